@@ -182,6 +182,7 @@ TORCHFT = _training(
             explanation="torchft lets the replicas agree on who takes part in every step. It loses no iteration when a "
             "replica is lost, but needs every replica to hold the whole state, so it does not fit sharded states.",
         ),
+        _same_bits("a checkpoint only reads"),
     ),
     PAIR | {"schemes": ["Baseline", "Gemini", "async_save", "torchft"], "sharded": False},
     {"full": 420},

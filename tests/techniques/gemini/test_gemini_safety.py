@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from workbench.launch import control
 from workbench.launch.control import Fault, Victim, operator, run_training
 from workbench.techniques.gemini.measured import reliability, schedules
+from workbench.techniques.gemini.measured.training import PoolContext
 from workbench.techniques.gemini.runtime import CheckpointOptions, InMemoryCheckpoints
 
 pytestmark = pytest.mark.timeout(120)
@@ -127,6 +128,56 @@ def test_three_lines_resume_a_hugging_face_model_with_scaler_schedule_and_loader
     found = run_training(three_lines, num_machines, faults=[fault], **usual).results
     assert [rank[1:] for rank in found] == [rank[1:] for rank in expected]
     assert all(rank[0] >= 2 for rank in found) and all(rank[0] == 0 for rank in expected)
+
+
+def add_gradients(kind: str) -> tuple[list[float], str]:
+    """Train a DDP model of several buckets with checkpoints, or without; return its weights and a refusal."""
+    torch.manual_seed(0)
+    unused = {"find_unused_parameters": True} if "unused" in kind else {}
+    model = DistributedDataParallel(
+        nn.Sequential(*(nn.Linear(30, 30) for _ in range(4))), bucket_cap_mb=0.004, **unused
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    context, step = PoolContext(dist.get_rank(), dist.get_world_size()), lambda: None
+    if "checkpoints" in kind:
+        step = InMemoryCheckpoints(context, model, optimizer, options=CheckpointOptions(num_profiled=2)).step
+    torch.manual_seed(dist.get_rank())
+    for _ in range(5):
+        model(torch.randn(4, 30)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        step()
+    model.static_graph = True  # as an argument of DDP
+    with pytest.raises(ValueError) as caught:
+        InMemoryCheckpoints(context, model, optimizer)
+    return [weight.detach().double().sum().item() for weight in model.parameters()], str(caught.value)
+
+
+def hook_of_its_own() -> list[str]:
+    """Let a model with a communication hook keep it."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    model = DistributedDataParallel(nn.Linear(4, 4))
+    model.register_comm_hook(None, allreduce_hook)
+    context = PoolContext(dist.get_rank(), dist.get_world_size())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        checkpoints = InMemoryCheckpoints(context, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    for _ in checkpoints.iterations(3):
+        model(torch.randn(2, 4)).sum().backward()
+    return [str(warning.message) for warning in caught]
+
+
+def test_a_model_with_a_communication_hook_of_its_own_keeps_it_and_says_what_is_not_seen(pools):
+    for (message,) in pools(2).run(hook_of_its_own):
+        assert message.startswith("model has a communication hook of its own: its messages are not seen")
+
+
+@pytest.mark.parametrize("kind", ["", "unused"])
+def test_checkpoints_change_no_bit_of_a_ddp_training(pools, kind):
+    plain, found = (pools(4).run(add_gradients, f"{kind} {way}") for way in ("plain", "checkpoints"))
+    assert [rank[0] for rank in plain] == [rank[0] for rank in found]
+    assert all("with static_graph; it must not be" in rank[1] for rank in found)
 
 
 def test_the_class_takes_at_most_eight_parameters_and_the_rest_is_one_object():

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn, optim
-from torch.nn.parallel import DistributedDataParallel
 
 from workbench.checks import require_counts, require_positive
 from workbench.launch.agreement import meet
@@ -112,9 +111,8 @@ class InMemoryCheckpoints:
             safety=options.safety,
         )
         self.watch = TrafficWatch()
-        watch_traffic(model, self.watch)
-        _keep_buckets(model)
         self._state, self._kept = TrainingState(model, optimizer, scheduler=scheduler, extra=extra), KeptShards(context)
+        watch_traffic(model, self.watch)
         self._pinned = _pinned_buffers(model, self.interleaving)
         self._under_way: _UnderWay | None = None
         self._copied: tuple[int, Tensor] | None = None  # iteration and image of the newest checkpoint of this rank
@@ -279,26 +277,6 @@ class InMemoryCheckpoints:
             rule = "unless each begins so, a run that resumes ends with other bits: use checkpoints.iterations()"
             self._context.log("changed late", iteration=iteration, names=changed)
             warnings.warn(f"rank {self._context.rank}: {words} forward pass; {rule}", stacklevel=2)
-
-
-class _SameBuckets:
-    """DDP's reducer, but for the new buckets after the first backward pass, in which sums would be in another order."""
-
-    def __init__(self, reducer: Any):
-        self._reducer = reducer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reducer, name)
-
-    def _rebuild_buckets(self) -> bool:
-        return False
-
-
-def _keep_buckets(model: nn.Module) -> None:
-    """Let a DDP model keep its first buckets, so that a run that resumes adds gradients as the one before did."""
-    if isinstance(model, DistributedDataParallel) and not isinstance(model.reducer, _SameBuckets):
-        model.reducer._rebuild_buckets  # noqa: B018  an AttributeError here says that this torch does it otherwise
-        model.reducer = _SameBuckets(model.reducer)
 
 
 def _pinned_buffers(model: nn.Module, interleaving: Interleaving) -> list[Tensor]:

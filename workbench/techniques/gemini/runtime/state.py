@@ -23,6 +23,7 @@ __all__ = ["HasState", "Image", "StateMismatch", "TrainingState", "image_of", "p
 
 MARK = b"GEMINI-2"
 PREFIX = struct.Struct("<8sQQ")  # mark, bytes of the shared part, bytes of the rank's own
+FIRST_CAPTURES = 5  # in which a DDP model may still lay out its buckets anew
 PAGE_BYTES = 4096  # images are whole pages, so that their size changes rarely
 WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # of torch.compile and activation checkpointing
 
@@ -118,6 +119,11 @@ class TrainingState:
             for attribute, value in vars(module).items()
             if isinstance(value, torch.Generator)
         }
+        if getattr(model, "static_graph", False):
+            rule = "it must not be, because a run that resumes would add gradients in another order"
+            raise ValueError(f"model is {type(model).__name__} with static_graph; {rule}")
+        self._order: list[str] = []  # of a DDP model's parameters in its buckets
+        self._num_captured = 0
         in_group = dist.is_available() and dist.is_initialized()
         self.rank = rank if rank is not None else dist.get_rank() if in_group else 0
         self.world_size = world_size if world_size is not None else dist.get_world_size() if in_group else 1
@@ -125,6 +131,7 @@ class TrainingState:
     @torch.no_grad()
     def capture(self, iteration: int) -> Image:
         """Describe the state of an iteration as it is now; it is copied by `Image.write_`, before anything changes."""
+        self._note_order()
         return Image(shared=PackedTree(self._shared()), own=PackedTree(self._own(iteration)))
 
     def image(self, iteration: int) -> Tensor:
@@ -138,6 +145,7 @@ class TrainingState:
     def load_(self, image: Any) -> int:
         """Check a verified image as a whole, put it back in place and drop gradients; return its iteration."""
         shared, own = self._checked(as_bytes(image))
+        self._restore_order_(own["order"])
         for name, value in own["extra"].items():
             self._extra[name].load_state_dict(value)
         self.optimizer.zero_grad(set_to_none=True)
@@ -214,6 +222,7 @@ class TrainingState:
                 "world_size": self.world_size,
                 "rank": self.rank,
             },
+            "order": self._order,
             "groups": [
                 {**group, "params": [self._names[id(parameter)] for parameter in group["params"]]}
                 for group in self.optimizer.param_groups
@@ -251,6 +260,32 @@ class TrainingState:
         )
         _refuse_unless(own["random"]["cuda"] is None or torch.cuda.is_available(), "its tensors were on CUDA", "not")
         return shared, own
+
+    def _note_order(self) -> None:
+        """Note the order of a DDP model's buckets, which it lays out anew after its first backward pass."""
+        if not isinstance(self.model, DistributedDataParallel):
+            return
+        self._num_captured += 1
+        is_new = self.model.reducer._rebuild_buckets()  # as the next forward pass would do
+        if is_new or self._num_captured <= FIRST_CAPTURES:
+            buckets = self.model.reducer._get_zeros_like_grad_buckets()
+            self._order = [self._names[id(parameter)] for bucket in buckets for parameter in bucket.parameters()]
+
+    def _restore_order_(self, order: Sequence[str]) -> None:
+        """Let a fresh DDP model lay out its buckets as the run before did; every rank calls it.
+
+        DDP adds the gradients of a bucket in an order that depends on their places, and takes the places from the order
+        in which gradients become ready in its first backward pass: so they become ready here, as zeros.
+        """
+        is_laid_out_anew = isinstance(self.model, DistributedDataParallel) and not self.model.find_unused_parameters
+        if not is_laid_out_anew or not order:
+            return
+        self.model.reducer.prepare_for_backward([])
+        with torch.enable_grad():
+            for name in order:
+                (0 * self._parameters[name].sum()).backward()
+        self.model.reducer._rebuild_buckets()
+        self.model.zero_grad(set_to_none=True)
 
     def _buffers(self) -> Iterator[tuple[str, Tensor]]:
         for name, module in self._inner.named_modules():

@@ -3,6 +3,7 @@
 # No postponed annotations: DDP reads those of a hook.
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -83,7 +84,13 @@ def watch_traffic(model: nn.Module, watch: TrafficWatch) -> None:
     """Make a model report its collectives, before its first iteration; one on a single rank has none."""
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if isinstance(model, DistributedDataParallel):
-        model.register_comm_hook((watch, model.process_group), _averaged)
+        try:
+            model.register_comm_hook((watch, model.process_group), _averaged)
+        except RuntimeError as error:
+            if "once" not in str(error):
+                raise
+            words = "its messages are not seen, and checkpoints may travel beside them"
+            warnings.warn(f"model has a communication hook of its own: {words}", stacklevel=2)
     elif sharded:
         for module in sharded:
             module.set_custom_all_gather(_WatchedAllGather(watch))
