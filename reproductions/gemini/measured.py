@@ -162,7 +162,7 @@ LENGTHS = Reproduction(
         "smoke": {"batches": [4, 8], "hidden": 32, "num_machines": 2, "rounds": 6, "length": 1, "num_profiled": 2},
         "full": {"batches": [8, 96, 384, 768, 1152], "rounds": 12},
     },
-    expected_s={"smoke": 20, "full": 520},
+    expected_s={"smoke": 20, "full": 680},
     times=True,
     tags=("real ranks", "shaped links"),
 )
