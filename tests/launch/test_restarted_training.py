@@ -20,7 +20,7 @@ from processes_seen import assert_all_dead_within, family, wait_for
 
 from workbench.cluster import Link
 from workbench.launch import RankFailed, ShapedHosts, control
-from workbench.launch.control import Fault, Victim, service
+from workbench.launch.control import Fault, Victim, operator, run_training, service
 from workbench.launch.control.operator import Repeats
 from workbench.launch.machines import Machines
 
@@ -337,6 +337,17 @@ def test_an_error_is_shown_at_once_and_ends_training_by_its_class_and_place(
         training.run()
     assert max(event.generation or 0 for event in training.events) == generations
     assert "no column for" in capsys.readouterr().err
+
+
+def lose_peers(context) -> None:
+    context.report(1)
+    raise RuntimeError("Connection closed by peer")
+
+
+def test_ranks_that_only_lose_each_other_again_and_again_end_training_too(fleet, monkeypatch):
+    monkeypatch.setattr(operator, "MOST_STALLED", 2)
+    with pytest.raises(RankFailed, match="started 2 times without getting beyond iteration 1"):
+        run_training(lose_peers, 2, machines=fleet, timing=TIMING, timeout_s=60)
 
 
 def end(repeats: Repeats, generation: int, progress: int, signature: str = "") -> str:

@@ -9,6 +9,7 @@ key that only the rendezvous store holds; where a process ends, its machines are
 """
 
 import contextlib
+import json
 import os
 import secrets
 import socket
@@ -88,12 +89,12 @@ def run_under_torchrun(
     host = PlainHost.facing(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     local = {"hosts": host, "preload": preload, "threads_per_rank": threads_per_rank}
     if rank != 0:
-        address, secret = cloudpickle.loads(store.get(OPERATOR_KEY))
-        keep_machines(address, secret, **local)
+        ip, port, secret = json.loads(store.get(OPERATOR_KEY))
+        keep_machines((ip, port), bytes.fromhex(secret), **local)
         return None
     secret = secrets.token_bytes(SECRET_BYTES)
     with Listener((host.ip, 0), authkey=secret) as listener:
-        store.set(OPERATOR_KEY, cloudpickle.dumps((listener.address, secret)))
+        store.set(OPERATOR_KEY, json.dumps([*listener.address, secret.hex()]))
         connections = [listener.accept() for _ in range(num_hosts - 1)]
     with ClusterMachines(Machines(**local), connections, num_needed=num_hosts - standbys) as machines:
         return run_training(function, num_hosts - standbys, standbys=standbys, machines=machines, **choices)

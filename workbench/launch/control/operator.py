@@ -49,7 +49,7 @@ class Repeats:
     """Counts generations in a row that ended without progress, and among them those that ended with one error."""
 
     def __init__(self) -> None:
-        self._generation, self._progress, self._num_stalled = 0, -1, 0
+        self._generation, self._progress, self.num_stalled = 0, -1, 0
         self._signature, self._num_same, self._is_signed = "", 0, False
 
     def is_new(self, generation: int, progress: int) -> bool:
@@ -57,8 +57,8 @@ class Repeats:
         if generation <= self._generation:
             return False
         if progress > self._progress:
-            self._num_stalled = self._num_same = 0
-        self._num_stalled += 1
+            self.num_stalled = self._num_same = 0
+        self.num_stalled += 1
         self._generation, self._progress, self._is_signed = generation, progress, False
         return True
 
@@ -75,7 +75,7 @@ class Repeats:
             return "It failed before its first iteration was done, so it was not restarted."
         if self._num_same >= MOST_REPEATS:
             return f"Training was restarted {MOST_REPEATS - 1} times and failed the same way."
-        if self._num_stalled >= MOST_STALLED:
+        if self.num_stalled >= MOST_STALLED:
             reached = max(0, self._progress)
             return f"Training was started {MOST_STALLED} times without getting beyond iteration {reached}."
         return ""
@@ -83,7 +83,7 @@ class Repeats:
     @property
     def pause_s(self) -> float:
         """Seconds to wait before the next generation."""
-        return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._num_stalled - 2)) if self._num_stalled > 1 else 0.0
+        return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self.num_stalled - 2)) if self.num_stalled > 1 else 0.0
 
 
 def signature_of(failure: RankFailure) -> str:
@@ -387,10 +387,11 @@ class Operator:
                 print(f"workbench: {cause}", file=sys.stderr, flush=True)
             self._repeats.note_error(signature_of(cause))
         if verdict := self._repeats.verdict:
-            if isinstance(cause, RankFailure) and cause.kind is not FailureKind.PEER_LOST:
-                raise RankFailed([cause], verdict)
             if not isinstance(cause, RankFailure):
                 raise RuntimeError(f"{cause}. {verdict}")
+            # Where a peer was lost, its own end says more, and follows at once if there is one.
+            if cause.kind is not FailureKind.PEER_LOST or self._repeats.num_stalled > MOST_STALLED:
+                raise RankFailed([cause], verdict)
 
     def _note(
         self, name: str, time_s: float | None = None, *, machine: str = "", number: int | None = None, **fields: Any
