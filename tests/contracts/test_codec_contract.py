@@ -77,7 +77,7 @@ def test_payload_has_the_promised_bytes_and_comes_back_in_shape_and_dtype(codec,
 def test_a_gpu_keeps_the_same_contract(codec):
     for shape in SHAPES:
         for dtype in DTYPES:
-            check_round_trip(codec.to("cuda"), normal(shape, dtype, device="cuda"))
+            check_round_trip(copy.deepcopy(codec).to("cuda"), normal(shape, dtype, device="cuda"))
 
 
 def test_a_tensor_that_is_not_contiguous_encodes_like_its_copy(codec):

@@ -19,16 +19,15 @@ NUM_HOSTS, ITERATIONS = 3, 12
 
 PROGRAM = """
 import sys, time, torch
-from torch.distributed.fsdp import fully_shard
 from workbench.launch.control import Timing
 from workbench.launch.control.hosts_of_torchrun import run_under_torchrun
 from workbench.techniques.gemini import InMemoryCheckpoints
+from workbench.techniques.gemini.measured.training import shard
 
 def train(context, iterations):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Linear(16, 16))
-    for layer in (*model, model):
-        fully_shard(layer)
+    shard(*model, model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     checkpoints = InMemoryCheckpoints(context, model, optimizer)
     for iteration in checkpoints.iterations(iterations):

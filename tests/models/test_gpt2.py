@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from small_models import small_model
 
 from workbench.models.gpt2 import GPT2, GPT2Config, load_gpt2_from_hugging_face_, to_gpt2_of_hugging_face
@@ -70,12 +71,14 @@ def test_bad_sizes_sequences_and_weights_are_refused_by_name():
 
 
 def gradients_when_sharded() -> dict[str, torch.Tensor]:
+    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
+    ranks = init_device_mesh("cpu", (dist.get_world_size(),))
     model = GPT2(GPT2Config.tiny(dropout=0.0))
     for block in model.blocks:
-        fully_shard(block)
-    fully_shard(model)
+        fully_shard(block, mesh=ranks)
+    fully_shard(model, mesh=ranks)
     model(ids(), ids()).backward()
     return {name: parameter.grad.full_tensor() for name, parameter in model.named_parameters()}
 

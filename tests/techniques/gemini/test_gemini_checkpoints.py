@@ -10,13 +10,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.launch import control
 from workbench.launch.agreement import RankMissing, meet, tell_all
 from workbench.launch.control import Fault, Victim, run_training
 from workbench.techniques.gemini import runtime
+from workbench.techniques.gemini.measured.training import shard
 from workbench.techniques.gemini.method import partition_checkpoint, placement
 from workbench.techniques.gemini.runtime import TrafficWatch, routes_of
 from workbench.techniques.gemini.runtime.encoding import checksum
@@ -194,11 +194,7 @@ SMALL = {"reserved_bytes": 4096, "num_buffers": 4, "num_profiled": 2}  # so that
 def wrapped(kind: str, blocks: list[nn.Module], **options) -> nn.Module:
     """Make a model of blocks, for DDP or sharded block by block."""
     model = nn.Sequential(*blocks)
-    if kind != "fsdp":
-        return DistributedDataParallel(model, **options)
-    for module in (*blocks, model):
-        fully_shard(module)
-    return model
+    return shard(*blocks, model) if kind == "fsdp" else DistributedDataParallel(model, **options)
 
 
 def build(kind: str) -> tuple[nn.Module, torch.optim.Optimizer]:

@@ -6,13 +6,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.launch import control
 from workbench.launch.control import Fault, Victim, operator, run_training
 from workbench.techniques.gemini.measured import reliability, schedules
-from workbench.techniques.gemini.measured.training import PoolContext
+from workbench.techniques.gemini.measured.training import PoolContext, shard
 from workbench.techniques.gemini.runtime import CheckpointOptions, InMemoryCheckpoints
 
 pytestmark = pytest.mark.timeout(120)
@@ -99,8 +98,7 @@ def three_lines(context, kind: str, total: int) -> list:
     if kind == "ddp":
         model = DistributedDataParallel(model, bucket_cap_mb=0.01)
     if kind == "fsdp":
-        for module in (*model.transformer.h, model):
-            fully_shard(module)
+        shard(*model.transformer.h, model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
@@ -191,5 +189,6 @@ def of_two_backends() -> str:
     return dist.get_backend()
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_without_devices_the_ranks_of_a_training_use_gloo(fleet):
     assert set(run_training(lambda context: of_two_backends(), 2, machines=fleet, timing=TIMING).results) == {"gloo"}

@@ -13,15 +13,16 @@ import torch
 from torch import nn
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.compression.codec import site_seed
 from workbench.launch import RankFailed
 from workbench.models.gpt2 import GPT2, GPT2Config
 from workbench.parallel.transformer import Dropout
+from workbench.techniques.gemini.measured.training import shard
 from workbench.techniques.gemini.runtime import PersistentTier, StateMismatch, StorageCorrupt, TrainingState
 from workbench.techniques.gemini.runtime.encoding import pack_tree, raw_bytes, unpack_tree
+from workbench.techniques.gemini.runtime.replicas import Slot
 from workbench.techniques.gemini.runtime.storage import MARKER
 
 pytestmark = pytest.mark.timeout(240)
@@ -251,7 +252,7 @@ def test_nested_states_and_the_bytes_of_tensors_come_back_equal_with_their_kinds
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device")
-def test_a_state_on_a_device_comes_through_pinned_sub_buffers_as_it_is():
+def test_a_state_on_a_device_comes_to_locked_memory_or_through_pinned_sub_buffers_as_it_is():
     run = Training()
     run.model.cuda()
     run.batches.next = lambda shape: torch.randint(0, 64, shape, device="cuda")
@@ -262,6 +263,18 @@ def test_a_state_on_a_device_comes_through_pinned_sub_buffers_as_it_is():
         out = torch.empty_like(plain)
         captured.write_(out, pinned)
         assert torch.equal(out, plain)
+
+    def open_file(number: int, num_bytes: int) -> int:
+        descriptor = os.memfd_create("slot")
+        os.ftruncate(descriptor, num_bytes)
+        return descriptor
+
+    slot = Slot(1, open_file)
+    for iteration, num_bytes in ((2, plain.numel()), (3, 3 * plain.numel())):  # the second does not fit
+        place = slot.begin(iteration, num_bytes, locked=True)
+        assert place.is_pinned()
+        captured.write_(place[: plain.numel()])
+        assert torch.equal(place[: plain.numel()], plain)
 
 
 # Resuming on real ranks: new processes end with the same bits as a run without failure
@@ -280,8 +293,7 @@ class RankTraining(Stepped):
         if kind == "ddp":
             model = DistributedDataParallel(model, bucket_cap_mb=0.02)  # several buckets, as a large model has
         else:
-            for module in (*model.blocks, model):
-                fully_shard(module)
+            shard(*model.blocks, model)
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 8)
         super().__init__(model, optimizer, scheduler, extra={"data": self.batches})
@@ -426,7 +438,7 @@ def test_another_model_or_world_size_and_a_url_that_cannot_be_written_are_refuse
 def on_a_rank(folder: str, kind: str) -> tuple[bool, bool]:
     """Store, resume in a fresh model, step both; give whether image and continuation are equal."""
     torch.manual_seed(torch.distributed.get_rank())  # buffers and random numbers differ, parameters do not
-    wrap = torch.nn.parallel.DistributedDataParallel if kind == "ddp" else fully_shard
+    wrap = torch.nn.parallel.DistributedDataParallel if kind == "ddp" else shard
     tier, run = PersistentTier(f"file://{folder}"), StoredTraining(wrap=wrap).step()
     tier.save(run.state.image(1), 1)
     expected, later = run.image(1), run.step().image(2)

@@ -7,12 +7,11 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 
 from workbench.launch.control.events import Event, EventName
 from workbench.launch.control.service import RankContext
 from workbench.launch.control.training import Training
-from workbench.techniques.gemini.measured.training import digest_of, train_gpt2
+from workbench.techniques.gemini.measured.training import digest_of, shard, train_gpt2
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD as OF_CHECKPOINTS
 
 __all__ = ["PRELOAD", "LiveLog", "SmallTraining", "in_words"]
@@ -42,8 +41,7 @@ class SmallTraining:
             nn.init.normal_(layer.weight, std=WIDTH**-0.5, generator=draw)
             nn.init.zeros_(layer.bias)
         self.model = nn.Sequential(*layers)
-        for module in (*layers, self.model):
-            fully_shard(module)
+        shard(*layers, self.model)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=LEARNING_RATE)
 
     def update(self, iteration: int) -> None:

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
@@ -17,7 +19,7 @@ from workbench.launch.control.service import Logged, RankContext
 from workbench.models.gpt2 import GPT2, GPT2Config
 from workbench.techniques.gemini.runtime.checkpoints import CheckpointOptions, InMemoryCheckpoints
 
-__all__ = ["Habits", "PoolContext", "Size", "Tokens", "train_gpt2"]
+__all__ = ["Habits", "PoolContext", "Size", "Tokens", "shard", "train_gpt2"]
 
 LEARNING_RATE, WARM_UP = 1e-3, 5  # of Adam; iterations in which it rises
 
@@ -64,9 +66,16 @@ class Size:
             return model
         if not self.sharded:
             return DistributedDataParallel(model)
-        for module in (*model.blocks, model):
-            fully_shard(module)
+        shard(*model.blocks, model)
         return model
+
+
+def shard(*modules: nn.Module) -> nn.Module:
+    """Shard modules over all ranks' processors, also where there is a GPU; inner ones first, the last is returned."""
+    ranks = init_device_mesh("cpu", (dist.get_world_size(),))
+    for module in modules:
+        fully_shard(module, mesh=ranks)
+    return modules[-1]
 
 
 def _last(block: nn.Module, forward_s: float) -> None:

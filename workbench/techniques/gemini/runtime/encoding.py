@@ -52,14 +52,20 @@ class PackedTree:
         self._starts = [0, *accumulate(sizes)]
 
     def write_(self, out: Tensor, pinned: Sequence[Tensor] = ()) -> None:
-        """Copy everything to `num_bytes` bytes, uint8; a CUDA tensor goes through the pinned sub-buffers in turn."""
+        """Copy everything to `num_bytes` bytes, uint8.
+
+        A CUDA tensor goes straight to locked memory, or else through the pinned sub-buffers in turn.
+        """
+        is_locked = torch.cuda.is_initialized() and out.is_pinned()
         for start, end, blob in zip(self._starts, self._starts[1:], self._blobs, strict=False):
             size, source = blob.numel() * blob.itemsize, raw_bytes(blob)
-            if source.is_cuda and pinned:
+            if source.is_cuda and pinned and not is_locked:
                 copy_through(pinned, source, out[start : start + size])
             else:
-                out[start : start + size].copy_(source)
+                out[start : start + size].copy_(source, non_blocking=is_locked)
             out[start + size : end] = 0
+        if is_locked:
+            torch.cuda.synchronize()
 
 
 def copy_through(pinned: Sequence[Tensor], source: Tensor, out: Tensor) -> None:

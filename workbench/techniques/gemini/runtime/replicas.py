@@ -71,9 +71,18 @@ class _Buffer:
     def _map(self) -> None:
         self.num_bytes = os.fstat(self._descriptor).st_size
         self._memory = torch.frombuffer(mmap.mmap(self._descriptor, self.num_bytes), dtype=torch.uint8)
+        self._unlock: Callable[[], object] | None = None
+
+    def lock(self) -> None:
+        """Lock the memory's pages, so that devices write to it directly; where that is refused nothing changes."""
+        start = self._memory.data_ptr()
+        if self._unlock is None and torch.cuda.cudart().cudaHostRegister(start, self.num_bytes, 0).value == 0:
+            self._unlock = weakref.finalize(self, torch.cuda.cudart().cudaHostUnregister, start)
 
     def begin(self, iteration: int, num_bytes: int) -> Tensor:
         if PAGE_BYTES + num_bytes > self.num_bytes:
+            if self._unlock is not None:
+                self._unlock()
             os.ftruncate(self._descriptor, aligned(PAGE_BYTES + int(ROOM * num_bytes), PAGE_BYTES))
             self._map()
         self._write_record(PROGRESS, iteration, num_bytes, bytes(CHECKSUM_BYTES))
@@ -125,8 +134,11 @@ class Slot:
         self._kept: dict[int, int] | None = None  # buffer -> iteration of the complete replica in it
         self._begun: tuple[int, int, int] | None = None  # buffer, iteration, bytes
 
-    def begin(self, iteration: int, num_bytes: int) -> Tensor:
-        """Start a replica in the buffer whose content is the oldest; return the place of its bytes, to be written."""
+    def begin(self, iteration: int, num_bytes: int, *, locked: bool = False) -> Tensor:
+        """Start a replica in the buffer whose content is the oldest; return the place of its bytes, to be written.
+
+        `locked` is for devices that write there, see `_Buffer.lock`.
+        """
         if num_bytes < 1:
             raise ValueError(f"num_bytes is {num_bytes}; it must be at least 1")
         kept = self._find_kept()
@@ -138,7 +150,10 @@ class Slot:
         if self._buffers[target] is None:
             self._buffers[target] = _Buffer(self._open_file(target, PAGE_BYTES + num_bytes))
         self._begun = target, iteration, num_bytes
-        return self._buffers[target].begin(iteration, num_bytes)
+        place = self._buffers[target].begin(iteration, num_bytes)
+        if locked:
+            self._buffers[target].lock()
+        return place
 
     def complete(self, digest: bytes) -> None:
         """Make the replica in progress, all of whose bytes are written and have this checksum, a complete one."""
