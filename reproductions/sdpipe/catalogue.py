@@ -1,0 +1,89 @@
+"""The page of SDPipe; its items stand beside it, in files by evidence."""
+
+from workbench.reproduction import Finding, Page, Value
+
+CATALOGUE = ()
+
+
+def _largest(over: str) -> Value:
+    return Value(item="fig-4/simulated", quantity="largest_speedup", where={"over": over, "dose": "each iteration"})
+
+
+def _gain(item: str, quantity: str, over: str) -> Value:
+    return Value(item=f"{item}/measured", quantity=quantity, where={"over": over})
+
+
+ALL_REDUCE, AD_PSGD, HETPIPE = "All-Reduce+Pipe", "AD-PSGD+Pipe", "HetPipe"
+PAGE = Page(
+    scale="Measured: a ResNet of 8 layers on CIFAR-10 and a BERT of 4 layers on WikiText-2, 8 to 16 real ranks of one "
+    "machine, whose passes and delays are slept. Simulated: ResNet-50 and BERT-base on 16 to 4,096 workers.",
+    picture="fig-5a/measured",
+    name="SDPipe",
+    findings=(
+        Finding(
+            says="SDPipe is up to 4.3 times as fast as All-Reduce and 2.8 times as fast as AD-PSGD.",
+            source="section 5.2, figure 4",
+            found="Simulated with the delays of the text, up to {all:.1f} and {pairs:.1f} times. Measured under delays "
+            "B, {resnet:.2f} times as fast as All-Reduce for a small ResNet and {bert:.2f} times for a small BERT.",
+            values={
+                "all": _largest(ALL_REDUCE),
+                "pairs": _largest(AD_PSGD),
+                "resnet": _gain("fig-5a", "speedup", ALL_REDUCE),
+                "bert": _gain("fig-5b", "speedup", ALL_REDUCE),
+            },
+            claims=(
+                "fig-4/simulated: SDPipe is up to 4.3 times as fast as All-Reduce+Pipe",
+                "fig-4/simulated: SDPipe is up to 2.8 times as fast as AD-PSGD+Pipe",
+                "fig-5a/measured: SDPipe has more throughput than All-Reduce",
+                "fig-5b/measured: SDPipe has more throughput than All-Reduce",
+            ),
+            means="There is a gain where delays are rare and as long as an iteration; no scheme avoids the delays of "
+            "a worker's own pipeline.",
+        ),
+        Finding(
+            says="Its speedup over a parameter server grows from 16 to 64 workers.",
+            source="section 5.4, figure 6",
+            found="Simulated with delays B, ResNet-50 is {few:.1f} times as fast as with HetPipe on 16 workers and "
+            "{many:.1f} times on 64.",
+            values={
+                name: Value(
+                    item="fig-6/simulated",
+                    quantity="over_hetpipe",
+                    where={"model": "ResNet-50", "setting": "B", "scheme": "SDPipe", "workers": workers},
+                )
+                for name, workers in (("few", 16), ("many", 64))
+            },
+            claims=(
+                "fig-6/simulated: SDPipe gains more over HetPipe on 64 workers than on 16",
+                "fig-6/simulated: With delays B on 64 workers SDPipe gains most",
+            ),
+            means="It is the server that falls behind; put servers on all machines and it does not.",
+        ),
+        Finding(
+            says="Waiting for certain workers can deadlock; one stage that waits at a time cannot.",
+            source="section 3.4, figure 3",
+            found="The state machine deadlocks on {without:.0f} workers without the rule and on {rule:.0f} with it.",
+            values={
+                "without": Value(item="fig-3/counted", quantity="blocked_workers", where={"rule": "without the rule"}),
+                "rule": Value(item="fig-3/counted", quantity="blocked_workers", where={"rule": "with the rule"}),
+            },
+            claims=(
+                "fig-3/counted: Without the rule four workers wait for ever",
+                "fig-3/counted: With the rule none does",
+                "map/simulated: With P = 10 and T = 1/N at least 9 in 10 runs of P groups connect all workers",
+            ),
+            means="The price: groups of other stages pass unchecked meanwhile. Look at the map before you choose P.",
+        ),
+        Finding(
+            says="Training converges under theorem 1's condition on the learning rate.",
+            source="section 3.3, theorem 1",
+            found="With groups of at least two of four workers the condition admits learning rates up to {rate:.0e}, "
+            "with groups of one none.",
+            values={
+                "rate": Value(item="theorem-1/counted", quantity="learning_rate", where={"num_pipelines": 4, "n1": 2})
+            },
+            claims=("theorem-1/counted: With N = M = 4 and P = 10 it admits the learning rate 0.01 where L is 1",),
+            means="Convergence is an observation here, not a guarantee.",
+        ),
+    ),
+)

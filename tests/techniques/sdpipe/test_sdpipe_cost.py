@@ -1,0 +1,141 @@
+"""Simulated iterations against worked values, the general event simulation, and definitions."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.techniques.sdpipe.cost import Cluster, Scheme, Workload, backward_ends, drawn_delays_s, pairs, simulate
+from workbench.techniques.sdpipe.method import condition, largest_learning_rate, synchronization_matrix
+from workbench.timeline import simulate as simulate_tasks
+from workbench.timeline.schedule import one_forward_one_backward, pipeline_tasks
+
+WORKLOAD = Workload(num_stages=2, num_micro_batches=2, forward_s=1.0, backward_s=2.0)
+FREE = Cluster(startup_s=0.0, card_bytes_per_s=1e9, server_bytes_per_s=1e9)
+
+
+def delays(num_iterations, *places, num_stages=2, num_pipelines=2):
+    found = np.zeros((num_iterations, num_stages, num_pipelines))
+    for iteration, stage, pipeline, seconds in places:
+        found[iteration, stage, pipeline] = seconds
+    return found
+
+
+def test_a_mini_batch_of_two_stages_by_hand():
+    # stage 1: 1F0 at 1..2, 1B0 2..4, 1F1 4..5, 1B1 5..7; stage 0: 0B1 waits for 1B1 and takes 2
+    assert backward_ends(WORKLOAD, [0.0, 0.0], [0.0, 0.0]) == [9.0, 7.0]
+    assert backward_ends(WORKLOAD, [0.0, 0.0], [0.5, 0.0]) == [9.5, 7.5]
+    assert backward_ends(WORKLOAD, [0.0, 0.0], [0.0, 0.5]) == [9.0, 7.0]  # it waits for its first micro-batch anyway
+    assert WORKLOAD.iteration_s == 9.0
+
+
+@given(st.integers(1, 4), st.integers(1, 6), st.floats(0.1, 2.0), st.floats(0.1, 2.0), st.floats(0.0, 0.5))
+def test_a_mini_batch_ends_as_in_the_event_simulation_of_its_schedule(stages, micro, forward_s, backward_s, transfer_s):
+    workload = Workload(
+        num_stages=stages, num_micro_batches=micro, forward_s=forward_s, backward_s=backward_s, transfer_s=transfer_s
+    )
+    seconds = {"F": forward_s, "B": backward_s}
+    tasks = pipeline_tasks(
+        one_forward_one_backward(stages, micro),
+        duration_s=lambda cell: seconds["F" if cell.kind.value == "forward" else "B"],
+        transfer_s=lambda cell: transfer_s,
+    )
+    timeline = simulate_tasks(tasks)
+    expected = [max(action.end_s for action in timeline.of(f"rank {stage}")) for stage in range(stages)]
+    assert backward_ends(workload, [0.0] * stages, [0.0] * stages) == pytest.approx(expected)
+
+
+def test_a_straggler_delays_all_with_all_reduce_and_its_own_pipeline_with_sdpipe():
+    late = delays(2, (0, 0, 1, 5.0))
+    assert simulate("All-Reduce+Pipe", WORKLOAD, FREE, late).ends_s.tolist() == [[14.0, 14.0], [23.0, 23.0]]
+    run = simulate("SDPipe", WORKLOAD, FREE, late, window_s=0.0)
+    assert run.ends_s.tolist() == [[9.0, 14.0], [18.0, 23.0]]
+    assert {len(group.members) for group in run.groups} == {1}
+
+
+@pytest.mark.parametrize("scheme", ["All-Reduce+Pipe", "SDPipe"])
+def test_without_a_limit_of_time_the_scheduler_is_all_reduce_as_defined(scheme):
+    draw, workload = (
+        drawn_delays_s(30, 3, 4, delay_s=0.7, seed=1),
+        Workload(num_stages=3, num_micro_batches=4, forward_s=0.1, backward_s=0.2, stage_bytes=1e7),
+    )
+    run = simulate(scheme, workload, Cluster(), draw, window_s=math.inf)
+    ready_s, ends_s = np.zeros((3, 4)), []
+    for delay_s in draw:  # all workers of a stage go on together
+        done_s = np.array(backward_ends(workload, ready_s, delay_s)).max(axis=1, keepdims=True)
+        ready_s = np.repeat(done_s + Cluster().average_s(workload, 4), 4, axis=1)
+        ends_s.append(ready_s.max(axis=0))
+    assert np.allclose(run.ends_s, ends_s)
+
+
+def test_a_server_is_one_queue_and_staleness_bounds_who_runs_ahead():
+    workload = Workload(num_stages=1, num_micro_batches=1, forward_s=1.0, backward_s=1.0, stage_bytes=5e8)
+    none = np.zeros((3, 1, 2))
+    # computed at 2, then pushes and pulls of 0.5 s each, one pipeline after the other
+    run = simulate("HetPipe", workload, FREE, none, staleness=0)
+    assert run.ends_s.tolist() == [[3.0, 4.0], [7.0, 8.0], [11.0, 12.0]]
+    run = simulate("HetPipe", workload, FREE, none, staleness=2)
+    assert run.ends_s.tolist() == [[3.0, 4.0], [5.0, 6.0], [7.0, 8.0]]  # the server is never idle
+    late = delays(3, (0, 0, 1, 10.0), num_stages=1)
+    run = simulate("HetPipe", workload, FREE, late, staleness=1)
+    assert run.ends_s[:, 0].tolist() == [3.0, 5.0, 16.0]  # it begins its third when the other's first is in, at 13
+
+
+def test_pairs_are_drawn_alike_everywhere_and_cover_everyone():
+    assert pairs(5, 3, seed=1) == pairs(5, 3, seed=1) != pairs(5, 4, seed=1)
+    assert sorted(worker for pair in pairs(5, 3) for worker in pair) == [0, 1, 2, 3, 4]
+    assert [len(pair) for pair in pairs(5, 0)] == [2, 2, 1]
+
+
+def test_every_scheme_takes_longer_with_more_delay_and_equal_time_without_any():
+    seconds = {}
+    for scheme in Scheme:
+        runs = [simulate(scheme, WORKLOAD, FREE, drawn_delays_s(60, 2, 4, delay_s=d)) for d in (0.0, 30.0)]
+        seconds[scheme] = [run.iteration_s for run in runs]
+        assert seconds[scheme][0] == pytest.approx(9.0)
+        assert seconds[scheme][1] > seconds[scheme][0]
+    assert seconds["SDPipe"][1] < seconds["All-Reduce+Pipe"][1]
+
+
+def test_a_group_averages_across_its_machines_alone():
+    workload = Workload(num_stages=2, num_micro_batches=1, forward_s=1.0, backward_s=1.0, stage_bytes=1e9)
+    cluster = Cluster(pipelines_per_machine=2, card_bytes_per_s=1e9, startup_s=0.5)
+    assert [cluster.average_s(workload, size) for size in (1, 2, 4)] == [0.0, 0.5, 0.5 + 2.0]
+
+
+def test_the_synchronisation_matrix_averages_members_and_keeps_the_others():
+    found = np.array([[1.0, 2.0, 6.0]]) @ synchronization_matrix(3, {0, 2})
+    assert found.tolist() == [[3.5, 2.0, 3.5]]
+
+
+def test_the_admissible_learning_rate_solves_the_condition_and_single_workers_admit_none():
+    sizes = {"num_pipelines": 2, "num_stages": 1, "history": 1, "n1": 2, "n2": 2, "smoothness": 3.0}
+    rate = largest_learning_rate(**sizes)
+    assert condition(rate, **sizes) == pytest.approx(1.0)
+    # by hand: n1^(NP) = 4, t1 = 8 (5/3)^2, t2 = 3/4, x + 2 * 8/4 t1 (4 + 2 / (1 - sqrt(3)/2)^2) x^2 = 1, x = L gamma
+    error = 4 * 8 * (5 / 3) ** 2 * (4 + 2 / (1 - math.sqrt(0.75)) ** 2)
+    assert rate == pytest.approx((math.sqrt(1 + 4 * error) - 1) / (2 * error) / 3.0)
+    assert largest_learning_rate(**sizes | {"n1": 1}) == 0.0
+    assert condition(1e-9, **sizes | {"n1": 1}) == math.inf
+    paper = {"num_pipelines": 4, "num_stages": 4, "history": 10, "n1": 2, "n2": 4, "smoothness": 1.0}
+    assert 0 < largest_learning_rate(**paper) < 1e-14
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: simulate("Gossip", WORKLOAD, FREE, delays(1)), "'Gossip' is not a valid Scheme"),
+        (lambda: simulate("SDPipe", WORKLOAD, FREE, delays(1, num_stages=3)), "delays_s is of 3 stages"),
+        (lambda: drawn_delays_s(1, 1, 2, delay_s=1.0, share=2.0), "share is 2.0"),
+        (lambda: Workload(num_stages=1, num_micro_batches=0, forward_s=1, backward_s=1), "num_micro_batches is 0"),
+        (
+            lambda: largest_learning_rate(num_pipelines=2, num_stages=1, history=1, n1=2, n2=3, smoothness=1.0),
+            "n1, n2 are 2, 3",
+        ),
+    ],
+)
+def test_bad_settings_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,149 @@
+"""Adam with less variance, and the rivals on real ranks against their definitions."""
+
+import math
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from workbench.launch import Ranks
+from workbench.techniques.sdpipe import VarianceReducedAdam
+from workbench.techniques.sdpipe.cost import pairs
+from workbench.techniques.sdpipe.method.optimizer import reduced_by_definition
+from workbench.techniques.sdpipe.runtime.averaging import Place
+from workbench.techniques.sdpipe.runtime.rivals import AdPsgd, AllReduce, HetPipe, serve_parameters
+
+BETA2 = 0.9
+
+
+def gradients(num_steps, shape=(3,), seed=0, mean=0.0):
+    draw = torch.Generator().manual_seed(seed)
+    return [mean + torch.randn(shape, generator=draw) for _ in range(num_steps)]
+
+
+def adam_steps(found, **options):
+    weight = torch.nn.Parameter(torch.ones(found[0].shape))
+    kind = VarianceReducedAdam if "num_workers" in options else torch.optim.AdamW
+    optimizer = kind([weight], lr=0.1, betas=(0.8, BETA2), weight_decay=0.1, **options)
+    for gradient in found:
+        weight.grad = gradient.clone()
+        optimizer.step()
+    return weight.detach(), optimizer.state[weight]
+
+
+def test_with_one_worker_it_is_adamw():
+    found = gradients(5)
+    assert torch.allclose(adam_steps(found, num_workers=1)[0], adam_steps(found)[0])
+
+
+def test_equal_gradients_have_no_variance_so_that_a_step_is_that_of_the_merged_batch():
+    found = gradients(1) * 4
+    for count in (1, 4):
+        assert torch.allclose(adam_steps(found[:count], num_workers=8)[0], adam_steps(found[:count])[0])
+
+
+def test_second_moments_by_hand():
+    # gradients 1 and 3: v = (0.09 + 0.9) / 0.19 = 5.2105, m = (0.09 + 0.3) / 0.19 = 2.0526, variance 0.9972
+    found = reduced_by_definition([torch.tensor(1.0), torch.tensor(3.0)], BETA2, 2)
+    assert found.item() == pytest.approx(2.052632**2 + 0.997230 / 2, rel=1e-5)
+
+
+def test_the_optimizer_keeps_the_second_moments_of_the_definition():
+    found = gradients(7, seed=3)
+    _, state = adam_steps(found, num_workers=4)
+    grown = 1 - BETA2**7
+    mean = state["mean"] / grown
+    second = mean**2 + (state["square"] / grown - mean**2).clamp(min=0) / 4
+    assert torch.allclose(second, reduced_by_definition(found, BETA2, 4), atol=1e-6)
+
+
+def test_after_many_steps_the_second_moments_are_near_those_of_the_mean_gradient():
+    workers = [gradients(4000, seed=seed, mean=0.5) for seed in range(4)]
+    merged = [torch.stack(step).mean(0) for step in zip(*workers, strict=True)]
+    square = torch.zeros(3)
+    for gradient in merged:
+        square = 0.999 * square + 0.001 * gradient**2
+    single = torch.zeros(3)
+    for gradient in workers[0]:
+        single = 0.999 * single + 0.001 * gradient**2
+    ours = reduced_by_definition(workers[0], 0.999, 4)
+    assert torch.allclose(ours, square / (1 - 0.999**4000), rtol=0.25)
+    assert (single > 2 * ours).all()  # plain Adam's are those of one worker
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with Ranks(5, echo=False) as pool:
+        yield pool
+
+
+def model_of(value):
+    model = torch.nn.Linear(2, 1, bias=False)
+    torch.nn.init.constant_(model.weight, value)
+    return model
+
+
+def step(worker, model, gradient):
+    """Do plain SGD with rate 1."""
+    model.weight.grad = torch.full_like(model.weight, gradient)
+    worker.before_update()
+    with torch.no_grad():
+        model.weight -= model.weight.grad
+    worker.after_update()
+
+
+def by_exchange(kind, num_steps):
+    group, found, rank = dist.new_group([0, 1, 2, 3]), [], dist.get_rank()
+    if rank == 4:
+        return None
+    place = Place(stage=0, pipeline=rank, num_stages=1, num_pipelines=4)
+    model = model_of(0.0 if kind == "all" else float(rank))
+    worker = AllReduce(model, place, group) if kind == "all" else AdPsgd(model, place, group, seed=2)
+    for _ in range(num_steps):
+        step(worker, model, float(rank))
+        found.append(model.weight[0, 0].item())
+    worker.close()
+    return found
+
+
+def test_all_reduce_takes_the_mean_gradient(ranks):
+    assert ranks.run(by_exchange, "all", 2)[:4] == [[-1.5, -3.0]] * 4
+
+
+def test_ad_psgd_averages_the_drawn_pairs(ranks):
+    results, models = ranks.run(by_exchange, "pairs", 5)[:4], [float(worker) for worker in range(4)]
+    for iteration in range(5):
+        models = [model - worker for worker, model in enumerate(models)]
+        for pair in pairs(4, iteration, 2):
+            mean = sum(models[worker] for worker in pair) / len(pair)
+            models = [mean if worker in pair else model for worker, model in enumerate(models)]
+        assert [found[iteration] for found in results] == pytest.approx(models)
+
+
+def by_server(num_steps, staleness):
+    rank = dist.get_rank()
+    if rank == 4:
+        models = [torch.zeros(2), torch.zeros(2)]
+        return serve_parameters(models, 2, staleness), [model[0].item() for model in models]
+    place = Place(stage=rank % 2, pipeline=rank // 2, num_stages=2, num_pipelines=2)
+    model, found = model_of(0.0), []
+    worker = HetPipe(model, place, server=4, staleness=staleness, largest=2)
+    for _ in range(num_steps):
+        step(worker, model, 1.0 + place.pipeline)
+        found.append(model.weight[0, 0].item())
+    worker.close()
+    return found, model.weight[0, 0].item()
+
+
+def test_without_staleness_a_server_adds_up_all_updates_of_an_iteration(ranks):
+    *workers, (num_pushes, models) = ranks.run(by_server, 3, 0)
+    assert num_pushes == 12 and models == [-4.5, -4.5]
+    for found, last in workers:
+        assert found == pytest.approx([-1.5, -3.0, -4.5]) and last == -4.5
+
+
+def test_with_staleness_no_update_is_lost_and_the_models_end_as_the_servers(ranks):
+    *workers, (num_pushes, models) = ranks.run(by_server, 8, 2)
+    assert num_pushes == 32 and models == pytest.approx([-12.0, -12.0])
+    for _, last in workers:
+        assert math.isclose(last, -12.0, abs_tol=3.0)  # the other's last updates may come after its own last pull

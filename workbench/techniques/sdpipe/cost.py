@@ -1,0 +1,318 @@
+"""What an iteration should take: four schemes on M x N workers with injected delays, simulated with the real scheduler.
+
+An iteration of a pipeline is one mini-batch by 1F1B and a flush; a worker's delay comes before its first micro-batch.
+"""
+
+import heapq
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from workbench.checks import require_counts, require_not_negative, require_positive
+from workbench.timeline.actions import Kind
+from workbench.timeline.schedule import Cell, one_forward_one_backward
+
+from .method.scheduler import Group, Scheduler, Settings
+
+__all__ = [
+    "Cluster",
+    "Run",
+    "Scheme",
+    "Workload",
+    "backward_ends",
+    "drawn_delays_s",
+    "pairs",
+    "simulate",
+    "traced_delays_s",
+]
+
+
+class Scheme(StrEnum):
+    """How workers of a stage synchronise; names as figures write them."""
+
+    ALL_REDUCE = "All-Reduce+Pipe"
+    AD_PSGD = "AD-PSGD+Pipe"
+    HETPIPE = "HetPipe"
+    SDPIPE = "SDPipe"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """A model cut into stages, and how a pipeline works on a mini-batch."""
+
+    num_stages: int  # M
+    num_micro_batches: int  # of a mini-batch
+    forward_s: float  # of a micro-batch in a stage
+    backward_s: float  # the same
+    transfer_s: float = 0.0  # of an activation or its gradient to the next stage
+    stage_bytes: float = 0.0  # weights of a stage
+
+    def __post_init__(self) -> None:
+        require_counts(1, num_stages=self.num_stages, num_micro_batches=self.num_micro_batches)
+        require_positive(forward_s=self.forward_s, backward_s=self.backward_s)
+        require_not_negative(transfer_s=self.transfer_s, stage_bytes=self.stage_bytes)
+
+    @property
+    def iteration_s(self) -> float:
+        """Seconds from a mini-batch's start to its last backward pass, without delays and synchronisation."""
+        return max(backward_ends(self, [0.0] * self.num_stages, [0.0] * self.num_stages))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cluster:
+    """Machines with one network card each, on which pipelines lie side by side."""
+
+    pipelines_per_machine: int = 2
+    card_bytes_per_s: float = 1.25e9  # of a machine, 10 Gbit/s; all stages share it
+    server_bytes_per_s: float = 1.25e9  # of all parameter servers together
+    startup_s: float = 1e-3  # of a synchronisation: the query, and the communicator
+
+    def __post_init__(self) -> None:
+        require_counts(1, pipelines_per_machine=self.pipelines_per_machine)
+        require_positive(card_bytes_per_s=self.card_bytes_per_s, server_bytes_per_s=self.server_bytes_per_s)
+        require_not_negative(startup_s=self.startup_s)
+
+    def average_s(self, workload: Workload, size: int) -> float:
+        """Return the seconds of a ring all-reduce of one stage among workers, all stages at once.
+
+        A group lies on as many machines as it has workers, or on all that the workers need.
+        """
+        machines = math.ceil(size / self.pipelines_per_machine)
+        if size == 1:
+            return 0.0
+        sent = 2 * (machines - 1) / machines * workload.stage_bytes * workload.num_stages
+        return self.startup_s + sent / self.card_bytes_per_s
+
+    def server_s(self, workload: Workload) -> float:
+        """Return the seconds that parameter servers are busy with one pipeline's push, and with its pull."""
+        return self.startup_s + workload.stage_bytes * workload.num_stages / self.server_bytes_per_s
+
+
+def drawn_delays_s(
+    num_iterations: int, num_stages: int, num_pipelines: int, *, delay_s: float, share: float = 0.1, seed: int = 0
+) -> np.ndarray:
+    """Draw the paper's heterogeneity [K, M, N]: each worker loses `delay_s` in a share of its iterations."""
+    if not 0 <= share <= 1:
+        raise ValueError(f"share is {share!r}; it must be in [0, 1]")
+    drawn = np.random.default_rng(seed).random((num_iterations, num_stages, num_pipelines))
+    return np.where(drawn < share, delay_s, 0.0)
+
+
+def traced_delays_s(
+    slowness: Sequence[Sequence[float]], num_iterations: int, num_stages: int, num_pipelines: int, busy_s: float
+) -> np.ndarray:
+    """Turn how many times slower workers of a trace ran into delays [K, M, N] of workers that work `busy_s`.
+
+    Worker (j, i) replays row i M + j of the trace, again from the first where there are fewer; moments of the trace are
+    spread over all iterations.
+    """
+    rows = np.asarray(slowness)
+    moments = np.linspace(0, rows.shape[1] - 1, num_iterations).round().astype(int)
+    workers = np.arange(num_stages * num_pipelines).reshape(num_pipelines, num_stages).T % len(rows)
+    return (rows[workers][:, :, moments].transpose(2, 0, 1) - 1.0) * busy_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """A simulated run."""
+
+    ends_s: np.ndarray  # [K, N]: when a pipeline's last stage has synchronised its k-th mini-batch
+    groups: list[Group] = field(default_factory=list)  # in the order they were formed; none of HetPipe's
+    num_unchecked: int = 0  # see `Scheduler`
+
+    @property
+    def iteration_s(self) -> float:
+        """Seconds of a mean iteration: pipelines' mini-batches by the time that the slowest half of the run takes."""
+        half = len(self.ends_s) // 2
+        spans = self.ends_s[-1] - self.ends_s[half - 1] if half else self.ends_s[-1]
+        return float(len(spans) / (1 / (spans / (len(self.ends_s) - half))).sum())
+
+
+def simulate(
+    scheme: Scheme | str,
+    workload: Workload,
+    cluster: Cluster,
+    delays_s: np.ndarray,
+    *,
+    history: int = 10,
+    window_s: float | None = None,
+    settings: Settings | None = None,
+    staleness: int | None = None,
+    seed: int = 0,
+) -> Run:
+    """Simulate a scheme.
+
+    Args:
+        scheme: one of four.
+        workload, cluster: what runs where.
+        delays_s: [K, M, N], of each worker in each of its iterations.
+        history, window_s, settings: of SDPipe's scheduler; None is the paper's T, 1/N of an iteration.
+        staleness: s of HetPipe; None is M, as the paper has it.
+        seed: of AD-PSGD's pairs.
+    """
+    scheme, (_, num_stages, num_pipelines) = Scheme(scheme), delays_s.shape
+    if num_stages != workload.num_stages:
+        raise ValueError(f"delays_s is of {num_stages} stages; it must be of num_stages, {workload.num_stages}")
+    if scheme is Scheme.HETPIPE:
+        return _parameter_server(workload, cluster, delays_s, num_stages if staleness is None else staleness)
+    if scheme is Scheme.AD_PSGD:
+        return _in_pairs(workload, cluster, delays_s, seed)
+    if scheme is Scheme.ALL_REDUCE:
+        window_s, settings = math.inf, None
+    elif window_s is None:
+        window_s = workload.iteration_s / num_pipelines
+    scheduler = Scheduler(num_stages, num_pipelines, history, window_s, settings=settings)
+    return _scheduled(workload, cluster, delays_s, scheduler)
+
+
+def _scheduled(workload: Workload, cluster: Cluster, delays_s: np.ndarray, scheduler: Scheduler) -> Run:
+    """Let workers signal after their backward pass; a pipeline's next mini-batch needs all its stages."""
+    num_iterations, num_stages, num_pipelines = delays_s.shape
+    delays = delays_s.transpose(0, 2, 1).tolist()
+    ends = _Ends(workload)
+    average_s = [0.0] + [cluster.average_s(workload, size) for size in range(1, num_pipelines + 1)]
+    ready = [[0.0] * num_stages for _ in range(num_pipelines)]
+    missing, done = [num_stages] * num_pipelines, [0] * num_pipelines
+    ends_s, groups, signals = np.zeros((num_iterations, num_pipelines)), [], []
+    push, pop = heapq.heappush, heapq.heappop
+    for pipeline in range(num_pipelines):
+        for stage, end_s in enumerate(ends(ready[pipeline], delays[0][pipeline])):
+            push(signals, (end_s, stage, pipeline))
+    deadline_s = math.inf
+    while signals or deadline_s < math.inf:
+        if signals and signals[0][0] < deadline_s:
+            now_s, stage, pipeline = pop(signals)
+            formed = scheduler.signal(stage, pipeline, now_s)
+        else:
+            now_s = deadline_s
+            formed = scheduler.expire(now_s)
+        deadline_s = scheduler.next_deadline_s()
+        if deadline_s is None:
+            deadline_s = math.inf
+        for group in formed:
+            groups.append(group)
+            stage, synced_s = group.stage, now_s + average_s[len(group.members)]
+            for pipeline in group.members:
+                ready[pipeline][stage] = synced_s
+                missing[pipeline] -= 1
+                if missing[pipeline]:
+                    continue
+                iteration, missing[pipeline] = done[pipeline], num_stages
+                ends_s[iteration, pipeline] = max(ready[pipeline])
+                done[pipeline] = iteration = iteration + 1
+                if iteration == num_iterations:
+                    formed += [left for place in range(num_stages) for left in scheduler.leave(place, pipeline)]
+                    continue
+                for place, end_s in enumerate(ends(ready[pipeline], delays[iteration][pipeline])):
+                    push(signals, (end_s, place, pipeline))
+    return Run(ends_s=ends_s, groups=groups, num_unchecked=scheduler.num_unchecked)
+
+
+def pairs(num_workers: int, iteration: int, seed: int = 0) -> list[tuple[int, ...]]:
+    """Return who averages with whom in AD-PSGD: neighbours of a seeded shuffle, as the authors' release has it.
+
+    All workers pair in the order of iterations, so that none wait for each other in a circle. With an odd number one
+    stays alone.
+    """
+    order = random.Random(f"{seed} {iteration}").sample(range(num_workers), num_workers)
+    return [tuple(order[start : start + 2]) for start in range(0, num_workers, 2)]
+
+
+def _in_pairs(workload: Workload, cluster: Cluster, delays_s: np.ndarray, seed: int) -> Run:
+    num_iterations, num_stages, num_pipelines = delays_s.shape
+    ready_s, ends_s, groups = np.zeros((num_stages, num_pipelines)), np.zeros((num_iterations, num_pipelines)), []
+    average_s = cluster.average_s(workload, 2)
+    crossing_s = max(average_s, cluster.average_s(workload, cluster.pipelines_per_machine + 1))
+    for iteration in range(num_iterations):
+        done_s = np.array(backward_ends(workload, ready_s, delays_s[iteration]))
+        for stage in range(num_stages):
+            for pair in pairs(num_pipelines, iteration, seed * num_stages + stage):
+                members, machines = list(pair), {worker // cluster.pipelines_per_machine for worker in pair}
+                took_s = 0.0 if len(pair) == 1 else average_s if len(machines) == 1 else crossing_s
+                ready_s[stage, members] = done_s[stage, members].max() + took_s
+                groups.append(Group(stage, frozenset(pair)))
+        ends_s[iteration] = ready_s.max(axis=0)
+    return Run(ends_s=ends_s, groups=groups)
+
+
+def _parameter_server(workload: Workload, cluster: Cluster, delays_s: np.ndarray, staleness: int) -> Run:
+    """Push each mini-batch's update and pull the model beside training; nobody is more than s pushes ahead of all."""
+    require_counts(0, staleness=staleness)
+    num_iterations, num_stages, num_pipelines = delays_s.shape
+    delays, ends, busy_s = delays_s.transpose(0, 2, 1).tolist(), _Ends(workload), 2 * cluster.server_s(workload)
+    ends_s = np.zeros((num_iterations, num_pipelines))
+    computed, pushed, free_s, idle = [0] * num_pipelines, [0] * num_pipelines, 0.0, set(range(num_pipelines))
+    events: list[tuple[float, int, int]] = []  # time, whether it is a push that is done, pipeline
+
+    def begin(now_s: float) -> None:
+        slowest = min(pushed)
+        for pipeline in [name for name in idle if computed[name] - slowest <= staleness]:
+            idle.discard(pipeline)
+            if computed[pipeline] < num_iterations:
+                done_s = max(ends([now_s] * num_stages, delays[computed[pipeline]][pipeline]))
+                heapq.heappush(events, (done_s, 0, pipeline))
+
+    begin(0.0)
+    while events:
+        now_s, is_push, pipeline = heapq.heappop(events)
+        if is_push:
+            ends_s[pushed[pipeline], pipeline] = now_s
+            pushed[pipeline] += 1
+        else:
+            computed[pipeline] += 1
+            free_s = max(free_s, now_s) + busy_s  # the server's card serves one pipeline after the other
+            heapq.heappush(events, (free_s, 1, pipeline))
+            idle.add(pipeline)
+        begin(now_s)
+    return Run(ends_s=ends_s)
+
+
+def backward_ends(workload: Workload, ready_s: Sequence, delay_s: Sequence) -> list:
+    """Return when each stage's last backward pass of a mini-batch ends.
+
+    Args:
+        workload: M stages.
+        ready_s: M times at which stages may begin; numbers, or arrays of one shape for many pipelines at once.
+        delay_s: of the same form, seconds that each stage loses before its first micro-batch.
+    """
+    return _Ends(workload)(list(ready_s), list(delay_s), np.maximum if np.ndim(ready_s[0]) else max)
+
+
+class _Ends:
+    """The passes of 1F1B in an order in which each comes after those that it needs."""
+
+    def __init__(self, workload: Workload):
+        self._num_stages, self._num_results = workload.num_stages, 0
+        rows = [list(row) for row in one_forward_one_backward(workload.num_stages, workload.num_micro_batches).rows]
+        place, passes = {}, []
+        while any(rows):
+            for row in rows:
+                while row and (needed := self._needed(row[0])) in (None, *place):
+                    cell = row.pop(0)
+                    place[cell] = len(place)
+                    seconds = workload.forward_s if cell.kind is Kind.FORWARD else workload.backward_s
+                    source = -1 if needed is None else place[needed]
+                    passes.append((cell.stage, source, seconds))
+        self._passes, self._transfer_s = passes, workload.transfer_s
+
+    def _needed(self, cell: Cell) -> Cell | None:
+        """Return the pass of another stage whose result a pass needs."""
+        stage = cell.stage - 1 if cell.kind is Kind.FORWARD else cell.stage + 1
+        if not 0 <= stage < self._num_stages:
+            return None
+        return Cell(stage=stage, kind=cell.kind, micro_batch=cell.micro_batch)
+
+    def __call__(self, ready_s: Sequence, delay_s: Sequence, later=max) -> list:
+        free = [ready + delay for ready, delay in zip(ready_s, delay_s, strict=True)]
+        arrived, transfer_s = [], self._transfer_s
+        for stage, source, seconds in self._passes:
+            start = free[stage]
+            if source >= 0:
+                start = later(start, arrived[source])
+            end = free[stage] = start + seconds
+            arrived.append(end + transfer_s)
+        return free

@@ -1,0 +1,83 @@
+"""The rows of what is measured: trainings of all schemes on real ranks, compared seed by seed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from workbench.study.rows import spread_row, value_row
+
+from .cost import Scheme
+
+__all__ = ["cells", "reached", "rows"]
+
+Result = Mapping[str, Any]  # of `training.train`
+
+
+def cells(schemes: Sequence[str], seeds: Sequence[int], **setting: Any) -> list[dict[str, Any]]:
+    """List the trainings: every scheme with every seed."""
+    return [{"scheme": Scheme(scheme).value, "seed": seed, **setting} for seed in seeds for scheme in schemes]
+
+
+def reached(result: Result, target: float) -> tuple[float, float] | None:
+    """Return seconds and mini-batches of a pipeline at which the training loss has come down to a target.
+
+    Losses are means over a sixtieth of the training; None if the target is not reached.
+    """
+    return next(((seconds, iteration) for seconds, iteration, loss in result["curve"] if loss <= target), None)
+
+
+def rows(results: Sequence[Result], target: float, *, key: str = "scheme") -> list[dict[str, Any]]:
+    """Return rows of each scheme, medians over seeds with the extremes as spread, and SDPipe's gains seed by seed.
+
+    Args:
+        results: of all schemes and seeds.
+        target: training loss whose time and number of mini-batches are compared.
+        key: field of the setting that tells the trainings of a seed apart.
+    """
+    by_name: dict[str, dict[int, Result]] = {}
+    for result in results:
+        by_name.setdefault(str(result["setting"][key]), {})[result["setting"]["seed"]] = result
+    found = []
+    for name, by_seed in by_name.items():
+        found += _own_rows(list(by_seed.values()), target, **{key: name})
+    ours = by_name.get(Scheme.SDPIPE.value, {}) if key == "scheme" else {}
+    for rival, by_seed in by_name.items() if ours else ():
+        if rival != Scheme.SDPIPE:
+            found += _ratio_rows([(by_seed[seed], ours[seed]) for seed in ours], target, over=rival)
+    plain = by_name.get(Scheme.ALL_REDUCE.value, {})
+    for name, by_seed in by_name.items() if plain else ():
+        if name != Scheme.ALL_REDUCE:
+            ratios = [by_seed[seed]["scores"]["test_loss"] / plain[seed]["scores"]["test_loss"] for seed in by_seed]
+            found.append(spread_row("test_loss_over_all_reduce", ratios, scheme=name))
+    return found
+
+
+def _own_rows(results: Sequence[Result], target: float, **keys: Any) -> list[dict[str, Any]]:
+    found = []
+    for name, unit in (("iteration_s", "s"), ("cpu_share", "1"), ("delay_share", "1"), ("averaged_share", "1")):
+        found.append(spread_row(name, [result[name] for result in results], unit, **keys))
+    found.append(spread_row("end_loss", [result["curve"][-1][2] for result in results], **keys))
+    for name in results[0]["scores"]:
+        unit = "%" if name == "accuracy" else "1"
+        found.append(spread_row(name, [result["scores"][name] for result in results], unit, **keys))
+    moments = [reached(result, target) for result in results]
+    found.append(value_row("reached_seeds", sum(moment is not None for moment in moments), **keys))
+    if None not in moments:
+        found.append(spread_row("target_s", [seconds for seconds, _ in moments], "s", **keys))
+        found.append(spread_row("target_iterations", [iteration for _, iteration in moments], **keys))
+    sizes = [{int(size): count for size, count in result["sizes"].items()} for result in results]
+    if all(sizes):
+        means = [sum(size * n for size, n in found_.items()) / sum(found_.values()) for found_ in sizes]
+        found.append(spread_row("mean_size", means, "workers", **keys))
+    return found
+
+
+def _ratio_rows(pairs: Sequence[tuple[Result, Result]], target: float, **keys: Any) -> list[dict[str, Any]]:
+    """Return SDPipe's gains over a rival: in throughput, and in the time to a target where both reach it."""
+    speedups = [rival["iteration_s"] / ours["iteration_s"] for rival, ours in pairs]
+    found = [spread_row("speedup", speedups, **keys)]
+    moments = [(reached(rival, target), reached(ours, target)) for rival, ours in pairs]
+    if all(rival and ours for rival, ours in moments):
+        found.append(spread_row("target_speedup", [rival[0] / ours[0] for rival, ours in moments], **keys))
+        more = [rival[1] / ours[1] for rival, ours in moments]
+        found.append(spread_row("target_iterations_ratio", more, **keys))
+    return found

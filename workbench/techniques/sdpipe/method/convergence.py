@@ -1,0 +1,68 @@
+"""The synchronisation matrix (Eq. 2) and the learning rates that theorem 1 admits (Eq. 3)."""
+
+import math
+from collections.abc import Collection
+
+import numpy as np
+
+from workbench.checks import require_counts, require_positive
+
+__all__ = ["condition", "largest_learning_rate", "synchronization_matrix"]
+
+
+def synchronization_matrix(num_workers: int, members: Collection[int]) -> np.ndarray:
+    """Return W of Eq. 2 [N, N]: members take the mean of the group, all others keep their model.
+
+    Source: Eq. 2; X W averages models that are columns of X.
+    """
+    matrix, chosen = np.eye(num_workers), sorted(members)
+    matrix[np.ix_(chosen, chosen)] = 1 / len(chosen)
+    return matrix
+
+
+def condition(
+    learning_rate: float, *, num_pipelines: int, num_stages: int, history: int, n1: int, n2: int, smoothness: float
+) -> float:
+    """Return the left side of Eq. 3, which must be at most 1; infinite or not a number where its terms are.
+
+    Args:
+        learning_rate: γ.
+        num_pipelines, num_stages: N, M.
+        history: P.
+        n1, n2: bounds of a group's size in the order that the theorem writes them, 1 <= n1 <= |S| <= n2 <= N.
+        smoothness: L, the Lipschitz constant of the gradient.
+    """
+    require_counts(1, num_stages=num_stages, history=history, n1=n1, n2=n2)
+    require_counts(2, num_pipelines=num_pipelines)
+    require_positive(learning_rate=learning_rate, smoothness=smoothness)
+    if not n1 <= n2 <= num_pipelines:
+        raise ValueError(f"n1, n2 are {n1}, {n2}; they must be in order and at most num_pipelines, {num_pipelines}")
+    rate = n2 * learning_rate / num_pipelines
+    return rate * smoothness + (rate * smoothness) ** 2 * _network_error(num_pipelines, num_stages, history, n1, n2)
+
+
+def largest_learning_rate(
+    *, num_pipelines: int, num_stages: int, history: int, n1: int, n2: int, smoothness: float
+) -> float:
+    """Return the largest γ that Eq. 3 admits; 0 where it admits none. See `condition`."""
+    sizes = {"num_pipelines": num_pipelines, "num_stages": num_stages, "history": history, "n1": n1, "n2": n2}
+    condition(1.0, **sizes, smoothness=smoothness)
+    error = _network_error(num_pipelines, num_stages, history, n1, n2)
+    if not math.isfinite(error):
+        return 0.0
+    # x + error x^2 = 1 with x = ηL
+    return 2 / (1 + math.sqrt(1 + 4 * error)) / smoothness * num_pipelines / n2
+
+
+def _network_error(num_pipelines: int, num_stages: int, history: int, n1: int, n2: int) -> float:
+    """Return the factor of (ηL)^2 in Eq. 3, in logarithms where its powers leave the range of a float."""
+    exponent = num_pipelines * history
+    shrink = n1**-exponent if exponent * math.log(n1) < 700 else 0.0  # n1^(-NP)
+    if shrink == 1.0:
+        return math.inf  # n1 = 1: t1 has a division by 0
+    t1 = 4 * num_pipelines * ((shrink + 1) / (shrink - 1)) ** 2  # both sides of its fraction by n1^(NP)
+    gap = -math.expm1(2 / exponent * math.log1p(-shrink))  # 1 - t2
+    if gap == 0.0:
+        return math.inf
+    root_gap = gap / (1 + math.sqrt(1 - gap))  # 1 - sqrt(t2)
+    return 2 * num_stages * num_pipelines**3 / n2**2 * t1 * (1 / gap + 2 / root_gap**2)

@@ -1,0 +1,257 @@
+"""Which workers average their models: algorithm 2 with group validation and deadlock prevention (section 3.4).
+
+Events go in and groups come out; time is an argument, so that the simulator and the server run the same object.
+"""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from workbench.checks import require_counts, require_positive
+
+__all__ = ["Certificate", "Group", "Scheduler", "Settings", "certify", "connects_by_definition"]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Workers of one stage that average their models."""
+
+    stage: int
+    members: frozenset[int]  # numbers of their pipelines
+    enforced: bool = False  # the scheduler waited for more workers, because earlier groups did not connect all
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """What the paper leaves open, and where its released scheduler differs.
+
+    Section 4: the window is "slightly" enlarged where too few are ready. The factors are our reading of it.
+    """
+
+    wanted: int = 2  # workers; a smaller group enlarges its stage's window, another one shortens it
+    enlarge: float = 1.1  # factor of an enlarged window
+    shorten: float = 0.9  # factor of a shortened one
+    least: float = 1.0  # a window is at least so many times the one at the start
+    most: float = 2.0  # and at most so many times
+    by_signals: bool = False  # check after every P signals of each worker all groups since the last check
+    exclusive: bool = True  # one stage enforces at a time; without it stages deadlock (figure 3)
+
+    def __post_init__(self) -> None:
+        require_counts(1, wanted=self.wanted)
+        require_positive(enlarge=self.enlarge, shorten=self.shorten, least=self.least, most=self.most)
+        if not (self.shorten <= 1 <= self.enlarge and self.least <= 1 <= self.most):
+            values = f"{self.shorten}, {self.enlarge}, {self.least}, {self.most}"
+            rule = "the first and third must be at most 1, the others at least 1"
+            raise ValueError(f"shorten, enlarge, least, most are {values}; {rule}")
+
+    @classmethod
+    def released(cls) -> "Settings":
+        """Return the settings of the authors' released scheduler; its window starts with 1 ms."""
+        return cls(enlarge=2.0, least=0.01, most=10.0, by_signals=True)
+
+
+class _Stage:
+    """What the scheduler knows of one stage; sets of workers are bits of an integer."""
+
+    __slots__ = ("deadline_s", "everyone", "history", "num_signals", "ready", "waiting", "window_s")
+
+    def __init__(self, everyone: int, history: int | None, window_s: float):
+        self.everyone = everyone  # that have not left
+        self.history: deque[int] = deque(maxlen=history)
+        self.window_s = window_s
+        self.waiting: list[int] = []
+        self.ready = 0
+        self.deadline_s = math.inf
+        self.num_signals = 0  # in formed groups since the last check, where checks are counted by signals
+
+
+class Scheduler:
+    """Forms groups of every stage from its workers' ready signals.
+
+    A window T begins with the first signal. When it ends, or all workers of the stage are ready, the candidate is
+    valid if it and the last P - 1 groups connect all workers; before P - 1 groups are formed every candidate is. If it
+    is not valid, the stage enforces: it waits for more workers. While one stage enforces, candidates of the others
+    pass without validation, which `num_unchecked` counts.
+
+    Args:
+        num_stages: M, at least 1.
+        num_pipelines: N, at least 2; workers of a stage have their numbers.
+        history: P, groups of a stage that connect all its workers, at least 1.
+        window_s: T, seconds; 0 gives groups of one, infinity waits for all.
+        settings: None for the paper's.
+    """
+
+    def __init__(
+        self, num_stages: int, num_pipelines: int, history: int, window_s: float, *, settings: Settings | None = None
+    ):
+        require_counts(1, num_stages=num_stages, history=history)
+        require_counts(2, num_pipelines=num_pipelines)
+        if not window_s >= 0:
+            raise ValueError(f"window_s is {window_s!r}; it must be at least 0, or infinity")
+        self._settings = settings or Settings()
+        self._num_pipelines, self._history = num_pipelines, history
+        self._least_s, self._most_s = self._settings.least * window_s, self._settings.most * window_s
+        kept = None if self._settings.by_signals else history - 1
+        everyone = (1 << num_pipelines) - 1
+        self._stages = [_Stage(everyone, kept, window_s) for _ in range(num_stages)]
+        self._enforcing: set[int] = set()
+        self.num_enforced = 0  # groups that were waited for
+        self.num_unchecked = 0  # invalid groups that passed because another stage enforced
+
+    def signal(self, stage: int, worker: int, now_s: float) -> list[Group]:
+        """Take a worker's ready signal; return the groups that are formed now.
+
+        Raises:
+            ValueError: of a stage or a worker that is not there, or a worker that waits already.
+        """
+        bit = self._known(stage, worker)
+        state = self._stages[stage]
+        if state.ready & bit:
+            raise ValueError(f"worker is {worker!r}; it waits in stage {stage} already")
+        if state.deadline_s == math.inf:
+            state.deadline_s = now_s + state.window_s
+        state.ready |= bit
+        state.waiting.append(worker)
+        return self._close(stage) if state.ready == state.everyone or now_s >= state.deadline_s else []
+
+    def expire(self, now_s: float) -> list[Group]:
+        """Close the windows that have ended; return the groups that are formed."""
+        due = [stage for stage, state in enumerate(self._stages) if state.deadline_s <= now_s]
+        return [group for stage in due for group in self._close(stage)]
+
+    def next_deadline_s(self) -> float | None:
+        """Return when `expire` is due; None where no window is open."""
+        deadline_s = min(state.deadline_s for state in self._stages)
+        return None if deadline_s == math.inf else deadline_s
+
+    def leave(self, stage: int, worker: int) -> list[Group]:
+        """Take a worker out of its stage; return the group that waited for it alone."""
+        bit = self._known(stage, worker)
+        state = self._stages[stage]
+        state.everyone &= ~bit
+        if state.ready & bit:
+            state.ready &= ~bit
+            state.waiting.remove(worker)
+        if not state.ready:
+            state.deadline_s = math.inf
+            self._enforcing.discard(stage)
+        return self._close(stage) if state.ready and state.ready == state.everyone else []
+
+    def waiting(self, stage: int) -> frozenset[int]:
+        """Return the workers of a stage that wait for a group."""
+        return frozenset(self._stages[stage].waiting)
+
+    @property
+    def enforcing(self) -> frozenset[int]:
+        """The stages that wait because their groups do not connect all workers."""
+        return frozenset(self._enforcing)
+
+    def _known(self, stage: int, worker: int) -> int:
+        """Return the bit of a worker that has not left."""
+        if not 0 <= stage < len(self._stages):
+            raise ValueError(f"stage is {stage!r}; it must be in 0..{len(self._stages) - 1}")
+        if not 0 <= worker < self._num_pipelines or not self._stages[stage].everyone >> worker & 1:
+            rule = f"it must be in 0..{self._num_pipelines - 1} and not have left"
+            raise ValueError(f"worker is {worker!r}; {rule}")
+        return 1 << worker
+
+    def _close(self, stage: int) -> list[Group]:
+        """Form the group of a stage's ready workers, or go on waiting for more."""
+        state, enforcing = self._stages[stage], self._enforcing
+        state.deadline_s = math.inf
+        was_enforcing = stage in enforcing
+        if not self._is_valid(state):
+            if not enforcing or was_enforcing or not self._settings.exclusive:
+                enforcing.add(stage)
+                return []
+            self.num_unchecked += 1
+        enforcing.discard(stage)
+        self.num_enforced += was_enforcing
+        group = Group(stage, frozenset(state.waiting), was_enforcing)
+        self._remember(state)
+        return [group]
+
+    def _is_valid(self, state: _Stage) -> bool:
+        if state.ready == state.everyone:
+            return True
+        if self._settings.by_signals:
+            if state.num_signals + len(state.waiting) < self._history * state.everyone.bit_count():
+                return True
+        elif len(state.history) < self._history - 1:
+            return True
+        return _connects((*state.history, state.ready), state.everyone)
+
+    def _remember(self, state: _Stage) -> None:
+        size, settings = len(state.waiting), self._settings
+        state.history.append(state.ready)
+        state.num_signals += size
+        if settings.by_signals and state.num_signals >= self._history * state.everyone.bit_count():
+            state.history.clear()
+            state.num_signals = 0
+        if size < settings.wanted:
+            state.window_s = min(state.window_s * settings.enlarge, self._most_s)
+        elif state.window_s > self._least_s:
+            state.window_s = max(state.window_s * settings.shorten, self._least_s)
+        state.waiting, state.ready = [], 0
+
+
+def _connects(groups: Sequence[int], everyone: int) -> bool:
+    """Whether groups, bits of their members, connect everyone: what one worker reaches grows until it rests."""
+    together = 0
+    for group in groups:
+        together |= group
+    if together & everyone != everyone:
+        return False
+    reached, before = groups[-1] & everyone, 0
+    while reached != before:
+        before = reached
+        for group in groups:
+            if group & reached:
+                reached |= group & everyone
+    return reached == everyone
+
+
+def connects_by_definition(groups: Iterable[frozenset[int]], everyone: Iterable[int]) -> bool:
+    """Whether the graph whose edges join all members of each group is connected, by a disjoint set (section 4)."""
+    parent = {worker: worker for worker in everyone}
+
+    def root(worker: int) -> int:
+        while parent[worker] != worker:
+            worker = parent[worker]
+        return worker
+
+    for group in groups:
+        members = [worker for worker in group if worker in parent]
+        for a in members:
+            for b in members:
+                parent[root(a)] = root(b)
+    return len({root(worker) for worker in parent}) <= 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Certificate:
+    """How well the groups of a run kept assumption 1, over all stages."""
+
+    num_groups: int
+    num_runs: int  # runs of P consecutive groups of a stage
+    num_connected: int  # of them, those that connect all workers
+
+    @property
+    def share(self) -> float:
+        """Share of the runs that connect all workers; 1 where no run is complete."""
+        return self.num_connected / self.num_runs if self.num_runs else 1.0
+
+
+def certify(groups: Iterable[Group], *, num_pipelines: int, history: int) -> Certificate:
+    """Look at every run of P consecutive groups of each stage."""
+    everyone, recent = (1 << num_pipelines) - 1, {}
+    num_groups = num_runs = num_connected = 0
+    for group in groups:
+        last = recent.setdefault(group.stage, deque(maxlen=history))
+        last.append(sum(1 << worker for worker in group.members))
+        num_groups += 1
+        if len(last) == history:
+            num_runs += 1
+            num_connected += _connects(tuple(last), everyone)
+    return Certificate(num_groups=num_groups, num_runs=num_runs, num_connected=num_connected)

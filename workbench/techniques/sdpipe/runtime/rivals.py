@@ -1,0 +1,222 @@
+"""The rivals on real ranks: All-Reduce+Pipe, AD-PSGD+Pipe, and HetPipe with a parameter server on a rank of its own.
+
+Each has `before_update` and `after_update`, called around an optimizer's step, and `close`, on every worker.
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from workbench.checks import require_counts
+from workbench.techniques.sdpipe.cost import pairs
+from workbench.techniques.sdpipe.method.scheduler import Group
+
+from .averaging import Log, Place, SDPipe
+
+__all__ = ["AdPsgd", "AllReduce", "HetPipe", "SDPipeWorker", "Worker", "serve_parameters"]
+
+PUSH, PULL = 11, 12  # tags
+END = -1.0  # in place of a clock: a worker has ended
+
+
+class Worker(Protocol):
+    """A worker's part of a scheme."""
+
+    log: Log
+
+    def before_update(self) -> None:
+        """Run after the backward pass."""
+
+    def after_update(self) -> None:
+        """Run after the optimizer's step."""
+
+    def close(self) -> dict[str, int]:
+        """Free what is held; every worker calls it."""
+
+
+class _Flat:
+    """The trained parameters of a module as one vector."""
+
+    def __init__(self, module: nn.Module):
+        self._weights = [weight for weight in module.parameters() if weight.requires_grad]
+        self._sizes = [weight.numel() for weight in self._weights]
+
+    def read(self) -> Tensor:
+        return torch.cat([weight.detach().flatten() for weight in self._weights])
+
+    def gradient(self) -> Tensor:
+        return torch.cat([weight.grad.flatten() for weight in self._weights])
+
+    @torch.no_grad()
+    def write(self, flat: Tensor, *, gradients: bool = False) -> None:
+        for weight, part in zip(self._weights, flat.split(self._sizes), strict=True):
+            (weight.grad if gradients else weight).copy_(part.view_as(weight))
+
+
+class SDPipeWorker:
+    """SDPipe in the form of its rivals."""
+
+    def __init__(self, sdpipe: SDPipe):
+        self._sdpipe, self.log = sdpipe, sdpipe.log
+        self.before_update, self.close = sdpipe.ready, sdpipe.close
+
+    def after_update(self) -> None:
+        """Wait for the group and average."""
+        self._sdpipe.average_()
+
+
+class AllReduce:
+    """Averages gradients over all workers of the stage before each update."""
+
+    def __init__(self, module: nn.Module, place: Place, group: dist.ProcessGroup):
+        self._flat, self._place, self._group, self.log = _Flat(module), place, group, Log()
+
+    def before_update(self) -> None:
+        """Put the mean gradient in place of this worker's."""
+        began_s, flat = time.monotonic(), self._flat.gradient()
+        dist.all_reduce(flat, group=self._group)
+        self._flat.write(flat / self._place.num_pipelines, gradients=True)
+        self.log.averaged_s += time.monotonic() - began_s
+        self.log.groups.append(Group(self._place.stage, frozenset(range(self._place.num_pipelines))))
+
+    def after_update(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> dict[str, int]:
+        """Free nothing."""
+        return {}
+
+
+class AdPsgd:
+    """Averages its model with one other worker after each update, see `cost.pairs`."""
+
+    def __init__(self, module: nn.Module, place: Place, group: dist.ProcessGroup, seed: int = 0):
+        self._flat, self._place, self._group, self.log = _Flat(module), place, group, Log()
+        self._iteration, self._seed = 0, seed * place.num_stages + place.stage
+
+    def before_update(self) -> None:
+        """Do nothing."""
+
+    def after_update(self) -> None:
+        """Exchange models with this iteration's partner; both hold the mean."""
+        began_s, own = time.monotonic(), self._place.pipeline
+        (pair,) = (p for p in pairs(self._place.num_pipelines, self._iteration, self._seed) if own in p)
+        self._iteration += 1
+        if len(pair) == 2:
+            partner, flat = sum(pair) - own, self._flat.read()
+            other = torch.empty_like(flat)
+            sending = dist.isend(flat, group_dst=partner, group=self._group)
+            dist.recv(other, group_src=partner, group=self._group)
+            sending.wait()
+            self._flat.write((flat + other) / 2)
+        self.log.averaged_s += time.monotonic() - began_s
+        self.log.groups.append(Group(self._place.stage, frozenset(pair)))
+
+    def close(self) -> dict[str, int]:
+        """Free nothing."""
+        return {}
+
+
+class HetPipe:
+    """Pushes each update to the server and goes on with its own model, at most s pushes ahead of the slowest.
+
+    What the server answers comes late: updates that it had not seen yet are added to it. Updates are divided by the
+    number of pipelines, so that all together are one step of the mean.
+
+    Args:
+        module: this worker's stage.
+        place: of this rank.
+        server: rank of the server, which runs `serve_parameters`.
+        staleness: s.
+        largest: parameters of the largest stage; messages are of one size, so that the server takes any worker's.
+    """
+
+    def __init__(self, module: nn.Module, place: Place, *, server: int, staleness: int, largest: int):
+        require_counts(0, staleness=staleness)
+        self._flat, self._place, self._server, self._staleness = _Flat(module), place, server, staleness
+        self.log, self._before, self._largest = Log(), torch.empty(0), largest
+        self._under_way: deque[tuple[Tensor, Tensor, dist.Work, Future]] = deque()  # update, model, push, pull
+        self._waiter = ThreadPoolExecutor(1)  # a pull must be waited for to be seen
+        self._clock = 0
+
+    def before_update(self) -> None:
+        """Remember the model."""
+        self._before = self._flat.read()
+
+    def after_update(self) -> None:
+        """Push the update, and take in the models that have arrived, or that the bound makes it wait for."""
+        self._clock += 1
+        update = (self._flat.read() - self._before) / self._place.num_pipelines
+        model = torch.empty_like(update)
+        push = self._push(self._clock, update)
+        pull = self._waiter.submit(dist.irecv(model, self._server, tag=PULL).wait)
+        self._under_way.append((update, model, push, pull))
+        began_s = time.monotonic()
+        while self._under_way and (len(self._under_way) > self._staleness or self._under_way[0][3].done()):
+            self._take_in()
+        self.log.waited_s += time.monotonic() - began_s
+
+    def _push(self, clock: float, update: Tensor) -> dist.Work:
+        message = torch.zeros(1 + self._largest)
+        message[0], message[1 : 1 + update.numel()] = clock, update
+        return dist.isend(message, self._server, tag=PUSH)
+
+    def _take_in(self) -> None:
+        _, model, push, pull = self._under_way.popleft()
+        push.wait(), pull.result()
+        for update, *_ in self._under_way:
+            model += update
+        self._flat.write(model)
+
+    def close(self) -> dict[str, int]:
+        """Take in all that is under way, and let the server end."""
+        while self._under_way:
+            self._take_in()
+        self._push(END, torch.zeros(0)).wait()
+        self._waiter.shutdown()
+        return {"num_signals": self._clock}
+
+
+def serve_parameters(models: Sequence[Tensor], num_pipelines: int, staleness: int) -> int:
+    """Add up the updates of all workers until all have ended; return the number of pushes.
+
+    A worker is answered when no other worker of its stage is more than s pushes behind it.
+
+    Args:
+        models: of each stage, flat; changed in place. Workers are the first ranks, stages of a pipeline side by side.
+        num_pipelines: N.
+        staleness: s.
+    """
+    num_stages, num_pushes = len(models), 0
+    clocks = dict.fromkeys(range(num_stages * num_pipelines), 0.0)
+    message = torch.empty(1 + max(model.numel() for model in models))
+    unanswered: set[int] = set()
+    answers: dict[int, deque[tuple[Tensor, dist.Work]]] = {rank: deque() for rank in clocks}
+    while min(clocks.values()) < math.inf:
+        sender = dist.recv(message, tag=PUSH)
+        clock, model = message[0].item(), models[sender % num_stages]
+        if clock == END:
+            clocks[sender] = math.inf
+        else:
+            clocks[sender], num_pushes = clock, num_pushes + 1
+            model += message[1 : 1 + model.numel()]
+            unanswered.add(sender)
+        for rank in sorted(unanswered):
+            slowest = min(clocks[other] for other in range(rank % num_stages, len(clocks), num_stages))
+            if clocks[rank] - slowest > staleness:
+                continue
+            unanswered.discard(rank)
+            answer = models[rank % num_stages].clone()
+            answers[rank].append((answer, dist.isend(answer, rank, tag=PULL)))
+            if len(answers[rank]) > staleness + 1:  # it has taken the first, or would not have pushed again
+                answers[rank].popleft()[1].wait()
+    for _, work in (sent for of_rank in answers.values() for sent in of_rank):
+        work.wait()
+    return num_pushes

@@ -1,0 +1,202 @@
+"""The rows of what is simulated on the paper's cluster: figures 4, 6 and 7, group sizes, and the map of P and T.
+
+The paper's prints neither its iterations' lengths nor its bars. Ours are of an A100 in single precision as a guess; the
+sizes of the models are known.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import product
+from statistics import fmean
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from workbench.datasets import gpu_performance
+from workbench.study.rows import spread_row, value_row
+
+from .cost import Cluster, Run, Scheme, Workload, drawn_delays_s, simulate, traced_delays_s
+from .method import Group, Settings, certify
+
+__all__ = [
+    "CALIBRATION",
+    "DELAYS_S",
+    "MODELS",
+    "PAPER",
+    "group_size_rows",
+    "map_rows",
+    "scaling_rows",
+    "throughput_rows",
+    "trace_rows",
+]
+
+FLOAT_BYTES = 4
+EXAMPLES = 64  # of a pipeline's mini-batch, of the artifact
+NUM_MICRO_BATCHES = 4
+MODELS = MappingProxyType(
+    {
+        # parameters, and seconds of an iteration on one A100: 12.3 GFLOP an image, 84 an example of 128 tokens,
+        # at 8 and 12 TFLOP/s
+        "ResNet-50": (25.6e6, 0.10),
+        "BERT-base": (110e6, 0.45),
+    }
+)
+DELAYS_S = MappingProxyType(
+    {("ResNet-50", "A"): 0.1, ("ResNet-50", "B"): 0.3, ("BERT-base", "A"): 0.2, ("BERT-base", "B"): 0.6}
+)  # section 5.1
+PAPER = Cluster(server_bytes_per_s=3.75e9)
+CALIBRATION = MappingProxyType({"server_bytes_per_s": 3.75e9, "on": "HetPipe close to SDPipe: ResNet-50, 4 x 4, B"})
+NONE = "homogeneous"
+SLOT_DELAYS = "each pass"  # where the released code draws a delay, in place of each iteration
+
+
+def workload_of(model: str, num_stages: int) -> Workload:
+    """Return a model's workload, cut into stages of equal work."""
+    parameters, seconds = MODELS[model]
+    pass_s = seconds / num_stages / NUM_MICRO_BATCHES / 3
+    return Workload(
+        num_stages=num_stages,
+        num_micro_batches=NUM_MICRO_BATCHES,
+        forward_s=pass_s,
+        backward_s=2 * pass_s,
+        stage_bytes=FLOAT_BYTES * parameters / num_stages,
+    )
+
+
+def delays_s(model: str, setting: str, shape: Sequence[int], dose: str, seed: int) -> np.ndarray:
+    """Draw delays [K, M, N]: one in 10 % of a worker's iterations, or in 10 % of its passes."""
+    if setting == NONE:
+        return np.zeros(tuple(shape))
+    draws = 2 * NUM_MICRO_BATCHES if dose == SLOT_DELAYS else 1
+    seconds = DELAYS_S[model, setting]
+    return sum(drawn_delays_s(*shape, delay_s=seconds, seed=seed * draws + number) for number in range(draws))
+
+
+def throughput_rows(
+    *,
+    models: Sequence[str],
+    settings: Sequence[str],
+    meshes: Sequence[Sequence[int]],
+    doses: Sequence[str],
+    num_iterations: int,
+    seeds: int,
+) -> list[dict[str, Any]]:
+    """Return examples per second of all schemes on M x N meshes, and SDPipe's speedups; the spread is of seeds."""
+    rows = []
+    for model, setting, (num_stages, num_pipelines) in product(models, settings, meshes):
+        workload, shape = workload_of(model, num_stages), (num_iterations, num_stages, num_pipelines)
+        keys = {"model": model, "setting": setting, "mesh": f"{num_stages} x {num_pipelines}"}
+        free_s = simulate(Scheme.SDPIPE, workload, PAPER, np.zeros(shape)).iteration_s
+        for dose in doses:
+            runs = [_all_schemes(workload, delays_s(model, setting, shape, dose, seed)) for seed in range(seeds)]
+            rows += _speed_rows(runs, num_pipelines, **keys, dose=dose)
+            slowed = [run[Scheme.SDPIPE].iteration_s / free_s for run in runs]
+            rows.append(spread_row("slowdown", slowed, **keys, dose=dose))
+    for dose, rival in product(doses, (Scheme.ALL_REDUCE.value, Scheme.AD_PSGD.value, Scheme.HETPIPE.value)):
+        of_rival = [row for row in rows if (row.get("over"), row.get("dose")) == (rival, dose)]
+        best = max(of_rival, key=lambda row: row["value"])
+        rows.append(best | {"quantity": "largest_speedup"})
+    return rows
+
+
+def _all_schemes(workload: Workload, delays: np.ndarray) -> dict[str, Run]:
+    return {scheme.value: simulate(scheme, workload, PAPER, delays) for scheme in Scheme}
+
+
+def _speed_rows(runs: Sequence[Mapping[str, Run]], num_pipelines: int, **keys: Any) -> list[dict[str, Any]]:
+    rows = []
+    for scheme in runs[0]:
+        rates = [EXAMPLES * num_pipelines / run[scheme].iteration_s for run in runs]
+        rows.append(spread_row("examples_per_s", rates, "1/s", scheme=scheme, **keys))
+        if scheme != Scheme.SDPIPE:
+            ratios = [run[scheme].iteration_s / run[Scheme.SDPIPE].iteration_s for run in runs]
+            rows.append(spread_row("speedup", ratios, over=scheme, **keys))
+    return rows
+
+
+def scaling_rows(
+    *, models: Sequence[str], settings: Sequence[str], pipelines: Sequence[int], num_stages: int, num_iterations: int
+) -> list[dict[str, Any]]:
+    """Return every scheme's speedup over HetPipe by the number of workers (figure 6)."""
+    rows = []
+    for model in models:
+        workload = workload_of(model, num_stages)
+        for setting in settings:
+            for num_pipelines in pipelines:
+                shape = num_iterations, num_stages, num_pipelines
+                runs = _all_schemes(workload, delays_s(model, setting, shape, "each iteration", 0))
+                base_s = runs[Scheme.HETPIPE].iteration_s
+                keys = {"model": model, "setting": setting, "workers": num_stages * num_pipelines}
+                for scheme, run in runs.items():
+                    if scheme != Scheme.HETPIPE:
+                        rows.append(value_row("over_hetpipe", base_s / run.iteration_s, scheme=scheme, **keys))
+    return rows
+
+
+def trace_rows(*, model: str, num_stages: int, num_pipelines: int, num_iterations: int) -> list[dict[str, Any]]:
+    """Return all schemes' speed when workers replay the recorded speeds of 16 shared GPUs (figure 7)."""
+    workload = workload_of(model, num_stages)
+    slowness = [[1 / speed for speed in row] for row in gpu_performance.load().speeds]
+    busy_s = NUM_MICRO_BATCHES * (workload.forward_s + workload.backward_s)
+    delays = traced_delays_s(slowness, num_iterations, num_stages, num_pipelines, busy_s)
+    return _speed_rows([_all_schemes(workload, delays)], num_pipelines, mesh=f"{num_stages} x {num_pipelines}")
+
+
+def group_size_rows(
+    *, histories: Sequence[int], num_pipelines: int, num_stages: int, num_iterations: int
+) -> list[dict[str, Any]]:
+    """Return quartiles of the sizes of groups by P, with each kind of settings, under heterogeneity B of ResNet."""
+    rows, workload = [], workload_of("ResNet-50", num_stages)
+    delays = delays_s("ResNet-50", "B", (num_iterations, num_stages, num_pipelines), "each iteration", 0)
+    for kind, settings in (("paper", None), ("released", Settings.released())):
+        for history in histories:
+            window_s = None if settings is None else 0.001
+            how = {"history": history, "settings": settings, "window_s": window_s}
+            run = simulate(Scheme.SDPIPE, workload, PAPER, delays, **how)
+            sizes = [len(group.members) for group in run.groups]
+            low, middle, high = np.quantile(sizes, [0.25, 0.5, 0.75])
+            rows.append(value_row("group_size", middle, "workers", low=low, high=high, P=history, settings=kind))
+    return rows
+
+
+def map_rows(
+    *, model: str, setting: str, histories: Sequence[int], windows: Sequence[float], mesh: Sequence[int], **size: int
+) -> list[dict[str, Any]]:
+    """Return SDPipe's speed over All-Reduce's, group sizes and the certificate of connection, by P and T.
+
+    A window is in iterations.
+    """
+    num_stages, num_pipelines = mesh
+    workload = workload_of(model, num_stages)
+    delays = delays_s(model, setting, (size["num_iterations"], num_stages, num_pipelines), "each iteration", 0)
+    base_s = simulate(Scheme.ALL_REDUCE, workload, PAPER, delays).iteration_s
+    rows = []
+    for history in histories:
+        for window in windows:
+            run = simulate(
+                Scheme.SDPIPE, workload, PAPER, delays, history=history, window_s=window * workload.iteration_s
+            )
+            certificate = certify(run.groups, num_pipelines=num_pipelines, history=history)
+            keys = {"P": history, "T": window}
+            rows.append(value_row("over_all_reduce", base_s / run.iteration_s, **keys))
+            rows.append(value_row("connected_share", certificate.share, **keys))
+            rows.append(value_row("unchecked_share", run.num_unchecked / max(1, certificate.num_groups), **keys))
+            rows.append(value_row("mean_size", fmean(len(group.members) for group in run.groups), "workers", **keys))
+            rows.append(value_row("spread_iterations", spread_iterations(run.groups, num_pipelines), **keys))
+    return rows
+
+
+def spread_iterations(groups: Sequence[Group], num_pipelines: int) -> float:
+    """Return in how many mini-batches an update has reached all workers of stage 0, the mean over updates."""
+    masks = [sum(1 << worker for worker in group.members) for group in groups if group.stage == 0]
+    everyone, counts = (1 << num_pipelines) - 1, []
+    for start in range(0, len(masks), num_pipelines):
+        reached, synchronised = masks[start], 0
+        for mask in masks[start:]:
+            synchronised += mask.bit_count()
+            reached |= mask if mask & reached else 0
+            if reached == everyone:
+                counts.append(synchronised / num_pipelines)
+                break
+    return fmean(counts) if counts else math.inf
