@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from workbench.explore import Standing, activation_compression, check, flextp, gemini
+from workbench.explore import Standing, activation_compression, check, flextp, gemini, sdpipe
 from workbench.techniques.flextp.cost import Solution
 
 # Both forward reductions save 1.5 * (h - c) * rows * 2 bytes; table 4 gives 3.12 and 4.56 ms for A2 in 12 layers,
@@ -29,6 +29,10 @@ WORKED_BY_HAND = (
     (gemini.memory_for_replicas, 300),  # 4 times 1200 GB / 16
     (gemini.seconds_wasted, 130),  # 40 + 120 / 2 + 30
     (gemini.resumed_from, [40, 6]),  # machines 2 and 3 are a group: all six ranks go back to the newest in storage
+    (sdpipe.groups_of_window, [2, 2]),  # windows end at 1.0 and 2.5 s
+    (sdpipe.mean_of_group, [3.5, 2, 3.5, 8]),  # (1 + 6) / 2
+    (sdpipe.smallest_valid_group, 3),  # one of {0, 1, 2}, 3, and one of {4, 5}
+    (sdpipe.variance_of_mean, 4.25),  # 2^2 + (5 - 2^2) / 4
 )
 
 
@@ -66,6 +70,8 @@ QUANTIZATION, ZERO = activation_compression.Approach.QUANTIZATION, flextp.Choice
             gemini.explore_failures,
             {"num_machines": 64, "failures_per_day": 16, "num_standbys": 4, "num_replicas": 1, "solution": "HighFreq"},
         ),
+        (sdpipe.explore_candidates, {"before": "{0, 1}, {2, 3}", "members": (1, 2)}),
+        (sdpipe.explore_scheduler, {"window": 0.0, "late": 4, "history": 1}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -76,3 +82,26 @@ def test_every_control_changes_the_figure(explore, changes, monkeypatch):
     seen = {explorer.png} | {explorer.set(**{name: value}).png for name, value in changes.items()}
     assert set(explorer.values) == set(changes)
     assert len(seen) == 1 + len(changes)
+
+
+def joined(groups, candidate, num_workers):
+    """Grow what worker 0 reaches."""
+    reached = {0}
+    for _ in range(num_workers):
+        reached |= {worker for group in (*groups, candidate) if group & reached for worker in group}
+    return len(reached) == num_workers
+
+
+@pytest.mark.parametrize(
+    ("is_valid", "standing"),
+    [
+        (None, Standing.NOT_ANSWERED),
+        (joined, Standing.RIGHT),
+        (lambda groups, candidate, num_workers: len(set.union(candidate, *groups)) == num_workers, Standing.NOT_YET),
+        (lambda groups, candidate, num_workers: joined(groups, set(), num_workers), Standing.NOT_YET),
+    ],
+)
+def test_a_readers_group_validation_is_checked_on_random_histories(is_valid, standing):
+    feedback = sdpipe.check_validation(is_valid)
+    assert feedback.standing is standing
+    assert (standing is Standing.NOT_YET) == ("but it should be" in feedback.text)

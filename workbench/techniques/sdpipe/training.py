@@ -6,6 +6,7 @@ come before a worker's first micro-batch, in iterations drawn by seed or taken f
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -35,9 +36,10 @@ from workbench.techniques.sdpipe.runtime.rivals import (
     Worker,
     serve_parameters,
 )
+from workbench.timeline import Action, Kind, Recorder, Timeline
 from workbench.training.images import ImageExamples
 
-__all__ = ["MODELS", "Setting", "delays_of", "traced_delays_s", "train"]
+__all__ = ["MODELS", "Setting", "delays_of", "record_timelines", "train"]
 
 MODELS = ("resnet", "bert")
 TRACES = ("none", "drawn", "cloud", "AR", "SE")  # of delays
@@ -50,6 +52,7 @@ BERT = BertConfig(
     hidden_size=64, num_layers=4, num_heads=4, mlp_size=256, vocab_size=NUM_WORDS + FIRST_WORD, dropout=0.0
 )
 NUM_POINTS = 60  # of a recorded curve
+NUM_TRACED = 4  # ranks of a trace of ByteDance, one stage's
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +111,7 @@ def delays_of(setting: Setting) -> tuple[np.ndarray, list[dict[str, Any]]]:
         found = gpu_performance.load()
         slowness = [[1 / speed for speed in row] for row in found.speeds]
     else:
-        found = step_times.load(setting.trace, num_ranks=4)
+        found = step_times.load(setting.trace, num_ranks=NUM_TRACED)
         least = [min(step) for step in zip(*found.seconds, strict=True)]
         slowness = [[value / low for value, low in zip(row, least, strict=True)] for row in found.seconds]
     busy_s = setting.num_micro_batches * 3 * setting.pass_s
@@ -120,10 +123,24 @@ def train(**arguments: Any) -> dict[str, Any]:
     """Train on real ranks of this machine; arguments are those of `Setting`. Return the curve and what happened."""
     setting = Setting(**arguments)
     delays_s, sources = delays_of(setting)
+    return _joined(setting, _workers(setting, delays_s), delays_s, sources)
+
+
+def record_timelines(settings: Sequence[Setting], late: int, delay_s: float) -> dict[str, Timeline]:
+    """Train each setting with the last stage of one pipeline delayed in every third iteration; return who did what."""
+    timelines = {}
+    for setting in settings:
+        delays_s = np.zeros((setting.iterations, setting.num_stages, setting.num_pipelines))
+        delays_s[1::3, -1, late] = delay_s
+        timelines[setting.scheme] = Timeline.merged(seen.actions for seen in _workers(setting, delays_s))
+    return timelines
+
+
+def _workers(setting: Setting, delays_s: np.ndarray) -> list["_Seen"]:
+    """Train; return what each worker saw, a parameter server left out."""
     num_workers = setting.num_stages * setting.num_pipelines
     with Ranks(num_workers + (setting.scheme == Scheme.HETPIPE), preload=(__name__,)) as ranks:
-        *workers, _ = [*ranks.run(_on_a_rank, setting, delays_s), None][: num_workers + 1]
-    return _joined(setting, workers, delays_s, sources)
+        return ranks.run(_on_a_rank, setting, delays_s)[:num_workers]
 
 
 @dataclass(slots=True)
@@ -137,25 +154,30 @@ class _Seen:
     cpu_s: float = 0.0
     score: dict[str, float] = field(default_factory=dict)  # of the mean model, on rank 0
     source: dict[str, Any] = field(default_factory=dict)  # of the data
+    actions: tuple[Action, ...] = ()  # passes, delays, and what comes after a mini-batch
 
 
 class _TimedStage(PipelineStage):
     """A stage whose passes last a nominal time, after a delay before the first."""
 
     pass_s = delay_s = 0.0
+    recorder: Recorder
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args, **kwargs):
         if fwd_chunk_id == 0 and self.delay_s:
-            time.sleep(self.delay_s)
-        began_s = time.monotonic()
-        found = super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
-        time.sleep(max(0.0, began_s + self.pass_s - time.monotonic()))
+            with self.recorder.during("late", Kind.OTHER):
+                time.sleep(self.delay_s)
+        with self.recorder.during(str(fwd_chunk_id), Kind.FORWARD):
+            began_s = time.monotonic()
+            found = super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+            time.sleep(max(0.0, began_s + self.pass_s - time.monotonic()))
         return found
 
-    def backward_one_chunk(self, *args, **kwargs):
-        began_s = time.monotonic()
-        found = super().backward_one_chunk(*args, **kwargs)
-        time.sleep(max(0.0, began_s + 2 * self.pass_s - time.monotonic()))
+    def backward_one_chunk(self, bwd_chunk_id: int, *args, **kwargs):
+        with self.recorder.during(str(bwd_chunk_id), Kind.BACKWARD):
+            began_s = time.monotonic()
+            found = super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+            time.sleep(max(0.0, began_s + 2 * self.pass_s - time.monotonic()))
         return found
 
 
@@ -210,6 +232,7 @@ def _run(
 ) -> _Seen:
     schedule, seen = Schedule1F1B(stage, setting.num_micro_batches, data.loss), _Seen(log=worker.log)
     is_first, is_last = place.stage == 0, place.stage == place.num_stages - 1
+    stage.recorder = Recorder(resource=f"stage {place.stage}, pipeline {place.pipeline}")
     for iteration in range(-1, setting.iterations):  # the first opens connections
         inputs, targets = data.batch(place.pipeline, max(iteration, 0))
         if iteration == 0:
@@ -222,14 +245,16 @@ def _run(
         schedule.step(*((inputs,) if is_first else ()), **last)
         if iteration < 0:
             continue
-        worker.before_update()
-        optimizer.step()
-        worker.after_update()
+        with stage.recorder.during("sync", Kind.COMMUNICATE):
+            worker.before_update()
+            optimizer.step()
+            worker.after_update()
         optimizer.zero_grad()
         seen.ends_s.append(time.monotonic() - began_s)
         seen.losses += [torch.stack(losses).mean().item()] if is_last else []
     seen.cpu_s = time.process_time() - began_cpu_s
     seen.counted = worker.close()
+    seen.actions = tuple(action for action in stage.recorder.actions if action.start_s >= began_s)
     return seen
 
 

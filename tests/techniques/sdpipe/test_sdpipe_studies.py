@@ -1,0 +1,154 @@
+"""Rows of each evidence: by hand, by their definitions, and from small trainings on real ranks."""
+
+import math
+
+import numpy as np
+import pytest
+
+from workbench.datasets import gpu_performance
+from workbench.techniques.sdpipe import counted, measured, simulated
+from workbench.techniques.sdpipe.cost import Scheme, traced_delays_s
+from workbench.techniques.sdpipe.method import Group
+from workbench.techniques.sdpipe.training import Setting, delays_of, train
+
+
+def value(rows, quantity, **keys):
+    (found,) = [row for row in rows if row["quantity"] == quantity and all(row[name] == keys[name] for name in keys)]
+    return found["value"]
+
+
+def test_figure_1_by_hand():
+    rows, timelines = counted.figure_1()
+    # A pair of mini-batches: 1F0 at 1, 1B0 2..4, 1F1 4, 1B1 5..7, 0B1 7..9; the second pair of stage 1 follows 0's.
+    assert timelines["no straggler"].duration_s == 18.0
+    assert value(rows, "idle_slots", run="no straggler", stage=0, pipeline=0) == 18.0 - 12.0
+    # 3 slots longer in the forward pass of pipeline 2; the flush before it holds up nobody else, the end all.
+    assert timelines["two stragglers"].duration_s == 18.0 + 3.0
+    assert value(rows, "idle_slots", run="two stragglers", stage=0, pipeline=2) == 21.0 - 12.0
+    assert value(rows, "idle_slots", run="two stragglers", stage=1, pipeline=1) == 21.0 - 12.0 - 2.0
+
+
+def test_the_signals_of_figure_3_deadlock_four_workers_without_the_rule():
+    rows, timelines = counted.deadlock_rows()
+    assert value(rows, "blocked_workers", rule="without the rule") == 4
+    assert value(rows, "blocked_workers", rule="with the rule") == 0
+    assert value(rows, "unchecked_groups", rule="with the rule") == 1
+    assert "waits for ever" in {action.label for action in timelines["without the rule"].actions}
+    assert "waits for ever" not in {action.label for action in timelines["with the rule"].actions}
+
+
+def test_updates_spread_as_counted_by_hand():
+    chain = [Group(0, frozenset(members)) for members in ({0, 1}, {1, 2}, {2, 3}, {0, 1, 2, 3})]
+    # From {0, 1} on: 2 + 2 + 2 workers until 3 is reached, of four workers: 1.5 mini-batches.
+    assert simulated.spread_iterations(chain, 4) == 1.5
+    assert simulated.spread_iterations([Group(0, frozenset({0}))], 4) == math.inf
+
+
+def test_a_trace_slows_each_worker_by_its_own_row_over_all_iterations():
+    slowness = [[1.0, 2.0], [1.0, 1.0], [3.0, 3.0]]
+    delays_s = traced_delays_s(slowness, 4, 1, 3, busy_s=10.0)
+    assert delays_s[:, 0, 0].tolist() == [0.0, 0.0, 10.0, 10.0]
+    assert delays_s[:, 0, 2].tolist() == [20.0] * 4
+    assert traced_delays_s(slowness, 1, 2, 2, busy_s=1.0)[0].tolist() == [[0.0, 2.0], [0.0, 0.0]]  # row 3 is row 0
+
+
+def test_throughput_has_a_row_a_scheme_and_mesh_and_the_largest_speedups():
+    rows = simulated.throughput_rows(
+        models=["ResNet-50"],
+        settings=["homogeneous", "B"],
+        meshes=[[2, 2], [2, 4]],
+        doses=["each iteration", "each pass"],
+        num_iterations=12,
+        seeds=2,
+    )
+    speeds = [row for row in rows if row["quantity"] == "examples_per_s"]
+    assert len(speeds) == 2 * 2 * 2 * len(Scheme)
+    for over in ("All-Reduce+Pipe", "HetPipe"):
+        ratios = [row["value"] for row in rows if row["quantity"] == "speedup" and row["over"] == over]
+        largest = [row["value"] for row in rows if row["quantity"] == "largest_speedup" and row["over"] == over]
+        assert max(ratios) == max(largest)
+
+
+def test_the_map_has_a_certificate_for_every_p_and_t_and_p_of_one_with_no_window_enforces():
+    rows = simulated.map_rows(
+        model="BERT-base", setting="B", histories=[1, 20], windows=[0.0, 2.0], mesh=[1, 4], num_iterations=30
+    )
+    assert value(rows, "connected_share", P=1, T=0.0) == 1.0  # one stage: nothing passes unchecked
+    assert value(rows, "mean_size", P=1, T=0.0) == 4.0
+    assert value(rows, "over_all_reduce", P=1, T=0.0) == pytest.approx(1.0)
+    assert value(rows, "unchecked_share", P=20, T=2.0) == 0.0
+
+
+def test_recorded_speeds_are_read_and_made_up_where_there_are_none(tmp_path, monkeypatch):
+    table = tmp_path / "speeds.csv"
+    table.write_text("worker,time_h,flops_min,flops_max\n0,0.1,0.4,0.6\n0,0.2,1,1\n1,0.1,0.2,0.2\n")
+    assert gpu_performance.read(table) == ((0.5,), (0.2,))
+    monkeypatch.delenv("WORKBENCH_DATA", raising=False)
+    made_up = gpu_performance.load()
+    assert len(made_up.speeds) == 16 and not made_up.source.is_real
+
+
+def result(scheme, seed, iteration_s, losses, test_loss):
+    curve = [[iteration_s * (place + 1), place + 1.0, loss] for place, loss in enumerate(losses)]
+    shares = dict.fromkeys(("cpu_share", "delay_share", "averaged_share"), 0.1)
+    setting = {"scheme": scheme, "seed": seed}
+    scores = {"test_loss": test_loss}
+    return {
+        "setting": setting,
+        "iteration_s": iteration_s,
+        "curve": curve,
+        "scores": scores,
+        "sizes": {"2": 3},
+        **shares,
+    }
+
+
+def test_schemes_are_compared_seed_by_seed():
+    results = [
+        result("All-Reduce+Pipe", 0, 2.0, [3.0, 1.0], 1.0),
+        result("All-Reduce+Pipe", 1, 3.0, [3.0, 1.0], 1.0),
+        result("SDPipe", 0, 1.0, [3.0, 2.0, 1.0], 1.1),
+        result("SDPipe", 1, 1.0, [3.0, 1.0], 1.3),
+    ]
+    assert measured.reached(results[2], 1.0) == (3.0, 3.0) and measured.reached(results[2], 0.5) is None
+    rows = measured.rows(results, target=1.0)
+    (speedup,) = [row for row in rows if row["quantity"] == "speedup"]
+    assert (speedup["low"], speedup["value"], speedup["high"]) == (2.0, 2.5, 3.0)
+    (sooner,) = [row for row in rows if row["quantity"] == "target_speedup"]
+    assert (sooner["low"], sooner["high"]) == (4.0 / 3.0, 6.0 / 2.0)
+    assert value(rows, "test_loss_over_all_reduce", scheme="SDPipe") == pytest.approx(1.2)
+    without = measured.rows(results, target=0.5)
+    assert value(without, "reached_seeds", scheme="SDPipe") == 0
+    assert not [row for row in without if row["quantity"] == "target_speedup"]
+
+
+def test_all_schemes_get_the_same_delays():
+    found = [delays_of(Setting(scheme=s, trace="drawn", delay=2.0, iterations=30))[0] for s in ("SDPipe", "HetPipe")]
+    assert np.array_equal(*found) and 0 < (found[0] > 0).mean() < 0.2
+    assert delays_of(Setting(scheme="SDPipe"))[0].sum() == 0
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong", "message"),
+    [
+        ("scheme", "Gossip", "'Gossip' is not a valid Scheme"),
+        ("model", "vgg", "model is 'vgg'"),
+        ("trace", "moon", "trace is 'moon'"),
+        ("num_pipelines", 1, "num_pipelines is 1"),
+        ("window", -1.0, "window is -1.0"),
+    ],
+)
+def test_bad_settings_are_refused(field, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        Setting(**{"scheme": "SDPipe", field: wrong})
+
+
+@pytest.mark.parametrize("scheme", [scheme.value for scheme in Scheme])
+@pytest.mark.parametrize("model", ["resnet", "bert"])
+def test_every_scheme_trains_on_real_ranks_and_says_what_happened(scheme, model):
+    found = train(scheme=scheme, model=model, num_stages=2, num_pipelines=2, iterations=3, pass_s=0.002, delay=1.0)
+    assert len(found["curve"]) == 3 and all(math.isfinite(loss) for _, _, loss in found["curve"])
+    assert found["curve"][-1][1] == 3.0 and 0 < found["curve"][0][0] < found["curve"][-1][0]
+    assert math.isfinite(found["scores"]["test_loss"])
+    num_groups = sum(found["sizes"].values())
+    assert num_groups == (0 if scheme == "HetPipe" else found["counted"].get("num_groups", 2 * 3))
