@@ -61,9 +61,9 @@ def test_a_scheduler_that_dies_or_stands_still_is_named_within_a_lease(ended_by)
     with pytest.raises(SchedulerLost, match="worker 1 of stage 0: the scheduler at tcp.* has not answered for"):
         client.group()
     assert time.monotonic() - began_s < 3.0
-    os.kill(server.pid, signal.SIGKILL)
     client.close()
     assert server.close() == {}
+    assert not psutil.pid_exists(server.pid)
 
 
 def test_the_scheduler_ends_with_its_owner():

@@ -1,6 +1,7 @@
 """Adam with less variance, and the rivals on real ranks against their definitions."""
 
 import math
+import time
 
 import pytest
 import torch
@@ -120,7 +121,7 @@ def test_ad_psgd_averages_the_drawn_pairs(ranks):
         assert [found[iteration] for found in results] == pytest.approx(models)
 
 
-def by_server(num_steps, staleness):
+def by_server(num_steps, staleness, slow=None):
     rank = dist.get_rank()
     if rank == 4:
         models = [torch.zeros(2), torch.zeros(2)]
@@ -129,6 +130,7 @@ def by_server(num_steps, staleness):
     model, found = model_of(0.0), []
     worker = HetPipe(model, place, server=4, staleness=staleness, largest=2)
     for _ in range(num_steps):
+        time.sleep(0.02 if place.pipeline == slow else 0.0)
         step(worker, model, 1.0 + place.pipeline)
         found.append(model.weight[0, 0].item())
     worker.close()
@@ -142,8 +144,9 @@ def test_without_staleness_a_server_adds_up_all_updates_of_an_iteration(ranks):
         assert found == pytest.approx([-1.5, -3.0, -4.5]) and last == -4.5
 
 
-def test_with_staleness_no_update_is_lost_and_the_models_end_as_the_servers(ranks):
-    *workers, (num_pushes, models) = ranks.run(by_server, 8, 2)
+@pytest.mark.parametrize("slow", [None, 0, 1])
+def test_with_staleness_no_update_is_lost_and_the_models_end_as_the_servers(ranks, slow):
+    *workers, (num_pushes, models) = ranks.run(by_server, 8, 2, slow)
     assert num_pushes == 32 and models == pytest.approx([-12.0, -12.0])
     for _, last in workers:
         assert math.isclose(last, -12.0, abs_tol=3.0)  # the other's last updates may come after its own last pull

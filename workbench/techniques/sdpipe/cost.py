@@ -48,7 +48,7 @@ class Workload:
     num_micro_batches: int  # of a mini-batch
     forward_s: float  # of a micro-batch in a stage
     backward_s: float  # the same
-    transfer_s: float = 0.0  # of an activation or its gradient to the next stage
+    transfer_s: float = 0.0  # of an activation or its gradient to the next stage; messages do not wait for each other
     stage_bytes: float = 0.0  # weights of a stage
 
     def __post_init__(self) -> None:

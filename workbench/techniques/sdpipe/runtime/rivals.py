@@ -187,7 +187,7 @@ class HetPipe:
 def serve_parameters(models: Sequence[Tensor], num_pipelines: int, staleness: int) -> int:
     """Add up the updates of all workers until all have ended; return the number of pushes.
 
-    A worker is answered when no other worker of its stage is more than s pushes behind it.
+    Each push is answered when no worker of its stage is more than s pushes behind it.
 
     Args:
         models: of each stage, flat; changed in place. Workers are the first ranks, stages of a pipeline side by side.
@@ -197,7 +197,7 @@ def serve_parameters(models: Sequence[Tensor], num_pipelines: int, staleness: in
     num_stages, num_pushes = len(models), 0
     clocks = dict.fromkeys(range(num_stages * num_pipelines), 0.0)
     message = torch.empty(1 + max(model.numel() for model in models))
-    unanswered: set[int] = set()
+    unanswered: list[tuple[int, float]] = []  # pushes: rank and clock, in the order of arrival
     answers: dict[int, deque[tuple[Tensor, dist.Work]]] = {rank: deque() for rank in clocks}
     while min(clocks.values()) < math.inf:
         sender = dist.recv(message, tag=PUSH)
@@ -207,12 +207,13 @@ def serve_parameters(models: Sequence[Tensor], num_pipelines: int, staleness: in
         else:
             clocks[sender], num_pushes = clock, num_pushes + 1
             model += message[1 : 1 + model.numel()]
-            unanswered.add(sender)
-        for rank in sorted(unanswered):
+            unanswered.append((sender, clock))
+        for push in list(unanswered):
+            rank, clock = push
             slowest = min(clocks[other] for other in range(rank % num_stages, len(clocks), num_stages))
-            if clocks[rank] - slowest > staleness:
+            if clock - slowest > staleness:
                 continue
-            unanswered.discard(rank)
+            unanswered.remove(push)
             answer = models[rank % num_stages].clone()
             answers[rank].append((answer, dist.isend(answer, rank, tag=PULL)))
             if len(answers[rank]) > staleness + 1:  # it has taken the first, or would not have pushed again

@@ -18,7 +18,7 @@ __all__ = ["Client", "Grouped", "SchedulerLost", "Server"]
 SERVER = "workbench.techniques.sdpipe.runtime.server"  # the module that the process runs
 LEASE_S = 10.0  # in which a scheduler that is alive answers
 PINGS_PER_LEASE = 3
-STARTING_S = 60.0  # in which a server must have printed its port
+STOPPING_S = 5.0  # in which a server must have ended, or it is killed
 
 
 class SchedulerLost(RuntimeError):
@@ -60,7 +60,11 @@ class Server:
 
     def close(self) -> dict[str, int]:
         """End the process; return what it counted, nothing if it was lost. May be called once."""
-        counted, _ = self._process.communicate(timeout=STARTING_S)
+        try:
+            counted, _ = self._process.communicate(timeout=STOPPING_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            counted, _ = self._process.communicate()
         return json.loads(counted) if counted else {}
 
 
