@@ -1,7 +1,8 @@
 """Measured items of SDPipe: trainings of all four schemes on real ranks, with injected delays.
 
 Passes last a nominal time by sleeping, so that many ranks share few cores. Delays are in proportion to an iteration: B
-of ResNet-50 is 0.3 s of an iteration that our simulation takes for 0.18 s, B of BERT-base 0.6 s of 0.79 s.
+of ResNet-50 is 0.3 s of an iteration that our simulation takes for 0.18 s, B of BERT-base 0.6 s of 0.79 s. Targets of the
+loss were chosen by one training with All-Reduce and another seed, before any scheme was compared.
 """
 
 from workbench.reproduction import Bound, Evidence, Ordering, Reproduction, Whose, Within
@@ -13,12 +14,12 @@ SMOKE = {"iterations": 2, "num_pipelines": 2, "num_stages": 1, "seeds": [0], "pa
 LAPTOP = {"num_stages": 2, "num_pipelines": 4, "seeds": [0], "iterations": 80}
 FULL = {"num_stages": 4, "num_pipelines": 4, "seeds": [0, 1, 2], "iterations": 400}
 RESNET = {"model": "resnet", "learning_rate": 0.05, "target": 2.0}
-BERT = {"model": "bert", "learning_rate": 0.001, "target": 5.6}
+BERT = {"model": "bert", "learning_rate": 0.001, "target": 5.0}
 B = {"trace": "drawn", "schemes": SCHEMES}
 SMALL_MODEL = "A small model and few seeds: where the bands of the figure cross, the difference is of the seeds' size."
 
 
-def _training(item: str, title: str, claims: tuple, parameters: dict, **more) -> Reproduction:
+def _training(item: str, title: str, claims: tuple, parameters: dict, laptop: dict | None, **more) -> Reproduction:
     return Reproduction(
         technique="sdpipe",
         item=item,
@@ -28,7 +29,7 @@ def _training(item: str, title: str, claims: tuple, parameters: dict, **more) ->
         claims=claims,
         parameters={
             "smoke": parameters | SMOKE,
-            "laptop": parameters | LAPTOP | more.pop("laptop", {}),
+            **({} if laptop is None else {"laptop": parameters | LAPTOP | laptop}),
             "full": parameters | FULL | more.pop("full", {}),
         },
         times=True,
@@ -91,6 +92,7 @@ FIGURE_5A = _training(
         SAME_END,
     ),
     B | RESNET | {"delay": 1.7},
+    {"iterations": 160},
     expected_s={"smoke": 15, "laptop": 200, "full": 5000},
 )
 
@@ -130,18 +132,19 @@ FIGURE_5B = _training(
         SAME_END,
     ),
     B | BERT | {"delay": 0.76},
+    {},
     expected_s={"smoke": 15, "laptop": 220, "full": 5500},
 )
 
 
-def _cloud(item: str, name: str, model: dict, times: float) -> Reproduction:
+def _cloud(item: str, name: str, model: dict, times: float, laptop: dict | None) -> Reproduction:
     return _training(
         item,
         f"A small {name} whose workers replay the speeds of 16 shared GPUs",
         (FASTER, _end_to_end(ALL_REDUCE, times, "section 5.5, figure 7"), SAME_END),
         {"trace": "cloud", "schemes": SCHEMES} | model,
+        laptop,
         expected_s={"smoke": 15, "laptop": 250, "full": 5000},
-        laptop={"iterations": 40},
     )
 
 
@@ -150,8 +153,8 @@ STRAGGLERS = _training(
     "A small ResNet whose workers replay stragglers of a language model's training at ByteDance",
     (FASTER, SAME_END),
     {"trace": "AR", "schemes": SCHEMES} | RESNET,
+    None,
     expected_s={"smoke": 15, "full": 5000, "laptop": 250},
-    laptop={"iterations": 40},
 )
 
 HOMOGENEOUS = _training(
@@ -169,16 +172,16 @@ HOMOGENEOUS = _training(
         ),
     ),
     {"trace": "none", "schemes": SHORT} | RESNET,
+    {"seeds": [0, 1, 2, 3, 4, 5], "iterations": 30, "num_pipelines": 2},
     expected_s={"smoke": 15, "laptop": 220, "full": 700},
-    laptop={"seeds": [0, 1, 2, 3, 4, 5], "iterations": 30, "num_pipelines": 2},
     full={"seeds": [0, 1, 2, 3, 4, 5, 6], "iterations": 60, "num_stages": 2},
 )
 
 CATALOGUE = (
     FIGURE_5A,
     FIGURE_5B,
-    _cloud("fig-7b", "BERT", BERT, 2.3),
-    _cloud("fig-7c", "ResNet", RESNET, 1.6),
+    _cloud("fig-7b", "BERT", BERT, 2.3, {}),
+    _cloud("fig-7c", "ResNet", RESNET, 1.6, None),
     STRAGGLERS,
     HOMOGENEOUS,
 )
