@@ -1,8 +1,8 @@
 """Measured items of SDPipe: trainings of all four schemes on real ranks, with injected delays.
 
 Passes last a nominal time by sleeping, so that many ranks share few cores. Delays are in proportion to an iteration: B
-of ResNet-50 is 0.3 s of an iteration that our simulation takes for 0.18 s, B of BERT-base 0.6 s of 0.79 s. Targets of the
-loss were chosen by one training with All-Reduce and another seed, before any scheme was compared.
+of ResNet-50 is 0.3 s of an iteration that our simulation takes for 0.18 s, B of BERT-base 0.6 s of 0.79 s. The loss
+that is timed was chosen by one training with All-Reduce and another seed, before any scheme was compared.
 """
 
 from workbench.reproduction import Bound, Evidence, Ordering, Reproduction, Whose, Within
@@ -93,7 +93,7 @@ FIGURE_5A = _training(
     ),
     B | RESNET | {"delay": 1.7},
     {"iterations": 160},
-    expected_s={"smoke": 15, "laptop": 200, "full": 5000},
+    expected_s={"smoke": 15, "laptop": 380, "full": 5000},
 )
 
 FIGURE_5B = _training(
@@ -154,7 +154,7 @@ STRAGGLERS = _training(
     (FASTER, SAME_END),
     {"trace": "AR", "schemes": SCHEMES} | RESNET,
     None,
-    expected_s={"smoke": 15, "full": 5000, "laptop": 250},
+    expected_s={"smoke": 15, "full": 5000},
 )
 
 HOMOGENEOUS = _training(
