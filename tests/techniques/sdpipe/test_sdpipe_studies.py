@@ -88,38 +88,32 @@ def test_recorded_speeds_are_read_and_made_up_where_there_are_none(tmp_path, mon
     assert len(made_up.speeds) == 16 and not made_up.source.is_real
 
 
-def result(scheme, seed, iteration_s, losses, test_loss):
-    curve = [[iteration_s * (place + 1), place + 1.0, loss] for place, loss in enumerate(losses)]
+def result(scheme, seed, blocks_s, losses, test_loss):
+    curve = [[blocks_s[0] * (place + 1), place + 1.0, loss] for place, loss in enumerate(losses)]
     shares = dict.fromkeys(("cpu_share", "delay_share", "averaged_share"), 0.1)
     setting = {"scheme": scheme, "seed": seed}
-    scores = {"test_loss": test_loss}
-    return {
-        "setting": setting,
-        "iteration_s": iteration_s,
-        "curve": curve,
-        "scores": scores,
-        "sizes": {"2": 3},
-        **shares,
-    }
+    found = {"iteration_s": blocks_s[0], "blocks_s": blocks_s, "curve": curve, "scores": {"test_loss": test_loss}}
+    return {"setting": setting, "sizes": {"2": 3}, **found, **shares}
 
 
-def test_schemes_are_compared_seed_by_seed():
-    results = [
-        result("All-Reduce+Pipe", 0, 2.0, [3.0, 1.0], 1.0),
-        result("All-Reduce+Pipe", 1, 3.0, [3.0, 1.0], 1.0),
-        result("SDPipe", 0, 1.0, [3.0, 2.0, 1.0], 1.1),
-        result("SDPipe", 1, 1.0, [3.0, 1.0], 1.3),
-    ]
-    assert measured.reached(results[2], 1.0) == (3.0, 3.0) and measured.reached(results[2], 0.5) is None
+def test_schemes_are_compared_block_by_block_and_targets_with_three_seeds():
+    results = [result("All-Reduce+Pipe", seed, [2.0, 3.0, 4.0], [3.0, 1.0], 1.0) for seed in range(3)]
+    results += [result("SDPipe", seed, [1.0, 1.0, 1.0], [3.0, 2.0, 1.0], 1.1 + 0.1 * seed) for seed in range(3)]
+    assert measured.reached(results[3], 1.0) == (3.0, 3.0) and measured.reached(results[3], 0.5) is None
     rows = measured.rows(results, target=1.0)
     (speedup,) = [row for row in rows if row["quantity"] == "speedup"]
-    assert (speedup["low"], speedup["value"], speedup["high"]) == (2.0, 2.5, 3.0)
-    (sooner,) = [row for row in rows if row["quantity"] == "target_speedup"]
-    assert (sooner["low"], sooner["high"]) == (4.0 / 3.0, 6.0 / 2.0)
+    assert (speedup["low"], speedup["value"], speedup["high"]) == (2.0, 3.0, 4.0)
+    assert value(rows, "target_speedup", over="All-Reduce+Pipe") == 4.0 / 3.0
     assert value(rows, "test_loss_over_all_reduce", scheme="SDPipe") == pytest.approx(1.2)
-    without = measured.rows(results, target=0.5)
-    assert value(without, "reached_seeds", scheme="SDPipe") == 0
-    assert not [row for row in without if row["quantity"] == "target_speedup"]
+    few = measured.rows([found for found in results if found["setting"]["seed"] < 2], target=1.0)
+    never = measured.rows(results, target=0.5)
+    assert value(never, "reached_seeds", scheme="SDPipe") == 0
+    assert not [row for row in few + never if row["quantity"].startswith("target_")]
+
+
+def test_one_low_loss_does_not_reach_a_target():
+    noisy = result("SDPipe", 0, [1.0], [3.0] * 5 + [0.0] + [3.0] * 6 + [1.0] * 12, 1.0)  # a sixth is four points
+    assert measured.reached(noisy, 1.5) == (15.0, 15.0)  # 3, 1, 1, 1
 
 
 def test_all_schemes_get_the_same_delays():

@@ -1,14 +1,18 @@
 """The rows of what is measured: trainings of all schemes on real ranks, compared seed by seed."""
 
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
-from workbench.study.rows import spread_row, value_row
+from workbench.study.rows import ratio_row, ratios, spread_row, value_row
+from workbench.training.measuring import FEWEST_ROUNDS
 
 from .cost import Scheme
 
 __all__ = ["cells", "reached", "rows"]
 
+FEWEST_SEEDS = 3  # from which times to a target are compared: with one, noise decides
+SIXTH = 6
 Result = Mapping[str, Any]  # of `training.train`
 
 
@@ -20,9 +24,14 @@ def cells(schemes: Sequence[str], seeds: Sequence[int], **setting: Any) -> list[
 def reached(result: Result, target: float) -> tuple[float, float] | None:
     """Return seconds and mini-batches of a pipeline at which the training loss has come down to a target.
 
-    Losses are means over a sixtieth of the training; None if the target is not reached.
+    The loss is the mean over the last sixth of the training; None if it does not reach the target.
     """
-    return next(((seconds, iteration) for seconds, iteration, loss in result["curve"] if loss <= target), None)
+    curve = result["curve"]
+    length = max(1, len(curve) // SIXTH)
+    for end in range(length, len(curve) + 1):
+        if fmean(loss for *_, loss in curve[end - length : end]) <= target:
+            return curve[end - 1][0], curve[end - 1][1]
+    return None
 
 
 def rows(results: Sequence[Result], target: float, *, key: str = "scheme") -> list[dict[str, Any]]:
@@ -61,7 +70,7 @@ def _own_rows(results: Sequence[Result], target: float, **keys: Any) -> list[dic
         found.append(spread_row(name, [result["scores"][name] for result in results], unit, **keys))
     moments = [reached(result, target) for result in results]
     found.append(value_row("reached_seeds", sum(moment is not None for moment in moments), **keys))
-    if None not in moments:
+    if len(moments) >= FEWEST_SEEDS and None not in moments:
         found.append(spread_row("target_s", [seconds for seconds, _ in moments], "s", **keys))
         found.append(spread_row("target_iterations", [iteration for _, iteration in moments], **keys))
     sizes = [{int(size): count for size, count in result["sizes"].items()} for result in results]
@@ -72,11 +81,17 @@ def _own_rows(results: Sequence[Result], target: float, **keys: Any) -> list[dic
 
 
 def _ratio_rows(pairs: Sequence[tuple[Result, Result]], target: float, **keys: Any) -> list[dict[str, Any]]:
-    """Return SDPipe's gains over a rival: in throughput, and in the time to a target where both reach it."""
-    speedups = [rival["iteration_s"] / ours["iteration_s"] for rival, ours in pairs]
-    found = [spread_row("speedup", speedups, **keys)]
+    """Return SDPipe's gains over a rival: in throughput, and in the time to a target where both reach it.
+
+    Throughput is compared block by block of equal iterations, which have equal delays; a target needs three seeds.
+    """
+    theirs, own = ([s for pair in pairs for s in pair[side]["blocks_s"]] for side in (0, 1))
+    if len(own) >= FEWEST_ROUNDS:
+        found = [ratio_row("speedup", theirs, own, **keys)]
+    else:
+        found = [spread_row("speedup", ratios(theirs, own), **keys)]
     moments = [(reached(rival, target), reached(ours, target)) for rival, ours in pairs]
-    if all(rival and ours for rival, ours in moments):
+    if len(moments) >= FEWEST_SEEDS and all(rival and ours for rival, ours in moments):
         found.append(spread_row("target_speedup", [rival[0] / ours[0] for rival, ours in moments], **keys))
         more = [rival[1] / ours[1] for rival, ours in moments]
         found.append(spread_row("target_iterations_ratio", more, **keys))

@@ -52,6 +52,7 @@ BERT = BertConfig(
     hidden_size=64, num_layers=4, num_heads=4, mlp_size=256, vocab_size=NUM_WORDS + FIRST_WORD, dropout=0.0
 )
 NUM_POINTS = 60  # of a recorded curve
+NUM_BLOCKS = 8  # of consecutive iterations, in which schemes are compared
 NUM_TRACED = 4  # ranks of a trace of ByteDance, one stage's
 
 
@@ -365,6 +366,8 @@ def _scores(
 
 def _joined(setting: Setting, workers: list[_Seen], delays_s: np.ndarray, sources: list[dict]) -> dict[str, Any]:
     """Put together what all workers saw, as plain values."""
+    block_edges = np.linspace(0, setting.iterations, min(NUM_BLOCKS, setting.iterations) + 1).round().astype(int)
+    at_s = np.array([[0.0, *worker.ends_s] for worker in workers])[:, block_edges]
     half, last = setting.iterations // 2, workers[setting.num_stages - 1 :: setting.num_stages]
     spans_s = [worker.ends_s[-1] - worker.ends_s[half - 1] for worker in workers]
     ends = sorted((end_s, loss) for worker in last for end_s, loss in zip(worker.ends_s, worker.losses, strict=True))
@@ -386,6 +389,7 @@ def _joined(setting: Setting, workers: list[_Seen], delays_s: np.ndarray, source
     return {
         "setting": asdict(setting),
         "iteration_s": len(spans_s) / sum((setting.iterations - half) / span_s for span_s in spans_s),
+        "blocks_s": (np.diff(at_s).mean(axis=0) / np.diff(block_edges)).tolist(),
         "seconds": seconds,
         "curve": [
             [part[-1][0], float(edge) / len(last), float(np.mean([loss for _, loss in part]))]
