@@ -23,9 +23,9 @@ PAGE = Page(
         Finding(
             says="SDPipe is up to 4.3 times as fast as All-Reduce and 2.8 times as fast as AD-PSGD.",
             source="section 5.2, figure 4",
-            found="Simulated with the delays of the text, up to {all:.1f} and {pairs:.1f} times. Measured under delays B, a "
-            "small ResNet trains {resnet:.2f} times and a small BERT {bert:.2f} times as fast as with All-Reduce; where "
-            "workers replay shared GPUs, BERT {cloud:.2f} times.",
+            found="Simulated with the delays of the text, up to {all:.1f} and {pairs:.1f} times. Measured under delays "
+            "B, a small ResNet trains {resnet:.2f} times and a small BERT {bert:.2f} times as fast as with All-Reduce; "
+            "where workers replay shared GPUs, BERT {cloud:.2f} times.",
             values={
                 "all": _largest(ALL_REDUCE),
                 "pairs": _largest(AD_PSGD),
