@@ -1,5 +1,6 @@
 """The rows of what is measured: trainings of all schemes on real ranks, compared seed by seed."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
@@ -9,7 +10,7 @@ from workbench.training.measuring import FEWEST_ROUNDS
 
 from .cost import Scheme
 
-__all__ = ["cells", "reached", "rows"]
+__all__ = ["cells", "map_rows", "reached", "rows", "throughput_rows"]
 
 FEWEST_SEEDS = 3  # from which times to a target are compared: with one, noise decides
 SIXTH = 6
@@ -95,4 +96,57 @@ def _ratio_rows(pairs: Sequence[tuple[Result, Result]], target: float, **keys: A
         found.append(spread_row("target_speedup", [rival[0] / ours[0] for rival, ours in moments], **keys))
         more = [rival[1] / ours[1] for rival, ours in moments]
         found.append(spread_row("target_iterations_ratio", more, **keys))
+    return found
+
+
+def throughput_rows(results: Sequence[Result], names: Mapping[float, str]) -> list[dict[str, Any]]:
+    """Return every scheme's examples per second by model, mesh and delay, and SDPipe's speedups (figure 4, measured).
+
+    Args:
+        results: of all schemes, with one seed.
+        names: of delays in iterations; the delay 0 is among them.
+    """
+    runs: dict[tuple[str, int, int, float], dict[str, Result]] = defaultdict(dict)
+    for result in results:
+        setting = result["setting"]
+        place = setting["model"], setting["num_stages"], setting["num_pipelines"], setting["delay"]
+        runs[place][setting["scheme"]] = result
+    found = []
+    for (model, num_stages, num_pipelines, delay), by_scheme in runs.items():
+        keys = {"model": model, "mesh": f"{num_stages} x {num_pipelines}", "setting": names[delay]}
+        ours_s = by_scheme[Scheme.SDPIPE]["blocks_s"]
+        for scheme, result in by_scheme.items():
+            setting = result["setting"]
+            examples = num_pipelines * setting["num_micro_batches"] * setting["micro_batch"]
+            rates = [examples / seconds for seconds in result["blocks_s"]]
+            found.append(spread_row("examples_per_s", rates, "1/s", scheme=scheme, dose="each iteration", **keys))
+            found.append(value_row("cpu_share", result["cpu_share"], scheme=scheme, **keys))
+            if scheme != Scheme.SDPIPE:
+                found.append(ratio_row("speedup", result["blocks_s"], ours_s, over=scheme, **keys))
+        free_s = runs[model, num_stages, num_pipelines, 0.0][Scheme.SDPIPE]["blocks_s"]
+        found.append(ratio_row("slowdown", ours_s, free_s, **keys))
+    return found
+
+
+def map_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
+    """Return what P and T did on real ranks: speed over All-Reduce, certificate of connection, sizes, loss.
+
+    An invalid group is a run of P groups that does not connect all workers, see `Scheduler.num_unchecked`.
+    """
+    plain = next(result for result in results if result["setting"]["scheme"] == Scheme.ALL_REDUCE)
+    found = []
+    for result in results:
+        setting, counted = result["setting"], result["counted"]
+        if setting["scheme"] != Scheme.SDPIPE:
+            continue
+        keys = {"P": setting["history"], "T": setting["window"] / setting["num_pipelines"]}
+        num_runs = counted["num_groups"] - setting["num_stages"] * (setting["history"] - 1)
+        sizes = {int(size): count for size, count in result["sizes"].items()}
+        found += [
+            ratio_row("over_all_reduce", plain["blocks_s"], result["blocks_s"], **keys),
+            value_row("connected_share", 1 - counted["num_unchecked"] / max(1, num_runs), **keys),
+            value_row("mean_size", sum(n * m for n, m in sizes.items()) / sum(sizes.values()), "workers", **keys),
+            value_row("end_loss", result["curve"][-1][2], **keys),
+            value_row("test_loss", result["scores"]["test_loss"], **keys),
+        ]
     return found

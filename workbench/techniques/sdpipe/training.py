@@ -6,7 +6,7 @@ come before a worker's first micro-batch, in iterations drawn by seed or taken f
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -39,7 +39,7 @@ from workbench.techniques.sdpipe.runtime.rivals import (
 from workbench.timeline import Action, Kind, Recorder, Timeline
 from workbench.training.images import ImageExamples
 
-__all__ = ["MODELS", "Setting", "delays_of", "record_timelines", "train"]
+__all__ = ["MODELS", "MakeWorker", "Setting", "delays_of", "record_timelines", "train", "train_with"]
 
 MODELS = ("resnet", "bert")
 TRACES = ("none", "drawn", "cloud", "AR", "SE")  # of delays
@@ -122,9 +122,13 @@ def delays_of(setting: Setting) -> tuple[np.ndarray, list[dict[str, Any]]]:
 @named("sdpipe/train")
 def train(**arguments: Any) -> dict[str, Any]:
     """Train on real ranks of this machine; arguments are those of `Setting`. Return the curve and what happened."""
-    setting = Setting(**arguments)
+    return train_with(Setting(**arguments))
+
+
+def train_with(setting: Setting, make_worker: "MakeWorker | None" = None) -> dict[str, Any]:
+    """Train as `train` does, with workers of the setting's scheme or with workers of the caller's."""
     delays_s, sources = delays_of(setting)
-    return _joined(setting, _workers(setting, delays_s), delays_s, sources)
+    return _joined(setting, _workers(setting, delays_s, make_worker), delays_s, sources)
 
 
 def record_timelines(settings: Sequence[Setting], late: int, delay_s: float) -> dict[str, Timeline]:
@@ -137,11 +141,11 @@ def record_timelines(settings: Sequence[Setting], late: int, delay_s: float) -> 
     return timelines
 
 
-def _workers(setting: Setting, delays_s: np.ndarray) -> list["_Seen"]:
+def _workers(setting: Setting, delays_s: np.ndarray, make_worker: "MakeWorker | None" = None) -> list["_Seen"]:
     """Train; return what each worker saw, a parameter server left out."""
     num_workers = setting.num_stages * setting.num_pipelines
     with Ranks(num_workers + (setting.scheme == Scheme.HETPIPE), preload=(__name__,)) as ranks:
-        return ranks.run(_on_a_rank, setting, delays_s)[:num_workers]
+        return ranks.run(_on_a_rank, setting, delays_s, make_worker or _worker)[:num_workers]
 
 
 @dataclass(slots=True)
@@ -182,7 +186,7 @@ class _TimedStage(PipelineStage):
         return found
 
 
-def _on_a_rank(setting: Setting, delays_s: np.ndarray) -> _Seen | None:
+def _on_a_rank(setting: Setting, delays_s: np.ndarray, make_worker: "MakeWorker") -> _Seen | None:
     parts, num_stages = _stages_of(setting), setting.num_stages
     flats = [nn.utils.parameters_to_vector(part.parameters()).detach() for part in parts]
     rank, workers = dist.get_rank(), range(num_stages * setting.num_pipelines)
@@ -195,14 +199,15 @@ def _on_a_rank(setting: Setting, delays_s: np.ndarray) -> _Seen | None:
     pipeline, index = divmod(rank, num_stages)
     place = Place(stage=index, pipeline=pipeline, num_stages=num_stages, num_pipelines=setting.num_pipelines)
     part, group = parts[index], of_stages[index]
+    optimizer = _optimizer(setting, part)
     if setting.scheme == Scheme.HETPIPE:
         largest = max(flat.numel() for flat in flats)
         worker = HetPipe(part, place, server=len(workers), staleness=staleness, largest=largest)
     else:
-        worker = _worker(setting, part, place, group)
+        worker = make_worker(setting, part, place, group, optimizer)
     data = _Data(setting)
     stage = _TimedStage(part, index, num_stages, torch.device("cpu"), group=of_pipelines[pipeline])
-    seen = _run(setting, place, stage, worker, _optimizer(setting, part), data, delays_s[:, index, pipeline])
+    seen = _run(setting, place, stage, worker, optimizer, data, delays_s[:, index, pipeline])
     flat = nn.utils.parameters_to_vector(part.parameters()).detach()
     dist.all_reduce(flat, group=group)  # the model at the end is the mean of all
     seen.score = _scores(parts, flat / setting.num_pipelines, place, of_pipelines[pipeline], data)
@@ -210,7 +215,10 @@ def _on_a_rank(setting: Setting, delays_s: np.ndarray) -> _Seen | None:
     return seen
 
 
-def _worker(setting: Setting, part: nn.Module, place: Place, group: dist.ProcessGroup) -> Worker:
+MakeWorker = Callable[[Setting, nn.Module, Place, dist.ProcessGroup, torch.optim.Optimizer], Worker]
+
+
+def _worker(setting: Setting, part: nn.Module, place: Place, group: dist.ProcessGroup, _: object) -> Worker:
     if setting.scheme == Scheme.ALL_REDUCE:
         return AllReduce(part, place, group)
     if setting.scheme == Scheme.AD_PSGD:
