@@ -7,8 +7,9 @@ one run. A requirement holds only if the whole interval of the median keeps to i
 
 from dataclasses import replace
 
+from workbench.parallel.voting import is_installed
 from workbench.study.timing import Turns
-from workbench.techniques.gemini.measured.overhead import ASYNC_SAVE, TORCHFT, is_installed, measure_overhead
+from workbench.techniques.gemini.measured.overhead import ASYNC_SAVE, TORCHFT, measure_overhead
 from workbench.techniques.gemini.measured.training import Size
 from workbench.training.measuring import Benchmark, BenchmarkRow
 

@@ -10,7 +10,12 @@ from chromium import IN_BROWSER, open_page
 from lab import running_lab
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-SLIDERS = {"activation_compression": "bandwidth-bytes-per-s", "flextp": "skewness"}  # one control of each lesson
+SLIDERS = {  # one control of each lesson
+    "activation_compression": "bandwidth-bytes-per-s",
+    "flextp": "skewness",
+    "gemini": "reserved-mib",
+    "sdpipe": "window",
+}
 
 OPEN_TIMEOUT_MS = 60_000
 RUN_TIMEOUT_MS = 120_000
@@ -73,11 +78,13 @@ def test_the_lesson_runs_in_a_browser_and_its_control_changes_the_figure(lab, pa
     wait_until_run(page)
     assert page.locator(FAILURES).all_inner_texts() == []
 
-    figure, status = page.locator(FIGURE), page.locator(".workbench-status [role=status]")
+    control = page.locator(f".workbench-control-{SLIDERS[technique]}")
+    explorer = page.locator(".workbench-explorer").filter(has=control)
+    figure, status = explorer.locator(FIGURE), explorer.locator(".workbench-status [role=status]")
     figure.scroll_into_view_if_needed()
     before_figure, before_status = figure.get_attribute("src"), status.inner_text()
     page.screenshot(path=tmp_path / "before.png")
-    page.locator(f".workbench-control-{SLIDERS[technique]} [role=slider]").focus()
+    control.locator("[role=slider]").focus()
     page.keyboard.press("ArrowLeft")
     expect(figure).not_to_have_attribute("src", before_figure, timeout=REDRAW_TIMEOUT_MS)
     expect(status).not_to_have_text(before_status, timeout=REDRAW_TIMEOUT_MS)

@@ -17,6 +17,7 @@ from workbench.cluster import Link
 from workbench.launch import Ranks, ShapedHosts
 from workbench.launch.control.events import Event, Fault, Victim
 from workbench.launch.control.training import TrainingOutcome
+from workbench.parallel.voting import is_installed
 from workbench.plots import figure
 from workbench.study.timing import Timed, Turn, Turns
 from workbench.techniques.gemini import plots as pictures
@@ -180,7 +181,7 @@ test_what_cannot_be_measured_is_refused_before_any_rank_starts = refusals(
 )
 
 
-@pytest.mark.skipif(not overhead.is_installed(), reason="torchft is not installed: pip install torchft")
+@pytest.mark.skipif(not is_installed(), reason="torchft is not installed: pip install torchft")
 def test_replicas_that_vote_are_compared():
     measured = compared(schemes=["Baseline", "torchft"], size=replace(TINY, sharded=False))
     assert {row["scheme"] for row in measured.rows if row["quantity"] == "over_baseline"} == {"torchft"}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from workbench.datasets import gpu_performance
-from workbench.techniques.sdpipe import counted, measured, simulated
+from workbench.techniques.sdpipe import counted, libraries, measured, simulated
 from workbench.techniques.sdpipe.cost import Scheme, traced_delays_s
 from workbench.techniques.sdpipe.method import Group
 from workbench.techniques.sdpipe.training import Setting, delays_of, train
@@ -79,6 +79,22 @@ def test_the_map_has_a_certificate_for_every_p_and_t_and_p_of_one_with_no_window
     assert value(rows, "unchecked_share", P=20, T=2.0) == 0.0
 
 
+def test_a_trace_of_ones_own_slows_workers_by_their_ratio_to_the_fastest(tmp_path):
+    trace = tmp_path / "own.csv"
+    trace.write_text("2,3\n2,2\n")
+    # BERT-base, one stage: 0.45 s an iteration; the second worker loses half of one in the first two of four.
+    delays_s = simulated.own_delays_s(trace, "BERT-base", (4, 1, 2))
+    assert delays_s[:, 0, 0].tolist() == [0.0] * 4
+    assert delays_s[:, 0, 1].tolist() == pytest.approx([0.225, 0.225, 0.0, 0.0])
+    rows = simulated.map_rows(
+        model="BERT-base", setting="", trace=trace, histories=[2], windows=[0.25], mesh=[1, 2], num_iterations=4
+    )
+    assert value(rows, "connected_share", P=2, T=0.25) == 1.0
+    trace.write_text("2,-3\n")
+    with pytest.raises(ValueError, match="must be positive times"):
+        simulated.own_delays_s(trace, "BERT-base", (4, 1, 2))
+
+
 def test_recorded_speeds_are_read_and_made_up_where_there_are_none(tmp_path, monkeypatch):
     table = tmp_path / "speeds.csv"
     table.write_text("worker,time_h,flops_min,flops_max\n0,0.1,0.4,0.6\n0,0.2,1,1\n1,0.1,0.2,0.2\n")
@@ -114,6 +130,46 @@ def test_schemes_are_compared_block_by_block_and_targets_with_three_seeds():
 def test_one_low_loss_does_not_reach_a_target():
     noisy = result("SDPipe", 0, [1.0], [3.0] * 5 + [0.0] + [3.0] * 6 + [1.0] * 12, 1.0)  # a sixth is four points
     assert measured.reached(noisy, 1.5) == (15.0, 15.0)  # 3, 1, 1, 1
+
+
+def test_figure_4_is_measured_by_mesh_and_delay_against_the_same_mesh_without_delays():
+    size = {"model": "resnet", "num_stages": 2, "num_pipelines": 2, "num_micro_batches": 4, "micro_batch": 4}
+    seconds = {("All-Reduce+Pipe", 0.0): 1.0, ("SDPipe", 0.0): 1.0, ("All-Reduce+Pipe", 1.7): 3.0, ("SDPipe", 1.7): 2.0}
+    results = [
+        {"setting": size | {"scheme": scheme, "delay": delay}, "blocks_s": [took_s] * 8, "cpu_share": 0.5}
+        for (scheme, delay), took_s in seconds.items()
+    ]
+    rows = measured.throughput_rows(results, {0.0: "homogeneous", 1.7: "B"})
+    assert value(rows, "examples_per_s", scheme="SDPipe", setting="B", mesh="2 x 2") == 2 * 16 / 2.0
+    assert value(rows, "speedup", over="All-Reduce+Pipe", setting="B", mesh="2 x 2") == 1.5
+    assert value(rows, "slowdown", setting="B", mesh="2 x 2") == 2.0
+    assert value(simulated.largest_speedups(rows), "largest_speedup", over="All-Reduce+Pipe") == 1.5
+
+
+def test_the_measured_map_counts_unchecked_groups_among_runs_of_p():
+    plain = result("All-Reduce+Pipe", 0, [2.0] * 8, [1.0], 1.0) | {"counted": {}}
+    own = result("SDPipe", 0, [1.0] * 8, [1.0], 1.0) | {"counted": {"num_groups": 28, "num_unchecked": 5}}
+    own["setting"] |= {"history": 10, "window": 1.0, "num_pipelines": 4, "num_stages": 2}
+    rows = measured.map_rows([plain, own])
+    assert value(rows, "over_all_reduce", P=10, T=0.25) == 2.0
+    assert value(rows, "connected_share", P=10, T=0.25) == 0.5  # 28 groups of two stages have 28 - 2 x 9 runs of ten
+
+
+@pytest.mark.parametrize("scheme", [libraries.LOCAL_SGD, libraries.DILOCO, libraries.HIVEMIND])
+def test_libraries_train_the_same_model_and_say_who_averaged(scheme):
+    pytest.importorskip(libraries.PACKAGES[scheme], reason=f"pip install {libraries.PACKAGES[scheme]}")
+    setting = {"num_stages": 1, "num_pipelines": 2, "iterations": 4, "pass_s": 0.002}
+    (cell,) = libraries.cells([scheme], [0], sync_every=2, matchmaking_s=0.2, **setting)
+    found = libraries.train_beside(**cell)
+    assert found["setting"]["scheme"] == scheme and math.isfinite(found["scores"]["test_loss"])
+    # torchft: each worker alone twice, both together twice; hivemind's groups depend on when workers come.
+    assert scheme == libraries.HIVEMIND or found["sizes"] == {"1": 4, "2": 2}
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch):
+    monkeypatch.setattr(libraries, "find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match="hivemind needs the package hivemind: pip install hivemind"):
+        libraries.cells(["hivemind"], [0], sync_every=1, matchmaking_s=0.1)
 
 
 def test_all_schemes_get_the_same_delays():

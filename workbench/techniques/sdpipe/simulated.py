@@ -5,8 +5,10 @@ sizes of the models are known.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import product
+from pathlib import Path
 from statistics import fmean
 from types import MappingProxyType
 from typing import Any
@@ -17,14 +19,17 @@ from workbench.datasets import gpu_performance
 from workbench.study.rows import spread_row, value_row
 
 from .cost import Cluster, Run, Scheme, Workload, drawn_delays_s, simulate, traced_delays_s
-from .method import Group, Settings, certify
+from .method import Certificate, Group, Settings, certify
 
 __all__ = [
     "CALIBRATION",
     "DELAYS_S",
     "MODELS",
     "PAPER",
+    "certificate_of",
     "group_size_rows",
+    "largest_speedups",
+    "own_delays_s",
     "map_rows",
     "scaling_rows",
     "throughput_rows",
@@ -93,11 +98,17 @@ def throughput_rows(
             rows += _speed_rows(runs, num_pipelines, **keys, dose=dose)
             slowed = [run[Scheme.SDPIPE].iteration_s / free_s for run in runs]
             rows.append(spread_row("slowdown", slowed, **keys, dose=dose))
-    for dose, rival in product(doses, (Scheme.ALL_REDUCE.value, Scheme.AD_PSGD.value, Scheme.HETPIPE.value)):
-        of_rival = [row for row in rows if (row.get("over"), row.get("dose")) == (rival, dose)]
-        best = max(of_rival, key=lambda row: row["value"])
-        rows.append(best | {"quantity": "largest_speedup"})
+    for dose in doses:
+        rows += largest_speedups([row for row in rows if row["dose"] == dose])
     return rows
+
+
+def largest_speedups(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the row of SDPipe's largest speedup over each rival."""
+    speedups = [row for row in rows if row["quantity"] == "speedup"]
+    rivals = dict.fromkeys(row["over"] for row in speedups)
+    best = [max((row for row in speedups if row["over"] == rival), key=lambda row: row["value"]) for rival in rivals]
+    return [row | {"quantity": "largest_speedup"} for row in best]
 
 
 def _all_schemes(workload: Workload, delays: np.ndarray) -> dict[str, Run]:
@@ -160,16 +171,42 @@ def group_size_rows(
     return rows
 
 
+def own_delays_s(path: str | Path, model: str, shape: Sequence[int]) -> np.ndarray:
+    """Return the delays [K, M, N] that a trace of your own gives a model's workers.
+
+    Args:
+        path: a CSV file without a header, a row an iteration, a column a worker, in seconds or any other unit; who takes
+            longer than the fastest worker of an iteration is slowed down by their ratio. Columns go round where there
+            are more workers, and the rows are stretched over all iterations.
+        model: of MODELS.
+        shape: K, M, N.
+    """
+    times = np.loadtxt(path, delimiter=",", ndmin=2)
+    if times.shape[1] < 2 or not (np.isfinite(times) & (times > 0)).all():
+        raise ValueError(f"{path} holds {times.shape} values; it must be positive times, a column a worker, at least 2")
+    workload = workload_of(model, shape[1])
+    busy_s = NUM_MICRO_BATCHES * (workload.forward_s + workload.backward_s)
+    return traced_delays_s((times / times.min(axis=1, keepdims=True)).T.tolist(), *shape, busy_s)
+
+
 def map_rows(
-    *, model: str, setting: str, histories: Sequence[int], windows: Sequence[float], mesh: Sequence[int], **size: int
+    *,
+    model: str,
+    setting: str,
+    histories: Sequence[int],
+    windows: Sequence[float],
+    mesh: Sequence[int],
+    num_iterations: int,
+    trace: str = "",
 ) -> list[dict[str, Any]]:
     """Return SDPipe's speed over All-Reduce's, group sizes and the certificate of connection, by P and T.
 
-    A window is in iterations.
+    A window is in iterations. Delays are drawn as `setting` says, or come from a `trace`, see `own_delays_s`.
     """
     num_stages, num_pipelines = mesh
     workload = workload_of(model, num_stages)
-    delays = delays_s(model, setting, (size["num_iterations"], num_stages, num_pipelines), "each iteration", 0)
+    shape = num_iterations, num_stages, num_pipelines
+    delays = own_delays_s(trace, model, shape) if trace else delays_s(model, setting, shape, "each iteration", 0)
     base_s = simulate(Scheme.ALL_REDUCE, workload, PAPER, delays).iteration_s
     rows = []
     for history in histories:
@@ -177,14 +214,25 @@ def map_rows(
             run = simulate(
                 Scheme.SDPIPE, workload, PAPER, delays, history=history, window_s=window * workload.iteration_s
             )
-            certificate = certify(run.groups, num_pipelines=num_pipelines, history=history)
+            certificate = certificate_of(run, num_pipelines=num_pipelines, history=history)
             keys = {"P": history, "T": window}
             rows.append(value_row("over_all_reduce", base_s / run.iteration_s, **keys))
             rows.append(value_row("connected_share", certificate.share, **keys))
-            rows.append(value_row("unchecked_share", run.num_unchecked / max(1, certificate.num_groups), **keys))
+            rows.append(value_row("unchecked_share", run.num_unchecked / len(run.groups), **keys))
             rows.append(value_row("mean_size", fmean(len(group.members) for group in run.groups), "workers", **keys))
             rows.append(value_row("spread_iterations", spread_iterations(run.groups, num_pipelines), **keys))
     return rows
+
+
+def certificate_of(run: Run, *, num_pipelines: int, history: int) -> Certificate:
+    """Look at the runs of P groups until the first worker of a stage has done all its iterations, and leaves."""
+    groups, done = [], Counter()
+    for group in run.groups:
+        groups.append(group)
+        done.update((group.stage, worker) for worker in group.members)
+        if max(done[group.stage, worker] for worker in group.members) == len(run.ends_s):
+            break
+    return certify(groups, num_pipelines=num_pipelines, history=history)
 
 
 def spread_iterations(groups: Sequence[Group], num_pipelines: int) -> float:

@@ -1,15 +1,11 @@
 """The cost of checkpoints in peers' memory: iterations with and without them on real ranks (figures 6.7, 6.8, 6.16)."""
 
-import os
-import socket
 import tempfile
 import time
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from importlib.util import find_spec
 from itertools import pairwise
 from statistics import fmean, pstdev
 from typing import Any
@@ -22,7 +18,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 
 from workbench.checks import require_counts
 from workbench.cluster import Link
-from workbench.launch.agreement import tell_all
+from workbench.parallel.voting import Voting, is_installed
 from workbench.study.rows import median_row, ratio_row, value_row
 from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
 from workbench.techniques.gemini.measured.training import LEARNING_RATE, PoolContext, Size, Tokens, digest_of
@@ -31,7 +27,7 @@ from workbench.techniques.gemini.method.profiling import Operation, ProfiledIter
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, CheckpointOptions, InMemoryCheckpoints
 from workbench.timeline import Recorder
 
-__all__ = ["ASYNC_SAVE", "TORCHFT", "AsyncSave", "Facts", "Watched", "idle_s", "is_installed", "length_at"]
+__all__ = ["ASYNC_SAVE", "TORCHFT", "AsyncSave", "Facts", "Watched", "idle_s", "length_at"]
 __all__ += ["measure_lengths", "measure_overhead", "overhead_rows", "predict"]
 
 TIMEOUT_S = 1800.0
@@ -40,9 +36,6 @@ ONE_PER_CENT = 0.01  # "negligible", as of the other items
 ASYNC_SAVE = "async_save"  # torch.distributed.checkpoint's, beside the names of `Scheme`
 TORCHFT = "torchft"  # see `VotingReplicas`; only for models that are not sharded
 SETTLING = 3  # iterations before the first turn beside the profiled ones, so that some have chunks in spans
-QUORUM_TIMEOUT = timedelta(seconds=60)
-JOIN_TIMEOUT_MS = 100  # in which the lighthouse waits for more replicas
-SHAPED = "10."  # how addresses of shaped hosts begin
 HASHED_BYTES_PER_S = 11e9  # of one core, measured
 COPIED_BYTES_PER_S = 5.8e9  # of one core, measured
 SOCKET_BYTES_PER_S = 2e9  # of one core that sends or receives through the kernel and a shaped link; an estimate
@@ -343,64 +336,22 @@ class AsyncSave:
     close = wait
 
 
-def is_installed() -> bool:
-    """Whether torchft can be imported."""
-    return find_spec("torchft") is not None
-
-
 class VotingReplicas:
-    """One replica; every rank of the default group makes one."""
+    """A replica of plain data parallelism with torchft; every rank of the default group makes one."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer):
-        os.environ["RUST_LOG"] = "error"  # or its servers write several lines a step
         import torchft
-        from torchft.coordination import LighthouseServer
 
-        rank, world_size, address = dist.get_rank(), dist.get_world_size(), _own_address()
-        self._lighthouse = None
-        if rank == 0:
-            join = {"min_replicas": world_size, "join_timeout_ms": JOIN_TIMEOUT_MS}
-            self._lighthouse = LighthouseServer(bind="0.0.0.0:0", **join)
-        port = 0 if self._lighthouse is None else int(self._lighthouse.address().rsplit(":", 1)[1])
-        root, port = tell_all([address, port])[0]
-        self._store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
-        self._manager = torchft.Manager(
-            pg=torchft.ProcessGroupGloo(timeout=QUORUM_TIMEOUT),
-            min_replica_size=world_size,
-            rank=0,
-            world_size=1,
-            load_state_dict=lambda state: _load_(model, optimizer, state),
-            state_dict=lambda: {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
-            store_addr=address,
-            store_port=self._store.port,
-            hostname=address,
-            replica_id=f"replica-{rank}",
-            lighthouse_addr=f"http://{root}:{port}",
-            init_sync=False,
-            timeout=QUORUM_TIMEOUT,
+        self._voting = Voting(
+            lambda state: _load_(model, optimizer, state),
+            lambda: {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
         )
-        self.model = torchft.DistributedDataParallel(self._manager, model)
-        self.optimizer = torchft.Optimizer(self._manager, optimizer)
+        self.model = torchft.DistributedDataParallel(self._voting.manager, model)
+        self.optimizer = torchft.Optimizer(self._voting.manager, optimizer)
         self.optimizer.zero_grad()  # which asks for the first quorum
-
-    def close(self) -> None:
-        """Leave the quorum; every rank calls it."""
-        self._manager.shutdown(wait=False)
-        dist.barrier()
-        if self._lighthouse is not None:
-            self._lighthouse.shutdown()
+        self.close = self._voting.close
 
 
 def _load_(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict) -> None:
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
-
-
-def _own_address() -> str:
-    """Return this host's address: on a shaped host the one that others see, else loopback's."""
-    import psutil
-
-    interfaces = psutil.net_if_addrs().values()
-    addresses = [address.address for known in interfaces for address in known if address.family == socket.AF_INET]
-    seen = [address for address in addresses if address.startswith(SHAPED)]
-    return seen[0] if len(seen) == 1 else "127.0.0.1"

@@ -1,0 +1,87 @@
+"""torchft's way to train: ranks that vote, before they average, on who takes part. A package of its own."""
+
+import os
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+from importlib.util import find_spec
+from typing import Any
+
+import torch.distributed as dist
+
+from workbench.launch.agreement import tell_all
+
+__all__ = ["Voting", "is_installed"]
+
+QUORUM_TIMEOUT = timedelta(seconds=60)
+JOIN_TIMEOUT_MS = 100  # in which the lighthouse waits for more replicas
+SHAPED = "10."  # how addresses of shaped hosts begin
+
+
+def is_installed() -> bool:
+    """Whether torchft can be imported."""
+    return find_spec("torchft") is not None
+
+
+class Voting:
+    """torchft's manager of this rank, one replica among the ranks of a group; the first rank runs the lighthouse.
+
+    Args:
+        load, save: of the state that a replica which joins late would get.
+        group: whose ranks vote, None for all; every one of them makes this.
+        options: of `torchft.Manager`.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[dict], None],
+        save: Callable[[], dict],
+        *,
+        group: dist.ProcessGroup | None = None,
+        **options: Any,
+    ):
+        os.environ["RUST_LOG"] = "error"  # or its servers write several lines a step
+        import torchft
+        from torchft.coordination import LighthouseServer
+
+        rank, size, address = dist.get_rank(group), dist.get_world_size(group), _own_address()
+        self._group, self._lighthouse = group, None
+        if rank == 0:
+            join = {"min_replicas": size, "join_timeout_ms": JOIN_TIMEOUT_MS}
+            self._lighthouse = LighthouseServer(bind="0.0.0.0:0", **join)
+        port = 0 if self._lighthouse is None else int(self._lighthouse.address().rsplit(":", 1)[1])
+        root, port = tell_all([address, port], group)[0]
+        self._store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        self.manager = torchft.Manager(
+            pg=torchft.ProcessGroupGloo(timeout=QUORUM_TIMEOUT),
+            min_replica_size=size,
+            rank=0,
+            world_size=1,
+            load_state_dict=load,
+            state_dict=save,
+            store_addr=address,
+            store_port=self._store.port,
+            hostname=address,
+            replica_id=f"replica-{rank}",
+            lighthouse_addr=f"http://{root}:{port}",
+            init_sync=False,
+            timeout=QUORUM_TIMEOUT,
+            **options,
+        )
+
+    def close(self) -> None:
+        """Leave the quorum; every rank of the group calls it."""
+        self.manager.shutdown(wait=False)
+        dist.barrier(group=self._group)
+        if self._lighthouse is not None:
+            self._lighthouse.shutdown()
+
+
+def _own_address() -> str:
+    """Return this host's address: on a shaped host the one that others see, else loopback's."""
+    import psutil
+
+    interfaces = psutil.net_if_addrs().values()
+    addresses = [address.address for known in interfaces for address in known if address.family == socket.AF_INET]
+    seen = [address for address in addresses if address.startswith(SHAPED)]
+    return seen[0] if len(seen) == 1 else "127.0.0.1"
