@@ -175,9 +175,9 @@ def own_delays_s(path: str | Path, model: str, shape: Sequence[int]) -> np.ndarr
     """Return the delays [K, M, N] that a trace of your own gives a model's workers.
 
     Args:
-        path: a CSV file without a header, a row an iteration, a column a worker, in any unit of time. A worker is slowed
-            down by its ratio to the fastest of the iteration. Columns go round where there are more workers, and rows
-            are stretched over all iterations.
+        path: a CSV file without a header, a row an iteration, a column a worker, in any unit of time. A worker is
+            slowed down by its ratio to the fastest of the iteration. Columns go round where there are more workers, and
+            rows are stretched over all iterations.
         model: of MODELS.
         shape: K, M, N.
     """
