@@ -1,8 +1,9 @@
 """Measured items of SDPipe: trainings of all four schemes on real ranks, with injected delays.
 
-Passes last a nominal time by sleeping, so that many ranks share few cores. Delays are in proportion to an iteration: B
-of ResNet-50 is 0.3 s of an iteration that our simulation takes for 0.18 s, B of BERT-base 0.6 s of 0.79 s. The loss
-that is timed was chosen by one training with All-Reduce and another seed, before any scheme was compared.
+Passes last a nominal time by sleeping, so that many ranks share few cores. Delays are a number of iterations: B is 1.7
+for the ResNet and 0.76 for BERT, chosen before any run; the simulated cluster, with B of the paper in seconds, has 2.4
+and 1.1 on 4 x 4 workers. The loss that is timed was chosen by one training with All-Reduce and another seed, before any
+scheme was compared.
 """
 
 from workbench.reproduction import Bound, Evidence, Ordering, Reproduction, Whose, Within
@@ -21,6 +22,10 @@ B = {"trace": "drawn", "schemes": SCHEMES}
 CHANGED = (
     "At first the target counted as reached with the first of sixty means below it, in one seed: noise decided, for "
     "SDPipe. Now it is the mean over a sixth of the training, in three seeds."
+)
+HETPIPE_BOUND = (
+    "In these records a worker of HetPipe may be up to 2 s + 1 updates ahead of the slowest, not s: the server and the "
+    "worker each allow s. It waits less and trains on older models than the paper's."
 )
 SMALL_MODEL = "A small model and few seeds: where the bands of the figure cross, the difference is of the seeds' size."
 
@@ -55,7 +60,7 @@ def _end_to_end(over: str, times: float, source: str, rel: float = 0.5) -> Withi
         because="half of the effect: other delays, another model",
         source=source,
         needs_real_data=True,
-        explanation=SMALL_MODEL,
+        explanation=HETPIPE_BOUND if over == HETPIPE else SMALL_MODEL,
         changed=CHANGED,
     )
 
@@ -76,7 +81,8 @@ SAME_END = Within(
     because="2 % of the loss",
     source="section 5.3: all approaches reach similar final results",
     needs_real_data=True,
-    explanation="After this many mini-batches models are far from their end; the schemes have had equally many.",
+    explanation="After this many mini-batches models are far from their end; the schemes have had equally many. "
+    + HETPIPE_BOUND,
 )
 
 FIGURE_5A = _training(
@@ -94,6 +100,7 @@ FIGURE_5A = _training(
             abs=0.1,
             because="close is a tenth",
             source="section 5.3",
+            explanation=HETPIPE_BOUND,
             needs_real_data=True,
             changed=CHANGED,
         ),
@@ -111,16 +118,19 @@ FIGURE_5B = _training(
         FASTER,
         _end_to_end(ALL_REDUCE, 1.5, "section 5.3: about 1.5 times end to end"),
         _end_to_end(HETPIPE, 1.6, "section 5.3"),
-        Ordering(
-            "AD-PSGD and HetPipe have more throughput than All-Reduce",
-            quantity="iteration_s",
-            along="scheme",
-            order=[AD_PSGD, ALL_REDUCE],
-            because=ORDER,
-            source="section 5.3, figure 4f",
+        *(
+            Ordering(
+                f"{rival} has more throughput than All-Reduce",
+                quantity="iteration_s",
+                along="scheme",
+                order=[rival, ALL_REDUCE],
+                because=ORDER,
+                source="section 5.3, figure 4f",
+            )
+            for rival in (AD_PSGD, HETPIPE)
         ),
         Ordering(
-            "and AD-PSGD takes longer to the target loss",
+            "AD-PSGD takes longer to the target loss than All-Reduce",
             quantity="target_s",
             along="scheme",
             order=[ALL_REDUCE, AD_PSGD],
@@ -130,11 +140,12 @@ FIGURE_5B = _training(
             changed=CHANGED,
         ),
         Ordering(
-            "and so does HetPipe",
+            "HetPipe takes longer to the target loss than All-Reduce",
             quantity="target_s",
             along="scheme",
             order=[ALL_REDUCE, HETPIPE],
             because=ORDER,
+            explanation=HETPIPE_BOUND,
             source="section 5.3",
             needs_real_data=True,
             changed=CHANGED,
@@ -158,16 +169,6 @@ def _cloud(item: str, name: str, model: dict, times: float, laptop: dict | None)
         full=TRACED,
     )
 
-
-STRAGGLERS = _training(
-    "stragglers",
-    "A small ResNet whose workers replay stragglers of a language model's training at ByteDance",
-    (FASTER, SAME_END),
-    {"trace": "AR", "schemes": SCHEMES} | RESNET,
-    None,
-    expected_s={"smoke": 15, "full": 2400},
-    full=TRACED,
-)
 
 HOMOGENEOUS = _training(
     "homogeneous",
@@ -344,7 +345,6 @@ CATALOGUE = (
     FIGURE_5B,
     _cloud("fig-7b", "BERT", BERT, 2.3, {}),
     _cloud("fig-7c", "ResNet", RESNET, 1.6, None),
-    STRAGGLERS,
     HOMOGENEOUS,
     MAP,
     LIBRARIES,

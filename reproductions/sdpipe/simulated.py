@@ -66,7 +66,7 @@ FIGURE_4 = _simulated(
             explanation="Per cent of what a pipeline takes without delays, so that it follows from the guessed length.",
         ),
         Ordering(
-            "With delays B on 4 x 4 and 2 x 8 workers SDPipe is fastest, then AD-PSGD, then All-Reduce",
+            "With delays B on 4 x 4 and 2 x 8 workers SDPipe is faster than AD-PSGD, and AD-PSGD than All-Reduce",
             quantity="examples_per_s",
             along="scheme",
             where={"setting": "B", "mesh": ["4 x 4", "2 x 8"], "dose": ITERATION},
@@ -75,13 +75,24 @@ FIGURE_4 = _simulated(
             source="section 5.2: significantly outperforms all baselines",
         ),
         Ordering(
-            "Without delays HetPipe is slowest",
+            "Without delays HetPipe is slower than SDPipe",
             quantity="examples_per_s",
             along="scheme",
             where={"setting": "homogeneous", "dose": ITERATION},
             order=[HETPIPE, SDPIPE],
             because=ORDER,
             source="section 5.2, figures 4a and 4d",
+        ),
+        Ordering(
+            "With delays B SDPipe is faster than HetPipe on every mesh",
+            quantity="examples_per_s",
+            along="scheme",
+            where={"setting": "B", "dose": ITERATION},
+            order=[HETPIPE, SDPIPE],
+            because=ORDER,
+            source="section 5.2: significantly outperforms all baselines",
+            explanation="With two pipelines SDPipe waits for its window in vain whenever one of them is late.",
+            changed="Added after the first results, in which SDPipe was behind on 8 x 2.",
         ),
         Ordering(
             "The more delay, the more SDPipe gains over All-Reduce",
@@ -118,6 +129,7 @@ FIGURE_6 = _simulated(
             direction="increasing",
             because=ORDER,
             source="section 5.4, figure 6",
+            explanation="Follows from one server of a fixed rate, of which a worker's share falls with their number.",
         ),
         Ordering(
             "With delays B on 64 workers SDPipe gains most",

@@ -8,11 +8,14 @@ import pytest
 import torch
 
 from workbench.compression import (
+    DGC,
     FP16,
     Aggregation,
     AutoEncoder,
+    EFSign,
     ErrorFeedback,
     Identity,
+    OneBit,
     Quantize,
     QuantizeFeatures,
     RandomK,
@@ -37,8 +40,13 @@ CODECS = {
     "2 bits by feature": lambda: QuantizeFeatures(2),
     "3 bits by feature": lambda: QuantizeFeatures(3),
     "8 bits by feature": lambda: QuantizeFeatures(8),
+    "sign and mean magnitude": EFSign,
+    "sign and two means": OneBit,
+    "deep gradient compression": lambda: DGC(0.1),
+    "deep gradient compression without masking, int32": lambda: DGC(7, masking=False, index_dtype=torch.int32),
     "auto-encoder": lambda: AutoEncoder(HIDDEN, 4, seed=3),
     "error feedback on top-k": lambda: ErrorFeedback(TopK(0.1)),
+    "error feedback on sign and mean magnitude": lambda: ErrorFeedback(EFSign()),
     "error feedback on auto-encoder": lambda: ErrorFeedback(AutoEncoder(HIDDEN, 4, seed=3)),
 }
 

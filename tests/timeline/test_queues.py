@@ -1,0 +1,60 @@
+"""Queues of chains of tasks behind gradients: by hand, and the fast evaluation equal to the definition."""
+
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench.timeline.queues import DEVICE, Queues, queues_by_definition
+
+CPU, LINK = 1, 2
+SECONDS = st.one_of(st.sampled_from([0.0, 1.0, 2.0]), st.floats(0.0, 3.0))
+CHAINS = st.lists(st.tuples(st.integers(0, 3), SECONDS), max_size=5)
+
+
+def ends_at(gap_s, chains):
+    return max(end for tasks in queues_by_definition(gap_s, chains) for _, end in tasks)
+
+
+def test_a_link_is_busy_with_the_first_gradient_while_the_second_is_computed():
+    # Computed 0..1 and 1..2; the link takes 3 for the first, and then 1 for the second.
+    assert queues_by_definition([1, 1], [[(LINK, 3)], [(LINK, 1)]]) == [[(0, 1), (1, 4)], [(1, 2), (4, 5)]]
+
+
+def test_compressing_on_the_device_delays_the_next_gradient_and_on_a_processor_it_does_not():
+    on_device = queues_by_definition([1, 1], [[(DEVICE, 1), (LINK, 1)], []])
+    assert on_device == [[(0, 1), (1, 2), (2, 3)], [(2, 3)]]
+    on_processor = queues_by_definition([1, 1], [[(CPU, 2), (LINK, 1)], []])
+    assert on_processor == [[(0, 1), (1, 3), (3, 4)], [(1, 2)]]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_evaluations_of_changed_chains_equal_the_definition(data):
+    num = data.draw(st.integers(1, 7))
+    gap_s = data.draw(st.lists(SECONDS, min_size=num, max_size=num))
+    chains = data.draw(st.lists(CHAINS, min_size=num, max_size=num))
+    queues = Queues(gap_s, chains, num_resources=4, longest=5)
+    assert queues.placed() == queues_by_definition(gap_s, chains)
+    for _ in range(3):
+        changed, other = data.draw(st.integers(0, num - 1)), data.draw(CHAINS)
+        wanted_s = ends_at(gap_s, [*chains[:changed], other, *chains[changed + 1 :]])
+        assert queues.duration_with(changed, other) == wanted_s
+        assert queues.duration_with(changed, other, limit_s=wanted_s) == wanted_s
+        assert wanted_s == 0 or queues.duration_with(changed, other, limit_s=wanted_s * (1 - 1e-9)) == inf
+        if data.draw(st.booleans()):
+            chains[changed] = other
+            queues.set_(changed, other)
+            assert queues.placed() == queues_by_definition(gap_s, chains)
+
+
+@pytest.mark.parametrize(
+    ("chain", "message"),
+    [([(4, 1.0)], "the resource must be in 0..3"), ([(0, -1.0)], "not negative"), ([(0, 1.0)] * 6, "at most 5")],
+)
+def test_bad_chains_are_refused(chain, message):
+    with pytest.raises(ValueError, match=message):
+        Queues([1.0], [chain], num_resources=4, longest=5)
+    with pytest.raises(ValueError, match="at least 1"):
+        Queues([], [], num_resources=4)

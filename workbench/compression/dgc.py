@@ -1,0 +1,149 @@
+"""Deep gradient compression: Top-K of gradients accumulated with momentum, one state u, v a call site.
+
+    u ← m u + g      v ← v + u      send the largest |v|; there v ← 0 (and, with masking, u ← 0)
+
+The receiver averages what is sent and steps by it with no momentum of its own; error feedback around this codec would
+count v twice. Clipping belongs to the loop, before `encode`: the norm of all gradients of a rank, to the limit divided
+by the square root of the number of ranks. In evaluation it is plain Top-K. The selection is TopK's: a threshold found
+on a sample, then exactly k elements, so that a payload's size depends on shape, dtype and epoch only.
+Source: Lin et al. (2018), "Deep gradient compression: reducing the communication bandwidth for distributed training".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from workbench.compression.codec import Payload
+from workbench.compression.topk import TopK
+
+__all__ = ["DGC", "dgc_by_definition", "exponential_warmup"]
+
+# Share of the elements kept in the first epoch, and the factor from one epoch to the next (Lin et al., section 3.3).
+WARMUP_FACTOR = 0.25
+
+
+class DGC(TopK):
+    """Keep the `keep` elements of largest magnitude of what momentum has accumulated.
+
+    Args:
+        keep: share or number of elements after the warm-up, see SparseCodec.
+        momentum: m in [0, 1).
+        warmup: shares kept in the first epochs, see `at_epoch` and `exponential_warmup`.
+        masking: whether momentum stops where an element was sent.
+        index_dtype: torch.int64 or torch.int32.
+    """
+
+    def __init__(
+        self,
+        keep: float | int = 0.01,
+        *,
+        momentum: float = 0.9,
+        warmup: Sequence[float] = (),
+        masking: bool = True,
+        index_dtype: torch.dtype = torch.int64,
+    ) -> None:
+        super().__init__(keep, index_dtype=index_dtype)
+        if not 0 <= momentum < 1:
+            raise ValueError(f"momentum is {momentum}: it must lie in [0, 1)")
+        if not all(0 < share <= 1 for share in warmup):
+            raise ValueError(f"warmup is {warmup}: each share must lie in (0, 1]")
+        self.momentum, self.masking, self.site = momentum, masking, ""
+        self.shares = (*map(float, warmup), keep)
+        self.register_buffer("velocity", None)
+        self.register_buffer("accumulated", None)
+        self.register_load_state_dict_pre_hook(_make_room_)
+        self.at_epoch(0)
+
+    def at_epoch(self, epoch: int) -> None:
+        """Keep the share of this epoch, from 0 on, which payload sizes follow; to be called alike on all ranks."""
+        if epoch < 0:
+            raise ValueError(f"epoch is {epoch}: it must be at least 0")
+        self.epoch, self.keep = epoch, self.shares[min(epoch, len(self.shares) - 1)]
+
+    @torch.no_grad()
+    def encode(self, x: Tensor) -> Payload:
+        """Accumulate a gradient of any shape, always the same, and take the largest elements out of the sum.
+
+        Raises:
+            ValueError: if x has another shape than before.
+        """
+        if not self.training:
+            return super().encode(x)
+        velocity, accumulated = self._state_for(x)
+        torch.add(x.detach(), velocity, alpha=self.momentum, out=velocity)
+        payload = super().encode(accumulated.add_(velocity))
+        for state in (accumulated, velocity) if self.masking else (accumulated,):
+            state.view(-1).index_fill_(0, payload.tensors[1].to(torch.int64), 0.0)
+        if not payload.tensors[0].isfinite().all():  # these count as largest: where none is sent, none is left
+            for state in (accumulated, velocity):
+                state.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+        return payload
+
+    def clear(self) -> None:
+        """Forget what was accumulated, as after a change of shape or a restart."""
+        self.velocity = self.accumulated = None
+
+    def for_site(self, site: str, hidden: int | None = None) -> DGC:
+        """Make the codec of one call site, at the same epoch, with nothing accumulated yet."""
+        *warmup, keep = self.shares
+        codec = DGC(keep, momentum=self.momentum, warmup=warmup, masking=self.masking, index_dtype=self.index_dtype)
+        codec.site = site
+        codec.at_epoch(self.epoch)
+        return codec.train(self.training)
+
+    def for_rank(self, rank: int) -> DGC:
+        """Make the codec of one rank, with nothing accumulated yet."""
+        return self.for_site(f"{self.site}, rank {rank}")
+
+    def get_extra_state(self) -> Tensor:
+        """Give the epoch for the state dict, int64 []."""
+        return torch.tensor(self.epoch)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Continue at the epoch that `get_extra_state` gave."""
+        self.at_epoch(int(state))
+
+    def _state_for(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if self.velocity is None:
+            self.velocity, self.accumulated = x.new_zeros(x.shape), x.new_zeros(x.shape)
+        if x.shape != self.velocity.shape:
+            raise ValueError(
+                f"x at site {self.site!r} has shape {tuple(x.shape)}, the accumulated gradient "
+                f"{tuple(self.velocity.shape)}: they must be equal; call clear() when the shape changes"
+            )
+        self.velocity, self.accumulated = self.velocity.to(x), self.accumulated.to(x)
+        return self.velocity, self.accumulated
+
+
+def exponential_warmup(keep: float) -> tuple[float, ...]:
+    """Give the shares 1/4, 1/16, ... above `keep`; of 0.001 the paper's 75, 93.75, 98.4375 and 99.6 % sparsity."""
+    shares = [WARMUP_FACTOR]
+    while shares[-1] > keep > 0:
+        shares.append(shares[-1] * WARMUP_FACTOR)
+    return tuple(shares[:-1])
+
+
+def dgc_by_definition(
+    gradients: Sequence[list[float]], num_kept: int, momentum: float, masking: bool = True
+) -> list[dict[int, float]]:
+    """Return what is sent in each step, by position, ascending, with plain numbers."""
+    velocity, accumulated, sent = [0.0] * len(gradients[0]), [0.0] * len(gradients[0]), []
+    for gradient in gradients:
+        velocity = [momentum * u + g for u, g in zip(velocity, gradient, strict=True)]
+        accumulated = [v + u for v, u in zip(accumulated, velocity, strict=True)]
+        largest = sorted(range(len(gradient)), key=lambda i, v=accumulated: -abs(v[i]))[:num_kept]
+        sent.append({i: accumulated[i] for i in sorted(largest)})
+        for i in largest:
+            accumulated[i] = 0.0
+            velocity[i] = 0.0 if masking else velocity[i]
+    return sent
+
+
+def _make_room_(codec: DGC, state_dict: Mapping[str, Tensor], prefix: str, *_) -> None:
+    """Have u and v before a state is loaded exactly if the state has them."""
+    for name in ("velocity", "accumulated"):
+        saved = state_dict.get(f"{prefix}{name}")
+        setattr(codec, name, None if saved is None else torch.empty_like(saved))

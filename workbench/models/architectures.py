@@ -1,0 +1,95 @@
+"""The architectures of the thesis that Espresso was evaluated on (table 4.4), on the meta device: shapes, no weights.
+
+UGATIT is left out: transformers lacks it, and it is six networks with two backward passes a step, not one module. Its
+recorded gradients are in `workbench.datasets.gradient_traces`.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["ARCHITECTURES", "WordLSTM", "architecture", "vgg16"]
+
+VGG16_CHANNELS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
+IMAGENET_LABELS = 1000
+IMAGENET_CELLS = 7 * 7  # places that five poolings leave of 224 x 224
+PADDED_BERT_VOCABULARY = 30528  # the artifact's: 30522 words, padded to a multiple of 8
+WIKITEXT2_WORDS = 33278
+LSTM_WIDTH = 1500
+
+
+def vgg16() -> nn.Sequential:
+    """Build VGG16 (Simonyan and Zisserman) for images [B, 3, 224, 224], its parameters named as in torchvision."""
+    features, channels = [], 3
+    for row in VGG16_CHANNELS:
+        for out_channels in row:
+            features += [nn.Conv2d(channels, out_channels, 3, padding=1), nn.ReLU()]
+            channels = out_channels
+        features.append(nn.MaxPool2d(2))
+    sizes = (channels * IMAGENET_CELLS, 4096, 4096)
+    classifier = [
+        part for k, n in zip(sizes, sizes[1:], strict=False) for part in (nn.Linear(k, n), nn.ReLU(), nn.Dropout())
+    ]
+    classifier.append(nn.Linear(sizes[-1], IMAGENET_LABELS))
+    parts = {"features": nn.Sequential(*features), "flatten": nn.Flatten(), "classifier": nn.Sequential(*classifier)}
+    return nn.Sequential(OrderedDict(parts))
+
+
+class WordLSTM(nn.Module):
+    """A language model of two LSTM layers whose decoder is tied to the embedding (Merity et al.), without dropout."""
+
+    def __init__(self, num_words: int = WIKITEXT2_WORDS, width: int = LSTM_WIDTH):
+        super().__init__()
+        self.encoder = nn.Embedding(num_words, width)
+        self.rnns = nn.ModuleList(nn.LSTM(width, width) for _ in range(2))
+        self.decoder = nn.Linear(width, num_words)
+        self.decoder.weight = self.encoder.weight
+
+    def forward(self, ids_SB: Tensor) -> Tensor:
+        """Score the next word at every position: ids [S, B] -> logits [S, B, V]."""
+        x_SBH = self.encoder(ids_SB)
+        for rnn in self.rnns:
+            x_SBH, _ = rnn(x_SBH)
+        return self.decoder(x_SBH)
+
+
+def _resnet(*blocks: int) -> nn.Module:
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    return ResNetForImageClassification(ResNetConfig(depths=list(blocks), num_labels=IMAGENET_LABELS))
+
+
+def _bert() -> nn.Module:
+    from transformers import BertConfig, BertForQuestionAnswering
+
+    return BertForQuestionAnswering(BertConfig(vocab_size=PADDED_BERT_VOCABULARY))
+
+
+def _gpt2() -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(GPT2Config())
+
+
+ARCHITECTURES: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
+    {
+        "vgg16": vgg16,
+        "resnet50": lambda: _resnet(3, 4, 6, 3),
+        "resnet101": lambda: _resnet(3, 4, 23, 3),
+        "bert_base": _bert,
+        "gpt2": _gpt2,
+        "lstm": WordLSTM,
+    }
+)
+"""The builders, under the names of the artifact; call one outside of `architecture` for a model with weights."""
+
+
+def architecture(name: str) -> nn.Module:
+    """Build one of `ARCHITECTURES` on the meta device; ValueError if it is none of them."""
+    if name not in ARCHITECTURES:
+        raise ValueError(f"name is {name!r}, must be one of {', '.join(ARCHITECTURES)}")
+    with torch.device("meta"):
+        return ARCHITECTURES[name]()

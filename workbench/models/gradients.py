@@ -1,0 +1,129 @@
+"""Gradients in the order in which a backward pass makes them ready, with seconds; imported without torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from workbench.checks import require_counts, require_not_negative
+
+if TYPE_CHECKING:
+    from torch import nn
+
+__all__ = ["FORWARD_SHARE", "Gradients", "measure", "of_module"]
+
+FP32_BYTES = 4
+FORWARD_SHARE = 0.5  # assumed forward seconds per backward second: one product a layer against two
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Gradients:
+    """The gradients of one training step, the first ready first: nearest the output."""
+
+    name: str  # of the model
+    tensors: tuple[str, ...]  # names of the parameters
+    num_elements: tuple[int, ...]  # of each
+    gap_s: tuple[float, ...]  # backward seconds between the previous gradient and this; [0]: before the first one
+    forward_s: float  # from the start of the step to the start of the backward pass
+    source: str  # where the numbers came from, and what is assumed
+
+    def __post_init__(self) -> None:
+        lengths = len(self.tensors), len(self.num_elements), len(self.gap_s)
+        if min(lengths) < 1 or len(set(lengths)) > 1:
+            raise ValueError(f"tensors, num_elements, gap_s have lengths {lengths}; they must be equal and at least 1")
+        require_counts(1, **{f"num_elements[{index}]": value for index, value in enumerate(self.num_elements)})
+        gaps = {f"gap_s[{index}]": value for index, value in enumerate(self.gap_s)}
+        require_not_negative(forward_s=self.forward_s, **gaps)
+
+    @property
+    def num_tensors(self) -> int:
+        return len(self.tensors)
+
+    @property
+    def size_bytes(self) -> tuple[int, ...]:
+        """Bytes of each gradient in fp32."""
+        return tuple(FP32_BYTES * elements for elements in self.num_elements)
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(self.size_bytes)
+
+    @property
+    def backward_s(self) -> float:
+        """Seconds from the start of the backward pass to the last gradient."""
+        return sum(self.gap_s)
+
+
+def of_module(module: nn.Module, *, backward_s: float, forward_s: float | None = None, name: str = "") -> Gradients:
+    """List the gradients of a module, also on the meta device, in the reversed order of its parameters.
+
+    A simplification: each gets a part of backward_s in proportion to its number of elements, whereas convolutions near
+    the input have few elements and long times. `measure` gives the real order and seconds. Shared parameters count
+    once; without forward_s, `FORWARD_SHARE` of backward_s is assumed. ValueError if no parameter requires a gradient.
+    """
+    sizes = {key: p.numel() for key, p in reversed([*module.named_parameters()]) if p.requires_grad}
+    gap_s = tuple(backward_s * size / sum(sizes.values()) for size in sizes.values())
+    source = f"reversed parameters, seconds by elements{', forward assumed' if forward_s is None else ''}"
+    order = {"tensors": tuple(sizes), "num_elements": tuple(sizes.values()), "gap_s": gap_s}
+    forward_s = FORWARD_SHARE * backward_s if forward_s is None else forward_s
+    return Gradients(name=name or type(module).__name__, forward_s=forward_s, source=source, **order)
+
+
+def measure(module: nn.Module, step: Callable, *, device: str, iterations: int = 10, warmup: int = 3) -> Gradients:
+    """Measure when gradients become ready while `step()` runs the module forward and one backward pass.
+
+    Medians over iterations, by the CPU's clock or by CUDA events. Forward seconds end where the module returns, so a
+    loss outside of it counts into gap_s[0]. Parameters without a gradient are left out; `step` may go on to update.
+    ValueError if `step` does not call the module, makes a gradient ready twice, or not the same ones every time.
+    """
+    require_counts(1, iterations=iterations)
+    require_counts(0, warmup=warmup)
+    if not str(device).startswith(("cpu", "cuda")):
+        raise ValueError(f"device is {device}; it must be a cpu or cuda device")
+    mark, seconds = _clock(device)
+    marks, steps = [], []  # of one step: its start and the module's returns as "", gradients by name; of all: seconds
+    parameters = {key: p for key, p in module.named_parameters() if p.requires_grad}
+    with ExitStack() as hooks:
+        hooks.enter_context(module.register_forward_hook(lambda *_: marks.append(("", mark()))))
+        for key, p in parameters.items():
+            hooks.enter_context(p.register_post_accumulate_grad_hook(lambda _, key=key: marks.append((key, mark()))))
+        for _ in range(warmup + iterations):
+            marks[:] = [("", mark())]
+            step()
+            steps.append(_times(marks, seconds))
+    if any(times.keys() != steps[0].keys() for times in steps):
+        raise ValueError("step must make the same gradients ready every time")
+    ready_s = {key: median(times[key] for times in steps[warmup:]) for key in steps[0]}
+    forward_s = ready_s.pop("")
+    tensors = tuple(sorted(ready_s, key=ready_s.__getitem__))
+    gap_s = tuple(later - earlier for earlier, later in pairwise([0.0, *sorted(ready_s.values())]))
+    order = {"tensors": tensors, "num_elements": tuple(parameters[key].numel() for key in tensors), "gap_s": gap_s}
+    source = f"measured on {device}, medians of {iterations} steps"
+    return Gradients(name=type(module).__name__, forward_s=forward_s, source=source, **order)
+
+
+def _times(marks: list[tuple[str, Any]], seconds: Callable[[Any, Any], float]) -> dict[str, float]:
+    """Seconds from the module's return before the backward pass to each gradient, and of the forward pass as ""."""
+    ready = [(key, at) for key, at in marks if key]
+    first = marks.index(ready[0]) if ready else 0
+    if first < 2 or len(dict(ready)) < len(ready):
+        raise ValueError("step must call the module, then make each of its gradients ready once")
+    returned = marks[first - 1][1]
+    return {"": seconds(marks[0][1], returned)} | {key: seconds(returned, at) for key, at in ready}
+
+
+def _clock(device: str) -> tuple[Callable[[], Any], Callable[[Any, Any], float]]:
+    """Give a function that marks the present on a device, and another for the seconds between two marks."""
+    import torch
+
+    if torch.device(device).type == "cpu":
+        return time.perf_counter, lambda start, end: end - start
+    return (
+        lambda: torch.cuda.current_stream(device).record_event(torch.cuda.Event(enable_timing=True)),
+        lambda start, end: end.synchronize() or start.elapsed_time(end) / 1e3,  # synchronize returns None
+    )
