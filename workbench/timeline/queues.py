@@ -116,98 +116,113 @@ class Queues:
         )
 
 
+# A state is (running, ends_s, queues, came_s, heads, tails): by resource the code of what runs and when it ends, and
+# the codes of what waits and when they came. A code is gradient * W + number of the task, number 0 its computation.
+# Saved states, a row a gradient, are (running, ends_s, counts, codes, came_s), codes resource by resource.
+
+
 @njit(cache=True)
 def _run(
-    resources,  # [N, W] of tasks; the first is the computation
-    seconds,  # [N, W]
-    lengths,  # [N]
-    own_resources,  # [W] of the changed gradient
+    resources,
+    seconds,
+    lengths,
+    own_resources,
     own_seconds,
-    own_length,  # 0: the changed gradient's chain is in `resources`
-    changed,  # gradient, from whose computation on the run begins; -1: at the start
-    save_from,  # gradient, from which on states are saved; -1: none
+    own_length,
+    changed,
+    save_from,
     limit_s,
-    starts_s,  # [N, W], written where states are saved
-    saved_running,  # [N, R] what runs just before a gradient's computation ends, and until when
+    starts_s,
+    saved_running,
     saved_ends_s,
-    saved_counts,  # [N, R] how many wait; the codes follow each other, resource by resource
-    saved_codes,  # [N, N + 2]
+    saved_counts,
+    saved_codes,
     saved_came_s,
-    queues,  # [R, Q] scratch: codes of tasks that wait, gradient * W + number, and when they came
+    queues,
     came_s,
-    ends_of_queues,  # [2, R] heads and tails
+    heads_tails,
 ):
-    num_gradients, width = resources.shape
-    num_resources = queues.shape[0]
-    heads, tails = ends_of_queues[0], ends_of_queues[1]
-    running, ends_s = np.empty(num_resources, np.int64), np.empty(num_resources)
-    heads[:] = 0
-    if changed < 0:
-        tails[:] = 0
-        tails[0] = 1
-        queues[0, 0], came_s[0, 0] = 0, 0.0
-        running[:], ends_s[:] = -1, np.inf
-        now_s = 0.0
+    """Serve all tasks from the start, or from where a changed gradient is computed; return when the last one ends.
+
+    Args:
+        resources, seconds, lengths: of all tasks [N, W], and how many each gradient has [N].
+        own_resources, own_seconds, own_length: the changed gradient's instead [W]; length 0 leaves it as it is.
+        changed, save_from: gradients; -1 for none. States and `starts_s` [N, W] are written from `save_from` on.
+    """
+    (num_gradients, width), num_resources = resources.shape, queues.shape[0]
+    state = np.full(num_resources, -1), np.full(num_resources, np.inf), queues, came_s, heads_tails[0], heads_tails[1]
+    saved = saved_running, saved_ends_s, saved_counts, saved_codes, saved_came_s
+    running, ends_s, _, _, heads, tails = state
+    heads[:], tails[:] = 0, 0
+    if changed >= 0:
+        _restore(state, saved, changed)
     else:
-        place = 0
-        for r in range(num_resources):
-            running[r], ends_s[r], tails[r] = saved_running[changed, r], saved_ends_s[changed, r], 0
-            for _ in range(saved_counts[changed, r]):
-                queues[r, tails[r]], came_s[r, tails[r]] = saved_codes[changed, place], saved_came_s[changed, place]
-                tails[r] += 1
-                place += 1
-        now_s = -1.0
-    last_s = 0.0
+        _push(state, DEVICE, 0, 0.0)
+    now_s, is_ready = 0.0, changed < 0
     while True:
-        if now_s >= 0.0:
-            for r in range(num_resources):
-                if running[r] < 0 and heads[r] < tails[r]:
-                    code = queues[r, heads[r]]
-                    heads[r] += 1
-                    gradient, number = code // width, code % width
-                    if gradient == changed and own_length > 0:
-                        took_s = own_seconds[number]
-                    else:
-                        took_s = seconds[gradient, number]
-                    running[r], ends_s[r] = code, now_s + took_s
-                    if save_from >= 0:
-                        starts_s[gradient, number] = now_s
-        now_s = np.inf
         for r in range(num_resources):
-            now_s = min(now_s, ends_s[r])
-        if now_s == np.inf:
-            return last_s
+            if is_ready and running[r] < 0 and heads[r] < tails[r]:
+                running[r] = queues[r, heads[r]]
+                heads[r] += 1
+                gradient, number = running[r] // width, running[r] % width
+                is_own = gradient == changed and own_length > 0
+                ends_s[r] = now_s + (own_seconds[number] if is_own else seconds[gradient, number])
+                if save_from >= 0:
+                    starts_s[gradient, number] = now_s
+        next_s = np.inf
+        for r in range(num_resources):
+            next_s = min(next_s, ends_s[r])
+        if next_s == np.inf:
+            return now_s
+        now_s, is_ready = next_s, True
         if now_s > limit_s:
             return np.inf
-        last_s = now_s
-        if save_from >= 0 and running[0] >= 0 and ends_s[0] == now_s and running[0] % width == 0:
-            gradient = running[0] // width
-            if gradient >= save_from:
-                place = 0
-                for r in range(num_resources):
-                    saved_running[gradient, r], saved_ends_s[gradient, r] = running[r], ends_s[r]
-                    saved_counts[gradient, r] = tails[r] - heads[r]
-                    for q in range(heads[r], tails[r]):
-                        saved_codes[gradient, place], saved_came_s[gradient, place] = queues[r, q], came_s[r, q]
-                        place += 1
+        is_computed = ends_s[DEVICE] == now_s and running[DEVICE] % width == 0
+        if save_from >= 0 and is_computed and running[DEVICE] // width >= save_from:
+            _save(state, saved, running[DEVICE] // width)
         for r in range(num_resources):
-            if ends_s[r] != now_s:
-                continue
-            gradient, number = running[r] // width, running[r] % width
-            running[r], ends_s[r] = -1, np.inf
-            is_own = gradient == changed and own_length > 0
-            length = own_length if is_own else lengths[gradient]
-            for step in range(2):
-                if step == 0 and number + 1 < length:
-                    code = gradient * width + number + 1
+            if ends_s[r] == now_s:
+                gradient, number = running[r] // width, running[r] % width
+                running[r], ends_s[r] = -1, np.inf
+                is_own = gradient == changed and own_length > 0
+                if number + 1 < (own_length if is_own else lengths[gradient]):
                     target = own_resources[number + 1] if is_own else resources[gradient, number + 1]
-                elif step == 1 and number == 0 and gradient + 1 < num_gradients:
-                    code, target = (gradient + 1) * width, 0
-                else:
-                    continue
-                at = tails[target]
-                while at > heads[target] and came_s[target, at - 1] == now_s and queues[target, at - 1] > code:
-                    queues[target, at], came_s[target, at] = queues[target, at - 1], came_s[target, at - 1]
-                    at -= 1
-                queues[target, at], came_s[target, at] = code, now_s
-                tails[target] += 1
+                    _push(state, target, gradient * width + number + 1, now_s)
+                if number == 0 and gradient + 1 < num_gradients:
+                    _push(state, DEVICE, (gradient + 1) * width, now_s)
+
+
+@njit(cache=True, inline="always")
+def _push(state, resource, code, now_s):
+    """Let a task wait, behind all that came before and, of those that come now, behind smaller codes."""
+    _, _, queues, came_s, heads, tails = state
+    at = tails[resource]
+    while at > heads[resource] and came_s[resource, at - 1] == now_s and queues[resource, at - 1] > code:
+        queues[resource, at], came_s[resource, at] = queues[resource, at - 1], came_s[resource, at - 1]
+        at -= 1
+    queues[resource, at], came_s[resource, at] = code, now_s
+    tails[resource] += 1
+
+
+@njit(cache=True)
+def _save(state, saved, gradient):
+    running, ends_s, queues, came_s, heads, tails = state
+    saved_running, saved_ends_s, counts, codes, saved_came_s = saved
+    saved_running[gradient], saved_ends_s[gradient], counts[gradient] = running, ends_s, tails - heads
+    place = 0
+    for r in range(len(running)):
+        for at in range(heads[r], tails[r]):
+            codes[gradient, place], saved_came_s[gradient, place] = queues[r, at], came_s[r, at]
+            place += 1
+
+
+@njit(cache=True)
+def _restore(state, saved, gradient):
+    running, ends_s, queues, came_s, _, tails = state
+    saved_running, saved_ends_s, counts, codes, saved_came_s = saved
+    running[:], ends_s[:], tails[:] = saved_running[gradient], saved_ends_s[gradient], counts[gradient]
+    place = 0
+    for r in range(len(running)):
+        for at in range(tails[r]):
+            queues[r, at], came_s[r, at] = codes[gradient, place], saved_came_s[gradient, place]
+            place += 1

@@ -57,7 +57,7 @@ def train_beside(
     if scheme not in PACKAGES:
         return train(scheme=scheme, **setting)
     make_worker = partial(_Hivemind, matchmaking_s) if scheme == HIVEMIND else partial(_Torchft, scheme, sync_every)
-    # Gradients are left as they are, which no scheme of ours with one update an iteration does but All-Reduce.
+    # The setting's scheme decides only on the optimizer here: the plain one, as for the rivals.
     found = train_with(Setting(scheme=Scheme.ALL_REDUCE, **setting), make_worker)
     return found | {"setting": found["setting"] | {"scheme": scheme}}
 
