@@ -1,6 +1,6 @@
 """Queues of chains of tasks behind gradients: by hand, and the fast evaluation equal to the definition."""
 
-from math import inf
+from math import inf, nextafter
 
 import pytest
 from hypothesis import given, settings
@@ -42,7 +42,7 @@ def test_evaluations_of_changed_chains_equal_the_definition(data):
         wanted_s = ends_at(gap_s, [*chains[:changed], other, *chains[changed + 1 :]])
         assert queues.duration_with(changed, other) == wanted_s
         assert queues.duration_with(changed, other, limit_s=wanted_s) == wanted_s
-        assert wanted_s == 0 or queues.duration_with(changed, other, limit_s=wanted_s * (1 - 1e-9)) == inf
+        assert wanted_s == 0 or queues.duration_with(changed, other, limit_s=nextafter(wanted_s, 0)) == inf
         if data.draw(st.booleans()):
             chains[changed] = other
             queues.set_(changed, other)
