@@ -30,21 +30,31 @@ HETPIPE_BOUND = (
 SMALL_MODEL = "A small model and few seeds: where the bands of the figure cross, the difference is of the seeds' size."
 
 
-def _training(item: str, title: str, claims: tuple, parameters: dict, laptop: dict | None, **more) -> Reproduction:
+def _measured(item: str, title: str, notebook: str, claims: tuple, **more) -> Reproduction:
     return Reproduction(
         technique="sdpipe",
         item=item,
         evidence=Evidence.MEASURED,
         title=title,
-        notebook="notebooks/sdpipe/training.ipynb",
+        notebook=f"notebooks/sdpipe/{notebook}.ipynb",
         claims=claims,
+        times=True,
+        tags=("real ranks", "injected delays"),
+        **more,
+    )
+
+
+def _training(item: str, title: str, claims: tuple, parameters: dict, laptop: dict | None, **more) -> Reproduction:
+    return _measured(
+        item,
+        title,
+        "training",
+        claims,
         parameters={
             "smoke": parameters | SMOKE,
             **({} if laptop is None else {"laptop": parameters | LAPTOP | laptop}),
             "full": parameters | FULL | more.pop("full", {}),
         },
-        times=True,
-        tags=("real ranks", "injected delays"),
         **more,
     )
 
@@ -205,12 +215,10 @@ def _largest(over: str, times: float) -> Within:
     )
 
 
-FIGURE_4 = Reproduction(
-    technique="sdpipe",
-    item="fig-4",
-    evidence=Evidence.MEASURED,
-    title="Throughput on 2 x 2 and 4 x 4 real ranks, homogeneous and with delays A and B (figures 4a to 4f)",
-    notebook="notebooks/sdpipe/meshes.ipynb",
+FIGURE_4 = _measured(
+    "fig-4",
+    "Throughput on 2 x 2 and 4 x 4 real ranks, homogeneous and with delays A and B (figures 4a to 4f)",
+    "meshes",
     claims=(
         _largest(ALL_REDUCE, 4.3),
         _largest(AD_PSGD, 2.8),
@@ -255,16 +263,12 @@ FIGURE_4 = Reproduction(
         "full": {"models": ["resnet", "bert"], "meshes": [[2, 2], [4, 4]], "iterations": 80},
     },
     expected_s={"smoke": 20, "laptop": 200, "full": 2400},
-    times=True,
-    tags=("real ranks", "injected delays"),
 )
 
-MAP = Reproduction(
-    technique="sdpipe",
-    item="map",
-    evidence=Evidence.MEASURED,
-    title="What P and T do to real trainings",
-    notebook="notebooks/sdpipe/map_measured.ipynb",
+MAP = _measured(
+    "map",
+    "What P and T do to real trainings",
+    "map_measured",
     claims=(
         Ordering(
             "With no window a larger P is faster",
@@ -291,16 +295,12 @@ MAP = Reproduction(
         "full": {"histories": [1, 2, 5, 10, 20], "windows": [0.0, 0.05, 0.25, 0.5, 1.0], "iterations": 100},
     },
     expected_s={"smoke": 20, "laptop": 120, "full": 1100},
-    times=True,
-    tags=("real ranks", "injected delays"),
 )
 
-LIBRARIES = Reproduction(
-    technique="sdpipe",
-    item="libraries",
-    evidence=Evidence.MEASURED,
-    title="SDPipe beside torchft's local SGD and DiLoCo, and hivemind's averaging",
-    notebook="notebooks/sdpipe/libraries.ipynb",
+LIBRARIES = _measured(
+    "libraries",
+    "SDPipe beside torchft's local SGD and DiLoCo, and hivemind's averaging",
+    "libraries",
     claims=tuple(
         Bound(
             f"SDPipe trains at least as fast as {library}",
@@ -335,8 +335,6 @@ LIBRARIES = Reproduction(
         "full": {"seeds": [0, 1, 2], "iterations": 150, "pass_s": 0.01},
     },
     expected_s={"smoke": 20, "full": 1500},
-    times=True,
-    tags=("real ranks", "injected delays"),
 )
 
 CATALOGUE = (
