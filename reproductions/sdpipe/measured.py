@@ -211,7 +211,7 @@ def _largest(over: str, times: float) -> Within:
         no_effect=1.0,
         because="a quarter of the effect: other delays, another model",
         source="section 5.2",
-        explanation="The simulated figure says why: no two delays of 16 workers could meet.",
+        explanation="The simulated figure says why: so much needs delays of which no two meet.",
     )
 
 
