@@ -130,14 +130,16 @@ def test_a_hang_names_the_rank_that_others_wait_for_and_shows_where(ranks, monke
             ctypes.PyDLL(None).sleep(600)  # holds the interpreter lock
         wait_for_everyone()
 
+    ranks.run(wait_for_everyone)  # started and connected, so that the limit below is all for reaching the collective
     with pytest.raises(RankFailed) as caught:
-        ranks.run(hang, timeout_s=6.0)  # enough to reach the collective on a busy machine
+        ranks.run(hang, timeout_s=6.0)
     first, *others = caught.value.failures
     assert (first.rank, first.kind) == (1, FailureKind.SILENT)
     assert first.message == "did not answer within 6 s"
     assert "in hang" in first.traceback
     assert sorted(failure.rank for failure in others) == [0, 2]  # both are asked at once
-    assert all("waits for another rank" in failure.message for failure in others)
+    expected = "did not answer within 6 s because it waits for another rank"
+    assert [failure.message for failure in others] == [expected, expected], [one.traceback for one in others]
 
 
 def test_a_fork_server_that_does_not_answer_is_killed_and_the_next_run_starts_another(monkeypatch):
