@@ -121,26 +121,29 @@ def test_ad_psgd_averages_the_drawn_pairs(ranks):
         assert [found[iteration] for found in results] == pytest.approx(models)
 
 
-def by_server(num_steps, staleness, slow=None):
+def by_server(num_steps, staleness, slow=None, first_s=0.0):
     rank = dist.get_rank()
     if rank == 4:
         models = [torch.zeros(2), torch.zeros(2)]
         return serve_parameters(models, 2, staleness), [model[0].item() for model in models]
     place = Place(stage=rank % 2, pipeline=rank // 2, num_stages=2, num_pipelines=2)
-    model, found = model_of(0.0), []
+    model, found, ends_s = model_of(0.0), [], []
     worker = HetPipe(model, place, server=4, staleness=staleness, largest=2)
+    began_s = time.monotonic()
+    time.sleep(first_s if place.pipeline == slow else 0.0)
     for _ in range(num_steps):
         time.sleep(0.02 if place.pipeline == slow else 0.0)
         step(worker, model, 1.0 + place.pipeline)
         found.append(model.weight[0, 0].item())
+        ends_s.append(time.monotonic() - began_s)
     worker.close()
-    return found, model.weight[0, 0].item()
+    return found, model.weight[0, 0].item(), ends_s
 
 
 def test_without_staleness_a_server_adds_up_all_updates_of_an_iteration(ranks):
     *workers, (num_pushes, models) = ranks.run(by_server, 3, 0)
     assert num_pushes == 12 and models == [-4.5, -4.5]
-    for found, last in workers:
+    for found, last, _ in workers:
         assert found == pytest.approx([-1.5, -3.0, -4.5]) and last == -4.5
 
 
@@ -148,5 +151,13 @@ def test_without_staleness_a_server_adds_up_all_updates_of_an_iteration(ranks):
 def test_with_staleness_no_update_is_lost_and_the_models_end_as_the_servers(ranks, slow):
     *workers, (num_pushes, models) = ranks.run(by_server, 8, 2, slow)
     assert num_pushes == 32 and models == pytest.approx([-12.0, -12.0])
-    for _, last in workers:
+    for _, last, _ in workers:
         assert math.isclose(last, -12.0, abs_tol=3.0)  # the other's last updates may come after its own last pull
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+def test_a_worker_goes_on_while_it_is_s_pushes_ahead_and_counts_its_own_updates_once(ranks, staleness):
+    workers = ranks.run(by_server, 6, staleness, 1, 1.0)[:4]
+    for found, _, ends_s in workers[:2]:  # of the first pipeline; the other one sleeps for a second
+        assert sum(end_s < 0.9 for end_s in ends_s) == staleness
+        assert found[:staleness] == [-0.5 * (1 + number) for number in range(staleness)]

@@ -213,10 +213,10 @@ def _scheduled(workload: Workload, cluster: Cluster, delays_s: np.ndarray, sched
 
 
 def pairs(num_workers: int, iteration: int, seed: int = 0) -> list[tuple[int, ...]]:
-    """Return who averages with whom in AD-PSGD: neighbours of a seeded shuffle, as the authors' release has it.
+    """Return who averages with whom in AD-PSGD: neighbours of a seeded shuffle, in all stages, as in the release.
 
-    All workers pair in the order of iterations, so that none wait for each other in a circle. With an odd number one
-    stays alone.
+    A pair waits for both. All workers pair in the order of iterations, so that none wait for each other in a circle.
+    With an odd number one stays alone.
     """
     order = random.Random(f"{seed} {iteration}").sample(range(num_workers), num_workers)
     return [tuple(order[start : start + 2]) for start in range(0, num_workers, 2)]
@@ -230,7 +230,7 @@ def _in_pairs(workload: Workload, cluster: Cluster, delays_s: np.ndarray, seed: 
     for iteration in range(num_iterations):
         done_s = np.array(backward_ends(workload, ready_s, delays_s[iteration]))
         for stage in range(num_stages):
-            for pair in pairs(num_pipelines, iteration, seed * num_stages + stage):
+            for pair in pairs(num_pipelines, iteration, seed):
                 members, machines = list(pair), {worker // cluster.pipelines_per_machine for worker in pair}
                 took_s = 0.0 if len(pair) == 1 else average_s if len(machines) == 1 else crossing_s
                 ready_s[stage, members] = done_s[stage, members].max() + took_s

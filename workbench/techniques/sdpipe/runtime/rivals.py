@@ -99,7 +99,7 @@ class AdPsgd:
 
     def __init__(self, module: nn.Module, place: Place, group: dist.ProcessGroup, seed: int = 0):
         self._flat, self._place, self._group, self.log = _Flat(module), place, group, Log()
-        self._iteration, self._seed = 0, seed * place.num_stages + place.stage
+        self._iteration, self._seed = 0, seed
 
     def before_update(self) -> None:
         """Do nothing."""
@@ -127,22 +127,23 @@ class AdPsgd:
 class HetPipe:
     """Pushes each update to the server and goes on with its own model, at most s pushes ahead of the slowest.
 
-    What the server answers comes late: updates that it had not seen yet are added to it. Updates are divided by the
-    number of pipelines, so that all together are one step of the mean.
+    A pull overlaps with the next mini-batch. Updates that its model does not hold yet are added to it. Updates are
+    divided by the number of pipelines, so that all together are one step of the mean.
 
     Args:
         module: this worker's stage.
         place: of this rank.
         server: rank of the server, which runs `serve_parameters`.
-        staleness: s.
+        staleness: s of SSP; 0 is as all-reduce.
         largest: parameters of the largest stage; messages are of one size, so that the server takes any worker's.
     """
 
     def __init__(self, module: nn.Module, place: Place, *, server: int, staleness: int, largest: int):
         require_counts(0, staleness=staleness)
-        self._flat, self._place, self._server, self._staleness = _Flat(module), place, server, staleness
+        self._flat, self._place, self._server = _Flat(module), place, server
         self.log, self._before, self._largest = Log(), torch.empty(0), largest
-        self._under_way: deque[tuple[Tensor, Tensor, dist.Work, Future]] = deque()  # update, model, push, pull
+        self._most_under_way = _overlapped(staleness)
+        self._under_way: deque[tuple[int, Tensor, Tensor, dist.Work, Future]] = deque()  # clock, update, answer, ...
         self._waiter = ThreadPoolExecutor(1)  # a pull must be waited for to be seen
         self._clock = 0
 
@@ -154,12 +155,13 @@ class HetPipe:
         """Push the update, and take in the models that have arrived, or that the bound makes it wait for."""
         self._clock += 1
         update = (self._flat.read() - self._before) / self._place.num_pipelines
-        model = torch.empty_like(update)
+        self._flat.write(self._before + update)  # its own model counts the update as the server will
+        answer = torch.empty(1 + update.numel())
         push = self._push(self._clock, update)
-        pull = self._waiter.submit(dist.irecv(model, self._server, tag=PULL).wait)
-        self._under_way.append((update, model, push, pull))
+        pull = self._waiter.submit(dist.irecv(answer, self._server, tag=PULL).wait)
+        self._under_way.append((self._clock, update, answer, push, pull))
         began_s = time.monotonic()
-        while self._under_way and (len(self._under_way) > self._staleness or self._under_way[0][3].done()):
+        while self._under_way and (len(self._under_way) > self._most_under_way or self._under_way[0][-1].done()):
             self._take_in()
         self.log.waited_s += time.monotonic() - began_s
 
@@ -169,10 +171,12 @@ class HetPipe:
         return dist.isend(message, self._server, tag=PUSH)
 
     def _take_in(self) -> None:
-        _, model, push, pull = self._under_way.popleft()
+        _, _, answer, push, pull = self._under_way.popleft()
         push.wait(), pull.result()
-        for update, *_ in self._under_way:
-            model += update
+        held, model = answer[0].item(), answer[1:]
+        for clock, update, *_ in self._under_way:
+            if clock > held:
+                model += update
         self._flat.write(model)
 
     def close(self) -> dict[str, int]:
@@ -184,17 +188,23 @@ class HetPipe:
         return {"num_signals": self._clock}
 
 
+def _overlapped(staleness: int) -> int:
+    """Return how many of the s pushes a worker may be ahead without an answer; the server answers within the rest."""
+    return min(1, staleness)
+
+
 def serve_parameters(models: Sequence[Tensor], num_pipelines: int, staleness: int) -> int:
     """Add up the updates of all workers until all have ended; return the number of pushes.
 
-    Each push is answered when no worker of its stage is more than s pushes behind it.
+    A push is answered as soon as it is few enough pushes ahead of the slowest worker of its stage. The answer is the
+    clock of the worker's last push that the model holds, and the model.
 
     Args:
         models: of each stage, flat; changed in place. Workers are the first ranks, stages of a pipeline side by side.
         num_pipelines: N.
         staleness: s.
     """
-    num_stages, num_pushes = len(models), 0
+    num_stages, num_pushes, ahead = len(models), 0, staleness - _overlapped(staleness)
     clocks = dict.fromkeys(range(num_stages * num_pipelines), 0.0)
     message = torch.empty(1 + max(model.numel() for model in models))
     unanswered: list[tuple[int, float]] = []  # pushes: rank and clock, in the order of arrival
@@ -211,12 +221,12 @@ def serve_parameters(models: Sequence[Tensor], num_pipelines: int, staleness: in
         for push in list(unanswered):
             rank, clock = push
             slowest = min(clocks[other] for other in range(rank % num_stages, len(clocks), num_stages))
-            if clock - slowest > staleness:
+            if clock - slowest > ahead:
                 continue
             unanswered.remove(push)
-            answer = models[rank % num_stages].clone()
+            answer = torch.cat([torch.tensor([clocks[rank]]), models[rank % num_stages]])
             answers[rank].append((answer, dist.isend(answer, rank, tag=PULL)))
-            if len(answers[rank]) > staleness + 1:  # it has taken the first, or would not have pushed again
+            if len(answers[rank]) > 1 + _overlapped(staleness):  # it has taken the first, or would not have pushed
                 answers[rank].popleft()[1].wait()
     for _, work in (sent for of_rank in answers.values() for sent in of_rank):
         work.wait()
