@@ -1,10 +1,13 @@
 """Measured items of SDPipe: trainings of all four schemes on real ranks, with injected delays.
 
 Passes last a nominal time by sleeping, so that many ranks share few cores. Delays are a number of iterations: B is 1.7
-for the ResNet and 0.76 for BERT, chosen before any run; the simulated cluster, with B of the paper in seconds, has 2.4
-and 1.1 on 4 x 4 workers. The loss that is timed was chosen by one training with All-Reduce and another seed, before any
-scheme was compared.
+for the ResNet and 0.76 for BERT, the paper's 0.3 and 0.6 s in iterations of 0.18 and 0.79 s, our guess before any run;
+A is a third of B. The simulated cluster's iterations on 4 x 4 workers are 0.127 and 0.55 s, so that B is 2.4 and 1.1 of
+them. The loss that is timed was chosen by one training with All-Reduce and another seed, before any scheme was
+compared.
 """
+
+from dataclasses import replace
 
 from workbench.reproduction import Bound, Evidence, Ordering, Reproduction, Whose, Within
 
@@ -22,10 +25,6 @@ B = {"trace": "drawn", "schemes": SCHEMES}
 CHANGED = (
     "At first the target counted as reached with the first of sixty means below it, in one seed: noise decided, for "
     "SDPipe. Now it is the mean over a sixth of the training, in three seeds."
-)
-HETPIPE_BOUND = (
-    "In these records a worker of HetPipe may be up to 2 s + 1 updates ahead of the slowest, not s: the server and the "
-    "worker each allow s. It waits less and trains on older models than the paper's."
 )
 SMALL_MODEL = "A small model and few seeds: where the bands of the figure cross, the difference is of the seeds' size."
 
@@ -51,7 +50,7 @@ def _training(item: str, title: str, claims: tuple, parameters: dict, laptop: di
         "training",
         claims,
         parameters={
-            "smoke": parameters | SMOKE,
+            "smoke": parameters | SMOKE | more.pop("smoke", {}),
             **({} if laptop is None else {"laptop": parameters | LAPTOP | laptop}),
             "full": parameters | FULL | more.pop("full", {}),
         },
@@ -70,7 +69,7 @@ def _end_to_end(over: str, times: float, source: str, rel: float = 0.5) -> Withi
         because="half of the effect: other delays, another model",
         source=source,
         needs_real_data=True,
-        explanation=HETPIPE_BOUND if over == HETPIPE else SMALL_MODEL,
+        explanation=SMALL_MODEL,
         changed=CHANGED,
     )
 
@@ -91,8 +90,7 @@ SAME_END = Within(
     because="2 % of the loss",
     source="section 5.3: all approaches reach similar final results",
     needs_real_data=True,
-    explanation="After this many mini-batches models are far from their end; the schemes have had equally many. "
-    + HETPIPE_BOUND,
+    explanation="After this many mini-batches models are far from their end; the schemes have had equally many.",
 )
 
 FIGURE_5A = _training(
@@ -110,7 +108,6 @@ FIGURE_5A = _training(
             abs=0.1,
             because="close is a tenth",
             source="section 5.3",
-            explanation=HETPIPE_BOUND,
             needs_real_data=True,
             changed=CHANGED,
         ),
@@ -155,7 +152,6 @@ FIGURE_5B = _training(
             along="scheme",
             order=[ALL_REDUCE, HETPIPE],
             because=ORDER,
-            explanation=HETPIPE_BOUND,
             source="section 5.3",
             needs_real_data=True,
             changed=CHANGED,
@@ -179,6 +175,46 @@ def _cloud(item: str, name: str, model: dict, times: float, laptop: dict | None)
         full=TRACED,
     )
 
+
+STRAGGLERS = _training(
+    "stragglers",
+    "A small ResNet, one of whose workers is slowed as in a language model's training at ByteDance",
+    (
+        replace(
+            FASTER,
+            whose=Whose.OURS,
+            source="stragglers of another cluster than the paper's",
+            explanation="This worker is slowed on purpose, always. Simulated with the job SE, whose workers are all a "
+            "little slow in turn, SDPipe is 0.92 times as fast as All-Reduce on 2 x 4 workers and 0.98 times on 4 x 4: "
+            "there is nobody to leave behind.",
+        ),
+        replace(SAME_END, whose=Whose.OURS),
+    ),
+    {"trace": "AR", "schemes": SCHEMES} | RESNET,
+    {},
+    expected_s={"smoke": 15, "laptop": 120, "full": 2400},
+    full=TRACED,
+)
+
+ADAM = _training(
+    "adam",
+    "A small BERT under delays B with plain Adam and with Adam of less variance",
+    (
+        Bound(
+            "Adam with less variance ends with a lower loss on the test set than plain Adam",
+            quantity="test_loss_over_plain",
+            at_most=1.0,
+            because="no effect is 1; all seeds lie below it",
+            source="section 4: ignoring the workers' variance may result in poor convergence",
+            needs_real_data=True,
+            explanation=SMALL_MODEL + " The authors' released script trains BERT with plain Adam.",
+        ),
+    ),
+    {"trace": "drawn", "schemes": [SDPIPE], "adams": ["plain", "reduced"], "delay": 0.76} | BERT,
+    {},
+    expected_s={"smoke": 15, "laptop": 100, "full": 1300},
+    smoke={"schemes": [SDPIPE]},
+)
 
 HOMOGENEOUS = _training(
     "homogeneous",
@@ -211,7 +247,7 @@ def _largest(over: str, times: float) -> Within:
         no_effect=1.0,
         because="a quarter of the effect: other delays, another model",
         source="section 5.2",
-        explanation="The simulated figure says why: so much needs delays of which no two meet.",
+        explanation="So much contradicts the slowdown of 1.4: see the simulated figure." if over == ALL_REDUCE else "",
     )
 
 
@@ -343,6 +379,8 @@ CATALOGUE = (
     FIGURE_5B,
     _cloud("fig-7b", "BERT", BERT, 2.3, {}),
     _cloud("fig-7c", "ResNet", RESNET, 1.6, None),
+    STRAGGLERS,
+    ADAM,
     HOMOGENEOUS,
     MAP,
     LIBRARIES,

@@ -12,9 +12,14 @@ QUARTER = "a quarter of the effect: an iteration's length is a guess"
 ORDER = "an order needs no tolerance"
 BUSY = {"num_iterations": 300}
 NOT_FOURFOLD = (
-    "No scheme avoids a delay in a worker's own pipeline. If these slow SDPipe down by 1.4, All-Reduce, which waits "
-    "for the slowest of N pipelines, is slowed down by at most 1 + 0.4 N, and 4.3 times as much needs delays of which "
-    "no two meet. The released code draws a delay in every pass, not in every iteration; then most of them meet."
+    "Section 5.2 says that delays B slow SDPipe down by 1.4, and that it is up to 4.3 times as fast as All-Reduce. No "
+    "scheme avoids a delay in a worker's own pipeline. If these slow SDPipe down by 1.4, All-Reduce, which waits for "
+    "the slowest of N pipelines, is slowed down by at most 1 + 0.4 N. Where both are equally fast without delays, "
+    "SDPipe is then at most (1 + 0.4 N) / 1.4 times as fast: 3.0 with 8 pipelines, the most that figure 4 has."
+)
+EACH_PASS = (
+    "The bound needs delays of which no two meet. The released code draws a delay in every pass, not in every "
+    "iteration; then most of them meet."
 )
 
 
@@ -43,7 +48,8 @@ def _largest(over: str, times: float) -> Within:
         no_effect=1.0,
         because=QUARTER,
         source="section 5.2",
-        explanation=NOT_FOURFOLD if over == ALL_REDUCE else "",
+        erratum=NOT_FOURFOLD if over == ALL_REDUCE else "",
+        explanation=EACH_PASS if over == ALL_REDUCE else "",
     )
 
 
@@ -82,6 +88,8 @@ FIGURE_4 = _simulated(
             order=[HETPIPE, SDPIPE],
             because=ORDER,
             source="section 5.2, figures 4a and 4d",
+            explanation="On 8 x 2 workers averaging crosses the network before the next mini-batch begins, whereas "
+            "pushes and pulls overlap with computing, and of two pipelines the servers just keep up with them.",
         ),
         Ordering(
             "With delays B SDPipe is faster than HetPipe on every mesh",
@@ -93,6 +101,19 @@ FIGURE_4 = _simulated(
             source="section 5.2: significantly outperforms all baselines",
             explanation="With two pipelines SDPipe waits for its window in vain whenever one of them is late.",
             changed="Added after the first results, in which SDPipe was behind on 8 x 2.",
+        ),
+        Within(
+            "With delays B on 4 x 4 workers SDPipe trains BERT-base 1.6 times as fast as HetPipe",
+            quantity="speedup",
+            where={"over": HETPIPE, "model": "BERT-base", "setting": "B", "mesh": "4 x 4", "dose": ITERATION},
+            expected=1.6,
+            rel=0.25,
+            no_effect=1.0,
+            because=QUARTER,
+            source="section 5.3",
+            explanation="The paper's is of the time to a loss, ours of throughput. The servers' rate is calibrated on "
+            "ResNet-50; how much larger BERT-base is decides here.",
+            changed="Added after the first results, with the tolerance of the others.",
         ),
         Ordering(
             "The more delay, the more SDPipe gains over All-Reduce",
@@ -129,7 +150,9 @@ FIGURE_6 = _simulated(
             direction="increasing",
             because=ORDER,
             source="section 5.4, figure 6",
+            whose=Whose.CONSTRUCTION,
             explanation="Follows from one server of a fixed rate, of which a worker's share falls with their number.",
+            changed="It was the paper's claim until it was seen that the calibrated rate decides it.",
         ),
         Ordering(
             "With delays B on 64 workers SDPipe gains most",
@@ -211,6 +234,23 @@ GROUP_SIZES = _simulated(
             source="section 3.3: P = 1 connects all in each group",
             explanation="While one stage enforces, groups of the other stages are not checked: P = 1 is no All-Reduce "
             "where there are several stages.",
+        ),
+        *(
+            Ordering(
+                f"With the released scheduler's settings {what} than with the paper's",
+                quantity=quantity,
+                along="settings",
+                where={"P": 10},
+                order=["paper", "released"],
+                because=ORDER,
+                source="the released scheduler's window of 1 ms, and its check after every P signals of each worker",
+                whose=Whose.OURS,
+                changed="Added after the first results.",
+            )
+            for what, quantity in (
+                ("SDPipe is faster", "over_all_reduce"),
+                ("updates spread more slowly", "spread_iterations"),
+            )
         ),
     ),
     {"histories": [1, 2, 5, 10, 20, 50], "num_pipelines": 8, "num_stages": 2} | BUSY,

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.techniques.sdpipe.cost import Cluster, Scheme, Workload, backward_ends, drawn_delays_s, pairs, simulate
-from workbench.techniques.sdpipe.method import condition, largest_learning_rate, synchronization_matrix
+from workbench.techniques.sdpipe.counted import learning_rate_rows
+from workbench.techniques.sdpipe.method import Settings, condition, largest_learning_rate, synchronization_matrix
 from workbench.timeline import simulate as simulate_tasks
 from workbench.timeline.schedule import one_forward_one_backward, pipeline_tasks
 
@@ -66,7 +67,7 @@ def test_without_a_limit_of_time_the_scheduler_is_all_reduce_as_defined(scheme):
     ready_s, ends_s = np.zeros((3, 4)), []
     for delay_s in draw:  # all workers of a stage go on together
         done_s = np.array(backward_ends(workload, ready_s, delay_s)).max(axis=1, keepdims=True)
-        ready_s = np.repeat(done_s + Cluster().average_s(workload, 4), 4, axis=1)
+        ready_s = np.repeat(done_s + Cluster().average_s(workload, range(4)), 4, axis=1)
         ends_s.append(ready_s.max(axis=0))
     assert np.allclose(run.ends_s, ends_s)
 
@@ -100,10 +101,40 @@ def test_every_scheme_takes_longer_with_more_delay_and_equal_time_without_any():
     assert seconds["SDPipe"][1] < seconds["All-Reduce+Pipe"][1]
 
 
-def test_a_group_averages_across_its_machines_alone():
+def test_a_group_averages_across_the_machines_of_its_members_alone():
     workload = Workload(num_stages=2, num_micro_batches=1, forward_s=1.0, backward_s=1.0, stage_bytes=1e9)
-    cluster = Cluster(pipelines_per_machine=2, card_bytes_per_s=1e9, startup_s=0.5)
-    assert [cluster.average_s(workload, size) for size in (1, 2, 4)] == [0.0, 0.5, 0.5 + 2.0]
+    cluster = Cluster(gpus_per_machine=4, card_bytes_per_s=1e9, startup_s=0.5)  # pipelines 0 and 1, 2 and 3, ...
+    groups = ([5], [0, 1], [1, 2], [0, 1, 2, 3], [0, 2, 4, 6])
+    # Each card carries 2 (h - 1) / h times both stages of 1 GB.
+    assert [cluster.average_s(workload, group) for group in groups] == [0.0, 0.5, 0.5 + 2.0, 0.5 + 2.0, 0.5 + 3.0]
+
+
+@pytest.mark.parametrize(("num_stages", "machines"), [(2, 1), (4, 1), (8, 2), (16, 2)])
+def test_two_pipelines_share_a_machine_of_eight_gpus_if_both_fit_whatever_the_scheme(num_stages, machines):
+    workload = Workload(num_stages=num_stages, num_micro_batches=1, forward_s=1.0, backward_s=1.0, stage_bytes=1e8)
+    for scheme in ("All-Reduce+Pipe", "AD-PSGD+Pipe", "SDPipe"):
+        run = simulate(scheme, workload, Cluster(startup_s=0.0), np.zeros((1, num_stages, 2)), window_s=math.inf)
+        sent_s = (machines - 1) * 1e8 * num_stages / Cluster().card_bytes_per_s
+        assert run.ends_s.max() == pytest.approx(workload.iteration_s + sent_s)
+
+
+def test_settings_bring_their_own_window_where_none_is_given():
+    late = drawn_delays_s(40, 2, 4, delay_s=5.0)
+    own, told, paper = (
+        simulate("SDPipe", WORKLOAD, FREE, late, settings=settings, window_s=window_s).ends_s.tolist()
+        for settings, window_s in ((Settings.released(), None), (Settings.released(), 0.001), (None, None))
+    )
+    assert own == told != paper
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_sdpipe_gains_over_all_reduce_is_bounded_by_its_own_slowdown(seed):
+    late = drawn_delays_s(200, 2, 8, delay_s=20.0, seed=seed)
+    slowed = {
+        s: simulate(s, WORKLOAD, FREE, late).iteration_s / WORKLOAD.iteration_s
+        for s in (Scheme.SDPIPE, "All-Reduce+Pipe")
+    }
+    assert 1.0 < slowed["All-Reduce+Pipe"] <= 1 + 8 * (slowed["SDPipe"] - 1)
 
 
 def test_the_synchronisation_matrix_averages_members_and_keeps_the_others():
@@ -120,8 +151,19 @@ def test_the_admissible_learning_rate_solves_the_condition_and_single_workers_ad
     assert rate == pytest.approx((math.sqrt(1 + 4 * error) - 1) / (2 * error) / 3.0)
     assert largest_learning_rate(**sizes | {"n1": 1}) == 0.0
     assert condition(1e-9, **sizes | {"n1": 1}) == math.inf
+    # The names of n1 and n2 the other way round: x + 2 * 8/1 t1 ... x^2 = 1 with x = L gamma / 2.
+    other = sizes | {"n1": 2, "n2": 1}
+    assert condition(largest_learning_rate(**other), **other) == pytest.approx(1.0)
     paper = {"num_pipelines": 4, "num_stages": 4, "history": 10, "n1": 2, "n2": 4, "smoothness": 1.0}
     assert 0 < largest_learning_rate(**paper) < 1e-14
+
+
+def test_neither_reading_of_the_theorems_sizes_admits_the_papers_learning_rate():
+    rows = learning_rate_rows(num_pipelines=[4], num_stages=4, history=10, smallest_groups=[1, 2, 4], smoothness=1.0)
+    by_order = {row["n1"]: row["value"] for row in rows if row["quantity"] == "learning_rate"}
+    by_name = {row["n2"]: row["value"] for row in rows if row["quantity"] == "learning_rate_by_name"}
+    assert by_order[1] == 0.0 and by_order[2] == pytest.approx(7e-16, rel=0.05)
+    assert list(by_name.values()) == pytest.approx([6e-28] * 3, rel=0.1, abs=0.0) and by_order[4] == by_name[4]
 
 
 @pytest.mark.parametrize(
@@ -135,6 +177,7 @@ def test_the_admissible_learning_rate_solves_the_condition_and_single_workers_ad
             lambda: largest_learning_rate(num_pipelines=2, num_stages=1, history=1, n1=2, n2=3, smoothness=1.0),
             "n1, n2 are 2, 3",
         ),
+        (lambda: Cluster(gpus_per_machine=0), "gpus_per_machine is 0"),
     ],
 )
 def test_bad_settings_are_refused(call, message):

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import psutil
 import pytest
@@ -13,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-from workbench.launch import RankFailed, Ranks
+from workbench.launch import RankFailed, Ranks, run_on_ranks
 from workbench.techniques.sdpipe import Options, synchronized
 from workbench.techniques.sdpipe.runtime.averaging import Averager, Place, average_by_definition
 from workbench.techniques.sdpipe.runtime.service import Client, Grouped, SchedulerLost, Server
@@ -51,6 +52,65 @@ def test_a_signal_that_is_refused_is_told_to_its_worker_and_a_pipeline_that_left
     server.close()
 
 
+def signalled(clients, lengths_s):
+    for client, length_s in zip(clients, lengths_s, strict=True):
+        client.signal(length_s)
+    return [client.group().members for client in clients]
+
+
+def test_without_a_window_all_are_waited_for_until_each_has_told_ten_lengths_whose_median_decides():
+    server = Server(1, 2)
+    clients = [Client(server.address, 0, worker) for worker in range(2)]
+    for length_s in (None, *[0.2] * 9):
+        assert signalled(clients, (length_s, 0.4)) == [(0, 1)] * 2
+    began_s = time.monotonic()
+    clients[1].signal(0.4), time.sleep(0.3), clients[0].signal(0.3)
+    assert [client.group().members for client in clients] == [(0, 1)] * 2  # the first one has told ten now
+    assert time.monotonic() - began_s >= 0.3
+    began_s = time.monotonic()
+    clients[0].signal(0.2)
+    assert clients[0].group().members == (0,)
+    assert (
+        0.15 <= time.monotonic() - began_s < 5.0
+    )  # the median of 9 x 0.2, 0.3 and 11 x 0.4 s is 0.4 s; T is half of it
+    for client in clients:
+        client.close()
+    server.close()
+
+
+def test_a_worker_that_failed_or_whose_process_ended_is_waited_for_no_longer_than_a_lease():
+    server = Server(1, 3, window_s=math.inf)
+    first, second, last = (Client(server.address, 0, worker, lease_s=0.9) for worker in range(3))
+    last.signal()
+    assert last.leave(has_failed=True) is None
+    first.signal()
+    began_s = time.monotonic()
+    with pytest.raises(
+        SchedulerLost, match="worker 0 of stage 0: worker 2 of stage 0 has failed, and nobody else came"
+    ):
+        first.group()
+    assert time.monotonic() - began_s < 3.0
+    second.signal()
+    assert second.leave(has_failed=True).members == (0, 1)  # a group that counts on it
+    for client in (first, second, last):
+        client.close()
+    server.close()
+    server = Server(1, 2, window_s=math.inf)
+    code = "import sys; from workbench.techniques.sdpipe.runtime.service import Client"
+    code += (
+        "\nclient = Client(sys.argv[1], 0, 1); client._send('ping'); client._hear('failed'); print(flush=True); input()"
+    )
+    command = [sys.executable, "-c", code, server.address]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        other.stdout.readline()
+        other.kill()
+    client = Client(server.address, 0, 0, lease_s=0.9)
+    client.signal()
+    with pytest.raises(SchedulerLost, match="a worker's process has ended"):
+        client.group()
+    client.close(), server.close()
+
+
 @pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_scheduler_that_dies_or_stands_still_is_named_within_a_lease(ended_by):
     server = Server(1, 2, window_s=math.inf)
@@ -78,7 +138,7 @@ def test_the_scheduler_ends_with_its_owner():
 
 def averaged(rounds, name):
     place = Place.of_this_rank(1)
-    averager, found = Averager(place, dist.group.WORLD, name), []
+    averager, found = Averager(place, torch.device("cpu"), name), []
     flat = torch.tensor([float(10**place.pipeline), 1.0])
     for members, is_kept in rounds:
         if place.pipeline in members:
@@ -99,6 +159,31 @@ def test_members_average_as_defined_by_messages_and_by_communicators_of_their_ow
             assert torch.allclose(found[number], models[worker])
         assert len({tuple(results[worker][0][number].tolist()) for worker in members}) == 1  # the same bits
     assert [count for _, count in results] == [1, 2, 0, 2]  # kept: {1, 3} and {0, 1, 3}
+
+
+def left(kept):
+    """Let the third member go while the others average, each of which goes when it knows."""
+    place = Place.of_this_rank(1)
+    averager = Averager(place, torch.device("cpu"), f"left {kept}")
+    members, flat = Grouped((0, 1, 2), kept), torch.ones(2)
+    if kept and place.pipeline < 3:
+        averager.average_(flat, members)
+    began_s = time.monotonic()
+    try:
+        if place.pipeline < 2:
+            averager.average_(flat, members)
+        time.sleep(0.5)
+        raise RuntimeError("it goes")
+    except RuntimeError:
+        waited_s = time.monotonic() - began_s
+        averager.close()
+        dist.barrier()  # no process ends
+    return waited_s
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_whoever_waits_for_a_member_that_is_gone_gets_an_error_at_once(ranks, kept):
+    assert max(ranks.run(partial(left, kept), timeout_s=60)) < 10.0
 
 
 def pipeline(num_stages):
@@ -160,6 +245,107 @@ def test_workers_that_are_late_are_left_behind_but_not_longer_than_p_groups(rank
     assert all(1 in found and 2 in found for found in sizes)
 
 
+def alone(num_steps, how, device="cpu", action=None, **more):
+    """Train this rank's stage by itself, on batches of its pipeline; `action` is called before each update."""
+    rank, mesh = dist.get_rank(), None
+    if how == "mesh":  # stages one after the other: ranks 0 and 1 are the first
+        mesh = dist.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("stages", "pipelines"))
+    stage, number = (rank // 2, rank % 2) if mesh or how == "wrong" else (rank % 2, rank // 2)
+    if how == "flat":
+        stage, number = 0, rank
+    part = torch.nn.Linear(4, 3 + stage)
+    torch.nn.init.constant_(part.weight, 0.1 * (1 + rank)), torch.nn.init.zeros_(part.bias)
+    part.to(device)
+    optimizer, draw = torch.optim.SGD(part.parameters(), lr=0.1), torch.Generator().manual_seed(number)
+    place = {"group": mesh["pipelines"]} if mesh else {"num_stages": 1 if how == "flat" else 2}
+    with synchronized(part, optimizer, **place, options=Options(**more)) as sync:
+        for step in range(num_steps):
+            part(torch.randn(8, 4, generator=draw).to(device)).square().sum().backward()
+            if action is None or action(rank, step, optimizer) is None:
+                optimizer.step()
+            optimizer.zero_grad()
+    return part.weight.detach().cpu(), [sorted(group.members) for group in sync.log.groups]
+
+
+def skip_one(rank, step, optimizer):
+    """Skip one update, as a scaler of gradients does where they are not finite."""
+    return "skipped" if (rank, step) == (1, 3) else None
+
+
+def test_a_rank_that_skips_an_update_while_iterations_are_measured_holds_nobody_up_for_ever(ranks):
+    results = ranks.run(alone, 14, "flat", action=skip_one, history=5, timeout_s=60)
+    assert [len(groups) for _, groups in results] == [14, 13, 14, 14]
+
+
+@pytest.mark.parametrize("how", ["pairs", "mesh"])
+def test_workers_of_a_stage_begin_equal_and_average_in_any_layout(ranks, how):
+    results = ranks.run(alone, 4, how, window_s=math.inf, timeout_s=60)
+    one, other = ((0, 2), (1, 3)) if how == "pairs" else ((0, 1), (2, 3))
+    for pair in (one, other):
+        assert torch.equal(results[pair[0]][0], results[pair[1]][0])
+        assert [groups for _, groups in (results[rank] for rank in pair)] == [[[0, 1]] * 4] * 2
+    (none, _), *_ = ranks.run(alone, 0, how, window_s=math.inf, timeout_s=60)
+    assert torch.allclose(none, torch.full((3, 4), 0.1))
+
+
+def test_a_layout_that_would_average_different_stages_is_refused_by_all_with_two_ranks_named(ranks):
+    message = r"module holds weight \[3, 4\] torch.float32 on rank 0 and weight \[4, 4\] torch.float32 on rank 2"
+    with pytest.raises(RankFailed, match=message):
+        ranks.run(alone, 1, "wrong", timeout_s=60)
+
+
+class Failed(Exception):
+    """An error of a user's own."""
+
+
+def fail_in_update(rank, step, optimizer, failing):
+    """Fail between the ready signal and the end of the update."""
+    if rank == failing and step == 3:
+        optimizer.register_step_pre_hook(lambda *_: (_ for _ in ()).throw(Failed("my own")))
+
+
+def fail_before(rank, step, optimizer, failing):
+    """Fail before the ready signal."""
+    if rank == failing and step == 3:
+        raise Failed("my own")
+
+
+def caught(num_steps, action, failing, **more):
+    began_s = time.monotonic()
+    try:
+        alone(num_steps, "flat", action=lambda *where: action(*where, failing), lease_s=1.0, **more)
+    except (Failed, SchedulerLost) as error:
+        return type(error).__name__, time.monotonic() - began_s
+    return "ended", time.monotonic() - began_s
+
+
+@pytest.mark.parametrize("action", [fail_before, fail_in_update])
+@pytest.mark.parametrize("failing", [0, 3])
+@pytest.mark.parametrize("window_s", [0.0, math.inf])
+def test_an_error_of_one_rank_is_raised_there_and_the_others_end_or_know_within_a_lease(
+    ranks, action, failing, window_s
+):
+    results = ranks.run(caught, 8, action, failing, window_s=window_s, timeout_s=60)
+    for rank, (ended, took_s) in enumerate(results):
+        assert ended == "Failed" if rank == failing else ended in ("ended", "SchedulerLost")
+        assert took_s < 8.0
+    # Only the first rank takes the scheduler with it.
+    assert failing == 0 or [ended for ended, _ in results] == ["ended", "ended", "ended", "Failed"]
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_models_are_averaged_as_on_a_processor(ranks):
+    for window_s in (math.inf, None):
+        on_gpu = run_on_ranks(alone, 4, 14, "flat", "cuda", window_s=window_s, device="cuda", timeout_s=120)
+        on_processor = ranks.run(alone, 14, "flat", window_s=math.inf)
+        for (weight, groups), (expected, _) in zip(on_gpu, on_processor, strict=True):
+            assert len(groups) == 14
+            assert window_s is None or torch.allclose(weight, expected, rtol=1e-4, atol=1e-6)
+
+
 def test_a_number_of_stages_that_does_not_fit_is_refused(ranks):
     with pytest.raises(RankFailed, match="num_stages is 3; it must divide the number of ranks, 4"):
         ranks.run(lambda: Place.of_this_rank(3))
+    with pytest.raises(RankFailed, match="num_stages, group are None, None; give exactly one"):
+        ranks.run(lambda: synchronized(None, None).__enter__())

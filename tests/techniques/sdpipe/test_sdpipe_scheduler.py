@@ -79,9 +79,21 @@ def test_the_released_settings_check_after_p_signals_of_each_worker():
     scheduler = Scheduler(1, 2, history=2, window_s=0.0, settings=Settings.released())
     alone = [scheduler.signal(0, worker, 0.0) for worker in (0, 1, 0)]
     assert alone == [[group(0, 0)], [group(0, 1)], [group(0, 0)]]
-    assert scheduler.signal(0, 1, 1.0) == []  # the fourth signal: no group has joined them yet
-    assert scheduler.signal(0, 0, 2.0) == [group(0, 0, 1, enforced=True)]
-    assert scheduler.signal(0, 1, 3.0) == [group(0, 1)]  # counted anew
+    assert scheduler.signal(0, 1, 1.0) == [group(0, 1)]  # the fourth signal: from now on a check is due
+    assert scheduler.signal(0, 0, 2.0) == []  # no group has joined them yet
+    assert scheduler.signal(0, 1, 3.0) == [group(0, 0, 1, enforced=True)]
+    assert scheduler.signal(0, 1, 4.0) == [group(0, 1)]  # seven signals; the next check is due after eight
+
+
+def test_a_check_of_the_released_settings_stays_due_while_another_stage_enforces():
+    scheduler = Scheduler(2, 2, history=1, window_s=0.0, settings=Settings.released())
+    for stage in (0, 1):  # two signals of each stage make a check due
+        assert [scheduler.signal(stage, worker, 0.0) for worker in (0, 1)] == [[group(stage, 0)], [group(stage, 1)]]
+    assert scheduler.signal(0, 0, 1.0) == [] and scheduler.enforcing == {0}
+    assert scheduler.signal(1, 0, 2.0) == [group(1, 0)] and scheduler.num_unchecked == 1
+    assert scheduler.signal(0, 1, 3.0) == [group(0, 0, 1, enforced=True)]
+    assert scheduler.signal(1, 1, 4.0) == [] and scheduler.enforcing == {1}
+    assert scheduler.signal(1, 0, 5.0) == [group(1, 0, 1, enforced=True)]
 
 
 def test_a_pipeline_that_leaves_is_not_waited_for():
@@ -91,6 +103,27 @@ def test_a_pipeline_that_leaves_is_not_waited_for():
     assert scheduler.leave(1, 1) == [] and scheduler.waiting(1) == set()
     with pytest.raises(ValueError, match=r"worker is 1; it must be in 0..2 and not have left"):
         scheduler.signal(0, 1, 1.0)
+
+
+def test_a_stage_that_enforced_for_a_worker_who_leaves_goes_on_if_its_group_is_valid_without_it():
+    scheduler = Scheduler(1, 3, history=2, window_s=1.0)
+    scheduler.signal(0, 0, 0.0), scheduler.signal(0, 1, 0.5)
+    assert scheduler.expire(1.0) == [group(0, 0, 1)]
+    assert scheduler.signal(0, 0, 2.0) == scheduler.expire(3.0) == []  # {0, 1} and {0} lack 2
+    assert scheduler.leave(0, 2) == [group(0, 0, enforced=True)]  # and connect 0 and 1
+    assert scheduler.enforcing == set()
+
+
+def test_a_window_that_is_set_counts_from_the_next_group_on_with_its_bounds():
+    scheduler = Scheduler(1, 3, history=10, window_s=8.0)
+    scheduler.signal(0, 0, 0.0)
+    scheduler.set_window(1.0)
+    assert scheduler.next_deadline_s() == 8.0
+    assert scheduler.expire(8.0) == [group(0, 0)]  # alone: the window grows by 1.1
+    scheduler.signal(0, 0, 10.0)
+    assert scheduler.next_deadline_s() == pytest.approx(11.1)
+    with pytest.raises(ValueError, match="window_s is -1"):
+        scheduler.set_window(-1.0)
 
 
 @pytest.mark.parametrize(

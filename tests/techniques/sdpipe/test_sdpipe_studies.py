@@ -1,11 +1,14 @@
 """Rows of each evidence: by hand, by their definitions, and from small trainings on real ranks."""
 
 import math
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
-from workbench.datasets import gpu_performance
+from workbench.datasets import gpu_performance, step_times
+from workbench.datasets.source import DataSource, SourceKind
 from workbench.techniques.sdpipe import counted, libraries, measured, simulated
 from workbench.techniques.sdpipe.cost import Scheme, traced_delays_s
 from workbench.techniques.sdpipe.method import Group
@@ -49,7 +52,37 @@ def test_a_trace_slows_each_worker_by_its_own_row_over_all_iterations():
     delays_s = traced_delays_s(slowness, 4, 1, 3, busy_s=10.0)
     assert delays_s[:, 0, 0].tolist() == [0.0, 0.0, 10.0, 10.0]
     assert delays_s[:, 0, 2].tolist() == [20.0] * 4
-    assert traced_delays_s(slowness, 1, 2, 2, busy_s=1.0)[0].tolist() == [[0.0, 2.0], [0.0, 0.0]]  # row 3 is row 0
+    # The fourth worker replays row 0 again, from the second moment on.
+    assert traced_delays_s(slowness, 1, 2, 2, busy_s=1.0)[0].tolist() == [[0.0, 2.0], [0.0, 1.0]]
+
+
+def test_pipelines_that_replay_the_same_rows_are_slow_at_other_times():
+    slowness = np.random.default_rng(0).uniform(1, 3, (4, 40))
+    delays_s = traced_delays_s(slowness.tolist(), 40, 4, 4, busy_s=1.0)
+    for pipeline in range(4):
+        assert np.array_equal(delays_s[:, :, pipeline], np.roll(slowness, -10 * pipeline, axis=1).T - 1)
+    enough = np.random.default_rng(0).uniform(1, 3, (16, 40))
+    delays_s = traced_delays_s(enough.tolist(), 40, 4, 4, busy_s=1.0)
+    assert all(np.array_equal(delays_s[:, j, i], enough[4 * i + j] - 1) for i in range(4) for j in range(4))
+
+
+def test_workers_of_bytedance_replay_the_ranks_of_all_traced_stages(monkeypatch):
+    def load(job, *, stage, num_ranks):  # rank r of stage s is 1 + r + s times as slow as the fastest of its stage
+        seconds = tuple(
+            (base * (1.0 + rank + stage * (rank > 0)),) * 3 for rank in range(num_ranks) for base in (stage + 1.0,)
+        )
+        return step_times.StepTimes(
+            seconds=seconds, source=DataSource(name=f"{job}{stage}", kind=SourceKind.STAND_IN, detail="", sha256="")
+        )
+
+    monkeypatch.setattr(step_times, "load", load)
+    setting = Setting(scheme="SDPipe", trace="AR", num_stages=4, num_pipelines=4, iterations=3, pass_s=0.01)
+    delays_s, sources = delays_of(setting)
+    busy_s = 4 * 3 * 0.01
+    for rank in range(4):
+        expected = [busy_s * (rank + stage * (rank > 0)) for stage in range(4)]
+        assert delays_s[1, :, rank].tolist() == pytest.approx(expected)
+    assert [source["name"] for source in sources] == ["AR0", "AR1", "AR2", "AR3"]
 
 
 def test_throughput_has_a_row_a_scheme_and_mesh_and_the_largest_speedups():
@@ -90,9 +123,20 @@ def test_a_trace_of_ones_own_slows_workers_by_their_ratio_to_the_fastest(tmp_pat
         model="BERT-base", setting="", trace=trace, histories=[2], windows=[0.25], mesh=[1, 2], num_iterations=4
     )
     assert value(rows, "connected_share", P=2, T=0.25) == 1.0
+    trace.write_text("2,3\n2,2\n")  # two stages of two pipelines: the second begins with the second row
+    second_s = simulated.own_delays_s(trace, "BERT-base", (2, 2, 2))[:, 1]
+    assert np.allclose(second_s, [[0.1125, 0.0], [0.0, 0.1125]])
     trace.write_text("2,-3\n")
     with pytest.raises(ValueError, match="must be positive times"):
         simulated.own_delays_s(trace, "BERT-base", (4, 1, 2))
+
+
+def test_the_released_settings_are_beside_the_papers_with_what_they_change():
+    sizes = {"histories": [1, 5], "num_pipelines": 4, "num_stages": 2, "num_iterations": 60}
+    rows = simulated.group_size_rows(**sizes)
+    for quantity in ("group_size", "over_all_reduce", "spread_iterations", "connected_share"):
+        found = [value(rows, quantity, P=5, settings=kind) for kind in ("paper", "released")]
+        assert len(set(found)) == 2
 
 
 def test_recorded_speeds_are_read_and_made_up_where_there_are_none(tmp_path, monkeypatch):
@@ -127,6 +171,21 @@ def test_schemes_are_compared_block_by_block_and_targets_with_three_seeds():
     assert not [row for row in few + never if row["quantity"].startswith("target_")]
 
 
+def test_adams_are_compared_seed_by_seed_and_the_usual_one_is_the_training_without_a_choice():
+    cells = measured.cells(["SDPipe"], [0], ["plain", "reduced"], delay=1.0)
+    assert cells == [
+        {"scheme": "SDPipe", "seed": 0, "delay": 1.0, "adam": "plain"},
+        *measured.cells(["SDPipe"], [0], delay=1.0),
+    ]
+    results = [result("SDPipe", seed, [1.0], [3.0], loss) for seed, loss in ((0, 2.0), (1, 4.0), (0, 1.0), (1, 3.0))]
+    for found, adam in zip(results, ("plain", "plain", "reduced", "reduced"), strict=True):
+        found["setting"]["adam"] = adam
+    rows = measured.rows(results, target=1.0, key="adam")
+    (ratio,) = [row for row in rows if row["quantity"] == "test_loss_over_plain"]
+    assert (ratio["adam"], ratio["low"], ratio["high"]) == ("reduced", 0.5, 0.75)
+    assert value(rows, "test_loss", adam="plain") == 3.0 and not [row for row in rows if row["quantity"] == "speedup"]
+
+
 def test_one_low_loss_does_not_reach_a_target():
     noisy = result("SDPipe", 0, [1.0], [3.0] * 5 + [0.0] + [3.0] * 6 + [1.0] * 12, 1.0)  # a sixth is four points
     assert measured.reached(noisy, 1.5) == (15.0, 15.0)  # 3, 1, 1, 1
@@ -155,12 +214,20 @@ def test_the_measured_map_counts_unchecked_groups_among_runs_of_p():
     assert value(rows, "connected_share", P=10, T=0.25) == 0.5  # 28 groups of two stages have 28 - 2 x 9 runs of ten
 
 
+def _is_of_the_dead(path):
+    """Whether the process that made a file of shared memory has ended; its number is in the name."""
+    return not psutil.pid_exists(int(path.name.split("_")[1]))
+
+
 @pytest.mark.parametrize("scheme", [libraries.LOCAL_SGD, libraries.DILOCO, libraries.HIVEMIND])
 def test_libraries_train_the_same_model_and_say_who_averaged(scheme):
     pytest.importorskip(libraries.PACKAGES[scheme], reason=f"pip install {libraries.PACKAGES[scheme]}")
     setting = {"num_stages": 1, "num_pipelines": 2, "iterations": 4, "pass_s": 0.002}
     (cell,) = libraries.cells([scheme], [0], sync_every=2, matchmaking_s=0.2, **setting)
+    shared = Path("/dev/shm")
+    before = set(shared.glob("torch_*"))
     found = libraries.train_beside(**cell)
+    assert not {path for path in shared.glob("torch_*") if path not in before and _is_of_the_dead(path)}
     assert found["setting"]["scheme"] == scheme and math.isfinite(found["scores"]["test_loss"])
     # torchft: each worker alone twice, both together twice; hivemind's groups depend on when workers come.
     assert scheme == libraries.HIVEMIND or found["sizes"] == {"1": 4, "2": 2}

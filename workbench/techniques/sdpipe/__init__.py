@@ -17,10 +17,13 @@ Where to find it
 Three lines in your own pipeline: `with synchronized(part, optimizer, num_stages=2):` around the loop as it was.
 
 Read so: P counts groups of a stage, and until P - 1 groups are formed any group is valid; a window begins with its
-first signal; AD-PSGD pairs neighbours of a seeded shuffle, iteration by iteration, as the authors' release does. Their
-release's own settings are `Settings.released`.
-Simplified: in `cost` all stages are alike, a delay comes before a worker's first micro-batch, a group averages over as
-many machines as its size needs, and a push or pull is served by one card in the order of arrival.
+first signal; AD-PSGD pairs neighbours of a seeded shuffle, iteration by iteration, as the authors' release does.
+Theorem 1 orders n1 <= |S| <= n2 and names n1 the largest size: both readings are counted.
+The release's own settings are `Settings.released`. It differs further: each worker has a window, of which that of a
+group's first one counts; a check ends a group at once when all workers are connected, and rests while one has stopped;
+more than 8 pipelines form pairs outside of checks.
+Simplified: in `cost` all stages are alike, a delay comes before a worker's first micro-batch, groups that send at the
+same time do not share a card, and a push or pull is served by one card in the order of arrival.
 Left out: recovery from lost workers (so does the paper); weights that two stages share.
 """
 

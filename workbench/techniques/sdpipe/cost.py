@@ -6,7 +6,7 @@ An iteration of a pipeline is one mini-batch by 1F1B and a flush; a worker's del
 import heapq
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -64,26 +64,24 @@ class Workload:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
-    """Machines with one network card each, on which pipelines lie side by side."""
+    """Machines with one network card each, which pipelines fill in their order; none is split if it fits on one."""
 
-    pipelines_per_machine: int = 2
+    gpus_per_machine: int = 8  # section 5.1
     card_bytes_per_s: float = 1.25e9  # of a machine, 10 Gbit/s; all stages share it
     server_bytes_per_s: float = 1.25e9  # of all parameter servers together
     startup_s: float = 1e-3  # of a synchronisation: the query, and the communicator
 
     def __post_init__(self) -> None:
-        require_counts(1, pipelines_per_machine=self.pipelines_per_machine)
+        require_counts(1, gpus_per_machine=self.gpus_per_machine)
         require_positive(card_bytes_per_s=self.card_bytes_per_s, server_bytes_per_s=self.server_bytes_per_s)
         require_not_negative(startup_s=self.startup_s)
 
-    def average_s(self, workload: Workload, size: int) -> float:
-        """Return the seconds of a ring all-reduce of one stage among workers, all stages at once.
-
-        A group lies on as many machines as it has workers, or on all that the workers need.
-        """
-        machines = math.ceil(size / self.pipelines_per_machine)
-        if size == 1:
+    def average_s(self, workload: Workload, members: Collection[int]) -> float:
+        """Return the seconds of a ring all-reduce of one stage among pipelines, all stages at once."""
+        if len(members) == 1:
             return 0.0
+        pipelines = max(1, self.gpus_per_machine // workload.num_stages)  # of a machine
+        machines = len({pipeline // pipelines for pipeline in members})
         sent = 2 * (machines - 1) / machines * workload.stage_bytes * workload.num_stages
         return self.startup_s + sent / self.card_bytes_per_s
 
@@ -107,13 +105,16 @@ def traced_delays_s(
 ) -> np.ndarray:
     """Turn how many times slower workers of a trace ran into delays [K, M, N] of workers that work `busy_s`.
 
-    Worker (j, i) replays row i M + j of the trace, again from the first where there are fewer; moments of the trace are
-    spread over all iterations.
+    Worker (j, i) replays row i M + j of the trace; moments of the trace are spread over all iterations. Where there are
+    fewer rows, they are used again from the first, and each use of a row begins at another moment of the trace.
     """
     rows = np.asarray(slowness)
-    moments = np.linspace(0, rows.shape[1] - 1, num_iterations).round().astype(int)
-    workers = np.arange(num_stages * num_pipelines).reshape(num_pipelines, num_stages).T % len(rows)
-    return (rows[workers][:, :, moments].transpose(2, 0, 1) - 1.0) * busy_s
+    num_rows, num_moments = rows.shape
+    moments = np.linspace(0, num_moments - 1, num_iterations).round().astype(int)[:, None, None]
+    workers = np.arange(num_stages * num_pipelines).reshape(num_pipelines, num_stages).T
+    num_uses = math.ceil(workers.size / num_rows)
+    begins = workers // num_rows * num_moments // num_uses
+    return (rows[workers % num_rows, (moments + begins) % num_moments] - 1.0) * busy_s
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -150,7 +151,8 @@ def simulate(
         scheme: one of four.
         workload, cluster: what runs where.
         delays_s: [K, M, N], of each worker in each of its iterations.
-        history, window_s, settings: of SDPipe's scheduler; None is the paper's T, 1/N of an iteration.
+        history, window_s, settings: of SDPipe's scheduler; a window of None is the settings' own, or the paper's T, 1/N
+            of an iteration.
         staleness: s of HetPipe; None is M, as the paper has it.
         seed: of AD-PSGD's pairs.
     """
@@ -164,7 +166,7 @@ def simulate(
     if scheme is Scheme.ALL_REDUCE:
         window_s, settings = math.inf, None
     elif window_s is None:
-        window_s = workload.iteration_s / num_pipelines
+        window_s = (settings and settings.start_s) or workload.iteration_s / num_pipelines
     scheduler = Scheduler(num_stages, num_pipelines, history, window_s, settings=settings)
     return _scheduled(workload, cluster, delays_s, scheduler)
 
@@ -174,7 +176,6 @@ def _scheduled(workload: Workload, cluster: Cluster, delays_s: np.ndarray, sched
     num_iterations, num_stages, num_pipelines = delays_s.shape
     delays = delays_s.transpose(0, 2, 1).tolist()
     ends = _Ends(workload)
-    average_s = [0.0] + [cluster.average_s(workload, size) for size in range(1, num_pipelines + 1)]
     ready = [[0.0] * num_stages for _ in range(num_pipelines)]
     missing, done = [num_stages] * num_pipelines, [0] * num_pipelines
     ends_s, groups, signals = np.zeros((num_iterations, num_pipelines)), [], []
@@ -195,7 +196,7 @@ def _scheduled(workload: Workload, cluster: Cluster, delays_s: np.ndarray, sched
             deadline_s = math.inf
         for group in formed:
             groups.append(group)
-            stage, synced_s = group.stage, now_s + average_s[len(group.members)]
+            stage, synced_s = group.stage, now_s + cluster.average_s(workload, group.members)
             for pipeline in group.members:
                 ready[pipeline][stage] = synced_s
                 missing[pipeline] -= 1
@@ -225,15 +226,12 @@ def pairs(num_workers: int, iteration: int, seed: int = 0) -> list[tuple[int, ..
 def _in_pairs(workload: Workload, cluster: Cluster, delays_s: np.ndarray, seed: int) -> Run:
     num_iterations, num_stages, num_pipelines = delays_s.shape
     ready_s, ends_s, groups = np.zeros((num_stages, num_pipelines)), np.zeros((num_iterations, num_pipelines)), []
-    average_s = cluster.average_s(workload, 2)
-    crossing_s = max(average_s, cluster.average_s(workload, cluster.pipelines_per_machine + 1))
     for iteration in range(num_iterations):
         done_s = np.array(backward_ends(workload, ready_s, delays_s[iteration]))
         for stage in range(num_stages):
             for pair in pairs(num_pipelines, iteration, seed):
-                members, machines = list(pair), {worker // cluster.pipelines_per_machine for worker in pair}
-                took_s = 0.0 if len(pair) == 1 else average_s if len(machines) == 1 else crossing_s
-                ready_s[stage, members] = done_s[stage, members].max() + took_s
+                members = list(pair)
+                ready_s[stage, members] = done_s[stage, members].max() + cluster.average_s(workload, pair)
                 groups.append(Group(stage, frozenset(pair)))
         ends_s[iteration] = ready_s.max(axis=0)
     return Run(ends_s=ends_s, groups=groups)

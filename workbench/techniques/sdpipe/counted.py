@@ -120,11 +120,17 @@ def deadlock_rows() -> tuple[list[dict[str, Any]], dict[str, Timeline]]:
 def learning_rate_rows(
     *, num_pipelines: Sequence[int], num_stages: int, history: int, smallest_groups: Sequence[int], smoothness: float
 ) -> list[dict[str, Any]]:
-    """Return the largest learning rate that Eq. 3 admits, by the smallest group; the largest is all workers."""
+    """Return the largest learning rates that Eq. 3 admits, by the smallest group; the largest is all workers.
+
+    The text orders n1 <= |S| <= n2 and calls n1 the largest size: "learning_rate" takes n1 for the smallest one, and
+    "learning_rate_by_name" for the largest one.
+    """
     sizes = {"num_stages": num_stages, "history": history, "smoothness": smoothness}
-    return [
-        value_row("learning_rate", largest_learning_rate(num_pipelines=n, n1=n1, n2=n, **sizes), n1=n1, num_pipelines=n)
-        for n in num_pipelines
-        for n1 in smallest_groups
-        if n1 <= n
-    ]
+    rows = []
+    for n, least in ((n, least) for n in num_pipelines for least in smallest_groups if least <= n):
+        ordered, named = ({"n1": least, "n2": n}, {"n1": n, "n2": least})
+        rate = largest_learning_rate(num_pipelines=n, **ordered, **sizes)
+        rows.append(value_row("learning_rate", rate, n1=least, num_pipelines=n))
+        rate = largest_learning_rate(num_pipelines=n, **named, **sizes)
+        rows.append(value_row("learning_rate_by_name", rate, n2=least, num_pipelines=n))
+    return rows

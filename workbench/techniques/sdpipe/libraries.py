@@ -116,6 +116,8 @@ class _Hivemind:
         optimizer: torch.optim.Optimizer,
     ):
         os.environ["HIVEMIND_LOGLEVEL"] = "CRITICAL"  # a worker that goes on alone is no error here
+        # Its other way to share memory between its processes leaves files in /dev/shm behind.
+        os.environ["HIVEMIND_MEMORY_SHARING_STRATEGY"] = "file_descriptor"
         import hivemind
 
         start: Callable[..., Any] = partial(hivemind.DHT, start=True, use_ipfs=False, host_maddrs=[LOCALHOST])

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -12,14 +13,23 @@ from .cost import Scheme
 
 __all__ = ["cells", "map_rows", "reached", "rows", "throughput_rows"]
 
+ALL_REDUCE = Scheme.ALL_REDUCE.value
 FEWEST_SEEDS = 3  # from which times to a target are compared: with one, noise decides
 SIXTH = 6
+PLAIN, REDUCED = "plain", "reduced"  # Adams of `training.Setting`
 Result = Mapping[str, Any]  # of `training.train`
 
 
-def cells(schemes: Sequence[str], seeds: Sequence[int], **setting: Any) -> list[dict[str, Any]]:
-    """List the trainings: every scheme with every seed."""
-    return [{"scheme": Scheme(scheme).value, "seed": seed, **setting} for seed in seeds for scheme in schemes]
+def cells(
+    schemes: Sequence[str], seeds: Sequence[int], adams: Sequence[str] = (REDUCED,), **setting: Any
+) -> list[dict[str, Any]]:
+    """List the trainings: every scheme with every seed, and with each kind of Adam.
+
+    The usual kind is left out of a training's arguments, so that it is the same training as without a choice.
+    """
+    kinds = [{} if adam == REDUCED else {"adam": adam} for adam in adams]
+    chosen = product(seeds, map(Scheme, schemes), kinds)
+    return [{"scheme": scheme.value, "seed": seed, **setting, **kind} for seed, scheme, kind in chosen]
 
 
 def reached(result: Result, target: float) -> tuple[float, float] | None:
@@ -41,7 +51,7 @@ def rows(results: Sequence[Result], target: float, *, key: str = "scheme") -> li
     Args:
         results: of all schemes and seeds.
         target: training loss whose time and number of mini-batches are compared.
-        key: field of the setting that tells the trainings of a seed apart.
+        key: field of the setting that tells the trainings of a seed apart, "scheme" or "adam".
     """
     by_name: dict[str, dict[int, Result]] = {}
     for result in results:
@@ -53,11 +63,12 @@ def rows(results: Sequence[Result], target: float, *, key: str = "scheme") -> li
     for rival, by_seed in by_name.items() if ours else ():
         if rival != Scheme.SDPIPE:
             found += _ratio_rows([(by_seed[seed], ours[seed]) for seed in ours], target, over=rival)
-    plain = by_name.get(Scheme.ALL_REDUCE.value, {})
-    for name, by_seed in by_name.items() if plain else ():
-        if name != Scheme.ALL_REDUCE:
-            ratios = [by_seed[seed]["scores"]["test_loss"] / plain[seed]["scores"]["test_loss"] for seed in by_seed]
-            found.append(spread_row("test_loss_over_all_reduce", ratios, scheme=name))
+    base, quantity = (PLAIN, "test_loss_over_plain") if key == "adam" else (ALL_REDUCE, "test_loss_over_all_reduce")
+    for name, by_seed in by_name.items() if base in by_name else ():
+        if name != base:
+            pairs = [(result["scores"], by_name[base][seed]["scores"]) for seed, result in by_seed.items()]
+            losses = [own["test_loss"] / other["test_loss"] for own, other in pairs]
+            found.append(spread_row(quantity, losses, **{key: name}))
     return found
 
 

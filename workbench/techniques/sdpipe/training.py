@@ -53,7 +53,7 @@ BERT = BertConfig(
 )
 NUM_POINTS = 60  # of a recorded curve
 NUM_BLOCKS = 8  # of consecutive iterations, in which schemes are compared
-NUM_TRACED = 4  # ranks of a trace of ByteDance, one stage's
+TRACED = {"AR": (4, 4), "SE": (2, 32)}  # jobs of ByteDance: their stages, and the traced ranks of each
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +73,7 @@ class Setting:
     delay_share: float = 0.1  # of iterations with a drawn delay
     history: int = 10  # P
     window: float = 1.0  # T, in N-ths of an iteration
-    released: bool = False  # the scheduler has the settings of the authors' release
+    released: bool = False  # the scheduler has the settings of the authors' release, their window included
     staleness: int = -1  # s of HetPipe; -1 is M
     adam: str = "reduced"  # BERT's optimizer in SDPipe, or "plain"; the rivals' is plain
     learning_rate: float = 0.05
@@ -110,13 +110,15 @@ def delays_of(setting: Setting) -> tuple[np.ndarray, list[dict[str, Any]]]:
         return drawn_delays_s(*shape, delay_s=delay_s, share=setting.delay_share, seed=setting.seed), []
     if setting.trace == "cloud":
         found = gpu_performance.load()
-        slowness = [[1 / speed for speed in row] for row in found.speeds]
+        slowness, sources = [[1 / speed for speed in row] for row in found.speeds], [found.source.as_record()]
     else:
-        found = step_times.load(setting.trace, num_ranks=NUM_TRACED)
-        least = [min(step) for step in zip(*found.seconds, strict=True)]
-        slowness = [[value / low for value, low in zip(row, least, strict=True)] for row in found.seconds]
+        num_stages, num_ranks = TRACED[setting.trace]
+        stages = [step_times.load(setting.trace, stage=stage, num_ranks=num_ranks) for stage in range(num_stages)]
+        seconds, sources = np.array([stage.seconds for stage in stages]), [stage.source.as_record() for stage in stages]
+        slow = seconds / seconds.min(axis=1, keepdims=True)  # [stage, rank, step]: beside the fastest rank of the stage
+        slowness = slow.swapaxes(0, 1).reshape(num_stages * num_ranks, -1)  # a rank's stages one after the other
     busy_s = setting.num_micro_batches * 3 * setting.pass_s
-    return traced_delays_s(slowness, *shape, busy_s), [found.source.as_record()]
+    return traced_delays_s(slowness, *shape, busy_s), sources
 
 
 @named("sdpipe/train")
@@ -224,10 +226,10 @@ def _worker(setting: Setting, part: nn.Module, place: Place, group: dist.Process
     if setting.scheme == Scheme.AD_PSGD:
         return AdPsgd(part, place, group, setting.seed)
     window_s = setting.window * setting.workload.iteration_s / setting.num_pipelines
-    settings = Settings.released() if setting.released else None
-    return SDPipeWorker(
-        SDPipe(part, place, group=group, options=Options(history=setting.history, window_s=window_s, settings=settings))
-    )
+    options = Options(history=setting.history, window_s=window_s)
+    if setting.released:
+        options = Options(history=setting.history, settings=Settings.released())
+    return SDPipeWorker(SDPipe(part, place, options=options))
 
 
 def _run(

@@ -29,14 +29,15 @@ def condition(
         learning_rate: γ.
         num_pipelines, num_stages: N, M.
         history: P.
-        n1, n2: bounds of a group's size in the order that the theorem writes them, 1 <= n1 <= |S| <= n2 <= N.
+        n1, n2: bounds of a group's size, in 1..N. The text orders them n1 <= |S| <= n2 and calls n1 the largest and
+            n2 the smallest size, so that either may be the smaller.
         smoothness: L, the Lipschitz constant of the gradient.
     """
     require_counts(1, num_stages=num_stages, history=history, n1=n1, n2=n2)
     require_counts(2, num_pipelines=num_pipelines)
     require_positive(learning_rate=learning_rate, smoothness=smoothness)
-    if not n1 <= n2 <= num_pipelines:
-        raise ValueError(f"n1, n2 are {n1}, {n2}; they must be in order and at most num_pipelines, {num_pipelines}")
+    if max(n1, n2) > num_pipelines:
+        raise ValueError(f"n1, n2 are {n1}, {n2}; they must be at most num_pipelines, {num_pipelines}")
     rate = n2 * learning_rate / num_pipelines
     return rate * smoothness + (rate * smoothness) ** 2 * _network_error(num_pipelines, num_stages, history, n1, n2)
 

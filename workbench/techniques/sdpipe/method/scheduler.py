@@ -34,12 +34,15 @@ class Settings:
     shorten: float = 0.9  # factor of a shortened one
     least: float = 1.0  # a window is at least so many times the one at the start
     most: float = 2.0  # and at most so many times
-    by_signals: bool = False  # check after every P signals of each worker all groups since the last check
+    start_s: float | None = None  # T where nothing else is said; None is the paper's, 1/N of an iteration
+    by_signals: bool = False  # a check is due after every P signals of each worker, over all groups since the last one
     exclusive: bool = True  # one stage enforces at a time; without it stages deadlock (figure 3)
 
     def __post_init__(self) -> None:
         require_counts(1, wanted=self.wanted)
         require_positive(enlarge=self.enlarge, shorten=self.shorten, least=self.least, most=self.most)
+        if self.start_s is not None:
+            require_positive(start_s=self.start_s)
         if not (self.shorten <= 1 <= self.enlarge and self.least <= 1 <= self.most):
             values = f"{self.shorten}, {self.enlarge}, {self.least}, {self.most}"
             rule = "the first and third must be at most 1, the others at least 1"
@@ -47,14 +50,14 @@ class Settings:
 
     @classmethod
     def released(cls) -> "Settings":
-        """Return the settings of the authors' released scheduler; its window starts with 1 ms."""
-        return cls(enlarge=2.0, least=0.01, most=10.0, by_signals=True)
+        """Return the settings of the authors' released scheduler."""
+        return cls(start_s=0.001, enlarge=2.0, least=0.01, most=10.0, by_signals=True)
 
 
 class _Stage:
     """What the scheduler knows of one stage; sets of workers are bits of an integer."""
 
-    __slots__ = ("deadline_s", "everyone", "history", "num_signals", "ready", "waiting", "window_s")
+    __slots__ = ("deadline_s", "everyone", "history", "is_due", "num_signals", "ready", "waiting", "window_s")
 
     def __init__(self, everyone: int, history: int | None, window_s: float):
         self.everyone = everyone  # that have not left
@@ -63,7 +66,8 @@ class _Stage:
         self.waiting: list[int] = []
         self.ready = 0
         self.deadline_s = math.inf
-        self.num_signals = 0  # in formed groups since the last check, where checks are counted by signals
+        self.num_signals = 0  # in all formed groups
+        self.is_due = False  # where checks are counted by signals: until a group has passed one
 
 
 class Scheduler:
@@ -87,17 +91,23 @@ class Scheduler:
     ):
         require_counts(1, num_stages=num_stages, history=history)
         require_counts(2, num_pipelines=num_pipelines)
-        if not window_s >= 0:
-            raise ValueError(f"window_s is {window_s!r}; it must be at least 0, or infinity")
         self._settings = settings or Settings()
         self._num_pipelines, self._history = num_pipelines, history
-        self._least_s, self._most_s = self._settings.least * window_s, self._settings.most * window_s
         kept = None if self._settings.by_signals else history - 1
         everyone = (1 << num_pipelines) - 1
         self._stages = [_Stage(everyone, kept, window_s) for _ in range(num_stages)]
+        self.set_window(window_s)
         self._enforcing: set[int] = set()
         self.num_enforced = 0  # groups that were waited for
         self.num_unchecked = 0  # invalid groups that passed because another stage enforced
+
+    def set_window(self, window_s: float) -> None:
+        """Set the T of all stages; a window that is open keeps its end."""
+        if not window_s >= 0:
+            raise ValueError(f"window_s is {window_s!r}; it must be at least 0, or infinity")
+        self._least_s, self._most_s = self._settings.least * window_s, self._settings.most * window_s
+        for state in self._stages:
+            state.window_s = window_s
 
     def signal(self, stage: int, worker: int, now_s: float) -> list[Group]:
         """Take a worker's ready signal; return the groups that are formed now.
@@ -126,7 +136,7 @@ class Scheduler:
         return None if deadline_s == math.inf else deadline_s
 
     def leave(self, stage: int, worker: int) -> list[Group]:
-        """Take a worker out of its stage; return the group that waited for it alone."""
+        """Take a worker out of its stage; return the group that waited for it alone, or is valid without it."""
         bit = self._known(stage, worker)
         state = self._stages[stage]
         state.everyone &= ~bit
@@ -136,7 +146,9 @@ class Scheduler:
         if not state.ready:
             state.deadline_s = math.inf
             self._enforcing.discard(stage)
-        return self._close(stage) if state.ready and state.ready == state.everyone else []
+        is_whole = state.ready == state.everyone
+        is_free = is_whole or (stage in self._enforcing and self._is_valid(state))
+        return self._close(stage) if state.ready and is_free else []
 
     def waiting(self, stage: int) -> frozenset[int]:
         """Return the workers of a stage that wait for a group."""
@@ -160,8 +172,8 @@ class Scheduler:
         """Form the group of a stage's ready workers, or go on waiting for more."""
         state, enforcing = self._stages[stage], self._enforcing
         state.deadline_s = math.inf
-        was_enforcing = stage in enforcing
-        if not self._is_valid(state):
+        was_enforcing, is_valid = stage in enforcing, self._is_valid(state)
+        if not is_valid:
             if not enforcing or was_enforcing or not self._settings.exclusive:
                 enforcing.add(stage)
                 return []
@@ -169,26 +181,29 @@ class Scheduler:
         enforcing.discard(stage)
         self.num_enforced += was_enforcing
         group = Group(stage, frozenset(state.waiting), was_enforcing)
-        self._remember(state)
+        self._remember(state, is_valid)
         return [group]
 
     def _is_valid(self, state: _Stage) -> bool:
         if state.ready == state.everyone:
             return True
         if self._settings.by_signals:
-            if state.num_signals + len(state.waiting) < self._history * state.everyone.bit_count():
+            if not state.is_due:
                 return True
         elif len(state.history) < self._history - 1:
             return True
         return _connects((*state.history, state.ready), state.everyone)
 
-    def _remember(self, state: _Stage) -> None:
+    def _remember(self, state: _Stage, is_valid: bool) -> None:
         size, settings = len(state.waiting), self._settings
         state.history.append(state.ready)
-        state.num_signals += size
-        if settings.by_signals and state.num_signals >= self._history * state.everyone.bit_count():
-            state.history.clear()
-            state.num_signals = 0
+        if settings.by_signals:
+            if state.is_due and is_valid:
+                state.history.clear()
+                state.is_due = False
+            between = self._history * max(1, state.everyone.bit_count())
+            before, state.num_signals = state.num_signals, state.num_signals + size
+            state.is_due |= state.num_signals // between > before // between
         if size < settings.wanted:
             state.window_s = min(state.window_s * settings.enlarge, self._most_s)
         elif state.window_s > self._least_s:

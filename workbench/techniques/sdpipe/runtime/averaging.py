@@ -8,22 +8,24 @@ with synchronized(part, optimizer, num_stages=2):
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import zip_longest
 from typing import Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _get_default_store
 
 from workbench.checks import require_counts
 from workbench.launch.agreement import tell_all
 from workbench.techniques.sdpipe.method.scheduler import Group, Settings
 
-from .service import LEASE_S, Client, Grouped, Server
+from .service import LEASE_S, Client, Grouped, SchedulerLost, Server
 
 __all__ = ["Averager", "Options", "Place", "SDPipe", "average_by_definition", "synchronized"]
 
@@ -32,7 +34,7 @@ TIMEOUT = timedelta(minutes=30)  # in which the other members must come, as torc
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """A rank's place among M stages and N pipelines; stages of a pipeline are neighbouring ranks."""
+    """A rank's place among M stages and N pipelines."""
 
     stage: int
     pipeline: int
@@ -41,7 +43,7 @@ class Place:
 
     @classmethod
     def of_this_rank(cls, num_stages: int) -> Self:
-        """Return the place of this rank of the default group, whose size `num_stages` must divide."""
+        """Return this rank's place where stages of a pipeline are neighbours among all ranks, which M must divide."""
         rank, size = dist.get_rank(), dist.get_world_size()
         require_counts(1, num_stages=num_stages)
         if size % num_stages or size // num_stages < 2:
@@ -50,9 +52,15 @@ class Place:
         pipeline, stage = divmod(rank, num_stages)
         return cls(stage=stage, pipeline=pipeline, num_stages=num_stages, num_pipelines=size // num_stages)
 
-    def rank_of(self, pipeline: int) -> int:
-        """Return the rank of this stage in a pipeline."""
-        return pipeline * self.num_stages + self.stage
+    @classmethod
+    def of_group(cls, group: dist.ProcessGroup) -> Self:
+        """Return this rank's place, from the group of its stage's workers; every rank of the default group calls it."""
+        groups = sorted({tuple(ranks) for ranks in tell_all(dist.get_process_group_ranks(group))})
+        sizes = {len(ranks) for ranks in groups}
+        if sum(map(len, groups)) != dist.get_world_size() or len(sizes) > 1 or sizes == {1}:
+            raise ValueError(f"group is one of {groups}; they must hold each rank once, and equally many, at least two")
+        stage, pipeline = groups.index(tuple(dist.get_process_group_ranks(group))), dist.get_rank(group)
+        return cls(stage=stage, pipeline=pipeline, num_stages=len(groups), num_pipelines=sizes.pop())
 
 
 def average_by_definition(models: Sequence[Tensor], members: Sequence[int]) -> list[Tensor]:
@@ -65,19 +73,22 @@ class Averager:
     """Averages tensors among some workers of a stage; nobody else takes part.
 
     Members that meet often share a communicator, which they make by themselves and keep. Else the first member adds up
-    what the others send it, and sends the mean back.
+    what the others send it, and sends the mean back. Where a backend carries no tensors of their device, as gloo those
+    of GPUs, they go through host memory.
 
     torch's own `new_group` names a communicator after how many a rank has already, which differs among members here.
 
     Args:
-        place: of this rank.
-        group: of the workers of this stage, in the order of pipelines.
+        place: of this rank; all workers of the stage make their averager together.
+        device: of the tensors.
         name: the same on all workers, and new for each training.
     """
 
-    def __init__(self, place: Place, group: dist.ProcessGroup, name: str):
-        self._place, self._group = place, group
+    def __init__(self, place: Place, device: torch.device, name: str):
+        backends = dict(pair.split(":") for pair in dist.get_backend_config().split(","))
+        self._place, self._is_nccl = place, backends.get(device.type) == "nccl"
         self._store = dist.PrefixStore(f"sdpipe/{name}/{place.stage}", _get_default_store())
+        self._everyone = self._made(tuple(range(place.num_pipelines)), "everyone")
         self._communicators: dict[tuple[int, ...], dist.Backend] = {}
 
     @property
@@ -85,41 +96,52 @@ class Averager:
         """Communicators that are kept."""
         return len(self._communicators)
 
+    def begin_(self, flat: Tensor) -> None:
+        """Put the first pipeline's tensor in place of all others'."""
+        carried = self._carried(flat)
+        self._everyone.broadcast([carried]).wait()
+        flat.copy_(carried)
+
     def average_(self, flat: Tensor, grouped: Grouped) -> None:
         """Put the mean of the members' tensors, of one shape, in place of this one; all get the same bits."""
         members = grouped.members
         if len(members) == 1:
             return
+        carried = self._carried(flat)
         if grouped.is_kept:
-            self._communicator(members).allreduce([flat]).wait()
-            flat /= len(members)
+            if members not in self._communicators:
+                self._communicators[members] = self._made(members, str(members))
+            self._communicators[members].allreduce([carried]).wait()
+            carried /= len(members)
         elif self._place.pipeline == members[0]:
-            others = [torch.empty_like(flat) for _ in members[1:]]
-            arriving = [dist.irecv(x, group_src=i, group=self._group) for x, i in zip(others, members[1:], strict=True)]
-            for other, work in zip(others, arriving, strict=True):
-                work.wait()
-                flat += other
-            flat /= len(members)
-            for work in [dist.isend(flat, group_dst=worker, group=self._group) for worker in members[1:]]:
-                work.wait()
+            other = torch.empty_like(carried)
+            for worker in members[1:]:
+                self._everyone.recv([other], worker, 0).wait()
+                carried += other
+            carried /= len(members)
+            for worker in members[1:]:
+                self._everyone.send([carried], worker, 0).wait()
         else:
-            dist.send(flat, group_dst=members[0], group=self._group)
-            dist.recv(flat, group_src=members[0], group=self._group)
+            self._everyone.send([carried], members[0], 0).wait()
+            self._everyone.recv([carried], members[0], 0).wait()
+        flat.copy_(carried)
 
-    def _communicator(self, members: tuple[int, ...]) -> dist.Backend:
-        if members not in self._communicators:
-            store = dist.PrefixStore(str(members), self._store)
-            number, size = members.index(self._place.pipeline), len(members)
-            if dist.get_backend(self._group) == "nccl":
-                made = dist.ProcessGroupNCCL(store, number, size, dist.ProcessGroupNCCL.Options())
-            else:
-                made = dist.ProcessGroupGloo(store, number, size, TIMEOUT)
-            self._communicators[members] = made
-        return self._communicators[members]
+    def _carried(self, flat: Tensor) -> Tensor:
+        return flat if self._is_nccl else flat.cpu()
+
+    def _made(self, members: tuple[int, ...], name: str) -> dist.Backend:
+        store = dist.PrefixStore(name, self._store)
+        number, size = members.index(self._place.pipeline), len(members)
+        if self._is_nccl:
+            return dist.ProcessGroupNCCL(store, number, size, dist.ProcessGroupNCCL.Options())
+        return dist.ProcessGroupGloo(store, number, size, TIMEOUT)
 
     def close(self) -> None:
-        """Free the communicators."""
-        self._communicators = {}
+        """Free the communicators; whoever still waits for this worker gets an error, with gloo at once."""
+        made = [*self._communicators.values(), self._everyone] if self._is_nccl and self._everyone else []
+        self._communicators, self._everyone = {}, None
+        for communicator in made:
+            communicator.shutdown()  # which gloo's do when nobody holds them
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,7 +149,7 @@ class Options:
     """How SDPipe synchronises."""
 
     history: int = 10  # P
-    window_s: float | None = None  # T; None measures ten iterations and takes 1/N of their median
+    window_s: float | None = None  # T; None is the settings' own, or 1/N of the median of each worker's ten first ones
     settings: Settings | None = None  # of the scheduler; None for the paper's
     lease_s: float = LEASE_S  # without an answer, after which a scheduler counts as lost
     host: str = "127.0.0.1"  # address of the first rank's host, as the others see it
@@ -147,109 +169,141 @@ class Log:
     averaged_s: float = 0.0  # in messages
 
 
-MEASURED = 10  # iterations whose median gives the window where none is told
-
-
 class SDPipe:
     """Synchronises a stage's workers in groups; every rank makes one, over all ranks of the default group.
 
-    `ready` says that this worker's backward pass is done, `average_` waits for its group. `synchronized` does both in
-    the optimizer's hooks.
+    All workers of a stage begin with the parameters of its first one. `ready` says that this worker's backward pass is
+    done, `average_` waits for its group. `synchronized` does both in the optimizer's hooks.
     """
 
-    def __init__(self, module: nn.Module, place: Place, *, group: dist.ProcessGroup, options: Options | None = None):
-        self._options, self.place, self.log = options or Options(), place, Log()
-        name = tell_all(os.urandom(8).hex())[0]
-        self._parameters = [weight for weight in module.parameters() if weight.requires_grad]
-        if not self._parameters:
-            raise ValueError("module has no parameter that is trained; it must have one")
-        self.averager = Averager(place, group, name)
-        self._server: Server | None = None
-        self._client: Client | None = None
-        self._lengths_s: list[float] = []
-        self._began_s = time.monotonic()
-        if self._options.window_s is not None:
-            self._connect(self._options.window_s)
-
-    def _connect(self, window_s: float) -> None:
-        place, options, told = self.place, self._options, None
+    def __init__(self, module: nn.Module, place: Place, *, options: Options | None = None):
+        options, self.place, self.log = options or Options(), place, Log()
+        _require_alike(module, place)
+        name, weights = tell_all(os.urandom(8).hex())[0], list(module.parameters())
+        self._parameters = [weight for weight in weights if weight.requires_grad]
+        self.averager = Averager(place, self._parameters[0].device, name)
+        _change_as_one_(weights, self.averager.begin_)
+        self._server, told = None, None
         if dist.get_rank() == 0:
-            how = {"history": options.history, "window_s": window_s, "settings": options.settings}
+            how = {"history": options.history, "window_s": options.window_s, "settings": options.settings}
             self._server = Server(place.num_stages, place.num_pipelines, **how, host=options.host)
             told = self._server.address
-        address = tell_all(told)[0]
-        self._client = Client(address, place.stage, place.pipeline, lease_s=options.lease_s)
+        self._client = Client(tell_all(told)[0], place.stage, place.pipeline, lease_s=options.lease_s)
+        self._averaged_s: float | None = None  # when the last group had averaged
 
     def ready(self) -> None:
         """Tell the scheduler; returns at once, so that the update is computed while it decides."""
-        if self._client is not None:
-            self._client.signal()
+        self._client.signal(None if self._averaged_s is None else time.monotonic() - self._averaged_s)
 
     def average_(self) -> Grouped:
         """Wait for this worker's group, and average the model among its members."""
         began_s = time.monotonic()
-        grouped = self._measure() if self._client is None else self._client.group()
+        grouped = self._client.group()
         grouped_s = time.monotonic()
-        self.average_with_(grouped)
+        self._average_with_(grouped)
+        self._averaged_s = time.monotonic()
         self.log.waited_s += grouped_s - began_s
-        self.log.averaged_s += time.monotonic() - grouped_s
+        self.log.averaged_s += self._averaged_s - grouped_s
         self.log.groups.append(Group(self.place.stage, frozenset(grouped.members)))
         return grouped
 
-    @torch.no_grad()
-    def average_with_(self, grouped: Grouped) -> None:
-        """Average the model among members that are known."""
-        if len(grouped.members) == 1:
-            return
-        flat = torch.cat([weight.detach().flatten() for weight in self._parameters])
-        self.averager.average_(flat, grouped)
-        for weight, part in zip(self._parameters, flat.split([w.numel() for w in self._parameters]), strict=True):
-            weight.copy_(part.view_as(weight))
-
-    def _measure(self) -> Grouped:
-        """Let all workers average while iterations are measured; then agree on the window, 1/N of an iteration."""
-        now_s = time.monotonic()
-        self._lengths_s.append(now_s - self._began_s)
-        self._began_s = now_s
-        if len(self._lengths_s) == MEASURED:
-            lengths = sorted(seconds for told in tell_all(self._lengths_s) for seconds in told)
-            self._connect(lengths[len(lengths) // 2] / self.place.num_pipelines)
-        return Grouped(tuple(range(self.place.num_pipelines)), is_kept=True)
+    def _average_with_(self, grouped: Grouped) -> None:
+        if len(grouped.members) > 1:
+            _change_as_one_(self._parameters, lambda flat: self.averager.average_(flat, grouped))
 
     def close(self) -> dict[str, int]:
-        """Leave; every rank calls it. Returns what the scheduler counted, on rank 0."""
-        if self._client is not None:
+        """Leave, and wait until all workers have; every rank calls it. Returns what was counted, on rank 0."""
+        with suppress(SchedulerLost):  # this worker is done, and needs the scheduler no more
             self._client.leave()
-            self._client.close()
-        dist.barrier()
+            self._client.wait_for_all()
+        return self._free()
+
+    def fail(self) -> None:
+        """Leave after an error on this rank, so that nobody waits for it for longer than a lease."""
+        with suppress(RuntimeError, ValueError):  # the error that led here says more
+            if (grouped := self._client.leave(has_failed=True)) is not None:
+                self._average_with_(grouped)  # its members wait for this worker already
+        self.averager.close()
+        if self._server is not None:
+            with suppress(SchedulerLost):  # the others may be about to end
+                self._client.wait_for_all()
+        self._free()
+
+    def _free(self) -> dict[str, int]:
+        self._client.close()
         self.averager.close()
         return {} if self._server is None else self._server.close()
 
 
+@torch.no_grad()
+def _change_as_one_(weights: Sequence[Tensor], change_: Callable[[Tensor], None]) -> None:
+    """Let a function change weights that lie in one vector."""
+    flat = torch.cat([weight.detach().flatten() for weight in weights])
+    change_(flat)
+    for weight, part in zip(weights, flat.split([weight.numel() for weight in weights]), strict=True):
+        weight.copy_(part.view_as(weight))
+
+
+def _require_alike(module: nn.Module, place: Place) -> None:
+    """Refuse, on all ranks alike, modules that differ among the workers of a stage, or have nothing to average."""
+    own = [[name, list(w.shape), str(w.dtype), w.requires_grad] for name, w in module.named_parameters()]
+    first: dict[int, tuple[int, list]] = {}
+    for rank, (stage, held) in enumerate(tell_all([place.stage, own])):
+        if not any(is_trained for *_, is_trained in held):
+            raise ValueError(f"module of rank {rank} has no parameter that is trained; it must have one")
+        other, expected = first.setdefault(stage, (rank, held))
+        if held != expected:
+            parts = next(pair for pair in zip_longest(expected, held) if pair[0] != pair[1])
+            texts = ["nothing" if part is None else f"{part[0]} {part[1]} {part[2]}" for part in parts]
+            raise ValueError(
+                f"module holds {texts[0]} on rank {other} and {texts[1]} on rank {rank}; workers of a stage, here of "
+                f"stage {stage}, must hold the same parameters: give `group` if ranks are laid out in another way"
+            )
+
+
 @contextmanager
 def synchronized(
-    module: nn.Module, optimizer: torch.optim.Optimizer, *, num_stages: int, options: Options | None = None
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    num_stages: int | None = None,
+    group: dist.ProcessGroup | DeviceMesh | None = None,
+    options: Options | None = None,
 ) -> Iterator[SDPipe]:
     """Synchronise a pipeline's stage after every step of its optimizer; every rank calls it.
 
+    An error inside is raised again on its rank. Other ranks go on without it; where they need it, they raise
+    `SchedulerLost` within a lease.
+
     Args:
-        module: this rank's stage; stages of a pipeline are on neighbouring ranks of the default group.
+        module: this rank's stage, on one device; all workers of a stage begin with its first worker's parameters.
         optimizer: of the module.
-        num_stages: M, which divides the number of ranks into N pipelines, at least 2.
+        num_stages: M, where stages of a pipeline are neighbouring ranks of the default group; it divides their number
+            into N pipelines, at least 2.
+        group: in place of `num_stages`, the workers of this rank's stage, as a group or as a mesh of one dimension,
+            such as `mesh["pipelines"]`.
         options: None for the paper's: P = 10, T = 1/N of an iteration.
+
+    Raises:
+        ValueError: if the ranks do not fit, or workers of a stage hold different parameters.
     """
-    place = Place.of_this_rank(num_stages)
-    groups = [
-        dist.new_group([pipeline * num_stages + stage for pipeline in range(place.num_pipelines)])
-        for stage in range(num_stages)
-    ]
-    sdpipe = SDPipe(module, place, group=groups[place.stage], options=options)
+    if (num_stages is None) == (group is None):
+        raise ValueError(f"num_stages, group are {num_stages}, {group}; give exactly one")
+    if isinstance(group, DeviceMesh):
+        if group.ndim != 1:
+            raise ValueError(f"group is a mesh of {group.ndim} dimensions; it must be of one, the pipelines")
+        group = group.get_group()
+    place = Place.of_this_rank(num_stages) if group is None else Place.of_group(group)
+    sdpipe = SDPipe(module, place, options=options)
     hooks = [
         optimizer.register_step_pre_hook(lambda *_: sdpipe.ready()),
         optimizer.register_step_post_hook(lambda *_: sdpipe.average_() and None),
     ]
     try:
         yield sdpipe
+    except BaseException:
+        sdpipe.fail()
+        raise
     finally:
         for hook in hooks:
             hook.remove()
