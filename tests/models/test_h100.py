@@ -1,0 +1,38 @@
+"""What was measured on an H100, and the profile of a codec on this machine."""
+
+import pytest
+import torch
+
+from workbench.compression import EFSign, ErrorFeedback, RandomK
+from workbench.compression.profiling import profile_codec
+from workbench.models import h100
+from workbench.models.architectures import ARCHITECTURES, architecture
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_measured_gradients_are_those_of_the_architecture(name):
+    measured, sizes = h100.load(name), [p.numel() for p in architecture(name).parameters()]
+    assert sorted(measured.num_elements) == sorted(sizes)
+    assert 0.3 < measured.forward_s / measured.backward_s < 1
+
+
+def test_an_unknown_model_is_named():
+    with pytest.raises(ValueError, match="model is 'alexnet'; it must be one of vgg16, resnet50"):
+        h100.load("alexnet")
+
+
+def test_a_gpu_is_faster_than_a_thread_of_a_cpu_at_large_tensors_and_slower_at_small_ones():
+    times = h100.codec_times()
+    for codec in ("dgc", "efsignsgd"):
+        on_gpu, on_cpu = ({one.num_elements: one for one in times[codec, device]} for device in ("cuda", "cpu"))
+        assert on_gpu[2**24].encode_s < on_cpu[2**24].encode_s
+        assert on_gpu[2**8].encode_s > on_cpu[2**8].encode_s
+
+
+def test_a_codec_is_profiled_by_size():
+    found = profile_codec(lambda: ErrorFeedback(EFSign()).for_site("a"), [64, 6400], device="cpu", runs=1)
+    assert [one.num_elements for one in found] == [64, 6400]
+    assert [one.payload_bytes for one in found] == [EFSign().encode(torch.randn(size)).num_bytes for size in (64, 6400)]
+    assert all(one.encode_s > 0 and one.decode_s > 0 for one in found)
+    with pytest.raises(ValueError, match=r"num_elements\[0\]"):
+        profile_codec(lambda: RandomK(0.5), [0], device="cpu")

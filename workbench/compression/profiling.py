@@ -1,0 +1,71 @@
+"""What a codec takes on this machine, by the size of a tensor: for planners that choose what to compress."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+
+from workbench.checks import require_counts
+from workbench.compression.codec import Codec
+
+__all__ = ["CodecTime", "profile_codec"]
+
+WARMUP = 2  # runs that are not counted
+LEAST_S = 2e-3  # a timed run lasts so long, by repetition
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodecTime:
+    """Medians over runs, for one size."""
+
+    num_elements: int  # of the tensor, fp32
+    encode_s: float
+    decode_s: float  # of one message, which is added to a sum
+    payload_bytes: int
+
+
+def profile_codec(
+    make: Callable[[], Codec], num_elements: Sequence[int], *, device: str, runs: int = 9
+) -> list[CodecTime]:
+    """Time encoding and decoding of tensors of normal numbers.
+
+    Args:
+        make: returns a new codec, with its error feedback if it has one; each size has its own.
+        num_elements: sizes.
+        device: "cpu" or a CUDA device.
+        runs: timed runs, whose median is taken.
+    """
+    require_counts(1, runs=runs, **{f"num_elements[{index}]": size for index, size in enumerate(num_elements)})
+    draw, found = torch.Generator(device).manual_seed(0), []
+    for size in num_elements:
+        codec, x = make().to(device), torch.randn(size, generator=draw, device=device)
+        payload, total = codec.encode(x), torch.zeros_like(x)
+
+        def decode(codec=codec, payload=payload, total=total) -> None:
+            total.add_(codec.decode(payload))
+
+        encode_s = _median_s(lambda codec=codec, x=x: codec.encode(x), device, runs)
+        times = {"encode_s": encode_s, "decode_s": _median_s(decode, device, runs)}
+        found.append(CodecTime(num_elements=size, payload_bytes=payload.num_bytes, **times))
+    return found
+
+
+def _median_s(run: Callable[[], object], device: str, runs: int) -> float:
+    def finish() -> None:
+        if torch.device(device).type == "cuda":
+            torch.cuda.synchronize(device)
+
+    def timed_s(count: int) -> float:
+        finish()
+        began_s = time.perf_counter()
+        for _ in range(count):
+            run()
+        finish()
+        return (time.perf_counter() - began_s) / count
+
+    for _ in range(WARMUP):
+        once_s = timed_s(1)
+    count = max(1, round(LEAST_S / max(once_s, 1e-7)))
+    return median(timed_s(count) for _ in range(runs))

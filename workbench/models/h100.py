@@ -1,0 +1,55 @@
+"""What was measured on an NVIDIA H100 (80 GB, torch 2.11 for CUDA 13.0, 26 November 2026): gradients and codecs.
+
+`h100_gradients.csv`: `gradients.measure` of `ARCHITECTURES` in TF32, with the batches of Espresso's authors (32 images;
+8 x 384, 4 x 1,024 and 80 x 70 words); the row without a tensor is the forward pass.
+`h100_codecs.csv`: `compression.profiling` on the GPU ("cuda") and on one thread of that machine's CPU ("cpu"); with
+error feedback, 1 % kept and 64-bit indices.
+"""
+
+import csv
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from workbench.compression.profiling import CodecTime
+from workbench.models.gradients import Gradients
+
+__all__ = ["codec_times", "load"]
+
+FOLDER = Path(__file__).parent
+SOURCE = "measured on an H100 in TF32"
+
+
+def load(model: str) -> Gradients:
+    """Return the gradients of one of `architectures.ARCHITECTURES`; ValueError if it is another."""
+    rows = [row for row in _rows("h100_gradients") if row["model"] == model]
+    if not rows:
+        known = ", ".join(dict.fromkeys(row["model"] for row in _rows("h100_gradients")))
+        raise ValueError(f"model is {model!r}; it must be one of {known}")
+    forward, *tensors = rows
+    return Gradients(
+        name=model,
+        tensors=tuple(row["tensor"] for row in tensors),
+        num_elements=tuple(int(row["num_elements"]) for row in tensors),
+        gap_s=tuple(float(row["gap_s"]) for row in tensors),
+        forward_s=float(forward["gap_s"]),
+        source=SOURCE,
+    )
+
+
+@cache
+def codec_times() -> Mapping[tuple[str, str], tuple[CodecTime, ...]]:
+    """Return times by codec ("randomk", "dgc", "efsignsgd", "onebit", "topk", "fp16") and device ("cuda", "cpu")."""
+    found = defaultdict(list)
+    for row in _rows("h100_codecs"):
+        sizes = {name: int(row[name]) for name in ("num_elements", "payload_bytes")}
+        times = {name: float(row[name]) for name in ("encode_s", "decode_s")}
+        found[row["codec"], row["device"]].append(CodecTime(**sizes, **times))
+    return {key: tuple(times) for key, times in found.items()}
+
+
+@cache
+def _rows(name: str) -> list[dict[str, str]]:
+    with (FOLDER / f"{name}.csv").open(newline="") as stream:
+        return list(csv.DictReader(stream))

@@ -1,0 +1,17 @@
+"""Espresso: which gradients to compress, where, and how to send them, in data-parallel training.
+
+Paper: Z. Wang, "Zen, Espresso, Cupcake, Gemini" (doctoral thesis), chapter 4; Espresso, EuroSys 2023.
+
+Claim: whether compressing a gradient pays depends on what it overlaps with. A decision tree has every way to compress
+and synchronise one tensor; a timeline gives the iteration time of a strategy; and a greedy search over tensors finds
+one within a few per cent of the optimum in milliseconds.
+
+Where to find it
+- the decision tree (section 4.5, figure 4.8): `method.options`
+- algorithms 4.1 and 4.2 (section 4.7): `method.search`
+- what tasks take, and F(S), the iteration time (section 4.6): `cost`
+
+Read so: a bubble is a time in which no link works because the next tensor is not ready for its first communication; an
+operation takes one start-up whatever its number of ranks; the CPUs of a machine serve its GPUs one after the other.
+Not there yet: baselines, upper bound, certificate, real ranks, the items of the chapter.
+"""

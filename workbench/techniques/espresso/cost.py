@@ -1,0 +1,186 @@
+"""What the tasks of an option take on a cluster of machines with several GPUs, and F(S), the time of an iteration.
+
+A tensor is followed along its option: which part of it a GPU holds, in how many messages, and how many GPUs of a
+machine hold one. An operation takes one start-up, as in the authors' planner. All GPUs of a machine share its network
+card, and each has a link of its own inside. A machine's CPUs work for all of its GPUs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import numpy as np
+
+from workbench.checks import require_counts, require_positive
+from workbench.cluster.machines import Link
+from workbench.models.gradients import Gradients
+from workbench.timeline.queues import Queues
+
+from .method.options import Comm, Comp, Option, Phase, Processor, Routine, compression_options
+
+__all__ = ["RESOURCES", "CodecTimes", "Job", "Machines", "Step", "interpolated", "steps_of"]
+
+FP32_BYTES = 4
+RESOURCES = ("GPU", "CPU", "inside machines", "between machines")  # 0 is the device of `timeline.queues`
+GPU, CPU, INTRA, INTER = range(4)
+LONGEST = 12  # tasks of an option
+Seconds = Callable[[np.ndarray], np.ndarray]  # of numbers of elements
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machines:
+    """Machines of several GPUs; a link's latency is the start-up of one operation on it."""
+
+    num_machines: int
+    gpus_per_machine: int
+    intra: Link  # of each GPU
+    inter: Link  # of each machine
+
+    def __post_init__(self) -> None:
+        require_counts(1, num_machines=self.num_machines, gpus_per_machine=self.gpus_per_machine)
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all machines."""
+        return self.num_machines * self.gpus_per_machine
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodecTimes:
+    """What a codec takes, by processor: seconds of arrays of numbers of elements, and bytes that it sends."""
+
+    name: str
+    encode_s: Mapping[Processor, Seconds]
+    decode_s: Mapping[Processor, Seconds]  # of one message, the adding up included
+    sent_bytes: float  # of one element; fp32 has 4
+
+    def __post_init__(self) -> None:
+        require_positive(sent_bytes=self.sent_bytes)
+        for field in ("encode_s", "decode_s"):
+            if missing := set(Processor) - getattr(self, field).keys():
+                raise ValueError(f"{field} of {self.name} has no cost on {', '.join(sorted(missing))}")
+
+
+def interpolated(num_elements: Sequence[int], seconds: Sequence[float]) -> Seconds:
+    """Return a function of numbers of elements: measured times, the first one below, in proportion above the last."""
+    xs, ys = np.asarray(num_elements, float), np.asarray(seconds, float)
+    return lambda elements: np.interp(elements, xs, ys) * np.maximum(1.0, np.asarray(elements) / xs[-1])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One task on its resource: `times` messages of a `part` of the tensor each."""
+
+    resource: int  # of RESOURCES
+    kind: str  # "encode", "decode", "send", or "send compressed"
+    times: float
+    part: float
+
+
+@cache
+def steps_of(option: Option, num_machines: int, gpus_per_machine: int) -> tuple[Step, ...]:
+    """Follow a tensor along an option.
+
+    Raises:
+        ValueError: if not every GPU holds the whole sum in the end.
+    """
+    size = {Phase.INTRA: gpus_per_machine, Phase.INTER: num_machines, Phase.FLAT: num_machines * gpus_per_machine}
+    part, copies, holders = 1.0, 1, float(gpus_per_machine)  # copies: messages of each part that must be added up
+    steps, begun = [], set()
+    for task in option.tasks:
+        if not isinstance(task, Comm):
+            on_gpu, kind = task.processor is Processor.GPU, "encode" if isinstance(task, Comp) else "decode"
+            # GPUs work side by side, the CPUs of a machine for one GPU after the other.
+            messages = (1 if kind == "encode" else copies) * (1 if on_gpu else holders)
+            steps.append(Step(resource=GPU if on_gpu else CPU, kind=kind, times=messages, part=part))
+            copies = 1
+            continue
+        n, is_second = size[task.phase], task.phase in begun
+        begun.add(task.phase)
+        steps.append(_sent(task, n, part * holders if task.phase is Phase.INTER else part, copies, gpus_per_machine))
+        is_gathered = task.routine in (Routine.ALL_GATHER, Routine.GATHER, Routine.ALL_TO_ALL)
+        if task.is_compressed and is_gathered and not is_second:
+            copies *= n
+        if task.routine in (Routine.REDUCE_SCATTER, Routine.ALL_TO_ALL):
+            part /= n
+        elif task.routine is Routine.ALL_GATHER and is_second:
+            part *= n
+        elif task.phase is not Phase.INTER:
+            holders = 1.0 if task.routine in (Routine.REDUCE, Routine.GATHER) else float(gpus_per_machine)
+    if not np.isclose(part, 1.0) or copies != 1 or holders != gpus_per_machine:
+        raise ValueError(f"option is {option}; at its end a GPU holds {part:g} of the tensor in {copies} messages")
+    return tuple(steps)
+
+
+def _sent(task: Comm, n: int, part: float, copies: int, gpus_per_machine: int) -> Step:
+    """Return what the busiest link of a phase carries in one operation of n ranks."""
+    routine = task.routine
+    times = {
+        Routine.ALL_REDUCE: 2 * (n - 1) / n,
+        Routine.REDUCE_SCATTER: (n - 1) / n,
+        Routine.REDUCE: 1.0 if n > 1 else 0.0,  # in pieces, along a chain
+        Routine.ALL_GATHER: n - 1.0,
+        Routine.BROADCAST: 1.0 if n > 1 else 0.0,
+        Routine.ALL_TO_ALL: (n - 1) / n,
+        Routine.GATHER: n - 1.0,
+    }[routine]
+    if task.phase is Phase.FLAT:
+        outside = n - gpus_per_machine  # a ring crosses each card once; these send to every GPU of another machine
+        times = {Routine.ALL_TO_ALL: gpus_per_machine * outside / n, Routine.GATHER: float(outside)}.get(routine, times)
+    kind = "send compressed" if task.is_compressed else "send"
+    return Step(resource=INTRA if task.phase is Phase.INTRA else INTER, kind=kind, times=times * copies, part=part)
+
+
+class Job:
+    """A training job: its gradients, where they are computed, and the codec; F(S) of its strategies.
+
+    Args:
+        gradients: of the model, the first ready first.
+        machines: of the cluster.
+        codec: what compressing takes.
+        options: that a strategy may choose from; by default the whole tree.
+    """
+
+    def __init__(
+        self, gradients: Gradients, machines: Machines, codec: CodecTimes, options: Sequence[Option] | None = None
+    ):
+        self.gradients, self.machines, self.codec = gradients, machines, codec
+        self.options = compression_options() if options is None else tuple(options)
+        self._place = machines.num_machines, machines.gpus_per_machine
+        self._chains: dict[tuple[Option, int], tuple[tuple[int, float], ...]] = {}
+
+    def chain(self, option: Option, num_elements: int) -> tuple[tuple[int, float], ...]:
+        """Return resource and seconds of each task of a tensor's option."""
+        key = option, num_elements
+        if key not in self._chains:
+            steps = steps_of(option, *self._place)
+            self._chains[key] = tuple((step.resource, self._seconds(step, num_elements)) for step in steps)
+        return self._chains[key]
+
+    def _seconds(self, step: Step, num_elements: int) -> float:
+        elements = step.part * num_elements
+        if step.kind in ("encode", "decode"):
+            table = self.codec.encode_s if step.kind == "encode" else self.codec.decode_s
+            return step.times * float(table[Processor.GPU if step.resource == GPU else Processor.CPU](elements))
+        link = self.machines.intra if step.resource == INTRA else self.machines.inter
+        sent_bytes = FP32_BYTES if step.kind == "send" else self.codec.sent_bytes
+        return link.time_s(step.times * elements * sent_bytes) if step.times else 0.0
+
+    def queues(self, strategy: Sequence[Option]) -> Queues:
+        """Return the timeline of a strategy, whose changes are evaluated fast."""
+        gradients = self.gradients
+        if len(strategy) != gradients.num_tensors:
+            rule = f"it must have one for each of the {gradients.num_tensors} tensors of {gradients.name}"
+            raise ValueError(f"strategy has {len(strategy)} options; {rule}")
+        chains = [self.chain(*pair) for pair in zip(strategy, gradients.num_elements, strict=True)]
+        return Queues(gradients.gap_s, chains, num_resources=len(RESOURCES), longest=LONGEST)
+
+    def iteration_s(self, strategy: Sequence[Option]) -> float:
+        """Return F(S): the forward pass, and the backward pass until all gradients are synchronised."""
+        return self.gradients.forward_s + self.queues(strategy).duration_s
+
+    @cached_property
+    def uncompressed(self) -> Option:
+        """The hierarchical all-reduce without compression: FP32."""
+        plain = "intra.reduce-scatter inter.allreduce intra.allgather"
+        return Option.parse(plain if self.machines.num_machines > 1 else "flat.allreduce")
