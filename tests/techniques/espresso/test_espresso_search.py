@@ -9,6 +9,8 @@ from workbench.cluster.machines import Link
 from workbench.models.gradients import Gradients
 from workbench.techniques.espresso.cost import CodecTimes, Job, Machines, interpolated, steps_of
 from workbench.techniques.espresso.method import Option, Processor, compression_options
+from workbench.techniques.espresso.method.baselines import BASELINES, SPACES, baseline_strategy, options_of
+from workbench.techniques.espresso.method.certificate import lower_bound_s
 from workbench.techniques.espresso.method.search import compress_on_gpus, find_strategy, offload, offloaded
 from workbench.timeline.queues import queues_by_definition
 
@@ -70,6 +72,13 @@ def test_a_compressed_tensor_by_hand():
     # On the CPU: the messages of both GPUs.
     steps = steps_of(offloaded(Option.parse(INTER_ONLY)), 3, 2)
     assert [(step.times, step.part) for step in steps if step.resource == 1] == [(2, 0.5), (6, 0.5)]
+
+
+def test_on_one_machine_all_communication_is_inside_of_it():
+    (step,) = steps_of(Option.parse("flat.allreduce"), 1, 4)
+    assert (step.resource, step.times, step.startups) == (2, 1.5, 2)
+    for option in compression_options():
+        assert all(step.times == 0 for step in steps_of(option, 1, 4) if step.resource == 3)
 
 
 def test_f_is_that_of_a_simulation_by_definition():
@@ -142,3 +151,38 @@ def test_bad_input_is_named():
 def test_measured_times_are_level_below_and_in_proportion_above():
     seconds = interpolated([100, 200], [1.0, 3.0])
     assert [float(seconds(size)) for size in (10, 150, 400)] == [1.0, 2.0, 6.0]
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_crippled_spaces_are_parts_of_the_tree(space):
+    assert 0 < len(options_of(space)) < 4340
+    assert all(option.is_compressed for option in options_of(space))
+
+
+def test_alltoall_twice_decompresses_between():
+    assert all("intra.alltoall* decomp" in str(option) for option in options_of("Alltoall+Alltoall"))
+
+
+def test_baselines_compress_from_a_size_on():
+    toy = job([10, 10**6], [1e-3, 1e-3])
+    strategy = baseline_strategy(toy, BASELINES["hipress"], 1000)
+    assert [option.is_compressed for option in strategy] == [False, True]
+
+
+def test_the_lower_bound_is_below_the_best_of_all_strategies():
+    few = [Option.parse(INTER_ONLY), Option.parse("comp.cpu flat.allgather* decomp.gpu")]
+    for seed in range(12):
+        toy = random_job(seed, 4)
+        toy.options = tuple(few)
+        best_s = min(toy.iteration_s(strategy) for strategy in product([toy.uncompressed, *few], repeat=4))
+        assert 0.5 * best_s < lower_bound_s(toy) <= best_s + 1e-9
+    alone = job([10**6], [1e-3], options=few)  # one tensor's bound is its best option
+    best_s = min(alone.iteration_s([option]) for option in [alone.uncompressed, *few])
+    assert lower_bound_s(alone) == pytest.approx(best_s)
+
+
+def test_fp16_sends_half_as_much_and_casts():
+    plain = job([10**7], [1e-3])
+    sent_s = plain.iteration_s([plain.uncompressed]) - 2e-3
+    startups_s = 2 * 1e-5 + 2 * 1e-4
+    assert plain.half_precision_s(1e-5) == pytest.approx(2e-3 + 2e-5 + startups_s + (sent_s - startups_s) / 2)

@@ -1,12 +1,12 @@
 """What the tasks of an option take on a cluster of machines with several GPUs, and F(S), the time of an iteration.
 
 A tensor is followed along its option: which part of it a GPU holds, in how many messages, and how many GPUs of a
-machine hold one. An operation takes one start-up, as in the authors' planner. All GPUs of a machine share its network
-card, and each has a link of its own inside. A machine's CPUs work for all of its GPUs.
+machine hold one. An operation takes one start-up, an all-reduce two, as in the authors' planner. All GPUs of a machine
+share its network card, and each has a link of its own inside. A machine's CPUs work for all of its GPUs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
@@ -75,6 +75,7 @@ class Step:
     kind: str  # "encode", "decode", "send", or "send compressed"
     times: float
     part: float
+    startups: int = 0  # of the link
 
 
 @cache
@@ -124,11 +125,14 @@ def _sent(task: Comm, n: int, part: float, copies: int, gpus_per_machine: int) -
         Routine.ALL_TO_ALL: (n - 1) / n,
         Routine.GATHER: n - 1.0,
     }[routine]
-    if task.phase is Phase.FLAT:
+    is_inside = task.phase is Phase.INTRA or (task.phase is Phase.FLAT and n == gpus_per_machine)
+    if task.phase is Phase.FLAT and not is_inside:
         outside = n - gpus_per_machine  # a ring crosses each card once; these send to every GPU of another machine
         times = {Routine.ALL_TO_ALL: gpus_per_machine * outside / n, Routine.GATHER: float(outside)}.get(routine, times)
     kind = "send compressed" if task.is_compressed else "send"
-    return Step(resource=INTRA if task.phase is Phase.INTRA else INTER, kind=kind, times=times * copies, part=part)
+    startups = 0 if n == 1 else 2 if routine is Routine.ALL_REDUCE else 1
+    resource = INTRA if is_inside else INTER
+    return Step(resource=resource, kind=kind, times=times * copies, part=part, startups=startups)
 
 
 class Job:
@@ -164,7 +168,7 @@ class Job:
             return step.times * float(table[Processor.GPU if step.resource == GPU else Processor.CPU](elements))
         link = self.machines.intra if step.resource == INTRA else self.machines.inter
         sent_bytes = FP32_BYTES if step.kind == "send" else self.codec.sent_bytes
-        return link.time_s(step.times * elements * sent_bytes) if step.times else 0.0
+        return step.startups * link.latency_s + step.times * elements * sent_bytes / link.bandwidth_bytes_per_s
 
     def queues(self, strategy: Sequence[Option]) -> Queues:
         """Return the timeline of a strategy, whose changes are evaluated fast."""
@@ -179,8 +183,25 @@ class Job:
         """Return F(S): the forward pass, and the backward pass until all gradients are synchronised."""
         return self.gradients.forward_s + self.queues(strategy).duration_s
 
+    def half_precision_s(self, cast_s: float) -> float:
+        """Return F if all gradients are sent in FP16, to which and from which a GPU casts each in `cast_s`."""
+        chains, halved = (
+            [],
+            replace(self.machines, intra=_faster(self.machines.intra), inter=_faster(self.machines.inter)),
+        )
+        plain = Job(self.gradients, halved, self.codec)
+        for size in self.gradients.num_elements:
+            chains.append(((GPU, cast_s), *plain.chain(self.uncompressed, size), (GPU, cast_s)))
+        queues = Queues(self.gradients.gap_s, chains, num_resources=len(RESOURCES), longest=LONGEST)
+        return self.gradients.forward_s + queues.duration_s
+
     @cached_property
     def uncompressed(self) -> Option:
         """The hierarchical all-reduce without compression: FP32."""
         plain = "intra.reduce-scatter inter.allreduce intra.allgather"
         return Option.parse(plain if self.machines.num_machines > 1 else "flat.allreduce")
+
+
+def _faster(link: Link) -> Link:
+    """Return a link that carries twice as many values."""
+    return replace(link, bandwidth_bytes_per_s=2 * link.bandwidth_bytes_per_s)
