@@ -41,8 +41,7 @@ def _near_bound(model: str) -> Bound:
         at_most=10.0,
         because="as the text says it",
         source="section 4.8.5: always less than 10 %",
-        explanation="The bound has no cost of compression at all, so that start-ups of messages decide; ours are those "
-        "of the authors' planner.",
+        explanation="The bound has no cost of compression at all: no strategy need reach it.",
     )
 
 
