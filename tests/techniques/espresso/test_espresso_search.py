@@ -11,7 +11,7 @@ from workbench.techniques.espresso.cost import CodecTimes, Job, Machines, interp
 from workbench.techniques.espresso.method import Option, Processor, compression_options
 from workbench.techniques.espresso.method.baselines import BASELINES, SPACES, baseline_strategy, options_of
 from workbench.techniques.espresso.method.certificate import lower_bound_s
-from workbench.techniques.espresso.method.search import compress_on_gpus, find_strategy, offload, offloaded
+from workbench.techniques.espresso.method.search import compress_on_gpus, find_strategy, improve, offload, offloaded
 from workbench.timeline.queues import queues_by_definition
 
 ON_GPUS = [o for o in compression_options() if o.is_compressed and o.processors == {Processor.GPU}]
@@ -186,3 +186,16 @@ def test_fp16_sends_half_as_much_and_casts():
     sent_s = plain.iteration_s([plain.uncompressed]) - 2e-3
     startups_s = 2 * 1e-5 + 2 * 1e-4
     assert plain.half_precision_s(1e-5) == pytest.approx(2e-3 + 2e-5 + startups_s + (sent_s - startups_s) / 2)
+
+
+def test_further_passes_end_where_no_single_change_gains_and_never_lose():
+    for seed in range(8):
+        toy = random_job(seed, 5)
+        toy.options = tuple(Option.parse(text) for text in (INTER_ONLY, "comp.gpu flat.allgather* decomp.gpu"))
+        before = find_strategy(toy)
+        after = improve(toy, before.strategy)
+        assert after.iteration_s <= before.iteration_s
+        assert after.iteration_s == pytest.approx(toy.iteration_s(after.strategy))
+        for tensor, option in product(range(5), [toy.uncompressed, *toy.options]):
+            changed = [*after.strategy[:tensor], option, *after.strategy[tensor + 1 :]]
+            assert toy.iteration_s(changed) > after.iteration_s - 1e-12

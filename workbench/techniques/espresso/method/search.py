@@ -11,7 +11,7 @@ from workbench.timeline.queues import Queues
 from ..cost import Job
 from .options import Comm, Option, Processor
 
-__all__ = ["Found", "compress_on_gpus", "find_strategy", "offload", "offloaded"]
+__all__ = ["Found", "compress_on_gpus", "find_strategy", "improve", "offload", "offloaded"]
 
 MOST_TRAVERSED = 20_000  # combinations of algorithm 4.2; beyond it one group after the other is chosen
 
@@ -69,6 +69,33 @@ def compress_on_gpus(job: Job, *, is_pruned: bool = True) -> Found:
             removed |= _before_bubbles(queues, strategy)
     iteration_s = job.gradients.forward_s + queues.duration_s
     return Found(strategy=tuple(strategy), iteration_s=iteration_s, num_evaluated=num_evaluated)
+
+
+def improve(job: Job, strategy: Sequence[Option]) -> Found:
+    """Change one tensor's option after the other to the best one on GPUs, until none gains; not in the paper.
+
+    Algorithm 4.1 looks at a tensor once, and never at those before a bubble. Each pass here looks at all, the largest
+    first, and may take a compression back.
+    """
+    sizes = job.gradients.num_elements
+    options = [option for option in job.options if Processor.CPU not in option.processors]
+    chains = {size: _chains(job, [job.uncompressed, *options], size, True) for size in set(sizes)}
+    queues, plan, num_evaluated = job.queues(strategy), list(strategy), 0
+    before_s = math.inf
+    while queues.duration_s < before_s:
+        before_s = queues.duration_s
+        for tensor in sorted(range(len(sizes)), key=lambda tensor: (-sizes[tensor], -tensor)):
+            best_s, best = queues.duration_s, None
+            for chain, option in chains[sizes[tensor]]:
+                found_s = queues.duration_with(tensor, chain, best_s)
+                num_evaluated += 1
+                if found_s < best_s:
+                    best_s, best = found_s, (chain, option)
+            if best is not None:
+                queues.set_(tensor, best[0])
+                plan[tensor] = best[1]
+    iteration_s = job.gradients.forward_s + queues.duration_s
+    return Found(strategy=tuple(plan), iteration_s=iteration_s, num_evaluated=num_evaluated)
 
 
 def _chains(job: Job, options: Sequence[Option], num_elements: int, is_pruned: bool) -> list[tuple]:
