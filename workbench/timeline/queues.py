@@ -169,9 +169,7 @@ def _run(
                 ends_s[r] = now_s + (own_seconds[number] if is_own else seconds[gradient, number])
                 if save_from >= 0:
                     starts_s[gradient, number] = now_s
-        next_s = np.inf
-        for r in range(num_resources):
-            next_s = min(next_s, ends_s[r])
+        next_s = ends_s.min()
         if next_s == np.inf:
             return now_s
         now_s, is_ready = next_s, True

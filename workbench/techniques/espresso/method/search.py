@@ -2,11 +2,11 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 
-from workbench.timeline.queues import Queues
+from workbench.timeline.queues import Chain
 
 from ..cost import Job
 from .options import Comm, Option, Processor
@@ -26,16 +26,39 @@ class Found:
     is_traversed: bool = True  # algorithm 4.2 looked at all its combinations
 
 
+class _Plan:
+    """A strategy that is changed tensor by tensor, and its timeline."""
+
+    def __init__(self, job: Job, strategy: Sequence[Option]):
+        self.job, self.strategy, self.queues = job, list(strategy), job.queues(strategy)
+        self.num_evaluated = 0
+
+    def set_(self, tensor: int, option: Option) -> None:
+        self.strategy[tensor] = option
+        self.queues.set_(tensor, self.job.chain(option, self.job.gradients.num_elements[tensor]))
+
+    def take_best_(self, tensor: int, chains: Sequence[tuple[Chain, Option]]) -> bool:
+        """Give a tensor the option with the least F, if it is less than that of its own: GetBestOption()."""
+        best_s, best = self.queues.duration_s, None
+        for chain, option in chains:
+            found_s = self.queues.duration_with(tensor, chain, best_s)
+            if found_s < best_s:
+                best_s, best = found_s, option
+        self.num_evaluated += len(chains)
+        if best is not None:
+            self.set_(tensor, best)
+        return best is not None
+
+    def found(self, **more: bool) -> Found:
+        iteration_s = self.job.gradients.forward_s + self.queues.duration_s
+        return Found(strategy=tuple(self.strategy), iteration_s=iteration_s, num_evaluated=self.num_evaluated, **more)
+
+
 def find_strategy(job: Job) -> Found:
     """Run algorithm 4.1, then 4.2: Espresso's strategy for a job."""
     on_gpus = compress_on_gpus(job)
     found = offload(job, on_gpus.strategy)
-    return Found(
-        strategy=found.strategy,
-        iteration_s=found.iteration_s,
-        num_evaluated=on_gpus.num_evaluated + found.num_evaluated,
-        is_traversed=found.is_traversed,
-    )
+    return replace(found, num_evaluated=on_gpus.num_evaluated + found.num_evaluated)
 
 
 def compress_on_gpus(job: Job, *, is_pruned: bool = True) -> Found:
@@ -49,26 +72,12 @@ def compress_on_gpus(job: Job, *, is_pruned: bool = True) -> Found:
     sizes = job.gradients.num_elements
     options = [option for option in job.options if option.is_compressed and Processor.CPU not in option.processors]
     chains = {size: _chains(job, options, size, is_pruned) for size in set(sizes)}
-    strategy = [job.uncompressed] * len(sizes)
-    queues, num_evaluated = job.queues(strategy), 0
-    # Of one size, the gradient that comes last goes first: it overlaps least.
-    left = sorted(range(len(sizes)), key=lambda tensor: (-sizes[tensor], -tensor))
-    removed = _before_bubbles(queues, strategy)
-    for tensor in left:
-        if tensor in removed:
-            continue
-        best_s, best = queues.duration_s, None
-        for chain, option in chains[sizes[tensor]]:
-            found_s = queues.duration_with(tensor, chain, best_s)
-            num_evaluated += 1
-            if found_s < best_s:
-                best_s, best = found_s, (chain, option)
-        if best is not None:
-            queues.set_(tensor, best[0])
-            strategy[tensor] = best[1]
-            removed |= _before_bubbles(queues, strategy)
-    iteration_s = job.gradients.forward_s + queues.duration_s
-    return Found(strategy=tuple(strategy), iteration_s=iteration_s, num_evaluated=num_evaluated)
+    plan = _Plan(job, [job.uncompressed] * len(sizes))
+    removed = _before_bubbles(plan)
+    for tensor in _largest_first(job):
+        if tensor not in removed and plan.take_best_(tensor, chains[sizes[tensor]]):
+            removed |= _before_bubbles(plan)
+    return plan.found()
 
 
 def improve(job: Job, strategy: Sequence[Option]) -> Found:
@@ -77,25 +86,21 @@ def improve(job: Job, strategy: Sequence[Option]) -> Found:
     Algorithm 4.1 looks at a tensor once, and never at those before a bubble. Each pass here looks at all, the largest
     first, and may take a compression back.
     """
+    sizes, plan = job.gradients.num_elements, _Plan(job, strategy)
+    options = [job.uncompressed, *(option for option in job.options if Processor.CPU not in option.processors)]
+    chains = {size: _chains(job, options, size, is_pruned=True) for size in set(sizes)}
+    is_better = True
+    while is_better:
+        is_better = False
+        for tensor in _largest_first(job):
+            is_better |= plan.take_best_(tensor, chains[sizes[tensor]])
+    return plan.found()
+
+
+def _largest_first(job: Job) -> list[int]:
+    """Sort tensors by size; of one size, the gradient that comes last goes first: it overlaps least (property 2)."""
     sizes = job.gradients.num_elements
-    options = [option for option in job.options if Processor.CPU not in option.processors]
-    chains = {size: _chains(job, [job.uncompressed, *options], size, True) for size in set(sizes)}
-    queues, plan, num_evaluated = job.queues(strategy), list(strategy), 0
-    before_s = math.inf
-    while queues.duration_s < before_s:
-        before_s = queues.duration_s
-        for tensor in sorted(range(len(sizes)), key=lambda tensor: (-sizes[tensor], -tensor)):
-            best_s, best = queues.duration_s, None
-            for chain, option in chains[sizes[tensor]]:
-                found_s = queues.duration_with(tensor, chain, best_s)
-                num_evaluated += 1
-                if found_s < best_s:
-                    best_s, best = found_s, (chain, option)
-            if best is not None:
-                queues.set_(tensor, best[0])
-                plan[tensor] = best[1]
-    iteration_s = job.gradients.forward_s + queues.duration_s
-    return Found(strategy=tuple(plan), iteration_s=iteration_s, num_evaluated=num_evaluated)
+    return sorted(range(len(sizes)), key=lambda tensor: (-sizes[tensor], -tensor))
 
 
 def _chains(job: Job, options: Sequence[Option], num_elements: int, is_pruned: bool) -> list[tuple]:
@@ -118,13 +123,13 @@ def _chains(job: Job, options: Sequence[Option], num_elements: int, is_pruned: b
     return kept
 
 
-def _before_bubbles(queues: Queues, strategy: Sequence[Option]) -> set[int]:
-    """Return the uncompressed tensors whose communication is over when a bubble begins.
+def _before_bubbles(plan: _Plan) -> set[int]:
+    """Return the uncompressed tensors whose communication is over when a bubble begins: Remove().
 
     A bubble is a time in which no link works, because the next tensor is not ready for its first communication.
     """
-    spans = []  # start, end, tensor, whether it is the tensor's first communication
-    for tensor, tasks in enumerate(queues.placed()):
+    strategy, spans = plan.strategy, []  # start, end, tensor, whether it is the tensor's first communication
+    for tensor, tasks in enumerate(plan.queues.placed()):
         sent = [span for span, task in zip(tasks[1:], strategy[tensor].tasks, strict=True) if isinstance(task, Comm)]
         spans += [(*span, tensor, number == 0) for number, span in enumerate(sent)]
     spans.sort()
@@ -150,46 +155,49 @@ def offload(job: Job, strategy: Sequence[Option]) -> Found:
     A group is of one size and one option. All combinations of numbers are traversed; where they are more than
     `MOST_TRAVERSED`, the groups choose their number in turn, the largest first, until none gains.
     """
-    groups = defaultdict(list)
-    for tensor, (option, size) in enumerate(zip(strategy, job.gradients.num_elements, strict=True)):
-        if option.is_compressed:
-            groups[size, option].append(tensor)
-    members = [groups[key] for key in sorted(groups, key=lambda key: -key[0])]
-    queues, plan, num_evaluated = job.queues(strategy), list(strategy), 0
-
-    def move(group: int, count: int, counts: list[int]) -> None:
-        """Let the first `count` tensors of a group be on CPUs."""
-        low, high = sorted((count, counts[group]))
-        for tensor in members[group][low:high]:
-            plan[tensor] = offloaded(strategy[tensor]) if count > counts[group] else strategy[tensor]
-            queues.set_(tensor, job.chain(plan[tensor], job.gradients.num_elements[tensor]))
-        counts[group] = count
-
-    counts = [0] * len(members)
-    best_s, best = queues.duration_s, list(counts)
-    is_traversed = math.prod(len(group) + 1 for group in members) <= MOST_TRAVERSED
-    for wanted in product(*(range(len(group) + 1) for group in members)) if is_traversed else ():
-        for group, count in enumerate(wanted):
-            if count != counts[group]:
-                move(group, count, counts)
-        num_evaluated += 1
-        if queues.duration_s < best_s:
-            best_s, best = queues.duration_s, list(counts)
+    plan = _Offloading(job, strategy)
+    choices = [range(len(group) + 1) for group in plan.groups]
+    is_traversed = math.prod(map(len, choices)) <= MOST_TRAVERSED
+    if is_traversed:
+        plan.take_best_counts_(product(*choices))
     is_better = not is_traversed
     while is_better:
         is_better = False
-        for group, others in enumerate(members):
-            for count in range(len(others) + 1):
-                move(group, count, counts)
-                num_evaluated += 1
-                if queues.duration_s < best_s:
-                    best_s, best, is_better = queues.duration_s, list(counts), True
-            move(group, best[group], counts)
-    for group, count in enumerate(best):
-        move(group, count, counts)
-    return Found(
-        strategy=tuple(plan),
-        iteration_s=job.gradients.forward_s + best_s,
-        num_evaluated=num_evaluated,
-        is_traversed=is_traversed,
-    )
+        for group, counts in enumerate(choices):
+            others = plan.counts[:group], plan.counts[group + 1 :]
+            is_better |= plan.take_best_counts_((*others[0], count, *others[1]) for count in counts)
+    return plan.found(is_traversed=is_traversed)
+
+
+class _Offloading(_Plan):
+    """A strategy of GPUs, of whose groups the first so many tensors each are on CPUs."""
+
+    def __init__(self, job: Job, strategy: Sequence[Option]):
+        super().__init__(job, strategy)
+        groups = defaultdict(list)
+        for tensor, (option, size) in enumerate(zip(strategy, job.gradients.num_elements, strict=True)):
+            if option.is_compressed:
+                groups[-size, option].append(tensor)
+        self.groups = [groups[key] for key in sorted(groups, key=lambda key: key[0])]
+        self.counts = (0,) * len(self.groups)
+        self._on_gpus = tuple(strategy)
+
+    def take_best_counts_(self, choices: Iterable[tuple[int, ...]]) -> bool:
+        """Move to the best of the choices, if it is better than now."""
+        before_s = best_s = self.queues.duration_s
+        best = self.counts
+        for counts in choices:
+            self._move_to_(counts)
+            self.num_evaluated += 1
+            if self.queues.duration_s < best_s:
+                best_s, best = self.queues.duration_s, counts
+        self._move_to_(best)
+        return best_s < before_s
+
+    def _move_to_(self, counts: tuple[int, ...]) -> None:
+        for group, now, wanted in zip(self.groups, self.counts, counts, strict=True):
+            for tensor in group[wanted:now]:
+                self.set_(tensor, self._on_gpus[tensor])
+            for tensor in group[now:wanted]:
+                self.set_(tensor, offloaded(self._on_gpus[tensor]))
+        self.counts = counts
