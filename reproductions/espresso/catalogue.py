@@ -31,7 +31,7 @@ PAGE = Page(
                 "fig-4-13/simulated: On 64 GPUs Espresso trains vgg16 3.69 times as fast as FP32",
                 "fig-4-13/simulated: On 64 GPUs Espresso trains lstm 1.77 times as fast as HiPress",
             ),
-            means="Compare with FP16 before you compress: it costs nothing.",
+            means="Compare with FP16 before you compress: it costs next to nothing.",
         ),
         Finding(
             says="Its strategies are less than 10 % below the upper bound.",
@@ -50,7 +50,7 @@ PAGE = Page(
         Finding(
             says="A tensor has 4,341 ways to be compressed and synchronised.",
             source="section 4.7.1",
-            found="Built from the rules, the decision tree has {count:.0f} paths.",
+            found="Built from the rules, the decision tree has {count:,.0f} paths.",
             values={"count": Value(item="table-4-3/counted", quantity="options", where={"part": "tree"})},
             claims=("table-4-3/counted: A tensor has 4,341 options",),
             means="Most of them are never the best: the search looks at a few dozen.",
