@@ -1,16 +1,19 @@
 """Queues of chains of tasks behind gradients: by hand, and the fast evaluation equal to the definition."""
 
-from math import inf, nextafter
-
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.timeline.queues import DEVICE, Queues, queues_by_definition
+from workbench.timeline.queues import DEVICE, Chains, Queues, queues_by_definition
 
 CPU, LINK = 1, 2
 SECONDS = st.one_of(st.sampled_from([0.0, 1.0, 2.0]), st.floats(0.0, 3.0))
 CHAINS = st.lists(st.tuples(st.integers(0, 3), SECONDS), max_size=5)
+
+
+def packed(chains):
+    return Chains.of(chains, num_resources=4, longest=5)
 
 
 def ends_at(gap_s, chains):
@@ -35,18 +38,36 @@ def test_evaluations_of_changed_chains_equal_the_definition(data):
     num = data.draw(st.integers(1, 7))
     gap_s = data.draw(st.lists(SECONDS, min_size=num, max_size=num))
     chains = data.draw(st.lists(CHAINS, min_size=num, max_size=num))
-    queues = Queues(gap_s, chains, num_resources=4, longest=5)
+    queues = Queues(gap_s, packed(chains))
     assert queues.placed() == queues_by_definition(gap_s, chains)
     for _ in range(3):
-        changed, other = data.draw(st.integers(0, num - 1)), data.draw(CHAINS)
-        wanted_s = ends_at(gap_s, [*chains[:changed], other, *chains[changed + 1 :]])
-        assert queues.duration_with(changed, other) == wanted_s
-        assert queues.duration_with(changed, other, limit_s=wanted_s) == wanted_s
-        assert wanted_s == 0 or queues.duration_with(changed, other, limit_s=nextafter(wanted_s, 0)) == inf
-        if data.draw(st.booleans()):
-            chains[changed] = other
-            queues.set_(changed, other)
-            assert queues.placed() == queues_by_definition(gap_s, chains)
+        changed, others = data.draw(st.integers(0, num - 1)), data.draw(st.lists(CHAINS, min_size=1, max_size=3))
+        wanted = [ends_at(gap_s, [*chains[:changed], other, *chains[changed + 1 :]]) for other in others]
+        best = wanted.index(min(wanted))
+        assert queues.best_chain(changed, packed(others)) == (best, wanted[best])
+        assert queues.best_chain(changed, packed(others), wanted[best]) == (-1, wanted[best])
+        chains[changed] = others[0]
+        queues.set_(changed, packed(others[:1]))
+        assert queues.placed() == queues_by_definition(gap_s, chains)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_the_best_of_many_exchanged_chains_is_taken(data):
+    num = data.draw(st.integers(1, 5))
+    gap_s = data.draw(st.lists(SECONDS, min_size=num, max_size=num))
+    chains, others = (data.draw(st.lists(CHAINS, min_size=num, max_size=num)) for _ in range(2))
+    choices = data.draw(st.lists(st.lists(st.booleans(), min_size=num, max_size=num), min_size=1, max_size=9))
+    by_choice = [
+        [other if taken else own for own, other, taken in zip(chains, others, choice, strict=True)]
+        for choice in choices
+    ]
+    wanted = [ends_at(gap_s, each) for each in by_choice]
+    is_better = min(wanted) < ends_at(gap_s, chains)
+    queues = Queues(gap_s, packed(chains))
+    assert queues.take_best_(packed(others), np.array(choices)) == (wanted.index(min(wanted)) if is_better else -1)
+    assert queues.placed() == queues_by_definition(gap_s, by_choice[wanted.index(min(wanted))] if is_better else chains)
+    assert queues.duration_s == (min(wanted) if is_better else ends_at(gap_s, chains))
 
 
 @pytest.mark.parametrize(
@@ -55,6 +76,6 @@ def test_evaluations_of_changed_chains_equal_the_definition(data):
 )
 def test_bad_chains_are_refused(chain, message):
     with pytest.raises(ValueError, match=message):
-        Queues([1.0], [chain], num_resources=4, longest=5)
+        packed([chain])
     with pytest.raises(ValueError, match="at least 1"):
-        Queues([], [], num_resources=4)
+        Queues([], packed([]))

@@ -14,7 +14,7 @@ import numpy as np
 from workbench.checks import require_counts, require_positive
 from workbench.cluster.machines import Link
 from workbench.models.gradients import Gradients
-from workbench.timeline.queues import Queues
+from workbench.timeline.queues import Chain, Chains, Queues
 
 from .method.options import Comm, Comp, Option, Phase, Processor, Routine, compression_options
 
@@ -151,21 +151,31 @@ class Job:
         self.gradients, self.machines, self.codec = gradients, machines, codec
         self.options = compression_options() if options is None else tuple(options)
         self._place = machines.num_machines, machines.gpus_per_machine
-        self._chains: dict[tuple[Option, int], tuple[tuple[int, float], ...]] = {}
+        self.sizes = tuple(sorted(set(gradients.num_elements)))
+        self._rows = {size: row for row, size in enumerate(self.sizes)}
+        self._seconds: dict[Option, np.ndarray] = {}
 
     def chain(self, option: Option, num_elements: int) -> tuple[tuple[int, float], ...]:
-        """Return resource and seconds of each task of a tensor's option."""
-        key = option, num_elements
-        if key not in self._chains:
-            steps = steps_of(option, *self._place)
-            self._chains[key] = tuple((step.resource, self._seconds(step, num_elements)) for step in steps)
-        return self._chains[key]
+        """Return resource and seconds of each task of an option, for a tensor of one of the job's `sizes`."""
+        seconds = self.seconds(option)[:, self._rows[num_elements]].tolist()
+        return tuple(zip(self.resources(option), seconds, strict=True))
 
-    def _seconds(self, step: Step, num_elements: int) -> float:
+    def resources(self, option: Option) -> tuple[int, ...]:
+        """Return the resource of each task of an option."""
+        return tuple(step.resource for step in steps_of(option, *self._place))
+
+    def seconds(self, option: Option) -> np.ndarray:
+        """Return the seconds of an option's tasks for tensors of all `sizes` [tasks, sizes]."""
+        if option not in self._seconds:
+            sizes = np.array(self.sizes, float)
+            self._seconds[option] = np.array([self._taken_s(step, sizes) for step in steps_of(option, *self._place)])
+        return self._seconds[option]
+
+    def _taken_s(self, step: Step, num_elements: np.ndarray) -> np.ndarray:
         elements = step.part * num_elements
         if step.kind in ("encode", "decode"):
             table = self.codec.encode_s if step.kind == "encode" else self.codec.decode_s
-            return step.times * float(table[Processor.GPU if step.resource == GPU else Processor.CPU](elements))
+            return step.times * table[Processor.GPU if step.resource == GPU else Processor.CPU](elements)
         link = self.machines.intra if step.resource == INTRA else self.machines.inter
         sent_bytes = FP32_BYTES if step.kind == "send" else self.codec.sent_bytes
         return step.startups * link.latency_s + step.times * elements * sent_bytes / link.bandwidth_bytes_per_s
@@ -176,8 +186,11 @@ class Job:
         if len(strategy) != gradients.num_tensors:
             rule = f"it must have one for each of the {gradients.num_tensors} tensors of {gradients.name}"
             raise ValueError(f"strategy has {len(strategy)} options; {rule}")
-        chains = [self.chain(*pair) for pair in zip(strategy, gradients.num_elements, strict=True)]
-        return Queues(gradients.gap_s, chains, num_resources=len(RESOURCES), longest=LONGEST)
+        return Queues(gradients.gap_s, self.packed(strategy, gradients.num_elements))
+
+    def packed(self, options: Sequence[Option], num_elements: Sequence[int]) -> Chains:
+        """Return the chains of options, each for a tensor of so many elements."""
+        return _packed([self.chain(*pair) for pair in zip(options, num_elements, strict=True)])
 
     def iteration_s(self, strategy: Sequence[Option]) -> float:
         """Return F(S): the forward pass, and the backward pass until all gradients are synchronised."""
@@ -185,21 +198,20 @@ class Job:
 
     def half_precision_s(self, cast_s: float) -> float:
         """Return F if all gradients are sent in FP16, to which and from which a GPU casts each in `cast_s`."""
-        chains, halved = (
-            [],
-            replace(self.machines, intra=_faster(self.machines.intra), inter=_faster(self.machines.inter)),
-        )
-        plain = Job(self.gradients, halved, self.codec)
-        for size in self.gradients.num_elements:
-            chains.append(((GPU, cast_s), *plain.chain(self.uncompressed, size), (GPU, cast_s)))
-        queues = Queues(self.gradients.gap_s, chains, num_resources=len(RESOURCES), longest=LONGEST)
-        return self.gradients.forward_s + queues.duration_s
+        links = {"intra": _faster(self.machines.intra), "inter": _faster(self.machines.inter)}
+        plain, cast = Job(self.gradients, replace(self.machines, **links), self.codec), (GPU, cast_s)
+        chains = [(cast, *plain.chain(self.uncompressed, size), cast) for size in self.gradients.num_elements]
+        return self.gradients.forward_s + Queues(self.gradients.gap_s, _packed(chains)).duration_s
 
     @cached_property
     def uncompressed(self) -> Option:
         """The hierarchical all-reduce without compression: FP32."""
         plain = "intra.reduce-scatter inter.allreduce intra.allgather"
         return Option.parse(plain if self.machines.num_machines > 1 else "flat.allreduce")
+
+
+def _packed(chains: Sequence[Chain]) -> Chains:
+    return Chains.of(chains, num_resources=len(RESOURCES), longest=LONGEST)
 
 
 def _faster(link: Link) -> Link:

@@ -100,11 +100,14 @@ class Comm:
 Task = Comp | Decomp | Comm
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Option:
-    """A path through the tree, from Start to End."""
+    """A path through the tree, from Start to End; there is one object of each."""
 
     tasks: tuple[Task, ...]
+
+    def __reduce__(self):
+        return Option.parse, (str(self),)
 
     def __str__(self) -> str:
         return " ".join(map(str, self.tasks))

@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from workbench.timeline.queues import Chain
+import numpy as np
+
+from workbench.timeline.queues import Chains
 
 from ..cost import Job
 from .options import Comm, Option, Processor
@@ -26,6 +28,14 @@ class Found:
     is_traversed: bool = True  # algorithm 4.2 looked at all its combinations
 
 
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """Options for tensors of one size, and their chains."""
+
+    options: Sequence[Option]
+    chains: Chains
+
+
 class _Plan:
     """A strategy that is changed tensor by tensor, and its timeline."""
 
@@ -35,19 +45,15 @@ class _Plan:
 
     def set_(self, tensor: int, option: Option) -> None:
         self.strategy[tensor] = option
-        self.queues.set_(tensor, self.job.chain(option, self.job.gradients.num_elements[tensor]))
+        self.queues.set_(tensor, self.job.packed([option], [self.job.gradients.num_elements[tensor]]))
 
-    def take_best_(self, tensor: int, chains: Sequence[tuple[Chain, Option]]) -> bool:
+    def take_best_(self, tensor: int, choices: _Choices) -> bool:
         """Give a tensor the option with the least F, if it is less than that of its own: GetBestOption()."""
-        best_s, best = self.queues.duration_s, None
-        for chain, option in chains:
-            found_s = self.queues.duration_with(tensor, chain, best_s)
-            if found_s < best_s:
-                best_s, best = found_s, option
-        self.num_evaluated += len(chains)
-        if best is not None:
-            self.set_(tensor, best)
-        return best is not None
+        best, _ = self.queues.best_chain(tensor, choices.chains, self.queues.duration_s)
+        self.num_evaluated += len(choices.options)
+        if best >= 0:
+            self.set_(tensor, choices.options[best])
+        return best >= 0
 
     def found(self, **more: bool) -> Found:
         iteration_s = self.job.gradients.forward_s + self.queues.duration_s
@@ -71,11 +77,11 @@ def compress_on_gpus(job: Job, *, is_pruned: bool = True) -> Found:
     """
     sizes = job.gradients.num_elements
     options = [option for option in job.options if option.is_compressed and Processor.CPU not in option.processors]
-    chains = {size: _chains(job, options, size, is_pruned) for size in set(sizes)}
     plan = _Plan(job, [job.uncompressed] * len(sizes))
+    choices = _choices(job, options, is_pruned=is_pruned)
     removed = _before_bubbles(plan)
     for tensor in _largest_first(job):
-        if tensor not in removed and plan.take_best_(tensor, chains[sizes[tensor]]):
+        if tensor not in removed and plan.take_best_(tensor, choices[sizes[tensor]]):
             removed |= _before_bubbles(plan)
     return plan.found()
 
@@ -88,12 +94,12 @@ def improve(job: Job, strategy: Sequence[Option]) -> Found:
     """
     sizes, plan = job.gradients.num_elements, _Plan(job, strategy)
     options = [job.uncompressed, *(option for option in job.options if Processor.CPU not in option.processors)]
-    chains = {size: _chains(job, options, size, is_pruned=True) for size in set(sizes)}
+    choices = _choices(job, options)
     is_better = True
     while is_better:
         is_better = False
         for tensor in _largest_first(job):
-            is_better |= plan.take_best_(tensor, chains[sizes[tensor]])
+            is_better |= plan.take_best_(tensor, choices[sizes[tensor]])
     return plan.found()
 
 
@@ -103,24 +109,22 @@ def _largest_first(job: Job) -> list[int]:
     return sorted(range(len(sizes)), key=lambda tensor: (-sizes[tensor], -tensor))
 
 
-def _chains(job: Job, options: Sequence[Option], num_elements: int, is_pruned: bool) -> list[tuple]:
-    """Return the different chains of a size, with the first option of each."""
-    chains: dict[tuple, Option] = {}
-    for option in options:
-        chains.setdefault(job.chain(option, num_elements), option)
-    if not is_pruned:
-        return list(chains.items())
-    by_order = defaultdict(list)
-    for chain in chains:
-        by_order[tuple(resource for resource, _ in chain)].append([seconds for _, seconds in chain])
-    kept = []
-    for order, all_seconds in by_order.items():
-        for seconds in all_seconds:
-            better = (all(a <= b for a, b in zip(other, seconds, strict=True)) for other in all_seconds)
-            if sum(better) == 1:  # only itself
-                chain = tuple(zip(order, seconds, strict=True))
-                kept.append((chain, chains[chain]))
-    return kept
+def _choices(job: Job, options: Sequence[Option], *, is_pruned: bool = True) -> dict[int, _Choices]:
+    """Return the options of each size; pruned: only those that no other of the same order beats in all tasks."""
+    orders = defaultdict(list)
+    for number, option in enumerate(options):
+        orders[job.resources(option)].append(number)
+    kept = np.ones((len(job.sizes), len(options)), bool)
+    for numbers in orders.values() if is_pruned else ():
+        seconds = np.stack([job.seconds(options[number]).T for number in numbers])  # [n, sizes, tasks]
+        is_below = (seconds[:, None] <= seconds[None]).all(axis=3)  # [n, n, sizes]: the first, in all tasks
+        is_first = np.tri(len(numbers), k=-1, dtype=bool).T[:, :, None]  # of equal ones
+        kept[:, numbers] = ~(is_below & (is_first | ~is_below.swapaxes(0, 1))).any(axis=0).T
+    found = {}
+    for row, size in enumerate(job.sizes):
+        of_size = [options[number] for number in np.flatnonzero(kept[row])]
+        found[size] = _Choices(of_size, job.packed(of_size, [size] * len(of_size)))
+    return found
 
 
 def _before_bubbles(plan: _Plan) -> set[int]:
@@ -155,49 +159,50 @@ def offload(job: Job, strategy: Sequence[Option]) -> Found:
     A group is of one size and one option. All combinations of numbers are traversed; where they are more than
     `MOST_TRAVERSED`, the groups choose their number in turn, the largest first, until none gains.
     """
-    plan = _Offloading(job, strategy)
-    choices = [range(len(group) + 1) for group in plan.groups]
-    is_traversed = math.prod(map(len, choices)) <= MOST_TRAVERSED
-    if is_traversed:
-        plan.take_best_counts_(product(*choices))
+    groups = defaultdict(list)
+    for tensor, (option, size) in enumerate(zip(strategy, job.gradients.num_elements, strict=True)):
+        if option.is_compressed:
+            groups[-size, option].append(tensor)
+    groups = [groups[key] for key in sorted(groups, key=lambda key: key[0])]
+    plan = _Offloading(job, strategy, groups)
+    is_traversed = math.prod(len(group) + 1 for group in groups) <= MOST_TRAVERSED
     is_better = not is_traversed
+    if is_traversed:
+        plan.take_best_counts_(range(len(groups)))
     while is_better:
         is_better = False
-        for group, counts in enumerate(choices):
-            others = plan.counts[:group], plan.counts[group + 1 :]
-            is_better |= plan.take_best_counts_((*others[0], count, *others[1]) for count in counts)
+        for group in range(len(groups)):
+            is_better |= plan.take_best_counts_([group])
     return plan.found(is_traversed=is_traversed)
 
 
 class _Offloading(_Plan):
     """A strategy of GPUs, of whose groups the first so many tensors each are on CPUs."""
 
-    def __init__(self, job: Job, strategy: Sequence[Option]):
+    def __init__(self, job: Job, strategy: Sequence[Option], groups: Sequence[Sequence[int]]):
         super().__init__(job, strategy)
-        groups = defaultdict(list)
-        for tensor, (option, size) in enumerate(zip(strategy, job.gradients.num_elements, strict=True)):
-            if option.is_compressed:
-                groups[-size, option].append(tensor)
-        self.groups = [groups[key] for key in sorted(groups, key=lambda key: key[0])]
-        self.counts = (0,) * len(self.groups)
-        self._on_gpus = tuple(strategy)
+        self._groups, self._counts = groups, [0] * len(groups)
+        self._places = tuple(strategy), tuple(map(offloaded, strategy))
 
-    def take_best_counts_(self, choices: Iterable[tuple[int, ...]]) -> bool:
-        """Move to the best of the choices, if it is better than now."""
-        before_s = best_s = self.queues.duration_s
-        best = self.counts
-        for counts in choices:
-            self._move_to_(counts)
-            self.num_evaluated += 1
-            if self.queues.duration_s < best_s:
-                best_s, best = self.queues.duration_s, counts
-        self._move_to_(best)
-        return best_s < before_s
-
-    def _move_to_(self, counts: tuple[int, ...]) -> None:
-        for group, now, wanted in zip(self.groups, self.counts, counts, strict=True):
-            for tensor in group[wanted:now]:
-                self.set_(tensor, self._on_gpus[tensor])
-            for tensor in group[now:wanted]:
-                self.set_(tensor, offloaded(self._on_gpus[tensor]))
-        self.counts = counts
+    def take_best_counts_(self, chosen: Iterable[int]) -> bool:
+        """Move to the best numbers of the chosen groups, if it is better than now."""
+        ranges = [(count,) for count in self._counts]
+        # The groups whose tensors come last vary fastest: that changes the end of the timeline.
+        for group in chosen:
+            ranges[group] = range(len(self._groups[group]) + 1)
+        order = sorted(range(len(ranges)), key=lambda group: self._groups[group][0])
+        counts = np.array(list(product(*(ranges[group] for group in order))), int).reshape(-1, len(order))
+        on_cpus = np.zeros((len(counts), len(self.strategy)), bool)
+        for place, group in enumerate(order):
+            tensors = self._groups[group]
+            on_cpus[:, tensors] = np.arange(len(tensors)) < counts[:, place, None]
+        now = np.array([option is not on_gpus for option, on_gpus in zip(self.strategy, self._places[0], strict=True)])
+        others = [self._places[int(not is_on_cpu)][tensor] for tensor, is_on_cpu in enumerate(now)]
+        packed = self.job.packed(others, self.job.gradients.num_elements)
+        best = self.queues.take_best_(packed, on_cpus ^ now)
+        self.num_evaluated += len(counts)
+        if best >= 0:
+            for place, group in enumerate(order):
+                self._counts[group] = int(counts[best, place])
+            self.strategy = [self._places[int(on_cpus[best, t])][t] for t in range(len(self.strategy))]
+        return best >= 0
