@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from workbench.models import architectures, gradients
-from workbench.models.gradients import Gradients
+from workbench.timeline.gradients import Gradients
 
 FIELDS = {"name": "toy", "tensors": ("b", "a"), "num_elements": (1, 3), "gap_s": (0.0, 0.5), "forward_s": 0.2}
 

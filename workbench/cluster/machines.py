@@ -9,7 +9,8 @@ import math
 from dataclasses import dataclass, fields
 from enum import Enum
 
-__all__ = ["GIGABIT_BYTES_PER_S", "Device", "Host", "Link", "Topology", "Wiring", "require_count", "require_number"]
+__all__ = ["GIGABIT_BYTES_PER_S", "Device", "Host", "Link", "Machines", "Topology", "Wiring"]
+__all__ += ["require_count", "require_number"]
 
 # Bytes per second that one gigabit per second carries (SI prefixes, 8 bits a byte).
 GIGABIT_BYTES_PER_S = 1e9 / 8
@@ -183,3 +184,22 @@ def require_count(thing: object, field: str) -> None:
     value = getattr(thing, field)
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{type(thing).__name__}.{field} is {value!r}: it must be an integer of at least 1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Machines:
+    """Machines of several GPUs; a link's latency is the start-up of one operation on it."""
+
+    num_machines: int
+    gpus_per_machine: int
+    intra: Link  # of each GPU
+    inter: Link  # of each machine
+
+    def __post_init__(self) -> None:
+        for field in ("num_machines", "gpus_per_machine"):
+            require_count(self, field)
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all machines."""
+        return self.num_machines * self.gpus_per_machine

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from workbench.datasets.places import trusted_file
 from workbench.datasets.source import DataSource, SourceKind
-from workbench.models.gradients import FORWARD_SHARE, Gradients
+from workbench.timeline.gradients import FORWARD_SHARE, Gradients
 
 __all__ = ["FILES", "MODELS", "CompressionTimes", "GpuCompression", "Settings", "baseline_thresholds", "load", "source"]
 __all__ += ["communication_constants", "cpu_compression_times", "experiment_settings", "gpu_compression_constants"]

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from workbench.compression.profiling import CodecTime
-from workbench.models.gradients import Gradients
+from workbench.timeline.gradients import Gradients
 
 __all__ = ["codec_times", "load"]
 

@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import pytest
 
+from workbench.compression.costs import Processor
 from workbench.techniques.espresso.cost import steps_of
 from workbench.techniques.espresso.method import (
     Comm,
@@ -11,7 +12,6 @@ from workbench.techniques.espresso.method import (
     Decomp,
     Option,
     Phase,
-    Processor,
     action_of,
     compression_options,
     subtree_counts,

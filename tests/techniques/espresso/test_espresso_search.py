@@ -5,13 +5,14 @@ from itertools import product
 import numpy as np
 import pytest
 
-from workbench.cluster.machines import Link
-from workbench.models.gradients import Gradients
-from workbench.techniques.espresso.cost import CodecTimes, Job, Machines, interpolated, steps_of
-from workbench.techniques.espresso.method import Option, Processor, compression_options
+from workbench.cluster.machines import Link, Machines
+from workbench.compression.costs import CodecTimes, Processor, interpolated
+from workbench.techniques.espresso.cost import Job, steps_of
+from workbench.techniques.espresso.method import Option, compression_options
 from workbench.techniques.espresso.method.baselines import BASELINES, SPACES, baseline_strategy, options_of
 from workbench.techniques.espresso.method.certificate import lower_bound_s
 from workbench.techniques.espresso.method.search import compress_on_gpus, find_strategy, improve, offload, offloaded
+from workbench.timeline.gradients import Gradients
 from workbench.timeline.queues import queues_by_definition
 
 ON_GPUS = [o for o in compression_options() if o.is_compressed and o.processors == {Processor.GPU}]

@@ -5,66 +5,25 @@ machine hold one. An operation takes one start-up, an all-reduce two, as in the 
 share its network card, and each has a link of its own inside. A machine's CPUs work for all of its GPUs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 
 import numpy as np
 
-from workbench.checks import require_counts, require_positive
-from workbench.cluster.machines import Link
-from workbench.models.gradients import Gradients
+from workbench.cluster.machines import Link, Machines
+from workbench.compression.costs import CodecTimes, Processor
+from workbench.timeline.gradients import Gradients
 from workbench.timeline.queues import Chain, Chains, Queues
 
-from .method.options import Comm, Comp, Option, Phase, Processor, Routine, compression_options
+from .method.options import Comm, Comp, Option, Phase, Routine, compression_options
 
-__all__ = ["RESOURCES", "CodecTimes", "Job", "Machines", "Step", "interpolated", "steps_of"]
+__all__ = ["RESOURCES", "Job", "Step", "steps_of"]
 
 FP32_BYTES = 4
 RESOURCES = ("GPU", "CPU", "inside machines", "between machines")  # 0 is the device of `timeline.queues`
 GPU, CPU, INTRA, INTER = range(4)
 LONGEST = 12  # tasks of an option
-Seconds = Callable[[np.ndarray], np.ndarray]  # of numbers of elements
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Machines:
-    """Machines of several GPUs; a link's latency is the start-up of one operation on it."""
-
-    num_machines: int
-    gpus_per_machine: int
-    intra: Link  # of each GPU
-    inter: Link  # of each machine
-
-    def __post_init__(self) -> None:
-        require_counts(1, num_machines=self.num_machines, gpus_per_machine=self.gpus_per_machine)
-
-    @property
-    def num_gpus(self) -> int:
-        """GPUs of all machines."""
-        return self.num_machines * self.gpus_per_machine
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CodecTimes:
-    """What a codec takes, by processor: seconds of arrays of numbers of elements, and bytes that it sends."""
-
-    name: str
-    encode_s: Mapping[Processor, Seconds]
-    decode_s: Mapping[Processor, Seconds]  # of one message, the adding up included
-    sent_bytes: float  # of one element; fp32 has 4
-
-    def __post_init__(self) -> None:
-        require_positive(sent_bytes=self.sent_bytes)
-        for field in ("encode_s", "decode_s"):
-            if missing := set(Processor) - getattr(self, field).keys():
-                raise ValueError(f"{field} of {self.name} has no cost on {', '.join(sorted(missing))}")
-
-
-def interpolated(num_elements: Sequence[int], seconds: Sequence[float]) -> Seconds:
-    """Return a function of numbers of elements: measured times, the first one below, in proportion above the last."""
-    xs, ys = np.asarray(num_elements, float), np.asarray(seconds, float)
-    return lambda elements: np.interp(elements, xs, ys) * np.maximum(1.0, np.asarray(elements) / xs[-1])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

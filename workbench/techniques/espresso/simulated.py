@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 
 from workbench.cluster.fitting import bisected
-from workbench.cluster.machines import Link
+from workbench.cluster.machines import Link, Machines
 from workbench.cluster.papers import THESIS_MACHINES
+from workbench.compression.costs import CodecTimes, Processor, interpolated
 from workbench.datasets import gradient_traces
-from workbench.models.gradients import Gradients
 from workbench.study.rows import value_row
+from workbench.timeline.gradients import Gradients
 
-from .cost import FP32_BYTES, CodecTimes, Job, Machines, interpolated
+from .cost import FP32_BYTES, Job
 from .method.baselines import BASELINES, baseline_strategy, options_of
 from .method.certificate import lower_bound_s
-from .method.options import Processor
 from .method.search import find_strategy, improve
 
 __all__ = ["CALIBRATION", "SCALING", "TESTBEDS", "job_of", "paper_codec", "paper_machines", "throughput_rows"]

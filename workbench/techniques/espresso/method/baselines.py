@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from workbench.compression.costs import Processor
+
 from ..cost import Job
-from .options import Comm, Decomp, Option, Phase, Processor, Routine, compression_options
+from .options import Comm, Decomp, Option, Phase, Routine, compression_options
 
 __all__ = ["BASELINES", "SPACES", "Baseline", "baseline_strategy", "options_of"]
 

@@ -10,25 +10,9 @@ from enum import StrEnum
 from functools import cache
 from types import MappingProxyType
 
-__all__ = [
-    "Comm",
-    "Comp",
-    "Decomp",
-    "Option",
-    "Phase",
-    "Processor",
-    "Routine",
-    "action_of",
-    "compression_options",
-    "subtree_counts",
-]
+from workbench.compression.costs import Processor
 
-
-class Processor(StrEnum):
-    """Where a tensor is compressed or decompressed (dimension 2)."""
-
-    GPU = "gpu"
-    CPU = "cpu"
+__all__ = ["Comm", "Comp", "Decomp", "Option", "Phase", "Routine", "action_of", "compression_options", "subtree_counts"]
 
 
 class Phase(StrEnum):

@@ -8,10 +8,11 @@ from itertools import product
 
 import numpy as np
 
+from workbench.compression.costs import Processor
 from workbench.timeline.queues import Chains
 
 from ..cost import Job
-from .options import Comm, Option, Processor
+from .options import Comm, Option
 
 __all__ = ["Found", "compress_on_gpus", "find_strategy", "improve", "offload", "offloaded"]
 

@@ -1,0 +1,42 @@
+"""What a codec takes on the processors of a machine, and what it sends: for planners that choose what to compress."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from workbench.checks import require_positive
+
+__all__ = ["CodecTimes", "Processor", "interpolated"]
+
+Seconds = Callable[[np.ndarray], np.ndarray]  # of numbers of elements
+
+
+class Processor(StrEnum):
+    """Where a tensor is compressed or decompressed."""
+
+    GPU = "gpu"
+    CPU = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CodecTimes:
+    """What a codec takes, by processor: seconds of arrays of numbers of elements, and bytes that it sends."""
+
+    name: str
+    encode_s: Mapping[Processor, Seconds]
+    decode_s: Mapping[Processor, Seconds]  # of one message, the adding up included
+    sent_bytes: float  # of one element; fp32 has 4
+
+    def __post_init__(self) -> None:
+        require_positive(sent_bytes=self.sent_bytes)
+        for field in ("encode_s", "decode_s"):
+            if missing := set(Processor) - getattr(self, field).keys():
+                raise ValueError(f"{field} of {self.name} has no cost on {', '.join(sorted(missing))}")
+
+
+def interpolated(num_elements: Sequence[int], seconds: Sequence[float]) -> Seconds:
+    """Return a function of numbers of elements: measured times, the first one below, in proportion above the last."""
+    xs, ys = np.asarray(num_elements, float), np.asarray(seconds, float)
+    return lambda elements: np.interp(elements, xs, ys) * np.maximum(1.0, np.asarray(elements) / xs[-1])
