@@ -10,8 +10,16 @@ Where to find it
 - the decision tree (section 4.5, figure 4.8): `method.options`
 - algorithms 4.1 and 4.2 (section 4.7): `method.search`
 - what tasks take, and F(S), the iteration time (section 4.6): `cost`
+- a gradient on its way: `method.exchange` on virtual ranks, `runtime` on real ones, as a hook of DDP
+- two lines for a model of your own: `planning.plan`, `runtime.compress_gradients`
 
 Read so: a bubble is a time in which no link works because the next tensor is not ready for its first communication; an
 operation takes one start-up whatever its number of ranks; the CPUs of a machine serve its GPUs one after the other.
-Not there yet: baselines, upper bound, certificate, real ranks, the items of the chapter.
+On real ranks a gradient that is not compressed is sent alone, as the paper's systems do; DistributedDataParallel's own
+buckets send several at once.
 """
+
+from .planning import Plan, plan
+from .runtime import compress_gradients
+
+__all__ = ["Plan", "compress_gradients", "plan"]

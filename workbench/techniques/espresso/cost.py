@@ -16,6 +16,7 @@ from workbench.compression.costs import CodecTimes, Processor
 from workbench.timeline.gradients import Gradients
 from workbench.timeline.queues import Chain, Chains, Queues
 
+from .method.exchange import layouts_of, sizes_of
 from .method.options import Comm, Comp, Option, Phase, Routine, compression_options
 
 __all__ = ["RESOURCES", "Job", "Step", "steps_of"]
@@ -44,31 +45,17 @@ def steps_of(option: Option, num_machines: int, gpus_per_machine: int) -> tuple[
     Raises:
         ValueError: if not every GPU holds the whole sum in the end.
     """
-    size = {Phase.INTRA: gpus_per_machine, Phase.INTER: num_machines, Phase.FLAT: num_machines * gpus_per_machine}
-    part, copies, holders = 1.0, 1, float(gpus_per_machine)  # copies: messages of each part that must be added up
-    steps, begun = [], set()
-    for task in option.tasks:
-        if not isinstance(task, Comm):
-            on_gpu, kind = task.processor is Processor.GPU, "encode" if isinstance(task, Comp) else "decode"
-            # GPUs work side by side, the CPUs of a machine for one GPU after the other.
-            messages = (1 if kind == "encode" else copies) * (1 if on_gpu else holders)
-            steps.append(Step(resource=GPU if on_gpu else CPU, kind=kind, times=messages, part=part))
-            copies = 1
+    size, steps = sizes_of(num_machines, gpus_per_machine), []
+    for task, layout in zip(option.tasks, layouts_of(option, num_machines, gpus_per_machine)[:-1], strict=True):
+        part, holders = 1 / layout.split, gpus_per_machine if layout.rooted <= {Phase.INTER} else 1
+        if isinstance(task, Comm):
+            part *= holders if task.phase is Phase.INTER else 1
+            steps.append(_sent(task, size[task.phase], part, layout.copies, gpus_per_machine))
             continue
-        n, is_second = size[task.phase], task.phase in begun
-        begun.add(task.phase)
-        steps.append(_sent(task, n, part * holders if task.phase is Phase.INTER else part, copies, gpus_per_machine))
-        is_gathered = task.routine in (Routine.ALL_GATHER, Routine.GATHER, Routine.ALL_TO_ALL)
-        if task.is_compressed and is_gathered and not is_second:
-            copies *= n
-        if task.routine in (Routine.REDUCE_SCATTER, Routine.ALL_TO_ALL):
-            part /= n
-        elif task.routine is Routine.ALL_GATHER and is_second:
-            part *= n
-        elif task.phase is not Phase.INTER:
-            holders = 1.0 if task.routine in (Routine.REDUCE, Routine.GATHER) else float(gpus_per_machine)
-    if not np.isclose(part, 1.0) or copies != 1 or holders != gpus_per_machine:
-        raise ValueError(f"option is {option}; at its end a GPU holds {part:g} of the tensor in {copies} messages")
+        on_gpu, kind = task.processor is Processor.GPU, "encode" if isinstance(task, Comp) else "decode"
+        # GPUs work side by side, the CPUs of a machine for one GPU after the other.
+        messages = layout.copies * (1 if on_gpu else holders)
+        steps.append(Step(resource=GPU if on_gpu else CPU, kind=kind, times=messages, part=part))
     return tuple(steps)
 
 

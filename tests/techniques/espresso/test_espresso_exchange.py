@@ -1,0 +1,43 @@
+"""Every option gives every rank the whole sum, on virtual ranks; a compressed exchange by hand."""
+
+import pytest
+import torch
+
+from workbench.compression import EFSign, ErrorFeedback, Identity
+from workbench.techniques.espresso.method import Option, compression_options
+from workbench.techniques.espresso.method.exchange import Encoders, exchanged_by_definition, layouts_of
+
+INTER_ONLY = "intra.reduce-scatter comp.gpu inter.allgather* decomp.gpu intra.allgather"
+TWICE = "comp.gpu flat.alltoall* decomp.gpu comp.gpu flat.allgather* decomp.gpu"
+
+
+def encoders(make, num_ranks):
+    return [Encoders(make, "weight", rank) for rank in range(num_ranks)]
+
+
+@pytest.mark.parametrize("place", [(2, 2), (3, 2), (1, 4), (4, 1)])
+def test_without_loss_every_option_ends_with_the_sum_on_every_rank(place):
+    num_ranks = place[0] * place[1]
+    gradients = [torch.arange(5.0).add(10**rank) for rank in range(num_ranks)]
+    wanted = torch.stack(gradients).sum(dim=0)
+    options = [o for o in compression_options() if "gpu" in str(o) or not o.is_compressed]
+    for option in options[:: 3 if place == (2, 2) else 29]:
+        for found in exchanged_by_definition(option, gradients, encoders(lambda _: Identity(), num_ranks), *place):
+            assert torch.equal(found, wanted), option
+
+
+def test_a_gradient_is_compressed_between_machines_only_by_hand():
+    # Two machines of one GPU: signs times the mean magnitude, (1, -3) -> (2, -2), and (2, 2) -> (2, 2).
+    gradients = [torch.tensor([1.0, -3.0]), torch.tensor([2.0, 2.0])]
+    found = exchanged_by_definition(Option.parse(INTER_ONLY), gradients, encoders(lambda _: EFSign(), 2), 2, 1)
+    assert [x.tolist() for x in found] == [[4.0, 0.0]] * 2
+
+
+def test_a_shuffle_parts_what_was_encoded_and_each_piece_remembers_its_error():
+    # Each piece has one element here, so that the signs lose nothing.
+    make = encoders(lambda _: ErrorFeedback(EFSign()), 2)
+    gradients = [torch.tensor([1.0, -3.0]), torch.tensor([2.0, 2.0])]
+    for _ in range(2):
+        found = exchanged_by_definition(Option.parse(TWICE), gradients, make, 2, 1)
+        assert [x.tolist() for x in found] == [[3.0, -1.0]] * 2
+    assert [layout.pieces for layout in layouts_of(Option.parse(TWICE), 2, 1)] == [1, 2, 1, 1, 1, 2, 1]

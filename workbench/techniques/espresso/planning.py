@@ -1,0 +1,181 @@
+"""A plan: which option each gradient of a user's model has on a user's machines, and what it should bring.
+
+plan = espresso.plan(model, cluster, step=step)     # gradients and codec are measured on this machine
+espresso.compress_gradients(ddp_model, plan)        # on every rank
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+
+from torch import nn
+
+from workbench.cluster.machines import Link, Machines
+from workbench.compression import FP16
+from workbench.compression.costs import CodecTimes, Processor, interpolated
+from workbench.compression.profiling import profile_codec
+from workbench.models.gradients import measure
+from workbench.timeline.gradients import Gradients
+
+from .cost import INTER, INTRA, Job
+from .method.exchange import make_codec
+from .method.options import Option
+from .method.search import compress_on_gpus, find_strategy, improve
+
+__all__ = ["FP16_SCHEME", "FP32_SCHEME", "PLANNED", "Plan", "plan", "plan_of", "profiled_times"]
+
+PLANNED, FP32_SCHEME, FP16_SCHEME = "this plan", "FP32", "FP16"
+SMALLEST, FACTOR = 2**8, 4  # elements of the first profiled tensor, and from one to the next
+FP32_BYTES = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """The option of every gradient of a model on a cluster; prints, and is saved as JSON."""
+
+    model: str
+    codec: str  # of CODECS
+    machines: Machines
+    num_elements: Mapping[str, int]  # by parameter, the first gradient ready first
+    options: Mapping[str, Option]  # likewise
+    orders: tuple[tuple[tuple[str, int], ...], ...]  # the tasks of the links inside and between machines, in order
+    predicted_s: Mapping[str, float]  # iteration of this plan, and of FP32 and FP16 without compression
+
+    @property
+    def num_compressed(self) -> int:
+        """Gradients that are compressed."""
+        return sum(option.is_compressed for option in self.options.values())
+
+    @property
+    def gain_over_fp16(self) -> float:
+        """How many times as fast as sending FP16 the plan is predicted to train: below 1, do not compress."""
+        return self.predicted_s[FP16_SCHEME] / self.predicted_s[PLANNED]
+
+    def __str__(self) -> str:
+        times = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in self.predicted_s.items())
+        counts: dict[str, int] = {}
+        for option in self.options.values():
+            counts[str(option)] = counts.get(str(option), 0) + 1
+        lines = [f"{self.model}: {self.num_compressed} of {len(self.options)} gradients compressed by {self.codec}"]
+        lines += [f"predicted iteration: {times}"]
+        return "\n".join([*lines, *(f"{count:4d} x {option}" for option, count in counts.items())])
+
+    def check(self, module: nn.Module) -> None:
+        """Raise ValueError if a model's parameters are not those of the plan."""
+        found = {name: p.numel() for name, p in module.named_parameters() if p.requires_grad}
+        for name in sorted(found.keys() | self.num_elements.keys()):
+            ours, planned = found.get(name), self.num_elements.get(name)
+            if ours != planned:
+                sizes = f"{ours or 'no'} elements in the model and {planned or 'no'} in the plan"
+                raise ValueError(f"the plan is of another model, {self.model}: {name} has {sizes}")
+
+    def to_json(self) -> str:
+        """Write the plan; `from_json` reads it."""
+        values = {field: getattr(self, field) for field in ("model", "codec", "orders")}
+        values |= {"machines": asdict(self.machines), "num_elements": dict(self.num_elements)}
+        values |= {"predicted_s": dict(self.predicted_s)}
+        return json.dumps(values | {"options": {name: str(option) for name, option in self.options.items()}})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """Read a plan; ValueError if an option or a machine cannot be."""
+        values = json.loads(text)
+        machines = values["machines"]
+        for name in ("intra", "inter"):
+            machines[name] = Link(**machines[name] | {"inferred": tuple(machines[name]["inferred"])})
+        values["machines"] = Machines(**machines)
+        values["options"] = {name: Option.parse(option) for name, option in values["options"].items()}
+        values["orders"] = tuple(tuple((name, number) for name, number in order) for order in values["orders"])
+        return cls(**values)
+
+
+def plan(
+    model: nn.Module | Gradients,
+    cluster: Machines,
+    *,
+    step: Callable[[], object] | None = None,
+    codec: str = "efsignsgd",
+    times: CodecTimes | None = None,
+    device: str = "cpu",
+    is_improved: bool = True,
+) -> Plan:
+    """Choose the option of every gradient.
+
+    Args:
+        model: to train, or its gradients, such as `models.gradients.measure` or `datasets.gradient_traces.load` give.
+        cluster: machines to train on.
+        step: runs the model forward and backward once; needed to measure the gradients of a module.
+        codec: of CODECS.
+        times: what the codec takes; by default it is profiled here, for some seconds.
+        device: "cpu" or a CUDA device, of the model.
+        is_improved: go on after the paper's algorithms, until no gradient gains by another option.
+
+    Returns:
+        the plan, with its predicted iteration beside those of FP32 and FP16.
+
+    Raises:
+        ValueError: if a module comes without a step, or the codec is unknown.
+    """
+    if isinstance(model, Gradients):
+        gradients = model
+    elif step is None:
+        raise ValueError("step is missing: it must run the model forward and backward, so that gradients are measured")
+    else:
+        gradients = measure(model, step, device=device)
+    largest = max(gradients.num_elements)
+    job = Job(gradients, cluster, times or profiled_times(codec, largest, device))
+    # A CPU that trains has no other processor to compress on.
+    found = compress_on_gpus(job) if device == "cpu" and times is None else find_strategy(job)
+    strategy = improve(job, found.strategy).strategy if is_improved else found.strategy
+    return plan_of(job, strategy, codec, cast_s=_cast_s(gradients, device))
+
+
+def plan_of(job: Job, strategy: Sequence[Option], codec: str, *, cast_s: float = 0.0) -> Plan:
+    """Make a plan of any strategy; FP16 casts a gradient to and fro in `cast_s` each."""
+    gradients, orders = job.gradients, {INTRA: [], INTER: []}
+    queues = job.queues(strategy)
+    for tensor, spans in enumerate(queues.placed()):
+        for number, ((start_s, _), resource) in enumerate(zip(spans[1:], job.resources(strategy[tensor]), strict=True)):
+            if resource in orders:
+                orders[resource].append((start_s, tensor, number))
+    named = [tuple((gradients.tensors[t], number) for _, t, number in sorted(order)) for order in orders.values()]
+    predicted_s = {
+        PLANNED: gradients.forward_s + queues.duration_s,
+        FP32_SCHEME: job.iteration_s([job.uncompressed] * gradients.num_tensors),
+        FP16_SCHEME: job.half_precision_s(cast_s),
+    }
+    return Plan(
+        model=gradients.name,
+        codec=codec,
+        machines=job.machines,
+        num_elements=dict(zip(gradients.tensors, gradients.num_elements, strict=True)),
+        options=dict(zip(gradients.tensors, strategy, strict=True)),
+        orders=tuple(named),
+        predicted_s=predicted_s,
+    )
+
+
+def profiled_times(codec: str, largest: int, device: str = "cpu", *, runs: int = 5) -> CodecTimes:
+    """Measure what a codec takes on a device and on this machine's CPU, for tensors up to `largest` elements."""
+    sizes = [SMALLEST]
+    while sizes[-1] < largest:
+        sizes.append(min(largest, sizes[-1] * FACTOR))
+    make_codec(codec)
+    places = {Processor.GPU: device, Processor.CPU: "cpu"}
+    make = partial(make_codec, codec)
+    profiles = {name: profile_codec(make, sizes, device=name, runs=runs) for name in set(places.values())}
+    by_processor = {processor: profiles[name] for processor, name in places.items()}
+
+    def seconds(field: str) -> dict[Processor, Callable]:
+        return {p: interpolated(sizes, [getattr(one, field) for one in found]) for p, found in by_processor.items()}
+
+    last = by_processor[Processor.GPU][-1]
+    sent_bytes = last.payload_bytes / last.num_elements
+    return CodecTimes(name=codec, encode_s=seconds("encode_s"), decode_s=seconds("decode_s"), sent_bytes=sent_bytes)
+
+
+def _cast_s(gradients: Gradients, device: str) -> float:
+    """Measure the cast of a gradient of mean size to FP16."""
+    mean = sum(gradients.num_elements) // gradients.num_tensors
+    return profile_codec(FP16, [max(1, mean)], device=device)[0].encode_s

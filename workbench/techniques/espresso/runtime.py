@@ -1,0 +1,281 @@
+"""The chosen option of each tensor on real ranks, as a communication hook of DistributedDataParallel.
+
+A rank has four workers, one a resource: the device and the CPU serve what comes first; the links inside and between
+machines serve in the order of the plan's timeline, which is the same on all ranks. A tensor goes from worker to worker
+while the backward pass computes the next gradients.
+"""
+
+import itertools
+import math
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from workbench.compression.costs import Processor
+
+from .cost import INTER, INTRA, RESOURCES, steps_of
+from .method.exchange import (
+    Encoders,
+    Layout,
+    group_of,
+    holds,
+    is_second,
+    layouts_of,
+    make_codec,
+    merged,
+    outgoing,
+    padded,
+)
+from .method.options import Comm, Comp, Option, Phase, Routine
+from .planning import Plan
+
+__all__ = ["GradientExchange", "Groups", "compress_gradients"]
+
+
+class Groups:
+    """The process groups of one rank: its machine's ranks, those of its place on all machines, and all.
+
+    All ranks make them together. ValueError if the ranks are not as many as the machines have.
+    """
+
+    def __init__(self, num_machines: int, gpus_per_machine: int, device: torch.device | str = "cpu"):
+        self.place, self.rank = (num_machines, gpus_per_machine), dist.get_rank()
+        wanted, world = num_machines * gpus_per_machine, dist.get_world_size()
+        if wanted != world:
+            raise ValueError(f"the plan is for {num_machines} machines of {gpus_per_machine}; there are {world} ranks")
+        self._device = torch.device("cpu") if dist.get_backend() == "gloo" else torch.device(device)
+        self._groups = {}
+        for phase in Phase:
+            members = dict.fromkeys(group_of(phase, rank, *self.place) for rank in range(world))
+            made = {ranks: dist.new_group(list(ranks)) for ranks in members}
+            own = group_of(phase, self.rank, *self.place)
+            self._groups[phase] = made[own], own
+
+    def communicate(self, value: Tensor | None, task: Comm, second: bool, shape: Sequence[int]) -> Tensor | None:
+        """Run one collective.
+
+        Args:
+            value: tensor or messages that this rank holds, or None.
+            task: what to do.
+            second: whether it is the second step of its phase.
+            shape: of what a root broadcasts.
+
+        Returns:
+            what this rank holds then, or None.
+        """
+        group, ranks = self._groups[task.phase]
+        if len(ranks) == 1:
+            return merged([value], task, second)
+        if value is None:
+            value = torch.empty(*shape, dtype=torch.uint8 if task.is_compressed else torch.float32, device=self._device)
+        value, root, n = value.to(self._device).contiguous(), ranks[0], len(ranks)
+        match task.routine:
+            case Routine.BROADCAST:
+                dist.broadcast(value, root, group=group)
+                return value
+            case Routine.ALL_REDUCE | Routine.REDUCE:
+                total, is_reduce = value.clone(), task.routine is Routine.REDUCE
+                dist.reduce(total, root, group=group) if is_reduce else dist.all_reduce(total, group=group)
+                return total if not is_reduce or self.rank == root else None
+            case Routine.REDUCE_SCATTER | Routine.ALL_TO_ALL:  # the sum is made here: gloo's sends twice as much
+                sent = torch.stack(outgoing(value, task, n))
+                received = torch.empty_like(sent)
+                dist.all_to_all_single(received, sent, group=group)
+            case Routine.ALL_GATHER:
+                received = [torch.empty_like(value) for _ in ranks]
+                dist.all_gather(received, value, group=group)
+            case Routine.GATHER:
+                received = [torch.empty_like(value) for _ in ranks] if self.rank == root else None
+                dist.gather(value, received, root, group=group)
+        return None if received is None else merged(list(received), task, second)
+
+
+class _Journey:
+    """A gradient on its way along its option, on one rank."""
+
+    def __init__(self, name: str, option: Option, encoders: Encoders, groups: Groups, device: torch.device):
+        self.name, self._option, self._encoders, self._groups = name, option, encoders, groups
+        self._layouts, self._device = layouts_of(option, *groups.place), device
+        self.resources = tuple(step.resource for step in steps_of(option, *groups.place))
+        self.number, self._value, self._gradient, self._done = 0, None, None, None
+
+    def begin_(self, gradient: Tensor, done: Callable[[], None]) -> None:
+        """Start with a gradient, which will hold the mean over ranks when `done` is called."""
+        self.number, self._gradient, self._done = 0, gradient, done
+        self._value = padded(gradient, math.prod(self._groups.place))
+        self._num_elements = self._value.numel()
+
+    @property
+    def is_over(self) -> bool:
+        return self.number == len(self._option.tasks)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.name, self.number
+
+    def run_(self) -> None:
+        """Do the next task."""
+        task, before, after = self._option.tasks[self.number], *self._layouts[self.number : self.number + 2]
+        if isinstance(task, Comm):
+            self._communicate_(task, before)
+        elif self._value is not None:
+            self._value = self._value.to(self._device if task.processor is Processor.GPU else "cpu")
+            if isinstance(task, Comp):
+                place = sum(isinstance(earlier, Comp) for earlier in self._option.tasks[: self.number])
+                self._value = self._encoders.encode(self._value, place, after.pieces)
+            else:
+                self._value = self._encoders.decode(self._value, self._num_elements // before.split)
+        self.number += 1
+        if self.is_over:
+            mean = self._value[: self._gradient.numel()].view_as(self._gradient)
+            torch.mul(mean.to(self._gradient.device), 1 / math.prod(self._groups.place), out=self._gradient)
+            self._value = None
+            self._done()
+
+    def _communicate_(self, task: Comm, before: Layout) -> None:
+        others = replace(before, rooted=before.rooted - {task.phase})
+        if not holds(others, self._groups.rank, *self._groups.place):
+            return  # the roots of another phase communicate
+        shape = (self._num_elements // before.split,)
+        if task.is_compressed and task.routine is Routine.BROADCAST:
+            piece = self._encoders.template(shape[0] // before.pieces, self._device)
+            shape = before.copies, before.pieces, piece.num_bytes
+        self._value = self._groups.communicate(self._value, task, is_second(self._option, self.number), shape)
+
+
+class _Worker(threading.Thread):
+    """Serves tasks of one resource: in the order in which they come, or in a given order, again in every iteration."""
+
+    def __init__(self, resource: int, serve: Callable[[_Journey], None], order: Sequence[tuple[str, int]] | None):
+        super().__init__(name=f"espresso, {RESOURCES[resource]}", daemon=True)
+        self._serve, self._order = serve, None if order is None else itertools.cycle(order)
+        self.inbox: queue.SimpleQueue[_Journey | None] = queue.SimpleQueue()
+
+    def run(self) -> None:
+        waiting, following = {}, None if self._order is None else next(self._order, None)
+        while (journey := self.inbox.get()) is not None:
+            if self._order is None:
+                self._serve(journey)
+                continue
+            waiting[journey.key] = journey
+            while following in waiting:
+                self._serve(waiting.pop(following))
+                following = next(self._order)
+
+
+class GradientExchange:
+    """The hook's state on one rank; `close` ends its workers, as leaving a `with` block does."""
+
+    def __init__(self, plan: Plan, groups: Groups, *, device: torch.device, momentum: float):
+        make = partial(make_codec, plan.codec, momentum=momentum)
+        self._journeys = {
+            name: _Journey(name, option, Encoders(make, name, groups.rank), groups, device)
+            for name, option in plan.options.items()
+        }
+        orders = {INTRA: plan.orders[0], INTER: plan.orders[1]}
+        self._workers = [_Worker(resource, self._serve, orders.get(resource)) for resource in range(len(RESOURCES))]
+        self._device, self._lock = device, threading.Lock()
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._open: dict[torch.futures.Future, int] = {}  # buckets, and how many of their gradients are on their way
+        self._failure: BaseException | None = None
+        self._names: dict[Tensor, str] = {}
+        for worker in self._workers:
+            worker.start()
+
+    def register_(self, model: DistributedDataParallel) -> None:
+        """Let the exchange synchronise a model's gradients."""
+        self._names = {parameter: name for name, parameter in model.module.named_parameters()}
+        model.register_comm_hook(self, GradientExchange.synchronise)
+
+    def synchronise(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        """Start the gradients of a bucket on their way: the communication hook."""
+        if self._failure is not None:
+            raise RuntimeError("an earlier exchange of gradients failed") from self._failure
+        future = torch.futures.Future(devices=[self._device] if self._stream else [])
+        gradients = list(zip(bucket.parameters(), bucket.gradients(), strict=True))
+        self._open[future] = len(gradients)
+        if self._stream:
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            for parameter, gradient in gradients:
+                journey = self._journeys[self._names[parameter]]
+                journey.begin_(gradient, partial(self._arrived, future, bucket.buffer()))
+                self._hand_on(journey)
+        return future
+
+    def _arrived(self, future: torch.futures.Future, buffer: Tensor) -> None:
+        with self._lock:
+            self._open[future] -= 1
+            is_last = self._open[future] == 0
+            if is_last:
+                del self._open[future]
+        if is_last:
+            future.set_result(buffer)
+
+    def _hand_on(self, journey: _Journey) -> None:
+        self._workers[journey.resources[journey.number]].inbox.put(journey)
+
+    def _serve(self, journey: _Journey) -> None:
+        if self._failure is not None:
+            return
+        try:
+            with torch.cuda.stream(self._stream), torch.no_grad():
+                journey.run_()
+        except BaseException as error:  # it must reach the training, which waits for the futures
+            error.add_note(f"rank {dist.get_rank()} exchanged {journey.name}")
+            self._fail(error)
+            return
+        if not journey.is_over:
+            self._hand_on(journey)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            self._failure, failed = error, list(self._open)
+            self._open.clear()
+        for future in failed:
+            future.set_exception(error)
+
+    def close(self) -> None:
+        """End the workers; the model must not train any more."""
+        for worker in self._workers:
+            worker.inbox.put(None)
+            worker.join()
+
+    def __enter__(self) -> "GradientExchange":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+def compress_gradients(model: DistributedDataParallel, plan: Plan, *, momentum: float = 0.0) -> GradientExchange:
+    """Synchronise a model's gradients as a plan says, from the next backward pass on; all ranks call it.
+
+    Args:
+        model: whose backward pass has no other communication hook.
+        plan: for this model and as many ranks; equal on all ranks.
+        momentum: of DGC, which corrects it; the optimizer then has none.
+
+    Raises:
+        ValueError: before anything is sent, if the plan is for other parameters or another number of ranks, if ranks
+            have different plans, or if the momentum is for another codec.
+    """
+    if momentum and plan.codec != "dgc":
+        raise ValueError(f"momentum is {momentum}, codec is {plan.codec}: only DGC has a momentum")
+    plan.check(model.module)
+    plans: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(plans, plan.to_json())
+    if differing := [str(rank) for rank, other in enumerate(plans) if other != plans[0]]:
+        raise ValueError(f"the plan of rank 0 differs from that of rank {', '.join(differing)}; it must be one plan")
+    device = next(model.module.parameters()).device
+    groups = Groups(plan.machines.num_machines, plan.machines.gpus_per_machine, device)
+    exchange = GradientExchange(plan, groups, device=device, momentum=momentum)
+    exchange.register_(model)
+    return exchange
