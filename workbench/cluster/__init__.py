@@ -14,7 +14,7 @@ from workbench.cluster.collectives import (
 )
 from workbench.cluster.fitted import CodecCost, FittedMachine, lists_population
 from workbench.cluster.fitting import Fit, Sample, bisected, fit
-from workbench.cluster.machines import GIGABIT_BYTES_PER_S, Device, Host, Link, Topology, Wiring
+from workbench.cluster.machines import GIGABIT_BYTES_PER_S, Device, Host, Link, Machines, Topology, Wiring
 from workbench.cluster.papers import Catalogue, catalogue
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "FittedMachine",
     "Host",
     "Link",
+    "Machines",
     "Sample",
     "Topology",
     "Wiring",

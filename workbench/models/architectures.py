@@ -21,19 +21,29 @@ WIKITEXT2_WORDS = 33278
 LSTM_WIDTH = 1500
 
 
-def vgg16() -> nn.Sequential:
-    """Build VGG16 (Simonyan and Zisserman) for images [B, 3, 224, 224], its parameters named as in torchvision."""
+def vgg16(
+    *, width: int = 64, cells: int = IMAGENET_CELLS, hidden: int = 4096, labels: int = IMAGENET_LABELS
+) -> nn.Sequential:
+    """Build VGG16 (Simonyan and Zisserman), its parameters named as in torchvision.
+
+    Args:
+        width: channels of the first row.
+        cells: places that five poolings leave of an image: 49 of 224 x 224 pixels, 1 of 32 x 32.
+        hidden: width of the classifier.
+        labels: classes.
+    """
     features, channels = [], 3
     for row in VGG16_CHANNELS:
-        for out_channels in row:
+        for full in row:
+            out_channels = full * width // VGG16_CHANNELS[0][0]
             features += [nn.Conv2d(channels, out_channels, 3, padding=1), nn.ReLU()]
             channels = out_channels
         features.append(nn.MaxPool2d(2))
-    sizes = (channels * IMAGENET_CELLS, 4096, 4096)
+    sizes = (channels * cells, hidden, hidden)
     classifier = [
         part for k, n in zip(sizes, sizes[1:], strict=False) for part in (nn.Linear(k, n), nn.ReLU(), nn.Dropout())
     ]
-    classifier.append(nn.Linear(sizes[-1], IMAGENET_LABELS))
+    classifier.append(nn.Linear(sizes[-1], labels))
     parts = {"features": nn.Sequential(*features), "flatten": nn.Flatten(), "classifier": nn.Sequential(*classifier)}
     return nn.Sequential(OrderedDict(parts))
 

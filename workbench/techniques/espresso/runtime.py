@@ -9,18 +9,21 @@ import itertools
 import math
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from statistics import median
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from workbench.cluster import Link, Machines, fit
 from workbench.compression.costs import Processor
 
-from .cost import INTER, INTRA, RESOURCES, steps_of
+from .cost import FP32_BYTES, INTER, INTRA, RESOURCES, steps_of
 from .method.exchange import (
     Encoders,
     Layout,
@@ -36,7 +39,10 @@ from .method.exchange import (
 from .method.options import Comm, Comp, Option, Phase, Routine
 from .planning import Plan
 
-__all__ = ["GradientExchange", "Groups", "compress_gradients"]
+__all__ = ["GradientExchange", "Groups", "compress_gradients", "measure_cluster"]
+
+MEASURED_ELEMENTS = (1024, 16_384, 131_072, 524_288)  # that a rank sends to each other
+UNUSED_BYTES_PER_S = 1e12  # of a link that joins nothing
 
 
 class Groups:
@@ -279,3 +285,35 @@ def compress_gradients(model: DistributedDataParallel, plan: Plan, *, momentum: 
     exchange = GradientExchange(plan, groups, device=device, momentum=momentum)
     exchange.register_(model)
     return exchange
+
+
+def measure_cluster(groups: Groups, *, num_elements: Sequence[int] = MEASURED_ELEMENTS, runs: int = 5) -> Machines:
+    """Measure the links inside and between machines; all ranks call it and work at the same time.
+
+    Each size is exchanged by all ranks of a machine, or of a place on all machines, as gradients are; start-up and
+    bandwidth are fitted to the medians of the slowest rank.
+    """
+    num_machines, gpus_per_machine = groups.place
+    found = {
+        phase: _fitted(groups, phase, n, sharing, num_elements, runs)
+        for phase, n, sharing in ((Phase.INTRA, gpus_per_machine, 1), (Phase.INTER, num_machines, gpus_per_machine))
+    }
+    sizes = {"num_machines": num_machines, "gpus_per_machine": gpus_per_machine}
+    return Machines(**sizes, intra=found[Phase.INTRA], inter=found[Phase.INTER])
+
+
+def _fitted(groups: Groups, phase: Phase, n: int, sharing: int, num_elements: Sequence[int], runs: int) -> Link:
+    if n == 1:  # nothing is ever sent
+        return Link(bandwidth_bytes_per_s=UNUSED_BYTES_PER_S, source="unused")
+    task, samples = Comm(phase, Routine.REDUCE_SCATTER, False), []
+    for size in num_elements:
+        value, seconds = torch.zeros(size * n), []
+        for _ in range(runs + 1):  # the first opens connections
+            dist.barrier()
+            began_s = time.monotonic()
+            groups.communicate(value, task, False, value.shape)
+            taken_s = torch.tensor(time.monotonic() - began_s)
+            dist.all_reduce(taken_s, dist.ReduceOp.MAX)
+            seconds.append(taken_s.item())
+        samples.append((FP32_BYTES * size * (n - 1) * sharing, median(seconds[1:])))
+    return fit(samples).link(f"fitted to {len(samples)} sizes between {groups.place[0]} x {groups.place[1]} ranks")
