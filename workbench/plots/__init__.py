@@ -1,6 +1,7 @@
 """Kinds of plot, one a file, in one style; each draws on the axes given, or on new ones, and returns them."""
 
 from .bars import bars, comparison
+from .curves import training_curves
 from .gantt import gantt, gantts, kind_legend
 from .heatmap import heatmap, matrix
 from .lines import lines
@@ -27,5 +28,6 @@ __all__ = [
     "published_line",
     "rows_of",
     "styled",
+    "training_curves",
     "with_intervals",
 ]

@@ -22,6 +22,7 @@ __all__ = [
     "loss_rows",
     "over_seeds",
     "points_below_rows",
+    "reached",
     "score_text",
     "sources",
     "standard_error",
@@ -32,6 +33,7 @@ Values = Mapping[str, Any]  # a variant, or the results of a training
 Rows = list[dict[str, Any]]
 
 PER_CENT = 100.0
+SIXTH = 6
 CHANCE_ERRORS = 2.0  # standard errors by which a score must lie above chance
 
 
@@ -99,6 +101,18 @@ def points_below_rows(rows: Iterable[Values]) -> Rows:
         ends = {"low": max(0.0, min(lost)), "high": max(0.0, max(lost))}
         result.append(value_row("points_below", max(0.0, fmean(lost)), "%", **ends, **keys))
     return result
+
+
+def reached(curve: Sequence[tuple[float, float, float]], target: float) -> tuple[float, float] | None:
+    """Return seconds and steps at which a curve of (seconds, steps, loss) has come down to a target.
+
+    The loss is the mean over the last sixth of the training; None if it does not reach the target.
+    """
+    length = max(1, len(curve) // SIXTH)
+    for end in range(length, len(curve) + 1):
+        if fmean(loss for *_, loss in curve[end - length : end]) <= target:
+            return curve[end - 1][0], curve[end - 1][1]
+    return None
 
 
 def sources(trainings: Iterable[Values]) -> list[dict[str, str]]:

@@ -9,6 +9,7 @@ import pytest
 
 from workbench.datasets import gpu_performance, step_times
 from workbench.datasets.source import DataSource, SourceKind
+from workbench.study.training import reached
 from workbench.techniques.sdpipe import counted, libraries, measured, simulated
 from workbench.techniques.sdpipe.cost import Scheme, traced_delays_s
 from workbench.techniques.sdpipe.method import Group
@@ -159,7 +160,7 @@ def result(scheme, seed, blocks_s, losses, test_loss):
 def test_schemes_are_compared_block_by_block_and_targets_with_three_seeds():
     results = [result("All-Reduce+Pipe", seed, [2.0, 3.0, 4.0], [3.0, 1.0], 1.0) for seed in range(3)]
     results += [result("SDPipe", seed, [1.0, 1.0, 1.0], [3.0, 2.0, 1.0], 1.1 + 0.1 * seed) for seed in range(3)]
-    assert measured.reached(results[3], 1.0) == (3.0, 3.0) and measured.reached(results[3], 0.5) is None
+    assert reached(results[3]["curve"], 1.0) == (3.0, 3.0) and reached(results[3]["curve"], 0.5) is None
     rows = measured.rows(results, target=1.0)
     (speedup,) = [row for row in rows if row["quantity"] == "speedup"]
     assert (speedup["low"], speedup["value"], speedup["high"]) == (2.0, 3.0, 4.0)
@@ -188,7 +189,7 @@ def test_adams_are_compared_seed_by_seed_and_the_usual_one_is_the_training_witho
 
 def test_one_low_loss_does_not_reach_a_target():
     noisy = result("SDPipe", 0, [1.0], [3.0] * 5 + [0.0] + [3.0] * 6 + [1.0] * 12, 1.0)  # a sixth is four points
-    assert measured.reached(noisy, 1.5) == (15.0, 15.0)  # 3, 1, 1, 1
+    assert reached(noisy["curve"], 1.5) == (15.0, 15.0)  # 3, 1, 1, 1
 
 
 def test_figure_4_is_measured_by_mesh_and_delay_against_the_same_mesh_without_delays():

@@ -226,7 +226,8 @@ def train(**arguments: Any) -> dict[str, Any]:
     places = {"link": setting.link, "num_hosts": setting.num_machines}
     with open_ranks(setting.num_ranks, **places, preload=(__name__,)) as ranks:
         found, *_ = ranks.run(_train_on_a_rank, setting, learning)
-    return {"setting": asdict(setting) | asdict(learning), **found}
+    variant = f"{ESPRESSO}, {setting.codec}" if learning.scheme == ESPRESSO else learning.scheme
+    return {"setting": asdict(setting) | asdict(learning) | {"variant": variant}, **found}
 
 
 def _train_on_a_rank(setting: Setting, learning: Learning) -> dict[str, Any]:

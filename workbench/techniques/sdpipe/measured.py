@@ -3,19 +3,18 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import product
-from statistics import fmean
 from typing import Any
 
 from workbench.study.rows import ratio_row, ratios, spread_row, value_row
+from workbench.study.training import reached
 from workbench.training.measuring import FEWEST_ROUNDS
 
 from .cost import Scheme
 
-__all__ = ["cells", "map_rows", "reached", "rows", "throughput_rows"]
+__all__ = ["cells", "map_rows", "rows", "throughput_rows"]
 
 ALL_REDUCE = Scheme.ALL_REDUCE.value
 FEWEST_SEEDS = 3  # from which times to a target are compared: with one, noise decides
-SIXTH = 6
 PLAIN, REDUCED = "plain", "reduced"  # Adams of `training.Setting`
 Result = Mapping[str, Any]  # of `training.train`
 
@@ -30,19 +29,6 @@ def cells(
     kinds = [{} if adam == REDUCED else {"adam": adam} for adam in adams]
     chosen = product(seeds, map(Scheme, schemes), kinds)
     return [{"scheme": scheme.value, "seed": seed, **setting, **kind} for seed, scheme, kind in chosen]
-
-
-def reached(result: Result, target: float) -> tuple[float, float] | None:
-    """Return seconds and mini-batches of a pipeline at which the training loss has come down to a target.
-
-    The loss is the mean over the last sixth of the training; None if it does not reach the target.
-    """
-    curve = result["curve"]
-    length = max(1, len(curve) // SIXTH)
-    for end in range(length, len(curve) + 1):
-        if fmean(loss for *_, loss in curve[end - length : end]) <= target:
-            return curve[end - 1][0], curve[end - 1][1]
-    return None
 
 
 def rows(results: Sequence[Result], target: float, *, key: str = "scheme") -> list[dict[str, Any]]:
@@ -80,7 +66,7 @@ def _own_rows(results: Sequence[Result], target: float, **keys: Any) -> list[dic
     for name in results[0]["scores"]:
         unit = "%" if name == "accuracy" else "1"
         found.append(spread_row(name, [result["scores"][name] for result in results], unit, **keys))
-    moments = [reached(result, target) for result in results]
+    moments = [reached(result["curve"], target) for result in results]
     found.append(value_row("reached_seeds", sum(moment is not None for moment in moments), **keys))
     if len(moments) >= FEWEST_SEEDS and None not in moments:
         found.append(spread_row("target_s", [seconds for seconds, _ in moments], "s", **keys))
@@ -102,7 +88,7 @@ def _ratio_rows(pairs: Sequence[tuple[Result, Result]], target: float, **keys: A
         found = [ratio_row("speedup", theirs, own, **keys)]
     else:
         found = [spread_row("speedup", ratios(theirs, own), **keys)]
-    moments = [(reached(rival, target), reached(ours, target)) for rival, ours in pairs]
+    moments = [(reached(rival["curve"], target), reached(ours["curve"], target)) for rival, ours in pairs]
     if len(moments) >= FEWEST_SEEDS and all(rival and ours for rival, ours in moments):
         found.append(spread_row("target_speedup", [rival[0] / ours[0] for rival, ours in moments], **keys))
         more = [rival[1] / ours[1] for rival, ours in moments]

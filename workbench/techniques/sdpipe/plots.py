@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from workbench import plots
 from workbench.timeline import Timeline
 
-__all__ = ["draw_curves", "draw_map", "draw_scaling", "draw_sizes", "draw_slowness", "draw_speeds", "draw_timelines"]
+__all__ = ["draw_map", "draw_scaling", "draw_sizes", "draw_slowness", "draw_speeds", "draw_timelines"]
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -19,26 +19,6 @@ Rows = Sequence[Mapping[str, Any]]
 def draw_timelines(timelines: Mapping[str, Timeline], height_in: float = 2.2) -> Figure:
     """Draw timelines under one another."""
     return plots.gantts(timelines, figsize=(9, height_in * len(timelines)))[0].figure
-
-
-def draw_curves(results: Sequence[Mapping[str, Any]], target: float, key: str = "scheme") -> Figure:
-    """Draw the training loss against seconds and against mini-batches: means over seeds, bands from least to most."""
-    figure, axes = plots.figure(1, 2, figsize=(11, 4), sharey=True)
-    by_name: dict[str, list[np.ndarray]] = {}
-    for result in results:
-        by_name.setdefault(str(result["setting"][key]), []).append(np.array(result["curve"]))
-    for ax, column, label in ((axes[0], 0, "seconds"), (axes[1], 1, "mini-batches of a pipeline")):
-        points = []
-        for name, curves in by_name.items():
-            stacked = np.stack([curve[: min(map(len, curves))] for curve in curves])
-            low, high = stacked[:, :, 2].min(0), stacked[:, :, 2].max(0)
-            middle = stacked.mean(0)
-            columns = {key: name, "x": middle[:, column], "value": middle[:, 2], "low": low, "high": high}
-            points.append(pd.DataFrame(columns))
-        plots.lines(pd.concat(points), ax=ax, x="x", by=key, x_label=label, y_label="training loss", markers=False)
-        ax.axhline(target, color="0.6", linewidth=0.8, zorder=0)
-    axes[0].get_legend().remove()
-    return figure
 
 
 def draw_speeds(rows: Rows, dose: str) -> Figure:
