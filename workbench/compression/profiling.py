@@ -1,7 +1,7 @@
 """What a codec takes on this machine, by the size of a tensor: for planners that choose what to compress."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -9,8 +9,9 @@ import torch
 
 from workbench.checks import require_counts
 from workbench.compression.codec import Codec
+from workbench.compression.costs import CodecTimes, Processor, interpolated
 
-__all__ = ["CodecTime", "profile_codec"]
+__all__ = ["CodecTime", "profile_codec", "times_of"]
 
 WARMUP = 2  # runs that are not counted
 LEAST_S = 2e-3  # a timed run lasts so long, by repetition
@@ -50,6 +51,20 @@ def profile_codec(
         times = {"encode_s": encode_s, "decode_s": _median_s(decode, device, runs)}
         found.append(CodecTime(num_elements=size, payload_bytes=payload.num_bytes, **times))
     return found
+
+
+def times_of(name: str, profiles: Mapping[Processor, Sequence[CodecTime]]) -> CodecTimes:
+    """Return what a planner wants to know of a codec, from its profiles; what it sends is that of its largest size."""
+
+    def seconds(field: str) -> dict[Processor, Callable]:
+        return {
+            processor: interpolated([one.num_elements for one in found], [getattr(one, field) for one in found])
+            for processor, found in profiles.items()
+        }
+
+    largest = max(profiles[Processor.GPU], key=lambda one: one.num_elements)
+    sent_bytes = largest.payload_bytes / largest.num_elements
+    return CodecTimes(name=name, encode_s=seconds("encode_s"), decode_s=seconds("decode_s"), sent_bytes=sent_bytes)
 
 
 def _median_s(run: Callable[[], object], device: str, runs: int) -> float:

@@ -13,8 +13,8 @@ from torch import nn
 
 from workbench.cluster.machines import Link, Machines
 from workbench.compression import FP16
-from workbench.compression.costs import CodecTimes, Processor, interpolated
-from workbench.compression.profiling import profile_codec
+from workbench.compression.costs import CodecTimes, Processor
+from workbench.compression.profiling import profile_codec, times_of
 from workbench.models.gradients import measure
 from workbench.timeline.gradients import Gradients
 
@@ -165,14 +165,7 @@ def profiled_times(codec: str, largest: int, device: str = "cpu", *, runs: int =
     places = {Processor.GPU: device, Processor.CPU: "cpu"}
     make = partial(make_codec, codec)
     profiles = {name: profile_codec(make, sizes, device=name, runs=runs) for name in set(places.values())}
-    by_processor = {processor: profiles[name] for processor, name in places.items()}
-
-    def seconds(field: str) -> dict[Processor, Callable]:
-        return {p: interpolated(sizes, [getattr(one, field) for one in found]) for p, found in by_processor.items()}
-
-    last = by_processor[Processor.GPU][-1]
-    sent_bytes = last.payload_bytes / last.num_elements
-    return CodecTimes(name=codec, encode_s=seconds("encode_s"), decode_s=seconds("decode_s"), sent_bytes=sent_bytes)
+    return times_of(codec, {processor: profiles[name] for processor, name in places.items()})
 
 
 def _cast_s(gradients: Gradients, device: str) -> float:
