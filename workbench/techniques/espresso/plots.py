@@ -1,5 +1,6 @@
-"""The pictures that only Espresso has: the decision tree's counts, speeds by number of GPUs."""
+"""The pictures that only Espresso has: counts, speeds by number of GPUs, worked examples, tensors by size."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -7,8 +8,18 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from workbench import plots
+from workbench.timeline import Kind, Timeline
 
-__all__ = ["draw_counts", "draw_speeds"]
+__all__ = [
+    "draw_advice",
+    "draw_beside_published",
+    "draw_counts",
+    "draw_examples",
+    "draw_iterations",
+    "draw_routines",
+    "draw_same_sizes",
+    "draw_speeds",
+]
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -31,4 +42,152 @@ def draw_counts(rows: Rows) -> Figure:
     figure, ax = plots.figure(1, 1, figsize=(7, 3))
     plots.bars(pd.DataFrame(rows), ax=ax, x="part", y_label="paths")
     ax.set(yscale="log", xlabel="")
+    return figure
+
+
+def draw_examples(timelines: Mapping[str, Timeline]) -> Figure:
+    """Draw strategies of a worked example under one another, on one scale of slots."""
+    height_in = sum(0.55 + 0.27 * len(timeline.resources) for timeline in timelines.values())
+    axes = plots.gantts(timelines, figsize=(9, height_in + 0.4), legend=False)
+    end = max(timeline.end_s for timeline in timelines.values())
+    for ax, timeline in zip(axes, timelines.values(), strict=True):
+        ax.set(xticks=range(int(end) + 1), xlim=(0, end + 0.3))
+        ax.axvline(timeline.end_s, color="black", linewidth=1.2)
+    axes[-1].set_xlabel("slots")
+    names = {"T: computes a gradient": Kind.COMPUTE, "C: compresses": Kind.ENCODE, "S: sends": Kind.COMMUNICATE}
+    plots.kind_legend(axes[0].figure, names, num_rows=1)
+    return axes[0].figure
+
+
+def draw_same_sizes(rows: Rows) -> Figure:
+    """Draw how many tensors have each size, a panel a model, a point a size."""
+    table = pd.DataFrame([row for row in rows if row["quantity"] == "same_size"])
+    groups = list(table.groupby("model", sort=False))
+    figure, axes = plots.figure(2, math.ceil(len(groups) / 2), figsize=(10, 5), sharex=True, squeeze=False)
+    for ax, (model, part) in zip(axes.flat, groups, strict=False):
+        size_mib = part["bytes"] / 2**20
+        ax.vlines(size_mib, 0, part["value"], linewidth=1)
+        ax.plot(size_mib, part["value"], "o")
+        ax.set(xscale="log", ylim=(0, None), title=f"{model}: {part['value'].sum():.0f} tensors, {len(part)} sizes")
+    for ax in axes[-1]:
+        ax.set_xlabel("MiB of a tensor")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("tensors of this size")
+    return figure
+
+
+def draw_beside_published(rows: Rows, published: Mapping[str, pd.DataFrame], labels: Mapping[str, str]) -> Figure:
+    """Draw quantities by model beside the paper's, a panel a quantity; `labels` names their axes."""
+    figure, axes = plots.figure(1, len(labels), figsize=(6.4 * len(labels), 3.6), squeeze=False)
+    for ax, (quantity, label) in zip(axes[0], labels.items(), strict=True):
+        ours = pd.DataFrame([row for row in rows if row["quantity"] == quantity]).rename(columns={"value": "ours"})
+        paper = published[quantity].rename(columns={"value": "published"})
+        both = ours.merge(paper[["model", "published"]], on="model")
+        plots.comparison(both, ax=ax, x="model", y_label=label, log_y=True, value_labels=True)
+        ax.tick_params(axis="x", rotation=25)
+        if ax is not axes[0][-1]:
+            ax.get_legend().remove()
+    return figure
+
+
+def draw_routines(rows: Rows) -> Figure:
+    """Draw what each scheme moves over the busiest link by the number of GPUs."""
+    table = pd.DataFrame([row for row in rows if row["quantity"] == "busiest_link_bytes"])
+    is_compressed = table["tensor"] == "compressed"
+    names = table["scheme"].where(~is_compressed, table["scheme"] + ", compressed")
+    figure, ax = plots.figure(1, 1, figsize=(8, 4))
+    table = table.assign(value=table["value"] / 2**20, scheme=names)
+    plots.lines(table, ax=ax, x="gpus", by="scheme", log_x=True, log_y=True, x_label="GPUs", y_label="MiB")
+    gpus = sorted(table["gpus"].unique())
+    ax.set_xticks(gpus, list(map(str, gpus)))
+    ax.set_xticks([], minor=True)
+    return figure
+
+
+def draw_iterations(rows: Rows) -> Figure:
+    """Draw the measured iteration of every scheme, and what was predicted as a mark, a panel a model and place."""
+    table = pd.DataFrame(rows)
+    table = table[table["quantity"].isin(["iteration_s", "predicted_s"])].assign(value=lambda t: 1e3 * t["value"])
+    panels = [part for _, part in table.groupby(["model", "ranks"], sort=False)]
+    figure, axes = plots.figure(1, len(panels), figsize=(5.2 * len(panels), 4.2), squeeze=False)
+    for ax, part in zip(axes[0], panels, strict=True):
+        found = part[part["quantity"] == "iteration_s"].drop(columns=["low", "high"])
+        plots.bars(found, ax=ax, x="scheme", y_label="ms an iteration")
+        predicted = part[part["quantity"] == "predicted_s"].set_index("scheme")["value"]
+        places = [(at, predicted[name]) for at, name in enumerate(found["scheme"]) if name in predicted]
+        ax.scatter(*zip(*places, strict=True), marker="D", color="black", zorder=3, label="predicted")
+        ax.set(title=" on ".join(part.iloc[0][["model", "ranks"]]), xlabel="")
+        ax.tick_params(axis="x", rotation=40)
+        ax.legend()
+    return figure
+
+
+def draw_scaling_factors(rows: Rows, published: pd.DataFrame) -> Figure:
+    """Draw scaling factors beside the paper's, by model and scheme."""
+    table = pd.DataFrame([row for row in rows if row["quantity"] == "scaling_factor"]).rename(columns={"value": "ours"})
+    table = table.merge(published.rename(columns={"value": "published"})[["model", "scheme", "published"]])
+    table["cell"] = table["model"] + "\n" + table["scheme"].str.replace("GC with ", "")
+    figure, ax = plots.figure(figsize=(9, 3.6))
+    plots.comparison(table, ax=ax, x="cell", y_label="scaling factor", value_labels=True)
+    return figure
+
+
+def draw_benefit_ratios(rows: Rows) -> Figure:
+    """Draw benefit ratios by the size of a tensor, a panel a way to communicate, with the line above which it pays."""
+    table = pd.DataFrame(rows).assign(mib=lambda table: table["elements"] * 4 / 2**20)
+    figure, axes = plots.figure(1, 2, figsize=(11, 3.8), sharey=True)
+    for ax, (scheme, part) in zip(axes, table.groupby("scheme", sort=False), strict=True):
+        labels = {"x_label": "MiB of a tensor", "y_label": "time saved / time spent"}
+        plots.lines(part, ax=ax, x="mib", by="algorithm", log_x=True, log_y=True, **labels)
+        ax.axhline(1, color="black", linewidth=1)
+        ax.set_title(scheme)
+    axes[0].get_legend().remove()
+    return figure
+
+
+def draw_distances(rows: Rows) -> Figure:
+    """Draw the cumulative distribution of the distance to the upper bound, a line a scheme."""
+    table = pd.DataFrame([row for row in rows if row["quantity"] == "below_bound"])
+    figure, ax = plots.figure(figsize=(8, 4))
+    for number, (scheme, part) in enumerate(table.groupby("scheme", sort=False)):
+        is_espresso = scheme.startswith("Espresso")
+        look = {"linewidth": 2.6, "linestyle": "-"} if is_espresso else {"linestyle": ("--", "-.", ":")[number % 3]}
+        ax.ecdf(part["value"], label=scheme, **look)
+    ax.axvline(10, color="grey", linewidth=1, linestyle=":")
+    ax.set(xlabel="% below the upper bound", ylabel="share of models and codecs", ylim=(0, 1.02))
+    plots.beside(ax)
+    return figure
+
+
+def draw_spaces(rows: Rows) -> Figure:
+    """Draw scaling factors of the crippled spaces and of Espresso by codec, a panel a network."""
+    table = pd.DataFrame([row for row in rows if row["quantity"] == "scaling_factor"])
+    testbeds = table["testbed"].unique()
+    figure, axes = plots.figure(1, len(testbeds), figsize=(11, 3.8), squeeze=False, sharey=True)
+    for ax, testbed in zip(axes[0], testbeds, strict=True):
+        part = table[table["testbed"] == testbed]
+        plots.bars(part, ax=ax, x="algorithm", by="space", y_label="scaling factor")
+        ax.set(title={"nvlink": "NVLink, 100 Gbit/s", "pcie": "PCIe, 25 Gbit/s"}[testbed], ylim=(0, 1))
+        if ax is not axes[0][-1]:
+            ax.get_legend().remove()
+    return figure
+
+
+def draw_advice(rows: Rows) -> Figure:
+    """Draw the gain over FP16 against the network's rate: a band from the plan's to the bound's, a panel a model."""
+    table = pd.DataFrame([row for row in rows if row["quantity"] in ("gain", "gain_at_most")])
+    wide = table.pivot_table(index=["model", "machines", "gigabits_per_s"], columns="quantity", values="value")
+    wide = wide.reset_index().assign(
+        value=lambda t: t["gain"], low=lambda t: t["gain"], high=lambda t: t["gain_at_most"]
+    )
+    models = table["model"].unique()
+    figure, axes = plots.figure(1, len(models), figsize=(4 * len(models), 3.4), squeeze=False, sharey=True)
+    for ax, model in zip(axes[0], models, strict=True):
+        part = wide[wide["model"] == model]
+        labels = {"x_label": "Gbit/s between machines", "y_label": "times as fast as FP16"}
+        plots.lines(part, ax=ax, x="gigabits_per_s", by="machines", log_x=True, **labels)
+        ax.axhline(1.0, color="0.6", linewidth=0.8, zorder=0)
+        ax.set(title=model)
+        if ax is not axes[0][-1]:
+            ax.get_legend().remove()
     return figure
