@@ -1,6 +1,8 @@
-"""Should I compress? The best plan beside FP16, by link and number of machines, and how sure the answer is."""
+"""Should I compress? The best plan beside FP32 and FP16, by network; and how near to the best a plan is."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -10,17 +12,28 @@ from workbench.compression.costs import CodecTimes, Processor
 from workbench.compression.profiling import times_of
 from workbench.models import h100
 from workbench.study.rows import value_row
+from workbench.timeline.gradients import Gradients
 
 from .cost import Job
-from .method.certificate import lower_bound_s
-from .method.search import find_strategy, improve
+from .method.certificate import best_by_exhaustion, lower_bound_s
+from .method.search import compress_on_gpus, find_strategy, improve
+from .simulated import job_of
 
-__all__ = ["advice_rows", "begins_to_pay", "h100_codec", "h100_machines"]
+__all__ = [
+    "MEASURED_ON",
+    "advice_rows",
+    "begins_to_pay",
+    "certificate_rows",
+    "h100_codec",
+    "h100_machines",
+    "shortened",
+]
 
 GPUS_PER_MACHINE = 8
 NVLINK_BYTES_PER_S = 450e9  # of a GPU, one direction: 18 links of 25 GB/s, NVIDIA's data sheet of the H100
 INTRA_STARTUP_S, INTER_STARTUP_S = 10e-6, 50e-6  # orders of magnitude, not measured
-PAYS = 1.05  # times as fast as FP16: a plan that gains less is not worth its trouble
+MEASURED_ON = MappingProxyType({"source": "gradients and codecs measured on an H100 (models.h100); start-ups assumed"})
+PAYS = 1.05  # times as fast as not to compress: a plan that gains less is not worth its trouble
 
 
 def h100_codec(name: str) -> CodecTimes:
@@ -39,7 +52,9 @@ def h100_machines(num_machines: int, gigabits_per_s: float) -> Machines:
 def advice_rows(
     *, models: Sequence[str], codecs: Sequence[str], gigabits_per_s: Sequence[float], num_machines: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Return how many times as fast as FP16 the best plan trains: at least, by the plan; at most, by the lower bound.
+    """Return how many times as fast as not to compress the best plan trains: by the plan, and at most, by the bound.
+
+    Not to compress is to send FP32 or FP16, whichever is faster: on a fast network the casts cost more than they save.
 
     `pays_below` is the rate of the network, in Gbit/s, below which the plan gains 5 %; 0 if it never does.
     """
@@ -55,20 +70,21 @@ def advice_rows(
                 jobs = {name: Job(gradients, h100_machines(machines, rate), h100_codec(name)) for name in codecs}
                 found = {name: improve(job, find_strategy(job).strategy) for name, job in jobs.items()}
                 codec = min(found, key=lambda name: found[name].iteration_s)
-                half_s = jobs[codec].half_precision_s(cast_s)
-                best[rate] = half_s / found[codec].iteration_s
+                plain = [jobs[codec].uncompressed] * gradients.num_tensors
+                plain_s = min(jobs[codec].half_precision_s(cast_s), jobs[codec].iteration_s(plain))
+                best[rate] = plain_s / found[codec].iteration_s
                 bound_s = min(lower_bound_s(job) for job in jobs.values())
                 compressed = sum(option.is_compressed for option in found[codec].strategy)
                 rows.append(value_row("gain", best[rate], codec=codec, **keys))
-                rows.append(value_row("gain_at_most", half_s / bound_s, **keys))
+                rows.append(value_row("gain_at_most", plain_s / bound_s, **keys))
                 rows.append(value_row("compressed_tensors", compressed, codec=codec, **keys))
-                rows.append(value_row("fp16_scaling", (gradients.forward_s + gradients.backward_s) / half_s, **keys))
+                rows.append(value_row("plain_scaling", (gradients.forward_s + gradients.backward_s) / plain_s, **keys))
             rows.append(value_row("pays_below", begins_to_pay(best), "Gbit/s", model=model, machines=machines))
     return rows
 
 
 def begins_to_pay(gains: dict[float, float]) -> float:
-    """Return the rate below which the gain over FP16 is at least `PAYS`, on a line through the logarithms of rates."""
+    """Return the rate below which the gain is at least `PAYS`, on a line through the logarithms of rates."""
     rates = sorted(gains)
     paying = [rate for rate in rates if gains[rate] >= PAYS]
     if not paying or paying[-1] == rates[-1]:
@@ -76,3 +92,35 @@ def begins_to_pay(gains: dict[float, float]) -> float:
     last, after = paying[-1], rates[rates.index(paying[-1]) + 1]
     share = (gains[last] - PAYS) / (gains[last] - gains[after])
     return float(last * (after / last) ** share)
+
+
+def certificate_rows(*, models: Sequence[str], num_gpus: int) -> list[dict[str, Any]]:
+    """Return how far algorithm 4.1, our further passes and the lower bound are from the optimum of small jobs, in %.
+
+    A job has the three largest gradients of a released model. All options on GPUs are tried.
+    """
+    rows = []
+    for model in models:
+        whole = job_of(model, num_gpus)
+        gradients = shortened(whole.gradients)
+        options = [whole.uncompressed, *(o for o in whole.options if o.processors == {Processor.GPU})]
+        job = Job(gradients, whole.machines, whole.codec, options)
+        _, optimum_s = best_by_exhaustion(job, options)
+        found = compress_on_gpus(job)
+        times = {"Espresso": found, "Espresso, improved": improve(job, found.strategy)}
+        for scheme, one in times.items():
+            rows.append(
+                value_row("above_optimum", 100 * (one.iteration_s / optimum_s - 1), "%", scheme=scheme, model=model)
+            )
+        rows.append(value_row("bound_below_optimum", 100 * (1 - lower_bound_s(job) / optimum_s), "%", model=model))
+        rows.append(value_row("strategies", len(options) ** gradients.num_tensors, model=model))
+    return rows
+
+
+def shortened(gradients: Gradients) -> Gradients:
+    """Return the three largest gradients; the seconds of those between are the next one's."""
+    sizes, ready_s = gradients.num_elements, np.cumsum(gradients.gap_s)
+    kept = sorted(sorted(range(len(sizes)), key=lambda tensor: -sizes[tensor])[:3])
+    gaps = np.diff(ready_s[kept], prepend=0.0)
+    order = {"tensors": tuple(gradients.tensors[i] for i in kept), "num_elements": tuple(sizes[i] for i in kept)}
+    return replace(gradients, **order, gap_s=tuple(gaps.tolist()), source=f"three gradients of {gradients.source}")

@@ -106,15 +106,19 @@ class Job:
         seconds = self.seconds(option)[:, self._rows[num_elements]].tolist()
         return tuple(zip(self.resources(option), seconds, strict=True))
 
+    def steps(self, option: Option) -> tuple[Step, ...]:
+        """Return an option's tasks on their resources."""
+        return steps_of(option, *self._place)
+
     def resources(self, option: Option) -> tuple[int, ...]:
         """Return the resource of each task of an option."""
-        return tuple(step.resource for step in steps_of(option, *self._place))
+        return tuple(step.resource for step in self.steps(option))
 
     def seconds(self, option: Option) -> np.ndarray:
         """Return the seconds of an option's tasks for tensors of all `sizes` [tasks, sizes]."""
         if option not in self._seconds:
             sizes = np.array(self.sizes, float)
-            self._seconds[option] = np.array([self._taken_s(step, sizes) for step in steps_of(option, *self._place)])
+            self._seconds[option] = np.array([self._taken_s(step, sizes) for step in self.steps(option)])
         return self._seconds[option]
 
     def _taken_s(self, step: Step, num_elements: np.ndarray) -> np.ndarray:

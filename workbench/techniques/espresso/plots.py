@@ -12,12 +12,17 @@ from workbench.timeline import Kind, Timeline
 
 __all__ = [
     "draw_advice",
+    "draw_benefit_ratios",
     "draw_beside_published",
     "draw_counts",
+    "draw_distances",
     "draw_examples",
     "draw_iterations",
+    "draw_optimum",
     "draw_routines",
     "draw_same_sizes",
+    "draw_scaling_factors",
+    "draw_spaces",
     "draw_speeds",
 ]
 
@@ -123,11 +128,11 @@ def draw_iterations(rows: Rows) -> Figure:
 
 
 def draw_scaling_factors(rows: Rows, published: pd.DataFrame) -> Figure:
-    """Draw scaling factors beside the paper's, by model and scheme."""
+    """Draw scaling factors beside the paper's, by model and scheme; FP32's are calibrated on them."""
     table = pd.DataFrame([row for row in rows if row["quantity"] == "scaling_factor"]).rename(columns={"value": "ours"})
-    table = table.merge(published.rename(columns={"value": "published"})[["model", "scheme", "published"]])
-    table["cell"] = table["model"] + "\n" + table["scheme"].str.replace("GC with ", "")
-    figure, ax = plots.figure(figsize=(9, 3.6))
+    table = table.merge(published.rename(columns={"value": "published"})[["model", "scheme", "published"]]).round(2)
+    table["cell"] = table["model"] + "\n" + table["scheme"].replace({"FP32": "FP32,\ncalibrated"})
+    figure, ax = plots.figure(figsize=(11, 3.8))
     plots.comparison(table, ax=ax, x="cell", y_label="scaling factor", value_labels=True)
     return figure
 
@@ -140,11 +145,13 @@ def draw_benefit_ratios(rows: Rows) -> Figure:
         labels = {"x_label": "MiB of a tensor", "y_label": "time saved / time spent"}
         plots.lines(part, ax=ax, x="mib", by="algorithm", log_x=True, log_y=True, **labels)
         ax.axhline(1, color="black", linewidth=1)
-        ax.set_title(scheme)
+        ax.set_title(f"as {scheme} communicates")
     axes[0].get_legend().remove()
+    axes[1].set_ylabel("")
     return figure
 
 
+@plots.styled()
 def draw_distances(rows: Rows) -> Figure:
     """Draw the cumulative distribution of the distance to the upper bound, a line a scheme."""
     table = pd.DataFrame([row for row in rows if row["quantity"] == "below_bound"])
@@ -162,19 +169,18 @@ def draw_distances(rows: Rows) -> Figure:
 def draw_spaces(rows: Rows) -> Figure:
     """Draw scaling factors of the crippled spaces and of Espresso by codec, a panel a network."""
     table = pd.DataFrame([row for row in rows if row["quantity"] == "scaling_factor"])
-    testbeds = table["testbed"].unique()
-    figure, axes = plots.figure(1, len(testbeds), figsize=(11, 3.8), squeeze=False, sharey=True)
-    for ax, testbed in zip(axes[0], testbeds, strict=True):
-        part = table[table["testbed"] == testbed]
-        plots.bars(part, ax=ax, x="algorithm", by="space", y_label="scaling factor")
-        ax.set(title={"nvlink": "NVLink, 100 Gbit/s", "pcie": "PCIe, 25 Gbit/s"}[testbed], ylim=(0, 1))
+    networks = {"nvlink": "NVLink, 100 Gbit/s", "pcie": "PCIe, 25 Gbit/s"}
+    figure, axes = plots.figure(1, table["testbed"].nunique(), figsize=(12, 3.8), squeeze=False, sharey=True)
+    for ax, (testbed, part) in zip(axes[0], table.groupby("testbed", sort=False), strict=True):
+        plots.bars(part, ax=ax, x="algorithm", by="space", y_label="scaling factor" if ax is axes[0][0] else "")
+        ax.set(title=networks[testbed], ylim=(0, 1.02))
         if ax is not axes[0][-1]:
             ax.get_legend().remove()
     return figure
 
 
 def draw_advice(rows: Rows) -> Figure:
-    """Draw the gain over FP16 against the network's rate: a band from the plan's to the bound's, a panel a model."""
+    """Draw the gain against the network's rate: a band from the plan's to the bound's, a panel a model."""
     table = pd.DataFrame([row for row in rows if row["quantity"] in ("gain", "gain_at_most")])
     wide = table.pivot_table(index=["model", "machines", "gigabits_per_s"], columns="quantity", values="value")
     wide = wide.reset_index().assign(
@@ -184,10 +190,19 @@ def draw_advice(rows: Rows) -> Figure:
     figure, axes = plots.figure(1, len(models), figsize=(4 * len(models), 3.4), squeeze=False, sharey=True)
     for ax, model in zip(axes[0], models, strict=True):
         part = wide[wide["model"] == model]
-        labels = {"x_label": "Gbit/s between machines", "y_label": "times as fast as FP16"}
+        labels = {"x_label": "Gbit/s between machines", "y_label": "times as fast as plain"}
         plots.lines(part, ax=ax, x="gigabits_per_s", by="machines", log_x=True, **labels)
         ax.axhline(1.0, color="0.6", linewidth=0.8, zorder=0)
         ax.set(title=model)
         if ax is not axes[0][-1]:
             ax.get_legend().remove()
+    return figure
+
+
+def draw_optimum(rows: Rows) -> Figure:
+    """Draw how far the searches are above the optimum of small jobs."""
+    figure, ax = plots.figure(1, 1, figsize=(8, 3.4))
+    table = pd.DataFrame([row for row in rows if row["quantity"] == "above_optimum"])
+    plots.bars(table, ax=ax, x="model", by="scheme", y_label="% above the optimum")
+    ax.set(xlabel="")
     return figure
