@@ -20,6 +20,6 @@ buckets send several at once.
 """
 
 from .planning import Plan, plan
-from .runtime import compress_gradients
+from .runtime import compress_gradients, measure_cluster
 
-__all__ = ["Plan", "compress_gradients", "plan"]
+__all__ = ["Plan", "compress_gradients", "measure_cluster", "plan"]

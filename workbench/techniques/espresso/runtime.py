@@ -287,13 +287,15 @@ def compress_gradients(model: DistributedDataParallel, plan: Plan, *, momentum: 
     return exchange
 
 
-def measure_cluster(groups: Groups, *, num_elements: Sequence[int] = MEASURED_ELEMENTS, runs: int = 5) -> Machines:
-    """Measure the links inside and between machines; all ranks call it and work at the same time.
+def measure_cluster(
+    num_machines: int, gpus_per_machine: int, *, num_elements: Sequence[int] = MEASURED_ELEMENTS, runs: int = 5
+) -> Machines:
+    """Measure the links inside and between machines of so many ranks; all ranks call it and work at the same time.
 
     Each size is exchanged by all ranks of a machine, or of a place on all machines, as gradients are; start-up and
-    bandwidth are fitted to the medians of the slowest rank.
+    bandwidth are fitted to the medians of the slowest rank. ValueError if there are not as many ranks.
     """
-    num_machines, gpus_per_machine = groups.place
+    groups = Groups(num_machines, gpus_per_machine)
     found = {
         phase: _fitted(groups, phase, n, sharing, num_elements, runs)
         for phase, n, sharing in ((Phase.INTRA, gpus_per_machine, 1), (Phase.INTER, num_machines, gpus_per_machine))

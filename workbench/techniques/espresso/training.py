@@ -40,7 +40,7 @@ from .method.baselines import BASELINES, baseline_strategy
 from .method.exchange import CODECS
 from .method.search import compress_on_gpus, improve
 from .planning import Plan, plan_of, profiled_times
-from .runtime import GradientExchange, Groups, compress_gradients, measure_cluster
+from .runtime import GradientExchange, compress_gradients, measure_cluster
 
 __all__ = ["SCHEMES", "SIZES", "Setting", "time_schemes", "train"]
 
@@ -186,7 +186,7 @@ def _plans(setting: Setting, module: nn.Module, step: Callable[[], object]) -> d
     """Measure gradients, codec and cluster on all ranks at once, and plan every hooked scheme on rank 0."""
     gradients = measure(module, step, device="cpu", iterations=MEASURED_STEPS, warmup=1)
     times = profiled_times(setting.codec, max(gradients.num_elements))
-    cluster = measure_cluster(Groups(setting.num_machines, setting.gpus_per_machine))
+    cluster = measure_cluster(setting.num_machines, setting.gpus_per_machine)
     written: list[Any] = [None]
     if dist.get_rank() == 0:
         job, total = Job(gradients, cluster, times), sum(gradients.num_elements)
