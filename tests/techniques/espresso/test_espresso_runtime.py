@@ -50,14 +50,14 @@ def inputs(rank, step):
     return torch.randn(5, 7, generator=torch.Generator().manual_seed(10 * step + rank))
 
 
-def exchanged_gradients(plans, steps=2, momentum=0.0):
+def exchanged_gradients(plans, steps=2, momentum=0.0, device="cpu"):
     """Run on a rank: the gradients that each step's backward pass leaves."""
-    ddp, found = DistributedDataParallel(model()), []
+    ddp, found = DistributedDataParallel(model().to(device)), []
     with espresso.compress_gradients(ddp, plans[dist.get_rank() % len(plans)], momentum=momentum):
         for step in range(steps):
             ddp.zero_grad()
-            ddp(inputs(dist.get_rank(), step)).square().sum().backward()
-            found.append({name: p.grad.clone() for name, p in ddp.module.named_parameters()})
+            ddp(inputs(dist.get_rank(), step).to(device)).square().sum().backward()
+            found.append({name: p.grad.cpu() for name, p in ddp.module.named_parameters()})
     return found
 
 
@@ -119,6 +119,16 @@ def test_with_compression_the_hook_equals_the_definition_step_by_step(ranks, cod
             wanted = exchanged_by_definition(INTER_ONLY, [grads[name] for grads in own], of_ranks, *PLACE)
             for rank in range(4):
                 torch.testing.assert_close(by_rank[rank][step][name], wanted[rank] / 4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("option", [None, INTER_ONLY, Option.parse(str(INTER_ONLY).replace("gpu", "cpu"))])
+def test_gradients_on_a_gpu_are_exchanged_as_those_on_a_cpu(ranks, option):
+    on_cpu, on_gpu = (
+        ranks.run(exchanged_gradients, [toy_plan(option)], 2, 0.0, device) for device in ("cpu", "cuda:0")
+    )
+    for wanted, found in zip(on_cpu, on_gpu, strict=True):
+        torch.testing.assert_close(found, wanted)
 
 
 def refusals(plans, momentum=0.0):

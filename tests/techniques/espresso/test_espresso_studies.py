@@ -1,0 +1,103 @@
+"""Advice, optima of small jobs, and the rows of what is measured, by hand."""
+
+from itertools import product
+
+import pytest
+
+from workbench.cluster.machines import Link, Machines
+from workbench.compression.costs import CodecTimes, Processor
+from workbench.compression.profiling import CodecTime, times_of
+from workbench.study.timing import Timed, Turn
+from workbench.techniques.espresso import measured, training
+from workbench.techniques.espresso.advice import begins_to_pay, shortened
+from workbench.techniques.espresso.cost import Job
+from workbench.techniques.espresso.method import Option
+from workbench.techniques.espresso.method.certificate import best_by_exhaustion
+from workbench.timeline import Action, Kind
+from workbench.timeline.gradients import Gradients
+
+OPTIONS = [
+    Option.parse(text)
+    for text in ("intra.reduce-scatter inter.allreduce intra.allgather", "comp.gpu flat.allgather* decomp.gpu")
+]
+
+
+def gradients(num_elements, gap_s):
+    names = tuple(f"t{number}" for number in range(len(num_elements)))
+    order = {"tensors": names, "num_elements": tuple(num_elements), "gap_s": tuple(gap_s)}
+    return Gradients(name="toy", forward_s=1e-3, source="a test", **order)
+
+
+def rows_of(rows, quantity):
+    return [row for row in rows if row["quantity"] == quantity]
+
+
+def test_compressing_pays_up_to_the_rate_at_which_it_gains_five_per_cent():
+    # From 2 at 10 Gbit/s to 1 at 1000: a gain of 1.05 is 0.95 of two decades away.
+    assert begins_to_pay({10: 2.0, 1000: 1.0}) == pytest.approx(10 * 100**0.95)
+    assert begins_to_pay({10: 1.02, 100: 1.0}) == 0.0 and begins_to_pay({10: 2.0, 100: 1.5}) == 100
+
+
+def test_a_shortened_model_keeps_its_largest_gradients_and_when_they_are_ready():
+    found = shortened(gradients([5, 1, 9, 7, 2], [1.0, 2.0, 3.0, 4.0, 5.0]))
+    assert found.num_elements == (5, 9, 7) and found.gap_s == (1.0, 5.0, 4.0)
+
+
+def test_the_optimum_is_that_of_all_strategies():
+    link = Link(bandwidth_bytes_per_s=1e9, latency_s=1e-4)
+    machines = Machines(num_machines=2, gpus_per_machine=2, intra=link, inter=link)
+    costs = {processor: lambda elements: 1e-4 + 1e-9 * elements for processor in Processor}
+    codec = CodecTimes(name="test", encode_s=costs, decode_s=costs, sent_bytes=0.1)
+    job = Job(gradients([10**6, 10**5, 10**6], [1e-3, 2e-3, 1e-4]), machines, codec)
+    strategy, best_s = best_by_exhaustion(job, OPTIONS)
+    assert best_s == pytest.approx(min(map(job.iteration_s, product(OPTIONS, repeat=3))))
+    assert job.iteration_s(strategy) == pytest.approx(best_s)
+
+
+def test_a_profile_says_what_a_planner_wants_to_know():
+    profile = [CodecTime(num_elements=n, encode_s=1e-3 * n, decode_s=1e-4 * n, payload_bytes=n // 8) for n in (8, 80)]
+    found = times_of("test", dict.fromkeys(Processor, profile))
+    assert found.sent_bytes == 1 / 8 and float(found.encode_s[Processor.CPU](44)) == pytest.approx(0.044)
+
+
+def turns(scheme, seconds):
+    ends = [(Action(resource="rank 0", start_s=0.0, end_s=end, kind=Kind.OTHER, label="iteration"),) for end in seconds]
+    return [(Turn(name=scheme, length=1, actions=actions, cpu_s=0.0),) for actions in ends]
+
+
+def test_gains_are_taken_turn_by_turn():
+    seconds = {"DDP": [4.0] * 6, "Espresso": [2.0, 1.0, 2.0, 2.0, 4.0, 2.0]}
+    rounds = {scheme: turns(scheme, taken_s) for scheme, taken_s in seconds.items()}
+    timed = Timed(rounds=rounds, facts={scheme: ({"plan": ""},) for scheme in rounds})
+    rows = measured.iteration_rows(timed, training.Setting(model="bert"))
+    (gain,) = rows_of(rows, "gain")
+    assert (gain["scheme"], gain["over"], gain["value"], gain["low"], gain["high"]) == ("Espresso", "DDP", 2, 1, 4)
+
+
+def trained(variant, seed, seconds, losses, accuracy):
+    curve = [[seconds * (step + 1) / len(losses), step + 1, loss] for step, loss in enumerate(losses)]
+    return {"setting": {"variant": variant, "seed": seed}, "curve": curve, "scores": {"accuracy": accuracy}}
+
+
+def test_trainings_are_compared_with_fp32_of_the_same_seed():
+    results = [trained("DDP", 0, 8.0, [3.0, 1.0], 50.0), trained("FP16", 0, 4.0, [3.0, 1.0], 51.0)]
+    results += [trained("Espresso, dgc", 0, 2.0, [1.0, 0.5], 49.0)]
+    rows = [row for row in measured.learning_rows(results, target=1.0) if row["variant"] == "Espresso, dgc"]
+    found = {row["quantity"]: row["value"] for row in rows}
+    assert (found["points_below"], found["speedup"], found["speedup_over_fp16"]) == (1.0, 4.0, 2.0)
+    assert found["target_speedup"] == 8.0  # 8 s beside 1 s
+    assert not rows_of(measured.learning_rows(results, target=0.1), "target_speedup")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": "elsewhere"}, "model is 'elsewhere'"),
+        ({"model": "bert", "codec": "zip"}, "codec is 'zip'"),
+        ({"model": "bert", "num_machines": 0}, "num_machines"),
+        ({"model": "bert", "gigabits_per_s": 0.0}, "gigabits_per_s"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        training.Setting(**arguments)
