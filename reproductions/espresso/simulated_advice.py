@@ -6,9 +6,7 @@ searches found it, were changed for the three largest, which are harder.
 
 from workbench.reproduction import Bound, Evidence, Reproduction, Trend, Whose
 
-LARGE = (
-    "Two large gradients come one after the other: compressing one alone gains nothing, and the search stops."
-)
+LARGE = "Two large gradients come one after the other: compressing one alone gains nothing, and the search stops."
 PROMISE = "a promise of this project"
 
 

@@ -13,7 +13,7 @@ from math import inf
 import numpy as np
 from numba import njit
 
-__all__ = ["DEVICE", "Chain", "Chains", "Queues", "queues_by_definition"]
+__all__ = ["DEVICE", "Chain", "Chains", "Queues", "Spans", "queues_by_definition"]
 
 Chain = Sequence[tuple[int, float]]  # resource and seconds of each task, in order
 DEVICE = 0
@@ -76,6 +76,16 @@ class Chains:
         return self.resource, self.seconds, self.length
 
 
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """When tasks are served [N, W]; a gradient's computation is its task 0."""
+
+    resource: np.ndarray
+    start_s: np.ndarray
+    end_s: np.ndarray
+    is_task: np.ndarray  # elsewhere the others say nothing
+
+
 class Queues:
     """Gradients with a chain of tasks each, and when all of them are done.
 
@@ -126,13 +136,19 @@ class Queues:
         self.duration_s = self._run_from(IDLE)
         return best
 
+    @property
+    def spans(self) -> "Spans":
+        """Start and end of every gradient's tasks, its computation first, as arrays."""
+        resource, seconds, lengths = self._tasks
+        is_task = np.arange(resource.shape[1]) < lengths[:, None]
+        return Spans(resource, self._start_s, self._start_s + seconds, is_task)
+
     def placed(self) -> list[list[tuple[float, float]]]:
         """Return start and end of every gradient's tasks, as `queues_by_definition` does."""
-        _, seconds, lengths = self._tasks
-        ends_s = self._start_s + seconds
+        spans, lengths = self.spans, self._tasks[2].tolist()
+        pairs = np.stack([spans.start_s, spans.end_s], axis=2).tolist()
         return [
-            list(zip(self._start_s[g, :n].tolist(), ends_s[g, :n].tolist(), strict=True))
-            for g, n in enumerate(lengths.tolist())
+            [(start_s, end_s) for start_s, end_s in row[:length]] for row, length in zip(pairs, lengths, strict=True)
         ]
 
     def _run_from(self, gradient: int) -> float:

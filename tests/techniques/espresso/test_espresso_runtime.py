@@ -57,7 +57,7 @@ def exchanged_gradients(plans, steps=2, momentum=0.0, device="cpu"):
         for step in range(steps):
             ddp.zero_grad()
             ddp(inputs(dist.get_rank(), step).to(device)).square().sum().backward()
-            found.append({name: p.grad.cpu() for name, p in ddp.module.named_parameters()})
+            found.append({name: p.grad.clone().cpu() for name, p in ddp.module.named_parameters()})
     return found
 
 

@@ -114,15 +114,20 @@ def draw_iterations(rows: Rows) -> Figure:
     table = pd.DataFrame(rows)
     table = table[table["quantity"].isin(["iteration_s", "predicted_s"])].assign(value=lambda t: 1e3 * t["value"])
     panels = [part for _, part in table.groupby(["model", "ranks"], sort=False)]
-    figure, axes = plots.figure(1, len(panels), figsize=(5.2 * len(panels), 4.2), squeeze=False)
-    for ax, part in zip(axes[0], panels, strict=True):
+    num_columns = min(2, len(panels))
+    num_rows = math.ceil(len(panels) / num_columns)
+    size = {"figsize": (5.6 * num_columns, 4 * num_rows), "squeeze": False}
+    figure, axes = plots.figure(num_rows, num_columns, **size)
+    for ax in axes.flat[len(panels) :]:
+        ax.remove()
+    for ax, part in zip(axes.flat, panels, strict=False):
         found = part[part["quantity"] == "iteration_s"].drop(columns=["low", "high"])
         plots.bars(found, ax=ax, x="scheme", y_label="ms an iteration")
         predicted = part[part["quantity"] == "predicted_s"].set_index("scheme")["value"]
         places = [(at, predicted[name]) for at, name in enumerate(found["scheme"]) if name in predicted]
         ax.scatter(*zip(*places, strict=True), marker="D", color="black", zorder=3, label="predicted")
         ax.set(title=" on ".join(part.iloc[0][["model", "ranks"]]), xlabel="")
-        ax.tick_params(axis="x", rotation=40)
+        ax.set_xticks(ax.get_xticks(), found["scheme"], rotation=40, ha="right", rotation_mode="anchor")
         ax.legend()
     return figure
 

@@ -4,8 +4,12 @@ The authors' batches of BERT-base and GPT-2 are not those of table 4.4. Where th
 times of a model's computation are scaled to it on 64 GPUs; what Espresso gains is then predicted.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import product
+from statistics import median
 from types import MappingProxyType
 from typing import Any
 
@@ -19,12 +23,15 @@ from workbench.datasets import gradient_traces
 from workbench.study.rows import value_row
 from workbench.timeline.gradients import Gradients
 
-from .cost import FP32_BYTES, Job
-from .method.baselines import BASELINES, baseline_strategy, options_of
+from .cost import FP32_BYTES, INTER, INTRA, Job
+from .method.baselines import BASELINES, ON_GPUS, baseline_strategy, options_of
 from .method.certificate import lower_bound_s
+from .method.options import Option
 from .method.search import find_strategy, improve
 
-__all__ = ["CALIBRATION", "SCALING", "TESTBEDS", "job_of", "paper_codec", "paper_machines", "throughput_rows"]
+__all__ = ["CALIBRATION", "CONSTANTS", "SCALING", "TESTBEDS", "WHOLE", "benefit_ratios", "benefit_rows"]
+__all__ += ["distance_rows", "job_of", "paper_codec", "paper_machines", "scaling_factor", "scaling_rows"]
+__all__ += ["throughput_rows"]
 
 TESTBEDS = MappingProxyType({"nvlink": "espresso/8x-nvlink-100gbps", "pcie": "espresso/8x-pcie-25gbps"})
 GPUS_PER_MACHINE = 8
@@ -33,6 +40,7 @@ SCALING = MappingProxyType(
     {"bert_base": 0.51, "gpt2": 0.58, "lstm": 0.46, "resnet101": 0.70}
 )  # table 4.1, section 4.8.4
 CALIBRATION = MappingProxyType({"scaling factors of FP32 on 64 GPUs": dict(SCALING), "source": "table 4.1, 4.8.4"})
+CONSTANTS = MappingProxyType({"codec times, start-ups, gradients": "the authors' release", "networks": "nominal rates"})
 FP32, FP16, ESPRESSO, IMPROVED, BOUND = "FP32", "FP16", "Espresso", "Espresso, improved", "Upper Bound"
 
 
@@ -64,19 +72,26 @@ def paper_machines(testbed: str, num_gpus: int) -> Machines:
     return Machines(**sizes, intra=topology.host.device_link, inter=inter)
 
 
-def job_of(model: str, num_gpus: int, algorithm: str = "", options: Sequence | None = None) -> Job:
-    """Return a job of the paper; by default with the codec that its authors' scripts name for the model."""
+def job_of(model: str, num_gpus: int, algorithm: str = "", *, testbed: str = "", is_calibrated: bool = True) -> Job:
+    """Return a job of the paper; by default with the codec and on the testbed that its authors' scripts name."""
     settings = gradient_traces.experiment_settings()[model]
-    codec = paper_codec(algorithm or settings.algorithm)
+    gradients = _calibrated(model) if is_calibrated else gradient_traces.load(model)
+    machines = paper_machines(testbed or settings.testbed, num_gpus)
+    return Job(gradients, machines, paper_codec(algorithm or settings.algorithm))
+
+
+@cache
+def _calibrated(model: str) -> Gradients:
+    """Return a model's gradients; where FP32's scaling factor is known, with times scaled to it on its own testbed."""
     gradients = gradient_traces.load(model)
-    if model in SCALING:
-        whole = paper_machines(settings.testbed, WHOLE)
+    if model not in SCALING:
+        return gradients
+    whole = job_of(model, WHOLE, is_calibrated=False)
 
-        def is_below(scale: float) -> bool:
-            return _scaling_factor(Job(_scaled(gradients, scale), whole, codec)) < SCALING[model]
+    def is_below(scale: float) -> bool:
+        return scaling_factor(Job(_scaled(gradients, scale), whole.machines, whole.codec)) < SCALING[model]
 
-        gradients = _scaled(gradients, bisected(is_below, 0.01, 10.0, 40))
-    return Job(gradients, paper_machines(settings.testbed, num_gpus), codec, options)
+    return _scaled(gradients, bisected(is_below, 0.01, 10.0, 40))
 
 
 def _scaled(gradients: Gradients, scale: float) -> Gradients:
@@ -84,12 +99,10 @@ def _scaled(gradients: Gradients, scale: float) -> Gradients:
     return replace(gradients, **times, source=f"{gradients.source}, times scaled by {scale:.2f}")
 
 
-def _alone_s(job: Job) -> float:
-    return job.gradients.forward_s + job.gradients.backward_s
-
-
-def _scaling_factor(job: Job) -> float:
-    return _alone_s(job) / job.iteration_s([job.uncompressed] * job.gradients.num_tensors)
+def scaling_factor(job: Job, strategy: Sequence[Option] | None = None) -> float:
+    """Return the throughput of one GPU of many over that of a GPU alone; without a strategy, FP32's (section 4.2.1)."""
+    alone_s = job.gradients.forward_s + job.gradients.backward_s
+    return alone_s / job.iteration_s(strategy or [job.uncompressed] * job.gradients.num_tensors)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,17 +114,18 @@ class _Speeds:
     on_cpus: int  # of them
 
 
-def _speeds(model: str, num_gpus: int) -> _Speeds:
-    job, thresholds = job_of(model, num_gpus), gradient_traces.baseline_thresholds()
+def _speeds(job: Job) -> _Speeds:
+    thresholds = gradient_traces.baseline_thresholds()
     plain = [job.uncompressed] * job.gradients.num_tensors
     cast = gradient_traces.gpu_compression_constants()[job.codec.name, "fp16"]
     by_scheme = {FP32: job.iteration_s(plain), FP16: job.half_precision_s(cast.encode_s)}
     for name, baseline in BASELINES.items():
-        by_scheme[baseline.name] = job.iteration_s(baseline_strategy(job, baseline, thresholds[model, name]))
+        strategy = baseline_strategy(job, baseline, thresholds[job.gradients.name, name])
+        by_scheme[baseline.name] = job.iteration_s(strategy)
     found = find_strategy(job)
     by_scheme[ESPRESSO] = found.iteration_s
     by_scheme[IMPROVED] = improve(job, found.strategy).iteration_s
-    by_scheme[BOUND] = find_strategy(_without_cost(job)).iteration_s
+    by_scheme[BOUND] = _bound_s(job)
     return _Speeds(
         by_scheme=by_scheme,
         compressed=sum(option.is_compressed for option in found.strategy),
@@ -119,11 +133,12 @@ def _speeds(model: str, num_gpus: int) -> _Speeds:
     )
 
 
-def _without_cost(job: Job) -> Job:
-    """Return the job with a codec that takes no time: the paper's upper bound (section 4.8.1)."""
+def _bound_s(job: Job) -> float:
+    """Return the time of an iteration if the codec takes no time: the paper's upper bound (section 4.8.1)."""
     free = dict.fromkeys(Processor, np.zeros_like)
     codec = replace(job.codec, encode_s=free, decode_s=free)
-    return Job(job.gradients, job.machines, codec, options_of("GPU compression"))
+    job = Job(job.gradients, job.machines, codec, options_of(ON_GPUS))
+    return improve(job, find_strategy(job).strategy).iteration_s
 
 
 def throughput_rows(*, models: Sequence[str], num_gpus: Sequence[int], certified: bool = True) -> list[dict[str, Any]]:
@@ -135,7 +150,7 @@ def throughput_rows(*, models: Sequence[str], num_gpus: Sequence[int], certified
     for model in models:
         batch = gradient_traces.experiment_settings()[model].batch_per_gpu
         for gpus in num_gpus:
-            speeds = _speeds(model, gpus)
+            speeds = _speeds(job_of(model, gpus))
             times, keys = speeds.by_scheme, {"model": model, "gpus": gpus}
             for scheme, seconds in times.items():
                 rows.append(value_row("samples_per_s", batch * gpus / seconds, "1/s", scheme=scheme, **keys))
@@ -152,4 +167,71 @@ def throughput_rows(*, models: Sequence[str], num_gpus: Sequence[int], certified
             for scheme in (ESPRESSO, IMPROVED):
                 distance = 100 * (times[scheme] / least_s - 1)
                 rows.append(value_row("from_best_at_most", distance, "%", scheme=scheme, **keys))
+    return rows
+
+
+def scaling_rows(cells: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+    """Return scaling factors on 64 GPUs without compression, with it on GPUs and on CPUs, and changes in per cent.
+
+    A cell is a model and an algorithm. Compression on GPUs is that of HiPress, on CPUs that of BytePS-Compress, from
+    the sizes on that the release names for the model. `uncalibrated_scaling_factor` is FP32's with the released times.
+    """
+    thresholds, rows = gradient_traces.baseline_thresholds(), []
+    for model, algorithm in cells:
+        job, keys = job_of(model, WHOLE, algorithm), {"model": model, "algorithm": algorithm}
+        plain = scaling_factor(job)
+        rows.append(value_row("scaling_factor", plain, scheme=FP32, **keys))
+        for scheme, name in (("GC with GPU", "hipress"), ("GC with CPU", "byteps-compress")):
+            strategy = baseline_strategy(job, BASELINES[name], thresholds[model, name])
+            factor, compressed = scaling_factor(job, strategy), sum(option.is_compressed for option in strategy)
+            rows.append(value_row("scaling_factor", factor, scheme=scheme, **keys))
+            rows.append(value_row("change", 100 * (factor / plain - 1), "%", scheme=scheme, **keys))
+            rows.append(value_row("compressed_tensors", compressed, scheme=scheme, **keys))
+    for model in SCALING:
+        factor = scaling_factor(job_of(model, WHOLE, is_calibrated=False))
+        rows.append(value_row("uncalibrated_scaling_factor", factor, model=model))
+    return rows
+
+
+def benefit_ratios(job: Job, option: Option) -> np.ndarray:
+    """Return by size of a job's tensors what an option saves of communication over what its compression takes."""
+    sent_s = {}
+    for one in (job.uncompressed, option):
+        is_sent = np.isin(job.resources(one), (INTRA, INTER))
+        sent_s[one] = job.seconds(one)[is_sent].sum(axis=0)
+    return (sent_s[job.uncompressed] - sent_s[option]) / (job.seconds(option).sum(axis=0) - sent_s[option])
+
+
+def benefit_rows(*, algorithms: Sequence[str], log2_sizes: Sequence[int], num_gpus: int) -> list[dict[str, Any]]:
+    """Return benefit ratios of HiPress' and HiTopKComm's option on NVLink machines by codec and number of elements."""
+    sizes, rows = tuple(2**power for power in log2_sizes), []
+    order = {"tensors": tuple(map(str, sizes)), "num_elements": sizes, "gap_s": (0.0,) * len(sizes)}
+    tensors = Gradients(name="one size each", forward_s=0.0, source="chosen sizes", **order)
+    for algorithm in algorithms:
+        job = Job(tensors, paper_machines("nvlink", num_gpus), paper_codec(algorithm))
+        for name in ("hipress", "hitopkcomm"):
+            ratios = benefit_ratios(job, BASELINES[name].option).tolist()
+            keys = {"algorithm": algorithm, "scheme": BASELINES[name].name}
+            for size, ratio in zip(job.sizes, ratios, strict=True):
+                rows.append(value_row("benefit_ratio", ratio, elements=size, **keys))
+    return rows
+
+
+def distance_rows(*, testbed: str, models: Sequence[str], algorithms: Sequence[str]) -> list[dict[str, Any]]:
+    """Return how far below the upper bound the throughput of each scheme is on 64 GPUs of a testbed, and medians.
+
+    `behind_espresso` is by how many points a scheme's median is farther from the bound than Espresso's.
+    """
+    rows, found = [], defaultdict(list)
+    for model, algorithm in product(models, algorithms):
+        times = _speeds(job_of(model, WHOLE, algorithm, testbed=testbed)).by_scheme
+        for scheme in (name for name in times if name != BOUND):
+            found[scheme].append(100 * (1 - times[BOUND] / times[scheme]))
+            keys = {"scheme": scheme, "model": model, "algorithm": algorithm}
+            rows.append(value_row("below_bound", found[scheme][-1], "%", **keys))
+    nearest = median(found[ESPRESSO])
+    for scheme, distances in found.items():
+        rows.append(value_row("median_below_bound", median(distances), "%", scheme=scheme))
+        rows.append(value_row("largest_below_bound", max(distances), "%", scheme=scheme))
+        rows.append(value_row("behind_espresso", median(distances) - nearest, "%", scheme=scheme))
     return rows

@@ -1,18 +1,26 @@
 """The systems that Espresso is compared with, as strategies under the same F, and the crippled search spaces.
 
-Each baseline has one way to compress and compresses every tensor from a size on (section 4.8.1).
+Each baseline has one way to compress and compresses every tensor from a size on (section 4.8.1). A crippled space
+leaves one of the four dimensions out (section 4.8.6).
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import numpy as np
+
 from workbench.compression.costs import Processor
 
 from ..cost import Job
 from .options import Comm, Decomp, Option, Phase, Routine, compression_options
+from .search import choose_options, find_strategy, offload
 
-__all__ = ["BASELINES", "SPACES", "Baseline", "baseline_strategy", "options_of"]
+__all__ = ["ALL", "BASELINES", "MYOPIC", "ON_CPUS", "ON_GPUS", "SPACES", "Baseline", "baseline_strategy"]
+__all__ += ["crippled_strategy", "options_of"]
+
+ALL, MYOPIC = "All compression", "Myopic compression"  # the spaces without dimension 1
+ON_GPUS, ON_CPUS = "GPU compression", "CPU compression"  # those without dimension 2
 
 DIVISIBLE = "intra.reduce-scatter comp.{0} inter.alltoall* decomp.{0} comp.{0} inter.allgather* decomp.{0} "
 DIVISIBLE += "intra.allgather"
@@ -65,8 +73,8 @@ def _alltoall_twice(option: Option) -> bool:
 
 SPACES: Mapping[str, Callable[[Option], bool]] = MappingProxyType(
     {
-        "GPU compression": lambda option: option.processors <= {Processor.GPU},
-        "CPU compression": lambda option: option.processors <= {Processor.CPU},
+        ON_GPUS: lambda option: option.processors <= {Processor.GPU},
+        ON_CPUS: lambda option: option.processors <= {Processor.CPU},
         "Inter Allgather": lambda option: _is_inter_only(option) and _sends(option, Routine.ALL_GATHER),
         "Inter Alltoall": lambda option: (
             _is_inter_only(option) and _sends(option, Routine.ALL_TO_ALL, Routine.ALL_GATHER)
@@ -80,3 +88,25 @@ SPACES: Mapping[str, Callable[[Option], bool]] = MappingProxyType(
 def options_of(space: str) -> tuple[Option, ...]:
     """Return the compressed options of a crippled space."""
     return tuple(option for option in compression_options() if option.is_compressed and SPACES[space](option))
+
+
+def crippled_strategy(job: Job, space: str) -> tuple[Option, ...]:
+    """Return what Espresso's algorithms find for a job in a crippled space: `ALL`, `MYOPIC` or one of `SPACES`.
+
+    Without dimension 2, algorithm 4.1 has the options of one processor, and 4.2 has nothing to move.
+    """
+    if space == MYOPIC:
+        return _myopic(job)
+    if space == ALL:
+        return offload(job, choose_options(job, options_of(ON_GPUS), must_compress=True).strategy).strategy
+    if space in (ON_GPUS, ON_CPUS):
+        return choose_options(job, options_of(space)).strategy
+    return find_strategy(Job(job.gradients, job.machines, job.codec, options_of(space))).strategy
+
+
+def _myopic(job: Job) -> tuple[Option, ...]:
+    """Give each tensor the option whose tasks take the least seconds in total: no tensor knows of another."""
+    options = (job.uncompressed, *(option for option in job.options if option.is_compressed))
+    total_s = np.array([job.seconds(option).sum(axis=0) for option in options])  # [options, sizes]
+    best = dict(zip(job.sizes, total_s.argmin(axis=0).tolist(), strict=True))
+    return tuple(options[best[size]] for size in job.gradients.num_elements)

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 
 import numpy as np
@@ -11,10 +12,10 @@ import numpy as np
 from workbench.compression.costs import Processor
 from workbench.timeline.queues import Chains
 
-from ..cost import Job
-from .options import Comm, Option
+from ..cost import INTRA, Job
+from .options import Option
 
-__all__ = ["Found", "compress_on_gpus", "find_strategy", "improve", "offload", "offloaded"]
+__all__ = ["Found", "choose_options", "compress_on_gpus", "find_strategy", "improve", "offload", "offloaded"]
 
 MOST_TRAVERSED = 20_000  # combinations of algorithm 4.2; beyond it one group after the other is chosen
 
@@ -48,9 +49,10 @@ class _Plan:
         self.strategy[tensor] = option
         self.queues.set_(tensor, self.job.packed([option], [self.job.gradients.num_elements[tensor]]))
 
-    def take_best_(self, tensor: int, choices: _Choices) -> bool:
+    def take_best_(self, tensor: int, choices: _Choices, *, must_change: bool = False) -> bool:
         """Give a tensor the option with the least F, if it is less than that of its own: GetBestOption()."""
-        best, _ = self.queues.best_chain(tensor, choices.chains, self.queues.duration_s)
+        limit_s = math.inf if must_change else self.queues.duration_s
+        best, _ = self.queues.best_chain(tensor, choices.chains, limit_s)
         self.num_evaluated += len(choices.options)
         if best >= 0:
             self.set_(tensor, choices.options[best])
@@ -69,20 +71,37 @@ def find_strategy(job: Job) -> Found:
 
 
 def compress_on_gpus(job: Job, *, is_pruned: bool = True) -> Found:
+    """Run algorithm 4.1 over the job's options on GPUs alone; see `choose_options`."""
+    options = [option for option in _without_cpus(job.options) if option.is_compressed]
+    return choose_options(job, options, is_pruned=is_pruned)
+
+
+@cache
+def _without_cpus(options: tuple[Option, ...]) -> tuple[Option, ...]:
+    return tuple(option for option in options if Processor.CPU not in option.processors)
+
+
+def choose_options(
+    job: Job, options: Sequence[Option], *, must_compress: bool = False, is_pruned: bool = True
+) -> Found:
     """Run algorithm 4.1.
 
     Args:
-        job: whose options on GPUs alone are considered.
+        job: whose tensors are to be compressed.
+        options: that compress, and may be chosen.
+        must_compress: every tensor gets the best of them, whether it gains or not, also before a bubble.
         is_pruned: of all options that use the resources in one order, leave out those that take at least as long as
             another one in every task. Without it all are looked at, as the algorithm is written.
     """
     sizes = job.gradients.num_elements
-    options = [option for option in job.options if option.is_compressed and Processor.CPU not in option.processors]
     plan = _Plan(job, [job.uncompressed] * len(sizes))
     choices = _choices(job, options, is_pruned=is_pruned)
-    removed = _before_bubbles(plan)
+    removed = set() if must_compress else _before_bubbles(plan)
     for tensor in _largest_first(job):
-        if tensor not in removed and plan.take_best_(tensor, choices[sizes[tensor]]):
+        if tensor in removed:
+            continue
+        is_changed = plan.take_best_(tensor, choices[sizes[tensor]], must_change=must_compress)
+        if is_changed and not must_compress:
             removed |= _before_bubbles(plan)
     return plan.found()
 
@@ -94,7 +113,7 @@ def improve(job: Job, strategy: Sequence[Option]) -> Found:
     first, and may take a compression back.
     """
     sizes, plan = job.gradients.num_elements, _Plan(job, strategy)
-    options = [job.uncompressed, *(option for option in job.options if Processor.CPU not in option.processors)]
+    options = [job.uncompressed, *_without_cpus(job.options)]
     choices = _choices(job, options)
     is_better = True
     while is_better:
@@ -133,19 +152,17 @@ def _before_bubbles(plan: _Plan) -> set[int]:
 
     A bubble is a time in which no link works, because the next tensor is not ready for its first communication.
     """
-    strategy, spans = plan.strategy, []  # start, end, tensor, whether it is the tensor's first communication
-    for tensor, tasks in enumerate(plan.queues.placed()):
-        sent = [span for span, task in zip(tasks[1:], strategy[tensor].tasks, strict=True) if isinstance(task, Comm)]
-        spans += [(*span, tensor, number == 0) for number, span in enumerate(sent)]
-    spans.sort()
-    last_s, busy_until_s = -math.inf, -math.inf  # when the last bubble ended
-    ends_s = [0.0] * len(strategy)
-    for start_s, end_s, tensor, is_first in spans:
-        if start_s > busy_until_s and is_first:
-            last_s = start_s
-        busy_until_s = max(busy_until_s, end_s)
-        ends_s[tensor] = max(ends_s[tensor], end_s)
-    return {tensor for tensor, end_s in enumerate(ends_s) if end_s < last_s and not strategy[tensor].is_compressed}
+    spans = plan.queues.spans
+    is_sent = spans.is_task & (spans.resource >= INTRA)
+    tensors, numbers = np.nonzero(is_sent)
+    start_s, end_s = spans.start_s[is_sent], spans.end_s[is_sent]
+    is_first = numbers == is_sent.argmax(axis=1)[tensors]
+    order = np.lexsort((end_s, start_s))
+    busy_until_s = np.concatenate([[-math.inf], np.maximum.accumulate(end_s[order])[:-1]])
+    begins = is_first[order] & (start_s[order] > busy_until_s)
+    last_s = start_s[order][begins].max(initial=-math.inf)  # when the last bubble ended
+    ends_s = np.where(is_sent, spans.end_s, 0.0).max(axis=1)
+    return {int(tensor) for tensor in np.flatnonzero(ends_s < last_s) if not plan.strategy[tensor].is_compressed}
 
 
 def offloaded(option: Option) -> Option:
@@ -168,7 +185,7 @@ def offload(job: Job, strategy: Sequence[Option]) -> Found:
     plan = _Offloading(job, strategy, groups)
     is_traversed = math.prod(len(group) + 1 for group in groups) <= MOST_TRAVERSED
     is_better = not is_traversed
-    if is_traversed:
+    if is_traversed and groups:
         plan.take_best_counts_(range(len(groups)))
     while is_better:
         is_better = False

@@ -1,0 +1,79 @@
+"""The lesson on choosing what to compress: timelines of a reader's strategy, the search, the code exercise."""
+
+import numpy as np
+import pytest
+
+from workbench.explore import Standing
+from workbench.explore import espresso as lesson
+from workbench.techniques.espresso.method import Option
+from workbench.techniques.espresso.method.search import compress_on_gpus
+from workbench.timeline import Kind
+
+ALL_ON_GPUS = dict.fromkeys(("t0", "t1", "t2"), "GPU, Allgather")
+
+
+def test_without_compression_f_is_worked_by_hand():
+    # 16 MB. Inside: 3/4 of it at 20 GB/s, 0.6 ms and 0.02 ms to start, twice. Between: 4 GPUs send 2 * 3/4 of a quarter
+    # each, 24 MB at 6.25 GB/s, 3.84 ms and twice 0.02 ms. Computed at 9 ms; the link is busy from 3.62 ms on.
+    plain = lesson.compare(**dict.fromkeys(("t0", "t1", "t2"), lesson.NONE), gbit=50)
+    assert plain.chosen.end_s == plain.plain_s == pytest.approx(3.62e-3 + 3 * 3.88e-3 + 0.62e-3)
+    assert [action.kind for action in plain.chosen.of("CPU")] == []
+
+
+def test_compressing_all_is_slower_than_none_on_a_fast_link_and_the_best_is_never_behind():
+    slow, fast = (lesson.compare(**ALL_ON_GPUS, gbit=gbit) for gbit in (10, 100))
+    assert slow.chosen.end_s < slow.plain_s and fast.plain_s < fast.chosen.end_s
+    for compared in (slow, fast):
+        assert compared.best.end_s <= min(compared.chosen.end_s, compared.plain_s)
+    assert lesson.compare(**ALL_ON_GPUS, gbit=200).best_names == (lesson.NONE,) * 3
+    assert slow.chosen.total_s(kind=Kind.DECODE) > 0
+
+
+def test_the_status_says_f_and_how_far_it_is_from_the_best():
+    explorer = lesson.explore_strategy()
+    assert explorer.status.startswith("F = 13.26 ms, 1.20 times as fast as without compression; the best strategy")
+    assert explorer.set(t0="CPU, Allgather").status.endswith("yours 0 % more.")
+
+
+def test_the_search_step_by_step_ends_where_algorithm_4_1_does():
+    draw = np.random.default_rng(0)
+    for _ in range(12):
+        sizes = [int(size) for size in draw.choice([500_000, 2_000_000, 4_000_000], 5)]
+        job = lesson.toy_job(sizes, draw.uniform(0, 8e-3, 5).tolist(), float(draw.choice([10, 25, 100])))
+        last = lesson.search_steps(job)[-1]
+        assert last.strategy == compress_on_gpus(job, is_pruned=False).strategy
+
+
+def test_a_step_says_what_was_tried_and_what_is_ruled_out():
+    explorer = lesson.explore_search()
+    assert explorer.status == (
+        "No tensor was tried yet: F = 34.28 ms; compressed: none; ruled out, before a bubble: T0."
+    )
+    explorer.set(number=3)
+    assert explorer.status == "T1 was tried: F = 20.72 ms; compressed: T1, T3, T5; ruled out, before a bubble: T0, T2."
+    last = explorer.set(number=5).status
+    assert last == explorer.set(number=4).status  # nothing is left to try
+
+
+def test_a_tensor_of_the_search_is_tried_once_the_largest_and_latest_first():
+    steps = lesson.search_steps(lesson.toy_job(*lesson.SEARCHED, 25))
+    assert [step.tensor for step in steps] == [None, 5, 3, 1, 4]  # T0 and T2 are sent before bubbles
+
+
+@pytest.mark.parametrize(
+    ("sent_bytes", "standing"),
+    [
+        (None, Standing.NOT_ANSWERED),
+        (lambda n, tensor_bytes, ratio: 2 * (n - 1) / n * ratio * tensor_bytes, Standing.RIGHT),
+        (lambda n, tensor_bytes, ratio: (n - 1) * ratio * tensor_bytes, Standing.NOT_YET),  # an Allgather
+        (lambda n, tensor_bytes, ratio: 2 * (n - 1) / n * tensor_bytes, Standing.NOT_YET),
+    ],
+)
+def test_a_readers_bytes_are_checked_on_random_cases(sent_bytes, standing):
+    feedback = lesson.check_sent_bytes(sent_bytes)
+    assert feedback.standing is standing
+    assert (standing is Standing.NOT_YET) == feedback.text.startswith("sent_bytes(")
+
+
+def test_named_options_are_paths_of_the_tree():
+    assert all(str(Option.parse(text)) == text for text in lesson.OPTIONS.values())
