@@ -4,6 +4,8 @@ The tolerances of throughputs were chosen after trial runs of the model, before 
 calibrated; those of table 4.1 and figures 4.10, 4.14 and 4.15 before their first results.
 """
 
+from dataclasses import replace
+
 from workbench.reproduction import Bound, Evidence, Reproduction, Trend, Whose, Within
 
 FP32, HIPRESS, HITOPK, BYTEPS = "FP32", "HiPress", "HiTopKComm", "BytePS-Compress"
@@ -16,6 +18,10 @@ CPUS = "How many cores BytePS-Compress has is not said; here a machine's CPUs se
 GREEDY = (
     "Algorithm 4.1 leaves out gradients sent before a bubble and changes one at a time: it stops early on two large "
     "gradients of one size."
+)
+LINKS = (
+    "At first links inside machines had nominal rates, 15.8 GB/s with PCIe. After all results were seen they were set "
+    "to those of the authors' planner, 2.5 and 50 GB/s, as its start-up; no tolerance was changed."
 )
 THIRD = "a third of the effect: constants of the authors' planner, nominal networks"
 NO_COST = "The bound has no cost of compression at all: no strategy need reach it."
@@ -62,7 +68,7 @@ def _simulated(
         evidence=Evidence.SIMULATED,
         title=title,
         notebook=f"notebooks/espresso/{notebook}.ipynb",
-        claims=claims,
+        claims=tuple(replace(claim, changed=f"{claim.changed} {LINKS}".strip()) for claim in claims),
         parameters={"smoke": laptop | smoke, "laptop": laptop},
         expected_s={"smoke": 10, "laptop": seconds},
         tags=("needs the authors' release",),
@@ -87,9 +93,9 @@ ON_GPUS, ON_CPUS = "GC with GPU", "GC with CPU"
 CODECS = ["randomk", "dgc", "efsignsgd"]
 MODELS = ["vgg16", "resnet101", "ugatit", "bert_base", "gpt2", "lstm"]
 HALF_PER_CENT = "half a per cent: two strategies that are equally fast are a tie"
-SLOW_INSIDE = (
-    "Each GPU has a PCIe link of the nominal 15.8 GB/s here; the authors' planner has 2.5 GB/s. Then sending inside "
-    "machines weighs more, and compressing between them gains less."
+ONE_TENSOR = (
+    "In the release HiPress compresses one tensor of LSTM, 58 % of its elements, which gains. What the table's GC with "
+    "GPU compresses is not said; compressing more costs more."
 )
 CHANGES = [("gpt2", ON_GPUS, 15), ("gpt2", ON_CPUS, 10), ("bert_base", ON_GPUS, 8), ("bert_base", ON_CPUS, 20)]
 CHANGES += [("lstm", ON_GPUS, -6), ("lstm", ON_CPUS, -9)]
@@ -107,7 +113,7 @@ def _change(model: str, scheme: str, per_cent: int) -> Within:
         rel=0.33,
         neutral=0.0,
         because=THIRD,
-        explanation=CPUS if scheme == ON_CPUS else SLOW_INSIDE if model == "lstm" else "",
+        explanation=CPUS if scheme == ON_CPUS else ONE_TENSOR if model == "lstm" else "",
     )
 
 
@@ -125,7 +131,7 @@ TABLE_4_1 = _simulated(
             where={"model": "lstm", "scheme": [ON_GPUS, ON_CPUS]},
             at_most=-3.0,
             neutral=0.0,
-            explanation=SLOW_INSIDE,
+            explanation=ONE_TENSOR,
         ),
         Within(
             "ResNet101 reaches the scaling factor 0.70 without compression on PCIe machines",
@@ -137,7 +143,7 @@ TABLE_4_1 = _simulated(
             because="a third of the effect, 0.30 below linear scaling",
             source="section 4.8.4",
             explanation="Predicted with the released times; a forward pass is assumed to take half a backward pass.",
-            changed="Our value, 0.71, was known when the rule was written.",
+            changed="A value of ours, 0.71, was known when the rule was written.",
         ),
     ),
     {"cells": [["gpt2", "dgc"], ["bert_base", "efsignsgd"], ["lstm", "dgc"]]},
@@ -238,7 +244,7 @@ def _loses(space: str, testbeds: list[str], whose: Whose = Whose.PAPER) -> Bound
 
 
 def _second(name: str, quantity: str, source: str, testbed: str, **rule) -> Bound:
-    rule |= {"neutral": 1.0, "explanation": SLOW_INSIDE if testbed == "pcie" else NOTHING_TO_GAIN}
+    rule |= {"neutral": 1.0, "explanation": "" if testbed == "pcie" else NOTHING_TO_GAIN}
     return _bound(name, quantity, HALF_PER_CENT, source, where={"testbed": testbed}, **rule)
 
 

@@ -12,9 +12,9 @@ from workbench.cluster.machines import Link, Machines
 from workbench.compression.costs import CodecTimes, Processor
 from workbench.datasets.places import DataError
 from workbench.techniques.espresso.cost import Job
+from workbench.techniques.espresso.measured import nvlink_job
 from workbench.techniques.espresso.method.baselines import BASELINES
 from workbench.techniques.espresso.method.search import compress_on_gpus, offload
-from workbench.techniques.espresso.selection import nvlink_job
 from workbench.timeline.gradients import Gradients
 from workbench.training.measuring import Benchmark, BenchmarkRow
 

@@ -13,9 +13,8 @@ from workbench.explore.exercises import Exercise, Feedback, Mistake, Standing
 from workbench.explore.explorer import Explorer, choice, steps
 from workbench.plots import gantts, kind_legend
 from workbench.techniques.espresso.cost import RESOURCES, Job, steps_of
-from workbench.techniques.espresso.counted import ROUTINES
+from workbench.techniques.espresso.counted import ROUTINES, worked_examples
 from workbench.techniques.espresso.method import Comm, Comp, Decomp, Option
-from workbench.techniques.espresso.method.worked_examples import worked_examples
 from workbench.timeline import Action, Kind, Timeline
 from workbench.timeline.gradients import Gradients
 

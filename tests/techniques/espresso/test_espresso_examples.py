@@ -5,15 +5,15 @@ from itertools import product
 import pytest
 
 from workbench.datasets import gradient_traces
-from workbench.techniques.espresso import counted, selection
-from workbench.techniques.espresso.method.search import offload, offloaded
-from workbench.techniques.espresso.method.worked_examples import (
+from workbench.techniques.espresso import counted, measured
+from workbench.techniques.espresso.counted import (
     all_of_figure_4_2,
     num_bubbles,
     overheads,
     saved_slots,
     worked_examples,
 )
+from workbench.techniques.espresso.method.search import offload, offloaded
 from workbench.timeline import format_timeline
 from workbench.timeline.gradients import Gradients
 
@@ -118,6 +118,6 @@ def test_brute_force_tries_every_choice_of_tensors():
     on_gpus = [job.options[1]] * 3
     choices = product(*((option, offloaded(option)) for option in on_gpus))
     assert list(map(str, on_gpus)) == [OPTIONS["GPU, Allgather"]] * 3
-    _, least_s = selection.brute_force(job, on_gpus, [0, 1, 2])
+    _, least_s = measured.brute_force(job, on_gpus, [0, 1, 2])
     assert least_s == pytest.approx(min(map(job.iteration_s, choices)))
     assert least_s <= offload(job, on_gpus).iteration_s

@@ -10,8 +10,7 @@ from workbench.techniques.espresso.cost import Job
 from workbench.techniques.espresso.method import Option
 from workbench.techniques.espresso.method.baselines import ALL, MYOPIC, ON_CPUS, ON_GPUS, SPACES, crippled_strategy
 from workbench.techniques.espresso.method.search import find_strategy
-from workbench.techniques.espresso.simulated import benefit_ratios, job_of, scaling_factor
-from workbench.techniques.espresso.spaces import PANELS
+from workbench.techniques.espresso.simulated import PANELS, benefit_ratios, job_of, scaling_factor
 from workbench.timeline.gradients import Gradients
 
 INTER_ONLY = Option.parse("intra.reduce-scatter comp.gpu inter.allgather* decomp.gpu intra.allgather")

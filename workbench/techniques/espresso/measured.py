@@ -1,17 +1,34 @@
-"""The rows of what is measured: iterations of all schemes in turns, and trainings compared seed by seed."""
+"""The rows of what is measured: iterations of all schemes in turns, trainings compared seed by seed, and searches.
 
-from collections.abc import Mapping, Sequence
+Searches are timed for 8 NVLink machines of 8 GPUs (tables 4.5 and 4.6). A job is made anew for every run, so that
+nothing of it is prepared; a run before the first compiles.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from statistics import median
 from typing import Any
 
+import numpy as np
+
+from workbench.compression.costs import Processor
 from workbench.study.rows import median_row, ratio_row, spread_row, value_row
 from workbench.study.timing import Timed
 from workbench.study.training import reached
+from workbench.training.measuring import without_garbage_collection
 
+from .cost import Job
+from .method.options import Option, compression_options
+from .method.search import compress_on_gpus, offload, offloaded
 from .planning import FP16_SCHEME, PLANNED, Plan
+from .simulated import WHOLE, job_of
 from .training import DDP, ESPRESSO, FP16, IMPROVED, Setting
 
-__all__ = ["iteration_rows", "learning_cells", "learning_rows"]
+__all__ = ["brute_force", "iteration_rows", "learning_cells", "learning_rows", "nvlink_job", "offloading_rows"]
+__all__ += ["selection_rows"]
 
 Result = Mapping[str, Any]  # of `training.train`
 
@@ -71,3 +88,97 @@ def learning_rows(results: Sequence[Result], target: float) -> list[dict[str, An
         if all(plain and own for plain, own in moments):
             rows.append(spread_row("target_speedup", [plain[0] / own[0] for plain, own in moments], **keys))
     return rows
+
+
+def nvlink_job(model: str) -> Job:
+    """Return a model's job on 8 NVLink machines, with the codec that the authors' scripts name for it."""
+    return job_of(model, WHOLE, testbed="nvlink")
+
+
+def selection_rows(*, models: Sequence[str], num_runs: int) -> list[dict[str, Any]]:
+    """Return the milliseconds of algorithm 4.1, and for brute force the logarithm of an estimate.
+
+    The estimate takes the least that a strategy took in algorithm 4.1, for all strategies of all options.
+    """
+    rows = []
+    for model in models:
+        job = nvlink_job(model)
+        seconds, evaluated = _timed(lambda job=job: compress_on_gpus(_anew(job)).num_evaluated, num_runs)
+        num_tensors = job.gradients.num_tensors
+        rows.append(_timed_row(seconds, model))
+        rows.append(value_row("tensors", num_tensors, model=model))
+        rows.append(value_row("strategies_looked_at", evaluated, model=model))
+        log10_s = num_tensors * math.log10(len(compression_options())) + math.log10(min(seconds) / evaluated)
+        rows.append(value_row("brute_force_log10_s", log10_s, model=model, how="estimated"))
+    return rows
+
+
+def offloading_rows(*, models: Sequence[str], num_runs: int, most_brute: int) -> list[dict[str, Any]]:
+    """Return the milliseconds of algorithm 4.2, the tensors that algorithm 4.1 leaves to it, and brute force.
+
+    Brute force runs on at most `most_brute` tensors; for more its seconds are estimated from the combinations of the
+    last ones, which are those that it would try most often.
+    """
+    return [row for model in models for row in _offloading(model, num_runs, most_brute)]
+
+
+def _offloading(model: str, num_runs: int, most_brute: int) -> list[dict[str, Any]]:
+    job = nvlink_job(model)
+    on_gpus = compress_on_gpus(job)
+    seconds, found = _timed(lambda: offload(_anew(job), on_gpus.strategy), num_runs)
+    chosen = [tensor for tensor, option in enumerate(on_gpus.strategy) if option.is_compressed]
+    brute_s, least_s = brute_force(job, on_gpus.strategy, chosen[-most_brute:])
+    is_whole = len(chosen) <= most_brute
+    how = {"model": model, "how": "measured" if is_whole else "estimated"}
+    rows = [
+        _timed_row(seconds, model),
+        value_row("to_offload", len(chosen), model=model),
+        value_row("to_offload_on_pcie", _num_compressed(job_of(model, WHOLE, testbed="pcie")), model=model),
+        value_row("offloaded", sum(Processor.CPU in option.processors for option in found.strategy), model=model),
+        value_row("combinations", _num_combinations(job, on_gpus.strategy), model=model),
+        value_row("combinations_looked_at", found.num_evaluated, model=model),
+        value_row("offloading_gain", on_gpus.iteration_s / found.iteration_s, model=model),
+        value_row("brute_force_s", brute_s * 2.0 ** max(0, len(chosen) - most_brute), "s", **how),
+    ]
+    return [*rows, value_row("found_over_brute_force", found.iteration_s / least_s, **how)] if is_whole else rows
+
+
+def _timed_row(seconds: Sequence[float], model: str) -> dict[str, Any]:
+    return median_row("milliseconds", [1e3 * value for value in seconds], "ms", model=model)
+
+
+def _num_compressed(job: Job) -> int:
+    return sum(option.is_compressed for option in compress_on_gpus(job).strategy)
+
+
+def _anew(job: Job) -> Job:
+    return Job(job.gradients, job.machines, job.codec)
+
+
+def _timed(call: Callable[[], Any], num_runs: int) -> tuple[list[float], Any]:
+    """Return the seconds of each run after a first one, and what the last returned."""
+    call()
+    seconds = []
+    with without_garbage_collection():
+        for _ in range(num_runs):
+            began_s = time.perf_counter()
+            result = call()
+            seconds.append(time.perf_counter() - began_s)
+    return seconds, result
+
+
+def _num_combinations(job: Job, strategy: Sequence[Option]) -> float:
+    """Count what algorithm 4.2 can look at: groups are of one size and one option."""
+    pairs = zip(job.gradients.num_elements, strategy, strict=True)
+    return float(math.prod(count + 1 for count in Counter(pair for pair in pairs if pair[1].is_compressed).values()))
+
+
+def brute_force(job: Job, on_gpus: Sequence[Option], chosen: Sequence[int]) -> tuple[float, float]:
+    """Try to compress each chosen tensor on GPUs and on CPUs; return the seconds it took and the least F."""
+    others = job.packed(list(map(offloaded, on_gpus)), job.gradients.num_elements)
+    choices = np.zeros((2 ** len(chosen), len(on_gpus)), bool)
+    choices[:, chosen] = list(product((False, True), repeat=len(chosen)))
+    queues = job.queues(on_gpus)
+    began_s = time.perf_counter()
+    queues.take_best_(others, choices)
+    return time.perf_counter() - began_s, job.gradients.forward_s + queues.duration_s

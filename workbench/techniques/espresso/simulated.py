@@ -24,14 +24,14 @@ from workbench.study.rows import value_row
 from workbench.timeline.gradients import Gradients
 
 from .cost import FP32_BYTES, INTER, INTRA, Job
-from .method.baselines import BASELINES, ON_GPUS, baseline_strategy, options_of
+from .method.baselines import ALL, BASELINES, MYOPIC, ON_CPUS, ON_GPUS, baseline_strategy, crippled_strategy, options_of
 from .method.certificate import lower_bound_s
 from .method.options import Option
 from .method.search import find_strategy, improve
 
 __all__ = ["CALIBRATION", "CONSTANTS", "SCALING", "TESTBEDS", "WHOLE", "benefit_ratios", "benefit_rows"]
 __all__ += ["distance_rows", "job_of", "paper_codec", "paper_machines", "scaling_factor", "scaling_rows"]
-__all__ += ["throughput_rows"]
+__all__ += ["PANELS", "space_rows", "throughput_rows"]
 
 TESTBEDS = MappingProxyType({"nvlink": "espresso/8x-nvlink-100gbps", "pcie": "espresso/8x-pcie-25gbps"})
 GPUS_PER_MACHINE = 8
@@ -40,7 +40,9 @@ SCALING = MappingProxyType(
     {"bert_base": 0.51, "gpt2": 0.58, "lstm": 0.46, "resnet101": 0.70}
 )  # table 4.1, section 4.8.4
 CALIBRATION = MappingProxyType({"scaling factors of FP32 on 64 GPUs": dict(SCALING), "source": "table 4.1, 4.8.4"})
-CONSTANTS = MappingProxyType({"codec times, start-ups, gradients": "the authors' release", "networks": "nominal rates"})
+CONSTANTS = MappingProxyType(
+    {"codec times, start-ups, gradients, links inside machines": "the authors' release", "networks": "nominal rates"}
+)
 FP32, FP16, ESPRESSO, IMPROVED, BOUND = "FP32", "FP16", "Espresso", "Espresso, improved", "Upper Bound"
 
 
@@ -64,12 +66,13 @@ def paper_codec(algorithm: str) -> CodecTimes:
 
 
 def paper_machines(testbed: str, num_gpus: int) -> Machines:
-    """Return machines of a testbed, with the start-up of the authors' planner between them."""
+    """Return machines of a testbed, with start-up and links inside as in the authors' planner, on nominal networks."""
     (topology,) = (one for one in THESIS_MACHINES if one.name == TESTBEDS[testbed])
-    startup_s = gradient_traces.communication_constants()["startup"]
-    inter = Link(bandwidth_bytes_per_s=topology.network.bandwidth_bytes_per_s, latency_s=startup_s)
+    constants, nominal = gradient_traces.communication_constants(), topology.host.device_link
+    inter = Link(bandwidth_bytes_per_s=topology.network.bandwidth_bytes_per_s, latency_s=constants["startup"])
+    intra = Link(bandwidth_bytes_per_s=1 / constants[f"intra_{testbed}"], latency_s=nominal.latency_s)
     sizes = {"num_machines": num_gpus // GPUS_PER_MACHINE, "gpus_per_machine": GPUS_PER_MACHINE}
-    return Machines(**sizes, intra=topology.host.device_link, inter=inter)
+    return Machines(**sizes, intra=intra, inter=inter)
 
 
 def job_of(model: str, num_gpus: int, algorithm: str = "", *, testbed: str = "", is_calibrated: bool = True) -> Job:
@@ -235,3 +238,43 @@ def distance_rows(*, testbed: str, models: Sequence[str], algorithms: Sequence[s
         rows.append(value_row("largest_below_bound", max(distances), "%", scheme=scheme))
         rows.append(value_row("behind_espresso", median(distances) - nearest, "%", scheme=scheme))
     return rows
+
+
+PANELS = MappingProxyType(
+    {
+        "a": (ALL, MYOPIC),
+        "b": (ON_GPUS, ON_CPUS),
+        "c": ("Inter Allgather", "Inter Alltoall"),
+        "d": ("Inter Alltoall", "Alltoall+Alltoall"),
+    }
+)
+"""Panel n of the figure leaves out dimension n, in two ways."""
+
+
+def space_rows(*, panel: str, algorithms: Sequence[str], testbeds: Sequence[str]) -> list[dict[str, Any]]:
+    """Return VGG16's scaling factors on 64 GPUs with Espresso and in the two crippled spaces of a panel.
+
+    `espresso_over` is how many times as fast Espresso trains; `second_over_first` compares the two spaces.
+    """
+    rows, (first, second) = [], PANELS[panel]
+    for testbed in testbeds:
+        ratios = []
+        for algorithm in algorithms:
+            factors = _factors(job_of("vgg16", WHOLE, algorithm, testbed=testbed), panel)
+            keys = {"testbed": testbed, "algorithm": algorithm}
+            ratios.append(factors[second] / factors[first])
+            rows.append(value_row("second_over_first", ratios[-1], **keys))
+            for space, factor in factors.items():
+                rows.append(value_row("scaling_factor", factor, space=space, **keys))
+                if space in PANELS[panel]:
+                    rows.append(value_row("espresso_over", factors[ESPRESSO] / factor, space=space, **keys))
+        for name, extreme in (("least", min(ratios)), ("largest", max(ratios))):
+            rows.append(value_row(f"{name}_second_over_first", extreme, testbed=testbed))
+    return rows
+
+
+def _factors(job: Job, panel: str) -> dict[str, float]:
+    found = {space: crippled_strategy(job, space) for space in PANELS[panel]}
+    found[ESPRESSO] = find_strategy(job).strategy
+    found[IMPROVED] = improve(job, found[ESPRESSO]).strategy
+    return {FP32: scaling_factor(job)} | {name: scaling_factor(job, strategy) for name, strategy in found.items()}
