@@ -27,7 +27,6 @@ __all__ = ["FP16_SCHEME", "FP32_SCHEME", "PLANNED", "Plan", "plan", "plan_of", "
 
 PLANNED, FP32_SCHEME, FP16_SCHEME = "this plan", "FP32", "FP16"
 SMALLEST, FACTOR = 2**8, 4  # elements of the first profiled tensor, and from one to the next
-FP32_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

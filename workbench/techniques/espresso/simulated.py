@@ -36,9 +36,7 @@ __all__ += ["PANELS", "space_rows", "throughput_rows"]
 TESTBEDS = MappingProxyType({"nvlink": "espresso/8x-nvlink-100gbps", "pcie": "espresso/8x-pcie-25gbps"})
 GPUS_PER_MACHINE = 8
 WHOLE = 64  # GPUs
-SCALING = MappingProxyType(
-    {"bert_base": 0.51, "gpt2": 0.58, "lstm": 0.46, "resnet101": 0.70}
-)  # table 4.1, section 4.8.4
+SCALING = MappingProxyType({"bert_base": 0.51, "gpt2": 0.58, "lstm": 0.46, "resnet101": 0.70})  # table 4.1, 4.8.4
 CALIBRATION = MappingProxyType({"scaling factors of FP32 on 64 GPUs": dict(SCALING), "source": "table 4.1, 4.8.4"})
 CONSTANTS = MappingProxyType(
     {"codec times, start-ups, gradients, links inside machines": "the authors' release", "networks": "nominal rates"}

@@ -87,8 +87,7 @@ class Setting:
         for field, known in (("model", (*THRESHOLDS, "minilm")), ("codec", CODECS)):
             if getattr(self, field) not in known:
                 raise ValueError(f"{field} is {getattr(self, field)!r}; it must be one of {', '.join(known)}")
-        counts = {name: getattr(self, name) for name in ("num_machines", "gpus_per_machine", "batch")}
-        require_counts(1, **counts)
+        require_counts(1, **{name: getattr(self, name) for name in ("num_machines", "gpus_per_machine", "batch")})
         require_positive(gigabits_per_s=self.gigabits_per_s)
 
     @property
