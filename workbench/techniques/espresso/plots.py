@@ -18,7 +18,6 @@ __all__ = [
     "draw_distances",
     "draw_examples",
     "draw_iterations",
-    "draw_optimum",
     "draw_routines",
     "draw_same_sizes",
     "draw_scaling_factors",
@@ -201,13 +200,4 @@ def draw_advice(rows: Rows) -> Figure:
         ax.set(title=model)
         if ax is not axes[0][-1]:
             ax.get_legend().remove()
-    return figure
-
-
-def draw_optimum(rows: Rows) -> Figure:
-    """Draw how far the searches are above the optimum of small jobs."""
-    figure, ax = plots.figure(1, 1, figsize=(8, 3.4))
-    table = pd.DataFrame([row for row in rows if row["quantity"] == "above_optimum"])
-    plots.bars(table, ax=ax, x="model", by="scheme", y_label="% above the optimum")
-    ax.set(xlabel="")
     return figure

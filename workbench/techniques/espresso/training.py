@@ -169,16 +169,11 @@ def _hooked(
     module: nn.Module, scheme: str, plan: Plan | None, momentum: float = 0.0
 ) -> tuple[DistributedDataParallel, GradientExchange | None]:
     """Return the model with a scheme's hook; the gradients of each are its own."""
-    model = DistributedDataParallel(_copy(module))
+    module.zero_grad()
+    model = DistributedDataParallel(copy.deepcopy(module))
     if scheme == FP16:
         model.register_comm_hook(None, fp16_compress_hook)
     return model, None if plan is None else compress_gradients(model, plan, momentum=momentum)
-
-
-def _copy(module: nn.Module) -> nn.Module:
-    for parameter in module.parameters():
-        parameter.grad = None
-    return copy.deepcopy(module)
 
 
 def _plans(setting: Setting, module: nn.Module, step: Callable[[], object]) -> dict[str, Plan]:

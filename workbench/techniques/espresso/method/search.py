@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from .options import Option
 
 __all__ = ["Found", "choose_options", "compress_on_gpus", "find_strategy", "improve", "offload", "offloaded"]
 
+NUM_PAIRED = 4  # tensors of `improve`
 MOST_TRAVERSED = 20_000  # combinations of algorithm 4.2; beyond it one group after the other is chosen
 
 
@@ -57,6 +58,21 @@ class _Plan:
         if best >= 0:
             self.set_(tensor, choices.options[best])
         return best >= 0
+
+    def take_best_pair_(self, pair: Sequence[int], choices: Sequence[_Choices]) -> bool:
+        """Give two tensors the options with which F is least, if it is less than with their own."""
+        (first, second), before = pair, self.strategy[pair[0]]
+        best_s, best = self.queues.duration_s, None
+        for option in choices[0].options:
+            self.set_(first, option)
+            number, found_s = self.queues.best_chain(second, choices[1].chains, best_s)
+            if number >= 0:
+                best_s, best = found_s, (option, choices[1].options[number])
+        self.num_evaluated += len(choices[0].options) * len(choices[1].options)
+        self.set_(first, before if best is None else best[0])
+        if best is not None:
+            self.set_(second, best[1])
+        return best is not None
 
     def found(self, **more: bool) -> Found:
         iteration_s = self.job.gradients.forward_s + self.queues.duration_s
@@ -110,16 +126,17 @@ def improve(job: Job, strategy: Sequence[Option]) -> Found:
     """Change one tensor's option after the other to the best one on GPUs, until none gains; not in the paper.
 
     Algorithm 4.1 looks at a tensor once, and never at those before a bubble. Each pass here looks at all, the largest
-    first, and may take a compression back.
+    first, and may take a compression back. Where none gains, the `NUM_PAIRED` largest are changed two at a time: of two
+    large gradients in a row, compressing one alone may gain nothing.
     """
-    sizes, plan = job.gradients.num_elements, _Plan(job, strategy)
-    options = [job.uncompressed, *_without_cpus(job.options)]
-    choices = _choices(job, options)
+    plan = _Plan(job, strategy)
+    choices, order = _choices(job, [job.uncompressed, *_without_cpus(job.options)]), _largest_first(job)
+    of = [choices[size] for size in job.gradients.num_elements]
     is_better = True
     while is_better:
-        is_better = False
-        for tensor in _largest_first(job):
-            is_better |= plan.take_best_(tensor, choices[sizes[tensor]])
+        num_changed = sum(plan.take_best_(tensor, of[tensor]) for tensor in order)
+        pairs = combinations(order[:NUM_PAIRED], 2)
+        is_better = num_changed > 0 or any(plan.take_best_pair_(pair, [of[t] for t in pair]) for pair in pairs)
     return plan.found()
 
 
