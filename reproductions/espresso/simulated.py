@@ -46,6 +46,21 @@ def _gain(model: str, over: str, times: float, explanation: str = "") -> Within:
     )
 
 
+def _over_fp32(model: str, scheme: str, times: float) -> Within:
+    return Within(
+        f"{scheme} trains {model} {times} times as fast as FP32",
+        quantity="over_fp32",
+        where={"model": model, "scheme": scheme, "gpus": 64},
+        expected=times,
+        rel=0.33,
+        no_effect=1.0,
+        because=THIRD,
+        source="sections 4.8.2 and 4.8.4; up to, where the text says so",
+        explanation=CPUS if scheme == BYTEPS else "",
+        changed="Our values were known when these claims were added.",
+    )
+
+
 def _near_bound(subject: str, **where) -> Bound:
     return Bound(
         f"{subject} is less than 10 % below the upper bound",
@@ -76,8 +91,11 @@ def _simulated(
     )
 
 
-def _figure(item: str, testbed: str, models: dict[str, dict[str, float]]) -> Reproduction:
-    claims = [_gain(model, over, times) for model, gains in models.items() for over, times in gains.items()]
+def _figure(
+    item: str, testbed: str, models: dict[str, dict[str, float]], over_fp32: dict[str, dict[str, float]]
+) -> Reproduction:
+    claims = [_over_fp32(model, name, times) for model, speeds in over_fp32.items() for name, times in speeds.items()]
+    claims += [_gain(model, over, times) for model, gains in models.items() for over, times in gains.items()]
     return _simulated(
         item,
         f"Throughput of three models on 8 to 64 GPUs, {testbed}",
@@ -295,6 +313,7 @@ CATALOGUE = (
             "gpt2": {BYTEPS: 1.42, HIPRESS: 1.33},
             "ugatit": {FP32: 2.49, BYTEPS: 3.05, HITOPK: 1.50, HIPRESS: 1.35},
         },
+        {"bert_base": {HITOPK: 1.04, HIPRESS: 1.13}, "ugatit": {HIPRESS: 1.86, HITOPK: 1.66, BYTEPS: 0.82}},
     ),
     _figure(
         "fig-4-13",
@@ -304,6 +323,7 @@ CATALOGUE = (
             "lstm": {BYTEPS: 2.01, HITOPK: 1.73, HIPRESS: 1.77},
             "resnet101": {FP32: 1.20, BYTEPS: 1.18, HIPRESS: 1.24},
         },
+        {"lstm": {HIPRESS: 1.02, BYTEPS: 0.88}, "resnet101": {HITOPK: 0.46, HIPRESS: 0.96}},
     ),
     TABLE_4_1,
     FIG_4_10,

@@ -21,6 +21,7 @@ from workbench.compression import (
     RandomK,
     TopK,
 )
+from workbench.compression.wire import packed, unpacked
 
 HIDDEN = 16
 SHAPES = [(HIDDEN,), (3, HIDDEN), (2, 5, HIDDEN), (0, HIDDEN), (1, 1, HIDDEN)]
@@ -86,6 +87,14 @@ def test_a_gpu_keeps_the_same_contract(codec):
     for shape in SHAPES:
         for dtype in DTYPES:
             check_round_trip(copy.deepcopy(codec).to("cuda"), normal(shape, dtype, device="cuda"))
+
+
+def test_a_payload_comes_back_from_its_bytes(codec):
+    payload = codec.encode(normal((3, HIDDEN)))
+    row = packed(payload)
+    assert row.dtype == torch.uint8 and row.numel() == payload.num_bytes
+    found = unpacked(row, payload)
+    assert all(torch.equal(a, b) for a, b in zip(found.tensors, payload.tensors, strict=True))
 
 
 def test_a_tensor_that_is_not_contiguous_encodes_like_its_copy(codec):

@@ -5,7 +5,7 @@ import torch
 
 from workbench.compression import EFSign, ErrorFeedback, Identity
 from workbench.techniques.espresso.method import Option, compression_options
-from workbench.techniques.espresso.method.exchange import Encoders, exchanged_by_definition, layouts_of
+from workbench.techniques.espresso.method.exchange import Encoders, exchanged_by_definition, layouts_of, make_codec
 
 INTER_ONLY = "intra.reduce-scatter comp.gpu inter.allgather* decomp.gpu intra.allgather"
 TWICE = "comp.gpu flat.alltoall* decomp.gpu comp.gpu flat.allgather* decomp.gpu"
@@ -41,3 +41,14 @@ def test_a_shuffle_parts_what_was_encoded_and_each_piece_remembers_its_error():
         found = exchanged_by_definition(Option.parse(TWICE), gradients, make, 2, 1)
         assert [x.tolist() for x in found] == [[3.0, -1.0]] * 2
     assert [layout.pieces for layout in layouts_of(Option.parse(TWICE), 2, 1)] == [1, 2, 1, 1, 1, 2, 1]
+
+
+def test_dgc_keeps_more_in_the_first_epochs():
+    make = encoders(lambda place: make_codec("dgc", place, warmup=(0.25,)), 2)
+    gradients, kept = [torch.arange(400.0), torch.zeros(400)], []
+    for epoch in range(2):
+        for one in make:
+            one.at_epoch(epoch)
+        found = exchanged_by_definition(Option.parse(INTER_ONLY), gradients, make, 2, 1)
+        kept.append(int((found[0] != 0).sum()))
+    assert kept == [100, 4]  # a quarter, then a hundredth

@@ -144,7 +144,7 @@ def refusals(plans, momentum=0.0):
     [
         ([toy_plan(), toy_plan(INTER_ONLY)], 0.0, "the plan of rank 0 differs from that of rank 1, 3"),
         ([toy_plan(place=(2, 1))], 0.0, "for 2 machines of 1; there are 4 ranks"),
-        ([toy_plan()], 0.9, "only DGC has a momentum"),
+        ([toy_plan()], 0.9, "only DGC has the first two"),
     ],
 )
 def test_plans_that_cannot_be_are_refused_before_training(ranks, plans, momentum, message):

@@ -187,13 +187,11 @@ def draw_advice(rows: Rows) -> Figure:
     """Draw the gain against the network's rate: a band from the plan's to the bound's, a panel a model."""
     table = pd.DataFrame([row for row in rows if row["quantity"] in ("gain", "gain_at_most")])
     wide = table.pivot_table(index=["model", "machines", "gigabits_per_s"], columns="quantity", values="value")
-    wide = wide.reset_index().assign(
-        value=lambda t: t["gain"], low=lambda t: t["gain"], high=lambda t: t["gain_at_most"]
-    )
+    wide = wide.reset_index().rename(columns={"gain_at_most": "high"}).assign(value=lambda t: t["gain"])
     models = table["model"].unique()
     figure, axes = plots.figure(1, len(models), figsize=(4 * len(models), 3.4), squeeze=False, sharey=True)
     for ax, model in zip(axes[0], models, strict=True):
-        part = wide[wide["model"] == model]
+        part = wide[wide["model"] == model].rename(columns={"gain": "low"})
         labels = {"x_label": "Gbit/s between machines", "y_label": "times as fast as plain"}
         plots.lines(part, ax=ax, x="gigabits_per_s", by="machines", log_x=True, **labels)
         ax.axhline(1.0, color="0.6", linewidth=0.8, zorder=0)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -65,16 +66,9 @@ class Groups:
             self._groups[phase] = made[own], own
 
     def communicate(self, value: Tensor | None, task: Comm, second: bool, shape: Sequence[int]) -> Tensor | None:
-        """Run one collective.
+        """Run one collective with what this rank holds; return what it holds then, None for nothing.
 
-        Args:
-            value: tensor or messages that this rank holds, or None.
-            task: what to do.
-            second: whether it is the second step of its phase.
-            shape: of what a root broadcasts.
-
-        Returns:
-            what this rank holds then, or None.
+        `second` says whether it is the second step of its phase, `shape` is that of what a root broadcasts.
         """
         group, ranks = self._groups[task.phase]
         if len(ranks) == 1:
@@ -107,7 +101,7 @@ class _Journey:
     """A gradient on its way along its option, on one rank."""
 
     def __init__(self, name: str, option: Option, encoders: Encoders, groups: Groups, device: torch.device):
-        self.name, self._option, self._encoders, self._groups = name, option, encoders, groups
+        self.name, self._option, self.encoders, self._groups = name, option, encoders, groups
         self._layouts, self._device = layouts_of(option, *groups.place), device
         self.resources = tuple(step.resource for step in steps_of(option, *groups.place))
         self.number, self._value, self._gradient, self._done = 0, None, None, None
@@ -135,9 +129,9 @@ class _Journey:
             self._value = self._value.to(self._device if task.processor is Processor.GPU else "cpu")
             if isinstance(task, Comp):
                 place = sum(isinstance(earlier, Comp) for earlier in self._option.tasks[: self.number])
-                self._value = self._encoders.encode(self._value, place, after.pieces)
+                self._value = self.encoders.encode(self._value, place, after.pieces)
             else:
-                self._value = self._encoders.decode(self._value, self._num_elements // before.split)
+                self._value = self.encoders.decode(self._value, self._num_elements // before.split)
         self.number += 1
         if self.is_over:
             mean = self._value[: self._gradient.numel()].view_as(self._gradient)
@@ -151,7 +145,7 @@ class _Journey:
             return  # the roots of another phase communicate
         shape = (self._num_elements // before.split,)
         if task.is_compressed and task.routine is Routine.BROADCAST:
-            piece = self._encoders.template(shape[0] // before.pieces, self._device)
+            piece = self.encoders.template(shape[0] // before.pieces, self._device)
             shape = before.copies, before.pieces, piece.num_bytes
         self._value = self._groups.communicate(self._value, task, is_second(self._option, self.number), shape)
 
@@ -179,8 +173,8 @@ class _Worker(threading.Thread):
 class GradientExchange:
     """The hook's state on one rank; `close` ends its workers, as leaving a `with` block does."""
 
-    def __init__(self, plan: Plan, groups: Groups, *, device: torch.device, momentum: float):
-        make = partial(make_codec, plan.codec, momentum=momentum)
+    def __init__(self, plan: Plan, groups: Groups, *, device: torch.device, **of_dgc: Any):
+        make = partial(make_codec, plan.codec, **of_dgc)
         self._journeys = {
             name: _Journey(name, option, Encoders(make, name, groups.rank), groups, device)
             for name, option in plan.options.items()
@@ -248,6 +242,11 @@ class GradientExchange:
         for future in failed:
             future.set_exception(error)
 
+    def at_epoch(self, epoch: int) -> None:
+        """Let DGC keep the share of an epoch of its warm-up; all ranks call it between two steps."""
+        for journey in self._journeys.values():
+            journey.encoders.at_epoch(epoch)
+
     def close(self) -> None:
         """End the workers; the model must not train any more."""
         for worker in self._workers:
@@ -261,20 +260,23 @@ class GradientExchange:
         self.close()
 
 
-def compress_gradients(model: DistributedDataParallel, plan: Plan, *, momentum: float = 0.0) -> GradientExchange:
+def compress_gradients(
+    model: DistributedDataParallel, plan: Plan, *, momentum: float = 0.0, warmup: Sequence[float] = ()
+) -> GradientExchange:
     """Synchronise a model's gradients as a plan says, from the next backward pass on; all ranks call it.
 
     Args:
         model: whose backward pass has no other communication hook.
         plan: for this model and as many ranks; equal on all ranks.
         momentum: of DGC, which corrects it; the optimizer then has none.
+        warmup: shares that DGC keeps in its first epochs, as `compression.exponential_warmup` gives; see `at_epoch`.
 
     Raises:
         ValueError: before anything is sent, if the plan is for other parameters or another number of ranks, if ranks
             have different plans, or if the momentum is for another codec.
     """
-    if momentum and plan.codec != "dgc":
-        raise ValueError(f"momentum is {momentum}, codec is {plan.codec}: only DGC has a momentum")
+    if (momentum or warmup) and plan.codec != "dgc":
+        raise ValueError(f"momentum is {momentum}, warmup {warmup}, codec {plan.codec}: only DGC has the first two")
     plan.check(model.module)
     plans: list[str] = [""] * dist.get_world_size()
     dist.all_gather_object(plans, plan.to_json())
@@ -282,7 +284,7 @@ def compress_gradients(model: DistributedDataParallel, plan: Plan, *, momentum: 
         raise ValueError(f"the plan of rank 0 differs from that of rank {', '.join(differing)}; it must be one plan")
     device = next(model.module.parameters()).device
     groups = Groups(plan.machines.num_machines, plan.machines.gpus_per_machine, device)
-    exchange = GradientExchange(plan, groups, device=device, momentum=momentum)
+    exchange = GradientExchange(plan, groups, device=device, momentum=momentum, warmup=warmup)
     exchange.register_(model)
     return exchange
 

@@ -10,7 +10,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from workbench.compression import DGC, Codec, EFSign, ErrorFeedback, Payload, RandomK, TopK
+from workbench.compression import DGC, Codec, EFSign, ErrorFeedback, Payload, RandomK
+from workbench.compression.wire import packed, unpacked
 
 from .options import Comm, Comp, Decomp, Option, Phase, Routine
 
@@ -132,15 +133,15 @@ def merged(received: Sequence[Tensor], task: Comm, second: bool) -> Tensor:
     return torch.stack(list(received)).sum(dim=0)
 
 
-def make_codec(name: str, place: int = 0, *, momentum: float = 0.0) -> Codec:
+def make_codec(name: str, place: int = 0, *, momentum: float = 0.0, warmup: Sequence[float] = ()) -> Codec:
     """Return the codec of a tensor's first (0), second, ... compression; with error feedback.
 
-    DGC's momentum correction belongs to the first; sums are compressed by Top-K.
+    DGC's momentum correction belongs to the first; `warmup` are the shares that it keeps in its first epochs.
     """
     if name not in CODECS:
         raise ValueError(f"codec is {name!r}; it must be one of {', '.join(CODECS)}")
     if name == "dgc":
-        return ErrorFeedback(TopK(KEPT)) if place else DGC(KEPT, momentum=momentum)
+        return DGC(KEPT, momentum=0.0 if place else momentum, warmup=warmup)
     return ErrorFeedback(RandomK(KEPT) if name == "randomk" else EFSign())
 
 
@@ -154,13 +155,25 @@ class Encoders:
     """
 
     def __init__(self, make: Callable[[int], Codec], name: str, rank: int):
-        self._make, self._name, self._rank = make, name, rank
+        self._make, self._name, self._rank, self._epoch = make, name, rank, 0
         self._codecs: dict[tuple[int, int], Codec] = {}
         self._templates: dict[int, Payload] = {}
 
+    def at_epoch(self, epoch: int) -> None:
+        """Let DGC keep the share of an epoch, from 0 on; to be called alike on all ranks."""
+        self._epoch = epoch
+        self._templates.clear()
+        for codec in self._codecs.values():
+            self._set_epoch(codec)
+
+    def _set_epoch(self, codec: Codec) -> Codec:
+        if isinstance(codec, DGC):
+            codec.at_epoch(self._epoch)
+        return codec
+
     def encode(self, part: Tensor, place: int, pieces: int) -> Tensor:
         """Encode a part [E] in pieces; return messages [1, P, B]."""
-        rows = [_bytes_of(self._codec(place, number).encode(piece)) for number, piece in enumerate(part.chunk(pieces))]
+        rows = [packed(self._codec(place, number).encode(piece)) for number, piece in enumerate(part.chunk(pieces))]
         return torch.stack(rows)[None]
 
     def decode(self, messages: Tensor, num_elements: int) -> Tensor:
@@ -168,35 +181,21 @@ class Encoders:
         template = self.template(num_elements // messages.shape[1], messages.device)
         codec, sums = self._codec(0, 0), []
         for rows in messages.unbind(dim=1):
-            sums.append(codec.decode_sum([_payload_of(row, template) for row in rows]))
+            sums.append(codec.decode_sum([unpacked(row, template) for row in rows]))
         return torch.cat(sums)
 
     def template(self, num_elements: int, device: torch.device | str) -> Payload:
         """Return a payload of a piece of so many elements, for its dtypes and sizes."""
         if num_elements not in self._templates:
-            codec = self._make(0).for_site("template").to(device)
+            codec = self._set_epoch(self._make(0)).to(device)
             self._templates[num_elements] = codec.encode(torch.zeros(num_elements, device=device))
         return self._templates[num_elements]
 
     def _codec(self, place: int, piece: int) -> Codec:
         if (place, piece) not in self._codecs:
             site = f"{self._name}, compression {place}, piece {piece}"
-            self._codecs[place, piece] = self._make(place).for_site(site).for_rank(self._rank)
+            self._codecs[place, piece] = self._set_epoch(self._make(place)).for_site(site).for_rank(self._rank)
         return self._codecs[place, piece]
-
-
-def _bytes_of(payload: Payload) -> Tensor:
-    return torch.cat([tensor.contiguous().view(-1).view(torch.uint8) for tensor in payload.tensors])
-
-
-def _payload_of(row: Tensor, template: Payload) -> Payload:
-    """Read a payload back from its bytes."""
-    tensors, at = [], 0
-    for tensor in template.tensors:
-        end = at + tensor.numel() * tensor.element_size()
-        tensors.append(row[at:end].clone().view(tensor.dtype).view(tensor.shape))
-        at = end
-    return Payload(tensors=tuple(tensors), shape=template.shape, dtype=template.dtype)
 
 
 def exchanged_by_definition(
