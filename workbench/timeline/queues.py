@@ -249,6 +249,8 @@ def _move_load_(loads_s, chain, sign):
 def _run(tasks, saved, scratch, loads_s, changed, limit_s, starts_s):
     """Serve all tasks from the start (changed = -1), or from where a changed gradient is computed.
 
+    One loop: taken apart into functions it takes five times as long.
+
     Args:
         loads_s: work on each resource [R].
         starts_s: [N, W], written together with the states; an empty array keeps both as they are.
@@ -290,10 +292,8 @@ def _run(tasks, saved, scratch, loads_s, changed, limit_s, starts_s):
             if saves and gradient > last:
                 _save(state, saved, gradient)
                 last = gradient
-            for r in range(num_resources):
-                left_s = loads_s[r] * (1 - ROUNDING) - begun_s[r]
-                if left_s > 0 and (now_s if running[r] < 0 else ends_s[r]) + left_s > limit_s:
-                    return np.inf, last
+            if _is_too_late(state, loads_s, now_s, limit_s):
+                return np.inf, last
         if now_s > limit_s:
             return np.inf, last
         for r in range(num_resources):
@@ -304,6 +304,17 @@ def _run(tasks, saved, scratch, loads_s, changed, limit_s, starts_s):
                     _push(state, resources[gradient, number + 1], gradient * width + number + 1, now_s)
                 if number == 0 and gradient + 1 < num_gradients:
                     _push(state, DEVICE, (gradient + 1) * width, now_s)
+
+
+@njit(cache=True)
+def _is_too_late(state, loads_s, now_s, limit_s):
+    """Return whether the work that is left of a resource takes longer than until the limit."""
+    running, ends_s, begun_s = state[:3]
+    for r in range(len(running)):
+        left_s = loads_s[r] * (1 - ROUNDING) - begun_s[r]
+        if left_s > 0 and (now_s if running[r] < 0 else ends_s[r]) + left_s > limit_s:
+            return True
+    return False
 
 
 @njit(cache=True, inline="always")

@@ -1,18 +1,26 @@
 """Every option gives every rank the whole sum, on virtual ranks; a compressed exchange by hand."""
 
+from functools import partial
+
 import pytest
 import torch
 
 from workbench.compression import EFSign, ErrorFeedback, Identity
 from workbench.techniques.espresso.method import Option, compression_options
-from workbench.techniques.espresso.method.exchange import Encoders, exchanged_by_definition, layouts_of, make_codec
+from workbench.techniques.espresso.method.exchange import (
+    CODECS,
+    Encoders,
+    exchanged_by_definition,
+    layouts_of,
+    make_codec,
+)
 
 INTER_ONLY = "intra.reduce-scatter comp.gpu inter.allgather* decomp.gpu intra.allgather"
 TWICE = "comp.gpu flat.alltoall* decomp.gpu comp.gpu flat.allgather* decomp.gpu"
 
 
 def encoders(make, num_ranks):
-    return [Encoders(make, "weight", rank) for rank in range(num_ranks)]
+    return [Encoders(make, "weight") for _ in range(num_ranks)]
 
 
 @pytest.mark.parametrize("place", [(2, 2), (3, 2), (1, 4), (4, 1)])
@@ -52,3 +60,15 @@ def test_dgc_keeps_more_in_the_first_epochs():
         found = exchanged_by_definition(Option.parse(INTER_ONLY), gradients, make, 2, 1)
         kept.append(int((found[0] != 0).sum()))
     assert kept == [100, 4]  # a quarter, then a hundredth
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_all_ranks_end_with_the_same_bits_also_where_sums_are_compressed_again(codec):
+    options = [o for o in compression_options() if o.is_compressed and "cpu" not in str(o)]
+    for option in options:
+        make = encoders(partial(make_codec, codec), 4)
+        for step in range(3):
+            draw = torch.Generator().manual_seed(step)
+            gradients = [torch.randn(400, generator=draw) for _ in range(4)]
+            first, *others = exchanged_by_definition(option, gradients, make, 2, 2)
+            assert all(torch.equal(first, other) for other in others), option

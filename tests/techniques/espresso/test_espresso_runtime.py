@@ -1,5 +1,8 @@
 """Options on real ranks equal those on virtual ranks; the hook trains as DDP does; what is refused before training."""
 
+import os
+import warnings
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -52,7 +55,7 @@ def inputs(rank, step):
 
 def exchanged_gradients(plans, steps=2, momentum=0.0, device="cpu"):
     """Run on a rank: the gradients that each step's backward pass leaves."""
-    ddp, found = DistributedDataParallel(model().to(device)), []
+    ddp, found = DistributedDataParallel(model().to(device), bucket_cap_mb=espresso.BUCKET_MB), []
     with espresso.compress_gradients(ddp, plans[dist.get_rank() % len(plans)], momentum=momentum):
         for step in range(steps):
             ddp.zero_grad()
@@ -78,11 +81,12 @@ def exchange_each(names):
 
     groups, rank, found = Groups(*PLACE), dist.get_rank(), []
     for name in names:
-        encoders = Encoders(lambda place: make_codec("efsignsgd", place), "w", rank)
-        journey = _Journey("w", Option.parse(name), encoders, groups, torch.device("cpu"))
+        encoders = Encoders(lambda place: make_codec("efsignsgd", place), "w")
+        journey = _Journey("w", Option.parse(name), encoders, groups, 0.0)
         gradient = torch.randn(13, generator=torch.Generator().manual_seed(rank))
         journey.begin_(gradient, lambda: None)
         while not journey.is_over:
+            journey.leave_()
             journey.run_()
         found.append(4 * gradient)
     return found
@@ -92,7 +96,7 @@ def test_options_on_real_ranks_equal_those_on_virtual_ranks(ranks):
     by_rank = ranks.run(exchange_each, SOME)
     gradients = [torch.randn(13, generator=torch.Generator().manual_seed(rank)) for rank in range(4)]
     for number, name in enumerate(SOME):
-        encoders = [Encoders(lambda place: make_codec("efsignsgd", place), "w", rank) for rank in range(4)]
+        encoders = [Encoders(lambda place: make_codec("efsignsgd", place), "w") for _ in range(4)]
         wanted = exchanged_by_definition(Option.parse(name), gradients, encoders, *PLACE)
         for rank in range(4):
             torch.testing.assert_close(
@@ -111,7 +115,7 @@ def test_without_compression_the_gradients_are_the_mean_over_ranks(ranks):
 def test_with_compression_the_hook_equals_the_definition_step_by_step(ranks, codec):
     by_rank = ranks.run(exchanged_gradients, [toy_plan(INTER_ONLY, codec)], 3)
     encoders = {
-        name: [Encoders(lambda place: make_codec(codec, place), name, rank) for rank in range(4)]
+        name: [Encoders(lambda place: make_codec(codec, place), name) for rank in range(4)]
         for name, _ in model().named_parameters()
     }
     for step, own in enumerate(own_gradients(3)):
@@ -149,6 +153,80 @@ def refusals(plans, momentum=0.0):
 )
 def test_plans_that_cannot_be_are_refused_before_training(ranks, plans, momentum, message):
     assert all(message in found for found in ranks.run(refusals, plans, momentum))
+
+
+def norms_of_equal_steps(plan):
+    """Run on a rank: the length of every gradient in three equal steps, with momentum 0.5."""
+    ddp, found = DistributedDataParallel(model(), bucket_cap_mb=espresso.BUCKET_MB), []
+    with espresso.compress_gradients(ddp, plan, momentum=0.5):
+        for _ in range(3):
+            ddp.zero_grad()
+            ddp(inputs(0, 0)).square().sum().backward()
+            found.append({name: p.grad.norm().item() for name, p in ddp.module.named_parameters()})
+    return found
+
+
+def test_gradients_that_stay_uncompressed_have_momentum_too(ranks):
+    first, second, third = ranks.run(norms_of_equal_steps, toy_plan(codec="dgc"))[0]
+    for name in first:  # 1, 1 + 0.5, 1 + 0.5 (1 + 0.5)
+        assert second[name] / first[name] == pytest.approx(1.5) and third[name] / first[name] == pytest.approx(1.75)
+
+
+def what_is_raised(plan, breaks):
+    """Run on a rank: the error of a backward pass after a worker broke, or after the exchange was closed."""
+    ddp = DistributedDataParallel(model(), bucket_cap_mb=espresso.BUCKET_MB)
+    exchange = espresso.compress_gradients(ddp, plan)
+    if breaks:
+        for journey in exchange._journeys.values():
+            journey.encoders.encode = None
+    else:
+        exchange.close()
+    try:
+        ddp(inputs(0, 0)).square().sum().backward()
+    except RuntimeError as error:
+        return str(error)
+    return "nothing was raised"
+
+
+def test_a_broken_worker_and_a_closed_exchange_end_the_backward_pass_by_name(ranks):
+    plan = toy_plan(Option.parse("comp.gpu flat.allgather* decomp.gpu"))
+    broken = ranks.run(what_is_raised, plan, True)
+    assert all("could not exchange" in text and "not callable" in text for text in broken)
+    assert all("the exchange is closed" in text for text in ranks.run(what_is_raised, plan, False))
+
+
+def open_files(plan, uses):
+    """Run on a rank: how many files are open after so many uses."""
+    for _ in range(uses):
+        exchanged_gradients([plan], steps=1)
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_closed_exchange_leaves_no_connections(ranks):
+    before = ranks.run(open_files, toy_plan(), 2)
+    after = ranks.run(open_files, toy_plan(), 6)
+    assert all(now <= then + 3 for then, now in zip(before, after, strict=True))
+
+
+def warned_of(plan):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        espresso.compress_gradients(DistributedDataParallel(model()), plan).close()
+    return str(found[-1].message)
+
+
+def test_half_precision_and_late_buckets_are_named(ranks):
+    with pytest.raises(ValueError, match=r"0.weight is torch.float16; parameters must be float32"):
+        toy_plan().check(model().half())
+    assert all("late in the backward pass" in text for text in ranks.run(warned_of, toy_plan()))
+
+
+def test_a_parameter_without_a_gradient_is_planned():
+    own = model()
+    own[0].register_parameter("unused", nn.Parameter(torch.zeros(5)))
+    step = lambda: own(inputs(0, 0)).square().sum().backward()  # noqa: E731
+    found = espresso.plan(own, toy_plan().machines, step=step)
+    assert found.num_elements["0.unused"] == 5 and not found.options["0.unused"].is_compressed
 
 
 def test_a_plan_of_another_model_names_the_parameter():

@@ -36,6 +36,7 @@ def test_compressing_pays_up_to_the_rate_at_which_it_gains_five_per_cent():
     # From 2 at 10 Gbit/s to 1 at 1000: a gain of 1.05 is 0.95 of two decades away.
     assert begins_to_pay({10: 2.0, 1000: 1.0}) == pytest.approx(10 * 100**0.95)
     assert begins_to_pay({10: 1.02, 100: 1.0}) == 0.0 and begins_to_pay({10: 2.0, 100: 1.5}) == 100
+    assert begins_to_pay({10: 2.0, 100: 1.0, 400: 1.5}) < 100  # it pays again, but not at 100
 
 
 def test_a_shortened_model_keeps_its_largest_gradients_and_when_they_are_ready():

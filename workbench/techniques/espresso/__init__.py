@@ -13,13 +13,13 @@ Where to find it
 - a gradient on its way: `method.exchange` on virtual ranks, `runtime` on real ones, as a hook of DDP
 - two lines for a model of your own: `planning.plan`, `runtime.compress_gradients`
 
-Read so: a bubble is a time in which no link works because the next tensor is not ready for its first communication; an
+How the text was understood: a bubble is a time in which no link works because the next tensor is not ready for its first communication; an
 operation takes one start-up whatever its number of ranks; the CPUs of a machine serve its GPUs one after the other.
 On real ranks a gradient that is not compressed is sent alone, as the paper's systems do; DistributedDataParallel's own
 buckets send several at once.
 """
 
 from .planning import Plan, plan
-from .runtime import compress_gradients, measure_cluster
+from .runtime import BUCKET_MB, compress_gradients, measure_cluster
 
-__all__ = ["Plan", "compress_gradients", "measure_cluster", "plan"]
+__all__ = ["BUCKET_MB", "Plan", "compress_gradients", "measure_cluster", "plan"]

@@ -17,6 +17,7 @@ from workbench.timeline.gradients import Gradients
 from .cost import Job
 from .method.certificate import best_by_exhaustion, lower_bound_s
 from .method.search import compress_on_gpus, find_strategy, improve
+from .planning import PAYS
 from .simulated import job_of
 
 __all__ = [
@@ -33,7 +34,6 @@ GPUS_PER_MACHINE = 8
 NVLINK_BYTES_PER_S = 450e9  # of a GPU, one direction: 18 links of 25 GB/s, NVIDIA's data sheet of the H100
 INTRA_STARTUP_S, INTER_STARTUP_S = 10e-6, 50e-6  # orders of magnitude, not measured
 MEASURED_ON = MappingProxyType({"source": "gradients and codecs measured on an H100 (models.h100); start-ups assumed"})
-PAYS = 1.05  # times as fast as not to compress: a plan that gains less is not worth its trouble
 
 
 def h100_codec(name: str) -> CodecTimes:
@@ -84,14 +84,17 @@ def advice_rows(
 
 
 def begins_to_pay(gains: dict[float, float]) -> float:
-    """Return the rate below which the gain is at least `PAYS`, on a line through the logarithms of rates."""
-    rates = sorted(gains)
-    paying = [rate for rate in rates if gains[rate] >= PAYS]
-    if not paying or paying[-1] == rates[-1]:
-        return paying[-1] if paying else 0.0
-    last, after = paying[-1], rates[rates.index(paying[-1]) + 1]
-    share = (gains[last] - PAYS) / (gains[last] - gains[after])
-    return float(last * (after / last) ** share)
+    """Return the rate up to which the gain is at least `PAYS`, on a line through the logarithms of rates.
+
+    It is the largest rate where all pay, and 0 where the smallest does not.
+    """
+    last = 0.0
+    for rate in sorted(gains):
+        if gains[rate] < PAYS:
+            share = (gains[last] - PAYS) / (gains[last] - gains[rate]) if last else 0.0
+            return float(last * (rate / last) ** share) if last else 0.0
+        last = rate
+    return float(last)
 
 
 def certificate_rows(*, models: Sequence[str], num_gpus: int) -> list[dict[str, Any]]:

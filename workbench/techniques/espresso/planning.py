@@ -6,10 +6,12 @@ espresso.compress_gradients(ddp_model, plan)        # on every rank
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
+import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from workbench.cluster.machines import Link, Machines
 from workbench.compression import FP16
@@ -23,9 +25,10 @@ from .method.exchange import make_codec
 from .method.options import Option
 from .method.search import compress_on_gpus, find_strategy, improve
 
-__all__ = ["FP16_SCHEME", "FP32_SCHEME", "PLANNED", "Plan", "plan", "plan_of", "profiled_times"]
+__all__ = ["FP16_SCHEME", "FP32_SCHEME", "PAYS", "PLANNED", "Plan", "plan", "plan_of", "profiled_times"]
 
 PLANNED, FP32_SCHEME, FP16_SCHEME = "this plan", "FP32", "FP16"
+PAYS = 1.05  # times as fast as not to compress: a plan that gains less is not worth its trouble
 SMALLEST, FACTOR = 2**8, 4  # elements of the first profiled tensor, and from one to the next
 
 
@@ -58,15 +61,17 @@ class Plan:
             counts[str(option)] = counts.get(str(option), 0) + 1
         lines = [f"{self.model}: {self.num_compressed} of {len(self.options)} gradients compressed by {self.codec}"]
         lines += [f"predicted iteration: {times}; {self.gain:.2f} times as fast as without compression"]
+        lines += [] if self.gain >= PAYS else ["do not compress: less is not worth its trouble"]
         return "\n".join([*lines, *(f"{count:4d} x {option}" for option, count in counts.items())])
 
     def check(self, module: nn.Module) -> None:
-        """Raise ValueError if a model's parameters are not those of the plan."""
+        """Raise ValueError if a model's parameters are not those of the plan, or not in FP32."""
+        _require_fp32(module)
         found = {name: p.numel() for name, p in module.named_parameters() if p.requires_grad}
         for name in sorted(found.keys() | self.num_elements.keys()):
             ours, planned = found.get(name), self.num_elements.get(name)
             if ours != planned:
-                sizes = f"{ours or 'no'} elements in the model and {planned or 'no'} in the plan"
+                sizes = f"{ours or 'none'} elements in the model and {planned or 'none'} in the plan"
                 raise ValueError(f"the plan is of another model, {self.model}: {name} has {sizes}")
 
     def to_json(self) -> str:
@@ -96,7 +101,7 @@ def plan(
     step: Callable[[], object] | None = None,
     codec: str = "efsignsgd",
     times: CodecTimes | None = None,
-    device: str = "cpu",
+    device: str = "",
     is_improved: bool = True,
 ) -> Plan:
     """Choose the option of every gradient.
@@ -107,7 +112,7 @@ def plan(
         step: runs the model forward and backward once; needed to measure the gradients of a module.
         codec: of CODECS.
         times: what the codec takes; by default it is profiled here, for some seconds.
-        device: "cpu" or a CUDA device, of the model.
+        device: "cpu" or a CUDA device; by default that of the module's parameters.
         is_improved: go on after the paper's algorithms, until no gradient gains by another option.
 
     Returns:
@@ -121,13 +126,35 @@ def plan(
     elif step is None:
         raise ValueError("step is missing: it must run the model forward and backward, so that gradients are measured")
     else:
-        gradients = measure(model, step, device=device)
+        module = model.module if isinstance(model, DistributedDataParallel) else model
+        _require_fp32(module)
+        device = device or str(next(module.parameters()).device)
+        gradients = _with_unused(module, measure(module, step, device=device))
+    device = device or "cpu"
     largest = max(gradients.num_elements)
     job = Job(gradients, cluster, times or profiled_times(codec, largest, device))
     # A CPU that trains has no other processor to compress on.
     found = compress_on_gpus(job) if device == "cpu" and times is None else find_strategy(job)
     strategy = improve(job, found.strategy).strategy if is_improved else found.strategy
     return plan_of(job, strategy, codec, cast_s=_cast_s(gradients, device))
+
+
+def _require_fp32(module: nn.Module) -> None:
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            raise ValueError(f"{name} is {parameter.dtype}; parameters must be float32, as autocast leaves them")
+
+
+def _with_unused(module: nn.Module, gradients: Gradients) -> Gradients:
+    """Add the parameters that the step left without a gradient, behind the others."""
+    sizes = {name: p.numel() for name, p in module.named_parameters() if p.requires_grad}
+    unused = tuple(name for name in sizes if name not in gradients.tensors)
+    return replace(
+        gradients,
+        tensors=gradients.tensors + unused,
+        num_elements=gradients.num_elements + tuple(sizes[name] for name in unused),
+        gap_s=gradients.gap_s + (0.0,) * len(unused),
+    )
 
 
 def plan_of(job: Job, strategy: Sequence[Option], codec: str, *, cast_s: float = 0.0) -> Plan:

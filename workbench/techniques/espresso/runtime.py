@@ -10,11 +10,11 @@ import math
 import queue
 import threading
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -36,13 +36,16 @@ from .method.exchange import (
     merged,
     outgoing,
     padded,
+    stream_of,
 )
 from .method.options import Comm, Comp, Option, Phase, Routine
 from .planning import Plan
 
-__all__ = ["GradientExchange", "Groups", "compress_gradients", "measure_cluster"]
+__all__ = ["BUCKET_MB", "GradientExchange", "Groups", "compress_gradients", "measure_cluster"]
 
 MEASURED_ELEMENTS = (1024, 16_384, 131_072, 524_288)  # that a rank sends to each other
+BUCKET_MB = 1e-4  # of DistributedDataParallel: every gradient is a bucket of its own
+LATE_BYTES = 2**20  # a larger bucket is handed over late
 UNUSED_BYTES_PER_S = 1e12  # of a link that joins nothing
 
 
@@ -64,6 +67,12 @@ class Groups:
             made = {ranks: dist.new_group(list(ranks)) for ranks in members}
             own = group_of(phase, self.rank, *self.place)
             self._groups[phase] = made[own], own
+
+    def close(self) -> None:
+        """Let go of the groups' connections; nothing must be under way."""
+        for group, _ in self._groups.values():
+            dist.destroy_process_group(group)
+        self._groups.clear()
 
     def communicate(self, value: Tensor | None, task: Comm, second: bool, shape: Sequence[int]) -> Tensor | None:
         """Run one collective with what this rank holds; return what it holds then, None for nothing.
@@ -100,16 +109,19 @@ class Groups:
 class _Journey:
     """A gradient on its way along its option, on one rank."""
 
-    def __init__(self, name: str, option: Option, encoders: Encoders, groups: Groups, device: torch.device):
+    def __init__(self, name: str, option: Option, encoders: Encoders, groups: Groups, momentum: float):
         self.name, self._option, self.encoders, self._groups = name, option, encoders, groups
-        self._layouts, self._device = layouts_of(option, *groups.place), device
+        self._momentum = 0.0 if option.is_compressed else momentum  # where it is compressed, DGC has it
+        self._layouts, self._velocity = layouts_of(option, *groups.place), None
         self.resources = tuple(step.resource for step in steps_of(option, *groups.place))
         self.number, self._value, self._gradient, self._done = 0, None, None, None
 
     def begin_(self, gradient: Tensor, done: Callable[[], None]) -> None:
         """Start with a gradient, which will hold the mean over ranks when `done` is called."""
         self.number, self._gradient, self._done = 0, gradient, done
-        self._value = padded(gradient, math.prod(self._groups.place))
+        if self._momentum:  # of the sum it is the sum of all ranks' own
+            self._velocity = gradient.clone() if self._velocity is None else self._momentum * self._velocity + gradient
+        self._value = padded(self._velocity if self._momentum else gradient, math.prod(self._groups.place))
         self._num_elements = self._value.numel()
 
     @property
@@ -120,16 +132,25 @@ class _Journey:
     def key(self) -> tuple[str, int]:
         return self.name, self.number
 
+    def leave_(self) -> None:
+        """Remember what the worker, or the backward pass, has queued on a GPU."""
+        self._queued = torch.cuda.current_stream().record_event() if self._gradient.is_cuda else None
+
     def run_(self) -> None:
         """Do the next task."""
+        if self._queued is not None:
+            torch.cuda.current_stream().wait_event(self._queued)
+            if self._value is not None and self._value.is_cuda:
+                self._value.record_stream(torch.cuda.current_stream())
         task, before, after = self._option.tasks[self.number], *self._layouts[self.number : self.number + 2]
         if isinstance(task, Comm):
             self._communicate_(task, before)
         elif self._value is not None:
-            self._value = self._value.to(self._device if task.processor is Processor.GPU else "cpu")
+            self._value = self._value.to(self._gradient.device if task.processor is Processor.GPU else "cpu")
             if isinstance(task, Comp):
                 place = sum(isinstance(earlier, Comp) for earlier in self._option.tasks[: self.number])
-                self._value = self.encoders.encode(self._value, place, after.pieces)
+                stream = stream_of(self._option, self.number, self._groups.rank, self._groups.place[1])
+                self._value = self.encoders.encode(self._value, place, after.pieces, stream)
             else:
                 self._value = self.encoders.decode(self._value, self._num_elements // before.split)
         self.number += 1
@@ -137,6 +158,8 @@ class _Journey:
             mean = self._value[: self._gradient.numel()].view_as(self._gradient)
             torch.mul(mean.to(self._gradient.device), 1 / math.prod(self._groups.place), out=self._gradient)
             self._value = None
+            if self._gradient.is_cuda:
+                torch.cuda.current_stream().synchronize()
             self._done()
 
     def _communicate_(self, task: Comm, before: Layout) -> None:
@@ -145,7 +168,7 @@ class _Journey:
             return  # the roots of another phase communicate
         shape = (self._num_elements // before.split,)
         if task.is_compressed and task.routine is Routine.BROADCAST:
-            piece = self.encoders.template(shape[0] // before.pieces, self._device)
+            piece = self.encoders.template(shape[0] // before.pieces, self._gradient.device)
             shape = before.copies, before.pieces, piece.num_bytes
         self._value = self._groups.communicate(self._value, task, is_second(self._option, self.number), shape)
 
@@ -153,8 +176,11 @@ class _Journey:
 class _Worker(threading.Thread):
     """Serves tasks of one resource: in the order in which they come, or in a given order, again in every iteration."""
 
-    def __init__(self, resource: int, serve: Callable[[_Journey], None], order: Sequence[tuple[str, int]] | None):
+    def __init__(
+        self, resource: int, serve: Callable[..., None], order: Sequence[tuple[str, int]] | None, device: torch.device
+    ):
         super().__init__(name=f"espresso, {RESOURCES[resource]}", daemon=True)
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._serve, self._order = serve, None if order is None else itertools.cycle(order)
         self.inbox: queue.SimpleQueue[_Journey | None] = queue.SimpleQueue()
 
@@ -162,56 +188,60 @@ class _Worker(threading.Thread):
         waiting, following = {}, None if self._order is None else next(self._order, None)
         while (journey := self.inbox.get()) is not None:
             if self._order is None:
-                self._serve(journey)
+                self._serve(journey, self._stream)
                 continue
             waiting[journey.key] = journey
             while following in waiting:
-                self._serve(waiting.pop(following))
+                self._serve(waiting.pop(following), self._stream)
                 following = next(self._order)
 
 
 class GradientExchange:
     """The hook's state on one rank; `close` ends its workers, as leaving a `with` block does."""
 
-    def __init__(self, plan: Plan, groups: Groups, *, device: torch.device, **of_dgc: Any):
-        make = partial(make_codec, plan.codec, **of_dgc)
+    def __init__(
+        self, plan: Plan, model: DistributedDataParallel, groups: Groups, momentum: float, warmup: Sequence[float]
+    ):
+        make = partial(make_codec, plan.codec, momentum=momentum, warmup=warmup)
         self._journeys = {
-            name: _Journey(name, option, Encoders(make, name, groups.rank), groups, device)
+            name: _Journey(name, option, Encoders(make, name), groups, momentum)
             for name, option in plan.options.items()
         }
-        orders = {INTRA: plan.orders[0], INTER: plan.orders[1]}
-        self._workers = [_Worker(resource, self._serve, orders.get(resource)) for resource in range(len(RESOURCES))]
-        self._device, self._lock = device, threading.Lock()
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._names = {parameter: name for name, parameter in model.module.named_parameters()}
+        self._groups, self._lock, self._failure = groups, threading.Lock(), None
+        self._device = next(model.module.parameters()).device
         self._open: dict[torch.futures.Future, int] = {}  # buckets, and how many of their gradients are on their way
-        self._failure: BaseException | None = None
-        self._names: dict[Tensor, str] = {}
+        model.register_comm_hook(self, GradientExchange.synchronise)
+        orders = {INTRA: plan.orders[0], INTER: plan.orders[1]}
+        self._workers = [
+            _Worker(resource, self._serve, orders.get(resource), self._device) for resource in range(len(RESOURCES))
+        ]
         for worker in self._workers:
             worker.start()
 
-    def register_(self, model: DistributedDataParallel) -> None:
-        """Let the exchange synchronise a model's gradients."""
-        self._names = {parameter: name for name, parameter in model.module.named_parameters()}
-        model.register_comm_hook(self, GradientExchange.synchronise)
-
     def synchronise(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         """Start the gradients of a bucket on their way: the communication hook."""
-        if self._failure is not None:
-            raise RuntimeError("an earlier exchange of gradients failed") from self._failure
-        future = torch.futures.Future(devices=[self._device] if self._stream else [])
+        future = torch.futures.Future(devices=[self._device] if self._device.type == "cuda" else [])
         gradients = list(zip(bucket.parameters(), bucket.gradients(), strict=True))
-        self._open[future] = len(gradients)
-        if self._stream:
-            self._stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._stream):
-            for parameter, gradient in gradients:
-                journey = self._journeys[self._names[parameter]]
-                journey.begin_(gradient, partial(self._arrived, future, bucket.buffer()))
-                self._hand_on(journey)
-        return future
+        with self._lock:
+            if self._failure is not None:
+                raise RuntimeError(f"gradients are not exchanged: {self._failure}") from self._failure
+            self._open[future] = len(gradients)
+        for parameter, gradient in gradients:
+            journey = self._journeys[self._names[parameter]]
+            journey.begin_(gradient, partial(self._arrived, future, bucket.buffer()))
+            self._hand_on(journey)
+        return future.then(self._received)
+
+    def _received(self, done: torch.futures.Future) -> Tensor:
+        if self._failure is not None:
+            raise self._failure
+        return done.value()
 
     def _arrived(self, future: torch.futures.Future, buffer: Tensor) -> None:
         with self._lock:
+            if future not in self._open:
+                return  # it has failed meanwhile
             self._open[future] -= 1
             is_last = self._open[future] == 0
             if is_last:
@@ -220,27 +250,27 @@ class GradientExchange:
             future.set_result(buffer)
 
     def _hand_on(self, journey: _Journey) -> None:
+        journey.leave_()
         self._workers[journey.resources[journey.number]].inbox.put(journey)
 
-    def _serve(self, journey: _Journey) -> None:
+    def _serve(self, journey: _Journey, stream: torch.cuda.Stream | None) -> None:
         if self._failure is not None:
             return
         try:
-            with torch.cuda.stream(self._stream), torch.no_grad():
+            with torch.cuda.stream(stream), torch.no_grad():
                 journey.run_()
+                if not journey.is_over:
+                    self._hand_on(journey)
         except BaseException as error:  # it must reach the training, which waits for the futures
-            error.add_note(f"rank {dist.get_rank()} exchanged {journey.name}")
-            self._fail(error)
-            return
-        if not journey.is_over:
-            self._hand_on(journey)
+            self._fail(RuntimeError(f"rank {dist.get_rank()} could not exchange {journey.name}: {error!r}"))
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: Exception) -> None:
         with self._lock:
-            self._failure, failed = error, list(self._open)
+            self._failure = self._failure or error
+            failed = list(self._open)
             self._open.clear()
         for future in failed:
-            future.set_exception(error)
+            future.set_result(torch.empty(0))  # `_received` raises
 
     def at_epoch(self, epoch: int) -> None:
         """Let DGC keep the share of an epoch of its warm-up; all ranks call it between two steps."""
@@ -248,10 +278,15 @@ class GradientExchange:
             journey.encoders.at_epoch(epoch)
 
     def close(self) -> None:
-        """End the workers; the model must not train any more."""
+        """End the workers; the model's next backward pass raises."""
+        is_whole = self._failure is None and not self._open
+        self._fail(RuntimeError("the exchange is closed"))
         for worker in self._workers:
             worker.inbox.put(None)
-            worker.join()
+            if is_whole:  # else it may wait for ranks that have failed
+                worker.join()
+        if is_whole:
+            self._groups.close()
 
     def __enter__(self) -> "GradientExchange":
         return self
@@ -282,41 +317,47 @@ def compress_gradients(
     dist.all_gather_object(plans, plan.to_json())
     if differing := [str(rank) for rank, other in enumerate(plans) if other != plans[0]]:
         raise ValueError(f"the plan of rank 0 differs from that of rank {', '.join(differing)}; it must be one plan")
+    if model.bucket_bytes_cap > LATE_BYTES:
+        mib = model.bucket_bytes_cap / 2**20
+        warnings.warn(
+            f"DistributedDataParallel hands gradients over in buckets of {mib:g} MiB, late in the backward pass; "
+            "make it with bucket_cap_mb=espresso.BUCKET_MB",
+            stacklevel=2,
+        )
     device = next(model.module.parameters()).device
     groups = Groups(plan.machines.num_machines, plan.machines.gpus_per_machine, device)
-    exchange = GradientExchange(plan, groups, device=device, momentum=momentum, warmup=warmup)
-    exchange.register_(model)
-    return exchange
+    return GradientExchange(plan, model, groups, momentum, warmup)
 
 
-def measure_cluster(
-    num_machines: int, gpus_per_machine: int, *, num_elements: Sequence[int] = MEASURED_ELEMENTS, runs: int = 5
-) -> Machines:
+def measure_cluster(num_machines: int, gpus_per_machine: int, *, device: str = "cpu", runs: int = 5) -> Machines:
     """Measure the links inside and between machines of so many ranks; all ranks call it and work at the same time.
 
     Each size is exchanged by all ranks of a machine, or of a place on all machines, as gradients are; start-up and
     bandwidth are fitted to the medians of the slowest rank. ValueError if there are not as many ranks.
     """
-    groups = Groups(num_machines, gpus_per_machine)
+    groups = Groups(num_machines, gpus_per_machine, device)
     found = {
-        phase: _fitted(groups, phase, n, sharing, num_elements, runs)
+        phase: _fitted(groups, phase, n, sharing, device, runs)
         for phase, n, sharing in ((Phase.INTRA, gpus_per_machine, 1), (Phase.INTER, num_machines, gpus_per_machine))
     }
+    groups.close()
     sizes = {"num_machines": num_machines, "gpus_per_machine": gpus_per_machine}
     return Machines(**sizes, intra=found[Phase.INTRA], inter=found[Phase.INTER])
 
 
-def _fitted(groups: Groups, phase: Phase, n: int, sharing: int, num_elements: Sequence[int], runs: int) -> Link:
+def _fitted(groups: Groups, phase: Phase, n: int, sharing: int, device: str, runs: int) -> Link:
     if n == 1:  # nothing is ever sent
         return Link(bandwidth_bytes_per_s=UNUSED_BYTES_PER_S, source="unused")
     task, samples = Comm(phase, Routine.REDUCE_SCATTER, False), []
-    for size in num_elements:
-        value, seconds = torch.zeros(size * n), []
+    for size in MEASURED_ELEMENTS:
+        value, seconds = torch.zeros(size * n, device=device), []
         for _ in range(runs + 1):  # the first opens connections
             dist.barrier()
             began_s = time.monotonic()
             groups.communicate(value, task, False, value.shape)
-            taken_s = torch.tensor(time.monotonic() - began_s)
+            if value.is_cuda:
+                torch.cuda.synchronize(device)
+            taken_s = torch.tensor(time.monotonic() - began_s, device=device)
             dist.all_reduce(taken_s, dist.ReduceOp.MAX)
             seconds.append(taken_s.item())
         samples.append((FP32_BYTES * size * (n - 1) * sharing, median(seconds[1:])))

@@ -40,7 +40,7 @@ from .method.baselines import BASELINES, baseline_strategy
 from .method.exchange import CODECS
 from .method.search import compress_on_gpus, improve
 from .planning import Plan, plan_of, profiled_times
-from .runtime import GradientExchange, compress_gradients, measure_cluster
+from .runtime import BUCKET_MB, GradientExchange, compress_gradients, measure_cluster
 
 __all__ = ["SCHEMES", "SIZES", "Setting", "time_schemes", "train"]
 
@@ -170,7 +170,8 @@ def _hooked(
 ) -> tuple[DistributedDataParallel, GradientExchange | None]:
     """Return the model with a scheme's hook; the gradients of each are its own."""
     module.zero_grad()
-    model = DistributedDataParallel(copy.deepcopy(module))
+    early = {} if plan is None else {"bucket_cap_mb": BUCKET_MB}
+    model = DistributedDataParallel(copy.deepcopy(module), **early)
     if scheme == FP16:
         model.register_comm_hook(None, fp16_compress_hook)
     return model, None if plan is None else compress_gradients(model, plan, momentum=momentum)

@@ -16,7 +16,7 @@ from workbench.compression.wire import packed, unpacked
 from .options import Comm, Comp, Decomp, Option, Phase, Routine
 
 __all__ = ["Encoders", "Layout", "exchanged_by_definition", "group_of", "is_second", "layouts_of", "merged", "outgoing"]
-__all__ += ["CODECS", "holds", "make_codec", "padded", "sizes_of"]
+__all__ += ["CODECS", "holds", "make_codec", "padded", "sizes_of", "stream_of"]
 
 KEPT = 0.01  # of the elements: 99 % sparsity, section 4.8.1
 CODECS = ("randomk", "dgc", "efsignsgd")
@@ -104,6 +104,16 @@ def group_of(phase: Phase, rank: int, num_machines: int, gpus_per_machine: int) 
     return tuple(world) if phase is Phase.FLAT else tuple(world[gpu::gpus_per_machine])
 
 
+def stream_of(option: Option, number: int, rank: int, gpus_per_machine: int) -> int:
+    """Return whose random numbers a compression draws.
+
+    After the last step between machines the ranks of one place hold the same sum, and must send the same of it.
+    """
+    is_inter = [isinstance(task, Comm) and task.phase is Phase.INTER for task in option.tasks]
+    is_over = any(is_inter[:number]) and not any(is_inter[number:])
+    return rank % gpus_per_machine if is_over else rank
+
+
 def holds(layout: Layout, rank: int, num_machines: int, gpus_per_machine: int) -> bool:
     """Return whether a rank holds something: it is the first of its group of each rooted phase."""
     return all(group_of(phase, rank, num_machines, gpus_per_machine)[0] == rank for phase in layout.rooted)
@@ -141,8 +151,8 @@ def make_codec(name: str, place: int = 0, *, momentum: float = 0.0, warmup: Sequ
     if name not in CODECS:
         raise ValueError(f"codec is {name!r}; it must be one of {', '.join(CODECS)}")
     if name == "dgc":
-        return DGC(KEPT, momentum=0.0 if place else momentum, warmup=warmup)
-    return ErrorFeedback(RandomK(KEPT) if name == "randomk" else EFSign())
+        return DGC(KEPT, momentum=0.0 if place else momentum, warmup=warmup, index_dtype=torch.int32)
+    return ErrorFeedback(RandomK(KEPT, index_dtype=torch.int32) if name == "randomk" else EFSign())
 
 
 class Encoders:
@@ -151,11 +161,10 @@ class Encoders:
     Args:
         make: returns the codec of the first, second, ... compression of an option (0, 1, ...).
         name: of the tensor.
-        rank: of the process.
     """
 
-    def __init__(self, make: Callable[[int], Codec], name: str, rank: int):
-        self._make, self._name, self._rank, self._epoch = make, name, rank, 0
+    def __init__(self, make: Callable[[int], Codec], name: str):
+        self._make, self._name, self._epoch, self._decoder = make, name, 0, make(0)
         self._codecs: dict[tuple[int, int], Codec] = {}
         self._templates: dict[int, Payload] = {}
 
@@ -171,17 +180,19 @@ class Encoders:
             codec.at_epoch(self._epoch)
         return codec
 
-    def encode(self, part: Tensor, place: int, pieces: int) -> Tensor:
-        """Encode a part [E] in pieces; return messages [1, P, B]."""
-        rows = [packed(self._codec(place, number).encode(piece)) for number, piece in enumerate(part.chunk(pieces))]
+    def encode(self, part: Tensor, place: int, pieces: int, stream: int) -> Tensor:
+        """Encode a part [E] in pieces, with the random numbers of `stream_of`; return messages [1, P, B]."""
+        rows = [
+            packed(self._codec(place, number, stream).encode(piece)) for number, piece in enumerate(part.chunk(pieces))
+        ]
         return torch.stack(rows)[None]
 
     def decode(self, messages: Tensor, num_elements: int) -> Tensor:
         """Decode messages [C, P, B] of a part of so many elements, and add them up [E]."""
         template = self.template(num_elements // messages.shape[1], messages.device)
-        codec, sums = self._codec(0, 0), []
+        sums = []
         for rows in messages.unbind(dim=1):
-            sums.append(codec.decode_sum([unpacked(row, template) for row in rows]))
+            sums.append(self._decoder.decode_sum([unpacked(row, template) for row in rows]))
         return torch.cat(sums)
 
     def template(self, num_elements: int, device: torch.device | str) -> Payload:
@@ -191,10 +202,10 @@ class Encoders:
             self._templates[num_elements] = codec.encode(torch.zeros(num_elements, device=device))
         return self._templates[num_elements]
 
-    def _codec(self, place: int, piece: int) -> Codec:
+    def _codec(self, place: int, piece: int, stream: int) -> Codec:
         if (place, piece) not in self._codecs:
             site = f"{self._name}, compression {place}, piece {piece}"
-            self._codecs[place, piece] = self._set_epoch(self._make(place)).for_site(site).for_rank(self._rank)
+            self._codecs[place, piece] = self._set_epoch(self._make(place)).for_site(site).for_rank(stream)
         return self._codecs[place, piece]
 
 
@@ -218,7 +229,8 @@ def exchanged_by_definition(
                 sent = [outgoing(before[sender], task, len(group))[group.index(rank)] for sender in senders]
                 values[rank] = merged(sent, task, is_second(option, number))
             elif value is not None and isinstance(task, Comp):
-                values[rank] = encoders[rank].encode(value, compressions, after.pieces)
+                stream = stream_of(option, number, rank, gpus_per_machine)
+                values[rank] = encoders[rank].encode(value, compressions, after.pieces, stream)
             elif value is not None:
                 values[rank] = encoders[rank].decode(value, num_elements // layout.split)
         compressions += isinstance(task, Comp)
