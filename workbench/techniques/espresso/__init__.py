@@ -13,10 +13,10 @@ Where to find it
 - a gradient on its way: `method.exchange` on virtual ranks, `runtime` on real ones, as a hook of DDP
 - two lines for a model of your own: `planning.plan`, `runtime.compress_gradients`
 
-How the text was understood: a bubble is a time in which no link works because the next tensor is not ready for its first communication; an
-operation takes one start-up whatever its number of ranks; the CPUs of a machine serve its GPUs one after the other.
-On real ranks a gradient that is not compressed is sent alone, as the paper's systems do; DistributedDataParallel's own
-buckets send several at once.
+How the text was understood: a bubble is a time in which no link works because the next tensor is not ready for its
+first communication; an operation takes one start-up whatever its number of ranks; the CPUs of a machine serve its GPUs
+one after the other. On real ranks a gradient that is not compressed is sent alone, as the paper's systems do, and each
+part of a shuffle is encoded by itself, where the model of costs counts one encoding.
 """
 
 from .planning import Plan, plan

@@ -20,20 +20,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workbench.checks import require_counts, require_positive
 from workbench.cluster import GIGABIT_BYTES_PER_S, Link
-from workbench.datasets import cifar10, glue
-from workbench.models.architectures import WordLSTM, vgg16
-from workbench.models.bert import BertConfig, BertForSequenceClassification
-from workbench.models.gpt2 import GPT2, GPT2Config
 from workbench.models.gradients import measure
-from workbench.models.hugging_face import load_hugging_face
-from workbench.models.pretrained import PretrainedEncoder, load_encoder
-from workbench.models.resnet import resnet_stages
+from workbench.models.small import SMALL_MODELS, random_inputs
 from workbench.study.cells import named
 from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
 from workbench.timeline import Recorder
-from workbench.training.batches import Examples
-from workbench.training.images import ImageExamples
-from workbench.training.metrics import METRICS
+from workbench.training.tasks import Task
 
 from .cost import Job
 from .method.baselines import BASELINES, baseline_strategy
@@ -42,7 +34,7 @@ from .method.search import compress_on_gpus, improve
 from .planning import Plan, plan_of, profiled_times
 from .runtime import BUCKET_MB, GradientExchange, compress_gradients, measure_cluster
 
-__all__ = ["SCHEMES", "SIZES", "Setting", "time_schemes", "train"]
+__all__ = ["SCHEMES", "Setting", "time_schemes", "train"]
 
 DDP, FP16, FP32, ESPRESSO, IMPROVED = "DDP", "FP16", "FP32", "Espresso", "Espresso, improved"
 HOOKED = (FP32, *(baseline.name for baseline in BASELINES.values()), ESPRESSO, IMPROVED)
@@ -59,16 +51,8 @@ THRESHOLDS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "resnet": {"hitopkcomm": 3.7e-4, "hipress": 0.024, "byteps-compress": 3.7e-4},
     }
 )
-WORDS, SENTENCE = (
-    4000,
-    32,
-)  # of the models of language: the embedding has a fifth of BERT's and GPT-2's elements, as in the paper
-IMAGE = 3, 32, 32
-GLUE_TASK, MAX_TOKENS = "qqp", 48  # its first measure is F1, as SQuAD's
-TESTED, TRAINED = 1000, 20_000  # examples of text
 NUM_POINTS = 60  # of a recorded curve
 MEASURED_STEPS = 3  # of the gradients
-MOMENTUM = 0.9  # of the images
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,33 +85,6 @@ class Setting:
         return Link(bandwidth_bytes_per_s=rate, source="a chosen rate")
 
 
-SIZES = MappingProxyType(
-    {
-        "bert": lambda: BertForSequenceClassification(
-            BertConfig.tiny(hidden_size=192, num_layers=6, num_heads=4, mlp_size=768, vocab_size=WORDS, dropout=0.0)
-        ),
-        "gpt2": lambda: GPT2(
-            GPT2Config.tiny(hidden_size=192, num_layers=6, vocab_size=WORDS, max_positions=SENTENCE, dropout=0.0)
-        ),
-        "vgg": lambda: vgg16(width=16, cells=1, hidden=1024, labels=10),
-        "lstm": lambda: WordLSTM(WORDS, 256),
-        "resnet": lambda: nn.Sequential(*resnet_stages(1, blocks=3, width=16)),
-    }
-)
-"""Builders of the small models."""
-
-
-def _random_inputs(setting: Setting, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Draw inputs and labels: the time of an iteration does not depend on them."""
-    if setting.model in ("vgg", "resnet"):
-        labels = torch.randint(10, (setting.batch,), generator=draw)
-        return torch.randn(setting.batch, *IMAGE, generator=draw), labels
-    ids = torch.randint(WORDS, (setting.batch, SENTENCE), generator=draw)
-    if setting.model == "bert":
-        return ids, torch.randint(2, (setting.batch,), generator=draw)
-    return (ids.T, ids.T) if setting.model == "lstm" else (ids, ids)
-
-
 def _loss(scores: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(scores.flatten(0, -2), labels.flatten())
 
@@ -144,8 +101,8 @@ def time_schemes(setting: Setting, schemes: Sequence[str], turns: Turns) -> Time
 def _trials(recorder: Recorder, setting: Setting, schemes: Sequence[str]) -> dict[str, Trial]:
     torch.manual_seed(setting.seed)
     draw = torch.Generator().manual_seed(dist.get_rank())
-    inputs, labels = _random_inputs(setting, draw)
-    module = SIZES[setting.model]()
+    inputs, labels = random_inputs(setting.model, setting.batch, draw)
+    module = SMALL_MODELS[setting.model]()
     plans = _plans(setting, module, lambda: _loss(module(inputs), labels).backward())
     return {scheme: _trial(module, scheme, plans.get(scheme), inputs, labels) for scheme in schemes}
 
@@ -230,9 +187,11 @@ def train(**arguments: Any) -> dict[str, Any]:
 
 def _train_on_a_rank(setting: Setting, learning: Learning) -> dict[str, Any]:
     torch.manual_seed(setting.seed)
-    task = _Task(setting, learning)
-    examples = task.draw(0)
-    plans = _plans(setting, task.module, lambda: task.loss(task.module, examples).backward())
+    task, rank = Task(setting.model, batch=setting.batch, seed=setting.seed, encoder=learning.encoder), dist.get_rank()
+    examples = task.draw(rank, 0)
+    plans = {}
+    if learning.scheme in HOOKED:
+        plans = _plans(setting, task.module, lambda: task.loss(task.module, examples).backward())
     plan, is_dgc = plans.get(learning.scheme), setting.codec == "dgc"
     momentum = task.momentum if plan is not None and plan.num_compressed and is_dgc else 0.0
     model, exchange = _hooked(task.module, learning.scheme, plan, momentum)
@@ -243,7 +202,7 @@ def _train_on_a_rank(setting: Setting, learning: Learning) -> dict[str, Any]:
         for group in optimizer.param_groups:
             group["lr"] = learning.learning_rate * (1 - step / learning.steps)
         optimizer.zero_grad()
-        loss = task.loss(model, task.draw(step))
+        loss = task.loss(model, task.draw(rank, step))
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())
@@ -254,61 +213,5 @@ def _train_on_a_rank(setting: Setting, learning: Learning) -> dict[str, Any]:
             losses = []
     if exchange is not None:
         exchange.close()
-    scores = task.scores(model.module) if dist.get_rank() == 0 else {}
+    scores = task.scores(model.module) if rank == 0 else {}
     return {"curve": curve, "scores": scores, "plan": str(plan or learning.scheme), "data": task.sources}
-
-
-class _Task:
-    """Model, data and loss of a training on one rank: a ResNet on CIFAR-10, or a pretrained encoder on QQP."""
-
-    def __init__(self, setting: Setting, learning: Learning):
-        self._setting, self._is_text = setting, setting.model == "minilm"
-        self.momentum = 0.0 if self._is_text else MOMENTUM
-        if self._is_text:
-            encoder = load_encoder(learning.encoder, or_stand_in=True)
-            config = BertConfig.from_hugging_face(encoder.config, dropout=0.0, attention_dropout=0.0, seed=setting.seed)
-            self.module = BertForSequenceClassification(config)
-            load_hugging_face(self.module.encoder, encoder.state_dict)
-            self._examples, source = _texts("train", TRAINED, encoder)
-            self._tested, tested = _texts(glue.TASKS[GLUE_TASK].validation_split, TESTED, encoder)
-            self.sources = [encoder.source.as_record(), source, tested]
-        else:
-            self.module = nn.Sequential(*resnet_stages(1, blocks=3, width=16, seed=setting.seed))
-            found = [cifar10.load("train"), cifar10.load("test", TESTED)]
-            self._examples, self._tested = map(ImageExamples.of, found)
-            self.sources = [one.source.as_record() for one in found]
-
-    def draw(self, step: int) -> Any:
-        """Draw this rank's batch of a step, the same for every scheme."""
-        place = (self._setting.seed * 1009 + dist.get_rank()) * 100_003 + step
-        rows = np.random.default_rng(place).integers(len(self._examples), size=self._setting.batch)
-        return self._examples.batch(rows)
-
-    @staticmethod
-    def loss(model: nn.Module, batch: Any) -> Tensor:
-        return functional.cross_entropy(model(batch.inputs, **batch.context), batch.labels)
-
-    def optimizer(self, parameters: Any, learning_rate: float, momentum: float) -> torch.optim.Optimizer:
-        if self._is_text:
-            return torch.optim.AdamW(parameters, lr=learning_rate)
-        return torch.optim.SGD(parameters, lr=learning_rate, momentum=momentum)
-
-    @torch.no_grad()
-    def scores(self, model: nn.Module) -> dict[str, float]:
-        """Return scores in per cent on the test examples."""
-        model.eval()
-        found = []
-        for rows in np.array_split(np.arange(len(self._tested)), max(1, len(self._tested) // 50)):
-            batch = self._tested.batch(rows)
-            found.append(model(batch.inputs, **batch.context).argmax(dim=-1))
-        predictions, labels = torch.cat(found).tolist(), self._tested.labels.tolist()
-        metrics = glue.TASKS[GLUE_TASK].metrics if self._is_text else ("accuracy",)
-        return {name: 100 * float(METRICS[name](labels, predictions)) for name in metrics}
-
-
-def _texts(split: str, limit: int, encoder: PretrainedEncoder) -> tuple[Examples, dict[str, Any]]:
-    """Tokenise a split of the GLUE task."""
-    found = glue.load(GLUE_TASK, split, limit)
-    tokens = encoder.tokenizer(*found.texts, truncation=True, max_length=MAX_TOKENS)
-    ids, types = ([torch.tensor(row) for row in tokens[name]] for name in ("input_ids", "token_type_ids"))
-    return Examples(ids=ids, types=types, labels=torch.tensor(found.labels)), found.source.as_record()
