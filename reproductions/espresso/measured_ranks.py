@@ -10,7 +10,8 @@ DDP, FP16, FP32, ESPRESSO, IMPROVED = "DDP", "FP16", "FP32", "Espresso", "Espres
 BASELINES = ["HiPress", "HiTopKComm", "BytePS-Compress"]
 SCHEMES = [DDP, FP16, FP32, *BASELINES, ESPRESSO, IMPROVED]
 CORES = (
-    "Four or eight ranks share two cores, where every task of a gradient waits for a core; the planner knows no waits."
+    "Four or eight ranks share two cores. The planner measures while all ranks compute: an iteration can be shorter, "
+    "where some wait for a link and leave the cores to others, or longer, where many small tasks wait for a core."
 )
 WHOLE = "the whole interval"
 # Gbit/s between machines, and examples of a rank.

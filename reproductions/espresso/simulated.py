@@ -23,6 +23,13 @@ LINKS = (
     "At first links inside machines had nominal rates, 15.8 GB/s with PCIe. After all results were seen they were set "
     "to those of the authors' planner, 2.5 and 50 GB/s, as its start-up; no tolerance was changed."
 )
+LENGTHS = (
+    "What the text's systems compressed and how long their iterations took is not said; both are the release's here."
+)
+THRESHOLD = (
+    "The release's thresholds let HiPress compress one to four tensors of a model, ten of ResNet101, HiTopKComm most. "
+    "With the released times of compression that slows nothing down as the text says."
+)
 THIRD = "a third of the effect: constants of the authors' planner, nominal networks"
 NO_COST = "The bound has no cost of compression at all: no strategy need reach it."
 TRUE_BOUND = (
@@ -31,7 +38,7 @@ TRUE_BOUND = (
 )
 
 
-def _gain(model: str, over: str, times: float, explanation: str = "") -> Within:
+def _gain(model: str, over: str, times: float) -> Within:
     return Within(
         f"On 64 GPUs Espresso trains {model} {times} times as fast as {over}",
         quantity="gain",
@@ -41,7 +48,7 @@ def _gain(model: str, over: str, times: float, explanation: str = "") -> Within:
         no_effect=1.0,
         because=THIRD,
         source="sections 4.8.2 and 4.8.4",
-        explanation=explanation or (CPUS if over == BYTEPS else ""),
+        explanation=CPUS if over == BYTEPS else GREEDY if model == "ugatit" else LENGTHS,
         changed=CHANGED,
     )
 
@@ -56,16 +63,16 @@ def _over_fp32(model: str, scheme: str, times: float) -> Within:
         no_effect=1.0,
         because=THIRD,
         source="sections 4.8.2 and 4.8.4; up to, where the text says so",
-        explanation=CPUS if scheme == BYTEPS else "",
+        explanation=CPUS if scheme == BYTEPS else THRESHOLD,
         changed="Our values were known when these claims were added.",
     )
 
 
-def _near_bound(subject: str, **where) -> Bound:
+def _near_bound() -> Bound:
     return Bound(
-        f"{subject} is less than 10 % below the upper bound",
+        "Espresso with every model and codec is less than 10 % below the upper bound",
         quantity="below_bound",
-        where=where,
+        where={"scheme": "Espresso", "model": MODELS, "algorithm": CODECS},
         at_most=10.0,
         because="as the text says it",
         source="section 4.8.5: always less than 10 %",
@@ -100,7 +107,7 @@ def _figure(
         item,
         f"Throughput of three models on 8 to 64 GPUs, {testbed}",
         "throughput",
-        (*claims, *(_near_bound(f"Espresso's throughput of {model}", model=model, gpus=64) for model in models)),
+        tuple(claims),
         {"models": [*models], "num_gpus": NUM_GPUS, "certified": True},
         {"models": [next(iter(models))], "num_gpus": [64], "certified": False},
         60,
@@ -178,7 +185,7 @@ def _pays(name: str, elements: list[int], **rule) -> Bound:
 
 
 SMALL = "Compressing up to 2^16 elements takes longer than it saves"
-LARGE = "Compressing from 2^24 elements on, HiPress' threshold in the release, saves more than it takes"
+LARGE = "Compressing from 2^24 elements on, HiPress' threshold for most models, saves more than it takes"
 FIG_4_10 = _simulated(
     "fig-4-10",
     "Communication time saved over compression time by the size of a tensor, 64 GPUs with NVLink",
@@ -243,6 +250,7 @@ NOTHING_TO_GAIN = (
     "With the released times FP32 reaches 0.99 of linear scaling on NVLink machines: VGG16's largest gradients come "
     "first, and are sent while the others are computed. No strategy can gain much."
 )
+HIDDEN = "Two large gradients hold most of VGG16: what is done with the small ones, or on CPUs, hides behind them."
 LATER = "Added when FP32 was seen to reach 0.99 on NVLink machines, before the results on PCIe machines."
 
 
@@ -255,7 +263,7 @@ def _loses(space: str, testbeds: list[str], whose: Whose = Whose.PAPER) -> Bound
         where={"space": space, "testbed": testbeds},
         at_least=1.005,
         neutral=1.0,
-        explanation=NOTHING_TO_GAIN if "nvlink" in testbeds else "",
+        explanation=NOTHING_TO_GAIN if "nvlink" in testbeds else HIDDEN,
         whose=whose,
         changed=LATER if whose is Whose.OURS else "",
     )
@@ -331,11 +339,11 @@ CATALOGUE = (
         "fig-4-14a",
         "nvlink",
         "NVLink and 100 Gbit/s",
-        _near_bound("Espresso with every model and codec", scheme="Espresso", model=MODELS, algorithm=CODECS),
+        _near_bound(),
         _from_bound("gpt2", "efsignsgd", 3),
         _from_bound("ugatit", "dgc", 5),
         _from_bound("bert_base", "randomk", 7),
     ),
-    _distances("fig-4-14b", "pcie", "PCIe and 25 Gbit/s"),
+    _distances("fig-4-14b", "pcie", "PCIe and 25 Gbit/s", _near_bound()),
     *FIG_4_15,
 )

@@ -12,7 +12,7 @@ from workbench.cluster.machines import Link, Machines
 from workbench.compression.costs import CodecTimes, Processor
 from workbench.datasets.places import DataError
 from workbench.techniques.espresso.cost import Job
-from workbench.techniques.espresso.measured import nvlink_job
+from workbench.techniques.espresso.measured import searched_job
 from workbench.techniques.espresso.method.baselines import BASELINES
 from workbench.techniques.espresso.method.search import compress_on_gpus, offload
 from workbench.timeline.gradients import Gradients
@@ -44,7 +44,7 @@ def drawn_job() -> Job:
 
 def job() -> Job:
     try:
-        return nvlink_job("resnet101")
+        return searched_job("resnet101", "pcie")
     except DataError:
         return drawn_job()
 

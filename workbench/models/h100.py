@@ -12,13 +12,18 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from workbench.compression.profiling import CodecTime
+from workbench.cluster import GIGABIT_BYTES_PER_S, Link, Machines
+from workbench.compression.costs import CodecTimes, Processor
+from workbench.compression.profiling import CodecTime, times_of
 from workbench.timeline.gradients import Gradients
 
-__all__ = ["codec_times", "load"]
+__all__ = ["codec", "codec_times", "load", "machines"]
 
 FOLDER = Path(__file__).parent
 SOURCE = "measured on an H100 in TF32"
+GPUS_PER_MACHINE = 8
+NVLINK_BYTES_PER_S = 450e9  # of a GPU, one direction: 18 links of 25 GB/s, NVIDIA's data sheet of the H100
+INTRA_STARTUP_S, INTER_STARTUP_S = 10e-6, 50e-6  # orders of magnitude, not measured
 
 
 def load(model: str) -> Gradients:
@@ -47,6 +52,19 @@ def codec_times() -> Mapping[tuple[str, str], tuple[CodecTime, ...]]:
         times = {name: float(row[name]) for name in ("encode_s", "decode_s")}
         found[row["codec"], row["device"]].append(CodecTime(**sizes, **times))
     return {key: tuple(times) for key, times in found.items()}
+
+
+def codec(name: str) -> CodecTimes:
+    """Return what a codec takes on an H100 and on a thread of its machine, as measured."""
+    measured = codec_times()
+    return times_of(name, {Processor.GPU: measured[name, "cuda"], Processor.CPU: measured[name, "cpu"]})
+
+
+def machines(num_machines: int, gigabits_per_s: float) -> Machines:
+    """Return machines of 8 H100, joined by a network of this rate."""
+    intra = Link(bandwidth_bytes_per_s=NVLINK_BYTES_PER_S, latency_s=INTRA_STARTUP_S)
+    inter = Link(bandwidth_bytes_per_s=gigabits_per_s * GIGABIT_BYTES_PER_S, latency_s=INTER_STARTUP_S)
+    return Machines(num_machines=num_machines, gpus_per_machine=GPUS_PER_MACHINE, intra=intra, inter=inter)
 
 
 @cache

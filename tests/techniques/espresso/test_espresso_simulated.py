@@ -5,12 +5,14 @@ import pytest
 
 from workbench.cluster.machines import Link, Machines
 from workbench.compression.costs import CodecTimes, Processor
+from workbench.datasets import gradient_traces
 from workbench.datasets.source import DataError
 from workbench.techniques.espresso.cost import Job
 from workbench.techniques.espresso.method import Option
 from workbench.techniques.espresso.method.baselines import ALL, MYOPIC, ON_CPUS, ON_GPUS, SPACES, crippled_strategy
 from workbench.techniques.espresso.method.search import find_strategy
 from workbench.techniques.espresso.simulated import PANELS, benefit_ratios, job_of, scaling_factor
+from workbench.techniques.espresso.training import THRESHOLDS
 from workbench.timeline.gradients import Gradients
 
 INTER_ONLY = Option.parse("intra.reduce-scatter comp.gpu inter.allgather* decomp.gpu intra.allgather")
@@ -88,3 +90,15 @@ def test_calibrated_jobs_have_the_printed_factor_on_their_own_testbed_alone():
 
 def test_panels_name_known_spaces():
     assert {space for pair in PANELS.values() for space in pair} == {ALL, MYOPIC, *SPACES}
+
+
+def test_the_thresholds_of_small_models_are_the_releases_share_of_their_elements():
+    models = {"bert": "bert_base", "gpt2": "gpt2", "vgg": "vgg16", "lstm": "lstm", "resnet": "resnet101"}
+    try:
+        elements = gradient_traces.baseline_thresholds()
+    except DataError as missing:
+        pytest.skip(str(missing))
+    for small, model in models.items():
+        total = sum(gradient_traces.load(model).num_elements)
+        shares = {name: elements[model, name] / total for name in THRESHOLDS[small]}
+        assert shares == pytest.approx(THRESHOLDS[small], rel=0.05)

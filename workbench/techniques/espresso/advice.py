@@ -2,51 +2,30 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from workbench.cluster import GIGABIT_BYTES_PER_S, Link, Machines
+from workbench.cluster import Link, Machines
 from workbench.compression.costs import CodecTimes, Processor
-from workbench.compression.profiling import times_of
 from workbench.models import h100
 from workbench.study.rows import value_row
 from workbench.timeline.gradients import Gradients
 
 from .cost import Job
+from .measured import brute_force
+from .method.baselines import BASELINES
 from .method.certificate import best_by_exhaustion, lower_bound_s
-from .method.search import compress_on_gpus, find_strategy, improve
+from .method.search import compress_on_gpus, find_strategy, improve, offload
 from .planning import PAYS
 from .simulated import job_of
 
-__all__ = [
-    "MEASURED_ON",
-    "advice_rows",
-    "begins_to_pay",
-    "certificate_rows",
-    "h100_codec",
-    "h100_machines",
-    "shortened",
-]
+__all__ = ["MEASURED_ON", "advice_rows", "begins_to_pay", "certificate_rows", "lemma_rows", "shortened"]
 
-GPUS_PER_MACHINE = 8
-NVLINK_BYTES_PER_S = 450e9  # of a GPU, one direction: 18 links of 25 GB/s, NVIDIA's data sheet of the H100
-INTRA_STARTUP_S, INTER_STARTUP_S = 10e-6, 50e-6  # orders of magnitude, not measured
+WORSE = 1e-6  # per cent: more than rounding
 MEASURED_ON = MappingProxyType({"source": "gradients and codecs measured on an H100 (models.h100); start-ups assumed"})
-
-
-def h100_codec(name: str) -> CodecTimes:
-    """Return what a codec takes on an H100 and on a thread of its machine, as measured."""
-    measured = h100.codec_times()
-    return times_of(name, {Processor.GPU: measured[name, "cuda"], Processor.CPU: measured[name, "cpu"]})
-
-
-def h100_machines(num_machines: int, gigabits_per_s: float) -> Machines:
-    """Return machines of 8 H100, joined by a network of this rate."""
-    intra = Link(bandwidth_bytes_per_s=NVLINK_BYTES_PER_S, latency_s=INTRA_STARTUP_S)
-    inter = Link(bandwidth_bytes_per_s=gigabits_per_s * GIGABIT_BYTES_PER_S, latency_s=INTER_STARTUP_S)
-    return Machines(num_machines=num_machines, gpus_per_machine=GPUS_PER_MACHINE, intra=intra, inter=inter)
 
 
 def advice_rows(
@@ -67,7 +46,7 @@ def advice_rows(
             best: dict[float, float] = {}
             for rate in gigabits_per_s:
                 keys = {"model": model, "machines": machines, "gigabits_per_s": rate}
-                jobs = {name: Job(gradients, h100_machines(machines, rate), h100_codec(name)) for name in codecs}
+                jobs = {name: Job(gradients, h100.machines(machines, rate), h100.codec(name)) for name in codecs}
                 found = {name: improve(job, find_strategy(job).strategy) for name, job in jobs.items()}
                 codec = min(found, key=lambda name: found[name].iteration_s)
                 plain = [jobs[codec].uncompressed] * gradients.num_tensors
@@ -127,3 +106,28 @@ def shortened(gradients: Gradients) -> Gradients:
     gaps = np.diff(ready_s[kept], prepend=0.0)
     order = {"tensors": tuple(gradients.tensors[i] for i in kept), "num_elements": tuple(sizes[i] for i in kept)}
     return replace(gradients, **order, gap_s=tuple(gaps.tolist()), source=f"three gradients of {gradients.source}")
+
+
+def lemma_rows(num_jobs: int) -> list[dict[str, Any]]:
+    """Return how far algorithm 4.2 is above the best offloading of six equal gradients at most, in %, and how often.
+
+    Jobs have gaps at random of up to 3 ms on 2 x 2 GPUs, whose CPUs take four times as long as a GPU.
+    """
+    draw, above = np.random.default_rng(0), []
+    links = {"intra": Link(bandwidth_bytes_per_s=1e10), "inter": Link(bandwidth_bytes_per_s=1e8, latency_s=1e-4)}
+    machines = Machines(num_machines=2, gpus_per_machine=2, **links)
+    times = {p: partial(np.multiply, factor * 1e-9) for p, factor in ((Processor.GPU, 1), (Processor.CPU, 4))}
+    codec = CodecTimes(name="drawn", encode_s=times, decode_s=times, sent_bytes=0.08)
+    order = {
+        "tensors": tuple("abcdef"),
+        "num_elements": (10**6,) * 6,
+        "forward_s": 0.0,
+        "name": "equal",
+        "source": "drawn",
+    }
+    for _ in range(num_jobs):
+        job = Job(Gradients(gap_s=tuple(draw.uniform(0, 3e-3, 6)), **order), machines, codec)
+        on_gpus = [BASELINES["hitopkcomm"].option] * 6
+        above.append(100 * (offload(job, on_gpus).iteration_s / brute_force(job, on_gpus, range(6))[1] - 1))
+    share = 100 * sum(value > WORSE for value in above) / num_jobs
+    return [value_row("offloading_above_best", max(above), "%"), value_row("offloading_worse", share, "%")]

@@ -1,6 +1,6 @@
 """The rows of what is measured: iterations of all schemes in turns, trainings compared seed by seed, and searches.
 
-Searches are timed for 8 NVLink machines of 8 GPUs (tables 4.5 and 4.6). A job is made anew for every run, so that
+Searches are timed for 8 machines of 8 GPUs (tables 4.5 and 4.6). A job is made anew for every run, so that
 nothing of it is prepared; a run before the first compiles.
 """
 
@@ -27,8 +27,8 @@ from .planning import FP16_SCHEME, PLANNED, Plan
 from .simulated import WHOLE, job_of
 from .training import DDP, ESPRESSO, FP16, IMPROVED, Setting
 
-__all__ = ["brute_force", "iteration_rows", "learning_cells", "learning_rows", "nvlink_job", "offloading_rows"]
-__all__ += ["selection_rows"]
+__all__ = ["brute_force", "iteration_rows", "learning_cells", "learning_rows", "offloading_rows"]
+__all__ += ["searched_job", "selection_rows"]
 
 Result = Mapping[str, Any]  # of `training.train`
 
@@ -90,65 +90,59 @@ def learning_rows(results: Sequence[Result], target: float) -> list[dict[str, An
     return rows
 
 
-def nvlink_job(model: str) -> Job:
-    """Return a model's job on 8 NVLink machines, with the codec that the authors' scripts name for it."""
-    return job_of(model, WHOLE, testbed="nvlink")
+def searched_job(model: str, testbed: str) -> Job:
+    """Return a model's job on 8 machines of a testbed, with the codec that the authors' scripts name for it."""
+    return job_of(model, WHOLE, testbed=testbed)
 
 
-def selection_rows(*, models: Sequence[str], num_runs: int) -> list[dict[str, Any]]:
+def selection_rows(*, models: Sequence[str], testbeds: Sequence[str], num_runs: int) -> list[dict[str, Any]]:
     """Return the milliseconds of algorithm 4.1, and for brute force the logarithm of an estimate.
 
     The estimate takes the least that a strategy took in algorithm 4.1, for all strategies of all options.
     """
     rows = []
-    for model in models:
-        job = nvlink_job(model)
-        seconds, evaluated = _timed(lambda job=job: compress_on_gpus(_anew(job)).num_evaluated, num_runs)
-        num_tensors = job.gradients.num_tensors
-        rows.append(_timed_row(seconds, model))
-        rows.append(value_row("tensors", num_tensors, model=model))
-        rows.append(value_row("strategies_looked_at", evaluated, model=model))
+    for model, testbed in product(models, testbeds):
+        job, keys = searched_job(model, testbed), {"model": model, "testbed": testbed}
+        seconds, found = _timed(lambda job=job: compress_on_gpus(_anew(job)), num_runs)
+        num_tensors, evaluated = job.gradients.num_tensors, found.num_evaluated
+        rows.append(median_row("milliseconds", [1e3 * value for value in seconds], "ms", **keys))
+        rows.append(value_row("tensors", num_tensors, **keys))
+        rows.append(value_row("strategies_looked_at", evaluated, **keys))
         log10_s = num_tensors * math.log10(len(compression_options())) + math.log10(min(seconds) / evaluated)
-        rows.append(value_row("brute_force_log10_s", log10_s, model=model, how="estimated"))
+        rows.append(value_row("brute_force_log10_s", log10_s, how="estimated", **keys))
     return rows
 
 
-def offloading_rows(*, models: Sequence[str], num_runs: int, most_brute: int) -> list[dict[str, Any]]:
+def offloading_rows(
+    *, models: Sequence[str], testbeds: Sequence[str], num_runs: int, most_brute: int
+) -> list[dict[str, Any]]:
     """Return the milliseconds of algorithm 4.2, the tensors that algorithm 4.1 leaves to it, and brute force.
 
     Brute force runs on at most `most_brute` tensors; for more its seconds are estimated from the combinations of the
     last ones, which are those that it would try most often.
     """
-    return [row for model in models for row in _offloading(model, num_runs, most_brute)]
+    chosen = product(models, testbeds)
+    return [row for model, testbed in chosen for row in _offloading(model, testbed, num_runs, most_brute)]
 
 
-def _offloading(model: str, num_runs: int, most_brute: int) -> list[dict[str, Any]]:
-    job = nvlink_job(model)
+def _offloading(model: str, testbed: str, num_runs: int, most_brute: int) -> list[dict[str, Any]]:
+    job, keys = searched_job(model, testbed), {"model": model, "testbed": testbed}
     on_gpus = compress_on_gpus(job)
     seconds, found = _timed(lambda: offload(_anew(job), on_gpus.strategy), num_runs)
     chosen = [tensor for tensor, option in enumerate(on_gpus.strategy) if option.is_compressed]
     brute_s, least_s = brute_force(job, on_gpus.strategy, chosen[-most_brute:])
     is_whole = len(chosen) <= most_brute
-    how = {"model": model, "how": "measured" if is_whole else "estimated"}
+    how = keys | {"how": "measured" if is_whole else "estimated"}
     rows = [
-        _timed_row(seconds, model),
-        value_row("to_offload", len(chosen), model=model),
-        value_row("to_offload_on_pcie", _num_compressed(job_of(model, WHOLE, testbed="pcie")), model=model),
-        value_row("offloaded", sum(Processor.CPU in option.processors for option in found.strategy), model=model),
-        value_row("combinations", _num_combinations(job, on_gpus.strategy), model=model),
-        value_row("combinations_looked_at", found.num_evaluated, model=model),
-        value_row("offloading_gain", on_gpus.iteration_s / found.iteration_s, model=model),
+        median_row("milliseconds", [1e3 * value for value in seconds], "ms", **keys),
+        value_row("to_offload", len(chosen), **keys),
+        value_row("offloaded", sum(Processor.CPU in option.processors for option in found.strategy), **keys),
+        value_row("combinations", _num_combinations(job, on_gpus.strategy), **keys),
+        value_row("combinations_looked_at", found.num_evaluated, **keys),
+        value_row("offloading_gain", on_gpus.iteration_s / found.iteration_s, **keys),
         value_row("brute_force_s", brute_s * 2.0 ** max(0, len(chosen) - most_brute), "s", **how),
     ]
     return [*rows, value_row("found_over_brute_force", found.iteration_s / least_s, **how)] if is_whole else rows
-
-
-def _timed_row(seconds: Sequence[float], model: str) -> dict[str, Any]:
-    return median_row("milliseconds", [1e3 * value for value in seconds], "ms", model=model)
-
-
-def _num_compressed(job: Job) -> int:
-    return sum(option.is_compressed for option in compress_on_gpus(job).strategy)
 
 
 def _anew(job: Job) -> Job:

@@ -86,7 +86,8 @@ def draw_beside_published(rows: Rows, published: Mapping[str, pd.DataFrame], lab
     for ax, (quantity, label) in zip(axes[0], labels.items(), strict=True):
         ours = pd.DataFrame([row for row in rows if row["quantity"] == quantity]).rename(columns={"value": "ours"})
         paper = published[quantity].rename(columns={"value": "published"})
-        both = ours.merge(paper[["model", "published"]], on="model")
+        on = ["model", "testbed"] if "testbed" in paper else ["model"]
+        both = ours.merge(paper[[*on, "published"]], on=on)
         plots.comparison(both, ax=ax, x="model", y_label=label, log_y=True, value_labels=True)
         ax.tick_params(axis="x", rotation=25)
         if ax is not axes[0][-1]:
