@@ -7,6 +7,7 @@ import pytest
 from workbench.cluster.machines import Link, Machines
 from workbench.compression.costs import CodecTimes, Processor
 from workbench.compression.profiling import CodecTime, times_of
+from workbench.study.data_parallel import learning_rows
 from workbench.study.timing import Timed, Turn
 from workbench.techniques.espresso import measured, training
 from workbench.techniques.espresso.advice import begins_to_pay, shortened
@@ -83,11 +84,11 @@ def trained(variant, seed, seconds, losses, accuracy):
 def test_trainings_are_compared_with_fp32_of_the_same_seed():
     results = [trained("DDP", 0, 8.0, [3.0, 1.0], 50.0), trained("FP16", 0, 4.0, [3.0, 1.0], 51.0)]
     results += [trained("Espresso, dgc", 0, 2.0, [1.0, 0.5], 49.0)]
-    rows = [row for row in measured.learning_rows(results, target=1.0) if row["variant"] == "Espresso, dgc"]
+    rows = [row for row in learning_rows(results, target=1.0) if row["variant"] == "Espresso, dgc"]
     found = {row["quantity"]: row["value"] for row in rows}
     assert (found["points_below"], found["speedup"], found["speedup_over_fp16"]) == (1.0, 4.0, 2.0)
     assert found["target_speedup"] == 8.0  # 8 s beside 1 s
-    assert not rows_of(measured.learning_rows(results, target=0.1), "target_speedup")
+    assert not rows_of(learning_rows(results, target=0.1), "target_speedup")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 
-import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -18,6 +17,7 @@ from workbench.compression import FP16
 from workbench.compression.costs import CodecTimes, Processor
 from workbench.compression.profiling import profile_codec, times_of
 from workbench.models.gradients import measure
+from workbench.parallel.hooks import require_fp32, require_parameters
 from workbench.timeline.gradients import Gradients
 
 from .cost import INTER, INTRA, Job
@@ -66,13 +66,7 @@ class Plan:
 
     def check(self, module: nn.Module) -> None:
         """Raise ValueError if a model's parameters are not those of the plan, or not in FP32."""
-        _require_fp32(module)
-        found = {name: p.numel() for name, p in module.named_parameters() if p.requires_grad}
-        for name in sorted(found.keys() | self.num_elements.keys()):
-            ours, planned = found.get(name), self.num_elements.get(name)
-            if ours != planned:
-                sizes = f"{ours or 'none'} elements in the model and {planned or 'none'} in the plan"
-                raise ValueError(f"the plan is of another model, {self.model}: {name} has {sizes}")
+        require_parameters(module, self.num_elements, self.model)
 
     def to_json(self) -> str:
         """Write the plan; `from_json` reads it."""
@@ -127,7 +121,7 @@ def plan(
         raise ValueError("step is missing: it must run the model forward and backward, so that gradients are measured")
     else:
         module = model.module if isinstance(model, DistributedDataParallel) else model
-        _require_fp32(module)
+        require_fp32(module)
         device = device or str(next(module.parameters()).device)
         gradients = _with_unused(module, measure(module, step, device=device))
     device = device or "cpu"
@@ -137,12 +131,6 @@ def plan(
     found = compress_on_gpus(job) if device == "cpu" and times is None else find_strategy(job)
     strategy = improve(job, found.strategy).strategy if is_improved else found.strategy
     return plan_of(job, strategy, codec, cast_s=_cast_s(gradients, device))
-
-
-def _require_fp32(module: nn.Module) -> None:
-    for name, parameter in module.named_parameters():
-        if parameter.requires_grad and parameter.dtype != torch.float32:
-            raise ValueError(f"{name} is {parameter.dtype}; parameters must be float32, as autocast leaves them")
 
 
 def _with_unused(module: nn.Module, gradients: Gradients) -> Gradients:

@@ -10,7 +10,6 @@ import math
 import queue
 import threading
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workbench.cluster import Link, Machines, fit
 from workbench.compression.costs import Processor
+from workbench.parallel.hooks import BUCKET_MB, require_one_plan, warn_if_late
 
 from .cost import FP32_BYTES, INTER, INTRA, RESOURCES, steps_of
 from .method.exchange import (
@@ -44,8 +44,6 @@ from .planning import Plan
 __all__ = ["BUCKET_MB", "GradientExchange", "Groups", "compress_gradients", "measure_cluster"]
 
 MEASURED_ELEMENTS = (1024, 16_384, 131_072, 524_288)  # that a rank sends to each other
-BUCKET_MB = 1e-4  # of DistributedDataParallel: every gradient is a bucket of its own
-LATE_BYTES = 2**20  # a larger bucket is handed over late
 UNUSED_BYTES_PER_S = 1e12  # of a link that joins nothing
 
 
@@ -313,17 +311,8 @@ def compress_gradients(
     if (momentum or warmup) and plan.codec != "dgc":
         raise ValueError(f"momentum is {momentum}, warmup {warmup}, codec {plan.codec}: only DGC has the first two")
     plan.check(model.module)
-    plans: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(plans, plan.to_json())
-    if differing := [str(rank) for rank, other in enumerate(plans) if other != plans[0]]:
-        raise ValueError(f"the plan of rank 0 differs from that of rank {', '.join(differing)}; it must be one plan")
-    if model.bucket_bytes_cap > LATE_BYTES:
-        mib = model.bucket_bytes_cap / 2**20
-        warnings.warn(
-            f"DistributedDataParallel hands gradients over in buckets of {mib:g} MiB, late in the backward pass; "
-            "make it with bucket_cap_mb=espresso.BUCKET_MB",
-            stacklevel=2,
-        )
+    require_one_plan(plan.to_json())
+    warn_if_late(model, "espresso")
     device = next(model.module.parameters()).device
     groups = Groups(plan.machines.num_machines, plan.machines.gpus_per_machine, device)
     return GradientExchange(plan, model, groups, momentum, warmup)

@@ -16,25 +16,22 @@ from typing import Any
 import numpy as np
 
 from workbench.cluster.fitting import bisected
-from workbench.cluster.machines import Link, Machines
-from workbench.cluster.papers import THESIS_MACHINES
-from workbench.compression.costs import CodecTimes, Processor, interpolated
+from workbench.compression.costs import Processor
 from workbench.datasets import gradient_traces
 from workbench.study.rows import value_row
+from workbench.study.thesis import paper_codec, paper_machines, scaled
 from workbench.timeline.gradients import Gradients
 
-from .cost import FP32_BYTES, INTER, INTRA, Job
+from .cost import INTER, INTRA, Job
 from .method.baselines import ALL, BASELINES, MYOPIC, ON_CPUS, ON_GPUS, baseline_strategy, crippled_strategy, options_of
 from .method.certificate import lower_bound_s
 from .method.options import Option
 from .method.search import find_strategy, improve
 
-__all__ = ["CALIBRATION", "CONSTANTS", "SCALING", "TESTBEDS", "WHOLE", "benefit_ratios", "benefit_rows"]
+__all__ = ["CALIBRATION", "CONSTANTS", "SCALING", "WHOLE", "benefit_ratios", "benefit_rows"]
 __all__ += ["distance_rows", "job_of", "paper_codec", "paper_machines", "scaling_factor", "scaling_rows"]
 __all__ += ["PANELS", "space_rows", "throughput_rows"]
 
-TESTBEDS = MappingProxyType({"nvlink": "espresso/8x-nvlink-100gbps", "pcie": "espresso/8x-pcie-25gbps"})
-GPUS_PER_MACHINE = 8
 WHOLE = 64  # GPUs
 SCALING = MappingProxyType({"bert_base": 0.51, "gpt2": 0.58, "lstm": 0.46, "resnet101": 0.70})  # table 4.1, 4.8.4
 CALIBRATION = MappingProxyType({"scaling factors of FP32 on 64 GPUs": dict(SCALING), "source": "table 4.1, 4.8.4"})
@@ -42,35 +39,6 @@ CONSTANTS = MappingProxyType(
     {"codec times, start-ups, gradients, links inside machines": "the authors' release", "networks": "nominal rates"}
 )
 FP32, FP16, ESPRESSO, IMPROVED, BOUND = "FP32", "FP16", "Espresso", "Espresso, improved", "Upper Bound"
-
-
-def paper_codec(algorithm: str) -> CodecTimes:
-    """Return what the authors measured of a codec: level up to 2^20 elements on a GPU, by size on a CPU."""
-    on_gpu = gradient_traces.gpu_compression_constants()[algorithm, "one_level"]
-    on_cpu, constants = gradient_traces.cpu_compression_times()[algorithm], gradient_traces.communication_constants()
-    is_sparse = algorithm in ("randomk", "dgc")
-    ratio = constants["wire_ratio_sparsification" if is_sparse else "wire_ratio_one_bit"]
-    base, sizes = constants["compression_base_elements"], on_cpu.num_elements
-
-    def level(seconds: float):
-        return lambda elements: seconds * np.maximum(1.0, elements / base)
-
-    return CodecTimes(
-        name=algorithm,
-        encode_s={Processor.GPU: level(on_gpu.encode_s), Processor.CPU: interpolated(sizes, on_cpu.compress_s)},
-        decode_s={Processor.GPU: level(on_gpu.decode_s), Processor.CPU: interpolated(sizes, on_cpu.decompress_s)},
-        sent_bytes=FP32_BYTES * ratio,
-    )
-
-
-def paper_machines(testbed: str, num_gpus: int) -> Machines:
-    """Return machines of a testbed, with start-up and links inside as in the authors' planner, on nominal networks."""
-    (topology,) = (one for one in THESIS_MACHINES if one.name == TESTBEDS[testbed])
-    constants, nominal = gradient_traces.communication_constants(), topology.host.device_link
-    inter = Link(bandwidth_bytes_per_s=topology.network.bandwidth_bytes_per_s, latency_s=constants["startup"])
-    intra = Link(bandwidth_bytes_per_s=1 / constants[f"intra_{testbed}"], latency_s=nominal.latency_s)
-    sizes = {"num_machines": num_gpus // GPUS_PER_MACHINE, "gpus_per_machine": GPUS_PER_MACHINE}
-    return Machines(**sizes, intra=intra, inter=inter)
 
 
 def job_of(model: str, num_gpus: int, algorithm: str = "", *, testbed: str = "", is_calibrated: bool = True) -> Job:
@@ -90,14 +58,9 @@ def _calibrated(model: str) -> Gradients:
     whole = job_of(model, WHOLE, is_calibrated=False)
 
     def is_below(scale: float) -> bool:
-        return scaling_factor(Job(_scaled(gradients, scale), whole.machines, whole.codec)) < SCALING[model]
+        return scaling_factor(Job(scaled(gradients, scale), whole.machines, whole.codec)) < SCALING[model]
 
-    return _scaled(gradients, bisected(is_below, 0.01, 10.0, 40))
-
-
-def _scaled(gradients: Gradients, scale: float) -> Gradients:
-    times = {"forward_s": gradients.forward_s * scale, "gap_s": tuple(gap_s * scale for gap_s in gradients.gap_s)}
-    return replace(gradients, **times, source=f"{gradients.source}, times scaled by {scale:.2f}")
+    return scaled(gradients, bisected(is_below, 0.01, 10.0, 40))
 
 
 def scaling_factor(job: Job, strategy: Sequence[Option] | None = None) -> float:

@@ -10,7 +10,8 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from workbench.compression import DGC, Codec, EFSign, ErrorFeedback, Payload, RandomK
+from workbench.compression import DGC, Codec, Payload
+from workbench.compression.gradients import gradient_codec
 from workbench.compression.wire import packed, unpacked
 
 from .options import Comm, Comp, Decomp, Option, Phase, Routine
@@ -18,7 +19,6 @@ from .options import Comm, Comp, Decomp, Option, Phase, Routine
 __all__ = ["Encoders", "Layout", "exchanged_by_definition", "group_of", "is_second", "layouts_of", "merged", "outgoing"]
 __all__ += ["CODECS", "holds", "make_codec", "padded", "sizes_of", "stream_of"]
 
-KEPT = 0.01  # of the elements: 99 % sparsity, section 4.8.1
 CODECS = ("randomk", "dgc", "efsignsgd")
 # A value is a tensor [E] or, compressed, messages uint8 [C, P, B]: C messages to be added up, of P pieces of B bytes.
 GATHERING = (Routine.ALL_GATHER, Routine.GATHER, Routine.ALL_TO_ALL)
@@ -144,15 +144,10 @@ def merged(received: Sequence[Tensor], task: Comm, second: bool) -> Tensor:
 
 
 def make_codec(name: str, place: int = 0, *, momentum: float = 0.0, warmup: Sequence[float] = ()) -> Codec:
-    """Return the codec of a tensor's first (0), second, ... compression; with error feedback.
-
-    DGC's momentum correction belongs to the first; `warmup` are the shares that it keeps in its first epochs.
-    """
+    """Return the codec of a tensor's first (0), second, ... compression; DGC's momentum belongs to the first."""
     if name not in CODECS:
         raise ValueError(f"codec is {name!r}; it must be one of {', '.join(CODECS)}")
-    if name == "dgc":
-        return DGC(KEPT, momentum=0.0 if place else momentum, warmup=warmup, index_dtype=torch.int32)
-    return ErrorFeedback(RandomK(KEPT, index_dtype=torch.int32) if name == "randomk" else EFSign())
+    return gradient_codec(name, momentum=0.0 if place else momentum, warmup=warmup)
 
 
 class Encoders:

@@ -1,0 +1,52 @@
+"""What communication hooks of DistributedDataParallel share: early buckets, plans that fit model and ranks."""
+
+import warnings
+from collections.abc import Mapping
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+__all__ = ["BUCKET_MB", "require_fp32", "require_one_plan", "require_parameters", "warn_if_late"]
+
+BUCKET_MB = 1e-4  # of DistributedDataParallel: every gradient is a bucket of its own
+LATE_BYTES = 2**20  # a larger bucket is handed over late
+
+
+def warn_if_late(model: DistributedDataParallel, technique: str) -> None:
+    """Warn if a model hands its gradients over in large buckets, which a hook that chooses for itself gets late."""
+    if model.bucket_bytes_cap > LATE_BYTES:
+        mib = model.bucket_bytes_cap / 2**20
+        warnings.warn(
+            f"DistributedDataParallel hands gradients over in buckets of {mib:g} MiB, late in the backward pass; "
+            f"make it with bucket_cap_mb={technique}.BUCKET_MB",
+            stacklevel=3,
+        )
+
+
+def require_one_plan(plan: str) -> None:
+    """Raise ValueError on every rank, naming the ranks, if theirs differ from rank 0's; all ranks call it."""
+    plans: list[str] = [""] * dist.get_world_size()
+    dist.all_gather_object(plans, plan)
+    if differing := [str(rank) for rank, other in enumerate(plans) if other != plans[0]]:
+        raise ValueError(f"the plan of rank 0 differs from that of rank {', '.join(differing)}; it must be one plan")
+
+
+def require_fp32(module: nn.Module) -> None:
+    """Raise ValueError naming a parameter that is trained in another dtype."""
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            raise ValueError(f"{name} is {parameter.dtype}; parameters must be float32, as autocast leaves them")
+
+
+def require_parameters(module: nn.Module, num_elements: Mapping[str, int], name_of_model: str = "") -> None:
+    """Raise ValueError if a model's trained parameters are not those of a plan, or not in FP32."""
+    require_fp32(module)
+    found = {name: p.numel() for name, p in module.named_parameters() if p.requires_grad}
+    for name in sorted(found.keys() | num_elements.keys()):
+        ours, planned = found.get(name), num_elements.get(name)
+        if ours != planned:
+            sizes = f"{ours or 'none'} elements in the model and {planned or 'none'} in the plan"
+            of_what = f", {name_of_model}" if name_of_model else ""
+            raise ValueError(f"the plan is of another model{of_what}: {name} has {sizes}")

@@ -1,0 +1,249 @@
+"""Small real models in data parallelism on shaped hosts: iterations timed in turns, and trainings, with every scheme.
+
+A technique says how it plans a scheme and attaches it to a model (`Hooks`); plain DistributedDataParallel, in FP32 and
+with its FP16 hook, are schemes of every study.
+"""
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from workbench.checks import require_counts, require_positive
+from workbench.cluster import GIGABIT_BYTES_PER_S, Link
+from workbench.compression.gradients import GRADIENT_CODECS
+from workbench.models.small import SMALL_MODELS, random_inputs
+from workbench.parallel.hooks import BUCKET_MB
+from workbench.timeline import Recorder
+from workbench.training.tasks import Task
+
+from .rows import spread_row, value_row
+from .timing import Timed, Trial, Turns, open_ranks, time_variants
+from .training import reached
+
+__all__ = ["DDP", "FP16", "Hooks", "Learning", "Setting", "learning_cells", "learning_rows", "time_schemes", "train"]
+
+DDP, FP16 = "DDP", "FP16"
+NUM_POINTS = 60  # of a recorded curve
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """What trains where."""
+
+    model: str  # of SMALL_MODELS; "minilm" is the pretrained encoder
+    codec: str = "efsignsgd"  # of GRADIENT_CODECS
+    num_machines: int = 2
+    gpus_per_machine: int = 2
+    gigabits_per_s: float = 0.2  # between machines
+    batch: int = 4  # examples of a rank
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for field, known in (("model", (*SMALL_MODELS, "minilm")), ("codec", GRADIENT_CODECS)):
+            if getattr(self, field) not in known:
+                raise ValueError(f"{field} is {getattr(self, field)!r}; it must be one of {', '.join(known)}")
+        require_counts(1, **{name: getattr(self, name) for name in ("num_machines", "gpus_per_machine", "batch")})
+        require_positive(gigabits_per_s=self.gigabits_per_s)
+
+    @property
+    def num_ranks(self) -> int:
+        return self.num_machines * self.gpus_per_machine
+
+    @property
+    def places(self) -> dict[str, Any]:
+        """Arguments of `open_ranks`."""
+        rate = self.gigabits_per_s * GIGABIT_BYTES_PER_S
+        return {"link": Link(bandwidth_bytes_per_s=rate, source="a chosen rate"), "num_hosts": self.num_machines}
+
+
+class Plan(Protocol):
+    """How a scheme exchanges gradients."""
+
+    num_compressed: int
+
+    def to_json(self) -> str: ...
+
+
+class Exchange(Protocol):
+    """A hook at work."""
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hooks:
+    """The schemes of a technique."""
+
+    schemes: Sequence[str]
+    plan: Callable[[Setting, nn.Module, Callable[[], object]], Mapping[str, Plan]]  # all ranks call it together
+    attach: Callable[[DistributedDataParallel, Plan, float], Exchange]  # with DGC's momentum
+
+    def check(self, schemes: Sequence[str]) -> None:
+        """Raise ValueError if a scheme is not known."""
+        known = (DDP, FP16, *self.schemes)
+        if unknown := [scheme for scheme in schemes if scheme not in known]:
+            raise ValueError(f"scheme is {unknown[0]!r}; it must be one of {', '.join(known)}")
+
+
+def _loss(scores: Tensor, labels: Tensor) -> Tensor:
+    return functional.cross_entropy(scores.flatten(0, -2), labels.flatten())
+
+
+def time_schemes(setting: Setting, schemes: Sequence[str], hooks: Hooks, turns: Turns) -> Timed:
+    """Time an iteration with every scheme on real ranks of shaped hosts; a scheme's facts hold its plan as JSON."""
+    hooks.check(schemes)
+    with open_ranks(setting.num_ranks, **setting.places, preload=(hooks.plan.__module__,)) as ranks:
+        return time_variants(ranks, _trials, setting, tuple(schemes), hooks, turns=turns)
+
+
+def _trials(recorder: Recorder, setting: Setting, schemes: Sequence[str], hooks: Hooks) -> dict[str, Trial]:
+    torch.manual_seed(setting.seed)
+    draw = torch.Generator().manual_seed(dist.get_rank())
+    inputs, labels = random_inputs(setting.model, setting.batch, draw)
+    module = SMALL_MODELS[setting.model]()
+    plans = hooks.plan(setting, module, lambda: _loss(module(inputs), labels).backward())
+    return {scheme: _trial(module, scheme, plans.get(scheme), hooks, inputs, labels) for scheme in schemes}
+
+
+def _trial(module: nn.Module, scheme: str, plan: Plan | None, hooks: Hooks, inputs: Tensor, labels: Tensor) -> Trial:
+    model, exchange = _hooked(module, scheme, plan, hooks)
+
+    def step() -> None:
+        model.zero_grad()
+        _loss(model(inputs), labels).backward()
+
+    def close() -> dict[str, Any]:
+        if exchange is not None:
+            exchange.close()
+        return {"plan": "" if plan is None else plan.to_json()}
+
+    return Trial(step=step, settling=2, close=close)
+
+
+def _hooked(
+    module: nn.Module, scheme: str, plan: Plan | None, hooks: Hooks, momentum: float = 0.0
+) -> tuple[DistributedDataParallel, Exchange | None]:
+    """Return the model with a scheme's hook; the gradients of each are its own."""
+    module.zero_grad()
+    early = {} if plan is None else {"bucket_cap_mb": BUCKET_MB}
+    model = DistributedDataParallel(copy.deepcopy(module), **early)
+    if scheme == FP16:
+        model.register_comm_hook(None, fp16_compress_hook)
+    return model, None if plan is None else hooks.attach(model, plan, momentum)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Learning:
+    """How a model is trained with a scheme."""
+
+    scheme: str
+    steps: int
+    learning_rate: float  # falls to zero in a line
+    encoder: str = "all-MiniLM-L6-v2"  # of "minilm", or "stand-in"
+
+    def __post_init__(self) -> None:
+        require_counts(2, steps=self.steps)
+        require_positive(learning_rate=self.learning_rate)
+
+
+def train(hooks: Hooks, **arguments: Any) -> dict[str, Any]:
+    """Train on real ranks of shaped hosts; arguments are those of `Setting` and `Learning`.
+
+    Returns the curve of (seconds, step, mean loss of all ranks), scores on test data, and the plan in words. A result's
+    `variant` names the scheme, and the codec if it compresses.
+    """
+    names = Learning.__dataclass_fields__
+    learning = Learning(**{name: value for name, value in arguments.items() if name in names})
+    setting = Setting(**{name: value for name, value in arguments.items() if name not in names})
+    hooks.check([learning.scheme])
+    with open_ranks(setting.num_ranks, **setting.places, preload=(hooks.plan.__module__,)) as ranks:
+        found, *_ = ranks.run(_train_on_a_rank, setting, learning, hooks)
+    is_plain = learning.scheme in (DDP, FP16)
+    variant = learning.scheme if is_plain else f"{learning.scheme}, {setting.codec}"
+    return {"setting": asdict(setting) | asdict(learning) | {"variant": variant}, **found}
+
+
+def _train_on_a_rank(setting: Setting, learning: Learning, hooks: Hooks) -> dict[str, Any]:
+    torch.manual_seed(setting.seed)
+    task, rank = Task(setting.model, batch=setting.batch, seed=setting.seed, encoder=learning.encoder), dist.get_rank()
+    examples, plan = task.draw(rank, 0), None
+    if learning.scheme in hooks.schemes:
+        plans = hooks.plan(setting, task.module, lambda: task.loss(task.module, examples).backward())
+        plan = plans[learning.scheme]
+    momentum = task.momentum if plan is not None and plan.num_compressed and setting.codec == "dgc" else 0.0
+    model, exchange = _hooked(task.module, learning.scheme, plan, hooks, momentum)
+    optimizer = task.optimizer(model.parameters(), learning.learning_rate, 0.0 if momentum else task.momentum)
+    curve, losses, began_s = [], [], time.monotonic()
+    edges = set(np.linspace(0, learning.steps, min(NUM_POINTS, learning.steps) + 1).round().astype(int)[1:].tolist())
+    for step in range(learning.steps):
+        for group in optimizer.param_groups:
+            group["lr"] = learning.learning_rate * (1 - step / learning.steps)
+        optimizer.zero_grad()
+        loss = task.loss(model, task.draw(rank, step))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+        if step + 1 in edges:
+            mean = torch.stack(losses).mean() / setting.num_ranks
+            dist.all_reduce(mean)
+            curve.append([time.monotonic() - began_s, step + 1, mean.item()])
+            losses = []
+    if exchange is not None:
+        exchange.close()
+    scores = task.scores(model.module) if rank == 0 else {}
+    return {"curve": curve, "scores": scores, "plan": str(plan or learning.scheme), "data": task.sources}
+
+
+def learning_cells(schemes: Sequence[str], codecs: Sequence[str], seeds: Sequence[int], **setting: Any) -> list[dict]:
+    """List the trainings, seed by seed: plain FP32 and FP16, and each scheme with every codec."""
+    variants = [{"scheme": DDP}, {"scheme": FP16}]
+    variants += [{"scheme": scheme, "codec": codec} for scheme in schemes for codec in codecs]
+    return [{**variant, "seed": seed, **setting} for seed in seeds for variant in variants]
+
+
+def learning_rows(
+    results: Sequence[Mapping[str, Any]], target: float, over: Mapping[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """Return scores and times of every variant, medians over seeds with the extremes as spread.
+
+    `points_below` and `speedup` compare with FP32 of the same seed, `speedup_over_fp16` with FP16, quantities of `over`
+    with the variant or, with a variant's codec appended, the scheme that it names, and `target_speedup` the time to a
+    training loss.
+    """
+    by_name: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for result in results:
+        by_name.setdefault(result["setting"]["variant"], {})[result["setting"]["seed"]] = result
+    others = {"speedup": DDP, "speedup_over_fp16": FP16, **(over or {})}
+    return [row for name in by_name for row in _variant_rows(name, by_name, target, others)]
+
+
+def _variant_rows(name: str, by_name: Mapping[str, Any], target: float, others: Mapping[str, str]) -> list[dict]:
+    by_seed, keys, rows = by_name[name], {"variant": name}, []
+    for metric in next(iter(by_seed.values()))["scores"]:
+        scores = {seed: result["scores"][metric] for seed, result in by_seed.items()}
+        rows.append(spread_row(metric, [*scores.values()], "%", **keys))
+        below = [by_name[DDP][seed]["scores"][metric] - score for seed, score in scores.items()]
+        rows.append(spread_row("points_below", below, "%", metric=metric, **keys))
+    rows.append(spread_row("end_loss", [result["curve"][-1][2] for result in by_seed.values()], **keys))
+    rows.append(spread_row("seconds", [result["curve"][-1][0] for result in by_seed.values()], "s", **keys))
+    codec = name.partition(", ")[2]
+    for quantity, other in others.items():
+        compared = by_name.get(other) or by_name.get(f"{other}, {codec}")
+        if compared:
+            pairs = [(compared[seed]["curve"][-1][0], by_seed[seed]["curve"][-1][0]) for seed in by_seed]
+            rows.append(spread_row(quantity, [theirs / own for theirs, own in pairs], **keys))
+    moments = [(reached(by_name[DDP][s]["curve"], target), reached(by_seed[s]["curve"], target)) for s in by_seed]
+    rows.append(value_row("reached_seeds", sum(own is not None for _, own in moments), **keys))
+    if all(plain and own for plain, own in moments):
+        rows.append(spread_row("target_speedup", [plain[0] / own[0] for plain, own in moments], **keys))
+    return rows

@@ -1,0 +1,159 @@
+"""What groups of gradients take to encode, send and decode, and the iteration with every rule to fuse them.
+
+`Costs` come from times measured on ranks (`runtime.measure_costs`) or from a codec's times and the links of a cluster.
+Between ranks an all-gather brings every rank the messages of all others; what is not compressed is all-reduced.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from workbench.cluster import Machines, fit
+from workbench.compression.costs import CodecTimes, Processor
+from workbench.timeline.gradients import Gradients
+
+from .method.optimal import optimal_fusion
+from .method.problem import FREE, Cost, FlatThenLinear, FusionProblem, Linear, iteration_time
+from .method.rivals import RIVALS, each
+
+__all__ = [
+    "CUPCAKE",
+    "DDP_BUCKETS",
+    "FP16",
+    "FP32",
+    "FP32_BUCKETS",
+    "FP32_FUSED",
+    "GRACE",
+    "HIPRESS",
+    "Costs",
+    "Strategy",
+    "costs_on",
+]
+__all__ += ["fitted", "is_worth_compressing", "strategies"]
+
+FP32_BYTES = 4
+FP32, FP32_BUCKETS, FP32_FUSED = "FP32, each tensor", "FP32", "FP32, fused best"
+FP16, DDP_BUCKETS = "FP16", "Buckets of 25 MB"
+GRACE, HIPRESS, CUPCAKE = "GRACE", "HiPress", "Cupcake"
+SIZES = tuple(2.0**power for power in range(10, 29))  # bytes of fp32, at which the costs of a codec are fitted
+ALL_REDUCE_STARTUPS = 2  # in the planner of Espresso's authors: one for each half
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Costs:
+    """Seconds of one operation on a group, by its bytes in fp32."""
+
+    codec: str
+    compress: Cost
+    communicate: Cost  # an encoded group
+    decode: Cost  # the parts of all ranks
+    send_plain: Linear  # a group as it is
+    onward: Cost = FREE  # inside machines, encoded or not
+
+    def problem(self, gradients: Gradients, **more: object) -> FusionProblem:
+        """Return the problem of a model's gradients with these costs."""
+        costs = {name: getattr(self, name) for name in ("compress", "communicate", "decode", "send_plain", "onward")}
+        return FusionProblem(gradients.gap_s, gradients.size_bytes, gradients.forward_s, **costs | more)
+
+    @property
+    def plain(self) -> "Costs":
+        """Without a codec."""
+        return replace(self, codec="FP32", compress=FREE, communicate=self.send_plain, decode=FREE)
+
+    @property
+    def half(self) -> "Costs":
+        """With 16 bits a value instead of a codec; casting takes no time here."""
+        line = Linear(self.send_plain.startup_s, self.send_plain.s_per_byte / 2)
+        return replace(self.plain, codec="fp16", communicate=line, send_plain=line)
+
+    @property
+    def as_in_the_paper(self) -> "Costs":
+        """With α + β·x for encoding, fitted to what it takes up to the largest size, and decoding left out."""
+        line = fitted([(size, float(self.compress(size))) for size in SIZES])[0]
+        return replace(self, compress=line, decode=FREE)
+
+
+def fitted(samples: Sequence[tuple[float, float]]) -> tuple[Linear, FlatThenLinear]:
+    """Fit both models to pairs of bytes and seconds, with the least relative errors; see `cluster.fit`.
+
+    The flat part ends at one of the sizes, or before the smallest.
+    """
+    line = fit(samples)
+    linear = Linear(line.latency_s, 1 / line.bandwidth_bytes_per_s)
+    best, best_error = None, np.inf
+    for flat_bytes in (0.0, *sorted({size for size, _ in samples})[:-1]):
+        found = fit([(max(0.0, size - flat_bytes), seconds) for size, seconds in samples])
+        error = sum(
+            (residual / seconds) ** 2 for residual, (_, seconds) in zip(found.residuals_s, samples, strict=True)
+        )
+        if error < best_error:
+            best, best_error = FlatThenLinear(found.latency_s, flat_bytes, 1 / found.bandwidth_bytes_per_s), error
+    return linear, best
+
+
+def costs_on(codec: CodecTimes, machines: Machines, *, num_decoded: int = 0) -> Costs:
+    """Return the costs on a cluster's GPUs; 0 `num_decoded` messages a group are those of all peers.
+
+    On one machine all GPUs gather all messages. On several, gradients are summed inside machines first, as they are;
+    each GPU encodes its share, which its peers on the other machines gather, and shares the sum with its machine. The
+    two steps inside count as one link after that between machines.
+    """
+    n, per_machine = machines.num_machines, machines.gpus_per_machine
+    peers, share = (n, 1 / per_machine) if n > 1 else (per_machine, 1.0)
+    link, sending = (machines.inter, per_machine * share) if n > 1 else (machines.intra, 1.0)
+    per_byte = sending / link.bandwidth_bytes_per_s  # a machine's GPUs share its network card
+    onward = FREE
+    if n > 1:
+        inside = 2 * (per_machine - 1) / per_machine / machines.intra.bandwidth_bytes_per_s
+        onward = Linear(2 * machines.intra.latency_s, inside)
+    elements = np.array(SIZES) / FP32_BYTES * share
+    encode_s = codec.encode_s[Processor.GPU](elements)
+    decode_s = (num_decoded or peers) * codec.decode_s[Processor.GPU](elements)
+    return Costs(
+        codec=codec.name,
+        compress=fitted(list(zip(SIZES, encode_s.tolist(), strict=True)))[1],
+        communicate=Linear(link.latency_s, (peers - 1) * codec.sent_bytes / FP32_BYTES * per_byte),
+        decode=fitted(list(zip(SIZES, decode_s.tolist(), strict=True)))[1],
+        send_plain=Linear(ALL_REDUCE_STARTUPS * link.latency_s, 2 * (peers - 1) / peers * per_byte),
+        onward=onward,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Strategy:
+    """A rule's fusion of a model's gradients."""
+
+    name: str
+    fusion: tuple[int, ...]
+    compressed: tuple[bool, ...]  # each group
+    iteration_s: float
+
+
+def is_worth_compressing(costs: Costs, size_bytes: float) -> bool:
+    """Say whether a tensor by itself is sent sooner encoded than as it is: HiPress' rule."""
+    encoded_s = costs.compress(size_bytes) + costs.communicate(size_bytes) + costs.decode(size_bytes)
+    return bool(encoded_s < costs.send_plain(size_bytes))
+
+
+def strategies(gradients: Gradients, costs: Costs) -> dict[str, Strategy]:
+    """Return every rule's fusion: without compression, each tensor, HiPress, simpler fusions, and the optimum."""
+    whole, plain, half = (one.problem(gradients) for one in (costs, costs.plain, costs.half))
+    found = {}
+
+    def add(name: str, problem: FusionProblem, fusion: tuple[int, ...], flags: Sequence[bool] | None = None) -> None:
+        flags = (problem is whole,) * len(fusion) if flags is None else tuple(flags)
+        iteration_s = iteration_time(problem, fusion, flags)
+        found[name] = Strategy(name=name, fusion=fusion, compressed=flags, iteration_s=iteration_s)
+
+    add(FP32, plain, each(plain))
+    add(FP32_BUCKETS, plain, RIVALS[DDP_BUCKETS](plain))
+    add(FP32_FUSED, plain, optimal_fusion(plain))
+    add(FP16, half, RIVALS[DDP_BUCKETS](half))
+    add(GRACE, whole, each(whole))
+    add(HIPRESS, whole, each(whole), [is_worth_compressing(costs, size) for size in gradients.size_bytes])
+    for name, rule in RIVALS.items():
+        if name != "Layer-wise":
+            add(name, whole, rule(whole))
+    add(CUPCAKE, whole, optimal_fusion(whole))
+    return found

@@ -1,0 +1,9 @@
+"""Fusing gradients for compression: the problem, its exact solution, algorithm 5.1, and simpler rules."""
+
+from .optimal import optimal_fusion
+from .problem import FlatThenLinear, FusionProblem, Linear, Span, iteration_time, timeline
+from .rivals import RIVALS, best_of
+from .search import Pruning, brute_force_fusion, search_fusion
+
+__all__ = ["RIVALS", "FlatThenLinear", "FusionProblem", "Linear", "Pruning", "Span", "best_of", "brute_force_fusion"]
+__all__ += ["iteration_time", "optimal_fusion", "search_fusion", "timeline"]

@@ -1,0 +1,64 @@
+"""Simpler rules to fuse tensors: those that section 5.4 compares with, and that of the authors' released scheduler."""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from workbench.checks import require_counts, require_positive
+
+from .problem import FusionProblem, iteration_time
+
+__all__ = ["BUCKETS_MB", "GROUPS", "RIVALS", "best_of", "buckets", "each", "even_split", "single_split"]
+
+MB = 2**20  # as DistributedDataParallel counts
+BUCKETS_MB = (2, 4, 8, 16, 32, 64)  # section 5.4.3
+GROUPS = (2, 4, 8, 16, 32)  # likewise
+DDP_MB = 25  # bucket_cap_mb's default
+
+Fusion = tuple[int, ...]
+
+
+def each(problem: FusionProblem) -> Fusion:
+    """Give every tensor a group of its own, as GRACE does."""
+    return tuple(range(1, problem.num_tensors + 1))
+
+
+def buckets(problem: FusionProblem, bucket_mb: float) -> Fusion:
+    """Close a group as soon as it holds so many MiB; the last one holds what is left."""
+    require_positive(bucket_mb=bucket_mb)
+    ends, held = [], 0.0
+    for end, size in enumerate(problem.size_bytes, 1):
+        held += size
+        if held >= bucket_mb * MB or end == problem.num_tensors:
+            ends.append(end)
+            held = 0.0
+    return tuple(ends)
+
+
+def even_split(problem: FusionProblem, num_groups: int) -> Fusion:
+    """Make groups of as many tensors each, one more in some; as many groups as tensors at most."""
+    require_counts(1, num_groups=num_groups)
+    count = min(num_groups, problem.num_tensors)
+    return tuple(problem.num_tensors * group // count for group in range(1, count + 1))
+
+
+def single_split(problem: FusionProblem) -> Fusion:
+    """Return the best of one group and all pairs of groups, as the authors' released scheduler searches."""
+    num = problem.num_tensors
+    return best_of(problem, [(num,), *((end, num) for end in range(1, num))])
+
+
+def best_of(problem: FusionProblem, fusions: Sequence[Fusion]) -> Fusion:
+    """Return the first of the fusions with which an iteration takes least."""
+    return min(fusions, key=lambda fusion: iteration_time(problem, fusion))
+
+
+RIVALS: Mapping[str, Callable[[FusionProblem], Fusion]] = MappingProxyType(
+    {
+        "Layer-wise": each,
+        "Bucket fusion": lambda problem: best_of(problem, [buckets(problem, size) for size in BUCKETS_MB]),
+        "Buckets of 25 MB": lambda problem: buckets(problem, DDP_MB),
+        "Evenly split": lambda problem: best_of(problem, [even_split(problem, count) for count in GROUPS]),
+        "Single split": single_split,
+    }
+)
+"""By name; where a rule has sizes to choose from, the best of them, as in the paper."""

@@ -1,0 +1,209 @@
+"""Fused groups on real ranks, as a communication hook of DistributedDataParallel.
+
+The hook runs between the computation of two gradients, where the paper encodes: it collects a group, encodes it, starts
+its sending, and returns. Behind the last group it receives and decodes all of them, one after the other. It has no
+thread of its own, and on a GPU it uses the stream of the backward pass.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from workbench.compression import Aggregation, Codec, Identity
+from workbench.compression.gradients import gradient_codec
+from workbench.compression.wire import packed, unpacked
+from workbench.parallel.hooks import require_one_plan, warn_if_late
+
+from .planning import Plan
+
+__all__ = ["FusedExchange", "Group", "exchange"]
+
+
+class Group:
+    """A group of gradients as one tensor on one rank: encoded, sent, received and decoded."""
+
+    def __init__(self, codec: Codec, num_elements: Sequence[int], momentum: float, device: torch.device | str):
+        self.codec, self._momentum = codec, momentum  # of gradients that are sent as they are
+        self.flat = torch.zeros(sum(num_elements), device=device)
+        self.pieces, self._velocity = self.flat.split(list(num_elements)), None
+        self._is_sum, self._world = codec.aggregation is Aggregation.SUM, dist.get_world_size()
+
+    @torch.no_grad()
+    def encode(self) -> None:
+        """Encode the group's share in the mean over ranks."""
+        self.flat.div_(self._world)
+        if self._momentum:  # of the sum it is the sum of all ranks' own
+            before = torch.zeros_like(self.flat) if self._velocity is None else self._velocity
+            self._velocity = self.flat.add_(before, alpha=self._momentum).clone()
+        self._payload = self.codec.encode(self.flat)
+        self._message = self._payload.tensors[0] if self._is_sum else packed(self._payload)
+
+    def send(self) -> None:
+        """Start to exchange messages with all ranks."""
+        if self._is_sum:
+            self._work = dist.all_reduce(self._message, async_op=True)
+            return
+        self._received = self._message.new_empty(self._world, self._message.numel())
+        self._work = dist.all_gather(list(self._received), self._message, async_op=True)
+
+    def receive(self) -> None:
+        """Wait for the messages of all ranks."""
+        self._work.wait()
+
+    def exchange(self) -> None:
+        """Send and receive."""
+        self.send()
+        self.receive()
+
+    def keep(self) -> None:
+        """Receive this rank's own message from all, without a network: to measure decoding."""
+        self._received = None if self._is_sum else self._message.expand(self._world, -1)
+
+    @torch.no_grad()
+    def decode(self) -> None:
+        """Make the group the mean over ranks."""
+        if not self._is_sum:
+            self.flat.copy_(self.codec.decode_sum([unpacked(row, self._payload) for row in self._received]))
+        elif self._message is not self.flat:
+            self.codec.decode(self._payload, out=self.flat)
+        self._work = self._message = self._received = self._payload = None
+
+
+class FusedExchange:
+    """The hook's state on one rank.
+
+    Args:
+        model: whose gradients are exchanged from its next backward pass on.
+        plan: how; without one, gradients are sent uncompressed in one group for some passes, while `plan_by` is called
+            with the moments in which they are ready and returns a plan, or None to go on.
+        momentum: of DGC, which corrects it; the optimizer then has none.
+        warmup: shares that DGC keeps in its first epochs; see `at_epoch`.
+    """
+
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        plan: Plan | None,
+        *,
+        momentum: float = 0.0,
+        warmup: Sequence[float] = (),
+        plan_by: Callable[[Mapping[str, float]], Plan | None] = lambda ready_s: None,
+    ):
+        self._parameters = {name: p for name, p in model.module.named_parameters() if p.requires_grad}
+        self._names = {p: name for name, p in self._parameters.items()}
+        self._device = next(iter(self._parameters.values())).device
+        self._momentum, self._warmup, self._plan_by, self._is_closed = momentum, warmup, plan_by, False
+        self._ready: dict[str, object] = {}
+        self.plan = plan
+        self._begin_()
+        model.register_comm_hook(self, FusedExchange.synchronise)
+
+    def _begin_(self) -> None:
+        plan, rank = self.plan, dist.get_rank()
+        if plan is None:
+            members, compressed = [tuple(self._parameters)], [False]
+        else:
+            members, compressed = plan.groups, plan.compressed
+        self._groups, self._place = [], {}
+        for number, (names, flag) in enumerate(zip(members, compressed, strict=True)):
+            codec = gradient_codec(plan.codec, momentum=self._momentum, warmup=self._warmup) if flag else Identity()
+            codec = codec.for_site(f"group {number}").for_rank(rank)
+            sizes = [self._parameters[name].numel() for name in names]
+            self._groups.append(Group(codec, sizes, 0.0 if flag else self._momentum, self._device))
+            self._place |= {name: (number, piece) for piece, name in enumerate(names)}
+        self._members = members
+        self._start_pass_()
+
+    def _start_pass_(self) -> None:
+        self._missing = [len(names) for names in self._members]
+        self._sent: list[int] = []
+        self._buckets: list[tuple[dist.GradBucket, torch.futures.Future]] = []
+
+    def synchronise(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        """Take over the gradients of a bucket: the communication hook."""
+        if self._is_closed:
+            raise RuntimeError("gradients are not exchanged: the exchange is closed")
+        future = torch.futures.Future(devices=[self._device] if self._device.type == "cuda" else [])
+        self._buckets.append((bucket, future))
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+            name = self._names[parameter]
+            number, piece = self._place[name]
+            self._groups[number].pieces[piece].copy_(gradient.view(-1))
+            self._missing[number] -= 1
+            if self.plan is None:
+                self._ready[name] = self._mark()
+            if not self._missing[number]:
+                self._groups[number].encode()
+                self._groups[number].send()
+                self._sent.append(number)
+        if len(self._sent) == len(self._groups):
+            self._finish_()
+        return future
+
+    def _finish_(self) -> None:
+        """Receive and decode all groups in the order in which they were sent, and hand the gradients back."""
+        for number in self._sent:
+            self._groups[number].receive()
+            self._groups[number].decode()
+        for bucket, _ in self._buckets:
+            for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
+                number, piece = self._place[self._names[parameter]]
+                gradient.view(-1).copy_(self._groups[number].pieces[piece])
+        for bucket, future in self._buckets:
+            future.set_result(bucket.buffer())
+        self._start_pass_()
+        if self.plan is None and (plan := self._plan_by(self._seconds())) is not None:
+            self.plan = plan
+            self._begin_()
+
+    def _mark(self) -> object:
+        if self._device.type == "cuda":
+            return torch.cuda.current_stream(self._device).record_event(torch.cuda.Event(enable_timing=True))
+        return time.perf_counter()
+
+    def _seconds(self) -> dict[str, float]:
+        """Return when each gradient of the last pass was ready, from the first one on."""
+        first = next(iter(self._ready.values()))
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+            found = {name: first.elapsed_time(mark) / 1e3 for name, mark in self._ready.items()}
+        else:
+            found = {name: mark - first for name, mark in self._ready.items()}
+        self._ready = {}
+        return found
+
+    def at_epoch(self, epoch: int) -> None:
+        """Let DGC keep the share of an epoch of its warm-up; all ranks call it between two steps."""
+        for group in self._groups:
+            if hasattr(group.codec, "at_epoch"):
+                group.codec.at_epoch(epoch)
+
+    def close(self) -> None:
+        """Exchange no more: the model's next backward pass raises."""
+        self._is_closed = True
+
+
+def exchange(
+    model: DistributedDataParallel, plan: Plan, *, momentum: float = 0.0, warmup: Sequence[float] = ()
+) -> FusedExchange:
+    """Synchronise a model's gradients as a plan says, from the next backward pass on; all ranks call it.
+
+    Args:
+        model: whose backward pass has no other communication hook.
+        plan: for this model and as many ranks; equal on all ranks.
+        momentum: of DGC, which corrects it; the optimizer then has none.
+        warmup: shares that DGC keeps in its first epochs, as `compression.exponential_warmup` gives.
+
+    Raises:
+        ValueError: before anything is sent, if the plan is for other parameters or another number of ranks, if ranks
+            have different plans, or if momentum or warm-up are for another codec than DGC.
+    """
+    gradient_codec(plan.codec, momentum=momentum, warmup=warmup)
+    plan.check(model.module, dist.get_world_size())
+    require_one_plan(plan.to_json())
+    warn_if_late(model, "cupcake")
+    return FusedExchange(model, plan, momentum=momentum, warmup=warmup)

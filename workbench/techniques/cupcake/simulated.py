@@ -1,0 +1,156 @@
+"""The rows of what is simulated on the paper's two testbeds, with gradients and constants that its authors released.
+
+On the server the text says how long ResNet50's iteration is on one GPU and what communication adds on eight: its
+computation and the links are calibrated on these. The other models have their released times; as in the authors'
+planner, a group counts one decoding.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from types import MappingProxyType
+from typing import Any
+
+from workbench.cluster import Machines
+from workbench.cluster.fitting import bisected
+from workbench.datasets import gradient_traces
+from workbench.study.rows import value_row
+from workbench.study.thesis import paper_codec, paper_machines, scaled
+from workbench.timeline.gradients import Gradients
+
+from .cost import (
+    CUPCAKE,
+    DDP_BUCKETS,
+    FP16,
+    FP32_BUCKETS,
+    FP32_FUSED,
+    GRACE,
+    HIPRESS,
+    Costs,
+    Strategy,
+    costs_on,
+    strategies,
+)
+from .method import iteration_time, optimal_fusion, timeline
+
+__all__ = ["CALIBRATION", "CODECS", "TESTBEDS", "breakdown_rows", "costs_of", "gradients_of", "rival_rows"]
+__all__ += ["scaling_rows"]
+
+CODECS = ("randomk", "dgc", "efsignsgd", "onebit")
+TESTBEDS = MappingProxyType({"server": 8, "cluster": 64})  # GPUs
+ALONE_S, OVERHEAD_S = 48e-3, 56e-3  # ResNet50 over CIFAR-10: on one GPU; what FP32 adds on eight (section 5.2.3)
+CALIBRATION = MappingProxyType({"ResNet50 on one GPU": ALONE_S, "FP32 adds": OVERHEAD_S, "source": "section 5.2.3"})
+SINGLE_SPLIT, BUCKETS, EVEN, LINE = "Single split", "Bucket fusion", "Evenly split", "Cupcake, α + β·x"
+
+
+@cache
+def gradients_of(model: str) -> Gradients:
+    """Return a model's released gradients; ResNet50's with the text's length of an iteration."""
+    gradients = gradient_traces.load(model)
+    return scaled(gradients, ALONE_S / _alone_s(gradients)) if model == "resnet50" else gradients
+
+
+def _alone_s(gradients: Gradients) -> float:
+    return gradients.forward_s + gradients.backward_s
+
+
+@cache
+def _machines(testbed: str) -> Machines:
+    """Return a testbed; the server's links are such that FP32 adds to ResNet50 what the text says."""
+    machines = paper_machines(testbed, TESTBEDS[testbed])
+    if testbed != "server":
+        return machines
+    resnet = gradients_of("resnet50")
+
+    def with_rate(rate: float) -> Machines:
+        return replace(machines, intra=replace(machines.intra, bandwidth_bytes_per_s=rate))
+
+    def is_slow(rate: float) -> bool:
+        found = strategies(resnet, costs_on(paper_codec("dgc"), with_rate(rate), num_decoded=1))
+        return found[FP32_BUCKETS].iteration_s > ALONE_S + OVERHEAD_S
+
+    return with_rate(bisected(is_slow, 1e8, 1e11, 30))
+
+
+def costs_of(codec: str, testbed: str) -> Costs:
+    """Return the costs of a codec on a testbed, "server" or "cluster"."""
+    return costs_on(paper_codec(codec), _machines(testbed), num_decoded=1)
+
+
+def breakdown_rows(codecs: Sequence[str]) -> list[dict[str, Any]]:
+    """Return what ResNet50's iteration on the server consists of, without compression and tensor by tensor.
+
+    Communication is what neither computation nor compression hides.
+    """
+    gradients, rows = gradients_of("resnet50"), []
+    for codec in codecs:
+        costs = costs_of(codec, "server")
+        found = strategies(gradients, costs)
+        for name in (FP32_BUCKETS, GRACE, CUPCAKE):
+            if name != FP32_BUCKETS or codec == codecs[0]:
+                rows += _breakdown(gradients, costs, found[name], "" if name == FP32_BUCKETS else codec)
+    return rows
+
+
+def _breakdown(gradients: Gradients, costs: Costs, strategy: Strategy, codec: str) -> list[dict[str, Any]]:
+    spans = timeline(costs.problem(gradients), strategy.fusion, strategy.compressed)
+    compressing_s = sum(span.end_s - span.start_s for span in spans if span.what in ("encode", "decode"))
+    computing_s = _alone_s(gradients)
+    parts = {
+        "computation": computing_s,
+        "compression": compressing_s,
+        "communication": strategy.iteration_s - computing_s - compressing_s,
+    }
+    keys = {"scheme": strategy.name} | ({"codec": codec} if codec else {})
+    rows = [value_row("part_s", seconds, "s", part=part, **keys) for part, seconds in parts.items()]
+    return [*rows, value_row("iteration_s", strategy.iteration_s, "s", **keys)]
+
+
+def scaling_rows(*, models: Sequence[str], codecs: Sequence[str], testbed: str) -> list[dict[str, Any]]:
+    """Return scaling factors of every scheme, and what Cupcake gains; `largest_gain` is that of the best codec."""
+    rows = []
+    for model in models:
+        gradients, gains = gradients_of(model), {}
+        for codec in codecs:
+            found, keys = strategies(gradients, costs_of(codec, testbed)), {"model": model, "codec": codec}
+            for name in (FP32_BUCKETS, FP32_FUSED, FP16, GRACE, HIPRESS, DDP_BUCKETS, CUPCAKE):
+                factor = _alone_s(gradients) / found[name].iteration_s
+                rows.append(value_row("scaling_factor", factor, scheme=name, **keys))
+                gain = found[name].iteration_s / found[CUPCAKE].iteration_s
+                gains.setdefault(name, []).append(gain)
+                rows.append(value_row("gain", gain, over=name, **keys))
+        gains["layer-wise compression"] = list(map(min, gains[GRACE], gains[HIPRESS]))
+        rows += [value_row("largest_gain", max(found), model=model, over=name) for name, found in gains.items()]
+    for name in (FP32_BUCKETS, "layer-wise compression"):
+        found = [row["value"] for row in rows if row["quantity"] == "largest_gain" and row["over"] == name]
+        rows.append(value_row("largest_of_all", max(found), over=name))
+    return rows
+
+
+def rival_rows(*, models: Sequence[str], codec: str, testbed: str) -> list[dict[str, Any]]:
+    """Return Cupcake's optimum beside simpler rules of fusion, and beside the optimum of the model α + β·x."""
+    rows, gains = [], {}
+    for model in models:
+        gradients, costs = gradients_of(model), costs_of(codec, testbed)
+        found, whole = strategies(gradients, costs), costs.problem(gradients)
+        line = optimal_fusion(costs.as_in_the_paper.problem(gradients))
+        seconds = {name: found[name].iteration_s for name in (CUPCAKE, DDP_BUCKETS, BUCKETS, EVEN, SINGLE_SPLIT)}
+        fusions = {name: found[name].fusion for name in seconds} | {LINE: line}
+        seconds[LINE] = iteration_time(whole, line)
+        for name, iteration_s in seconds.items():
+            rows.append(value_row("scaling_factor", _alone_s(gradients) / iteration_s, model=model, scheme=name))
+            rows.append(value_row("groups", len(fusions[name]), model=model, scheme=name))
+            gain = iteration_s / seconds[CUPCAKE]
+            gains.setdefault(name, []).append(gain)
+            rows.append(value_row("gain", gain, model=model, over=name))
+        rows += _unlike(gradients, fusions[CUPCAKE], model)
+    return [*rows, *(value_row("largest_gain", max(values), over=name) for name, values in gains.items())]
+
+
+def _unlike(gradients: Gradients, fusion: Sequence[int], model: str) -> list[dict[str, Any]]:
+    """Return how unlike the optimum's groups are: the most over the fewest tensors, and bytes."""
+    sizes = [(end - start, sum(gradients.size_bytes[start:end])) for start, end in pairwise((0, *fusion))]
+    names = ("tensors_largest_over_smallest", "bytes_largest_over_smallest")
+    pairs = zip(names, zip(*sizes, strict=True), strict=True)
+    return [value_row(name, max(values) / min(values), model=model) for name, values in pairs]
