@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 import torch
@@ -10,10 +11,12 @@ import torch
 from workbench.checks import require_counts
 from workbench.compression.codec import Codec
 from workbench.compression.costs import CodecTimes, Processor, interpolated
+from workbench.compression.gradients import gradient_codec
 
-__all__ = ["CodecTime", "profile_codec", "times_of"]
+__all__ = ["CodecTime", "profile_codec", "profiled_times", "times_of"]
 
 WARMUP = 2  # runs that are not counted
+SMALLEST, FACTOR = 2**8, 4  # elements of the first profiled tensor, and from one to the next
 LEAST_S = 2e-3  # a timed run lasts so long, by repetition
 
 
@@ -65,6 +68,17 @@ def times_of(name: str, profiles: Mapping[Processor, Sequence[CodecTime]]) -> Co
     largest = max(profiles[Processor.GPU], key=lambda one: one.num_elements)
     sent_bytes = largest.payload_bytes / largest.num_elements
     return CodecTimes(name=name, encode_s=seconds("encode_s"), decode_s=seconds("decode_s"), sent_bytes=sent_bytes)
+
+
+def profiled_times(codec: str, largest: int, device: str = "cpu", *, runs: int = 5) -> CodecTimes:
+    """Measure what a codec of gradients takes on a device and on this machine's CPU, up to `largest` elements."""
+    sizes = [SMALLEST]
+    while sizes[-1] < largest:
+        sizes.append(min(largest, sizes[-1] * FACTOR))
+    make = partial(gradient_codec, codec)
+    make()
+    profiles = {name: profile_codec(make, sizes, device=name, runs=runs) for name in {device, "cpu"}}
+    return times_of(codec, {Processor.GPU: profiles[device], Processor.CPU: profiles["cpu"]})
 
 
 def _median_s(run: Callable[[], object], device: str, runs: int) -> float:

@@ -4,6 +4,7 @@ from .bars import bars, comparison
 from .curves import training_curves
 from .gantt import gantt, gantts, kind_legend
 from .heatmap import heatmap, matrix
+from .iterations import measured_and_predicted
 from .lines import lines
 from .style import below, beside, figure, mark_published, published_line, styled
 from .tables import merged, rows_of, with_intervals
@@ -24,6 +25,7 @@ __all__ = [
     "lines",
     "mark_published",
     "matrix",
+    "measured_and_predicted",
     "merged",
     "published_line",
     "rows_of",

@@ -8,6 +8,7 @@ import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,11 +27,12 @@ from workbench.parallel.hooks import BUCKET_MB
 from workbench.timeline import Recorder
 from workbench.training.tasks import Task
 
-from .rows import spread_row, value_row
+from .rows import median_row, ratio_row, spread_row, value_row
 from .timing import Timed, Trial, Turns, open_ranks, time_variants
 from .training import reached
 
-__all__ = ["DDP", "FP16", "Hooks", "Learning", "Setting", "learning_cells", "learning_rows", "time_schemes", "train"]
+__all__ = ["DDP", "FP16", "Hooks", "Learning", "Setting", "iteration_rows", "learning_cells"]
+__all__ += ["learning_rows", "time_schemes", "train"]
 
 DDP, FP16 = "DDP", "FP16"
 NUM_POINTS = 60  # of a recorded curve
@@ -104,6 +106,25 @@ def time_schemes(setting: Setting, schemes: Sequence[str], hooks: Hooks, turns: 
     hooks.check(schemes)
     with open_ranks(setting.num_ranks, **setting.places, preload=(hooks.plan.__module__,)) as ranks:
         return time_variants(ranks, _trials, setting, tuple(schemes), hooks, turns=turns)
+
+
+def iteration_rows(
+    timed: Timed, setting: Setting, ours: Sequence[str], predicted_s: Mapping[str, float]
+) -> list[dict[str, Any]]:
+    """Return the iteration of every scheme, what ours gain over the others, and what was predicted."""
+    keys = {"model": setting.model, "ranks": f"{setting.num_machines} x {setting.gpus_per_machine}"}
+    seconds = {scheme: timed.iterations_s(scheme) for scheme in timed.rounds}
+    rows = []
+    for scheme, found in seconds.items():
+        rows.append(median_row("iteration_s", found, "s", scheme=scheme, **keys))
+        if scheme not in ours:
+            chosen = [own for own in ours if own in seconds]
+            rows += [ratio_row("gain", found, seconds[own], scheme=own, over=scheme, **keys) for own in chosen]
+        if scheme in predicted_s:
+            rows.append(value_row("predicted_s", predicted_s[scheme], "s", scheme=scheme, **keys))
+            ratio = median(found) / predicted_s[scheme]
+            rows.append(value_row("measured_over_predicted", ratio, scheme=scheme, **keys))
+    return rows
 
 
 def _trials(recorder: Recorder, setting: Setting, schemes: Sequence[str], hooks: Hooks) -> dict[str, Trial]:

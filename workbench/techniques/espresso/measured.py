@@ -9,13 +9,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import product
-from statistics import median
 from typing import Any
 
 import numpy as np
 
 from workbench.compression.costs import Processor
-from workbench.study.rows import median_row, ratio_row, value_row
+from workbench.study import data_parallel
+from workbench.study.rows import median_row, value_row
 from workbench.study.timing import Timed
 from workbench.training.measuring import without_garbage_collection
 
@@ -32,22 +32,14 @@ __all__ = ["brute_force", "iteration_rows", "offloading_rows", "searched_job", "
 def iteration_rows(timed: Timed, setting: Setting) -> list[dict[str, Any]]:
     """Return the iteration of every scheme, Espresso's gains, and what the planner predicted."""
     keys = {"model": setting.model, "ranks": f"{setting.num_machines} x {setting.gpus_per_machine}"}
-    seconds = {scheme: timed.iterations_s(scheme) for scheme in timed.rounds}
-    rows = []
-    for scheme, found in seconds.items():
-        rows.append(median_row("iteration_s", found, "s", scheme=scheme, **keys))
-        for ours in (ESPRESSO, IMPROVED):
-            if ours in seconds and scheme not in (ESPRESSO, IMPROVED):
-                rows.append(ratio_row("gain", found, seconds[ours], scheme=ours, over=scheme, **keys))
-        if text := timed.facts[scheme][0]["plan"]:
-            plan = Plan.from_json(text)
-            rows.append(value_row("predicted_s", plan.predicted_s[PLANNED], "s", scheme=scheme, **keys))
-            ratio = median(found) / plan.predicted_s[PLANNED]
-            rows.append(value_row("measured_over_predicted", ratio, scheme=scheme, **keys))
-            rows.append(value_row("compressed_tensors", plan.num_compressed, scheme=scheme, **keys))
-            rows.append(value_row("tensors", len(plan.options), scheme=scheme, **keys))
-            if scheme == ESPRESSO:
-                rows.append(value_row("predicted_s", plan.predicted_s[FP16_SCHEME], "s", scheme=FP16, **keys))
+    plans = {scheme: Plan.from_json(facts[0]["plan"]) for scheme, facts in timed.facts.items() if facts[0]["plan"]}
+    predicted_s = {scheme: plan.predicted_s[PLANNED] for scheme, plan in plans.items()}
+    rows = data_parallel.iteration_rows(timed, setting, (ESPRESSO, IMPROVED), predicted_s)
+    for scheme, plan in plans.items():
+        rows.append(value_row("compressed_tensors", plan.num_compressed, scheme=scheme, **keys))
+        rows.append(value_row("tensors", len(plan.options), scheme=scheme, **keys))
+    if ESPRESSO in plans:
+        rows.append(value_row("predicted_s", plans[ESPRESSO].predicted_s[FP16_SCHEME], "s", scheme=FP16, **keys))
     return rows
 
 

@@ -7,15 +7,14 @@ espresso.compress_gradients(ddp_model, plan)        # on every rank
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.cluster.machines import Link, Machines
 from workbench.compression import FP16
-from workbench.compression.costs import CodecTimes, Processor
-from workbench.compression.profiling import profile_codec, times_of
+from workbench.compression.costs import CodecTimes
+from workbench.compression.profiling import profile_codec, profiled_times
 from workbench.models.gradients import measure
 from workbench.parallel.hooks import require_fp32, require_parameters
 from workbench.timeline.gradients import Gradients
@@ -25,11 +24,10 @@ from .method.exchange import make_codec
 from .method.options import Option
 from .method.search import compress_on_gpus, find_strategy, improve
 
-__all__ = ["FP16_SCHEME", "FP32_SCHEME", "PAYS", "PLANNED", "Plan", "plan", "plan_of", "profiled_times"]
+__all__ = ["FP16_SCHEME", "FP32_SCHEME", "PAYS", "PLANNED", "Plan", "plan", "plan_of"]
 
 PLANNED, FP32_SCHEME, FP16_SCHEME = "this plan", "FP32", "FP16"
 PAYS = 1.05  # times as fast as not to compress: a plan that gains less is not worth its trouble
-SMALLEST, FACTOR = 2**8, 4  # elements of the first profiled tensor, and from one to the next
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,6 +113,7 @@ def plan(
     Raises:
         ValueError: if a module comes without a step, or the codec is unknown.
     """
+    make_codec(codec)
     if isinstance(model, Gradients):
         gradients = model
     elif step is None:
@@ -168,18 +167,6 @@ def plan_of(job: Job, strategy: Sequence[Option], codec: str, *, cast_s: float =
         orders=tuple(named),
         predicted_s=predicted_s,
     )
-
-
-def profiled_times(codec: str, largest: int, device: str = "cpu", *, runs: int = 5) -> CodecTimes:
-    """Measure what a codec takes on a device and on this machine's CPU, for tensors up to `largest` elements."""
-    sizes = [SMALLEST]
-    while sizes[-1] < largest:
-        sizes.append(min(largest, sizes[-1] * FACTOR))
-    make_codec(codec)
-    places = {Processor.GPU: device, Processor.CPU: "cpu"}
-    make = partial(make_codec, codec)
-    profiles = {name: profile_codec(make, sizes, device=name, runs=runs) for name in set(places.values())}
-    return times_of(codec, {processor: profiles[name] for processor, name in places.items()})
 
 
 def _cast_s(gradients: Gradients, device: str) -> float:

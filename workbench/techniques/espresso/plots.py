@@ -17,7 +17,6 @@ __all__ = [
     "draw_counts",
     "draw_distances",
     "draw_examples",
-    "draw_iterations",
     "draw_routines",
     "draw_same_sizes",
     "draw_scaling_factors",
@@ -106,29 +105,6 @@ def draw_routines(rows: Rows) -> Figure:
     gpus = sorted(table["gpus"].unique())
     ax.set_xticks(gpus, list(map(str, gpus)))
     ax.set_xticks([], minor=True)
-    return figure
-
-
-def draw_iterations(rows: Rows) -> Figure:
-    """Draw the measured iteration of every scheme, and what was predicted as a mark, a panel a model and place."""
-    table = pd.DataFrame(rows)
-    table = table[table["quantity"].isin(["iteration_s", "predicted_s"])].assign(value=lambda t: 1e3 * t["value"])
-    panels = [part for _, part in table.groupby(["model", "ranks"], sort=False)]
-    num_columns = min(2, len(panels))
-    num_rows = math.ceil(len(panels) / num_columns)
-    size = {"figsize": (5.6 * num_columns, 4 * num_rows), "squeeze": False}
-    figure, axes = plots.figure(num_rows, num_columns, **size)
-    for ax in axes.flat[len(panels) :]:
-        ax.remove()
-    for ax, part in zip(axes.flat, panels, strict=False):
-        found = part[part["quantity"] == "iteration_s"].drop(columns=["low", "high"])
-        plots.bars(found, ax=ax, x="scheme", y_label="ms an iteration")
-        predicted = part[part["quantity"] == "predicted_s"].set_index("scheme")["value"]
-        places = [(at, predicted[name]) for at, name in enumerate(found["scheme"]) if name in predicted]
-        ax.scatter(*zip(*places, strict=True), marker="D", color="black", zorder=3, label="predicted")
-        ax.set(title=" on ".join(part.iloc[0][["model", "ranks"]]), xlabel="")
-        ax.set_xticks(ax.get_xticks(), found["scheme"], rotation=40, ha="right", rotation_mode="anchor")
-        ax.legend()
     return figure
 
 

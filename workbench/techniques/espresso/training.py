@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from workbench.compression.profiling import profiled_times
 from workbench.models.gradients import measure
 from workbench.study import data_parallel
 from workbench.study.cells import named
@@ -20,7 +21,7 @@ from workbench.study.timing import Timed, Turns
 from .cost import Job
 from .method.baselines import BASELINES, baseline_strategy
 from .method.search import compress_on_gpus, improve
-from .planning import Plan, plan_of, profiled_times
+from .planning import Plan, plan_of
 from .runtime import GradientExchange, compress_gradients, measure_cluster
 
 __all__ = ["DDP", "ESPRESSO", "FP16", "IMPROVED", "SCHEMES", "Setting", "time_schemes", "train"]

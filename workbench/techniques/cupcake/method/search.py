@@ -4,6 +4,7 @@ As printed the algorithm never considers one group of all tensors: `Main` hands 
 lines 91 to 93, which remember the best fusion, are only reached with something left. `as_printed` keeps that.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Flag, auto
 from itertools import combinations
@@ -53,9 +54,14 @@ def search_fusion(
 
 
 def search(
-    problem: FusionProblem, prune: Pruning = Pruning.BOTH, *, as_printed: bool = False, limit_s: float = inf
+    problem: FusionProblem,
+    prune: Pruning = Pruning.BOTH,
+    *,
+    as_printed: bool = False,
+    limit_s: float = inf,
+    first: Sequence[int] = (),
 ) -> Searched:
-    """Run algorithm 5.1, for so many seconds at most.
+    """Run algorithm 5.1, for so many seconds at most, from a first fusion on if one is given.
 
     The algorithm's local best only repeats what its deepest call has compared, so one global best is kept. Forward
     seconds are counted in the optimistic outcome as in the iteration.
@@ -70,7 +76,8 @@ def search(
     is_group = np.arange(num + 1)[None, :] > np.arange(num + 1)[:, None]  # nothing takes no time
     costs = np.where(is_group, problem.compress(sizes), 0.0), np.where(is_group, problem.communicate(sizes), 0.0)
     calls, seconds = np.zeros((2, num + 1), np.int64), np.zeros((2, num + 1))
-    seconds[0, 0], best, best_s, depth, count = problem.forward_s, np.zeros(num, np.int64), inf, 0, 0
+    seconds[0, 0], best, depth, count = problem.forward_s, np.zeros(num, np.int64), 0, 0
+    best[: len(first)], best_s = first, iteration_time(problem, first) if first else inf
     flags, began_s = (Pruning.OUTCOME in prune, Pruning.OVERLAP in prune, as_printed), monotonic()
     while depth >= 0 and (not count or monotonic() - began_s < limit_s):
         depth, best_s, looked_at = _find(problem.ready_s, costs, flags, calls, seconds, depth, best, best_s)

@@ -1,0 +1,239 @@
+"""Timelines by hand, equation 5.1 against a simulation, and the optimum and algorithm 5.1 against brute force."""
+
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+
+from workbench.techniques.cupcake.method import (
+    RIVALS,
+    FlatThenLinear,
+    FusionProblem,
+    Linear,
+    Pruning,
+    brute_force_fusion,
+    iteration_time,
+    optimal_fusion,
+    search_fusion,
+    timeline,
+)
+from workbench.techniques.cupcake.method.optimal import link_free_by_definition
+from workbench.techniques.cupcake.method.rivals import buckets, each, even_split, single_split
+from workbench.timeline.queues import queues_by_definition
+
+PRUNINGS = [Pruning.NONE, Pruning.OUTCOME, Pruning.OVERLAP, Pruning.BOTH]
+
+
+def five_tensors(**more):
+    costs = {"compress": Linear(1.0, 0.5), "communicate": Linear(1.0, 1.0)} | more
+    return FusionProblem((2, 1, 2, 1, 3), (4, 2, 1, 3, 2), 1.0, **costs)
+
+
+def small(**more):
+    given = {"backward_s": (1, 1), "size_bytes": (1, 2), "forward_s": 0} | more
+    return FusionProblem(**{"compress": Linear(1, 1), "communicate": Linear(1, 1)} | given)
+
+
+def random_problem(draw, *, flat=False, whole=False, costs=(), **more):
+    """Draw 1 to 7 tensors; whole numbers are often 0 or equal."""
+
+    def numbers(top, size=None):
+        return draw.integers(0, top, size).astype(float) if whole else draw.uniform(0, top, size)
+
+    def cost():
+        if flat and draw.random() < 0.7:
+            return FlatThenLinear(float(numbers(6)), float(numbers(6)), float(numbers(3)))
+        return Linear(float(draw.choice([0.0, numbers(4)])), float(numbers(3)))
+
+    num, more = int(draw.integers(1, 8)), more | {name: cost() for name in ("compress", "communicate", *costs)}
+    return FusionProblem(numbers(4, num).tolist(), numbers(5, num).tolist(), float(numbers(3)), **more)
+
+
+def fusions(problem, num_groups=None):
+    """Return all fusions that a problem allows, or those of so many groups."""
+    num, counts = problem.num_tensors, [num_groups] if num_groups else range(1, problem.num_tensors + 1)
+    every = [(*inner, num) for count in counts for inner in combinations(range(1, num), count - 1)]
+    sizes, largest = problem.size_bytes, problem.largest_bytes
+    return [ends for ends in every if all(sum(sizes[a:b]) <= largest for a, b in pairwise((0, *ends)))]
+
+
+def best_s(problem, num_groups=None):
+    return min(iteration_time(problem, fusion) for fusion in fusions(problem, num_groups))
+
+
+def grid(spans):
+    """Write spans as text, a column a second: the first letter of the operation, a capital for the second group."""
+    rows, num = {}, int(max(span.end_s for span in spans))
+    for span in spans:
+        row = rows.setdefault(span.resource, ["."] * num)
+        place, letter = slice(int(span.start_s), int(span.end_s)), span.what[0]
+        assert set(row[place]) <= {"."}
+        row[place] = (letter.upper() if span.group == 1 else letter) * len(row[place])
+    return {resource: "".join(row) for resource, row in rows.items()}
+
+
+def test_five_tensors_in_three_groups_by_hand():
+    # Groups of 4, 2, 6 bytes: encoded in 1 + 2, 1 + 1, 1 + 3 s; sent in 5, 3, 7 s. The second waits for the link at 9.
+    assert grid(timeline(five_tensors(), (1, 2, 5))) == {
+        "device": "fbbeeeBEEbbbbbbeeee.......",
+        "link": "......sssssSSS.....sssssss",
+    }
+    assert iteration_time(five_tensors(), (1, 2, 5)) == 26
+
+
+def test_a_cpu_encodes_beside_the_device_and_decodes_at_last_while_a_second_link_sends_on():
+    # Two groups of 6 bytes: encoded in 4 s, sent in 7, sent on in 3, decoded in 2.
+    costs = {"compress": Linear(1, 0.5), "onward": Linear(0, 0.5), "decode": Linear(2, 0)}
+    assert grid(timeline(five_tensors(**costs, on_cpu=True), (2, 5))) == {
+        "device": "fbbbBBBBBB.................",
+        "CPU": "....eeee..EEEE....dd.....DD",
+        "link": "........sssssssSSSSSSS.....",
+        "second link": "...............sss....SSS..",
+    }
+
+
+def test_a_group_that_is_not_encoded_is_sent_at_once_at_its_own_cost():
+    # The first group's 6 bytes are sent in 12 s, while the second is computed, then encoded in 4 s.
+    problem = five_tensors(send_plain=Linear(0, 2), decode=Linear(2, 0))
+    assert grid(timeline(problem, (2, 5), [False, True])) == {
+        "device": "fbbbBBBBBBEEEE.........DD",
+        "link": "....ssssssssssssSSSSSSS..",
+    }
+
+
+def test_equation_5_1_is_the_end_of_a_simulation_by_definition():
+    draw = np.random.default_rng(0)
+    for number in range(120):
+        coder = 3 if number % 3 == 1 else 0  # a CPU or the device
+        problem = random_problem(draw, flat=True, whole=number % 2 == 0, costs=["onward"], on_cpu=coder == 3)
+        fusion = fusions(problem)[draw.integers(2 ** (problem.num_tensors - 1))]
+        costs, chains = {coder: problem.compress, 1: problem.communicate, 2: problem.onward}, [[]] * problem.num_tensors
+        for start, end in pairwise((0, *fusion)):
+            size = sum(problem.size_bytes[start:end])
+            chains[end - 1] = [(resource, float(cost(size))) for resource, cost in costs.items()]
+        placed = queues_by_definition(problem.backward_s, chains)
+        last_s = max(end_s for tasks in placed for _, end_s in tasks)
+        assert iteration_time(problem, fusion) == pytest.approx(problem.forward_s + last_s)
+
+
+KINDS = {
+    "linear": {},
+    "decoding": {"flat": True, "costs": ["decode"]},
+    "second link": {"flat": True, "costs": ["onward"]},
+    "CPU": {"flat": True, "costs": ["decode", "onward"], "on_cpu": True},
+    "flat": {"flat": True},
+    "linear, limited": {"largest_bytes": 8.0},
+    "flat, limited": {"flat": True, "costs": ["decode"], "largest_bytes": 8.0},
+}
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["real", "whole"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_optimal_fusion_takes_as_long_as_the_best_of_all(kind, whole):
+    draw = np.random.default_rng(1)
+    for _ in range(100):
+        problem = random_problem(draw, whole=whole, **KINDS[kind])
+        assert iteration_time(problem, optimal_fusion(problem)) == pytest.approx(best_s(problem), abs=1e-12)
+
+
+def test_brute_force_and_the_optimum_have_the_fewest_groups_of_the_best_fusions():
+    draw = np.random.default_rng(2)
+    for _ in range(60):
+        problem = random_problem(draw, whole=True)
+        fewest = next(count for count in range(1, 8) if best_s(problem, count) == best_s(problem))
+        assert len(brute_force_fusion(problem)) == len(optimal_fusion(problem)) == fewest
+    free = FusionProblem((0, 0, 0), (0, 0, 0), 0, Linear(0, 0), Linear(0, 0))
+    assert brute_force_fusion(free) == optimal_fusion(free) == (3,)
+
+
+def test_the_recurrence_gives_when_the_link_is_free_after_the_best_of_all_fusions_in_k_groups():
+    draw = np.random.default_rng(3)
+    for number in range(25):
+        problem = random_problem(draw, whole=number % 2 == 0)
+        for (j, k), free_s in link_free_by_definition(problem).items():
+            if k:
+                first = replace(problem, backward_s=problem.backward_s[:j], size_bytes=problem.size_bytes[:j])
+                assert free_s == pytest.approx(best_s(first, k))
+
+
+@pytest.mark.parametrize("prune", PRUNINGS)
+def test_with_linear_costs_algorithm_5_1_finds_the_optimum_whatever_it_prunes(prune):
+    draw = np.random.default_rng(4)
+    for number in range(100):
+        problem = random_problem(draw, whole=number % 2 == 0)
+        assert iteration_time(problem, search_fusion(problem, prune)) == pytest.approx(best_s(problem), abs=1e-12)
+
+
+def test_as_printed_algorithm_5_1_misses_one_group():
+    alone = small(backward_s=(1,), size_bytes=(1,))
+    assert search_fusion(alone, as_printed=True) == () and search_fusion(alone) == (1,)
+    # One group: 1 + 1 + 9 + 2 = 13 s. Two: the second is encoded at 1 + 9 + 1 + 9 = 20 s.
+    dear = small(size_bytes=(1, 1), compress=Linear(9, 0), communicate=Linear(0, 1))
+    assert search_fusion(dear) == (2,) and iteration_time(dear, (2,)) == 13
+    assert search_fusion(dear, as_printed=True) == (1, 2) and iteration_time(dear, (1, 2)) == 21
+
+
+def test_with_a_flat_part_both_prunings_can_miss_the_optimum():
+    # Pruning 2. The first group of the best is sent in 7 s. Meanwhile tensors 2 and 3 can be encoded together, in 6 s:
+    # tensor 2 alone, in 4 s, is not tried.
+    problem = FusionProblem((1, 1, 0, 0, 2, 2, 0), (3, 3, 4, 2, 2, 3, 1), 0, FlatThenLinear(4, 4, 1), Linear(1, 1))
+    assert brute_force_fusion(problem) == (2, 3, 5, 7)
+    assert [iteration_time(problem, search_fusion(problem, prune)) for prune in PRUNINGS] == [30, 30, 31, 31]
+    assert search_fusion(problem) == (1, 2, 3, 5, 7)
+    # Pruning 1 takes one group of all other 8 bytes for optimistic: 1 + 2 (8 - 2) = 13 s. In groups of 3, 3 and 2 bytes
+    # they take 3 + 3 + 1 = 7 s, and all is encoded at 5 + 1 + 7 = 13 s.
+    problem = FusionProblem((2, 2, 0, 1, 0), (1, 1, 3, 3, 2), 0, FlatThenLinear(1, 2, 2), Linear(0, 0))
+    assert iteration_time(problem, (2, 3, 4, 5)) == iteration_time(problem, optimal_fusion(problem)) == 13
+    assert [iteration_time(problem, search_fusion(problem, prune)) for prune in PRUNINGS] == [13, 14, 13, 14]
+
+
+def test_twice_the_times_take_twice_as_long_and_more_bytes_are_never_faster():
+    draw = np.random.default_rng(5)
+    for _ in range(40):
+        problem = random_problem(draw)
+        costs = [Linear(2 * cost.startup_s, 2 * cost.s_per_byte) for cost in (problem.compress, problem.communicate)]
+        slow = FusionProblem(2 * np.array(problem.backward_s), problem.size_bytes, 2 * problem.forward_s, *costs)
+        assert best_s(slow) == pytest.approx(2 * best_s(problem))
+        for cost in (problem.compress, FlatThenLinear(2.0, 3.0, 0.5)):
+            sizes = [(problem.size_bytes[0] + size, *problem.size_bytes[1:]) for size in (0, 1, 4)]
+            more = [replace(problem, size_bytes=size_bytes, compress=cost) for size_bytes in sizes]
+            more_s = [iteration_time(problem, optimal_fusion(problem)) for problem in more]
+            assert more_s[0] <= more_s[1] + 1e-9 <= more_s[2] + 2e-9
+
+
+def test_simpler_rules_by_hand():
+    problem = five_tensors()
+    assert each(problem) == (1, 2, 3, 4, 5)
+    assert [even_split(problem, count) for count in (1, 2, 3, 9)] == [(5,), (2, 5), (1, 3, 5), each(problem)]
+    mib = replace(problem, size_bytes=[size * 2**20 for size in (0.5, 0.5, 2, 0.25, 0.25)])
+    assert [buckets(mib, size) for size in (0.25, 1, 3)] == [(1, 2, 3, 4, 5), (2, 3, 5), (3, 5)]
+    # Computed at 1, 2, 3 s. In one group sent at 6 s, in two at 5 s, in three at 4 s.
+    three = FusionProblem((1, 1, 1), (1, 1, 1), 0, Linear(0, 0), Linear(0, 1))
+    assert single_split(three) == (1, 3) and iteration_time(three, (1, 3)) == 5
+    assert optimal_fusion(three) == (1, 2, 3) and iteration_time(three, (1, 2, 3)) == 4
+    found_s = {name: iteration_time(three, rule(three)) for name, rule in RIVALS.items()}
+    assert found_s == {"Layer-wise": 4, "Bucket fusion": 6, "Buckets of 25 MB": 6, "Evenly split": 4, "Single split": 5}
+
+
+@pytest.mark.parametrize(
+    ("refused", "message"),
+    [
+        (lambda: small(backward_s=(1, -1)), r"backward_s\[1\] is -1; it must be finite and not negative"),
+        (lambda: small(size_bytes=(float("nan"), 1)), r"size_bytes\[0\] is nan; it must be finite"),
+        (lambda: small(size_bytes=(1,)), r"lengths \(2, 1\); they must be equal and at least 1"),
+        (lambda: small(backward_s=(), size_bytes=()), r"lengths \(0, 0\)"),
+        (lambda: small(compress=2.0), "compress is 2.0; it must be Linear or FlatThenLinear"),
+        (lambda: small(largest_bytes=1), r"largest_bytes is 1; it must hold size_bytes\[1\] = 2"),
+        (lambda: Linear(-1, 0), "startup_s is -1"),
+        (lambda: FlatThenLinear(1, float("inf"), 1), "flat_bytes is inf"),
+        (lambda: iteration_time(small(), (1,)), r"fusion is \(1,\); it must end at 2"),
+        (lambda: iteration_time(small(), (1, 1, 2)), r"fusion is \(1, 1, 2\); ends must rise from 1"),
+        (lambda: iteration_time(small(largest_bytes=2), (2,)), "tensors 0 to 1 have 3 bytes of 2"),
+        (lambda: search_fusion(small(decode=Linear(1, 0))), "algorithm 5.1 knows only .* use optimal_fusion"),
+        (lambda: even_split(small(), 0), "num_groups is 0"),
+    ],
+)
+def test_bad_input_is_named(refused, message):
+    with pytest.raises(ValueError, match=message):
+        refused()

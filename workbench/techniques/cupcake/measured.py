@@ -1,0 +1,112 @@
+"""The rows of what is measured: encoding by size, iterations of all schemes in turns, and how long searches take."""
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from workbench.compression.gradients import gradient_codec
+from workbench.compression.profiling import CodecTime, profile_codec
+from workbench.models import h100
+from workbench.study import data_parallel
+from workbench.study.rows import median_row, value_row
+from workbench.study.timing import Timed
+from workbench.training.measuring import without_garbage_collection
+
+from .cost import CUPCAKE, FP32_BYTES, fitted
+from .method import FusionProblem, Pruning, iteration_time, optimal_fusion
+from .method.rivals import even_split
+from .method.search import search
+from .planning import Plan
+from .simulated import costs_of, gradients_of
+from .training import Setting
+
+__all__ = ["PRUNINGS", "growth_rows", "iteration_rows", "latency_rows", "search_rows"]
+
+PRUNINGS: Mapping[str, Pruning] = {
+    "Algorithm 5.1": Pruning.BOTH,
+    "Only Pruning 1": Pruning.OUTCOME,
+    "Only Pruning 2": Pruning.OVERLAP,
+    "No Pruning": Pruning.NONE,
+}
+OPTIMAL = "Dynamic programming"
+
+
+def latency_rows(*, codecs: Sequence[str], log2_sizes: Sequence[int], runs: int) -> list[dict[str, Any]]:
+    """Return encoding and decoding by size, on this machine and as recorded on an H100, and what both models miss.
+
+    `largest_miss` is the largest relative error of a fitted model, `flat_bytes` where its flat part ends.
+    """
+    sizes, rows = [2**power for power in log2_sizes], []
+    for codec in codecs:
+        here = profile_codec(partial(gradient_codec, codec), sizes, device="cpu", runs=runs)
+        for device, found in {"CPU": here, "H100": h100.codec_times()[codec, "cuda"]}.items():
+            for operation in ("encode", "decode"):
+                rows += _latencies(found, codec=codec, device=device, operation=operation)
+    return rows
+
+
+def _latencies(found: Sequence[CodecTime], **keys: str) -> list[dict[str, Any]]:
+    samples = [(FP32_BYTES * one.num_elements, getattr(one, f"{keys['operation']}_s")) for one in found]
+    rows = [value_row("latency_s", seconds, "s", bytes=size, **keys) for size, seconds in samples]
+    for name, model in zip(("α + β·x", "flat, then linear"), fitted(samples), strict=True):
+        misses = [abs(float(model(size)) / seconds - 1) for size, seconds in samples]
+        rows.append(value_row("largest_miss", max(misses), model=name, **keys))
+    rows.append(value_row("flat_bytes", model.flat_bytes, "B", **keys))
+    return [*rows, value_row("smallest_s", min(seconds for _, seconds in samples), "s", **keys)]
+
+
+def iteration_rows(timed: Timed, setting: Setting) -> list[dict[str, Any]]:
+    """Return the iteration of every scheme, Cupcake's gains, what was predicted, and the number of groups."""
+    keys = {"model": setting.model, "ranks": f"{setting.num_machines} x {setting.gpus_per_machine}"}
+    plans = {scheme: Plan.from_json(facts[0]["plan"]) for scheme, facts in timed.facts.items() if facts[0]["plan"]}
+    predicted_s = {scheme: plan.predicted_s[plan.scheme] for scheme, plan in plans.items()}
+    rows = data_parallel.iteration_rows(timed, setting, (CUPCAKE,), predicted_s)
+    return rows + [value_row("groups", len(plan.groups), scheme=scheme, **keys) for scheme, plan in plans.items()]
+
+
+def search_rows(*, models: Sequence[str], codec: str, num_runs: int, limit_s: float) -> list[dict[str, Any]]:
+    """Return how long the search for a model's fusion on the server takes, in each way; two even groups come first.
+
+    A search that has not ended after `limit_s` seconds is stopped: `how` says so.
+    """
+    rows = []
+    for model in models:
+        costs = costs_of(codec, "server").as_in_the_paper
+        problem, keys = costs.problem(gradients_of(model)), {"model": model}
+        seconds = _optimal_s(problem, num_runs)
+        best_s = iteration_time(problem, optimal_fusion(problem))
+        rows.append(value_row("tensors", problem.num_tensors, **keys))
+        rows.append(median_row("search_s", seconds, "s", way=OPTIMAL, how="ended", **keys))
+        for way, pruning in PRUNINGS.items():
+            began_s = time.perf_counter()
+            found = search(problem, pruning, limit_s=limit_s, first=even_split(problem, 2))
+            how = "ended" if found.is_complete else "stopped"
+            rows.append(value_row("search_s", time.perf_counter() - began_s, "s", way=way, how=how, **keys))
+            rows.append(value_row("groups_looked_at", found.num_groups, way=way, **keys))
+            excess = iteration_time(problem, found.fusion) / best_s - 1
+            rows.append(value_row("above_optimum", excess, way=way, how=how, **keys))
+    return rows
+
+
+def growth_rows(*, num_tensors: Sequence[int], codec: str, num_runs: int) -> list[dict[str, Any]]:
+    """Return how long the optimum of larger models takes: ResNet101's tensors again and again."""
+    gradients, costs = gradients_of("resnet101"), costs_of(codec, "server").as_in_the_paper
+    problem, rows = costs.problem(gradients), []
+    for count in num_tensors:
+        repeats = -(-count // problem.num_tensors)
+        order = [(problem.backward_s * repeats)[:count], (problem.size_bytes * repeats)[:count]]
+        larger = FusionProblem(*order, problem.forward_s, problem.compress, problem.communicate)
+        rows.append(median_row("milliseconds", [1e3 * s for s in _optimal_s(larger, num_runs)], "ms", tensors=count))
+    return rows
+
+
+def _optimal_s(problem: FusionProblem, num_runs: int) -> list[float]:
+    optimal_fusion(problem)  # compiles
+    seconds = []
+    with without_garbage_collection():
+        for _ in range(num_runs):
+            began_s = time.perf_counter()
+            optimal_fusion(problem)
+            seconds.append(time.perf_counter() - began_s)
+    return seconds

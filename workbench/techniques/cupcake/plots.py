@@ -1,0 +1,163 @@
+"""The pictures that only Cupcake has: worked examples, parts of an iteration, latencies, scaling factors, headroom."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from workbench import plots
+from workbench.timeline import Action, Kind, Timeline
+
+from .headroom import Headroom
+from .method import Span
+
+__all__ = ["as_timeline", "draw_breakdown", "draw_exactness", "draw_examples", "draw_headroom", "draw_headroom_by_rate"]
+__all__ += ["draw_latencies", "draw_rivals", "draw_scaling_factors", "draw_search_times"]
+
+Rows = Sequence[Mapping[str, Any]]
+KINDS = {"forward": Kind.FORWARD, "backward": Kind.BACKWARD, "encode": Kind.ENCODE, "decode": Kind.DECODE}
+
+
+def as_timeline(spans: Sequence[Span]) -> Timeline:
+    """Return spans as a timeline to draw; an operation is labelled with its group, counted from 1."""
+    actions = [
+        Action(
+            resource=span.resource,
+            label=str(span.group + 1) if span.group >= 0 else span.what,
+            kind=KINDS.get(span.what, Kind.COMMUNICATE),
+            start_s=span.start_s,
+            end_s=span.end_s,
+        )
+        for span in spans
+        if span.end_s > span.start_s
+    ]
+    return Timeline(actions=tuple(actions))
+
+
+def draw_examples(found: Mapping[str, Sequence[Span]], *, unit: str = "slots") -> Figure:
+    """Draw timelines under one another on one axis, each with a line where its iteration ends."""
+    timelines = {name: as_timeline(spans) for name, spans in found.items()}
+    height_in = sum(0.55 + 0.27 * len(timeline.resources) for timeline in timelines.values())
+    axes = plots.gantts(timelines, figsize=(9, height_in + 0.5), legend=False)
+    end = max(timeline.end_s for timeline in timelines.values())
+    for ax, timeline in zip(axes, timelines.values(), strict=True):
+        ax.set(xlim=(0, 1.02 * end))
+        ax.axvline(timeline.end_s, color="black", linewidth=1.2)
+        if unit == "slots":
+            ax.set(xticks=range(int(end) + 1))
+    axes[-1].set_xlabel(unit)
+    names = {"gradients of a group": Kind.BACKWARD, "encodes": Kind.ENCODE, "sends": Kind.COMMUNICATE}
+    plots.kind_legend(axes[0].figure, names, num_rows=1)
+    return axes[0].figure
+
+
+def draw_breakdown(rows: Rows) -> Figure:
+    """Draw the parts of an iteration one on the other, a bar a codec and scheme."""
+    table = pd.DataFrame([row for row in rows if row["quantity"] == "part_s"]).fillna({"codec": ""})
+    table = table.assign(value=1e3 * table["value"], bar=table["codec"] + "\n" + table["scheme"])
+    figure, ax = plots.figure(figsize=(11, 4))
+    plots.bars(table, ax=ax, x="bar", by="part", y_label="ms of an iteration", stacked=True)
+    return figure
+
+
+def draw_latencies(rows: Rows) -> Figure:
+    """Draw encoding and decoding by the size of a tensor, a row a device, a line a codec."""
+    table = pd.DataFrame([row for row in rows if row["quantity"] == "latency_s"])
+    table = table.assign(mib=table["bytes"] / 2**20, value=1e3 * table["value"])
+    devices = list(table["device"].unique())
+    figure, axes = plots.figure(len(devices), 2, figsize=(11, 3.4 * len(devices)), squeeze=False, sharex=True)
+    for row, device in zip(axes, devices, strict=True):
+        for ax, operation in zip(row, ("encode", "decode"), strict=True):
+            part = table[(table["device"] == device) & (table["operation"] == operation)]
+            labels = {"x_label": "MiB of a tensor", "y_label": f"ms to {operation}"}
+            plots.lines(part, ax=ax, x="mib", by="codec", log_x=True, log_y=True, **labels)
+            ax.set_title(device)
+        row[0].get_legend().remove()
+    return figure
+
+
+def draw_scaling_factors(rows: Rows) -> Figure:
+    """Draw scaling factors by codec and scheme, a panel a model."""
+    table = pd.DataFrame([row for row in rows if row["quantity"] == "scaling_factor"])
+    models = table["model"].unique()
+    figure, axes = plots.figure(1, len(models), figsize=(5.6 * len(models), 3.8), squeeze=False, sharey=True)
+    for ax, model in zip(axes[0], models, strict=True):
+        y_label = "scaling factor" if ax is axes[0][0] else ""
+        plots.bars(table[table["model"] == model], ax=ax, x="codec", by="scheme", y_label=y_label)
+        ax.set(title=model, ylim=(0, 1.02))
+        if ax is not axes[0][-1]:
+            ax.get_legend().remove()
+    return figure
+
+
+def draw_rivals(rows: Rows) -> Figure:
+    """Draw scaling factors of rules to fuse, by model."""
+    table = pd.DataFrame([row for row in rows if row["quantity"] == "scaling_factor"])
+    figure, ax = plots.figure(figsize=(10, 3.8))
+    plots.bars(table, ax=ax, x="model", by="scheme", y_label="scaling factor")
+    ax.set_ylim(0, 1.02)
+    return figure
+
+
+def draw_search_times(rows: Rows, growth: Rows) -> Figure:
+    """Draw the seconds of every search, those that were stopped hatched, and the growth of the fast one."""
+    table = pd.DataFrame([row for row in rows if row["quantity"] == "search_s"])
+    figure, (left, right) = plots.figure(1, 2, figsize=(12, 3.8))
+    plots.bars(
+        table.drop(columns=["low", "high"], errors="ignore"), ax=left, x="model", by="way", y_label="s", log_y=True
+    )
+    stopped = {(row["model"], row["way"]) for row in rows if row.get("how") == "stopped"}
+    for container, way in zip(left.containers, table["way"].unique(), strict=False):
+        for bar, model in zip(container, table["model"].unique(), strict=False):
+            if (model, way) in stopped:
+                bar.set_hatch("//")
+    left.set_title("hatched: stopped, not ended")
+    plots.lines(growth, ax=right, x="tensors", log_x=True, log_y=True, x_label="tensors", y_label="ms, optimal_fusion")
+    return figure
+
+
+def draw_exactness(rows: Rows) -> Figure:
+    """Draw how often each search misses the optimum, in per cent of the problems."""
+    table = pd.DataFrame(rows).pivot_table(index=["costs", "search"], columns="quantity", values="value", sort=False)
+    table = table.reset_index().assign(value=lambda t: 100 * t["misses"] / t["problems"])
+    figure, ax = plots.figure(figsize=(9, 3.6))
+    plots.bars(table, ax=ax, x="search", by="costs", y_label="% of problems missed", value_labels=True)
+    ax.tick_params(axis="x", rotation=15)
+    return figure
+
+
+def draw_headroom(found: Headroom) -> Figure:
+    """Draw a model's iteration in buckets of 25 MB and fused best, by what is sent, above its computation."""
+    names = {"buckets of 25 MB": "buckets_s", "fused best": "best_s"}
+    rows = [
+        {"sent": sent, "fusion": name, "value": 1e3 * getattr(left, field)}
+        for sent, left in found.left.items()
+        for name, field in names.items()
+    ]
+    figure, ax = plots.figure(figsize=(8, 3.6))
+    plots.bars(rows, ax=ax, x="sent", by="fusion", y_label="ms an iteration", value_labels=True)
+    ax.axhline(1e3 * found.alone_s, color="black", linewidth=1)
+    ax.set_title(f"{found.model}; the line is an iteration without communication")
+    return figure
+
+
+def draw_headroom_by_rate(rows: Rows) -> Figure:
+    """Draw how many times as fast the best fusion is, by the rate of the network, a panel a model."""
+    table = pd.DataFrame([row for row in rows if row["quantity"] == "gain"])
+    models = table["model"].unique()
+    columns = min(2, len(models))
+    shape = math.ceil(len(models) / columns), columns
+    figure, axes = plots.figure(*shape, figsize=(6 * columns, 3.4 * shape[0]), squeeze=False, sharey=True, sharex=True)
+    for ax, model in zip(axes.flat, models, strict=False):
+        labels = {"x_label": "Gbit/s between machines", "y_label": "times as fast as 25 MB"}
+        plots.lines(table[table["model"] == model], ax=ax, x="gigabits_per_s", by="sent", log_x=True, **labels)
+        ax.set_title(model)
+        ax.set_ylim(min(0.98, np.min(table["value"])), None)
+        if ax is not axes.flat[columns - 1]:
+            ax.get_legend().remove()
+    for ax in axes.flat[len(models) :]:
+        ax.remove()
+    return figure
