@@ -54,8 +54,8 @@ def fusions(problem, num_groups=None):
     """Return all fusions that a problem allows, or those of so many groups."""
     num, counts = problem.num_tensors, [num_groups] if num_groups else range(1, problem.num_tensors + 1)
     every = [(*inner, num) for count in counts for inner in combinations(range(1, num), count - 1)]
-    sizes, largest = problem.size_bytes, problem.largest_bytes
-    return [ends for ends in every if all(sum(sizes[a:b]) <= largest for a, b in pairwise((0, *ends)))]
+    sizes = problem.size_bytes
+    return [e for e in every if all(sum(sizes[a:b]) <= problem.largest_bytes for a, b in pairwise((0, *e)))]
 
 
 def best_s(problem, num_groups=None):
@@ -68,7 +68,6 @@ def grid(spans):
     for span in spans:
         row = rows.setdefault(span.resource, ["."] * num)
         place, letter = slice(int(span.start_s), int(span.end_s)), span.what[0]
-        assert set(row[place]) <= {"."}
         row[place] = (letter.upper() if span.group == 1 else letter) * len(row[place])
     return {resource: "".join(row) for resource, row in rows.items()}
 
@@ -112,17 +111,16 @@ def test_equation_5_1_is_the_end_of_a_simulation_by_definition():
         for start, end in pairwise((0, *fusion)):
             size = sum(problem.size_bytes[start:end])
             chains[end - 1] = [(resource, float(cost(size))) for resource, cost in costs.items()]
-        placed = queues_by_definition(problem.backward_s, chains)
-        last_s = max(end_s for tasks in placed for _, end_s in tasks)
+        last_s = max(tasks[-1][1] for tasks in queues_by_definition(problem.backward_s, chains))
         assert iteration_time(problem, fusion) == pytest.approx(problem.forward_s + last_s)
 
 
 KINDS = {
     "linear": {},
+    "flat": {"flat": True},
     "decoding": {"flat": True, "costs": ["decode"]},
     "second link": {"flat": True, "costs": ["onward"]},
     "CPU": {"flat": True, "costs": ["decode", "onward"], "on_cpu": True},
-    "flat": {"flat": True},
     "linear, limited": {"largest_bytes": 8.0},
     "flat, limited": {"flat": True, "costs": ["decode"], "largest_bytes": 8.0},
 }
@@ -130,21 +128,19 @@ KINDS = {
 
 @pytest.mark.parametrize("whole", [False, True], ids=["real", "whole"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_optimal_fusion_takes_as_long_as_the_best_of_all(kind, whole):
+def test_the_optimal_fusion_takes_as_long_as_the_best_of_all_fusions(kind, whole):
     draw = np.random.default_rng(1)
-    for _ in range(100):
+    for _ in range(60):
         problem = random_problem(draw, whole=whole, **KINDS[kind])
         assert iteration_time(problem, optimal_fusion(problem)) == pytest.approx(best_s(problem), abs=1e-12)
 
 
-def test_brute_force_and_the_optimum_have_the_fewest_groups_of_the_best_fusions():
+def test_with_linear_costs_the_optimum_has_the_fewest_groups_of_all_that_are_as_fast():
     draw = np.random.default_rng(2)
     for _ in range(60):
         problem = random_problem(draw, whole=True)
         fewest = next(count for count in range(1, 8) if best_s(problem, count) == best_s(problem))
         assert len(brute_force_fusion(problem)) == len(optimal_fusion(problem)) == fewest
-    free = FusionProblem((0, 0, 0), (0, 0, 0), 0, Linear(0, 0), Linear(0, 0))
-    assert brute_force_fusion(free) == optimal_fusion(free) == (3,)
 
 
 def test_the_recurrence_gives_when_the_link_is_free_after_the_best_of_all_fusions_in_k_groups():
@@ -160,7 +156,7 @@ def test_the_recurrence_gives_when_the_link_is_free_after_the_best_of_all_fusion
 @pytest.mark.parametrize("prune", PRUNINGS)
 def test_with_linear_costs_algorithm_5_1_finds_the_optimum_whatever_it_prunes(prune):
     draw = np.random.default_rng(4)
-    for number in range(100):
+    for number in range(60):
         problem = random_problem(draw, whole=number % 2 == 0)
         assert iteration_time(problem, search_fusion(problem, prune)) == pytest.approx(best_s(problem), abs=1e-12)
 
@@ -175,8 +171,7 @@ def test_as_printed_algorithm_5_1_misses_one_group():
 
 
 def test_with_a_flat_part_both_prunings_can_miss_the_optimum():
-    # Pruning 2. The first group of the best is sent in 7 s. Meanwhile tensors 2 and 3 can be encoded together, in 6 s:
-    # tensor 2 alone, in 4 s, is not tried.
+    # Pruning 2. The best first group is sent in 7 s. Tensors 2 and 3 are encoded in 6 s: tensor 2 alone is not tried.
     problem = FusionProblem((1, 1, 0, 0, 2, 2, 0), (3, 3, 4, 2, 2, 3, 1), 0, FlatThenLinear(4, 4, 1), Linear(1, 1))
     assert brute_force_fusion(problem) == (2, 3, 5, 7)
     assert [iteration_time(problem, search_fusion(problem, prune)) for prune in PRUNINGS] == [30, 30, 31, 31]
@@ -190,11 +185,11 @@ def test_with_a_flat_part_both_prunings_can_miss_the_optimum():
 
 def test_twice_the_times_take_twice_as_long_and_more_bytes_are_never_faster():
     draw = np.random.default_rng(5)
-    for _ in range(40):
+    for _ in range(25):
         problem = random_problem(draw)
         costs = [Linear(2 * cost.startup_s, 2 * cost.s_per_byte) for cost in (problem.compress, problem.communicate)]
         slow = FusionProblem(2 * np.array(problem.backward_s), problem.size_bytes, 2 * problem.forward_s, *costs)
-        assert best_s(slow) == pytest.approx(2 * best_s(problem))
+        assert best_s(slow) == 2 * best_s(problem)
         for cost in (problem.compress, FlatThenLinear(2.0, 3.0, 0.5)):
             sizes = [(problem.size_bytes[0] + size, *problem.size_bytes[1:]) for size in (0, 1, 4)]
             more = [replace(problem, size_bytes=size_bytes, compress=cost) for size_bytes in sizes]
@@ -204,7 +199,6 @@ def test_twice_the_times_take_twice_as_long_and_more_bytes_are_never_faster():
 
 def test_simpler_rules_by_hand():
     problem = five_tensors()
-    assert each(problem) == (1, 2, 3, 4, 5)
     assert [even_split(problem, count) for count in (1, 2, 3, 9)] == [(5,), (2, 5), (1, 3, 5), each(problem)]
     mib = replace(problem, size_bytes=[size * 2**20 for size in (0.5, 0.5, 2, 0.25, 0.25)])
     assert [buckets(mib, size) for size in (0.25, 1, 3)] == [(1, 2, 3, 4, 5), (2, 3, 5), (3, 5)]
@@ -223,15 +217,12 @@ def test_simpler_rules_by_hand():
         (lambda: small(size_bytes=(float("nan"), 1)), r"size_bytes\[0\] is nan; it must be finite"),
         (lambda: small(size_bytes=(1,)), r"lengths \(2, 1\); they must be equal and at least 1"),
         (lambda: small(backward_s=(), size_bytes=()), r"lengths \(0, 0\)"),
-        (lambda: small(compress=2.0), "compress is 2.0; it must be Linear or FlatThenLinear"),
         (lambda: small(largest_bytes=1), r"largest_bytes is 1; it must hold size_bytes\[1\] = 2"),
         (lambda: Linear(-1, 0), "startup_s is -1"),
-        (lambda: FlatThenLinear(1, float("inf"), 1), "flat_bytes is inf"),
         (lambda: iteration_time(small(), (1,)), r"fusion is \(1,\); it must end at 2"),
         (lambda: iteration_time(small(), (1, 1, 2)), r"fusion is \(1, 1, 2\); ends must rise from 1"),
         (lambda: iteration_time(small(largest_bytes=2), (2,)), "tensors 0 to 1 have 3 bytes of 2"),
         (lambda: search_fusion(small(decode=Linear(1, 0))), "algorithm 5.1 knows only .* use optimal_fusion"),
-        (lambda: even_split(small(), 0), "num_groups is 0"),
     ],
 )
 def test_bad_input_is_named(refused, message):

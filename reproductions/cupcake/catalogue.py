@@ -1,0 +1,95 @@
+"""The page of Cupcake; its items stand beside it, in files by evidence."""
+
+from workbench.reproduction import Finding, Page, Value
+
+CATALOGUE = ()
+
+
+def _largest(item: str, over: str, model: str = "") -> Value:
+    where = {"over": over} | ({"model": model} if model else {})
+    return Value(item=f"{item}/simulated", quantity="largest_gain" if model else "largest_of_all", where=where)
+
+
+def _search(model: str, way: str) -> Value:
+    return Value(item="table-5-1/measured", quantity="search_s", where={"model": model, "way": way})
+
+
+def _misses(costs: str, search: str, quantity: str = "misses") -> Value:
+    return Value(item="theorem-5-1/counted", quantity=quantity, where={"costs": costs, "search": search})
+
+
+def _left(sent: str) -> Value:
+    return Value(item="headroom/simulated", quantity="largest_gain", where={"sent": sent})
+
+
+PAGE = Page(
+    scale="Simulated: ResNet50, ResNet101 and BERT-base on a server of 8 V100 and on 8 machines of 8, with gradients, "
+    "codec times and links that the authors released. Measured: small models on 4 or 8 real ranks of hosts joined by "
+    "slow links.",
+    picture="fig-5-6/simulated",
+    name="Cupcake",
+    findings=(
+        Finding(
+            says="Cupcake trains up to 2.03 times as fast as without compression, and up to 1.79 times as fast as "
+            "layer-wise compression.",
+            source="section 5.1",
+            found="Simulated on 64 GPUs, up to {plain:.2f} times as fast as FP32 and {each:.2f} times as fast as "
+            "HiPress; on the server ResNet50 gains {server:.2f}. Sending FP16, which the paper leaves out, is "
+            "behind by {half:.2f} at most there.",
+            values={
+                "plain": _largest("fig-5-7", "FP32"),
+                "each": _largest("fig-5-7", "layer-wise compression"),
+                "server": _largest("fig-5-6", "FP32", "resnet50"),
+                "half": _largest("fig-5-6", "FP16", "resnet50"),
+            },
+            claims=(
+                "fig-5-7/simulated: On 64 GPUs Cupcake trains up to 2.03 times as fast as FP32",
+                "fig-5-7/simulated: On 64 GPUs Cupcake trains up to 1.79 times as fast as layer-wise compression",
+            ),
+            means="Never compress tensor by tensor.",
+        ),
+        Finding(
+            says="The optimal fusion is up to 1.12 times as fast as buckets and 1.18 times as fast as an even split.",
+            source="section 5.4.3",
+            found="Simulated on the server with DGC, at most {buckets:.3f} and {even:.3f} times; over buckets of 25 "
+            "MB, DistributedDataParallel's own, {ddp:.3f} times.",
+            values={
+                "buckets": Value(item="fig-5-9/simulated", quantity="largest_gain", where={"over": "Bucket fusion"}),
+                "even": Value(item="fig-5-9/simulated", quantity="largest_gain", where={"over": "Evenly split"}),
+                "ddp": Value(item="fig-5-9/simulated", quantity="largest_gain", where={"over": "Buckets of 25 MB"}),
+            },
+            claims=(
+                "fig-5-9/simulated: Cupcake is up to 1.12 times as fast as bucket fusion",
+                "fig-5-9/simulated: Cupcake is up to 1.18 times as fast as an even split",
+            ),
+            means="Fusing matters; which fusion hardly does, if the groups are large.",
+        ),
+        Finding(
+            says="A search with two prunings finds the optimal fusion in seconds.",
+            source="sections 5.3.2 and 5.4.3, theorem 5.1",
+            found="Dynamic programming finds the same optimum of ResNet101's 314 tensors in {fast:.5f} s; algorithm "
+            "5.1 takes {search:.2f} s. As printed it missed {printed:.0f} of {problems:.0f} random problems: it never "
+            "considers one group of all tensors.",
+            values={
+                "fast": _search("resnet101", "Dynamic programming"),
+                "search": _search("resnet101", "Algorithm 5.1"),
+                "printed": _misses("α + β·x", "algorithm 5.1 as printed"),
+                "problems": _misses("α + β·x", "algorithm 5.1 as printed", "problems"),
+            },
+            claims=(
+                "theorem-5-1/counted: Algorithm 5.1 as printed finds the optimum",
+                "table-5-1/measured: Algorithm 5.1 ends in seconds",
+            ),
+            means="Two numbers say what a prefix leaves behind: its groups, and when the link is free.",
+        ),
+        Finding(
+            says="What fusion has left to gain on machines of today, which the paper does not ask.",
+            source="beyond the paper",
+            found="On 8 machines of 8 H100, over buckets of 25 MB: at most {plain:.2f} times as fast without "
+            "compression, {dgc:.2f} with DGC and {sign:.2f} with EFSignSGD.",
+            values={"plain": _left("FP32"), "dgc": _left("dgc"), "sign": _left("efsignsgd")},
+            claims=("headroom/simulated: Without compression the best fusion gains at most 5 % over buckets of 25 MB",),
+            means="Without compression leave the buckets as they are.",
+        ),
+    ),
+)

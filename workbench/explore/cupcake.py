@@ -1,0 +1,161 @@
+"""The lesson on what to fuse: five tensors to cut by hand, and exercises. Its times are in ms, its sizes in MB."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise, zip_longest
+from math import isclose
+
+import ipywidgets
+import numpy as np
+from matplotlib.figure import Figure
+
+from workbench.explore.exercises import Exercise, Feedback, Mistake, Standing
+from workbench.explore.explorer import Control, Explorer, steps
+from workbench.techniques.cupcake import method
+from workbench.techniques.cupcake.method import FusionProblem, Linear, iteration_time, timeline
+from workbench.techniques.cupcake.plots import draw_examples
+
+__all__ = ["FIVE_TENSORS", "Compared", "FusionExplorer", "best_of_three", "check_link_free", "compare", "written"]
+
+FIVE_TENSORS = FusionProblem((3, 2, 2, 3, 2), (8, 2, 1, 6, 1), 0, Linear(1, 0.1), Linear(0.5, 0.5))
+NUM_CASES = 60  # on which a reader's function is checked
+
+
+def written(fusion: tuple[int, ...]) -> str:
+    """Write a fusion for people: T0–1 | T2."""
+    groups = pairwise((0, *fusion))
+    return " | ".join(f"T{start}" if end - start == 1 else f"T{start}–{end - 1}" for start, end in groups)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """A reader's fusion and the best one."""
+
+    problem: FusionProblem
+    chosen: tuple[int, ...]
+    best: tuple[int, ...]
+
+    def no_effect(self) -> list[str]:
+        """Return the tensors behind which to cut or to fuse makes no difference to the time."""
+        ms, ends = iteration_time(self.problem, self.chosen), range(1, self.problem.num_tensors)
+        others = {f"T{end - 1}": sorted({*self.chosen} ^ {end}) for end in ends}
+        return [name for name, other in others.items() if isclose(iteration_time(self.problem, other), ms)]
+
+
+def compare(*, encode: float, encode_mb: float, send: float, send_mb: float, **cuts: bool) -> Compared:
+    """Cut the five tensors behind T0 to T3, cut_0 to cut_3, at costs in ms a group and a MB."""
+    problem = replace(FIVE_TENSORS, compress=Linear(encode, encode_mb), communicate=Linear(send, send_mb))
+    chosen = (*(end for end in range(1, 5) if cuts[f"cut_{end - 1}"]), 5)
+    return Compared(problem=problem, chosen=chosen, best=method.optimal_fusion(problem))
+
+
+def _draw(compared: Compared) -> Figure:
+    found = {}
+    for name, fusion in (("yours", compared.chosen), ("the best", compared.best)):
+        ms = iteration_time(compared.problem, fusion)
+        found[f"{name}, {ms:.2f} ms: {written(fusion)}"] = timeline(compared.problem, fusion)
+    return draw_examples(found, unit="ms")
+
+
+def _describe(compared: Compared) -> str:
+    ms, best_ms = (iteration_time(compared.problem, fusion) for fusion in (compared.chosen, compared.best))
+    left = f"{ms - best_ms:.2f} ms ({100 * (1 - best_ms / ms):.0f} %) are left"
+    text = f"Yours takes {ms:.2f} ms, the best {best_ms:.2f} ms: {'nothing is left' if isclose(ms, best_ms) else left}."
+    tensors = " and ".join(compared.no_effect())
+    return f"{text} To cut or to fuse behind {tensors} has no effect on the time now." if tensors else text
+
+
+class _Cut(Control):
+    def widget(self) -> ipywidgets.Widget:
+        button = ipywidgets.ToggleButton(value=self.value, tooltip=self.help, layout=ipywidgets.Layout(width="5em"))
+        ipywidgets.dlink((button, "value"), (button, "description"), lambda is_cut: "cut" if is_cut else "fused")
+        return button
+
+
+class FusionExplorer(Explorer[Compared]):
+    """The five tensors in one row with a button between any two, the costs, and a reset."""
+
+    def __init__(self) -> None:
+        two = {"options": (("fused", False), ("cut", True)), "value": True, "is_slider": False}
+        cuts = {f"cut_{t}": _Cut(label=f"T{t}", help=f"Whether a group ends behind T{t}.", **two) for t in range(4)}
+        costs = {
+            "encode": steps("encode", (0, 0.25, 0.5, 1, 2, 4), value=1, help="ms of a group, whatever its size."),
+            "encode_mb": steps("… a MB", (0, 0.05, 0.1, 0.2, 0.4), value=0.1, help="ms more for each of its MB."),
+            "send": steps("send", (0, 0.25, 0.5, 1, 2), value=0.5, help="ms of a group, once it is encoded."),
+            "send_mb": steps("… a MB", (0.1, 0.25, 0.5, 1, 2), value=0.5, help="ms more for each of its MB."),
+        }
+        super().__init__(compare, _draw, describe=_describe, **cuts, **costs)
+        self._first = self.values
+        reset = ipywidgets.Button(description="Reset", tooltip="Every tensor by itself, at the costs of the beginning.")
+        reset.on_click(lambda _: self.reset())
+        tensors = [ipywidgets.Label(f"T{t}: {size} MB") for t, size in enumerate(FIVE_TENSORS.size_bytes)]
+        pairs = zip_longest(tensors, (self._widgets[name] for name in cuts), fillvalue=reset)
+        row = ipywidgets.Box([item for pair in pairs for item in pair], layout=ipywidgets.Layout(flex_flow="row wrap"))
+        self.widget.children = [row, *self.widget.children[len(cuts) :]]
+
+    def reset(self) -> None:
+        """Move all controls back, and draw once."""
+        for name, widget in self._widgets.items():
+            widget.unobserve(self._changed, names="value")
+            widget.value = self._first[name]
+            widget.observe(self._changed, names="value")
+        self._changed({})
+
+
+def best_of_three() -> Exercise:
+    """Return the exercise on the best fusion of three tensors."""
+    problem = FusionProblem((1, 1, 1), (1, 1, 1), 0, Linear(1, 0), Linear(0, 1))
+    return Exercise(
+        question="Three tensors are computed in 1 ms each. Encoding a group takes 1 ms, sending it 1 ms a tensor. "
+        "How many ms does an iteration take with the best of the four fusions?",
+        answer=iteration_time(problem, method.optimal_fusion(problem)),
+        hint="Draw the device and the link. The device encodes a group before it computes the next one.",
+        reason="T0–1 are encoded at 3 ms and sent at 5, T2 is encoded at 5 and sent at 6. The other fusions take 7.",
+        mistakes=(Mistake(answer=7.0, hint="Three of the four fusions take as long. Try the fourth."),),
+    )
+
+
+MISTAKES = {
+    "link": "Is the link free when the group is encoded?",
+    "startup": "Each of the k groups is encoded by itself.",
+    "bytes": "Only the last group is sent now: tensors i to j - 1.",
+}
+
+
+def _link_free(problem: FusionProblem, before: dict[int, float], j: int, k: int, *, mistake: str) -> float:
+    encode, until = problem.compress, problem.until_bytes
+    startups = 1 if mistake == "startup" else k
+    encoded = problem.ready_s[j] + startups * encode.startup_s + encode.s_per_byte * until[j]
+    free = {i: 0.0 if mistake == "link" else free for i, free in before.items()}
+    sizes = {i: until[j] - (0.0 if mistake == "bytes" else until[i]) for i in before}
+    return min(max(encoded, free[i]) + problem.communicate(sizes[i]) for i in before)
+
+
+def _least(problem: FusionProblem, link_free: Callable[..., float]) -> float:
+    before, found = {0: 0.0}, []
+    for k in range(1, problem.num_tensors + 1):
+        ends = range(k, problem.num_tensors + 1)
+        before = {j: link_free(problem, {i: free for i, free in before.items() if i < j}, j, k) for j in ends}
+        found.append(before[problem.num_tensors])
+    return min(found)
+
+
+def check_link_free(link_free: Callable[..., float] | None) -> Feedback:
+    """Check a reader's D(j, k), `link_free(problem, before, j, k)`, against brute force on random problems."""
+    if link_free is None:
+        return Feedback(standing=Standing.NOT_ANSWERED, text="")
+    draw, problems = np.random.default_rng(0), []
+    for num in sorted(draw.integers(2, 7, NUM_CASES)):
+        costs = [Linear(*draw.integers(1, 4, 2).tolist()) for _ in range(2)]
+        problems.append(FusionProblem(*draw.integers(1, 5, (2, num)).tolist(), 0, *costs))
+    found = [_least(p, link_free) for p in problems]
+    for p, seconds in zip(problems, found, strict=True):
+        fusion = method.brute_force_fusion(p)
+        if not isclose(seconds, least_s := iteration_time(p, fusion)):
+            text = f"{p.backward_s} s, {p.size_bytes} bytes, {p.compress}, {p.communicate}: the least D(N, k) is "
+            text += f"{seconds:g} s, but {written(fusion)} is best and takes {least_s:g} s."
+            wrong = {hint: partial(_link_free, mistake=name) for name, hint in MISTAKES.items()}
+            hints = [hint for hint, other in wrong.items() if np.allclose(found, [_least(p, other) for p in problems])]
+            return Feedback(standing=Standing.NOT_YET, text=" ".join([text, *hints]))
+    return Feedback(standing=Standing.RIGHT, text=f"The least D(N, k) is that of brute force in {NUM_CASES} cases.")
