@@ -80,10 +80,10 @@ class FusionExplorer(Explorer[Compared]):
         two = {"options": (("fused", False), ("cut", True)), "value": True, "is_slider": False}
         cuts = {f"cut_{t}": _Cut(label=f"T{t}", help=f"Whether a group ends behind T{t}.", **two) for t in range(4)}
         costs = {
-            "encode": steps("encode", (0, 0.25, 0.5, 1, 2, 4), value=1, help="ms of a group, whatever its size."),
-            "encode_mb": steps("… a MB", (0, 0.05, 0.1, 0.2, 0.4), value=0.1, help="ms more for each of its MB."),
-            "send": steps("send", (0, 0.25, 0.5, 1, 2), value=0.5, help="ms of a group, once it is encoded."),
-            "send_mb": steps("… a MB", (0.1, 0.25, 0.5, 1, 2), value=0.5, help="ms more for each of its MB."),
+            "encode": steps("encode", (0, 0.25, 0.5, 1, 2, 4), value=1, help="ms to encode a group of any size."),
+            "encode_mb": steps("encode/MB", (0, 0.05, 0.1, 0.2, 0.4), value=0.1, help="ms more for each MB."),
+            "send": steps("send", (0, 0.25, 0.5, 1, 2), value=0.5, help="ms to send a group of any size."),
+            "send_mb": steps("send/MB", (0.1, 0.25, 0.5, 1, 2), value=0.5, help="ms more for each MB."),
         }
         super().__init__(compare, _draw, describe=_describe, **cuts, **costs)
         self._first = self.values

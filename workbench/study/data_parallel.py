@@ -89,9 +89,12 @@ class Hooks:
     schemes: Sequence[str]
     plan: Callable[[Setting, nn.Module, Callable[[], object]], Mapping[str, Plan]]  # all ranks call it together
     attach: Callable[[DistributedDataParallel, Plan, float], Exchange]  # with DGC's momentum
+    codecs: Sequence[str] = GRADIENT_CODECS
 
-    def check(self, schemes: Sequence[str]) -> None:
-        """Raise ValueError if a scheme is not known."""
+    def check(self, schemes: Sequence[str], codec: str) -> None:
+        """Raise ValueError if a scheme or codec is not known."""
+        if codec not in self.codecs:
+            raise ValueError(f"codec is {codec!r}; it must be one of {', '.join(self.codecs)}")
         known = (DDP, FP16, *self.schemes)
         if unknown := [scheme for scheme in schemes if scheme not in known]:
             raise ValueError(f"scheme is {unknown[0]!r}; it must be one of {', '.join(known)}")
@@ -103,7 +106,7 @@ def _loss(scores: Tensor, labels: Tensor) -> Tensor:
 
 def time_schemes(setting: Setting, schemes: Sequence[str], hooks: Hooks, turns: Turns) -> Timed:
     """Time an iteration with every scheme on real ranks of shaped hosts; a scheme's facts hold its plan as JSON."""
-    hooks.check(schemes)
+    hooks.check(schemes, setting.codec)
     with open_ranks(setting.num_ranks, **setting.places, preload=(hooks.plan.__module__,)) as ranks:
         return time_variants(ranks, _trials, setting, tuple(schemes), hooks, turns=turns)
 
@@ -186,7 +189,7 @@ def train(hooks: Hooks, **arguments: Any) -> dict[str, Any]:
     names = Learning.__dataclass_fields__
     learning = Learning(**{name: value for name, value in arguments.items() if name in names})
     setting = Setting(**{name: value for name, value in arguments.items() if name not in names})
-    hooks.check([learning.scheme])
+    hooks.check([learning.scheme], setting.codec)
     with open_ranks(setting.num_ranks, **setting.places, preload=(hooks.plan.__module__,)) as ranks:
         found, *_ = ranks.run(_train_on_a_rank, setting, learning, hooks)
     is_plain = learning.scheme in (DDP, FP16)

@@ -165,9 +165,9 @@ def test_as_printed_algorithm_5_1_misses_one_group():
     alone = small(backward_s=(1,), size_bytes=(1,))
     assert search_fusion(alone, as_printed=True) == () and search_fusion(alone) == (1,)
     # One group: 1 + 1 + 9 + 2 = 13 s. Two: the second is encoded at 1 + 9 + 1 + 9 = 20 s.
-    dear = small(size_bytes=(1, 1), compress=Linear(9, 0), communicate=Linear(0, 1))
-    assert search_fusion(dear) == (2,) and iteration_time(dear, (2,)) == 13
-    assert search_fusion(dear, as_printed=True) == (1, 2) and iteration_time(dear, (1, 2)) == 21
+    slow = small(size_bytes=(1, 1), compress=Linear(9, 0), communicate=Linear(0, 1))
+    assert search_fusion(slow) == (2,) and iteration_time(slow, (2,)) == 13
+    assert search_fusion(slow, as_printed=True) == (1, 2) and iteration_time(slow, (1, 2)) == 21
 
 
 def test_with_a_flat_part_both_prunings_can_miss_the_optimum():
@@ -221,8 +221,8 @@ def test_simpler_rules_by_hand():
         (lambda: Linear(-1, 0), "startup_s is -1"),
         (lambda: iteration_time(small(), (1,)), r"fusion is \(1,\); it must end at 2"),
         (lambda: iteration_time(small(), (1, 1, 2)), r"fusion is \(1, 1, 2\); ends must rise from 1"),
-        (lambda: iteration_time(small(largest_bytes=2), (2,)), "tensors 0 to 1 have 3 bytes of 2"),
-        (lambda: search_fusion(small(decode=Linear(1, 0))), "algorithm 5.1 knows only .* use optimal_fusion"),
+        (lambda: iteration_time(small(largest_bytes=2), (2,)), "tensors 0 to 1 have 3 of 2 B"),
+        (lambda: search_fusion(small(decode=Linear(1, 0))), "decode is .* use optimal_fusion"),
     ],
 )
 def test_bad_input_is_named(refused, message):

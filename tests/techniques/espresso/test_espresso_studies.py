@@ -7,14 +7,10 @@ import pytest
 from workbench.cluster.machines import Link, Machines
 from workbench.compression.costs import CodecTimes, Processor
 from workbench.compression.profiling import CodecTime, times_of
-from workbench.study.data_parallel import learning_rows
-from workbench.study.timing import Timed, Turn
-from workbench.techniques.espresso import measured, training
 from workbench.techniques.espresso.advice import begins_to_pay, shortened
 from workbench.techniques.espresso.cost import Job
 from workbench.techniques.espresso.method import Option
 from workbench.techniques.espresso.method.certificate import best_by_exhaustion
-from workbench.timeline import Action, Kind
 from workbench.timeline.gradients import Gradients
 
 OPTIONS = [
@@ -60,46 +56,3 @@ def test_a_profile_says_what_a_planner_wants_to_know():
     profile = [CodecTime(num_elements=n, encode_s=1e-3 * n, decode_s=1e-4 * n, payload_bytes=n // 8) for n in (8, 80)]
     found = times_of("test", dict.fromkeys(Processor, profile))
     assert found.sent_bytes == 1 / 8 and float(found.encode_s[Processor.CPU](44)) == pytest.approx(0.044)
-
-
-def turns(scheme, seconds):
-    ends = [(Action(resource="rank 0", start_s=0.0, end_s=end, kind=Kind.OTHER, label="iteration"),) for end in seconds]
-    return [(Turn(name=scheme, length=1, actions=actions, cpu_s=0.0),) for actions in ends]
-
-
-def test_gains_are_taken_turn_by_turn():
-    seconds = {"DDP": [4.0] * 6, "Espresso": [2.0, 1.0, 2.0, 2.0, 4.0, 2.0]}
-    rounds = {scheme: turns(scheme, taken_s) for scheme, taken_s in seconds.items()}
-    timed = Timed(rounds=rounds, facts={scheme: ({"plan": ""},) for scheme in rounds})
-    rows = measured.iteration_rows(timed, training.Setting(model="bert"))
-    (gain,) = rows_of(rows, "gain")
-    assert (gain["scheme"], gain["over"], gain["value"], gain["low"], gain["high"]) == ("Espresso", "DDP", 2, 1, 4)
-
-
-def trained(variant, seed, seconds, losses, accuracy):
-    curve = [[seconds * (step + 1) / len(losses), step + 1, loss] for step, loss in enumerate(losses)]
-    return {"setting": {"variant": variant, "seed": seed}, "curve": curve, "scores": {"accuracy": accuracy}}
-
-
-def test_trainings_are_compared_with_fp32_of_the_same_seed():
-    results = [trained("DDP", 0, 8.0, [3.0, 1.0], 50.0), trained("FP16", 0, 4.0, [3.0, 1.0], 51.0)]
-    results += [trained("Espresso, dgc", 0, 2.0, [1.0, 0.5], 49.0)]
-    rows = [row for row in learning_rows(results, target=1.0) if row["variant"] == "Espresso, dgc"]
-    found = {row["quantity"]: row["value"] for row in rows}
-    assert (found["points_below"], found["speedup"], found["speedup_over_fp16"]) == (1.0, 4.0, 2.0)
-    assert found["target_speedup"] == 8.0  # 8 s beside 1 s
-    assert not rows_of(learning_rows(results, target=0.1), "target_speedup")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"model": "elsewhere"}, "model is 'elsewhere'"),
-        ({"model": "bert", "codec": "zip"}, "codec is 'zip'"),
-        ({"model": "bert", "num_machines": 0}, "num_machines"),
-        ({"model": "bert", "gigabits_per_s": 0.0}, "gigabits_per_s"),
-    ],
-)
-def test_settings_that_cannot_be_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        training.Setting(**arguments)

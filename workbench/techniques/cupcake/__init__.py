@@ -12,7 +12,7 @@ Where to find it
 - rules to compare with (section 5.4): `method.rivals`
 - what a group takes, and the iteration with every rule: `cost`
 - groups on their way: `method.exchange` on virtual ranks, `runtime` on real ones, as a hook of DDP
-- one line for a model of your own: `fuse.fuse`
+- one line for a model of your own: `fuse.fuse`; what fusion has left to gain on it: `headroom.headroom`
 
 How the text was understood: the device encodes a group as soon as it has computed its last gradient, before it goes on.
 Decoding, which the paper leaves out, begins when all groups are encoded. A message on an all-gather takes one start-up.
@@ -21,7 +21,8 @@ Decoding, which the paper leaves out, begins when all groups are encoded. A mess
 from workbench.parallel.hooks import BUCKET_MB
 
 from .fuse import fuse, measure_costs
+from .headroom import headroom
 from .planning import Plan
 from .runtime import exchange
 
-__all__ = ["BUCKET_MB", "Plan", "exchange", "fuse", "measure_costs"]
+__all__ = ["BUCKET_MB", "Plan", "exchange", "fuse", "headroom", "measure_costs"]

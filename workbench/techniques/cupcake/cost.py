@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.optimize import nnls
 
-from workbench.cluster import Machines, fit
+from workbench.cluster import Machines
 from workbench.compression.costs import CodecTimes, Processor
 from workbench.timeline.gradients import Gradients
 
@@ -75,21 +76,23 @@ class Costs:
 
 
 def fitted(samples: Sequence[tuple[float, float]]) -> tuple[Linear, FlatThenLinear]:
-    """Fit both models to pairs of bytes and seconds, with the least relative errors; see `cluster.fit`.
+    """Fit both models to pairs of bytes and seconds, with the least squares of relative errors, nothing negative.
 
     The flat part ends at one of the sizes, or before the smallest.
     """
-    line = fit(samples)
-    linear = Linear(line.latency_s, 1 / line.bandwidth_bytes_per_s)
-    best, best_error = None, np.inf
-    for flat_bytes in (0.0, *sorted({size for size, _ in samples})[:-1]):
-        found = fit([(max(0.0, size - flat_bytes), seconds) for size, seconds in samples])
-        error = sum(
-            (residual / seconds) ** 2 for residual, (_, seconds) in zip(found.residuals_s, samples, strict=True)
-        )
-        if error < best_error:
-            best, best_error = FlatThenLinear(found.latency_s, flat_bytes, 1 / found.bandwidth_bytes_per_s), error
-    return linear, best
+    (startup_s, s_per_byte), _ = _fitted(samples, 0.0)
+    ends = (0.0, *sorted({size for size, _ in samples})[:-1])
+    flat_bytes = min(ends, key=lambda end: _fitted(samples, end)[1])
+    (flat_s, above), _ = _fitted(samples, flat_bytes)
+    return Linear(startup_s, s_per_byte), FlatThenLinear(flat_s, flat_bytes, above)
+
+
+def _fitted(samples: Sequence[tuple[float, float]], flat_bytes: float) -> tuple[tuple[float, float], float]:
+    """Return the flat time and the seconds of each byte above, and the length of the relative errors."""
+    sizes, seconds = np.array(samples, float).T
+    terms = np.stack([1 / seconds, np.maximum(0.0, sizes - flat_bytes) / seconds], axis=1)
+    found, error = nnls(terms, np.ones(len(samples)))
+    return tuple(found.tolist()), float(error)
 
 
 def costs_on(codec: CodecTimes, machines: Machines, *, num_decoded: int = 0) -> Costs:

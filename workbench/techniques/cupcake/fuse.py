@@ -13,14 +13,12 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from workbench.cluster import fit
 from workbench.compression import Identity
 from workbench.compression.gradients import gradient_codec
 from workbench.parallel.hooks import require_fp32, require_one_plan, warn_if_late
 from workbench.timeline.gradients import Gradients
 
 from .cost import CUPCAKE, FP32_BYTES, Costs, fitted, strategies
-from .method.problem import Linear
 from .planning import Plan, plan_of
 from .runtime import FusedExchange, Group
 
@@ -105,18 +103,13 @@ def measure_costs(codec: str, largest: int, *, device: str = "cpu", runs: int = 
     return Costs(
         codec=codec,
         compress=fitted(encode)[1],
-        communicate=_line(send),
+        communicate=fitted(send)[0],
         decode=fitted(decode)[1],
-        send_plain=_line(send_plain),
+        send_plain=fitted(send_plain)[0],
     )
 
 
 Samples = list[tuple[float, float]]  # bytes in fp32, and seconds
-
-
-def _line(samples: Samples) -> Linear:
-    line = fit(samples)
-    return Linear(line.latency_s, 1 / line.bandwidth_bytes_per_s)
 
 
 def _measured(make: Callable, sizes: Sequence[int], device: str, runs: int) -> tuple[Samples, Samples, Samples]:

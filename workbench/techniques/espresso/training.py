@@ -20,6 +20,7 @@ from workbench.study.timing import Timed, Turns
 
 from .cost import Job
 from .method.baselines import BASELINES, baseline_strategy
+from .method.exchange import CODECS
 from .method.search import compress_on_gpus, improve
 from .planning import Plan, plan_of
 from .runtime import GradientExchange, compress_gradients, measure_cluster
@@ -78,4 +79,4 @@ def _attach(model: DistributedDataParallel, plan: Plan, momentum: float) -> Grad
     return compress_gradients(model, plan, momentum=momentum)
 
 
-HOOKS = Hooks(schemes=HOOKED, plan=_plans, attach=_attach)
+HOOKS = Hooks(schemes=HOOKED, plan=_plans, attach=_attach, codecs=CODECS)

@@ -18,7 +18,7 @@ from math import inf
 import numpy as np
 from numba import njit
 
-from .problem import FREE, FusionProblem, Linear, iteration_time
+from .problem import FREE, ROUNDED_UP, FusionProblem, Linear, iteration_time
 from .rivals import each, even_split
 
 __all__ = ["link_free_by_definition", "optimal_fusion", "optimal_fusion_by_labels"]
@@ -27,16 +27,19 @@ NARROW = 4  # ways that the first, inexact pass follows for each prefix
 
 
 def optimal_fusion(problem: FusionProblem) -> tuple[int, ...]:
-    """Return a fusion with which the iteration takes least; of several, one with the fewest groups.
+    """Return a fusion with which the iteration takes least.
 
-    O(N²) time with linear costs of encoding and sending alone, on the device; else see `optimal_fusion_by_labels`.
+    O(N²) time, and the fewest groups, with linear costs of encoding and sending alone, on the device; else see
+    `optimal_fusion_by_labels`.
     """
     is_linear = isinstance(problem.compress, Linear) and isinstance(problem.communicate, Linear)
     if not is_linear or problem.on_cpu or problem.decode != FREE or problem.onward != FREE:
         return optimal_fusion_by_labels(problem)
     encoding = problem.compress.startup_s, problem.compress.s_per_byte
     sending = problem.communicate.startup_s, problem.communicate.s_per_byte
-    last, before = _best_groups(problem.ready_s, problem.until_bytes, encoding, sending, float(problem.largest_bytes))
+    last, before = _best_groups(
+        problem.ready_s, problem.until_bytes, encoding, sending, problem.largest_bytes * ROUNDED_UP
+    )
     return _ends(before, last)
 
 
@@ -129,7 +132,7 @@ def _followed(
     ways = np.array([[0.0 if problem.on_cpu else problem.forward_s, 0.0, 0.0, 0.0, 0.0]])
     prefix, parent = np.zeros(1, np.int64), np.zeros(1, np.int64)
     for end in range(1, num + 1):
-        chosen = np.flatnonzero(until_bytes[end] - until_bytes[prefix] <= problem.largest_bytes)
+        chosen = np.flatnonzero(until_bytes[end] - until_bytes[prefix] <= problem.largest_bytes * ROUNDED_UP)
         extended = _extended(problem, ways[chosen], prefix[chosen], end)
         bounds = _optimistic_s(problem, extended, end)
         order = np.flatnonzero(bounds < best_s)

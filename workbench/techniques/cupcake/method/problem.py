@@ -12,7 +12,8 @@ import numpy as np
 
 from workbench.checks import require_not_negative
 
-__all__ = ["FREE", "FlatThenLinear", "FusionProblem", "Linear", "Span", "check_fusion", "iteration_time", "timeline"]
+__all__ = ["FREE", "ROUNDED_UP", "FlatThenLinear", "FusionProblem", "Linear", "Span", "check_fusion", "fits"]
+__all__ += ["iteration_time", "timeline"]
 
 Fusion = tuple[int, ...]
 
@@ -58,6 +59,7 @@ class FlatThenLinear:
 
 Cost = Linear | FlatThenLinear
 FREE = Linear(0.0, 0.0)
+ROUNDED_UP = 1 + 1e-9  # sums of the same sizes in another order differ by less
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +122,15 @@ def check_fusion(problem: FusionProblem, fusion: Sequence[int]) -> None:
         raise ValueError(f"fusion is {ends}; it must end at {problem.num_tensors}, after the last tensor")
     if any(later <= earlier for earlier, later in pairwise((0, *ends))):
         raise ValueError(f"fusion is {ends}; ends must rise from 1")
-    for start, end in pairwise((0, *ends)):
-        if (size := sum(problem.size_bytes[start:end])) > problem.largest_bytes:
-            raise ValueError(
-                f"fusion is {ends}; tensors {start} to {end - 1} have {size:g} bytes of {problem.largest_bytes:g}"
-            )
+    if too_large := [pair for pair in pairwise((0, *ends)) if not fits(problem, *pair)]:
+        start, end = too_large[0]
+        size = sum(problem.size_bytes[start:end])
+        raise ValueError(f"fusion is {ends}; tensors {start} to {end - 1} have {size:g} of {problem.largest_bytes:g} B")
+
+
+def fits(problem: FusionProblem, start: int, end: int) -> bool:
+    """Say whether tensors from `start` to before `end` may be one group."""
+    return sum(problem.size_bytes[start:end]) <= problem.largest_bytes * ROUNDED_UP
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,6 +157,8 @@ def timeline(problem: FusionProblem, fusion: Sequence[int], compressed: Sequence
     """
     check_fusion(problem, fusion)
     flags = [True] * len(fusion) if compressed is None else list(compressed)
+    if len(flags) != len(fusion):
+        raise ValueError(f"compressed has {len(flags)} values; it must have one for each of {len(fusion)} groups")
     coder = "CPU" if problem.on_cpu else "device"
     spans = [Span(resource="device", what="forward", group=-1, start_s=0.0, end_s=problem.forward_s)]
     free_s = {"device": problem.forward_s, "CPU": 0.0, "link": 0.0, "second link": 0.0}

@@ -7,14 +7,14 @@ lines 91 to 93, which remember the best fusion, are only reached with something 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Flag, auto
-from itertools import combinations
+from itertools import combinations, pairwise
 from math import inf
 from time import monotonic
 
 import numpy as np
 from numba import njit
 
-from .problem import FREE, FusionProblem, iteration_time
+from .problem import FREE, FusionProblem, fits, iteration_time
 
 __all__ = ["Pruning", "Searched", "brute_force_fusion", "search", "search_fusion"]
 
@@ -22,7 +22,7 @@ AT_ONCE = 2_000_000  # groups looked at between two looks at the clock
 
 
 class Pruning(Flag):
-    """What algorithm 5.1 leaves out."""
+    """What algorithm 5.1 leaves out; with other costs than α + β·x the optimum can be among it."""
 
     NONE = 0
     OUTCOME = auto()  # fusions whose optimistic outcome is no better than the best found (pruning 1, equation 5.4)
@@ -33,8 +33,9 @@ class Pruning(Flag):
 def brute_force_fusion(problem: FusionProblem) -> tuple[int, ...]:
     """Return a best fusion of all 2^(N - 1), with the fewest groups: the definition."""
     num = problem.num_tensors
-    inner = (ends for count in range(num) for ends in combinations(range(1, num), count))
-    return min(((*ends, num) for ends in inner), key=lambda fusion: iteration_time(problem, fusion))
+    fusions = ((*ends, num) for count in range(num) for ends in combinations(range(1, num), count))
+    allowed = (ends for ends in fusions if all(fits(problem, *pair) for pair in pairwise((0, *ends))))
+    return min(allowed, key=lambda fusion: iteration_time(problem, fusion))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,8 +70,9 @@ def search(
     Raises:
         ValueError: if the problem has decoding, a second link, a CPU that encodes, or a limit of bytes.
     """
-    if problem.decode != FREE or problem.onward != FREE or problem.on_cpu or problem.largest_bytes < inf:
-        raise ValueError("algorithm 5.1 knows only encoding on the device and one link; use optimal_fusion")
+    for field, known in (("decode", FREE), ("onward", FREE), ("on_cpu", False), ("largest_bytes", inf)):
+        if (value := getattr(problem, field)) != known:
+            raise ValueError(f"{field} is {value}; algorithm 5.1 only knows {known}: use optimal_fusion")
     num, until_bytes = problem.num_tensors, problem.until_bytes
     sizes = np.maximum(until_bytes[None, :] - until_bytes[:, None], 0.0)
     is_group = np.arange(num + 1)[None, :] > np.arange(num + 1)[:, None]  # nothing takes no time

@@ -1,0 +1,59 @@
+"""The lesson on what to fuse: cuts against the clock, the reset, and the exercises."""
+
+from functools import partial
+
+import pytest
+
+from workbench.explore import Standing, check
+from workbench.explore import cupcake as lesson
+
+CHANGES = {"encode": 4, "encode_mb": 0.4, "send": 2, "send_mb": 2}
+
+
+def test_without_a_touch_each_tensor_is_by_itself_and_the_status_says_what_is_left():
+    # T3 is encoded at 10 + 4 + 1.7 ms and sent in 3.5, then T4 in 1. As T0–1 and T2–3: at 10 + 2 + 1.7 ms, in 4, in 1.
+    explorer = lesson.FusionExplorer()
+    assert explorer.result.chosen == (1, 2, 3, 4, 5)
+    assert explorer.status == "Yours takes 20.20 ms, the best 18.70 ms: 1.50 ms (7 %) are left."
+    assert explorer.set(cut_0=False, cut_2=False).status == "Yours takes 18.70 ms, the best 18.70 ms: nothing is left."
+
+
+def test_a_cut_that_makes_no_difference_is_named_and_buttons_say_what_they_do():
+    explorer = lesson.FusionExplorer().set(cut_2=False)
+    assert explorer.status.endswith("To cut or to fuse behind T1 has no effect on the time now.")
+    row = [item.description or item.value for item in explorer.widget.children[0].children]
+    assert row[:6] == ["T0: 8 MB", "cut", "T1: 2 MB", "cut", "T2: 1 MB", "fused"] and row[-1] == "Reset"
+
+
+def test_every_control_changes_the_figure_and_the_reset_brings_the_first_one_back():
+    explorer = lesson.FusionExplorer()
+    first, changes = (explorer.png, explorer.values), {f"cut_{t}": False for t in range(4)} | CHANGES
+    seen = {first[0]} | {explorer.set(**{name: value}).png for name, value in changes.items()}
+    assert set(changes) == set(first[1]) and len(seen) == 1 + len(changes)
+    assert explorer.result.chosen == (5,)
+    explorer.widget.children[0].children[-1].click()
+    assert (explorer.png, explorer.values) == first
+
+
+def test_the_exercise_has_the_answer_worked_by_hand():
+    # T0–1 is encoded at 3 and sent at 5, T2 is encoded at 5 and sent at 6.
+    assert check(lesson.best_of_three(), 6).standing is Standing.RIGHT
+    assert str(check(lesson.best_of_three(), 7)) == "not yet. Three of the four fusions take as long. Try the fourth."
+
+
+def reader(problem, before, j, k, startups=None, waits=True, prefix=False):
+    startup_s = (startups or k) * problem.compress.startup_s
+    encoded_s = problem.ready_s[j] + startup_s + problem.compress.s_per_byte * problem.until_bytes[j]
+    sent = {i: problem.until_bytes[j] - (0 if prefix else problem.until_bytes[i]) for i in before}
+    return min(max(encoded_s, waits * free_s) + problem.communicate(sent[i]) for i, free_s in before.items())
+
+
+CASES = [({}, None), ({"startups": 1}, "startup"), ({"waits": False}, "link"), ({"prefix": True}, "bytes")]
+
+
+@pytest.mark.parametrize(("mistake", "hint"), CASES)
+def test_a_readers_recurrence_is_checked_by_brute_force_and_usual_mistakes_get_their_hint(mistake, hint):
+    feedback = lesson.check_link_free(partial(reader, **mistake))
+    assert feedback.standing is (Standing.NOT_YET if hint else Standing.RIGHT)
+    assert [name for name, text in lesson.MISTAKES.items() if text in feedback.text] == ([hint] if hint else [])
+    assert lesson.check_link_free(None).standing is Standing.NOT_ANSWERED

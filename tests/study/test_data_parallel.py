@@ -1,0 +1,72 @@
+"""Schemes of data parallelism: what is refused, and how iterations and trainings are compared, by hand."""
+
+import pytest
+
+from workbench.study.data_parallel import Hooks, Setting, iteration_rows, learning_cells, learning_rows
+from workbench.study.timing import Timed, Turn
+from workbench.timeline import Action, Kind
+
+
+def turns(scheme, seconds):
+    ends = [(Action(resource="rank 0", start_s=0.0, end_s=end, kind=Kind.OTHER, label="iteration"),) for end in seconds]
+    return [(Turn(name=scheme, length=1, actions=actions, cpu_s=0.0),) for actions in ends]
+
+
+def test_gains_are_taken_turn_by_turn():
+    seconds = {"DDP": [4.0] * 6, "Espresso": [2.0, 1.0, 2.0, 2.0, 4.0, 2.0]}
+    rounds = {scheme: turns(scheme, taken_s) for scheme, taken_s in seconds.items()}
+    timed = Timed(rounds=rounds, facts={scheme: ({"plan": ""},) for scheme in rounds})
+    rows = iteration_rows(timed, Setting(model="bert"), ["Espresso"], {"Espresso": 1.0})
+    (gain,) = [row for row in rows if row["quantity"] == "gain"]
+    assert (gain["scheme"], gain["over"], gain["value"], gain["low"], gain["high"]) == ("Espresso", "DDP", 2, 1, 4)
+
+
+def trained(variant, seed, seconds, losses, accuracy):
+    curve = [[seconds * (step + 1) / len(losses), step + 1, loss] for step, loss in enumerate(losses)]
+    return {"setting": {"variant": variant, "seed": seed}, "curve": curve, "scores": {"accuracy": accuracy}}
+
+
+def test_trainings_are_compared_with_fp32_of_the_same_seed():
+    results = [trained("DDP", 0, 8.0, [3.0, 1.0], 50.0), trained("FP16", 0, 4.0, [3.0, 1.0], 51.0)]
+    results += [trained("Espresso, dgc", 0, 2.0, [1.0, 0.5], 49.0)]
+    rows = [row for row in learning_rows(results, target=1.0) if row["variant"] == "Espresso, dgc"]
+    found = {row["quantity"]: row["value"] for row in rows}
+    assert (found["points_below"], found["speedup"], found["speedup_over_fp16"]) == (1.0, 4.0, 2.0)
+    assert found["target_speedup"] == 8.0  # 8 s beside 1 s
+    assert not [row for row in learning_rows(results, target=0.1) if row["quantity"] == "target_speedup"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"model": "elsewhere"}, "model is 'elsewhere'"),
+        ({"model": "bert", "codec": "zip"}, "codec is 'zip'"),
+        ({"model": "bert", "num_machines": 0}, "num_machines"),
+        ({"model": "bert", "gigabits_per_s": 0.0}, "gigabits_per_s"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Setting(**arguments)
+
+
+def test_a_scheme_or_codec_that_a_technique_does_not_have_is_refused():
+    hooks = Hooks(schemes=["Cupcake"], plan=None, attach=None, codecs=["dgc"])
+    hooks.check(["DDP", "FP16", "Cupcake"], "dgc")
+    with pytest.raises(ValueError, match="scheme is 'Zen'; it must be one of DDP, FP16, Cupcake"):
+        hooks.check(["Zen"], "dgc")
+    with pytest.raises(ValueError, match="codec is 'onebit'; it must be one of dgc"):
+        hooks.check(["Cupcake"], "onebit")
+
+
+def test_a_variant_is_compared_with_a_scheme_of_its_own_codec():
+    results = [trained("DDP", 0, 8.0, [3.0], 50.0), trained("FP16", 0, 4.0, [3.0], 50.0)]
+    results += [trained("HiPress, dgc", 0, 6.0, [3.0], 50.0), trained("HiPress, onebit", 0, 9.0, [3.0], 50.0)]
+    rows = learning_rows([*results, trained("Cupcake, dgc", 0, 2.0, [3.0], 50.0)], 1.0, {"over_hipress": "HiPress"})
+    found = {row["variant"]: row["value"] for row in rows if row["quantity"] == "over_hipress"}
+    assert found["Cupcake, dgc"] == 3.0 and "DDP" not in found
+
+
+def test_every_scheme_is_trained_with_every_codec_for_every_seed():
+    cells = learning_cells(["HiPress", "Cupcake"], ["dgc", "onebit"], [0, 1], steps=5)
+    assert len(cells) == 2 * (2 + 2 * 2) and all(cell["steps"] == 5 for cell in cells)

@@ -1,0 +1,187 @@
+"""Fused groups on real ranks equal their definition; one line measures, plans and goes on; what is refused."""
+
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from workbench.compression import Identity
+from workbench.compression.gradients import GRADIENT_CODECS, gradient_codec
+from workbench.launch import Ranks
+from workbench.techniques import cupcake
+from workbench.techniques.cupcake.method.exchange import exchanged_by_definition
+
+GROUPS = (("4.bias", "4.weight"), ("2.bias", "2.weight", "0.bias"), ("0.weight",))
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with Ranks(4, preload=("workbench.techniques.cupcake",)) as ranks:
+        yield ranks
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(7, 30), nn.Tanh(), nn.Linear(30, 30), nn.Tanh(), nn.Linear(30, 3))
+
+
+def toy_plan(codec="efsignsgd", compressed=(True, True, False), num_ranks=4):
+    sizes = {name: p.numel() for name, p in model().named_parameters()}
+    facts = {"num_elements": sizes, "groups": GROUPS, "compressed": compressed, "predicted_s": {"Cupcake": 0.001}}
+    return cupcake.Plan(codec=codec, num_ranks=num_ranks, **facts)
+
+
+def inputs(rank, step):
+    return torch.randn(5, 7, generator=torch.Generator().manual_seed(10 * step + rank))
+
+
+def exchanged_gradients(plans, steps=2, momentum=0.0, device="cpu", equal_steps=False):
+    """Run on a rank: the gradients that each step's backward pass leaves."""
+    ddp, found = DistributedDataParallel(model().to(device), bucket_cap_mb=cupcake.BUCKET_MB), []
+    rank = dist.get_rank()
+    cupcake.exchange(ddp, plans[rank % len(plans)], momentum=momentum)
+    for step in range(steps):
+        ddp.zero_grad()
+        ddp(inputs(0 if equal_steps else rank, 0 if equal_steps else step).to(device)).square().sum().backward()
+        found.append({name: p.grad.cpu().clone() for name, p in ddp.module.named_parameters()})
+    return found
+
+
+def own_gradients(rank, step):
+    own = model()
+    own(inputs(rank, step)).square().sum().backward()
+    return {name: p.grad for name, p in own.named_parameters()}
+
+
+def codecs_of(codec, rank):
+    made = [gradient_codec(codec), gradient_codec(codec), Identity()]
+    return [one.for_site(f"group {number}").for_rank(rank) for number, one in enumerate(made)]
+
+
+@pytest.mark.parametrize("codec", GRADIENT_CODECS)
+def test_the_hook_equals_the_definition_step_by_step(ranks, codec):
+    by_rank, codecs = (
+        ranks.run(exchanged_gradients, [toy_plan(codec)], 3),
+        [codecs_of(codec, rank) for rank in range(4)],
+    )
+    rounding = {"rtol": 2e-3, "atol": 2e-2} if codec == "fp16" else {"rtol": 1e-5, "atol": 1e-5}  # half precision sums
+    for step in range(3):
+        own = [own_gradients(rank, step) for rank in range(4)]
+        names = [name for group in GROUPS for name in group]
+        wanted = exchanged_by_definition([[grads[name] for name in names] for grads in own], (2, 5, 6), codecs)
+        for name, gradient in zip(names, wanted, strict=True):
+            torch.testing.assert_close(by_rank[0][step][name], gradient, **rounding)
+
+
+def test_all_ranks_end_with_the_same_bits_and_without_compression_with_the_mean(ranks):
+    for codec, compressed in (("onebit", (True,) * 3), ("dgc", (False,) * 3)):
+        first, *others = ranks.run(exchanged_gradients, [toy_plan(codec, compressed)])
+        assert all(torch.equal(other[1][name], first[1][name]) for other in others for name in first[1])
+    own = [own_gradients(rank, 1) for rank in range(4)]
+    for name, gradient in first[1].items():
+        torch.testing.assert_close(gradient, sum(grads[name] for grads in own) / 4)
+
+
+def test_gradients_that_stay_uncompressed_have_momentum_too(ranks):
+    plan = toy_plan("dgc", (False,) * 3)
+    first, second, third = ranks.run(exchanged_gradients, [plan], 3, 0.5, "cpu", True)[0]
+    for name in first:  # 1, 1 + 0.5, 1 + 0.5 (1 + 0.5)
+        torch.testing.assert_close(second[name], 1.5 * first[name])
+        torch.testing.assert_close(third[name], 1.75 * first[name])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_gradients_on_a_gpu_are_exchanged_as_those_on_a_cpu(ranks):
+    on_cpu, on_gpu = (ranks.run(exchanged_gradients, [toy_plan()], 2, 0.0, device) for device in ("cpu", "cuda:0"))
+    torch.testing.assert_close(on_gpu, on_cpu)
+
+
+def trained_with_one_line(codec):
+    """Run on a rank: the plan, the first losses beside plain DDP's, and whether all ranks have equal weights."""
+    plain, fused = DistributedDataParallel(model()), DistributedDataParallel(model(), bucket_cap_mb=cupcake.BUCKET_MB)
+    exchange, losses = cupcake.fuse(fused, codec), []
+    for step in range(8):
+        row = []
+        for ddp in (plain, fused):
+            ddp.zero_grad()
+            loss = ddp(inputs(dist.get_rank(), step)).square().mean()
+            loss.backward()
+            with torch.no_grad():
+                for p in ddp.parameters():
+                    p -= 0.01 * p.grad
+            row.append(loss.item())
+        losses.append(row)
+    total = torch.stack([p.detach().double().sum() for p in fused.parameters()]).sum()
+    everywhere = [torch.empty_like(total) for _ in range(dist.get_world_size())]
+    dist.all_gather(everywhere, total)
+    return exchange.plan, losses, len({value.item() for value in everywhere})
+
+
+def test_one_line_measures_plans_and_goes_on(ranks):
+    plan, losses, num_different = ranks.run(trained_with_one_line, "efsignsgd")[0]
+    assert sorted(name for names in plan.groups for name in names) == sorted(plan.num_elements)
+    assert all(plan.compressed) and plan.predicted_s["Cupcake"] <= plan.predicted_s["GRACE"]
+    assert all(own == pytest.approx(other, rel=1e-5) for own, other in losses[:5])  # uncompressed until it is planned
+    assert losses[7][0] != losses[7][1] and num_different == 1
+
+
+def refusal(call, *args):
+    """Run on a rank: what a call raises."""
+    try:
+        call(*args)
+    except (ValueError, RuntimeError) as error:
+        return str(error)
+    return "nothing was refused"
+
+
+def closed():
+    ddp = DistributedDataParallel(model(), bucket_cap_mb=cupcake.BUCKET_MB)
+    cupcake.exchange(ddp, toy_plan()).close()
+    ddp(inputs(0, 0)).square().sum().backward()
+
+
+def half():
+    cupcake.fuse(DistributedDataParallel(model().half(), bucket_cap_mb=cupcake.BUCKET_MB))
+
+
+def other_codecs():
+    cupcake.fuse(DistributedDataParallel(model(), bucket_cap_mb=1e-4), ["dgc", "onebit"][dist.get_rank() % 2])
+
+
+@pytest.mark.parametrize(
+    ("call", "args", "message"),
+    [
+        (exchanged_gradients, [[toy_plan(), toy_plan("dgc")]], "the plan of rank 0 differs from that of rank 1, 3"),
+        (exchanged_gradients, [[toy_plan(num_ranks=2)]], "the plan is for 2 ranks; there are 4"),
+        (exchanged_gradients, [[toy_plan()], 1, 0.9], "only DGC has the first two"),
+        (exchanged_gradients, [[toy_plan("zip")]], "codec is 'zip'"),
+        (closed, [], "the exchange is closed"),
+        (half, [], "0.weight is torch.float16; parameters must be float32"),
+        (other_codecs, [], "the plan of rank 0 differs"),
+    ],
+)
+def test_what_cannot_be_is_refused_on_every_rank(ranks, call, args, message):
+    assert all(message in found for found in ranks.run(refusal, call, *args))
+
+
+def warned_of():
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        cupcake.exchange(DistributedDataParallel(model()), toy_plan())
+    return str(found[-1].message)
+
+
+def test_late_buckets_are_named(ranks):
+    assert all("make it with bucket_cap_mb=cupcake.BUCKET_MB" in text for text in ranks.run(warned_of))
+
+
+def test_a_plan_is_saved_read_and_printed():
+    assert cupcake.Plan.from_json(toy_plan().to_json()) == toy_plan()
+    first, *_, last = str(toy_plan()).splitlines()
+    assert first == "6 gradients in 3 groups, 2 compressed by efsignsgd"
+    assert last == "   2: 1 gradients, 0.00 MiB, 0.weight to 0.weight"
+    with pytest.raises(ValueError, match=r"another model: 0.bias has 2 elements in the model and 30 in the plan"):
+        toy_plan().check(nn.Sequential(nn.Linear(7, 2)), 4)

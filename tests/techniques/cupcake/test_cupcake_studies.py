@@ -1,0 +1,160 @@
+"""Costs, strategies and rows, by hand; what the paper's testbeds are calibrated on."""
+
+import numpy as np
+import pytest
+from torch import nn
+
+from workbench.cluster import Link, Machines
+from workbench.compression.costs import CodecTimes, Processor
+from workbench.datasets.places import DataError
+from workbench.plots import rows_of
+from workbench.techniques import cupcake
+from workbench.techniques.cupcake import counted, measured, simulated
+from workbench.techniques.cupcake.cost import (
+    CUPCAKE,
+    FP32_BUCKETS,
+    GRACE,
+    HIPRESS,
+    Costs,
+    costs_on,
+    fitted,
+    is_worth_compressing,
+    strategies,
+)
+from workbench.techniques.cupcake.method import FlatThenLinear, Linear, iteration_time
+from workbench.timeline.gradients import Gradients
+
+COSTS = Costs(
+    codec="test",
+    compress=Linear(2.0, 0.0),
+    communicate=Linear(1.0, 0.0),
+    decode=Linear(0.0, 0.0),
+    send_plain=Linear(0.0, 0.25),
+)
+
+
+def gradients(num_elements=(1, 1, 4), gap_s=(1.0, 1.0, 1.0)):
+    names = tuple(f"t{number}" for number in range(len(num_elements)))
+    order = {"tensors": names, "num_elements": tuple(num_elements), "gap_s": tuple(gap_s)}
+    return Gradients(name="toy", forward_s=1.0, source="a test", **order)
+
+
+def level(elements):
+    return 1e-3 * np.maximum(1.0, np.asarray(elements) / 2**20)
+
+
+CODEC = CodecTimes(
+    name="toy", encode_s=dict.fromkeys(Processor, level), decode_s=dict.fromkeys(Processor, level), sent_bytes=0.08
+)
+
+
+def machines(num_machines, gpus_per_machine):
+    slow = Link(bandwidth_bytes_per_s=1e9, latency_s=1e-4)
+    fast = Link(bandwidth_bytes_per_s=1e10, latency_s=1e-5)
+    intra = fast if num_machines > 1 else slow
+    return Machines(num_machines=num_machines, gpus_per_machine=gpus_per_machine, intra=intra, inter=slow)
+
+
+def test_every_rule_is_timed_by_hand():
+    found = strategies(gradients(), COSTS)
+    # FP32: tensors of 4, 4 and 16 bytes are sent in 1, 1 and 4; computed at 2, 3 and 4.
+    assert found["FP32, each tensor"].iteration_s == 8.0 and found[FP32_BUCKETS].iteration_s == 4.0 + 6.0
+    # Each: encoded at 4, 7 and 10, sent by 11. One group: encoded at 6, sent by 7.
+    assert found[GRACE].iteration_s == 11.0 and found[CUPCAKE].iteration_s == 7.0
+    # HiPress compresses the last alone, 2 + 1 against 4: the others are sent by 3 and 4, it is encoded at 6.
+    assert found[HIPRESS].compressed == (False, False, True) and found[HIPRESS].iteration_s == 7.0
+    assert not is_worth_compressing(COSTS, 4) and is_worth_compressing(COSTS, 16)
+    assert found["FP16"].iteration_s == 4.0 + 3.0
+
+
+def test_a_flat_time_and_a_line_are_fitted_exactly_and_the_line_alone_is_not():
+    model = FlatThenLinear(1e-3, 4e6, 1e-9)
+    line, both = fitted([(size, float(model(size))) for size in (1e3, 1e5, 4e6, 8e6, 3.2e7)])
+    assert (both.flat_s, both.flat_bytes) == (pytest.approx(1e-3), 4e6) and both.s_per_byte == pytest.approx(1e-9)
+    assert abs(line(4e6) / 1e-3 - 1) > 0.2
+
+
+def test_costs_on_one_machine_are_an_all_gather_and_an_all_reduce():
+    costs = costs_on(CODEC, machines(1, 8))
+    assert costs.communicate(1e9) == pytest.approx(1e-4 + 7 * 0.02)  # 7 messages of 2 % at 1 GB/s
+    assert costs.send_plain(1e9) == pytest.approx(2e-4 + 2 * 7 / 8)
+    assert costs.compress(4.0) == pytest.approx(1e-3) and costs.decode(4.0) == pytest.approx(8e-3)
+    assert costs_on(CODEC, machines(1, 8), num_decoded=1).decode(4.0) == pytest.approx(1e-3)
+
+
+def test_on_several_machines_each_gpu_encodes_its_share_and_links_inside_come_after():
+    costs = costs_on(CODEC, machines(4, 8))
+    assert costs.communicate(1e9) == pytest.approx(1e-4 + 3 * 0.02)
+    assert costs.send_plain(1e9) == pytest.approx(2e-4 + 2 * 3 / 4)
+    assert costs.onward(1e9) == pytest.approx(2e-5 + 2 * 7 / 8 / 10)
+    assert costs.compress(8 * 2**22) == pytest.approx(1e-3) and costs.decode(8.0) == pytest.approx(4e-3)
+
+
+def test_headroom_compares_buckets_with_the_best_fusion():
+    small = gradients((2**20,) * 8, (1e-3,) * 8)
+    found = cupcake.headroom(small, machines(1, 8), codecs=["toy"], times={"toy": CODEC})
+    problem = costs_on(CODEC, machines(1, 8)).problem(small)
+    assert found.left["toy"].buckets_s == iteration_time(problem, (7, 8)) and found.left["toy"].gain >= 1.0
+    assert found.left["FP16"].buckets_s < found.left["FP32"].buckets_s
+    with pytest.raises(ValueError, match="codecs is empty"):
+        cupcake.headroom(small, machines(1, 8), codecs=[])
+    with pytest.raises(ValueError, match="step is None"):
+        cupcake.headroom(nn.Linear(2, 2), machines(1, 8))
+
+
+def test_the_examples_are_what_the_figures_show():
+    slots = {row["scheme"]: row["value"] for row in counted.example_rows(counted.examples("5.1"))}
+    assert slots == {"no overlap": 25.0, "WFBP": 17.0, "layer-wise": 17.0}
+    slots = {row["scheme"]: row["value"] for row in counted.example_rows(counted.examples("5.3"))}
+    assert slots == {"one group": 17.0, "layer-wise": 17.0, "fused best": 15.0}
+
+
+def test_random_problems_say_who_misses():
+    rows = counted.exactness_rows(num_problems=150, most_tensors=5, seed=1)
+    misses = {(row["costs"], row["search"]): row["value"] for row in rows if row["quantity"] == "misses"}
+    assert misses["α + β·x", "algorithm 5.1 as printed"] > 0 == misses["α + β·x", "algorithm 5.1"]
+    assert all(count == 0 for (_, search), count in misses.items() if search == "optimal_fusion")
+
+
+def test_latencies_say_what_both_models_miss():
+    rows = measured.latency_rows(codecs=["onebit"], log2_sizes=[8, 12, 16], runs=2)
+    found = rows_of(rows, "largest_miss", device="H100", operation="decode").set_index("model")["value"]
+    assert found["flat, then linear"] < found["α + β·x"]
+
+
+@pytest.fixture(scope="module")
+def released():
+    try:
+        return simulated.gradients_of("resnet50")
+    except DataError as error:
+        pytest.skip(f"the authors' release is not here: {error}")
+
+
+def test_the_server_is_calibrated_on_what_the_text_says(released):
+    found = strategies(released, simulated.costs_of("dgc", "server"))
+    assert released.forward_s + released.backward_s == pytest.approx(48e-3)
+    assert found[FP32_BUCKETS].iteration_s == pytest.approx(104e-3, rel=1e-4)
+
+
+def test_parts_of_an_iteration_add_up(released):
+    rows = simulated.breakdown_rows(["dgc"])
+    for scheme in (GRACE, CUPCAKE, FP32_BUCKETS):
+        parts, whole = (rows_of(rows, quantity, scheme=scheme)["value"].sum() for quantity in ("part_s", "iteration_s"))
+        assert parts == pytest.approx(whole)
+
+
+def test_gains_are_those_of_the_iterations(released):
+    rows = simulated.scaling_rows(models=["resnet50"], codecs=["dgc", "onebit"], testbed="server")
+    factors = rows_of(rows, "scaling_factor", codec="dgc").set_index("scheme")["value"]
+    (gain,) = rows_of(rows, "gain", codec="dgc", over=GRACE)["value"]
+    assert gain == pytest.approx(factors[CUPCAKE] / factors[GRACE])
+    (largest,) = rows_of(rows, "largest_gain", over=GRACE)["value"]
+    assert largest == max(rows_of(rows, "gain", over=GRACE)["value"])
+
+
+def test_a_search_that_is_stopped_says_so(released):
+    rows = measured.search_rows(models=["resnet50"], codec="dgc", num_runs=6, limit_s=0.01)
+    how = rows_of(rows, "search_s").set_index("way")["how"]
+    assert how["No Pruning"] == "stopped" and how["Dynamic programming"] == "ended"
+    growth = measured.growth_rows(num_tensors=[50, 400], codec="dgc", num_runs=6)
+    assert [row["tensors"] for row in growth] == [50, 400]
