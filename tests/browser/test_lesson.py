@@ -12,6 +12,7 @@ from lab import running_lab
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 SLIDERS = {  # one control of each lesson
     "activation_compression": "bandwidth-bytes-per-s",
+    "cupcake": "encode",
     "espresso": "inside-gbit",
     "flextp": "skewness",
     "gemini": "reserved-mib",

@@ -12,7 +12,7 @@ from workbench.compression import Identity
 from workbench.compression.gradients import GRADIENT_CODECS, gradient_codec
 from workbench.launch import Ranks
 from workbench.techniques import cupcake
-from workbench.techniques.cupcake.method.exchange import exchanged_by_definition
+from workbench.techniques.cupcake.runtime import exchanged_by_definition
 
 GROUPS = (("4.bias", "4.weight"), ("2.bias", "2.weight", "0.bias"), ("0.weight",))
 

@@ -11,7 +11,7 @@ Where to find it
 - the same optimum by dynamic programming, in milliseconds: `method.optimal`
 - rules to compare with (section 5.4): `method.rivals`
 - what a group takes, and the iteration with every rule: `cost`
-- groups on their way: `method.exchange` on virtual ranks, `runtime` on real ones, as a hook of DDP
+- groups on their way: `runtime`, as a hook of DDP, and by definition on virtual ranks
 - one line for a model of your own: `fuse.fuse`; what fusion has left to gain on it: `headroom.headroom`
 
 How the text was understood: the device encodes a group as soon as it has computed its last gradient, before it goes on.
