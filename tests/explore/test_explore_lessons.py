@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from workbench.explore import Standing, activation_compression, check, espresso, flextp, gemini, sdpipe
+from workbench.explore import Standing, activation_compression, check, cupcake, espresso, flextp, gemini, sdpipe
 from workbench.techniques.flextp.cost import Solution
 
 # Both forward reductions save 1.5 * (h - c) * rows * 2 bytes; table 4 gives 3.12 and 4.56 ms for A2 in 12 layers,
@@ -18,6 +18,7 @@ WORKED_BY_HAND = (
     (activation_compression.value_in_two_bits, [0, 0, 0, 30]),
     (activation_compression.share_kept_by_top_k, (9 / 153) ** 0.5),
     (activation_compression.loss_of_best_code, (13 / 49) ** 0.5),
+    (cupcake.best_of_three, 6.0),  # T0 and T1 are encoded at 3, sent at 5; T2 is encoded at 5, sent at 6
     (espresso.benefit_ratio, 5),  # (100 - 5) / 19
     (espresso.tensor_to_compress, 2),  # T2 is sent at 11 of 15 slots; with T1 compressed it is 13, with T0 16
     (flextp.ratio_of_straggler, 0.5),  # (10 - 6) / 8
@@ -55,6 +56,7 @@ def test_an_exercise_accepts_the_answer_worked_by_hand_and_helps_with_every_mist
 SIZES = {"micro_batch": 4, "sequence": 128, "code_size": 400}
 MACHINE = {"bandwidth_bytes_per_s": 1e11, "flops_per_s": 1e14, "layer_launch_s": 0.0}
 ON_GPU, ON_CPU = "GPU, Alltoall/Allgather", "CPU, Allgather"
+COSTS = {"encode": 0.25, "encode_mb": 0.4, "send": 2, "send_mb": 2}
 STRAGGLERS = {"skewness": 4.0, "num_stragglers": 3}
 QUANTIZATION, ZERO = activation_compression.Approach.QUANTIZATION, flextp.Choice(solution=Solution.ZERO)
 
@@ -67,6 +69,7 @@ QUANTIZATION, ZERO = activation_compression.Approach.QUANTIZATION, flextp.Choice
             {"bandwidth_bytes_per_s": 1.25e9, "code_size": 25, "approach": QUANTIZATION},
         ),
         (activation_compression.explore_break_even, SIZES | MACHINE | {"codec_factor": 4.0, "fused": True}),
+        (cupcake.FusionExplorer, {f"cut_{tensor}": False for tensor in range(4)} | COSTS),
         (espresso.explore_strategy, {"t0": ON_CPU, "t1": ON_GPU, "t2": espresso.NONE, "gbit": 25, "inside_gbit": 16}),
         (espresso.explore_search, {"number": 2, "gbit": 50}),
         (flextp.explore_flextp, STRAGGLERS | {"bandwidth_bytes_per_s": 1.25e9, "choice": ZERO, "pruning_ratio": 0.25}),

@@ -12,7 +12,7 @@ Where to find it
 - rules to compare with (section 5.4): `method.rivals`
 - what a group takes, and the iteration with every rule: `cost`
 - groups on their way: `runtime`, as a hook of DDP, and by definition on virtual ranks
-- one line for a model of your own: `fuse.fuse`; what fusion has left to gain on it: `headroom.headroom`
+- one line for a model of your own: `planning.fuse`; what fusion has left to gain on it: `advice.headroom`
 
 How the text was understood: the device encodes a group as soon as it has computed its last gradient, before it goes on.
 Decoding, which the paper leaves out, begins when all groups are encoded. A message on an all-gather takes one start-up.
@@ -20,9 +20,8 @@ Decoding, which the paper leaves out, begins when all groups are encoded. A mess
 
 from workbench.parallel.hooks import BUCKET_MB
 
-from .fuse import fuse, measure_costs
-from .headroom import headroom
-from .planning import Plan
+from .advice import headroom
+from .planning import Plan, fuse, measure_costs
 from .runtime import exchange
 
 __all__ = ["BUCKET_MB", "Plan", "exchange", "fuse", "headroom", "measure_costs"]

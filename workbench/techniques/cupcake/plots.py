@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from workbench import plots
 from workbench.timeline import Action, Kind, Timeline
 
-from .headroom import Headroom
+from .advice import Headroom
 from .method import Span
 
 __all__ = ["as_timeline", "draw_breakdown", "draw_exactness", "draw_examples", "draw_headroom", "draw_headroom_by_rate"]

@@ -7,6 +7,7 @@ thread of its own, and on a GPU it uses the stream of the backward pass.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,8 @@ from workbench.compression.gradients import gradient_codec
 from workbench.compression.wire import packed, unpacked
 from workbench.parallel.hooks import require_one_plan, warn_if_late
 
-from .planning import Plan
+if TYPE_CHECKING:
+    from .planning import Plan
 
 __all__ = ["FusedExchange", "Group", "exchange", "exchanged_by_definition"]
 
@@ -87,11 +89,11 @@ class FusedExchange:
     def __init__(
         self,
         model: DistributedDataParallel,
-        plan: Plan | None,
+        plan: "Plan | None",
         *,
         momentum: float = 0.0,
         warmup: Sequence[float] = (),
-        plan_by: Callable[[Mapping[str, float]], Plan | None] = lambda ready_s: None,
+        plan_by: Callable[[Mapping[str, float]], "Plan | None"] = lambda ready_s: None,
     ):
         self._parameters = {name: p for name, p in model.module.named_parameters() if p.requires_grad}
         self._names = {p: name for name, p in self._parameters.items()}
@@ -188,7 +190,7 @@ class FusedExchange:
 
 
 def exchange(
-    model: DistributedDataParallel, plan: Plan, *, momentum: float = 0.0, warmup: Sequence[float] = ()
+    model: DistributedDataParallel, plan: "Plan", *, momentum: float = 0.0, warmup: Sequence[float] = ()
 ) -> FusedExchange:
     """Synchronise a model's gradients as a plan says, from the next backward pass on; all ranks call it.
 

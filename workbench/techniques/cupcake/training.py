@@ -16,8 +16,7 @@ from workbench.study.data_parallel import DDP, FP16, Hooks, Setting
 from workbench.study.timing import Timed, Turns
 
 from .cost import CUPCAKE, DDP_BUCKETS, FP32, FP32_FUSED, GRACE, HIPRESS
-from .fuse import plans_on_ranks
-from .planning import Plan
+from .planning import Plan, plans_on_ranks
 from .runtime import FusedExchange, exchange
 
 __all__ = ["DDP", "FP16", "SCHEMES", "Setting", "time_schemes", "train"]
