@@ -58,6 +58,12 @@ class Costs:
         return FusionProblem(gradients.gap_s, gradients.size_bytes, gradients.forward_s, **costs | more)
 
     @property
+    def lines(self) -> dict[str, tuple[float, float]]:
+        """Seconds of the smallest operation and of each further byte, of each operation."""
+        names = ("compress", "communicate", "decode", "send_plain")
+        return {name: (float(getattr(self, name)(0.0)), getattr(self, name).s_per_byte) for name in names}
+
+    @property
     def plain(self) -> "Costs":
         """Without a codec."""
         return replace(self, codec="FP32", compress=FREE, communicate=self.send_plain, decode=FREE)

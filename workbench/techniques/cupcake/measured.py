@@ -49,7 +49,10 @@ def latency_rows(*, codecs: Sequence[str], log2_sizes: Sequence[int], runs: int)
 def _latencies(found: Sequence[CodecTime], **keys: str) -> list[dict[str, Any]]:
     samples = [(FP32_BYTES * one.num_elements, getattr(one, f"{keys['operation']}_s")) for one in found]
     rows = [value_row("latency_s", seconds, "s", bytes=size, **keys) for size, seconds in samples]
-    for name, model in zip(("α + β·x", "flat, then linear"), fitted(samples), strict=True):
+    models = dict(zip(("α + β·x", "flat, then linear"), fitted(samples), strict=True))
+    for name, model in models.items():
+        rows.append(value_row("fitted_startup_s", float(model(0.0)), "s", model=name, **keys))
+        rows.append(value_row("fitted_s_per_byte", model.s_per_byte, "s/B", model=name, **keys))
         misses = [abs(float(model(size)) / seconds - 1) for size, seconds in samples]
         rows.append(value_row("largest_miss", max(misses), model=name, **keys))
     rows.append(value_row("flat_bytes", model.flat_bytes, "B", **keys))
@@ -62,7 +65,11 @@ def iteration_rows(timed: Timed, setting: Setting) -> list[dict[str, Any]]:
     plans = {scheme: Plan.from_json(facts[0]["plan"]) for scheme, facts in timed.facts.items() if facts[0]["plan"]}
     predicted_s = {scheme: plan.predicted_s[plan.scheme] for scheme, plan in plans.items()}
     rows = data_parallel.iteration_rows(timed, setting, (CUPCAKE,), predicted_s)
-    return rows + [value_row("groups", len(plan.groups), scheme=scheme, **keys) for scheme, plan in plans.items()]
+    rows += [value_row("groups", len(plan.groups), scheme=scheme, **keys) for scheme, plan in plans.items()]
+    for operation, (startup_s, s_per_byte) in next(iter(plans.values())).lines.items() if plans else ():
+        rows.append(value_row("fitted_startup_s", startup_s, "s", operation=operation, **keys))
+        rows.append(value_row("fitted_s_per_byte", s_per_byte, "s/B", operation=operation, **keys))
+    return rows
 
 
 def search_rows(*, models: Sequence[str], codec: str, num_runs: int, limit_s: float) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ cupcake.fuse(model, "dgc")                          # on every rank
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
@@ -43,6 +43,7 @@ class Plan:
     compressed: Sequence[bool]  # of each group
     predicted_s: Mapping[str, float]  # iteration by rule; with this plan under `scheme`
     scheme: str = CUPCAKE
+    lines: Mapping[str, Sequence[float]] = field(default_factory=dict)  # `Costs.lines` that were measured
 
     @property
     def num_compressed(self) -> int:
@@ -149,7 +150,8 @@ def plans_on_ranks(gradients: Gradients, codec: str, *, device: str = "cpu") -> 
         found, world = strategies(gradients, costs), dist.get_world_size()
         predicted_s = {name: strategy.iteration_s for name, strategy in found.items()}
         written[0] = {
-            name: plan_of(gradients, strategy, codec, world, predicted_s).to_json() for name, strategy in found.items()
+            name: replace(plan_of(gradients, strategy, codec, world, predicted_s), lines=costs.lines).to_json()
+            for name, strategy in found.items()
         }
     dist.broadcast_object_list(written)
     return {name: Plan.from_json(text) for name, text in written[0].items()}
