@@ -191,7 +191,7 @@ TABLE_5_1 = _measured(
             quantity="search_s",
             where={"way": "No Pruning", "model": MODELS},
             at_least=10.0,
-            because="the paper's did not in 24 hours; the limit here is 60 s",
+            because="the paper's did not in 24 hours; the limit here is 20 s",
             source="table 5.1",
         ),
         Bound(
@@ -215,9 +215,9 @@ TABLE_5_1 = _measured(
     ),
     {
         "smoke": {"models": ["resnet50"], "limit_s": 0.2, "num_runs": 7, "num_tensors": [250, 500]},
-        "laptop": {"models": MODELS, "limit_s": 60.0, "num_runs": 21, "num_tensors": [125, 250, 500, 1000, 2000]},
+        "laptop": {"models": MODELS, "limit_s": 20.0, "num_runs": 21, "num_tensors": [125, 250, 500, 1000, 2000]},
     },
-    {"smoke": 10, "laptop": 480},
+    {"smoke": 10, "laptop": 200},
     published="table-5-1.csv",
     tags=("needs the authors' release",),
 )
