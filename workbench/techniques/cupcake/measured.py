@@ -85,6 +85,7 @@ def search_rows(*, models: Sequence[str], codec: str, num_runs: int, limit_s: fl
         best_s = iteration_time(problem, optimal_fusion(problem))
         rows.append(value_row("tensors", problem.num_tensors, **keys))
         rows.append(median_row("search_s", seconds, "s", way=OPTIMAL, how="ended", **keys))
+        search(problem, limit_s=0.0)  # compiles
         for way, pruning in PRUNINGS.items():
             began_s = time.perf_counter()
             found = search(problem, pruning, limit_s=limit_s, first=even_split(problem, 2))
