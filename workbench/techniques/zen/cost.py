@@ -1,0 +1,190 @@
+"""What a scheme takes in theory: the busiest rank's bytes, by density, overlap and skewness (sections 3.2.4, 3.2.5).
+
+Values have 4 bytes and, in COO, so has the index of each entry: an entry is one value in the paper, a row of an
+embedding on our ranks.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import log2
+
+import numpy as np
+import torch
+
+from workbench.checks import require_counts, require_positive
+from workbench.cluster import Link
+
+from .method.formats import BLOCK_ELEMENTS, nonzero_blocks
+from .method.hashing import partition_of
+from .method.sparsity import imbalance_ratio, range_counts, union_of
+
+__all__ = ["SCHEMES", "Sparsity", "bytes_on_busiest_link", "lower_bound_bytes", "seconds", "sparsity_of"]
+
+VALUE_BYTES = INDEX_BYTES = 4
+BITS = 8
+SEED = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sparsity:
+    """The non-zero entries of some ranks' gradients, before and after their sum."""
+
+    domain_size: int  # entries, |G|
+    entry_elements: int  # values of an entry
+    num_ranks: int  # n
+    density: Mapping[int, float]  # by number of ranks 1, 2, 4, ..., n and n - 1: d^m, of their sum
+    push: Mapping[str, float]  # of the entries that servers receive, most over mean: in "ranges", and "hashed"
+    pull: Mapping[str, float]  # the same, of the sum's entries, which they send
+    blocks: tuple[float, float]  # share of elements in non-zero blocks of the fullest range, of a rank's and the sum's
+
+    @property
+    def tensor_bytes(self) -> int:
+        """M."""
+        return VALUE_BYTES * self.domain_size * self.entry_elements
+
+    @property
+    def coo(self) -> float:
+        """Bytes in COO over bytes of the values: 2 for entries of one value."""
+        return 1 + INDEX_BYTES / (VALUE_BYTES * self.entry_elements)
+
+
+def sparsity_of(sets: Sequence[np.ndarray], domain_size: int, entry_elements: int, seed: int = SEED) -> Sparsity:
+    """Measure index sets of n ranks.
+
+    Args:
+        sets: of each rank, its distinct entries below `domain_size`.
+        domain_size: entries.
+        entry_elements: values of an entry.
+        seed: of h0.
+    """
+    require_counts(2, num_ranks=len(sets))
+    require_counts(1, domain_size=domain_size, entry_elements=entry_elements)
+    num, mean, total = len(sets), np.mean([len(one) for one in sets]) / domain_size, union_of(sets)
+    density = {1: float(mean), num - 1: _mean_density(sets, num - 1, domain_size)}
+    density |= {2**step: _mean_density(sets, 2**step, domain_size) for step in range(1, int(log2(num)) + 1)}
+    density[num] = len(total) / domain_size
+
+    def hashed(indices: np.ndarray) -> np.ndarray:
+        homes = partition_of(torch.from_numpy(indices.astype(np.int64)), num, seed)
+        return np.bincount(homes.numpy(), minlength=num)
+
+    def ranges(indices: np.ndarray) -> np.ndarray:
+        return range_counts(indices, domain_size, num)
+
+    kinds = {"ranges": ranges, "hashed": hashed}
+    return Sparsity(
+        domain_size=domain_size,
+        entry_elements=entry_elements,
+        num_ranks=num,
+        density=density,
+        push={name: imbalance_ratio(sum(map(counts, sets))) for name, counts in kinds.items()},
+        pull={name: imbalance_ratio(counts(total)) for name, counts in kinds.items()},
+        blocks=_blocks(sets, total, domain_size, entry_elements),
+    )
+
+
+def _mean_density(sets: Sequence[np.ndarray], num: int, domain_size: int) -> float:
+    """Return the density of sums of consecutive ranks' gradients, of as many as fit side by side."""
+    groups = [sets[first : first + num] for first in range(0, len(sets) - num + 1, num)]
+    return float(np.mean([len(union_of(group)) for group in groups])) / domain_size
+
+
+def _blocks(
+    sets: Sequence[np.ndarray], total: np.ndarray, domain_size: int, entry_elements: int
+) -> tuple[float, float]:
+    rows = max(1, BLOCK_ELEMENTS // entry_elements)
+    num_blocks = -(-domain_size // rows)
+
+    def share(indices: np.ndarray) -> float:
+        found = nonzero_blocks(torch.from_numpy(indices.astype(np.int64)), rows).numpy()
+        return range_counts(found, num_blocks, len(sets)).max() * len(sets) / num_blocks
+
+    return float(np.mean([share(one) for one in sets])), float(share(total))
+
+
+def bytes_on_busiest_link(scheme: str, sparsity: Sparsity) -> float:
+    """Return the bytes that the busiest rank sends or receives, one stage after the other.
+
+    Source: sections 3.2.4 and 3.2.5; SparCML sends the whole tensor once that is shorter.
+    """
+    if scheme not in SCHEMES:
+        raise ValueError(f"scheme is {scheme!r}; it must be one of {', '.join(SCHEMES)}")
+    return SCHEMES[scheme](sparsity)
+
+
+def _push_pull(push: float, pull: float, of: Sparsity) -> float:
+    """Return what a server receives and then sends, given shares of the tensor if all partitions were as full."""
+    return (of.num_ranks - 1) / of.num_ranks * (push + pull) * of.tensor_bytes
+
+
+def _dense(of: Sparsity) -> float:
+    return _push_pull(1, 1, of)
+
+
+def _ag_sparse(of: Sparsity) -> float:
+    return (of.num_ranks - 1) * of.coo * of.density[1] * of.tensor_bytes
+
+
+def _sparcml(of: Sparsity) -> float:
+    if of.num_ranks & (of.num_ranks - 1):
+        raise ValueError(f"num_ranks is {of.num_ranks}; SparCML needs a power of two")
+    stages = range(int(log2(of.num_ranks)))
+    return sum(min(1.0, of.coo * of.density[2**stage]) for stage in stages) * of.tensor_bytes
+
+
+def _pushed(of: Sparsity, kind: str) -> float:
+    return of.coo * of.push[kind] * of.density[1]
+
+
+def _sparse_ps(of: Sparsity) -> float:
+    return _push_pull(_pushed(of, "ranges"), of.coo * of.pull["ranges"] * of.density[of.num_ranks], of)
+
+
+def _omni_reduce(of: Sparsity) -> float:
+    with_number = 1 + INDEX_BYTES / (VALUE_BYTES * BLOCK_ELEMENTS)
+    return _push_pull(*(with_number * share for share in of.blocks), of)
+
+
+def _balanced(of: Sparsity) -> float:
+    return _push_pull(of.coo * of.density[1], of.coo * of.density[of.num_ranks], of)
+
+
+def _zen_coo(of: Sparsity) -> float:
+    return _push_pull(_pushed(of, "hashed"), of.coo * of.pull["hashed"] * of.density[of.num_ranks], of)
+
+
+def _zen(of: Sparsity) -> float:
+    density = of.pull["hashed"] * of.density[of.num_ranks]
+    written = min(1 / BITS, INDEX_BYTES * density) / (VALUE_BYTES * of.entry_elements)
+    return _push_pull(_pushed(of, "hashed"), density + written, of)
+
+
+SCHEMES: Mapping[str, Callable[[Sparsity], float]] = {
+    "Dense": _dense,
+    "AGsparse": _ag_sparse,
+    "SparCML": _sparcml,
+    "Sparse PS": _sparse_ps,
+    "OmniReduce": _omni_reduce,
+    "Balanced Parallelism": _balanced,
+    "Zen, COO": _zen_coo,
+    "Zen": _zen,
+}
+"""By name; Balanced Parallelism is Zen with COO and partitions that are exactly even."""
+
+
+def lower_bound_bytes(of: Sparsity) -> float:
+    """Return the least that a rank must receive: the others' sum, without indices (section 3.4.1)."""
+    return of.density[of.num_ranks - 1] * of.tensor_bytes
+
+
+def num_messages(scheme: str, num_ranks: int) -> int:
+    """Return how many messages follow each other; those to several ranks leave at once."""
+    by_scheme = {"Dense": 2 * (num_ranks - 1), "AGsparse": 1, "SparCML": int(log2(num_ranks))}
+    return by_scheme.get(scheme, 2)
+
+
+def seconds(scheme: str, sparsity: Sparsity, link: Link) -> float:
+    """Return the time of a scheme over links of one kind, without computation."""
+    require_positive(bandwidth_bytes_per_s=link.bandwidth_bytes_per_s)
+    sent_s = bytes_on_busiest_link(scheme, sparsity) / link.bandwidth_bytes_per_s
+    return sent_s + num_messages(scheme, sparsity.num_ranks) * link.latency_s

@@ -1,0 +1,162 @@
+"""How the indices of a sparse gradient are written: hash bitmap (algorithm 3.3), bitmap, coordinates, tensor blocks.
+
+Bytes of a partition's indices; values cost `value_bytes` each, and whole blocks of them for tensor blocks.
+"""
+
+from functools import cached_property, lru_cache
+
+import numpy as np
+import torch
+from numba import njit
+from torch import Tensor
+
+from workbench.checks import require_counts
+
+from .hashing import LARGEST_INDEX, partition, partition_of, require_indices
+
+__all__ = ["BLOCK_ELEMENTS", "FORMATS", "HashBitmap", "hash_bitmap", "index_bytes", "nonzero_blocks"]
+
+BITS = 8  # of a byte
+INDEX_BYTES = 4
+BLOCK_ELEMENTS = 256  # of OmniReduce
+FORMATS = ("hash bitmap", "bitmap", "COO", "tensor blocks")
+
+
+class HashBitmap:
+    """One bit for each index that h0 sends to a partition: set if the gradient there is not zero.
+
+    Args:
+        domain_size: |G|, of the gradient; indices are below it.
+        num_partitions: n.
+        seed: of h0.
+
+    Source: algorithm 3.3. The indices of each partition are computed and sorted once.
+    """
+
+    def __init__(self, domain_size: int, num_partitions: int, seed: int, device: torch.device | str = "cpu"):
+        require_counts(1, domain_size=domain_size, num_partitions=num_partitions)
+        if domain_size > LARGEST_INDEX + 1:
+            raise ValueError(f"domain_size is {domain_size}; it must be at most {LARGEST_INDEX + 1}")
+        self.domain_size, self.num_partitions, self.seed, self.device = domain_size, num_partitions, seed, device
+        everything = torch.arange(domain_size, device=device)
+        members = partition(everything, num_partitions, seed)
+        self.sizes = tuple(len(one) for one in members)  # |I_p| of each partition
+        self._members = tuple(one.int() for one in members)
+
+    @cached_property
+    def _place(self) -> Tensor:
+        """Where each index stands among its partition's, int32 [|G|]."""
+        place = torch.empty(self.domain_size, dtype=torch.int32, device=self.device)
+        for own in self._members:
+            place[own.long()] = torch.arange(len(own), dtype=torch.int32, device=self.device)
+        return place
+
+    def num_bytes(self, partition: int | None = None) -> int:
+        """Return the bytes of a partition's bitmap, or of all of them: |G| / 8 but for what fills the last bytes."""
+        if partition is None:
+            return sum(map(self.num_bytes, range(self.num_partitions)))
+        return -(-self.sizes[self._known(partition)] // BITS)
+
+    def encode(self, indices: Tensor, partition: int) -> Tensor:
+        """Return a partition's bitmap, uint8 [num_bytes(partition)], the first index in the lowest bit.
+
+        Args:
+            indices: int64 [I], in any order, each of which h0 sends to the partition; one given twice is one bit.
+            partition: its number.
+
+        Raises:
+            ValueError: naming an index that is out of range or of another partition.
+        """
+        return self.of_places(self.places(indices, partition), partition)
+
+    def places(self, indices: Tensor, partition: int) -> Tensor:
+        """Return where indices stand among all of their partition, int64 [I]; raise as `encode` does."""
+        require_indices(indices, self.domain_size)
+        homes = partition_of(indices, self.num_partitions, self.seed)
+        if len(strangers := indices[homes != self._known(partition)]):
+            raise ValueError(f"indices hold {int(strangers[0])}, which is not of partition {partition}")
+        return self._place[indices].long()
+
+    def of_places(self, places: Tensor, partition: int) -> Tensor:
+        """Return the bitmap of places, as `encode` does of indices."""
+        num_bytes = self.num_bytes(partition)
+        if places.device.type == "cpu":
+            return torch.from_numpy(_bitmap_of(places.numpy(), num_bytes))
+        is_set = torch.zeros(num_bytes * BITS, dtype=torch.uint8, device=self.device).index_fill_(0, places, 1)
+        shifts = torch.arange(BITS, dtype=torch.uint8, device=self.device)
+        return (is_set.view(-1, BITS) << shifts).sum(dim=1, dtype=torch.uint8)
+
+    def at(self, places: Tensor, partition: int) -> Tensor:
+        """Return the indices at places of a partition, int64 [I]."""
+        return self._members[partition][places].long()
+
+    def decode(self, bitmap: Tensor, partition: int) -> Tensor:
+        """Return the indices of a bitmap, int64 [I], ascending."""
+        if bitmap.dtype != torch.uint8 or bitmap.shape != (self.num_bytes(partition),):
+            found = f"{bitmap.dtype} {tuple(bitmap.shape)}"
+            raise ValueError(f"bitmap is {found}; of partition {partition} it is uint8 ({self.num_bytes(partition)},)")
+        if bitmap.device.type == "cpu":
+            places = torch.from_numpy(_set_bits(bitmap.numpy()))
+        else:
+            shifts = torch.arange(BITS, dtype=torch.uint8, device=bitmap.device)
+            places = (bitmap[:, None] >> shifts & 1).flatten().nonzero().squeeze(1)
+        return self.at(places, partition)
+
+    def _known(self, partition: int) -> int:
+        if not 0 <= partition < self.num_partitions:
+            raise ValueError(f"partition is {partition}; it must be in 0 .. {self.num_partitions - 1}")
+        return partition
+
+
+@lru_cache(maxsize=8)
+def hash_bitmap(domain_size: int, num_partitions: int, seed: int, device: str = "cpu") -> HashBitmap:
+    """Return a `HashBitmap`, made once for equal arguments."""
+    return HashBitmap(domain_size, num_partitions, seed, device)
+
+
+@njit(cache=True)
+def _bitmap_of(places: np.ndarray, num_bytes: int) -> np.ndarray:
+    bitmap = np.zeros(num_bytes, np.uint8)
+    for place in places:
+        bitmap[place // BITS] |= np.uint8(1 << place % BITS)
+    return bitmap
+
+
+@njit(cache=True)
+def _set_bits(bitmap: np.ndarray) -> np.ndarray:
+    """Return the numbers of the bits that are set, ascending."""
+    count = 0
+    for byte in bitmap:
+        while byte:
+            count, byte = count + 1, byte & (byte - 1)
+    places, count = np.empty(count, np.int64), 0
+    for number in range(len(bitmap)):
+        if bitmap[number]:
+            for bit in range(BITS):
+                if bitmap[number] >> bit & 1:
+                    places[count] = number * BITS + bit
+                    count += 1
+    return places
+
+
+def nonzero_blocks(indices: Tensor, block_elements: int = BLOCK_ELEMENTS) -> Tensor:
+    """Return the numbers of the blocks that hold one of the indices, int64, ascending."""
+    return torch.unique(indices // block_elements)
+
+
+def index_bytes(written: str, num_nonzero: int, domain_size: int, num_partitions: int) -> float:
+    """Return the bytes of all partitions' indices, as one rank receives them in Pull.
+
+    Args:
+        written: of `FORMATS`, but for tensor blocks, whose bytes depend on where the indices are.
+        num_nonzero: indices of all partitions together.
+        domain_size: |G|.
+        num_partitions: n. A plain bitmap of a hashed partition has a bit for every index of the gradient.
+
+    Source: section 3.3.4 and theorem 3.3.
+    """
+    if written == "COO":
+        return INDEX_BYTES * num_nonzero
+    if written in ("bitmap", "hash bitmap"):
+        return domain_size / BITS * (num_partitions if written == "bitmap" else 1)
+    raise ValueError(f"written is {written!r}; it must be one of {', '.join(FORMATS[:-1])}")

@@ -1,0 +1,1 @@
+"""Zen and its rivals on real ranks."""

@@ -1,0 +1,189 @@
+"""Sparse gradients, and their messages among the ranks of a group, with every byte counted by direction."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from workbench.parallel.groups import ProcessTensorGroup
+from workbench.parallel.moves import Shape, moves_of
+
+__all__ = ["INDEX_BYTES", "Sparse", "Wire", "added"]
+
+INDEX_BYTES = 4  # on the wire; indices are below 2^31
+
+
+@dataclass(frozen=True, slots=True)
+class Sparse:
+    """The non-zero gradients of a tensor whose first dimension has `domain_size` entries."""
+
+    indices: Tensor  # int64 [I], distinct
+    values: Tensor  # [I, ...], the entries at the indices
+    domain_size: int  # |G|
+
+    @classmethod
+    def of(cls, gradient: Tensor) -> "Sparse":
+        """Take the non-zero entries of a dense tensor, or those of a sparse one; equal indices are summed.
+
+        An entry of a dense tensor is a number if it has one dimension, else a row; NaN is not zero.
+        """
+        if gradient.layout == torch.sparse_coo:
+            if gradient.sparse_dim() != 1:
+                raise ValueError(f"gradient has {gradient.sparse_dim()} sparse dimensions; it must have 1")
+            gradient = gradient.coalesce()
+            return cls(gradient.indices()[0], gradient.values(), len(gradient))
+        if gradient.dim() == 0:
+            raise ValueError("gradient has no dimension; it must have at least 1")
+        is_nonzero = gradient != 0 if gradient.dim() == 1 else gradient.flatten(1).ne(0).any(dim=1)
+        indices = is_nonzero.nonzero().squeeze(1)
+        return cls(indices, gradient[indices], len(gradient))
+
+    def like(self, gradient: Tensor) -> Tensor:
+        """Return these gradients in the layout of a tensor."""
+        if gradient.layout == torch.sparse_coo:
+            shape = (self.domain_size, *self.values.shape[1:])
+            indices, order = self.indices.sort()
+            parts = indices[None], self.values[order], shape
+            return torch.sparse_coo_tensor(*parts, is_coalesced=True, check_invariants=False)
+        return self.to_dense()
+
+    def to_dense(self) -> Tensor:
+        """Return the whole tensor."""
+        whole = self.values.new_zeros((self.domain_size, *self.values.shape[1:]))
+        return whole.index_copy_(0, self.indices, self.values)
+
+    def split(self, order: Tensor, counts: Sequence[int]) -> list["Sparse"]:
+        """Cut these gradients, taken in an order, into parts of so many."""
+        parts = zip(self.indices[order].split(counts), self.values[order].split(counts), strict=True)
+        return [Sparse(indices, values, self.domain_size) for indices, values in parts]
+
+    @classmethod
+    def joined(cls, parts: Sequence["Sparse"]) -> "Sparse":
+        """Put parts without a common index together."""
+        indices, values = (torch.cat([getattr(part, name) for part in parts]) for name in ("indices", "values"))
+        return cls(indices, values, parts[0].domain_size)
+
+
+def added(parts: Sequence[Sparse]) -> Sparse:
+    """Add gradients of one domain in the order given; the indices of the sum ascend."""
+    is_there = torch.zeros(parts[0].domain_size, dtype=torch.bool, device=parts[0].indices.device)
+    for part in parts:
+        is_there.index_fill_(0, part.indices, True)
+    union = is_there.nonzero().squeeze(1)
+    place = torch.empty(len(is_there), dtype=torch.int32, device=union.device)
+    place[union] = torch.arange(len(union), dtype=torch.int32, device=union.device)
+    total = parts[0].values.new_zeros((len(union), *parts[0].values.shape[1:]))
+    for part in parts:
+        total.index_add_(0, place[part.indices], part.values)
+    return Sparse(union, total, parts[0].domain_size)
+
+
+class Wire:
+    """Messages of this rank with the others of a group; None is the default group.
+
+    A message is a tuple of tensors, of the same dtypes and trailing shapes for all, whose lengths travel first. With
+    them go `terms`: whole numbers in which all ranks must agree.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None = None):
+        self._group = ProcessTensorGroup(group)
+        self._moves = moves_of(self._group)
+        self.size, (self.rank,) = self._group.size, self._group.local_ranks
+        self.sent_bytes = self.received_bytes = 0  # without the lengths and terms
+        self._on_cpu = dist.get_backend(group) == "gloo"
+
+    def exchange(
+        self, outgoing: Mapping[int, tuple[Tensor, ...]], terms: Mapping[str, int]
+    ) -> dict[int, tuple[Tensor, ...]]:
+        """Send messages to ranks, all ranks at once, and return those that arrive, by rank in ascending order.
+
+        Raises:
+            ValueError: on all ranks, naming one whose terms differ from rank 0's.
+        """
+        return self.begin(outgoing, terms)()
+
+    def begin(
+        self, outgoing: Mapping[int, tuple[Tensor, ...]], terms: Mapping[str, int]
+    ) -> Callable[[], dict[int, tuple[Tensor, ...]]]:
+        """Start an exchange; the function that is returned waits for it. What goes to this rank itself is not sent."""
+        lengths = self._agreed(outgoing, terms)
+        model = next(iter(outgoing.values()))
+        expected = {source: counts[self.rank] for source, counts in enumerate(lengths) if source != self.rank}
+        expected = {source: counts for source, counts in expected.items() if counts[0] >= 0}
+        shapes = {source: self._shape(model, counts) for source, counts in expected.items()}
+        sent = {to: self._packed(message) for to, message in outgoing.items() if to != self.rank}
+        self.sent_bytes += sum(len(message) for message in sent.values())
+        self.received_bytes += sum(shape.sizes[0] for shape in shapes.values())
+        arrival = self._moves.exchange(  # a message of no bytes is not sent
+            [{to: message for to, message in sent.items() if len(message)}],
+            [{source: shape for source, shape in shapes.items() if shape.sizes[0]}],
+        )
+
+        def wait() -> dict[int, tuple[Tensor, ...]]:
+            (arrived,) = arrival.wait()
+            found = {source: self._unpacked(arrived.get(source), model, counts) for source, counts in expected.items()}
+            own = {to: message for to, message in outgoing.items() if to == self.rank}
+            return dict(sorted((found | own).items()))
+
+        return wait
+
+    def _agreed(self, outgoing: Mapping[int, tuple[Tensor, ...]], terms: Mapping[str, int]) -> list[list[list[int]]]:
+        """Return the lengths of all messages, [from, to, parts]; those of a message that is not sent are -1."""
+        nothing = [-1] * len(next(iter(outgoing.values())))
+        own = [[len(part) for part in outgoing[to]] if to in outgoing else nothing for to in range(self.size)]
+        head = torch.tensor([*terms.values(), *(count for counts in own for count in counts)])
+        (device,) = {part.device for message in outgoing.values() for part in message}
+        heads = self._moves.gather([head if self._on_cpu else head.to(device)]).wait().tolist()
+        for name, values in zip(terms, zip(*heads, strict=False), strict=False):
+            for rank, value in enumerate(values):
+                if value != values[0]:
+                    raise ValueError(f"{name} is {value} on rank {rank} and {values[0]} on rank 0; it must be one")
+        counts = torch.tensor([head[len(terms) :] for head in heads])
+        return counts.view(self.size, self.size, len(nothing)).tolist()
+
+    def _packed(self, message: tuple[Tensor, ...]) -> Tensor:
+        whole = torch.cat([part.contiguous().flatten().view(torch.uint8) for part in message])
+        return whole.cpu() if self._on_cpu else whole
+
+    def _shape(self, model: tuple[Tensor, ...], counts: Sequence[int]) -> Shape:
+        num_bytes = sum(count * _entry_bytes(part) for part, count in zip(model, counts, strict=True))
+        device = torch.device("cpu") if self._on_cpu else model[0].device
+        return Shape(sizes=(num_bytes,), dtype=torch.uint8, device=device)
+
+    def _unpacked(self, whole: Tensor | None, model: tuple[Tensor, ...], counts: Sequence[int]) -> tuple[Tensor, ...]:
+        if whole is None:
+            return tuple(part[:0] for part in model)
+        sizes = [count * _entry_bytes(part) for part, count in zip(model, counts, strict=True)]
+        pieces = zip(whole.to(model[0].device).split(sizes), model, counts, strict=True)
+        return tuple(_typed(*one) for one in pieces)
+
+    def all_reduce(self, whole: Tensor) -> Tensor:
+        """Return the sum of a dense tensor over the ranks; a ring sends 2(n - 1)/n of it."""
+        total = whole.clone()
+        self._group.communicate(dist.all_reduce, total)
+        self._count(2 * (self.size - 1) * total.nbytes // self.size)
+        return total
+
+    def all_reduce_by_torch(self, gradient: Tensor) -> Tensor:
+        """Return the sum of a sparse tensor by torch's own all-reduce: all ranks gather indices and values."""
+        total = gradient.clone()
+        self._group.communicate(dist.all_reduce, total)
+        return total
+
+    def _count(self, num_bytes: int) -> None:
+        self.sent_bytes += num_bytes
+        self.received_bytes += num_bytes
+
+
+def _entry_bytes(part: Tensor) -> int:
+    """Return the bytes of one entry of a tensor's first dimension."""
+    return part.element_size() * prod(part.shape[1:])
+
+
+def _typed(piece: Tensor, part: Tensor, count: int) -> Tensor:
+    """Read bytes as entries like those of a tensor."""
+    aligned = piece if piece.storage_offset() % part.element_size() == 0 else piece.clone()
+    return aligned.view(part.dtype).view(count, *part.shape[1:])

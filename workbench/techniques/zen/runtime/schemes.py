@@ -1,0 +1,170 @@
+"""Six ways to sum sparse gradients over real ranks, behind one interface: Zen, its rivals, and the dense all-reduce.
+
+All ranks of a wire call a scheme at once; it returns the sum, with the same bits on all ranks. A scheme sends what its
+paper says it sends, in messages from rank to rank.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from math import prod
+from types import MappingProxyType
+
+import torch
+from torch import Tensor
+
+from ..method.formats import BLOCK_ELEMENTS, hash_bitmap, nonzero_blocks
+from ..method.hashing import partition_order
+from .exchange import Sparse, Wire, added
+
+__all__ = ["SCHEMES", "SEED", "Scheme", "ag_sparse", "dense", "omni_reduce", "sparcml", "sparse_ps", "zen"]
+
+SEED = 0  # of h0, where none is chosen
+Scheme = Callable[[Sparse, Wire], Sparse]
+
+
+def _message(gradient: Sparse) -> tuple[Tensor, Tensor]:
+    """Return values and indices (COO)."""
+    return gradient.values, gradient.indices.int()
+
+
+def _read(message: tuple[Tensor, ...], domain_size: int) -> Sparse:
+    values, indices = message
+    return Sparse(indices.long(), values, domain_size)
+
+
+def _terms(gradient: Sparse, **more: int) -> dict[str, int]:
+    """Return what all ranks must agree in."""
+    entry = {"entry_elements": prod(gradient.values.shape[1:]), "element_bytes": gradient.values.element_size()}
+    return {"domain_size": gradient.domain_size, **entry, **more}
+
+
+def dense(gradient: Sparse, wire: Wire) -> Sparse:
+    """Sum the whole tensor around a ring (Dense)."""
+    return Sparse.of(wire.all_reduce(gradient.to_dense()))
+
+
+def ag_sparse(gradient: Sparse, wire: Wire) -> Sparse:
+    """Send everything to all, then add (AGsparse)."""
+    arrived = wire.exchange(dict.fromkeys(range(wire.size), _message(gradient)), _terms(gradient))
+    return added([_read(message, gradient.domain_size) for message in arrived.values()])
+
+
+def sparcml(gradient: Sparse, wire: Wire) -> Sparse:
+    """Swap sums with ranks at distance 1, 2, 4, ...; where COO is longer than the tensor, send that (SparCML)."""
+    if wire.size & (wire.size - 1):
+        raise ValueError(f"ranks are {wire.size}; recursive doubling needs a power of two")
+    distance = 1
+    while distance < wire.size:
+        other = wire.rank ^ distance
+        arrived = wire.exchange({other: _shorter(gradient)}, _terms(gradient))[other]
+        values, indices = arrived
+        is_whole = len(values) > len(indices)
+        theirs = Sparse.of(values) if is_whole else _read(arrived, gradient.domain_size)
+        gradient = added([gradient, theirs] if wire.rank < other else [theirs, gradient])
+        distance *= 2
+    return gradient
+
+
+def _shorter(gradient: Sparse) -> tuple[Tensor, Tensor]:
+    """Return COO, or the whole tensor and no indices."""
+    values, indices = _message(gradient)
+    whole_bytes = values.element_size() * prod(values.shape[1:]) * gradient.domain_size
+    return (gradient.to_dense(), indices[:0]) if values.nbytes + indices.nbytes > whole_bytes else (values, indices)
+
+
+def sparse_ps(gradient: Sparse, wire: Wire) -> Sparse:
+    """Push equal ranges of indices to a server each, add there, pull the sums (Sparse PS)."""
+    (pull,) = _pushed([gradient], wire)
+    return pull()
+
+
+def omni_reduce(gradient: Sparse, wire: Wire, num_streams: int = 4) -> Sparse:
+    """Push blocks that are not all zero to the server of their range, stream by stream, and pull sums (OmniReduce)."""
+    rows = max(1, BLOCK_ELEMENTS // prod(gradient.values.shape[1:]))
+    blocks = _in_blocks(gradient, rows)
+    order, counts = _by_home(blocks.indices % num_streams, num_streams)  # every server has work in each
+    pulls = _pushed(blocks.split(order, counts), wire)
+    summed = Sparse.joined([pull() for pull in pulls])
+    entries = summed.indices[:, None] * rows + torch.arange(rows, device=summed.indices.device)
+    values = summed.values.flatten(0, 1)
+    is_there = (entries.flatten() < gradient.domain_size) & values.flatten(1).ne(0).any(dim=1)
+    shape = (-1, *gradient.values.shape[1:])
+    return Sparse(entries.flatten()[is_there], values[is_there].view(shape), gradient.domain_size)
+
+
+def _in_blocks(gradient: Sparse, rows: int) -> Sparse:
+    """Return the blocks of so many entries that are not all zero, [blocks, rows, elements of an entry]."""
+    blocks, num_blocks = nonzero_blocks(gradient.indices, rows), -(-gradient.domain_size // rows)
+    place = torch.empty(num_blocks, dtype=torch.int64, device=blocks.device)
+    place[blocks] = torch.arange(len(blocks), device=blocks.device)
+    filled = gradient.values.new_zeros(len(blocks), rows, prod(gradient.values.shape[1:]))
+    values = gradient.values.view(-1, filled.shape[2])
+    filled[place[gradient.indices // rows], gradient.indices % rows] = values
+    return Sparse(blocks, filled, num_blocks)
+
+
+def _by_home(home: Tensor, num_homes: int) -> tuple[Tensor, list[int]]:
+    """Return the places of entries home by home, and how many each home has."""
+    home, order = home.sort(stable=True)
+    return order, torch.bincount(home, minlength=num_homes).tolist()
+
+
+def _pushed(parts: Sequence[Sparse], wire: Wire) -> list[Callable[[], Sparse]]:
+    """Push parts of a gradient to the servers of their ranges, and start to pull each; wait by calling."""
+    pushes = []
+    for part in parts:
+        order, counts = _by_home(part.indices * wire.size // part.domain_size, wire.size)
+        pushes.append(wire.begin(dict(enumerate(map(_message, part.split(order, counts)))), _terms(part)))
+    pulls = []
+    for part, push in zip(parts, pushes, strict=True):
+        own = added([_read(message, part.domain_size) for message in push().values()])
+        pulls.append(wire.begin(dict.fromkeys(range(wire.size), _message(own)), _terms(part)))
+    return [partial(_joined, pull, part.domain_size) for part, pull in zip(parts, pulls, strict=True)]
+
+
+def _joined(pull: Callable[[], dict[int, tuple[Tensor, ...]]], domain_size: int) -> Sparse:
+    return Sparse.joined([_read(message, domain_size) for message in pull().values()])
+
+
+def zen(gradient: Sparse, wire: Wire, seed: int = SEED, *, coo: bool = False) -> Sparse:
+    """Push hashed partitions to a server each, add there, pull values with a hash bitmap (Zen).
+
+    A server sends indices instead of a bitmap that would be longer; with `coo` it always does.
+    """
+    bitmap = hash_bitmap(gradient.domain_size, wire.size, seed, str(gradient.indices.device))
+    order, counts = partition_order(gradient.indices, wire.size, seed)
+    terms = _terms(gradient, seed=seed, coo=int(coo))
+    pushed = wire.exchange(dict(enumerate(map(_message, gradient.split(order, counts)))), terms)
+    arrived = [_read(message, gradient.domain_size) for message in pushed.values()]
+    places = [bitmap.places(one.indices, wire.rank) for one in arrived]
+    size = bitmap.sizes[wire.rank]
+    own = added([Sparse(at, one.values, size) for at, one in zip(places, arrived, strict=True)])
+    written = bitmap.at(own.indices, wire.rank).int().view(torch.uint8)
+    if len(written) >= bitmap.num_bytes(wire.rank) and not coo:
+        written = bitmap.of_places(own.indices, wire.rank)
+    pulled = wire.exchange(dict.fromkeys(range(wire.size), (own.values, written)), terms)
+    parts = []
+    for server, (values, written) in pulled.items():
+        is_bitmap = len(written) == bitmap.num_bytes(server) and not coo
+        indices = bitmap.decode(written, server) if is_bitmap else _integers(written)
+        parts.append(Sparse(indices, values, gradient.domain_size))
+    return Sparse.joined(parts)
+
+
+def _integers(written: Tensor) -> Tensor:
+    """Read indices of four bytes."""
+    return (written if written.storage_offset() % 4 == 0 else written.clone()).view(torch.int32).long()
+
+
+SCHEMES: Mapping[str, Scheme] = MappingProxyType(
+    {
+        "Dense": dense,
+        "AGsparse": ag_sparse,
+        "SparCML": sparcml,
+        "Sparse PS": sparse_ps,
+        "OmniReduce": omni_reduce,
+        "Zen, COO": partial(zen, coo=True),
+        "Zen": zen,
+    }
+)
+"""By the names of the paper's figures; figure 3.18 has Zen with COO."""
