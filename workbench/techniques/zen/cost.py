@@ -1,7 +1,7 @@
 """What a scheme takes in theory: the busiest rank's bytes, by density, overlap and skewness (sections 3.2.4, 3.2.5).
 
-Values have 4 bytes and, in COO, so has the index of each entry: an entry is one value in the paper, a row of an
-embedding on our ranks.
+Values and indices have 4 bytes. An entry is a row of an embedding, or a single value. The paper sends an index with
+each value; our ranks send one with each row.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +31,7 @@ class Sparsity:
 
     domain_size: int  # entries, |G|
     entry_elements: int  # values of an entry
+    num_indices: int  # that COO sends for an entry: 1, or as in the paper one for each value
     num_ranks: int  # n
     density: Mapping[int, float]  # by number of ranks 1, 2, 4, ..., n and n - 1: d^m, of their sum
     push: Mapping[str, float]  # of the entries that servers receive, most over mean: in "ranges", and "hashed"
@@ -44,17 +45,20 @@ class Sparsity:
 
     @property
     def coo(self) -> float:
-        """Bytes in COO over bytes of the values: 2 for entries of one value."""
-        return 1 + INDEX_BYTES / (VALUE_BYTES * self.entry_elements)
+        """Bytes in COO over bytes of the values: 2 with an index for each value."""
+        return 1 + INDEX_BYTES * self.num_indices / (VALUE_BYTES * self.entry_elements)
 
 
-def sparsity_of(sets: Sequence[np.ndarray], domain_size: int, entry_elements: int, seed: int = SEED) -> Sparsity:
+def sparsity_of(
+    sets: Sequence[np.ndarray], domain_size: int, entry_elements: int, *, num_indices: int = 1, seed: int = SEED
+) -> Sparsity:
     """Measure index sets of n ranks.
 
     Args:
         sets: of each rank, its distinct entries below `domain_size`.
         domain_size: entries.
         entry_elements: values of an entry.
+        num_indices: that are sent for an entry.
         seed: of h0.
     """
     require_counts(2, num_ranks=len(sets))
@@ -75,6 +79,7 @@ def sparsity_of(sets: Sequence[np.ndarray], domain_size: int, entry_elements: in
     return Sparsity(
         domain_size=domain_size,
         entry_elements=entry_elements,
+        num_indices=num_indices,
         num_ranks=num,
         density=density,
         push={name: imbalance_ratio(sum(map(counts, sets))) for name, counts in kinds.items()},
@@ -155,7 +160,7 @@ def _zen_coo(of: Sparsity) -> float:
 
 def _zen(of: Sparsity) -> float:
     density = of.pull["hashed"] * of.density[of.num_ranks]
-    written = min(1 / BITS, INDEX_BYTES * density) / (VALUE_BYTES * of.entry_elements)
+    written = of.num_indices * min(1 / BITS, INDEX_BYTES * density) / (VALUE_BYTES * of.entry_elements)
     return _push_pull(_pushed(of, "hashed"), density + written, of)
 
 

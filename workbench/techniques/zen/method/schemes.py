@@ -131,10 +131,11 @@ class _Counts:
     """How many gradients a message holds that some ranks' gradients of some partitions make up."""
 
     def __init__(self, sets: Sequence[np.ndarray], home: np.ndarray, num_partitions: int, added: bool):
-        self._masks = np.zeros((len(sets), len(home)), bool)
+        there = np.unique(np.concatenate(list(sets)))
+        self._masks = np.zeros((len(sets), len(there)), bool)
         for mask, indices in zip(self._masks, sets, strict=True):
-            mask[indices] = True
-        self._home, self._num, self.added = home, num_partitions, added
+            mask[np.searchsorted(there, indices)] = True
+        self._home, self._num, self.added = home[there], num_partitions, added
         self.each = np.stack([self._by_partition(mask) for mask in self._masks])  # [ranks, partitions]
         self.total = self._by_partition(self._masks.any(axis=0))  # [partitions], of the sum
 

@@ -9,7 +9,7 @@ from workbench.checks import require_counts
 from workbench.parallel.hooks import require_one_plan, warn_if_late
 
 from .exchange import Sparse, Wire
-from .schemes import SCHEMES, SEED, zen
+from .schemes import SCHEMES, SEED, Scheme, zen
 
 __all__ = ["SparseSynchroniser", "all_reduce_sparse", "synchronise"]
 
@@ -21,7 +21,7 @@ class SparseSynchroniser:
 
     Args:
         group: None for the default group.
-        scheme: of `SCHEMES`.
+        scheme: of `SCHEMES`, or a function like those.
         seed: of h0, equal on all ranks; for Zen alone.
         ranks_per_host: with more than 1, ranks of a host first sum densely, each a shard of the tensor, and each shard
             is summed over the hosts by the scheme (section 3.4.1); consecutive ranks share a host. All ranks of the
@@ -37,8 +37,8 @@ class SparseSynchroniser:
         size = dist.get_world_size(group)
         if size % ranks_per_host:
             raise ValueError(f"ranks_per_host is {ranks_per_host}; it must divide the {size} ranks")
-        seeded = {"seed": seed} if SCHEMES[scheme] is zen else {}
-        self._sum, self._seeded = SCHEMES[scheme], seeded
+        self._sum = SCHEMES[scheme] if isinstance(scheme, str) else scheme
+        self._seeded = {"seed": seed} if self._sum is zen else {}
         self._host, between = None, group
         if ranks_per_host > 1:
             self._host, between = _groups(group, size, ranks_per_host)
@@ -106,14 +106,14 @@ def all_reduce_sparse(tensor: Tensor, group: dist.ProcessGroup | None = None, *,
 
 
 def synchronise(
-    model: DistributedDataParallel, *, scheme: str = "Zen", seed: int = SEED, ranks_per_host: int = 1
+    model: DistributedDataParallel, *, scheme: str | Scheme = "Zen", seed: int = SEED, ranks_per_host: int = 1
 ) -> SparseSynchroniser:
     """Sum the gradients of a model's embeddings by Zen from the next backward pass on, the others densely.
 
     Args:
         model: whose backward pass has no other communication hook; made with `bucket_cap_mb=zen.BUCKET_MB`, so that
             each gradient travels alone. Its embeddings may be sparse or dense; all ranks call it.
-        scheme: of `SCHEMES`.
+        scheme: of `SCHEMES`, or a function like those.
         seed: of the hash function, equal on all ranks.
         ranks_per_host: see `SparseSynchroniser`.
 

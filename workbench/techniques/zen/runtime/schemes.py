@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from ..method.formats import BLOCK_ELEMENTS, hash_bitmap, nonzero_blocks
-from ..method.hashing import partition_order
+from ..method.hashing import partition_order, strawman_hash
 from .exchange import Sparse, Wire, added
 
-__all__ = ["SCHEMES", "SEED", "Scheme", "ag_sparse", "dense", "omni_reduce", "sparcml", "sparse_ps", "zen"]
+__all__ = ["SCHEMES", "SEED", "Scheme", "ag_sparse", "dense", "omni_reduce", "sparcml", "sparse_ps", "strawman", "zen"]
 
 SEED = 0  # of h0, where none is chosen
 Scheme = Callable[[Sparse, Wire], Sparse]
@@ -154,6 +154,15 @@ def zen(gradient: Sparse, wire: Wire, seed: int = SEED, *, coo: bool = False) ->
 def _integers(written: Tensor) -> Tensor:
     """Read indices of four bytes."""
     return (written if written.storage_offset() % 4 == 0 else written.clone()).view(torch.int32).long()
+
+
+def strawman(gradient: Sparse, wire: Wire, slots_per_value: float, seed: int = SEED) -> Sparse:
+    """Sum what algorithm 3.1 keeps of each rank's values, hashed one by one; the others are lost."""
+    width = prod(gradient.values.shape[1:])
+    places = (gradient.indices[:, None] * width + torch.arange(width, device=gradient.indices.device)).flatten()
+    kept = strawman_hash(places, wire.size, max(wire.size, round(slots_per_value * len(places))), seed)
+    is_kept = torch.isin(places, torch.cat(kept)).view(gradient.values.shape)
+    return zen(Sparse(gradient.indices, gradient.values * is_kept, gradient.domain_size), wire, seed)
 
 
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(

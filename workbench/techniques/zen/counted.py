@@ -1,0 +1,208 @@
+"""The rows of what is counted: densities of the paper's LSTM, lost gradients, formats, balance, and all schemes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+
+from workbench.datasets import embedding_usage
+from workbench.study.rows import value_row
+
+from .method.formats import BLOCK_ELEMENTS, index_bytes, nonzero_blocks
+from .method.hashing import partition_of, strawman_hash
+from .method.schemes import RIVALS, SCHEMES, Scheme, stages, traffic
+from .method.sparsity import densification_ratio, imbalance_ratio, push_imbalance, union_of
+
+__all__ = ["balance_rows", "format_rows", "lm1b_rows", "loss_rows", "lstm_sets", "space_rows", "table_rows"]
+
+SAMPLED_ROWS, BATCH_WORDS = 8192, 2560  # of the paper's LSTM: rows of its softmax, words of a batch
+VALUE_BYTES = 4
+NUM_FIELDS_OF_NUMBERS = 13  # of Criteo
+
+
+@cache
+def _sampler() -> np.ndarray:
+    """Return the chance of each word to be drawn at once by the LSTM's sampler: log-uniform over frequency ranks."""
+    ranks = np.arange(len(embedding_usage.lm1b_word_counts()))
+    return np.log((ranks + 2) / (ranks + 1)) / np.log(len(ranks) + 1)
+
+
+@cache
+def lstm_sets(num_ranks: int, seed: int = 0) -> tuple[tuple[np.ndarray, ...], int]:
+    """Draw the rows of both tables, input and softmax, that batches of the paper's LSTM touch, and count all rows.
+
+    The input's are real batches where there are so many, then words drawn by their frequency; the softmax's are those
+    of the same batch, its targets, and the sampler's.
+    """
+    counts, real = embedding_usage.lm1b_word_counts(), embedding_usage.lm1b_batches()
+    draw, num_words, chances = np.random.default_rng(seed), len(counts), counts / counts.sum()
+
+    def words(rank: int) -> np.ndarray:
+        return real[rank] if rank < len(real) else np.unique(draw.choice(num_words, BATCH_WORDS, p=chances))
+
+    found = []
+    for rank in range(num_ranks):
+        inputs = words(rank)
+        sampled = _distinct(draw, SAMPLED_ROWS)
+        found.append(np.concatenate([inputs, num_words + np.union1d(sampled, inputs)]))
+    return tuple(found), 2 * num_words
+
+
+def _distinct(draw: np.random.Generator, num: int) -> np.ndarray:
+    """Draw until so many rows are distinct, as the LSTM's sampler does."""
+    order = draw.exponential(size=len(_sampler())) / _sampler()
+    return np.sort(np.argpartition(order, num)[:num])
+
+
+def lm1b_rows() -> list[dict[str, Any]]:
+    """Return the densities of the gradients of the paper's LSTM: of each table and of both, and its parameters."""
+    sets, num_rows = lstm_sets(len(embedding_usage.lm1b_batches()))
+    half = num_rows // 2
+    inputs = np.array([np.sum(one < half) for one in sets])
+    densities = {"input": inputs / half, "softmax": np.array([len(one) for one in sets] - inputs) / half}
+    densities["both"] = (densities["input"] + densities["softmax"]) / 2
+    rows = [value_row("density", float(found.mean()), table=name) for name, found in densities.items()]
+    return [*rows, value_row("embedding_parameters", 512.0 * half, model="LSTM")]  # two tables of 256 a word
+
+
+def table_rows() -> list[dict[str, Any]]:
+    """Return the rows of Criteo's tables in DeepLight, and the share of the largest field."""
+    sizes = embedding_usage.criteo_field_sizes()[NUM_FIELDS_OF_NUMBERS:]
+    named = {"rows": sizes.sum(), "largest_field": sizes.max() / sizes.sum(), "fields": len(sizes)}
+    return [value_row(name, float(value), model="DeepFM") for name, value in named.items()]
+
+
+def loss_rows(
+    *, domain_size: int, densities: Sequence[float], memories: Sequence[float], num_partitions: int, seed: int
+) -> list[dict[str, Any]]:
+    """Return the share of gradients that the strawman loses, counted and by the formula; memories in slots over |G|.
+
+    N balls in m bins leave m (1 - e^(-N/m)) bins with one or more.
+    """
+    draw, rows = np.random.default_rng(seed), []
+    for density, memory in product(densities, memories):
+        indices = torch.from_numpy(draw.choice(domain_size, round(density * domain_size), replace=False))
+        slots, keys = round(memory * domain_size), {"density": density, "memory": memory}
+        kept = sum(map(len, strawman_hash(indices, num_partitions, slots, seed)))
+        load = len(indices) / slots
+        rows.append(value_row("lost", 1 - kept / len(indices), **keys))
+        rows.append(value_row("lost_by_formula", 1 + np.expm1(-load) / load, **keys))
+    return rows
+
+
+def format_rows(
+    *, domain_size: int, densities: Sequence[float], num_partitions: int, seed: int
+) -> list[dict[str, Any]]:
+    """Return the bytes of a sum in each format over those of the dense tensor.
+
+    Blocks are counted for values anywhere ("scattered") and for rows of an embedding of 64 ("rows of 64").
+    """
+    draw, rows = np.random.default_rng(seed), []
+    whole = VALUE_BYTES * domain_size
+    for density in densities:
+        num = round(density * domain_size)
+        for written in ("hash bitmap", "bitmap", "COO"):
+            size = VALUE_BYTES * num + index_bytes(written, num, domain_size, num_partitions)
+            rows.append(value_row("size", size / whole, density=density, format=written))
+        for name, width in (("scattered", 1), ("rows of 64", 64)):
+            entries = torch.from_numpy(draw.choice(domain_size // width, num // width, replace=False))
+            blocks = len(nonzero_blocks(entries, BLOCK_ELEMENTS // width))
+            size = blocks * (VALUE_BYTES * BLOCK_ELEMENTS + VALUE_BYTES) / whole
+            rows.append(value_row("size", size, density=density, format=f"tensor blocks, {name}"))
+    rows += [value_row("worth_it_below", _break_even(one, num_partitions), format=one) for one in WRITTEN]
+    return rows
+
+
+WRITTEN = ("hash bitmap", "bitmap", "COO")
+
+
+def _break_even(written: str, num_partitions: int) -> float:
+    """Return the density at which a format is as long as the dense tensor."""
+    of_bits = {"hash bitmap": 1.0, "bitmap": num_partitions}
+    return 0.5 if written == "COO" else 1 - of_bits[written] / (8 * VALUE_BYTES)
+
+
+def balance_rows(*, num_partitions: Sequence[int], num_indices: Sequence[int], seeds: int) -> list[dict[str, Any]]:
+    """Return imbalance by hashing, of random sets and of the LSTM's, beside what theorem 3.2 bounds.
+
+    `excess_over_bound` is imbalance - 1 over sqrt(n log n / N), the most of all seeds: the theorem's constant.
+    """
+    rows = []
+    for num, size in product(num_partitions, num_indices):
+        if size < num:
+            continue
+        found = [_imbalance(indices, num, seed) for seed, indices in _random_sets(size, seeds)]
+        rows += _balance(found, np.sqrt(num * np.log(num) / size), indices=size, partitions=num, kind="random")
+    for num in num_partitions:
+        sets, num_rows = lstm_sets(num)
+        homes = partition_of(torch.arange(num_rows), num, 0).numpy()
+        pull = imbalance_ratio(np.bincount(homes[union_of(sets)], minlength=num))
+        pairs = {"push": push_imbalance(sets, homes, num), "pull": pull}
+        rows += [value_row("imbalance", found, partitions=num, kind=f"LSTM, {what}") for what, found in pairs.items()]
+    return rows
+
+
+def _random_sets(size: int, seeds: int) -> Iterator[tuple[int, torch.Tensor]]:
+    for seed in range(seeds):
+        yield seed, torch.from_numpy(np.random.default_rng(seed).integers(2**31, size=size))
+
+
+def _imbalance(indices: torch.Tensor, num_partitions: int, seed: int) -> float:
+    homes = partition_of(indices, num_partitions, seed)
+    return imbalance_ratio(torch.bincount(homes, minlength=num_partitions).numpy())
+
+
+def _balance(found: Sequence[float], bound: float, **keys: Any) -> list[dict[str, Any]]:
+    return [
+        value_row("imbalance", float(np.mean(found)), **keys),
+        value_row("excess_over_bound", (max(found) - 1) / bound, **keys),
+    ]
+
+
+OVERLAPS: Mapping[str, str] = {
+    "none": "each rank has rows of its own",
+    "partial": "batches of the paper's LSTM",
+    "whole": "all ranks have the same rows",
+}
+
+
+def space_rows(*, num_ranks: Sequence[int], seed: int) -> list[dict[str, Any]]:
+    """Return the gradients on the busiest link for every scheme, over the mean of a rank's, by overlap of the sets.
+
+    `behind_best` compares a scheme with the best of all; `stages` follow each other.
+    """
+    rows = []
+    for overlap, num in product(OVERLAPS, num_ranks):
+        sets, num_rows = _sets(overlap, num)
+        homes = {
+            "Balanced": partition_of(torch.arange(num_rows), num, seed).numpy(),
+            "Imbalanced": np.arange(num_rows) * num // num_rows,
+        }
+        mean = np.mean([len(one) for one in sets])
+        keys = {"overlap": overlap, "ranks": num}
+        found = {scheme: traffic(scheme, sets, homes.get(scheme.balance, homes["Balanced"])) for scheme in SCHEMES}
+        for scheme, sent in found.items():
+            rows.append(value_row("sent", sent / mean, scheme=str(scheme), **keys))
+            rows.append(value_row("behind_best", sent / min(found.values()) - 1, scheme=str(scheme), **keys))
+        rows.append(value_row("densification", densification_ratio(sets), **keys))
+    return [*rows, *_scheme_rows()]
+
+
+def _sets(overlap: str, num_ranks: int) -> tuple[Sequence[np.ndarray], int]:
+    sets, num_rows = lstm_sets(num_ranks)
+    size = min(len(one) for one in sets)
+    if overlap == "none":
+        order = np.random.default_rng(0).permutation(num_rows)[: size * num_ranks]
+        return np.split(order, num_ranks), num_rows
+    return (sets, num_rows) if overlap == "partial" else ([sets[0]] * num_ranks, num_rows)
+
+
+def _scheme_rows() -> list[dict[str, Any]]:
+    """Return how many schemes the space has, and how many stages the published ones take with 16 ranks."""
+    alone = [np.array([rank]) for rank in range(16)]
+    named: Mapping[str, Scheme] = RIVALS
+    rows = [value_row("stages", len(stages(scheme, alone, np.arange(16))), name=name) for name, scheme in named.items()]
+    return [*rows, value_row("schemes", len(SCHEMES))]

@@ -1,0 +1,423 @@
+"""The rows of what is measured: sparsity in real training, hashing on this machine, and the schemes on real ranks."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from workbench.checks import require_counts, require_positive
+from workbench.cluster import GIGABIT_BYTES_PER_S, Link
+from workbench.parallel.hooks import BUCKET_MB
+from workbench.study.cells import named
+from workbench.study.rows import median_row, ratio_row, spread_row, value_row
+from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
+from workbench.timeline import Recorder
+from workbench.training.embedding_tasks import EmbeddingTask
+
+from .cost import seconds, sparsity_of
+from .method.hashing import hierarchical_hash, partition, partition_of
+from .method.sparsity import (
+    densification_ratio,
+    imbalance_ratio,
+    overlap_ratio,
+    push_imbalance,
+    range_counts,
+    skewness_ratio,
+    union_of,
+)
+from .runtime.exchange import Sparse
+from .runtime.hook import SparseSynchroniser, synchronise
+from .runtime.schemes import SCHEMES, strawman
+from .simulated import task_sets
+
+__all__ = ["Setting", "balance_rows", "extraction_rows", "hashing_rows", "learning_rows"]
+__all__ += ["overlap_rows", "scheme_rows", "skewness_rows", "table_rows", "time_densities", "time_gradients"]
+__all__ += ["predicted_s", "time_trainings", "train"]
+
+DENSE, ZEN = "Dense", "Zen"
+SEED = 0
+
+
+def _trained(name: str, batch: int, steps: int) -> EmbeddingTask:
+    """Train a task for some steps on one rank."""
+    task = EmbeddingTask(name, batch=batch, seed=SEED)
+    optimizer = task.optimizer(task.module.parameters(), task.learning_rate, 0.0)
+    for step in range(steps):
+        optimizer.zero_grad()
+        task.loss(task.module, task.draw(0, step)).backward()
+        optimizer.step()
+    return task
+
+
+def _gradient_rows(task: EmbeddingTask, rank: int, step: int) -> dict[str, np.ndarray]:
+    """Return the rows of each table whose gradient is not zero, by a backward pass."""
+    task.module.zero_grad()
+    task.loss(task.module, task.draw(rank, step)).backward()
+    weights = dict(task.module.named_parameters())
+    return {name: Sparse.of(weights[name].grad.to_dense()).indices.numpy() for name in task.embeddings}
+
+
+def table_rows(*, tasks: Sequence[str], batch: int, steps: int) -> list[dict[str, Any]]:
+    """Return sizes and densities of the tasks' gradients after some steps of training.
+
+    `unlike_looked_up` counts rows of which batch and gradient disagree: index sets of many ranks come from batches.
+    """
+    rows = []
+    for name in tasks:
+        task, keys = _trained(name, batch, steps), {"task": name}
+        weights = dict(task.module.named_parameters())
+        tables = sum(weights[table].numel() for table in task.embeddings)
+        others = sum(weight.numel() for weight in weights.values()) - tables
+        rows += [value_row("embedding_parameters", tables, **keys), value_row("other_parameters", others, **keys)]
+        found, looked_up = _gradient_rows(task, 0, steps), task.touched(0, steps)
+        unlike = sum(len(np.setxor1d(found[table], looked_up[table])) for table in found)
+        rows.append(value_row("unlike_looked_up", unlike, **keys))
+        elements = sum(len(found[table]) * weights[table][0].numel() for table in found)
+        rows.append(value_row("density", elements / tables, **keys))
+    return rows
+
+
+def overlap_rows(
+    *, tasks: Sequence[str], batch: int, num_ranks: Sequence[int], pairs: int, steps: int
+) -> list[dict[str, Any]]:
+    """Return overlap ratios of pairs of ranks, as quantiles, and densification by number of ranks."""
+    rows = []
+    for name in tasks:
+        task = _trained(name, batch, steps)
+        sets, _ = task_sets(task, max(num_ranks), steps)
+        few = sets[: int((2 * pairs) ** 0.5) + 1]
+        overlaps = [overlap_ratio(first, second) for first, second in combinations(few, 2)]
+        for percent in (0, 5, 25, 50, 75, 95, 100):
+            quantile = float(np.percentile(overlaps, percent))
+            rows.append(value_row("overlap", quantile, task=name, percentile=percent))
+        for num in num_ranks:
+            rows.append(value_row("densification", densification_ratio(sets[:num]), task=name, ranks=num))
+    return rows
+
+
+def skewness_rows(*, tasks: Sequence[str], batch: int, num_partitions: Sequence[int], steps: int) -> list[dict]:
+    """Return how unevenly non-zero gradients lie in equal ranges, and the share of each of eight ranges."""
+    rows = []
+    for name in tasks:
+        (indices,), num_rows = task_sets(_trained(name, batch, steps), 1, steps)
+        for num in num_partitions:
+            rows.append(value_row("skewness", skewness_ratio(indices, num_rows, num), task=name, partitions=num))
+        for number, count in enumerate(range_counts(indices, num_rows, 8)):
+            rows.append(value_row("share", count / len(indices), task=name, range=number))
+    return rows
+
+
+def balance_rows(*, task: str, batch: int, num_ranks: Sequence[int], steps: int) -> list[dict[str, Any]]:
+    """Return the imbalance of push and pull by equal ranges (Sparse PS) and by hashing values, as Zen does, or rows."""
+    trained, rows = _trained(task, batch, steps), []
+    width = dict(trained.module.named_parameters())[next(iter(trained.embeddings))].shape[1]
+    for num in num_ranks:
+        sets, num_rows = task_sets(trained, num, steps)
+        values = [(one[:, None] * width + np.arange(width)).ravel() for one in sets]
+        everything = torch.arange(num_rows * width)
+        homes = {
+            "Sparse PS": np.arange(num_rows) * num // num_rows,
+            "Zen, rows": partition_of(everything[:num_rows], num, SEED).numpy(),
+            ZEN: partition_of(everything, num, SEED).numpy(),
+        }
+        for scheme, home in homes.items():
+            chosen, keys = values if scheme == ZEN else sets, {"scheme": scheme, "ranks": num}
+            rows.append(value_row("imbalance", push_imbalance(chosen, home, num), what="push", **keys))
+            pull = imbalance_ratio(np.bincount(home[union_of(chosen)], minlength=num))
+            rows.append(value_row("imbalance", pull, what="pull", **keys))
+        rows.append(value_row("rows", float(np.mean([len(one) for one in sets])), ranks=num))
+    return rows
+
+
+def _seconds_of(calls: Mapping[str, Callable[[], object]], runs: int) -> dict[str, list[float]]:
+    """Time calls in turns, after one of each."""
+    found: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(runs + 1):
+        for name, call in calls.items():
+            began_s = time.perf_counter()
+            call()
+            if number:
+                found[name].append(time.perf_counter() - began_s)
+    return found
+
+
+def extraction_rows(
+    *, domain_size: int, memories: Sequence[float], densities: Sequence[float], runs: int
+) -> list[dict[str, Any]]:
+    """Return how long `nonzero` takes on this CPU, by memory (slots over |G|) and density of the gradient."""
+    draw, rows = torch.Generator().manual_seed(SEED), []
+    for share in densities:
+        memory_of = {}
+        for memory in memories:
+            slots = torch.zeros(round(memory * domain_size), dtype=torch.int32)
+            slots[torch.randint(len(slots), (round(share * domain_size),), generator=draw)] = 1
+            memory_of[memory] = slots.nonzero
+        for memory, found in _seconds_of(memory_of, runs).items():
+            rows.append(median_row("extraction_s", found, "s", memory=memory, density=share))
+    return rows
+
+
+def hashing_rows(
+    *,
+    domain_size: int,
+    share: float,
+    num_partitions: int,
+    slots_per_index: Sequence[float],
+    num_hashes: Sequence[int],
+    runs: int,
+) -> list[dict[str, Any]]:
+    """Return how long partitioning takes on this CPU: algorithm 3.2 by r1 and k, counting, sorting; and `nonzero`.
+
+    `over_counting` are ratios of one round each.
+    """
+    gradient = torch.zeros(domain_size)
+    chosen = torch.randperm(domain_size, generator=torch.Generator().manual_seed(SEED))[: round(share * domain_size)]
+    gradient[chosen] = 1.0
+    indices = gradient.nonzero().squeeze(1)
+
+    def hashed(slots: float, hashes: int) -> Callable[[], object]:
+        r1 = round(slots * len(indices))
+        sizes = {"parallel_slots": r1, "serial_slots": r1 // 10}
+        return partial(hierarchical_hash, indices, num_partitions, num_hashes=hashes, seed=SEED, **sizes)
+
+    calls: dict[str, Callable[[], object]] = {f"r1, {slots}": hashed(slots, 3) for slots in slots_per_index}
+    calls |= {f"k, {hashes}": hashed(2.0, hashes) for hashes in num_hashes}
+    calls["nonzero, "] = gradient.nonzero
+    calls["counting, "] = partial(partition, indices, num_partitions, SEED)
+    calls["sorting, "] = lambda: indices[partition_of(indices, num_partitions, SEED).sort(stable=True)[1]]
+    found, rows = _seconds_of(calls, runs), []
+    for name, taken in found.items():
+        way, _, number = name.partition(", ")
+        keys = {"way": way, "number": float(number)} if number else {"way": way}
+        rows.append(median_row("partition_s", taken, "s", **keys))
+        rows.append(ratio_row("over_counting", taken, found["counting, "], **keys))
+        rows.append(ratio_row("over_nonzero", taken, found["nonzero, "], **keys))
+    return rows
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """Ranks on shaped hosts, one each."""
+
+    num_ranks: int = 4
+    gigabits_per_s: float = 1.0
+    batch: int = 64  # examples of a rank
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        require_counts(2, num_ranks=self.num_ranks)
+        require_counts(1, batch=self.batch)
+        require_positive(gigabits_per_s=self.gigabits_per_s)
+
+    @property
+    def link(self) -> Link:
+        return Link(bandwidth_bytes_per_s=self.gigabits_per_s * GIGABIT_BYTES_PER_S, source="a chosen rate")
+
+
+def _time(setting: Setting, turns: Turns, build: Callable, *args: Any) -> Timed:
+    with open_ranks(setting.num_ranks, link=setting.link, preload=("workbench.techniques.zen.measured",)) as ranks:
+        return time_variants(ranks, build, setting, *args, turns=turns)
+
+
+def time_densities(setting: Setting, densities: Sequence[float], num_elements: int, turns: Turns) -> Timed:
+    """Time every scheme on values that are zero but for some shares of them, stored densely.
+
+    The chances of indices fall as 1/rank of their frequency, as words' do, so that ranks overlap and ranges are uneven.
+    """
+    return _time(setting, turns, _density_trials, tuple(densities), num_elements)
+
+
+def zipf_values(num_elements: int, share: float, rank: int) -> Tensor:
+    """Draw a rank's values, [num_elements], of which about a share is not zero: the first ones likeliest."""
+    chances = 1 / np.arange(1, num_elements + 1)
+    low, high = 0.0, 1e12  # draws, so that the mean of 1 - e^(-draws p) is the share
+    for _ in range(100):
+        draws = (low + high) / 2
+        low, high = (draws, high) if (1 - np.exp(-draws * chances)).mean() < share else (low, draws)
+    draw = np.random.default_rng([SEED, rank])
+    is_there = draw.random(num_elements) < 1 - np.exp(-draws * chances)
+    return torch.from_numpy(np.where(is_there, draw.standard_normal(num_elements), 0.0).astype(np.float32))
+
+
+def _density_trials(
+    recorder: Recorder, setting: Setting, densities: Sequence[float], num_elements: int
+) -> dict[str, Trial]:
+    trials = {}
+    for share in densities:
+        gradient = zipf_values(num_elements, share, dist.get_rank())
+        for scheme in SCHEMES:
+            trials[f"{share}: {scheme}"] = _summing(scheme, {"values": gradient})
+    return trials
+
+
+def _summing(scheme: str, gradients: Mapping[str, Tensor]) -> Trial:
+    sums = SparseSynchroniser(scheme=scheme)
+
+    def step() -> None:
+        for gradient in gradients.values():
+            sums.all_reduce(gradient)
+
+    def close() -> dict[str, Any]:
+        before = sums.wire.sent_bytes, sums.wire.received_bytes
+        step()
+        sent, received = sums.wire.sent_bytes - before[0], sums.wire.received_bytes - before[1]
+        return {"sent_bytes": sent, "received_bytes": received}
+
+    return Trial(step=step, settling=1, close=close)
+
+
+def time_gradients(setting: Setting, tasks: Sequence[str], turns: Turns) -> Timed:
+    """Time every scheme on the gradients of a task's embeddings, sparse as torch stores them."""
+    return _time(setting, turns, _gradient_trials, tuple(tasks))
+
+
+def _gradient_trials(recorder: Recorder, setting: Setting, tasks: Sequence[str]) -> dict[str, Trial]:
+    trials = {}
+    for name in tasks:
+        task = EmbeddingTask(name, batch=setting.batch, seed=setting.seed, sparse=True)
+        task.loss(task.module, task.draw(dist.get_rank(), 0)).backward()
+        weights = dict(task.module.named_parameters())
+        gradients = {table: weights[table].grad.coalesce() for table in task.embeddings}
+        for scheme in SCHEMES:
+            trials[f"{name}: {scheme}"] = _summing(scheme, gradients)
+    return trials
+
+
+def time_trainings(setting: Setting, tasks: Sequence[str], turns: Turns) -> Timed:
+    """Time a step of training: DDP as it is, and with every scheme for its embeddings."""
+    return _time(setting, turns, _training_trials, tuple(tasks))
+
+
+def _training_trials(recorder: Recorder, setting: Setting, tasks: Sequence[str]) -> dict[str, Trial]:
+    trials = {}
+    for name in tasks:
+        for scheme in ("DDP", *SCHEMES):
+            task = EmbeddingTask(name, batch=setting.batch, seed=setting.seed, sparse=scheme not in ("DDP", DENSE))
+            trials[f"{name}: {scheme}"] = _training(task, scheme)
+    return trials
+
+
+def _training(task: EmbeddingTask, scheme: str) -> Trial:
+    if scheme == "DDP":
+        model = DistributedDataParallel(task.module)
+    else:
+        model = DistributedDataParallel(task.module, bucket_cap_mb=BUCKET_MB)
+        synchronise(model, scheme=scheme)
+    optimizer, batch = task.optimizer(model.parameters(), task.learning_rate, 0.0), task.draw(dist.get_rank(), 0)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        task.loss(model, batch).backward()
+        optimizer.step()
+
+    return Trial(step=step, settling=2)
+
+
+def scheme_rows(timed: Timed, key: str, predicted_s: Mapping[tuple[str, str], float] | None = None) -> list[dict]:
+    """Return times of all schemes, what Zen gains over each in one round, and the bytes of the busiest rank.
+
+    Args:
+        timed: trials named "value of the key: scheme".
+        key: "task" or "density".
+        predicted_s: by value of the key and scheme.
+    """
+    rows, taken = [], {name: timed.iterations_s(name) for name in timed.rounds}
+    for name, found in taken.items():
+        value, _, scheme = name.partition(": ")
+        at = {key: float(value) if key == "density" else value}
+        rows.append(median_row("seconds", found, "s", scheme=scheme, **at))
+        rows.append(ratio_row("gain", found, taken[f"{value}: {ZEN}"], over=scheme, **at))
+        counted = [facts for facts in timed.facts[name] if facts]
+        if counted:
+            most = max(max(one["sent_bytes"], one["received_bytes"]) for one in counted)
+            rows.append(value_row("busiest_bytes", most, "B", scheme=scheme, **at))
+        if predicted_s and (value, scheme) in predicted_s:
+            expected_s = predicted_s[value, scheme]
+            rows.append(value_row("predicted_s", expected_s, "s", scheme=scheme, **at))
+            rows.append(value_row("measured_over_predicted", median(found) / expected_s, scheme=scheme, **at))
+    return rows
+
+
+def predicted_s(setting: Setting, densities: Sequence[float], num_elements: int) -> dict[tuple[str, str], float]:
+    """Return what schemes take on the setting's link in theory, for `time_densities`."""
+    found = {}
+    for share in densities:
+        ranks = range(setting.num_ranks)
+        sets = [np.flatnonzero(zipf_values(num_elements, share, rank).numpy()) for rank in ranks]
+        of = sparsity_of(sets, num_elements, 1)
+        found |= {(str(share), scheme): seconds(scheme, of, setting.link) for scheme in SCHEMES}
+    return found
+
+
+@named("zen/train")
+def train(
+    *,
+    task: str,
+    variant: str,
+    slots_per_value: float = 0.0,
+    steps: int,
+    batch: int,
+    num_ranks: int,
+    seed: int,
+    points: int,
+) -> dict[str, Any]:
+    """Train a task on real ranks: "AllReduce", "Zen", or a strawman that has so many slots for a non-zero value.
+
+    Returns test scores at so many points of the curve, the share of values that are lost, and the data.
+    """
+    setting = {"task": task, "variant": variant, "slots_per_value": slots_per_value, "steps": steps, "batch": batch}
+    setting |= {"num_ranks": num_ranks, "seed": seed, "points": points}
+    with open_ranks(num_ranks, preload=("workbench.techniques.zen.measured",)) as ranks:
+        found, *_ = ranks.run(_train_on_a_rank, setting)
+    return {"setting": setting, **found}
+
+
+def _train_on_a_rank(setting: Mapping[str, Any]) -> dict[str, Any]:
+    task = EmbeddingTask(setting["task"], batch=setting["batch"], seed=setting["seed"])
+    model = DistributedDataParallel(task.module, bucket_cap_mb=BUCKET_MB)
+    if slots := setting["slots_per_value"]:
+        synchronise(model, scheme=partial(strawman, slots_per_value=slots))
+    elif setting["variant"] == ZEN:
+        synchronise(model)
+    optimizer, scores = task.optimizer(model.parameters(), task.learning_rate, 0.0), []
+    edges = set(np.linspace(0, setting["steps"], setting["points"] + 1).round().astype(int)[1:].tolist())
+    for step in range(setting["steps"]):
+        optimizer.zero_grad()
+        task.loss(model, task.draw(dist.get_rank(), step)).backward()
+        optimizer.step()
+        if step + 1 in edges:
+            scores.append({"step": step + 1, **(task.scores(task.module) if dist.get_rank() == 0 else {})})
+            task.module.train()
+    return {"scores": scores, "data": task.sources}
+
+
+def learning_rows(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return scores of every variant, medians over seeds with the extremes, and points below AllReduce's.
+
+    `lost` is the share of a rank's values that the strawman loses, by the formula of balls in bins.
+    """
+    by_name: dict[str, dict[int, list[dict[str, float]]]] = {}
+    for result in results:
+        setting = result["setting"]
+        by_name.setdefault(setting["variant"], {})[setting["seed"]] = result["scores"]
+    rows, plain = [], by_name["AllReduce"]
+    for name, by_seed in by_name.items():
+        for metric in [key for key in plain[next(iter(plain))][0] if key != "step"]:
+            for place, point in enumerate(next(iter(by_seed.values()))):
+                found = [scores[place][metric] for scores in by_seed.values()]
+                keys = {"variant": name, "step": point["step"], "metric": metric}
+                rows.append(spread_row("score", found, "%", **keys))
+            below = [plain[seed][-1][metric] - scores[-1][metric] for seed, scores in by_seed.items()]
+            rows.append(spread_row("points_below", below, "%", variant=name, metric=metric))
+    slots = {result["setting"]["variant"]: result["setting"]["slots_per_value"] for result in results}
+    lost = {name: 1 + per * np.expm1(-1 / per) if per else 0.0 for name, per in slots.items()}
+    return [*rows, *(value_row("lost", float(share), variant=name) for name, share in lost.items())]

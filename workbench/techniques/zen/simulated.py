@@ -1,0 +1,197 @@
+"""The rows of what is simulated: times of the schemes on the paper's clusters, from index sets of real batches.
+
+The sets of the LSTM are of the paper's own size; the other models' are those of smaller models of the kind, of which
+densities, overlaps and skewness are taken, with the paper's numbers of parameters.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from workbench.cluster import GIGABIT_BYTES_PER_S, Link
+from workbench.study.rows import value_row
+from workbench.training.embedding_tasks import EmbeddingTask
+
+from .cost import SCHEMES, Sparsity, bytes_on_busiest_link, lower_bound_bytes, seconds, sparsity_of
+from .counted import lstm_sets
+from .method.sparsity import union_of
+
+__all__ = ["GPUS_PER_MACHINE", "MODELS", "Model", "communication_rows", "scaling_rows", "task_sets", "throughput_rows"]
+
+GPUS_PER_MACHINE = 8
+VALUE_BYTES = 4
+UPPER_BOUND = "Upper bound"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+    """A row of table 3.1, and the batch of our own data that stands for it."""
+
+    task: str  # of EMBEDDING_TASKS; the LSTM's sets are the paper's own
+    mlp_parameters: float
+    embedding_parameters: float
+    width: int  # of the tables; of DeepFM and NMT ours
+    batch: int  # examples of a GPU in the paper
+    our_batch: int  # examples that our sets are of
+    gain: float  # of Zen in throughput over AllReduce, 16 machines, as the text says
+    gain_at_gbps: int  # on which network
+
+
+MODELS: Mapping[str, Model] = MappingProxyType(
+    {
+        "LSTM": Model(
+            task="lstm",
+            mlp_parameters=20e6,
+            embedding_parameters=406e6,
+            width=256,
+            batch=128,
+            our_batch=128,
+            gain=3.1,
+            gain_at_gbps=25,
+        ),
+        "DeepFM": Model(
+            task="deepfm",
+            mlp_parameters=68e6,
+            embedding_parameters=214e6,
+            width=16,
+            batch=1024,
+            our_batch=62,
+            gain=1.46,
+            gain_at_gbps=100,
+        ),
+        "NMT": Model(
+            task="nmt",
+            mlp_parameters=31e6,
+            embedding_parameters=112e6,
+            width=256,
+            batch=64,
+            our_batch=64,
+            gain=1.45,
+            gain_at_gbps=100,
+        ),
+        "BERT": Model(
+            task="bert",
+            mlp_parameters=86e6,
+            embedding_parameters=23e6,
+            width=768,
+            batch=4,
+            our_batch=40,
+            gain=1.13,
+            gain_at_gbps=25,
+        ),
+    }
+)
+"""DeepFM's batch is smaller so that 128 GPUs read each of our 8,000 rows once; BERT's sentences are shorter."""
+
+
+def task_sets(task: EmbeddingTask, num_ranks: int, step: int = 0) -> tuple[list[np.ndarray], int]:
+    """Return the rows that ranks' batches touch, of all tables one behind the other, and how many rows there are.
+
+    Tables of another width than the first are left out.
+    """
+    weights = dict(task.module.named_parameters())
+    (first, *_) = task.embeddings
+    chosen = [name for name in task.embeddings if weights[name].shape[1:] == weights[first].shape[1:]]
+    begins = dict(zip(chosen, np.cumsum([0, *(task.embeddings[name] for name in chosen)]), strict=False))
+    found = []
+    for rank in range(num_ranks):
+        touched = task.touched(rank, step)
+        found.append(np.concatenate([begins[name] + touched[name] for name in chosen]))
+    return found, sum(task.embeddings[name] for name in chosen)
+
+
+@cache
+def _gpu_sets(name: str, num_gpus: int) -> tuple[Sequence[np.ndarray], int]:
+    if name == "LSTM":
+        return lstm_sets(num_gpus)
+    return task_sets(EmbeddingTask(MODELS[name].task, batch=MODELS[name].our_batch, seed=0), num_gpus)
+
+
+@cache
+def sparsity_on(name: str, num_machines: int, gpus_per_machine: int) -> Sparsity:
+    """Return the sparsity of a model's gradients that machines exchange: each has the sum of its GPUs' batches."""
+    sets, num_rows = _gpu_sets(name, num_machines * gpus_per_machine)
+    width = MODELS[name].width
+    summed = [union_of(sets[first : first + gpus_per_machine]) for first in range(0, len(sets), gpus_per_machine)]
+    return sparsity_of(summed, num_rows, width, num_indices=width)
+
+
+def scaling_rows(*, model: str, num_gpus: Sequence[int]) -> list[dict[str, Any]]:
+    """Return times over that of Dense, each GPU a machine of its own, by number of GPUs."""
+    rows = []
+    for num in num_gpus:
+        of = sparsity_on(model, num, 1)
+        dense = bytes_on_busiest_link("Dense", of)
+        for scheme in ("AGsparse", "SparCML", "Sparse PS", "OmniReduce", "Balanced Parallelism", "Zen"):
+            rows.append(value_row("over_dense", bytes_on_busiest_link(scheme, of) / dense, scheme=scheme, gpus=num))
+        rows.append(value_row("density", of.density[1], gpus=num, of="a GPU"))
+        rows.append(value_row("density", of.density[num], gpus=num, of="the sum"))
+    return rows
+
+
+def _link(gigabits_per_s: float) -> Link:
+    return Link(bandwidth_bytes_per_s=gigabits_per_s * GIGABIT_BYTES_PER_S, source="the paper's network, as named")
+
+
+def _embedding_s(name: str, scheme: str, num_machines: int, link: Link) -> float:
+    """Return how long a scheme takes for a model's embeddings, of the paper's number of parameters."""
+    of = sparsity_on(name, num_machines, GPUS_PER_MACHINE)
+    scale = MODELS[name].embedding_parameters * VALUE_BYTES / of.tensor_bytes
+    if scheme == UPPER_BOUND:
+        return scale * lower_bound_bytes(of) / link.bandwidth_bytes_per_s
+    return scale * seconds(scheme, of, link)
+
+
+def communication_rows(*, num_machines: int, gigabits_per_s: float) -> list[dict[str, Any]]:
+    """Return how many times as fast as Dense each scheme synchronises the embeddings."""
+    link, rows = _link(gigabits_per_s), []
+    for name in MODELS:
+        found = {scheme: _embedding_s(name, scheme, num_machines, link) for scheme in SCHEMES}
+        for scheme, taken_s in found.items():
+            rows.append(value_row("speedup", found["Dense"] / taken_s, model=name, scheme=scheme))
+            rows.append(value_row("zen_over", taken_s / found["Zen"], model=name, scheme=scheme))
+        rows.append(value_row("bitmap_gain", found["Zen, COO"] / found["Zen"] - 1, model=name))
+        of = sparsity_on(name, num_machines, GPUS_PER_MACHINE)
+        rows.append(value_row("density", of.density[1], model=name, of="a machine"))
+        rows.append(value_row("density", of.density[num_machines], model=name, of="the sum"))
+    for scheme in SCHEMES:
+        best = max(row["value"] for row in rows if row["quantity"] == "zen_over" and row["scheme"] == scheme)
+        rows.append(value_row("largest_zen_over", best, scheme=scheme))
+    return rows
+
+
+def computation_s(name: str) -> float:
+    """Return the computation of an iteration at which Zen gains over Dense what the text says, on 16 machines.
+
+    It is not published. With communication D by Dense and Z by Zen it is (D - gain Z) / (gain - 1); 0 if that is less.
+    """
+    model = MODELS[name]
+    dense_s, zen_s = (_communication_s(name, scheme, 16, _link(model.gain_at_gbps)) for scheme in ("Dense", "Zen"))
+    return max(0.0, (dense_s - model.gain * zen_s) / (model.gain - 1))
+
+
+def _communication_s(name: str, scheme: str, num_machines: int, link: Link) -> float:
+    """Return the time of all gradients: the scheme's for the embeddings, Dense's for the rest."""
+    rest_bytes = 2 * (num_machines - 1) / num_machines * MODELS[name].mlp_parameters * VALUE_BYTES
+    return rest_bytes / link.bandwidth_bytes_per_s + _embedding_s(name, scheme, num_machines, link)
+
+
+def throughput_rows(*, num_machines: Sequence[int], gigabits_per_s: float) -> list[dict[str, Any]]:
+    """Return samples a second by scheme and machines, and what Zen gains; see `computation_s`."""
+    link, rows = _link(gigabits_per_s), []
+    for name, model in MODELS.items():
+        rows.append(value_row("computation_s", computation_s(name), "s", model=name))
+        for num in num_machines:
+            found = {}
+            for scheme in (*SCHEMES, UPPER_BOUND):
+                iteration_s = computation_s(name) + _communication_s(name, scheme, num, link)
+                found[scheme] = model.batch * GPUS_PER_MACHINE * num / iteration_s
+                keys = {"model": name, "scheme": scheme, "machines": num}
+                rows.append(value_row("samples_per_s", found[scheme], "1/s", **keys))
+            for scheme, rate in found.items():
+                rows.append(value_row("gain", found["Zen"] / rate, model=name, over=scheme, machines=num))
+    return rows
