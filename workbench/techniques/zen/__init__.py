@@ -22,6 +22,7 @@ sends indices where a bitmap would be longer. Partitions are made by counting, w
 
 from workbench.parallel.hooks import BUCKET_MB
 
+from .advice import advise
 from .runtime.hook import SparseSynchroniser, all_reduce_sparse, synchronise
 
-__all__ = ["BUCKET_MB", "SparseSynchroniser", "all_reduce_sparse", "synchronise"]
+__all__ = ["BUCKET_MB", "SparseSynchroniser", "advise", "all_reduce_sparse", "synchronise"]

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations
+from itertools import combinations, pairwise
 from statistics import median
 from typing import Any
 
@@ -23,6 +23,7 @@ from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variant
 from workbench.timeline import Recorder
 from workbench.training.embedding_tasks import EmbeddingTask
 
+from .advice import chances_of
 from .cost import seconds, sparsity_of
 from .method.hashing import hierarchical_hash, partition, partition_of
 from .method.sparsity import (
@@ -105,10 +106,12 @@ def overlap_rows(
 
 
 def skewness_rows(*, tasks: Sequence[str], batch: int, num_partitions: Sequence[int], steps: int) -> list[dict]:
-    """Return how unevenly non-zero gradients lie in equal ranges, and the share of each of eight ranges."""
+    """Return how unevenly the rows of a task's first table are touched, and the share of each of eight ranges."""
     rows = []
     for name in tasks:
-        (indices,), num_rows = task_sets(_trained(name, batch, steps), 1, steps)
+        task = _trained(name, batch, steps)
+        table, indices = next(iter(task.touched(0, steps).items()))
+        num_rows = task.embeddings[table]
         for num in num_partitions:
             rows.append(value_row("skewness", skewness_ratio(indices, num_rows, num), task=name, partitions=num))
         for number, count in enumerate(range_counts(indices, num_rows, 8)):
@@ -238,13 +241,8 @@ def time_densities(setting: Setting, densities: Sequence[float], num_elements: i
 
 def zipf_values(num_elements: int, share: float, rank: int) -> Tensor:
     """Draw a rank's values, [num_elements], of which about a share is not zero: the first ones likeliest."""
-    chances = 1 / np.arange(1, num_elements + 1)
-    low, high = 0.0, 1e12  # draws, so that the mean of 1 - e^(-draws p) is the share
-    for _ in range(100):
-        draws = (low + high) / 2
-        low, high = (draws, high) if (1 - np.exp(-draws * chances)).mean() < share else (low, draws)
     draw = np.random.default_rng([SEED, rank])
-    is_there = draw.random(num_elements) < 1 - np.exp(-draws * chances)
+    is_there = draw.random(num_elements) < chances_of(share, num_elements)
     return torch.from_numpy(np.where(is_there, draw.standard_normal(num_elements), 0.0).astype(np.float32))
 
 
@@ -344,7 +342,17 @@ def scheme_rows(timed: Timed, key: str, predicted_s: Mapping[tuple[str, str], fl
             expected_s = predicted_s[value, scheme]
             rows.append(value_row("predicted_s", expected_s, "s", scheme=scheme, **at))
             rows.append(value_row("measured_over_predicted", median(found) / expected_s, scheme=scheme, **at))
-    return rows
+    return rows + (_crossover_rows(rows) if key == "density" else [])
+
+
+def _crossover_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the density at which Dense takes as long as Zen, between two that were measured, if there is one."""
+    gains = sorted((row["density"], row["value"]) for row in rows if row["quantity"] == "gain" and row["over"] == DENSE)
+    for (low, before), (high, after) in pairwise(gains):
+        if before >= 1 > after:
+            share = np.log(before) / (np.log(before) - np.log(after))
+            return [value_row("dense_takes_over", float(low * (high / low) ** share))]
+    return []
 
 
 def predicted_s(setting: Setting, densities: Sequence[float], num_elements: int) -> dict[tuple[str, str], float]:

@@ -20,7 +20,16 @@ from .cost import SCHEMES, Sparsity, bytes_on_busiest_link, lower_bound_bytes, s
 from .counted import lstm_sets
 from .method.sparsity import union_of
 
-__all__ = ["GPUS_PER_MACHINE", "MODELS", "Model", "communication_rows", "scaling_rows", "task_sets", "throughput_rows"]
+__all__ = [
+    "CALIBRATION",
+    "GPUS_PER_MACHINE",
+    "MODELS",
+    "Model",
+    "communication_rows",
+    "scaling_rows",
+    "task_sets",
+    "throughput_rows",
+]
 
 GPUS_PER_MACHINE = 8
 VALUE_BYTES = 4
@@ -104,6 +113,16 @@ def task_sets(task: EmbeddingTask, num_ranks: int, step: int = 0) -> tuple[list[
     return found, sum(task.embeddings[name] for name in chosen)
 
 
+CALIBRATION = MappingProxyType(
+    {
+        "sizes and links": "as the paper names them",
+        "densities": "rows of real batches: " + ", ".join(f"{name} {m.our_batch} a GPU" for name, m in MODELS.items()),
+        "computation": "from one gain of the text for each model: "
+        + ", ".join(f"{name} {m.gain} at {m.gain_at_gbps} Gbit/s" for name, m in MODELS.items()),
+    }
+)
+
+
 @cache
 def _gpu_sets(name: str, num_gpus: int) -> tuple[Sequence[np.ndarray], int]:
     if name == "LSTM":
@@ -126,7 +145,7 @@ def scaling_rows(*, model: str, num_gpus: Sequence[int]) -> list[dict[str, Any]]
     for num in num_gpus:
         of = sparsity_on(model, num, 1)
         dense = bytes_on_busiest_link("Dense", of)
-        for scheme in ("AGsparse", "SparCML", "Sparse PS", "OmniReduce", "Balanced Parallelism", "Zen"):
+        for scheme in ("Dense", "AGsparse", "SparCML", "Sparse PS", "OmniReduce", "Balanced Parallelism", "Zen"):
             rows.append(value_row("over_dense", bytes_on_busiest_link(scheme, of) / dense, scheme=scheme, gpus=num))
         rows.append(value_row("density", of.density[1], gpus=num, of="a GPU"))
         rows.append(value_row("density", of.density[num], gpus=num, of="the sum"))

@@ -29,9 +29,14 @@ class SparseSynchroniser:
     """
 
     def __init__(
-        self, group: dist.ProcessGroup | None = None, *, scheme: str = "Zen", seed: int = SEED, ranks_per_host: int = 1
+        self,
+        group: dist.ProcessGroup | None = None,
+        *,
+        scheme: str | Scheme = "Zen",
+        seed: int = SEED,
+        ranks_per_host: int = 1,
     ):
-        if scheme not in SCHEMES:
+        if isinstance(scheme, str) and scheme not in SCHEMES:
             raise ValueError(f"scheme is {scheme!r}; it must be one of {', '.join(SCHEMES)}")
         require_counts(1, ranks_per_host=ranks_per_host)
         size = dist.get_world_size(group)
@@ -126,7 +131,8 @@ def synchronise(
     tables = {module.weight for module in model.module.modules() if isinstance(module, EMBEDDINGS)}
     if not any(table.requires_grad for table in tables):
         raise ValueError("model has no embedding that is trained; its gradients are not sparse")
-    require_one_plan(f"{scheme}, seed {seed}, {ranks_per_host} ranks a host")
+    named = scheme if isinstance(scheme, str) else "a function"
+    require_one_plan(f"{named}, seed {seed}, {ranks_per_host} ranks a host")
     warn_if_late(model, "zen")
     sparse = SparseSynchroniser(model.process_group, scheme=scheme, seed=seed, ranks_per_host=ranks_per_host)
     size = dist.get_world_size(model.process_group)

@@ -1,0 +1,176 @@
+"""Which scheme wins, by density, ranks and link, and where a tensor of your own lies: the question beyond the paper."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from statistics import median
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from workbench.checks import require_counts, require_positive
+from workbench.cluster import GIGABIT_BYTES_PER_S, Link
+from workbench.study.rows import value_row
+
+from .cost import Sparsity, seconds, sparsity_of
+from .method.formats import BLOCK_ELEMENTS
+from .runtime.exchange import Sparse, Wire
+
+__all__ = ["CALIBRATION", "CANDIDATES", "Advice", "advise", "map_rows", "measure_link", "modelled"]
+
+CANDIDATES = ("Dense", "AGsparse", "SparCML", "Sparse PS", "OmniReduce", "Zen")
+CALIBRATION = MappingProxyType({"indices": "occur like words, the i-th likeliest 1/i as often", "links": "chosen"})
+ENTRIES = 50_000  # of the modelled tensor: shares hardly depend on it
+SMALL_BYTES, LARGE_BYTES = 64, 2**22  # of a message
+ROUNDS = 7
+
+
+def modelled(density: float, num_ranks: int, entry_elements: int = 1, num_entries: int = ENTRIES) -> Sparsity:
+    """Return the sparsity that ranks expect whose entries occur like words: the i-th likeliest 1/i as often.
+
+    Args:
+        density: of a rank's gradient, in (0, 1).
+        num_ranks: a power of two, at least 2.
+        entry_elements: values of an entry.
+        num_entries: of the tensor.
+    """
+    require_counts(2, num_ranks=num_ranks)
+    if not 0 < density < 1:
+        raise ValueError(f"density is {density}; it must be above 0 and below 1")
+    if num_ranks & (num_ranks - 1):
+        raise ValueError(f"num_ranks is {num_ranks}; it must be a power of two")
+    chances = chances_of(density, num_entries)
+
+    def of_ranks(num: int) -> np.ndarray:
+        return 1 - (1 - chances) ** num
+
+    steps = {2**step for step in range(num_ranks.bit_length())} | {num_ranks - 1}
+    rows = max(1, BLOCK_ELEMENTS // entry_elements)
+    even = {"hashed": 1.0}
+    return Sparsity(
+        domain_size=num_entries,
+        entry_elements=entry_elements,
+        num_indices=1,
+        num_ranks=num_ranks,
+        density={num: float(of_ranks(num).mean()) for num in sorted(steps)},
+        push=even | {"ranges": _fullest(chances, num_ranks)},
+        pull=even | {"ranges": _fullest(of_ranks(num_ranks), num_ranks)},
+        blocks=tuple(_fullest_blocks(of_ranks(num), rows, num_ranks) for num in (1, num_ranks)),
+    )
+
+
+def chances_of(density: float, num_entries: int) -> np.ndarray:
+    """Return the chance of each entry not to be zero, [entries], so that their mean is a density: 1 - e^(-draws/i)."""
+    places = np.arange(1, num_entries + 1)
+    low, high = 0.0, 1e3 * num_entries
+    for _ in range(100):
+        draws = (low + high) / 2
+        low, high = (draws, high) if -np.expm1(-draws / places).mean() < density else (low, draws)
+    return -np.expm1(-low / places)
+
+
+def _fullest(chances: np.ndarray, num_ranges: int) -> float:
+    """Return the density of the first of n ranges, the fullest, over that of all."""
+    return float(chances[: -(-len(chances) // num_ranges)].mean() / chances.mean())
+
+
+def _fullest_blocks(chances: np.ndarray, rows: int, num_ranges: int) -> float:
+    """Return the share of blocks with anything in them in the first range."""
+    first = chances[: -(-len(chances) // num_ranges)]
+    whole = first[: max(1, len(first) // rows) * rows].reshape(-1, min(rows, len(first)))
+    return float((1 - np.prod(1 - whole, axis=1)).mean())
+
+
+def map_rows(
+    *,
+    densities: Sequence[float],
+    num_ranks: Sequence[int],
+    gigabits_per_s: Sequence[float],
+    tensor_mib: float,
+    entry_elements: int,
+    latency_s: float,
+) -> list[dict[str, Any]]:
+    """Return the time of every scheme over that of the fastest, by density, ranks and rate of the link."""
+    rows = []
+    for density, num in product(densities, num_ranks):
+        of = modelled(density, num, entry_elements)
+        scale = tensor_mib * 2**20 / of.tensor_bytes
+        for rate in gigabits_per_s:
+            link = Link(
+                bandwidth_bytes_per_s=rate * GIGABIT_BYTES_PER_S / scale, latency_s=latency_s, source="a chosen rate"
+            )
+            found = {scheme: seconds(scheme, of, link) for scheme in CANDIDATES}
+            least_s, keys = min(found.values()), {"density": density, "ranks": num, "gigabits_per_s": rate}
+            rows += [value_row("over_best", taken / least_s, scheme=name, **keys) for name, taken in found.items()]
+            rows.append(value_row("zen_gain", min(v for k, v in found.items() if k != "Zen") / found["Zen"], **keys))
+    return rows
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Advice:
+    """What schemes take for a tensor on a link."""
+
+    sparsity: Sparsity
+    link: Link
+    seconds: dict[str, float]  # by scheme, the fastest first; without computation
+
+    @property
+    def best(self) -> str:
+        return next(iter(self.seconds))
+
+    def __str__(self) -> str:
+        of, link = self.sparsity, self.link
+        head = (
+            f"{of.tensor_bytes / 2**20:.1f} MiB on {of.num_ranks} ranks, {of.density[1]:.2%} not zero, "
+            f"{of.density[of.num_ranks]:.2%} in the sum, {link.bandwidth_bytes_per_s / GIGABIT_BYTES_PER_S:.2f} Gbit/s"
+        )
+        lines = (f"  {1e3 * taken_s:9.2f} ms  {scheme}" for scheme, taken_s in self.seconds.items())
+        return "\n".join((head, *lines))
+
+
+def advise(gradient: Tensor, link: Link | None = None, group: dist.ProcessGroup | None = None) -> Advice:
+    """Say what each scheme takes to sum a gradient over the ranks of a group; all of its ranks call it.
+
+    Args:
+        gradient: of this rank, as for `all_reduce_sparse`.
+        link: of a rank; None measures it with messages between neighbours.
+        group: None for the default group; a power of two ranks.
+    """
+    num_ranks = dist.get_world_size(group)
+    if num_ranks < 2 or num_ranks & (num_ranks - 1):
+        raise ValueError(f"the group has {num_ranks} ranks; it must be a power of two, at least 2")
+    own = Sparse.of(gradient)
+    sets: list[Any] = [None] * num_ranks
+    dist.all_gather_object(sets, own.indices.cpu().numpy(), group=group)
+    link = link or measure_link(group)
+    of = sparsity_of(sets, own.domain_size, own.values[:1].numel() or gradient[:1].numel())
+    found = {scheme: seconds(scheme, of, link) for scheme in CANDIDATES}
+    return Advice(sparsity=of, link=link, seconds=dict(sorted(found.items(), key=lambda pair: pair[1])))
+
+
+def measure_link(group: dist.ProcessGroup | None = None) -> Link:
+    """Fit start-up and rate of a link to messages of two sizes, all ranks to their neighbours at once.
+
+    Both are the median of the slowest rank; the small message's time, with its lengths, is the start-up.
+    """
+    wire, taken_s = Wire(group), []
+    device = "cpu" if dist.get_backend(group) == "gloo" else "cuda"
+    for num_bytes in (SMALL_BYTES, LARGE_BYTES):
+        message, times = (torch.zeros(num_bytes, dtype=torch.uint8, device=device),), []
+        for _ in range(ROUNDS):
+            dist.barrier(group)
+            began_s = time.perf_counter()
+            wire.exchange({(wire.rank + 1) % wire.size: message}, {})
+            times.append(time.perf_counter() - began_s)
+        slowest = torch.tensor(median(times), dtype=torch.float64, device=device)
+        dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)
+        taken_s.append(slowest.item())
+    small_s, large_s = taken_s
+    rate = (LARGE_BYTES - SMALL_BYTES) / max(large_s - small_s, 1e-9)
+    require_positive(rate=rate)
+    return Link(bandwidth_bytes_per_s=rate, latency_s=small_s, source="messages between neighbours, measured")

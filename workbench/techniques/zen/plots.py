@@ -1,0 +1,226 @@
+"""The pictures that only Zen has: sparsity, imbalance, lost gradients, formats, times of schemes, and who wins."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+
+from workbench import plots
+from workbench.plots.style import PALETTE
+
+from .advice import CANDIDATES
+
+__all__ = ["draw_balance", "draw_communications", "draw_densities", "draw_extraction", "draw_formats", "draw_hashing"]
+__all__ += ["draw_learning", "draw_losses", "draw_map", "draw_overlaps", "draw_scaling", "draw_skewness", "draw_space"]
+__all__ += ["draw_tables", "draw_throughput"]
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def _of(rows: Rows, quantity: str) -> pd.DataFrame:
+    return pd.DataFrame([row for row in rows if row["quantity"] == quantity])
+
+
+def draw_tables(rows: Rows) -> Figure:
+    """Draw the density of every row's gradients, in per cent."""
+    table = _of(rows, "density").assign(value=lambda t: 100 * t["value"])
+    figure, ax = plots.figure(figsize=(7, 3.2))
+    plots.bars(table, ax=ax, x=table.columns[1], y_label="% of gradients not zero", value_labels=True)
+    return figure
+
+
+def draw_overlaps(rows: Rows) -> Figure:
+    """Draw the distribution of overlap ratios, and densification by ranks."""
+    figure, (left, right) = plots.figure(1, 2, figsize=(12, 3.8))
+    table = _of(rows, "overlap")
+    plots.lines(
+        table, ax=left, x="value", y="percentile", by="task", x_label="overlap ratio", y_label="% of pairs below"
+    )
+    left.get_legend().remove()
+    densification = _of(rows, "densification")
+    labels = {"x_label": "ranks", "y_label": "densification ratio"}
+    plots.lines(densification, ax=right, x="ranks", by="task", log_x=True, log_y=True, **labels)
+    return figure
+
+
+def draw_skewness(rows: Rows) -> Figure:
+    """Draw which of eight ranges hold the non-zero gradients, and the skewness ratio by the number of ranges."""
+    shares = _of(rows, "share").pivot_table(index="task", columns="range", values="value", sort=False)
+    figure, (left, right) = plots.figure(1, 2, figsize=(12, 3.8))
+    texts = [[f"{100 * value:.0f} %" for value in line] for line in shares.to_numpy()]
+    names = {"x_label": "eighth of the rows", "y_label": "", "y_ticks": list(shares.index), "texts": texts}
+    plots.heatmap(shares.to_numpy(), ax=left, limit=1.0, **names)
+    labels = {"x_label": "ranges", "y_label": "skewness ratio"}
+    plots.lines(_of(rows, "skewness"), ax=right, x="partitions", by="task", log_x=True, log_y=True, **labels)
+    return figure
+
+
+def draw_balance(rows: Rows) -> Figure:
+    """Draw imbalance ratios by ranks or partitions, a panel for each of what is balanced."""
+    table = _of(rows, "imbalance")
+    x, by, panel = ("ranks", "scheme", "what") if "scheme" in table else ("partitions", "indices", "kind")
+    panels = [(name, part) for name, part in table.groupby(panel, sort=False)]
+    figure, axes = plots.figure(1, len(panels), figsize=(4.6 * len(panels) + 1, 3.8), squeeze=False, sharey=True)
+    for ax, (name, part) in zip(axes[0], panels, strict=True):
+        series = {"by": by} if by in part and part[by].notna().all() else {}
+        plots.lines(part, ax=ax, x=x, **series, log_x=True, log_y=True, x_label=x, y_label="imbalance ratio")
+        plots.published_line(ax, 1.1, "1.1, the paper's bound for Zen")
+        ax.set_title(name)
+        if ax is not axes[0][-1] and ax.get_legend():
+            ax.get_legend().remove()
+    return figure
+
+
+def draw_losses(rows: Rows) -> Figure:
+    """Draw the share of gradients that the strawman loses: counted as marks, by the formula as lines."""
+    table = _of(rows, "lost").assign(
+        value=lambda t: 100 * t["value"], density=lambda t: t["density"].map("{:.1%}".format)
+    )
+    figure, ax = plots.figure(figsize=(8, 3.8))
+    labels = {"x_label": "slots over the size of the gradient", "y_label": "% lost"}
+    plots.lines(table, ax=ax, x="memory", by="density", log_x=True, log_y=True, **labels)
+    return figure
+
+
+def draw_extraction(rows: Rows) -> Figure:
+    """Draw how long the slots' non-zero entries take to find, by memory and density."""
+    table = _of(rows, "extraction_s").assign(density=lambda t: t["density"].map("{:.0%}".format))
+    for column in ("value", "low", "high"):
+        table[column] *= 1e3
+    figure, ax = plots.figure(figsize=(8, 3.8))
+    labels = {"x_label": "slots over the size of the gradient", "y_label": "ms"}
+    plots.lines(table, ax=ax, x="memory", by="density", log_x=True, **labels)
+    return figure
+
+
+def draw_hashing(rows: Rows) -> Figure:
+    """Draw how long partitioning takes by r1, by k, and beside other ways to the same partitions."""
+    table = _of(rows, "partition_s").drop(columns=["low", "high"]).assign(value=lambda t: 1e3 * t["value"])
+    figure, axes = plots.figure(1, 3, figsize=(12, 3.4))
+    names = {"r1": "r1, slots an index", "k": "k, hash functions"}
+    for ax, (way, label) in zip(axes, names.items(), strict=False):
+        plots.bars(table[table["way"] == way], ax=ax, x="number", x_label=label, y_label="ms", value_labels=True)
+    others = table[(table["way"] != "k") & (table["number"].isna() | (table["number"] == 2.0))]
+    plots.bars(others.replace({"way": {"r1": "algorithm 3.2"}}), ax=axes[2], x="way", y_label="ms", value_labels=True)
+    axes[2].tick_params(axis="x", rotation=20)
+    return figure
+
+
+def draw_formats(rows: Rows) -> Figure:
+    """Draw the size of a sum in each format over the dense tensor's, by density."""
+    figure, ax = plots.figure(figsize=(9, 4))
+    labels = {"x_label": "density of the sum", "y_label": "size over dense"}
+    plots.lines(_of(rows, "size"), ax=ax, x="density", by="format", log_y=True, **labels)
+    plots.published_line(ax, 1.0, "dense")
+    return figure
+
+
+def draw_space(rows: Rows) -> Figure:
+    """Draw what each of the fifteen schemes sends over what the best one sends, by overlap."""
+    table = _of(rows, "behind_best").assign(value=lambda t: 1 + t["value"])
+    table = table[table["ranks"] == table["ranks"].max()]
+    figure, ax = plots.figure(figsize=(9, 7))
+    grid = table.pivot_table(index="scheme", columns="overlap", values="value", sort=False)
+    texts = [[f"{value:.2f}" for value in line] for line in grid.to_numpy()]
+    names = {"x_ticks": list(grid.columns), "y_ticks": list(grid.index), "x_label": "overlap", "y_label": ""}
+    plots.heatmap(np.log2(grid.to_numpy()), ax=ax, limit=4.0, texts=texts, **names)
+    ax.set_title(f"gradients on the busiest link over the best scheme's, {int(table['ranks'].max())} ranks")
+    return figure
+
+
+def draw_scaling(rows: Rows) -> Figure:
+    """Draw times over that of Dense by number of GPUs."""
+    figure, ax = plots.figure(figsize=(9, 4))
+    labels = {"x_label": "GPUs", "y_label": "time over Dense"}
+    plots.lines(_of(rows, "over_dense"), ax=ax, x="gpus", by="scheme", log_x=True, log_y=True, **labels)
+    plots.published_line(ax, 1.0, "Dense")
+    return figure
+
+
+def draw_communications(rows: Rows) -> Figure:
+    """Draw how many times as fast as Dense schemes are, by model."""
+    if not (table := _of(rows, "speedup")).empty:
+        figure, ax = plots.figure(figsize=(11, 4))
+        plots.bars(table, ax=ax, x="model", by="scheme", y_label="times as fast as Dense")
+        return figure
+    table = _of(rows, "seconds").assign(value=lambda t: 1e3 * t["value"])
+    table[["low", "high"]] *= 1e3
+    figure, ax = plots.figure(figsize=(11, 4))
+    plots.bars(table, ax=ax, x="task", by="scheme", y_label="ms")
+    return figure
+
+
+def draw_throughput(rows: Rows) -> Figure:
+    """Draw samples a second by machines, a panel a model."""
+    table = _of(rows, "samples_per_s")
+    models = table["model"].unique()
+    figure, axes = plots.figure(1, len(models), figsize=(3.4 * len(models) + 1.5, 3.6))
+    for ax, model in zip(axes, models, strict=True):
+        part = table[table["model"] == model]
+        plots.lines(part, ax=ax, x="machines", by="scheme", x_label="machines", y_label="samples/s")
+        ax.set_title(model)
+        ax.set_ylim(0)
+        if ax is not axes[-1]:
+            ax.set_ylabel("samples/s" if ax is axes[0] else "")
+            ax.get_legend().remove()
+    return figure
+
+
+def draw_densities(rows: Rows) -> Figure:
+    """Draw measured times of schemes by density."""
+    table = _of(rows, "seconds").assign(value=lambda t: 1e3 * t["value"], percent=lambda t: 100 * t["density"])
+    table[["low", "high"]] *= 1e3
+    figure, ax = plots.figure(figsize=(9, 4))
+    labels = {"x_label": "% of values not zero", "y_label": "ms"}
+    plots.lines(table, ax=ax, x="percent", by="scheme", log_x=True, log_y=True, **labels)
+    return figure
+
+
+def draw_learning(rows: Rows) -> Figure:
+    """Draw test scores by step, a panel a measure."""
+    table = _of(rows, "score")
+    metrics = table["metric"].unique()
+    figure, axes = plots.figure(1, len(metrics), figsize=(5 * len(metrics) + 1.5, 3.8), squeeze=False)
+    for ax, metric in zip(axes[0], metrics, strict=True):
+        part = table[table["metric"] == metric]
+        plots.lines(part, ax=ax, x="step", by="variant", x_label="step", y_label=metric)
+        if ax is not axes[0][-1]:
+            ax.get_legend().remove()
+    return figure
+
+
+def draw_map(rows: Rows, points: Mapping[str, tuple[float, float]] | None = None) -> Figure:
+    """Draw which scheme is fastest by density and ranks, a panel a rate; white lines where Zen gains 10 %.
+
+    Args:
+        rows: of `advice.map_rows`.
+        points: own tensors by name, as (density, ranks).
+    """
+    table, gains = _of(rows, "over_best"), _of(rows, "zen_gain")
+    rates = table["gigabits_per_s"].unique()
+    figure, axes = plots.figure(1, len(rates), figsize=(3.6 * len(rates) + 1.6, 3.8), squeeze=False, sharey=True)
+    colors = ListedColormap(PALETTE[: len(CANDIDATES)])
+    for ax, rate in zip(axes[0], rates, strict=True):
+        part = table[table["gigabits_per_s"] == rate]
+        best = part.loc[part.groupby(["ranks", "density"])["value"].idxmin()]
+        grid = best.assign(value=best["scheme"].map(CANDIDATES.index)).pivot(
+            index="ranks", columns="density", values="value"
+        )
+        x, y = 100 * grid.columns.to_numpy(float), grid.index.to_numpy(float)
+        ax.pcolormesh(x, y, grid.to_numpy(), cmap=colors, vmin=-0.5, vmax=len(CANDIDATES) - 0.5, shading="nearest")
+        gain = gains[gains["gigabits_per_s"] == rate].pivot(index="ranks", columns="density", values="value")
+        ax.contour(x, y, gain.to_numpy(), levels=[1.1], colors="white")
+        ax.set(xscale="log", yscale="log", title=f"{rate:g} Gbit/s", xlabel="% of entries not zero")
+        ax.set_yticks(y, [f"{num:g}" for num in y], minor=False)
+        ax.minorticks_off()
+        ax.grid(visible=False)
+        for name, (density, ranks) in (points or {}).items():
+            ax.plot(100 * density, ranks, marker="*", markersize=14, color="black", label=name)
+    axes[0][0].set_ylabel("ranks")
+    shown = sorted({CANDIDATES.index(name) for name in table[table["value"] == 1.0]["scheme"]})
+    handles = [axes[0][-1].plot([], [], "s", color=PALETTE[at], label=CANDIDATES[at])[0] for at in shown]
+    axes[0][-1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), title="fastest")
+    return figure
