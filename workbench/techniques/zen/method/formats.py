@@ -67,15 +67,15 @@ class HashBitmap:
         Raises:
             ValueError: naming an index that is out of range or of another partition.
         """
-        return self.of_places(self.places(indices, partition), partition)
-
-    def places(self, indices: Tensor, partition: int) -> Tensor:
-        """Return where indices stand among all of their partition, int64 [I]; raise as `encode` does."""
         require_indices(indices, self.domain_size)
         homes = partition_of(indices, self.num_partitions, self.seed)
         if len(strangers := indices[homes != self._known(partition)]):
             raise ValueError(f"indices hold {int(strangers[0])}, which is not of partition {partition}")
-        return self._place[indices].long()
+        return self.of_places(self.places(indices), partition)
+
+    def places(self, indices: Tensor) -> Tensor:
+        """Return where each index stands among all of its partition, int64 [I]."""
+        return self._place.index_select(0, indices).long()
 
     def of_places(self, places: Tensor, partition: int) -> Tensor:
         """Return the bitmap of places, as `encode` does of indices."""
@@ -88,7 +88,7 @@ class HashBitmap:
 
     def at(self, places: Tensor, partition: int) -> Tensor:
         """Return the indices at places of a partition, int64 [I]."""
-        return self._members[partition][places].long()
+        return self._members[partition].index_select(0, places).long()
 
     def decode(self, bitmap: Tensor, partition: int) -> Tensor:
         """Return the indices of a bitmap, int64 [I], ascending."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -38,8 +39,8 @@ class Sparse:
         if gradient.dim() == 0:
             raise ValueError("gradient has no dimension; it must have at least 1")
         is_nonzero = gradient != 0 if gradient.dim() == 1 else gradient.flatten(1).ne(0).any(dim=1)
-        indices = is_nonzero.nonzero().squeeze(1)
-        return cls(indices, gradient[indices], len(gradient))
+        indices = _places(is_nonzero)
+        return cls(indices, gradient.index_select(0, indices), len(gradient))
 
     def like(self, gradient: Tensor) -> Tensor:
         """Return these gradients in the layout of a tensor."""
@@ -57,7 +58,8 @@ class Sparse:
 
     def split(self, order: Tensor, counts: Sequence[int]) -> list["Sparse"]:
         """Cut these gradients, taken in an order, into parts of so many."""
-        parts = zip(self.indices[order].split(counts), self.values[order].split(counts), strict=True)
+        ordered = (self.indices.index_select(0, order), self.values.index_select(0, order))
+        parts = zip(*(whole.split(counts) for whole in ordered), strict=True)
         return [Sparse(indices, values, self.domain_size) for indices, values in parts]
 
     @classmethod
@@ -72,13 +74,18 @@ def added(parts: Sequence[Sparse]) -> Sparse:
     is_there = torch.zeros(parts[0].domain_size, dtype=torch.bool, device=parts[0].indices.device)
     for part in parts:
         is_there.index_fill_(0, part.indices, True)
-    union = is_there.nonzero().squeeze(1)
+    union = _places(is_there)
     place = torch.empty(len(is_there), dtype=torch.int32, device=union.device)
     place[union] = torch.arange(len(union), dtype=torch.int32, device=union.device)
     total = parts[0].values.new_zeros((len(union), *parts[0].values.shape[1:]))
     for part in parts:
-        total.index_add_(0, place[part.indices], part.values)
+        total.index_add_(0, place.index_select(0, part.indices), part.values)
     return Sparse(union, total, parts[0].domain_size)
+
+
+def _places(mask: Tensor) -> Tensor:
+    """Return where a mask is set, int64, ascending; NumPy is several times as fast as torch on a CPU."""
+    return torch.from_numpy(np.flatnonzero(mask.numpy())) if mask.device.type == "cpu" else mask.nonzero().squeeze(1)
 
 
 class Wire:

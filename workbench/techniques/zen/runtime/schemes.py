@@ -136,7 +136,7 @@ def zen(gradient: Sparse, wire: Wire, seed: int = SEED, *, coo: bool = False) ->
     terms = _terms(gradient, seed=seed, coo=int(coo))
     pushed = wire.exchange(dict(enumerate(map(_message, gradient.split(order, counts)))), terms)
     arrived = [_read(message, gradient.domain_size) for message in pushed.values()]
-    places = [bitmap.places(one.indices, wire.rank) for one in arrived]
+    places = [bitmap.places(one.indices) for one in arrived]
     size = bitmap.sizes[wire.rank]
     own = added([Sparse(at, one.values, size) for at, one in zip(places, arrived, strict=True)])
     written = bitmap.at(own.indices, wire.rank).int().view(torch.uint8)
