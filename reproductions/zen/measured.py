@@ -63,7 +63,7 @@ def _times(name: str, way: str, quantity: str, **bound) -> Bound:
     )
 
 
-TRAINED = {"smoke": {"batch": 16, "steps": 1}, "laptop": {"batch": 62, "steps": 50}}
+TRAINED = {"smoke": {"batch": 16, "steps": 1}, "laptop": {"batch": 62, "steps": 10}}
 RANKS = {"smoke": {"rounds": 6, "gigabits_per_s": 1.0}, "laptop": {"rounds": 8}}
 SHAPED = ("real ranks", "shaped links")
 

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from workbench.explore import Standing, activation_compression, check, cupcake, espresso, flextp, gemini, sdpipe
+from workbench.explore import Standing, activation_compression, check, cupcake, espresso, flextp, gemini, sdpipe, zen
 from workbench.techniques.flextp.cost import Solution
 
 # Both forward reductions save 1.5 * (h - c) * rows * 2 bytes; table 4 gives 3.12 and 4.56 ms for A2 in 12 layers,
@@ -36,6 +36,8 @@ WORKED_BY_HAND = (
     (sdpipe.mean_of_group, [3.5, 2, 3.5, 8]),  # (1 + 6) / 2
     (sdpipe.smallest_valid_group, 3),  # one of {0, 1, 2}, 3, and one of {4, 5}
     (sdpipe.variance_of_mean, 4.25),  # 2^2 + (5 - 2^2) / 4
+    (zen.busiest_range, 1.875),  # 0, 1, 2, 3 and 4 of eight are in the first of three ranges
+    (zen.pulled_bytes, 400),  # 3,200 bits
 )
 
 
@@ -80,6 +82,7 @@ QUANTIZATION, ZERO = activation_compression.Approach.QUANTIZATION, flextp.Choice
         ),
         (sdpipe.explore_candidates, {"before": "{0, 1}, {2, 3}", "members": (1, 2)}),
         (sdpipe.explore_scheduler, {"window": 0.0, "late": 4, "history": 1}),
+        (zen.SlotExplorer, {"indices": 32, "slots": 24, "hashes": 1, "serial": 6, "seed": 1}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

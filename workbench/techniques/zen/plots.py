@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.patheffects import Normal, Stroke
 
 from workbench import plots
 from workbench.plots.style import PALETTE
@@ -18,6 +19,7 @@ __all__ += ["draw_learning", "draw_losses", "draw_map", "draw_overlaps", "draw_s
 __all__ += ["draw_tables", "draw_throughput"]
 
 Rows = Sequence[Mapping[str, Any]]
+OUTLINED = (Stroke(linewidth=3, foreground="grey"), Normal())  # a white line in a legend on white
 
 
 def _of(rows: Rows, quantity: str) -> pd.DataFrame:
@@ -222,5 +224,7 @@ def draw_map(rows: Rows, points: Mapping[str, tuple[float, float]] | None = None
     axes[0][0].set_ylabel("ranks")
     shown = sorted({CANDIDATES.index(name) for name in table[table["value"] == 1.0]["scheme"]})
     handles = [axes[0][-1].plot([], [], "s", color=PALETTE[at], label=CANDIDATES[at])[0] for at in shown]
+    handles += axes[0][-1].plot([], [], color="white", path_effects=OUTLINED, label="Zen gains 10 %")
+    handles += [line for line in axes[0][-1].lines if line.get_marker() == "*"]
     axes[0][-1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), title="fastest")
     return figure

@@ -6,6 +6,10 @@ MurmurHash3 with seeds stands for all of them. The sets that come out depend on 
 counting.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
 import numpy as np
 import torch
 from numba import njit
@@ -13,7 +17,16 @@ from torch import Tensor
 
 from workbench.checks import require_counts
 
-__all__ = ["LARGEST_INDEX", "hash_of", "hash_of_by_definition", "hierarchical_hash", "partition"]
+__all__ = [
+    "EMPTY",
+    "LARGEST_INDEX",
+    "Slots",
+    "hash_of",
+    "hash_of_by_definition",
+    "hierarchical_hash",
+    "partition",
+    "slots_by_definition",
+]
 __all__ += ["partition_by_definition", "partition_of", "partition_order", "require_indices", "strawman_hash"]
 
 LARGEST_INDEX = 2**31 - 1
@@ -86,6 +99,45 @@ def _edges(num_slots: int, num_partitions: int) -> list[int]:
     return [number * num_slots // num_partitions for number in range(num_partitions + 1)]
 
 
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Where algorithm 3.2 put the indices of each partition; `EMPTY` where there is none."""
+
+    parallel: list[list[int]]
+    serial: list[list[int]]
+    overflow: list[list[int]]  # beyond the serial area
+    tries: dict[int, int]  # by index: hash functions tried for a slot
+
+
+def slots_by_definition(
+    indices: Sequence[int],
+    num_partitions: int,
+    seed: int,
+    *,
+    num_hashes: int = 3,
+    parallel_slots: int,
+    serial_slots: int,
+) -> Slots:
+    """Fill the slots by algorithm 3.2, one index after the other; see `hierarchical_hash`."""
+    seeds = _seeds(seed, num_hashes)
+    edges, serial_edges = _edges(parallel_slots, num_partitions), _edges(serial_slots, num_partitions)
+    parallel = [[EMPTY] * (end - start) for start, end in pairwise(edges)]
+    found = Slots(parallel, [[] for _ in parallel], [[] for _ in parallel], {})
+    for index in indices:
+        p = hash_of_by_definition(index, seeds[0]) * num_partitions >> WORD_BITS
+        slots = found.parallel[p]
+        for number, h in enumerate(seeds[1:], 1):
+            found.tries[index] = number
+            q = hash_of_by_definition(index, h) * len(slots) >> WORD_BITS
+            if slots and slots[q] == EMPTY:
+                slots[q] = index
+                break
+        else:
+            has_room = len(found.serial[p]) < serial_edges[p + 1] - serial_edges[p]
+            (found.serial if has_room else found.overflow)[p].append(index)
+    return found
+
+
 def partition_by_definition(
     indices: Tensor,
     num_partitions: int,
@@ -97,23 +149,11 @@ def partition_by_definition(
 ) -> list[Tensor]:
     """Partition indices by algorithm 3.2, one index after the other; see `hierarchical_hash`."""
     _require(indices, num_partitions, num_hashes, parallel_slots, serial_slots)
-    seeds = _seeds(seed, num_hashes)
-    edges, serial_edges = _edges(parallel_slots, num_partitions), _edges(serial_slots, num_partitions)
-    parallel = [[EMPTY] * (edges[p + 1] - edges[p]) for p in range(num_partitions)]
-    serial = [[] for _ in range(num_partitions)]
-    overflow = [[] for _ in range(num_partitions)]
-    for index in indices.tolist():
-        p = hash_of_by_definition(index, seeds[0]) * num_partitions >> WORD_BITS
-        for h in seeds[1:]:
-            q = hash_of_by_definition(index, h) * len(parallel[p]) >> WORD_BITS
-            if parallel[p] and parallel[p][q] == EMPTY:
-                parallel[p][q] = index
-                break
-        else:
-            has_room = len(serial[p]) < serial_edges[p + 1] - serial_edges[p]
-            (serial if has_room else overflow)[p].append(index)
-    found = [[i for i in parallel[p] if i != EMPTY] + serial[p] + overflow[p] for p in range(num_partitions)]
-    return [torch.tensor(one, dtype=torch.int64, device=indices.device) for one in found]
+    sizes = {"num_hashes": num_hashes, "parallel_slots": parallel_slots, "serial_slots": serial_slots}
+    found = slots_by_definition(indices.tolist(), num_partitions, seed, **sizes)
+    areas = zip(found.parallel, found.serial, found.overflow, strict=True)
+    kept = ([index for index in slots if index != EMPTY] + serial + over for slots, serial, over in areas)
+    return [torch.tensor(one, dtype=torch.int64, device=indices.device) for one in kept]
 
 
 def hierarchical_hash(

@@ -1,0 +1,40 @@
+"""The lesson on sparse gradients: slots that fill, a bitmap to write, schemes on real ranks."""
+
+from functools import partial
+
+import pytest
+
+from workbench.explore import Standing
+from workbench.explore import zen as lesson
+
+
+def test_the_status_counts_what_collides_and_overflows():
+    explorer = lesson.SlotExplorer().set(indices=32, slots=9, hashes=1, serial=3)
+    assert explorer.status.endswith("24 indices collided at first, 3 are in the serial area, 21 overflow it.")
+    assert explorer.set(serial=0).status.endswith("0 are in the serial area, 24 overflow it.")
+
+
+def test_ranges_are_uneven_by_hand_and_hashing_is_not():
+    homes = lesson.homes_of_eight()
+    assert homes.loc["by range"].tolist() == [0, 0, 0, 0, 0, 1, 2, 2]
+    assert sorted(homes.loc["by hashing"].value_counts()) == [2, 3, 3]
+
+
+def reader(members, indices, of_index=False, reverse=False):
+    places = [index % max(1, len(members)) if of_index else members.index(index) for index in indices]
+    number = sum({1 << (place + 7 - 2 * (place % 8) if reverse else place) for place in places})
+    return number.to_bytes(-(-len(members) // 8), "little")
+
+
+@pytest.mark.parametrize(("mistake", "hint"), [({}, None), ({"of_index": True}, "index"), ({"reverse": True}, "order")])
+def test_a_readers_bitmap_is_checked_and_usual_mistakes_get_their_hint(mistake, hint):
+    feedback = lesson.check_bitmap(partial(reader, **mistake))
+    assert feedback.standing is (Standing.NOT_YET if hint else Standing.RIGHT)
+    assert [name for name, text in lesson.MISTAKES.items() if text in feedback.text] == ([hint] if hint else [])
+    assert lesson.check_bitmap(None).standing is Standing.NOT_ANSWERED
+
+
+def test_schemes_on_real_ranks_give_the_dense_sum():
+    found = lesson.compare_on_ranks(num_ranks=2, num_rows=200, width=4, words=30)
+    assert found["equal"].all()
+    assert found.loc["Dense", "sent, kB"] == 200 * 4 * 4 / 1e3

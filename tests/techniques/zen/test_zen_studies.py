@@ -1,0 +1,127 @@
+"""Rows of Zen's studies by hand, what they refuse, and verdicts that a wrong number turns."""
+
+import numpy as np
+import pytest
+
+from tests.cases import refusals, value, values, verdicts
+from workbench.cluster import Link
+from workbench.datasets.places import DataError
+from workbench.launch import Ranks
+from workbench.study.rows import value_row
+from workbench.study.timing import Turns
+from workbench.techniques import zen
+from workbench.techniques.zen import advice, counted, measured, simulated
+
+
+@pytest.fixture
+def release():
+    try:
+        return counted.lstm_sets(2)
+    except DataError as error:
+        pytest.skip(str(error))
+
+
+def test_the_papers_lstm_touches_the_softmax_rows_that_it_samples(release):
+    sets, num_rows = release
+    assert num_rows == 2 * 793_471
+    assert all(1134 <= np.sum(one < 793_471) <= 1240 for one in sets)  # distinct words of a batch
+    assert all(8192 <= np.sum(one >= 793_471) <= 8192 + 1240 for one in sets)
+    assert value(counted.lm1b_rows(), "density", table="softmax") == pytest.approx(0.01105, abs=2e-5)
+
+
+def test_losses_follow_the_formula():
+    size = {"domain_size": 100_000, "num_partitions": 4, "seed": 0}
+    rows = counted.loss_rows(densities=[0.2], memories=[1], **size)
+    assert value(rows, "lost_by_formula") == pytest.approx(1 - 5 * (1 - np.exp(-0.2)))
+    assert value(rows, "lost") == pytest.approx(value(rows, "lost_by_formula"), abs=0.01)
+
+
+def test_formats_are_sized_by_hand():
+    rows = counted.format_rows(domain_size=64 * 256, densities=[0.5], num_partitions=16, seed=0)
+    sizes = {row["format"]: row["value"] for row in rows if row["quantity"] == "size"}
+    assert sizes["hash bitmap"] == 0.5 + 1 / 32
+    assert sizes["bitmap"] == 0.5 + 16 / 32
+    assert sizes["COO"] == 1.0
+    assert sizes["tensor blocks, scattered"] == pytest.approx(1 + 1 / 256)
+
+
+def test_theorem_3_1_needs_more_than_some_overlap(release):
+    rows = counted.space_rows(num_ranks=[4, 16], seed=0)
+    balanced = {"scheme": "Point-to-point, One-shot, Parallelism, Balanced", "overlap": "partial"}
+    assert value(rows, "behind_best", ranks=16, **balanced) == 0
+    assert value(rows, "behind_best", ranks=4, **balanced) > 0.05  # SparCML sends less
+    assert value(rows, "schemes") == 15
+
+
+def test_the_last_tasks_rows_are_counted_behind_the_first_ones():
+    task = measured.EmbeddingTask("nmt", batch=2, seed=0, size="tiny")
+    (rows,), num_rows = simulated.task_sets(task, 1)
+    assert num_rows == sum(task.embeddings.values())
+    (first, second) = task.touched(0, 0).values()
+    assert rows.tolist() == [*first, *(second + next(iter(task.embeddings.values())))]
+
+
+def test_computation_is_what_the_calibrated_gain_needs(monkeypatch):
+    times = {"Dense": 1.0, "Zen": 0.25}
+    monkeypatch.setattr(simulated, "_communication_s", lambda name, scheme, *_: times[scheme])
+    gain = simulated.MODELS["LSTM"].gain
+    computation_s = simulated.computation_s("LSTM")
+    assert (computation_s + 1.0) / (computation_s + 0.25) == pytest.approx(gain)
+
+
+def test_the_modelled_ranks_are_as_dense_as_asked_and_overlap():
+    of = advice.modelled(0.05, 8)
+    assert of.density[1] == pytest.approx(0.05, rel=1e-3)
+    assert 0.05 < of.density[8] < 8 * 0.05
+    assert of.push["ranges"] > of.pull["ranges"] > 1
+
+
+test_wrong_arguments_are_refused = refusals(
+    (lambda: advice.modelled(1.0, 8), "density is 1.0"),
+    (lambda: advice.modelled(0.1, 6), "num_ranks is 6; it must be a power of two"),
+    (lambda: measured.Setting(num_ranks=1), "num_ranks is 1"),
+    (lambda: measured.Setting(gigabits_per_s=0), "gigabits_per_s is 0"),
+)
+
+
+def advised(shares):
+    import torch
+    import torch.distributed as dist
+
+    tensor = torch.zeros(40_000)
+    tensor[: round(shares[dist.get_rank()] * 40_000)] = 1.0
+    return zen.advise(tensor, Link(bandwidth_bytes_per_s=1e9, source="a test"))
+
+
+def test_advice_is_the_same_on_all_ranks_and_turns_dense_with_density():
+    with Ranks(2, preload=("workbench.techniques.zen",)) as ranks:
+        few, many = ranks.run(advised, [0.01, 0.01]), ranks.run(advised, [0.9, 0.9])
+    assert str(few[0]) == str(few[1])
+    assert few[0].sparsity.density == {1: 0.01, 2: 0.01}
+    assert few[0].best != "Dense"
+    assert many[0].best in ("Dense", "Zen")
+    assert "1.00% in the sum" in str(few[0])
+
+
+def test_schemes_take_turns_and_their_bytes_are_counted():
+    setting = measured.Setting(num_ranks=2, gigabits_per_s=1.0)
+    timed = measured.time_densities(setting, [0.05], 4000, Turns(rounds=6))
+    rows = measured.scheme_rows(timed, "density", measured.predicted_s(setting, [0.05], 4000))
+    assert value(rows, "busiest_bytes", scheme="Dense") == 4000 * 4
+    assert value(rows, "predicted_s", scheme="Dense") == pytest.approx(4000 * 4 / 125e6)
+    assert {row["over"] for row in rows if row["quantity"] == "gain"} == set(measured.SCHEMES)
+
+
+def test_dense_takes_over_between_two_densities():
+    rows = [value_row("gain", gain, over="Dense", density=at) for at, gain in ((0.01, 4.0), (0.1, 2.0), (1.0, 0.5))]
+    assert values(measured._crossover_rows(rows), "dense_takes_over") == [pytest.approx(10**-0.5)]
+
+
+def test_a_wrong_number_turns_the_verdict():
+    def judged(lost):
+        rows = [value_row("lost", lost, density=0.2, memory=1), value_row("lost", 0.1, density=0.028, memory=2)]
+        rows.append(value_row("lost", 0.011, density=0.028, memory=8))
+        return verdicts("zen/fig-3-8b/counted", rows)
+
+    name = "15.8 % are lost with memory of the gradient's size and a density of 20 %"
+    assert (judged(0.158)[name], judged(0.094)[name]) == ("agrees", "disagrees")
