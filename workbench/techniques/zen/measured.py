@@ -418,8 +418,9 @@ def learning_rows(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         setting = result["setting"]
         by_name.setdefault(setting["variant"], {})[setting["seed"]] = result["scores"]
     rows, plain = [], by_name["AllReduce"]
+    metrics = [key for key in next(iter(plain.values()))[0] if key != "step"]
     for name, by_seed in by_name.items():
-        for metric in [key for key in plain[next(iter(plain))][0] if key != "step"]:
+        for metric in metrics:
             for place, point in enumerate(next(iter(by_seed.values()))):
                 found = [scores[place][metric] for scores in by_seed.values()]
                 keys = {"variant": name, "step": point["step"], "metric": metric}

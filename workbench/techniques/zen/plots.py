@@ -76,26 +76,30 @@ def draw_balance(rows: Rows) -> Figure:
     return figure
 
 
-def draw_losses(rows: Rows) -> Figure:
-    """Draw the share of gradients that the strawman loses: counted as marks, by the formula as lines."""
-    table = _of(rows, "lost").assign(
-        value=lambda t: 100 * t["value"], density=lambda t: t["density"].map("{:.1%}".format)
-    )
-    figure, ax = plots.figure(figsize=(8, 3.8))
-    labels = {"x_label": "slots over the size of the gradient", "y_label": "% lost"}
-    plots.lines(table, ax=ax, x="memory", by="density", log_x=True, log_y=True, **labels)
+def _lines(
+    rows: Rows, quantity: str, x: str, by: str, labels: tuple[str, str], times: float = 1.0, **look: Any
+) -> Figure:
+    """Draw one panel of a quantity, multiplied, along x; the labels are those of x and of the quantity."""
+    table = _of(rows, quantity)
+    if by == "density":
+        table["density"] = table["density"].map("{:.1%}".format)
+    for column in {"value", "low", "high"} & set(table):
+        table[column] *= times
+    figure, ax = plots.figure(figsize=(9, 4))
+    plots.lines(table, ax=ax, x=x, by=by, x_label=labels[0], y_label=labels[1], **look)
     return figure
+
+
+def draw_losses(rows: Rows) -> Figure:
+    """Draw the share of gradients that the strawman loses."""
+    labels = "slots over the size of the gradient", "% lost"
+    return _lines(rows, "lost", "memory", "density", labels, 100.0, log_x=True, log_y=True)
 
 
 def draw_extraction(rows: Rows) -> Figure:
     """Draw how long the slots' non-zero entries take to find, by memory and density."""
-    table = _of(rows, "extraction_s").assign(density=lambda t: t["density"].map("{:.0%}".format))
-    for column in ("value", "low", "high"):
-        table[column] *= 1e3
-    figure, ax = plots.figure(figsize=(8, 3.8))
-    labels = {"x_label": "slots over the size of the gradient", "y_label": "ms"}
-    plots.lines(table, ax=ax, x="memory", by="density", log_x=True, **labels)
-    return figure
+    labels = "slots over the size of the gradient", "ms"
+    return _lines(rows, "extraction_s", "memory", "density", labels, 1e3, log_x=True)
 
 
 def draw_hashing(rows: Rows) -> Figure:
@@ -113,10 +117,8 @@ def draw_hashing(rows: Rows) -> Figure:
 
 def draw_formats(rows: Rows) -> Figure:
     """Draw the size of a sum in each format over the dense tensor's, by density."""
-    figure, ax = plots.figure(figsize=(9, 4))
-    labels = {"x_label": "density of the sum", "y_label": "size over dense"}
-    plots.lines(_of(rows, "size"), ax=ax, x="density", by="format", log_y=True, **labels)
-    plots.published_line(ax, 1.0, "dense")
+    figure = _lines(rows, "size", "density", "format", ("density of the sum", "size over dense"), log_y=True)
+    plots.published_line(figure.axes[0], 1.0, "dense")
     return figure
 
 
@@ -135,11 +137,7 @@ def draw_space(rows: Rows) -> Figure:
 
 def draw_scaling(rows: Rows) -> Figure:
     """Draw times over that of Dense by number of GPUs."""
-    figure, ax = plots.figure(figsize=(9, 4))
-    labels = {"x_label": "GPUs", "y_label": "time over Dense"}
-    plots.lines(_of(rows, "over_dense"), ax=ax, x="gpus", by="scheme", log_x=True, log_y=True, **labels)
-    plots.published_line(ax, 1.0, "Dense")
-    return figure
+    return _lines(rows, "over_dense", "gpus", "scheme", ("GPUs", "time over Dense"), log_x=True, log_y=True)
 
 
 def draw_communications(rows: Rows) -> Figure:
@@ -173,12 +171,8 @@ def draw_throughput(rows: Rows) -> Figure:
 
 def draw_densities(rows: Rows) -> Figure:
     """Draw measured times of schemes by density."""
-    table = _of(rows, "seconds").assign(value=lambda t: 1e3 * t["value"], percent=lambda t: 100 * t["density"])
-    table[["low", "high"]] *= 1e3
-    figure, ax = plots.figure(figsize=(9, 4))
-    labels = {"x_label": "% of values not zero", "y_label": "ms"}
-    plots.lines(table, ax=ax, x="percent", by="scheme", log_x=True, log_y=True, **labels)
-    return figure
+    labels = "share of values not zero", "ms"
+    return _lines(rows, "seconds", "density", "scheme", labels, 1e3, log_x=True, log_y=True)
 
 
 def draw_learning(rows: Rows) -> Figure:

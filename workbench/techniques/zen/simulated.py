@@ -36,7 +36,7 @@ VALUE_BYTES = 4
 UPPER_BOUND = "Upper bound"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Model:
     """A row of table 3.1, and the batch of our own data that stands for it."""
 
@@ -52,46 +52,10 @@ class Model:
 
 MODELS: Mapping[str, Model] = MappingProxyType(
     {
-        "LSTM": Model(
-            task="lstm",
-            mlp_parameters=20e6,
-            embedding_parameters=406e6,
-            width=256,
-            batch=128,
-            our_batch=128,
-            gain=3.1,
-            gain_at_gbps=25,
-        ),
-        "DeepFM": Model(
-            task="deepfm",
-            mlp_parameters=68e6,
-            embedding_parameters=214e6,
-            width=16,
-            batch=1024,
-            our_batch=62,
-            gain=1.46,
-            gain_at_gbps=100,
-        ),
-        "NMT": Model(
-            task="nmt",
-            mlp_parameters=31e6,
-            embedding_parameters=112e6,
-            width=256,
-            batch=64,
-            our_batch=64,
-            gain=1.45,
-            gain_at_gbps=100,
-        ),
-        "BERT": Model(
-            task="bert",
-            mlp_parameters=86e6,
-            embedding_parameters=23e6,
-            width=768,
-            batch=4,
-            our_batch=40,
-            gain=1.13,
-            gain_at_gbps=25,
-        ),
+        "LSTM": Model("lstm", 20e6, 406e6, 256, 128, 128, 3.1, 25),
+        "DeepFM": Model("deepfm", 68e6, 214e6, 16, 1024, 62, 1.46, 100),
+        "NMT": Model("nmt", 31e6, 112e6, 256, 64, 64, 1.45, 100),
+        "BERT": Model("bert", 86e6, 23e6, 768, 4, 40, 1.13, 25),
     }
 )
 """DeepFM's batch is smaller so that 128 GPUs read each of our 8,000 rows once; BERT's sentences are shorter."""
