@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import nbformat
@@ -42,6 +43,14 @@ def test_a_notebook_is_valid_begins_with_its_card_and_is_committed_without_outpu
     assert len(ids) == len(set(ids))
     first = notebook.cells[0]
     assert first.cell_type == "markdown" and first.source.startswith("# ")
+
+
+@named(NOTEBOOKS)
+def test_a_cell_of_text_has_no_two_headings_in_a_row(path):
+    for cell in read(path).cells:
+        if cell.cell_type == "markdown":
+            lines = [line.startswith("#") for line in cell.source.splitlines() if line]
+            assert not any(first and second for first, second in pairwise(lines)), cell.source
 
 
 @named(NOTEBOOKS)
