@@ -9,7 +9,13 @@ ONE_GROUP = (
     "Main (lines 60 to 62) hands the one group of all tensors on with nothing left to fuse, and lines 91 to 93, which "
     "remember the best fusion, are not reached then. The smallest case is one tensor: nothing is returned."
 )
-LINE, FLAT = "α + β·x", "flat, then linear"
+LINE, FLAT, ALL = "α + β·x", "flat, then linear", "decoding, CPU, two links and limits"
+FLAT_PART = (
+    "With α + β·x a tensor that moves to the group before changes no sum, and one group takes no longer than two. With "
+    "a flat time the move can lengthen one group and not shorten the other, which pruning 2 overlooks. Where several "
+    "groups within the flat part take less than one, the outcome that pruning 1 calls optimistic is not. The smallest "
+    "case of each is in the record."
+)
 
 
 def _counted(item: str, title: str, notebook: str, claims: tuple, laptop: dict, smoke: dict, **more) -> Reproduction:
@@ -103,7 +109,7 @@ CATALOGUE = (
                     Whose.OURS,
                     source="a promise of this project",
                 )
-                for costs in (LINE, FLAT)
+                for costs in (LINE, FLAT, ALL)
             ),
             _finds(
                 "Algorithm 5.1 as printed finds the optimum",
@@ -122,13 +128,13 @@ CATALOGUE = (
                 source="theorem 5.1",
             ),
             _finds(
-                "Algorithm 5.1 finds the optimum with encoding as figure 5.2 shows it",
+                "Algorithm 5.1 finds the optimum with costs that are flat, then linear",
                 "algorithm 5.1",
                 FLAT,
                 Whose.OURS,
                 source="theorem 5.1 with section 5.2.4",
-                explanation="Pruning 2 moves tensors from one group to the next, which changes no encoding if it takes "
-                "α + β·x. Where small groups take a flat time it can.",
+                explanation=FLAT_PART,
+                changed="The first rule had one flat encoding and linear sending, with one miss in 20,000 problems.",
             ),
         ),
         {"num_problems": 20_000, "most_tensors": 8, "seed": 0},

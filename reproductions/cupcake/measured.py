@@ -6,8 +6,9 @@ Rules were fixed before the first run of an item; rates and batches are those of
 from workbench.reproduction import Bound, Evidence, Reproduction, Whose, Within
 
 DDP, FP16, FP32, GRACE, HIPRESS, CUPCAKE = "DDP", "FP16", "FP32, each tensor", "GRACE", "HiPress", "Cupcake"
-RIVALS = ["Buckets of 25 MB", "Bucket fusion", "Evenly split", "Single split"]
+RIVALS = ["DDP's buckets", "Bucket fusion", "Evenly split", "Single split"]
 MODELS, CODECS = ["resnet50", "resnet101", "bert_base"], ["randomk", "dgc", "efsignsgd", "onebit"]
+LINE, OTHER_COSTS = "α + β·x", ["flat, then linear", "flat, then linear, two links"]
 # Gbit/s between hosts, and examples of a rank.
 RATES = {"resnet": 0.02, "bert": 0.1, "vgg": 0.05}
 BATCHES = {"resnet": 64, "bert": 16, "vgg": 64}
@@ -16,7 +17,18 @@ CORES = (
     "wait for a link and leave the cores to others, or longer."
 )
 WHOLE = "the whole interval"
-OTHER_MACHINE = "Another machine, and compiled code; the paper's program is not said to be."
+PROMISE = "a promise of this project; theorem 5.1 only compares compressed fusions"
+UNPRUNED = (
+    "BERT-base does not end. The optimistic outcome, equation 5.4, leaves out that the last group is sent when all is "
+    "encoded. BERT-base's last gradient, of its words, has 94 MB and is sent in 6.5 ms, as long as twenty start-ups of "
+    "encoding: fusions with up to twenty groups more than the best are not pruned. In the two ResNets less is left to "
+    "send than one start-up takes. The paper's costs and lengths of BERT-base are not printed."
+)
+SIZES = (
+    "The models have 1 to 13 MiB. Bucket fusion's sizes are the same shares of a model as 2 to 64 MB are of ResNet50's "
+    "102 MB; DDP's buckets are its own, and one or two groups here: 1 MiB and the rest."
+)
+OWN_LINK = "The number is the paper's; the link, which decides the speedup, was chosen here."
 
 
 def _measured(
@@ -36,16 +48,16 @@ def _measured(
     )
 
 
-def _at_least_as_fast(over: str, whose: Whose) -> Bound:
+def _at_least_as_fast(over: str, whose: Whose, source: str, more: str = "") -> Bound:
     return Bound(
         f"On real ranks Cupcake trains at least as fast as {over}",
         quantity="gain",
         where={"scheme": CUPCAKE, "over": over},
         at_least=1.0,
         because=WHOLE,
-        source="section 5.4.1" if whose is Whose.PAPER else "theorem 5.1: its fusion is optimal",
+        source=source,
         whose=whose,
-        explanation=CORES,
+        explanation=f"{CORES} {more}".strip(),
     )
 
 
@@ -83,6 +95,7 @@ def _iterations(item: str, title: str, schemes: list[str], codec: str, claims: t
 
 def _accuracy(item: str, title: str, codec: str, score: str, speedups: tuple, parameters: dict, profiles: dict, **more):
     variant, (over_fp32, over_hipress) = f"{CUPCAKE}, {codec}", speedups
+    difference = more.pop("difference", "the paper's own difference is 0.4")
     timed = [("speedup", "FP32", over_fp32)] + (
         [("speedup_over_hipress", HIPRESS, over_hipress)] if over_hipress else []
     )
@@ -92,7 +105,7 @@ def _accuracy(item: str, title: str, codec: str, score: str, speedups: tuple, pa
             quantity="points_below",
             where={"variant": variant, "metric": score},
             at_most=1.0,
-            because="every seed; the paper's own difference is 0.4 points",
+            because=f"every seed; one point: {difference}",
             source="section 5.4.2, figure 5.8",
             needs_real_data=True,
         ),
@@ -103,8 +116,9 @@ def _accuracy(item: str, title: str, codec: str, score: str, speedups: tuple, pa
                 where={"variant": variant},
                 at_least=times,
                 because="the paper's speedup; every seed",
-                source="section 5.4.2",
-                explanation="The speedup belongs to the chosen link.",
+                source="section 5.4.2, asked of another link",
+                whose=Whose.OURS,
+                explanation=OWN_LINK,
             )
             for quantity, over, times in timed
         ),
@@ -172,6 +186,28 @@ FIG_5_2BC = _measured(
     {"smoke": 10, "laptop": 60},
 )
 
+
+def _fast(says: str, costs: str | list[str], changed: str = "") -> tuple[Bound, ...]:
+    models = {"way": "Dynamic programming", "model": MODELS, "costs": costs}
+    rules = (
+        ("Dynamic programming takes at most 20 ms", "search_s", models, 0.020),
+        ("The optimum of 2,000 tensors takes at most a second", "milliseconds", {"tensors": 2000, "costs": costs}, 1e3),
+    )
+    return tuple(
+        Bound(
+            f"{name} with {says}",
+            quantity=quantity,
+            where=where,
+            at_most=limit,
+            because="of the interval",
+            source="a promise of this project",
+            whose=Whose.OURS,
+            changed=changed,
+        )
+        for name, quantity, where, limit in rules
+    )
+
+
 TABLE_5_1 = _measured(
     "table-5-1",
     "How long the search for the best fusion takes, with each pruning and by dynamic programming",
@@ -184,7 +220,7 @@ TABLE_5_1 = _measured(
             at_most=10.0,
             because="the paper's are 2.8 to 6.6 s",
             source="table 5.1",
-            explanation=OTHER_MACHINE,
+            explanation=UNPRUNED,
         ),
         Bound(
             "Without pruning the search does not end",
@@ -194,24 +230,8 @@ TABLE_5_1 = _measured(
             because="the paper's did not in 24 hours; the limit here is 20 s",
             source="table 5.1",
         ),
-        Bound(
-            "Dynamic programming takes at most 20 ms",
-            quantity="search_s",
-            where={"way": "Dynamic programming", "model": MODELS},
-            at_most=0.020,
-            because="of the interval",
-            source="a promise of this project",
-            whose=Whose.OURS,
-        ),
-        Bound(
-            "The optimum of 2,000 tensors takes at most a second",
-            quantity="milliseconds",
-            where={"tensors": 2000},
-            at_most=1000.0,
-            because="of the interval",
-            source="a promise of this project",
-            whose=Whose.OURS,
-        ),
+        *_fast("α + β·x", LINE),
+        *_fast("flat times and decoding, on one link and on two", OTHER_COSTS, "Added after the first record."),
     ),
     {
         "smoke": {"models": ["resnet50"], "limit_s": 0.2, "num_runs": 7, "num_tensors": [250, 500]},
@@ -231,9 +251,9 @@ CATALOGUE = (
         [DDP, FP16, FP32, "FP32, fused best", GRACE, HIPRESS, CUPCAKE],
         "efsignsgd",
         (
-            *(_at_least_as_fast(over, Whose.PAPER) for over in (FP32, GRACE, HIPRESS)),
-            *(_at_least_as_fast(over, Whose.OURS) for over in (DDP, FP16, "FP32, fused best")),
-            *(_predicted(scheme) for scheme in (FP32, GRACE, CUPCAKE)),
+            *(_at_least_as_fast(over, Whose.PAPER, "section 5.4.1") for over in (FP32, GRACE, HIPRESS)),
+            *(_at_least_as_fast(over, Whose.OURS, PROMISE) for over in (DDP, FP16, "FP32, fused best")),
+            *(_predicted(scheme) for scheme in (DDP, FP16, FP32, GRACE, CUPCAKE)),
         ),
         150,
     ),
@@ -242,7 +262,7 @@ CATALOGUE = (
         "Iterations of small models on real ranks: rules to fuse beside the optimum, DGC",
         [*RIVALS, CUPCAKE],
         "dgc",
-        tuple(_at_least_as_fast(rival, Whose.OURS) for rival in RIVALS),
+        tuple(_at_least_as_fast(rival, Whose.OURS, "theorem 5.1: its fusion is optimal", SIZES) for rival in RIVALS),
         150,
     ),
     _accuracy(
@@ -273,6 +293,7 @@ CATALOGUE = (
         (1.65, 0),
         {"model": "minilm", "learning_rate": 5e-5, "gigabits_per_s": 0.5, "target": 0.5},
         {"seeds": [0, 1, 2], "steps": 150, "batch": 8, "codecs": ["dgc", "randomk"]},
+        difference="the text says almost the same and gives no number, those of figures 5.8a and 5.8b differ by 0.4",
         smoke={"encoder": "stand-in", "gigabits_per_s": 1.0},
         expected_s={"smoke": 40, "full": 7200},
     ),

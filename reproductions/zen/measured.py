@@ -3,7 +3,7 @@
 from workbench.reproduction import Bound, Evidence, Ordering, Reproduction, Trend, Whose
 
 TASKS = ["lstm", "deepfm", "nmt", "bert"]
-RIVALS = ["Dense", "AGsparse", "SparCML", "Sparse PS", "OmniReduce"]
+RIVALS = ["Dense", "AGsparse", "torch, sparse", "SparCML", "Sparse PS", "OmniReduce"]
 PROMISE = "a promise of this project"
 WHOLE = "the whole interval"
 SEEN = "The first results were known when the rule was written."
@@ -116,7 +116,8 @@ CATALOGUE = (
                 along="ranks",
                 direction="increasing",
                 because=ORDER,
-                source="section 3.2.2, figure 3.1b",
+                source="section 3.2.2, figure 3.1b: a union grows",
+                whose=Whose.CONSTRUCTION,
             ),
         ),
         {

@@ -4,6 +4,11 @@ from workbench.reproduction import Bound, Crossover, Evidence, Reproduction, Who
 
 SEEN = "The first results were known when the rule was written; the tolerance is that of similar claims."
 DATA = "Densities and overlap of another data set, but for the LSTM."
+CALIBRATED = "Computation is calibrated on another gain of the text. "
+ALL_COMMUNICATION = (
+    "Computation should be calibrated on 1.46 over AllReduce at 100 Gbit/s, but even with 0 s of it DeepFM gains less: "
+    "its gains here are the same on both networks. "
+)
 QUARTER = "a quarter of the gain: densities are of other data, and only bytes count"
 MODELS = ["LSTM", "DeepFM", "NMT", "BERT"]
 
@@ -60,7 +65,7 @@ def _over(scheme: str, times: float) -> Within:
 
 def _gain(model: str, over: str, times: float, source: str) -> Within:
     return Within(
-        f"{model} trains {times} times as fast as with {over}",
+        f"{model} trains {times} times as fast as with {'AllReduce' if over == 'Dense' else over}",
         quantity="gain",
         where={"model": model, "over": over, "machines": 16},
         expected=times,
@@ -69,7 +74,7 @@ def _gain(model: str, over: str, times: float, source: str) -> Within:
         because=QUARTER,
         source=source,
         changed=SEEN,
-        explanation="Computation is calibrated on another gain of the text. " + DATA,
+        explanation=(ALL_COMMUNICATION if model == "DeepFM" else CALIBRATED) + DATA,
     )
 
 
@@ -145,6 +150,7 @@ CATALOGUE = (
         "throughput",
         (
             _gain("LSTM", "SparCML", 1.50, "section 3.4.2, figure 3.12"),
+            _gain("DeepFM", "Dense", 1.46, "section 3.4.2, figure 3.12"),
             _gain("DeepFM", "OmniReduce", 1.34, "section 3.4.2, figure 3.12"),
             _gain("NMT", "OmniReduce", 1.39, "section 3.4.2, figure 3.12"),
         ),

@@ -1,5 +1,6 @@
 """The lesson on sparse gradients: slots that fill and collide, five schemes on real ranks, and a bitmap to write."""
 
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -93,25 +94,30 @@ class SlotExplorer(Explorer[Slots]):
         )
 
 
-def _summed(scheme: str, num_rows: int, width: int, words: int) -> tuple[int, int, bool]:
-    """Run on a rank: bytes sent and received, and whether the sum is the dense all-reduce's."""
+def _summed(scheme: str, num_rows: int, width: int, words: int) -> tuple[int, int, bool, float]:
+    """Run on a rank: bytes sent and received, whether the sum is the dense all-reduce's, and seconds."""
     draw = np.random.default_rng(dist.get_rank())
     chances = 1 / np.arange(1, num_rows + 1)
     rows = torch.from_numpy(np.unique(draw.choice(num_rows, words, p=chances / chances.sum())))
     gradient, wire = Sparse(rows, torch.ones(len(rows), width), num_rows), Wire()
+    SCHEMES[scheme](gradient, Wire())  # opens connections
+    dist.barrier()
+    began_s = time.perf_counter()
     found, whole = SCHEMES[scheme](gradient, wire).to_dense(), gradient.to_dense()
+    taken_s = time.perf_counter() - began_s
     dist.all_reduce(whole)
-    return wire.sent_bytes, wire.received_bytes, torch.allclose(found, whole)
+    return wire.sent_bytes, wire.received_bytes, torch.allclose(found, whole), taken_s
 
 
 def compare_on_ranks(*, num_ranks: int = 4, num_rows: int = 5000, width: int = 32, words: int = 400) -> pd.DataFrame:
-    """Sum one embedding's gradients on real ranks by every scheme; return the busiest rank's kB by direction."""
+    """Sum an embedding's gradients on real ranks by every scheme; return the busiest rank's kB and the slowest's ms."""
     rows = {}
     with Ranks(num_ranks, preload=("workbench.techniques.zen",)) as ranks:
         for scheme in SCHEMES:
             found = ranks.run(_summed, scheme, num_rows, width, words)
             sent, received = (max(one[at] for one in found) / 1e3 for at in (0, 1))
-            rows[scheme] = {"sent, kB": sent, "received, kB": received, "equal": all(one[2] for one in found)}
+            equal, slowest_s = all(one[2] for one in found), max(one[3] for one in found)
+            rows[scheme] = {"sent, kB": sent, "received, kB": received, "ms": 1e3 * slowest_s, "equal": equal}
     return pd.DataFrame(rows).T
 
 

@@ -1,14 +1,14 @@
 """What communication hooks of DistributedDataParallel share: early buckets, plans that fit model and ranks."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["BUCKET_MB", "require_fp32", "require_one_plan", "require_parameters", "warn_if_late"]
+__all__ = ["BUCKET_MB", "require_ddp", "require_fp32", "require_one_plan", "require_parameters", "warn_if_late"]
 
 BUCKET_MB = 1e-4  # of DistributedDataParallel: every gradient is a bucket of its own
 LATE_BYTES = 2**20  # a larger bucket is handed over late
@@ -25,12 +25,35 @@ def warn_if_late(model: DistributedDataParallel, technique: str) -> None:
         )
 
 
-def require_one_plan(plan: str) -> None:
-    """Raise ValueError on every rank, naming the ranks, if theirs differ from rank 0's; all ranks call it."""
-    plans: list[str] = [""] * dist.get_world_size()
-    dist.all_gather_object(plans, plan)
-    if differing := [str(rank) for rank, other in enumerate(plans) if other != plans[0]]:
-        raise ValueError(f"the plan of rank 0 differs from that of rank {', '.join(differing)}; it must be one plan")
+def require_ddp(model: object) -> None:
+    """Raise ValueError if a model is not wrapped."""
+    if not isinstance(model, DistributedDataParallel):
+        raise ValueError(f"model is a {type(model).__name__}; it must be a DistributedDataParallel")
+
+
+def require_one_plan(
+    plan: str, *, check: Callable[[], None] = lambda: None, group: dist.ProcessGroup | None = None
+) -> None:
+    """Raise ValueError on every rank if one rank's `check` does, or if plans differ; all ranks of the group call it.
+
+    A rank that raised by itself would leave the others waiting. The error names the ranks and the rule.
+    """
+    try:
+        check()
+        error = ""
+    except ValueError as refusal:
+        error = str(refusal)
+    ranks = dist.get_process_group_ranks(group)
+    told: list[tuple[str, str]] = [("", "")] * len(ranks)
+    dist.all_gather_object(told, (plan, error), group=group)
+
+    def named(at_fault: Callable[[str, str], bool]) -> str:
+        return ", ".join(str(rank) for rank, one in zip(ranks, told, strict=True) if at_fault(*one))
+
+    if errors := [error for _, error in told if error]:
+        raise ValueError(f"rank {named(lambda _, error: error == errors[0])}: {errors[0]}")
+    if differing := named(lambda plan, _: plan != told[0][0]):
+        raise ValueError(f"the plan of rank {ranks[0]} differs from that of rank {differing}; it must be one plan")
 
 
 def require_fp32(module: nn.Module) -> None:

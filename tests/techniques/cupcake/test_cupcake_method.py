@@ -5,9 +5,10 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
+import torch
+import torch.distributed as dist
 
 from workbench.techniques.cupcake.method import (
-    RIVALS,
     FlatThenLinear,
     FusionProblem,
     Linear,
@@ -15,11 +16,12 @@ from workbench.techniques.cupcake.method import (
     brute_force_fusion,
     iteration_time,
     optimal_fusion,
+    rules,
     search_fusion,
     timeline,
 )
-from workbench.techniques.cupcake.method.optimal import link_free_by_definition
-from workbench.techniques.cupcake.method.rivals import buckets, each, even_split, single_split
+from workbench.techniques.cupcake.method.optimal import link_free_by_definition, optimal_fusion_by_labels
+from workbench.techniques.cupcake.method.rivals import buckets, ddp_buckets, each, even_split, single_split
 from workbench.timeline.queues import queues_by_definition
 
 PRUNINGS = [Pruning.NONE, Pruning.OUTCOME, Pruning.OVERLAP, Pruning.BOTH]
@@ -135,6 +137,15 @@ def test_the_optimal_fusion_takes_as_long_as_the_best_of_all_fusions(kind, whole
         assert iteration_time(problem, optimal_fusion(problem)) == pytest.approx(best_s(problem), abs=1e-12)
 
 
+def test_with_linear_costs_following_all_ways_finds_what_the_recurrence_finds_for_many_tensors():
+    draw = np.random.default_rng(6)
+    for num in (40, 90, 140):
+        times, sizes = draw.exponential(1.0, num), draw.exponential(1.0, num) ** 3
+        problem = FusionProblem(times, sizes, 1.0, Linear(0.5, 0.1), Linear(0.3, 0.4))
+        found_s = [iteration_time(problem, find(problem)) for find in (optimal_fusion, optimal_fusion_by_labels)]
+        assert found_s[0] == pytest.approx(found_s[1], rel=1e-10)
+
+
 def test_with_linear_costs_the_optimum_has_the_fewest_groups_of_all_that_are_as_fast():
     draw = np.random.default_rng(2)
     for _ in range(60):
@@ -202,12 +213,22 @@ def test_simpler_rules_by_hand():
     assert [even_split(problem, count) for count in (1, 2, 3, 9)] == [(5,), (2, 5), (1, 3, 5), each(problem)]
     mib = replace(problem, size_bytes=[size * 2**20 for size in (0.5, 0.5, 2, 0.25, 0.25)])
     assert [buckets(mib, size) for size in (0.25, 1, 3)] == [(1, 2, 3, 4, 5), (2, 3, 5), (3, 5)]
+    assert buckets(mib, 2.5, 0.5) == (1, 3, 5) and rules(0.5)["Bucket fusion"](mib) == (2, 3, 5)
     # Computed at 1, 2, 3 s. In one group sent at 6 s, in two at 5 s, in three at 4 s.
     three = FusionProblem((1, 1, 1), (1, 1, 1), 0, Linear(0, 0), Linear(0, 1))
     assert single_split(three) == (1, 3) and iteration_time(three, (1, 3)) == 5
     assert optimal_fusion(three) == (1, 2, 3) and iteration_time(three, (1, 2, 3)) == 4
-    found_s = {name: iteration_time(three, rule(three)) for name, rule in RIVALS.items()}
-    assert found_s == {"Layer-wise": 4, "Bucket fusion": 6, "Buckets of 25 MB": 6, "Evenly split": 4, "Single split": 5}
+    found_s = {name: iteration_time(three, rule(three)) for name, rule in rules().items()}
+    assert found_s == {"Layer-wise": 4, "Bucket fusion": 6, "DDP's buckets": 6, "Evenly split": 4, "Single split": 5}
+
+
+def test_ddps_buckets_are_those_that_torch_assigns():
+    elements = np.random.default_rng(7).integers(1, 2**21, 60).tolist()
+    limits = [dist._DEFAULT_FIRST_BUCKET_BYTES, 25 * 2**20]
+    tensors = [torch.empty(num, device="meta") for num in elements]
+    indices, _ = dist._compute_bucket_assignment_by_size(tensors, limits, [False] * 60)
+    problem = FusionProblem([1.0] * 60, [4.0 * num for num in elements], 0, Linear(0, 0), Linear(0, 0))
+    assert ddp_buckets(problem) == tuple(bucket[-1] + 1 for bucket in indices)
 
 
 @pytest.mark.parametrize(
@@ -217,11 +238,16 @@ def test_simpler_rules_by_hand():
         (lambda: small(size_bytes=(float("nan"), 1)), r"size_bytes\[0\] is nan; it must be finite"),
         (lambda: small(size_bytes=(1,)), r"lengths \(2, 1\); they must be equal and at least 1"),
         (lambda: small(backward_s=(), size_bytes=()), r"lengths \(0, 0\)"),
+        (lambda: small(backward_s=None), "backward_s is None; it must be a sequence of numbers"),
         (lambda: small(largest_bytes=1), r"largest_bytes is 1; it must hold size_bytes\[1\] = 2"),
         (lambda: Linear(-1, 0), "startup_s is -1"),
         (lambda: iteration_time(small(), (1,)), r"fusion is \(1,\); it must end at 2"),
         (lambda: iteration_time(small(), (1, 1, 2)), r"fusion is \(1, 1, 2\); ends must rise from 1"),
         (lambda: iteration_time(small(largest_bytes=2), (2,)), "tensors 0 to 1 have 3 of 2 B"),
+        (lambda: iteration_time(small(), (1.5, 2)), r"fusion\[0\] is 1.5; it must be a whole number of at least 1"),
+        (lambda: iteration_time(small(), 2), "fusion is 2; it must be a sequence of group ends"),
+        (lambda: search_fusion(small(), True), "prune is True; it must be a Pruning"),
+        (lambda: buckets(small(), 1, 0), "first_mb is 0; it must be finite and above 0"),
         (lambda: search_fusion(small(decode=Linear(1, 0))), "decode is .* use optimal_fusion"),
     ],
 )

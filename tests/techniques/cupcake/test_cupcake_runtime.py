@@ -1,6 +1,7 @@
 """Fused groups on real ranks equal their definition; one line measures, plans and goes on; what is refused."""
 
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from workbench.compression import Identity
 from workbench.compression.gradients import GRADIENT_CODECS, gradient_codec
 from workbench.launch import Ranks
 from workbench.techniques import cupcake
+from workbench.techniques.cupcake.planning import warn_if_slower
 from workbench.techniques.cupcake.runtime import exchanged_by_definition
 
 GROUPS = (("4.bias", "4.weight"), ("2.bias", "2.weight", "0.bias"), ("0.weight",))
@@ -38,9 +40,18 @@ def inputs(rank, step):
     return torch.randn(5, 7, generator=torch.Generator().manual_seed(10 * step + rank))
 
 
-def exchanged_gradients(plans, steps=2, momentum=0.0, device="cpu", equal_steps=False):
+def early(module, ranks=None):
+    return DistributedDataParallel(module, bucket_cap_mb=cupcake.BUCKET_MB, process_group=ranks)
+
+
+def pair():
+    """Return the process group of a rank and its neighbour."""
+    return [dist.new_group([0, 1]), dist.new_group([2, 3])][dist.get_rank() // 2]
+
+
+def exchanged_gradients(plans, steps=2, momentum=0.0, device="cpu", equal_steps=False, in_pairs=False):
     """Run on a rank: the gradients that each step's backward pass leaves."""
-    ddp, found = DistributedDataParallel(model().to(device), bucket_cap_mb=cupcake.BUCKET_MB), []
+    ddp, found = early(model().to(device), pair() if in_pairs else None), []
     rank = dist.get_rank()
     cupcake.exchange(ddp, plans[rank % len(plans)], momentum=momentum)
     for step in range(steps):
@@ -76,6 +87,19 @@ def test_the_hook_equals_the_definition_step_by_step(ranks, codec):
             torch.testing.assert_close(by_rank[0][step][name], gradient, **rounding)
 
 
+@pytest.mark.parametrize("compressed", [(True,) * 3, (False,) * 3])
+def test_a_model_of_a_process_group_is_exchanged_with_that_group_alone(ranks, compressed):
+    found = ranks.run(exchanged_gradients, [toy_plan("efsignsgd", compressed, 2)], 1, 0.0, "cpu", False, True)
+    names = [name for group in GROUPS for name in group]
+    for first in (0, 2):
+        own = [own_gradients(rank, 0) for rank in (first, first + 1)]
+        codecs = [[gradient_codec("efsignsgd") if flag else Identity() for flag in compressed] for _ in own]
+        wanted = exchanged_by_definition([[grads[name] for name in names] for grads in own], (2, 5, 6), codecs)
+        for name, gradient in zip(names, wanted, strict=True):
+            for rank in (first, first + 1):
+                torch.testing.assert_close(found[rank][0][name], gradient, rtol=1e-5, atol=1e-5)
+
+
 def test_all_ranks_end_with_the_same_bits_and_without_compression_with_the_mean(ranks):
     for codec, compressed in (("onebit", (True,) * 3), ("dgc", (False,) * 3)):
         first, *others = ranks.run(exchanged_gradients, [toy_plan(codec, compressed)])
@@ -101,7 +125,7 @@ def test_gradients_on_a_gpu_are_exchanged_as_those_on_a_cpu(ranks):
 
 def trained_with_one_line(codec):
     """Run on a rank: the plan, the first losses beside plain DDP's, and whether all ranks have equal weights."""
-    plain, fused = DistributedDataParallel(model()), DistributedDataParallel(model(), bucket_cap_mb=cupcake.BUCKET_MB)
+    plain, fused = DistributedDataParallel(model()), early(model())
     exchange, losses = cupcake.fuse(fused, codec), []
     for step in range(8):
         row = []
@@ -128,6 +152,49 @@ def test_one_line_measures_plans_and_goes_on(ranks):
     assert losses[7][0] != losses[7][1] and num_different == 1
 
 
+def planned_in_pairs():
+    """Run on a rank: the plan of a small model, and whether the pair has equal gradients."""
+    torch.manual_seed(0)
+    ddp = early(nn.Linear(6, 3), pair())
+    exchange = cupcake.fuse(ddp, "onebit")
+    for step in range(6):
+        ddp.zero_grad()
+        ddp(torch.randn(4, 6, generator=torch.Generator().manual_seed(9 * dist.get_rank() + step))).sum().backward()
+    both = [torch.empty(3, 6) for _ in range(2)]
+    dist.all_gather(both, ddp.module.weight.grad, group=ddp.process_group)
+    return exchange.plan, torch.equal(*both)
+
+
+def test_one_line_plans_for_the_models_process_group_and_says_from_when_times_are_counted(ranks):
+    for plan, is_equal in ranks.run(planned_in_pairs):
+        assert (plan.num_ranks, is_equal, set(plan.misses)) == (2, True, set(plan.lines))
+        assert "times are measured in 3 backward passes, from the first gradient on" in str(plan).splitlines()
+
+
+def shares_by_pass():
+    """Run on a rank: what DGC keeps after each pass, if its epoch was set before the plan was made."""
+    ddp, found = early(model()), []
+    exchange = cupcake.fuse(ddp, "dgc", warmup=(0.5, 0.25))
+    exchange.at_epoch(1)
+    for step in range(6):
+        ddp(inputs(0, step)).sum().backward()
+        found.append({group.codec.keep for group in exchange._groups if hasattr(group.codec, "keep")})
+    return found
+
+
+def test_an_epoch_that_is_set_before_the_plan_holds_with_it(ranks):
+    assert ranks.run(shares_by_pass)[0] == [set()] * 4 + [{0.25}] * 2
+
+
+def test_a_plan_that_predicts_less_without_compression_warns():
+    predicted_s = {"Cupcake": 2e-3, "FP16": 1e-3, "FP32": 3e-3, "FP32, fused best": 2e-3}
+    with pytest.warns(UserWarning, match=r"do not compress: efsignsgd takes 2.00 ms, FP16 1.00 ms$"):
+        warn_if_slower(replace(toy_plan(), predicted_s=predicted_s))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_if_slower(replace(toy_plan(), predicted_s=predicted_s | {"Cupcake": 1e-3}))
+
+
 def refusal(call, *args):
     """Run on a rank: what a call raises."""
     try:
@@ -138,24 +205,41 @@ def refusal(call, *args):
 
 
 def closed():
-    ddp = DistributedDataParallel(model(), bucket_cap_mb=cupcake.BUCKET_MB)
+    ddp = early(model())
     cupcake.exchange(ddp, toy_plan()).close()
     ddp(inputs(0, 0)).square().sum().backward()
 
 
 def half():
-    cupcake.fuse(DistributedDataParallel(model().half(), bucket_cap_mb=cupcake.BUCKET_MB))
+    cupcake.fuse(early(model().half()))
 
 
 def other_codecs():
-    cupcake.fuse(DistributedDataParallel(model(), bucket_cap_mb=1e-4), ["dgc", "onebit"][dist.get_rank() % 2])
+    cupcake.fuse(early(model()), ["dgc", "onebit"][dist.get_rank() % 2])
+
+
+def fused(codecs):
+    cupcake.fuse(early(model()), codecs[dist.get_rank()])
+
+
+def not_wrapped():
+    cupcake.fuse(model())
+
+
+SIZES = toy_plan().num_elements
+ONE_LESS = replace(toy_plan(), num_elements={name: SIZES[name] for name in SIZES if name != "0.bias"})
 
 
 @pytest.mark.parametrize(
     ("call", "args", "message"),
     [
         (exchanged_gradients, [[toy_plan(), toy_plan("dgc")]], "the plan of rank 0 differs from that of rank 1, 3"),
-        (exchanged_gradients, [[toy_plan(num_ranks=2)]], "the plan is for 2 ranks; there are 4"),
+        (exchanged_gradients, [[toy_plan(num_ranks=2)]], "rank 0, 1, 2, 3: the plan is for 2 ranks; there are 4"),
+        (exchanged_gradients, [[*[toy_plan()] * 3, toy_plan(num_ranks=2)]], "rank 3: the plan is for 2 ranks; there"),
+        (exchanged_gradients, [[toy_plan(), toy_plan("zip")]], "rank 1, 3: codec is 'zip'"),
+        (exchanged_gradients, [[toy_plan(), ONE_LESS]], "rank 1, 3: groups hold 0.bias 1 times, num_elements 0"),
+        (fused, [["dgc", "dgc", "zip", "dgc"]], "rank 2: codec is 'zip'"),
+        (not_wrapped, [], "model is a Sequential; it must be a DistributedDataParallel"),
         (exchanged_gradients, [[toy_plan()], 1, 0.9], "only DGC has the first two"),
         (exchanged_gradients, [[toy_plan("zip")]], "codec is 'zip'"),
         (closed, [], "the exchange is closed"),
@@ -185,3 +269,18 @@ def test_a_plan_is_saved_read_and_printed():
     assert last == "   2: 1 gradients, 0.00 MiB, 0.weight to 0.weight"
     with pytest.raises(ValueError, match=r"another model: 0.bias has 2 elements in the model and 30 in the plan"):
         toy_plan().check(nn.Sequential(nn.Linear(7, 2)), 4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"groups": GROUPS[:2], "compressed": (True,) * 2}, "groups hold 0.weight 0 times, num_elements 1; both must"),
+        ({"groups": (*GROUPS[:2], ("0.weight", "0.bias"))}, "groups hold 0.bias 2 times, num_elements 1; both must"),
+        ({"groups": (*GROUPS[:2], ("0.weight", "9.bias"))}, "groups hold 9.bias 1 times, num_elements 0; both must"),
+        ({"groups": (*GROUPS, ()), "compressed": (True,) * 4}, r"for groups of \[2, 3, 1, 0\] gradients; none may be"),
+        ({"compressed": (True, False)}, r"compressed is \(True, False\) for groups of \[2, 3, 1\] gradients"),
+    ],
+)
+def test_a_plan_whose_groups_do_not_hold_each_parameter_once_is_refused(changed, message):
+    with pytest.raises(ValueError, match=message):
+        replace(toy_plan(), **changed).check(model(), 4)

@@ -1,5 +1,7 @@
 """Costs, strategies and rows, by hand; what the paper's testbeds are calibrated on."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from torch import nn
@@ -8,6 +10,7 @@ from workbench.cluster import Link, Machines
 from workbench.compression.costs import CodecTimes, Processor
 from workbench.datasets.places import DataError
 from workbench.plots import rows_of
+from workbench.study.timing import Timed, Turn
 from workbench.techniques import cupcake
 from workbench.techniques.cupcake import counted, measured, simulated
 from workbench.techniques.cupcake.cost import (
@@ -22,6 +25,8 @@ from workbench.techniques.cupcake.cost import (
     strategies,
 )
 from workbench.techniques.cupcake.method import FlatThenLinear, Linear, iteration_time
+from workbench.techniques.cupcake.planning import plan_of
+from workbench.timeline import Action, Kind
 from workbench.timeline.gradients import Gradients
 
 COSTS = Costs(
@@ -88,18 +93,22 @@ def test_on_several_machines_each_gpu_encodes_its_share_and_links_inside_come_af
     assert costs.send_plain(1e9) == pytest.approx(2e-4 + 2 * 3 / 4)
     assert costs.onward(1e9) == pytest.approx(2e-5 + 2 * 7 / 8 / 10)
     assert costs.compress(8 * 2**22) == pytest.approx(1e-3) and costs.decode(8.0) == pytest.approx(4e-3)
+    assert costs.half.onward(1e9) == pytest.approx(2e-5 + 7 / 8 / 10)  # FP16 is sent as FP16 inside machines too
+    assert FlatThenLinear(*costs.lines["compress"])(1e9) == costs.compress(1e9)
 
 
 def test_headroom_compares_buckets_with_the_best_fusion():
     small = gradients((2**20,) * 8, (1e-3,) * 8)
     found = cupcake.headroom(small, machines(1, 8), codecs=["toy"], times={"toy": CODEC})
     problem = costs_on(CODEC, machines(1, 8)).problem(small)
-    assert found.left["toy"].buckets_s == iteration_time(problem, (7, 8)) and found.left["toy"].gain >= 1.0
+    # 4 MiB close the first bucket, 28 the second.
+    assert found.left["toy"].buckets_s == iteration_time(problem, (1, 8)) and found.left["toy"].gain >= 1.0
     assert found.left["FP16"].buckets_s < found.left["FP32"].buckets_s
-    with pytest.raises(ValueError, match="codecs is empty"):
-        cupcake.headroom(small, machines(1, 8), codecs=[])
-    with pytest.raises(ValueError, match="step is None"):
-        cupcake.headroom(nn.Linear(2, 2), machines(1, 8))
+    refused = {"codecs is empty": (small, []), "step is None": (nn.Linear(2, 2), ["dgc"])}
+    refused["times has no 'dgc'; gradients without their model"] = (small, ["dgc"])
+    for message, (model, codecs) in refused.items():
+        with pytest.raises(ValueError, match=message):
+            cupcake.headroom(model, machines(1, 8), codecs=codecs)
 
 
 def test_the_examples_are_what_the_figures_show():
@@ -113,7 +122,9 @@ def test_random_problems_say_who_misses():
     rows = counted.exactness_rows(num_problems=150, most_tensors=5, seed=1)
     misses = {(row["costs"], row["search"]): row["value"] for row in rows if row["quantity"] == "misses"}
     assert misses["α + β·x", "algorithm 5.1 as printed"] > 0 == misses["α + β·x", "algorithm 5.1"]
-    assert all(count == 0 for (_, search), count in misses.items() if search == "optimal_fusion")
+    assert [count for (_, search), count in misses.items() if search == "optimal_fusion"] == [0, 0, 0]
+    smallest = rows_of(rows, "fewest_tensors", costs="flat, then linear", search="pruning 2 alone").iloc[0]
+    assert smallest["value"] <= 5 and smallest["found"] != smallest["best"] and "backward" in smallest["tensors"]
 
 
 def test_latencies_say_what_both_models_miss():
@@ -150,11 +161,32 @@ def test_gains_are_those_of_the_iterations(released):
     assert gain == pytest.approx(factors[CUPCAKE] / factors[GRACE])
     (largest,) = rows_of(rows, "largest_gain", over=GRACE)["value"]
     assert largest == max(rows_of(rows, "gain", over=GRACE)["value"])
+    (slower,) = rows_of(rows, "slower_cells", over="FP16")["value"]
+    assert slower == sum(rows_of(rows, "gain", over="FP16")["value"] < 1) == 1  # OneBit
 
 
 def test_a_search_that_is_stopped_says_so(released):
     rows = measured.search_rows(models=["resnet50"], codec="dgc", num_runs=6, limit_s=0.01)
-    how = rows_of(rows, "search_s").set_index("way")["how"]
-    assert how["No Pruning"] == "stopped" and how["Dynamic programming"] == "ended"
-    growth = measured.growth_rows(num_tensors=[50, 400], codec="dgc", num_runs=6)
-    assert [row["tensors"] for row in growth] == [50, 400]
+    how = rows_of(rows, "search_s").set_index(["way", "costs"])["how"]
+    assert how["No Pruning", measured.LINE] == "stopped" and how["Dynamic programming", measured.FLAT] == "ended"
+    growth = rows_of(measured.growth_rows(num_tensors=[50, 400], codec="dgc", num_runs=6), "growth")
+    assert list(growth["costs"]) == [measured.LINE, measured.FLAT, measured.TWO_LINKS]
+
+
+def test_predictions_stand_beside_what_was_measured_also_of_ddp_and_fp16():
+    costs = replace(COSTS, misses={"compress": 0.1, "communicate": 0.2, "decode": 0.3, "send_plain": 0.4})
+    found = strategies(gradients(), costs)
+    predicted_s = {name: strategy.iteration_s for name, strategy in found.items()}
+    plan = replace(plan_of(gradients(), found[CUPCAKE], "dgc", 4, predicted_s), lines=costs.lines, misses=costs.misses)
+    texts = {"DDP": "", "FP16": "", CUPCAKE: plan.to_json()}
+    seconds = {scheme: [(taken_in(14.0),)] * 6 for scheme in texts}
+    timed = Timed(rounds=seconds, facts={scheme: ({"plan": text},) for scheme, text in texts.items()})
+    rows = measured.iteration_rows(timed, measured.Setting(model="bert"))
+    beside = rows_of(rows, "measured_over_predicted").set_index("scheme")["value"]
+    assert dict(beside) == {"DDP": 1.4, "FP16": 2.0, CUPCAKE: 2.0}  # 10, 7 and 7 s were predicted
+    assert list(rows_of(rows, "fitted_miss")["value"]) == [0.1, 0.2, 0.3, 0.4]
+
+
+def taken_in(seconds):
+    action = Action(resource="rank 0", start_s=0.0, end_s=seconds, kind=Kind.OTHER, label="iteration")
+    return Turn(name="", length=1, actions=(action,), cpu_s=0.0)

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -135,6 +136,9 @@ def test_gradients_on_a_gpu_are_exchanged_as_those_on_a_cpu(ranks, option):
         torch.testing.assert_close(found, wanted)
 
 
+OTHER_MODEL = replace(toy_plan(), num_elements=dict(toy_plan().num_elements) | {"0.bias": 31})
+
+
 def refusals(plans, momentum=0.0):
     try:
         exchanged_gradients(plans, momentum=momentum)
@@ -148,11 +152,27 @@ def refusals(plans, momentum=0.0):
     [
         ([toy_plan(), toy_plan(INTER_ONLY)], 0.0, "the plan of rank 0 differs from that of rank 1, 3"),
         ([toy_plan(place=(2, 1))], 0.0, "for 2 machines of 1; there are 4 ranks"),
+        ([toy_plan()] * 2 + [OTHER_MODEL, toy_plan()], 0.0, "rank 2: the plan is of another model, toy: 0.bias has 30"),
         ([toy_plan()], 0.9, "only DGC has the first two"),
     ],
 )
 def test_plans_that_cannot_be_are_refused_before_training(ranks, plans, momentum, message):
     assert all(message in found for found in ranks.run(refusals, plans, momentum))
+
+
+def refusal_of_a_pair(plan):
+    """Run on a rank: what is said of a model whose process group is not all ranks."""
+    pair = [dist.new_group([0, 1]), dist.new_group([2, 3])][dist.get_rank() // 2]
+    try:
+        espresso.compress_gradients(DistributedDataParallel(model(), process_group=pair), plan)
+    except ValueError as error:
+        return str(error)
+    return "nothing was refused"
+
+
+def test_a_process_group_that_is_not_all_ranks_is_refused(ranks):
+    found = ranks.run(refusal_of_a_pair, toy_plan())
+    assert found == ["the model's process group has 2 ranks; it must have all 4, those of the machines"] * 4
 
 
 def norms_of_equal_steps(plan):
@@ -226,7 +246,7 @@ def test_a_parameter_without_a_gradient_is_planned():
     own[0].register_parameter("unused", nn.Parameter(torch.zeros(5)))
     step = lambda: own(inputs(0, 0)).square().sum().backward()  # noqa: E731
     found = espresso.plan(own, toy_plan().machines, step=step)
-    assert found.num_elements["0.unused"] == 5 and not found.options["0.unused"].is_compressed
+    assert found.num_elements["0.unused"] == 5 and "0.unused" in found.options
 
 
 def test_a_plan_of_another_model_names_the_parameter():

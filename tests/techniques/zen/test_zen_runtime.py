@@ -127,16 +127,16 @@ def sent_on_the_wire(scheme, **case):
     return sent, tcp_bytes_sent() - before
 
 
-@pytest.mark.parametrize("scheme", ["AGsparse", "Zen"])
+@pytest.mark.parametrize("scheme", ["AGsparse", "torch, sparse", "Zen"])
 def test_counted_bytes_are_those_on_the_wire_but_for_lengths_and_headers(ranks, scheme):
     ranks.run(sent_on_the_wire, scheme, domain_size=100, entry=(), share=0.5)  # opens connections
     for sent, written in ranks.run(sent_on_the_wire, scheme, domain_size=100_000, entry=(4,), share=0.1):
         assert sent <= written < 1.05 * sent + 8000
 
 
-def reduced(layout, seeds=(0,), domain_sizes=(60,), **options):
+def reduced(layout, seeds=(0,), domain_sizes=(60,), dtypes=(torch.float32,), **options):
     rank = dist.get_rank()
-    tensor = gradient_of(rank, domain_sizes[rank % len(domain_sizes)], (3,), 0.3)
+    tensor = gradient_of(rank, domain_sizes[rank % len(domain_sizes)], (3,), 0.3).to(dtypes[rank % len(dtypes)])
     if layout == "sparse":  # one index twice
         rows = torch.tensor([7, 7, rank])
         tensor = torch.sparse_coo_tensor(rows[None], torch.ones(3, 3), (60, 3), check_invariants=True)
@@ -175,6 +175,11 @@ def refusal(call, *args, **options):
     return "accepted"
 
 
+def out_of_range(rank):
+    index = torch.tensor([[9 if dist.get_rank() == rank else 1]])
+    return torch.sparse_coo_tensor(index, torch.ones(1, 2), (9, 2), check_invariants=False)
+
+
 def small_ddp(rows=30):
     return DistributedDataParallel(nn.Sequential(nn.Linear(rows, 2)))
 
@@ -183,10 +188,15 @@ def small_ddp(rows=30):
     ("call", "rule"),
     [
         (lambda: reduced("dense", seeds=(0, 1)), "seed is 1 on rank 1 and 0 on rank 0"),
-        (lambda: reduced("dense", domain_sizes=(60, 61)), "domain_size is 61 on rank 1 and 60 on rank 0"),
+        (lambda: reduced("dense", domain_sizes=(60, 61)), "shape is (61, 3) on rank 1 and (60, 3) on rank 0"),
+        (lambda: reduced("dense", domain_sizes=(60, 59), ranks_per_host=2), "shape is (59, 3) on rank 1"),
+        (lambda: reduced("dense", domain_sizes=(60, 61), scheme="Dense"), "shape is (61, 3) on rank 1"),
+        (lambda: reduced("dense", dtypes=(torch.float16, torch.bfloat16)), "dtype is torch.bfloat16 on rank 1"),
+        (lambda: reduced("dense", scheme=("Zen", "AGsparse")[dist.get_rank() % 2]), "scheme is AGsparse on rank 1"),
+        (lambda: zen.all_reduce_sparse(out_of_range(rank=2)), "rank 2: indices hold 9; each must be in 0 .. 8"),
         (lambda: reduced("dense", scheme="Zenn"), "scheme is 'Zenn'"),
         (lambda: reduced("dense", ranks_per_host=3), "must divide the 4 ranks"),
-        (lambda: zen.all_reduce_sparse(torch.tensor(1.0)), "no dimension"),
+        (lambda: zen.all_reduce_sparse(torch.tensor(1.0)), "with rows"),
         (lambda: zen.synchronise(small_ddp()), "no embedding"),
     ],
 )
@@ -219,6 +229,35 @@ def test_the_hook_equals_ddp(ranks, sparse, ranks_per_host):
     for difference, sent_bytes in ranks.run(trained, sparse, "Zen", ranks_per_host):
         assert difference < 1e-5
         assert sent_bytes > 0
+
+
+def shared_bucket():
+    """Run on a rank: bytes that Zen sent for a table whose bucket a small parameter shares."""
+    module = nn.Sequential(nn.Embedding(500, 8), nn.LayerNorm(8))
+    model = DistributedDataParallel(module, bucket_cap_mb=zen.BUCKET_MB)
+    sums, half = zen.synchronise(model), []
+    for _ in range(3):
+        model.zero_grad()
+        model(torch.arange(10) + dist.get_rank()).sum().backward()
+        half.append(sums.wire.sent_bytes)
+    return half
+
+
+def test_a_table_that_shares_its_bucket_is_summed_by_zen_in_every_step(ranks):
+    for first, second, third in ranks.run(shared_bucket):
+        assert 0 < first < second < third
+
+
+def in_two_groups():
+    groups = [dist.new_group(members) for members in ([0, 1], [2, 3])]
+    own = groups[dist.get_rank() // 2]
+    tensor = torch.full((6,), float(dist.get_rank()))
+    sums = [zen.all_reduce_sparse(tensor, own), zen.SparseSynchroniser(own, ranks_per_host=2).all_reduce(tensor)]
+    return [int(total[0]) for total in sums]
+
+
+def test_groups_sum_for_themselves(ranks):
+    assert ranks.run(in_two_groups) == [[1, 1], [1, 1], [5, 5], [5, 5]]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -1,4 +1,4 @@
-"""How much fusion is left to gain on a model over DistributedDataParallel's buckets of 25 MB: one call, one picture.
+"""How much fusion is left to gain on a model over DistributedDataParallel's buckets: one call, one picture.
 
 found = cupcake.headroom(model, machines, step=step)
 print(found); cupcake.draw_headroom(found)
@@ -22,7 +22,7 @@ from workbench.timeline.gradients import Gradients
 
 from .cost import Costs, costs_on
 from .method import iteration_time, optimal_fusion
-from .method.rivals import DDP_MB, buckets
+from .method.rivals import ddp_buckets
 
 __all__ = ["MEASURED_ON", "Headroom", "Left", "headroom", "headroom_rows"]
 
@@ -34,7 +34,7 @@ MEASURED_ON = MappingProxyType({"gradients and codec times": "measured on one H1
 class Left:
     """An iteration with one way to send gradients."""
 
-    buckets_s: float  # in buckets of 25 MB
+    buckets_s: float  # in DistributedDataParallel's buckets: 1 MiB first, then 25
     best_s: float  # fused best
     fusion: tuple[int, ...]  # the best one
 
@@ -55,7 +55,7 @@ class Headroom:
     def __str__(self) -> str:
         lines = [f"{self.model}: {1e3 * self.alone_s:.1f} ms an iteration without communication"]
         for name, left in self.left.items():
-            times = f"{1e3 * left.buckets_s:.1f} ms in buckets of {DDP_MB} MB, {1e3 * left.best_s:.1f} ms fused best"
+            times = f"{1e3 * left.buckets_s:.1f} ms in DDP's buckets, {1e3 * left.best_s:.1f} ms fused best"
             lines.append(f"{name:10s} {times} in {len(left.fusion)} groups: {left.gain:.2f} times as fast")
         return "\n".join(lines)
 
@@ -75,23 +75,25 @@ def headroom(
         machines: to train on; their GPUs are like this machine's device.
         step: for a model: runs it forward and one backward pass.
         codecs: of `compression.gradients.GRADIENT_CODECS`.
-        times: what codecs take; by default it is measured on the model's device.
+        times: what codecs take, by name; of a model it is measured on its device where it is missing.
 
     Raises:
-        ValueError: if a model comes without a step, or a codec is not known.
+        ValueError: if a model comes without a step, gradients without a codec's times, or a codec is not known.
     """
-    device = "cpu"
+    if not codecs:
+        raise ValueError("codecs is empty; name one at least")
+    taken = dict(times or {})
     if isinstance(model, nn.Module):
         if step is None:
             raise ValueError("step is None; a model needs one, which runs it forward and backward")
         device = str(next(model.parameters()).device)
         model = measure(model, step, device=device)
-    largest = sum(model.num_elements)
-    taken = {codec: (times or {}).get(codec) or profiled_times(codec, largest, device) for codec in codecs}
-    costs = {codec: costs_on(one, machines) for codec, one in taken.items()}
-    plain = costs_on(next(iter(taken.values())), machines) if taken else None
-    if plain is None:
-        raise ValueError("codecs is empty; name one at least")
+        missing = [codec for codec in codecs if codec not in taken]
+        taken |= {codec: profiled_times(codec, sum(model.num_elements), device) for codec in missing}
+    if missing := [codec for codec in codecs if codec not in taken]:
+        raise ValueError(f"times has no {missing[0]!r}; gradients without their model need the times of each codec")
+    costs = {codec: costs_on(taken[codec], machines) for codec in codecs}
+    plain = costs[codecs[0]]
     ways = {"FP32": plain.plain, "FP16": plain.half, **costs}
     left = {name: _left(model, one) for name, one in ways.items()}
     return Headroom(model=model.name, alone_s=model.forward_s + model.backward_s, left=left)
@@ -100,7 +102,7 @@ def headroom(
 def _left(gradients: Gradients, costs: Costs) -> Left:
     problem = costs.problem(gradients)
     best = optimal_fusion(problem)
-    buckets_s = iteration_time(problem, buckets(problem, DDP_MB))
+    buckets_s = iteration_time(problem, ddp_buckets(problem))
     return Left(buckets_s=buckets_s, best_s=iteration_time(problem, best), fusion=best)
 
 
@@ -115,7 +117,7 @@ def headroom_rows(
             keys = {"model": model, "sent": name, "gigabits_per_s": rate}
             rows.append(value_row("gain", left.gain, **keys))
             rows.append(value_row("groups", len(left.fusion), **keys))
-            rows.append(value_row("iteration_s", left.buckets_s, "s", fusion="buckets of 25 MB", **keys))
+            rows.append(value_row("iteration_s", left.buckets_s, "s", fusion="DDP's buckets", **keys))
             rows.append(value_row("iteration_s", left.best_s, "s", fusion="fused best", **keys))
     for name in found.left:
         gains = [row["value"] for row in rows if row["quantity"] == "gain" and row["sent"] == name]

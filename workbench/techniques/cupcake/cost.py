@@ -4,8 +4,8 @@
 Between ranks an all-gather brings every rank the messages of all others; what is not compressed is all-reduced.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from scipy.optimize import nnls
@@ -16,7 +16,7 @@ from workbench.timeline.gradients import Gradients
 
 from .method.optimal import optimal_fusion
 from .method.problem import FREE, Cost, FlatThenLinear, FusionProblem, Linear, iteration_time
-from .method.rivals import RIVALS, each
+from .method.rivals import ddp_buckets, each, rules
 
 __all__ = [
     "CUPCAKE",
@@ -31,11 +31,11 @@ __all__ = [
     "Strategy",
     "costs_on",
 ]
-__all__ += ["fitted", "is_worth_compressing", "strategies"]
+__all__ += ["fitted", "is_worth_compressing", "largest_miss", "strategies"]
 
 FP32_BYTES = 4
 FP32, FP32_BUCKETS, FP32_FUSED = "FP32, each tensor", "FP32", "FP32, fused best"
-FP16, DDP_BUCKETS = "FP16", "Buckets of 25 MB"
+FP16, DDP_BUCKETS = "FP16", "DDP's buckets"
 GRACE, HIPRESS, CUPCAKE = "GRACE", "HiPress", "Cupcake"
 SIZES = tuple(2.0**power for power in range(10, 29))  # bytes of fp32, at which the costs of a codec are fitted
 ALL_REDUCE_STARTUPS = 2  # in the planner of Espresso's authors: one for each half
@@ -50,7 +50,8 @@ class Costs:
     communicate: Cost  # an encoded group
     decode: Cost  # the parts of all ranks
     send_plain: Linear  # a group as it is
-    onward: Cost = FREE  # inside machines, encoded or not
+    onward: Linear = FREE  # inside machines, encoded or not
+    misses: Mapping[str, float] = field(default_factory=dict)  # largest relative error of each where it was fitted
 
     def problem(self, gradients: Gradients, **more: object) -> FusionProblem:
         """Return the problem of a model's gradients with these costs."""
@@ -58,10 +59,9 @@ class Costs:
         return FusionProblem(gradients.gap_s, gradients.size_bytes, gradients.forward_s, **costs | more)
 
     @property
-    def lines(self) -> dict[str, tuple[float, float]]:
-        """Seconds of the smallest operation and of each further byte, of each operation."""
-        names = ("compress", "communicate", "decode", "send_plain")
-        return {name: (float(getattr(self, name)(0.0)), getattr(self, name).s_per_byte) for name in names}
+    def lines(self) -> dict[str, tuple[float, float, float]]:
+        """The `numbers` of each operation: with them a `FlatThenLinear` gives its seconds again."""
+        return {name: getattr(self, name).numbers for name in ("compress", "communicate", "decode", "send_plain")}
 
     @property
     def plain(self) -> "Costs":
@@ -70,9 +70,9 @@ class Costs:
 
     @property
     def half(self) -> "Costs":
-        """With 16 bits a value instead of a codec; casting takes no time here."""
-        line = Linear(self.send_plain.startup_s, self.send_plain.s_per_byte / 2)
-        return replace(self.plain, codec="fp16", communicate=line, send_plain=line)
+        """With 16 bits a value instead of a codec, on all links; casting takes no time here."""
+        line, onward = (Linear(one.startup_s, one.s_per_byte / 2) for one in (self.send_plain, self.onward))
+        return replace(self.plain, codec="fp16", communicate=line, send_plain=line, onward=onward)
 
     @property
     def as_in_the_paper(self) -> "Costs":
@@ -99,6 +99,11 @@ def _fitted(samples: Sequence[tuple[float, float]], flat_bytes: float) -> tuple[
     terms = np.stack([1 / seconds, np.maximum(0.0, sizes - flat_bytes) / seconds], axis=1)
     found, error = nnls(terms, np.ones(len(samples)))
     return tuple(found.tolist()), float(error)
+
+
+def largest_miss(cost: Cost, samples: Sequence[tuple[float, float]]) -> float:
+    """Return the largest relative error of a model of pairs of bytes and seconds."""
+    return max(abs(float(cost(size)) / seconds - 1) for size, seconds in samples)
 
 
 def costs_on(codec: CodecTimes, machines: Machines, *, num_decoded: int = 0) -> Costs:
@@ -145,8 +150,11 @@ def is_worth_compressing(costs: Costs, size_bytes: float) -> bool:
     return bool(encoded_s < costs.send_plain(size_bytes))
 
 
-def strategies(gradients: Gradients, costs: Costs) -> dict[str, Strategy]:
-    """Return every rule's fusion: without compression, each tensor, HiPress, simpler fusions, and the optimum."""
+def strategies(gradients: Gradients, costs: Costs, *, bucket_scale: float = 1.0) -> dict[str, Strategy]:
+    """Return every rule's fusion: without compression, each tensor, HiPress, simpler fusions, and the optimum.
+
+    `bucket_scale` multiplies the sizes of bucket fusion.
+    """
     whole, plain, half = (one.problem(gradients) for one in (costs, costs.plain, costs.half))
     found = {}
 
@@ -156,12 +164,12 @@ def strategies(gradients: Gradients, costs: Costs) -> dict[str, Strategy]:
         found[name] = Strategy(name=name, fusion=fusion, compressed=flags, iteration_s=iteration_s)
 
     add(FP32, plain, each(plain))
-    add(FP32_BUCKETS, plain, RIVALS[DDP_BUCKETS](plain))
+    add(FP32_BUCKETS, plain, ddp_buckets(plain))
     add(FP32_FUSED, plain, optimal_fusion(plain))
-    add(FP16, half, RIVALS[DDP_BUCKETS](half))
+    add(FP16, half, ddp_buckets(half))
     add(GRACE, whole, each(whole))
     add(HIPRESS, whole, each(whole), [is_worth_compressing(costs, size) for size in gradients.size_bytes])
-    for name, rule in RIVALS.items():
+    for name, rule in rules(bucket_scale).items():
         if name != "Layer-wise":
             add(name, whole, rule(whole))
     add(CUPCAKE, whole, optimal_fusion(whole))

@@ -2,8 +2,11 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from workbench.compression.gradients import gradient_codec
 from workbench.compression.profiling import CodecTime, profile_codec
@@ -13,13 +16,13 @@ from workbench.study.rows import median_row, value_row
 from workbench.study.timing import Timed
 from workbench.training.measuring import without_garbage_collection
 
-from .cost import CUPCAKE, FP32_BYTES, fitted
+from .cost import CUPCAKE, FP32_BUCKETS, FP32_BYTES, Costs, fitted, largest_miss
 from .method import FusionProblem, Pruning, iteration_time, optimal_fusion
 from .method.rivals import even_split
 from .method.search import search
 from .planning import Plan
 from .simulated import costs_of, gradients_of
-from .training import Setting
+from .training import DDP, FP16, Setting
 
 __all__ = ["PRUNINGS", "growth_rows", "iteration_rows", "latency_rows", "search_rows"]
 
@@ -30,6 +33,7 @@ PRUNINGS: Mapping[str, Pruning] = {
     "No Pruning": Pruning.NONE,
 }
 OPTIMAL = "Dynamic programming"
+LINE, FLAT, TWO_LINKS = "α + β·x", "flat, then linear", "flat, then linear, two links"
 
 
 def latency_rows(*, codecs: Sequence[str], log2_sizes: Sequence[int], runs: int) -> list[dict[str, Any]]:
@@ -49,42 +53,55 @@ def latency_rows(*, codecs: Sequence[str], log2_sizes: Sequence[int], runs: int)
 def _latencies(found: Sequence[CodecTime], **keys: str) -> list[dict[str, Any]]:
     samples = [(FP32_BYTES * one.num_elements, getattr(one, f"{keys['operation']}_s")) for one in found]
     rows = [value_row("latency_s", seconds, "s", bytes=size, **keys) for size, seconds in samples]
-    models = dict(zip(("α + β·x", "flat, then linear"), fitted(samples), strict=True))
+    models = dict(zip((LINE, FLAT), fitted(samples), strict=True))
     for name, model in models.items():
         rows.append(value_row("fitted_startup_s", float(model(0.0)), "s", model=name, **keys))
         rows.append(value_row("fitted_s_per_byte", model.s_per_byte, "s/B", model=name, **keys))
-        misses = [abs(float(model(size)) / seconds - 1) for size, seconds in samples]
-        rows.append(value_row("largest_miss", max(misses), model=name, **keys))
+        rows.append(value_row("largest_miss", largest_miss(model, samples), model=name, **keys))
     rows.append(value_row("flat_bytes", model.flat_bytes, "B", **keys))
     return [*rows, value_row("smallest_s", min(seconds for _, seconds in samples), "s", **keys)]
 
 
 def iteration_rows(timed: Timed, setting: Setting) -> list[dict[str, Any]]:
-    """Return the iteration of every scheme, Cupcake's gains, what was predicted, and the number of groups."""
+    """Return the iteration of every scheme, Cupcake's gains, what was predicted, the groups, and what was fitted.
+
+    `fitted_miss` is the largest relative error of a fit.
+    """
     keys = {"model": setting.model, "ranks": f"{setting.num_machines} x {setting.gpus_per_machine}"}
     plans = {scheme: Plan.from_json(facts[0]["plan"]) for scheme, facts in timed.facts.items() if facts[0]["plan"]}
     predicted_s = {scheme: plan.predicted_s[plan.scheme] for scheme, plan in plans.items()}
+    if plans:
+        plan = next(iter(plans.values()))
+        predicted_s |= {DDP: plan.predicted_s[FP32_BUCKETS], FP16: plan.predicted_s[FP16]}
     rows = data_parallel.iteration_rows(timed, setting, (CUPCAKE,), predicted_s)
     rows += [value_row("groups", len(plan.groups), scheme=scheme, **keys) for scheme, plan in plans.items()]
-    for operation, (startup_s, s_per_byte) in next(iter(plans.values())).lines.items() if plans else ():
-        rows.append(value_row("fitted_startup_s", startup_s, "s", operation=operation, **keys))
-        rows.append(value_row("fitted_s_per_byte", s_per_byte, "s/B", operation=operation, **keys))
+    for operation, numbers in plan.lines.items() if plans else ():
+        for quantity, value in zip(("startup_s", "flat_bytes", "s_per_byte"), numbers, strict=True):
+            unit = {"startup_s": "s", "flat_bytes": "B", "s_per_byte": "s/B"}[quantity]
+            rows.append(value_row(f"fitted_{quantity}", value, unit, operation=operation, **keys))
+        rows.append(value_row("fitted_miss", plan.misses[operation], operation=operation, **keys))
     return rows
 
 
-def search_rows(*, models: Sequence[str], codec: str, num_runs: int, limit_s: float) -> list[dict[str, Any]]:
-    """Return how long the search for a model's fusion on the server takes, in each way; two even groups come first.
+def _costs(codec: str) -> dict[str, Costs]:
+    """Return the costs of the server as the paper models them and as the release has them, and those of the cluster."""
+    server = costs_of(codec, "server")
+    return {LINE: server.as_in_the_paper, FLAT: server, TWO_LINKS: costs_of(codec, "cluster")}
 
-    A search that has not ended after `limit_s` seconds is stopped: `how` says so.
+
+def search_rows(*, models: Sequence[str], codec: str, num_runs: int, limit_s: float) -> list[dict[str, Any]]:
+    """Return how long the search for a model's fusion takes, in each way; two even groups come first.
+
+    Algorithm 5.1 knows only α + β·x. If it has not ended after `limit_s` seconds it is stopped: `how` says so.
     """
     rows = []
     for model in models:
-        costs = costs_of(codec, "server").as_in_the_paper
-        problem, keys = costs.problem(gradients_of(model)), {"model": model}
-        seconds = _optimal_s(problem, num_runs)
+        for name, costs in _costs(codec).items():
+            seconds = _optimal_s(costs.problem(gradients_of(model)), num_runs)
+            rows.append(median_row("search_s", seconds, "s", way=OPTIMAL, how="ended", costs=name, model=model))
+        problem, keys = _costs(codec)[LINE].problem(gradients_of(model)), {"costs": LINE, "model": model}
         best_s = iteration_time(problem, optimal_fusion(problem))
-        rows.append(value_row("tensors", problem.num_tensors, **keys))
-        rows.append(median_row("search_s", seconds, "s", way=OPTIMAL, how="ended", **keys))
+        rows.append(value_row("tensors", problem.num_tensors, model=model))
         search(problem, limit_s=0.0)  # compiles
         for way, pruning in PRUNINGS.items():
             began_s = time.perf_counter()
@@ -98,14 +115,20 @@ def search_rows(*, models: Sequence[str], codec: str, num_runs: int, limit_s: fl
 
 
 def growth_rows(*, num_tensors: Sequence[int], codec: str, num_runs: int) -> list[dict[str, Any]]:
-    """Return how long the optimum of larger models takes: ResNet101's tensors again and again."""
-    gradients, costs = gradients_of("resnet101"), costs_of(codec, "server").as_in_the_paper
-    problem, rows = costs.problem(gradients), []
-    for count in num_tensors:
-        repeats = -(-count // problem.num_tensors)
-        order = [(problem.backward_s * repeats)[:count], (problem.size_bytes * repeats)[:count]]
-        larger = FusionProblem(*order, problem.forward_s, problem.compress, problem.communicate)
-        rows.append(median_row("milliseconds", [1e3 * s for s in _optimal_s(larger, num_runs)], "ms", tensors=count))
+    """Return how long the optimum of larger models takes, ResNet101's tensors again and again, by kind of costs.
+
+    `growth` is the power of the number of tensors with which the time grows, fitted to all sizes.
+    """
+    rows = []
+    for name, costs in _costs(codec).items():
+        problem, medians = costs.problem(gradients_of("resnet101")), []
+        for count in num_tensors:
+            repeats = -(-count // problem.num_tensors)
+            order = {field: (getattr(problem, field) * repeats)[:count] for field in ("backward_s", "size_bytes")}
+            milliseconds = [1e3 * seconds for seconds in _optimal_s(replace(problem, **order), num_runs)]
+            rows.append(median_row("milliseconds", milliseconds, "ms", tensors=count, costs=name))
+            medians.append(rows[-1]["value"])
+        rows.append(value_row("growth", float(np.polyfit(np.log(num_tensors), np.log(medians), 1)[0]), costs=name))
     return rows
 
 

@@ -6,9 +6,11 @@ cupcake.fuse(model, "dgc")                          # on every rank
 
 import json
 import time
+import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import median
 
 import torch
@@ -18,10 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workbench.compression import Identity
 from workbench.compression.gradients import gradient_codec
-from workbench.parallel.hooks import require_fp32, require_one_plan, require_parameters, warn_if_late
+from workbench.parallel.hooks import require_ddp, require_fp32, require_one_plan, require_parameters, warn_if_late
 from workbench.timeline.gradients import Gradients
 
-from .cost import CUPCAKE, FP32_BYTES, Costs, Strategy, fitted, strategies
+from .cost import CUPCAKE, FP16, FP32_BUCKETS, FP32_BYTES, FP32_FUSED, Costs, Strategy, fitted, largest_miss, strategies
 from .runtime import FusedExchange, Group
 
 __all__ = ["Plan", "fuse", "measure_costs", "plan_of", "plans_on_ranks"]
@@ -43,7 +45,9 @@ class Plan:
     compressed: Sequence[bool]  # of each group
     predicted_s: Mapping[str, float]  # iteration by rule; with this plan under `scheme`
     scheme: str = CUPCAKE
+    source: str = ""  # of the gradients' times, and from when on they are counted
     lines: Mapping[str, Sequence[float]] = field(default_factory=dict)  # `Costs.lines` that were measured
+    misses: Mapping[str, float] = field(default_factory=dict)  # `Costs.misses`
 
     @property
     def num_compressed(self) -> int:
@@ -54,7 +58,9 @@ class Plan:
         sizes = [4 * sum(self.num_elements[name] for name in names) / 2**20 for names in self.groups]
         lines = [f"{len(self.num_elements)} gradients in {len(self.groups)} groups, {self.num_compressed} compressed"]
         lines[0] += f" by {self.codec}"
-        lines += ["predicted iteration: " + ", ".join(f"{n} {1e3 * s:.1f} ms" for n, s in self.predicted_s.items())]
+        times = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in self.predicted_s.items())
+        lines += [f"predicted iteration: {times}"]
+        lines += [f"times are {self.source}"] if self.source else []
         lines += [
             f"{number:4d}: {len(names)} gradients, {size:.2f} MiB, {names[0]} to {names[-1]}"
             for number, (names, size) in enumerate(zip(self.groups, sizes, strict=True))
@@ -62,7 +68,15 @@ class Plan:
         return "\n".join(lines)
 
     def check(self, module: nn.Module, num_ranks: int) -> None:
-        """Raise ValueError if a model's parameters or ranks are not those of the plan, or not in FP32."""
+        """Raise ValueError unless groups hold each parameter once and ranks and parameters, in FP32, are the plan's."""
+        held = Counter(chain.from_iterable(self.groups))
+        if len(self.compressed) != len(self.groups) or not all(self.groups):
+            sizes = [len(names) for names in self.groups]
+            raise ValueError(f"compressed is {self.compressed} for groups of {sizes} gradients; none may be empty")
+        for name in (*held, *self.num_elements):
+            if held[name] != 1 or name not in self.num_elements:
+                times = f"{held[name]} times, num_elements {int(name in self.num_elements)}"
+                raise ValueError(f"groups hold {name} {times}; both must hold it once")
         if num_ranks != self.num_ranks:
             raise ValueError(f"the plan is for {self.num_ranks} ranks; there are {num_ranks}")
         require_parameters(module, self.num_elements)
@@ -93,17 +107,18 @@ def plan_of(
         compressed=strategy.compressed,
         predicted_s=dict(predicted_s),
         scheme=strategy.name,
+        source=gradients.source,
     )
 
 
 def fuse(
     model: DistributedDataParallel, codec: str = "dgc", *, momentum: float = 0.0, warmup: Sequence[float] = ()
 ) -> FusedExchange:
-    """Compress a model's gradients in the groups with which its iterations take least; all ranks call it.
+    """Compress a model's gradients in the groups with which its iterations take least; all its ranks call it.
 
     In the first five backward passes gradients are sent uncompressed after the pass, while their times are measured;
     then the codec and the network are measured, and the plan is made: `plan` of what is returned. DGC's momentum begins
-    anew with it.
+    anew with it. A warning says so if FP32 or FP16 is predicted to be faster.
 
     Args:
         model: whose backward pass has no other communication hook; made with `bucket_cap_mb=cupcake.BUCKET_MB`.
@@ -112,12 +127,17 @@ def fuse(
         warmup: shares that DGC keeps in its first epochs; see `FusedExchange.at_epoch`.
 
     Raises:
-        ValueError: before anything is sent, if the codec is not known or differs between ranks, if momentum or warm-up
-            are for another codec than DGC, or if a parameter is not in FP32.
+        ValueError: on all ranks, before gradients are sent, if on one the codec is not known, momentum or warm-up are
+            for another codec than DGC, or a parameter is not in FP32, or if arguments differ between ranks.
     """
-    gradient_codec(codec, momentum=momentum, warmup=warmup)
-    require_fp32(model.module)
-    require_one_plan(f"{codec}, {momentum}, {warmup}")
+
+    def check() -> None:
+        gradient_codec(codec, momentum=momentum, warmup=warmup)
+        require_fp32(model.module)
+
+    require_ddp(model)
+    ranks = model.process_group
+    require_one_plan(f"{codec}, {momentum}, {warmup}", check=check, group=ranks)
     warn_if_late(model, "cupcake")
     sizes, passes = {name: p.numel() for name, p in model.module.named_parameters()}, []
     device = str(next(model.module.parameters()).device)
@@ -137,53 +157,72 @@ def fuse(
             forward_s=0.0,
             source=f"measured in {MEASURED} backward passes, from the first gradient on",
         )
-        return plans_on_ranks(gradients, codec, device=device)[CUPCAKE]
+        plan = plans_on_ranks(gradients, codec, device=device, ranks=ranks)[CUPCAKE]
+        if dist.get_rank(ranks) == 0:
+            warn_if_slower(plan)
+        return plan
 
     return FusedExchange(model, None, momentum=momentum, warmup=warmup, plan_by=plan_by)
 
 
-def plans_on_ranks(gradients: Gradients, codec: str, *, device: str = "cpu") -> dict[str, Plan]:
-    """Measure the costs and plan with every rule on rank 0, for all ranks; they call it together."""
-    costs = measure_costs(codec, sum(gradients.num_elements), device=device)
+def warn_if_slower(plan: Plan) -> None:
+    """Warn if a plan's own predictions are shorter without compression."""
+    own_s = plan.predicted_s[plan.scheme]
+    plain = {name: plan.predicted_s[name] for name in (FP16, FP32_BUCKETS, FP32_FUSED)}
+    if faster := [f"{name} {1e3 * seconds:.2f} ms" for name, seconds in plain.items() if seconds < own_s]:
+        warnings.warn(f"do not compress: {plan.codec} takes {1e3 * own_s:.2f} ms, {', '.join(faster)}", stacklevel=2)
+
+
+def plans_on_ranks(
+    gradients: Gradients,
+    codec: str,
+    *,
+    device: str = "cpu",
+    ranks: dist.ProcessGroup | None = None,
+    bucket_scale: float = 1.0,
+) -> dict[str, Plan]:
+    """Measure the costs and plan with every rule on the first of the ranks, for all; they call it together."""
+    costs = measure_costs(codec, sum(gradients.num_elements), device=device, ranks=ranks)
     written: list[object] = [None]
-    if dist.get_rank() == 0:
-        found, world = strategies(gradients, costs), dist.get_world_size()
+    if dist.get_rank(ranks) == 0:
+        found, world = strategies(gradients, costs, bucket_scale=bucket_scale), dist.get_world_size(ranks)
         predicted_s = {name: strategy.iteration_s for name, strategy in found.items()}
-        written[0] = {
-            name: replace(plan_of(gradients, strategy, codec, world, predicted_s), lines=costs.lines).to_json()
-            for name, strategy in found.items()
-        }
-    dist.broadcast_object_list(written)
+        plans = {name: plan_of(gradients, strategy, codec, world, predicted_s) for name, strategy in found.items()}
+        measured = {"lines": costs.lines, "misses": costs.misses}
+        written[0] = {name: replace(plan, **measured).to_json() for name, plan in plans.items()}
+    dist.broadcast_object_list(written, group=ranks, group_src=0)
     return {name: Plan.from_json(text) for name, text in written[0].items()}
 
 
-def measure_costs(codec: str, largest: int, *, device: str = "cpu", runs: int = RUNS) -> Costs:
+def measure_costs(
+    codec: str, largest: int, *, device: str = "cpu", runs: int = RUNS, ranks: dist.ProcessGroup | None = None
+) -> Costs:
     """Measure encoding, sending and decoding of groups of up to so many elements; all ranks call it together.
 
     Of each size the median over runs is taken, of the slowest rank, and the costs are fitted.
     """
-    sizes = [SMALLEST]
+    sizes, largest = [SMALLEST], max(largest, SMALLEST * FACTOR)
     while sizes[-1] < largest:
         sizes.append(min(largest, sizes[-1] * FACTOR))
-    encode, send, decode = _measured(lambda: gradient_codec(codec), sizes, device, runs)
-    send_plain = _measured(Identity, sizes, device, runs)[1]
-    return Costs(
-        codec=codec,
-        compress=fitted(encode)[1],
-        communicate=fitted(send)[0],
-        decode=fitted(decode)[1],
-        send_plain=fitted(send_plain)[0],
-    )
+    encode, send, decode = _measured(lambda: gradient_codec(codec), sizes, device, runs, ranks)
+    send_plain = _measured(Identity, sizes, device, runs, ranks)[1]
+    samples = {"compress": encode, "communicate": send, "decode": decode, "send_plain": send_plain}
+    flat = ("compress", "decode")
+    costs = {name: fitted(pairs)[1 if name in flat else 0] for name, pairs in samples.items()}
+    misses = {name: largest_miss(costs[name], pairs) for name, pairs in samples.items()}
+    return Costs(codec=codec, misses=misses, **costs)
 
 
 Samples = list[tuple[float, float]]  # bytes in fp32, and seconds
 
 
-def _measured(make: Callable, sizes: Sequence[int], device: str, runs: int) -> tuple[Samples, Samples, Samples]:
+def _measured(
+    make: Callable, sizes: Sequence[int], device: str, runs: int, ranks: dist.ProcessGroup | None
+) -> tuple[Samples, Samples, Samples]:
     """Return the seconds of encoding, sending and decoding."""
     encode, send, decode = [], [], []
     for size in sizes:
-        group, size_bytes = Group(make(), [size], 0.0, device), FP32_BYTES * size
+        group, size_bytes = Group(make(), [size], 0.0, device, ranks), FP32_BYTES * size
         is_sent = len(send) < 2 or send[-1][1] < LONG_S
         encode_s, send_s, decode_s = _medians_s(group, runs, is_sent)
         encode.append((size_bytes, encode_s))
@@ -197,7 +236,7 @@ def _medians_s(group: Group, runs: int, is_sent: bool) -> list[float]:
     draw, seconds = torch.Generator(group.flat.device).manual_seed(dist.get_rank()), []
 
     def timed_s(work: Callable[[], object]) -> float:
-        dist.barrier()
+        dist.barrier(group.ranks)
         began_s = time.perf_counter()
         work()
         if group.flat.is_cuda:
@@ -209,6 +248,6 @@ def _medians_s(group: Group, runs: int, is_sent: bool) -> list[float]:
         encode_s = timed_s(group.encode)
         send_s = timed_s(group.exchange) if is_sent else timed_s(group.keep)
         found = torch.tensor([encode_s, send_s, timed_s(group.decode)], device=group.flat.device)
-        dist.all_reduce(found, dist.ReduceOp.MAX)
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=group.ranks)
         seconds.append(found.tolist())
     return [median(column) for column in zip(*seconds[2:], strict=True)]

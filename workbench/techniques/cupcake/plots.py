@@ -103,19 +103,20 @@ def draw_rivals(rows: Rows) -> Figure:
 
 
 def draw_search_times(rows: Rows, growth: Rows) -> Figure:
-    """Draw the seconds of every search, those that were stopped hatched, and the growth of the fast one."""
-    table = pd.DataFrame([row for row in rows if row["quantity"] == "search_s"])
+    """Draw the seconds of every search with costs α + β·x, those stopped hatched, and the growth of the fast one."""
+    rows = [row for row in rows if row["quantity"] == "search_s" and row["costs"] == "α + β·x"]
+    table = pd.DataFrame(rows).drop(columns=["low", "high"], errors="ignore")
     figure, (left, right) = plots.figure(1, 2, figsize=(12, 3.8))
-    plots.bars(
-        table.drop(columns=["low", "high"], errors="ignore"), ax=left, x="model", by="way", y_label="s", log_y=True
-    )
-    stopped = {(row["model"], row["way"]) for row in rows if row.get("how") == "stopped"}
+    plots.bars(table, ax=left, x="model", by="way", y_label="s", log_y=True)
+    stopped = {(row["model"], row["way"]) for row in rows if row["how"] == "stopped"}
     for container, way in zip(left.containers, table["way"].unique(), strict=False):
         for bar, model in zip(container, table["model"].unique(), strict=False):
             if (model, way) in stopped:
                 bar.set_hatch("//")
-    left.set_title("hatched: stopped, not ended")
-    plots.lines(growth, ax=right, x="tensors", log_x=True, log_y=True, x_label="tensors", y_label="ms, optimal_fusion")
+    left.set_title("costs α + β·x; hatched: stopped, not ended")
+    growth = [row for row in growth if row["quantity"] == "milliseconds"]
+    labels = {"x_label": "tensors", "y_label": "ms, dynamic programming"}
+    plots.lines(growth, ax=right, x="tensors", by="costs", log_x=True, log_y=True, **labels)
     return figure
 
 
@@ -130,8 +131,8 @@ def draw_exactness(rows: Rows) -> Figure:
 
 
 def draw_headroom(found: Headroom) -> Figure:
-    """Draw a model's iteration in buckets of 25 MB and fused best, by what is sent, above its computation."""
-    names = {"buckets of 25 MB": "buckets_s", "fused best": "best_s"}
+    """Draw a model's iteration in DDP's buckets and fused best, by what is sent, above its computation."""
+    names = {"DDP's buckets": "buckets_s", "fused best": "best_s"}
     rows = [
         {"sent": sent, "fusion": name, "value": 1e3 * getattr(left, field)}
         for sent, left in found.left.items()
@@ -152,7 +153,7 @@ def draw_headroom_by_rate(rows: Rows) -> Figure:
     shape = math.ceil(len(models) / columns), columns
     figure, axes = plots.figure(*shape, figsize=(6 * columns, 3.4 * shape[0]), squeeze=False, sharey=True, sharex=True)
     for ax, model in zip(axes.flat, models, strict=False):
-        labels = {"x_label": "Gbit/s between machines", "y_label": "times as fast as 25 MB"}
+        labels = {"x_label": "Gbit/s between machines", "y_label": "times as fast as DDP's buckets"}
         plots.lines(table[table["model"] == model], ax=ax, x="gigabits_per_s", by="sent", log_x=True, **labels)
         ax.set_title(model)
         ax.set_ylim(0.98, 0.02 + table["value"].max())

@@ -14,10 +14,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from workbench.checks import require_counts
 from workbench.compression import Aggregation, Codec, Identity
 from workbench.compression.gradients import gradient_codec
 from workbench.compression.wire import packed, unpacked
-from workbench.parallel.hooks import require_one_plan, warn_if_late
+from workbench.parallel.hooks import require_ddp, require_one_plan, warn_if_late
 
 if TYPE_CHECKING:
     from .planning import Plan
@@ -28,11 +29,18 @@ __all__ = ["FusedExchange", "Group", "exchange", "exchanged_by_definition"]
 class Group:
     """A group of gradients as one tensor on one rank: encoded, sent, received and decoded."""
 
-    def __init__(self, codec: Codec, num_elements: Sequence[int], momentum: float, device: torch.device | str):
+    def __init__(
+        self,
+        codec: Codec,
+        num_elements: Sequence[int],
+        momentum: float,
+        device: torch.device | str,
+        ranks: dist.ProcessGroup | None = None,
+    ):
         self.codec, self._momentum = codec, momentum  # of gradients that are sent as they are
         self.flat = torch.zeros(sum(num_elements), device=device)
         self.pieces, self._velocity = self.flat.split(list(num_elements)), None
-        self._is_sum, self._world = codec.aggregation is Aggregation.SUM, dist.get_world_size()
+        self._is_sum, self.ranks, self._world = codec.aggregation is Aggregation.SUM, ranks, dist.get_world_size(ranks)
 
     @torch.no_grad()
     def encode(self) -> None:
@@ -45,12 +53,12 @@ class Group:
         self._message = self._payload.tensors[0] if self._is_sum else packed(self._payload)
 
     def send(self) -> None:
-        """Start to exchange messages with all ranks."""
+        """Start to exchange messages with all ranks of the process group."""
         if self._is_sum:
-            self._work = dist.all_reduce(self._message, async_op=True)
+            self._work = dist.all_reduce(self._message, group=self.ranks, async_op=True)
             return
         self._received = self._message.new_empty(self._world, self._message.numel())
-        self._work = dist.all_gather(list(self._received), self._message, async_op=True)
+        self._work = dist.all_gather(list(self._received), self._message, group=self.ranks, async_op=True)
 
     def receive(self) -> None:
         """Wait for the messages of all ranks."""
@@ -100,12 +108,12 @@ class FusedExchange:
         self._device = next(iter(self._parameters.values())).device
         self._momentum, self._warmup, self._plan_by, self._is_closed = momentum, warmup, plan_by, False
         self._ready: dict[str, object] = {}
-        self.plan = plan
+        self.plan, self._epoch, self._ranks = plan, None, model.process_group
         self._begin_()
         model.register_comm_hook(self, FusedExchange.synchronise)
 
     def _begin_(self) -> None:
-        plan, rank = self.plan, dist.get_rank()
+        plan, rank = self.plan, dist.get_rank(self._ranks)
         if plan is None:
             members, compressed = [tuple(self._parameters)], [False]
         else:
@@ -115,9 +123,11 @@ class FusedExchange:
             codec = gradient_codec(plan.codec, momentum=self._momentum, warmup=self._warmup) if flag else Identity()
             codec = codec.for_site(f"group {number}").for_rank(rank)
             sizes = [self._parameters[name].numel() for name in names]
-            self._groups.append(Group(codec, sizes, 0.0 if flag else self._momentum, self._device))
+            self._groups.append(Group(codec, sizes, 0.0 if flag else self._momentum, self._device, self._ranks))
             self._place |= {name: (number, piece) for piece, name in enumerate(names)}
         self._members = members
+        if self._epoch is not None:
+            self.at_epoch(self._epoch)
         self._start_pass_()
 
     def _start_pass_(self) -> None:
@@ -179,7 +189,9 @@ class FusedExchange:
         return found
 
     def at_epoch(self, epoch: int) -> None:
-        """Let DGC keep the share of an epoch of its warm-up; all ranks call it between two steps."""
+        """Let DGC keep the share of an epoch of its warm-up, also before the plan is made; all ranks call it."""
+        require_counts(0, epoch=epoch)
+        self._epoch = epoch
         for group in self._groups:
             if hasattr(group.codec, "at_epoch"):
                 group.codec.at_epoch(epoch)
@@ -192,21 +204,26 @@ class FusedExchange:
 def exchange(
     model: DistributedDataParallel, plan: "Plan", *, momentum: float = 0.0, warmup: Sequence[float] = ()
 ) -> FusedExchange:
-    """Synchronise a model's gradients as a plan says, from the next backward pass on; all ranks call it.
+    """Synchronise a model's gradients as a plan says, from the next backward pass on; all its ranks call it.
 
     Args:
         model: whose backward pass has no other communication hook.
-        plan: for this model and as many ranks; equal on all ranks.
+        plan: for this model and the ranks of its process group; equal on all of them.
         momentum: of DGC, which corrects it; the optimizer then has none.
         warmup: shares that DGC keeps in its first epochs, as `compression.exponential_warmup` gives.
 
     Raises:
-        ValueError: before anything is sent, if the plan is for other parameters or another number of ranks, if ranks
-            have different plans, or if momentum or warm-up are for another codec than DGC.
+        ValueError: on all ranks, before gradients are sent, if on one the plan is for other parameters or another
+            number of ranks, has no groups of all of them, or has momentum or warm-up for another codec than DGC, or if
+            ranks have different plans.
     """
-    gradient_codec(plan.codec, momentum=momentum, warmup=warmup)
-    plan.check(model.module, dist.get_world_size())
-    require_one_plan(plan.to_json())
+
+    def check() -> None:
+        gradient_codec(plan.codec, momentum=momentum, warmup=warmup)
+        plan.check(model.module, dist.get_world_size(model.process_group))
+
+    require_ddp(model)
+    require_one_plan(f"{plan.to_json()}, {momentum}, {warmup}", check=check, group=model.process_group)
     warn_if_late(model, "cupcake")
     return FusedExchange(model, plan, momentum=momentum, warmup=warmup)
 

@@ -5,7 +5,7 @@ computation and the links are calibrated on these. The other models have their r
 planner, a group counts one decoding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -108,7 +108,10 @@ def _breakdown(gradients: Gradients, costs: Costs, strategy: Strategy, codec: st
 
 
 def scaling_rows(*, models: Sequence[str], codecs: Sequence[str], testbed: str) -> list[dict[str, Any]]:
-    """Return scaling factors of every scheme, and what Cupcake gains; `largest_gain` is that of the best codec."""
+    """Return scaling factors of every scheme, and what Cupcake gains; `largest_gain` is that of the best codec.
+
+    `slower_cells` counts the models and codecs with which Cupcake is slower than without compression.
+    """
     rows = []
     for model in models:
         gradients, gains = gradients_of(model), {}
@@ -123,9 +126,14 @@ def scaling_rows(*, models: Sequence[str], codecs: Sequence[str], testbed: str) 
         gains["layer-wise compression"] = list(map(min, gains[GRACE], gains[HIPRESS]))
         rows += [value_row("largest_gain", max(found), model=model, over=name) for name, found in gains.items()]
     for name in (FP32_BUCKETS, "layer-wise compression"):
-        found = [row["value"] for row in rows if row["quantity"] == "largest_gain" and row["over"] == name]
-        rows.append(value_row("largest_of_all", max(found), over=name))
-    return rows
+        rows.append(value_row("largest_of_all", max(_gains(rows, "largest_gain", name)), over=name))
+    for name in (FP32_BUCKETS, FP32_FUSED, FP16):
+        rows.append(value_row("slower_cells", sum(gain < 1 for gain in _gains(rows, "gain", name)), over=name))
+    return [*rows, value_row("cells", len(models) * len(codecs))]
+
+
+def _gains(rows: Sequence[Mapping[str, Any]], quantity: str, over: str) -> list[float]:
+    return [row["value"] for row in rows if row["quantity"] == quantity and row["over"] == over]
 
 
 def rival_rows(*, models: Sequence[str], codec: str, testbed: str) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workbench.cluster import Link, Machines, fit
 from workbench.compression.costs import Processor
-from workbench.parallel.hooks import BUCKET_MB, require_one_plan, warn_if_late
+from workbench.parallel.hooks import BUCKET_MB, require_ddp, require_one_plan, warn_if_late
 
 from .cost import FP32_BYTES, INTER, INTRA, RESOURCES, steps_of
 from .method.exchange import (
@@ -305,13 +305,21 @@ def compress_gradients(
         warmup: shares that DGC keeps in its first epochs, as `compression.exponential_warmup` gives; see `at_epoch`.
 
     Raises:
-        ValueError: before anything is sent, if the plan is for other parameters or another number of ranks, if ranks
-            have different plans, or if the momentum is for another codec.
+        ValueError: on all ranks, before gradients are sent, if on one the plan is for other parameters or another
+            number of ranks, or momentum or warm-up are for another codec, or if ranks have different plans; or if the
+            model's process group has not all ranks, those of the machines.
     """
-    if (momentum or warmup) and plan.codec != "dgc":
-        raise ValueError(f"momentum is {momentum}, warmup {warmup}, codec {plan.codec}: only DGC has the first two")
-    plan.check(model.module)
-    require_one_plan(plan.to_json())
+
+    def check() -> None:
+        if (momentum or warmup) and plan.codec != "dgc":
+            raise ValueError(f"momentum is {momentum}, warmup {warmup}, codec {plan.codec}: only DGC has the first two")
+        plan.check(model.module)
+
+    require_ddp(model)
+    size, world = dist.get_world_size(model.process_group), dist.get_world_size()
+    if size != world:
+        raise ValueError(f"the model's process group has {size} ranks; it must have all {world}, those of the machines")
+    require_one_plan(f"{plan.to_json()}, {momentum}, {warmup}", check=check)
     warn_if_late(model, "espresso")
     device = next(model.module.parameters()).device
     groups = Groups(plan.machines.num_machines, plan.machines.gpus_per_machine, device)

@@ -1,10 +1,11 @@
 """Which scheme wins, by density, ranks and link, and where a tensor of your own lies: the question beyond the paper."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
-from statistics import median
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from workbench.checks import require_counts, require_positive
+from workbench.checks import require_counts
 from workbench.cluster import GIGABIT_BYTES_PER_S, Link
 from workbench.study.rows import value_row
 
@@ -144,33 +145,49 @@ def advise(gradient: Tensor, link: Link | None = None, group: dist.ProcessGroup 
     num_ranks = dist.get_world_size(group)
     if num_ranks < 2 or num_ranks & (num_ranks - 1):
         raise ValueError(f"the group has {num_ranks} ranks; it must be a power of two, at least 2")
+    Wire(group).agree({"shape": tuple(gradient.shape), "dtype": gradient.dtype})
     own = Sparse.of(gradient)
     sets: list[Any] = [None] * num_ranks
     dist.all_gather_object(sets, own.indices.cpu().numpy(), group=group)
-    link = link or measure_link(group)
-    of = sparsity_of(sets, own.domain_size, own.values[:1].numel() or gradient[:1].numel())
+    link = link or measure_link(group, gradient.device)
+    value_bytes = own.values.element_size()
+    of = sparsity_of(sets, own.domain_size, prod(gradient.shape[1:]), value_bytes=value_bytes)
     found = {scheme: seconds(scheme, of, link) for scheme in CANDIDATES}
     return Advice(sparsity=of, link=link, seconds=dict(sorted(found.items(), key=lambda pair: pair[1])))
 
 
-def measure_link(group: dist.ProcessGroup | None = None) -> Link:
-    """Fit start-up and rate of a link to messages of two sizes, all ranks to their neighbours at once.
+def measure_link(group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu") -> Link:
+    """Fit start-up and rate of a link, all ranks together, to a small all-reduce and to messages between neighbours.
 
-    Both are the median of the slowest rank; the small message's time, with its lengths, is the start-up.
+    Of several rounds the fastest counts, of the slowest rank.
+
+    Raises:
+        ValueError: on all ranks, if the large message takes no longer than the small one: there is no link to speak of.
     """
-    wire, taken_s = Wire(group), []
-    device = "cpu" if dist.get_backend(group) == "gloo" else "cuda"
-    for num_bytes in (SMALL_BYTES, LARGE_BYTES):
-        message, times = (torch.zeros(num_bytes, dtype=torch.uint8, device=device),), []
-        for _ in range(ROUNDS):
-            dist.barrier(group)
-            began_s = time.perf_counter()
-            wire.exchange({(wire.rank + 1) % wire.size: message}, {})
-            times.append(time.perf_counter() - began_s)
-        slowest = torch.tensor(median(times), dtype=torch.float64, device=device)
-        dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)
-        taken_s.append(slowest.item())
-    small_s, large_s = taken_s
-    rate = (LARGE_BYTES - SMALL_BYTES) / max(large_s - small_s, 1e-9)
-    require_positive(rate=rate)
-    return Link(bandwidth_bytes_per_s=rate, latency_s=small_s, source="messages between neighbours, measured")
+    wire, world = Wire(group), dist.get_world_size(group)
+    small, large = (torch.zeros(num, dtype=torch.uint8, device=device) for num in (SMALL_BYTES, LARGE_BYTES))
+    reduced_s = _fastest_s(lambda: dist.all_reduce(small, group=group), group, device)
+    next_rank = (wire.rank + 1) % world
+    times = [_fastest_s(partial(wire.exchange, {next_rank: (one,)}), group, device) for one in (small, large)]
+    if times[1] <= times[0]:
+        raise ValueError(
+            f"{LARGE_BYTES} bytes take {times[1]:.2g} s, {SMALL_BYTES} take {times[0]:.2g} s: too noisy to fit"
+        )
+    rate = (LARGE_BYTES - SMALL_BYTES) / (times[1] - times[0])
+    latency_s = reduced_s / (2 * (world - 1))
+    return Link(bandwidth_bytes_per_s=rate, latency_s=latency_s, source="messages between neighbours, measured")
+
+
+def _fastest_s(work: Callable[[], object], group: dist.ProcessGroup | None, device: torch.device | str) -> float:
+    """Return the fastest round of the slowest rank."""
+    times, device = [], torch.device(device)
+    for _ in range(ROUNDS):
+        dist.barrier(group)
+        began_s = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - began_s)
+    slowest = torch.tensor(min(times), dtype=torch.float64, device=device)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)
+    return slowest.item()

@@ -36,21 +36,28 @@ class Sparsity:
     density: Mapping[int, float]  # by number of ranks 1, 2, 4, ..., n and n - 1: d^m, of their sum
     push: Mapping[str, float]  # of the entries that servers receive, most over mean: in "ranges", and "hashed"
     pull: Mapping[str, float]  # the same, of the sum's entries, which they send
+    value_bytes: int = VALUE_BYTES
     blocks: tuple[float, float]  # share of elements in non-zero blocks of the fullest range, of a rank's and the sum's
 
     @property
     def tensor_bytes(self) -> int:
         """M."""
-        return VALUE_BYTES * self.domain_size * self.entry_elements
+        return self.value_bytes * self.domain_size * self.entry_elements
 
     @property
     def coo(self) -> float:
         """Bytes in COO over bytes of the values: 2 with an index for each value."""
-        return 1 + INDEX_BYTES * self.num_indices / (VALUE_BYTES * self.entry_elements)
+        return 1 + INDEX_BYTES * self.num_indices / (self.value_bytes * self.entry_elements)
 
 
 def sparsity_of(
-    sets: Sequence[np.ndarray], domain_size: int, entry_elements: int, *, num_indices: int = 1, seed: int = SEED
+    sets: Sequence[np.ndarray],
+    domain_size: int,
+    entry_elements: int,
+    *,
+    num_indices: int = 1,
+    seed: int = SEED,
+    value_bytes: int = VALUE_BYTES,
 ) -> Sparsity:
     """Measure index sets of n ranks.
 
@@ -58,7 +65,7 @@ def sparsity_of(
         sets: of each rank, its distinct entries below `domain_size`.
         domain_size: entries.
         entry_elements: values of an entry.
-        num_indices: that are sent for an entry.
+        num_indices: that are sent for an entry: with more than 1, values are hashed one by one.
         seed: of h0.
     """
     require_counts(2, num_ranks=len(sets))
@@ -75,15 +82,17 @@ def sparsity_of(
     def ranges(indices: np.ndarray) -> np.ndarray:
         return range_counts(indices, domain_size, num)
 
-    kinds = {"ranges": ranges, "hashed": hashed}
+    kinds = {"ranges": ranges} | ({} if num_indices > 1 else {"hashed": hashed})
+    even = {"hashed": 1.0}  # what hashing leaves of so many values, to a per cent
     return Sparsity(
         domain_size=domain_size,
         entry_elements=entry_elements,
         num_indices=num_indices,
+        value_bytes=value_bytes,
         num_ranks=num,
         density=density,
-        push={name: imbalance_ratio(sum(map(counts, sets))) for name, counts in kinds.items()},
-        pull={name: imbalance_ratio(counts(total)) for name, counts in kinds.items()},
+        push=even | {name: imbalance_ratio(sum(map(counts, sets))) for name, counts in kinds.items()},
+        pull=even | {name: imbalance_ratio(counts(total)) for name, counts in kinds.items()},
         blocks=_blocks(sets, total, domain_size, entry_elements),
     )
 
@@ -100,11 +109,12 @@ def _blocks(
     rows = max(1, BLOCK_ELEMENTS // entry_elements)
     num_blocks = -(-domain_size // rows)
 
-    def share(indices: np.ndarray) -> float:
+    def shares(indices: np.ndarray) -> np.ndarray:
         found = nonzero_blocks(torch.from_numpy(indices.astype(np.int64)), rows).numpy()
-        return range_counts(found, num_blocks, len(sets)).max() * len(sets) / num_blocks
+        return range_counts(found, num_blocks, len(sets)) * len(sets) / num_blocks
 
-    return float(np.mean([share(one) for one in sets])), float(share(total))
+    pushed = np.mean([shares(one) for one in sets], axis=0)  # the busiest server's, not each rank's busiest
+    return float(pushed.max()), float(shares(total).max())
 
 
 def bytes_on_busiest_link(scheme: str, sparsity: Sparsity) -> float:
@@ -146,7 +156,7 @@ def _sparse_ps(of: Sparsity) -> float:
 
 
 def _omni_reduce(of: Sparsity) -> float:
-    with_number = 1 + INDEX_BYTES / (VALUE_BYTES * BLOCK_ELEMENTS)
+    with_number = 1 + INDEX_BYTES / (of.value_bytes * BLOCK_ELEMENTS)
     return _push_pull(*(with_number * share for share in of.blocks), of)
 
 
@@ -160,7 +170,7 @@ def _zen_coo(of: Sparsity) -> float:
 
 def _zen(of: Sparsity) -> float:
     density = of.pull["hashed"] * of.density[of.num_ranks]
-    written = of.num_indices * min(1 / BITS, INDEX_BYTES * density) / (VALUE_BYTES * of.entry_elements)
+    written = of.num_indices * min(1 / BITS, INDEX_BYTES * density) / (of.value_bytes * of.entry_elements)
     return _push_pull(_pushed(of, "hashed"), density + written, of)
 
 

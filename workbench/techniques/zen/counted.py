@@ -11,8 +11,8 @@ import torch
 from workbench.datasets import embedding_usage
 from workbench.study.rows import value_row
 
-from .method.formats import BLOCK_ELEMENTS, index_bytes, nonzero_blocks
-from .method.hashing import partition_of, strawman_hash
+from .method.formats import BLOCK_ELEMENTS, HashBitmap, index_bytes, nonzero_blocks
+from .method.hashing import partition, partition_of, strawman_hash
 from .method.schemes import RIVALS, SCHEMES, Scheme, stages, traffic
 from .method.sparsity import densification_ratio, imbalance_ratio, push_imbalance, union_of
 
@@ -98,31 +98,27 @@ def format_rows(
 ) -> list[dict[str, Any]]:
     """Return the bytes of a sum in each format over those of the dense tensor.
 
-    Blocks are counted for values anywhere ("scattered") and for rows of an embedding of 64 ("rows of 64").
+    `worth_it_below` is the density at which a format is as long as the dense tensor, between two of those given; the
+    last one if none is. Blocks are counted for values anywhere ("scattered") and for rows of an embedding of 64 values.
     """
     draw, rows = np.random.default_rng(seed), []
-    whole = VALUE_BYTES * domain_size
+    whole, bitmap = VALUE_BYTES * domain_size, HashBitmap(domain_size, num_partitions, seed)
     for density in densities:
         num = round(density * domain_size)
-        for written in ("hash bitmap", "bitmap", "COO"):
-            size = VALUE_BYTES * num + index_bytes(written, num, domain_size, num_partitions)
-            rows.append(value_row("size", size / whole, density=density, format=written))
+        chosen = torch.from_numpy(draw.choice(domain_size, num, replace=False))
+        parts = enumerate(partition(chosen, num_partitions, seed))
+        indices = {"hash bitmap": sum(bitmap.encode(part, number).nbytes for number, part in parts)}
+        indices |= {one: index_bytes(one, num, domain_size, num_partitions) for one in ("bitmap", "COO")}
+        sizes = {one: VALUE_BYTES * num + more for one, more in indices.items()}
         for name, width in (("scattered", 1), ("rows of 64", 64)):
             entries = torch.from_numpy(draw.choice(domain_size // width, num // width, replace=False))
             blocks = len(nonzero_blocks(entries, BLOCK_ELEMENTS // width))
-            size = blocks * (VALUE_BYTES * BLOCK_ELEMENTS + VALUE_BYTES) / whole
-            rows.append(value_row("size", size, density=density, format=f"tensor blocks, {name}"))
-    rows += [value_row("worth_it_below", _break_even(one, num_partitions), format=one) for one in WRITTEN]
+            sizes[f"tensor blocks, {name}"] = blocks * (VALUE_BYTES * BLOCK_ELEMENTS + VALUE_BYTES)
+        rows += [value_row("size", size / whole, density=density, format=one) for one, size in sizes.items()]
+    for written in ("hash bitmap", "bitmap", "COO"):
+        found = [(row["value"], row["density"]) for row in rows if row["format"] == written]
+        rows.append(value_row("worth_it_below", float(np.interp(1.0, *zip(*found, strict=True))), format=written))
     return rows
-
-
-WRITTEN = ("hash bitmap", "bitmap", "COO")
-
-
-def _break_even(written: str, num_partitions: int) -> float:
-    """Return the density at which a format is as long as the dense tensor."""
-    of_bits = {"hash bitmap": 1.0, "bitmap": num_partitions}
-    return 0.5 if written == "COO" else 1 - of_bits[written] / (8 * VALUE_BYTES)
 
 
 def balance_rows(*, num_partitions: Sequence[int], num_indices: Sequence[int], seeds: int) -> list[dict[str, Any]]:

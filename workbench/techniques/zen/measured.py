@@ -24,6 +24,7 @@ from workbench.timeline import Recorder
 from workbench.training.embedding_tasks import EmbeddingTask
 
 from .advice import chances_of
+from .cost import SCHEMES as IN_THEORY
 from .cost import seconds, sparsity_of
 from .method.hashing import hierarchical_hash, partition, partition_of
 from .method.sparsity import (
@@ -90,11 +91,11 @@ def table_rows(*, tasks: Sequence[str], batch: int, steps: int) -> list[dict[str
 def overlap_rows(
     *, tasks: Sequence[str], batch: int, num_ranks: Sequence[int], pairs: int, steps: int
 ) -> list[dict[str, Any]]:
-    """Return overlap ratios of pairs of ranks, as quantiles, and densification by number of ranks."""
+    """Return overlap ratios of pairs of ranks in the first table, as quantiles, and densification by ranks."""
     rows = []
     for name in tasks:
         task = _trained(name, batch, steps)
-        sets, _ = task_sets(task, max(num_ranks), steps)
+        sets, _ = task_sets(task, max(num_ranks), steps)[0]
         few = sets[: int((2 * pairs) ** 0.5) + 1]
         overlaps = [overlap_ratio(first, second) for first, second in combinations(few, 2)]
         for percent in (0, 5, 25, 50, 75, 95, 100):
@@ -124,7 +125,7 @@ def balance_rows(*, task: str, batch: int, num_ranks: Sequence[int], steps: int)
     trained, rows = _trained(task, batch, steps), []
     width = dict(trained.module.named_parameters())[next(iter(trained.embeddings))].shape[1]
     for num in num_ranks:
-        sets, num_rows = task_sets(trained, num, steps)
+        sets, num_rows = task_sets(trained, num, steps)[0]
         values = [(one[:, None] * width + np.arange(width)).ravel() for one in sets]
         everything = torch.arange(num_rows * width)
         homes = {
@@ -362,7 +363,7 @@ def predicted_s(setting: Setting, densities: Sequence[float], num_elements: int)
         ranks = range(setting.num_ranks)
         sets = [np.flatnonzero(zipf_values(num_elements, share, rank).numpy()) for rank in ranks]
         of = sparsity_of(sets, num_elements, 1)
-        found |= {(str(share), scheme): seconds(scheme, of, setting.link) for scheme in SCHEMES}
+        found |= {(str(share), scheme): seconds(scheme, of, setting.link) for scheme in IN_THEORY}
     return found
 
 

@@ -19,11 +19,12 @@ import numpy as np
 from numba import njit
 
 from .problem import FREE, ROUNDED_UP, FusionProblem, Linear, iteration_time
-from .rivals import each, even_split
+from .rivals import GROUPS, each, even_split
 
 __all__ = ["link_free_by_definition", "optimal_fusion", "optimal_fusion_by_labels"]
 
-NARROW = 4  # ways that the first, inexact pass follows for each prefix
+NARROW, ALL = 2, 2**62  # ways followed for each prefix, first in an inexact pass
+NOISE = 1e-13  # of an iteration: ways that differ by less are equal
 
 
 def optimal_fusion(problem: FusionProblem) -> tuple[int, ...]:
@@ -110,101 +111,179 @@ def _best_groups(ready_s, until_bytes, encoding, sending, largest_bytes):
 
 
 def optimal_fusion_by_labels(problem: FusionProblem) -> tuple[int, ...]:
-    """Return an optimal fusion for any costs and resources of a problem.
+    """Return an optimal fusion for any costs and resources of a problem, to within rounding.
 
-    Every prefix keeps the ways to fuse it that no other beats on all resources. Ways whose optimistic outcome, with all
-    other tensors in one group, is no better than a fusion already found are dropped, as in algorithm 5.1's first
-    pruning. The number of ways kept, and with it the time, is not bounded by a polynomial.
+    Every prefix keeps the ways to fuse it that no other beats on all resources. Ways whose optimistic outcome is no
+    better than a fusion already found are dropped, as in algorithm 5.1's first pruning. The number of ways kept, and
+    with it the time, is not bounded by a polynomial.
     """
-    counts = (1, 2, 4, 8, 16, 32) if problem.largest_bytes == inf else ()
-    fusions = [even_split(problem, count) for count in counts if count <= problem.num_tensors]
-    found = min((iteration_time(problem, fusion), fusion) for fusion in (*fusions, each(problem)))
-    for width in (NARROW, None):
-        found = _followed(problem, *found, width)
+    fusions = [even_split(problem, count) for count in GROUPS] if problem.largest_bytes == inf else [each(problem)]
+    found = min((iteration_time(problem, fusion), fusion) for fusion in fusions)
+    costs = tuple(cost.numbers for cost in (problem.compress, problem.communicate, problem.onward, problem.decode))
+    times, largest_bytes = (problem.ready_s, problem.until_bytes, costs), problem.largest_bytes * ROUNDED_UP
+    least_s = _least_s(*times[1:], largest_bytes)
+    for width in (NARROW, ALL):
+        origin, way = _followed(*times, problem.on_cpu, largest_bytes, least_s, found[0], width)
+        ends = []
+        while way:
+            ends.append(int(origin[way, PREFIX]))
+            way = origin[way, PARENT]
+        if ends:
+            found = iteration_time(problem, ends[::-1]), tuple(reversed(ends))
     return found[1]
 
 
-def _followed(
-    problem: FusionProblem, best_s: float, best: tuple[int, ...], width: int | None
-) -> tuple[float, tuple[int, ...]]:
-    """Follow at most `width` ways from prefix to prefix; return the best fusion of theirs and `best`."""
-    num, until_bytes = problem.num_tensors, problem.until_bytes
-    ways = np.array([[0.0 if problem.on_cpu else problem.forward_s, 0.0, 0.0, 0.0, 0.0]])
-    prefix, parent = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    for end in range(1, num + 1):
-        chosen = np.flatnonzero(until_bytes[end] - until_bytes[prefix] <= problem.largest_bytes * ROUNDED_UP)
-        extended = _extended(problem, ways[chosen], prefix[chosen], end)
-        bounds = _optimistic_s(problem, extended, end)
-        order = np.flatnonzero(bounds < best_s)
-        order = order[np.lexsort(extended[order].T[::-1])]
-        order = order[_unbeaten(extended[order])]
-        order = order[np.argsort(bounds[order], kind="stable")[:width]]
-        ways, prefix = np.concatenate([ways, extended[order]]), np.append(prefix, np.full(len(order), end))
-        parent = np.append(parent, chosen[order])
-    if prefix[-1] < num:
-        return best_s, best
-    way, ends = int(np.searchsorted(prefix, num)), []
-    while way:
-        ends.append(int(prefix[way]))
-        way = parent[way]
-    fusion = tuple(reversed(ends))
-    return iteration_time(problem, fusion), fusion
-
-
-CODER, LINK, SECOND, DECODED, DECODING = range(5)  # when each is free; decoded all that was sent; seconds of decoding
-
-
-def _extended(problem: FusionProblem, ways: np.ndarray, prefix: np.ndarray, end: int) -> np.ndarray:
-    """Append the group from `prefix` to `end` to each way [W, 5]."""
-    size, ready_s, extended = problem.until_bytes[end] - problem.until_bytes[prefix], problem.ready_s, ways.copy()
-    coder_s = np.maximum(ways[:, CODER], ready_s[end]) if problem.on_cpu else ways[:, CODER] + ready_s[end]
-    extended[:, CODER] = coder_s + problem.compress(size) - (0.0 if problem.on_cpu else ready_s[prefix])
-    extended[:, LINK] = np.maximum(ways[:, LINK], extended[:, CODER]) + problem.communicate(size)
-    extended[:, SECOND] = np.maximum(ways[:, SECOND], extended[:, LINK]) + problem.onward(size)
-    extended[:, DECODED] = np.maximum(ways[:, DECODED], extended[:, SECOND]) + problem.decode(size)
-    extended[:, DECODING] = ways[:, DECODING] + problem.decode(size)
-    return extended
-
-
-def _optimistic_s(problem: FusionProblem, ways: np.ndarray, prefix: int) -> np.ndarray:
-    """Return a lower bound of the iteration of every way [W]; at the last tensor, the iteration."""
-    coder_s, link_s, second_s, decoded_s, decoding_s = ways.T
-    if prefix == problem.num_tensors:
-        return np.maximum(decoded_s, coder_s + decoding_s)
-    rest, following = problem.until_bytes[-1] - problem.until_bytes[prefix], problem.size_bytes[prefix]
-    ready_s, encode, decode_s = problem.ready_s, problem.compress, problem.decode.at_least(rest)
-    if problem.on_cpu:
-        next_s = np.maximum(coder_s, ready_s[prefix + 1]) + encode(following)
-        encoded_s = np.maximum(coder_s + encode.at_least(rest), ready_s[-1] + encode(0.0))
-    else:
-        next_s = coder_s + problem.backward_s[prefix] + encode(following)
-        encoded_s = coder_s + ready_s[-1] - ready_s[prefix] + encode.at_least(rest)
-    least_s = problem.onward(0.0) + problem.decode(0.0)
-    ends_s = (
-        encoded_s + decoding_s + decode_s,
-        np.maximum(link_s, next_s) + problem.communicate.at_least(rest) + least_s,
-        encoded_s + problem.communicate(0.0) + least_s,
-        second_s + problem.onward.at_least(rest),
-        decoded_s + decode_s,
-    )
-    return np.max(ends_s, axis=0)
+# Of a way: when each resource is free, when all that was sent is decoded, and seconds of decoding; then the bound.
+# Of the tensors that follow: the least seconds of a chain of operations, from that resource on to the end.
+CODER, LINK, SECOND, DECODED, DECODING, BOUND = range(6)
+ENCODING, MIXED = 5, 6
+PREFIX, PARENT = range(2)  # of a way: tensors, and the way without its last group
+SHARES = (0.03, 0.1, 0.3)  # of the chain from the coder in a mean with that of encoding and decoding everything
 
 
 @njit(cache=True)
-def _unbeaten(ways):
-    """Mark the rows, in lexicographic order, of which no other is as small in all columns."""
-    marks, kept, count = np.zeros(len(ways), np.bool_), np.empty(len(ways), np.int64), 0
-    for row in range(len(ways)):
-        beaten = False
-        for index in range(count - 1, -1, -1):
-            beaten = True
-            for column in range(ways.shape[1]):
-                if ways[kept[index], column] > ways[row, column]:
-                    beaten = False
-                    break
-            if beaten:
+def _takes(cost, size_bytes):
+    return cost[0] + cost[2] * max(0.0, size_bytes - cost[1])
+
+
+@njit(cache=True)
+def _least_s(until_bytes, costs, largest_bytes):
+    """Return the least seconds of chains of operations for the tensors from each one on [N + 1, chains].
+
+    CODER: encode all groups, then send the last one, send it on and decode it. LINK: send all, then send on and decode
+    the last. SECOND: send on all, decode the last. DECODED: decode all. DECODING: encode and decode all. ENCODING:
+    encode all. MIXED: means of the first and the fifth, since one fusion has to make both of them short.
+    """
+    num, chains = len(until_bytes) - 1, np.empty(MIXED + len(SHARES))
+    least_s = np.full((num + 1, len(chains)), np.inf)
+    least_s[num] = 0.0
+    for start in range(num - 1, -1, -1):
+        for end in range(start + 1, num + 1):
+            size = until_bytes[end] - until_bytes[start]
+            if size > largest_bytes:
                 break
-        if not beaten:
-            marks[row], kept[count] = True, row
-            count += 1
-    return marks
+            encode_s, send_s = _takes(costs[0], size), _takes(costs[1], size)
+            onward_s, decode_s = _takes(costs[2], size), _takes(costs[3], size)
+            last = 1.0 if end == num else 0.0
+            chains[CODER] = encode_s + last * (send_s + onward_s + decode_s)
+            chains[LINK] = send_s + last * (onward_s + decode_s)
+            chains[SECOND] = onward_s + last * decode_s
+            chains[DECODED], chains[DECODING], chains[ENCODING] = decode_s, encode_s + decode_s, encode_s
+            for index, share in enumerate(SHARES):
+                chains[MIXED + index] = share * chains[CODER] + (1 - share) * chains[DECODING]
+            for chain in range(len(chains)):
+                least_s[start, chain] = min(least_s[start, chain], chains[chain] + least_s[end, chain])
+    return least_s
+
+
+@njit(cache=True)
+def _followed(ready_s, until_bytes, costs, on_cpu, largest_bytes, least_s, best_s, width):
+    """Follow at most `width` ways from prefix to prefix; return where all came from, and the best: 0 if all are slower.
+
+    A way's next group grows from prefix to prefix until sending it, and all that follows, is sure to end too late, or
+    until a way whose last group began later beats it. It stays beaten then: both groups grow by the same tensors, and
+    costs are convex, so the larger group's rise by no less.
+    """
+    num, limit_s, kept, num_growing, count = len(ready_s) - 1, best_s * (1 - NOISE), 0, 1, 1
+    ways, origin, growing = np.zeros((64, 6)), np.zeros((64, 2), np.int64), np.zeros(64, np.int64)
+    ways[0, CODER] = 0.0 if on_cpu else ready_s[0]
+    for end in range(1, num + 1):
+        while count + num_growing > len(ways):
+            ways, origin = np.concatenate((ways, ways)), np.concatenate((origin, origin))
+            growing = np.concatenate((growing, growing))
+        still = 0
+        for way in growing[:num_growing]:
+            start, coder_s, new = origin[way, PREFIX], ways[way, CODER], count + still
+            size = until_bytes[end] - until_bytes[start]
+            coder_s = max(coder_s, ready_s[end]) if on_cpu else coder_s + ready_s[end] - ready_s[start]
+            coder_s += _takes(costs[0], size)
+            link_s, decode_s = max(ways[way, LINK], coder_s), _takes(costs[3], size)
+            if size > largest_bytes or link_s + least_s[start, LINK] >= limit_s:
+                continue
+            growing[still], still = way, still + 1
+            origin[new, PREFIX], origin[new, PARENT] = end, way
+            ways[new, CODER], ways[new, LINK] = coder_s, link_s + _takes(costs[1], size)
+            ways[new, SECOND] = max(ways[way, SECOND], ways[new, LINK]) + _takes(costs[2], size)
+            ways[new, DECODED] = max(ways[way, DECODED], ways[new, SECOND]) + decode_s
+            ways[new, DECODING] = ways[way, DECODING] + decode_s
+        added = slice(count, count + still)
+        _bound_(ways[added], ready_s, until_bytes, costs, least_s, end, on_cpu)
+        kept, still = _unbeaten_(ways[added], origin[added], growing, limit_s, best_s * NOISE, width)
+        growing[kept : still + kept] = growing[:still].copy()  # groups that begin later come first
+        growing[:kept] = np.arange(count, count + kept)
+        num_growing, count = still + kept, count + kept
+    return origin, count - kept + np.argmin(ways[count - kept : count, BOUND]) if kept else 0
+
+
+@njit(cache=True)
+def _bound_(ways, ready_s, until_bytes, costs, least_s, end, on_cpu):
+    """Write the optimistic outcome of each way; at the last tensor it is the iteration."""
+    num, rest_s = len(ready_s) - 1, least_s[end]
+    following = until_bytes[min(end + 1, num)] - until_bytes[end]
+    encode_s, send_s, onward_s = _takes(costs[0], following), _takes(costs[1], following), _takes(costs[2], following)
+    computing_s = 0.0 if on_cpu else ready_s[num] - ready_s[end]
+    for way in ways:
+        coder_s, decoding_s = way[CODER], way[DECODING]
+        if end == num:
+            way[BOUND] = max(way[DECODED], coder_s + decoding_s)
+            continue
+        if on_cpu:
+            coder_s = max(coder_s, ready_s[end + 1])
+        last_s = coder_s + computing_s
+        encoded_s = last_s + rest_s[ENCODING]
+        link_s = max(way[LINK], encode_s + (coder_s if on_cpu else coder_s + ready_s[end + 1] - ready_s[end]))
+        second_s = max(way[SECOND], link_s + send_s)
+        decoded_s = max(way[DECODED], second_s + onward_s, encoded_s + decoding_s)
+        bound_s = max(last_s + rest_s[CODER], last_s + decoding_s + rest_s[DECODING], decoded_s + rest_s[DECODED])
+        bound_s = max(bound_s, link_s + rest_s[LINK], second_s + rest_s[SECOND])
+        for index, share in enumerate(SHARES):
+            bound_s = max(bound_s, last_s + (1 - share) * decoding_s + rest_s[MIXED + index])
+        way[BOUND] = bound_s
+
+
+@njit(cache=True)
+def _unbeaten_(ways, origin, growing, limit_s, slack_s, width):
+    """Move ways that no other beats, and that may end before `limit_s`, to the front, `width` at most; count them.
+
+    Likewise with the ways `growing` that they come from, unless an earlier one beats them; count those too.
+    """
+    kept, still = 0, 0
+    for new in range(len(ways)):
+        growing[still] = growing[new]
+        is_late, beaten, index = ways[new, BOUND] >= limit_s, False, kept - 1
+        while index >= 0 and not is_late and not beaten:
+            beaten, index = _beats(ways, index, new, slack_s), index - 1
+        if beaten:
+            continue
+        still += 1
+        if is_late:
+            continue
+        left = 0
+        for index in range(kept):
+            if not _beats(ways, new, index, 0.0):
+                _move_(ways, origin, index, left)
+                left += 1
+        _move_(ways, origin, new, left)
+        kept = left + 1
+    if kept > width:
+        best = np.argsort(ways[:kept, BOUND])[:width]
+        ways[:width], origin[:width], kept = ways[best], origin[best], width
+    return kept, still
+
+
+@njit(cache=True)
+def _beats(ways, way, other, slack_s):
+    """Say whether a way is as early as another on all resources."""
+    beats, resource = True, 0
+    while beats and resource < BOUND:
+        beats, resource = ways[way, resource] <= ways[other, resource] + slack_s, resource + 1
+    return beats
+
+
+@njit(cache=True)
+def _move_(ways, origin, index, place):
+    if index != place:
+        for column in range(ways.shape[1]):
+            ways[place, column] = ways[index, column]
+        for column in range(origin.shape[1]):
+            origin[place, column] = origin[index, column]

@@ -3,14 +3,14 @@
 A fusion is a tuple of group ends: (2, 5) fuses tensors 0 and 1 into the first group and 2, 3, 4 into the second.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
 import numpy as np
 
-from workbench.checks import require_not_negative
+from workbench.checks import require_counts, require_not_negative
 
 __all__ = ["FREE", "ROUNDED_UP", "FlatThenLinear", "FusionProblem", "Linear", "Span", "check_fusion", "fits"]
 __all__ += ["iteration_time", "timeline"]
@@ -31,9 +31,10 @@ class Linear:
     def __call__(self, size_bytes: float) -> float:
         return self.startup_s + self.s_per_byte * size_bytes
 
-    def at_least(self, size_bytes: float) -> float:
-        """Return a lower bound of what several operations on so many bytes together take."""
-        return self(size_bytes)
+    @property
+    def numbers(self) -> tuple[float, float, float]:
+        """The same as `FlatThenLinear`: seconds of the smallest, bytes up to which they are flat, seconds of a byte."""
+        return float(self.startup_s), 0.0, float(self.s_per_byte)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +51,10 @@ class FlatThenLinear:
     def __call__(self, size_bytes: float) -> float:
         return self.flat_s + self.s_per_byte * np.maximum(0.0, size_bytes - self.flat_bytes)
 
-    def at_least(self, size_bytes: float) -> float:
-        """Return a lower bound of what several operations on so many bytes together take."""
-        if self.flat_s >= self.s_per_byte * self.flat_bytes:
-            return self(size_bytes)
-        return np.maximum(self.flat_s, self.flat_s / self.flat_bytes * size_bytes)  # the least seconds of a byte
+    @property
+    def numbers(self) -> tuple[float, float, float]:
+        """Seconds of the smallest, bytes up to which they are flat, seconds of a byte above."""
+        return float(self.flat_s), float(self.flat_bytes), float(self.s_per_byte)
 
 
 Cost = Linear | FlatThenLinear
@@ -83,6 +83,8 @@ class FusionProblem:
 
     def __post_init__(self) -> None:
         for field in ("backward_s", "size_bytes"):
+            if not isinstance(getattr(self, field), Iterable):
+                raise ValueError(f"{field} is {getattr(self, field)!r}; it must be a sequence of numbers")
             object.__setattr__(self, field, tuple(getattr(self, field)))
             require_not_negative(**{f"{field}[{i}]": value for i, value in enumerate(getattr(self, field))})
         lengths = len(self.backward_s), len(self.size_bytes)
@@ -116,8 +118,11 @@ class FusionProblem:
 
 
 def check_fusion(problem: FusionProblem, fusion: Sequence[int]) -> None:
-    """Raise ValueError if the ends do not rise to the last tensor, or a group is larger than allowed."""
+    """Raise ValueError if a fusion is not of whole numbers that rise to the last tensor, or a group is too large."""
+    if not isinstance(fusion, Sequence | np.ndarray):
+        raise ValueError(f"fusion is {fusion!r}; it must be a sequence of group ends")
     ends = tuple(fusion)
+    require_counts(1, **{f"fusion[{group}]": end for group, end in enumerate(ends)})
     if not ends or ends[-1] != problem.num_tensors:
         raise ValueError(f"fusion is {ends}; it must end at {problem.num_tensors}, after the last tensor")
     if any(later <= earlier for earlier, later in pairwise((0, *ends))):

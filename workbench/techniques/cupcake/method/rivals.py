@@ -1,18 +1,17 @@
 """Simpler rules to fuse tensors: those that section 5.4 compares with, and that of the authors' released scheduler."""
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 
 from workbench.checks import require_counts, require_positive
 
 from .problem import FusionProblem, iteration_time
 
-__all__ = ["BUCKETS_MB", "GROUPS", "RIVALS", "best_of", "buckets", "each", "even_split", "single_split"]
+__all__ = ["BUCKETS_MB", "GROUPS", "best_of", "buckets", "ddp_buckets", "each", "even_split", "rules", "single_split"]
 
 MB = 2**20  # as DistributedDataParallel counts
 BUCKETS_MB = (2, 4, 8, 16, 32, 64)  # section 5.4.3
 GROUPS = (2, 4, 8, 16, 32)  # likewise
-DDP_MB = 25  # bucket_cap_mb's default
+FIRST_MB, DDP_MB = 1, 25  # DistributedDataParallel's defaults: dist._DEFAULT_FIRST_BUCKET_BYTES and bucket_cap_mb
 
 Fusion = tuple[int, ...]
 
@@ -22,16 +21,22 @@ def each(problem: FusionProblem) -> Fusion:
     return tuple(range(1, problem.num_tensors + 1))
 
 
-def buckets(problem: FusionProblem, bucket_mb: float) -> Fusion:
-    """Close a group as soon as it holds so many MiB; the last one holds what is left."""
-    require_positive(bucket_mb=bucket_mb)
+def buckets(problem: FusionProblem, bucket_mb: float, first_mb: float | None = None) -> Fusion:
+    """Close a group as soon as it holds so many MiB, the first one `first_mb`; the last one holds what is left."""
+    limit_mb = bucket_mb if first_mb is None else first_mb
+    require_positive(bucket_mb=bucket_mb, first_mb=limit_mb)
     ends, held = [], 0.0
     for end, size in enumerate(problem.size_bytes, 1):
         held += size
-        if held >= bucket_mb * MB or end == problem.num_tensors:
+        if held >= limit_mb * MB or end == problem.num_tensors:
             ends.append(end)
-            held = 0.0
+            held, limit_mb = 0.0, bucket_mb
     return tuple(ends)
+
+
+def ddp_buckets(problem: FusionProblem) -> Fusion:
+    """Fuse as DistributedDataParallel does by default once it knows the order: 1 MiB first, then 25 MiB each."""
+    return buckets(problem, DDP_MB, FIRST_MB)
 
 
 def even_split(problem: FusionProblem, num_groups: int) -> Fusion:
@@ -52,13 +57,16 @@ def best_of(problem: FusionProblem, fusions: Sequence[Fusion]) -> Fusion:
     return min(fusions, key=lambda fusion: iteration_time(problem, fusion))
 
 
-RIVALS: Mapping[str, Callable[[FusionProblem], Fusion]] = MappingProxyType(
-    {
+def rules(bucket_scale: float = 1.0) -> Mapping[str, Callable[[FusionProblem], Fusion]]:
+    """Return all rules by name; where a rule has sizes to choose from, the best of them, as in the paper.
+
+    The sizes of bucket fusion are those of section 5.4.3 times `bucket_scale`.
+    """
+    sizes = [bucket_scale * size for size in BUCKETS_MB]
+    return {
         "Layer-wise": each,
-        "Bucket fusion": lambda problem: best_of(problem, [buckets(problem, size) for size in BUCKETS_MB]),
-        "Buckets of 25 MB": lambda problem: buckets(problem, DDP_MB),
+        "Bucket fusion": lambda problem: best_of(problem, [buckets(problem, size) for size in sizes]),
+        "DDP's buckets": ddp_buckets,
         "Evenly split": lambda problem: best_of(problem, [even_split(problem, count) for count in GROUPS]),
         "Single split": single_split,
     }
-)
-"""By name; where a rule has sizes to choose from, the best of them, as in the paper."""

@@ -68,8 +68,11 @@ def search(
     seconds are counted in the optimistic outcome as in the iteration.
 
     Raises:
-        ValueError: if the problem has decoding, a second link, a CPU that encodes, or a limit of bytes.
+        ValueError: if the problem has decoding, a second link, a CPU that encodes, or a limit of bytes, or if `prune`
+            is not a Pruning.
     """
+    if not isinstance(prune, Pruning):
+        raise ValueError(f"prune is {prune!r}; it must be a Pruning, such as Pruning.BOTH")
     for field, known in (("decode", FREE), ("onward", FREE), ("on_cpu", False), ("largest_bytes", inf)):
         if (value := getattr(problem, field)) != known:
             raise ValueError(f"{field} is {value}; algorithm 5.1 only knows {known}: use optimal_fusion")

@@ -3,7 +3,7 @@
 Bytes of a partition's indices; values cost `value_bytes` each, and whole blocks of them for tensor blocks.
 """
 
-from functools import cached_property, lru_cache
+from functools import cache, cached_property
 
 import numpy as np
 import torch
@@ -108,7 +108,7 @@ class HashBitmap:
         return partition
 
 
-@lru_cache(maxsize=8)
+@cache
 def hash_bitmap(domain_size: int, num_partitions: int, seed: int, device: str = "cpu") -> HashBitmap:
     """Return a `HashBitmap`, made once for equal arguments."""
     return HashBitmap(domain_size, num_partitions, seed, device)

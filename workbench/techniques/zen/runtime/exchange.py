@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -11,6 +12,8 @@ from torch import Tensor
 
 from workbench.parallel.groups import ProcessTensorGroup
 from workbench.parallel.moves import Shape, moves_of
+
+from ..method.hashing import require_indices
 
 __all__ = ["INDEX_BYTES", "Sparse", "Wire", "added"]
 
@@ -31,13 +34,15 @@ class Sparse:
 
         An entry of a dense tensor is a number if it has one dimension, else a row; NaN is not zero.
         """
+        if gradient.layout not in (torch.sparse_coo, torch.strided) or gradient.dim() == 0 or not len(gradient):
+            found = f"{gradient.layout} of shape {tuple(gradient.shape)}"
+            raise ValueError(f"gradient is {found}; it must be dense or sparse_coo, with rows")
         if gradient.layout == torch.sparse_coo:
             if gradient.sparse_dim() != 1:
                 raise ValueError(f"gradient has {gradient.sparse_dim()} sparse dimensions; it must have 1")
+            require_indices(gradient._indices()[0], len(gradient))
             gradient = gradient.coalesce()
             return cls(gradient.indices()[0], gradient.values(), len(gradient))
-        if gradient.dim() == 0:
-            raise ValueError("gradient has no dimension; it must have at least 1")
         is_nonzero = gradient != 0 if gradient.dim() == 1 else gradient.flatten(1).ne(0).any(dim=1)
         indices = _places(is_nonzero)
         return cls(indices, gradient.index_select(0, indices), len(gradient))
@@ -91,32 +96,43 @@ def _places(mask: Tensor) -> Tensor:
 class Wire:
     """Messages of this rank with the others of a group; None is the default group.
 
-    A message is a tuple of tensors, of the same dtypes and trailing shapes for all, whose lengths travel first. With
-    them go `terms`: whole numbers in which all ranks must agree.
+    A message is a tuple of tensors, of the same dtypes and trailing shapes for all ranks, whose lengths travel first.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None):
         self._group = ProcessTensorGroup(group)
         self._moves = moves_of(self._group)
         self.size, (self.rank,) = self._group.size, self._group.local_ranks
-        self.sent_bytes = self.received_bytes = 0  # without the lengths and terms
+        self.sent_bytes = self.received_bytes = 0  # without the lengths
         self._on_cpu = dist.get_backend(group) == "gloo"
 
-    def exchange(
-        self, outgoing: Mapping[int, tuple[Tensor, ...]], terms: Mapping[str, int]
-    ) -> dict[int, tuple[Tensor, ...]]:
-        """Send messages to ranks, all ranks at once, and return those that arrive, by rank in ascending order.
+    def agree(self, facts: Mapping[str, object], error: str = "") -> None:
+        """Raise ValueError on all ranks, naming one, if it has an error or facts other than rank 0's; all call it."""
+        own = torch.tensor([crc32(text.encode()) for text in (error, *map(str, facts.values()))])
+        heads = self._gathered(own)
+        if (heads == heads[0]).all() and not heads[0, 0]:
+            return
+        told: list[tuple[str, dict[str, str]]] = [("", {})] * self.size
+        dist.all_gather_object(told, (error, {k: str(v) for k, v in facts.items()}), self._group.process_group)
+        for rank, (text, _) in enumerate(told):
+            if text:
+                raise ValueError(f"rank {rank}: {text}")
+        for rank, (_, theirs) in enumerate(told):
+            for name, value in told[0][1].items():
+                if theirs[name] != value:
+                    raise ValueError(f"{name} is {theirs[name]} on rank {rank} and {value} on rank 0; it must be one")
 
-        Raises:
-            ValueError: on all ranks, naming one whose terms differ from rank 0's.
-        """
-        return self.begin(outgoing, terms)()
+    def _gathered(self, own: Tensor) -> Tensor:
+        """Return one small tensor of every rank, [ranks, ...]."""
+        return self._moves.gather([own if self._on_cpu else own.cuda()]).wait().cpu()
 
-    def begin(
-        self, outgoing: Mapping[int, tuple[Tensor, ...]], terms: Mapping[str, int]
-    ) -> Callable[[], dict[int, tuple[Tensor, ...]]]:
+    def exchange(self, outgoing: Mapping[int, tuple[Tensor, ...]]) -> dict[int, tuple[Tensor, ...]]:
+        """Send messages to ranks, all ranks at once, and return those that arrive, by rank in ascending order."""
+        return self.begin(outgoing)()
+
+    def begin(self, outgoing: Mapping[int, tuple[Tensor, ...]]) -> Callable[[], dict[int, tuple[Tensor, ...]]]:
         """Start an exchange; the function that is returned waits for it. What goes to this rank itself is not sent."""
-        lengths = self._agreed(outgoing, terms)
+        lengths = self._lengths(outgoing)
         model = next(iter(outgoing.values()))
         expected = {source: counts[self.rank] for source, counts in enumerate(lengths) if source != self.rank}
         expected = {source: counts for source, counts in expected.items() if counts[0] >= 0}
@@ -137,19 +153,11 @@ class Wire:
 
         return wait
 
-    def _agreed(self, outgoing: Mapping[int, tuple[Tensor, ...]], terms: Mapping[str, int]) -> list[list[list[int]]]:
+    def _lengths(self, outgoing: Mapping[int, tuple[Tensor, ...]]) -> list[list[list[int]]]:
         """Return the lengths of all messages, [from, to, parts]; those of a message that is not sent are -1."""
         nothing = [-1] * len(next(iter(outgoing.values())))
         own = [[len(part) for part in outgoing[to]] if to in outgoing else nothing for to in range(self.size)]
-        head = torch.tensor([*terms.values(), *(count for counts in own for count in counts)])
-        (device,) = {part.device for message in outgoing.values() for part in message}
-        heads = self._moves.gather([head if self._on_cpu else head.to(device)]).wait().tolist()
-        for name, values in zip(terms, zip(*heads, strict=False), strict=False):
-            for rank, value in enumerate(values):
-                if value != values[0]:
-                    raise ValueError(f"{name} is {value} on rank {rank} and {values[0]} on rank 0; it must be one")
-        counts = torch.tensor([head[len(terms) :] for head in heads])
-        return counts.view(self.size, self.size, len(nothing)).tolist()
+        return self._gathered(torch.tensor(own)).tolist()
 
     def _packed(self, message: tuple[Tensor, ...]) -> Tensor:
         whole = torch.cat([part.contiguous().flatten().view(torch.uint8) for part in message])
@@ -175,10 +183,13 @@ class Wire:
         return total
 
     def all_reduce_by_torch(self, gradient: Tensor) -> Tensor:
-        """Return the sum of a sparse tensor by torch's own all-reduce: all ranks gather indices and values."""
-        total = gradient.clone()
+        """Return the sum of a sparse tensor by gloo's all-reduce: entries go around a ring, indices of 8 bytes."""
+        total, counts = gradient.clone(), self._gathered(torch.tensor(gradient._nnz())).tolist()
         self._group.communicate(dist.all_reduce, total)
-        return total
+        entry = gradient.indices().element_size() + _entry_bytes(gradient.values())
+        self.sent_bytes += entry * (sum(counts) - counts[(self.rank + 1) % self.size])
+        self.received_bytes += entry * (sum(counts) - counts[self.rank])
+        return total.coalesce()
 
     def _count(self, num_bytes: int) -> None:
         self.sent_bytes += num_bytes

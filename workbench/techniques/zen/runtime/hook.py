@@ -6,10 +6,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.checks import require_counts
-from workbench.parallel.hooks import require_one_plan, warn_if_late
+from workbench.parallel.hooks import require_ddp, require_one_plan, warn_if_late
 
 from .exchange import Sparse, Wire
-from .schemes import SCHEMES, SEED, Scheme, zen
+from .schemes import SCHEMES, SEED, Scheme, dense, zen
 
 __all__ = ["SparseSynchroniser", "all_reduce_sparse", "synchronise"]
 
@@ -25,7 +25,7 @@ class SparseSynchroniser:
         seed: of h0, equal on all ranks; for Zen alone.
         ranks_per_host: with more than 1, ranks of a host first sum densely, each a shard of the tensor, and each shard
             is summed over the hosts by the scheme (section 3.4.1); consecutive ranks share a host. All ranks of the
-            default group make the synchroniser together.
+            group make the synchroniser together.
     """
 
     def __init__(
@@ -36,15 +36,12 @@ class SparseSynchroniser:
         seed: int = SEED,
         ranks_per_host: int = 1,
     ):
-        if isinstance(scheme, str) and scheme not in SCHEMES:
-            raise ValueError(f"scheme is {scheme!r}; it must be one of {', '.join(SCHEMES)}")
-        require_counts(1, ranks_per_host=ranks_per_host)
         size = dist.get_world_size(group)
-        if size % ranks_per_host:
-            raise ValueError(f"ranks_per_host is {ranks_per_host}; it must divide the {size} ranks")
+        _check(scheme, ranks_per_host, size)
         self._sum = SCHEMES[scheme] if isinstance(scheme, str) else scheme
+        self._facts = {"scheme": scheme if isinstance(scheme, str) else "a function", "seed": seed}
         self._seeded = {"seed": seed} if self._sum is zen else {}
-        self._host, between = None, group
+        self._whole, self._host, between = Wire(group), None, group
         if ranks_per_host > 1:
             self._host, between = _groups(group, size, ranks_per_host)
         self.wire = Wire(between)
@@ -53,15 +50,40 @@ class SparseSynchroniser:
         """Return the sum over the ranks, in the gradient's layout: [rows, ...], sparse or dense.
 
         Raises:
-            ValueError: on all ranks, if they disagree in shape, dtype or seed.
+            ValueError: on all ranks, if one has an index out of range, or they disagree in shape, dtype, layout,
+                scheme or seed.
         """
+        own, error = None, ""
+        try:
+            own = Sparse.of(gradient) if self._host is None and not self._is_dense(gradient) else None
+            whole = gradient.to_dense() if own is None else gradient
+        except (ValueError, RuntimeError) as refusal:
+            error = str(refusal)
+        tensor = {"dtype": gradient.dtype, "shape": tuple(gradient.shape), "layout": gradient.layout}
+        self._whole.agree(self._facts | tensor, error)
+        if own is not None:
+            return self._sum(own, self.wire, **self._seeded).like(gradient)
         if self._host is None:
-            return self._sum(Sparse.of(gradient), self.wire, **self._seeded).like(gradient)
-        whole = gradient.to_dense() if gradient.layout == torch.sparse_coo else gradient
+            return self.wire.all_reduce(whole)
         shard = _own_shard_of_sum(whole, self._host)
         shard = self._sum(Sparse.of(shard), self.wire, **self._seeded).to_dense()
         total = _all_shards(shard, self._host)[: len(whole)]
         return Sparse.of(total).like(gradient) if gradient.layout == torch.sparse_coo else total
+
+    def _is_dense(self, gradient: Tensor) -> bool:
+        """Whether all is summed as it is."""
+        return self._sum is dense and gradient.layout == torch.strided
+
+
+def _check(scheme: str | Scheme, ranks_per_host: int, num_ranks: int) -> None:
+    """Raise ValueError if a scheme is not known, or ranks do not fill the hosts."""
+    if isinstance(scheme, str) and scheme not in SCHEMES:
+        raise ValueError(f"scheme is {scheme!r}; it must be one of {', '.join(SCHEMES)}")
+    require_counts(1, ranks_per_host=ranks_per_host)
+    if scheme == "SparCML" and (num_ranks // ranks_per_host) & (num_ranks // ranks_per_host - 1):
+        raise ValueError(f"ranks are {num_ranks // ranks_per_host}; SparCML needs a power of two")
+    if num_ranks % ranks_per_host:
+        raise ValueError(f"ranks_per_host is {ranks_per_host}; it must divide the {num_ranks} ranks")
 
 
 def _groups(group: dist.ProcessGroup | None, size: int, per_host: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
@@ -69,8 +91,9 @@ def _groups(group: dist.ProcessGroup | None, size: int, per_host: int) -> tuple[
     ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
     inside = [ranks[first : first + per_host] for first in range(0, size, per_host)]
     across = [ranks[local::per_host] for local in range(per_host)]
-    own, _ = dist.new_subgroups_by_enumeration(inside)
-    between, _ = dist.new_subgroups_by_enumeration(across)
+    rank = dist.get_rank()
+    mine = [next(members for members in groups if rank in members) for groups in (inside, across)]
+    own, between = (dist.new_group(members, use_local_synchronization=True) for members in mine)
     return own, between
 
 
@@ -126,28 +149,42 @@ def synchronise(
         What sums the embeddings' gradients: its `wire` counts their bytes.
 
     Raises:
-        ValueError: if the model has no embedding, or ranks disagree about scheme or seed.
+        ValueError: on all ranks, if on one the model has no embedding or the scheme is not known, or if ranks disagree
+            about scheme or seed.
     """
+    require_ddp(model)
+    group = model.process_group
     tables = {module.weight for module in model.module.modules() if isinstance(module, EMBEDDINGS)}
-    if not any(table.requires_grad for table in tables):
-        raise ValueError("model has no embedding that is trained; its gradients are not sparse")
+
+    def check() -> None:
+        if not any(table.requires_grad for table in tables):
+            raise ValueError("model has no embedding that is trained; its gradients are not sparse")
+        _check(scheme, ranks_per_host, dist.get_world_size(group))
+
     named = scheme if isinstance(scheme, str) else "a function"
-    require_one_plan(f"{named}, seed {seed}, {ranks_per_host} ranks a host")
+    require_one_plan(f"{named}, seed {seed}, {ranks_per_host} ranks a host", check=check, group=group)
     warn_if_late(model, "zen")
-    sparse = SparseSynchroniser(model.process_group, scheme=scheme, seed=seed, ranks_per_host=ranks_per_host)
-    size = dist.get_world_size(model.process_group)
+    sparse = SparseSynchroniser(group, scheme=scheme, seed=seed, ranks_per_host=ranks_per_host)
+    size = dist.get_world_size(group)
 
     def hook(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        buffer, parameters = bucket.buffer(), bucket.parameters()
-        if len(parameters) > 1 or parameters[0] not in tables:
-            work = dist.all_reduce(buffer.div_(size), group=model.process_group, async_op=True)
-            return work.get_future().then(lambda done: done.value()[0])
-        gradient = buffer if buffer.layout == torch.sparse_coo else bucket.gradients()[0]
-        total = sparse.all_reduce(gradient).div_(size)
+        buffer = bucket.buffer().div_(size)
         future: torch.futures.Future[Tensor] = torch.futures.Future(
             devices=[buffer.device] if buffer.device.type == "cuda" else []
         )
-        future.set_result(total if buffer.layout == torch.sparse_coo else total.view(-1))
+        if buffer.layout == torch.sparse_coo:
+            future.set_result(sparse.all_reduce(buffer))
+            return future
+        pairs = list(zip(bucket.parameters(), bucket.gradients(), strict=True))
+        if not any(parameter in tables for parameter, _ in pairs):
+            work = dist.all_reduce(buffer, group=group, async_op=True)
+            return work.get_future().then(lambda done: done.value()[0])
+        for parameter, gradient in pairs:  # small ones share a bucket
+            if parameter in tables:
+                gradient.copy_(sparse.all_reduce(gradient))
+            else:
+                dist.all_reduce(gradient, group=group)
+        future.set_result(buffer)
         return future
 
     model.register_comm_hook(None, hook)

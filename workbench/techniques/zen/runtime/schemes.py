@@ -16,7 +16,19 @@ from ..method.formats import BLOCK_ELEMENTS, hash_bitmap, nonzero_blocks
 from ..method.hashing import partition_order, strawman_hash
 from .exchange import Sparse, Wire, added
 
-__all__ = ["SCHEMES", "SEED", "Scheme", "ag_sparse", "dense", "omni_reduce", "sparcml", "sparse_ps", "strawman", "zen"]
+__all__ = [
+    "SCHEMES",
+    "SEED",
+    "Scheme",
+    "ag_sparse",
+    "dense",
+    "omni_reduce",
+    "sparcml",
+    "sparse_ps",
+    "strawman",
+    "torch_sparse",
+    "zen",
+]
 
 SEED = 0  # of h0, where none is chosen
 Scheme = Callable[[Sparse, Wire], Sparse]
@@ -32,20 +44,21 @@ def _read(message: tuple[Tensor, ...], domain_size: int) -> Sparse:
     return Sparse(indices.long(), values, domain_size)
 
 
-def _terms(gradient: Sparse, **more: int) -> dict[str, int]:
-    """Return what all ranks must agree in."""
-    entry = {"entry_elements": prod(gradient.values.shape[1:]), "element_bytes": gradient.values.element_size()}
-    return {"domain_size": gradient.domain_size, **entry, **more}
-
-
 def dense(gradient: Sparse, wire: Wire) -> Sparse:
     """Sum the whole tensor around a ring (Dense)."""
     return Sparse.of(wire.all_reduce(gradient.to_dense()))
 
 
+def torch_sparse(gradient: Sparse, wire: Wire) -> Sparse:
+    """Sum by torch's own all-reduce of sparse tensors, which gloo has and NCCL lacks."""
+    shape = (gradient.domain_size, *gradient.values.shape[1:])
+    whole = torch.sparse_coo_tensor(gradient.indices[None], gradient.values, shape, check_invariants=False)
+    return Sparse.of(wire.all_reduce_by_torch(whole.coalesce()))
+
+
 def ag_sparse(gradient: Sparse, wire: Wire) -> Sparse:
     """Send everything to all, then add (AGsparse)."""
-    arrived = wire.exchange(dict.fromkeys(range(wire.size), _message(gradient)), _terms(gradient))
+    arrived = wire.exchange(dict.fromkeys(range(wire.size), _message(gradient)))
     return added([_read(message, gradient.domain_size) for message in arrived.values()])
 
 
@@ -56,7 +69,7 @@ def sparcml(gradient: Sparse, wire: Wire) -> Sparse:
     distance = 1
     while distance < wire.size:
         other = wire.rank ^ distance
-        arrived = wire.exchange({other: _shorter(gradient)}, _terms(gradient))[other]
+        arrived = wire.exchange({other: _shorter(gradient)})[other]
         values, indices = arrived
         is_whole = len(values) > len(indices)
         theirs = Sparse.of(values) if is_whole else _read(arrived, gradient.domain_size)
@@ -114,11 +127,11 @@ def _pushed(parts: Sequence[Sparse], wire: Wire) -> list[Callable[[], Sparse]]:
     pushes = []
     for part in parts:
         order, counts = _by_home(part.indices * wire.size // part.domain_size, wire.size)
-        pushes.append(wire.begin(dict(enumerate(map(_message, part.split(order, counts)))), _terms(part)))
+        pushes.append(wire.begin(dict(enumerate(map(_message, part.split(order, counts))))))
     pulls = []
     for part, push in zip(parts, pushes, strict=True):
         own = added([_read(message, part.domain_size) for message in push().values()])
-        pulls.append(wire.begin(dict.fromkeys(range(wire.size), _message(own)), _terms(part)))
+        pulls.append(wire.begin(dict.fromkeys(range(wire.size), _message(own))))
     return [partial(_joined, pull, part.domain_size) for part, pull in zip(parts, pulls, strict=True)]
 
 
@@ -133,8 +146,7 @@ def zen(gradient: Sparse, wire: Wire, seed: int = SEED, *, coo: bool = False) ->
     """
     bitmap = hash_bitmap(gradient.domain_size, wire.size, seed, str(gradient.indices.device))
     order, counts = partition_order(gradient.indices, wire.size, seed)
-    terms = _terms(gradient, seed=seed, coo=int(coo))
-    pushed = wire.exchange(dict(enumerate(map(_message, gradient.split(order, counts)))), terms)
+    pushed = wire.exchange(dict(enumerate(map(_message, gradient.split(order, counts)))))
     arrived = [_read(message, gradient.domain_size) for message in pushed.values()]
     places = [bitmap.places(one.indices) for one in arrived]
     size = bitmap.sizes[wire.rank]
@@ -142,7 +154,7 @@ def zen(gradient: Sparse, wire: Wire, seed: int = SEED, *, coo: bool = False) ->
     written = bitmap.at(own.indices, wire.rank).int().view(torch.uint8)
     if len(written) >= bitmap.num_bytes(wire.rank) and not coo:
         written = bitmap.of_places(own.indices, wire.rank)
-    pulled = wire.exchange(dict.fromkeys(range(wire.size), (own.values, written)), terms)
+    pulled = wire.exchange(dict.fromkeys(range(wire.size), (own.values, written)))
     parts = []
     for server, (values, written) in pulled.items():
         is_bitmap = len(written) == bitmap.num_bytes(server) and not coo
@@ -169,6 +181,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
         "Dense": dense,
         "AGsparse": ag_sparse,
+        "torch, sparse": torch_sparse,
         "SparCML": sparcml,
         "Sparse PS": sparse_ps,
         "OmniReduce": omni_reduce,
@@ -176,4 +189,4 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         "Zen": zen,
     }
 )
-"""By the names of the paper's figures; figure 3.18 has Zen with COO."""
+"""By the names of the paper's figures, and torch's own; figure 3.18 has Zen with COO."""
