@@ -24,8 +24,8 @@ from workbench.techniques.cupcake.cost import (
     is_worth_compressing,
     strategies,
 )
-from workbench.techniques.cupcake.method import FlatThenLinear, Linear, iteration_time
-from workbench.techniques.cupcake.planning import plan_of
+from workbench.techniques.cupcake.method import FlatThenLinear, FusionProblem, Linear, iteration_time
+from workbench.techniques.cupcake.planning import Plan, plan_of
 from workbench.timeline import Action, Kind
 from workbench.timeline.gradients import Gradients
 
@@ -185,6 +185,17 @@ def test_predictions_stand_beside_what_was_measured_also_of_ddp_and_fp16():
     beside = rows_of(rows, "measured_over_predicted").set_index("scheme")["value"]
     assert dict(beside) == {"DDP": 1.4, "FP16": 2.0, CUPCAKE: 2.0}  # 10, 7 and 7 s were predicted
     assert list(rows_of(rows, "fitted_miss")["value"]) == [0.1, 0.2, 0.3, 0.4]
+
+
+def test_a_prediction_follows_again_from_a_saved_plan():
+    costs = replace(COSTS, compress=FlatThenLinear(2.0, 6.0, 0.5))
+    best = strategies(gradients(), costs)[CUPCAKE]
+    saved = plan_of(gradients(), best, "dgc", 4, {CUPCAKE: best.iteration_s})
+    saved = Plan.from_json(replace(saved, lines=costs.lines).to_json())
+    again = {name: FlatThenLinear(*numbers) for name, numbers in saved.lines.items()}
+    sizes = [4 * num for num in saved.num_elements.values()]
+    ends = np.cumsum([len(names) for names in saved.groups]).tolist()
+    assert iteration_time(FusionProblem(saved.gap_s, sizes, saved.forward_s, **again), ends) == best.iteration_s
 
 
 def taken_in(seconds):

@@ -45,7 +45,9 @@ class Plan:
     compressed: Sequence[bool]  # of each group
     predicted_s: Mapping[str, float]  # iteration by rule; with this plan under `scheme`
     scheme: str = CUPCAKE
-    source: str = ""  # of the gradients' times, and from when on they are counted
+    gap_s: Sequence[float] = ()  # backward seconds before each gradient, in the order of `num_elements`
+    forward_s: float = 0.0  # before the first of them
+    source: str = ""  # of these times, and from when on they are counted
     lines: Mapping[str, Sequence[float]] = field(default_factory=dict)  # `Costs.lines` that were measured
     misses: Mapping[str, float] = field(default_factory=dict)  # `Costs.misses`
 
@@ -82,16 +84,16 @@ class Plan:
         require_parameters(module, self.num_elements)
 
     def to_json(self) -> str:
-        """Write the plan; `from_json` reads it."""
+        """Write the plan; `from_json` reads it. Its times, sizes and `lines` are those from which it was predicted."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
         """Read a plan."""
         values = json.loads(text)
-        return cls(
-            **values | {"groups": tuple(map(tuple, values["groups"])), "compressed": tuple(values["compressed"])}
-        )
+        groups = tuple(map(tuple, values["groups"]))
+        flat = {name: tuple(values.get(name, ())) for name in ("compressed", "gap_s")}
+        return cls(**values | flat | {"groups": groups})
 
 
 def plan_of(
@@ -107,6 +109,8 @@ def plan_of(
         compressed=strategy.compressed,
         predicted_s=dict(predicted_s),
         scheme=strategy.name,
+        gap_s=gradients.gap_s,
+        forward_s=gradients.forward_s,
         source=gradients.source,
     )
 
