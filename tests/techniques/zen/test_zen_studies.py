@@ -101,6 +101,8 @@ def test_advice_is_the_same_on_all_ranks_and_turns_dense_with_density():
     assert few[0].best != "Dense"
     assert many[0].best in ("Dense", "Zen")
     assert "1.00% in the sum" in str(few[0])
+    assert few[0].point == (0.01, 2)
+    assert {row["gigabits_per_s"] for row in few[0].map_rows()} == {8.0}
 
 
 def test_schemes_take_turns_and_their_bytes_are_counted():

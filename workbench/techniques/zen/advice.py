@@ -26,6 +26,7 @@ __all__ = ["CALIBRATION", "CANDIDATES", "Advice", "advise", "map_rows", "measure
 
 CANDIDATES = ("Dense", "AGsparse", "SparCML", "Sparse PS", "OmniReduce", "Zen")
 CALIBRATION = MappingProxyType({"indices": "occur like words, the i-th likeliest 1/i as often", "links": "chosen"})
+DENSITIES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7)  # of a map
 ENTRIES = 50_000  # of the modelled tensor: shares hardly depend on it
 SMALL_BYTES, LARGE_BYTES = 64, 2**22  # of a message
 ROUNDS = 7
@@ -123,6 +124,22 @@ class Advice:
     @property
     def best(self) -> str:
         return next(iter(self.seconds))
+
+    @property
+    def point(self) -> tuple[float, int]:
+        """Where this tensor lies on a map: density and ranks."""
+        return self.sparsity.density[1], self.sparsity.num_ranks
+
+    def map_rows(self) -> list[dict[str, Any]]:
+        """Return `map_rows` for this size and link; `plots.draw_map(rows, {"mine": advice.point})` draws them."""
+        return map_rows(
+            densities=DENSITIES,
+            num_ranks=[2, 4, 8, 16, 32, 64, 128],
+            gigabits_per_s=[self.link.bandwidth_bytes_per_s / GIGABIT_BYTES_PER_S],
+            tensor_mib=self.sparsity.tensor_bytes / 2**20,
+            entry_elements=self.sparsity.entry_elements,
+            latency_s=self.link.latency_s,
+        )
 
     def __str__(self) -> str:
         of, link = self.sparsity, self.link

@@ -157,16 +157,20 @@ def _seconds_of(calls: Mapping[str, Callable[[], object]], runs: int) -> dict[st
 def extraction_rows(
     *, domain_size: int, memories: Sequence[float], densities: Sequence[float], runs: int
 ) -> list[dict[str, Any]]:
-    """Return how long `nonzero` takes on this CPU, by memory (slots over |G|) and density of the gradient."""
+    """Return how long `nonzero` takes on this CPU, by memory (slots over |G|) and density of the gradient.
+
+    Zen's memory has two slots for each value; `over_zen` is the largest memory's time over its.
+    """
     draw, rows = torch.Generator().manual_seed(SEED), []
     for share in densities:
         memory_of = {}
-        for memory in memories:
+        for memory in (2 * share, *memories):
             slots = torch.zeros(round(memory * domain_size), dtype=torch.int32)
             slots[torch.randint(len(slots), (round(share * domain_size),), generator=draw)] = 1
             memory_of[memory] = slots.nonzero
-        for memory, found in _seconds_of(memory_of, runs).items():
-            rows.append(median_row("extraction_s", found, "s", memory=memory, density=share))
+        found = _seconds_of(memory_of, runs)
+        rows += [median_row("extraction_s", taken, "s", memory=at, density=share) for at, taken in found.items()]
+        rows.append(ratio_row("over_zen", found[max(memories)], found[2 * share], density=share))
     return rows
 
 
@@ -199,6 +203,8 @@ def hashing_rows(
     calls["counting, "] = partial(partition, indices, num_partitions, SEED)
     calls["sorting, "] = lambda: indices[partition_of(indices, num_partitions, SEED).sort(stable=True)[1]]
     found, rows = _seconds_of(calls, runs), []
+    if {3, 4} <= set(num_hashes):
+        rows.append(ratio_row("four_over_three", found["k, 4"], found["k, 3"]))
     for name, taken in found.items():
         way, _, number = name.partition(", ")
         keys = {"way": way, "number": float(number)} if number else {"way": way}
