@@ -61,6 +61,16 @@ def test_hierarchical_hashing_equals_its_definition_and_loses_nothing(num_partit
     assert sorted(torch.cat(fast).tolist()) == sorted(indices.tolist())
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize(("parallel_slots", "serial_slots"), [(400_000, 40_000), (100_000, 0), (4, 1)])
+def test_on_a_gpu_hierarchical_hashing_makes_the_same_partitions(parallel_slots, serial_slots):
+    indices = some_indices(200_000)
+    slots = {"parallel_slots": parallel_slots, "serial_slots": serial_slots}
+    for found in (hierarchical_hash(indices.cuda(), 4, seed=5, **slots), partition(indices.cuda(), 4, 5)):
+        for own, expected in zip(found, partition(indices, 4, 5), strict=True):
+            assert torch.equal(own.cpu().sort().values, expected.sort().values)
+
+
 @pytest.mark.parametrize("indices", [[], [0], [LARGEST_INDEX], [0, LARGEST_INDEX]])
 def test_few_indices_at_the_ends_of_the_range_are_kept(indices):
     found = hierarchical_hash(torch.tensor(indices, dtype=torch.int64), 4, parallel_slots=8, serial_slots=1, seed=0)

@@ -142,33 +142,43 @@ def balance_rows(*, task: str, batch: int, num_ranks: Sequence[int], steps: int)
     return rows
 
 
-def _seconds_of(calls: Mapping[str, Callable[[], object]], runs: int) -> dict[str, list[float]]:
-    """Time calls in turns, after one of each."""
+def device_for(name: str) -> torch.device:
+    """Return the device of this name; "auto" is the GPU where there is one. ValueError for a GPU that is not there."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is 'cuda'; this machine has no GPU")
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+
+
+def _seconds_of(calls: Mapping[str, Callable[[], object]], runs: int, device: torch.device) -> dict[str, list[float]]:
+    """Time calls in turns, after one of each; on a GPU until it has done its work."""
     found: dict[str, list[float]] = {name: [] for name in calls}
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     for number in range(runs + 1):
         for name, call in calls.items():
+            wait()
             began_s = time.perf_counter()
             call()
+            wait()
             if number:
                 found[name].append(time.perf_counter() - began_s)
     return found
 
 
 def extraction_rows(
-    *, domain_size: int, memories: Sequence[float], densities: Sequence[float], runs: int
+    *, domain_size: int, memories: Sequence[float], densities: Sequence[float], runs: int, device: str
 ) -> list[dict[str, Any]]:
-    """Return how long `nonzero` takes on this CPU, by memory (slots over |G|) and density of the gradient.
+    """Return how long `nonzero` takes, by memory (slots over |G|) and density of the gradient.
 
     Zen's memory has two slots for each value; `over_zen` is the largest memory's time over its.
     """
-    draw, rows = torch.Generator().manual_seed(SEED), []
+    draw, place, rows = torch.Generator().manual_seed(SEED), device_for(device), []
     for share in densities:
         memory_of = {}
         for memory in (2 * share, *memories):
-            slots = torch.zeros(round(memory * domain_size), dtype=torch.int32)
-            slots[torch.randint(len(slots), (round(share * domain_size),), generator=draw)] = 1
+            slots = torch.zeros(round(memory * domain_size), dtype=torch.int32, device=place)
+            slots[torch.randint(len(slots), (round(share * domain_size),), generator=draw).to(place)] = 1
             memory_of[memory] = slots.nonzero
-        found = _seconds_of(memory_of, runs)
+        found = _seconds_of(memory_of, runs, place)
         rows += [median_row("extraction_s", taken, "s", memory=at, density=share) for at, taken in found.items()]
         rows.append(ratio_row("over_zen", found[max(memories)], found[2 * share], density=share))
     return rows
@@ -182,14 +192,16 @@ def hashing_rows(
     slots_per_index: Sequence[float],
     num_hashes: Sequence[int],
     runs: int,
+    device: str,
 ) -> list[dict[str, Any]]:
-    """Return how long partitioning takes on this CPU: algorithm 3.2 by r1 and k, counting, sorting; and `nonzero`.
+    """Return how long partitioning takes: algorithm 3.2 by r1 and k, counting, sorting; and `nonzero`.
 
     `over_counting` are ratios of one round each.
     """
-    gradient = torch.zeros(domain_size)
+    place = device_for(device)
+    gradient = torch.zeros(domain_size, device=place)
     chosen = torch.randperm(domain_size, generator=torch.Generator().manual_seed(SEED))[: round(share * domain_size)]
-    gradient[chosen] = 1.0
+    gradient[chosen.to(place)] = 1.0
     indices = gradient.nonzero().squeeze(1)
 
     def hashed(slots: float, hashes: int) -> Callable[[], object]:
@@ -202,7 +214,7 @@ def hashing_rows(
     calls["nonzero, "] = gradient.nonzero
     calls["counting, "] = partial(partition, indices, num_partitions, SEED)
     calls["sorting, "] = lambda: indices[partition_of(indices, num_partitions, SEED).sort(stable=True)[1]]
-    found, rows = _seconds_of(calls, runs), []
+    found, rows = _seconds_of(calls, runs, place), []
     if {3, 4} <= set(num_hashes):
         rows.append(ratio_row("four_over_three", found["k, 4"], found["k, 3"]))
     for name, taken in found.items():

@@ -8,6 +8,7 @@ counting.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import pairwise
 
 import numpy as np
@@ -176,7 +177,8 @@ def hierarchical_hash(
     Raises:
         ValueError: for counts below their least value, and indices of another type or range.
 
-    Source: section 3.3.3. Two indices that write one free slot at once are told apart by reading it again.
+    Source: section 3.3.3. On a GPU a thread claims a slot by compare-and-swap; elsewhere two indices that write one
+    free slot at once are told apart by reading it again.
     """
     _require(indices, num_partitions, num_hashes, parallel_slots, serial_slots)
     seeds, device = _seeds(seed, num_hashes), indices.device
@@ -184,13 +186,10 @@ def hierarchical_hash(
     sizes, serial_sizes = (edges.diff() for edges in areas)
     begins = areas[0] + areas[1]  # of each partition's slots, the serial ones behind the parallel ones
     memory = torch.full((parallel_slots + serial_slots,), EMPTY, dtype=torch.int32, device=device)
-    waiting, home = indices, _scaled(hash_of(indices, seeds[0]), num_partitions)
-    for h in seeds[1:] if parallel_slots >= num_partitions else ():
-        slot = begins[home] + _scaled(hash_of(waiting, h), sizes[home])
-        is_free = memory[slot] == EMPTY
-        memory[slot[is_free]] = waiting[is_free].int()
-        is_left = memory[slot] != waiting
-        waiting, home = waiting[is_left], home[is_left]
+    waiting = indices
+    if parallel_slots >= num_partitions:
+        waiting = _without_slot(indices, memory, begins[:-1], sizes, seeds)
+    home = _scaled(hash_of(waiting, seeds[0]), num_partitions)
     home, order = home.sort(stable=True)
     waiting = waiting[order]
     position = torch.arange(len(home), device=device) - torch.searchsorted(home, home)  # the atomic counter's value
@@ -198,6 +197,22 @@ def hierarchical_hash(
     memory[(begins[:-1] + sizes)[home[has_room]] + position[has_room]] = waiting[has_room].int()
     overflow = waiting[~has_room], home[~has_room]
     return _extracted(memory, begins, overflow)
+
+
+def _without_slot(indices: Tensor, memory: Tensor, begins: Tensor, sizes: Tensor, seeds: Sequence[int]) -> Tensor:
+    """Put indices into free parallel slots, trying one hash function after the other; return those that found none."""
+    if indices.is_cuda and find_spec("triton"):
+        from .kernels import claim_slots
+
+        return indices[claim_slots(indices, memory, begins, sizes, seeds)]
+    waiting, home = indices, _scaled(hash_of(indices, seeds[0]), len(sizes))
+    for h in seeds[1:]:
+        slot = begins[home] + _scaled(hash_of(waiting, h), sizes[home])
+        is_free = memory[slot] == EMPTY
+        memory[slot[is_free]] = waiting[is_free].int()
+        is_left = memory[slot] != waiting
+        waiting, home = waiting[is_left], home[is_left]
+    return waiting
 
 
 def _extracted(memory: Tensor, begins: Tensor, overflow: tuple[Tensor, Tensor]) -> list[Tensor]:
@@ -239,7 +254,7 @@ def partition_order(indices: Tensor, num_partitions: int, seed: int) -> tuple[Te
     """Return the places of the indices partition by partition, int64 [I], and how many each partition has.
 
     Algorithm 3.2 needs slots since threads must not wait for each other. One core counts the indices of each partition
-    and notes the place of each; a GPU sorts the partitions' numbers.
+    and notes the place of each; a GPU sorts the partitions' numbers, in less time than the slots take (figure 3.16).
     """
     _require(indices, num_partitions, 1, 0, 0)
     if indices.device.type == "cpu":
