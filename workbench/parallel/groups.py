@@ -102,6 +102,8 @@ class ProcessTensorGroup:
         self.local_ranks: tuple[int, ...] = (rank,)
         self.traffic = Traffic()
         self.watch: Watch = nullcontext
+        # (name of a collective that begins) -> what is called when it has ended, or None
+        self.watch_begun: Callable[[str], Callable[[], object] | None] = lambda collective: None
 
     def __deepcopy__(self, memo) -> "ProcessTensorGroup":
         # A process group is a handle on running processes: copies of a model share it.
@@ -142,6 +144,14 @@ class ProcessTensorGroup:
         """Call a blocking collective of torch.distributed, with further arguments, on this group inside `watch`."""
         with self.watch(collective.__name__):
             collective(*tensors, group=self.process_group, **where)
+
+    def start(self, collective: Callable[..., dist.Work], *tensors, **where) -> dist.Work:
+        """Begin a collective of torch.distributed on this group and return at once; see `watch_begun`."""
+        ended = self.watch_begun(collective.__name__)
+        work = collective(*tensors, group=self.process_group, async_op=True, **where)
+        if ended is not None:
+            work.get_future().add_done_callback(lambda _: ended())
+        return work
 
 
 class VirtualTensorGroup:
@@ -191,3 +201,4 @@ class RecordedTensorGroup(ProcessTensorGroup):
     def __init__(self, process_group: dist.ProcessGroup | None = None, *, recorder: Recorder):
         super().__init__(process_group)
         self.watch = lambda collective: recorder.during(collective, Kind.COMMUNICATE)
+        self.watch_begun = lambda collective: recorder.begun(collective, Kind.COMMUNICATE)

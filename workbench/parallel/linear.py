@@ -6,23 +6,26 @@ are even, and a full weight is drawn before it is cut, so that any number of ran
 Shapes: N = leading dimensions, I = in_features, O = out_features, T = ranks.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import product
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from workbench.parallel.groups import TensorGroup
+from workbench.parallel.exchanges import Exchange, Pending, begin, start
+from workbench.parallel.groups import ProcessTensorGroup, TensorGroup, VirtualTensorGroup
 from workbench.parallel.seeds import generator_for
 from workbench.parallel.shards import check_divides, cut, join
+from workbench.parallel.traffic import Phase
 
 __all__ = [
     "ColumnParallelLinear",
     "JointProduct",
     "MatrixProduct",
+    "MeshLinear",
     "Reduction",
     "ReductionOfProducts",
     "RowParallelLinear",
@@ -68,17 +71,32 @@ BERT_INIT_STD = 0.02  # standard deviation of initial weights (Devlin et al., BE
 
 
 class ShardedLinear(nn.Module):
-    """What the two linears share: shards of one full weight, one for every local rank."""
+    """A linear of one full weight [O, I]: outputs are cut over the ranks of one group, inputs over those of another.
 
-    weight_dim: int  # dimension of the weight [O, I] that is cut
+    On a two-dimensional mesh the groups are its axes (`MeshLinear`); with a group of one rank it is Megatron's linear.
 
-    site: str  # name in errors and in the traffic; the class has a default
+    Args:
+        in_features: I; divisible by the ranks of `input_group`.
+        out_features: O; divisible by the ranks of `output_group` (and blocks).
+        output_group, input_group: The ranks; partial results are summed over the second.
+        bias: Whether to add one, after the sum; it is cut like the outputs.
+        matrix_product: Replaces x Wᵀ, forward and (by its autograd rule) backward; one
+            for all, or a list with one for every local shard, or a `JointProduct`.
+        num_blocks: Outputs are a stack of this many blocks, each of them cut (3 for a
+            fused query, key, value).
+        seed, site: Name the random stream of the weights, and the traffic's call site.
+        init_std: Standard deviation of the initial weights.
+        device, dtype: Of the parameters.
+    """
+
+    site = "linear"  # name in errors and in the traffic
 
     def __init__(
         self,
         in_features: int,
         out_features: int,
-        group: TensorGroup,
+        output_group: TensorGroup,
+        input_group: TensorGroup,
         bias: bool = True,
         matrix_product: MatrixProduct | Sequence[MatrixProduct] | JointProduct = functional.linear,
         *,
@@ -90,10 +108,10 @@ class ShardedLinear(nn.Module):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        cut_size, name = ((out_features, "out_features"), (in_features, "in_features"))[self.weight_dim]
-        check_divides(name, cut_size, group.size * num_blocks)
+        check_divides("out_features", out_features, output_group.size * num_blocks)
+        check_divides("in_features", in_features, input_group.size)
         self.in_features, self.out_features, self.has_bias = in_features, out_features, bias
-        self.group, self.num_blocks = group, num_blocks
+        self.output_group, self.input_group, self.num_blocks = output_group, input_group, num_blocks
         self.site = site = type(self).site if site is None else site
         self.matrix_product = matrix_product
         self._products()  # refuses a wrong number of them
@@ -101,20 +119,29 @@ class ShardedLinear(nn.Module):
         if not full.is_meta:
             full.normal_(std=init_std, generator=generator_for(seed, f"{site}.weight"))
         self.weights = nn.ParameterList(
-            self._cut(full, self.weight_dim, rank).to(device=device, dtype=dtype) for rank in group.local_ranks
+            self._cut(full, *place).to(device=device, dtype=dtype) for place in self._places()
         )
         self._add_bias_()
 
-    @abstractmethod
     def _add_bias_(self) -> None:
-        """Make the local parameters of a bias of zeros, or note that there is none."""
+        """Make the local parameters of a bias of zeros, or none."""
+        weights = self.weights[:: len(self.input_group.local_ranks)]
+        self.biases = nn.ParameterList(weight.new_zeros(len(weight)) for weight in weights if self.has_bias)
 
-    def _cut(self, full: Tensor, dim: int, rank: int) -> Tensor:
-        return cut(full, dim=dim, rank=rank, size=self.group.size, num_blocks=self.num_blocks)
+    def _places(self) -> list[tuple[int, int]]:
+        """Return the ranks in both groups of each local shard, in the order of `weights`."""
+        return list(product(self.output_group.local_ranks, self.input_group.local_ranks))
+
+    def _cut(self, full: Tensor, output_rank: int, input_rank: int) -> Tensor:
+        by_outputs = self._cut_outputs(full, output_rank)
+        return cut(by_outputs, dim=1, rank=input_rank, size=self.input_group.size)
+
+    def _cut_outputs(self, full: Tensor, rank: int) -> Tensor:
+        return cut(full, dim=0, rank=rank, size=self.output_group.size, num_blocks=self.num_blocks)
 
     def _products(self) -> Sequence[MatrixProduct]:
-        """Give the matrix product of each local rank."""
-        num_local, given = len(self.group.local_ranks), self.matrix_product
+        """Give the matrix product of each local shard."""
+        num_local, given = len(self._places()), self.matrix_product
         if not isinstance(given, list | tuple | nn.ModuleList):
             return (given,) * num_local
         if len(given) != num_local:
@@ -122,79 +149,88 @@ class ShardedLinear(nn.Module):
         return given
 
     def _multiply(self, xs: Iterable[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
-        """Multiply one input for every local rank with that rank's weight."""
+        """Multiply one input for every local shard with that shard's weight."""
         if isinstance(self.matrix_product, JointProduct):
             return self.matrix_product.multiply(list(xs), list(weights))
         calls = zip(self._products(), xs, weights, strict=True)
-        return [product(x, weight) for product, x, weight in calls]
+        return [multiply(x, weight) for multiply, x, weight in calls]
+
+    def partials(self, xs: Sequence[Tensor]) -> list[Tensor]:
+        """Multiply one input [N, I'] for each local rank of the input group: [N, O'] for each local shard.
+
+        The gradient of an input is summed over the output group.
+        """
+        if self.output_group.size > 1:
+            with self.output_group.traffic.at(self.site):
+                xs = [self.output_group.copy(x) for x in xs]
+        return self._multiply(xs * len(self.output_group.local_ranks), self.weights)
+
+    def biased(self, sums: Sequence[Tensor]) -> list[Tensor]:
+        """Add the bias to the summed results, one for each local rank of the output group."""
+        if not self.has_bias:
+            return list(sums)
+        pairs = zip(sums, self.biases, strict=True)
+        return [total + bias.to(total.dtype) for total, bias in pairs]  # autocast's products are narrower
 
     @torch.no_grad()
     def load_full_(self, weight: Tensor, bias: Tensor | None = None) -> None:
         """Copy a full weight [O, I] and, exactly if the layer has one, a full bias [O] into the local shards."""
         _check_shape(f"{self.site}.weight", weight, (self.out_features, self.in_features))
-        for shard, rank in zip(self.weights, self.group.local_ranks, strict=True):
-            shard.copy_(self._cut(weight, self.weight_dim, rank))
+        for shard, place in zip(self.weights, self._places(), strict=True):
+            shard.copy_(self._cut(weight, *place))
         if (bias is not None) != self.has_bias:
             raise ValueError(f"{self.site}.bias: given {bias is not None}, needed {self.has_bias}")
         if bias is not None:
             _check_shape(f"{self.site}.bias", bias, (self.out_features,))
             self._load_full_bias_(bias)
 
+    def _load_full_bias_(self, bias: Tensor) -> None:
+        for shard, rank in zip(self.biases, self.output_group.local_ranks, strict=True):
+            shard.copy_(self._cut_outputs(bias, rank))
+
     def full_weight(self, gradient: bool = False) -> Tensor:
         """Join the shards of all ranks, or their gradients, as [O, I], detached; every rank must call it."""
-        return self._full(self.weights, self.weight_dim, gradient)
+        shards, num_inputs = self._own(self.weights, gradient), len(self.input_group.local_ranks)
+        with self.input_group.traffic.at(f"{self.site}.full"):
+            rows = [self.input_group.gather(shards[at : at + num_inputs]) for at in range(0, len(shards), num_inputs)]
+        return self._joined([join(row, dim=1) for row in rows])
 
-    def _full(self, shards: Sequence[nn.Parameter], dim: int, gradient: bool) -> Tensor:
+    def full_bias(self, gradient: bool = False) -> Tensor:
+        """Join the bias of all ranks, or its gradient, as `full_weight` does: [O]."""
+        return self._joined(self._own(self.biases, gradient))
+
+    def _own(self, shards: Iterable[nn.Parameter], gradient: bool) -> list[Tensor]:
         if gradient and any(shard.grad is None for shard in shards):
             raise ValueError(f"gradient: {self.site} has none; call backward first")
-        with self.group.traffic.at(f"{self.site}.full"):
-            everyone = self.group.gather([shard.grad if gradient else shard for shard in shards])
-        return join(everyone, dim=dim, num_blocks=self.num_blocks)
+        return [shard.grad if gradient else shard for shard in shards]
+
+    def _joined(self, rows: Sequence[Tensor]) -> Tensor:
+        with self.output_group.traffic.at(f"{self.site}.full"):
+            return join(self.output_group.gather(rows), dim=0, num_blocks=self.num_blocks)
 
     def extra_repr(self) -> str:
         """Say the sizes in the module's repr."""
-        return f"{self.in_features}, {self.out_features}, num_ranks={self.group.size}"
+        num_ranks = self.output_group.size * self.input_group.size
+        return f"{self.in_features}, {self.out_features}, num_ranks={num_ranks}"
 
 
 class ColumnParallelLinear(ShardedLinear):
     """y_r = x Wᵣᵀ + bᵣ with the rows Wᵣ of W, that is, the outputs, cut over ranks.
 
     Args:
-        in_features: I.
-        out_features: O; divisible by the number of ranks (and blocks).
-        group: The ranks.
-        bias: Whether to add one; it is cut like the outputs.
-        matrix_product: Replaces x Wᵣᵀ, forward and (by its autograd rule) backward; one
-            for all, or a list with one for every local rank, or a `JointProduct`.
-        num_blocks: Outputs are a stack of this many blocks, each of them cut (3 for a
-            fused query, key, value).
-        seed, site: Name the random stream of the weights, and the traffic's call site.
-        init_std: Standard deviation of the initial weights.
-        device, dtype: Of the parameters.
+        in_features, out_features, group: I, O, and the ranks; they divide O.
+        options: Those of `ShardedLinear`.
     """
 
-    weight_dim, site = 0, "column"
+    site = "column"
 
-    def _add_bias_(self) -> None:
-        self.biases = nn.ParameterList(weight.new_zeros(len(weight)) for weight in self.weights if self.has_bias)
+    def __init__(self, in_features: int, out_features: int, group: TensorGroup, *args, **options):
+        super().__init__(in_features, out_features, group, VirtualTensorGroup(1), *args, **options)
+        self.group = group
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """Multiply the replicated [N, I], whose gradient is summed over ranks, with each local shard: [N, O/T] each."""
-        with self.group.traffic.at(self.site):
-            x = self.group.copy(x)
-        products = self._multiply((x for _ in self.weights), self.weights)
-        if not self.has_bias:
-            return products
-        biased = zip(products, self.biases, strict=True)
-        return [product + bias.to(product.dtype) for product, bias in biased]  # autocast's products are narrower
-
-    def full_bias(self, gradient: bool = False) -> Tensor:
-        """Join the bias of all ranks, as `full_weight` does: [O]."""
-        return self._full(self.biases, 0, gradient)
-
-    def _load_full_bias_(self, bias: Tensor) -> None:
-        for shard, rank in zip(self.biases, self.group.local_ranks, strict=True):
-            shard.copy_(self._cut(bias, 0, rank))
+        return self.biased(self.partials([x]))
 
 
 class RowParallelLinear(ShardedLinear):
@@ -204,16 +240,14 @@ class RowParallelLinear(ShardedLinear):
     optimizers see its parameters. None means `group.sum`.
 
     Args:
-        in_features: I; divisible by the number of ranks.
-        out_features: O.
-        group: The ranks.
+        in_features, out_features, group: I, O, and the ranks; they divide I.
         bias: Whether to add one; it is replicated and added once, after the sum.
-        matrix_product: Replaces xᵣ Wᵣᵀ, as in `ColumnParallelLinear`.
+        matrix_product: As in `ShardedLinear`.
         reduction: Sums the partial results over the ranks.
-        options: seed, site, init_std, device, dtype, as in `ColumnParallelLinear`.
+        options: seed, site, init_std, device, dtype, as in `ShardedLinear`.
     """
 
-    weight_dim, site = 1, "row"
+    site = "row"
 
     def __init__(
         self,
@@ -225,8 +259,8 @@ class RowParallelLinear(ShardedLinear):
         reduction: Reduction | None = None,
         **options,
     ):
-        super().__init__(in_features, out_features, group, bias, matrix_product, **options)
-        self.reduction = reduction
+        super().__init__(in_features, out_features, VirtualTensorGroup(1), group, bias, matrix_product, **options)
+        self.group, self.reduction = group, reduction
 
     def _add_bias_(self) -> None:
         zeros = self.weights[0].new_zeros(self.out_features)
@@ -258,6 +292,70 @@ class RowParallelLinear(ShardedLinear):
 
     def _load_full_bias_(self, bias: Tensor) -> None:
         self.bias.copy_(bias)
+
+
+class _OverlappedProduct(torch.autograd.Function):
+    """x Wᵀ; in the backward pass the product for W is computed while the input's gradient is summed over ranks.
+
+    Forward: returns x Wᵀ; nothing is communicated.
+    Backward: one all-reduce of the input's size.
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, group: ProcessTensorGroup) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.group, ctx.site = group, group.traffic.site
+        return functional.linear(x, weight)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):
+        x, weight = ctx.saved_tensors
+        pending = begin(grad @ weight, Exchange.SUM, ctx.group, Phase.BACKWARD, ctx.site)
+        grad_weight = grad.flatten(0, -2).mT @ x.flatten(0, -2)
+        return pending.wait(), grad_weight, None
+
+
+class MeshLinear(ShardedLinear):
+    """y = x Wᵀ + b on a two-dimensional mesh of real ranks: the groups are its axes, every rank has one shard.
+
+    Column-first: outputs over axis 1, inputs over axis 2; row-first the other way round (ATP, section 3.2). On a mesh
+    (N, 1) they are `ColumnParallelLinear` and `RowParallelLinear`, bit for bit.
+
+    Args:
+        overlap: Compute the weight's gradient while the input's is summed.
+        sums_gradient: Whether to sum the input's gradient; False where the exchange that made the input does.
+        options: Those of `ShardedLinear`.
+    """
+
+    def __init__(self, *args, overlap: bool = True, sums_gradient: bool = True, **options):
+        super().__init__(*args, **options)
+        if len(self.weights) != 1:
+            raise ValueError(f"{self.site}: {len(self.weights)} local shards; a mesh of real ranks has one a rank")
+        self.overlap, self.sums_gradient = overlap, sums_gradient
+
+    def partial(self, x: Tensor) -> Tensor:
+        """Multiply [N, I'] with this rank's shard: a part [N, O'] of the sum over the input group."""
+        if self.output_group.size == 1 or not self.sums_gradient:
+            return functional.linear(x, self.weights[0])
+        with self.output_group.traffic.at(self.site):
+            if self.overlap:
+                return _OverlappedProduct.apply(x, self.weights[0], self.output_group)
+            return self.partials([x])[0]
+
+    def start(self, x: Tensor) -> Pending:
+        """Begin the forward pass of [N, I']; its result [N, O'] can be waited for."""
+        partial = self.partial(x)
+        with self.input_group.traffic.at(self.site):
+            pending = start(partial, Exchange.SUM, Exchange.COPY, self.input_group)
+        return pending.then(self.with_bias)
+
+    def with_bias(self, total: Tensor) -> Tensor:
+        """Add this rank's bias to a sum."""
+        return self.biased([total])[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply and sum: [N, I'] -> [N, O']."""
+        return self.start(x).wait()
 
 
 def _is_meta(device: torch.device | str | None) -> bool:

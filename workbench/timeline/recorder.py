@@ -56,3 +56,13 @@ class Recorder:
             self._synchronize()
             end_s = self._clock()
             self._actions.append(Action(resource=self._resource, start_s=start_s, end_s=end_s, kind=kind, label=label))
+
+    def begun(self, label: str, kind: Kind) -> Callable[[], None]:
+        """Begin an action that something else ends, such as a collective's callback on a CPU: by calling the result."""
+        start_s = self._clock()
+
+        def end() -> None:
+            end_s = self._clock()
+            self._actions.append(Action(resource=self._resource, start_s=start_s, end_s=end_s, kind=kind, label=label))
+
+        return end

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from scipy.optimize import brentq
 from torch import Tensor
 
 from workbench.checks import require_counts
@@ -69,11 +70,13 @@ def modelled(density: float, num_ranks: int, entry_elements: int = 1, num_entrie
 def chances_of(density: float, num_entries: int) -> np.ndarray:
     """Return the chance of each entry not to be zero, [entries], so that their mean is a density: 1 - e^(-draws/i)."""
     places = np.arange(1, num_entries + 1)
-    low, high = 0.0, 1e3 * num_entries
-    for _ in range(100):
-        draws = (low + high) / 2
-        low, high = (draws, high) if -np.expm1(-draws / places).mean() < density else (low, draws)
-    return -np.expm1(-low / places)
+
+    def excess(draws: float) -> float:
+        return -np.expm1(-draws / places).mean() - density
+
+    most = 1e3 * num_entries
+    draws = brentq(excess, 0.0, most) if density > 0 and excess(most) > 0 else most * (density > 0)
+    return -np.expm1(-draws / places)
 
 
 def _fullest(chances: np.ndarray, num_ranges: int) -> float:

@@ -1,0 +1,255 @@
+"""Blocks on meshes of real ranks against one process, the one-dimensional linears and DTensor."""
+
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+from workbench.models.gpt2 import GPT2Block, GPT2Config
+from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear
+from workbench.parallel.exchanges import take_share
+from workbench.parallel.groups import RecordedTensorGroup
+from workbench.parallel.linear import MeshLinear
+from workbench.techniques.atp.runtime import parallelize
+from workbench.techniques.atp.runtime.block import PARTS, BlockConfig, MeshBlock, open_mesh
+from workbench.timeline import Recorder
+
+HIDDEN, HEADS, INNER = 48, 24, 96
+MESHES = {n: [(d1, n // d1) for d1 in range(1, n + 1) if n % d1 == 0] for n in (2, 4, 6, 8)}
+
+
+@pytest.fixture(scope="module", params=MESHES)
+def ranks_of(request, pools):
+    return request.param, pools(request.param)
+
+
+@pytest.fixture(scope="module")
+def ranks(pools):
+    return pools(4)
+
+
+def inputs(batch=4, sequence=24, hidden=HIDDEN):
+    return torch.randn(batch, sequence, hidden, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def reference():
+    config = GPT2Config(hidden_size=HIDDEN, num_layers=1, num_heads=HEADS, dropout=0.0)
+    block = GPT2Block(config, 0).double()
+    with torch.no_grad():  # no bias and no norm that a mistake would leave as it is
+        for number, parameter in enumerate(block.parameters()):
+            parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number)) * 0.1)
+    return block
+
+
+def share(full, mesh, sequence_parallel):
+    x = take_share(full, mesh.axis2, 2)
+    return take_share(x, mesh.axis1, 1) if sequence_parallel else x
+
+
+def on_mesh(d1, d2, **options):
+    """Run on a rank: output, input gradient and all weight gradients of a block, joined."""
+    mesh, plain = open_mesh(d1, d2), reference()
+    config = BlockConfig(hidden_size=HIDDEN, num_heads=HEADS, mlp_size=4 * HIDDEN, **options)
+    block = MeshBlock(config, mesh, dtype=torch.float64)
+    block.load_full_(dict(plain.named_parameters()))
+    x = inputs().requires_grad_()
+    y = block(share(x, mesh, config.sequence_parallel))
+    y.backward(share(inputs(), mesh, config.sequence_parallel))
+    if config.sequence_parallel:
+        y = torch.cat(mesh.axis1.gather([y]), 1)
+    return torch.cat(mesh.axis2.gather([y]), 2), x.grad, block.full(gradient=True)
+
+
+def by_one_process():
+    block, x = reference(), inputs().requires_grad_()
+    y = block(x)
+    y.backward(inputs())
+    return (
+        y.detach(),
+        x.grad,
+        {f"{part}.{kind}": getattr(getattr(block, part), kind).grad for part in PARTS for kind in ("weight", "bias")},
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": 2}, {"chunks": 4, "overlap": False}, {"sequence_parallel": True}])
+def test_a_block_on_every_mesh_equals_that_of_one_process(ranks_of, options):
+    num_ranks, ranks = ranks_of
+    wanted = by_one_process()
+    for shape in MESHES[num_ranks]:
+        for found in ranks.run(on_mesh, *shape, **options):
+            torch.testing.assert_close(found, wanted, msg=lambda text, shape=shape: f"{shape}: {text}")
+
+
+def linears(kind):
+    """Run on a rank: output and gradients of column-first and row-first linears on (N, 1), or of the plain ones."""
+    mesh = open_mesh(dist.get_world_size(), 1)
+    group, x = ProcessTensorGroup(), inputs().float().requires_grad_()
+    if kind == "mesh":
+        first = MeshLinear(HIDDEN, INNER, mesh.axis1, mesh.axis2, site="first")
+        second = MeshLinear(INNER, HIDDEN, mesh.axis2, mesh.axis1, site="second")
+        y = second(torch.relu(first(x)))
+    else:
+        first, second = (
+            ColumnParallelLinear(HIDDEN, INNER, group, site="first"),
+            RowParallelLinear(INNER, HIDDEN, group, site="second"),
+        )
+        y = second([torch.relu(first(x)[0])])
+    y.square().sum().backward()
+    return y.detach(), x.grad, first.full_weight(gradient=True), second.full_weight(gradient=True)
+
+
+def test_on_a_mesh_of_one_column_the_linears_are_those_of_one_dimension_bit_for_bit(ranks):
+    for mesh, plain in zip(ranks.run(linears, "mesh"), ranks.run(linears, "plain"), strict=True):
+        assert all(torch.equal(one, other) for one, other in zip(mesh, plain, strict=True))
+
+
+def beside_dtensor(d1, d2, is_column_first):
+    """Run on a rank: differences of a linear's output and gradients between the mesh and DTensor."""
+    mesh = open_mesh(d1, d2)
+    axes = (mesh.axis1, mesh.axis2) if is_column_first else (mesh.axis2, mesh.axis1)
+    linear = MeshLinear(HIDDEN, INNER, *axes, bias=False, dtype=torch.float64)
+    full = linear.full_weight()
+    # of the weight [in, out]: column-first [Shard(1), Shard(0)], row-first [Shard(0), Shard(1)] (figure 5)
+    cuts, x_cuts = (
+        ([Shard(1), Shard(0)], [Replicate(), Shard(2)])
+        if is_column_first
+        else ([Shard(0), Shard(1)], [Shard(2), Replicate()])
+    )
+    x, weight = (
+        distribute_tensor(one.requires_grad_(), mesh.device_mesh, cut)
+        for one, cut in ((inputs(), x_cuts), (full.T.contiguous(), cuts))
+    )
+    replicated = (x @ weight).full_tensor()
+    replicated.backward(torch.ones_like(replicated) / 1.0)
+    own = inputs().requires_grad_()
+    y = linear(take_share(own, axes[1], 2))
+    y.backward(torch.ones_like(y))
+    whole = torch.cat(axes[0].gather([y]), 2)
+    pairs = (
+        (whole, replicated),
+        (linear.full_weight(gradient=True).T, weight.grad.full_tensor()),
+        (own.grad, x.grad.full_tensor()),
+    )
+    return [(one - other).abs().max().item() for one, other in pairs]
+
+
+@pytest.mark.parametrize("is_column_first", [True, False], ids=["column-first", "row-first"])
+def test_linears_equal_dtensors_in_output_and_gradients(ranks, is_column_first):
+    for shape in MESHES[4]:
+        for differences in ranks.run(beside_dtensor, *shape, is_column_first):
+            assert max(differences) < 1e-10, (shape, differences)
+
+
+def hugging_face(kind, dropout=0.0, **more):
+    """Make a small model with random weights, the same on every rank."""
+    import transformers
+
+    torch.manual_seed(0)
+    if kind == "gpt2":
+        sizes = {"n_embd": 32, "n_layer": 2, "n_head": 8, "vocab_size": 50, "n_positions": 16}
+        rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
+        return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **rates, **more))
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 8,
+        "intermediate_size": 64,
+        "vocab_size": 50,
+    }
+    rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    return transformers.BertForMaskedLM(transformers.BertConfig(**sizes, **rates, **more))
+
+
+def trained(kind, mesh, chunks=1, steps=2):
+    """Run on a rank: losses of a few steps, and the embedding afterwards; mesh None is the model as it was."""
+    model = hugging_face(kind)
+    if mesh is not None:
+        parallelize(model, mesh, chunks=chunks)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    ids = torch.randint(50, (4, 12), generator=torch.Generator().manual_seed(2))
+    mask = torch.ones_like(ids)
+    mask[0, 8:] = mask[2, 5:] = 0
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(input_ids=ids, attention_mask=mask, labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, model.get_input_embeddings().weight.detach()
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+@pytest.mark.parametrize("kind", ["gpt2", "bert"])
+def test_models_of_hugging_face_train_as_in_one_process(ranks, kind, chunks):
+    losses, embedding = trained(kind, None, steps=3)
+    for shape in MESHES[4]:
+        for found, weights in ranks.run(trained, kind, shape, chunks, steps=3):
+            assert found == pytest.approx(losses, rel=1e-4), shape
+            torch.testing.assert_close(weights, embedding, rtol=1e-3, atol=1e-4)
+
+
+def chosen():
+    model = hugging_face("gpt2")
+    strategy = parallelize(model, batch=2, sequence=8)
+    ids = torch.arange(16).view(2, 8)
+    return strategy.name, model(input_ids=ids, labels=ids).loss.item()
+
+
+def test_without_a_mesh_the_links_are_measured_and_all_ranks_choose_the_same(ranks):
+    (name, loss), *others = ranks.run(chosen)
+    assert name.startswith("ATP-")
+    assert all(other == (name, pytest.approx(loss)) for other in others)
+
+
+def refused(call):
+    try:
+        call()
+    except ValueError as error:
+        return str(error)
+    return "nothing was refused"
+
+
+def twice():
+    model = hugging_face("gpt2")
+    parallelize(model, (4, 1))
+    parallelize(model, (4, 1))
+
+
+@pytest.mark.parametrize(
+    ("call", "rule"),
+    [
+        (lambda: parallelize(hugging_face("gpt2"), (8, 1)), "8 x 1 is not the number of ranks, 4"),
+        (lambda: parallelize(torch.nn.Linear(2, 2), (4, 1)), "Linear has neither a GPT2Model nor a BertModel"),
+        (lambda: parallelize(hugging_face("gpt2", activation_function="relu"), (4, 1)), "activation gelu_new"),
+        (lambda: parallelize(hugging_face("bert", is_decoder=True), (4, 1)), "those of an encoder"),
+        (lambda: open_mesh(3, 1), "3 x 1 is not the number of ranks, 4"),
+        (
+            lambda: BlockConfig(hidden_size=6, num_heads=2, mlp_size=8).check_mesh(4, 1),
+            "num_heads: 2 is not divisible by 4",
+        ),
+        (lambda: BlockConfig(hidden_size=6, num_heads=4, mlp_size=8), "num_heads: 4 does not divide hidden_size 6"),
+        (twice, "on a mesh already"),
+    ],
+)
+def test_bad_input_is_named_on_all_ranks(ranks, call, rule):
+    assert all(rule in message for message in ranks.run(refused, call))
+
+
+def timeline():
+    mesh = open_mesh(4, 1, group=partial(RecordedTensorGroup, recorder=(recorder := Recorder(resource="rank"))))
+    config = BlockConfig(hidden_size=256, num_heads=8, mlp_size=1024, chunks=2)
+    block = MeshBlock(config, mesh)
+    x = torch.randn(8, 64, 256, requires_grad=True)
+    for _ in range(2):
+        block(x).sum().backward()
+    return [(action.label, action.start_s, action.end_s) for action in recorder.actions]
+
+
+def test_messages_travel_while_the_next_chunk_computes(ranks):
+    for actions in ranks.run(timeline):
+        sums = [(start, end) for label, start, end in actions if label == "all_reduce"]
+        assert len(sums) == 2 * (2 * 2 + 2 * 2)  # twice: forward two a block and chunk, backward two a chunk
+        assert all(end >= start for start, end in sums)

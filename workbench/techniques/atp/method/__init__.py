@@ -1,0 +1,6 @@
+"""ATP on numbers alone: interconnects and the search for a mesh."""
+
+from .matrix import PRESETS, Bandwidths, HierarchicalCommMatrix, Layer
+from .search import Strategy, meshes, search, search_exactly
+
+__all__ = ["PRESETS", "Bandwidths", "HierarchicalCommMatrix", "Layer", "Strategy", "meshes", "search", "search_exactly"]

@@ -1,0 +1,110 @@
+"""The search for the best mesh (section 3.5), and with start-ups and sequence parallelism in its space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workbench.checks import require_counts
+
+from ..cost import Workload, equation2_terms, exact_time_s
+from .matrix import HierarchicalCommMatrix
+
+__all__ = ["Strategy", "meshes", "search", "search_exactly"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Strategy:
+    """A mesh and what its communication should take in a training step."""
+
+    d1: int
+    d2: int
+    b1_bytes_per_s: float  # B1: of an all-reduce along axis 1; infinite where the axis has one device
+    b2_bytes_per_s: float
+    axis2_s: float  # equation 2's first term: 7h / (d1 B2)
+    axis1_s: float  # its second: 2h / (d2 B1)
+    startup_s: float = 0.0  # start-ups of all messages
+    repeated_s: float = 0.0  # work that the ranks of axis 1 repeat
+    sequence_parallel: bool = False
+
+    @property
+    def name(self) -> str:
+        """ATP-i for DeviceMesh(N / i, i), as the paper has it."""
+        return f"ATP-{self.d2}" + (", sequence parallel" if self.sequence_parallel else "")
+
+    @property
+    def total_s(self) -> float:
+        """All terms together."""
+        return self.axis1_s + self.axis2_s + self.startup_s + self.repeated_s
+
+
+def meshes(num_devices: int) -> list[tuple[int, int]]:
+    """Return all (d1, d2) of so many devices, (N, 1) first."""
+    require_counts(1, num_devices=num_devices)
+    return [(num_devices // d2, d2) for d2 in range(1, num_devices + 1) if num_devices % d2 == 0]
+
+
+def _require(matrix: HierarchicalCommMatrix, num_devices: int, work: Workload) -> list[tuple[int, int]]:
+    if num_devices != matrix.num_devices:
+        raise ValueError(f"num_devices is {num_devices}; the matrix {matrix.name} has {matrix.num_devices}")
+    fitting = [mesh for mesh in meshes(num_devices) if work.divides(*mesh)]
+    if not fitting:
+        raise ValueError(f"num_devices is {num_devices}; it must divide heads {work.heads} and hidden {work.hidden}")
+    return fitting
+
+
+def search(matrix: HierarchicalCommMatrix, num_devices: int, workload: Workload) -> list[Strategy]:
+    """Return all meshes, the fastest first, by equations 2 to 4.
+
+    Args:
+        matrix: The interconnect, such as one of `PRESETS` or what `measure` found.
+        num_devices: N; all devices of the matrix.
+        workload: What is trained.
+
+    Raises:
+        ValueError: if the matrix has another number of devices, or these do not divide heads and hidden size.
+
+    Source: section 3.5.
+    """
+    found = []
+    tokens = workload.num_layers * workload.batch * workload.sequence * workload.value_bytes
+    for d1, d2 in _require(matrix, num_devices, workload):
+        own = matrix.algorithm(d1, d2)
+        axis2, axis1 = equation2_terms(tokens, workload.hidden, d1, d2)
+        terms = {"axis2_s": axis2 / own.b2_bytes_per_s, "axis1_s": axis1 / own.b1_bytes_per_s}
+        bandwidths = {"b1_bytes_per_s": own.b1_bytes_per_s, "b2_bytes_per_s": own.b2_bytes_per_s}
+        found.append(Strategy(d1=d1, d2=d2, **bandwidths, **terms))
+    return sorted(found, key=lambda strategy: strategy.total_s)
+
+
+def search_exactly(
+    matrix: HierarchicalCommMatrix,
+    num_devices: int,
+    workload: Workload,
+    *,
+    sequence_parallel: Sequence[bool] = (False, True),
+) -> list[Strategy]:
+    """Return all strategies, the fastest first, by exact bytes, counted rings, start-ups and repeated work.
+
+    Beyond the paper: `sequence_parallel` says which of its two values are in the space; see `search` for the rest.
+    """
+    found = []
+    for d1, d2 in _require(matrix, num_devices, workload):
+        own = matrix.algorithm(d1, d2)
+        for cuts in sequence_parallel if d1 > 1 and workload.sequence % d1 == 0 else (False,):
+            axis1, axis2, startup = exact_time_s(workload, matrix, d1, d2, sequence_parallel=cuts)
+            repeated = workload.num_layers * workload.repeated_s_per_value * workload.num_values / d2
+            found.append(
+                Strategy(
+                    d1=d1,
+                    d2=d2,
+                    b1_bytes_per_s=own.b1_bytes_per_s,
+                    b2_bytes_per_s=own.b2_bytes_per_s,
+                    axis1_s=axis1,
+                    axis2_s=axis2,
+                    startup_s=startup,
+                    repeated_s=repeated / (d1 if cuts else 1),
+                    sequence_parallel=cuts,
+                )
+            )
+    return sorted(found, key=lambda strategy: strategy.total_s)

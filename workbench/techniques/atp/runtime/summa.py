@@ -1,0 +1,287 @@
+"""ATP's rivals on real ranks: 2-D tensor parallelism by SUMMA, and 2.5-D, which also cuts the batch over mesh layers.
+
+Source: Q. Xu et al., "An Efficient 2D Method for Training Super-Large Deep Learning Models"; B. Wang et al.,
+"2.5-dimensional Distributed Model Training".
+
+Shapes: B = batch, S = sequence, H = hidden, I = inputs, O = outputs; of one rank's block b = B / (q depth), h = H / q,
+i = I / q, o = O / q; n = the block's leading dimensions, b S of them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from workbench.models.gpt2 import GPT2Block, GPT2Config
+from workbench.parallel.groups import ProcessTensorGroup
+from workbench.parallel.moves import Arrival, Shape, moves_of
+from workbench.parallel.shards import cut, join
+from workbench.parallel.traffic import MessageKind, Phase
+
+__all__ = [
+    "BlockElements",
+    "PassElements",
+    "SummaBlock",
+    "SummaLinear",
+    "SummaMesh",
+    "SummaNorm",
+    "forward_backward_elements",
+]
+
+INPUT_HIDDENS = 7  # inputs of a block's four linears, in H: 1 + 1 + 1 + 4
+WEIGHT_SQUARES = 12  # their weights, in H^2: 3 + 1 + 4 + 4
+VECTOR_HIDDENS = 13  # their biases, 3 + 1 + 4 + 1, and weight and bias of two norms, in H
+NUM_STATISTICS = 4  # mean and variance of two norms, each a number a token
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PassElements:
+    """Elements of all messages in which one rank takes part, as source, target or neither, in one pass."""
+
+    row_broadcast: int = 0  # blocks of activations, inside mesh rows
+    column_broadcast: int = 0  # blocks of weights, inside mesh columns
+    row_reduce: int = 0  # partial gradients of activations
+    column_reduce: int = 0  # partial gradients of weights
+    row_all_reduce: int = 0  # statistics of norms, and their gradients
+    column_all_reduce: int = 0  # gradients of biases and norms
+    depth_all_reduce: int = 0  # gradients of all parameters, between mesh layers
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BlockElements:
+    """Elements of the messages of one block in which one rank takes part."""
+
+    forward: PassElements  # in the forward pass
+    backward: PassElements  # in the backward pass, nothing computed again
+
+
+def forward_backward_elements(batch: int, sequence: int, hidden: int, q: int, depth: int = 1) -> BlockElements:
+    """Count the elements of the messages of one `SummaBlock` in which a rank takes part.
+
+    The batch, of this many samples on all ranks together, is divisible by q * depth, and hidden by q. The q ranks of a
+    group together send q - 1 times the elements of a broadcast or reduce, which gloo makes (q - 1)(1 + 1/q) for a
+    reduce (a ring, then the parts to the target), and 2 (q - 1) times those of an all-reduce.
+    """
+    _share("hidden", hidden, "q", q)
+    tokens = _share("batch", batch, "q * depth", q * depth) * sequence
+    is_cut, is_deep = int(q > 1), int(depth > 1)
+    # A product has q steps, and each step moves one of q x q blocks: a matrix moves 1/q of its elements a rank.
+    activations, weights = is_cut * INPUT_HIDDENS * tokens * hidden, WEIGHT_SQUARES * hidden**2 // q
+    vectors, statistics = VECTOR_HIDDENS * hidden // q, is_cut * NUM_STATISTICS * tokens
+    forward = PassElements(row_broadcast=activations, column_broadcast=is_cut * weights, row_all_reduce=statistics)
+    backward = replace(
+        forward,
+        row_reduce=activations,
+        column_reduce=is_cut * weights,
+        column_all_reduce=is_cut * vectors,
+        depth_all_reduce=is_deep * (weights // q + vectors),
+    )
+    return BlockElements(forward=forward, backward=backward)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SummaMesh:
+    """All ranks as `depth` layers of q x q: rank (layer q + row) q + column. Every rank makes it, at the same time.
+
+    Of activations, mesh columns share the last dimension, and mesh rows and layers the first; of weights, mesh rows
+    share the inputs and mesh columns the outputs, and all layers hold the same.
+    """
+
+    q: int  # rows, and columns
+    depth: int = 1  # layers; 1 is 2-D, more is 2.5-D
+    layer: int = field(init=False)  # of this rank
+    row: int = field(init=False)  # of this rank
+    column: int = field(init=False)  # of this rank
+    row_group: ProcessTensorGroup = field(init=False)  # ranks of this row and layer, by column
+    column_group: ProcessTensorGroup = field(init=False)  # ranks of this column and layer, by row
+    depth_group: ProcessTensorGroup = field(init=False)  # ranks of this row and column, by layer
+
+    def __post_init__(self):
+        q, depth, num_ranks = self.q, self.depth, dist.get_world_size()
+        if min(q, depth) < 1 or depth * q * q != num_ranks:
+            raise ValueError(f"q: depth * q * q is {depth} * {q} * {q}, which must be the number of ranks, {num_ranks}")
+        ranks = torch.arange(num_ranks).view(depth, q, q)
+        place = (ranks == dist.get_rank()).nonzero()[0].tolist()
+        members = ranks.reshape(-1, q), ranks.mT.reshape(-1, q), ranks.flatten(1).mT
+        own = [ProcessTensorGroup(dist.new_subgroups_by_enumeration(each.tolist())[0]) for each in members]
+        names = "layer", "row", "column", "row_group", "column_group", "depth_group"
+        for name, value in zip(names, place + own, strict=True):
+            object.__setattr__(self, name, value)
+
+    def cut(self, full: Tensor) -> Tensor:
+        """Take this rank's block [b, ..., h] of activations [B, ..., H]."""
+        num_parts = self.q * self.depth
+        _share("batch", full.shape[0], "q * depth", num_parts)
+        _share("hidden", full.shape[-1], "q", self.q)
+        part = cut(full, dim=0, rank=self.layer * self.q + self.row, size=num_parts)
+        return cut(part, dim=-1, rank=self.column, size=self.q)
+
+    def join(self, block: Tensor) -> Tensor:
+        """Gather the blocks [b, ..., h] of all ranks on every rank: [B, ..., H], detached."""
+        strip = join(self.row_group.gather([block]), dim=-1)
+        return join(self.depth_group.gather([join(self.column_group.gather([strip]), dim=0)]), dim=0)
+
+    def replicate(self, parameter: Tensor) -> Tensor:
+        """Return what all ranks of a mesh column, in all layers, hold; its gradient is summed over them."""
+        return self.depth_group.copy(self.column_group.copy(parameter))
+
+    def elements(self, phase: Phase, element_bytes: int) -> PassElements:
+        """Count the elements of the messages so far, all of which had elements of this many bytes."""
+
+        def moved(group: ProcessTensorGroup, *kinds: MessageKind) -> int:
+            return sum(group.traffic.num_bytes(what=kind, phase=phase) for kind in kinds) // element_bytes
+
+        all_reduce = (MessageKind.SUM, MessageKind.COPY_BACKWARD)
+        return PassElements(
+            row_broadcast=moved(self.row_group, MessageKind.BROADCAST),
+            column_broadcast=moved(self.column_group, MessageKind.BROADCAST),
+            row_reduce=moved(self.row_group, MessageKind.REDUCE),
+            column_reduce=moved(self.column_group, MessageKind.REDUCE),
+            row_all_reduce=moved(self.row_group, *all_reduce),
+            column_all_reduce=moved(self.column_group, *all_reduce),
+            depth_all_reduce=moved(self.depth_group, *all_reduce),
+        )
+
+
+class _Product(torch.autograd.Function):
+    """Y = X W by SUMMA, every matrix in q x q blocks.
+
+    Forward: in step t, block t of X is broadcast along its mesh row and block t of W along its mesh column; Y adds
+    their product.
+    Backward: in step t, block t of W is broadcast and grad_Y W^T reduced to column t along the row, then block t of X
+    is broadcast and X^T grad_Y reduced to row t along the column.
+    """
+
+    @staticmethod
+    def forward(ctx, x_ni: Tensor, weight_io: Tensor, mesh: SummaMesh) -> Tensor:
+        ctx.mesh, row, column = mesh, mesh.row_group, mesh.column_group
+        ctx.save_for_backward(x_ni, weight_io)
+        y_no = x_ni.new_zeros(len(x_ni), weight_io.shape[1])
+        for step in range(mesh.q):
+            x_arrival, weight_arrival = _broadcast(row, x_ni, step), _broadcast(column, weight_io, step)
+            y_no.addmm_(x_arrival.wait(), weight_arrival.wait())
+        return y_no
+
+    @staticmethod
+    def backward(ctx, grad_no: Tensor):
+        (x_ni, weight_io), mesh = ctx.saved_tensors, ctx.mesh
+        row, column, x_sums, weight_sums = mesh.row_group, mesh.column_group, [], []
+        with row.traffic.at("", Phase.BACKWARD), column.traffic.at("", Phase.BACKWARD):
+            for step in range(mesh.q):
+                x_arrival, weight_arrival = _broadcast(row, x_ni, step), _broadcast(column, weight_io, step)
+                x_sums.append(moves_of(row).reduce([grad_no @ weight_arrival.wait().mT], step))
+                weight_sums.append(moves_of(column).reduce([x_arrival.wait().mT @ grad_no], step))
+        x_sums, weight_sums = [each.wait() for each in x_sums], [each.wait() for each in weight_sums]
+        return x_sums[mesh.column], weight_sums[mesh.row], None
+
+
+def _broadcast(group: ProcessTensorGroup, own: Tensor, source: int) -> Arrival[Tensor]:
+    return moves_of(group).broadcast([own], source, Shape.of(own))
+
+
+class _Shards(nn.Module):
+    """A weight and a bias of which this rank holds its part; both are zero until they are loaded."""
+
+    def __init__(self, mesh: SummaMesh, weight_shape: tuple[int, ...], *, num_blocks: int = 1):
+        super().__init__()
+        self.mesh, self.num_blocks = mesh, num_blocks
+        self.weight = nn.Parameter(torch.zeros(weight_shape))
+        self.bias = nn.Parameter(torch.zeros(weight_shape[-1:]))
+
+    @torch.no_grad()
+    def load_full_(self, weight: Tensor, bias: Tensor) -> None:
+        """Copy this rank's part of a weight, [O, I] of a linear or [H] of a norm, and of a bias [O] or [H]."""
+        for name, full, own in (("weight", weight, self.weight), ("bias", bias, self.bias)):
+            part = cut(full, dim=0, rank=self.mesh.column, size=self.mesh.q, num_blocks=self.num_blocks)
+            if part.dim() > 1:
+                part = cut(part, dim=1, rank=self.mesh.row, size=self.mesh.q).mT
+            if part.shape != own.shape:
+                raise ValueError(f"{name}: a part of {tuple(part.shape)} does not fit; it must be {tuple(own.shape)}")
+            own.copy_(part)
+
+    def full(self, gradient: bool = False) -> dict[str, Tensor]:
+        """Gather `weight` and `bias`, or their gradients, on every rank, detached, in the shapes of `load_full_`."""
+        parts = {name: own.grad if gradient else own.detach() for name, own in self.named_parameters()}
+        return {name: self._whole(part) for name, part in parts.items()}
+
+    def _whole(self, part: Tensor) -> Tensor:
+        strips = self.mesh.row_group.gather([part.mT if part.dim() > 1 else part])
+        whole = join(strips, dim=0, num_blocks=self.num_blocks)
+        return whole if whole.dim() == 1 else join(self.mesh.column_group.gather([whole]), dim=1)
+
+
+class SummaLinear(_Shards):
+    """y = x W + b of blocks; the gradients of W and b are those of the whole batch.
+
+    Outputs are a stack of `num_blocks` blocks, each of them cut over mesh columns: 3 for a fused query, key, value, so
+    that all of a head is on one rank.
+    """
+
+    def __init__(self, in_features: int, out_features: int, mesh: SummaMesh, *, num_blocks: int = 1):
+        _share("out_features", out_features, "q * num_blocks", mesh.q * num_blocks)
+        shape = _share("in_features", in_features, "q", mesh.q), out_features // mesh.q
+        super().__init__(mesh, shape, num_blocks=num_blocks)
+
+    def forward(self, x_bSi: Tensor) -> Tensor:
+        """Multiply this rank's block: [b, ..., i] -> [b, ..., o]; every rank calls it."""
+        weight_io = self.mesh.depth_group.copy(self.weight)
+        y_no = _Product.apply(x_bSi.flatten(0, -2), weight_io, self.mesh)
+        return y_no.unflatten(0, x_bSi.shape[:-1]) + self.mesh.replicate(self.bias)
+
+
+class SummaNorm(_Shards):
+    """Layer norm over a dimension that mesh columns share: two all-reduces of a number a token, and two backward."""
+
+    def __init__(self, hidden_size: int, mesh: SummaMesh, *, eps: float = 1e-5):
+        super().__init__(mesh, (_share("hidden_size", hidden_size, "q", mesh.q),))
+        self.hidden_size, self.eps = hidden_size, eps
+
+    def forward(self, x_bSh: Tensor) -> Tensor:
+        """Normalise this rank's block [b, ..., h] by mean and variance over all H; every rank calls it."""
+        centred_bSh = x_bSh - self._mean(x_bSh)
+        scale_bS1 = torch.rsqrt(self._mean(centred_bSh.square()) + self.eps)
+        return centred_bSh * scale_bS1 * self.mesh.replicate(self.weight) + self.mesh.replicate(self.bias)
+
+    def _mean(self, x_bSh: Tensor) -> Tensor:
+        row = self.mesh.row_group  # each rank uses the mean for its own part, so the gradient is summed as well
+        return row.copy(row.sum([x_bSh.sum(-1, keepdim=True)])) / self.hidden_size
+
+
+class SummaBlock(GPT2Block):
+    """GPT-2's block on a mesh, [b, S, h] -> [b, S, h]: no dropout, and at first the weights of `GPT2Block`."""
+
+    def __init__(self, config: GPT2Config, mesh: SummaMesh, index: int = 0):
+        local_heads = _share("num_heads", config.num_heads, "q", mesh.q)
+        if config.dropout:
+            raise ValueError(f"dropout: {config.dropout} must be 0 in a block on a mesh")
+        super().__init__(config, index)
+        full, hidden, eps = self.state_dict(), config.hidden_size, config.layer_norm_eps
+        self.num_heads = local_heads
+        self.attention_norm, self.mlp_norm = (SummaNorm(hidden, mesh, eps=eps) for _ in range(2))
+        self.query_key_value = SummaLinear(hidden, 3 * hidden, mesh, num_blocks=3)
+        self.output = SummaLinear(hidden, hidden, mesh)
+        self.input = SummaLinear(hidden, 4 * hidden, mesh)
+        self.projection = SummaLinear(4 * hidden, hidden, mesh)
+        self.load_full_(full)
+
+    def load_full_(self, state: Mapping[str, Tensor]) -> None:
+        """Copy this rank's parts of the state of a full `GPT2Block`."""
+        for name, part in self._parts():
+            part.load_full_(state[f"{name}.weight"], state[f"{name}.bias"])
+
+    def full(self, gradient: bool = False) -> dict[str, Tensor]:
+        """Gather all parameters or their gradients on every rank, under the names and in the shapes of `GPT2Block`."""
+        parts = ((name, part.full(gradient)) for name, part in self._parts())
+        return {f"{name}.{kind}": tensor for name, tensors in parts for kind, tensor in tensors.items()}
+
+    def _parts(self) -> list[tuple[str, _Shards]]:
+        return [(name, part) for name, part in self.named_children() if isinstance(part, _Shards)]
+
+
+def _share(name: str, total: int, parts: str, num_parts: int) -> int:
+    """Return one part of a size; refuse, by its name, a size that the parts do not divide."""
+    if num_parts < 1 or total < 1 or total % num_parts:
+        raise ValueError(f"{name}: {total} is not divisible by {parts}, {num_parts}")
+    return total // num_parts
