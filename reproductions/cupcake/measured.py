@@ -77,7 +77,7 @@ def _predicted(scheme: str) -> Within:
 
 def _iterations(item: str, title: str, schemes: list[str], codec: str, claims: tuple, seconds: int) -> Reproduction:
     base = {"schemes": schemes, "codec": codec, "places": [4], "gigabits_per_s": RATES, "batch": BATCHES}
-    small = {"models": ["bert"], "schemes": [DDP, CUPCAKE], "batch": {"bert": 2}, "gigabits_per_s": {"bert": 1.0}}
+    small = {"models": ["bert"], "schemes": [DDP, FP16, CUPCAKE], "batch": {"bert": 2}, "gigabits_per_s": {"bert": 1.0}}
     return _measured(
         item,
         title,

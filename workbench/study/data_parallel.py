@@ -136,7 +136,8 @@ def _trials(recorder: Recorder, setting: Setting, schemes: Sequence[str], hooks:
     inputs, labels = random_inputs(setting.model, setting.batch, draw)
     module = SMALL_MODELS[setting.model]()
     plans = hooks.plan(setting, module, lambda: _loss(module(inputs), labels).backward())
-    return {scheme: _trial(module, scheme, plans.get(scheme), hooks, inputs, labels) for scheme in schemes}
+    own = {scheme: plans[scheme] if scheme in hooks.schemes else None for scheme in schemes}
+    return {scheme: _trial(module, scheme, plan, hooks, inputs, labels) for scheme, plan in own.items()}
 
 
 def _trial(module: nn.Module, scheme: str, plan: Plan | None, hooks: Hooks, inputs: Tensor, labels: Tensor) -> Trial:

@@ -151,13 +151,8 @@ def hugging_face(kind, dropout=0.0, **more):
         sizes = {"n_embd": 32, "n_layer": 2, "n_head": 8, "vocab_size": 50, "n_positions": 16}
         rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
         return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **rates, **more))
-    sizes = {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 8,
-        "intermediate_size": 64,
-        "vocab_size": 50,
-    }
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 8}
+    sizes |= {"intermediate_size": 64, "vocab_size": 50}
     rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     return transformers.BertForMaskedLM(transformers.BertConfig(**sizes, **rates, **more))
 
@@ -226,10 +221,7 @@ def twice():
         (lambda: parallelize(hugging_face("gpt2", activation_function="relu"), (4, 1)), "activation gelu_new"),
         (lambda: parallelize(hugging_face("bert", is_decoder=True), (4, 1)), "those of an encoder"),
         (lambda: open_mesh(3, 1), "3 x 1 is not the number of ranks, 4"),
-        (
-            lambda: BlockConfig(hidden_size=6, num_heads=2, mlp_size=8).check_mesh(4, 1),
-            "num_heads: 2 is not divisible by 4",
-        ),
+        (lambda: BlockConfig(hidden_size=6, num_heads=2, mlp_size=8).check_mesh(4, 1), "2 is not divisible by 4"),
         (lambda: BlockConfig(hidden_size=6, num_heads=4, mlp_size=8), "num_heads: 4 does not divide hidden_size 6"),
         (twice, "on a mesh already"),
     ],

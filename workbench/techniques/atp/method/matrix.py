@@ -169,7 +169,7 @@ def torus(name: str, side: int, link: float, source: str) -> HierarchicalCommMat
 
 NVLINK3, PCIE4, INFINIBAND = 600 * GB, 64 * GB, 200 * GIGABIT_BYTES_PER_S  # sections 2.2 and 5
 TORUS_LINK = 25 * GB  # section 3.4
-# Section 5.3 calibrates B1 and B2 of two meshes. The group bandwidths below give those of mesh (2, 4) by equations 3, 4.
+# Section 5.3 calibrates B1 and B2 of two meshes. The group bandwidths give those of mesh (2, 4) by equations 3 and 4.
 IC1_BETWEEN, IC1_INSIDE = 4 * 1.20 * GB, 4.95 * GB * 6 / 4
 
 PRESETS: Mapping[str, HierarchicalCommMatrix] = {
