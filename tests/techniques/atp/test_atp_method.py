@@ -6,7 +6,7 @@ import pytest
 
 from tests.cases import refusals
 from workbench.techniques.atp import cost
-from workbench.techniques.atp.cost import Workload, communication_time_s, exact_time_s, messages
+from workbench.techniques.atp.cost import Segment, Workload, communication_time_s, exact_time_s, messages
 from workbench.techniques.atp.method import PRESETS, HierarchicalCommMatrix, Layer, meshes, search, search_exactly
 from workbench.techniques.atp.method.matrix import flat
 from workbench.techniques.atp.runtime.measure import group_size
@@ -119,10 +119,12 @@ def test_exact_time_by_hand():
 
 
 def test_chunks_hide_messages_behind_computation():
-    assert cost.overlapped_s([(2.0, 2.0)], 1) == 4.0
-    assert cost.overlapped_s([(2.0, 2.0)], 2) == 3.0  # 1 | 1 with the first message | 1
-    assert cost.overlapped_s([(2.0, 0.0), (1.0, 0.0)], 4) == pytest.approx(3.0)
-    assert cost.overlapped_s([(1.0, 4.0), (1.0, 0.0)], 2) == pytest.approx(5.0)  # 0.5, link 0.5-4.5, last 0.5
+    pair = [Segment(2.0, 2.0)]
+    assert cost.overlapped_s(pair, 1) == 4.0
+    assert cost.overlapped_s(pair, 2) == 3.0  # 1, then 1 beside the first message, then the second message
+    assert cost.overlapped_s([Segment(2.0), Segment(1.0)], 4) == pytest.approx(3.0)
+    assert cost.overlapped_s([Segment(1.0, 4.0), Segment(1.0)], 2) == pytest.approx(5.0)  # the link from 0.5 to 4.5
+    assert cost.overlapped_s([Segment(1.0, 2.0, meanwhile_s=1.5), Segment(1.0)], 1) == 4.0
 
 
 def test_meshes_and_strategies_come_best_first():

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .method.matrix import HierarchicalCommMatrix
 
 __all__ = ["Message", "Workload", "activation_elements", "communication_time_s", "exact_time_s", "layer_flops"]
-__all__ += ["messages", "overlapped_s", "sent_elements", "weight_elements"]
+__all__ += ["Segment", "messages", "overlapped_s", "sent_elements", "weight_elements"]
 
 STATISTICS_BYTES = 8  # of a position in a norm: a mean and a variance, in FP32
 
@@ -187,21 +187,26 @@ def activation_elements(work: Workload, d1: int, d2: int, *, sequence_parallel: 
     return work.num_values * (repeated + core + inner)
 
 
-def overlapped_s(segments: Sequence[tuple[float, float]], chunks: int) -> float:
-    """Return how long chunks take side by side on one device and one link.
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A piece of a layer's pass over the whole batch."""
 
-    Args:
-        segments: Of the whole batch: seconds of computation and of the message that follows it, in their order.
-        chunks: Parts of the batch; each message of a chunk waits for its computation, and the next one for the message.
-    """
+    compute_s: float
+    message_s: float = 0.0  # of the message that follows and is waited for before the next segment
+    meanwhile_s: float = 0.0  # computation that does not wait for it
+
+
+def overlapped_s(segments: Sequence[Segment], chunks: int) -> float:
+    """Return how long chunks of the batch take side by side on one device and one link, segment by segment."""
     require_counts(1, chunks=chunks)
     device = link = 0.0
     ready = [0.0] * chunks
-    for compute_s, message_s in segments:
+    for segment in segments:
         for number in range(chunks):
-            device = max(device, ready[number]) + compute_s / chunks
+            device = max(device, ready[number]) + segment.compute_s / chunks
             ready[number] = device
-            if message_s:
-                link = max(link, device) + message_s / chunks
+            if segment.message_s:
+                link = max(link, device) + segment.message_s / chunks
                 ready[number] = link
+            device += segment.meanwhile_s / chunks
     return max(device, link)

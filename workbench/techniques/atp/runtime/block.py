@@ -72,7 +72,7 @@ class BlockConfig:
     mlp_size: int  # inner units of the perceptron
     norm_first: bool = True  # x + f(norm(x)), as in GPT-2; False: norm(x + f(x)), as in BERT
     is_causal: bool = True  # no position looks at a later one
-    activation: Callable[[Tensor], Tensor] = nn.GELU("tanh")
+    gelu: str = "tanh"  # how GELU is computed: "tanh", or "none" for exactly, as in BERT
     dropout: float = 0.0  # of each sub-layer's result
     attention_dropout: float = 0.0  # of attention weights
     norm_eps: float = 1e-5  # added to the variance
@@ -217,7 +217,7 @@ class MeshBlock(nn.Module):
     def _mlp(self) -> Callable[[Tensor], Steps]:
         def steps(h: Tensor) -> Steps:
             inner = yield self.input.start(h)
-            return (yield self._leave(self.projection, self.config.activation(inner)))
+            return (yield self._leave(self.projection, functional.gelu(inner, approximate=self.config.gelu)))
 
         return steps
 

@@ -143,7 +143,7 @@ def _bert_config(config) -> BlockConfig:
         mlp_size=config.intermediate_size,
         norm_first=False,
         is_causal=False,
-        activation=nn.GELU(),
+        gelu="none",
         dropout=config.hidden_dropout_prob,
         attention_dropout=config.attention_probs_dropout_prob,
         norm_eps=config.layer_norm_eps,

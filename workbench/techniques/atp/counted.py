@@ -1,0 +1,220 @@
+"""The rows of what is counted: sharding, sizes, bytes, memory, figure 12, and the winning mesh by text and formula."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Partial, Placement, Replicate, Shard, distribute_tensor
+
+from workbench.parallel.traffic import MessageKind
+from workbench.study.rows import value_row
+
+from .cost import Kind, Workload, activation_elements, layer_flops, messages, weight_elements
+from .method.matrix import PRESETS, flat
+from .method.search import meshes, search
+from .runtime.block import BlockConfig, MeshBlock, open_mesh
+from .runtime.summa import forward_backward_elements
+from .simulated import BINARY_TERA, GPTS, matrix_of
+
+__all__ = ["byte_rows", "memory_rows", "rival_rows", "saving_rows", "scaling_rows", "sent_on_ranks", "sharding_rows"]
+__all__ += ["size_rows", "winner_rows"]
+
+BINARY_MEGA, THOUSAND = 2**20, 1000  # table 2's billion of parameters is a thousand times 2^20
+SIDE = 8  # of the matrices of table 1
+
+SPECS: Mapping[str, tuple[tuple[int, ...], list[Placement], list[Placement]]] = {
+    "DP": ((4,), [Shard(0)], [Replicate()]),
+    "Column TP": ((4,), [Replicate()], [Shard(1)]),
+    "Row TP": ((4,), [Shard(1)], [Shard(0)]),
+    "Column-first": ((2, 2), [Replicate(), Shard(1)], [Shard(1), Shard(0)]),
+    "Row-first": ((2, 2), [Shard(1), Replicate()], [Shard(0), Shard(1)]),
+}
+"""By parallelism: the mesh, and the placements of the input [b, in] and of the weight [in, out] (table 1, figure 5)."""
+
+NAMES = {
+    MessageKind.SUM: Kind.ALL_REDUCE,
+    MessageKind.COPY_BACKWARD: Kind.ALL_REDUCE,
+    MessageKind.GATHER: Kind.ALL_GATHER,
+    MessageKind.REDUCE: Kind.REDUCE_SCATTER,
+}
+
+
+def sharding_rows() -> list[dict[str, Any]]:
+    """Return the share of input, weight and output on a rank, and on how many axes the output is partial.
+
+    Every one of four ranks calls it: torch's DTensor finds the output's placement.
+    """
+    rows = []
+    for name, (shape, x_places, weight_places) in SPECS.items():
+        mesh = init_device_mesh("cpu", shape)
+        x = distribute_tensor(torch.randn(SIDE, SIDE), mesh, x_places)
+        weight = distribute_tensor(torch.randn(SIDE, SIDE), mesh, weight_places)
+        y = x @ weight
+        for tensor, one in (("input", x), ("weight", weight), ("output", y)):
+            share = one.to_local().numel() / one.numel()
+            rows.append(value_row("share", share, parallelism=name, tensor=tensor))
+        num_partial = sum(isinstance(place, Partial) for place in y.placements)
+        rows.append(value_row("is_partial", num_partial, parallelism=name, tensor="output"))
+    return rows
+
+
+def size_rows() -> list[dict[str, Any]]:
+    """Return table 2 by its formulas, in the units that its numbers have and in powers of ten."""
+    rows = []
+    for model, work in GPTS.items():
+        weights, flops = weight_elements(work.hidden), layer_flops(work)
+        found = {
+            "hidden": work.hidden,
+            "heads": work.heads,
+            "billion_parameters": weights / BINARY_MEGA / THOUSAND,
+            "tflop": flops / BINARY_TERA,
+            "billion_parameters_decimal": weights / 1e9,
+            "tflop_decimal": flops / 1e12,
+        }
+        rows += [value_row(name, value, model=model) for name, value in found.items()]
+    return rows
+
+
+def sent_on_ranks(work: Workload, shape: tuple[int, int]) -> dict[int, float]:
+    """Return by axis the bytes of the messages of a block's forward and backward pass; every rank calls it.
+
+    An all-reduce counts once, the others half, and each with its whole tensor.
+    """
+    mesh = open_mesh(*shape)
+    block = MeshBlock(BlockConfig(hidden_size=work.hidden, num_heads=work.heads, mlp_size=4 * work.hidden), mesh)
+    x = torch.randn(work.batch, work.sequence, work.hidden // shape[1], requires_grad=True)
+    block(x).sum().backward()
+    found = {}
+    for axis, group in ((1, mesh.axis1), (2, mesh.axis2)):
+        found[axis] = 0.0
+        for message in group.traffic:
+            kind = NAMES[message.what]
+            whole = group.size if kind is Kind.ALL_GATHER else 1  # the ledger has a rank's part
+            found[axis] += kind.rounds / 2 * whole * message.message_bytes
+    return found
+
+
+def byte_rows(*, work: Workload, on_ranks: Mapping[tuple[int, int], Mapping[int, float]]) -> list[dict[str, Any]]:
+    """Return a layer's bytes over those of equation 2, by mesh and axis: exact ones, and of its all-reduces alone.
+
+    `on_ranks` has `sent_on_ranks` of each mesh. `norms_over_equation_2` is what the norms add, which the paper leaves
+    out.
+    """
+    rows, value = [], work.num_values * work.value_bytes
+    for (d1, d2), sent in on_ranks.items():
+        for axis, size, equation2 in ((1, d1, 4 * value / d2), (2, d2, 14 * value / d1)):
+            if size == 1:
+                continue
+            keys = {"mesh": f"({d1}, {d2})", "axis": axis}
+            own = [one for one in messages(work, d1, d2) if one.axis == axis]
+            exact = sum(one.kind.rounds / 2 * one.num_bytes for one in own)
+            norms = sum(one.kind.rounds / 2 * one.num_bytes for one in own if one.what.startswith("norm"))
+            reduced = sum(one.num_bytes for one in own if one.kind is Kind.ALL_REDUCE)
+            rows.append(value_row("exact_over_equation_2", (exact - norms) / equation2, **keys))
+            rows.append(value_row("all_reduces_over_equation_2", reduced / equation2, **keys))
+            rows.append(value_row("norms_over_equation_2", norms / equation2, **keys))
+            rows.append(value_row("ranks_over_exact", sent[axis] / exact, **keys))
+    return rows
+
+
+def saving_rows() -> list[dict[str, Any]]:
+    """Return what equation 2 saves on IC1 with ATP-4 over ATP-1, by the calibrated bandwidths."""
+    found = {one.name: one.total_s for one in search(PRESETS["IC1"], 8, GPTS["M2"])}
+    return [value_row("saving", 1 - found["ATP-4"] / found["ATP-1"])]
+
+
+def _delta(d1: int, d2: int) -> float:
+    """Return section 5.4's time of a mesh on IC5 and IC6, in units of 2 L b s h / GroupBW."""
+    return (14 * d2 + 4 * d1 - 18) / (d1 * d2)
+
+
+def _divided_delta(num_devices: int, d1: int, d2: int) -> float:
+    """Return the same on a flat interconnect with equation 3's division by d2."""
+    own = flat("flat", num_devices, 1.0, "any").algorithm(d1, d2)
+    return 7 / (d1 * own.b2_bytes_per_s) * (d2 > 1) + 2 / (d2 * own.b1_bytes_per_s) * (d1 > 1)
+
+
+def scaling_rows(*, num_devices: Sequence[int]) -> list[dict[str, Any]]:
+    """Return figure 12 in units of 2 L b s h / GroupBW, and the same with the division by d2 that section 5.4 drops."""
+    rows = []
+    for num in num_devices:
+        by_mesh = {d2: _delta(d1, d2) for d1, d2 in meshes(num)}
+        for d2 in (1, 2, 4):
+            if d2 < num:
+                rows.append(value_row("time", by_mesh[d2], mesh=f"ATP-{d2}", devices=num))
+        rows.append(value_row("time", min(by_mesh.values()), mesh="ATP-OPT", devices=num))
+        divided = [_divided_delta(num, d1, d2) for d1, d2 in meshes(num)]
+        rows.append(value_row("time_by_equation_3", min(divided), mesh="ATP-OPT", devices=num))
+        rows.append(value_row("time_by_equation_3", divided[0], mesh="ATP-1", devices=num))
+    return rows
+
+
+NAMED = (("IC1", 8, 4), ("IC2", 8, 1), ("IC3", 8, 1), ("IC4", 4, 1), ("IC4", 16, 2), ("IC5", 16, 2), ("IC6", 16, 2))
+"""Interconnect, devices, and the i of the ATP-i that section 5.3 or figure 12 names as the best."""
+
+
+def winner_rows() -> list[dict[str, Any]]:
+    """Return by how much the mesh that the text names is behind the best, by equations 2 to 4 and by section 5.4.
+
+    `best_mesh` is the i of the best ATP-i. Section 5.4's formula is for one layer and for the torus.
+    """
+    rows = []
+    for ic, num, named in NAMED:
+        matrix = matrix_of(ic, num)
+        ways = {"equations 2 to 4": {one.d2: one.total_s for one in search(matrix, num, GPTS["M3"])}}
+        if ic in ("IC3", "IC4", "IC5", "IC6"):
+            ways["section 5.4"] = {d2: _delta(d1, d2) for d1, d2 in meshes(num)}
+        for way, by_mesh in ways.items():
+            keys = {"interconnect": ic, "devices": num, "way": way}
+            best = min(by_mesh, key=by_mesh.__getitem__)
+            rows.append(value_row("behind", by_mesh[named] / by_mesh[best] - 1, **keys))
+            rows.append(value_row("best_mesh", best, **keys))
+    return rows
+
+
+def memory_rows(*, models: Sequence[str], num_devices: int) -> list[dict[str, Any]]:
+    """Return bytes of weights and of activations kept for the backward pass, of a layer on a device, by mesh."""
+    rows = []
+    for model in models:
+        work = GPTS[model]
+        for d1, d2 in meshes(num_devices):
+            for cuts in (False, True):
+                kept = activation_elements(work, d1, d2, sequence_parallel=cuts) * work.value_bytes
+                mesh = f"ATP-{d2}" + (", sequence parallel" if cuts else "")
+                rows.append(value_row("activation_bytes", kept, "B", model=model, mesh=mesh))
+            weights = weight_elements(work.hidden, d1, d2) * work.value_bytes
+            rows.append(value_row("weight_bytes", weights, "B", model=model, mesh=f"ATP-{d2}"))
+    return rows
+
+
+def rival_rows(*, models: Sequence[str], num_devices: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the bytes a device sends for a layer, both passes: ATP's meshes, and 2-D or 2.5-D.
+
+    A broadcast or a reduction on q devices counts (q - 1) / q of its message, the mean over its devices.
+    """
+    rows = []
+    for model in models:
+        work = GPTS[model]
+        for num in num_devices:
+            keys = {"model": model, "devices": num}
+            for d1, d2 in meshes(num):
+                sizes = {1: d1, 2: d2}
+                sent = sum(one.sent_bytes(sizes[one.axis]) for one in messages(work, d1, d2))
+                rows.append(value_row("sent_bytes", sent, "B", scheme=f"ATP-{d2}", **keys))
+            q, depth = {4: (2, 1), 8: (2, 2), 16: (4, 1)}[num]
+            sent = work.value_bytes * _summa_elements(work, q, depth)
+            rows.append(value_row("sent_bytes", sent, "B", scheme="2D/2.5D", **keys))
+    return rows
+
+
+def _summa_elements(work: Workload, q: int, depth: int) -> float:
+    counted = forward_backward_elements(work.batch, work.sequence, work.hidden, q, depth)
+    total = 0.0
+    for one in (counted.forward, counted.backward):
+        once = one.row_broadcast + one.column_broadcast + one.row_reduce + one.column_reduce
+        total += (q - 1) / q * (once + 2 * (one.row_all_reduce + one.column_all_reduce))
+        total += 2 * (depth - 1) / depth * one.depth_all_reduce
+    return total

@@ -1,0 +1,205 @@
+"""The rows of what is simulated: TFLOP/s of a layer on IC1 to IC4, calibrated on five cells of table 3."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from workbench.study.published import Cell, published_value
+from workbench.study.rows import value_row
+
+from .cost import Segment, Workload, communication_time_s, layer_flops, overlapped_s
+from .method.matrix import PRESETS, HierarchicalCommMatrix, flat
+from .method.search import meshes
+from .runtime.summa import forward_backward_elements
+
+__all__ = ["CALIBRATION", "GPTS", "chunk_rows", "comparison_rows", "kernel_rows", "matrix_of", "mesh_rows"]
+
+TECHNIQUE, TABLE = "atp", "table-3"
+BINARY_TERA = 2**40  # table 2's TFLOPs; see table-2/counted
+GPTS: Mapping[str, Workload] = {
+    name: Workload(batch=4, sequence=2048, hidden=hidden, heads=heads)
+    for name, hidden, heads in (("M1", 2048, 16), ("M2", 4096, 32), ("M3", 8192, 64), ("M4", 12288, 96))
+}
+CHUNKS = (1, 2, 4)
+COMPUTE_CELLS = (("IC3", "M2"), ("IC3", "M4"))
+LINK_CELLS = (("IC1", "M3"), ("IC2", "M3"), ("IC4", "M3"))
+CALIBRATION = {
+    "cells": [
+        Cell.of(TABLE, "tflops_per_s", interconnect=ic, model=model, scheme="Baseline").keys()
+        for ic, model in (*COMPUTE_CELLS, *LINK_CELLS)
+    ],
+    "fitted": "a device's rate and a layer's fixed time on IC3; the share of the nominal bandwidth on IC1, IC2, IC4",
+}
+LINEAR_SHARES = (3 / 12, 1 / 12, 4 / 12, 4 / 12)  # of a layer's weights: query-key-value, output, the perceptron's
+
+
+def matrix_of(interconnect: str, num_devices: int = 8) -> HierarchicalCommMatrix:
+    """Return an interconnect's matrix; IC4's with as many devices as are used."""
+    if interconnect != "IC4":
+        return PRESETS[interconnect]
+    nominal = PRESETS["IC4"].layers[0].group_bytes_per_s
+    return flat("IC4", num_devices, nominal, PRESETS["IC4"].source)
+
+
+def best_mesh(interconnect: str, num_devices: int) -> tuple[int, int]:
+    """Return the mesh that section 5.3 names as the best one."""
+    return {"IC1": (2, 4), "IC4": (8, 2) if num_devices == 16 else (8, 1)}.get(interconnect, (num_devices, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """What table 3 says of the GPUs and of the links."""
+
+    flops_per_s: float  # of a device, in a layer's products
+    fixed_s: float  # of a layer
+    share: Mapping[str, float]  # of the bandwidth that equations 3 and 4 give, by interconnect
+
+
+@cache
+def calibrated() -> Calibrated:
+    """Fit the five cells of `CALIBRATION`; IC3 has its nominal bandwidth."""
+    flops, seconds = [], []
+    for ic, model in COMPUTE_CELLS:
+        flops.append(layer_flops(GPTS[model]) / 8)
+        sent_s = sum(_terms(GPTS[model], matrix_of(ic), best_mesh(ic, 8), 1.0))
+        seconds.append(_published_s(ic, model) - sent_s)
+    rate = (flops[1] - flops[0]) / (seconds[1] - seconds[0])
+    fixed_s, share = seconds[0] - flops[0] / rate, {"IC3": 1.0}
+    for ic, model in LINK_CELLS:
+        work = GPTS[model]
+        left_s = _published_s(ic, model) - fixed_s - layer_flops(work) / 8 / rate
+        share[ic] = sum(_terms(work, matrix_of(ic), best_mesh(ic, 8), 1.0)) / left_s
+    return Calibrated(rate, fixed_s, share)
+
+
+def _published_s(interconnect: str, model: str) -> float:
+    """Return the seconds of a layer on 8 devices behind a baseline of table 3."""
+    rate = published_value(TECHNIQUE, TABLE, "tflops_per_s", interconnect=interconnect, model=model, scheme="Baseline")
+    return layer_flops(GPTS[model]) / BINARY_TERA / 8 / rate
+
+
+def _terms(work: Workload, matrix: HierarchicalCommMatrix, mesh: tuple[int, int], share: float) -> tuple[float, float]:
+    """Return equation 2's terms on axis 1 and axis 2 for one layer, with a share of the bandwidth."""
+    own = matrix.algorithm(*mesh)
+    sizes = {name: getattr(work, name) for name in ("batch", "sequence", "hidden", "value_bytes")}
+    sizes |= {"num_layers": 1, "d1": mesh[0], "d2": mesh[1]}
+    both = (
+        communication_time_s(**sizes, b1_bytes_per_s=own.b1_bytes_per_s, b2_bytes_per_s=math.inf),
+        communication_time_s(**sizes, b1_bytes_per_s=math.inf, b2_bytes_per_s=own.b2_bytes_per_s),
+    )
+    return both[0] / share, both[1] / share
+
+
+def layer_s(model: str, interconnect: str, mesh: tuple[int, int], *, chunks: int = 1, overlap: bool = False) -> float:
+    """Return what one layer's forward and backward pass take on a mesh.
+
+    Args:
+        model, interconnect: Names as in table 3.
+        mesh: d1 and d2.
+        chunks: Of the batch.
+        overlap: Whether a weight's gradient is computed while the input's is summed.
+    """
+    num, found, work = math.prod(mesh), calibrated(), GPTS[model]
+    axis1_s, axis2_s = _terms(work, matrix_of(interconnect, num), mesh, found.share[interconnect])
+    compute_s = layer_flops(work) / num / found.flops_per_s + found.fixed_s
+    parts = [share * compute_s / 3 for share in LINEAR_SHARES]  # of the forward pass, a third of both
+    # Of equation 2's terms axis 2 has f1's 3/14 and f3's 4/14 forward and as much backward, axis 1 a quarter each time.
+    messages = [axis2_s * 3 / 14, axis1_s / 4, axis2_s * 4 / 14, axis1_s / 4]
+    segments = [Segment(*pair) for pair in zip(parts, messages, strict=True)]
+    conjugates = [axis1_s / 4, axis2_s * 3 / 14, axis1_s / 4, axis2_s * 4 / 14]
+    for part, message in reversed(list(zip(parts, conjugates, strict=True))):
+        segments.append(Segment(part, message, part) if overlap else Segment(2 * part, message))
+    return overlapped_s(segments, chunks)
+
+
+def _rate(model: str, num_devices: int, seconds: float) -> float:
+    return layer_flops(GPTS[model]) / BINARY_TERA / num_devices / seconds
+
+
+def atp_s(model: str, interconnect: str, num_devices: int) -> float:
+    """Return ATP's fastest layer: the mesh that the text names, the best number of chunks, gradients overlapped."""
+    mesh = best_mesh(interconnect, num_devices)
+    return min(layer_s(model, interconnect, mesh, chunks=chunks, overlap=True) for chunks in CHUNKS)
+
+
+def summa_s(model: str, interconnect: str, num_devices: int) -> float:
+    """Return 2-D (16 devices) or 2.5-D (8) tensor parallelism's layer: its messages, and the same computation."""
+    q, depth = (4, 1) if num_devices == 16 else (2, 2)
+    found, work = calibrated(), GPTS[model]
+    own = matrix_of(interconnect, num_devices).shared(num_devices // q, q)
+    counted = forward_backward_elements(work.batch, work.sequence, work.hidden, q, depth)
+    rows = columns = 0.0
+    for one in (counted.forward, counted.backward):
+        rows += one.row_broadcast + one.row_reduce + 2 * (q - 1) / q * one.row_all_reduce
+        columns += one.column_broadcast + one.column_reduce + 2 * (q - 1) / q * one.column_all_reduce
+        columns += 2 * (depth - 1) / depth * one.depth_all_reduce
+    sent_s = work.value_bytes * (rows / own.b2_bytes_per_s + columns / own.b1_bytes_per_s)
+    compute_s = layer_flops(work) / num_devices / found.flops_per_s + found.fixed_s
+    return compute_s + sent_s / found.share[interconnect]
+
+
+def comparison_rows(*, interconnects: Sequence[str], models: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rates of figure 10, 8 devices or, on IC4, 16, and ATP's gain over each rival."""
+    rows = []
+    for ic in interconnects:
+        num = 16 if ic == "IC4" else 8
+        for model in models:
+            keys = {"interconnect": ic, "model": model}
+            rivals = {"Megatron-LM": layer_s(model, ic, (num, 1)), "2D/2.5D": summa_s(model, ic, num)}
+            own_s = atp_s(model, ic, num)
+            for name, taken_s in (rivals | {"ATP": own_s}).items():
+                rows.append(value_row("tflops_per_s", _rate(model, num, taken_s), "TFLOP/s", scheme=name, **keys))
+            rows += [value_row("gain", taken_s / own_s, over=name, **keys) for name, taken_s in rivals.items()]
+    return rows
+
+
+def chunk_rows(*, interconnects: Sequence[str], models: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rates of table 3 and what chunks gain."""
+    rows = []
+    for ic in interconnects:
+        for model in models:
+            seconds = {chunks: layer_s(model, ic, best_mesh(ic, 8), chunks=chunks) for chunks in CHUNKS}
+            for chunks, taken_s in seconds.items():
+                keys = {"interconnect": ic, "model": model, "scheme": "Baseline" if chunks == 1 else f"Chunk={chunks}"}
+                rows.append(value_row("tflops_per_s", _rate(model, 8, taken_s), "TFLOP/s", **keys))
+                rows.append(value_row("gain", seconds[1] / taken_s, **keys))
+    return rows
+
+
+def mesh_rows(*, interconnects: Sequence[str], models: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rates of figure 11, without overlap, and each mesh's rate over ATP-1's."""
+    rows = []
+    for ic in interconnects:
+        num = 16 if ic == "IC4" else 8
+        for model in models:
+            seconds = {d2: layer_s(model, ic, (d1, d2)) for d1, d2 in meshes(num)[:-1]}
+            for d2, taken_s in seconds.items():
+                keys = {"interconnect": ic, "model": model, "mesh": f"ATP-{d2}"}
+                rows.append(value_row("tflops_per_s", _rate(model, num, taken_s), "TFLOP/s", **keys))
+                rows.append(value_row("over_atp_1", seconds[1] / taken_s, **keys))
+    return rows
+
+
+def kernel_rows(*, data: str | Path) -> list[dict[str, Any]]:
+    """Return rates of the authors' kernels beside the fitted ones; `data` holds `feed_forward_kernels.csv`.
+
+    The products are 2 x 4096^3 operations, the collectives move 3/4 of 33.5 MB, and the fastest of each counts.
+    """
+    fastest: dict[str, float] = {}
+    with (Path(data) / "feed_forward_kernels.csv").open(newline="") as stream:
+        for row in csv.DictReader(stream):
+            fastest[row["operation"]] = min(fastest.get(row["operation"], math.inf), float(row["duration_s"]))
+    moved, fitted = 3 / 4 * 4 * 1024 * 4096 * 2, calibrated()
+    rows = [value_row("product_flops_per_s", 2 * 4096**3 / fastest["gemm"], "FLOP/s")]
+    for name in ("all_gather", "reduce_scatter"):
+        rows.append(value_row("link_bytes_per_s", moved / fastest[name], "B/s", operation=name))
+    rows.append(value_row("fitted_flops_per_s", fitted.flops_per_s, "FLOP/s"))
+    rows.append(value_row("fitted_over_kernel", fitted.flops_per_s / rows[0]["value"]))
+    rows.append(value_row("fixed_s", fitted.fixed_s, "s"))
+    return rows + [value_row("bandwidth_share", share, interconnect=ic) for ic, share in fitted.share.items()]
