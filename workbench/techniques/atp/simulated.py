@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
+from workbench.datasets import kernel_traces
 from workbench.study.published import Cell, published_value
 from workbench.study.rows import value_row
 
@@ -186,19 +185,12 @@ def mesh_rows(*, interconnects: Sequence[str], models: Sequence[str]) -> list[di
     return rows
 
 
-def kernel_rows(*, data: str | Path) -> list[dict[str, Any]]:
-    """Return rates of the authors' kernels beside the fitted ones; `data` holds `feed_forward_kernels.csv`.
-
-    The products are 2 x 4096^3 operations, the collectives move 3/4 of 33.5 MB, and the fastest of each counts.
-    """
-    fastest: dict[str, float] = {}
-    with (Path(data) / "feed_forward_kernels.csv").open(newline="") as stream:
-        for row in csv.DictReader(stream):
-            fastest[row["operation"]] = min(fastest.get(row["operation"], math.inf), float(row["duration_s"]))
-    moved, fitted = 3 / 4 * 4 * 1024 * 4096 * 2, calibrated()
-    rows = [value_row("product_flops_per_s", 2 * 4096**3 / fastest["gemm"], "FLOP/s")]
+def kernel_rows() -> list[dict[str, Any]]:
+    """Return rates of the authors' kernels beside the fitted ones; the fastest kernel of each kind counts."""
+    fastest, fitted = kernel_traces.fastest_s(), calibrated()
+    rows = [value_row("product_flops_per_s", kernel_traces.PRODUCT_FLOPS / fastest["gemm"], "FLOP/s")]
     for name in ("all_gather", "reduce_scatter"):
-        rows.append(value_row("link_bytes_per_s", moved / fastest[name], "B/s", operation=name))
+        rows.append(value_row("link_bytes_per_s", kernel_traces.RING_BYTES / fastest[name], "B/s", operation=name))
     rows.append(value_row("fitted_flops_per_s", fitted.flops_per_s, "FLOP/s"))
     rows.append(value_row("fitted_over_kernel", fitted.flops_per_s / rows[0]["value"]))
     rows.append(value_row("fixed_s", fitted.fixed_s, "s"))

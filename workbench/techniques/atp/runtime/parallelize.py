@@ -57,7 +57,8 @@ def parallelize(
 ) -> Strategy | None:
     """Put the blocks of a Hugging Face GPT-2 or BERT on a mesh, in place; every rank calls it with equal weights.
 
-    Embeddings and heads stay whole on every rank. Train as before: every rank has the same loss, and its own gradients.
+    Where there is dropout every rank must have the same random state. Embeddings and heads stay whole on every rank.
+    Train as before: every rank has the same loss, and its own gradients.
 
     Args:
         model: A GPT2Model, GPT2LMHeadModel, BertModel or a model with one of these inside.
@@ -79,7 +80,8 @@ def parallelize(
         sizes = {"batch": batch, "sequence": sequence, "num_layers": len(parts)}
         work = Workload(hidden=config.hidden_size, heads=config.num_heads, value_bytes=place["dtype"].itemsize, **sizes)
         found = measure(device=place["device"].type).matrix
-        chosen = search_exactly(found, dist.get_world_size(), work)[0]
+        space = (False,) if chunks > 1 else (False, True)
+        chosen = search_exactly(found, dist.get_world_size(), work, sequence_parallel=space)[0]
         mesh, config = (chosen.d1, chosen.d2), replace(config, sequence_parallel=chosen.sequence_parallel)
     config = replace(config, chunks=chunks, seed=seed)
     config.check_mesh(*(mesh.shape if isinstance(mesh, Mesh) else mesh))

@@ -1,0 +1,83 @@
+"""The page of ATP; its items stand beside it, in files by evidence."""
+
+from workbench.reproduction import Finding, Page, Value
+
+CATALOGUE = ()
+
+
+def _gain(interconnect: str, model: str, over: str = "Megatron-LM") -> Value:
+    where = {"interconnect": interconnect, "model": model, "over": over}
+    return Value(item="fig-10/simulated", quantity="gain", where=where)
+
+
+def _hits(search: str) -> Value:
+    return Value(item="topologies/measured", quantity="hits", where={"search": search})
+
+
+def _time(mesh: str, devices: int, quantity: str = "time") -> Value:
+    return Value(item="fig-12/counted", quantity=quantity, where={"mesh": mesh, "devices": devices})
+
+
+def _chunks(interconnect: str, model: str) -> Value:
+    where = {"interconnect": interconnect, "model": model, "scheme": "Chunk=4"}
+    return Value(item="table-3/simulated", quantity="gain", where=where)
+
+
+PAGE = Page(
+    scale="Counted and simulated: layers of hidden size 2,048 to 12,288 on IC1 to IC6, calibrated on five cells of "
+    "table 3. Measured: one block of hidden size 256 on eight real ranks behind slow links.",
+    picture="fig-10/simulated",
+    name="ATP",
+    findings=(
+        Finding(
+            says="On GPUs joined by PCIe ATP trains 37 to 64 % faster than Megatron-LM.",
+            source="abstract, section 5.1",
+            found="Simulated with the bandwidths that the text calibrates, {small:.2f} to {large:.2f} times as fast.",
+            values={"small": _gain("IC1", "M2"), "large": _gain("IC1", "M4")},
+            claims=(
+                "fig-10/simulated: On IC1 ATP is at least 1.37 times as fast as Megatron-LM",
+                "fig-10/simulated: and at most 1.64 times",
+            ),
+            means="The gain is real where links between halves of a machine are slow; its size is that of the links.",
+        ),
+        Finding(
+            says="The communication of ATP falls with the number of devices.",
+            source="abstract, section 5.4",
+            found="By section 5.4's formula from {eight:.2f} at 8 devices to {many:.2f} at 128, after a rise up to 8. "
+            "With equation 3, which divides a bandwidth that section 5.4 does not, it rises to {divided:.2f}.",
+            values={
+                "eight": _time("ATP-OPT", 8),
+                "many": _time("ATP-OPT", 128),
+                "divided": _time("ATP-OPT", 128, "time_by_equation_3"),
+            },
+            claims=(
+                "fig-12/counted: With the best mesh it falls from 8 devices on",
+                "fig-12/counted: By equation 3 it falls from 8 devices on too",
+            ),
+            means="It needs a network on which every device has its own link.",
+        ),
+        Finding(
+            says="Chunks of the batch hide communication: 16 to 21 % on InfiniBand, 1 to 3 % inside a node.",
+            source="section 5.2",
+            found="Simulated with ideal overlap, {ib:.2f} times as fast on IC4 and {nv:.2f} on IC3, for M3.",
+            values={"ib": _chunks("IC4", "M3"), "nv": _chunks("IC3", "M3")},
+            claims=(
+                "table-3/simulated: On IC4 four chunks gain at least 16 %",
+                "table-3/simulated: Inside a node two chunks gain at most 3 %",
+            ),
+            means="Two chunks are enough.",
+        ),
+        Finding(
+            says="A hierarchical communication matrix finds the best mesh.",
+            source="abstract, section 3.5",
+            found="On ten random topologies of eight real ranks, equations 2 to 4 choose the fastest strategy, or one "
+            "within its interval, {paper:.0f} times, and the search with start-ups {exact:.0f} times.",
+            values={"paper": _hits("equations 2 to 4"), "exact": _hits("with start-ups")},
+            claims=(
+                "topologies/measured: On at least 9 of 10 topologies the chosen strategy is the fastest, or within its "
+                "interval",
+            ),
+            means="Count rings and start-ups, and measure the links you have.",
+        ),
+    ),
+)

@@ -1,0 +1,96 @@
+"""Rows of counted, simulated and measured items, against the paper's tables and by hand."""
+
+import math
+
+import pytest
+
+from tests.cases import refusals, values
+from workbench.study.published import published_value
+from workbench.study.timing import Turns
+from workbench.techniques.atp import counted, measured, simulated
+from workbench.techniques.atp.cost import Workload
+
+
+def test_the_cells_that_calibrate_are_met_exactly():
+    for interconnect, model in (*simulated.COMPUTE_CELLS, *simulated.LINK_CELLS):
+        rows = simulated.chunk_rows(interconnects=[interconnect], models=[model])
+        (ours,) = values(rows, "tflops_per_s", scheme="Baseline")
+        keys = {"interconnect": interconnect, "model": model, "scheme": "Baseline"}
+        assert ours == pytest.approx(published_value("atp", "table-3", "tflops_per_s", **keys))
+
+
+def test_more_chunks_and_overlap_are_never_slower_and_never_faster_than_the_longer_of_both():
+    for interconnect in ("IC1", "IC2", "IC3", "IC4"):
+        one, two, four = (simulated.layer_s("M3", interconnect, (8, 1), chunks=chunks) for chunks in (1, 2, 4))
+        assert four <= two <= one
+        assert simulated.layer_s("M3", interconnect, (8, 1), overlap=True) <= one
+        assert four >= one / 2
+
+
+def test_sizes_are_those_of_table_2():
+    rows = counted.size_rows()
+    for quantity in ("hidden", "heads", "billion_parameters", "tflop"):
+        for model in simulated.GPTS:
+            (ours,) = values(rows, quantity, model=model)
+            assert ours == pytest.approx(published_value("atp", "table-2", quantity, model=model))
+
+
+def test_figure_12_by_hand():
+    rows = counted.scaling_rows(num_devices=[8])
+    # (14 d2 + 4 d1 - 18) / 8 for (8, 1), (4, 2) and (2, 4); divided: 2 * 14 / 8 = 3.5 for (8, 1)
+    found = {mesh: values(rows, "time", mesh=mesh)[0] for mesh in ("ATP-1", "ATP-2", "ATP-4", "ATP-OPT")}
+    assert found == {"ATP-1": 3.5, "ATP-2": 3.25, "ATP-4": 5.75, "ATP-OPT": 3.25}
+    assert values(rows, "time_by_equation_3", mesh="ATP-OPT") == pytest.approx([3.5])
+
+
+def test_what_the_text_calls_best_is_judged_by_both_formulas():
+    rows = counted.winner_rows()
+    assert values(rows, "behind", interconnect="IC4", devices=16, way="section 5.4") == [0.0]
+    assert values(rows, "best_mesh", interconnect="IC3", way="section 5.4") == [2]
+    assert values(rows, "behind", interconnect="IC3", way="equations 2 to 4") == [0.0]
+
+
+def test_weights_are_cut_over_all_devices_and_activations_as_said():
+    rows = counted.memory_rows(models=["M1"], num_devices=8)
+    value = 4 * 2048 * 2048 * 2  # bytes of b s h
+    assert values(rows, "weight_bytes", mesh="ATP-4") == [12 * 2048**2 * 2 / 8]
+    # (2, 4): 4 / 4 + 4 / 8 + 1 / 2 + 8 / 2 = 6
+    assert values(rows, "activation_bytes", mesh="ATP-4") == [6 * value]
+    assert values(rows, "activation_bytes", mesh="ATP-1, sequence parallel") == [2 * value]  # (4 + 4 + 8) / 8
+
+
+def test_real_ranks_send_what_is_counted_and_dtensor_cuts_as_table_1(pools):
+    work = Workload(batch=2, sequence=8, hidden=32, heads=4, value_bytes=4)
+    on_ranks = {shape: pools(4).run(counted.sent_on_ranks, work, shape)[0] for shape in ((4, 1), (2, 2), (1, 4))}
+    rows = counted.byte_rows(work=work, on_ranks=on_ranks)
+    assert values(rows, "ranks_over_exact") == pytest.approx([1.0] * 4)
+    assert values(rows, "all_reduces_over_equation_2", axis=2) == pytest.approx([12 / 14] * 2)
+    found = pools(4).run(counted.sharding_rows)[0]
+    assert values(found, "share", parallelism="Column-first") == [0.5, 0.25, 0.5]
+    assert values(found, "is_partial", parallelism="Row-first") == [1]
+
+
+def test_random_topologies_are_the_same_for_a_seed_and_their_links_in_range():
+    settings = measured.random_settings(20, 3)
+    assert settings == measured.random_settings(20, 3) != measured.random_settings(20, 4)
+    assert all(0.1 <= one.gigabits_per_s <= 2 for one in settings)
+
+
+def test_schemes_on_real_ranks_have_iterations_gains_and_a_choice():
+    setting = measured.Setting(num_ranks=4, num_hosts=1, hidden=32, heads=4, batch=4, sequence=8)
+    schemes = [measured.MEGATRON, measured.SUMMA, "ATP-1", "ATP-2, 2 chunks", "ATP-2, sequence parallel"]
+    timed = measured.time_schemes(setting, schemes, Turns(rounds=6))
+    rows = measured.mesh_rows(timed, setting, place="here")
+    assert len(values(rows, "iteration_s")) == 5 and all(value > 0 for value in values(rows, "iteration_s"))
+    assert len(values(rows, "gain")) == 4
+    assert {row["search"] for row in rows if row["quantity"] == "behind_best"} == {"equations 2 to 4", "with start-ups"}
+    (fit,) = {row["layer"] for row in measured.fit_rows(timed) if row["quantity"] == "r_squared"}
+    assert fit == 1 and all(math.isfinite(row["value"]) for row in rows)
+
+
+test_settings_that_cannot_be_are_named = refusals(
+    ({"num_ranks": 1}, "num_ranks is 1"),
+    ({"num_hosts": 3}, "num_hosts is 3; it must divide the 8 ranks"),
+    ({"gigabits_per_s": 0.0}, "gigabits_per_s is 0.0"),
+    of=measured.Setting,
+)

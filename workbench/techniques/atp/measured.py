@@ -1,0 +1,261 @@
+"""The rows of what is measured on real ranks of shaped hosts: meshes, rivals, chunks, the choice on random links."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from workbench.checks import require_counts, require_positive
+from workbench.cluster import GIGABIT_BYTES_PER_S, Link
+from workbench.models.gpt2 import GPT2Config
+from workbench.parallel import PreNormTransformerLayer, ProcessTensorGroup, TransformerConfig
+from workbench.study.rows import median_row, ratio_row, value_row
+from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
+from workbench.timeline import Recorder
+
+from .cost import Workload
+from .method.search import Strategy, meshes, search, search_exactly
+from .runtime.block import BlockConfig, Mesh, MeshBlock, open_mesh
+from .runtime.measure import measure
+from .runtime.summa import SummaBlock, SummaMesh
+
+__all__ = ["MEGATRON", "PLACES", "SUMMA", "Setting", "choice_rows", "fit_rows", "mesh_rows", "overlap_rows"]
+__all__ += ["random_settings", "repeated_s_per_value", "time_schemes"]
+
+MEGATRON, SUMMA = "Megatron-LM", "2D/2.5D"
+FP32_BYTES = 4
+SEED = 0
+REPEATS = 5  # of the work that is timed alone
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """A block in training on ranks of hosts; ranks of one host talk over its loopback."""
+
+    num_ranks: int = 8
+    num_hosts: int = 4
+    gigabits_per_s: float = 0.2  # of each host
+    hidden: int = 256
+    heads: int = 16
+    batch: int = 8
+    sequence: int = 64
+
+    def __post_init__(self) -> None:
+        require_counts(2, num_ranks=self.num_ranks)
+        require_counts(1, num_hosts=self.num_hosts)
+        require_positive(gigabits_per_s=self.gigabits_per_s)
+        if self.num_ranks % self.num_hosts:
+            raise ValueError(f"num_hosts is {self.num_hosts}; it must divide the {self.num_ranks} ranks")
+
+    @property
+    def workload(self) -> Workload:
+        """What the cost model is told."""
+        sizes = {name: getattr(self, name) for name in ("batch", "sequence", "hidden", "heads")}
+        return Workload(**sizes, value_bytes=FP32_BYTES)
+
+    @property
+    def block(self) -> BlockConfig:
+        """A block of GPT-2."""
+        return BlockConfig(hidden_size=self.hidden, num_heads=self.heads, mlp_size=4 * self.hidden)
+
+
+PLACES: Mapping[str, dict[str, Any]] = {
+    "IC1": {"num_hosts": 2},  # two halves of fast links
+    "IC2": {"num_hosts": 4},  # pairs
+    "IC4": {"num_hosts": 8},  # single devices
+}
+"""Hosts of 8 ranks that stand for the paper's interconnects."""
+
+
+def time_schemes(setting: Setting, schemes: Sequence[str], turns: Turns) -> Timed:
+    """Time one block's forward and backward pass in turns, after measuring the links.
+
+    Args:
+        setting: The block and the ranks.
+        schemes: `MEGATRON`, `SUMMA`, and names of strategies: "ATP-2", "ATP-2, sequence parallel", "ATP-1, 4 chunks",
+            "ATP-1, blocking".
+        turns: How many.
+
+    A scheme's facts hold what `measure` found, as rank 0 tells it.
+    """
+    link = None
+    if setting.num_hosts > 1:
+        rate = setting.gigabits_per_s * GIGABIT_BYTES_PER_S
+        link = Link(bandwidth_bytes_per_s=rate, source="a chosen rate")
+    preload = ("workbench.techniques.atp.measured",)
+    with open_ranks(setting.num_ranks, link=link, num_hosts=setting.num_hosts, preload=preload) as ranks:
+        return time_variants(ranks, _trials, setting, tuple(schemes), turns=turns)
+
+
+def _trials(recorder: Recorder, setting: Setting, schemes: Sequence[str]) -> dict[str, Trial]:
+    torch.manual_seed(SEED)
+    found, repeated_s = measure(), repeated_s_per_value(setting)
+    facts = {"matrix": found.matrix, "fits": found.fits, "repeated_s_per_value": repeated_s}
+    shapes: dict[tuple[int, int], Mesh] = {}
+    return {scheme: _trial(setting, scheme, shapes, facts) for scheme in schemes}
+
+
+def _trial(setting: Setting, scheme: str, shapes: dict[tuple[int, int], Mesh], facts: dict[str, Any]) -> Trial:
+    module, shape = _block(setting, scheme, shapes)
+    x, grad = torch.randn(shape, requires_grad=True), torch.randn(shape)
+
+    def step() -> None:
+        module.zero_grad()
+        module(x).backward(grad)
+
+    return Trial(step=step, settling=1, close=lambda: facts)
+
+
+def _block(
+    setting: Setting, scheme: str, shapes: dict[tuple[int, int], Mesh]
+) -> tuple[nn.Module, tuple[int, int, int]]:
+    """Return a scheme's block on this rank, and the shape of its input."""
+    whole = setting.batch, setting.sequence, setting.hidden
+    if scheme == MEGATRON:
+        config = TransformerConfig(hidden_size=setting.hidden, num_heads=setting.heads, mlp_size=4 * setting.hidden)
+        return PreNormTransformerLayer(config, ProcessTensorGroup()), whole
+    if scheme == SUMMA:
+        mesh = SummaMesh(2, setting.num_ranks // 4)
+        config = GPT2Config(hidden_size=setting.hidden, num_layers=1, num_heads=setting.heads, dropout=0.0)
+        return SummaBlock(config, mesh), (whole[0] // (2 * mesh.depth), whole[1], whole[2] // 2)
+    name, *options = scheme.split(", ")
+    d2 = int(name.removeprefix("ATP-"))
+    shape = setting.num_ranks // d2, d2
+    if shape not in shapes:
+        shapes[shape] = open_mesh(*shape)
+    more: dict[str, Any] = {}
+    for option in options:
+        if option == "sequence parallel":
+            more["sequence_parallel"], whole = True, (whole[0], whole[1] // shape[0], whole[2])
+        elif option == "blocking":
+            more["overlap"] = False
+        else:
+            more["chunks"] = int(option.removesuffix(" chunks"))
+    config = BlockConfig(**_fields(setting.block), **more)
+    return MeshBlock(config, shapes[shape]), (whole[0], whole[1], whole[2] // d2)
+
+
+def _fields(config: BlockConfig) -> dict[str, Any]:
+    return {name: getattr(config, name) for name in ("hidden_size", "num_heads", "mlp_size")}
+
+
+def repeated_s_per_value(setting: Setting) -> float:
+    """Return what a value costs in both passes of two norms and two sums, all ranks at work at once; mean of ranks."""
+    x = torch.randn(setting.batch, setting.sequence, setting.hidden, requires_grad=True)
+    norms, seconds = [nn.LayerNorm(setting.hidden) for _ in range(2)], []
+    for _ in range(REPEATS + 1):
+        dist.barrier()
+        began_s = time.perf_counter()
+        y = x
+        for norm in norms:
+            y = y + norm(y)
+        y.backward(x.detach())
+        seconds.append(time.perf_counter() - began_s)
+    mean = torch.tensor(median(seconds[1:]) / x.numel(), dtype=torch.float64)
+    dist.all_reduce(mean)
+    return mean.item() / dist.get_world_size()
+
+
+def _facts(timed: Timed) -> dict[str, Any]:
+    return next(iter(timed.facts.values()))[0]
+
+
+def fit_rows(timed: Timed, **keys: Any) -> list[dict[str, Any]]:
+    """Return what was measured of each layer of the links, the outermost first, and the largest miss of its fit."""
+    rows = []
+    for number, (layer, fit) in enumerate(zip(_facts(timed)["matrix"].layers, _facts(timed)["fits"], strict=True), 1):
+        own = {"layer": number, **keys}
+        rows.append(value_row("members", layer.size, **own))
+        rows.append(value_row("group_bytes_per_s", layer.group_bytes_per_s, "B/s", **own))
+        rows.append(value_row("startup_s", layer.startup_s, "s", **own))
+        rows.append(value_row("r_squared", fit.r_squared, **own))
+    return rows
+
+
+def mesh_rows(timed: Timed, setting: Setting, **keys: Any) -> list[dict[str, Any]]:
+    """Return iterations of schemes, gains over Megatron-LM, and what both searches chose from the measured links.
+
+    `behind_best` is the time with a search's mesh over that with the mesh that was measured to be the fastest.
+    """
+    seconds = {name: timed.iterations_s(name) for name in timed.rounds}
+    rows = [median_row("iteration_s", found, "s", scheme=name, **keys) for name, found in seconds.items()]
+    own = {name: found for name, found in seconds.items() if name.startswith("ATP-")}
+    if MEGATRON in seconds:
+        rows += [ratio_row("gain", seconds[MEGATRON], found, scheme=name, **keys) for name, found in own.items()]
+    if SUMMA in seconds:
+        rows.append(ratio_row("gain", seconds[MEGATRON], seconds[SUMMA], scheme=SUMMA, **keys))
+    best = min(own, key=lambda name: median(own[name]))
+    rows.append(value_row("fastest_mesh", int(best.split(",")[0].removeprefix("ATP-")), **keys))
+    for way, chosen in _chosen(timed, setting, list(own)).items():
+        rows.append(ratio_row("behind_best", own[chosen.name], own[best], search=way, **keys))
+        rows.append(value_row("chosen_mesh", chosen.d2, search=way, **keys))
+        rows.append(value_row("predicted_s", chosen.total_s, "s", search=way, **keys))
+    return rows
+
+
+def _chosen(timed: Timed, setting: Setting, timed_names: Sequence[str]) -> dict[str, Strategy]:
+    """Return the first strategy that was timed too, by each search."""
+    facts = _facts(timed)
+    sizes = asdict(setting.workload) | {"repeated_s_per_value": facts["repeated_s_per_value"]}
+    matrix, num = facts["matrix"], setting.num_ranks
+    found = {
+        "equations 2 to 4": search(matrix, num, setting.workload),
+        "with start-ups": search_exactly(matrix, num, Workload(**sizes)),
+    }
+    return {way: next(one for one in order if one.name in timed_names) for way, order in found.items()}
+
+
+def overlap_rows(timed: Timed, **keys: Any) -> list[dict[str, Any]]:
+    """Return iterations by chunks, and gains over the same mesh with one chunk and blocking messages."""
+    seconds = {name: timed.iterations_s(name) for name in timed.rounds}
+    rows = []
+    for name, found in seconds.items():
+        mesh, _, how = name.partition(", ")
+        own = {"mesh": mesh, "how": how or "overlapped gradients", **keys}
+        rows.append(median_row("iteration_s", found, "s", **own))
+        rows.append(ratio_row("gain", seconds[f"{mesh}, blocking"], found, **own))
+    return rows
+
+
+def random_settings(number: int, seed: int) -> list[Setting]:
+    """Draw blocks and links: 2 to 8 hosts of 8 ranks, 0.1 to 2 Gbit/s, messages of 16 KB to 2 MB."""
+    draw, found = np.random.default_rng(seed), []
+    for _ in range(number):
+        num_hosts, hidden = int(draw.choice([2, 4, 8])), int(draw.choice([64, 128, 256, 512]))
+        rate = round(float(10 ** draw.uniform(-1, np.log10(2))), 2)
+        sizes = {"batch": int(draw.choice([2, 4, 8])), "sequence": int(draw.choice([32, 64, 128]))}
+        found.append(Setting(num_hosts=num_hosts, gigabits_per_s=rate, hidden=hidden, heads=8, **sizes))
+    return found
+
+
+def choice_rows(
+    settings: Sequence[Setting], turns: Turns, watch: Callable[[str], object] = lambda text: None
+) -> list[dict[str, Any]]:
+    """Time every strategy on each topology, and count how often each search's choice is the best or hardly behind it.
+
+    A choice is a hit if the interval of its time over the best one's reaches down to 1. `watch` is told of progress.
+    """
+    rows, hits = [], {}
+    for number, setting in enumerate(settings, 1):
+        watch(f"topology {number} of {len(settings)}")
+        names = [f"ATP-{d2}" for _, d2 in meshes(setting.num_ranks)]
+        cut = [f"{name}, sequence parallel" for name in names[:-1]]
+        timed = time_schemes(setting, [*names, *cut], turns)
+        links = f"{setting.num_hosts} hosts, {setting.gigabits_per_s} Gbit/s"
+        size = f"{setting.batch} x {setting.sequence} x {setting.hidden}"
+        keys = {"topology": number, "links": links, "size": size}
+        found = mesh_rows(timed, setting, **keys)
+        rows += [*found, *fit_rows(timed, **keys)]
+        for row in found:
+            if row["quantity"] == "behind_best":
+                hits.setdefault(row["search"], []).append(row["low"] <= 1.0)
+    rows += [value_row("hits", sum(found), search=way) for way, found in hits.items()]
+    return rows
