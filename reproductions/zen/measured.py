@@ -315,7 +315,7 @@ CATALOGUE = (
         ),
         {
             "smoke": {"densities": [0.01, 0.1], "num_elements": 100_000, "rounds": 6},
-            "laptop": {"densities": [0.001, 0.01, 0.03, 0.1, 0.3, 0.6]},
+            "laptop": {"densities": [0.001, 0.01, 0.03, 0.1, 0.3, 0.6], "num_elements": 2_000_000},
             "full": {"densities": [0.001, 0.01, 0.03, 0.1, 0.3, 0.6], "num_elements": 16_000_000, "rounds": 12},
         },
         {"smoke": 30, "laptop": 180, "full": 900},

@@ -4,7 +4,18 @@ import sys
 
 import pytest
 
-from workbench.explore import Standing, activation_compression, check, cupcake, espresso, flextp, gemini, sdpipe, zen
+from workbench.explore import (
+    Standing,
+    activation_compression,
+    atp,
+    check,
+    cupcake,
+    espresso,
+    flextp,
+    gemini,
+    sdpipe,
+    zen,
+)
 from workbench.techniques.flextp.cost import Solution
 
 # Both forward reductions save 1.5 * (h - c) * rows * 2 bytes; table 4 gives 3.12 and 4.56 ms for A2 in 12 layers,
@@ -38,6 +49,7 @@ WORKED_BY_HAND = (
     (sdpipe.variance_of_mean, 4.25),  # 2^2 + (5 - 2^2) / 4
     (zen.busiest_range, 1.875),  # 0, 1, 2, 3 and 4 of eight are in the first of three ranges
     (zen.pulled_bytes, 400),  # 3,200 bits
+    (atp.rings_of_a_host, 2),  # devices 0 and 1 are in the rings of 0 and 4 and of 1 and 5
 )
 
 
@@ -83,6 +95,11 @@ QUANTIZATION, ZERO = activation_compression.Approach.QUANTIZATION, flextp.Choice
         (sdpipe.explore_candidates, {"before": "{0, 1}, {2, 3}", "members": (1, 2)}),
         (sdpipe.explore_scheduler, {"window": 0.0, "late": 4, "history": 1}),
         (zen.SlotExplorer, {"indices": 32, "slots": 24, "hashes": 1, "serial": 6, "seed": 1}),
+        (
+            atp.MeshExplorer,
+            {"exactly": True, "hosts": 4, "between": 8, "inside": 4, "startup": 100, "batch": 1, "sequence": 512}
+            | {"hidden": 1024},
+        ),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

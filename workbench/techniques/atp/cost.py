@@ -94,16 +94,16 @@ def equation2_terms(token_bytes: float, hidden: int, d1: int, d2: int) -> tuple[
 
 
 class Kind(Enum):
-    """A collective; its value is how often each of d - 1 steps sends 1 / d of the message."""
+    """A collective on a ring."""
 
-    ALL_REDUCE = 2
-    ALL_GATHER = 1
-    REDUCE_SCATTER = 1.0  # equal to an all-gather in bytes; 1.0 keeps it from being an alias
+    ALL_REDUCE = "all-reduce"
+    ALL_GATHER = "all-gather"
+    REDUCE_SCATTER = "reduce-scatter"
 
     @property
     def rounds(self) -> int:
-        """Rounds of d - 1 steps."""
-        return int(self.value)
+        """Rounds of d - 1 steps, each of which sends 1 / d of the message."""
+        return 2 if self is Kind.ALL_REDUCE else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,20 +152,31 @@ def exact_time_s(
 ) -> tuple[float, float, float]:
     """Return what all layers take for bytes on axis 1, for bytes on axis 2, and for start-ups.
 
-    Rings are counted device by device (`HierarchicalCommMatrix.rings`); a step waits for its slowest link.
+    Where the matrix has the mesh's collectives as measured, or its bandwidths calibrated, these count. Else rings are
+    counted device by device (`HierarchicalCommMatrix.rings`), and a step waits for its slowest link.
     """
     seconds, startup_s = {1: 0.0, 2: 0.0}, 0.0
+    everything = messages(work, d1, d2, sequence_parallel=sequence_parallel)
     for axis, size, rings in zip((1, 2), (d1, d2), matrix.rings(d1, d2), strict=True):
-        own = [
-            message for message in messages(work, d1, d2, sequence_parallel=sequence_parallel) if message.axis == axis
-        ]
+        own = [message for message in everything if message.axis == axis]
         if not own:
+            continue
+        if (d1, d2) in matrix.calibrated:
+            bandwidths = matrix.calibrated[d1, d2]
+            rate = bandwidths.b1_bytes_per_s if axis == 1 else bandwidths.b2_bytes_per_s
+            seconds[axis] = sum(one.kind.rounds / 2 * one.num_bytes for one in own) / rate
+            continue
+        if axis in (times := matrix.measured.get((d1, d2), {})):
+            links = [getattr(times[axis], one.kind.name.lower()) for one in own]
+            pairs = zip(own, links, strict=True)
+            seconds[axis] = sum(one.num_bytes / link.bandwidth_bytes_per_s for one, link in pairs)
+            startup_s += sum(link.latency_s for link in links)
             continue
         rate = min(matrix.layers[layer].reached_bytes_per_s(size) / num for layer, num in rings.items())
         seconds[axis] = sum(message.sent_bytes(size) for message in own) / rate
         per_step = max(matrix.layers[layer].startup_s for layer in rings)
         startup_s += per_step * (size - 1) * sum(message.kind.rounds for message in own)
-    return tuple(work.num_layers * value for value in (seconds[1], seconds[2], startup_s))
+    return work.num_layers * seconds[1], work.num_layers * seconds[2], work.num_layers * startup_s
 
 
 def layer_flops(work: Workload) -> float:

@@ -42,7 +42,7 @@ class Setting:
 
     num_ranks: int = 8
     num_hosts: int = 4
-    gigabits_per_s: float = 0.2  # of each host
+    gigabits_per_s: float = 0.1  # of each host
     hidden: int = 256
     heads: int = 16
     batch: int = 8
@@ -169,7 +169,7 @@ def _facts(timed: Timed) -> dict[str, Any]:
 
 
 def fit_rows(timed: Timed, **keys: Any) -> list[dict[str, Any]]:
-    """Return what was measured of each layer of the links, the outermost first, and the largest miss of its fit."""
+    """Return what was measured of each layer of the links, the outermost first, and how well a line fits."""
     rows = []
     for number, (layer, fit) in enumerate(zip(_facts(timed)["matrix"].layers, _facts(timed)["fits"], strict=True), 1):
         own = {"layer": number, **keys}
@@ -226,11 +226,11 @@ def overlap_rows(timed: Timed, **keys: Any) -> list[dict[str, Any]]:
 
 
 def random_settings(number: int, seed: int) -> list[Setting]:
-    """Draw blocks and links: 2 to 8 hosts of 8 ranks, 0.1 to 2 Gbit/s, messages of 16 KB to 2 MB."""
+    """Draw blocks and links: 2 to 8 hosts of 8 ranks, 0.05 to 1 Gbit/s, messages of 16 KB to 2 MB."""
     draw, found = np.random.default_rng(seed), []
     for _ in range(number):
         num_hosts, hidden = int(draw.choice([2, 4, 8])), int(draw.choice([64, 128, 256, 512]))
-        rate = round(float(10 ** draw.uniform(-1, np.log10(2))), 2)
+        rate = round(float(10 ** draw.uniform(np.log10(0.05), 0)), 2)
         sizes = {"batch": int(draw.choice([2, 4, 8])), "sequence": int(draw.choice([32, 64, 128]))}
         found.append(Setting(num_hosts=num_hosts, gigabits_per_s=rate, hidden=hidden, heads=8, **sizes))
     return found

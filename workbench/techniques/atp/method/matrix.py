@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workbench.checks import require_counts, require_not_negative, require_positive
-from workbench.cluster import GIGABIT_BYTES_PER_S
+from workbench.cluster import GIGABIT_BYTES_PER_S, Link
 
-__all__ = ["PRESETS", "Bandwidths", "HierarchicalCommMatrix", "Layer", "flat", "torus"]
+__all__ = ["PRESETS", "AxisTimes", "Bandwidths", "HierarchicalCommMatrix", "Layer", "flat", "torus"]
 
 GB = 1e9  # bytes
 
@@ -63,6 +63,15 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
+class AxisTimes:
+    """What collectives of whole tensors take along an axis, all its groups at once: a start-up, and a rate."""
+
+    all_reduce: Link
+    all_gather: Link  # of the gathered tensor
+    reduce_scatter: Link  # of the tensor that is summed
+
+
+@dataclass(frozen=True, slots=True)
 class Bandwidths:
     """What the all-reduces along the two axes of a mesh get; an axis of one device has infinitely much."""
 
@@ -78,6 +87,7 @@ class HierarchicalCommMatrix:
     layers: tuple[Layer, ...]
     source: str = "stated by the caller"
     calibrated: Mapping[tuple[int, int], Bandwidths] = field(default_factory=dict)  # by mesh: B1, B2 of equation 2
+    measured: Mapping[tuple[int, int], Mapping[int, AxisTimes]] = field(default_factory=dict)  # by mesh and axis
 
     def __post_init__(self) -> None:
         if not self.layers:

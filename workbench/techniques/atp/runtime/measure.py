@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from statistics import median
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from workbench.cluster import Algorithm, Collective, Fit, Sample, fit
+from workbench.parallel.exchanges import Exchange, begin
+from workbench.parallel.groups import ProcessTensorGroup
+from workbench.parallel.traffic import Phase
 
-from ..method.matrix import HierarchicalCommMatrix, Layer
+from ..method.matrix import AxisTimes, HierarchicalCommMatrix, Layer
+from ..method.search import meshes
 
 __all__ = ["Measured", "group_size", "measure"]
 
-PAIR_BYTES = (1 << 16, 1 << 19)  # of two messages, whose difference tells a link's rate
-RING_BYTES = (1 << 12, 1 << 16, 1 << 19, 1 << 21)  # of the all-reduces to which a layer's numbers are fitted
-RUNS = 3  # of each all-reduce, after one; the fastest counts
-NEAR = 0.5  # of the fastest link: what a link within a group reaches at least
+PAIR_BYTES = 1 << 19  # of a message between two ranks
+RING_BYTES = (1 << 12, 1 << 16, 1 << 19)  # of the collectives to which start-ups and rates are fitted
+RUNS = 5  # of each, after one; the median counts
+TRIPS = 3  # between two ranks; the fastest counts
+LONGER = 1.01  # times as long as a smaller message: what a larger one takes at least
+EXCHANGES = {"all_reduce": Exchange.SUM, "all_gather": Exchange.GATHER, "reduce_scatter": Exchange.SCATTER_SUM}
+FASTER = 2.0  # times the fastest link between groups: what every link within a group reaches
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +38,7 @@ class Measured:
 
     matrix: HierarchicalCommMatrix
     fits: tuple[Fit, ...]  # of each layer, the outermost first
+    axis_fits: Mapping[tuple[int, int, int, str], Fit]  # by d1, d2, axis and collective
     pairs_bytes_per_s: tuple[tuple[float, ...], ...]  # between all ranks, one pair at a time
 
 
@@ -36,8 +46,8 @@ def measure(*, device: str = "cpu") -> Measured:
     """Measure the links between all ranks; every rank calls it and has the same result.
 
     One pair of ranks after the other exchanges messages, which tells the groups of neighbours that are near each other.
-    Then a ring of all ranks, and all groups at once, run all-reduces of several sizes, to which a start-up and a rate
-    are fitted.
+    Then a ring of all ranks, all groups at once, and the axes of every mesh run collectives of several sizes, to which
+    start-ups and rates are fitted.
 
     Args:
         device: Where the tensors are: "cpu" or "cuda".
@@ -50,12 +60,12 @@ def measure(*, device: str = "cpu") -> Measured:
         raise ValueError(f"ranks: {size}; links are measured between at least 2")
     pairs = _pairs(size, device)
     near = group_size(pairs)
-    fits = [_fit(None, size, device)]
-    if 1 < near < size:
+    fits = [fit(_ring(one, size) for one in _times(dist.all_reduce, device))]
+    if near < size:
         axis = init_device_mesh(device, (size // near, near)).get_group(1)
-        fits.append(_fit(axis, near, device))
-    members = [near] * (len(fits) - 1) + [1]  # ranks of a member of each layer
-    sizes = [size // near, near] if len(fits) > 1 else [size]
+        reduce = partial(dist.all_reduce, group=axis)
+        fits.append(fit(_ring(one, near) for one in _times(reduce, device)))
+    members, sizes = ([near, 1], [size // near, near]) if near < size else ([1], [size])
     layers = [
         Layer(
             p2p_bytes_per_s=_between(pairs, ranks, num),
@@ -64,33 +74,64 @@ def measure(*, device: str = "cpu") -> Measured:
         )
         for ranks, num, found in zip(members, sizes, fits, strict=True)
     ]
-    matrix = HierarchicalCommMatrix(name=f"{size} ranks", layers=tuple(layers), source="measured")
-    return Measured(matrix, tuple(fits), pairs)
+    axis_fits = _axis_fits(size, device)
+    matrix = HierarchicalCommMatrix(
+        name=f"{size} ranks", layers=tuple(layers), source="measured", measured=_by_mesh(axis_fits)
+    )
+    return Measured(matrix, tuple(fits), axis_fits, pairs)
+
+
+def _axis_fits(size: int, device: str) -> dict[tuple[int, int, int, str], Fit]:
+    """Fit whole collectives along both axes of every mesh."""
+    found = {}
+    for d1, d2 in meshes(size):
+        groups = init_device_mesh(device, (d1, d2))
+        for axis in (axis for axis, num in ((1, d1), (2, d2)) if num > 1):
+            for name, exchange in EXCHANGES.items():
+                group = ProcessTensorGroup(groups.get_group(axis - 1))
+                found[d1, d2, axis, name] = fit(_times(partial(_exchange, exchange, group), device))
+    return found
+
+
+def _exchange(exchange: Exchange, group: ProcessTensorGroup, message: Tensor) -> None:
+    """Run an exchange of a whole tensor, of which a rank has a part where it is gathered."""
+    parts = message.view(group.size, -1)
+    whole = {Exchange.SUM: message, Exchange.GATHER: parts[0], Exchange.SCATTER_SUM: parts}[exchange]
+    begin(whole, exchange, group, Phase.FORWARD, "measure").wait()
+
+
+def _by_mesh(fits: Mapping[tuple[int, int, int, str], Fit]) -> dict[tuple[int, int], dict[int, AxisTimes]]:
+    found: dict[tuple[int, int], dict[int, AxisTimes]] = {}
+    for d1, d2, axis in dict.fromkeys(key[:3] for key in fits):
+        links = {name: fits[d1, d2, axis, name].link("measured") for name in EXCHANGES}
+        found.setdefault((d1, d2), {})[axis] = AxisTimes(**links)
+    return found
 
 
 def group_size(pairs: tuple[tuple[float, ...], ...]) -> int:
-    """Return how many neighbours are near each other: the largest even cut of the ranks into blocks of fast links.
+    """Return how many neighbours are near each other: the smallest even cut of the ranks into blocks of fast links.
 
-    All ranks, if all links are alike.
+    All ranks, if no cut has links within its blocks that are `FASTER` times as fast as all between them.
     """
-    size, fastest = len(pairs), max(max(row) for row in pairs)
-    for block in (block for block in range(size, 1, -1) if size % block == 0):
-        together = [(i, j) for i in range(size) for j in range(i + 1, size) if i // block == j // block]
-        if min(pairs[i][j] for i, j in together) >= NEAR * fastest:
+    size = len(pairs)
+    for block in (block for block in range(2, size) if size % block == 0):
+        inside = [pairs[i][j] for i in range(size) for j in range(i + 1, size) if i // block == j // block]
+        between = [pairs[i][j] for i in range(size) for j in range(i + 1, size) if i // block != j // block]
+        if min(inside) >= FASTER * max(between):
             return block
-    return 1
+    return size
 
 
 def _pairs(size: int, device: str) -> tuple[tuple[float, ...], ...]:
     """Return the rate between each two ranks, in bytes per second."""
     rates = torch.zeros(size, size, dtype=torch.float64)
-    buffers = [torch.zeros(num, dtype=torch.uint8, device=device) for num in PAIR_BYTES]
-    answer, rank = torch.zeros(1, dtype=torch.uint8, device=device), dist.get_rank()
+    message, answer = (torch.zeros(num, dtype=torch.uint8, device=device) for num in (PAIR_BYTES, 1))
+    rank = dist.get_rank()
     for i in range(size):
         for j in range(i + 1, size):
             if rank in (i, j):
-                seconds = [_trip_s(buffer, answer, rank == i, j if rank == i else i) for buffer in (answer, *buffers)]
-                rates[i, j] = (PAIR_BYTES[1] - PAIR_BYTES[0]) / max(seconds[2] - seconds[1], 1e-9) if rank == i else 0.0
+                seconds = [_trip_s(message, answer, rank == i, j if rank == i else i) for _ in range(TRIPS)]
+                rates[i, j] = PAIR_BYTES / min(seconds) if rank == i else 0.0
             dist.barrier()
     rates = rates.to(device)
     dist.all_reduce(rates)
@@ -98,7 +139,7 @@ def _pairs(size: int, device: str) -> tuple[tuple[float, ...], ...]:
     return tuple(tuple(row) for row in rates)
 
 
-def _trip_s(message: torch.Tensor, answer: torch.Tensor, sends: bool, other: int) -> float:
+def _trip_s(message: Tensor, answer: Tensor, sends: bool, other: int) -> float:
     began_s = time.perf_counter()
     first, second = (dist.send, dist.recv) if sends else (dist.recv, dist.send)
     first(message, other)
@@ -107,16 +148,24 @@ def _trip_s(message: torch.Tensor, answer: torch.Tensor, sends: bool, other: int
     return time.perf_counter() - began_s
 
 
-def _fit(group: dist.ProcessGroup | None, size: int, device: str) -> Fit:
-    """Fit a start-up and a rate to all-reduces of the groups that ranks are in, all at once."""
-    samples = []
+def _times(work: Callable[[Tensor], object], device: str) -> list[tuple[float, float]]:
+    """Return bytes and seconds of what the groups that ranks are in do, all at once, with messages of several sizes.
+
+    A message that took less than a smaller one counts as a little longer: the smaller one was disturbed.
+    """
+    found, least_s = [], 0.0
     for num_bytes in RING_BYTES:
-        message = torch.zeros(num_bytes // 4, device=device)
-        reduce = partial(dist.all_reduce, message, group=group)
-        seconds = [_slowest_s(reduce, device) for _ in range(RUNS + 1)]
-        ring = {"collective": Collective.ALL_REDUCE, "algorithm": Algorithm.RING, "num_ranks": size}
-        samples.append(Sample(message_bytes=num_bytes, time_s=min(seconds[1:]), **ring))
-    return fit(samples)
+        call = partial(work, torch.zeros(num_bytes // 4, device=device))
+        taken_s = median([_slowest_s(call, device) for _ in range(RUNS + 1)][1:])
+        found.append((num_bytes, max(taken_s, least_s)))
+        least_s = LONGER * found[-1][1]
+    return found
+
+
+def _ring(sample: tuple[float, float], num_ranks: int) -> Sample:
+    """Return a sample of an all-reduce on a ring, to which the start-up of a step and the rate of a link are fitted."""
+    ring = {"collective": Collective.ALL_REDUCE, "algorithm": Algorithm.RING, "num_ranks": num_ranks}
+    return Sample(message_bytes=sample[0], time_s=sample[1], **ring)
 
 
 def _slowest_s(work: Callable[[], object], device: str) -> float:

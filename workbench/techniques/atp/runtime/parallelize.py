@@ -53,6 +53,7 @@ def parallelize(
     chunks: int = 1,
     batch: int = 8,
     sequence: int | None = None,
+    sequence_parallel: bool = False,
     seed: int = 0,
 ) -> Strategy | None:
     """Put the blocks of a Hugging Face GPT-2 or BERT on a mesh, in place; every rank calls it with equal weights.
@@ -65,6 +66,7 @@ def parallelize(
         mesh: Where, or (d1, d2); None searches for the fastest on links that are measured now.
         chunks: Parts of the batch that compute while the messages of the others travel.
         batch, sequence: What the search expects, where there is one; `sequence` is the longest the model knows if None.
+        sequence_parallel: Cut activations along the sequence too, whose length axis 1 must then divide.
         seed: Of the dropout on this mesh.
 
     Returns:
@@ -80,16 +82,15 @@ def parallelize(
         sizes = {"batch": batch, "sequence": sequence, "num_layers": len(parts)}
         work = Workload(hidden=config.hidden_size, heads=config.num_heads, value_bytes=place["dtype"].itemsize, **sizes)
         found = measure(device=place["device"].type).matrix
-        space = (False,) if chunks > 1 else (False, True)
-        chosen = search_exactly(found, dist.get_world_size(), work, sequence_parallel=space)[0]
-        mesh, config = (chosen.d1, chosen.d2), replace(config, sequence_parallel=chosen.sequence_parallel)
-    config = replace(config, chunks=chunks, seed=seed)
+        chosen = search_exactly(found, dist.get_world_size(), work, sequence_parallel=(sequence_parallel,))[0]
+        mesh = chosen.d1, chosen.d2
+    config = replace(config, chunks=chunks, sequence_parallel=sequence_parallel, seed=seed)
     config.check_mesh(*(mesh.shape if isinstance(mesh, Mesh) else mesh))
     mesh = mesh if isinstance(mesh, Mesh) else open_mesh(*mesh, device=place["device"].type)
     for number, part in enumerate(parts):
         block = MeshBlock(config, mesh, site=f"layers.{number}", **place)
         block.load_full_(find(part))
-        parts[number] = _Block(block, mask_at=int(config.norm_first))
+        parts[number] = _Block(block, mask_at=int(config.norm_first)).train(part.training)
     parts[0].is_first = parts[-1].is_last = True
     model.config.use_cache = False
     return chosen

@@ -1,0 +1,120 @@
+"""The lesson on meshes: the eight devices by hand, the reset, real ranks against one process, and the exercises."""
+
+from functools import partial
+from itertools import pairwise
+
+import pytest
+import torch
+
+from workbench.explore import Standing, check
+from workbench.explore import atp as lesson
+from workbench.timeline import Kind
+
+CHANGES = {"exactly": True, "startup": 100, "hosts": 4, "between": 4, "inside": 64}
+SIZES = {"batch": 1, "sequence": 128, "hidden": 1024}
+
+
+@pytest.fixture(scope="module")
+def explorer():
+    return lesson.MeshExplorer()
+
+
+def test_without_a_touch_the_status_names_the_mesh_worked_by_hand(explorer):
+    # 2 b s h values of 2 bytes are 134.2 MB. ATP-4: B1 = 2 / 4, B2 = 4/6 · 16: 7 / (2 B2) + 2 / (4 B1) is 1.328 s
+    # for a GB, 178 ms. ATP-2: B1 = 4/6 · 2 / 2, B2 = 16: 7 / (4 · 16) + 2 / (2 · 2/3) is 1.609, 1.328 is 17.5 % less.
+    assert explorer.status == (
+        "ATP-4, the mesh (2, 4), is the fastest: 178 ms a layer, 17.5% less than ATP-2. "
+        "Controls without effect now: start-up."
+    )
+
+
+def test_every_control_changes_the_figure_and_the_reset_brings_the_first_one_back(explorer):
+    first, changes = (explorer.png, explorer.values), CHANGES | SIZES
+    seen = {first[0]} | {explorer.set(**{name: value}).png for name, value in changes.items()}
+    assert set(changes) == set(first[1]) and len(seen) == 1 + len(changes)
+    explorer.widget.children[0].click()
+    assert (explorer.png, explorer.values) == first
+
+
+def devices(**changes):
+    first = {"hosts": 2, "between": 2, "inside": 16, "startup": 0, "batch": 4, "sequence": 2048, "hidden": 4096}
+    return lesson.EightDevices(**first | {"exactly": False} | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "winner", "no_effect"),
+    [
+        ({"hosts": 1}, "ATP-1", ["between", "start-up"]),  # one switch
+        ({"hosts": 8}, "ATP-1", ["inside", "start-up"]),
+        ({"hosts": 8, "exactly": True}, "ATP-2", ["inside"]),  # one ring leaves a device, equation 3 takes two
+        ({"inside": 4}, "ATP-1", ["start-up"]),  # ATP-4 needs more than 3.5 times the rate between hosts
+        ({"hosts": 4}, "ATP-2", ["start-up"]),
+        ({"exactly": True, "startup": 100, "batch": 1, "sequence": 128, "hidden": 1024}, "ATP-2", []),
+    ],
+)
+def test_links_decide_the_winner_and_controls_without_effect_are_named(changes, winner, no_effect):
+    found = devices(**changes)
+    assert (found.strategies[0].name, found.no_effect) == (winner, no_effect)
+
+
+def test_links_are_those_of_pairs_and_start_ups_the_steps_of_all_rings():
+    assert devices(hosts=4).links[0].tolist() == [0, 16, 2, 2, 2, 2, 2, 2]
+    # ATP-1: 4 all-reduces of 2 · 7 steps. ATP-2: 4 of 2 · 3; and 4 of 2, and 2 + 4 gathers and scatters of 1 step.
+    times = devices(exactly=True, startup=5, hosts=1).times
+    assert [round(times[f"ATP-{d2}"][2] / 5e-6) for d2 in (1, 2, 4)] == [56, 24 + 14, 8 + 42]
+
+
+@pytest.mark.parametrize(("mesh", "along_1", "along_2"), [((4, 1), 48, 0), ((2, 2), 24, 48), ((1, 4), 0, 96)])
+def test_two_linears_on_ranks_are_those_of_one_process_and_send_what_paper_says(pools, mesh, along_1, along_2):
+    x, a, b = torch.arange(12.0).reshape(3, 4), torch.arange(32.0).reshape(4, 8) % 5, torch.arange(32.0).reshape(8, 4)
+    for rank in pools(4).run(lesson.two_linears, *mesh, x, a, b):
+        assert torch.equal(rank.output, x @ a @ b)
+        assert torch.equal(rank.input_grad, torch.ones(3, 4) @ (a @ b).T)
+        assert list(rank.sent_bytes.values()) == [along_1, along_1, along_2, along_2]
+
+
+def test_a_watched_chunk_computes_three_times_around_two_messages_of_its_own(pools):
+    for number, timeline in enumerate(pools(2).run(lesson.watched_forward, 2, batch=2, sequence=4, hidden=16)):
+        computed, sent = (timeline.of(f"rank {number} {does}") for does in ("computes", "sends"))
+        assert all(action.kind is Kind.COMMUNICATE for action in sent)
+        assert sorted(action.label for action in sent) == ["chunk 0"] * 2 + ["chunk 1"] * 2
+        assert [action.label for action in computed] == ["chunk 0", "chunk 1"] * 3
+        assert all(before.end_s <= after.start_s for before, after in pairwise(computed))
+
+
+@pytest.mark.parametrize(
+    ("build", "answer"), [(lesson.bytes_of_two_linears, [4 * 4 * 2, 4 * 16 * 2]), (lesson.rings_of_a_host, 2)]
+)
+def test_exercises_have_the_answers_worked_by_hand_and_help_with_every_mistake(build, answer):
+    exercise = build()
+    assert check(exercise, answer).standing is Standing.RIGHT
+    for mistake in exercise.mistakes:
+        assert check(exercise, mistake.answer).text == mistake.hint
+
+
+def terms(h, d1, d2, b1, b2, swapped=False, crossed=False, always=False, six=False):
+    n1, n2 = (d2, d1) if crossed else (d1, d2)
+    first, second = (6 if six else 7) * h / n1 / b2, 2 * h / n2 / b1
+    found = (first if d2 > 1 or always else 0, second if d1 > 1 or always else 0)
+    return found[::-1] if swapped else found
+
+
+@pytest.mark.parametrize("mistakes", [(), *[(name,) for name in lesson.TERM_HINTS], ("crossed", "always")])
+def test_a_readers_terms_are_checked_and_usual_mistakes_get_their_hints(mistakes):
+    feedback = lesson.check_terms(partial(terms, **dict.fromkeys(mistakes, True)))
+    assert feedback.standing is (Standing.NOT_YET if mistakes else Standing.RIGHT)
+    assert [name for name, hint in lesson.TERM_HINTS.items() if hint in feedback.text] == list(mistakes)
+
+
+def test_a_readers_crossing_is_checked_and_usual_mistakes_get_their_hints():
+    def right(h, d1, d2):
+        return 7 * d2 / (2 * d1 * (d2 - 1))  # 2 / B1 = 7 / (d1 B2) + 2 / (d2 B1)
+
+    wrong = (lambda *a: 1 / right(*a), lambda h, d1, d2: 3.5 / d1, lambda h, *mesh: h * right(h, *mesh), lambda *a: 3.0)
+    assert lesson.check_crossing(right).standing is Standing.RIGHT
+    texts = [lesson.check_crossing(one).text for one in wrong]
+    hints = [[hint for hint in lesson.CROSSING_MISTAKES if hint in text] for text in texts]
+    assert hints == [*([hint] for hint in lesson.CROSSING_MISTAKES), []]
+    for unanswered in (lesson.check_crossing, lesson.check_terms):
+        assert unanswered(None).standing is Standing.NOT_ANSWERED
+        assert unanswered(lambda *case: None).text.startswith("Return")
