@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
+from workbench.launch import Ranks
 from workbench.models.gpt2 import GPT2Block, GPT2Config
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear
 from workbench.parallel.exchanges import take_share
@@ -48,15 +49,15 @@ def share(full, mesh, sequence_parallel):
     return take_share(x, mesh.axis1, 1) if sequence_parallel else x
 
 
-def on_mesh(d1, d2, **options):
+def on_mesh(d1, d2, device="cpu", **options):
     """Run on a rank: output, input gradient and all weight gradients of a block, joined."""
-    mesh, plain = open_mesh(d1, d2), reference()
+    mesh, plain = open_mesh(d1, d2, device), reference()
     config = BlockConfig(hidden_size=HIDDEN, num_heads=HEADS, mlp_size=4 * HIDDEN, **options)
-    block = MeshBlock(config, mesh, dtype=torch.float64)
+    block = MeshBlock(config, mesh, dtype=torch.float64, device=device)
     block.load_full_(dict(plain.named_parameters()))
-    x = inputs().requires_grad_()
+    x = inputs().to(device).requires_grad_()
     y = block(share(x, mesh, config.sequence_parallel))
-    y.backward(share(inputs(), mesh, config.sequence_parallel))
+    y.backward(share(inputs().to(device), mesh, config.sequence_parallel))
     if config.sequence_parallel:
         y = torch.cat(mesh.axis1.gather([y]), 1)
     return torch.cat(mesh.axis2.gather([y]), 2), x.grad, block.full(gradient=True)
@@ -80,6 +81,16 @@ def test_a_block_on_every_mesh_equals_that_of_one_process(ranks_of, options):
     for shape in MESHES[num_ranks]:
         for found in ranks.run(on_mesh, *shape, **options):
             torch.testing.assert_close(found, wanted, msg=lambda text, shape=shape: f"{shape}: {text}")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("options", [{"chunks": 2}, {"sequence_parallel": True}])
+def test_on_a_gpu_a_block_is_that_of_one_process(options):
+    wanted = by_one_process()
+    with Ranks(4, device="cuda") as ranks:
+        for shape in MESHES[4]:
+            for found in ranks.run(on_mesh, *shape, "cuda", **options):
+                torch.testing.assert_close(found, wanted, check_device=False)
 
 
 def linears(kind):
