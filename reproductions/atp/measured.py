@@ -1,6 +1,6 @@
 """Measured items of ATP: meshes, rivals and chunks on eight real ranks, and the choice on random links."""
 
-from workbench.reproduction import Bound, Evidence, Reproduction, Whose
+from workbench.reproduction import Bound, Evidence, Ordering, Reproduction, Whose
 
 PROMISE = "a promise of this project"
 WHOLE = "the whole interval"
@@ -33,25 +33,43 @@ def _bound(name: str, quantity: str, where: dict, source: str, whose: Whose = Wh
     )
 
 
+def _order(place: str, order: list[str]) -> Ordering:
+    return Ordering(
+        f"On links like {place}'s {order[0]} is faster than {order[1]}",
+        quantity="iteration_s",
+        where={"place": place, "ranks": 8},
+        along="scheme",
+        order=order,
+        because="an order needs no tolerance",
+        source="section 5.3, figure 11",
+        explanation=CORES,
+    )
+
+
 CATALOGUE = (
     _measured(
         "fig-11",
         "Meshes on links like those of IC1, IC2 and IC4",
         "ranks",
-        tuple(
-            _bound(
-                f"On links like {place}'s the search with start-ups is at most 5 % behind the fastest mesh",
-                "behind_best",
-                {"place": place, "search": EXACT},
-                PROMISE,
-                Whose.OURS,
-                at_most=1.05,
-            )
-            for place in PLACES
+        (
+            _order("IC1", ["ATP-4", "ATP-1"]),
+            _order("IC2", ["ATP-1", "ATP-2"]),
+            _order("IC4", ["ATP-1", "ATP-2"]),
+            *(
+                _bound(
+                    f"On links like {place}'s the search with start-ups is at most 5 % behind the fastest mesh",
+                    "behind_best",
+                    {"place": place, "search": EXACT},
+                    PROMISE,
+                    Whose.OURS,
+                    at_most=1.05,
+                )
+                for place in PLACES
+            ),
         ),
-        {"places": ["IC2"], "schemes": ["ATP-1", "ATP-2"]} | SMALL,
-        {"places": PLACES, "schemes": MESHES},
-        120,
+        {"places": ["IC2"], "schemes": ["ATP-1", "ATP-2"], "num_ranks": [4]} | SMALL,
+        {"places": PLACES, "schemes": MESHES, "num_ranks": [4, 8]},
+        200,
     ),
     _measured(
         "fig-10",
@@ -61,7 +79,7 @@ CATALOGUE = (
             _bound(
                 "On links like IC1's ATP-4 is at least 1.37 times as fast as Megatron-LM",
                 "gain",
-                {"place": "IC1", "scheme": "ATP-4, 2 chunks"},
+                {"place": "IC1", "scheme": "ATP-4"},
                 "section 5.1",
                 at_least=1.37,
             ),
@@ -70,7 +88,7 @@ CATALOGUE = (
                 "gain",
                 {"place": PLACES, "scheme": "ATP-1"},
                 "section 3.2.1",
-                at_least=0.95,
+                at_least=0.9,
             ),
             _bound(
                 "2.5-D is slower than Megatron-LM",
@@ -80,9 +98,9 @@ CATALOGUE = (
                 at_most=1.0,
             ),
         ),
-        {"places": ["IC2"], "schemes": ["Megatron-LM", "ATP-1"]} | SMALL,
-        {"places": PLACES, "schemes": ["Megatron-LM", "2D/2.5D", "ATP-1", "ATP-2, 2 chunks", "ATP-4, 2 chunks"]},
-        120,
+        {"places": ["IC2"], "schemes": ["Megatron-LM", "ATP-1"], "num_ranks": [4]} | SMALL,
+        {"places": PLACES, "schemes": ["Megatron-LM", "2D/2.5D", "ATP-1", "ATP-2", "ATP-4"], "num_ranks": [8]},
+        150,
     ),
     _measured(
         "table-3",
@@ -123,7 +141,7 @@ CATALOGUE = (
             ),
         ),
         {"num_topologies": 1, "rounds": 6},
-        {"num_topologies": 10, "rounds": 8},
-        240,
+        {"num_topologies": 10, "rounds": 6},
+        400,
     ),
 )

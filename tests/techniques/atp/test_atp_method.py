@@ -7,7 +7,15 @@ import pytest
 from tests.cases import refusals
 from workbench.techniques.atp import cost
 from workbench.techniques.atp.cost import Segment, Workload, communication_time_s, exact_time_s, messages
-from workbench.techniques.atp.method import PRESETS, HierarchicalCommMatrix, Layer, meshes, search, search_exactly
+from workbench.techniques.atp.method import (
+    PRESETS,
+    HierarchicalCommMatrix,
+    Layer,
+    meshes,
+    search,
+    search_by_torch,
+    search_exactly,
+)
 from workbench.techniques.atp.method.matrix import flat
 from workbench.techniques.atp.runtime.measure import group_size
 
@@ -141,6 +149,16 @@ def test_start_ups_decide_for_small_messages():
     matrix = HierarchicalCommMatrix(name="slow start", layers=layers)
     small = Workload(batch=1, sequence=8, hidden=16, heads=8, value_bytes=4)
     assert search(matrix, 8, small)[0].d2 != search_exactly(matrix, 8, small, sequence_parallel=(False,))[0].d2
+
+
+def test_torchs_model_by_hand():
+    work = Workload(batch=1, sequence=1, hidden=1000, heads=2, value_bytes=2)
+    # four all-reduces of 2,000 bytes on two devices: 2 hops of 0.6 us, 1,000 bytes a hop at 87.7 GB/s, 6.6 us each
+    (one, two) = sorted(search_by_torch(2, work, 2), key=lambda strategy: strategy.d2)
+    assert one.total_s == pytest.approx(4 * (6.6e-6 + 2 * 0.6e-6 + 2 * 1000 / 87.7e9))
+    (between, _) = sorted(search_by_torch(2, work, 1), key=lambda strategy: strategy.d2)
+    assert between.total_s == pytest.approx(4 * (6.6e-6 + 2 * 2.7e-6 + 2 * 1000 / (0.22 * 87.7e9)))
+    assert two.axis1_s == 0
 
 
 def test_a_search_refuses_what_does_not_fit():

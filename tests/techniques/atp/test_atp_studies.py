@@ -83,9 +83,19 @@ def test_schemes_on_real_ranks_have_iterations_gains_and_a_choice():
     rows = measured.mesh_rows(timed, setting, place="here")
     assert len(values(rows, "iteration_s")) == 5 and all(value > 0 for value in values(rows, "iteration_s"))
     assert len(values(rows, "gain")) == 4
-    assert {row["search"] for row in rows if row["quantity"] == "behind_best"} == {"equations 2 to 4", "with start-ups"}
+    assert {row["search"] for row in rows if row["quantity"] == "behind_best"} == {
+        "equations 2 to 4",
+        "with start-ups",
+        "torch's model",
+    }
     (fit,) = {row["layer"] for row in measured.fit_rows(timed) if row["quantity"] == "r_squared"}
     assert fit == 1 and all(math.isfinite(row["value"]) for row in rows)
+
+
+def test_places_stand_for_interconnects():
+    assert [measured.place(name, 8).num_hosts for name in ("IC1", "IC2", "IC4")] == [2, 4, 8]
+    with pytest.raises(ValueError, match="interconnect is 'IC3'; it must be one of IC1, IC2, IC4"):
+        measured.place("IC3", 8)
 
 
 test_settings_that_cannot_be_are_named = refusals(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
@@ -22,13 +22,13 @@ from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variant
 from workbench.timeline import Recorder
 
 from .cost import Workload
-from .method.search import Strategy, meshes, search, search_exactly
+from .method.search import Strategy, meshes, search, search_by_torch, search_exactly
 from .runtime.block import BlockConfig, Mesh, MeshBlock, open_mesh
 from .runtime.measure import measure
 from .runtime.summa import SummaBlock, SummaMesh
 
 __all__ = ["MEGATRON", "PLACES", "SUMMA", "Setting", "choice_rows", "fit_rows", "mesh_rows", "overlap_rows"]
-__all__ += ["random_settings", "repeated_s_per_value", "time_schemes"]
+__all__ += ["place", "random_settings", "repeated_s_per_value", "time_schemes"]
 
 MEGATRON, SUMMA = "Megatron-LM", "2D/2.5D"
 FP32_BYTES = 4
@@ -67,12 +67,15 @@ class Setting:
         return BlockConfig(hidden_size=self.hidden, num_heads=self.heads, mlp_size=4 * self.hidden)
 
 
-PLACES: Mapping[str, dict[str, Any]] = {
-    "IC1": {"num_hosts": 2},  # two halves of fast links
-    "IC2": {"num_hosts": 4},  # pairs
-    "IC4": {"num_hosts": 8},  # single devices
-}
-"""Hosts of 8 ranks that stand for the paper's interconnects."""
+PLACES = {"IC1": lambda ranks: 2, "IC2": lambda ranks: ranks // 2, "IC4": lambda ranks: ranks}
+"""Hosts for so many ranks whose links are like the paper's: two halves, pairs, single devices."""
+
+
+def place(interconnect: str, num_ranks: int, **sizes: Any) -> Setting:
+    """Return a setting whose hosts stand for an interconnect of `PLACES`; `sizes` are further fields of `Setting`."""
+    if interconnect not in PLACES:
+        raise ValueError(f"interconnect is {interconnect!r}; it must be one of {', '.join(PLACES)}")
+    return Setting(num_ranks=num_ranks, num_hosts=PLACES[interconnect](num_ranks), **sizes)
 
 
 def time_schemes(setting: Setting, schemes: Sequence[str], turns: Turns) -> Timed:
@@ -181,7 +184,7 @@ def fit_rows(timed: Timed, **keys: Any) -> list[dict[str, Any]]:
 
 
 def mesh_rows(timed: Timed, setting: Setting, **keys: Any) -> list[dict[str, Any]]:
-    """Return iterations of schemes, gains over Megatron-LM, and what both searches chose from the measured links.
+    """Return iterations of schemes, gains over Megatron-LM, and what the searches chose.
 
     `behind_best` is the time with a search's mesh over that with the mesh that was measured to be the fastest.
     """
@@ -209,6 +212,7 @@ def _chosen(timed: Timed, setting: Setting, timed_names: Sequence[str]) -> dict[
     found = {
         "equations 2 to 4": search(matrix, num, setting.workload),
         "with start-ups": search_exactly(matrix, num, Workload(**sizes)),
+        "torch's model": search_by_torch(num, setting.workload, num // setting.num_hosts),
     }
     return {way: next(one for one in order if one.name in timed_names) for way, order in found.items()}
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from workbench.checks import require_counts
 
-from ..cost import Workload, equation2_terms, exact_time_s
+from ..cost import Workload, equation2_terms, exact_time_s, messages
 from .matrix import HierarchicalCommMatrix
 
-__all__ = ["Strategy", "meshes", "search", "search_exactly"]
+__all__ = ["Strategy", "meshes", "search", "search_by_torch", "search_exactly"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,4 +107,32 @@ def search_exactly(
                     sequence_parallel=cuts,
                 )
             )
+    return sorted(found, key=lambda strategy: strategy.total_s)
+
+
+TORCH_BYTES_PER_S, TORCH_BETWEEN = 87.7e9, 0.22  # within a host, and its share between hosts
+TORCH_FIXED_S, TORCH_HOP_S, TORCH_HOP_BETWEEN_S = 6.6e-6, 0.6e-6, 2.7e-6
+
+
+def search_by_torch(num_devices: int, workload: Workload, devices_per_host: int) -> list[Strategy]:
+    """Return all meshes, the fastest first, by torch's topology model: what a user has who measures nothing.
+
+    The model knows one rate and one start-up within a host, and others between hosts, which an axis has whose devices
+    and those of the axes inside it are more than a host's.
+
+    Source: torch 2.13, `torch.distributed.tensor._collective_utils`: its constants, for Ampere or Hopper.
+    """
+    require_counts(1, devices_per_host=devices_per_host)
+    found = []
+    for d1, d2 in (mesh for mesh in meshes(num_devices) if workload.divides(*mesh)):
+        seconds, startup_s = {1: 0.0, 2: 0.0}, 0.0
+        for message in messages(workload, d1, d2):
+            size, reach = (d1, d1 * d2) if message.axis == 1 else (d2, d2)
+            is_between, hops = reach > devices_per_host, message.kind.rounds * (size - 1)
+            startup_s += TORCH_FIXED_S + hops * (TORCH_HOP_BETWEEN_S if is_between else TORCH_HOP_S)
+            rate = TORCH_BYTES_PER_S * (TORCH_BETWEEN if is_between else 1.0)
+            seconds[message.axis] += message.num_bytes * hops / size / rate
+        own = {"b1_bytes_per_s": TORCH_BYTES_PER_S, "b2_bytes_per_s": TORCH_BYTES_PER_S}
+        times = {"axis1_s": seconds[1], "axis2_s": seconds[2], "startup_s": startup_s}
+        found.append(Strategy(d1=d1, d2=d2, **own, **times))
     return sorted(found, key=lambda strategy: strategy.total_s)
