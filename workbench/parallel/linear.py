@@ -309,10 +309,10 @@ class _OverlappedProduct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad: Tensor):
-        x, weight = ctx.saved_tensors
-        pending = begin(grad @ weight, Exchange.SUM, ctx.group, Phase.BACKWARD, ctx.site)
-        grad_weight = grad.flatten(0, -2).mT @ x.flatten(0, -2)
-        return pending.wait(), grad_weight, None
+        x, weight = ctx.saved_tensors  # wider than the gradient under autocast
+        pending = begin(grad @ weight.to(grad.dtype), Exchange.SUM, ctx.group, Phase.BACKWARD, ctx.site)
+        grad_weight = grad.flatten(0, -2).mT @ x.flatten(0, -2).to(grad.dtype)
+        return pending.wait().to(x.dtype), grad_weight.to(weight.dtype), None
 
 
 class MeshLinear(ShardedLinear):
@@ -329,6 +329,8 @@ class MeshLinear(ShardedLinear):
 
     def __init__(self, *args, overlap: bool = True, sums_gradient: bool = True, **options):
         super().__init__(*args, **options)
+        if self.matrix_product is not functional.linear:
+            raise ValueError(f"{self.site}: matrix_product is given; a mesh multiplies as torch does")
         if len(self.weights) != 1:
             raise ValueError(f"{self.site}: {len(self.weights)} local shards; a mesh of real ranks has one a rank")
         self.overlap, self.sums_gradient = overlap, sums_gradient

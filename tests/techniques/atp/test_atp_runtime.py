@@ -9,7 +9,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from workbench.launch import Ranks
 from workbench.models.gpt2 import GPT2Block, GPT2Config
-from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear
+from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, exchanges
 from workbench.parallel.exchanges import take_share
 from workbench.parallel.groups import RecordedTensorGroup
 from workbench.parallel.linear import MeshLinear
@@ -147,8 +147,9 @@ def beside_dtensor(d1, d2, is_column_first):
 
 
 @pytest.mark.parametrize("is_column_first", [True, False], ids=["column-first", "row-first"])
-def test_linears_equal_dtensors_in_output_and_gradients(ranks, is_column_first):
-    for shape in MESHES[4]:
+def test_linears_equal_dtensors_in_output_and_gradients(ranks_of, is_column_first):
+    num_ranks, ranks = ranks_of
+    for shape in MESHES[num_ranks]:
         for differences in ranks.run(beside_dtensor, *shape, is_column_first):
             assert max(differences) < 1e-10, (shape, differences)
 
@@ -168,11 +169,11 @@ def hugging_face(kind, dropout=0.0, **more):
     return transformers.BertForMaskedLM(transformers.BertConfig(**sizes, **rates, **more))
 
 
-def trained(kind, mesh, chunks=1, steps=2):
+def trained(kind, mesh, chunks=1, steps=2, **options):
     """Run on a rank: losses of a few steps, and the embedding afterwards; mesh None is the model as it was."""
     model = hugging_face(kind)
     if mesh is not None:
-        parallelize(model, mesh, chunks=chunks)
+        parallelize(model, mesh, chunks=chunks, **options)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     ids = torch.randint(50, (4, 12), generator=torch.Generator().manual_seed(2))
     mask = torch.ones_like(ids)
@@ -197,6 +198,13 @@ def test_models_of_hugging_face_train_as_in_one_process(ranks, kind, chunks):
             torch.testing.assert_close(weights, embedding, rtol=1e-3, atol=1e-4)
 
 
+def test_models_of_hugging_face_train_with_the_sequence_cut_too(ranks):
+    losses, _ = trained("bert", None, steps=2)
+    for shape in ((4, 1), (2, 2)):
+        for found, _ in ranks.run(trained, "bert", shape, sequence_parallel=True):
+            assert found == pytest.approx(losses, rel=1e-4), shape
+
+
 def chosen():
     model = hugging_face("gpt2")
     strategy = parallelize(model, batch=2, sequence=8)
@@ -218,6 +226,12 @@ def refused(call):
     return "nothing was refused"
 
 
+def half_frozen():
+    model = hugging_face("gpt2")
+    model.transformer.h[1].ln_1.requires_grad_(False)
+    parallelize(model, (4, 1))
+
+
 def twice():
     model = hugging_face("gpt2")
     parallelize(model, (4, 1))
@@ -234,11 +248,102 @@ def twice():
         (lambda: open_mesh(3, 1), "3 x 1 is not the number of ranks, 4"),
         (lambda: BlockConfig(hidden_size=6, num_heads=2, mlp_size=8).check_mesh(4, 1), "2 is not divisible by 4"),
         (lambda: BlockConfig(hidden_size=6, num_heads=4, mlp_size=8), "num_heads: 4 does not divide hidden_size 6"),
+        (lambda: parallelize(hugging_face("gpt2", scale_attn_weights=False), (4, 1)), "scaled scores"),
+        (
+            lambda: parallelize(hugging_face("gpt2"), chunks=2, sequence_parallel=True),
+            "chunks: 2; sequence parallelism",
+        ),
+        (half_frozen, "some parameters of block 1 are frozen"),
         (twice, "on a mesh already"),
     ],
 )
 def test_bad_input_is_named_on_all_ranks(ranks, call, rule):
     assert all(rule in message for message in ranks.run(refused, call))
+
+
+def autocast_gradients(d1, d2):
+    """Run on a rank: whether gradients under autocast have the parameters' type and are near those without."""
+    mesh = open_mesh(d1, d2)
+    found = []
+    for narrow in (False, True):
+        block = MeshBlock(BlockConfig(hidden_size=HIDDEN, num_heads=HEADS, mlp_size=INNER), mesh)
+        x = inputs().float()[..., : HIDDEN // d2].requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16, enabled=narrow):
+            y = block(x)
+        y.float().square().sum().backward()
+        found.append([x.grad, *(parameter.grad for parameter in block.parameters())])
+    return all(
+        one.dtype == torch.float32 and torch.nn.functional.cosine_similarity(one.flatten(), other.flatten(), 0) > 0.99
+        for one, other in zip(*found, strict=True)
+    )
+
+
+def test_under_autocast_gradients_are_whole_and_nearly_the_same(ranks):
+    assert all(found for shape in MESHES[4] for found in ranks.run(autocast_gradients, *shape))
+
+
+def dropped(sequence_parallel):
+    """Run on a rank: the masks of a sub-layer's and of the attention's dropout."""
+    mesh = open_mesh(2, 2)
+    sizes = {"hidden_size": HIDDEN, "num_heads": HEADS, "mlp_size": INNER, "dropout": 0.5, "attention_dropout": 0.5}
+    block = MeshBlock(BlockConfig(**sizes, sequence_parallel=sequence_parallel), mesh)
+    like = torch.ones(1)
+    return block.dropouts[0].scale((64,), like), block.attention_dropout.scale((64,), like)
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_ranks_drop_the_same_of_what_they_share_and_other_units_of_what_is_theirs(ranks, sequence_parallel):
+    masks, attention = zip(*ranks.run(dropped, sequence_parallel), strict=True)
+    assert torch.equal(masks[0], masks[2]) is not sequence_parallel  # ranks of axis 1: one hidden part, all positions
+    assert not torch.equal(masks[0], masks[1])
+    assert len({tuple(mask.tolist()) for mask in attention}) == 4  # every rank has heads of its own
+
+
+def with_dropout(mesh):
+    model = hugging_face("gpt2", dropout=0.3)
+    parallelize(model, mesh)
+    ids = torch.arange(24).view(2, 12)
+    model.train()
+    losses = [model(input_ids=ids, labels=ids).loss.item() for _ in range(2)]
+    model.eval()
+    return losses, model(input_ids=ids, labels=ids).loss.item()
+
+
+def test_dropout_acts_in_training_and_all_ranks_have_one_loss(ranks):
+    results = ranks.run(with_dropout, (2, 2))
+    (losses, evaluated), plain = results[0], hugging_face("gpt2").eval()
+    ids = torch.arange(24).view(2, 12)
+    assert losses[0] != losses[1]
+    assert evaluated == pytest.approx(plain(input_ids=ids, labels=ids).loss.item(), rel=1e-5)
+    assert all(other == (pytest.approx(losses), pytest.approx(evaluated)) for other in results)
+
+
+def events():
+    """Run on a rank: what a forward pass of two chunks starts and waits for, in order."""
+    mesh, found = open_mesh(4, 1), []
+    block = MeshBlock(BlockConfig(hidden_size=HIDDEN, num_heads=HEADS, mlp_size=INNER, chunks=2), mesh)
+    begun, waited = mesh.axis1.start, exchanges.Pending.wait
+
+    def start(collective, *tensors, **where):
+        found.append("start")
+        return begun(collective, *tensors, **where)
+
+    def wait(pending):
+        found.extend(["wait"] * (pending.work is not None))
+        return waited(pending)
+
+    mesh.axis1.start, exchanges.Pending.wait = start, wait
+    try:
+        block(inputs().float())
+    finally:
+        exchanges.Pending.wait = waited
+    return found
+
+
+def test_a_chunks_message_is_waited_for_when_the_next_chunk_has_computed(ranks):
+    # Two chunks with two messages each: the second chunk's first one starts before the first chunk's is waited for.
+    wanted = ["start", "start", "wait", "start", "wait", "start", "wait", "wait"]
+    assert ranks.run(events) == [wanted] * 4
 
 
 def timeline():
@@ -251,7 +356,7 @@ def timeline():
     return [(action.label, action.start_s, action.end_s) for action in recorder.actions]
 
 
-def test_messages_travel_while_the_next_chunk_computes(ranks):
+def test_a_recorder_sees_every_message_from_its_start_to_its_end(ranks):
     for actions in ranks.run(timeline):
         sums = [(start, end) for label, start, end in actions if label == "all_reduce"]
         assert len(sums) == 2 * (2 * 2 + 2 * 2)  # twice: forward two a block and chunk, backward two a chunk

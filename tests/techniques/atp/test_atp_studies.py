@@ -56,7 +56,18 @@ def test_weights_are_cut_over_all_devices_and_activations_as_said():
     assert values(rows, "weight_bytes", mesh="ATP-4") == [12 * 2048**2 * 2 / 8]
     # (2, 4): 4 / 4 + 4 / 8 + 1 / 2 + 8 / 2 = 6
     assert values(rows, "activation_bytes", mesh="ATP-4") == [6 * value]
-    assert values(rows, "activation_bytes", mesh="ATP-1, sequence parallel") == [2 * value]  # (4 + 4 + 8) / 8
+    # (8, 1), sequence parallel: 2 / 8 + 2 + 4 / 8 + 8 / 8 = 3.75
+    assert values(rows, "activation_bytes", mesh="ATP-1, sequence parallel") == [3.75 * value]
+
+
+def test_two_and_a_half_dimensions_send_within_a_half_what_they_can():
+    # rows and columns of 2 x 2 x 2 devices lie in a half of IC1, only the depth crosses, four rings at once
+    elements = simulated.summa_elements(simulated.GPTS["M1"], 2, 2)
+    found, inner, outer = simulated.calibrated(), 4.95e9 * 6 / 4, 4 * 1.20e9
+    sent_s = 2 * (elements["row"] / inner + elements["column"] / inner * 2 + elements["depth"] / (outer / 4))
+    flops = simulated.layer_flops(simulated.GPTS["M1"])
+    wanted = flops / 8 / found.flops_per_s + found.fixed_s + sent_s / found.share["IC1"]
+    assert simulated.summa_s("M1", "IC1", 8) == pytest.approx(wanted, rel=0.5)
 
 
 def test_real_ranks_send_what_is_counted_and_dtensor_cuts_as_table_1(pools):
@@ -82,11 +93,12 @@ def test_schemes_on_real_ranks_have_iterations_gains_and_a_choice():
     timed = measured.time_schemes(setting, schemes, Turns(rounds=6))
     rows = measured.mesh_rows(timed, setting, place="here")
     assert len(values(rows, "iteration_s")) == 5 and all(value > 0 for value in values(rows, "iteration_s"))
-    assert len(values(rows, "gain")) == 4
+    assert len(values(rows, "gain")) == 4  # of the others over Megatron-LM
     assert {row["search"] for row in rows if row["quantity"] == "behind_best"} == {
         "equations 2 to 4",
         "with start-ups",
         "torch's model",
+        "always ATP-1",
     }
     (fit,) = {row["layer"] for row in measured.fit_rows(timed) if row["quantity"] == "r_squared"}
     assert fit == 1 and all(math.isfinite(row["value"]) for row in rows)
@@ -98,9 +110,15 @@ def test_places_stand_for_interconnects():
         measured.place("IC3", 8)
 
 
+def test_a_mesh_that_is_not_of_all_ranks_is_named_before_ranks_start():
+    with pytest.raises(ValueError, match="schemes has 'ATP-3'; i of ATP-i must divide the 8 ranks"):
+        measured.time_schemes(measured.Setting(), ["ATP-3"], Turns(rounds=6))
+
+
 test_settings_that_cannot_be_are_named = refusals(
     ({"num_ranks": 1}, "num_ranks is 1"),
     ({"num_hosts": 3}, "num_hosts is 3; it must divide the 8 ranks"),
     ({"gigabits_per_s": 0.0}, "gigabits_per_s is 0.0"),
+    ({"heads": 4}, "num_heads: 4 is not divisible by 8"),
     of=measured.Setting,
 )

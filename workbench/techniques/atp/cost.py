@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .method.matrix import HierarchicalCommMatrix
 
 __all__ = ["Message", "Workload", "activation_elements", "communication_time_s", "exact_time_s", "layer_flops"]
-__all__ += ["Segment", "messages", "overlapped_s", "sent_elements", "weight_elements"]
+__all__ += ["Segment", "messages", "overlapped_s", "weight_elements"]
 
 STATISTICS_BYTES = 8  # of a position in a norm: a mean and a variance, in FP32
 
@@ -136,15 +136,9 @@ def messages(work: Workload, d1: int, d2: int, *, sequence_parallel: bool = Fals
         for what in ("f2, forward", "f4, forward", "f1, backward", "f3, backward"):
             kinds = (Kind.REDUCE_SCATTER, Kind.ALL_GATHER) if sequence_parallel else (Kind.ALL_REDUCE,)
             found += [Message(1, kind, value / d2, what) for kind in kinds]
+        if sequence_parallel:  # gradients of two norms' weights and biases, and of two linears' biases
+            found += 6 * [Message(1, Kind.ALL_REDUCE, work.hidden * work.value_bytes / d2, "parameters, backward")]
     return found
-
-
-def sent_elements(work: Workload, d1: int, d2: int, axis: int) -> float:
-    """Return the all-reduced elements, in units of b s h, that equation 2 would need to be exact for one axis."""
-    exact = sum(
-        message.kind.rounds / 2 * message.num_bytes for message in messages(work, d1, d2) if message.axis == axis
-    )
-    return exact / (work.num_values * work.value_bytes)
 
 
 def exact_time_s(
@@ -191,11 +185,14 @@ def weight_elements(hidden: int, d1: int = 1, d2: int = 1) -> float:
 
 
 def activation_elements(work: Workload, d1: int, d2: int, *, sequence_parallel: bool = False) -> float:
-    """Return what one layer keeps on a device for its backward pass, without the attention scores."""
-    repeated = 4 / d2 / (d1 if sequence_parallel else 1)  # both norms' inputs and outputs
+    """Return what one layer keeps on a device for its backward pass.
+
+    The attention scores are left out, and what norms keep to exchange statistics where d2 > 1.
+    """
+    norms = 2 / d2 / (d1 if sequence_parallel else 1) + 2 / d2  # their inputs; their outputs, whole for the linears
     core = 4 / (d1 * d2) + (1 / d1 if d2 > 1 else 0)  # query, key, value, context; the gathered context
     inner = 8 / d1  # before and after the activation function
-    return work.num_values * (repeated + core + inner)
+    return work.num_values * (norms + core + inner)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from torch import nn
 from workbench.checks import require_counts, require_positive
 from workbench.cluster import GIGABIT_BYTES_PER_S, Link
 from workbench.models.gpt2 import GPT2Config
-from workbench.parallel import PreNormTransformerLayer, ProcessTensorGroup, TransformerConfig
 from workbench.study.rows import median_row, ratio_row, value_row
 from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
 from workbench.timeline import Recorder
@@ -30,7 +29,7 @@ from .runtime.summa import SummaBlock, SummaMesh
 __all__ = ["MEGATRON", "PLACES", "SUMMA", "Setting", "choice_rows", "fit_rows", "mesh_rows", "overlap_rows"]
 __all__ += ["place", "random_settings", "repeated_s_per_value", "time_schemes"]
 
-MEGATRON, SUMMA = "Megatron-LM", "2D/2.5D"
+MEGATRON, SUMMA = "Megatron-LM", "2D/2.5D"  # the first is mesh (N, 1), whose messages block
 FP32_BYTES = 4
 SEED = 0
 REPEATS = 5  # of the work that is timed alone
@@ -52,6 +51,7 @@ class Setting:
         require_counts(2, num_ranks=self.num_ranks)
         require_counts(1, num_hosts=self.num_hosts)
         require_positive(gigabits_per_s=self.gigabits_per_s)
+        self.block.check_mesh(self.num_ranks, 1)
         if self.num_ranks % self.num_hosts:
             raise ValueError(f"num_hosts is {self.num_hosts}; it must divide the {self.num_ranks} ranks")
 
@@ -87,8 +87,12 @@ def time_schemes(setting: Setting, schemes: Sequence[str], turns: Turns) -> Time
             "ATP-1, blocking".
         turns: How many.
 
-    A scheme's facts hold what `measure` found, as rank 0 tells it.
+    A scheme's facts hold what `measure` found. ValueError, before ranks start, for a mesh that is not of all ranks.
     """
+    for name in (scheme for scheme in schemes if scheme.startswith("ATP-")):
+        d2 = name.split(",")[0].removeprefix("ATP-")
+        if not d2.isdecimal() or setting.num_ranks % max(int(d2), 1):
+            raise ValueError(f"schemes has {name!r}; i of ATP-i must divide the {setting.num_ranks} ranks")
     link = None
     if setting.num_hosts > 1:
         rate = setting.gigabits_per_s * GIGABIT_BYTES_PER_S
@@ -101,7 +105,12 @@ def time_schemes(setting: Setting, schemes: Sequence[str], turns: Turns) -> Time
 def _trials(recorder: Recorder, setting: Setting, schemes: Sequence[str]) -> dict[str, Trial]:
     torch.manual_seed(SEED)
     found, repeated_s = measure(), repeated_s_per_value(setting)
-    facts = {"matrix": found.matrix, "fits": found.fits, "repeated_s_per_value": repeated_s}
+    facts = {
+        "matrix": found.matrix,
+        "fits": found.fits,
+        "axis_fits": found.axis_fits,
+        "repeated_s_per_value": repeated_s,
+    }
     shapes: dict[tuple[int, int], Mesh] = {}
     return {scheme: _trial(setting, scheme, shapes, facts) for scheme in schemes}
 
@@ -122,14 +131,11 @@ def _block(
 ) -> tuple[nn.Module, tuple[int, int, int]]:
     """Return a scheme's block on this rank, and the shape of its input."""
     whole = setting.batch, setting.sequence, setting.hidden
-    if scheme == MEGATRON:
-        config = TransformerConfig(hidden_size=setting.hidden, num_heads=setting.heads, mlp_size=4 * setting.hidden)
-        return PreNormTransformerLayer(config, ProcessTensorGroup()), whole
     if scheme == SUMMA:
         mesh = SummaMesh(2, setting.num_ranks // 4)
         config = GPT2Config(hidden_size=setting.hidden, num_layers=1, num_heads=setting.heads, dropout=0.0)
         return SummaBlock(config, mesh), (whole[0] // (2 * mesh.depth), whole[1], whole[2] // 2)
-    name, *options = scheme.split(", ")
+    name, *options = ("ATP-1, blocking" if scheme == MEGATRON else scheme).split(", ")
     d2 = int(name.removeprefix("ATP-"))
     shape = setting.num_ranks // d2, d2
     if shape not in shapes:
@@ -180,6 +186,11 @@ def fit_rows(timed: Timed, **keys: Any) -> list[dict[str, Any]]:
         rows.append(value_row("group_bytes_per_s", layer.group_bytes_per_s, "B/s", **own))
         rows.append(value_row("startup_s", layer.startup_s, "s", **own))
         rows.append(value_row("r_squared", fit.r_squared, **own))
+    for (d1, d2, axis, name), fit in _facts(timed)["axis_fits"].items():
+        own = {"mesh": f"({d1}, {d2})", "axis": axis, "collective": name, **keys}
+        rows.append(value_row("axis_startup_s", fit.latency_s, "s", **own))
+        rows.append(value_row("axis_bytes_per_s", fit.bandwidth_bytes_per_s, "B/s", **own))
+        rows.append(value_row("axis_r_squared", fit.r_squared, **own))
     return rows
 
 
@@ -209,23 +220,25 @@ def _chosen(timed: Timed, setting: Setting, timed_names: Sequence[str]) -> dict[
     facts = _facts(timed)
     sizes = asdict(setting.workload) | {"repeated_s_per_value": facts["repeated_s_per_value"]}
     matrix, num = facts["matrix"], setting.num_ranks
+    space = (False, True) if any(name.endswith("sequence parallel") for name in timed_names) else (False,)
     found = {
         "equations 2 to 4": search(matrix, num, setting.workload),
-        "with start-ups": search_exactly(matrix, num, Workload(**sizes)),
+        "with start-ups": search_exactly(matrix, num, Workload(**sizes), sequence_parallel=space),
+        "always ATP-1": [one for one in search(matrix, num, setting.workload) if one.d2 == 1],
         "torch's model": search_by_torch(num, setting.workload, num // setting.num_hosts),
     }
     return {way: next(one for one in order if one.name in timed_names) for way, order in found.items()}
 
 
 def overlap_rows(timed: Timed, **keys: Any) -> list[dict[str, Any]]:
-    """Return iterations by chunks, and gains over the same mesh with one chunk and blocking messages."""
+    """Return iterations by chunks, and gains over the same mesh with one chunk and overlapped gradients."""
     seconds = {name: timed.iterations_s(name) for name in timed.rounds}
     rows = []
     for name, found in seconds.items():
         mesh, _, how = name.partition(", ")
         own = {"mesh": mesh, "how": how or "overlapped gradients", **keys}
         rows.append(median_row("iteration_s", found, "s", **own))
-        rows.append(ratio_row("gain", seconds[f"{mesh}, blocking"], found, **own))
+        rows.append(ratio_row("gain", seconds[mesh], found, **own))
     return rows
 
 
@@ -260,6 +273,8 @@ def choice_rows(
         rows += [*found, *fit_rows(timed, **keys)]
         for row in found:
             if row["quantity"] == "behind_best":
-                hits.setdefault(row["search"], []).append(row["low"] <= 1.0)
-    rows += [value_row("hits", sum(found), search=way) for way, found in hits.items()]
+                hits.setdefault(row["search"], []).append((row["low"] <= 1.0, row["value"]))
+    for way, found in hits.items():
+        rows.append(value_row("hits", sum(hit for hit, _ in found), search=way))
+        rows.append(value_row("mean_behind", sum(behind for _, behind in found) / len(found), search=way))
     return rows

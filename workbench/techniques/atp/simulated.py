@@ -26,6 +26,7 @@ GPTS: Mapping[str, Workload] = {
     for name, hidden, heads in (("M1", 2048, 16), ("M2", 4096, 32), ("M3", 8192, 64), ("M4", 12288, 96))
 }
 CHUNKS = (1, 2, 4)
+SQUARES = {4: (2, 1), 8: (2, 2), 16: (4, 1)}  # by devices: q and depth of 2-D or 2.5-D
 COMPUTE_CELLS = (("IC3", "M2"), ("IC3", "M4"))
 LINK_CELLS = (("IC1", "M3"), ("IC2", "M3"), ("IC4", "M3"))
 CALIBRATION = {
@@ -39,11 +40,11 @@ LINEAR_SHARES = (3 / 12, 1 / 12, 4 / 12, 4 / 12)  # of a layer's weights: query-
 
 
 def matrix_of(interconnect: str, num_devices: int = 8) -> HierarchicalCommMatrix:
-    """Return an interconnect's matrix; IC4's with as many devices as are used."""
-    if interconnect != "IC4":
-        return PRESETS[interconnect]
-    nominal = PRESETS["IC4"].layers[0].group_bytes_per_s
-    return flat("IC4", num_devices, nominal, PRESETS["IC4"].source)
+    """Return an interconnect's matrix; IC4's and IC5's with as many devices as are used."""
+    preset = PRESETS[interconnect]
+    if interconnect not in ("IC4", "IC5"):
+        return preset
+    return flat(interconnect, num_devices, preset.layers[0].group_bytes_per_s, preset.source)
 
 
 def best_mesh(interconnect: str, num_devices: int) -> tuple[int, int]:
@@ -101,7 +102,7 @@ def layer_s(model: str, interconnect: str, mesh: tuple[int, int], *, chunks: int
     Args:
         model, interconnect: Names as in table 3.
         mesh: d1 and d2.
-        chunks: Of the batch.
+        chunks: Of the batch, in the forward pass; the backward pass goes chunk by chunk (section 4.2).
         overlap: Whether a weight's gradient is computed while the input's is summed.
     """
     num, found, work = math.prod(mesh), calibrated(), GPTS[model]
@@ -110,11 +111,11 @@ def layer_s(model: str, interconnect: str, mesh: tuple[int, int], *, chunks: int
     parts = [share * compute_s / 3 for share in LINEAR_SHARES]  # of the forward pass, a third of both
     # Of equation 2's terms axis 2 has f1's 3/14 and f3's 4/14 forward and as much backward, axis 1 a quarter each time.
     messages = [axis2_s * 3 / 14, axis1_s / 4, axis2_s * 4 / 14, axis1_s / 4]
-    segments = [Segment(*pair) for pair in zip(parts, messages, strict=True)]
+    forward, backward = [Segment(*pair) for pair in zip(parts, messages, strict=True)], []
     conjugates = [axis1_s / 4, axis2_s * 3 / 14, axis1_s / 4, axis2_s * 4 / 14]
     for part, message in reversed(list(zip(parts, conjugates, strict=True))):
-        segments.append(Segment(part, message, part) if overlap else Segment(2 * part, message))
-    return overlapped_s(segments, chunks)
+        backward.append(Segment(part, message, part) if overlap else Segment(2 * part, message))
+    return overlapped_s(forward, chunks) + overlapped_s(backward, 1)
 
 
 def _rate(model: str, num_devices: int, seconds: float) -> float:
@@ -127,18 +128,38 @@ def atp_s(model: str, interconnect: str, num_devices: int) -> float:
     return min(layer_s(model, interconnect, mesh, chunks=chunks, overlap=True) for chunks in CHUNKS)
 
 
-def summa_s(model: str, interconnect: str, num_devices: int) -> float:
-    """Return 2-D (16 devices) or 2.5-D (8) tensor parallelism's layer: its messages, and the same computation."""
-    q, depth = (4, 1) if num_devices == 16 else (2, 2)
-    found, work = calibrated(), GPTS[model]
-    own = matrix_of(interconnect, num_devices).shared(num_devices // q, q)
+def summa_elements(work: Workload, q: int, depth: int) -> dict[str, float]:
+    """Return what a device sends for a layer in 2-D or 2.5-D tensor parallelism, in values, by the group it goes to.
+
+    A broadcast or a reduction on q devices counts (q - 1) / q of its message, the mean over its devices.
+    """
     counted = forward_backward_elements(work.batch, work.sequence, work.hidden, q, depth)
-    rows = columns = 0.0
+    sent = dict.fromkeys(("row", "column", "depth"), 0.0)
     for one in (counted.forward, counted.backward):
-        rows += one.row_broadcast + one.row_reduce + 2 * (q - 1) / q * one.row_all_reduce
-        columns += one.column_broadcast + one.column_reduce + 2 * (q - 1) / q * one.column_all_reduce
-        columns += 2 * (depth - 1) / depth * one.depth_all_reduce
-    sent_s = work.value_bytes * (rows / own.b2_bytes_per_s + columns / own.b1_bytes_per_s)
+        sent["row"] += (q - 1) / q * (one.row_broadcast + one.row_reduce + 2 * one.row_all_reduce)
+        sent["column"] += (q - 1) / q * (one.column_broadcast + one.column_reduce + 2 * one.column_all_reduce)
+        sent["depth"] += 2 * (depth - 1) / depth * one.depth_all_reduce
+    return sent
+
+
+def summa_s(model: str, interconnect: str, num_devices: int) -> float:
+    """Return 2-D (16 devices) or 2.5-D (8) tensor parallelism's layer: the same computation, messages on their links.
+
+    Rings of rows, columns and depth are counted device by device, as `runtime.summa` places them.
+    """
+    q, depth = SQUARES[num_devices]
+    found, work, matrix = calibrated(), GPTS[model], matrix_of(interconnect, num_devices)
+    place = {(z, i, j): (z * q + i) * q + j for z in range(depth) for i in range(q) for j in range(q)}
+    lines = {"row": lambda z, i, j: (z, i), "column": lambda z, i, j: (z, j), "depth": lambda z, i, j: (i, j)}
+    sent_s = 0.0
+    for name, elements in summa_elements(work, q, depth).items():
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for at, device in place.items():
+            groups.setdefault(lines[name](*at), []).append(device)
+        rings = matrix.leaving(list(groups.values()))
+        if rings:
+            rate = min(matrix.layers[layer].group_bytes_per_s / num for layer, num in rings.items())
+            sent_s += work.value_bytes * elements / rate
     compute_s = layer_flops(work) / num_devices / found.flops_per_s + found.fixed_s
     return compute_s + sent_s / found.share[interconnect]
 

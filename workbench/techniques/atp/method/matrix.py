@@ -56,10 +56,21 @@ class Layer:
         return len(self.p2p_bytes_per_s)
 
     def reached_bytes_per_s(self, num_members: int) -> float:
-        """Return what a member reaches with the links inside blocks of so many neighbours: at most the group's rate."""
-        members = range(min(num_members, self.size))
-        links = [sum(self.p2p_bytes_per_s[i][j] for j in members if j != i) for i in members]
-        return min(self.group_bytes_per_s, min(links)) if len(links) > 1 else self.group_bytes_per_s
+        """Return what a member reaches with the links inside blocks of so many neighbours: at most the group's rate.
+
+        ValueError if a member has no link inside its block.
+        """
+        if num_members < 2 or self.size < 2:
+            return self.group_bytes_per_s
+        least = self.group_bytes_per_s
+        for i, row in enumerate(self.p2p_bytes_per_s):
+            start = i // num_members * num_members
+            inside = sum(row[start : start + num_members]) - row[i]
+            alone = min(start + num_members, self.size) - start == 1
+            if inside == 0 and not alone:
+                raise ValueError(f"p2p_bytes_per_s[{i}] is 0 to all of members {start} to {start + num_members - 1}")
+            least = least if alone else min(least, inside)
+        return least
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +152,10 @@ class HierarchicalCommMatrix:
         self.require_mesh(d1, d2)
         groups1 = [range(start, d1 * d2, d2) for start in range(d2)]
         groups2 = [range(start, start + d2) for start in range(0, d1 * d2, d2)]
-        return self._leaving(groups1), self._leaving(groups2)
+        return self.leaving(groups1), self.leaving(groups2)
 
-    def _leaving(self, groups: Sequence[range]) -> dict[int, int]:
+    def leaving(self, groups: Sequence[Sequence[int]]) -> dict[int, int]:
+        """Return by layer how many of the rings through these groups of devices leave one member, at most."""
         found = {}
         for number, members in enumerate(self._member_sizes()):
             leaving: dict[int, int] = {}

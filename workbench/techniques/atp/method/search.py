@@ -10,7 +10,8 @@ from workbench.checks import require_counts
 from ..cost import Workload, equation2_terms, exact_time_s, messages
 from .matrix import HierarchicalCommMatrix
 
-__all__ = ["Strategy", "meshes", "search", "search_by_torch", "search_exactly"]
+__all__ = ["Strategy", "meshes", "search", "search_by_torch"]
+__all__ += ["require_meshes", "search_exactly"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,13 +45,18 @@ def meshes(num_devices: int) -> list[tuple[int, int]]:
     return [(num_devices // d2, d2) for d2 in range(1, num_devices + 1) if num_devices % d2 == 0]
 
 
-def _require(matrix: HierarchicalCommMatrix, num_devices: int, work: Workload) -> list[tuple[int, int]]:
-    if num_devices != matrix.num_devices:
-        raise ValueError(f"num_devices is {num_devices}; the matrix {matrix.name} has {matrix.num_devices}")
+def require_meshes(num_devices: int, work: Workload) -> list[tuple[int, int]]:
+    """Return the meshes that divide heads and hidden size; ValueError if none does."""
     fitting = [mesh for mesh in meshes(num_devices) if work.divides(*mesh)]
     if not fitting:
         raise ValueError(f"num_devices is {num_devices}; it must divide heads {work.heads} and hidden {work.hidden}")
     return fitting
+
+
+def _require(matrix: HierarchicalCommMatrix, num_devices: int, work: Workload) -> list[tuple[int, int]]:
+    if num_devices != matrix.num_devices:
+        raise ValueError(f"num_devices is {num_devices}; the matrix {matrix.name} has {matrix.num_devices}")
+    return require_meshes(num_devices, work)
 
 
 def search(matrix: HierarchicalCommMatrix, num_devices: int, workload: Workload) -> list[Strategy]:
@@ -91,7 +97,7 @@ def search_exactly(
     found = []
     for d1, d2 in _require(matrix, num_devices, workload):
         own = matrix.algorithm(d1, d2)
-        for cuts in sequence_parallel if d1 > 1 and workload.sequence % d1 == 0 else (False,):
+        for cuts in (cuts for cuts in sequence_parallel if not cuts or workload.sequence % d1 == 0):
             axis1, axis2, startup = exact_time_s(workload, matrix, d1, d2, sequence_parallel=cuts)
             repeated = workload.num_layers * workload.repeated_s_per_value * workload.num_values / d2
             found.append(
@@ -107,10 +113,12 @@ def search_exactly(
                     sequence_parallel=cuts,
                 )
             )
+    if not found:
+        raise ValueError(f"sequence is {workload.sequence}; no mesh of {num_devices} devices divides it")
     return sorted(found, key=lambda strategy: strategy.total_s)
 
 
-TORCH_BYTES_PER_S, TORCH_BETWEEN = 87.7e9, 0.22  # within a host, and its share between hosts
+TORCH_BYTES_PER_S, TORCH_BETWEEN = 87.7 * 2**30, 0.22  # within a host, and its share between hosts
 TORCH_FIXED_S, TORCH_HOP_S, TORCH_HOP_BETWEEN_S = 6.6e-6, 0.6e-6, 2.7e-6
 
 
@@ -124,7 +132,7 @@ def search_by_torch(num_devices: int, workload: Workload, devices_per_host: int)
     """
     require_counts(1, devices_per_host=devices_per_host)
     found = []
-    for d1, d2 in (mesh for mesh in meshes(num_devices) if workload.divides(*mesh)):
+    for d1, d2 in require_meshes(num_devices, workload):
         seconds, startup_s = {1: 0.0, 2: 0.0}, 0.0
         for message in messages(workload, d1, d2):
             size, reach = (d1, d1 * d2) if message.axis == 1 else (d2, d2)

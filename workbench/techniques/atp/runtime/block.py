@@ -166,11 +166,12 @@ class MeshBlock(nn.Module):
         self.projection = MeshLinear(inner, hidden, two, one, site=f"{site}.projection", **row)
         self.attention_norm, self.mlp_norm = MeshNorm(config, mesh, **place), MeshNorm(config, mesh, **place)
         self.site = site
-        place_on_axis2 = f"{site}.{two.local_ranks[0]}"
+        (i,), (j,) = one.local_ranks, two.local_ranks
+        part = f"{site}.{j}.{i if cuts else 0}"  # ranks that hold the same units of the same positions drop the same
         self.dropouts = nn.ModuleList(
-            Dropout(config.dropout, seed=config.seed, site=f"{place_on_axis2}.dropout{number}") for number in (0, 1)
+            Dropout(config.dropout, seed=config.seed, site=f"{part}.dropout{number}") for number in (0, 1)
         )
-        self.attention_dropout = config.attention_dropout
+        self.attention_dropout = Dropout(config.attention_dropout, seed=config.seed, site=f"{site}.{j}.{i}.attention")
 
     def load_full_(self, full: Mapping[str, Tensor]) -> None:
         """Copy this rank's shards of full tensors named as `PARTS` name them, such as "input.weight" [out, in]."""
@@ -233,9 +234,16 @@ class MeshBlock(nn.Module):
     def _attend(self, parts: Iterable[Tensor], mask: Tensor | None) -> Tensor:
         """Attend with this rank's heads: three of [B, S, H / (d1 d2)] -> one."""
         q, k, v = (part.unflatten(-1, (self.local_heads, -1)).transpose(1, 2) for part in parts)
-        dropped = self.attention_dropout if self.training else 0.0
         causal = self.config.is_causal and mask is None
-        context = functional.scaled_dot_product_attention(q, k, v, mask, dropout_p=dropped, is_causal=causal)
+        if not self.attention_dropout.is_active:
+            context = functional.scaled_dot_product_attention(q, k, v, mask, is_causal=causal)
+        else:  # torch's own draws from the global generator, which all ranks have in the same state
+            if causal:
+                mask = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+            if mask is not None and mask.dtype == torch.bool:
+                mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, float("-inf"))
+            scores = q @ k.mT * q.shape[-1] ** -0.5
+            context = self.attention_dropout(torch.softmax(scores if mask is None else scores + mask, -1)) @ v
         return context.transpose(1, 2).flatten(2)
 
 

@@ -90,6 +90,8 @@ def _axis_fits(size: int, device: str) -> dict[tuple[int, int, int, str], Fit]:
             for name, exchange in EXCHANGES.items():
                 group = ProcessTensorGroup(groups.get_group(axis - 1))
                 found[d1, d2, axis, name] = fit(_times(partial(_exchange, exchange, group), device))
+        for opened in {groups.get_group(axis) for axis in (0, 1)} - {dist.group.WORLD}:
+            dist.destroy_process_group(opened)
     return found
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from workbench.parallel.exchanges import start_gather, take_share
 
 from ..cost import Workload
-from ..method.search import Strategy, search_exactly
+from ..method.search import Strategy, require_meshes, search_exactly
 from .block import HIDDEN, SEQUENCE, BlockConfig, Mesh, MeshBlock, open_mesh
 from .measure import measure
 
@@ -59,7 +59,8 @@ def parallelize(
     """Put the blocks of a Hugging Face GPT-2 or BERT on a mesh, in place; every rank calls it with equal weights.
 
     Where there is dropout every rank must have the same random state. Embeddings and heads stay whole on every rank.
-    Train as before: every rank has the same loss, and its own gradients.
+    Train as before: every rank has the same loss, and its own gradients, of which `clip_grad_norm_` would take a norm
+    that differs between ranks: clip by value instead. Hidden states of single layers are not recorded.
 
     Args:
         model: A GPT2Model, GPT2LMHeadModel, BertModel or a model with one of these inside.
@@ -76,24 +77,35 @@ def parallelize(
         ValueError: naming a size that the mesh does not divide, or an architecture that is not known.
     """
     parts, config, find = _family(model)
-    chosen, place = None, {"device": next(model.parameters()).device, "dtype": next(model.parameters()).dtype}
+    first = next(model.parameters())
+    config = replace(config, chunks=chunks, sequence_parallel=sequence_parallel, seed=seed)
+    chosen, place = None, {"device": first.device, "dtype": first.dtype}
     if mesh is None:
         sequence = model.config.max_position_embeddings if sequence is None else sequence
         sizes = {"batch": batch, "sequence": sequence, "num_layers": len(parts)}
-        work = Workload(hidden=config.hidden_size, heads=config.num_heads, value_bytes=place["dtype"].itemsize, **sizes)
-        found = measure(device=place["device"].type).matrix
+        work = Workload(hidden=config.hidden_size, heads=config.num_heads, value_bytes=first.dtype.itemsize, **sizes)
+        require_meshes(dist.get_world_size(), work)
+        found = measure(device=first.device.type).matrix
         chosen = search_exactly(found, dist.get_world_size(), work, sequence_parallel=(sequence_parallel,))[0]
         mesh = chosen.d1, chosen.d2
-    config = replace(config, chunks=chunks, sequence_parallel=sequence_parallel, seed=seed)
     config.check_mesh(*(mesh.shape if isinstance(mesh, Mesh) else mesh))
-    mesh = mesh if isinstance(mesh, Mesh) else open_mesh(*mesh, device=place["device"].type)
+    mesh = mesh if isinstance(mesh, Mesh) else open_mesh(*mesh, device=first.device.type)
     for number, part in enumerate(parts):
         block = MeshBlock(config, mesh, site=f"layers.{number}", **place)
         block.load_full_(find(part))
+        block.requires_grad_(_is_trained(number, part))
         parts[number] = _Block(block, mask_at=int(config.norm_first)).train(part.training)
     parts[0].is_first = parts[-1].is_last = True
     model.config.use_cache = False
     return chosen
+
+
+def _is_trained(number: int, part: nn.Module) -> bool:
+    """Say whether a block's parameters are trained; ValueError if some are and some are frozen."""
+    trained = {parameter.requires_grad for parameter in part.parameters()}
+    if len(trained) > 1:
+        raise ValueError(f"model: some parameters of block {number} are frozen and some are not; freeze all or none")
+    return trained.pop()
 
 
 def _family(model: nn.Module) -> tuple[nn.ModuleList, BlockConfig, object]:
@@ -113,10 +125,10 @@ def _family(model: nn.Module) -> tuple[nn.ModuleList, BlockConfig, object]:
 
 
 def _gpt2_config(config) -> BlockConfig:
-    if config.activation_function != "gelu_new" or config.add_cross_attention or config.scale_attn_by_inverse_layer_idx:
-        raise ValueError(
-            "model: GPT-2's blocks must have the activation gelu_new, no cross-attention, no scaling by layer"
-        )
+    is_known = config.activation_function == "gelu_new" and config.scale_attn_weights and not config.add_cross_attention
+    if not is_known or config.scale_attn_by_inverse_layer_idx:
+        rule = "the activation gelu_new, scaled scores, no cross-attention, no scaling by layer"
+        raise ValueError(f"model: GPT-2's blocks must have {rule}")
     return BlockConfig(
         hidden_size=config.n_embd,
         num_heads=config.n_head,
