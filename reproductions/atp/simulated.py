@@ -183,7 +183,7 @@ CATALOGUE = (
                 "On IC4 ATP-2 is faster than ATP-1 for the largest model", "IC4", ["ATP-1", "ATP-2"], ["M4"], DIVISION
             ),
         ),
-        {"interconnects": ALL, "models": MODELS},
+        {"interconnects": [*ALL, "IC5", "IC6"], "models": MODELS},
     ),
     _simulated(
         "kernels",

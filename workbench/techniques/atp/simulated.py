@@ -58,19 +58,19 @@ class Calibrated:
 
     flops_per_s: float  # of a device, in a layer's products
     fixed_s: float  # of a layer
-    share: Mapping[str, float]  # of the bandwidth that equations 3 and 4 give, by interconnect
+    share: Mapping[str, float]  # of the bandwidth that equations 3 and 4 give, by interconnect; 1 for IC5 and IC6
 
 
 @cache
 def calibrated() -> Calibrated:
-    """Fit the five cells of `CALIBRATION`; IC3 has its nominal bandwidth."""
+    """Fit the five cells of `CALIBRATION`; IC3, IC5 and IC6 have their nominal bandwidth."""
     flops, seconds = [], []
     for ic, model in COMPUTE_CELLS:
         flops.append(layer_flops(GPTS[model]) / 8)
         sent_s = sum(_terms(GPTS[model], matrix_of(ic), best_mesh(ic, 8), 1.0))
         seconds.append(_published_s(ic, model) - sent_s)
     rate = (flops[1] - flops[0]) / (seconds[1] - seconds[0])
-    fixed_s, share = seconds[0] - flops[0] / rate, {"IC3": 1.0}
+    fixed_s, share = seconds[0] - flops[0] / rate, dict.fromkeys(("IC3", "IC5", "IC6"), 1.0)
     for ic, model in LINK_CELLS:
         work = GPTS[model]
         left_s = _published_s(ic, model) - fixed_s - layer_flops(work) / 8 / rate
@@ -196,7 +196,7 @@ def mesh_rows(*, interconnects: Sequence[str], models: Sequence[str]) -> list[di
     """Return the rates of figure 11, without overlap, and each mesh's rate over ATP-1's."""
     rows = []
     for ic in interconnects:
-        num = 16 if ic == "IC4" else 8
+        num = 16 if ic in ("IC4", "IC5", "IC6") else 8
         for model in models:
             seconds = {d2: layer_s(model, ic, (d1, d2)) for d1, d2 in meshes(num)[:-1]}
             for d2, taken_s in seconds.items():
