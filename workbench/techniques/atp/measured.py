@@ -104,7 +104,8 @@ def time_schemes(setting: Setting, schemes: Sequence[str], turns: Turns) -> Time
 
 def _trials(recorder: Recorder, setting: Setting, schemes: Sequence[str]) -> dict[str, Trial]:
     torch.manual_seed(SEED)
-    found, repeated_s = measure(), repeated_s_per_value(setting)
+    largest_bytes = setting.workload.num_values * FP32_BYTES
+    found, repeated_s = measure(largest_bytes=largest_bytes), repeated_s_per_value(setting)
     facts = {
         "matrix": found.matrix,
         "fits": found.fits,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -24,8 +24,8 @@ from ..method.search import meshes
 __all__ = ["Measured", "group_size", "measure"]
 
 PAIR_BYTES = 1 << 19  # of a message between two ranks
-RING_BYTES = (1 << 12, 1 << 16, 1 << 19)  # of the collectives to which start-ups and rates are fitted
-RUNS = 5  # of each, after one; the median counts
+SMALL_BYTES, LARGE_BYTES = 1 << 12, 1 << 19  # of the collectives to which start-ups and rates are fitted
+RUNS = 3  # of each, after one; the median counts
 TRIPS = 3  # between two ranks; the fastest counts
 LONGER = 1.01  # times as long as a smaller message: what a larger one takes at least
 EXCHANGES = {"all_reduce": Exchange.SUM, "all_gather": Exchange.GATHER, "reduce_scatter": Exchange.SCATTER_SUM}
@@ -42,7 +42,7 @@ class Measured:
     pairs_bytes_per_s: tuple[tuple[float, ...], ...]  # between all ranks, one pair at a time
 
 
-def measure(*, device: str = "cpu") -> Measured:
+def measure(*, largest_bytes: int = LARGE_BYTES, device: str = "cpu") -> Measured:
     """Measure the links between all ranks; every rank calls it and has the same result.
 
     One pair of ranks after the other exchanges messages, which tells the groups of neighbours that are near each other.
@@ -50,21 +50,22 @@ def measure(*, device: str = "cpu") -> Measured:
     start-ups and rates are fitted.
 
     Args:
+        largest_bytes: Of the collectives: best the size of the messages that will be sent.
         device: Where the tensors are: "cpu" or "cuda".
 
     Raises:
         ValueError: with fewer than two ranks.
     """
-    size = dist.get_world_size()
+    size, sizes_bytes = dist.get_world_size(), _sizes_bytes(largest_bytes)
     if size < 2:
         raise ValueError(f"ranks: {size}; links are measured between at least 2")
     pairs = _pairs(size, device)
     near = group_size(pairs)
-    fits = [fit(_ring(one, size) for one in _times(dist.all_reduce, device))]
+    fits = [fit(_ring(one, size) for one in _times(dist.all_reduce, sizes_bytes, device))]
     if near < size:
         axis = init_device_mesh(device, (size // near, near)).get_group(1)
         reduce = partial(dist.all_reduce, group=axis)
-        fits.append(fit(_ring(one, near) for one in _times(reduce, device)))
+        fits.append(fit(_ring(one, near) for one in _times(reduce, sizes_bytes, device)))
     members, sizes = ([near, 1], [size // near, near]) if near < size else ([1], [size])
     layers = [
         Layer(
@@ -74,14 +75,23 @@ def measure(*, device: str = "cpu") -> Measured:
         )
         for ranks, num, found in zip(members, sizes, fits, strict=True)
     ]
-    axis_fits = _axis_fits(size, device)
+    axis_fits = _axis_fits(size, sizes_bytes, device)
     matrix = HierarchicalCommMatrix(
         name=f"{size} ranks", layers=tuple(layers), source="measured", measured=_by_mesh(axis_fits)
     )
     return Measured(matrix, tuple(fits), axis_fits, pairs)
 
 
-def _axis_fits(size: int, device: str) -> dict[tuple[int, int, int, str], Fit]:
+def _sizes_bytes(largest: int) -> tuple[int, ...]:
+    """Return three sizes, of whole values for any number of ranks."""
+    unit = 4 * dist.get_world_size()
+    return tuple(
+        max(unit, num // unit * unit)
+        for num in (SMALL_BYTES, max(4 * SMALL_BYTES, largest // 4), max(16 * SMALL_BYTES, largest))
+    )
+
+
+def _axis_fits(size: int, sizes_bytes: Sequence[int], device: str) -> dict[tuple[int, int, int, str], Fit]:
     """Fit whole collectives along both axes of every mesh."""
     found = {}
     for d1, d2 in meshes(size):
@@ -89,7 +99,7 @@ def _axis_fits(size: int, device: str) -> dict[tuple[int, int, int, str], Fit]:
         for axis in (axis for axis, num in ((1, d1), (2, d2)) if num > 1):
             for name, exchange in EXCHANGES.items():
                 group = ProcessTensorGroup(groups.get_group(axis - 1))
-                found[d1, d2, axis, name] = fit(_times(partial(_exchange, exchange, group), device))
+                found[d1, d2, axis, name] = fit(_times(partial(_exchange, exchange, group), sizes_bytes, device))
         for opened in {groups.get_group(axis) for axis in (0, 1)} - {dist.group.WORLD}:
             dist.destroy_process_group(opened)
     return found
@@ -150,13 +160,13 @@ def _trip_s(message: Tensor, answer: Tensor, sends: bool, other: int) -> float:
     return time.perf_counter() - began_s
 
 
-def _times(work: Callable[[Tensor], object], device: str) -> list[tuple[float, float]]:
+def _times(work: Callable[[Tensor], object], sizes_bytes: Sequence[int], device: str) -> list[tuple[float, float]]:
     """Return bytes and seconds of what the groups that ranks are in do, all at once, with messages of several sizes.
 
     A message that took less than a smaller one counts as a little longer: the smaller one was disturbed.
     """
     found, least_s = [], 0.0
-    for num_bytes in RING_BYTES:
+    for num_bytes in sizes_bytes:
         call = partial(work, torch.zeros(num_bytes // 4, device=device))
         taken_s = median([_slowest_s(call, device) for _ in range(RUNS + 1)][1:])
         found.append((num_bytes, max(taken_s, least_s)))

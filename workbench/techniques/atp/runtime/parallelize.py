@@ -18,6 +18,8 @@ from .measure import measure
 
 __all__ = ["parallelize"]
 
+LARGEST_BYTES = 1 << 24  # of a message with which links are measured
+
 
 class _Block(nn.Module):
     """A block in the place of Hugging Face's; the first one cuts the hidden states, the last one joins them."""
@@ -85,7 +87,8 @@ def parallelize(
         sizes = {"batch": batch, "sequence": sequence, "num_layers": len(parts)}
         work = Workload(hidden=config.hidden_size, heads=config.num_heads, value_bytes=first.dtype.itemsize, **sizes)
         require_meshes(dist.get_world_size(), work)
-        found = measure(device=first.device.type).matrix
+        largest_bytes = min(LARGEST_BYTES, work.num_values * work.value_bytes)
+        found = measure(largest_bytes=largest_bytes, device=first.device.type).matrix
         chosen = search_exactly(found, dist.get_world_size(), work, sequence_parallel=(sequence_parallel,))[0]
         mesh = chosen.d1, chosen.d2
     config.check_mesh(*(mesh.shape if isinstance(mesh, Mesh) else mesh))
