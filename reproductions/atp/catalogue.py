@@ -77,7 +77,7 @@ PAGE = Page(
                 "topologies/measured: On at least 9 of 10 topologies the chosen strategy is the fastest, or within its "
                 "interval",
             ),
-            means="Count rings and start-ups, and measure the links you have.",
+            means="Where bandwidth decides, the equations are enough; on two cores the rest is hardly more than noise.",
         ),
     ),
 )
