@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
+from tests.cases import tidy
 from workbench.explore import Standing, check
 from workbench.explore import atp as lesson
 from workbench.timeline import Kind
@@ -67,14 +68,14 @@ def test_links_are_those_of_pairs_and_start_ups_the_steps_of_all_rings():
 @pytest.mark.parametrize(("mesh", "along_1", "along_2"), [((4, 1), 48, 0), ((2, 2), 24, 48), ((1, 4), 0, 96)])
 def test_two_linears_on_ranks_are_those_of_one_process_and_send_what_paper_says(pools, mesh, along_1, along_2):
     x, a, b = torch.arange(12.0).reshape(3, 4), torch.arange(32.0).reshape(4, 8) % 5, torch.arange(32.0).reshape(8, 4)
-    for rank in pools(4).run(lesson.two_linears, *mesh, x, a, b):
+    for rank in pools(4).run(tidy, lesson.two_linears, *mesh, x, a, b):
         assert torch.equal(rank.output, x @ a @ b)
         assert torch.equal(rank.input_grad, torch.ones(3, 4) @ (a @ b).T)
         assert list(rank.sent_bytes.values()) == [along_1, along_1, along_2, along_2]
 
 
 def test_a_watched_chunk_computes_three_times_around_two_messages_of_its_own(pools):
-    for number, timeline in enumerate(pools(2).run(lesson.watched_forward, 2, batch=2, sequence=4, hidden=16)):
+    for number, timeline in enumerate(pools(2).run(tidy, lesson.watched_forward, 2, batch=2, sequence=4, hidden=16)):
         computed, sent = (timeline.of(f"rank {number} {does}") for does in ("computes", "sends"))
         assert all(action.kind is Kind.COMMUNICATE for action in sent)
         assert sorted(action.label for action in sent) == ["chunk 0"] * 2 + ["chunk 1"] * 2

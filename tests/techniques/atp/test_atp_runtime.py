@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
+from tests.cases import tidy
 from workbench.launch import Ranks
 from workbench.models.gpt2 import GPT2Block, GPT2Config
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, exchanges
@@ -79,7 +80,7 @@ def test_a_block_on_every_mesh_equals_that_of_one_process(ranks_of, options):
     num_ranks, ranks = ranks_of
     wanted = by_one_process()
     for shape in MESHES[num_ranks]:
-        for found in ranks.run(on_mesh, *shape, **options):
+        for found in ranks.run(tidy, on_mesh, *shape, **options):
             torch.testing.assert_close(found, wanted, msg=lambda text, shape=shape: f"{shape}: {text}")
 
 
@@ -89,7 +90,7 @@ def test_on_a_gpu_a_block_is_that_of_one_process(options):
     wanted = by_one_process()
     with Ranks(4, device="cuda") as ranks:
         for shape in MESHES[4]:
-            for found in ranks.run(on_mesh, *shape, "cuda", **options):
+            for found in ranks.run(tidy, on_mesh, *shape, "cuda", **options):
                 torch.testing.assert_close(found, wanted, check_device=False)
 
 
@@ -112,7 +113,7 @@ def linears(kind):
 
 
 def test_on_a_mesh_of_one_column_the_linears_are_those_of_one_dimension_bit_for_bit(ranks):
-    for mesh, plain in zip(ranks.run(linears, "mesh"), ranks.run(linears, "plain"), strict=True):
+    for mesh, plain in zip(ranks.run(tidy, linears, "mesh"), ranks.run(tidy, linears, "plain"), strict=True):
         assert all(torch.equal(one, other) for one, other in zip(mesh, plain, strict=True))
 
 
@@ -150,7 +151,7 @@ def beside_dtensor(d1, d2, is_column_first):
 def test_linears_equal_dtensors_in_output_and_gradients(ranks_of, is_column_first):
     num_ranks, ranks = ranks_of
     for shape in MESHES[num_ranks]:
-        for differences in ranks.run(beside_dtensor, *shape, is_column_first):
+        for differences in ranks.run(tidy, beside_dtensor, *shape, is_column_first):
             assert max(differences) < 1e-10, (shape, differences)
 
 
@@ -193,7 +194,7 @@ def trained(kind, mesh, chunks=1, steps=2, **options):
 def test_models_of_hugging_face_train_as_in_one_process(ranks, kind, chunks):
     losses, embedding = trained(kind, None, steps=3)
     for shape in MESHES[4]:
-        for found, weights in ranks.run(trained, kind, shape, chunks, steps=3):
+        for found, weights in ranks.run(tidy, trained, kind, shape, chunks, steps=3):
             assert found == pytest.approx(losses, rel=1e-4), shape
             torch.testing.assert_close(weights, embedding, rtol=1e-3, atol=1e-4)
 
@@ -201,7 +202,7 @@ def test_models_of_hugging_face_train_as_in_one_process(ranks, kind, chunks):
 def test_models_of_hugging_face_train_with_the_sequence_cut_too(ranks):
     losses, _ = trained("bert", None, steps=2)
     for shape in ((4, 1), (2, 2)):
-        for found, _ in ranks.run(trained, "bert", shape, sequence_parallel=True):
+        for found, _ in ranks.run(tidy, trained, "bert", shape, sequence_parallel=True):
             assert found == pytest.approx(losses, rel=1e-4), shape
 
 
@@ -213,7 +214,7 @@ def chosen():
 
 
 def test_without_a_mesh_the_links_are_measured_and_all_ranks_choose_the_same(ranks):
-    (name, loss), *others = ranks.run(chosen)
+    (name, loss), *others = ranks.run(tidy, chosen)
     assert name.startswith("ATP-")
     assert all(other == (name, pytest.approx(loss)) for other in others)
 
@@ -258,7 +259,7 @@ def twice():
     ],
 )
 def test_bad_input_is_named_on_all_ranks(ranks, call, rule):
-    assert all(rule in message for message in ranks.run(refused, call))
+    assert all(rule in message for message in ranks.run(tidy, refused, call))
 
 
 def autocast_gradients(d1, d2):
@@ -279,7 +280,7 @@ def autocast_gradients(d1, d2):
 
 
 def test_under_autocast_gradients_are_whole_and_nearly_the_same(ranks):
-    assert all(found for shape in MESHES[4] for found in ranks.run(autocast_gradients, *shape))
+    assert all(found for shape in MESHES[4] for found in ranks.run(tidy, autocast_gradients, *shape))
 
 
 def dropped(sequence_parallel):
@@ -293,7 +294,7 @@ def dropped(sequence_parallel):
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 def test_ranks_drop_the_same_of_what_they_share_and_other_units_of_what_is_theirs(ranks, sequence_parallel):
-    masks, attention = zip(*ranks.run(dropped, sequence_parallel), strict=True)
+    masks, attention = zip(*ranks.run(tidy, dropped, sequence_parallel), strict=True)
     assert torch.equal(masks[0], masks[2]) is not sequence_parallel  # ranks of axis 1: one hidden part, all positions
     assert not torch.equal(masks[0], masks[1])
     assert len({tuple(mask.tolist()) for mask in attention}) == 4  # every rank has heads of its own
@@ -310,7 +311,7 @@ def with_dropout(mesh):
 
 
 def test_dropout_acts_in_training_and_all_ranks_have_one_loss(ranks):
-    results = ranks.run(with_dropout, (2, 2))
+    results = ranks.run(tidy, with_dropout, (2, 2))
     (losses, evaluated), plain = results[0], hugging_face("gpt2").eval()
     ids = torch.arange(24).view(2, 12)
     assert losses[0] != losses[1]
@@ -343,7 +344,7 @@ def events():
 def test_a_chunks_message_is_waited_for_when_the_next_chunk_has_computed(ranks):
     # Two chunks with two messages each: the second chunk's first one starts before the first chunk's is waited for.
     wanted = ["start", "start", "wait", "start", "wait", "start", "wait", "wait"]
-    assert ranks.run(events) == [wanted] * 4
+    assert ranks.run(tidy, events) == [wanted] * 4
 
 
 def timeline():
@@ -357,7 +358,7 @@ def timeline():
 
 
 def test_a_recorder_sees_every_message_from_its_start_to_its_end(ranks):
-    for actions in ranks.run(timeline):
+    for actions in ranks.run(tidy, timeline):
         sums = [(start, end) for label, start, end in actions if label == "all_reduce"]
         assert len(sums) == 2 * (2 * 2 + 2 * 2)  # twice: forward two a block and chunk, backward two a chunk
         assert all(end >= start for start, end in sums)

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
+from tests.cases import tidy
 from workbench.launch import Ranks
 from workbench.models.gpt2 import GPT2Block, GPT2Config
 from workbench.parallel.traffic import Phase, tcp_bytes_sent
@@ -61,7 +62,7 @@ def test_a_block_on_a_mesh_equals_a_block_in_one_process_with_all_gradients(rank
     y = block(x.requires_grad_())
     y.backward(grad)
     gradients = {name: parameter.grad for name, parameter in block.named_parameters()}
-    for found_y, found_x_grad, found_gradients, _ in ranks(q * q * depth).run(on_mesh, q, depth):
+    for found_y, found_x_grad, found_gradients, _ in ranks(q * q * depth).run(tidy, on_mesh, q, depth):
         torch.testing.assert_close(found_y, y.detach())
         torch.testing.assert_close(found_x_grad, x.grad)
         torch.testing.assert_close(found_gradients, gradients)
@@ -93,7 +94,7 @@ def test_every_rank_moves_the_elements_of_the_closed_forms(ranks, mesh):
     counted = forward_backward_elements(BATCH, SEQUENCE, 8, *mesh)
     assert [counted.forward, counted.backward] == expected
     q, depth = mesh
-    assert [moved for *_, moved in ranks(q * q * depth).run(on_mesh, q, depth)] == [expected] * (q * q * depth)
+    assert [moved for *_, moved in ranks(q * q * depth).run(tidy, on_mesh, q, depth)] == [expected] * (q * q * depth)
 
 
 def sent_bytes():
@@ -112,7 +113,7 @@ def sent_bytes():
 def test_counted_elements_are_the_bytes_on_the_wire_but_for_headers(ranks):
     counted = forward_backward_elements(4, 16, 128, 2)
     for found, one in zip(
-        zip(*ranks(4).run(sent_bytes), strict=True), [counted.forward, counted.backward], strict=True
+        zip(*ranks(4).run(tidy, sent_bytes), strict=True), [counted.forward, counted.backward], strict=True
     ):
         # Of n elements, two ranks send n in a broadcast, 1.5 n in gloo's reduce, 2 n in an all-reduce.
         halves = one.row_broadcast + one.column_broadcast + 1.5 * (one.row_reduce + one.column_reduce)
@@ -122,7 +123,7 @@ def test_counted_elements_are_the_bytes_on_the_wire_but_for_headers(ranks):
 
 def test_a_block_begins_with_the_weights_of_one_process(ranks):
     full = dict(GPT2Block(CONFIG, 1).state_dict())
-    for found in ranks(4).run(lambda: SummaBlock(CONFIG, SummaMesh(2), index=1).full()):
+    for found in ranks(4).run(tidy, lambda: SummaBlock(CONFIG, SummaMesh(2), index=1).full()):
         torch.testing.assert_close(found, full, rtol=0, atol=0)
 
 
@@ -134,7 +135,7 @@ def normalised():
 
 
 def test_a_norm_is_right_where_the_mean_is_far_above_the_spread(ranks):
-    for norm_input, found in ranks(4).run(normalised):
+    for norm_input, found in ranks(4).run(tidy, normalised):
         torch.testing.assert_close(found, functional.layer_norm(norm_input, (8,)), rtol=1e-3, atol=1e-3)
 
 
@@ -162,4 +163,4 @@ def refusal(call):
     ],
 )
 def test_bad_sizes_are_named_on_all_ranks(ranks, call, rule):
-    assert all(rule in message for message in ranks(4).run(refusal, call))
+    assert all(rule in message for message in ranks(4).run(tidy, refusal, call))
