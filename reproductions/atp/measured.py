@@ -127,7 +127,7 @@ CATALOGUE = (
                 at_least=1.0,
             ),
         ),
-        {"places": ["IC4"], "how": ["blocking", "2 chunks"]} | SMALL,
+        {"places": ["IC4"], "how": ["", "2 chunks"]} | SMALL,
         {"places": ["IC1", "IC4"], "how": ["blocking", "", "2 chunks", "4 chunks"]},
         90,
     ),
