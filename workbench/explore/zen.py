@@ -199,9 +199,7 @@ def _dense_sum(indices: Tensor, values: Tensor, servers: Tensor, size: int, exch
     return whole * (partition_of(torch.arange(size), SERVERS, SEED) == dist.get_rank())
 
 
-def _push(
-    indices: Tensor, values: Tensor, servers: Tensor, size: int, exchange: Callable, *, mistake: str
-) -> Tensor:
+def _push(indices: Tensor, values: Tensor, servers: Tensor, size: int, exchange: Callable, *, mistake: str) -> Tensor:
     """Return a server's sums, with a usual mistake."""
     home = indices * SERVERS // size if mistake == "range" else servers
     chosen = [home == home if mistake == "all" else home == server for server in range(SERVERS)]
