@@ -96,6 +96,7 @@ def check_on_ranks(
     num_ranks: int,
     mistakes: Mapping[str, Callable],
     reason: str,
+    what: str = "",
 ) -> Feedback:
     """Say whether a reader's function is right on real ranks.
 
@@ -104,6 +105,7 @@ def check_on_ranks(
         right: what the function should be.
         work: called on each rank with one of the functions: gives it arguments, and returns what is compared.
         num_ranks: how many.
+        what: names what is compared, if it is not what the function returns.
     """
     from workbench.launch import RankFailed, Ranks  # it starts processes, which a page in a browser cannot
 
@@ -124,7 +126,7 @@ def check_on_ranks(
     wrong = [(rank, *pair) for rank, pair in enumerate(zip(found, expected, strict=True)) if not _agree(*pair)]
     if not wrong:
         return Feedback(standing=Standing.RIGHT, text=reason)
-    text = "Rank {}: {} is not {}.".format(wrong[0][0], *map(_shown, wrong[0][1:]))
+    text = "Rank {}{}: {} is not {}.".format(wrong[0][0], what and f", {what}", *map(_shown, wrong[0][1:]))
     hints = (hint for hint, other in zip(mistakes, others, strict=True) if _agree(found, other))
     return Feedback(standing=Standing.NOT_YET, text=f"{text} {next(hints, '')}".rstrip())
 
@@ -183,7 +185,7 @@ def _shown(value: object) -> str:
     """Write a value in a line."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, Real):
-        return f"{float(value):.6g}"
+        return str(value) if isinstance(value, int) else f"{float(value):.6g}"
     if isinstance(value, list | tuple):
         text = f"[{', '.join(map(_shown, value))}]" if isinstance(value, list) else f"({', '.join(map(_shown, value))})"
     else:
