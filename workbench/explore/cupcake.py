@@ -224,5 +224,5 @@ def check_fused_mean(fused_mean: Callable | None) -> Feedback:
         num_ranks=3,
         mistakes={hint: partial(_fused_mean, mistake=name) for name, hint in FUSED_HINTS.items()},
         reason="Three ranks have the means, after one all-reduce a group.",
-        what=f"all-reduces and means of the fusions {FUSIONS}",
+        of="all-reduces and means of a fusion",
     )
