@@ -1,0 +1,197 @@
+"""Exercises in which a reader writes a function: it runs on cases or on real ranks, and usual mistakes have hints.
+
+    check_on_cases(reader, cases, expected, mistakes={hint: variant}, reason="...")      -> Feedback
+    check_on_ranks(reader, right, work, num_ranks=4, mistakes={hint: variant}, reason="...")
+
+None is no answer. An error, a value of another kind and a rank that waits for ever are feedback, too.
+"""
+
+import copy
+import re
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from numbers import Real
+
+import numpy as np
+
+from workbench.explore.exercises import Feedback, Standing
+
+__all__ = ["Unfinished", "check_on_cases", "check_on_ranks", "guarded"]
+
+TIMEOUT_S = 20.0  # of a function on ranks, which takes milliseconds
+MAX_SHOWN = 120  # characters of a value or an error
+WAITING = "A collective returns when all ranks have called it. Does a rank leave one out, or call another one?"
+
+
+class Unfinished(Exception):
+    """Ends a check: the reader's function returned nothing that can be compared."""
+
+    def __init__(self, standing: Standing, text: str = ""):
+        super().__init__(text)
+        self.feedback = Feedback(standing=standing, text=text)
+
+
+def guarded(function: Callable | None, copied: Callable = copy.deepcopy) -> Callable:
+    """Return a reader's function that gets copies of its arguments, and raises Unfinished for an error or None."""
+    name = getattr(function, "__name__", "The function")
+
+    def call(*args):
+        _require(function)
+        try:
+            found = function(*copied(args))
+        except Unfinished:
+            raise
+        except Exception as error:
+            place = _place(name, traceback.format_exc())
+            raise Unfinished(Standing.NOT_YET, f"{name} raised {type(error).__name__}{place}: {error}") from error
+        if found is None:
+            raise Unfinished(Standing.NOT_ANSWERED, f"{name} returns None.")
+        return found
+
+    return call
+
+
+def check_on_cases(
+    function: Callable | None,
+    cases: Sequence[tuple],
+    expected: Sequence,
+    *,
+    mistakes: Mapping[str, Callable],
+    reason: str,
+    rel: float = 1e-6,
+    says: Callable[[tuple, object, object], str] | None = None,
+) -> Feedback:
+    """Say whether a reader's function is right.
+
+    Args:
+        function: the reader's; None and a function that returns None are no answer.
+        cases: the arguments of each call.
+        expected: what each call should return: numbers, bytes, or sequences of these.
+        mistakes: wrong functions, by the hint for who wrote one.
+        reason: shown with a right function.
+        rel: how far a number may be off, as a share of it.
+        says: what is wrong with a case, found and expected; else the call is written out.
+    """
+    call, agree = guarded(function), partial(_agree, rel=rel)
+    try:
+        found = [call(*case) for case in cases]
+    except Unfinished as end:
+        return end.feedback
+    wrong = [triple for triple in zip(cases, found, expected, strict=True) if not agree(*triple[1:])]
+    if not wrong:
+        return Feedback(standing=Standing.RIGHT, text=reason)
+    case, one, other = wrong[0]
+    written = f"{getattr(function, '__name__', '')}({', '.join(map(_shown, case))})"
+    text = says(case, one, other) if says else f"{written} is {_shown(one)}, not {_shown(other)}."
+    hints = (hint for hint, variant in mistakes.items() if agree(found, [variant(*case) for case in cases]))
+    return Feedback(standing=Standing.NOT_YET, text=f"{text} {next(hints, '')}".rstrip())
+
+
+def check_on_ranks(
+    function: Callable | None,
+    right: Callable,
+    work: Callable[[Callable], object],
+    *,
+    num_ranks: int,
+    mistakes: Mapping[str, Callable],
+    reason: str,
+    of: str = "",
+) -> Feedback:
+    """Say whether a reader's function is right on real ranks.
+
+    Args:
+        function, mistakes, reason: as in `check_on_cases`.
+        right: what the function should be.
+        work: called on each rank with one of the functions: gives it arguments, and returns what is compared;
+            a list of tuples is one of cases, of which the first that is wrong is shown.
+        num_ranks: how many.
+        of: names of what is compared, for a wrong answer.
+    """
+    from workbench.launch import RankFailed, Ranks  # it starts processes, which a page in a browser cannot
+
+    name = getattr(function, "__name__", "The function")
+    try:
+        _require(function)
+        with Ranks(num_ranks, preload=[work.__module__]) as ranks:
+            known = ranks.run(_all_of, work, [right, *mistakes.values()], timeout_s=TIMEOUT_S)
+            found = ranks.run(_answer, work, function, timeout_s=TIMEOUT_S)
+    except Unfinished as end:
+        return end.feedback
+    except RankFailed as failed:
+        return Feedback(standing=Standing.NOT_YET, text=_told(failed, name))
+    expected, *others = map(list, zip(*known, strict=True))
+    if without := [rank for rank, value in enumerate(found) if value is None]:
+        is_answered, text = len(without) < num_ranks, f"{name} returns None on rank {without[0]}."
+        return Feedback(standing=Standing.NOT_YET if is_answered else Standing.NOT_ANSWERED, text=text)
+    wrong = [(rank, *pair) for rank, pair in enumerate(zip(found, expected, strict=True)) if not _agree(*pair)]
+    if not wrong:
+        return Feedback(standing=Standing.RIGHT, text=reason)
+    rank, one, other = wrong[0]
+    if isinstance(other, list) and isinstance(other[0], tuple) and len(one) == len(other):
+        one, other = next(pair for pair in zip(one, other, strict=True) if not _agree(*pair))
+    text = f"Rank {rank}: {of}{': ' * bool(of)}{_shown(one)} is not {_shown(other)}."
+    hints = (hint for hint, other in zip(mistakes, others, strict=True) if _agree(found, other))
+    return Feedback(standing=Standing.NOT_YET, text=f"{text} {next(hints, '')}".rstrip())
+
+
+def _require(function: object) -> None:
+    if function is None or function is ...:
+        raise Unfinished(Standing.NOT_ANSWERED)
+    if not callable(function):
+        raise Unfinished(Standing.NOT_YET, f"The answer is a function, not {_shown(function)}.")
+
+
+def _all_of(work: Callable, functions: Sequence[Callable]) -> list:
+    return [work(function) for function in functions]
+
+
+def _answer(work: Callable, function: Callable) -> object:
+    """Return what a reader's function comes to on this rank; an error stays one, so that no rank waits for this one."""
+    try:
+        return work(guarded(function, copied=tuple))  # made for this call; groups of ranks have no copies
+    except Unfinished as end:
+        if end.feedback.standing is Standing.NOT_YET:
+            raise
+        return None
+
+
+def _told(failed: Exception, name: str) -> str:
+    """Say how the first rank failed."""
+    first = failed.failures[0]
+    message = first.message.split("Unfinished: ")[-1]
+    if "did not answer" not in message:
+        return f"Rank {first.rank}: {message[:MAX_SHOWN]}"
+    return f"Rank {first.rank} {message}{_place(name, first.traceback)}. {WAITING}"
+
+
+def _place(name: str, trace: str) -> str:
+    """Return the line of the reader's function in a traceback or a dump of a stack."""
+    lines = re.findall(rf"line (\d+),? in {re.escape(name)}\b", trace)
+    return f" in line {lines[-1]}" if lines else ""
+
+
+def _agree(found: object, expected: object, rel: float = 1e-6) -> bool:
+    """Return whether what a reader's function returned, which may be anything, is what it should be."""
+    try:
+        if isinstance(expected, bytes) or isinstance(found, str | bytes):
+            return isinstance(found, bytes | bytearray) and found == expected
+        if isinstance(expected, Sequence):
+            same_length = len(found) == len(expected)
+            return same_length and all(_agree(*pair, rel) for pair in zip(found, expected, strict=True))
+        one, other = np.asarray(found, float), np.asarray(expected, float)
+        return one.shape == other.shape and np.allclose(one, other, rtol=rel, atol=1e-12)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+
+
+def _shown(value: object) -> str:
+    """Write a value in a line."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, Real):
+        return str(value) if isinstance(value, int) else f"{float(value):.6g}"
+    if isinstance(value, list | tuple):
+        text = f"[{', '.join(map(_shown, value))}]" if isinstance(value, list) else f"({', '.join(map(_shown, value))})"
+    else:
+        text = " ".join(repr(value).split())
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]} …"
