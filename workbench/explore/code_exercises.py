@@ -96,14 +96,17 @@ def check_on_ranks(
     num_ranks: int,
     mistakes: Mapping[str, Callable],
     reason: str,
+    of: str = "",
 ) -> Feedback:
     """Say whether a reader's function is right on real ranks.
 
     Args:
         function, mistakes, reason: as in `check_on_cases`.
         right: what the function should be.
-        work: called on each rank with one of the functions: gives it arguments, and returns what is compared.
+        work: called on each rank with one of the functions: gives it arguments, and returns what is compared;
+            a list of tuples is one of cases, of which the first that is wrong is shown.
         num_ranks: how many.
+        of: names of what is compared, for a wrong answer.
     """
     from workbench.launch import RankFailed, Ranks  # it starts processes, which a page in a browser cannot
 
@@ -124,7 +127,10 @@ def check_on_ranks(
     wrong = [(rank, *pair) for rank, pair in enumerate(zip(found, expected, strict=True)) if not _agree(*pair)]
     if not wrong:
         return Feedback(standing=Standing.RIGHT, text=reason)
-    text = "Rank {}: {} is not {}.".format(wrong[0][0], *map(_shown, wrong[0][1:]))
+    rank, one, other = wrong[0]
+    if isinstance(other, list) and isinstance(other[0], tuple) and len(one) == len(other):
+        one, other = next(pair for pair in zip(one, other, strict=True) if not _agree(*pair))
+    text = f"Rank {rank}: {of}{': ' * bool(of)}{_shown(one)} is not {_shown(other)}."
     hints = (hint for hint, other in zip(mistakes, others, strict=True) if _agree(found, other))
     return Feedback(standing=Standing.NOT_YET, text=" ".join([text, *_first(hints)]))
 
