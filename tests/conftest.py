@@ -34,8 +34,6 @@ LOADED = (  # before the ranks are forked from one process
     "workbench.techniques.flextp.runtime",
     "workbench.techniques.gemini.measured.reliability",
     "workbench.techniques.gemini.runtime.checkpoints",
-    "workbench.explore.flextp",  # and the rooms that lessons draw with
-    "workbench.explore.sdpipe",
     "torch._dynamo",
     "torch.distributed.fsdp",
 )

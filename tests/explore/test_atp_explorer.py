@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from tests.cases import tidy
 from workbench.explore import Standing, check
@@ -116,6 +117,39 @@ def test_a_readers_crossing_is_checked_and_usual_mistakes_get_their_hints():
     texts = [lesson.check_crossing(one).text for one in wrong]
     hints = [[hint for hint in lesson.CROSSING_MISTAKES if hint in text] for text in texts]
     assert hints == [*([hint] for hint in lesson.CROSSING_MISTAKES), []]
-    for unanswered in (lesson.check_crossing, lesson.check_terms):
-        assert unanswered(None).standing is Standing.NOT_ANSWERED
-        assert unanswered(lambda *case: None).text.startswith("Return")
+
+
+def multiplied(x, a, b, axis1, axis2, sums=(2, 1), early=False):
+    """Add over the axes of these numbers, or over all ranks; None is not at all."""
+    groups = {1: axis1, 2: axis2, "all": None}
+    parts = torch.relu(x @ a) if early else x @ a
+    for axis, following in zip(sums, (lambda parts: torch.relu(parts) @ b, lambda parts: parts), strict=True):
+        if axis is not None:
+            dist.all_reduce(parts, group=groups[axis])
+        parts = following(parts)
+    return parts
+
+
+def by_hand(x, a, b, axis1, axis2):
+    """ReLU(X A) has the rows 5 0 0 3 0 5 0 0, 5 0 0 11 3 5 0 0 and 5 0 0 19 7 5 0 0."""
+    whole = torch.tensor([[-3.0, -5, 8, -3], [-11, -2, 13, -11], [-19, 2, 17, -19]])
+    return whole[:, :2] if dist.get_rank(axis2) == 0 else whole[:, 2:]
+
+
+MULTIPLIED = [
+    (by_hand, None),
+    (multiplied, None),
+    (partial(multiplied, sums=(1, 2)), "axes"),
+    (partial(multiplied, early=True), "early"),
+    (partial(multiplied, sums=(None, 1)), "first"),
+    (partial(multiplied, sums=(2, None)), "second"),
+    (partial(multiplied, sums=("all", "all")), "all"),
+    (partial(multiplied, sums=(None, None)), "none"),
+]
+
+
+@pytest.mark.parametrize(("reader", "hint"), MULTIPLIED)
+def test_a_readers_products_are_checked_on_ranks_and_usual_mistakes_get_their_hint(reader, hint, exercises_on_pools):
+    feedback = lesson.check_feed_forward(reader)
+    assert feedback.standing is (Standing.NOT_YET if hint else Standing.RIGHT)
+    assert [name for name, text in lesson.SUM_HINTS.items() if text in feedback.text] == ([hint] if hint else [])

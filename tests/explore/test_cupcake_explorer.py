@@ -3,6 +3,8 @@
 from functools import partial
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from workbench.explore import Standing, check
 from workbench.explore import cupcake as lesson
@@ -56,4 +58,32 @@ def test_a_readers_recurrence_is_checked_by_brute_force_and_usual_mistakes_get_t
     feedback = lesson.check_link_free(partial(reader, **mistake))
     assert feedback.standing is (Standing.NOT_YET if hint else Standing.RIGHT)
     assert [name for name, text in lesson.MISTAKES.items() if text in feedback.text] == ([hint] if hint else [])
-    assert lesson.check_link_free(None).standing is Standing.NOT_ANSWERED
+
+
+def means(gradients, fusion, factor=2, group=lambda fusion: fusion, flat=False):
+    """The ranks' gradients are 1, 2 and 3 times 1, 10, 100 and 1000: their means are 2 times as much."""
+    for _ in group(fusion):
+        dist.all_reduce(torch.zeros(1))
+    found = [torch.full_like(gradient, factor * 10.0**at) for at, gradient in enumerate(gradients)]
+    return [one.flatten() for one in found] if flat else found
+
+
+def own(gradients, fusion):
+    return gradients
+
+
+MEANS = [
+    (means, None),
+    (partial(means, factor=6), "sum"),
+    (own, "own"),
+    (partial(means, group=lambda fusion: range(4)), "layer-wise"),
+    (partial(means, group=lambda fusion: "1"), "one group"),
+    (partial(means, flat=True), "flat"),
+]
+
+
+@pytest.mark.parametrize(("reader", "hint"), MEANS)
+def test_a_readers_fused_means_are_checked_on_ranks_and_usual_mistakes_get_their_hint(reader, hint, exercises_on_pools):
+    feedback = lesson.check_fused_mean(reader)
+    assert feedback.standing is (Standing.NOT_YET if hint else Standing.RIGHT)
+    assert [name for name, text in lesson.FUSED_HINTS.items() if text in feedback.text] == ([hint] if hint else [])

@@ -11,6 +11,13 @@ from workbench.timeline import Kind
 
 ALL_ON_GPUS = dict.fromkeys(("t0", "t1", "t2"), "GPU, Allgather")
 
+SENT, SPANS = tuple(lesson.SENT_MISTAKES), tuple(lesson.SPAN_MISTAKES)
+
+
+def hinted(feedback, mistakes):
+    """Return the hint that a feedback ends with."""
+    return next((hint for hint in mistakes if feedback.text.endswith(hint)), None)
+
 
 def test_without_compression_f_is_worked_by_hand():
     # 16 MB. Inside: 3/4 of it at 20 GB/s, 0.6 ms and 0.02 ms to start, twice. Between: 4 GPUs send 2 * 3/4 of a quarter
@@ -61,18 +68,48 @@ def test_a_tensor_of_the_search_is_tried_once_the_largest_and_latest_first():
 
 
 @pytest.mark.parametrize(
-    ("sent_bytes", "standing"),
+    ("sent_bytes", "hint"),
     [
-        (None, Standing.NOT_ANSWERED),
-        (lambda n, tensor_bytes, ratio: 2 * (n - 1) / n * ratio * tensor_bytes, Standing.RIGHT),
-        (lambda n, tensor_bytes, ratio: (n - 1) * ratio * tensor_bytes, Standing.NOT_YET),  # an Allgather
-        (lambda n, tensor_bytes, ratio: 2 * (n - 1) / n * tensor_bytes, Standing.NOT_YET),
+        (lambda n, tensor_bytes, ratio: 2 * (n - 1) / n * ratio * tensor_bytes, None),
+        (lambda n, tensor_bytes, ratio: (n - 1) * ratio * tensor_bytes, SENT[0]),
+        (lambda n, tensor_bytes, ratio: 2 * (n - 1) / n * tensor_bytes, SENT[1]),
+        (lambda n, tensor_bytes, ratio: 2 * ratio * tensor_bytes, SENT[2]),
+        (lambda n, tensor_bytes, ratio: (n - 1) / n * ratio * tensor_bytes, SENT[3]),
+        (lambda n, tensor_bytes, ratio: 0, None),
     ],
 )
-def test_a_readers_bytes_are_checked_on_random_cases(sent_bytes, standing):
+def test_a_readers_bytes_are_checked_and_usual_mistakes_get_their_hint(sent_bytes, hint):
     feedback = lesson.check_sent_bytes(sent_bytes)
-    assert feedback.standing is standing
-    assert (standing is Standing.NOT_YET) == feedback.text.startswith("sent_bytes(")
+    assert (feedback.standing is Standing.RIGHT) == (sent_bytes(2, 8, 0.5) == 4)  # a GPU has 2 bytes to send, twice
+    assert hinted(feedback, lesson.SENT_MISTAKES) == hint
+
+
+def placed(begin):
+    def spans(ready, option, free):
+        found = [(ready, ready)]
+        for resource, slots in option:
+            start = begin(ready, found[-1][1], free[resource])
+            found.append((start, start + slots))
+        return found[1:]
+
+    return spans
+
+
+@pytest.mark.parametrize(
+    ("begin", "hint"),
+    [
+        (lambda ready, ended, free: max(ended, free), None),
+        (lambda ready, ended, free: max(ready, free), SPANS[0]),
+        (lambda ready, ended, free: ended, SPANS[1]),
+        (lambda ready, ended, free: ended + free, SPANS[2]),
+        (lambda ready, ended, free: 0, None),
+    ],
+)
+def test_a_readers_timeline_is_checked_and_usual_mistakes_get_their_hint(begin, hint):
+    feedback = lesson.check_spans(placed(begin))
+    example = placed(begin)(4, [("GPU", 1), ("between machines", 2), ("GPU", 1)], {"GPU": 4, "between machines": 7})
+    assert (feedback.standing is Standing.RIGHT) == (example == [(4, 5), (7, 9), (9, 10)])  # as the lesson says
+    assert hinted(feedback, lesson.SPAN_MISTAKES) == hint
 
 
 def test_named_options_are_paths_of_the_tree():

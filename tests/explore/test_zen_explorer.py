@@ -3,9 +3,12 @@
 from functools import partial
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from workbench.explore import Standing
 from workbench.explore import zen as lesson
+from workbench.techniques.zen.method.hashing import partition_of
 
 
 def test_the_status_counts_what_collides_and_overflows():
@@ -31,10 +34,57 @@ def test_a_readers_bitmap_is_checked_and_usual_mistakes_get_their_hint(mistake, 
     feedback = lesson.check_bitmap(partial(reader, **mistake))
     assert feedback.standing is (Standing.NOT_YET if hint else Standing.RIGHT)
     assert [name for name, text in lesson.MISTAKES.items() if text in feedback.text] == ([hint] if hint else [])
-    assert lesson.check_bitmap(None).standing is Standing.NOT_ANSWERED
 
 
 def test_schemes_on_real_ranks_give_the_dense_sum():
     found = lesson.compare_on_ranks(num_ranks=2, num_rows=200, width=4, words=30)
     assert found["equal"].all()
     assert found.loc["Dense", "sent, kB"] == 200 * 4 * 4 / 1e3
+
+
+# Rank 0 has 1 + i at the indices 0, 1, 2, 3, 4, 9, 17 and 22, rank 2 a hundred times as much at 0, 2, 9, 12, 17 and 23.
+DENSE = [101, 2, 303, 4, 5, 0, 0, 0, 0, 1010, 0, 0, 1300, 0, 0, 0, 0, 1818, 0, 0, 0, 0, 23, 2400]
+
+
+def by_hand(indices, values, servers, size, exchange):
+    home = partition_of(torch.arange(size), 3, lesson.SEED).tolist()
+    return [total * (server == dist.get_rank()) for total, server in zip(DENSE, home, strict=True)]
+
+
+def leaving(indices, values, servers, size, exchange):
+    return pushed(indices, values, servers, size, exchange) if len(indices) else torch.zeros(size)
+
+
+def pushed(indices, values, servers, size, exchange, where=lambda servers, indices, one: servers == one, add=True):
+    messages = [(indices[own], values[own]) for own in (where(servers, indices, server) for server in range(3))]
+    sums = torch.zeros(size)
+    for indices, values in exchange(messages):
+        sums[indices] = sums[indices] + values if add else values
+    return sums
+
+
+def kept(indices, values, servers, size, exchange):
+    return torch.zeros(size).index_add_(0, indices, values)
+
+
+PUSHES = [
+    (by_hand, None),
+    (pushed, None),
+    (partial(pushed, where=lambda servers, indices, server: indices // 8 == server), "range"),
+    (partial(pushed, where=lambda servers, indices, server: indices > -1), "all"),
+    (partial(pushed, add=False), "overwrite"),
+    (kept, "own"),
+]
+
+
+@pytest.mark.parametrize(("reader", "hint"), PUSHES)
+def test_a_readers_push_is_checked_on_ranks_and_usual_mistakes_get_their_hint(reader, hint, exercises_on_pools):
+    feedback = lesson.check_push(reader)
+    assert feedback.standing is (Standing.NOT_YET if hint else Standing.RIGHT)
+    assert [name for name, text in lesson.PUSH_HINTS.items() if text in feedback.text] == ([hint] if hint else [])
+
+
+def test_a_rank_without_indices_that_sends_nothing_lets_the_others_wait(exercises_on_pools, monkeypatch):
+    lesson.check_push(pushed)  # the ranks have imported what they need
+    monkeypatch.setattr("workbench.explore.code_exercises.TIMEOUT_S", 4.0)
+    assert "did not answer" in lesson.check_push(leaving).text

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import combinations
-from numbers import Real
 
 import ipywidgets
 import numpy as np
@@ -15,7 +14,8 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from workbench import plots
-from workbench.explore.exercises import Exercise, Feedback, Mistake, Standing
+from workbench.explore.code_exercises import check_on_cases, check_on_ranks
+from workbench.explore.exercises import Exercise, Feedback, Mistake
 from workbench.explore.explorer import Control, Explorer, choice, steps
 from workbench.parallel.linear import MeshLinear
 from workbench.techniques.atp.cost import Workload, communication_time_s, messages
@@ -24,12 +24,13 @@ from workbench.techniques.atp.method.search import Strategy, search, search_exac
 from workbench.techniques.atp.runtime.block import BlockConfig, MeshBlock, Steps, open_mesh
 from workbench.timeline import Kind, Recorder, Timeline
 
-__all__ = ["EightDevices", "MeshExplorer", "TwoLinears", "bytes_of_two_linears", "check_crossing", "check_terms"]
-__all__ += ["rings_of_a_host", "two_linears", "watched_forward"]
+__all__ = ["EightDevices", "MeshExplorer", "TwoLinears", "bytes_of_two_linears", "check_crossing"]
+__all__ += ["check_feed_forward", "check_terms", "rings_of_a_host", "two_linears", "watched_forward"]
 
 NUM_DEVICES = 8
 HEAD_SIZE = 128  # as in the paper's models M1 to M4
 FORWARD_PASSES = 5  # of a block; the first ones open connections
+NEAR = 1e-3  # how far a crossing may be off, as a share of it: enough for a search
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,16 +223,9 @@ def rings_of_a_host() -> Exercise:
 TERM_HINTS = {
     "swapped": "The term of axis 2 comes first.",
     "crossed": "A message that travels along one axis is cut over the other one.",
-    "always": "A dimension of size 1 communicates nothing.",
+    "always": "An axis of size 1 communicates nothing.",
     "six": "The attention core's exchange counts too, not only the all-reduces.",
 }
-CROSSING_MISTAKES = {
-    "Asked is B2 over B1, not B1 over B2.": lambda h, d1, d2: 2 * d1 * (d2 - 1) / (7 * d2),
-    "Mesh (N, 1) has no term of axis 2, and (d1, d2) still has one of axis 1.": lambda h, d1, d2: 7 / (2 * d1),
-    "h stands in all terms. Does it stay?": lambda h, d1, d2: h * 7 * d2 / (2 * d1 * (d2 - 1)),
-}
-CROSSINGS = tuple((h, *mesh) for h in (4096, 12288) for mesh in ((2, 4), (4, 2), (4, 4), (8, 2)))
-NEAR = 1e-3  # how far a crossing may be off, as a share of it: enough for a search
 
 
 def _terms(h: float, d1: int, d2: int, b1: float, b2: float, mistakes: Sequence[str]) -> tuple[float, float]:
@@ -247,43 +241,87 @@ def _equation_2(h: int, d1: int, d2: int, b1: float, b2: float) -> float:
     return communication_time_s(**sizes, d1=d1, d2=d2, b1_bytes_per_s=b1, b2_bytes_per_s=b2) / 2
 
 
-def _not_yet(*sentences: str) -> Feedback:
-    return Feedback(standing=Standing.NOT_YET, text=" ".join(sentences))
-
-
 def check_terms(terms: Callable[..., tuple[float, float]] | None) -> Feedback:
     """Check a reader's `terms(h, d1, d2, b1, b2)`, those of axis 2 and axis 1 in equation 2, on random cases."""
-    if terms is None:
-        return Feedback(standing=Standing.NOT_ANSWERED, text="")
     numbers = (np.random.default_rng(0).integers(0, 4, (40, 5)) + (1, 0, 0, 1, 1)).tolist()
     cases = [(64 * h, 2**i, 2**j, b1, b2) for h, i, j, b1, b2 in numbers]
-    found = [terms(*case) for case in cases]
-    if any(np.shape(pair) != (2,) for pair in found):
-        return _not_yet("Return two numbers: the term of axis 2 and that of axis 1.")
-    for (h, d1, d2, b1, b2), pair in zip(cases, found, strict=True):
-        wanted = _equation_2(h, d1, d2, math.inf, b2), _equation_2(h, d1, d2, b1, math.inf)
-        if not np.allclose(pair, wanted):
-            case = f"h = {h}, d1 = {d1}, d2 = {d2}, B1 = {b1}, B2 = {b2}"
-            sets = [names for size in range(1, 5) for names in combinations(TERM_HINTS, size)]
-            same = (names for names in sets if np.allclose(found, [_terms(*case, names) for case in cases]))
-            texts = f"{pair[0]:g}, {pair[1]:g}", f"{wanted[0]:g}, {wanted[1]:g}"
-            return _not_yet(f"{case}: {texts[0]} should be {texts[1]}.", *map(TERM_HINTS.get, next(same, ())))
-    return Feedback(standing=Standing.RIGHT, text=f"Both terms are those of equation 2 in {len(cases)} cases.")
+    infinite = [((h, d1, d2, math.inf, b2), (h, d1, d2, b1, math.inf)) for h, d1, d2, b1, b2 in cases]
+    sets = [names for size in range(1, 5) for names in combinations(TERM_HINTS, size)]
+    return check_on_cases(
+        terms,
+        cases,
+        [tuple(_equation_2(*case) for case in pair) for pair in infinite],
+        mistakes={" ".join(map(TERM_HINTS.get, names)): partial(_terms, mistakes=names) for names in sets},
+        reason=f"Both terms are those of equation 2 in {len(cases)} cases.",
+    )
+
+
+CROSSING_MISTAKES = {
+    "Asked is B2 over B1, not B1 over B2.": lambda h, d1, d2: 2 * d1 * (d2 - 1) / (7 * d2),
+    "Mesh (N, 1) has no term of axis 2, and (d1, d2) still has one of axis 1.": lambda h, d1, d2: 7 / (2 * d1),
+    "h stands in all terms. Does it stay?": lambda h, d1, d2: h * 7 * d2 / (2 * d1 * (d2 - 1)),
+}
 
 
 def check_crossing(crossing: Callable[[int, int, int], float] | None) -> Feedback:
     """Check a reader's `crossing(h, d1, d2)`: the B2 / B1 above which (d1, d2) is faster than (d1 d2, 1)."""
-    if crossing is None:
-        return Feedback(standing=Standing.NOT_ANSWERED, text="")
-    found = [crossing(*case) for case in CROSSINGS]
-    if not all(isinstance(ratio, Real) and 0 < ratio < math.inf for ratio in found):
-        return _not_yet("Return one number above 0.")
-    for (h, d1, d2), ratio in zip(CROSSINGS, found, strict=True):
-        plain = _equation_2(h, d1 * d2, 1, 1.0, math.inf)
-        below, above = (_equation_2(h, d1, d2, 1.0, ratio * (1 + off)) / plain for off in (-NEAR, NEAR))
-        if not below > 1 > above:
-            text = f"h = {h}, B2 / B1 = {ratio:.4g}: mesh ({d1}, {d2}) takes {below:.3g} times as long as the other."
-            ways = {hint: [other(*case) for case in CROSSINGS] for hint, other in CROSSING_MISTAKES.items()}
-            return _not_yet(text, *(hint for hint, other in ways.items() if np.allclose(found, other, rtol=NEAR)))
-    text = f"Both meshes take equally long in {len(CROSSINGS)} cases, whatever h. It is 7/3 for mesh (2, 4)."
-    return Feedback(standing=Standing.RIGHT, text=text)
+    cases = [(h, *mesh) for h in (4096, 12288) for mesh in ((2, 4), (4, 2), (4, 4), (8, 2))]
+    # With B1 = 1 both meshes take equally long if plain = first / B2 + second.
+    plain = [_equation_2(h, d1 * d2, 1, 1.0, math.inf) for h, d1, d2 in cases]
+    first, second = ([_equation_2(*case, *rates) for case in cases] for rates in ((math.inf, 1.0), (1.0, math.inf)))
+    ratios = [one / (other - rest) for one, other, rest in zip(first, plain, second, strict=True)]
+    reason = f"Both meshes take equally long in {len(cases)} cases, whatever h. It is 7/3 for mesh (2, 4)."
+    return check_on_cases(crossing, cases, ratios, mistakes=CROSSING_MISTAKES, reason=reason, rel=NEAR)
+
+
+SUM_HINTS = {
+    "axes": "Rows of A are cut over axis 2, those of B over axis 1. Which ranks hold the parts of one sum?",
+    "early": "ReLU of a part is not a part of the ReLU: add first.",
+    "first": "x @ a has a part of A's rows only. Its sum is needed before it goes on.",
+    "second": "Is the result the sum over all rows of B?",
+    "all": "A sum over all ranks mixes columns: add along one axis, with group=.",
+    "none": "Nothing was sent. Each product is only a part of a sum.",
+}
+
+
+def _matrices() -> tuple[Tensor, Tensor, Tensor]:
+    """Return X, A and B of section 3."""
+    a, b = torch.arange(32.0).reshape(4, 8) % 5 - 2, torch.arange(32.0).reshape(8, 4) % 3 - 1
+    return torch.arange(12.0).reshape(3, 4), a, b
+
+
+def _feed_forward(x: Tensor, a: Tensor, b: Tensor, axis1: object, axis2: object, *, mistake: str) -> Tensor:
+    """Return this rank's columns of ReLU(X A) B, with a usual mistake."""
+    first, second = {"axes": (axis1, axis2), "all": (None, None)}.get(mistake, (axis2, axis1))
+    inner = torch.relu(x @ a) if mistake == "early" else x @ a
+    if mistake not in ("first", "none"):
+        dist.all_reduce(inner, group=first)
+    y = torch.relu(inner) @ b
+    if mistake not in ("second", "none"):
+        dist.all_reduce(y, group=second)
+    return y
+
+
+def _whole(x: Tensor, a: Tensor, b: Tensor, axis1: object, axis2: object) -> Tensor:
+    """Return the same by one multiplication of whole matrices."""
+    x, a, b = _matrices()
+    return (torch.relu(x @ a) @ b).chunk(2, 1)[dist.get_rank(axis2)]
+
+
+def _multiplied_on_rank(feed_forward: Callable) -> Tensor:
+    """Give a rank of the mesh (2, 2) its parts."""
+    mesh, (x, a, b) = open_mesh(2, 2), _matrices()
+    groups = mesh.axis1.process_group, mesh.axis2.process_group
+    i, j = map(dist.get_rank, groups)
+    own = x.chunk(2, 1)[j], a.chunk(2, 0)[j].chunk(2, 1)[i], b.chunk(2, 0)[i].chunk(2, 1)[j]
+    y = feed_forward(*own, *groups)
+    for group in groups:  # an open one wakes up a hundred times a second
+        dist.destroy_process_group(group)
+    return y
+
+
+def check_feed_forward(feed_forward: Callable | None) -> Feedback:
+    """Check a reader's `feed_forward(x, a, b, axis1, axis2)` on four ranks, a mesh (2, 2), against whole matrices."""
+    mistakes = {hint: partial(_feed_forward, mistake=name) for name, hint in SUM_HINTS.items()}
+    reason = "Four ranks have the columns of one process."
+    return check_on_ranks(feed_forward, _whole, _multiplied_on_rank, num_ranks=4, mistakes=mistakes, reason=reason)

@@ -9,7 +9,7 @@ None is no answer. An error, a value of another kind and a rank that waits for e
 import copy
 import re
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from numbers import Real
 
@@ -32,14 +32,14 @@ class Unfinished(Exception):
         self.feedback = Feedback(standing=standing, text=text)
 
 
-def guarded(function: Callable | None) -> Callable:
+def guarded(function: Callable | None, copied: Callable = copy.deepcopy) -> Callable:
     """Return a reader's function that gets copies of its arguments, and raises Unfinished for an error or None."""
     name = getattr(function, "__name__", "The function")
 
     def call(*args):
         _require(function)
         try:
-            found = function(*copy.deepcopy(args))
+            found = function(*copied(args))
         except Unfinished:
             raise
         except Exception as error:
@@ -85,7 +85,7 @@ def check_on_cases(
     written = f"{getattr(function, '__name__', '')}({', '.join(map(_shown, case))})"
     text = says(case, one, other) if says else f"{written} is {_shown(one)}, not {_shown(other)}."
     hints = (hint for hint, variant in mistakes.items() if agree(found, [variant(*case) for case in cases]))
-    return Feedback(standing=Standing.NOT_YET, text=" ".join([text, *_first(hints)]))
+    return Feedback(standing=Standing.NOT_YET, text=f"{text} {next(hints, '')}".rstrip())
 
 
 def check_on_ranks(
@@ -132,14 +132,28 @@ def check_on_ranks(
         one, other = next(pair for pair in zip(one, other, strict=True) if not _agree(*pair))
     text = f"Rank {rank}: {of}{': ' * bool(of)}{_shown(one)} is not {_shown(other)}."
     hints = (hint for hint, other in zip(mistakes, others, strict=True) if _agree(found, other))
-    return Feedback(standing=Standing.NOT_YET, text=" ".join([text, *_first(hints)]))
+    return Feedback(standing=Standing.NOT_YET, text=f"{text} {next(hints, '')}".rstrip())
 
 
 def _require(function: object) -> None:
-    if function is None or function is ...:
+    if function is None or function is ... or _is_stub(function):
         raise Unfinished(Standing.NOT_ANSWERED)
     if not callable(function):
         raise Unfinished(Standing.NOT_YET, f"The answer is a function, not {_shown(function)}.")
+
+
+def _stub(): ...
+
+
+def _described_stub():
+    """Do nothing."""
+
+
+def _is_stub(function: object) -> bool:
+    """Whether a function has no body yet, which is seen without starting ranks."""
+    code = getattr(function, "__code__", None)
+    is_empty = code is not None and code.co_code in (_stub.__code__.co_code, _described_stub.__code__.co_code)
+    return is_empty and set(code.co_consts) <= {None, function.__doc__}
 
 
 def _all_of(work: Callable, functions: Sequence[Callable]) -> list:
@@ -149,7 +163,7 @@ def _all_of(work: Callable, functions: Sequence[Callable]) -> list:
 def _answer(work: Callable, function: Callable) -> object:
     """Return what a reader's function comes to on this rank; an error stays one, so that no rank waits for this one."""
     try:
-        return work(guarded(function))
+        return work(guarded(function, copied=tuple))  # made for this call; groups of ranks have no copies
     except Unfinished as end:
         if end.feedback.standing is Standing.NOT_YET:
             raise
@@ -169,10 +183,6 @@ def _place(name: str, trace: str) -> str:
     """Return the line of the reader's function in a traceback or a dump of a stack."""
     lines = re.findall(rf"line (\d+),? in {re.escape(name)}\b", trace)
     return f" in line {lines[-1]}" if lines else ""
-
-
-def _first(hints: Iterable[str]) -> list[str]:
-    return [hint for hint in [next(iter(hints), None)] if hint]
 
 
 def _agree(found: object, expected: object, rel: float = 1e-6) -> bool:

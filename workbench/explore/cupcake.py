@@ -10,13 +10,15 @@ import ipywidgets
 import numpy as np
 from matplotlib.figure import Figure
 
-from workbench.explore.exercises import Exercise, Feedback, Mistake, Standing
+from workbench.explore.code_exercises import check_on_cases, check_on_ranks, guarded
+from workbench.explore.exercises import Exercise, Feedback, Mistake
 from workbench.explore.explorer import Control, Explorer, steps
 from workbench.techniques.cupcake import method
 from workbench.techniques.cupcake.method import FusionProblem, Linear, iteration_time, timeline
 from workbench.techniques.cupcake.plots import draw_examples
 
-__all__ = ["FIVE_TENSORS", "Compared", "FusionExplorer", "best_of_three", "check_link_free", "compare", "written"]
+__all__ = ["FIVE_TENSORS", "Compared", "FusionExplorer", "best_of_three", "check_fused_mean", "check_link_free"]
+__all__ += ["compare", "written"]
 
 FIVE_TENSORS = FusionProblem((3, 2, 2, 3, 2), (8, 2, 1, 6, 1), 0, Linear(1, 0.1), Linear(0.5, 0.5))
 NUM_CASES = 60  # on which a reader's function is checked
@@ -132,7 +134,7 @@ def _link_free(problem: FusionProblem, before: dict[int, float], j: int, k: int,
     return min(max(encoded, free[i]) + problem.communicate(sizes[i]) for i in before)
 
 
-def _least(problem: FusionProblem, link_free: Callable[..., float]) -> float:
+def _least(link_free: Callable[..., float], problem: FusionProblem) -> float:
     before, found = {0: 0.0}, []
     for k in range(1, problem.num_tensors + 1):
         ends = range(k, problem.num_tensors + 1)
@@ -141,21 +143,85 @@ def _least(problem: FusionProblem, link_free: Callable[..., float]) -> float:
     return min(found)
 
 
+def _told(case: tuple[FusionProblem], found: object, least_s: float) -> str:
+    (p,) = case
+    best = f"{written(method.brute_force_fusion(p))} is best and takes {least_s:g} s"
+    return f"{p.backward_s} s, {p.size_bytes} bytes, {p.compress}, {p.communicate}: found {found}, but {best}."
+
+
 def check_link_free(link_free: Callable[..., float] | None) -> Feedback:
     """Check a reader's D(j, k), `link_free(problem, before, j, k)`, against brute force on random problems."""
-    if link_free is None:
-        return Feedback(standing=Standing.NOT_ANSWERED, text="")
     draw, problems = np.random.default_rng(0), []
     for num in sorted(draw.integers(2, 7, NUM_CASES)):
         costs = [Linear(*draw.integers(1, 4, 2).tolist()) for _ in range(2)]
         problems.append(FusionProblem(*draw.integers(1, 5, (2, num)).tolist(), 0, *costs))
-    found = [_least(p, link_free) for p in problems]
-    for p, seconds in zip(problems, found, strict=True):
-        fusion = method.brute_force_fusion(p)
-        if not isclose(seconds, least_s := iteration_time(p, fusion)):
-            text = f"{p.backward_s} s, {p.size_bytes} bytes, {p.compress}, {p.communicate}: the least D(N, k) is "
-            text += f"{seconds:g} s, but {written(fusion)} is best and takes {least_s:g} s."
-            wrong = {hint: partial(_link_free, mistake=name) for name, hint in MISTAKES.items()}
-            hints = [hint for hint, other in wrong.items() if np.allclose(found, [_least(p, other) for p in problems])]
-            return Feedback(standing=Standing.NOT_YET, text=" ".join([text, *hints]))
-    return Feedback(standing=Standing.RIGHT, text=f"The least D(N, k) is that of brute force in {NUM_CASES} cases.")
+    return check_on_cases(
+        partial(_least, guarded(link_free)),
+        [(p,) for p in problems],
+        [iteration_time(p, method.brute_force_fusion(p)) for p in problems],
+        mistakes={hint: partial(_least, partial(_link_free, mistake=name)) for name, hint in MISTAKES.items()},
+        reason=f"The least D(N, k) is that of brute force in {NUM_CASES} cases.",
+        says=_told,
+    )
+
+
+FUSED_HINTS = {
+    "sum": "Asked is the mean over the ranks.",
+    "own": "Nothing was sent: these are the rank's own gradients.",
+    "layer-wise": "The number of all-reduces is that of the gradients: put each group into one tensor.",
+    "one group": "One all-reduce is one group. Where do the groups end?",
+    "flat": "A gradient comes back in its own shape.",
+}
+FUSIONS = (2, 4), (1, 3, 4)  # of the four gradients that are fused on ranks
+SHAPES = (2, 2), (3,), (1, 2), (2,)
+
+
+def _fused_mean(gradients: list, fusion: tuple[int, ...], *, mistake: str = "") -> list:
+    """Return the means over all ranks, or make a usual mistake."""
+    import torch  # on the ranks only: planning needs none
+    import torch.distributed as dist
+
+    ends = {"layer-wise": range(1, len(gradients) + 1), "one group": (len(gradients),)}.get(mistake, fusion)
+    means = []
+    for start, end in pairwise((0, *ends)):
+        group = gradients[start:end]
+        flat = torch.cat([gradient.flatten() for gradient in group])
+        if mistake != "own":
+            dist.all_reduce(flat)
+            flat /= 1 if mistake == "sum" else dist.get_world_size()
+        pieces = flat.split([gradient.numel() for gradient in group])
+        means += pieces if mistake == "flat" else map(torch.Tensor.view_as, pieces, group)
+    return means
+
+
+def _fused_on_rank(fused_mean: Callable) -> list:
+    """Return the means of every fusion, and how many collectives they took."""
+    import torch
+    import torch.distributed as dist
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Counted(TorchDispatchMode):
+        def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+            collectives.append(operation.namespace == "c10d")
+            return operation(*args, **(kwargs or {}))
+
+    found = []
+    for fusion in FUSIONS:
+        gradients = [torch.full(shape, float(10**at)) * (1 + dist.get_rank()) for at, shape in enumerate(SHAPES)]
+        collectives: list[bool] = []
+        with Counted():
+            means = fused_mean(gradients, fusion)
+        found.append((means, sum(collectives)))
+    return found
+
+
+def check_fused_mean(fused_mean: Callable | None) -> Feedback:
+    """Check a reader's `fused_mean(gradients, fusion)` on three ranks: the means, and one all-reduce a group."""
+    return check_on_ranks(
+        fused_mean,
+        _fused_mean,
+        _fused_on_rank,
+        num_ranks=3,
+        mistakes={hint: partial(_fused_mean, mistake=name) for name, hint in FUSED_HINTS.items()},
+        reason="Three ranks have the means, after one all-reduce a group.",
+    )

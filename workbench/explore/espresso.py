@@ -3,23 +3,26 @@
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 from matplotlib.figure import Figure
 
 from workbench.cluster.machines import GIGABIT_BYTES_PER_S, Link, Machines
 from workbench.compression.costs import CodecTimes, Processor
-from workbench.explore.exercises import Exercise, Feedback, Mistake, Standing
+from workbench.explore.code_exercises import check_on_cases
+from workbench.explore.exercises import Exercise, Feedback, Mistake
 from workbench.explore.explorer import Explorer, choice, steps
 from workbench.plots import gantts, kind_legend
 from workbench.techniques.espresso.cost import RESOURCES, Job, steps_of
 from workbench.techniques.espresso.counted import ROUTINES, worked_examples
-from workbench.techniques.espresso.method import Comm, Comp, Decomp, Option
+from workbench.techniques.espresso.method import Comm, Comp, Decomp, Option, compression_options
 from workbench.timeline import Action, Kind, Timeline
 from workbench.timeline.gradients import Gradients
+from workbench.timeline.queues import queues_by_definition
 
-__all__ = ["NONE", "OPTIONS", "SEARCHED", "Compared", "SearchStep", "benefit_ratio", "check_sent_bytes", "compare"]
-__all__ += ["explore_search", "explore_strategy", "search_steps", "tensor_to_compress", "toy_job"]
+__all__ = ["NONE", "OPTIONS", "SEARCHED", "Compared", "SearchStep", "benefit_ratio", "check_sent_bytes", "check_spans"]
+__all__ += ["compare", "explore_search", "explore_strategy", "search_steps", "tensor_to_compress", "toy_job"]
 
 WHOLE = "intra.reduce-scatter comp.{0} inter.allgather* decomp.{0} intra.allgather"
 PARTS = "intra.reduce-scatter comp.{0} inter.alltoall* decomp.{0} comp.{0} inter.allgather* decomp.{0} intra.allgather"
@@ -38,7 +41,7 @@ KIND_OF = {Comp: Kind.ENCODE, Comm: Kind.COMMUNICATE, Decomp: Kind.DECODE}
 KINDS = {"computes": Kind.COMPUTE, "compresses": Kind.ENCODE, "sends": Kind.COMMUNICATE, "decompresses": Kind.DECODE}
 # Elements and seconds of the gradients of `explore_search`.
 SEARCHED = [1_000_000, 4_000_000, 500_000, 4_000_000, 2_000_000, 4_000_000], [1e-3, 4e-3, 2e-3, 3e-3, 2e-3, 2e-3]
-NUM_CASES = 200  # on which a reader's function is checked
+NUM_CASES, NUM_OPTIONS = 200, 40  # on which a reader's function is checked
 
 
 def toy_job(num_elements: Sequence[int], gap_s: Sequence[float], gbit: float, inside_gbit: float = 160) -> Job:
@@ -211,17 +214,55 @@ def tensor_to_compress() -> Exercise:
     )
 
 
+SENT_MISTAKES = {
+    "Whole messages to all are an Allgather alone.": lambda n, size, ratio: (n - 1) * ratio * size,
+    "What is sent is compressed.": lambda n, size, ratio: 2 * (n - 1) / n * size,
+    "A GPU sends nothing to itself.": lambda n, size, ratio: 2 * ratio * size,
+    "The sums are sent, too.": lambda n, size, ratio: (n - 1) / n * ratio * size,
+}
+
+
 def check_sent_bytes(sent_bytes: Callable | None) -> Feedback:
     """Check a reader's `sent_bytes(num_gpus, tensor_bytes, ratio)` of Alltoall/Allgather on random cases."""
-    if sent_bytes is None:
-        return Feedback(standing=Standing.NOT_ANSWERED, text="")
-    draw, option = random.Random(0), Option.parse(ROUTINES["Alltoall/Allgather"])
+    draw, option, cases, expected = random.Random(0), Option.parse(ROUTINES["Alltoall/Allgather"]), [], []
     for _ in range(NUM_CASES):
         num_gpus, tensor_bytes, ratio = draw.randint(2, 64), 4 * draw.randint(1, 10**8), draw.choice([1 / 100, 1 / 32])
         sent = [step for step in steps_of(option, num_gpus, 1) if step.kind == "send compressed"]
-        expected = sum(step.times * step.part for step in sent) * ratio * tensor_bytes
-        found = sent_bytes(num_gpus, tensor_bytes, ratio)
-        if not abs(found - expected) <= 1e-9 * expected:
-            text = f"sent_bytes({num_gpus}, {tensor_bytes}, {ratio:.4g}) is {found:.6g}, not {expected:.6g}."
-            return Feedback(standing=Standing.NOT_YET, text=text)
-    return Feedback(standing=Standing.RIGHT, text=f"In {NUM_CASES} random cases. Allgather sends n / 2 times as much.")
+        cases.append((num_gpus, tensor_bytes, ratio))
+        expected.append(sum(step.times * step.part for step in sent) * ratio * tensor_bytes)
+    reason = f"In {NUM_CASES} random cases. Allgather sends n / 2 times as much."
+    return check_on_cases(sent_bytes, cases, expected, mistakes=SENT_MISTAKES, reason=reason)
+
+
+def _spans(begin: Callable[[float, float, float], float], ready: float, option: list, free: dict) -> list:
+    """Place operations that begin by when the gradient is ready, the one before ended, and the resource is free."""
+    spans, ended = [], ready
+    for resource, slots in option:
+        start = begin(ready, ended, free[resource])
+        ended = start + slots
+        spans.append((start, ended))
+    return spans
+
+
+SPAN_MISTAKES = {
+    "An operation waits for the one before it.": partial(_spans, lambda ready, ended, free: max(ready, free)),
+    "Another gradient may still use the resource.": partial(_spans, lambda ready, ended, free: ended),
+    "Both must be over: which of the two times counts?": partial(_spans, lambda ready, ended, free: ended + free),
+}
+
+
+def check_spans(spans: Callable | None) -> Feedback:
+    """Check a reader's `spans(ready, option, free)`, when an option's operations run, against the library's queues."""
+    draw, cases, expected = random.Random(0), [], []
+    options = draw.sample(compression_options(), NUM_OPTIONS)
+    for option in sorted(options, key=lambda option: len(option.tasks)):
+        tasks = [(step.resource, draw.randint(1, 5)) for step in steps_of(option, 4, 4)]
+        ready, busy = draw.randint(1, 9), [draw.randint(0, 25) for _ in RESOURCES[1:]]
+        # Gradients that are there from the beginning keep a resource busy each; the last one is computed until `ready`.
+        before = [[(resource, slots)] for resource, slots in enumerate(busy, 1)]
+        placed = queues_by_definition([0] * len(before) + [ready], [*before, tasks])
+        free = dict(zip(RESOURCES, (ready, *busy), strict=True))
+        cases.append((ready, [(RESOURCES[resource], slots) for resource, slots in tasks], free))
+        expected.append(placed[-1][1:])
+    reason = f"{NUM_OPTIONS} options of the tree run as in the library's queues."
+    return check_on_cases(spans, cases, expected, mistakes=SPAN_MISTAKES, reason=reason)

@@ -1,7 +1,8 @@
 """The lesson on sparse gradients: slots that fill and collide, five schemes on real ranks, and a bitmap to write."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -10,9 +11,11 @@ import torch.distributed as dist
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from torch import Tensor
 
 from workbench import plots
-from workbench.explore.exercises import Exercise, Feedback, Mistake, Standing
+from workbench.explore.code_exercises import check_on_cases, check_on_ranks
+from workbench.explore.exercises import Exercise, Feedback, Mistake
 from workbench.explore.explorer import Explorer, steps
 from workbench.launch import Ranks
 from workbench.plots.style import PALETTE
@@ -21,8 +24,8 @@ from workbench.techniques.zen.method.hashing import EMPTY, Slots, partition_of, 
 from workbench.techniques.zen.runtime.exchange import Sparse, Wire
 from workbench.techniques.zen.runtime.schemes import SCHEMES
 
-__all__ = ["EIGHT", "MISTAKES", "SlotExplorer", "busiest_range", "check_bitmap", "compare_on_ranks", "draw_filled"]
-__all__ += ["fill", "homes_of_eight", "pulled_bytes"]
+__all__ = ["EIGHT", "MISTAKES", "SlotExplorer", "busiest_range", "check_bitmap", "check_push", "compare_on_ranks"]
+__all__ += ["draw_filled", "fill", "homes_of_eight", "pulled_bytes"]
 
 EIGHT = (0, 1, 2, 3, 4, 9, 17, 22)  # indices of a gradient of 24 values, in the order of the words' frequency
 DOMAIN, SERVERS, SEED = 24, 3, 3
@@ -166,19 +169,61 @@ def _bitmap(members: list[int], indices: list[int], *, mistake: str = "") -> byt
 
 def check_bitmap(bitmap: Callable[[list[int], list[int]], bytes] | None) -> Feedback:
     """Check a reader's `bitmap(members, indices)` against `HashBitmap` on random gradients."""
-    if bitmap is None:
-        return Feedback(standing=Standing.NOT_ANSWERED, text="")
-    draw = np.random.default_rng(0)
+    draw, cases, expected = np.random.default_rng(0), [], []
     for _ in range(NUM_CASES):
         domain, servers = int(draw.integers(8, 200)), int(draw.integers(1, 5))
-        whole = HashBitmap(domain, servers, SEED)
         server = int(draw.integers(servers))
         members = partition(torch.arange(domain), servers, SEED)[server].tolist()
         indices = sorted(draw.choice(members, len(members) // 2, replace=False).tolist()) if members else []
-        expected = bytes(whole.encode(torch.tensor(indices, dtype=torch.int64), server).tolist())
-        found = bitmap(members, indices)
-        if found != expected:
-            hints = [hint for name, hint in MISTAKES.items() if found == _bitmap(members, indices, mistake=name)]
-            text = f"members {members[:9]}…, indices {indices[:6]}…: {found!r} is not {expected!r}."
-            return Feedback(standing=Standing.NOT_YET, text=" ".join([text, *hints]))
-    return Feedback(standing=Standing.RIGHT, text=f"The bitmaps are those of the library in {NUM_CASES} cases.")
+        cases.append((members, indices))
+        encoded = HashBitmap(domain, servers, SEED).encode(torch.tensor(indices, dtype=torch.int64), server)
+        expected.append(bytes(encoded.tolist()))
+    mistakes = {hint: partial(_bitmap, mistake=name) for name, hint in MISTAKES.items()}
+    reason = f"The bitmaps are those of the library in {NUM_CASES} cases."
+    return check_on_cases(bitmap, cases, expected, mistakes=mistakes, reason=reason)
+
+
+PUSH_HINTS = {
+    "range": "Equal ranges? `servers` names the server of each index.",
+    "all": "A server gets its own indices only. To send everything to everybody is AGsparse.",
+    "overwrite": "Two ranks can have one index: its gradients are added.",
+    "own": "These are the rank's own gradients. What arrived is to be added.",
+}
+OF_RANKS = EIGHT, (), (0, 2, 9, 12, 17, 23)  # the indices of each rank; the second one has looked up nothing
+
+
+def _dense_sum(indices: Tensor, values: Tensor, servers: Tensor, size: int, exchange: Callable) -> Tensor:
+    """Return this server's part of a dense all-reduce."""
+    whole = torch.zeros(size).index_add_(0, indices, values)
+    dist.all_reduce(whole)
+    return whole * (partition_of(torch.arange(size), SERVERS, SEED) == dist.get_rank())
+
+
+def _push(indices: Tensor, values: Tensor, servers: Tensor, size: int, exchange: Callable, *, mistake: str) -> Tensor:
+    """Return a server's sums, with a usual mistake."""
+    home = indices * SERVERS // size if mistake == "range" else servers
+    chosen = [home == home if mistake == "all" else home == server for server in range(SERVERS)]
+    arrived = exchange([(indices[own], values[own]) for own in chosen])
+    sums = torch.zeros(size)
+    for where, what in [(indices, values)] if mistake == "own" else arrived:
+        sums[where] = what if mistake == "overwrite" else sums[where] + what
+    return sums
+
+
+def _push_on_rank(push: Callable) -> Tensor:
+    indices, wire = torch.tensor(OF_RANKS[dist.get_rank()], dtype=torch.int64), Wire()
+
+    def exchange(messages: Sequence[tuple[Tensor, Tensor]]) -> list[tuple[Tensor, ...]]:
+        if len(messages) != SERVERS:
+            raise ValueError(f"messages are {len(messages)}; there must be one for each of the {SERVERS} servers")
+        return list(wire.exchange(dict(enumerate(messages))).values())
+
+    values = (1.0 + indices) * 10 ** dist.get_rank()
+    return push(indices, values, partition_of(indices, SERVERS, SEED), DOMAIN, exchange)
+
+
+def check_push(push: Callable | None) -> Feedback:
+    """Check a reader's `push(indices, values, servers, size, exchange)` on three ranks against a dense all-reduce."""
+    mistakes = {hint: partial(_push, mistake=name) for name, hint in PUSH_HINTS.items()}
+    reason = "The servers' sums together are the dense all-reduce, and none has an index of another."
+    return check_on_ranks(push, _dense_sum, _push_on_rank, num_ranks=SERVERS, mistakes=mistakes, reason=reason)

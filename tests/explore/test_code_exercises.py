@@ -1,0 +1,127 @@
+"""Functions that readers write: whatever one does is feedback; stubs are not answered, and solutions are right."""
+
+import ast
+import importlib.util
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+import torch
+import torch.distributed as dist
+
+from workbench.explore import Standing
+from workbench.explore.code_exercises import WAITING, check_on_cases, check_on_ranks
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+CHECK = re.compile(r"\nlesson\.check_(\w+)\((\w+)\)$")
+SOLVED = [path.parent.name for path in sorted(NOTEBOOKS.glob("*/solutions.py"))]
+
+
+def emptied(numbers):
+    total = sum(numbers)
+    numbers.clear()
+    return total
+
+
+def check_total(total):
+    case = ([1, 3],)
+    mistakes = {"Of how many?": lambda numbers: sum(numbers) / 2}
+    return check_on_cases(total, [case, case], [4, 4], mistakes=mistakes, reason="A sum.")
+
+
+@pytest.mark.parametrize(
+    ("total", "said"),
+    [
+        (None, "not answered yet."),
+        (..., "not answered yet."),
+        (lambda numbers: None, "not answered yet. <lambda> returns None."),
+        (sum, "right. A sum."),
+        (emptied, "right. A sum."),  # each call has its own copy
+        (lambda numbers: torch.tensor(4), "right. A sum."),
+        (lambda numbers: 2, "not yet. <lambda>([1, 3]) is 2, not 4. Of how many?"),
+        (lambda numbers: "4", "not yet. <lambda>([1, 3]) is '4', not 4."),
+        (lambda numbers: [4], "not yet. <lambda>([1, 3]) is [4], not 4."),
+        (lambda numbers: float("nan"), "not yet. <lambda>([1, 3]) is nan, not 4."),
+        (lambda numbers: numbers[2], "not yet. <lambda> raised IndexError"),
+        (lambda: 4, "not yet. <lambda> raised TypeError"),
+        (4, "not yet. The answer is a function, not 4."),
+    ],
+)
+def test_whatever_a_function_does_is_feedback(total, said):
+    assert str(check_total(total)).startswith(said)
+
+
+def summed(x):
+    dist.all_reduce(x)
+    return x
+
+
+def alone(x):
+    return x if dist.get_rank() else summed(x)
+
+
+def failing(x):
+    if dist.get_rank():
+        raise ValueError("no")
+    return summed(x)
+
+
+def work(function):
+    return function(torch.tensor([1.0 + dist.get_rank()]))
+
+
+def check_sum(reader):
+    mistakes = {"Nothing was sent.": lambda x: x}
+    return check_on_ranks(reader, summed, work, num_ranks=2, mistakes=mistakes, reason="A sum.")
+
+
+@pytest.mark.parametrize(
+    ("reader", "said"),
+    [
+        (None, "not answered yet."),
+        (lambda x: None, "not answered yet. <lambda> returns None on rank 0."),
+        (lambda x: x if dist.get_rank() else None, "not yet. <lambda> returns None on rank 0."),
+        (summed, "right. A sum."),
+        (lambda x: x, "not yet. Rank 0: [1] is not [3]. Nothing was sent."),
+        (lambda x: summed, "not yet. Rank 0: <function summed"),
+        (failing, "not yet. Rank 1: failing raised ValueError in line"),
+    ],
+)
+def test_whatever_a_function_does_on_ranks_is_feedback(reader, said, exercises_on_pools):
+    assert str(check_sum(reader)).startswith(said)
+
+
+def test_a_rank_that_waits_for_another_one_is_named_with_its_line(exercises_on_pools, monkeypatch):
+    check_sum(summed)  # the ranks have imported what they need
+    monkeypatch.setattr("workbench.explore.code_exercises.TIMEOUT_S", 4.0)
+    text = check_sum(alone).text
+    assert re.match(r"Rank 0 did not answer within 4 s because it waits for another rank in line \d+\.", text)
+    assert text.endswith(WAITING)
+
+
+def function_of(source, name):
+    (found,) = [node for node in ast.parse(source).body if getattr(node, "name", "") == name]
+    return found
+
+
+@pytest.mark.parametrize("technique", SOLVED)
+def test_a_lessons_stubs_are_not_answered_and_its_solutions_are_right(technique, exercises_on_pools):
+    spec = importlib.util.spec_from_file_location("solutions", NOTEBOOKS / technique / "solutions.py")
+    solutions = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(solutions)
+    written = Path(solutions.__file__).read_text()
+    lesson = importlib.import_module(f"workbench.explore.{technique}")
+    parts = [nbformat.read(path, as_version=4) for path in (NOTEBOOKS / technique).glob("lesson*.ipynb")]
+    sources = [cell.source for part in parts for cell in part.cells if CHECK.search(cell.source)]
+    assert len(sources) >= 2
+    for source in sources:
+        (checked, name) = CHECK.search(source).groups()
+        stub, solution = function_of(source, name), function_of(written, name)
+        assert (checked, ast.unparse(stub.body[-1])) == (name, "...")
+        assert ast.unparse(stub.args) == ast.unparse(solution.args)
+        own = {"lesson": lesson}
+        exec(source, own)
+        check = getattr(lesson, f"check_{name}")
+        assert check(own[name]).standing is Standing.NOT_ANSWERED
+        assert str(check(getattr(solutions, name))).startswith("right.")
