@@ -212,14 +212,8 @@ def check_holders(holders: Callable | None) -> Feedback:
 
 
 STORAGE = -1  # in place of a machine's number
-FAILURES = (
-    (2, ()),
-    (2, (1,)),
-    (2, (1, 3)),
-    (2, (0, 1)),
-    (3, (2,)),
-    (3, (0, 1, 2)),
-)  # replicas, and lost machines of four
+# Replicas, and lost machines of four; where several peers live, the library takes the first, too
+FAILURES = ((2, ()), (2, (1,)), (2, (1, 3)), (2, (0, 1)), (3, (0,)), (3, (0, 1, 2)))
 
 
 def _sources(holders: Sequence[Sequence[int]], lost: Collection[int], *, mistake: str = "") -> list[int]:
