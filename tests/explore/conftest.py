@@ -5,7 +5,8 @@ import functools
 
 import pytest
 
-LOADED = [f"workbench.explore.{name}" for name in ("atp", "cupcake", "zen")]  # once, before the ranks are forked
+LESSONS = ("activation_compression", "atp", "cupcake", "flextp", "gemini.exercises", "sdpipe", "zen")
+LOADED = [f"workbench.explore.{name}" for name in LESSONS]  # once, before the ranks are forked
 
 
 @pytest.fixture(scope="session")

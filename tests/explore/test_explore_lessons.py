@@ -110,26 +110,3 @@ def test_every_control_changes_the_figure(explore, changes, monkeypatch):
     seen = {explorer.png} | {explorer.set(**{name: value}).png for name, value in changes.items()}
     assert set(explorer.values) == set(changes)
     assert len(seen) == 1 + len(changes)
-
-
-def joined(groups, candidate, num_workers):
-    """Grow what worker 0 reaches."""
-    reached = {0}
-    for _ in range(num_workers):
-        reached |= {worker for group in (*groups, candidate) if group & reached for worker in group}
-    return len(reached) == num_workers
-
-
-@pytest.mark.parametrize(
-    ("is_valid", "standing"),
-    [
-        (None, Standing.NOT_ANSWERED),
-        (joined, Standing.RIGHT),
-        (lambda groups, candidate, num_workers: len(set.union(candidate, *groups)) == num_workers, Standing.NOT_YET),
-        (lambda groups, candidate, num_workers: joined(groups, set(), num_workers), Standing.NOT_YET),
-    ],
-)
-def test_a_readers_group_validation_is_checked_on_random_histories(is_valid, standing):
-    feedback = sdpipe.check_validation(is_valid)
-    assert feedback.standing is standing
-    assert (standing is Standing.NOT_YET) == ("but it should be" in feedback.text)

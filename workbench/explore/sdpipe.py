@@ -3,20 +3,23 @@
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from workbench.explore.exercises import Exercise, Feedback, Mistake, Standing
+from workbench.explore.code_exercises import check_on_cases, check_on_ranks
+from workbench.explore.exercises import Exercise, Feedback, Mistake
 from workbench.explore.explorer import Explorer, choice, steps
 from workbench.plots import figure, gantt
 from workbench.plots.style import BLUE, INK, VERMILION
-from workbench.techniques.sdpipe.method import Group, Scheduler, certify, connects_by_definition
+from workbench.techniques.sdpipe.method import Group, Scheduler, certify, connects_by_definition, synchronization_matrix
 from workbench.timeline import Action, Kind, Timeline
 
-__all__ = ["Played", "check_validation", "draw_graph", "draw_played", "explore_candidates", "explore_scheduler", "play"]
-__all__ += ["groups_of_window", "mean_of_group", "smallest_valid_group", "variance_of_mean"]
+__all__ = ["Played", "check_average", "check_is_valid", "draw_graph", "draw_played", "explore_candidates"]
+__all__ += ["explore_scheduler", "groups_of_window", "mean_of_group", "play", "smallest_valid_group"]
+__all__ += ["variance_of_mean"]
 
 NUM_TRACES = 200  # on which a reader's validation is checked
 
@@ -174,29 +177,105 @@ def explore_candidates() -> Explorer[Candidate]:
     )
 
 
-def check_validation(is_valid: Callable | None) -> Feedback:
-    """Check a reader's `is_valid(groups, candidate, num_workers)` on random histories.
+Groups = list[set[int]]
 
-    Args:
-        is_valid: takes the last P - 1 groups, a list of sets, the candidate, a set, and N; says whether they connect
-            all workers. None is no answer yet.
-    """
-    if is_valid is None:
-        return Feedback(standing=Standing.NOT_ANSWERED, text="")
-    draw = random.Random(0)
+
+def _is_valid(groups: Groups, candidate: set[int], num_workers: int) -> bool:
+    return connects_by_definition(map(frozenset, [*groups, candidate]), range(num_workers))
+
+
+def _is_reached_at_once(groups: Groups, candidate: set[int], num_workers: int) -> bool:
+    """Go through the groups once, by mistake."""
+    reached = {0}
+    for group in (*groups, candidate):
+        reached |= group if group & reached else set()
+    return len(reached) == num_workers
+
+
+IS_VALID_HINTS = {
+    "Everybody is in some group, but are all of these groups connected with one another?": (
+        lambda groups, candidate, num_workers: len(candidate.union(*groups)) == num_workers
+    ),
+    "A later group may lead back to an earlier one: go through them until nothing is reached any more.": (
+        _is_reached_at_once
+    ),
+    "The candidate connects workers, too.": lambda groups, _, num_workers: _is_valid(groups, set(), num_workers),
+    "The groups before count, too. With the candidate alone it is All-Reduce.": (
+        lambda _, candidate, num_workers: len(candidate) == num_workers
+    ),
+}
+
+
+def check_is_valid(is_valid: Callable | None) -> Feedback:
+    """Check a reader's `is_valid(groups, candidate, num_workers)` on random histories."""
+    draw, cases = random.Random(0), []
     for _ in range(NUM_TRACES):
         num_workers = draw.randint(2, 7)
         groups = [set(draw.sample(range(num_workers), draw.randint(1, min(3, num_workers)))) for _ in range(4)]
         *before, candidate = groups[: draw.randint(1, 4)]
-        expected = connects_by_definition(map(frozenset, [*before, candidate]), range(num_workers))
-        found = is_valid([set(group) for group in before], set(candidate), num_workers)
-        if bool(found) is not expected:
-            case = f"is_valid({before}, {candidate}, {num_workers}) is {found!r}"
-            return Feedback(standing=Standing.NOT_YET, text=f"{case}, but it should be {expected}.")
+        cases.append((before, candidate, num_workers))
     reason = (
         f"It is right on {NUM_TRACES} random histories. The scheduler keeps sets as bits and grows what one reaches."
     )
-    return Feedback(standing=Standing.RIGHT, text=reason)
+    expected = [_is_valid(*case) for case in cases]
+    return check_on_cases(is_valid, cases, expected, mistakes=IS_VALID_HINTS, reason=reason)
+
+
+MEMBERS = (0, 2, 3)  # of four workers
+MODELS = np.outer([1.0, 10.0], [1.0, 2.0, 3.0, 4.0])  # theirs, in columns
+
+
+def _by_equation_2(_model, rank: int, members: set[int], _add_up) -> np.ndarray:
+    return (MODELS @ synchronization_matrix(MODELS.shape[1], members))[:, rank]
+
+
+def _average(model, rank: int, members: set[int], add_up_: Callable, *, mistake: str):
+    """Average with a usual mistake."""
+    if rank not in members:
+        return model * (mistake != "zero")
+    if mistake != "alone":
+        add_up_(model)
+    return model / {"sum": 1, "all": MODELS.shape[1]}.get(mistake, len(members))
+
+
+AVERAGE_HINTS = {
+    "sum": "That is the sum. Asked is the mean.",
+    "all": "Only the members were added up: divide by their number.",
+    "alone": "Nothing was added up: call `add_up_` before you divide.",
+    "zero": "A worker that is not in the group keeps its model.",
+}
+
+
+def _average_on_rank(average: Callable) -> object:
+    """Return this rank's model after an average of a group."""
+    import torch
+    import torch.distributed as dist
+
+    rank, group = dist.get_rank(), dist.new_group(MEMBERS)
+
+    def add_up_(tensor: torch.Tensor) -> None:
+        if rank not in MEMBERS:
+            raise ValueError(f"rank {rank} is not in the group {MEMBERS}; it must not call add_up_")
+        dist.all_reduce(tensor, group=group)
+
+    try:
+        return average(torch.from_numpy(MODELS[:, rank].copy()), rank, set(MEMBERS), add_up_)
+    finally:
+        if rank in MEMBERS:
+            dist.destroy_process_group(group)
+
+
+def check_average(average: Callable | None) -> Feedback:
+    """Check a reader's `average(model, rank, members, add_up_)` on four ranks, three of them in the group."""
+    return check_on_ranks(
+        average,
+        _by_equation_2,
+        _average_on_rank,
+        num_ranks=4,
+        mistakes={hint: partial(_average, mistake=name) for name, hint in AVERAGE_HINTS.items()},
+        of="model",
+        reason="The three members have their mean, as Eq. 2 says, and the fourth rank was not disturbed.",
+    )
 
 
 def groups_of_window() -> Exercise:

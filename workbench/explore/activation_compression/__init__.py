@@ -2,7 +2,16 @@
 
 from .break_even import CODE_SIZES, BreakEvenMap, explore_break_even
 from .error_path import explore_error_path
-from .exercises import break_even, code_bytes, loss_of_best_code, share_kept_by_top_k, sum_of_top_1, value_in_two_bits
+from .exercises import (
+    break_even,
+    check_encoded_sum,
+    check_quantised,
+    code_bytes,
+    loss_of_best_code,
+    share_kept_by_top_k,
+    sum_of_top_1,
+    value_in_two_bits,
+)
 from .layer import (
     BITS,
     Approach,
@@ -24,6 +33,8 @@ __all__ = [
     "RecordedReduction",
     "break_even",
     "break_even_bytes_per_s",
+    "check_encoded_sum",
+    "check_quantised",
     "code_bytes",
     "explore_activation_compression",
     "explore_break_even",

@@ -1,15 +1,23 @@
 """The exercises of both parts of the lesson; the library computes their answers."""
 
-import torch
+from collections.abc import Callable
+from functools import partial
 
-from workbench.compression import Quantize, TopK
-from workbench.explore.exercises import Exercise, Mistake
+import torch
+from torch import Tensor
+
+from workbench.compression import AutoEncoder, Quantize, TopK
+from workbench.explore.code_exercises import check_on_cases, check_on_ranks
+from workbench.explore.exercises import Exercise, Feedback, Mistake
+from workbench.parallel import ProcessTensorGroup, TensorGroup
 from workbench.techniques.activation_compression.cost import Setting
 from workbench.techniques.activation_compression.reconstruction import best_linear_code, lost_share
+from workbench.techniques.activation_compression.runtime import CompressedReduction
 
 from .layer import Approach, break_even_bytes_per_s
 
-__all__ = ["break_even", "code_bytes", "loss_of_best_code", "share_kept_by_top_k", "sum_of_top_1", "value_in_two_bits"]
+__all__ = ["break_even", "check_encoded_sum", "check_quantised", "code_bytes", "loss_of_best_code"]
+__all__ += ["share_kept_by_top_k", "sum_of_top_1", "value_in_two_bits"]
 
 A2_CODE_SIZE = 100  # table 1
 
@@ -113,4 +121,95 @@ def loss_of_best_code() -> Exercise:
             Mistake(answer=6 / 7, hint="That is what is kept. What is left over?"),
         ),
         rel=0.01,
+    )
+
+
+SIZES = ((2, 3, 2), (3, 6, 4))  # tokens, hidden, and columns of the code, on ranks
+ENCODED_SUM_HINTS = {
+    "Nothing was added up: the other ranks' codes are missing.": lambda part, E, D, group: part @ E @ D,
+    "That is the code of the sum. Decode it.": lambda part, E, D, group: group.sum([part @ E]),
+    "That is the mean. Asked is the sum.": lambda part, E, D, group: group.sum([part @ E]) @ D / group.size,
+    "More bytes travel than the code has: add the codes, and decode their sum once.": (
+        lambda part, E, D, group: group.sum([part @ E @ D])
+    ),
+    "That is the whole sum, of as many bytes as without a code.": lambda part, E, D, group: group.sum([part]),
+}
+
+
+def _encoded_sum(part: Tensor, E: Tensor, D: Tensor, group: TensorGroup) -> Tensor:
+    """Return the workbench's own sum."""
+    codec = AutoEncoder(*E.shape)
+    codec.encoder.data, codec.decoder.data = E, D
+    return CompressedReduction(codec, group)([part])
+
+
+@torch.no_grad()
+def _reduce_on_rank(encoded_sum: Callable) -> list:
+    """Return the sum for each size, and the bytes of this rank's messages; whole numbers, so that it is exact."""
+    found = []
+    for tokens, hidden, code_size in SIZES:
+        group, draw = ProcessTensorGroup(), torch.Generator().manual_seed(0)
+        E, D = (
+            torch.randint(-2, 3, shape, generator=draw).float() for shape in [(hidden, code_size), (code_size, hidden)]
+        )
+        part = torch.randint(-3, 4, (tokens, hidden), generator=draw.manual_seed(1 + group.local_ranks[0])).float()
+        total = encoded_sum(part, E, D, group)
+        found.append((total, group.traffic.num_bytes()))
+    return found
+
+
+def check_encoded_sum(encoded_sum: Callable | None) -> Feedback:
+    """Check a reader's `encoded_sum(part, E, D, group)` on three ranks: the sum, and the bytes that travel."""
+    return check_on_ranks(
+        encoded_sum,
+        _encoded_sum,
+        _reduce_on_rank,
+        num_ranks=3,
+        mistakes=ENCODED_SUM_HINTS,
+        of="(sum, bytes that this rank sent)",
+        reason="All three ranks have the sum that `CompressedReduction` gives, and sent codes only.",
+    )
+
+
+def _quantised(
+    row: Tensor,
+    bits: int,
+    *,
+    more_steps: int = 0,
+    to_level: Callable = torch.round,
+    from_zero: bool = False,
+    is_code: bool = False,
+) -> Tensor:
+    """Send a row with a usual mistake."""
+    low = row.new_zeros(()) if from_zero else row.min()
+    step = (row.max() - low) / (2**bits - 1 + more_steps)
+    code = to_level((row - low) / step)
+    return code if is_code else low + code * step
+
+
+QUANTISED_HINTS = {
+    "So many bits make 2**bits levels. How many steps are between them?": partial(_quantised, more_steps=1),
+    "Take the nearest level, not the one below.": partial(_quantised, to_level=torch.floor),
+    "The lowest level is the row's smallest value, not 0.": partial(_quantised, from_zero=True),
+    "Those are the numbers of the levels, which travel. What does the receiver make of them?": (
+        partial(_quantised, is_code=True)
+    ),
+}
+
+
+def check_quantised(quantised: Callable | None) -> Feedback:
+    """Check a reader's `quantised(row, bits)` against `Quantize` on rows whose levels are whole numbers."""
+    draw, cases = torch.Generator().manual_seed(0), []
+    for number in range(20):
+        bits, low, step = 1 + number % 4, number % 7 - 2, 3 + 2 * (number % 2)  # odd steps: no value is half-way
+        top = step * (2**bits - 1)
+        row = torch.cat([torch.tensor([0, top]), torch.randint(top + 1, (3,), generator=draw)]) + low
+        cases.append((row[torch.randperm(5, generator=draw)].float(), bits))
+    return check_on_cases(
+        quantised,
+        cases,
+        [Quantize(bits)(row) for row, bits in cases],
+        mistakes=QUANTISED_HINTS,
+        reason=f"What arrives is what `Quantize` makes of {len(cases)} rows.",
+        rel=1e-4,
     )

@@ -1,5 +1,6 @@
 """What the lesson on straggler-tolerant tensor parallelism shows: a worked example, predicted epochs, real ranks."""
 
+from .coding import check_columns_to_drop, check_own_columns
 from .exercises import bound_of_eight, columns_of_receivers, ratio_of_straggler, split_of_columns
 from .explorer import (
     CHOICES,
@@ -21,6 +22,8 @@ __all__ = [
     "WatchedIteration",
     "WatchedRank",
     "bound_of_eight",
+    "check_columns_to_drop",
+    "check_own_columns",
     "columns_of_receivers",
     "draw_worked_example",
     "explore_flextp",

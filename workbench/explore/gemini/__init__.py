@@ -6,6 +6,8 @@ import importlib
 
 _HOMES = {
     "exercises": (
+        "check_holders",
+        "check_sources",
         "fatal_pairs_of_ring",
         "holders_of_shard",
         "lost_shards",

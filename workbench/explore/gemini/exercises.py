@@ -1,8 +1,10 @@
 """The exercises of the lesson on in-memory checkpoints; the library computes their answers."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
-from workbench.explore.exercises import Exercise, Mistake
+from workbench.explore.code_exercises import check_on_cases, check_on_ranks
+from workbench.explore.exercises import Exercise, Feedback, Mistake
 from workbench.techniques.gemini.method.placement import Placement, kept_bytes, placement, replicas_kept, survivors
 from workbench.techniques.gemini.method.probability import group_bound, recovery_probability
 from workbench.techniques.gemini.method.recovery import Held, RecoveryPlan, Tier, plan_recovery
@@ -10,6 +12,8 @@ from workbench.techniques.gemini.method.sizes import machine_shard_bytes
 from workbench.techniques.gemini.method.waste import wasted_time_s
 
 __all__ = [
+    "check_holders",
+    "check_sources",
     "fatal_pairs_of_ring",
     "holders_of_shard",
     "lost_shards",
@@ -172,4 +176,99 @@ def resumed_from() -> Exercise:
             Mistake(answer=(40.0, 3.0), hint="May a machine go on from iteration 57 while others begin at 40?"),
             Mistake(answer=(40.0, 2.0), hint="May a machine go on from iteration 57 while others begin at 40?"),
         ),
+    )
+
+
+def _in_small_groups(num_machines: int, num_replicas: int) -> list[list[int]]:
+    """Group the machines that are left over, too, by mistake."""
+    starts = range(0, num_machines, num_replicas)
+    groups = [list(range(start, min(start + num_replicas, num_machines))) for start in starts]
+    return [[*group[place:], *group[:place]] for group in groups for place in range(len(group))]
+
+
+HOLDERS_HINTS = {
+    "That is one ring over all machines. Make groups of the first ones.": (
+        lambda machines, replicas: placement(machines, replicas, "ring").holders
+    ),
+    "The machines that are left over make too small a group: their ring takes in the last whole group.": (
+        _in_small_groups
+    ),
+    "Begin with the machine itself, then those it sends to, round the corner.": (
+        lambda machines, replicas: [sorted(holders) for holders in placement(machines, replicas).holders]
+    ),
+}
+
+
+def check_holders(holders: Callable | None) -> Feedback:
+    """Check a reader's `holders(num_machines, num_replicas)` against algorithm 6.1."""
+    cases = [(machines, replicas) for machines in range(1, 10) for replicas in range(1, min(machines, 4) + 1)]
+    return check_on_cases(
+        holders,
+        cases,
+        [placement(*case).holders for case in cases],
+        mistakes=HOLDERS_HINTS,
+        reason=f"The placements are those of algorithm 6.1 in {len(cases)} cases.",
+    )
+
+
+STORAGE = -1  # in place of a machine's number
+# Replicas, and lost machines of four; where several peers live, the library takes the first, too
+FAILURES = ((2, ()), (2, (1,)), (2, (1, 3)), (2, (0, 1)), (3, (0,)), (3, (0, 1, 2)))
+
+
+def _sources(holders: Sequence[Sequence[int]], lost: Collection[int], *, mistake: str = "") -> list[int]:
+    """Return who serves each machine's rank, as the library plans it or with a usual mistake."""
+    alive = [[holder for holder in row if holder not in lost] for row in holders]
+    match mistake:
+        case "empty":
+            return list(range(len(holders)))
+        case "peers":
+            return [(row[1:] + row[:1] or [STORAGE])[0] if all(alive) else STORAGE for row in alive]
+        case "next":
+            return [row[1] if row[0] in lost else row[0] for row in holders]
+        case "mixed":
+            return [row[0] if row else STORAGE for row in alive]
+    plan = plan_after(Placement.own(holders), lost, in_memory=57)
+    return [STORAGE if source.machine is None else source.machine for source in plan.sources]
+
+
+SOURCES_HINTS = {
+    "empty": "A machine in the place of a lost one keeps nothing, not even its own shard.",
+    "peers": "A machine that is not lost has its shard in its own memory, the fastest tier.",
+    "next": "The next holder may be lost as well. Which holder lives?",
+    "mixed": "One shard is in no memory: can others go on from their memory while one begins from storage?",
+}
+
+
+def _restore_on_rank(sources: Callable) -> list:
+    """Keep replicas, lose them, read what the function says; return each failure, the sources, and the shard read."""
+    import torch
+    import torch.distributed as dist
+
+    rank, num_machines, found = dist.get_rank(), dist.get_world_size(), []
+    for num_replicas, lost in FAILURES:
+        placed, shards = placement(num_machines, num_replicas), [torch.zeros(1) for _ in range(num_machines)]
+        dist.all_gather(shards, torch.tensor([100.0 + rank]))
+        kept = {} if rank in lost else {machine: shards[machine] for machine in replicas_kept(placed)[rank]}
+        served, restored = list(sources(placed.holders, set(lost))), 0.0
+        for machine, source in enumerate(served):
+            shard = kept.get(machine, torch.zeros(1))
+            if source != STORAGE:
+                dist.broadcast(shard, source)
+            if machine == rank:
+                restored = float(shard) if source != STORAGE else STORAGE
+        found.append((placed.holders, lost, served, restored))
+    return found
+
+
+def check_sources(sources: Callable | None) -> Feedback:
+    """Check a reader's `sources(holders, lost)` on four ranks, one a machine, that lose and read real shards."""
+    return check_on_ranks(
+        sources,
+        _sources,
+        _restore_on_rank,
+        num_ranks=4,
+        mistakes={hint: partial(_sources, mistake=name) for name, hint in SOURCES_HINTS.items()},
+        of="(holders, lost, sources, what this rank read)",
+        reason=f"After {len(FAILURES)} failures four ranks had read their shards from there.",
     )
