@@ -140,7 +140,7 @@ def test_an_error_that_comes_back_ends_training_unless_there_is_progress(train):
     with pytest.raises(RankFailed, match="ZeroDivisionError: at three") as failed:
         train(2, function=fail_at_three, args=())
     assert "in fail_at_three" in str(failed.value)
-    assert "Training was restarted 2 times and failed the same way." in str(failed.value)
+    assert "failed again at the same place after a restart" in str(failed.value)
     assert train(1, function=fail_four_times, args=()).results == (5,)
     with pytest.raises(RankFailed, match="rank 0 returned a value that cannot be unpickled here: ValueError: made in"):
         train(1, function=lambda context: OnlyThere(), args=())
@@ -325,7 +325,7 @@ def fail(context, iteration: int) -> None:
 
 @pytest.mark.parametrize(
     ("iteration", "generations", "note"),
-    [(0, 1, "It failed before its first iteration"), (3, 3, "restarted 2 times and failed the same way")],
+    [(0, 1, "It failed before its first iteration"), (3, 2, "failed again at the same place after a restart")],
 )
 def test_an_error_is_shown_at_once_and_ends_training_by_its_class_and_place(
     fleet, capsys, iteration, generations, note
@@ -336,7 +336,8 @@ def test_an_error_is_shown_at_once_and_ends_training_by_its_class_and_place(
     ):
         training.run()
     assert max(event.generation or 0 for event in training.events) == generations
-    assert "no column for" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert shown.count("no column for") > generations and shown.count("Traceback") == 1
 
 
 def lose_peers(context) -> None:
@@ -369,7 +370,7 @@ def test_generations_without_progress_are_counted_whatever_ended_them_and_wait_l
     assert not any(ended) and repeats.pause_s == 0.0, "with progress it may go on for ever"
     repeats = Repeats()
     ended = [end(repeats, generation, 2, signature) for generation, signature in enumerate("ababbcccc", 1)]
-    assert [bool(verdict) for verdict in ended].index(True) == 7, "three of one kind in a row, without progress"
+    assert [bool(verdict) for verdict in ended].index(True) == 4, "two of one kind in a row, without progress"
 
 
 def test_a_stopped_store_is_an_unavailable_one_within_the_time_given():

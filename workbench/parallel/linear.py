@@ -228,8 +228,13 @@ class ColumnParallelLinear(ShardedLinear):
         super().__init__(in_features, out_features, group, VirtualTensorGroup(1), *args, **options)
         self.group = group
 
-    def forward(self, x: Tensor) -> list[Tensor]:
-        """Multiply the replicated [N, I], whose gradient is summed over ranks, with each local shard: [N, O/T] each."""
+    def forward(self, x: Tensor) -> Tensor | list[Tensor]:
+        """Multiply the replicated [N, I], whose gradient is summed over ranks: [N, O/T], a list on virtual ranks."""
+        shards = self.shards(x)
+        return shards[0] if isinstance(self.group, ProcessTensorGroup) else shards
+
+    def shards(self, x: Tensor) -> list[Tensor]:
+        """Multiply as `forward` does: [N, O/T] for each local rank."""
         return self.biased(self.partials([x]))
 
 
@@ -274,8 +279,16 @@ class RowParallelLinear(ShardedLinear):
             self._modules.pop(name, None)
         super().__setattr__(name, value)
 
-    def forward(self, xs: Sequence[Tensor]) -> Tensor:
-        """Multiply each local input [N, I/T] with its shard and reduce over all ranks: [N, O] on every rank."""
+    def forward(self, xs: Tensor | Sequence[Tensor]) -> Tensor:
+        """Multiply each local input [N, I/T] with its shard and reduce over all ranks: [N, O] on every rank.
+
+        `xs` is a list with one for each local rank; on a real rank it may be the tensor itself.
+        """
+        if isinstance(xs, Tensor):
+            if len(self.weights) > 1:
+                rule = f"it must be a list of {len(self.weights)}, one for each virtual rank"
+                raise ValueError(f"xs of {self.site} is a tensor; {rule}")
+            xs = [xs]
         with self.group.traffic.at(self.site):
             y = self._sum_of_products(xs)
         return y if self.bias is None else y + self.bias.to(y.dtype)

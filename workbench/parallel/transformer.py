@@ -90,7 +90,7 @@ class Attention(nn.Module):
         scale = self._dropout_scale(x_BSH)
         contexts = [
             self._attend(qkv, mask, None if scale is None else self._heads_of(scale, rank))
-            for qkv, rank in zip(self.query_key_value(x_BSH), self.group.local_ranks, strict=True)
+            for qkv, rank in zip(self.query_key_value.shards(x_BSH), self.group.local_ranks, strict=True)
         ]
         return self.output(contexts)
 
@@ -130,7 +130,7 @@ class Mlp(nn.Module):
 
     def forward(self, x_BSH: Tensor) -> Tensor:
         """Apply the perceptron at every position: [B, S, H] -> [B, S, H]."""
-        return self.output([functional.gelu(inner) for inner in self.input(x_BSH)])
+        return self.output([functional.gelu(inner) for inner in self.input.shards(x_BSH)])
 
 
 class TransformerLayer(nn.Module):

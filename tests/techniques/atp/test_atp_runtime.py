@@ -107,7 +107,7 @@ def linears(kind):
             ColumnParallelLinear(HIDDEN, INNER, group, site="first"),
             RowParallelLinear(INNER, HIDDEN, group, site="second"),
         )
-        y = second([torch.relu(first(x)[0])])
+        y = second(torch.relu(first(x)))
     y.square().sum().backward()
     return y.detach(), x.grad, first.full_weight(gradient=True), second.full_weight(gradient=True)
 

@@ -60,7 +60,7 @@ def divided_pair(group, dropped, migrated, scheme=Scheme.BROADCAST_REDUCE, imput
 def outputs_and_gradients(first, second, group):
     dtype = first.weights[0].dtype
     x = torch.linspace(-1, 1, 2 * ROWS * WIDTH, dtype=dtype).reshape(2, ROWS, WIDTH).requires_grad_()
-    y = second([functional.gelu(part) for part in first(x)])
+    y = second([functional.gelu(part) for part in first.shards(x)])
     (y * torch.linspace(0, 1, WIDTH, dtype=dtype)).sum().backward()
     trained = [layer for layer in (first, second) if layer.weights[0].requires_grad]
     results = [y.detach(), x.grad, *(layer.full_weight(gradient=True) for layer in trained)]

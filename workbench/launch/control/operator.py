@@ -37,7 +37,7 @@ from .store import StoreUnavailable
 
 __all__ = ["STORE", "Operator", "Repeats", "Task"]
 
-MOST_REPEATS = 3  # generations in a row that end with the same error before training is given up
+MOST_REPEATS = 2  # generations in a row that end with the same error before training is given up
 MOST_STALLED = 10  # generations in a row without progress, whatever ended them
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0  # before a restart without progress; each is twice the one before
 STORE = "the store"  # name of the process that serves the embedded store
@@ -74,7 +74,7 @@ class Repeats:
         if self._is_signed and self._generation == 1 and self._progress < 1:
             return "It failed before its first iteration was done, so it was not restarted."
         if self._num_same >= MOST_REPEATS:
-            return f"Training was restarted {MOST_REPEATS - 1} times and failed the same way."
+            return "It failed again at the same place after a restart, so it was not restarted once more."
         if self.num_stalled >= MOST_STALLED:
             reached = max(0, self._progress)
             return f"Training was started {MOST_STALLED} times without getting beyond iteration {reached}."
@@ -143,6 +143,7 @@ class Operator:
         self._finished: Order | None = None
         self._repeats = Repeats()
         self._shows_errors = shows_errors
+        self._shown: set[str] = set()  # signatures of errors whose tracebacks were shown
         self._failed_s = math.inf  # when a failure began that no generation has followed yet
         self._storeless_s: dict[str, float] = {}  # since when a machine has no answer of the store
         self._store_started_s = 0.0
@@ -383,9 +384,12 @@ class Operator:
                         self._machines.tell(name, Pause(seconds=pause_s))
         is_error = isinstance(cause, RankFailure) and cause.kind is FailureKind.RAISED
         if is_error:
+            signature = signature_of(cause)
             if self._shows_errors:
-                print(f"workbench: {cause}", file=sys.stderr, flush=True)
-            self._repeats.note_error(signature_of(cause))
+                again = f"rank {cause.rank} {cause.message}, at the same place"
+                print(f"workbench: {again if signature in self._shown else cause}", file=sys.stderr, flush=True)
+            self._shown.add(signature)
+            self._repeats.note_error(signature)
         if verdict := self._repeats.verdict:
             if not isinstance(cause, RankFailure):
                 raise RuntimeError(f"{cause}. {verdict}")

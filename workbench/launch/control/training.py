@@ -112,7 +112,7 @@ class Training:
     def run(self, timeout_s: float | None = None) -> TrainingOutcome:
         """Train, and wait for the end.
 
-        It raises RankFailed if an error comes before the first iteration, if the same error ends 3 generations in a row
+        It raises RankFailed if an error comes before the first iteration, if the same error ends 2 generations in a row
         without progress, or if 10 end so for any reason; TimeoutError if it takes longer than asked for; and
         RuntimeError if it was closed meanwhile.
         """

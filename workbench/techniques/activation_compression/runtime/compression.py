@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from workbench.compression import Codec
+from workbench.compression import Aggregation, Codec
 from workbench.parallel import RowParallelLinear
 from workbench.parallel.linear import Reduction
 
-from ..method import method
+from ..method import PAPER_HIDDEN, Family, method
+from .layers import OUTPUT_CODEC, Layers, chosen_layers
 from .reduction import CompressedReduction, EncoderGradients, FusedReduction, check_fusible
 
 __all__ = ["CompressedOutput", "Compression", "compress"]
 
-OUTPUT_CODEC = "output_codec"  # name of the sub-module that a layer with a compressed output gets
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Compression:
     """What `compress` changed in a model."""
 
     sites: tuple[str, ...]  # names of the call sites, in the model's order
     codecs: tuple[Codec, ...]  # the codec of each site
     undo: tuple[Callable[[], None], ...]  # what gives each site its plain form back
+    sent: tuple[SentBytes, ...]  # the bytes of each site
+
+    def __repr__(self) -> str:
+        kinds = " and ".join(dict.fromkeys(type(codec).__name__ for codec in self.codecs))
+        return f"Compression({kinds} at {', '.join(self.sites)}; report() has the bytes, remove() undoes it)"
+
+    def report(self) -> pd.DataFrame:
+        """Tell the bytes saved at each site, and at all of them, in the last forward pass.
+
+        Returns:
+            A table by layer: plain_bytes, sent_bytes and saved_bytes, and what share is `saved`. A layer's output is
+            one message to the next stage; a sum over ranks counts as the bytes that a rank sends in ring collectives.
+
+        Raises:
+            RuntimeError: where no site was reached by a forward pass yet.
+        """
+        if not any(sent.plain_bytes for sent in self.sent):
+            raise RuntimeError("report: no bytes are known yet; run a forward pass of the model, then ask again")
+        rows = [(sent.plain_bytes, sent.encoded_bytes) for sent in self.sent]
+        table = pd.DataFrame(rows, index=pd.Index(self.sites, name="layer"), columns=["plain_bytes", "sent_bytes"])
+        table.loc["all"] = table.sum()
+        table["saved_bytes"] = table.plain_bytes - table.sent_bytes
+        table["saved"] = (table.saved_bytes / table.plain_bytes).map("{:.0%}".format)
+        return table
 
     def remove(self) -> None:
         """Give the model its plain reductions and outputs back, the last change first."""
@@ -39,7 +63,7 @@ class Compression:
 def compress(
     model: nn.Module,
     codec: Codec | str,
-    layers: int | Iterable[int] | Iterable[str] | None = None,
+    layers: Layers = None,
     *,
     fused: bool = False,
     gradients: EncoderGradients | None = None,
@@ -53,28 +77,32 @@ def compress(
     Args:
         model: any module; changed in place.
         codec: a codec, copied with its own state for every call site, or a method's name such as "A1".
-        layers: how many of the last layers, or their indices, or names of modules; None is the last half. Layers
-            are counted in the longest list of modules (ModuleList or Sequential) of the model.
+        layers: how many of the last blocks, or their indices, or names of modules; None is the last half of the blocks.
+            Blocks are the transformer's, or those of another stack of equal modules (ModuleList or Sequential).
         fused: encode the weights in place of the activations (`FusedReduction`): the same numbers up to rounding from
             far fewer operations, for linear codecs on row-parallel linears. False is the paper's way.
         gradients: sums all encoders' gradients in one message; None sums each by itself.
 
     Returns:
-        The call sites, and how to undo it.
+        The call sites, the bytes that they save, and how to undo it.
 
     Raises:
         ValueError: for layers that the model does not have, that come twice, that are none or that have an encoded
-            output already, and for fused codes that are not linear; nothing is changed then.
+            output already, for a number of blocks where it is not clear which, for a learned method's name where the
+            width is not known, and for fused codes that are not linear; nothing is changed then.
 
     Source: section 4.1 (the last 12 of 24 layers), sections 3.2 and 3.3.
     """
-    chosen = _chosen_layers(model, layers)
+    chosen = chosen_layers(model, layers)
     changes = [change for name, layer in chosen for change in _changes(name, layer, codec, fused)]
     sites = [change.site for change in changes]
     if twice := {site for site in sites if sites.count(site) > 1}:
         raise ValueError(f"layers: {sorted(twice)[0]} is chosen twice")
-    undo = tuple(change.apply(gradients) for change in changes)
-    return Compression(sites=tuple(sites), codecs=tuple(change.codec for change in changes), undo=undo)
+    undo = [change.apply(gradients) for change in changes]
+    sent = tuple(change.sent_bytes() for change in changes)
+    undo += [change.module.register_forward_hook(each).remove for change, each in zip(changes, sent, strict=True)]
+    codecs = tuple(change.codec for change in changes)
+    return Compression(sites=tuple(sites), codecs=codecs, undo=tuple(undo), sent=sent)
 
 
 class CompressedOutput:
@@ -96,6 +124,23 @@ class CompressedOutput:
         raise ValueError(f"{given}: a tensor or a tuple that begins with one")
 
 
+@dataclass(kw_only=True, slots=True)
+class SentBytes:
+    """A forward hook that notes how many bytes are sent of a module's output, plain and encoded."""
+
+    codec: Codec
+    plain_copies: float = 1.0  # times that a rank sends the plain output: once to the next stage
+    encoded_copies: float = 1.0
+    plain_bytes: int = 0  # of the last forward pass
+    encoded_bytes: int = 0
+
+    def __call__(self, module: nn.Module, inputs: tuple, output) -> None:
+        """Note the bytes of an output tensor, or of the first tensor of an output tuple."""
+        tensor = output if isinstance(output, Tensor) else output[0]
+        self.plain_bytes = round(self.plain_copies * tensor.nbytes)
+        self.encoded_bytes = round(self.encoded_copies * self.codec.payload_bytes(tensor.shape, tensor.dtype))
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _ReductionChange:
     """A row-parallel linear that is to reduce through a codec: nothing has happened before `apply`."""
@@ -108,6 +153,13 @@ class _ReductionChange:
     def __post_init__(self) -> None:
         if self.fused:
             check_fusible(self.codec)
+
+    def sent_bytes(self) -> SentBytes:
+        """Count a ring's all-reduce, and its all-gather where codes cannot be summed."""
+        size = self.module.group.size
+        summed, gathered = 2 * (size - 1) / size, size - 1
+        copies = summed if self.codec.aggregation is Aggregation.SUM else gathered
+        return SentBytes(codec=self.codec, plain_copies=summed, encoded_copies=copies)
 
     def apply(self, gradients: EncoderGradients | None) -> Callable[[], None]:
         """Replace the reduction; return what undoes it."""
@@ -132,6 +184,13 @@ class _OutputChange:
     def __post_init__(self) -> None:
         if hasattr(self.module, OUTPUT_CODEC):
             raise ValueError(f"layers: the output of {self.site} is compressed already; remove that first")
+        if isinstance(self.module, nn.ModuleList | nn.ModuleDict):
+            inner = [f"{self.site}.{name}" for name, _ in self.module.named_children()][-2:]
+            raise ValueError(f"layers has {self.site!r}, a list without an output; name its modules, such as {inner}")
+
+    def sent_bytes(self) -> SentBytes:
+        """Count one message to the next stage."""
+        return SentBytes(codec=self.codec)
 
     def apply(self, gradients: EncoderGradients | None) -> Callable[[], None]:
         """Hook the output; return what undoes it."""
@@ -160,57 +219,17 @@ def _changes(name: str, layer: nn.Module, codec: Codec | str, fused: bool) -> It
 def _output_change(name: str, layer: nn.Module, codec: Codec | str, fused: bool) -> _OutputChange:
     if fused:
         raise ValueError(f"fused=True: {name} holds no row-parallel linear, so no weight can be encoded")
-    site_codec, parameter = _codec_for(codec, name, None, None), next(layer.parameters(), None)
-    return _OutputChange(
-        site=name, module=layer, codec=site_codec if parameter is None else site_codec.to(parameter.device)
-    )
+    parameter = next(layer.parameters(), torch.empty(0))
+    site_codec = _codec_for(codec, name, None, parameter.dtype).to(parameter.device)
+    return _OutputChange(site=name, module=layer, codec=site_codec)
 
 
-def _codec_for(codec: Codec | str, site: str, hidden: int | None, dtype: torch.dtype | None) -> Codec:
+def _codec_for(codec: Codec | str, site: str, hidden: int | None, dtype: torch.dtype) -> Codec:
     if isinstance(codec, str):
-        if hidden is None:
-            raise ValueError(f"codec={codec!r}: layer {site} has no known width; give a codec such as TopK(0.05)")
-        codec = method(codec).codec(hidden, dtype=dtype)
+        if hidden is None and method(codec).family is Family.AUTOENCODER:
+            rule = (
+                f"pass AutoEncoder(hidden, code_size) of workbench.compression, hidden being the last size of {site}'s"
+            )
+            raise ValueError(f"codec is {codec!r}, a learned code of a width that is not known here; {rule} output")
+        codec = method(codec).codec(hidden or PAPER_HIDDEN, dtype=dtype)
     return codec.for_site(site, hidden)
-
-
-def _chosen_layers(model: nn.Module, layers: int | Iterable[int] | Iterable[str] | None) -> list[tuple[str, nn.Module]]:
-    """Return the chosen layers of a model, each with its name.
-
-    Args:
-        model: any module.
-        layers: how many of the last ones, or their indices, or names of modules; None is the last half.
-
-    Raises:
-        ValueError: for layers that the model does not have, and for none.
-    """
-    stack = _layer_stack(model)
-    if layers is None or isinstance(layers, int):
-        count = -(-len(stack) // 2) if layers is None else layers
-        if not 1 <= count <= len(stack):
-            raise ValueError(f"layers={layers}: the model has {len(stack)} in its longest list; or name modules")
-        return stack[len(stack) - count :]
-    modules = dict(model.named_modules())
-    chosen = [_layer_at(wanted, stack, modules) for wanted in layers]
-    if not chosen:
-        raise ValueError("layers is empty: nothing would be compressed")
-    return chosen
-
-
-def _layer_at(wanted: int | str, stack: list, modules: dict[str, nn.Module]) -> tuple[str, nn.Module]:
-    if isinstance(wanted, str):
-        if wanted not in modules:
-            raise ValueError(f"layers: the model has no module {wanted!r}")
-        return wanted, modules[wanted]
-    if not 0 <= wanted < len(stack):
-        raise ValueError(f"layers: index {wanted} is outside 0..{len(stack) - 1}")
-    return stack[wanted]
-
-
-def _layer_stack(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return the layers of the longest list of modules, each with its name; lists of codecs are ours."""
-    kinds = nn.ModuleList | nn.Sequential
-    lists = [(name, module) for name, module in model.named_modules() if isinstance(module, kinds)]
-    lists = [(name, module) for name, module in lists if not any(isinstance(layer, Codec) for layer in module)]
-    name, longest = max(lists, key=lambda named: len(named[1]), default=("", ()))
-    return [(f"{name}.{index}" if name else str(index), layer) for index, layer in enumerate(longest)]

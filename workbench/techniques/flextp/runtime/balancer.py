@@ -14,7 +14,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional
 
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, TensorGroup, VirtualTensorGroup
@@ -33,6 +35,7 @@ from .meter import MeasuredTimes, Meter, ModelledTimes, Times
 from .policy import Planner, Policy, check_policy, needs_costs, planner_of
 from .pre_test import measure_costs
 from .products import Cut, FlexibleProduct
+from .torch_linears import TorchLinear, torch_linears
 
 __all__ = ["PATIENCE", "Balancer", "Step", "balance", "check_model"]
 
@@ -43,7 +46,7 @@ STEPS_KEPT = 10_000  # of a long training with restless ranks
 
 def balance(
     model: nn.Module,
-    group: TensorGroup,
+    group: TensorGroup | dist.ProcessGroup | DeviceMesh,
     *,
     policy: Policy | None = None,
     costs: Costs | None = None,
@@ -57,8 +60,9 @@ def balance(
     device and loaded.
 
     Args:
-        model: any model with the workbench's parallel linears; their matrix products are replaced.
-        group: its ranks, real or virtual.
+        model: any model with the workbench's parallel linears, or with linears that torch's `parallelize_module` has
+            cut; their matrix products are replaced.
+        group: its ranks: a tensor group, real or virtual, torch's own process group, or a mesh of one axis.
         policy: how to balance; by default SEMI-migration that levels all ranks, with a patience of eight iterations for
             machines that are shared; `Policy()` is the paper's.
         costs: of migration; by default measured in a pre-test once the first times are known, for which training
@@ -68,6 +72,7 @@ def balance(
         modelled: times to plan from in place of measured ones; virtual ranks, which share a process, need them.
     """
     policy = Policy(refine=True, patience=PATIENCE) if policy is None else policy
+    group = _tensor_group(model, group)
     check_policy(policy, group.size)
     for given in (trace, None if modelled is None else modelled.trace):
         if given is not None and given.num_ranks != group.size:
@@ -371,18 +376,38 @@ class Balancer:
         return self._broadcast("flextp.columns", sender, migrated, shape).split(counts)
 
 
-def _cut(layer: ShardedLinear) -> Cut:
+def _cut(layer: ShardedLinear | TorchLinear) -> Cut:
+    if isinstance(layer, TorchLinear):
+        return layer.cut
     return Cut.COLUMN if isinstance(layer, ColumnParallelLinear) else Cut.ROW
 
 
-def _parallel_linears(model: nn.Module, group: TensorGroup) -> dict[str, ShardedLinear]:
+def _tensor_group(model: nn.Module, group: TensorGroup | dist.ProcessGroup | DeviceMesh) -> TensorGroup:
+    """Return a group of torch as the one that the model's parallel linears have, or as a new one."""
+    if isinstance(group, DeviceMesh):
+        group = group.get_group()
+    if not isinstance(group, dist.ProcessGroup):
+        if not isinstance(group, TensorGroup):
+            raise ValueError(f"group is {group!r}; it must be a tensor group, or a process group that has this rank")
+        return group
+    ranks = dist.get_process_group_ranks(group)
+    for layer in (module for module in model.modules() if isinstance(module, ShardedLinear)):
+        own = getattr(layer, "group", None)
+        if isinstance(own, ProcessTensorGroup) and dist.get_process_group_ranks(own.process_group) == ranks:
+            return own
+    return ProcessTensorGroup(group)
+
+
+def _parallel_linears(model: nn.Module, group: TensorGroup) -> dict[str, ShardedLinear | TorchLinear]:
     """Return the parallel linears of a model by their names; ValueError if `balance` cannot take them."""
     layers = {name: module for name, module in model.named_modules() if isinstance(module, ShardedLinear)}
-    if not layers:
-        raise ValueError(f"model is a {type(model).__name__} without parallel linears; it must have one")
+    cut_by_torch = torch_linears(model, group)
+    if not layers and not cut_by_torch:
+        rule = "it must have linears that are cut over ranks, of `workbench.parallel` or by `parallelize_module`"
+        raise ValueError(f"model is a {type(model).__name__} without parallel linears; {rule}")
     for layer in layers.values():
         if layer.group is not group:
             raise ValueError(f"group of {layer.site} is another one; it must be the given group")
         if layer.matrix_product is not functional.linear:
             raise ValueError(f"matrix_product of {layer.site} is replaced already; `Balancer.remove` gives it back")
-    return layers
+    return layers | cut_by_torch

@@ -1,0 +1,111 @@
+"""The layers of a model that `compress` takes: by name, or counted in the model's one stack of blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+from torch import nn
+
+__all__ = ["OUTPUT_CODEC", "Layers", "chosen_layers"]
+
+OUTPUT_CODEC = "output_codec"  # name of the sub-module that a layer with a compressed output gets
+MOST_NAMED = 8  # modules that an error lists
+
+Layers = int | str | Iterable[int] | Iterable[str] | None
+_Named = list[tuple[str, nn.Module]]
+
+
+def chosen_layers(model: nn.Module, layers: Layers) -> _Named:
+    """Return the chosen layers of a model, each with its name.
+
+    Args:
+        model: any module.
+        layers: how many of the last blocks, or their indices, or names of modules; None is the last half of the blocks.
+
+    Raises:
+        ValueError: for layers that the model does not have, for none, and for a number where the model does not have
+            exactly one stack of blocks; the message names the modules there are.
+    """
+    if layers is None or isinstance(layers, int):
+        blocks = _blocks(model, layers)
+        count = -(-len(blocks) // 2) if layers is None else layers
+        if not 1 <= count <= len(blocks):
+            rule = f"it must be in 1..{len(blocks)}, the blocks {_range(blocks)}; or name modules"
+            raise ValueError(f"layers is {layers}; {rule}")
+        return blocks[len(blocks) - count :]
+    wanted = [layers] if isinstance(layers, str) else list(layers)
+    if not wanted:
+        raise ValueError("layers is empty; it must hold at least one layer")
+    modules = dict(model.named_modules())
+    blocks = [] if all(isinstance(one, str) for one in wanted) else _blocks(model, wanted)
+    return [(one, _named(one, modules)) if isinstance(one, str) else _at(one, blocks) for one in wanted]
+
+
+def _named(name: str, modules: dict[str, nn.Module]) -> nn.Module:
+    if name not in modules:
+        raise ValueError(f"layers has {name!r}; it must name modules, such as {_examples(modules.items())}")
+    return modules[name]
+
+
+def _at(index: int, blocks: _Named) -> tuple[str, nn.Module]:
+    if not 0 <= index < len(blocks):
+        raise ValueError(f"layers has {index}; it must be in 0..{len(blocks) - 1}, the blocks {_range(blocks)}")
+    return blocks[index]
+
+
+def _blocks(model: nn.Module, layers: object) -> _Named:
+    """Return the model's one stack of blocks; ValueError that asks for names if it has none, or several."""
+    stacks = list(_stacks("", model))
+    stacks = [stack for stack in stacks if any(True for _ in stack[0][1].children())] or stacks  # not lists of linears
+    if len(stacks) == 1:
+        return stacks[0]
+    if stacks:
+        found = f"{len(stacks)} stacks of blocks ({'; '.join(map(_range, stacks))})"
+        example = f"layers={[name for name, _ in stacks[-1][-2:]]}"
+    else:
+        found, example = "no stack of equal blocks", f"some of {_examples(model.named_modules())}"
+    rule = f"{type(model).__name__} has {found}, so name the layers whose outputs are to be compressed"
+    raise ValueError(f"layers is {layers}; {rule}, such as {example}")
+
+
+def _stacks(name: str, module: nn.Module) -> Iterator[_Named]:
+    """Yield the outermost stacks: lists whose modules are all blocks of one kind, and such a run in a Sequential."""
+    children = [(f"{name}.{child}" if name else child, part) for child, part in module.named_children()]
+    if isinstance(module, nn.ModuleList | nn.Sequential):
+        runs = [list(run) for kind, run in groupby(children, lambda child: _kind(child[1])) if kind is not None]
+        longest = max(runs, key=len, default=[])
+        is_whole = len(longest) == len(children) > 0
+        if len(longest) > 1 if isinstance(module, nn.Sequential) else is_whole:
+            yield longest
+            return
+    for child, part in children:
+        yield from _stacks(child, part)
+
+
+def _kind(module: nn.Module) -> object:
+    """Tell kinds of blocks apart; None for no block, such as a ReLU, a norm, or a linear that changes the width.
+
+    Blocks of a class that is not torch's may differ in shapes: T5's first one has a bias that the others lack.
+    """
+    parameters = [(name, tuple(weight.shape)) for name, weight in module.named_parameters()]
+    shapes = tuple((name, shape) for name, shape in parameters if OUTPUT_CODEC not in name.split("."))
+    is_torchs = type(module).__module__.startswith("torch.nn.")
+    if not any(True for name, _ in module.named_children() if name != OUTPUT_CODEC):
+        matrices = [shape for _, shape in shapes if len(shape) > 1]
+        if not matrices or (is_torchs and any(shape[0] != shape[1] for shape in matrices)):
+            return None
+    return (type(module), shapes) if is_torchs else type(module)
+
+
+def _range(blocks: _Named) -> str:
+    """Describe blocks: the first and the last name, and their class."""
+    names = blocks[0][0] if len(blocks) == 1 else f"{blocks[0][0]} to {blocks[-1][0]}"
+    return f"{names} ({type(blocks[0][1]).__name__})"
+
+
+def _examples(modules: Iterable[tuple[str, nn.Module]]) -> str:
+    """List the first modules with a weight matrix of their own."""
+    names = [name for name, module in modules if name and any(one.ndim > 1 for one in module.parameters(recurse=False))]
+    more = ", ..." if len(names) > MOST_NAMED else ""
+    return f"[{', '.join(map(repr, names[:MOST_NAMED]))}{more}]"
