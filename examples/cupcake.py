@@ -11,7 +11,7 @@ from workbench.techniques import cupcake
 def train(num_iterations: int) -> str:
     torch.manual_seed(torch.distributed.get_rank())  # each rank has its own batch
     ids, labels = torch.randint(1000, (4, 32)), torch.randint(2, (4,))
-    bert = BertForSequenceClassification(BertConfig(hidden_size=96, num_hidden_layers=2, vocab_size=1000))
+    bert = BertForSequenceClassification(BertConfig(hidden_size=96, num_hidden_layers=1, vocab_size=1000))
     model = DistributedDataParallel(bert, bucket_cap_mb=cupcake.BUCKET_MB)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     exchange = cupcake.fuse(model, "efsignsgd")  # one line; the loop is as before
@@ -23,4 +23,4 @@ def train(num_iterations: int) -> str:
     return f"loss {loss.item():.3f}, {exchange.plan}"  # the groups, and predicted iterations of this and other rules
 
 
-print(run_on_ranks(train, 4, 10, preload=["transformers.models.bert.modeling_bert"])[0])
+print(run_on_ranks(train, 2, 10, preload=["transformers.models.bert.modeling_bert"])[0])

@@ -23,7 +23,7 @@ def train(bert, plan, num_iterations: int) -> float:
 
 
 ids, labels = torch.randint(1000, (16, 32)), torch.randint(2, (16,))
-bert = BertForSequenceClassification(BertConfig(hidden_size=192, num_hidden_layers=2, vocab_size=1000))
+bert = BertForSequenceClassification(BertConfig(hidden_size=192, num_hidden_layers=1, vocab_size=1000))
 links = {"intra": Link(bandwidth_bytes_per_s=5e9), "inter": Link(bandwidth_bytes_per_s=1e7)}
 cluster = Machines(num_machines=2, gpus_per_machine=2, **links)
 plan = espresso.plan(bert, cluster, step=lambda: bert(ids[:4], labels=labels[:4]).loss.backward())  # 1: measured here
