@@ -17,7 +17,8 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line for language, text in BLOCKS if language == "bash" for line in text.splitlines() if line.strip()]
-PYTHON = [text for language, text in BLOCKS if language == "python"]
+EXAMPLES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "examples").glob("*.py"))}
+PYTHON = [text for language, text in BLOCKS if language == "python" and text not in EXAMPLES.values()]
 OFFLINE_AND_SHORT = re.compile(r"workbench (list|show|data list|kernels list|reproduce .*--dry-run)")
 
 
@@ -53,6 +54,11 @@ def test_short_offline_commands_run(command):
 def test_every_python_example_runs(code):
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("technique", EXAMPLES)
+def test_an_example_stands_whole_in_the_readme(technique):
+    assert ("python", EXAMPLES[technique]) in BLOCKS
 
 
 def test_every_file_the_readme_shows_is_there():

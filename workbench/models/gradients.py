@@ -47,6 +47,7 @@ def measure(module: nn.Module, step: Callable, *, device: str, iterations: int =
     mark, seconds = _clock(device)
     marks, steps = [], []  # of one step: its start and the module's returns as "", gradients by name; of all: seconds
     parameters = {key: p for key, p in module.named_parameters() if p.requires_grad}
+    without = [p for p in parameters.values() if p.grad is None]  # and so they are again, for a training that follows
     with ExitStack() as hooks:
         hooks.enter_context(module.register_forward_hook(lambda *_: marks.append(("", mark()))))
         for key, p in parameters.items():
@@ -55,6 +56,8 @@ def measure(module: nn.Module, step: Callable, *, device: str, iterations: int =
             marks[:] = [("", mark())]
             step()
             steps.append(_times(marks, seconds))
+    for p in without:
+        p.grad = None
     if any(times.keys() != steps[0].keys() for times in steps):
         raise ValueError("step must make the same gradients ready every time")
     ready_s = {key: median(times[key] for times in steps[warmup:]) for key in steps[0]}

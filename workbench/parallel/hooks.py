@@ -53,7 +53,8 @@ def require_one_plan(
     if errors := [error for _, error in told if error]:
         raise ValueError(f"rank {named(lambda _, error: error == errors[0])}: {errors[0]}")
     if differing := named(lambda plan, _: plan != told[0][0]):
-        raise ValueError(f"the plan of rank {ranks[0]} differs from that of rank {differing}; it must be one plan")
+        rule = "it must be one plan, made once and given to all ranks"
+        raise ValueError(f"the plan of rank {ranks[0]} differs from that of rank {differing}; {rule}")
 
 
 def require_fp32(module: nn.Module) -> None:

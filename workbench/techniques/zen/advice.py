@@ -17,6 +17,7 @@ from torch import Tensor
 
 from workbench.checks import require_counts
 from workbench.cluster import GIGABIT_BYTES_PER_S, Link
+from workbench.launch.agreement import tell_all
 from workbench.study.rows import value_row
 
 from .cost import Sparsity, seconds, sparsity_of
@@ -158,15 +159,22 @@ def advise(gradient: Tensor, link: Link | None = None, group: dist.ProcessGroup 
     """Say what each scheme takes to sum a gradient over the ranks of a group; all of its ranks call it.
 
     Args:
-        gradient: of this rank, as for `all_reduce_sparse`.
+        gradient: of this rank, before it is summed, as under `model.no_sync()`; as for `all_reduce_sparse`.
         link: of a rank; None measures it with messages between neighbours.
         group: None for the default group; a power of two ranks.
+
+    Raises:
+        ValueError: if the ranks are no power of two, or all have the same gradient, as they do once it is summed.
     """
     num_ranks = dist.get_world_size(group)
     if num_ranks < 2 or num_ranks & (num_ranks - 1):
         raise ValueError(f"the group has {num_ranks} ranks; it must be a power of two, at least 2")
     Wire(group).agree({"shape": tuple(gradient.shape), "dtype": gradient.dtype})
     own = Sparse.of(gradient)
+    totals = tell_all(own.values.double().sum().item(), group)
+    if totals[0] and len({*totals}) == 1:
+        rule = "give this rank's own, before it is summed, as under `model.no_sync()`"
+        raise ValueError(f"gradient is the same on all ranks, as a sum is; {rule}")
     sets: list[Any] = [None] * num_ranks
     dist.all_gather_object(sets, own.indices.cpu().numpy(), group=group)
     link = link or measure_link(group, gradient.device)

@@ -8,7 +8,9 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
+from workbench.launch.agreement import tell_all
 from workbench.parallel.exchanges import start_gather, take_share
 
 from ..cost import Workload
@@ -19,6 +21,7 @@ from .measure import measure
 __all__ = ["parallelize"]
 
 LARGEST_BYTES = 1 << 24  # of a message with which links are measured
+DIFFERS = 1e-4  # of the norm of hidden states: more than rounding, far less than another batch
 
 
 class _Block(nn.Module):
@@ -27,7 +30,7 @@ class _Block(nn.Module):
     def __init__(self, block: MeshBlock, mask_at: int):
         super().__init__()
         self.block, self.mask_at = block, mask_at
-        self.is_first = self.is_last = False
+        self.is_first = self.is_last = self.is_seen = False
 
     def forward(self, hidden_states: Tensor, *args, past_key_values=None, attention_mask=None, **_) -> Tensor:
         """Transform hidden states; the mask is the argument of that name, or the one at its place."""
@@ -37,6 +40,9 @@ class _Block(nn.Module):
         mesh, cuts = self.block.mesh, self.block.config.sequence_parallel
         x = hidden_states
         if self.is_first:
+            if not self.is_seen:
+                self.is_seen = True
+                _require_one_input(x)
             if cuts and x.shape[SEQUENCE] % mesh.axis1.size:
                 raise ValueError(f"sequence: {x.shape[SEQUENCE]} is not divisible by {mesh.axis1.size} ranks of axis 1")
             x = take_share(x, mesh.axis2, HIDDEN)
@@ -58,9 +64,10 @@ def parallelize(
     sequence_parallel: bool = False,
     seed: int = 0,
 ) -> Strategy | None:
-    """Put the blocks of a Hugging Face GPT-2 or BERT on a mesh, in place; every rank calls it with equal weights.
+    """Put the blocks of a Hugging Face GPT-2 or BERT on a mesh, in place; every rank calls it before its optimizer.
 
-    Where there is dropout every rank must have the same random state. Embeddings and heads stay whole on every rank.
+    Weights are those of the first rank. Every rank needs the same batch and, where there is dropout, the same random
+    state: the first forward pass refuses others. Embeddings and heads stay whole on every rank.
     Train as before: every rank has the same loss, and its own gradients, of which `clip_grad_norm_` would take a norm
     that differs between ranks: clip by value instead. Hidden states of single layers are not recorded.
 
@@ -78,12 +85,12 @@ def parallelize(
     Raises:
         ValueError: naming a size that the mesh does not divide, or an architecture that is not known.
     """
-    parts, config, find = _family(model)
+    core, parts, config, find = _family(model)
     first = next(model.parameters())
     config = replace(config, chunks=chunks, sequence_parallel=sequence_parallel, seed=seed)
     chosen, place = None, {"device": first.device, "dtype": first.dtype}
     if mesh is None:
-        sequence = model.config.max_position_embeddings if sequence is None else sequence
+        sequence = core.config.max_position_embeddings if sequence is None else sequence
         sizes = {"batch": batch, "sequence": sequence, "num_layers": len(parts)}
         work = Workload(hidden=config.hidden_size, heads=config.num_heads, value_bytes=first.dtype.itemsize, **sizes)
         require_meshes(dist.get_world_size(), work)
@@ -93,13 +100,15 @@ def parallelize(
         mesh = chosen.d1, chosen.d2
     config.check_mesh(*(mesh.shape if isinstance(mesh, Mesh) else mesh))
     mesh = mesh if isinstance(mesh, Mesh) else open_mesh(*mesh, device=first.device.type)
+    for tensor in (*model.parameters(), *model.buffers()):
+        dist.broadcast(tensor.detach(), 0)
     for number, part in enumerate(parts):
         block = MeshBlock(config, mesh, site=f"layers.{number}", **place)
         block.load_full_(find(part))
         block.requires_grad_(_is_trained(number, part))
         parts[number] = _Block(block, mask_at=int(config.norm_first)).train(part.training)
     parts[0].is_first = parts[-1].is_last = True
-    model.config.use_cache = False
+    core.config.use_cache = False
     return chosen
 
 
@@ -111,8 +120,21 @@ def _is_trained(number: int, part: nn.Module) -> bool:
     return trained.pop()
 
 
-def _family(model: nn.Module) -> tuple[nn.ModuleList, BlockConfig, object]:
-    """Return a model's blocks, their sizes, and what finds the full tensors of one."""
+def _require_one_input(x: Tensor) -> None:
+    """Raise ValueError on all ranks if one has other hidden states than the first: its batch or dropout differs."""
+    flat = x.detach().flatten().double()
+    probe = (flat * torch.linspace(-1, 1, len(flat), device=x.device)).sum()
+    told = tell_all([list(x.shape), probe.item(), flat.norm().item()])
+    for rank, (shape, probe, _) in enumerate(told):
+        if shape != told[0][0] or abs(probe - told[0][1]) > DIFFERS * told[0][2]:
+            rule = "every rank must have the same batch, and the same random state: torch.manual_seed(0) before both"
+            raise ValueError(f"input: hidden states of rank {rank} differ from those of rank 0; {rule}")
+
+
+def _family(model: nn.Module) -> tuple[nn.Module, nn.ModuleList, BlockConfig, object]:
+    """Return the model that has the blocks, these, their sizes, and what finds the full tensors of one."""
+    if isinstance(model, DistributedDataParallel):
+        raise ValueError("model: it is a DistributedDataParallel; give the module in it: a mesh trains on one batch")
     kinds = {
         "GPT2Model": ("h", _gpt2_config, _gpt2_tensors),
         "BertModel": ("encoder.layer", _bert_config, _bert_tensors),
@@ -123,8 +145,11 @@ def _family(model: nn.Module) -> tuple[nn.ModuleList, BlockConfig, object]:
                 parts = module.get_submodule(path)
                 if any(isinstance(part, _Block) for part in parts):
                     raise ValueError("model: it is on a mesh already")
-                return parts, config(module.config), find
-    raise ValueError(f"model: {type(model).__name__} has neither a GPT2Model nor a BertModel in it")
+                if len([*parts.parameters()]) < sum(len([*part.parameters()]) for part in parts):
+                    raise ValueError("model: blocks share parameters; each must have its own")
+                return module, parts, config(module.config), find
+    others = "cut another model by hand with workbench.parallel.linear.MeshLinear"
+    raise ValueError(f"model: {type(model).__name__} has neither a GPT2Model nor a BertModel in it; {others}")
 
 
 def _gpt2_config(config) -> BlockConfig:

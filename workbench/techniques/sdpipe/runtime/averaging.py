@@ -8,8 +8,8 @@ with synchronized(part, optimizer, num_stages=2):
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import zip_longest
@@ -20,6 +20,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _get_default_store
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from workbench.checks import require_counts
 from workbench.launch.agreement import tell_all
@@ -190,6 +192,7 @@ class SDPipe:
             told = self._server.address
         self._client = Client(tell_all(told)[0], place.stage, place.pipeline, lease_s=options.lease_s)
         self._averaged_s: float | None = None  # when the last group had averaged
+        self._hooks: list[RemovableHandle] = []  # of an optimizer
 
     def ready(self) -> None:
         """Tell the scheduler; returns at once, so that the update is computed while it decides."""
@@ -211,6 +214,19 @@ class SDPipe:
         if len(grouped.members) > 1:
             _change_as_one_(self._parameters, lambda flat: self.averager.average_(flat, grouped))
 
+    def follow_(self, optimizer: torch.optim.Optimizer) -> None:
+        """Average after every step of an optimizer, until this rank leaves."""
+        self._hooks = [
+            optimizer.register_step_pre_hook(lambda *_: self.ready()),
+            optimizer.register_step_post_hook(lambda *_: self.average_() and None),
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close() if kind is None else self.fail()
+
     def close(self) -> dict[str, int]:
         """Leave, and wait until all workers have; every rank calls it. Returns what was counted, on rank 0."""
         with suppress(SchedulerLost):  # this worker is done, and needs the scheduler no more
@@ -230,6 +246,8 @@ class SDPipe:
         self._free()
 
     def _free(self) -> dict[str, int]:
+        for hook in self._hooks:
+            hook.remove()
         self._client.close()
         self.averager.close()
         return {} if self._server is None else self._server.close()
@@ -261,7 +279,15 @@ def _require_alike(module: nn.Module, place: Place) -> None:
             )
 
 
-@contextmanager
+def _require_its_own(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Refuse a module that averages by itself, and an optimizer of another module."""
+    if isinstance(module, DistributedDataParallel):
+        raise ValueError("module is a DistributedDataParallel, which averages over all ranks; give the module in it")
+    updated = {weight for group in optimizer.param_groups for weight in group["params"]}
+    if updated.isdisjoint(module.parameters()):
+        raise ValueError("optimizer has no parameter of the module; it must be the one that updates it")
+
+
 def synchronized(
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -269,11 +295,11 @@ def synchronized(
     num_stages: int | None = None,
     group: dist.ProcessGroup | DeviceMesh | None = None,
     options: Options | None = None,
-) -> Iterator[SDPipe]:
+) -> SDPipe:
     """Synchronise a pipeline's stage after every step of its optimizer; every rank calls it.
 
-    An error inside is raised again on its rank. Other ranks go on without it; where they need it, they raise
-    `SchedulerLost` within a lease.
+    It begins at once; leaving its `with` block ends it, as `close` on all ranks does. An error inside is raised again
+    on its rank. Other ranks go on without it; where they need it, they raise `SchedulerLost` within a lease.
 
     Args:
         module: this rank's stage, on one device; all workers of a stage begin with its first worker's parameters.
@@ -285,26 +311,18 @@ def synchronized(
         options: None for the paper's: P = 10, T = 1/N of an iteration.
 
     Raises:
-        ValueError: if the ranks do not fit, or workers of a stage hold different parameters.
+        ValueError: if the ranks do not fit, the optimizer is of another module, or workers of a stage hold different
+            parameters.
     """
     if (num_stages is None) == (group is None):
-        raise ValueError(f"num_stages, group are {num_stages}, {group}; give exactly one")
+        rule = "give exactly one, num_stages=1 where each rank has the whole model"
+        raise ValueError(f"num_stages, group are {num_stages}, {group}; {rule}")
+    _require_its_own(module, optimizer)
     if isinstance(group, DeviceMesh):
         if group.ndim != 1:
             raise ValueError(f"group is a mesh of {group.ndim} dimensions; it must be of one, the pipelines")
         group = group.get_group()
     place = Place.of_this_rank(num_stages) if group is None else Place.of_group(group)
     sdpipe = SDPipe(module, place, options=options)
-    hooks = [
-        optimizer.register_step_pre_hook(lambda *_: sdpipe.ready()),
-        optimizer.register_step_post_hook(lambda *_: sdpipe.average_() and None),
-    ]
-    try:
-        yield sdpipe
-    except BaseException:
-        sdpipe.fail()
-        raise
-    finally:
-        for hook in hooks:
-            hook.remove()
-    sdpipe.close()
+    sdpipe.follow_(optimizer)
+    return sdpipe

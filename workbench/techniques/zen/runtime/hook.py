@@ -1,5 +1,7 @@
 """Zen for a model of your own: one tensor's all-reduce, and a communication hook of DistributedDataParallel."""
 
+import warnings
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -133,6 +135,14 @@ def all_reduce_sparse(tensor: Tensor, group: dist.ProcessGroup | None = None, *,
     return SparseSynchroniser(group, seed=seed).all_reduce(tensor)
 
 
+def _tables(module: nn.Module) -> tuple[set[Tensor], list[str]]:
+    """Return the weights that embeddings alone have, and the names of embeddings that share theirs with a layer."""
+    embeddings = {name: part.weight for name, part in module.named_modules() if isinstance(part, EMBEDDINGS)}
+    layers = (part for part in module.modules() if not isinstance(part, EMBEDDINGS))
+    others = {weight for part in layers for weight in part.parameters(recurse=False)}
+    return {*embeddings.values()} - others, [name for name, weight in embeddings.items() if weight in others]
+
+
 def synchronise(
     model: DistributedDataParallel, *, scheme: str | Scheme = "Zen", seed: int = SEED, ranks_per_host: int = 1
 ) -> SparseSynchroniser:
@@ -140,7 +150,8 @@ def synchronise(
 
     Args:
         model: whose backward pass has no other communication hook; made with `bucket_cap_mb=zen.BUCKET_MB`, so that
-            each gradient travels alone. Its embeddings may be sparse or dense; all ranks call it.
+            each gradient travels alone; all ranks call it. Its embeddings may be sparse or dense. The gradient of one
+            that shares its weight with another layer has no zeros: it is summed densely, with a warning.
         scheme: of `SCHEMES`, or a function like those.
         seed: of the hash function, equal on all ranks.
         ranks_per_host: see `SparseSynchroniser`.
@@ -154,16 +165,20 @@ def synchronise(
     """
     require_ddp(model)
     group = model.process_group
-    tables = {module.weight for module in model.module.modules() if isinstance(module, EMBEDDINGS)}
+    tables, shared = _tables(model.module)
 
     def check() -> None:
         if not any(table.requires_grad for table in tables):
-            raise ValueError("model has no embedding that is trained; its gradients are not sparse")
+            rule = "its gradients are not sparse: leave them to DistributedDataParallel"
+            raise ValueError(f"model has no embedding of its own that is trained; {rule}")
         _check(scheme, ranks_per_host, dist.get_world_size(group))
 
     named = scheme if isinstance(scheme, str) else "a function"
     require_one_plan(f"{named}, seed {seed}, {ranks_per_host} ranks a host", check=check, group=group)
     warn_if_late(model, "zen")
+    if shared and dist.get_rank(group) == 0:
+        rule = "its gradient has no zeros, and is summed densely; tie_word_embeddings=False would untie it"
+        warnings.warn(f"{', '.join(shared)} shares its weight with a layer that is no embedding: {rule}", stacklevel=2)
     sparse = SparseSynchroniser(group, scheme=scheme, seed=seed, ranks_per_host=ranks_per_host)
     size = dist.get_world_size(group)
 
