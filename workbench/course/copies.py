@@ -1,6 +1,7 @@
 """The two copies of the course: notebooks, the page that joins them, slides."""
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -27,6 +28,7 @@ c.ExecutePreprocessor.timeout = 600  # seconds that a cell may take
 """
 LINK = re.compile(r"\[([^\[\]]+)\]\((?!#|\w+:)([^)#]+)[^)]*\)")  # to a file, beside the notebook or not
 ANSWERS = re.compile(r" ?`solution\([^`]*`[^.]*\.")  # the sentence of a lesson that says how to see an answer
+TEACHERS_PART = "## For the teacher"  # of the page
 LOOK = "body { max-width: 52rem; margin: 2rem auto; font: 1rem/1.5 sans-serif } td, th { padding: 0 .5rem }"
 
 
@@ -91,9 +93,11 @@ def _without_dead_links(text: str, folder: Path, copied: Sequence[Path]) -> str:
 def _release(course: Path) -> None:
     """Let nbgrader take the solutions out of every lesson."""
     command = [sys.executable, "-m", "nbgrader", "generate_assignment", "*"]
-    ended = subprocess.run(command, cwd=course, capture_output=True, text=True)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # it calls alembic by name
+    ended = subprocess.run(command, cwd=course, capture_output=True, text=True, env={**os.environ, "PATH": path})
     if ended.returncode:
-        raise UsageError(f"nbgrader could not release the lessons: {ended.stderr.strip()[-2000:]}")
+        lines = [line for line in ended.stderr.splitlines() if "INFO" not in line]
+        raise UsageError(f"nbgrader could not release the lessons: {' '.join(lines)[-2000:]}")
     shutil.copy(course / "source" / START, course / "release" / START)
 
 
@@ -107,10 +111,11 @@ def _forget_answers(path: Path) -> None:
 
 
 def _write_page(project: Project, copy: Path, place: str) -> None:
-    """Write the course's page as index.md and index.html, with a link to the slides beside that to a lesson."""
+    """Write the course's page as index.md and index.html, with a link to the slides behind that to a lesson."""
     page = (project.root / PAGE).read_text(encoding="utf-8")
-    slides = rf"](\1{place}\2/\3.ipynb) ([slides](slides/\2-\3.slides.html)"
-    page = re.sub(r"(\]\()\.\./notebooks/(\w+)/(lesson\w*)\.ipynb", slides, page)
+    page = page if place else page.partition(TEACHERS_PART)[0]
+    slides = rf"({place}\1/\2.ipynb) ([slides](slides/\1-\2.slides.html))"
+    page = re.sub(r"\(\.\./notebooks/(\w+)/(lesson\w*)\.ipynb\)", slides, page).replace("../notebooks/", place)
     (copy / "index.md").write_text(page, encoding="utf-8")
     head = f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>Course</title><style>{LOOK}</style>\n'
     (copy / "index.html").write_text(f"{head}{markdown2html(page)}\n", encoding="utf-8")
