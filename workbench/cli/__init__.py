@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from . import author, claims, house, look, reproduce
+from . import author, claims, course, house, look, reproduce
 from .common import INTERRUPTED
 
 __all__ = ["app", "main"]
@@ -56,7 +56,7 @@ def _build() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_any_command)
-    for module in (look, claims, reproduce, author, house):
+    for module in (look, claims, reproduce, author, course, house):
         module.register(app)
     return app
 

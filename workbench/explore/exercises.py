@@ -55,6 +55,11 @@ class Feedback:
     standing: Standing  # how the answer stands
     text: str  # a hint or the reason; empty if there is no answer
 
+    @property
+    def is_right(self) -> bool:
+        """Whether the answer is right: what a grader asks for."""
+        return self.standing is Standing.RIGHT
+
     def __str__(self) -> str:
         return f"{self.standing.value}. {self.text}".rstrip()
 

@@ -1,0 +1,191 @@
+"""The course: solutions in place for the teacher, out of sight for the student, and all of them pass their checks."""
+
+import ast
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from workbench.course import code_exercises, course_lessons, grade_, solved, write_student, write_teacher
+from workbench.course.slides import slide_types
+from workbench.explore import Standing
+from workbench.reproduction import Project, UsageError
+
+PROJECT = Project(Path(__file__).parents[2])
+LESSONS = sorted(PROJECT.notebooks.glob("*/lesson*.ipynb"))
+CELL = 'def mean(x):\n    """Return the mean."""\n    ...\n\nlesson.check_mean(mean)'
+SOLUTIONS = '''"""Solutions."""
+
+import math
+
+SCALE = 2
+OTHER = 3
+
+
+def mean(x):
+    """Return the mean."""
+    # of all
+    return math.fsum(x) / len(x) * _one()
+
+
+def _one():
+    return SCALE / 2
+'''
+SOLVED = '''def mean(x):
+    """Return the mean."""
+    ### BEGIN SOLUTION
+    import math
+    SCALE = 2
+    def _one():
+        return SCALE / 2
+    # of all
+    return math.fsum(x) / len(x) * _one()
+    ### END SOLUTION'''
+NEEDS_NBGRADER = pytest.mark.skipif(
+    importlib.util.find_spec("nbgrader") is None, reason="nbgrader is missing: pip install -e .[course]"
+)
+
+
+def notebook_of(*cells):
+    return new_notebook(cells=[new_code_cell(cell, id=f"cell-{number}") for number, cell in enumerate(cells)])
+
+
+def of_lesson(path):
+    """The exercises of a lesson, and the names that its cells import."""
+    notebook = nbformat.read(path, as_version=4)
+    cells = [cell.source for cell in notebook.cells if cell.cell_type == "code" and "import " in cell.source]
+    nodes = [node for cell in cells for node in ast.parse(re.sub("^[%!].*", "", cell, flags=re.M)).body]
+    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    return code_exercises(notebook), ast.unparse(imports)
+
+
+EXERCISES = [(path, exercise) for path in LESSONS for exercise in of_lesson(path)[0]]
+
+
+@pytest.mark.parametrize(
+    ("path", "exercise"), EXERCISES, ids=[f"{path.parent.name}-{one.name}" for path, one in EXERCISES]
+)
+def test_each_solution_passes_the_check_of_its_lesson_and_each_stub_is_no_answer(path, exercise):
+    names = {}
+    exec(of_lesson(path)[1], names)
+    exec(exercise.stub, names)
+    assert eval(exercise.check, names).standing is Standing.NOT_ANSWERED
+    exec(solved(exercise, path.with_name("solutions.py").read_text()), names)
+    feedback = eval(exercise.check, names)
+    assert feedback.is_right, feedback
+
+
+def test_every_function_of_every_solutions_file_solves_an_exercise():
+    public = {
+        (path.parent.name, node.name)
+        for path in PROJECT.notebooks.glob("*/solutions.py")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    }
+    assert public == {(path.parent.name, exercise.name) for path, exercise in EXERCISES}
+
+
+def test_a_solution_stands_between_nbgraders_marks_with_what_it_needs_and_a_cell_to_grade_behind_it():
+    notebook = notebook_of("x = 1", CELL, "y = 2")
+    assert grade_(notebook, SOLUTIONS) == 1
+    _, solution, test, last = notebook.cells
+    assert solution.source == SOLVED and solution.metadata.nbgrader.solution and last.source == "y = 2"
+    assert "### BEGIN HIDDEN TESTS\nassert feedback.is_right" in test.source
+    marks = test.metadata.nbgrader
+    assert (marks.grade, marks.locked, marks.points) == (True, True, 1)
+    names = {}
+    exec(solution.source, names)
+    assert names["mean"]([1, 2, 3]) == 2
+
+
+@pytest.mark.parametrize(
+    ("cell", "solutions", "words"),
+    [
+        (CELL.replace("...", "return 0"), SOLUTIONS, "the body of a stub"),
+        ("mean = None\nlesson.check_mean(mean)", SOLUTIONS, "there is no function mean"),
+        (CELL, SOLUTIONS.replace("def mean", "def median"), "there is no function mean"),
+        (CELL.replace("(x)", "(x, y)", 1), SOLUTIONS, "must take x, y"),
+    ],
+)
+def test_an_exercise_without_stub_or_fitting_solution_is_refused(cell, solutions, words):
+    with pytest.raises(ValueError, match=words):
+        grade_(notebook_of(cell), solutions)
+
+
+def test_the_page_joins_all_lessons_and_its_links_lead_somewhere():
+    page = PROJECT.root / "docs" / "course.md"
+    assert sorted(course_lessons(PROJECT)) == LESSONS
+    for link in re.findall(r"\]\((?!\w+:)([^)]+)\)", page.read_text()):
+        assert (page.parent / link).exists(), link
+    assert page.read_text().count("\n**") == len(LESSONS), "each lesson has questions to discuss"
+
+
+def test_a_slide_is_a_section_and_the_set_up_before_the_first_is_skipped():
+    texts = [new_markdown_cell(text) for text in ("# Title\n\ncard", "## 1 · Why", "and so")]
+    setup, first, second = notebook_of("import torch", "x = 1", "x").cells
+    notebook = new_notebook(cells=[texts[0], setup, texts[1], first, texts[2], second])
+    assert slide_types(notebook) == ["slide", "skip", "slide", "-", "subslide", "-"]
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("course")
+    assert write_teacher(PROJECT, folder / "teacher") == write_student(PROJECT, folder / "student") == len(EXERCISES)
+    return folder / "teacher", folder / "student"
+
+
+@NEEDS_NBGRADER
+def test_the_students_copy_has_every_lesson_with_its_stubs_and_no_line_of_a_solution(copies):
+    _, student = copies
+    text = "\n".join(file.read_text() for file in student.rglob("*") if file.is_file())
+    assert not list(student.rglob("*.py")) and "BEGIN" not in text and "solution(" not in text
+    for path in LESSONS:
+        cells = nbformat.read(student / path.relative_to(PROJECT.notebooks), as_version=4).cells
+        stubs = [cell.source for cell in cells if cell.metadata.get("nbgrader", {}).get("solution")]
+        assert stubs == [exercise.stub for exercise in of_lesson(path)[0]]
+        assert (student / "slides" / f"{path.parent.name}-{path.stem}.slides.html").exists()
+    for path, exercise in EXERCISES:
+        lines = set(map(str.strip, solved(exercise, path.with_name("solutions.py").read_text()).splitlines()))
+        for line in lines - set(map(str.strip, exercise.stub.splitlines())):
+            assert json.dumps(line)[1:-1] not in text or len(line) < 12, line
+    for link in re.findall(r"\]\((?!\w+:)([^)]+)\)", (student / "index.md").read_text()):
+        assert (student / link).exists(), link
+
+
+@NEEDS_NBGRADER
+@pytest.mark.timeout(400)
+def test_a_student_fills_a_stub_in_and_the_teachers_nbgrader_gives_the_point_and_none_for_the_stub(copies):
+    teacher, student = copies
+    stub, solutions = student / "hang/lesson.ipynb", (PROJECT.notebooks / "hang/solutions.py").read_text()
+    notebook = nbformat.read(stub, as_version=4)
+    (cell,) = [cell for cell in notebook.cells if cell.metadata.get("nbgrader", {}).get("solution")]
+    cell.source = solutions[solutions.index("import") :]
+    for name, handed_in in (("ada", notebook), ("bob", nbformat.read(stub, as_version=4))):
+        place = teacher / "submitted" / name / "hang" / "lesson.ipynb"
+        place.parent.mkdir(parents=True)
+        nbformat.write(handed_in, place)
+    assert _points(teacher) == {"ada": "1.0", "bob": "0.0"}
+    graded = {name: (teacher / f"autograded/{name}/hang/lesson.ipynb").read_text() for name in ("ada", "bob")}
+    assert "✓ **right.**" in graded["ada"] and "AssertionError" not in graded["ada"]
+    assert "AssertionError: not answered yet" in graded["bob"]
+
+
+def _points(teacher):
+    nbgrader = [sys.executable, "-m", "nbgrader"]
+    for words in (["autograde", "hang", "--create"], ["export", "--to", "grades.csv"]):
+        ended = subprocess.run([*nbgrader, *words], cwd=teacher, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr[-3000:]
+    rows = [line.split(",") for line in (teacher / "grades.csv").read_text().splitlines()]
+    return {row[rows[0].index("student_id")]: row[rows[0].index("score")] for row in rows[1:]}
+
+
+def test_a_folder_with_something_in_it_is_refused(tmp_path):
+    (tmp_path / "kept").touch()
+    with pytest.raises(UsageError, match="not an empty folder|nbgrader is missing"):
+        write_teacher(PROJECT, tmp_path)

@@ -1,0 +1,90 @@
+"""The lesson on hangs: who waits is read from a failed run, and each usual wrong repair gets its hint."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from workbench.explore import Standing, hang
+from workbench.launch import PerRank, RankFailed, Ranks
+
+
+def summed(*numbers):
+    total = torch.tensor(numbers, dtype=torch.float64)
+    dist.all_reduce(total)
+    return total.tolist()
+
+
+def once_a_batch(losses):
+    means = [summed(loss)[0] / 3 for loss in losses]
+    return sum(means) / len(means)
+
+
+def barrier_at_the_end(losses):
+    mean = once_a_batch(losses)
+    dist.barrier()
+    return mean
+
+
+def skipped_without_a_batch(losses):
+    if not losses:
+        return 3.0
+    total, number = summed(sum(losses), len(losses))
+    return total / number
+
+
+def mean_of_means(losses):
+    return summed(sum(losses) / len(losses))[0] / 3
+
+
+def up_to_the_longest(losses):
+    padded = losses + [0.0] * (2 - len(losses))
+    return sum(summed(loss)[0] for loss in padded) / 6
+
+
+def only_the_first(losses):
+    return summed(losses[0])[0] / 3
+
+
+def of_this_rank(losses):
+    return sum(losses) / len(losses)
+
+
+def divided_too_early(losses):
+    number = summed(len(losses))[0]
+    return summed(sum(losses) / len(losses) * len(losses))[0] / number
+
+
+@pytest.mark.parametrize(
+    ("repair", "hint"),
+    [
+        (once_a_batch, "must not depend on how many batches"),
+        (barrier_at_the_end, "to different collectives"),
+        (skipped_without_a_batch, "nothing to add, and still it has to come"),
+        (mean_of_means, "counts as much as the others"),
+        (up_to_the_longest, "Batches that nobody has"),
+        (only_the_first, "left out"),
+        (of_this_rank, "no sum over all ranks"),
+        (divided_too_early, "divides by its number of batches"),
+        (lambda losses: summed(sum(losses))[0], "Each batch counts once"),
+        (lambda losses: losses[5], "IndexError"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_usual_wrong_repair_gets_its_hint(repair, hint, monkeypatch):
+    monkeypatch.setattr(hang, "TIMEOUT_S", 2.0)
+    feedback = hang.check_mean_loss(repair)
+    assert feedback.standing is Standing.NOT_YET
+    assert hint in feedback.text
+
+
+def rank_1_leaves(timeout):
+    if dist.get_rank() != 1:
+        dist.barrier()
+
+
+def test_who_waits_names_the_rank_that_has_returned_and_the_line_on_which_others_wait():
+    with Ranks(3, preload=[], echo=False) as ranks, pytest.raises(RankFailed) as failed:
+        ranks.run(rank_1_leaves, PerRank([0, 1, 2]), timeout_s=1.0)
+    found = hang.who_waits(failed.value, 3)
+    assert found.state.tolist() == ["waits in barrier", "has returned", "waits in barrier"]
+    assert found.line.tolist() == ["dist.barrier()", "", "dist.barrier()"]

@@ -1,0 +1,121 @@
+"""The two copies of the course: notebooks, the page that joins them, slides."""
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import nbformat
+from nbconvert.filters import markdown2html
+
+from workbench.reproduction import Project, UsageError
+
+from .exercises import PAGE, course_lessons, grade_
+from .slides import write_slides
+
+__all__ = ["write_student", "write_teacher"]
+
+START = "00_start_here.ipynb"
+CONFIG = """c = get_config()  # noqa: F821  # nbgrader reads this file where it is called
+c.CourseDirectory.course_id = "distributed_training"
+c.ClearSolutions.code_stub = {"python": "..."}
+c.ExecutePreprocessor.timeout = 600  # seconds that a cell may take
+"""
+LINK = re.compile(r"\[([^\[\]]+)\]\((?!#|\w+:)([^)#]+)[^)]*\)")  # to a file, beside the notebook or not
+ANSWERS = re.compile(r" ?`solution\([^`]*`[^.]*\.")  # the sentence of a lesson that says how to see an answer
+TEACHERS_PART = "## For the teacher"  # of the page
+LOOK = "body { max-width: 52rem; margin: 2rem auto; font: 1rem/1.5 sans-serif } td, th { padding: 0 .5rem }"
+
+
+def write_teacher(project: Project, target: Path, *, run: bool = False) -> int:
+    """Write an nbgrader course with the solutions, its release without them, the page and slides.
+
+    Args:
+        target: a folder that is absent or empty.
+        run: whether lessons are run for the pictures of their slides.
+
+    Returns:
+        The number of code exercises.
+    """
+    return _write(project, target, "source/", run)
+
+
+def write_student(project: Project, target: Path, *, run: bool = False) -> int:
+    """Write what nbgrader releases of the course, the page and slides; arguments as in `write_teacher`."""
+    return _write(project, target, "", run)
+
+
+def _write(project: Project, target: Path, place: str, run: bool) -> int:
+    if importlib.util.find_spec("nbgrader") is None:
+        raise UsageError("nbgrader is missing; pip install -c constraints.txt -e '.[course]'")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UsageError(f"{target} is not an empty folder; name another place")
+    lessons = course_lessons(project)
+    with tempfile.TemporaryDirectory() as made:
+        course = Path(made)
+        number = _make_sources(project, lessons, course / "source")
+        (course / "nbgrader_config.py").write_text(CONFIG, encoding="utf-8")
+        _release(course)
+        copy = course if place else course / "release"
+        for path in sorted((course / "release").rglob("lesson*.ipynb")):
+            _forget_answers(path)
+        write_slides(sorted((course / "release").rglob("lesson*.ipynb")), copy / "slides", run=run)
+        _write_page(project, copy, place)
+        shutil.copytree(copy, target, dirs_exist_ok=True)
+    return number
+
+
+def _make_sources(project: Project, lessons: Sequence[Path], folder: Path) -> int:
+    """Write the start notebook, and the lessons with their solutions; return how many solutions there are."""
+    copied, number = [project.notebooks / START, *lessons], 0
+    for path in copied:
+        notebook, solutions = nbformat.read(path, as_version=4), path.with_name("solutions.py")
+        number += grade_(notebook, solutions.read_text(encoding="utf-8") if solutions.exists() else "")
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":
+                cell.source = _without_dead_links(cell.source, path.parent, copied)
+        place = folder / path.relative_to(project.notebooks)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(notebook, place)
+    return number
+
+
+def _without_dead_links(text: str, folder: Path, copied: Sequence[Path]) -> str:
+    """Leave only the words of links to files that are in no copy."""
+    return LINK.sub(lambda link: link[0] if (folder / link[2]).resolve() in copied else link[1], text)
+
+
+def _release(course: Path) -> None:
+    """Let nbgrader take the solutions out of every lesson."""
+    command = [sys.executable, "-m", "nbgrader", "generate_assignment", "*"]
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])  # it calls alembic by name
+    ended = subprocess.run(command, cwd=course, capture_output=True, text=True, env={**os.environ, "PATH": path})
+    if ended.returncode:
+        lines = [line for line in ended.stderr.splitlines() if "INFO" not in line]
+        raise UsageError(f"nbgrader could not release the lessons: {' '.join(lines)[-2000:]}")
+    shutil.copy(course / "source" / START, course / "release" / START)
+
+
+def _forget_answers(path: Path) -> None:
+    """Take out of a released lesson the sentence that says how to see the answer of a number."""
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        text = ANSWERS.sub("", cell.source) if cell.cell_type == "markdown" else cell.source
+        cell.source = text.replace("import check, solution\n", "import check\n")
+    nbformat.write(notebook, path)
+
+
+def _write_page(project: Project, copy: Path, place: str) -> None:
+    """Write the course's page as index.md and index.html, with a link to the slides behind that to a lesson."""
+    page = (project.root / PAGE).read_text(encoding="utf-8")
+    page = page if place else page.partition(TEACHERS_PART)[0]
+    slides = rf"({place}\1/\2.ipynb) ([slides](slides/\1-\2.slides.html))"
+    page = re.sub(r"\(\.\./notebooks/(\w+)/(lesson\w*)\.ipynb\)", slides, page).replace("../notebooks/", place)
+    (copy / "index.md").write_text(page, encoding="utf-8")
+    head = f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>Course</title><style>{LOOK}</style>\n'
+    (copy / "index.html").write_text(f"{head}{markdown2html(page)}\n", encoding="utf-8")
