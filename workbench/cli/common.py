@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from typer import Argument, Option
 
@@ -18,8 +19,11 @@ __all__ = [
     "choose",
     "console",
     "load",
+    "mark_of",
     "pick",
     "print_json",
+    "reason_words",
+    "style_of",
     "table",
     "verdict_words",
 ]
@@ -107,3 +111,22 @@ def verdict_words(counts: Mapping[str, int]) -> str:
         if name in named
     ]
     return "  ".join(words) or "[dim]none[/]"
+
+
+def reason_words(reasons: Mapping[str, str]) -> list[str]:
+    """Say why claims are not comparable, a line for each reason."""
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason, []).append(name)
+    style, mark = STYLES["NOT_COMPARABLE"], MARKS["NOT_COMPARABLE"]
+    return [f"[{style}]{mark}[/] {escape('; '.join(named))}: {escape(reason)}" for reason, named in names.items()]
+
+
+def mark_of(word: str) -> str:
+    """Return the mark of a verdict's word."""
+    return MARKS[word.upper().replace(" ", "_")]
+
+
+def style_of(word: str) -> str:
+    """Return rich's style of a verdict's word."""
+    return STYLES[word.upper().replace(" ", "_")]
