@@ -197,7 +197,7 @@ def test_an_item_under_way_shows_how_far_it_is_and_the_bar_moves_within_it():
     event = progress(running="abc", parts={"a": far(12, 150, "cells", 6600.0), "b": far(1, 4, "turns")})
     assert running_words(event) == "a (12 of 150 cells, about 1 h 50 min left), b (1 of 4 turns), c"
     assert num_done(progress(running="a", parts={"a": far(1, 9, "turns", 3.0)})) == 1.25  # 1 s of 4 are spent
-    assert num_done(progress(running="a", parts={"a": far(1, 4, "turns")})) == 1.25
+    assert num_done(progress(running="a", parts={"a": far(4, 4, "turns")})) == 1.99  # it has not ended
 
 
 def test_an_item_that_ends_says_why_claims_are_not_comparable_a_line_a_reason():
@@ -208,7 +208,7 @@ def test_an_item_that_ends_says_why_claims_are_not_comparable_a_line_a_reason():
     LineDisplay(console)(ItemFinished(outcome=outcome))
     first, *rest = console.file.getvalue().splitlines()
     assert first.startswith("a  recorded in 2 s") and "3 not comparable" in first
-    assert [text.strip() for text in rest] == ["? first; second: no data", "? third: at chance"]
+    assert [text.strip() for text in rest] == ["? first and 1 more: no data", "? third: at chance"]
 
 
 # the report of a run under way

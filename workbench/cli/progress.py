@@ -15,6 +15,7 @@ from .common import reason_words, verdict_words
 __all__ = ["BarDisplay", "LineDisplay", "display", "num_done", "running_words", "spent_words"]
 
 REFRESH_PER_S = 4  # redraws of the bar a second
+MOST_SHARE = 0.99  # of an item that has not ended
 HEARTBEAT_S = 60.0  # seconds between two lines of a log in which nothing else happens
 
 
@@ -72,8 +73,8 @@ def _share(far: HowFar | None, spent_s: float) -> float:
     if far is None:
         return 0.0
     if far.remaining_s is None:  # nobody expected it to take so long
-        return far.num_done / far.num_parts
-    return spent_s / (spent_s + far.remaining_s)
+        return MOST_SHARE * far.num_done / far.num_parts
+    return min(spent_s / (spent_s + far.remaining_s), MOST_SHARE)
 
 
 class LineDisplay:

@@ -175,7 +175,8 @@ class Run:
     def finished(self, outcome: Any) -> None:
         """Print the table, the logs of failed items and the report's path."""
         self.running.clear()
-        path = self.write_report()
+        with self.out.status("Writing the report"):
+            path = self.write_report()
         if outcome.did_nothing:
             counts = Counter(item.status.value for item in outcome.items)
             words = ", ".join(f"{number} {name}" for name, number in counts.items())
@@ -200,7 +201,8 @@ class Run:
         cells = ", every finished cell" if self.num_cells else ""
         rest = "The same command goes on with what is missing."
         print(f"\nInterrupted. Kept: {kept}{cells}, and every earlier record. {rest}", file=sys.stderr)
-        self.write_report()
+        with self.out.status("Bringing the report up to date; Ctrl-C leaves it as it is"):
+            self.write_report()
 
 
 def _table(project: Any, chosen: Sequence[Any], profile: str, outcome: Any) -> Any:

@@ -15,6 +15,7 @@ from . import common
 __all__ = ["judged", "num_cells", "print_list", "show_item"]
 
 LEAST_TITLE = 16  # columns for the title, below which each item takes lines of its own
+HEADER = ("", "claim", "paper", "ours", "verdict")
 MOST_CLAIMS = 24  # on a screen; those that agree are left out first
 PARAMETERS_SHOWN = 300  # characters
 ORDER = ("disagrees", "not comparable", "not run", "agrees")  # in which a reader looks for claims
@@ -129,7 +130,7 @@ def _show(out: Any, project: Any, run: Any, everything: bool) -> None:
             _print_parameters(out, item, profile, everything)
     out.print(_last_run(run))
     for line in _states(project, item):
-        out.print(line)
+        out.print(line, soft_wrap=True)
     verdicts = {verdict.claim: verdict for verdict in run.verdicts}
     if everything:
         _print_rules(out, item, verdicts)
@@ -138,9 +139,7 @@ def _show(out: Any, project: Any, run: Any, everything: bool) -> None:
     else:
         out.print("\nNo claims.")
     if not everything:
-        others = ", ".join(profile for profile in item.profiles if profile != shown)
-        rest = f"rules, every reason and {f'the profiles {others}' if others else 'all parameters'}"
-        out.print(f"\nMore: workbench show {item.id} --all ({rest}); workbench report --open", style="dim")
+        out.print(f"\nMore: workbench show {item.id} --all; workbench report --open", style="dim", soft_wrap=True)
 
 
 def _print_parameters(out: Any, item: Any, profile: str, everything: bool) -> None:
@@ -196,32 +195,32 @@ def _print_claims(out: Any, item: Any, verdicts: Mapping[str, Any]) -> None:
     """Print a line a claim: the paper's value, ours, and the verdict; below them why some are not comparable."""
     words = {claim.name: verdicts[claim.name].verdict.value if verdicts else "not run" for claim in item.claims}
     claims = sorted(item.claims, key=lambda claim: ORDER.index(words[claim.name]))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("", "claim", "paper", "ours", "verdict"):
-        is_short = name in ("", "paper", "ours")
-        table.add_column(
-            name,
-            no_wrap=True,
-            overflow="ellipsis",
-            justify="right" if name in ("paper", "ours") else "left",
-            ratio=None if is_short else 3 if name == "claim" else 2,
-        )
-    for claim in claims[:MOST_CLAIMS]:
-        word, verdict = words[claim.name], verdicts.get(claim.name)
-        paper, ours = _values(claim, verdict) if verdict else ("", "")
-        why = f": {verdict.reason}" if word == "disagrees" else ""
-        name = claim.name + WHOSE.get(claim.whose.value, "")
-        style = common.style_of(word)
-        table.add_row(
-            f"[{style}]{common.mark_of(word)}[/]", escape(name), paper, ours, f"[{style}]{word}[/]{escape(why)}"
-        )
+    rows = [_claim_row(claim, words[claim.name], verdicts.get(claim.name)) for claim in claims[:MOST_CLAIMS]]
+    others = sum(max(len(row[column]) for row in [HEADER, *rows]) for column in (0, 2, 3, 4))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in HEADER:
+        width = max(out.width - others - 2 * len(HEADER), LEAST_TITLE) if name == "claim" else None
+        justify = "right" if name in ("paper", "ours") else "left"
+        table.add_column(name, no_wrap=True, overflow="ellipsis", justify=justify, max_width=width)
+    for row in rows:
+        style = next(style for name, style in common.STYLES.items() if common.MARKS[name] == row[0])
+        table.add_row(*(f"[{style}]{escape(text)}[/]" if text in (row[0], row[-1]) else escape(text) for text in row))
     out.print()
     out.print(table)
-    if rest := claims[MOST_CLAIMS:]:
-        out.print(f"  and {len(rest)} more: {common.verdict_words(Counter(words[claim.name] for claim in rest))}")
-    silent = {name: verdict.reason for name, verdict in verdicts.items() if verdict.verdict.value == "not comparable"}
+    if left_out := claims[MOST_CLAIMS:]:
+        counts = Counter(words[claim.name] for claim in left_out)
+        out.print(f"and {len(left_out)} more: {common.verdict_words(counts)}")
+    silent = {name: verdict.reason for name, verdict in verdicts.items() if words[name] == "not comparable"}
     for line in common.reason_words(silent):
         out.print(line)
+
+
+def _claim_row(claim: Any, word: str, verdict: Any) -> tuple[str, ...]:
+    paper, ours = _values(claim, verdict) if verdict else ("", "")
+    rows = [row for row in (verdict.rows if verdict else ()) if row.counts]
+    share = f", {sum(row.verdict.value == word for row in rows)} of {len(rows)}" if len(rows) > 1 else ""
+    words = f"{word}{share}" if word == "disagrees" else word
+    return common.mark_of(word), claim.name + WHOSE.get(claim.whose.value, ""), paper, ours, words
 
 
 def _values(claim: Any, verdict: Any) -> tuple[str, str]:
@@ -239,8 +238,11 @@ def _span(values: Sequence[float | None], rows: Sequence[Any]) -> str:
     known = [value for value in values if value is not None]
     if not known:
         return ""
-    texts = dict.fromkeys(value_text(value, rows[0].unit) for value in (min(known), max(known)))
-    return " to ".join(texts)
+    least, most = (value_text(value, rows[0].unit) for value in (min(known), max(known)))
+    if least == most:
+        return most
+    least, _, unit = least.partition(" ")
+    return f"{least} to {most}" if most.endswith(f" {unit}") or not unit else f"{least} {unit} to {most}"
 
 
 def _print_rules(out: Any, item: Any, verdicts: Mapping[str, Any]) -> None:
