@@ -4,7 +4,7 @@ import nbformat
 import pytest
 from chromium import IN_BROWSER, open_page
 from lab import running_lab
-from test_lesson import KERNEL_IS_IDLE, OPEN_TIMEOUT_MS, open_notebook, run_all_cells
+from test_lesson import FAILURES, KERNEL_IS_IDLE, OPEN_TIMEOUT_MS, open_notebook, run_all_cells
 
 RUN_TIMEOUT_MS = 60_000
 CELLS = [
@@ -24,7 +24,8 @@ def test_tabs_fill_while_the_cell_runs_and_the_buttons_work_meanwhile(tmp_path):
     folder.mkdir()
     home.mkdir()
     cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), folder / "ranks.ipynb")
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=kernel), folder / "ranks.ipynb")
     with running_lab(folder, home) as lab, open_page(1280, 1000) as page:
         open_notebook(page, lab.page("ranks.ipynb"))
         run_all_cells(page)
@@ -35,7 +36,7 @@ def test_tabs_fill_while_the_cell_runs_and_the_buttons_work_meanwhile(tmp_path):
         expect(live.locator("pre").nth(1)).to_have_text("waiting 6\n")
         page.screenshot(path=tmp_path / "running.png")
         live.locator(".workbench-interrupt").click()
-        error = page.locator("[data-mime-type='application/vnd.jupyter.error']")
+        error = page.locator(FAILURES)
         expect(error).to_contain_text("The cell was interrupted.", timeout=10_000)
         expect(error).to_contain_text("rank 0 stood in cell 3, line 4: dist.barrier()")
         expect(live).to_have_count(0)  # plain tabs are in its place

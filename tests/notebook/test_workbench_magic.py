@@ -23,7 +23,7 @@ def test_an_item_is_run_and_its_verdicts_are_shown_in_place(notebook, toy):
     after, error = notebook.run("%workbench reproduce toy/table-1")
     assert error == "" and "100% done in the profile laptop" in after
     row = next(line.split() for line in after.splitlines() if "twice the size" in line)
-    assert row[3:] == ["method", "A1", "8", "B", "8", "B", "0", "%", "counted", "ours", "agrees"], row
+    assert row[3:] == ["method", "A1", "8", "B", "8", "B", "exact", "counted", "ours", "agrees"], row
     assert toy.record()["values"][0]["value"] == 8
     assert "agrees" in notebook.run("%workbench report toy/table-1")[0]
     kinds = [set(output.data) for output in notebook.file.cells[-1].outputs]

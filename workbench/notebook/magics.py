@@ -88,7 +88,7 @@ class RanksMagics(Magics):
         return self._pool
 
     def _run(self, pool: CellRanks, source: str, members: Sequence[int], timeout_s: float | None) -> None:
-        cell = Cell(name=f"<cell {self.shell.execution_count}>", source=f"\n{source}")
+        cell = Cell(name=f"<cell {self.shell.displayhook.prompt_count}>", source=f"\n{source}")
         cell.parts()  # a syntax error is shown before anything else
         if timeout_s is not None and not timeout_s > 0:
             raise UsageError(f"timeout is {timeout_s:g}; it must be above 0")
