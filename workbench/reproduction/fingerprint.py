@@ -31,6 +31,7 @@ NAMES_SHOWN = 3  # names in one reason
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 FOLDER = re.compile(r"\w+(/\w+)+")  # as a module may name one below the root, such as reproductions/tool/published
 DATA_FILES = frozenset({".csv", ".json", ".mplstyle", ".txt", ".yaml", ".yml", ".toml"})
+ROOT = "workbench"  # holds what notebooks load, and no number
 HARNESS = "workbench.reproduction"  # running, judging and reporting touch no number ...
 RECORDING = "workbench.reproduction.recording"  # ... but what `record` does counts
 PROGRESS = "say_progress"  # of workbench.study.progress: calls and imports of it touch no number either
@@ -135,7 +136,7 @@ def _counted(part: Any) -> Any:
 
 
 def _is_harness(name: str) -> bool:
-    return name.startswith(f"{HARNESS}.") and name != RECORDING
+    return name == ROOT or (name.startswith(f"{HARNESS}.") and name != RECORDING)
 
 
 def _change(part: str, before: Any, now: Any) -> str:
@@ -179,7 +180,7 @@ class Library:
         return dict(sorted(digests.items()))
 
     def _executed_on_the_way(self, name: str, waiting: list[str]) -> dict[str, str]:
-        parents = {parent: self._module(parent) for parent in _parents(name) if parent != HARNESS}
+        parents = {parent: self._module(parent) for parent in _parents(name) if parent not in (ROOT, HARNESS)}
         for module in filter(None, parents.values()):
             waiting += module.imports
         return {parent: module.digest for parent, module in parents.items() if module}
