@@ -81,7 +81,10 @@ def test_help_labels_and_stable_classes_are_in_the_widgets():
     assert (slider.description, slider.tooltip) == ("factor", "Multiplies.")
     assert slider._dom_classes == ("workbench-control-factor",)
     assert help_text.value == "<small>Multiplies.</small>"
-    assert [row._dom_classes for row in rows[-2:]] == [("workbench-status",), ("workbench-figure",)]
+    assert [row._dom_classes for row in (rows[-2].children[1], rows[-1])] == [
+        ("workbench-status",),
+        ("workbench-figure",),
+    ]
     assert 'alt="the product is 20"' in rows[-1].value
 
 

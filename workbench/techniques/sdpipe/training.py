@@ -24,6 +24,7 @@ from workbench.models.bert import BertConfig, BertEncoder
 from workbench.models.resnet import resnet_stages
 from workbench.parallel.pipeline import Stage
 from workbench.study.cells import named
+from workbench.study.progress import say_progress
 from workbench.techniques.sdpipe.cost import Scheme, Workload, drawn_delays_s, traced_delays_s
 from workbench.techniques.sdpipe.method.optimizer import VarianceReducedAdam
 from workbench.techniques.sdpipe.method.scheduler import Settings
@@ -263,6 +264,9 @@ def _run(
         optimizer.zero_grad()
         seen.ends_s.append(time.monotonic() - began_s)
         seen.losses += [torch.stack(losses).mean().item()] if is_last else []
+        if place.pipeline == 0 and is_last:
+            what = f"iterations of {setting.scheme}"
+            say_progress(iteration + 1, setting.iterations, what, loss=seen.losses[-1], rank=dist.get_rank())
     seen.cpu_s = time.process_time() - began_cpu_s
     seen.counted = worker.close()
     seen.actions = tuple(action for action in stage.recorder.actions if action.start_s >= began_s)
