@@ -1,6 +1,7 @@
 """`list` and `show` are quick and machine-readable; wrong use is one clear line and exit code 2."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -38,13 +39,54 @@ def test_a_narrow_list_never_cuts_an_id(line, monkeypatch, width):
     monkeypatch.setattr("workbench.cli.common.PIPED_WIDTH", width)
     lines = line("list").out.splitlines()
     assert lines[0:9:3] == IDS
-    assert lines[7:9] == ["    Bytes of fig-3", "    1 claim; full"]
+    assert lines[7:9] == ["    Bytes of fig-3", "    none yet"]
 
 
-def test_show_gives_the_rule_of_every_claim_and_the_parameters(line):
-    text = line("show", "table-1").out
+def test_show_all_gives_the_rule_of_every_claim_and_the_parameters(line):
+    text = line("show", "table-1", "--all").out
     assert "Bytes must equal the published value. Why this rule: It is counted." in text
     assert "size=4" in text and "about 3 s" in text and "reproductions/toy/published/numbers.csv" in text
+
+
+def promoted(line, **more) -> None:
+    """Commit a record of table 1 and take it away from this machine."""
+    line.toy.sealed(files={}, machine={"cpu": "X1", "cores": 4}, **more)
+    line.said("records", "promote", "table-1")
+    shutil.rmtree(line.root / "results")
+
+
+def test_list_and_show_give_the_verdicts_of_the_recorded_run_and_of_a_newer_one_here(line):
+    promoted(line)
+    assert "toy/table-1/counted ✓1 recorded laptop 2026-01-01 Bytes of table-1" in line.said("list")
+    assert "1 recorded on X1, 4 cores" in line.said("list")
+    line.toy.sealed(files={}, value=9.0, started="2025-01-01T00:00:00+00:00")
+    assert "✓1 recorded laptop 2026-01-01" in line.said("list")  # the older run here does not speak
+    line.toy.sealed(files={}, value=9.0, started="2027-01-01T00:00:00+00:00")
+    assert "✕1 ran laptop 2027-01-01" in line.said("list")
+    run = json.loads(line("list", "--json", "table-1").out)[0]["run"]
+    assert (run["is_own"], run["profile"], run["verdicts"]) == (True, "laptop", {"disagrees": 1})
+    assert line.heavy_imports(["list"], ["show", "table-1"], ["show", "toy/*"]) == ["0"] * 3
+
+
+def test_show_has_a_line_a_claim_with_the_papers_value_and_ours_and_fits_a_screen(line, monkeypatch):
+    monkeypatch.setattr("workbench.cli.common.PIPED_WIDTH", 100)
+    claims = ", ".join(f"replace(WITHIN, name='claim {number}')" for number in range(40))
+    line.toy.declare(f'item("table-1", claims=({claims}))')
+    catalogue = line.root / "reproductions/toy/catalogue.py"
+    catalogue.write_text(f"from dataclasses import replace\n{catalogue.read_text()}")
+    promoted(line, value=9.0)
+    lines = line("show", "table-1").out.splitlines()
+    assert 24 <= len(lines) <= 50 and max(map(len, lines)) <= 100
+    assert "run        recorded laptop 2026-01-01, 2 s on X1, 4 cores" in lines
+    assert lines[9].split()[:7] == ["✕", "claim", "0", "8", "B", "9", "B"] and lines[9].rstrip().endswith("disagrees")
+    assert "and 16 more: ✕ 16 disagrees" in lines and "size=4" in "".join(lines)
+
+
+def test_several_items_have_a_line_each_and_a_claim_that_is_not_comparable_says_why(line):
+    promoted(line, not_comparable={"twice the size": "the disk was full"})
+    lines = line("show", "toy/*").out.splitlines()
+    assert [text.split()[0] for text in lines[1:4]] == IDS and "?1 recorded laptop" in " ".join(lines[1].split())
+    assert "? twice the size: the disk was full" in line.said("show", "table-1")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`reproduce` says what it will do, does it, keeps the report current, reuses cells, and ends with its exit code."""
 
+import io
 import json
 import signal
 import time
@@ -7,15 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 from bs4 import BeautifulSoup
+from rich.console import Console
 from toy_project import PUBLISHED, RECORD, VALUE, wait_for
 
 from workbench.cli import reproduce
-from workbench.cli.progress import running_words
+from workbench.cli.progress import LineDisplay, num_done, running_words
 from workbench.reproduction import Project, load_catalogue
-from workbench.reproduction.cells import Cell, CellProgress, CellStore, Finished, Notes, needs_file
+from workbench.reproduction.cells import Cell, CellStore, Finished, Notes, needs_file
 from workbench.reproduction.files import write_record
 from workbench.reproduction.machine import machine_facts
 from workbench.reproduction.runner import ItemFinished, ItemOutcome, ItemStarted, Progress, Status
+from workbench.study.progress import HowFar
 
 FIGURE = {"figure": "figure.png"}
 
@@ -94,8 +97,9 @@ def test_ctrl_c_is_a_clean_message_and_exit_code_130(line):
     wait_for(lambda: list(log.glob(".partial-*/toy/fig-3/counted/log.txt")), seconds=30)
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=20)
     assert process.returncode == 130
+    assert "Stopping: waiting for the processes of toy/fig-3/counted to end (at most 10 s); press Ctrl-C again" in out
     kept = "Interrupted. Kept: nothing new, and every earlier record."
     assert err.strip() == f"{kept} The same command goes on with what is missing."
     assert not list(log.glob(".partial-*")) and not list(log.rglob("record.json"))
@@ -133,9 +137,9 @@ def test_plans_and_lists_say_how_many_cells_are_there_and_which_are_out_of_date(
     plan = line.said(*dry_run)
     assert "it has no record; 2 of 3 cells are there" in plan
     assert "about 75 s" in plan  # one cell of 60 s, and 15 for the notebook
-    assert "smoke laptop (2 of 3 cells)" in line.said("list", "table-1")
+    assert "Bytes of table-1 (laptop: 2 of 3 cells)" in line.said("list", "table-1")
     assert json.loads(line.said("list", "--json", "table-1"))[0]["cells"] == {"laptop": {"there": 2, "of": 3}}
-    assert "Cells (laptop) 2 of 3 are there" in line.said("show", "table-1")
+    assert "cells 2 of 3 are there (laptop)" in line.said("show", "table-1")
     assert "cells" not in line.said("reproduce", "table-2", "--dry-run")
     looks = (["list"], ["list", "--json"], ["show", "table-1"], ["reproduce", "--dry-run"])
     assert line.heavy_imports(*looks, ["records", "promote", "--cells"]) == ["0"] * 5  # neither torch nor papermill
@@ -180,16 +184,31 @@ def test_a_committed_line_that_was_changed_is_refused_by_its_number(line, study)
     assert done.code == 2 and f"{promoted}:1: refused, its checksum does not fit its content" in done.err
 
 
-def progress(*, running=(), cells=None) -> Progress:
+def progress(*, running=(), parts=None) -> Progress:
     running = dict.fromkeys(running, 1.0)
-    return Progress(running=running, num_done=1, num_items=9, elapsed_s=1.0, remaining_s=1.0, cells=cells or {})
+    return Progress(running=running, num_done=1, num_items=9, elapsed_s=1.0, remaining_s=1.0, parts=parts or {})
 
 
-def test_an_item_under_way_shows_how_far_its_cells_are():
-    timed = CellProgress(num_done=12, num_cells=150, remaining_s=6600.0)
-    cells = {"a": timed, "b": CellProgress(num_done=0, num_cells=3, remaining_s=None)}
-    words = "a (12 of 150 cells, about 1 h 50 min left), b (0 of 3 cells), c"
-    assert running_words(progress(running="abc", cells=cells)) == words
+def far(num_done, num_parts, what, remaining_s=None) -> HowFar:
+    return HowFar(num_done=num_done, num_parts=num_parts, what=what, remaining_s=remaining_s)
+
+
+def test_an_item_under_way_shows_how_far_it_is_and_the_bar_moves_within_it():
+    event = progress(running="abc", parts={"a": far(12, 150, "cells", 6600.0), "b": far(1, 4, "turns")})
+    assert running_words(event) == "a (12 of 150 cells, about 1 h 50 min left), b (1 of 4 turns), c"
+    assert num_done(progress(running="a", parts={"a": far(1, 9, "turns", 3.0)})) == 1.25  # 1 s of 4 are spent
+    assert num_done(progress(running="a", parts={"a": far(4, 4, "turns")})) == 1.99  # it has not ended
+
+
+def test_an_item_that_ends_says_why_claims_are_not_comparable_a_line_a_reason():
+    reasons = {"first": "no data", "second": "no data", "third": "at chance"}
+    verdicts = {"agrees": 1, "not comparable": 3}
+    outcome = ItemOutcome(id="a", status=Status.RECORDED, seconds=2.0, verdicts=verdicts, not_comparable=reasons)
+    console = Console(file=io.StringIO(), width=100, highlight=False)
+    LineDisplay(console)(ItemFinished(outcome=outcome))
+    first, *rest = console.file.getvalue().splitlines()
+    assert first.startswith("a  recorded in 2 s") and "3 not comparable" in first
+    assert [text.strip() for text in rest] == ["? first and 1 more: no data", "? third: at chance"]
 
 
 # the report of a run under way

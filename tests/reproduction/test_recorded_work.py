@@ -55,7 +55,7 @@ def test_every_committed_cell_is_found_under_the_declared_name_of_one_function_t
 
 
 def test_every_committed_record_is_of_a_declared_item_and_is_judged_by_its_claims_of_today():
-    assert len(PATHS) == 234
+    assert len(PATHS) == 237
     for path in PATHS:
         written = json.loads(path.read_text(encoding="utf-8"))
         record = read_record(path, id=written["id"], profile=path.parts[-3])

@@ -184,3 +184,14 @@ def test_a_commit_is_marked_where_what_numbers_depend_on_has_changed(tmp_path, c
     clean = commit_of(tmp_path)
     (tmp_path / changed).write_text("after")
     assert commit_of(tmp_path) == (f"{clean}+changes" if counts else clean)
+
+
+def test_a_word_on_progress_changes_no_fingerprint_and_any_other_statement_does(tmp_path):
+    told = "from lib import say_progress\n\nfor step in range(3):\n    work()\n    say_progress(step)\n"
+    silent = told.replace("from lib import say_progress\n", "").replace("    say_progress(step)\n", "")
+    texts = {"told": told, "silent": silent, "other": told.replace("say_progress(step)", "say(step)")}
+    digests = {
+        name: library_of(tmp_path / name, {"study.py": text}).needed_by(["import study"])["study"]
+        for name, text in texts.items()
+    }
+    assert digests["told"] == digests["silent"] != digests["other"]

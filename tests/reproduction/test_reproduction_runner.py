@@ -19,7 +19,6 @@ import pytest
 from toy_project import BARE, RECORD, ToyProject, alive, kill, processes_below, wait_for
 
 from workbench.reproduction import Project, UsageError, load_catalogue, run
-from workbench.reproduction.cells import CellProgress
 from workbench.reproduction.files import hold_lock, write_record
 from workbench.reproduction.records import read_record
 from workbench.reproduction.runner import (
@@ -33,11 +32,14 @@ from workbench.reproduction.runner import (
     Progress,
     Schedule,
     Status,
+    Stopping,
     expected_s,
     in_order,
     place_failure,
     sweep,
 )
+from workbench.reproduction.runner.watch import Watch
+from workbench.study.progress import PROGRESS_VARIABLE, HowFar, say_progress
 
 
 def planned(id, times=False, expected=1.0):
@@ -47,8 +49,8 @@ def planned(id, times=False, expected=1.0):
 class FakeRun:
     """Sleeps instead of running a kernel, and notes which fake items run beside it."""
 
-    def __init__(self, id, running, seen, *, seconds=0.15, cells=None):
-        self.id, self.running, self.seen, self.seconds, self.cells = id, running, seen, seconds, cells or {}
+    def __init__(self, id, running, seen, *, seconds=0.15, far=None):
+        self.id, self.running, self.seen, self.seconds, self.far = id, running, seen, seconds, far or {}
         self.stopped, self.end = "", threading.Event()
 
     def run(self):
@@ -65,8 +67,8 @@ class FakeRun:
     def seconds_so_far(self):
         return 1.0 if self.id in self.running else 0.0
 
-    def cells_so_far(self):
-        return self.cells.get(self.id)
+    def how_far(self, expected_s):
+        return self.far.get(self.id)
 
 
 def fake_runs(ids, seen=None, **options):
@@ -114,16 +116,16 @@ def test_an_item_whose_thread_raises_has_failed_and_the_run_goes_on(monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("cells", "remaining_s"),
-    [({}, (3.0 - 1.0) + 5.0), ({"a": CellProgress(num_done=3, num_cells=9, remaining_s=600.0)}, 600.0 + 5.0)],
+    ("far", "remaining_s"),
+    [({}, (3.0 - 1.0) + 5.0), ({"a": HowFar(num_done=3, num_parts=9, what="cells", remaining_s=600.0)}, 600.0 + 5.0)],
 )
-def test_progress_names_the_running_items_and_the_time_to_go_which_cells_know_best(cells, remaining_s):
+def test_progress_names_the_running_items_and_the_time_to_go_which_a_study_knows_best(far, remaining_s):
     events = []
     items = [planned("a", expected=3.0), planned("t", times=True, expected=5.0)]
-    schedule(fake_runs("at", seconds=1.15, cells=cells), items, on_event=events.append)
+    schedule(fake_runs("at", seconds=1.15, far=far), items, on_event=events.append)
     first = next(event for event in events if isinstance(event, Progress))
     assert first.running == {"a": 1.0} and (first.num_done, first.num_items) == (0, 2)
-    assert (first.remaining_s, first.cells) == (remaining_s, cells)
+    assert (first.remaining_s, first.parts) == (remaining_s, far)
 
 
 def test_the_expected_time_adds_timed_items_and_divides_the_others():
@@ -149,6 +151,25 @@ def test_an_interrupt_stops_every_item_before_it_goes_on():
     with pytest.raises(KeyboardInterrupt):
         schedule(runs, [planned("a"), planned("b")], on_event=interrupt)
     assert runs["a"].stopped and time.monotonic() - began < 5.0
+
+
+def test_an_interrupt_names_the_items_it_waits_for_and_a_second_one_does_not_wait():
+    runs, told = fake_runs("ab", seconds=30.0), []
+    runs["a"].stop = lambda because: None  # its processes do not end
+
+    def interrupt(event):
+        told.append(event)
+        if isinstance(event, Stopping):
+            threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+        elif isinstance(event, ItemStarted) and event.number == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        schedule(runs, [planned("a"), planned("b")], on_event=interrupt)
+    assert time.monotonic() - began < 5.0
+    assert told[-1] == Stopping(ids=("a",), at_most_s=10.0)
+    runs["a"].end.set()
 
 
 HOLDER = """
@@ -288,6 +309,29 @@ def test_the_reason_of_a_failure_is_never_empty_and_can_always_be_written(evalue
     failure = Failure.of(SimpleNamespace(**of_papermill))
     assert failure.reason == reason
     assert "\x1b" not in failure.traceback and failure.traceback.encode("utf-8")
+
+
+def test_a_study_says_how_far_it_is_until_its_end_then_the_notebook_does(tmp_path, monkeypatch):
+    told, notebook, now = tmp_path / "progress.json", tmp_path / "notebook.ipynb", SimpleNamespace(s=100.0)
+    monkeypatch.setattr("workbench.reproduction.runner.watch.monotonic", lambda: now.s)
+    monkeypatch.setenv(PROGRESS_VARIABLE, str(told))
+    monkeypatch.setattr("workbench.study.progress.LEAST_BETWEEN_S", 0.0)
+    watch = Watch(told, notebook)
+    assert watch.look(9.0) is None
+    states = [("code", "completed"), ("markdown", "completed"), ("code", "running")]
+    cells = [{"cell_type": kind, "metadata": {"papermill": {"status": state}}} for kind, state in states]
+    notebook.write_text(json.dumps({"cells": cells}))
+    assert watch.look(9.0) == HowFar(num_done=1, num_parts=2, what="notebook cells", remaining_s=9.0)
+    say_progress(2, 12, "turns")
+    assert watch.look(0.0) == HowFar(num_done=2, num_parts=12, what="turns")  # no pace yet
+    now.s += 20.0
+    say_progress(4, 12, "turns")
+    assert watch.look(30.0).remaining_s == 80.0  # 10 s a turn, and 8 to go
+    assert watch.look(90.0).remaining_s == 90.0  # the notebook has more to do than this study
+    say_progress(1, 12, "turns")  # the next study of the notebook
+    assert watch.look(0.0).remaining_s is None
+    say_progress(12, 12, "turns")
+    assert watch.look(0.0).what == "notebook cells"
 
 
 # with kernels

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 from typer import Argument, Option
 
@@ -18,8 +19,10 @@ __all__ = [
     "choose",
     "console",
     "load",
+    "mark_of",
     "pick",
     "print_json",
+    "reason_words",
     "table",
     "verdict_words",
 ]
@@ -27,6 +30,7 @@ __all__ = [
 LOOK, RUN, HOUSE, AUTHOR = "Look", "Run", "Look after the house", "Write"  # groups of the help
 INTERRUPTED = 130  # exit code: 128 + SIGINT, as shells count it
 PIPED_WIDTH = 240  # columns where there is no terminal, so that a line of a table stays a line
+MOST_REASONS = 5  # lines on why claims are not comparable
 PROFILES = ("smoke", "laptop", "full", "paper")
 STYLES = {"DISAGREES": "bold red", "AGREES": "green", "NOT_COMPARABLE": "yellow", "NOT_RUN": "dim"}
 MARKS = {"AGREES": "✓", "DISAGREES": "✕", "NOT_COMPARABLE": "?", "NOT_RUN": "○"}
@@ -107,3 +111,21 @@ def verdict_words(counts: Mapping[str, int]) -> str:
         if name in named
     ]
     return "  ".join(words) or "[dim]none[/]"
+
+
+def reason_words(reasons: Mapping[str, str]) -> list[str]:
+    """Say why claims are not comparable, a line for each reason, that of the most claims first."""
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason, []).append(name)
+    style, mark, lines = STYLES["NOT_COMPARABLE"], MARKS["NOT_COMPARABLE"], []
+    for reason, (first, *others) in sorted(names.items(), key=lambda each: -len(each[1])):
+        more = f" and {len(others)} more" if others else ""
+        lines.append(f"[{style}]{mark}[/] {escape(first)}{more}: {escape(reason)}")
+    rest = len(lines) - MOST_REASONS
+    return lines if rest <= 0 else [*lines[:MOST_REASONS], f"{mark} and {rest} more reasons"]
+
+
+def mark_of(word: str) -> str:
+    """Return the mark of a verdict's word."""
+    return MARKS[word.upper().replace(" ", "_")]

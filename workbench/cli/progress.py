@@ -1,4 +1,4 @@
-"""Showing a run: the item, the time spent and the time to go; a bar on a terminal, plain lines elsewhere."""
+"""A run as it goes, with the time spent and the time to go; a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from typing import Any
 
 from rich.markup import escape
 
-from workbench.reproduction.cells import CellProgress
 from workbench.reproduction.report import about_text, seconds_text
-from workbench.reproduction.runner import Event, ItemFinished, ItemOutcome, ItemStarted, Progress, Status
+from workbench.reproduction.runner import Event, ItemFinished, ItemOutcome, ItemStarted, Progress, Status, Stopping
+from workbench.study.progress import HowFar
 
-from .common import verdict_words
+from .common import reason_words, verdict_words
 
-__all__ = ["BarDisplay", "LineDisplay", "display", "running_words", "spent_words"]
+__all__ = ["BarDisplay", "LineDisplay", "display", "num_done", "running_words", "spent_words"]
 
 REFRESH_PER_S = 4  # redraws of the bar a second
+MOST_SHARE = 0.99  # of an item that has not ended
 HEARTBEAT_S = 60.0  # seconds between two lines of a log in which nothing else happens
 
 
@@ -23,30 +24,57 @@ def display(console: Any) -> LineDisplay | BarDisplay:
     return BarDisplay(console) if console.is_terminal else LineDisplay(console)
 
 
+def _line_of(event: Event) -> str:
+    """Return the line that an event leaves on a terminal and in a log alike; empty for none."""
+    if isinstance(event, Stopping):
+        ids = ", ".join(event.ids)
+        waits = f"waiting for the processes of {ids} to end (at most {seconds_text(event.at_most_s)})"
+        return f"Stopping: {waits}; press Ctrl-C again not to wait."
+    if isinstance(event, ItemFinished) and event.outcome.status in (Status.RECORDED, Status.FAILED):
+        return _ended_words(event.outcome)
+    return ""
+
+
 def _ended_words(outcome: ItemOutcome) -> str:
     took = seconds_text(round(outcome.seconds, 1))
     if outcome.status is Status.FAILED:
         return f"{outcome.id}  [bold red]failed[/] after {took}: {escape(outcome.reason)}"
     if not any(outcome.verdicts.values()):
         return f"{outcome.id}  ran in {took}; no verdicts"
-    return f"{outcome.id}  {outcome.status.value} in {took}  {verdict_words(outcome.verdicts)}"
+    said = f"{outcome.id}  {outcome.status.value} in {took}  {verdict_words(outcome.verdicts)}"
+    return "\n".join([said, *(f"    {words}" for words in reason_words(outcome.not_comparable))])
 
 
 def spent_words(progress: Progress) -> str:
     """Say the time spent and the time to go."""
-    return f"{seconds_text(round(progress.elapsed_s))} spent, about {seconds_text(round(progress.remaining_s))} to go"
+    to_go = round(progress.remaining_s)
+    left = f"about {seconds_text(to_go)} to go" if to_go else "longer than expected"
+    return f"{seconds_text(round(progress.elapsed_s))} spent, {left}"
 
 
 def running_words(progress: Progress) -> str:
-    """Name the items under way, each with how far its cells are."""
-    return ", ".join(f"{id}{_cells(progress.cells.get(id))}" for id in progress.running)
+    """Name the items under way, each with how far it is."""
+    return ", ".join(f"{id}{_part_words(progress.parts.get(id))}" for id in progress.running)
 
 
-def _cells(cells: CellProgress | None) -> str:
-    if cells is None:
+def _part_words(far: HowFar | None) -> str:
+    if far is None:
         return ""
-    left = "" if cells.remaining_s is None else f", about {about_text(cells.remaining_s)} left"
-    return f" ({cells.num_done} of {cells.num_cells} cells{left})"
+    left = "" if far.remaining_s is None else f", about {about_text(far.remaining_s)} left"
+    return f" ({far.num_done} of {far.num_parts} {far.what}{left})"
+
+
+def num_done(progress: Progress) -> float:
+    """Count the items that have ended, and of each under way the share that is done."""
+    return progress.num_done + sum(_share(progress.parts.get(id), spent) for id, spent in progress.running.items())
+
+
+def _share(far: HowFar | None, spent_s: float) -> float:
+    if far is None:
+        return 0.0
+    if far.remaining_s is None:  # nobody expected it to take so long
+        return MOST_SHARE * far.num_done / far.num_parts
+    return min(spent_s / (spent_s + far.remaining_s), MOST_SHARE)
 
 
 class LineDisplay:
@@ -63,11 +91,11 @@ class LineDisplay:
 
     def __call__(self, event: Event) -> None:
         """Write a line for an event that deserves one."""
+        if line := _line_of(event):
+            self.console.print(line)
         if isinstance(event, ItemStarted):
             place, about = f"{event.number}/{event.num_items}", seconds_text(round(event.expected_s))
             self.console.print(f"{place} {event.id} starts; about {about}", markup=False)
-        elif isinstance(event, ItemFinished) and event.outcome.status in (Status.RECORDED, Status.FAILED):
-            self.console.print(_ended_words(event.outcome))
         elif isinstance(event, Progress) and event.elapsed_s - self.spoke_s >= HEARTBEAT_S:
             self.spoke_s = event.elapsed_s
             done = f"{event.num_done}/{event.num_items} done"
@@ -100,10 +128,10 @@ class BarDisplay:
 
     def __call__(self, event: Event) -> None:
         """Move the bar, or write how an item ended above it."""
+        if line := _line_of(event):
+            self.bar.console.print(line)
         if isinstance(event, ItemStarted):
             self.bar.update(self.task, total=event.num_items, description=event.id)
         elif isinstance(event, Progress):
-            words = f"{spent_words(event)}  {running_words(event)}"
-            self.bar.update(self.task, completed=event.num_done, total=event.num_items, description=words)
-        elif isinstance(event, ItemFinished) and event.outcome.status in (Status.RECORDED, Status.FAILED):
-            self.bar.console.print(_ended_words(event.outcome))
+            words = f"{running_words(event)}\n{spent_words(event)}"
+            self.bar.update(self.task, completed=num_done(event), total=event.num_items, description=words)

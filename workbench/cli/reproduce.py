@@ -122,6 +122,9 @@ class Run:
 
         from .progress import running_words, spent_words
 
+        if isinstance(event, events.Stopping):
+            shown(event)  # at once, and nothing else
+            return
         if isinstance(event, events.Planned):
             self.announce(event)
         elif isinstance(event, events.ItemStarted):
@@ -134,7 +137,7 @@ class Run:
         elif isinstance(event, events.Progress):
             done = f"{event.num_done} of {event.num_items} items are done"
             self.progress = f"{done}, {spent_words(event)}; running: {running_words(event)}."
-            num_cells = sum(cells.num_done for cells in event.cells.values())
+            num_cells = sum(far.num_done for far in event.parts.values() if far.what == "cells")
             self.behind, self.num_cells = self.behind or num_cells != self.num_cells, num_cells
         if self.behind and monotonic() >= self.next_report_s:
             began = monotonic()
@@ -172,7 +175,8 @@ class Run:
     def finished(self, outcome: Any) -> None:
         """Print the table, the logs of failed items and the report's path."""
         self.running.clear()
-        path = self.write_report()
+        with self.out.status("Writing the report"):
+            path = self.write_report()
         if outcome.did_nothing:
             counts = Counter(item.status.value for item in outcome.items)
             words = ", ".join(f"{number} {name}" for name, number in counts.items())
@@ -190,14 +194,15 @@ class Run:
             print(f"workbench: {self.report_trouble}", file=sys.stderr)
 
     def interrupted(self) -> None:
-        """Print what is kept and how to go on."""
+        """Print what is kept and how to go on, then bring the report up to date."""
         self.running.clear()
-        self.write_report()
         number = self.num_recorded
         kept = f"{number} item{'s' if number != 1 else ''} of this run" if number else "nothing new"
         cells = ", every finished cell" if self.num_cells else ""
         rest = "The same command goes on with what is missing."
         print(f"\nInterrupted. Kept: {kept}{cells}, and every earlier record. {rest}", file=sys.stderr)
+        with self.out.status("Bringing the report up to date; Ctrl-C leaves it as it is"):
+            self.write_report()
 
 
 def _table(project: Any, chosen: Sequence[Any], profile: str, outcome: Any) -> Any:

@@ -1,13 +1,14 @@
 """The findings a technique's page begins with: sentences filled with numbers of records, marked by their claims.
 
-Each item speaks through one run: that of the largest profile, this machine's before the recorded one.
+Each item speaks on them through one run: that of the largest profile, this machine's before the recorded one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from workbench.reproduction.catalogue import load_page
 from workbench.reproduction.claims import Whose
 from workbench.reproduction.comparing import ClaimVerdict, Verdict
 from workbench.reproduction.declare import Finding, Page, Profile, Reproduction, Value
@@ -17,19 +18,21 @@ from workbench.reproduction.recording import verdicts_of
 from workbench.reproduction.records import RECORD_FILE, promoted_path, record_of
 from workbench.study.rows import matches, merge_seeds, read_rows
 
-__all__ = ["BestRun", "Found", "best_runs", "check_page", "findings_of", "score"]
+__all__ = ["BestRun", "Found", "Paper", "best_runs", "check_page", "findings_of", "last_runs", "papers_of", "score"]
 
 IN_PART = "in part"  # mark of a finding some of whose claims agree and some do not
+PROFILES = (Profile.PAPER, Profile.FULL, Profile.LAPTOP)  # that give verdicts, the largest first
 
 
 @dataclass(frozen=True, kw_only=True)
 class BestRun:
-    """An item with the run that speaks for it."""
+    """An item with a run that speaks for it."""
 
     item: Reproduction
     run: str  # "recorded full run" or "laptop run on this machine"; "" where there is none
     record: Mapping[str, Any] | None
     verdicts: tuple[ClaimVerdict, ...]
+    is_own: bool = False  # whether this machine made it
 
     @cached_property
     def rows(self) -> tuple[Any, ...]:
@@ -52,25 +55,67 @@ class Found:
     means: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Paper:
+    """What a paper is known for and what was found of it."""
+
+    technique: str
+    name: str
+    page: Page | None  # None where its catalogue declares none
+    findings: tuple[Found, ...]
+    score: Mapping[str, int]  # of its claims: how many agree, disagree and could not be tested
+
+
 def best_runs(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, BestRun]:
     """Judge each item by the run that speaks for it, by id; a record that cannot be trusted is passed over."""
-    return {item.id: _best_run(project, item) for item in catalogue}
+    return {item.id: next(_runs(project, item, (True, False)), _no_run(item)) for item in catalogue}
 
 
-def _best_run(project: Project, item: Reproduction) -> BestRun:
-    for profile in (Profile.PAPER, Profile.FULL, Profile.LAPTOP):
-        places = {
-            f"{profile} run on this machine": project.folder(item, profile) / RECORD_FILE,
-            f"recorded {profile} run": promoted_path(project, item, profile),
-        }
-        for run, path in places.items():
+def last_runs(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, BestRun]:
+    """Judge each item by its last run, by id: this machine's, or the recorded one where none is newer here."""
+    last = {}
+    for item in catalogue:
+        runs = [run for is_own in (True, False) for run in [next(_runs(project, item, (is_own,)), None)] if run]
+        last[item.id] = max(runs, key=lambda run: run.record["started"], default=_no_run(item))
+    return last
+
+
+def _no_run(item: Reproduction) -> BestRun:
+    return BestRun(item=item, run="", record=None, verdicts=())
+
+
+def _runs(project: Project, item: Reproduction, own: Sequence[bool]) -> Iterator[BestRun]:
+    """Read an item's runs, the largest profile first, of this machine (True) or recorded (False), in this order."""
+    for profile in PROFILES:
+        for is_own in own:
+            path = project.folder(item, profile) / RECORD_FILE if is_own else promoted_path(project, item, profile)
+            run = f"{profile} run on this machine" if is_own else f"recorded {profile} run"
             try:
                 record = record_of(path, item, profile)
-                if record is not None:
-                    return BestRun(item=item, run=run, record=record, verdicts=verdicts_of(project, item, record))
+                verdicts = verdicts_of(project, item, record) if record is not None else ()
             except (RecordError, ValueError, KeyError):
                 continue  # the item's own place on the report names it
-    return BestRun(item=item, run="", record=None, verdicts=())
+            if record is not None:
+                yield BestRun(item=item, run=run, record=record, verdicts=verdicts, is_own=is_own)
+
+
+def papers_of(project: Project, runs: Mapping[str, BestRun]) -> tuple[Paper, ...]:
+    """Return each paper with its findings, filled with the numbers of runs."""
+    papers = []
+    for technique in dict.fromkeys(run.item.technique for run in runs.values()):
+        page = load_page(project, technique)
+        if page is not None:
+            check_page(page, technique, runs)
+        papers.append(
+            Paper(
+                technique=technique,
+                name=page.name if page and page.name else technique.replace("_", " ").capitalize(),
+                page=page,
+                findings=findings_of(page, technique, runs) if page else (),
+                score=score(run for run in runs.values() if run.item.technique == technique),
+            )
+        )
+    return tuple(papers)
 
 
 def check_page(page: Page, technique: str, runs: Mapping[str, BestRun]) -> None:

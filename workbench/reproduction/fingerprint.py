@@ -33,6 +33,7 @@ FOLDER = re.compile(r"\w+(/\w+)+")  # as a module may name one below the root, s
 DATA_FILES = frozenset({".csv", ".json", ".mplstyle", ".txt", ".yaml", ".yml", ".toml"})
 HARNESS = "workbench.reproduction"  # running, judging and reporting touch no number ...
 RECORDING = "workbench.reproduction.recording"  # ... but what `record` does counts
+PROGRESS = "say_progress"  # of workbench.study.progress: calls and imports of it touch no number either
 
 
 @dataclass(slots=True)
@@ -226,12 +227,20 @@ def _read(path: Path, name: str, root: Path) -> Module:
 
 
 def _code(tree: ast.Module) -> str:
-    """Return the syntax tree as a text, without docstrings: what cannot change a number is left out."""
+    """Return the syntax tree as a text, without what cannot change a number: docstrings, and words on progress."""
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
-        if isinstance(body, list) and body and _is_text(body[0]):
-            del body[0]
+        if isinstance(body, list):
+            body[:] = [part for at, part in enumerate(body) if not (_is_progress(part) or (at == 0 and _is_text(part)))]
     return ast.dump(tree)
+
+
+def _is_progress(node: ast.AST) -> bool:
+    """Whether a statement calls `say_progress`, or imports it."""
+    if isinstance(node, ast.ImportFrom):
+        return [alias.name for alias in node.names] == [PROGRESS]
+    call = node.value if isinstance(node, ast.Expr) else None
+    return isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == PROGRESS
 
 
 def _is_text(node: ast.AST) -> bool:

@@ -27,6 +27,7 @@ from workbench.parallel.hooks import BUCKET_MB
 from workbench.timeline import Recorder
 from workbench.training.tasks import Task
 
+from .progress import say_progress
 from .rows import median_row, ratio_row, spread_row, value_row
 from .timing import Timed, Trial, Turns, open_ranks, time_variants
 from .training import reached
@@ -218,6 +219,7 @@ def _train_on_a_rank(setting: Setting, learning: Learning, hooks: Hooks) -> dict
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())
+        say_progress(step + 1, learning.steps, "steps")
         if step + 1 in edges:
             mean = torch.stack(losses).mean() / setting.num_ranks
             dist.all_reduce(mean)

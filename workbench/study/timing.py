@@ -29,6 +29,7 @@ from workbench.timeline import Action, Dose, Kind, Recorder
 from workbench.training.measuring import FEWEST_ROUNDS, without_garbage_collection
 
 from .breakdown import ITERATION, span_s
+from .progress import say_progress
 from .rows import value_row
 
 __all__ = [
@@ -170,6 +171,7 @@ def take_turns(
             with without_garbage_collection():
                 taken = [_take_turn(name, trials[name], recorder, turns.length) for name in names]
             kept += taken if number >= 0 else []
+            say_progress(len(kept), turns.repeats * turns.rounds * len(trials), "turns")
     return kept, {name: trial.close() for name, trial in trials.items()}
 
 

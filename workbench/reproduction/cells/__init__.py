@@ -15,7 +15,6 @@ from workbench.reproduction.catalogue import find_item, load_catalogue
 from workbench.reproduction.cells.cell import Cell, CellResult, Finished, check_function, make_cell
 from workbench.reproduction.cells.store import (
     CellClaims,
-    CellProgress,
     CellsThere,
     CellStore,
     Notes,
@@ -30,7 +29,7 @@ from workbench.reproduction.files import check_folder
 from workbench.reproduction.project import Project
 from workbench.reproduction.recording import KEEP_CELLS, RUN_DIR, RUN_PROFILE
 
-__all__ = ["Cell", "CellClaims", "CellProgress", "CellResult", "CellStore", "CellsFailed", "CellsThere", "Ended"]
+__all__ = ["Cell", "CellClaims", "CellResult", "CellStore", "CellsFailed", "CellsThere", "Ended"]
 __all__ += ["Estimate", "Finished", "Notes", "describe", "needs_file", "num_cells", "promote_cells", "read_lines"]
 __all__ += ["run_cells"]
 

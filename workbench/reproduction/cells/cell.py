@@ -9,6 +9,7 @@ import dataclasses
 import gc
 import importlib
 import inspect
+import os
 import random
 import re
 import sys
@@ -22,6 +23,7 @@ from workbench.reproduction.declare import check_plain
 from workbench.reproduction.files import canonical_json, jsonable, sha256
 from workbench.reproduction.machine import machine_facts
 from workbench.study.cells import declared_name
+from workbench.study.progress import PROGRESS_VARIABLE
 
 __all__ = ["Cell", "CellResult", "Finished", "check_function", "make_cell", "perform"]
 
@@ -102,6 +104,7 @@ class Finished:
 def perform(cell: Cell, slot: int) -> Finished:
     """Run one cell in this process, which takes the GPU of number `slot`."""
     function = getattr(importlib.import_module(cell.module), cell.place[1])
+    os.environ.pop(PROGRESS_VARIABLE, None)  # the study says how far its cells are; a cell would say it over that
     _settle(cell, slot)
     started, began = datetime.now(UTC).isoformat(timespec="seconds"), monotonic()
     returned = function(**cell.arguments)

@@ -1,6 +1,6 @@
 """Finished cells on disk: sealed JSON, one file a cell, or one line of recorded/<profile>/cells/*.jsonl once committed.
 
-A study notes beside them which cells its item needs, and in the folder of the run its progress and each cell's origin.
+A study notes beside them which cells its item needs, and in the folder of the run each cell's origin.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ from workbench.reproduction.machine import commit_of, num_cores
 from workbench.reproduction.project import Project
 from workbench.reproduction.schema import CELL, parse, read_text, trouble
 
-__all__ = ["CELLS_FILE", "PROGRESS_FILE", "CellClaims", "CellProgress", "CellStore", "CellsThere", "Notes"]
-__all__ += ["cells_there", "needs_file", "num_cells", "origins", "promote_cells", "read_lines", "read_progress"]
+__all__ = ["CELLS_FILE", "CellClaims", "CellStore", "CellsThere", "Notes"]
+__all__ += ["cells_there", "needs_file", "num_cells", "origins", "promote_cells", "read_lines"]
 
 SCHEMA = 1  # of a cell
-PROGRESS_FILE, CELLS_FILE = "cells_progress.json", "cells.json"  # in the folder of the run
+CELLS_FILE = "cells.json"  # in the folder of the run
 StoredCell = Mapping[str, Any]
 
 
@@ -157,15 +157,6 @@ class CellClaims:
             os.close(handle)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CellProgress:
-    """How far the cells of an item are."""
-
-    num_done: int  # cells that have ended, reused ones included
-    num_cells: int  # cells in all
-    remaining_s: float | None  # estimate of the seconds to go; None while nothing has been timed
-
-
 def needs_file(project: Project, item: Reproduction, profile: str) -> Path:
     """Return the file that lists the cells an item needs: function's name to digests."""
     return project.cells_folder(item.technique, profile) / f"{item.item}.{item.evidence.value}.json"
@@ -173,7 +164,7 @@ def needs_file(project: Project, item: Reproduction, profile: str) -> Path:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Notes:
-    """Notes of one study: the cells its item needs, and inside a run its progress and the origin of each cell."""
+    """Notes of one study: the cells its item needs, and inside a run the origin of each cell."""
 
     needs: Path  # file of the item's needs
     run_folder: Path | None  # folder of the run, None outside one
@@ -192,12 +183,6 @@ class Notes:
         self.needs.parent.mkdir(parents=True, exist_ok=True)
         write_json(self.needs, needed)
 
-    def progress(self, progress: CellProgress) -> None:
-        """Note how far the study is; on a full disk the last note stays."""
-        if self.run_folder is not None:
-            with contextlib.suppress(OSError):
-                write_json(self.run_folder / PROGRESS_FILE, progress)
-
     def end(self, cells: Sequence[Cell], stored: Mapping[str, StoredCell]) -> None:
         """Note the origin of each cell, for the record of the run."""
         if self.run_folder is None:
@@ -215,14 +200,6 @@ def _read(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, RecordError):  # not there, or not ours: then nothing is known
         return {}
     return content if isinstance(content, dict) else {}
-
-
-def read_progress(run_folder: Path) -> CellProgress | None:
-    """Return how far the cells of a run are; None where it has none, or none yet."""
-    try:
-        return CellProgress(**_read(run_folder / PROGRESS_FILE))
-    except TypeError:
-        return None
 
 
 def origins(run_folder: Path) -> list[dict[str, Any]]:

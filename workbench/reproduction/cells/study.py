@@ -16,10 +16,11 @@ from time import monotonic, sleep
 from typing import Any
 
 from workbench.reproduction.cells.cell import Cell, CellResult, Finished, perform
-from workbench.reproduction.cells.store import CellClaims, CellProgress, CellStore, Notes
+from workbench.reproduction.cells.store import CellClaims, CellStore, Notes
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.files import canonical_json
 from workbench.reproduction.machine import num_cores
+from workbench.study.progress import say_progress
 
 __all__ = ["CellsFailed", "Ended", "Estimate", "Pool", "Study", "describe"]
 
@@ -140,8 +141,7 @@ class Study:
 
     def _note(self, left_s: float | None) -> None:
         self._next_note_s = monotonic() + NOTE_S
-        num_done, num_cells = self._num_ended(), len(self._distinct)
-        self.notes.progress(CellProgress(num_done=num_done, num_cells=num_cells, remaining_s=left_s))
+        say_progress(self._num_ended(), len(self._distinct), "cells", left_s)
 
     def _raise_failures(self) -> None:
         failed = self._failures | self._still_unwritten()

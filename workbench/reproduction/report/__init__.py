@@ -21,24 +21,23 @@ from workbench.reproduction.project import Project
 from workbench.reproduction.records import RECORD_FILE
 
 from .claims import WHOSE_MEANINGS, rule_text, trusted_record
-from .first import add_cards
+from .first import add_cards, findings_markdown
 from .gather import EVIDENCE_MEANINGS, PROFILE_MEANINGS, VERDICT_MEANINGS, gather
 from .items import notebook_page
 from .pictures import formula_html
 from .publish import single_file, write_site
-from .texts import View, about_text, number_text, relative_text, seconds_text, value_text
+from .texts import MARKS, View, about_text, number_text, relative_text, seconds_text, value_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "about_text", "formula_html", "gather"]
-__all__ += ["number_text", "relative_text", "report_path", "rule_text", "seconds_text", "single_file", "value_text"]
-__all__ += ["write_report", "write_site"]
+__all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "about_text", "findings_markdown"]
+__all__ += ["formula_html", "gather", "number_text", "relative_text", "report_path", "rule_text", "seconds_text"]
+__all__ += ["single_file", "value_text", "write_report", "write_site"]
 
 NOTEBOOK_FILE = "notebook.ipynb"
 PICTURES = ("image/svg+xml", "text/latex", "image/png", "image/jpeg")
 SHOWN = ("text/html", "text/markdown", *PICTURES, "text/plain")  # forms of an output, best first; no scripts
-MARKS = {"AGREES": "✓", "DISAGREES": "✕", "IN_PART": "◐", "NOT_COMPARABLE": "?", "NOT_RUN": "○"}
 CLAIMS, ERRATA = "claims.html", "errata.html"
 
 

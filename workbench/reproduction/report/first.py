@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from workbench.reproduction.audit import audit_of, share_noticed
-from workbench.reproduction.catalogue import load_page, published_rows
+from workbench.reproduction.catalogue import published_rows
 from workbench.reproduction.declare import Profile, Reproduction
-from workbench.reproduction.findings import BestRun, Found, best_runs, check_page, findings_of, score
+from workbench.reproduction.findings import BestRun, Found, Paper, best_runs, papers_of
 from workbench.reproduction.project import Project
 
 from .items import ItemView
-from .texts import View, slug
+from .texts import MARKS, View, slug
 
-__all__ = ["add_cards"]
+__all__ = ["add_cards", "findings_markdown"]
 
 SCORE_WORDS = {"agree": "AGREES", "disagree": "DISAGREES", "could not be tested": "NOT_COMPARABLE"}
 
@@ -26,11 +26,11 @@ def add_cards(report: View, project: Project, catalogue: Sequence[Reproduction])
     if report.profile == Profile.SMOKE:
         return
     runs = best_runs(project, catalogue)
+    papers = {paper.technique: paper for paper in papers_of(project, runs)}
     for technique in report.techniques:
-        technique.card = _card(
-            project, technique.name.replace(" ", "_"), runs, {item.id: item for item in technique.items}
-        )
-        technique.title = technique.card.name or technique.title
+        paper = papers[technique.name.replace(" ", "_")]
+        technique.card = _card(paper, runs, {item.id: item for item in technique.items})
+        technique.title = paper.name
     report.cautions = tuple(
         (technique, finding) for technique in report.techniques for finding in technique.card.disagreeing
     )
@@ -47,23 +47,41 @@ def add_cards(report: View, project: Project, catalogue: Sequence[Reproduction])
     )
 
 
-def _card(project: Project, technique: str, runs: Mapping[str, BestRun], views: Mapping[str, ItemView]) -> View:
-    page = load_page(project, technique)
-    own = [run for run in runs.values() if run.item.technique == technique]
-    findings: tuple[View, ...] = ()
-    if page is not None:
-        check_page(page, technique, runs)
-        findings = tuple(_finding(found, runs) for found in findings_of(page, technique, runs))
-    pictured = views.get(f"{slug(technique)}/{page.picture}") if page is not None else None
+def _card(paper: Paper, runs: Mapping[str, BestRun], views: Mapping[str, ItemView]) -> View:
+    page, findings = paper.page, tuple(_finding(found, runs) for found in paper.findings)
+    pictured = views.get(f"{slug(paper.technique)}/{page.picture}") if page is not None else None
     return View(
-        name=page.name if page is not None else "",
         scale=page.scale if page is not None else "",
         findings=findings,
         disagreeing=tuple(finding for finding in findings if finding.mark in ("DISAGREES", "IN_PART")),
         pictured=pictured,
         picture=_picture(pictured),
-        score={SCORE_WORDS[word]: (word, number) for word, number in score(own).items()},
+        score={SCORE_WORDS[word]: (word, number) for word, number in paper.score.items()},
     )
+
+
+def findings_markdown(project: Project, catalogue: Sequence[Reproduction]) -> str:
+    """Return a table a paper: what it says, what was found, the verdict, and what it rests on."""
+    tables = []
+    for paper in papers_of(project, best_runs(project, catalogue)):
+        score = ", ".join(f"{number} {word}" for word, number in paper.score.items())
+        tables += [f"**{paper.name}** · claims of the paper: {score}\n"]
+        tables += ["| the paper says | found here | verdict | evidence |", "|:--|:--|:--|:--|"]
+        tables += [f"| {' | '.join(_cell(text) for text in _texts(found))} |" for found in paper.findings]
+        tables += [""]
+    return "\n".join(tables)
+
+
+def _texts(found: Found) -> tuple[str, ...]:
+    says, sentence = f"{found.says} ({found.source})", found.sentence or "; ".join(found.missing)
+    evidence = "; ".join(", ".join([kind, *tags]) for kind, tags in found.evidence)
+    mark = f"{MARKS[_word(found.mark)]} {found.mark}"
+    return says, sentence, mark, f"{evidence}: {'; '.join(found.runs)}"
+
+
+def _cell(text: str) -> str:
+    """Keep a text's bars and dollars from being read as columns and formulas."""
+    return text.replace("|", r"\|").replace("$", r"\$")
 
 
 def _picture(item: ItemView | None) -> str:

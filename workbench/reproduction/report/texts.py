@@ -12,10 +12,11 @@ from typing import Any
 
 from workbench.reproduction.comparing import MANIFOLD
 
-__all__ = ["View", "about_text", "exact_text", "key_text", "machine_text", "number_text", "pairs_text", "relative_text"]
-__all__ += ["seconds_text", "slug", "value_text", "when_text"]
+__all__ = ["MARKS", "View", "about_text", "exact_text", "key_text", "machine_text", "number_text", "pairs_text"]
+__all__ += ["relative_text", "seconds_text", "slug", "value_text", "when_text"]
 
 View = SimpleNamespace  # what a template shows, by name
+MARKS = {"AGREES": "✓", "DISAGREES": "✕", "IN_PART": "◐", "NOT_COMPARABLE": "?", "NOT_RUN": "○"}
 
 SIGNIFICANT_DIGITS = 4  # more than any of the papers prints
 EXACT_INTEGERS_BELOW = 100_000  # a count of this many digits is still read at a glance

@@ -31,14 +31,15 @@ from workbench.reproduction.runner.plan import (
     Progress,
     RunFinished,
     Status,
+    Stopping,
     check_use,
     plan,
 )
 from workbench.reproduction.runner.schedule import Schedule, expected_s, in_order
 
 __all__ = ["Action", "Event", "Failure", "ItemFinished", "ItemOutcome", "ItemRun", "ItemStarted", "OnEvent", "Outcome"]
-__all__ += ["Planned", "PlannedItem", "Progress", "RunFinished", "Schedule", "Status", "expected_s", "in_order"]
-__all__ += ["partial_folder", "place_failure", "place_record", "plan", "run", "sweep"]
+__all__ += ["Planned", "PlannedItem", "Progress", "RunFinished", "Schedule", "Status", "Stopping", "expected_s"]
+__all__ += ["in_order", "partial_folder", "place_failure", "place_record", "plan", "run", "sweep"]
 
 MOST_JOBS = 4  # kernels side by side by default: each holds about 0.5 GB once it has imported torch
 

@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +25,8 @@ from uuid import uuid4
 import psutil
 
 from workbench.launch.tether import tethered
-from workbench.reproduction.cells.store import CELLS_FILE, PROGRESS_FILE, CellProgress, origins, read_progress
+from workbench.reproduction.cells.store import CELLS_FILE, origins
+from workbench.reproduction.comparing import Verdict
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.files import checksums, write_json, write_record
@@ -36,6 +37,8 @@ from workbench.reproduction.project import ROOT_VARIABLE, Project
 from workbench.reproduction.recording import KEEP_CELLS, RECORDING_FILE, RUN_DIR, RUN_ITEM, RUN_PROFILE, verdicts_of
 from workbench.reproduction.records import FAILURE_FILE, RECORD_FILE, SCHEMA, read_record
 from workbench.reproduction.runner.plan import ItemOutcome, Status
+from workbench.reproduction.runner.watch import Watch
+from workbench.study.progress import PROGRESS_VARIABLE, HowFar
 
 __all__ = ["INTERRUPTED", "Failure", "ItemRun", "clear", "partial_folder", "place_failure", "place_record", "sweep"]
 
@@ -47,6 +50,7 @@ SWEEP_PATIENCE_S = 5.0  # seconds a dying kernel may go on writing into a folder
 INTERRUPTED = "the run was interrupted"
 CONNECTION_FILE = ".kernel.json"
 TEMPORARY = ".tmp"  # folder of temporary files of the kernel and its ranks: it goes with the run, also after a kill
+PROGRESS_FILE = f"{TEMPORARY}/progress.json"
 START_PATIENCE_S = 60  # seconds a kernel may take to answer, generous for a cold disk
 LOG_SHOWN = 2000  # characters of the log's end that a failure repeats
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -66,6 +70,7 @@ class ItemRun:
     started: str = ""  # ISO 8601
     seconds: float = 0.0  # it took, once it has ended
     _began: float = 0.0
+    _watch: Watch | None = None
 
     @property
     def kernel_name(self) -> str:
@@ -89,8 +94,8 @@ class ItemRun:
             failure = self.execute()
             if failure is None:
                 record = place_record(self)
-                verdicts = dict(Counter(verdict["verdict"] for verdict in record["verdicts"]))
-                return ItemOutcome(id=self.item.id, status=Status.RECORDED, seconds=self.seconds, verdicts=verdicts)
+                told = _told(record["verdicts"])
+                return ItemOutcome(id=self.item.id, status=Status.RECORDED, seconds=self.seconds, **told)
         except Exception as error:  # of this item alone: a full disk, a claim that cannot be judged
             failure = Failure.of(error)
         if self.kernel.stopped_because != INTERRUPTED:
@@ -105,9 +110,10 @@ class ItemRun:
         """Return the seconds since it began, 0 before that."""
         return monotonic() - self._began if self._began else 0.0
 
-    def cells_so_far(self) -> CellProgress | None:
-        """Return how far its cells are; None where it has none, or none yet."""
-        return read_progress(self.folder)
+    def how_far(self, expected_s: float) -> HowFar | None:
+        """Return how far it is and the seconds to go, of which `expected_s` were expected; None before its notebook."""
+        self._watch = self._watch or Watch(self.folder / PROGRESS_FILE, self.folder / NOTEBOOK_FILE)
+        return self._watch.look(expected_s)
 
     def execute(self) -> "Failure | None":
         """Execute the notebook; return why it failed, or None once its recording is there."""
@@ -136,6 +142,7 @@ class ItemRun:
             ROOT_VARIABLE: str(self.project.root),
             KEEP_CELLS: "1" if self.keep_cells else "0",
             "TMPDIR": str(self.folder / TEMPORARY),
+            PROGRESS_VARIABLE: str(self.folder / PROGRESS_FILE),
         }
         source = self.project.notebook(self.item)
         papermill.execute_notebook(
@@ -188,6 +195,12 @@ def _reason(name: str, text: str, trace: str) -> str:
         return f"{name}: {text.strip().splitlines()[0]}"
     last = next((line.strip() for line in reversed(trace.splitlines()) if line.strip()), name)
     return last.rstrip(":") if name in last else f"{name}: {last}"
+
+
+def _told(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what an outcome tells of verdicts: their counts, and why claims are not comparable."""
+    silent = {each["claim"]: each["reason"] for each in verdicts if each["verdict"] == Verdict.NOT_COMPARABLE}
+    return {"verdicts": dict(Counter(each["verdict"] for each in verdicts)), "not_comparable": silent}
 
 
 def _no_format(path: Path) -> str:
@@ -293,7 +306,7 @@ def place_record(run: ItemRun) -> dict[str, Any]:
     """Judge a recording, seal its record, move its folder into place; on errors the old record stays."""
     recording = json.loads((run.folder / RECORDING_FILE).read_text(encoding="utf-8"))
     record = _record(run, recording)
-    for name in (RECORDING_FILE, CELLS_FILE, PROGRESS_FILE):  # their content is in the record
+    for name in (RECORDING_FILE, CELLS_FILE):  # their content is in the record
         (run.folder / name).unlink(missing_ok=True)
     record = write_record(run.folder / RECORD_FILE, record)
     _swap(run.folder, run.target)

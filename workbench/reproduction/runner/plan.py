@@ -7,7 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from workbench.reproduction.cells.store import CellProgress, CellsThere, cells_there
+from workbench.reproduction.cells.store import CellsThere, cells_there
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.errors import RecordError, UsageError
 from workbench.reproduction.files import misfits
@@ -15,9 +15,10 @@ from workbench.reproduction.fingerprint import Fingerprinter, changes
 from workbench.reproduction.notebook_cells import check_parameters, read_notebook
 from workbench.reproduction.project import Project
 from workbench.reproduction.records import FAILURE_FILE, RECORD_FILE, read_record
+from workbench.study.progress import HowFar
 
 __all__ = ["Action", "Event", "ItemFinished", "ItemOutcome", "ItemStarted", "OnEvent", "Outcome", "Planned"]
-__all__ += ["PlannedItem", "Progress", "RunFinished", "Status", "check_use", "plan"]
+__all__ += ["PlannedItem", "Progress", "RunFinished", "Status", "Stopping", "check_use", "plan"]
 
 DATA_VARIABLE = "WORKBENCH_DATA"
 UNKNOWN_S = 30.0  # seconds assumed for an item that nobody has timed or estimated
@@ -80,7 +81,7 @@ class Progress:
     num_items: int  # items that run in all
     elapsed_s: float  # seconds since the run began
     remaining_s: float  # estimate of the seconds to go
-    cells: Mapping[str, CellProgress] = field(default_factory=dict)  # id to how far its cells are, where it has any
+    parts: Mapping[str, HowFar] = field(default_factory=dict)  # id to how far it is, with the seconds it has to go
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,6 +93,7 @@ class ItemOutcome:
     seconds: float = 0.0  # it took in this run
     reason: str = ""  # of a failure, in one line
     verdicts: Mapping[str, int] = field(default_factory=dict)  # verdict to the number of claims
+    not_comparable: Mapping[str, str] = field(default_factory=dict)  # claim to the reason
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +134,15 @@ class RunFinished:
     outcome: Outcome
 
 
-Event = Planned | ItemStarted | Progress | ItemFinished | RunFinished
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stopping:
+    """The run was interrupted: the kernels of its items have been killed, and their ends are waited for."""
+
+    ids: Sequence[str]  # of the items
+    at_most_s: float  # seconds
+
+
+Event = Planned | ItemStarted | Progress | ItemFinished | RunFinished | Stopping
 OnEvent = Callable[[Event], None]
 
 

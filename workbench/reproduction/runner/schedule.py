@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from time import monotonic
 
-from workbench.reproduction.cells.store import CellProgress
 from workbench.reproduction.runner.execute import INTERRUPTED, Failure, ItemRun
 from workbench.reproduction.runner.plan import (
     Action,
@@ -18,6 +17,7 @@ from workbench.reproduction.runner.plan import (
     PlannedItem,
     Progress,
     Status,
+    Stopping,
 )
 
 __all__ = ["Schedule", "expected_s", "in_order"]
@@ -25,7 +25,7 @@ __all__ = ["Schedule", "expected_s", "in_order"]
 QUICK_S = 30.0  # expected seconds up to which an item is quick
 TICK_S = 0.1  # seconds between two looks at timeouts
 PROGRESS_S = 1.0  # seconds between two Progress events
-STOP_PATIENCE_S = 10.0  # seconds the threads of stopped kernels may take to notice
+STOP_PATIENCE_S = 10.0  # seconds the threads of stopped kernels, and their ranks, may take to end
 
 
 def expected_s(items: Sequence[PlannedItem], jobs: int, spent: Mapping[str, float] | None = None) -> float:
@@ -47,13 +47,6 @@ def in_order(items: Sequence[PlannedItem]) -> list[PlannedItem]:
         techniques = [of_technique[name] for name in sorted(of_technique)]
         ordered += [item for turn in zip_longest(*techniques) for item in turn if item is not None]
     return ordered
-
-
-def _by_its_cells(item: PlannedItem, spent_s: float, cells: CellProgress | None) -> PlannedItem:
-    """Expect of a running item what its cells say, which know better than its last run."""
-    if cells is None or cells.remaining_s is None:
-        return item
-    return replace(item, expected_s=spent_s + cells.remaining_s)
 
 
 @dataclass(slots=True)
@@ -120,16 +113,23 @@ class Schedule:
 
     def _report(self, todo: Sequence[PlannedItem], done: Mapping[str, ItemOutcome], elapsed_s: float) -> None:
         spent = {id: self.runs[id].seconds_so_far() for id in self._threads}
-        left = [item for item in todo if item.id not in done]
-        cells = {id: progress for id in self._threads if (progress := self.runs[id].cells_so_far())}
-        left = [_by_its_cells(item, spent.get(item.id, 0.0), cells.get(item.id)) for item in left]
+        left = {item.id: item for item in todo if item.id not in done}
+        looked = {id: self.runs[id].how_far(max(left[id].expected_s - spent[id], 0.0)) for id in spent}
+        parts = {id: far for id, far in looked.items() if far is not None}
+        for id, far in parts.items():
+            if far.remaining_s is not None:  # it knows better than its last run
+                left[id] = replace(left[id], expected_s=spent[id] + far.remaining_s)
         counts = {"num_done": len(done), "num_items": len(todo)}
-        times = {"elapsed_s": elapsed_s, "remaining_s": expected_s(left, self.jobs, spent)}
-        self.on_event(Progress(running=spent, cells=cells, **counts, **times))
+        times = {"elapsed_s": elapsed_s, "remaining_s": expected_s([*left.values()], self.jobs, spent)}
+        self.on_event(Progress(running=spent, parts=parts, **counts, **times))
 
     def _stop_all(self) -> None:
         for id in self._threads:
             self.runs[id].stop(INTERRUPTED)
-        give_up = monotonic() + STOP_PATIENCE_S
-        for thread in self._threads.values():
-            thread.join(max(give_up - monotonic(), 0.0))
+        try:
+            if self._threads:
+                self.on_event(Stopping(ids=tuple(self._threads), at_most_s=STOP_PATIENCE_S))
+        finally:
+            give_up = monotonic() + STOP_PATIENCE_S
+            for thread in self._threads.values():
+                thread.join(max(give_up - monotonic(), 0.0))

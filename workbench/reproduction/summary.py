@@ -1,0 +1,82 @@
+"""The last run of each item in a few words, for `workbench list`.
+
+Judging all records takes seconds, so what was found is kept in results/, as long as records, claims and library stay.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import workbench
+from workbench.reproduction.declare import Reproduction
+from workbench.reproduction.errors import RecordError
+from workbench.reproduction.files import read_json, write_json
+from workbench.reproduction.findings import PROFILES, BestRun, last_runs
+from workbench.reproduction.project import Project
+from workbench.reproduction.records import RECORD_FILE, promoted_path
+
+__all__ = ["Summary", "summaries", "summary_of"]
+
+KEPT_FILE = ".verdicts.json"  # in results/
+Stamp = list[int]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summary:
+    """An item's last run; all but empty where it has none."""
+
+    is_own: bool = False  # whether this machine made it
+    profile: str = ""
+    started: str = ""  # ISO 8601
+    machine: dict[str, Any] = field(default_factory=dict)
+    verdicts: dict[str, int] = field(default_factory=dict)  # verdict to the number of claims
+
+
+def summary_of(run: BestRun) -> Summary:
+    """Sum a run up."""
+    if run.record is None:
+        return Summary()
+    copied = {name: run.record[name] for name in ("profile", "started", "machine")}
+    counts = Counter(verdict.verdict.value for verdict in run.verdicts)
+    return Summary(is_own=run.is_own, verdicts=dict(counts), **copied)
+
+
+def summaries(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, Summary]:
+    """Return the last run of each item, by id."""
+    path, library = project.results / KEPT_FILE, _newest(Path(workbench.__file__).parent.rglob("*.py"))
+    kept, found, judged = _kept(path), {}, {}
+    for item in catalogue:
+        stamp = library + _newest((project.reproductions / item.technique).glob("*.py")) + _stamp(project, item)
+        if kept.get(item.id, {}).get("stamp") != stamp:
+            summary = summary_of(last_runs(project, [item])[item.id])
+            judged[item.id] = {"stamp": stamp, "summary": asdict(summary)}
+        found[item.id] = Summary(**(judged.get(item.id) or kept[item.id])["summary"])
+    if judged:
+        with contextlib.suppress(OSError):  # where nothing can be written, all is judged again next time
+            path.parent.mkdir(exist_ok=True)
+            write_json(path, kept | judged)
+    return found
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    try:
+        return read_json(path)
+    except (FileNotFoundError, RecordError):
+        return {}
+
+
+def _newest(paths: Iterable[Path]) -> Stamp:
+    times = [path.stat().st_mtime_ns for path in paths]
+    return [len(times), max(times, default=0)]
+
+
+def _stamp(project: Project, item: Reproduction) -> Stamp:
+    """Return time and size of all files that an item's verdicts depend on."""
+    paths = [project.folder(item, profile) / RECORD_FILE for profile in PROFILES]
+    paths += [promoted_path(project, item, profile) for profile in PROFILES]
+    paths += [path for path in [project.published(item)] if path]
+    facts = [path.stat() if path.is_file() else None for path in paths]
+    return [number for fact in facts for number in ((fact.st_mtime_ns, fact.st_size) if fact else (0, 0))]
