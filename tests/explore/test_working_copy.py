@@ -19,7 +19,7 @@ def test_what_nobody_has_changed_is_renewed_and_what_somebody_has_is_kept_beside
     for number, words in enumerate(("second", "third")):
         lesson.write_text(words)
         start.write_text(f"start {words}")
-        kept = copy / "atp" / f"lesson.yours{'2' * number}.ipynb"
+        kept = copy / "atp" / f"lesson.yours{number + 1}.ipynb"
         assert refresh(source, copy) == [kept]
         assert kept.read_text() == ("first, with answers", "other answers")[number]
         assert (copy / "atp" / "lesson.ipynb").read_text() == words

@@ -6,6 +6,7 @@ python workbench/explore/working_copy.py notebooks results/lab
 import filecmp
 import shutil
 import sys
+from itertools import count
 from pathlib import Path
 
 __all__ = ["refresh"]
@@ -35,7 +36,7 @@ def _are_equal(one: Path, other: Path) -> bool:
 
 
 def _free_name(place: Path) -> Path:
-    names = (place.with_suffix(f".yours{number}{place.suffix}") for number in ("", *range(2, sys.maxsize)))
+    names = (place.with_suffix(f".yours{number}{place.suffix}") for number in count(1))
     return next(name for name in names if not name.exists())
 
 

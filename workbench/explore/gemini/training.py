@@ -55,7 +55,7 @@ class SmallTraining:
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        say_progress(iteration + 1, self._num_iterations, "iterations", loss=loss)
+        say_progress(iteration + 1, self._num_iterations, "iterations", loss=loss.detach())
 
     def digest(self) -> str:
         """Return a digest of every bit of this rank's parameters and of Adam's moments."""

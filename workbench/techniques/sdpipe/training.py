@@ -264,9 +264,13 @@ def _run(
         optimizer.zero_grad()
         seen.ends_s.append(time.monotonic() - began_s)
         seen.losses += [torch.stack(losses).mean().item()] if is_last else []
-        if place.pipeline == 0 and is_last:
-            what = f"iterations of {setting.scheme}"
-            say_progress(iteration + 1, setting.iterations, what, loss=seen.losses[-1], rank=dist.get_rank())
+        say_progress(
+            iteration + 1,
+            setting.iterations,
+            f"iterations of {setting.scheme}",
+            loss=seen.losses[-1] if seen.losses else None,
+            rank=setting.num_stages - 1,
+        )
     seen.cpu_s = time.process_time() - began_cpu_s
     seen.counted = worker.close()
     seen.actions = tuple(action for action in stage.recorder.actions if action.start_s >= began_s)

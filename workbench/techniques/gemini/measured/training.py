@@ -162,7 +162,7 @@ def train_gpt2(
         optimizer.zero_grad()
         schedule.step()
         habits.end(loss.item())
-        say_progress(iteration + 1, size.iterations, "iterations", loss=loss)
+        say_progress(iteration + 1, size.iterations, "iterations", loss=loss.detach())
     return {
         "digest": digest_of(model, optimizer, habits.state()),
         "loss": None if loss is None else loss.item(),
