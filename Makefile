@@ -15,8 +15,12 @@ reproduce: install  ## run every declared item and write the report
 test: install  ## run the test suite, side by side on the cores there are
 	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
-lab: install  ## open JupyterLab on the first notebook
-	@$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(AS_ROOT)
+lab: install  ## open JupyterLab on the first notebook, in a working copy of the notebooks: results/lab
+	@$(BIN)/python workbench/explore/working_copy.py notebooks results/lab
+	@PATH="$(CURDIR)/$(BIN):$$PATH" JUPYTER_CONFIG_PATH="$(CURDIR)/workbench/explore/jupyter$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
+		$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" --ServerApp.preferred_dir="$(CURDIR)/results/lab" \
+		--LabApp.default_url=/lab/tree/results/lab/00_start_here.ipynb \
+		--ServerApp.terminado_settings="shell_command=$${SHELL:-sh}" $(AS_ROOT)
 
 install: $(READY)
 

@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +17,8 @@ from pathlib import Path
 import matplotlib
 import psutil
 
+SERVER = (sys.executable, "-m", "jupyterlab")
+ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 60
 END_TIMEOUT_S = 10
 
@@ -27,6 +29,8 @@ c.ServerApp.allow_root = True
 c.LabApp.news_url = None
 c.LabApp.check_for_updates_class = "jupyterlab.NeverCheckForUpdate"
 c.LabApp.collaborative = False
+c.ServerApp.port = {port}
+c.IdentityProvider.token = "{token}"
 """
 
 SETTINGS = {
@@ -48,13 +52,11 @@ class Lab:
 
 
 @contextmanager
-def running_lab(folder: Path, home: Path) -> Iterator[Lab]:
+def running_lab(folder: Path, home: Path, command: Sequence[str] = SERVER) -> Iterator[Lab]:
     """Serve a folder of notebooks from an empty home; end the server and its processes on the way out."""
-    _write_settings(home)
     port, token = _free_port(), secrets.token_hex(16)
+    _write_settings(home, port, token)
     log = (home / "server.log").open("wb")
-    settings = {"ServerApp.root_dir": folder, "ServerApp.port": port, "IdentityProvider.token": token}
-    command = [sys.executable, "-m", "jupyterlab", *(f"--{name}={value}" for name, value in settings.items())]
     streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
     server = subprocess.Popen(command, env=_environment(home), cwd=folder, **streams)
     try:
@@ -70,6 +72,7 @@ def _environment(home: Path) -> dict[str, str]:
     places = {
         "HOME": home,
         "JUPYTER_CONFIG_DIR": home / "config",
+        "JUPYTER_CONFIG_PATH": ROOT / "workbench" / "explore" / "jupyter",  # as `make lab` does
         "JUPYTER_DATA_DIR": home / "data",
         "JUPYTER_RUNTIME_DIR": home / "runtime",
         "JUPYTERLAB_SETTINGS_DIR": home / "settings",
@@ -80,13 +83,13 @@ def _environment(home: Path) -> dict[str, str]:
     return dict(os.environ) | {name: str(place) for name, place in places.items()}
 
 
-def _write_settings(home: Path) -> None:
+def _write_settings(home: Path, port: int, token: str) -> None:
     for name, setting in SETTINGS.items():
         file = home / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(setting))
     (home / "config").mkdir()
-    (home / "config" / "jupyter_lab_config.py").write_text(CONFIG)
+    (home / "config" / "jupyter_lab_config.py").write_text(CONFIG.format(port=port, token=token))
 
 
 def _free_port() -> int:

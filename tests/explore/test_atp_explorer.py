@@ -26,7 +26,7 @@ def test_without_a_touch_the_status_names_the_mesh_worked_by_hand(explorer):
     # for a GB, 178 ms. ATP-2: B1 = 4/6 · 2 / 2, B2 = 16: 7 / (4 · 16) + 2 / (2 · 2/3) is 1.609, 1.328 is 17.5 % less.
     assert explorer.status == (
         "ATP-4, the mesh (2, 4), is the fastest: 178 ms a layer, 17.5% less than ATP-2. "
-        "Controls without effect now: start-up."
+        "No effect at these settings: start-up."
     )
 
 
@@ -34,7 +34,7 @@ def test_every_control_changes_the_figure_and_the_reset_brings_the_first_one_bac
     first, changes = (explorer.png, explorer.values), CHANGES | SIZES
     seen = {first[0]} | {explorer.set(**{name: value}).png for name, value in changes.items()}
     assert set(changes) == set(first[1]) and len(seen) == 1 + len(changes)
-    explorer.widget.children[0].click()
+    explorer.reset()
     assert (explorer.png, explorer.values) == first
 
 
@@ -55,8 +55,10 @@ def devices(**changes):
     ],
 )
 def test_links_decide_the_winner_and_controls_without_effect_are_named(changes, winner, no_effect):
-    found = devices(**changes)
-    assert (found.strategies[0].name, found.no_effect) == (winner, no_effect)
+    explorer = lesson.MeshExplorer().set(**changes)
+    assert explorer.result.strategies[0].name == winner
+    _, _, named = explorer.status.rstrip(".").partition("No effect at these settings: ")
+    assert named == ", ".join(no_effect)
 
 
 def test_links_are_those_of_pairs_and_start_ups_the_steps_of_all_rings():

@@ -16,10 +16,10 @@ def draw_bar(result):
 
 
 def explorer(compute=lambda factor, base: factor * base, **options):
+    options.setdefault("describe", lambda result: f"the product is {result}")
     return Explorer(
         compute,
         draw_bar,
-        describe=lambda result: f"the product is {result}",
         factor=steps("factor", (1, 2, 3), value=2, help="Multiplies.", text=lambda value: f"{value} times"),
         base=choice("base", {"ten": 10, "hundred": 100}, value=10, help="Is multiplied."),
         **options,
@@ -75,13 +75,37 @@ def test_an_error_of_the_program_is_shown_and_not_swallowed():
     assert moved.status == "Failed: KeyError: 'missing'"
 
 
+def test_a_reset_puts_all_controls_back_and_draws_once():
+    seen = []
+    moved = explorer(describe=lambda result: seen.append(result) or "drawn")
+    first = moved.png
+    moved.set(factor=3, base=100)
+    moved.widget.children[-2].children[0].click()
+    assert (moved.values, moved.png) == ({"factor": 2, "base": 10}, first)
+    assert seen == [20, 30, 300, 20]
+
+
+def test_a_control_that_leaves_the_picture_as_it_is_is_named_when_moved():
+    moved = explorer(lambda factor, base: min(factor, 2) * base)
+    assert moved.set(factor=3).status == "the product is 20. No effect at these settings: factor."
+    assert moved.set(base=100).status == "the product is 200"
+    assert moved.set(factor=1, base=10).status == "the product is 10"
+
+
+def test_with_a_quick_effect_controls_without_one_are_named_before_they_are_moved():
+    told = explorer(lambda factor, base: factor * base if base == 10 else 0, effect=lambda result: result)
+    assert told.status == "the product is 20"
+    assert told.set(base=100).status == "the product is 0. No effect at these settings: factor."
+
+
 def test_help_labels_and_stable_classes_are_in_the_widgets():
     rows = explorer().widget.children
     slider, help_text = rows[0].children
     assert (slider.description, slider.tooltip) == ("factor", "Multiplies.")
     assert slider._dom_classes == ("workbench-control-factor",)
     assert help_text.value == "<small>Multiplies.</small>"
-    assert [row._dom_classes for row in rows[-2:]] == [("workbench-status",), ("workbench-figure",)]
+    status, figure = rows[-2].children[1], rows[-1]
+    assert (status._dom_classes, figure._dom_classes) == (("workbench-status",), ("workbench-figure",))
     assert 'alt="the product is 20"' in rows[-1].value
 
 
@@ -126,6 +150,7 @@ def test_the_solution_is_given_to_who_asks():
     [
         (lambda: steps("factor", (1, 2), value=1, help=""), "help of 'factor' is empty"),
         (lambda: steps("factor", (1, 2), value=5, help="Multiplies."), "value of 'factor' is 5"),
+        (lambda: choice("factor", {"one": 1, "all": None}, value=1, help="Multiplies."), "shows as blank"),
         (lambda: Explorer(lambda: 1, draw_bar), "controls is empty"),
         (lambda: explorer().set(facter=1), "control is 'facter'"),
         (lambda: replace(BYTES, mistakes=(Mistake(answer=6.0, hint="no"),)), "none must be accepted"),

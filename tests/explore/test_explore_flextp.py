@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from workbench.explore import flextp as lesson
-from workbench.explore.flextp.explorer import BASELINE, REFINED, compare
+from workbench.explore.flextp.explorer import AS_EQUATION_1, BASELINE, REFINED, compare
 from workbench.parallel import TransformerConfig, TransformerLayer
 from workbench.techniques import flextp
 from workbench.techniques.flextp.cost import VIT_1B
@@ -13,7 +13,7 @@ from workbench.techniques.flextp.method.worked_example import worked_example
 from workbench.timeline import Action, Kind
 from workbench.timeline.stragglers import StragglerTrace
 
-PLACE = {"skewness": 4.0, "num_stragglers": 2, "pruning_ratio": None, "bandwidth_bytes_per_s": 15.75e9}
+PLACE = {"skewness": 4.0, "num_stragglers": 2, "pruning_ratio": AS_EQUATION_1, "bandwidth_bytes_per_s": 15.75e9}
 
 
 def test_the_explorer_says_what_it_shows():

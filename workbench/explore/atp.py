@@ -2,11 +2,10 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import combinations
 
-import ipywidgets
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -16,7 +15,7 @@ from torch import Tensor
 from workbench import plots
 from workbench.explore.code_exercises import check_on_cases, check_on_ranks
 from workbench.explore.exercises import Exercise, Feedback, Mistake
-from workbench.explore.explorer import Control, Explorer, choice, steps
+from workbench.explore.explorer import Explorer, choice, steps
 from workbench.parallel.linear import MeshLinear
 from workbench.techniques.atp.cost import Workload, communication_time_s, messages
 from workbench.techniques.atp.method.matrix import GB, HierarchicalCommMatrix, Layer
@@ -73,15 +72,9 @@ class EightDevices:
         np.fill_diagonal(rates, 0)
         return rates
 
-    @property
-    def no_effect(self) -> list[str]:
-        """The labels of the controls that change no time."""
-        others = {c.label: [replace(self, **{name: value}) for _, value in c.options] for name, c in CONTROLS.items()}
-        return [label for label, found in others.items() if all(other.times == self.times for other in found)]
-
 
 COUNTED = {"equations 2 to 4": False, "with start-ups": True}
-CONTROLS: dict[str, Control] = {
+CONTROLS = {
     "hosts": steps("hosts", (1, 2, 4, 8), value=2, help="Groups of devices, each of as many neighbours."),
     "between": steps("between", (1, 2, 4, 8, 16), value=2, help="GB/s of a host to the others; its devices share it."),
     "inside": steps("inside", (2, 4, 8, 16, 64, 256), value=16, help="GB/s of a device to the others of its host."),
@@ -100,7 +93,7 @@ def _draw(devices: EightDevices) -> Figure:
         mesh = {"mesh": f"{one.name}\n({one.d1}, {one.d2})"}
         parts = zip(("axis 1", "axis 2", "start-ups"), devices.times[one.name], strict=True)
         rows += [{**mesh, "term": term, "value": 1e3 * seconds} for term, seconds in parts]
-        axes[0].annotate(f"{1e3 * one.total_s:.3g}", (place, 1e3 * one.total_s), ha="center", va="bottom")
+        axes[0].annotate(f"{1e3 * one.total_s:,.0f}", (place, 1e3 * one.total_s), ha="center", va="bottom")
     plots.bars(rows, ax=axes[0], x="mesh", by="term", y_label="ms of a layer's messages", stacked=True)
     axes[0].set_ylim(0, 1.1e3 * devices.strategies[-1].total_s)
     axes[0].set_title(f"{devices.strategies[0].name} is the fastest")
@@ -115,18 +108,15 @@ def _describe(devices: EightDevices) -> str:
     best, following = devices.strategies[:2]
     ms, less = 1e3 * best.total_s, 1 - best.total_s / following.total_s
     text = f"{best.name}, the mesh ({best.d1}, {best.d2}), is the fastest: {ms:.3g} ms a layer, {less:.1%} less than "
-    return text + f"{following.name}. Controls without effect now: {', '.join(devices.no_effect) or 'none'}."
+    return text + f"{following.name}."
 
 
 class MeshExplorer(Explorer[EightDevices]):
-    """The eight devices: hosts, rates, sizes of messages, how they are counted, and a reset."""
+    """The eight devices: hosts, rates, sizes of messages, and how they are counted."""
 
     def __init__(self) -> None:
-        super().__init__(lambda **values: EightDevices(**values), _draw, describe=_describe, **CONTROLS)
-        first = self.values
-        reset = ipywidgets.Button(description="Reset", tooltip="Two hosts of four devices, counted as in the paper.")
-        reset.on_click(lambda _: self.set(**first))
-        self.widget.children = [reset, *self.widget.children]
+        words = {"describe": _describe, "effect": lambda devices: tuple(sorted(devices.times.items()))}
+        super().__init__(lambda **values: EightDevices(**values), _draw, **words, **CONTROLS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -38,11 +38,10 @@ class Compared:
     chosen: tuple[int, ...]
     best: tuple[int, ...]
 
-    def no_effect(self) -> list[str]:
-        """Return the tensors behind which to cut or to fuse makes no difference to the time."""
-        ms, ends = iteration_time(self.problem, self.chosen), range(1, self.problem.num_tensors)
-        others = {f"T{end - 1}": sorted({*self.chosen} ^ {end}) for end in ends}
-        return [name for name, other in others.items() if isclose(iteration_time(self.problem, other), ms)]
+    @property
+    def ms(self) -> float:
+        """An iteration with the reader's fusion."""
+        return iteration_time(self.problem, self.chosen)
 
 
 def compare(*, encode: float, encode_mb: float, send: float, send_mb: float, **cuts: bool) -> Compared:
@@ -61,11 +60,9 @@ def _draw(compared: Compared) -> Figure:
 
 
 def _describe(compared: Compared) -> str:
-    ms, best_ms = (iteration_time(compared.problem, fusion) for fusion in (compared.chosen, compared.best))
+    ms, best_ms = compared.ms, iteration_time(compared.problem, compared.best)
     left = f"{ms - best_ms:.2f} ms ({100 * (1 - best_ms / ms):.0f} %) are left"
-    text = f"Yours takes {ms:.2f} ms, the best {best_ms:.2f} ms: {'nothing is left' if isclose(ms, best_ms) else left}."
-    tensors = " and ".join(compared.no_effect())
-    return f"{text} To cut or to fuse behind {tensors} has no effect on the time now." if tensors else text
+    return f"Yours takes {ms:.2f} ms, the best {best_ms:.2f} ms: {'nothing is left' if isclose(ms, best_ms) else left}."
 
 
 class _Cut(Control):
@@ -76,7 +73,7 @@ class _Cut(Control):
 
 
 class FusionExplorer(Explorer[Compared]):
-    """The five tensors in one row with a button between any two, the costs, and a reset."""
+    """The five tensors in one row with a button between any two, and the costs."""
 
     def __init__(self) -> None:
         two = {"options": (("fused", False), ("cut", True)), "value": True, "is_slider": False}
@@ -87,22 +84,13 @@ class FusionExplorer(Explorer[Compared]):
             "send": steps("send", (0, 0.25, 0.5, 1, 2), value=0.5, help="ms to send a group of any size."),
             "send_mb": steps("send/MB", (0.1, 0.25, 0.5, 1, 2), value=0.5, help="ms more for each MB."),
         }
-        super().__init__(compare, _draw, describe=_describe, **cuts, **costs)
-        self._first = self.values
-        reset = ipywidgets.Button(description="Reset", tooltip="Every tensor by itself, at the costs of the beginning.")
-        reset.on_click(lambda _: self.reset())
+        words = {"describe": _describe, "effect": lambda compared: round(compared.ms, 9)}
+        super().__init__(compare, _draw, **words, **cuts, **costs)
         tensors = [ipywidgets.Label(f"T{t}: {size} MB") for t, size in enumerate(FIVE_TENSORS.size_bytes)]
-        pairs = zip_longest(tensors, (self._widgets[name] for name in cuts), fillvalue=reset)
-        row = ipywidgets.Box([item for pair in pairs for item in pair], layout=ipywidgets.Layout(flex_flow="row wrap"))
+        pairs = zip_longest(tensors, (self._widgets[name] for name in cuts))
+        items = [item for pair in pairs for item in pair if item is not None]
+        row = ipywidgets.Box(items, layout=ipywidgets.Layout(flex_flow="row wrap"))
         self.widget.children = [row, *self.widget.children[len(cuts) :]]
-
-    def reset(self) -> None:
-        """Move all controls back, and draw once."""
-        for name, widget in self._widgets.items():
-            widget.unobserve(self._changed, names="value")
-            widget.value = self._first[name]
-            widget.observe(self._changed, names="value")
-        self._changed({})
 
 
 def best_of_three() -> Exercise:

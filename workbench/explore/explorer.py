@@ -26,6 +26,10 @@ Result = TypeVar("Result")
 
 _CACHED_RESULTS = 256  # settings whose results are kept
 _PNG_DPI = 120
+_STYLE = """<style>
+.workbench-explorer .widget-readout { max-width: none; overflow: visible; }
+.workbench-explorer .widget-label { height: auto; overflow: visible; white-space: normal; }
+</style>"""  # ipywidgets cut off long words and read-outs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +45,11 @@ class Control:
     def __post_init__(self) -> None:
         if not self.help:
             raise ValueError(f"help of {self.label!r} is empty; it must say what the control changes")
-        if self.value not in [value for _, value in self.options]:
+        if None in (values := [value for _, value in self.options]):
+            raise ValueError(
+                f"options of {self.label!r} have the value None, which a list shows as blank; give another"
+            )
+        if self.value not in values:
             raise ValueError(f"value of {self.label!r} is {self.value!r}; it must be one of {self.options!r}")
 
     def widget(self) -> ipywidgets.Widget:
@@ -72,7 +80,7 @@ def steps(label: str, values: Iterable, *, value: object, help: str, text: Calla
 
 
 class Explorer(Generic[Result]):
-    """Controls, a status line and a figure, shown as the last expression of a cell."""
+    """Controls, a Reset, a status line and a figure, shown as the last expression of a cell."""
 
     def __init__(
         self,
@@ -80,6 +88,7 @@ class Explorer(Generic[Result]):
         draw: Callable[[Result], Figure],
         *,
         describe: Callable[[Result], str] = lambda result: "figure drawn",
+        effect: Callable[[Result], object] | None = None,
         **controls: Control,
     ) -> None:
         """Build the widgets, compute the first result and draw it.
@@ -88,6 +97,9 @@ class Explorer(Generic[Result]):
             compute: takes one keyword argument a control; a ValueError is shown to the reader.
             draw: makes a new figure of a result, in the style of all plots; the explorer closes it.
             describe: the result in a sentence, for the status line and for screen readers.
+            effect: the part of a result that controls are there to change, such as the times. All controls that change
+                nothing of it are named before they are moved, so computing must be quick. None names a control when it
+                has been moved and the picture has stayed the same.
             controls: by the name of compute's argument.
 
         Raises:
@@ -96,17 +108,26 @@ class Explorer(Generic[Result]):
         if not controls:
             raise ValueError("controls is empty; an explorer must have at least one")
         self._compute, self._draw, self._describe = lru_cache(maxsize=_CACHED_RESULTS)(compute), draw, describe
+        self._effect, self._controls = effect, controls
         self._widgets = {name: control.widget() for name, control in controls.items()}
+        self._first, self._shown = self.values, {}
         self._status = _html_box("workbench-status")
         self._figure = _html_box("workbench-figure")
         self._png = b""
         self._result: Result = self._compute(**self.values)
         self._show()
         rows = [_control_row(name, self._widgets[name], control.help) for name, control in controls.items()]
-        self.widget = ipywidgets.VBox([*rows, self._status, self._figure])
+        self.widget = ipywidgets.VBox([*rows, self._status_row(), self._figure])
         self.widget.add_class("workbench-explorer")
         for widget in self._widgets.values():
             widget.observe(self._changed, names="value")
+
+    def _status_row(self) -> ipywidgets.Box:
+        button = ipywidgets.Button(description="Reset", tooltip="Put all controls back to where they were at first.")
+        button.layout = ipywidgets.Layout(width="6em", flex="none")
+        button.add_class("workbench-reset")
+        button.on_click(lambda _: self.reset())
+        return ipywidgets.Box([button, self._status, ipywidgets.HTML(_STYLE)])
 
     @property
     def values(self) -> dict[str, object]:
@@ -140,6 +161,14 @@ class Explorer(Generic[Result]):
             self._widgets[name].value = value
         return self
 
+    def reset(self) -> None:
+        """Put all controls back, and draw once."""
+        for name, widget in self._widgets.items():
+            widget.unobserve(self._changed, names="value")
+            widget.value = self._first[name]
+            widget.observe(self._changed, names="value")
+        self._changed({})
+
     def _changed(self, change: dict) -> None:
         self._say("computing …")
         try:
@@ -152,6 +181,7 @@ class Explorer(Generic[Result]):
             raise
 
     def _show(self) -> None:
+        before, shown, self._shown = self._png, self._shown, self.values
         with styled():
             self._png = _png(self._draw(self._result))
         description = self._describe(self._result)
@@ -159,7 +189,20 @@ class Explorer(Generic[Result]):
         self._figure.value = (
             f'<img alt="{html.escape(description)}" style="max-width: 100%" src="data:image/png;base64,{picture}">'
         )
-        self._say(description)
+        idle = [self._controls[name].label for name in self._without_effect(before, shown)]
+        note = f". No effect at these settings: {', '.join(idle)}."
+        self._say(description.rstrip(".") + note if idle else description)
+
+    def _without_effect(self, before: bytes, shown: Mapping[str, object]) -> list[str]:
+        """Name the controls that change nothing now; `before` is the last picture, `shown` its settings."""
+        if self._effect is None:
+            moved = [name for name, value in self.values.items() if shown.get(name) != value]
+            return moved if len(moved) == 1 and self._png == before else []
+        found = {
+            name: {self._effect(self._compute(**self.values | {name: value})) for _, value in control.options}
+            for name, control in self._controls.items()
+        }
+        return [name for name, effects in found.items() if len(effects) == 1]
 
     def _say(self, text: str) -> None:
         self._text = text

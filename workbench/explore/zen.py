@@ -19,6 +19,7 @@ from workbench.explore.exercises import Exercise, Feedback, Mistake
 from workbench.explore.explorer import Explorer, steps
 from workbench.launch import Ranks
 from workbench.plots.style import PALETTE
+from workbench.study.progress import say_progress
 from workbench.techniques.zen.method import HashBitmap, partition
 from workbench.techniques.zen.method.hashing import EMPTY, Slots, partition_of, slots_by_definition
 from workbench.techniques.zen.runtime.exchange import Sparse, Wire
@@ -116,7 +117,8 @@ def compare_on_ranks(*, num_ranks: int = 4, num_rows: int = 5000, width: int = 3
     """Sum an embedding's gradients on real ranks by every scheme; return the busiest rank's kB and the slowest's ms."""
     rows = {}
     with Ranks(num_ranks, preload=("workbench.techniques.zen",)) as ranks:
-        for scheme in SCHEMES:
+        for number, scheme in enumerate(SCHEMES):
+            say_progress(number, len(SCHEMES), "schemes")
             found = ranks.run(_summed, scheme, num_rows, width, words)
             sent, received = (max(one[at] for one in found) / 1e3 for at in (0, 1))
             equal, slowest_s = all(one[2] for one in found), max(one[3] for one in found)

@@ -219,7 +219,7 @@ def _train_on_a_rank(setting: Setting, learning: Learning, hooks: Hooks) -> dict
         loss.backward()
         optimizer.step()
         losses.append(loss.detach())
-        say_progress(step + 1, learning.steps, "steps")
+        say_progress(step + 1, learning.steps, "steps", loss=loss.detach())
         if step + 1 in edges:
             mean = torch.stack(losses).mean() / setting.num_ranks
             dist.all_reduce(mean)

@@ -10,6 +10,7 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import SupportsFloat
 
 __all__ = ["PROGRESS_VARIABLE", "HowFar", "read_progress", "say_progress"]
 
@@ -25,17 +26,27 @@ class HowFar:
     num_parts: int  # in all
     what: str  # the parts' name, such as "cells" or "turns"
     remaining_s: float | None = None  # estimate of the seconds to go; None while nobody knows
+    loss: float | None = None  # of the last step; None where there is none
 
 
-def say_progress(num_done: int, num_parts: int, what: str, remaining_s: float | None = None) -> None:
-    """Say how far a call is, at most twice a second; of several ranks the first alone says it."""
+def say_progress(
+    num_done: int,
+    num_parts: int,
+    what: str,
+    remaining_s: float | None = None,
+    *,
+    loss: SupportsFloat | None = None,
+    rank: int = 0,
+) -> None:
+    """Say how far a call is, at most twice a second; of several ranks one alone says it, the first or the given one."""
     path, dist = os.environ.get(PROGRESS_VARIABLE), sys.modules.get("torch.distributed")
-    if not path or (dist is not None and dist.is_initialized() and dist.get_rank() > 0):
+    if not path or (dist is not None and dist.is_initialized() and dist.get_rank() != rank):
         return
     with suppress(OSError):  # without a file only the bar stands still
         if num_done < num_parts and os.path.exists(path) and time.time() - os.stat(path).st_mtime < LEAST_BETWEEN_S:
             return
-        far = HowFar(num_done=num_done, num_parts=num_parts, what=what, remaining_s=remaining_s)
+        loss = None if loss is None else float(loss)
+        far = HowFar(num_done=num_done, num_parts=num_parts, what=what, remaining_s=remaining_s, loss=loss)
         Path(f"{path}.new").write_text(json.dumps(asdict(far)), encoding="utf-8")
         os.replace(f"{path}.new", path)
 

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from workbench.cluster import FittedMachine
 from workbench.explore.explorer import Explorer, choice, steps
 from workbench.parallel.groups import RecordedTensorGroup
-from workbench.plots import figure, gantt, lines, matrix
+from workbench.plots import beside, figure, gantt, lines, matrix
 from workbench.plots.style import GREY
 from workbench.study.breakdown import ITERATION, timeline_of
+from workbench.study.progress import say_progress
 from workbench.techniques.flextp import cost, method
 from workbench.techniques.flextp.method import Plan, RankParts, RankTimes, Solution
 from workbench.techniques.flextp.runtime import Balancer
@@ -42,12 +43,12 @@ __all__ = [
 ]
 
 SKEWNESSES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # χ, the paper's axis and some between
-PRUNING_RATIOS = MappingProxyType({"as Eq. 1 says": None, "1/4": 0.25, "1/2": 0.5, "3/4": 0.75})
+AS_EQUATION_1 = 0.0  # ZERO's pruning ratio is not a constant
+PRUNING_RATIOS = MappingProxyType({"as Eq. 1 says": AS_EQUATION_1, "1/4": 0.25, "1/2": 0.5, "3/4": 0.75})
 BANDWIDTHS = MappingProxyType(
     {1.25e9: "10 Gbit Ethernet", 3.15e9: "a fifth of PCIe 3", 15.75e9: "PCIe 3", 50e9: "NVLink 1", 150e9: "NVLink 2"}
 )
 PAPER_BANDWIDTH = 15.75e9  # bytes/s of the paper's link, one way
-_SAME_SCALE = 1.05  # speedup up to which two timelines look alike
 _SIGNS = ("×", "=", "")  # between two matrices
 _LARGEST = 4  # rows or columns: every cell is drawn as large as the others
 _NAMES = {
@@ -108,7 +109,6 @@ class Comparison:
     skewness: float  # χ of every straggler
     num_stragglers: int  # how many ranks are slow, from rank 0 on
     bandwidth_bytes_per_s: float  # of the link between any two ranks
-    pruning_ratio: float | None  # ZERO's, or None for Eq. 1
     plain: Epoch  # nothing is done
     chosen: Epoch  # with the solution
     curves: tuple[Mapping[str, object], ...]  # rows: skewness, epoch seconds, solution and its price
@@ -120,18 +120,17 @@ class Comparison:
 
 
 def compare(
-    *, choice: Choice, skewness: float, num_stragglers: int, pruning_ratio: float | None, bandwidth_bytes_per_s: float
+    *, choice: Choice, skewness: float, num_stragglers: int, pruning_ratio: float, bandwidth_bytes_per_s: float
 ) -> Comparison:
     """Compute an epoch with a solution and without; only ZERO takes notice of the pruning ratio."""
     machine = cost.paper_machine().with_bandwidth(bandwidth_bytes_per_s)
-    common = {"machine": machine, "num_stragglers": num_stragglers, "pruning_ratio": pruning_ratio}
+    common = {"machine": machine, "num_stragglers": num_stragglers, "pruning_ratio": pruning_ratio or None}
     plain, chosen = (_epoch(each, skewness=skewness, **common) for each in (BASELINE, choice))
     curves = tuple(row for each in CHOICES.values() for row in _curve(each, skewness, common))
     return Comparison(
         skewness=skewness,
         num_stragglers=num_stragglers,
         bandwidth_bytes_per_s=bandwidth_bytes_per_s,
-        pruning_ratio=pruning_ratio,
         plain=plain,
         chosen=chosen,
         curves=curves,
@@ -155,14 +154,15 @@ def describe(comparison: Comparison) -> str:
 
 def draw(comparison: Comparison) -> Figure:
     """Draw an epoch against the skewness, and below it one iteration of every rank, without and with the solution."""
-    drawn, (above, middle, below) = figure(3, 1, figsize=(8, 8), height_ratios=(3, 2.2, 2.2))
+    drawn, (above, middle, below) = figure(3, 1, figsize=(10, 8), height_ratios=(3, 2.2, 2.2))
     _curves(above, comparison)
     plain, chosen = comparison.plain, comparison.chosen
-    gantt(plain.timeline, ax=middle, legend=False)
-    gantt(chosen.timeline, ax=below)
+    end_s = max(plain.timeline.end_s, chosen.timeline.end_s)
+    gantt(plain.timeline, ax=middle, end_s=end_s, legend=False)
+    gantt(chosen.timeline, ax=below, end_s=end_s)
+    middle.label_outer()
     middle.set_title(f"Baseline: an iteration of an epoch of {plain.planned.time_s:.0f} s")
-    scale = f", drawn {comparison.speedup:.2g} times as large" if comparison.speedup > _SAME_SCALE else ""
-    below.set_title(f"{chosen.choice.name}: an iteration of an epoch of {chosen.planned.time_s:.0f} s{scale}")
+    below.set_title(f"{chosen.choice.name}: an iteration of an epoch of {chosen.planned.time_s:.0f} s")
     return drawn
 
 
@@ -195,7 +195,7 @@ def explore_flextp() -> Explorer[Comparison]:
         pruning_ratio=choice(
             "γ",
             PRUNING_RATIOS,
-            value=None,
+            value=AS_EQUATION_1,
             help="Share of its columns that a straggler drops. Only ZERO takes a constant; the others plan.",
         ),
         bandwidth_bytes_per_s=steps(
@@ -263,7 +263,7 @@ def _curves(ax: Axes, comparison: Comparison) -> None:
     ax.set_ylim(bottom=0)
     number, link = comparison.num_stragglers, comparison.bandwidth_bytes_per_s / 1e9
     ax.set_title(f"predicted epoch of ViT-1B on eight V100s, {number} slow, {link:g} GB/s")
-    ax.legend(title=None)
+    beside(ax)
 
 
 def _actions(resource: str, parts: RankParts, all_reduce_s: float, end_s: float) -> list[Action]:
@@ -371,7 +371,11 @@ def watch_training(
                 weight -= LEARNING_RATE * gradient
         return loss
 
-    return [rank.iterate(balancer, step) for _ in range(num_iterations)]
+    watched = []
+    for number in range(1, num_iterations + 1):
+        watched.append(rank.iterate(balancer, step))
+        say_progress(number, num_iterations, "iterations", loss=watched[-1].loss)
+    return watched
 
 
 def iteration_timeline(ranks: Sequence[WatchedIteration]) -> Timeline:

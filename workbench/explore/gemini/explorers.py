@@ -219,7 +219,8 @@ def _draw_failures(comparison: Comparison) -> Figure:
         for cause, seconds in run.wasted_s.items()
     ]
     plots.bars(wasted, ax=right, x="cause", y="time wasted", unit="%", value_labels=True)
-    right.tick_params(axis="x", rotation=35)
+    causes = [row["cause"] for row in wasted]
+    right.set_xticks(right.get_xticks(), causes, rotation=35, ha="right", rotation_mode="anchor")
     right.set_title(f"{comparison.solution}, {comparison.failures_per_day:g} failures a day")
     return drawn
 

@@ -11,6 +11,7 @@ from torch import nn
 from workbench.launch.control.events import Event, EventName
 from workbench.launch.control.service import RankContext
 from workbench.launch.control.training import Training
+from workbench.study.progress import say_progress
 from workbench.techniques.gemini.measured.training import digest_of, shard, train_gpt2
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD as OF_CHECKPOINTS
 
@@ -33,8 +34,9 @@ class SmallTraining:
     the number of its iteration, so a resumed training sees the batches that the interrupted one would have seen.
     """
 
-    def __init__(self, context: RankContext, *, pause_s: float = PAUSE_S, seed: int = 0):
-        self._rank, self._pause_s, self._seed = context.rank, pause_s, seed
+    def __init__(self, context: RankContext, num_iterations: int = 0, *, pause_s: float = PAUSE_S, seed: int = 0):
+        self._rank, self._num_iterations = context.rank, num_iterations  # 0: no end is known
+        self._pause_s, self._seed = pause_s, seed
         draw = torch.Generator().manual_seed(seed)
         layers = [nn.Linear(WIDTH, WIDTH) for _ in range(NUM_LAYERS)]
         for layer in layers:
@@ -49,9 +51,11 @@ class SmallTraining:
         time.sleep(self._pause_s)
         draw = torch.Generator().manual_seed((self._seed + iteration) * MOST_RANKS + self._rank)
         x = torch.randn(BATCH, WIDTH, generator=draw)
-        (self.model(x) - x.flip(1)).square().mean().backward()  # learn to turn rows round
+        loss = (self.model(x) - x.flip(1)).square().mean()  # learn to turn rows round
+        loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
+        say_progress(iteration + 1, self._num_iterations, "iterations", loss=loss.detach())
 
     def digest(self) -> str:
         """Return a digest of every bit of this rank's parameters and of Adam's moments."""

@@ -24,6 +24,7 @@ from workbench.models.bert import BertConfig, BertEncoder
 from workbench.models.resnet import resnet_stages
 from workbench.parallel.pipeline import Stage
 from workbench.study.cells import named
+from workbench.study.progress import say_progress
 from workbench.techniques.sdpipe.cost import Scheme, Workload, drawn_delays_s, traced_delays_s
 from workbench.techniques.sdpipe.method.optimizer import VarianceReducedAdam
 from workbench.techniques.sdpipe.method.scheduler import Settings
@@ -263,6 +264,13 @@ def _run(
         optimizer.zero_grad()
         seen.ends_s.append(time.monotonic() - began_s)
         seen.losses += [torch.stack(losses).mean().item()] if is_last else []
+        say_progress(
+            iteration + 1,
+            setting.iterations,
+            f"iterations of {setting.scheme}",
+            loss=seen.losses[-1] if seen.losses else None,
+            rank=setting.num_stages - 1,
+        )
     seen.cpu_s = time.process_time() - began_cpu_s
     seen.counted = worker.close()
     seen.actions = tuple(action for action in stage.recorder.actions if action.start_s >= began_s)

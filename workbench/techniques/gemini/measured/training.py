@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from workbench.checks import require_counts, require_not_negative
 from workbench.launch.control.service import Logged, RankContext
 from workbench.models.gpt2 import GPT2, GPT2Config
+from workbench.study.progress import say_progress
 from workbench.techniques.gemini.runtime.checkpoints import CheckpointOptions, InMemoryCheckpoints
 
 __all__ = ["Habits", "PoolContext", "Size", "Tokens", "shard", "train_gpt2"]
@@ -161,6 +162,7 @@ def train_gpt2(
         optimizer.zero_grad()
         schedule.step()
         habits.end(loss.item())
+        say_progress(iteration + 1, size.iterations, "iterations", loss=loss.detach())
     return {
         "digest": digest_of(model, optimizer, habits.state()),
         "loss": None if loss is None else loss.item(),

@@ -1,0 +1,148 @@
+"""JupyterLab as `make lab` opens it: pictures of a saved notebook, Cancel, Reset, a clean repository, the command."""
+
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+from chromium import IN_BROWSER
+from lab import ROOT, running_lab
+from test_lesson import FAILURES, FIGURE, open_notebook, page, run_all_cells, wait_until_run  # noqa: F401
+
+pytestmark = [*IN_BROWSER, pytest.mark.timeout(180)]
+
+EXPLORER = "from workbench.explore import cupcake as lesson\nexplorer = lesson.FusionExplorer()\nexplorer"
+LONG_CALL = """
+import time
+from workbench.explore import check
+from workbench.launch import Ranks
+from workbench.study.progress import say_progress
+def train():
+    for step in range(1000):
+        time.sleep(0.1)
+        say_progress(step + 1, 1000, "steps", loss=1 / (step + 1))
+ranks = Ranks(2)
+ranks.run(train)
+"""
+
+
+@pytest.fixture
+def folders(tmp_path):
+    for name in ("notebooks", "home"):
+        (tmp_path / name).mkdir()
+    return tmp_path / "notebooks", tmp_path / "home"
+
+
+def write(folder, *cells):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    nbformat.write(notebook, folder / "own.ipynb")
+
+
+def save(page):  # noqa: F811
+    page.keyboard.press("Control+s")
+    page.locator(".jp-mod-dirty").wait_for(state="detached")
+
+
+def end_kernels(lab):
+    with urllib.request.urlopen(f"{lab.url}/api/sessions?token={lab.token}", timeout=30) as answer:
+        sessions = __import__("json").load(answer)
+    for session in sessions:
+        address = f"{lab.url}/api/sessions/{session['id']}?token={lab.token}"
+        urllib.request.urlopen(urllib.request.Request(address, method="DELETE"), timeout=30).close()
+
+
+def test_a_saved_notebook_opens_again_with_the_picture_that_was_shown_last(folders, page, tmp_path):  # noqa: F811
+    from playwright.sync_api import expect
+
+    write(folders[0], EXPLORER)
+    with running_lab(*folders) as lab:
+        open_notebook(page, lab.page("own.ipynb"))
+        run_all_cells(page)
+        wait_until_run(page)
+        first = page.locator(FIGURE).get_attribute("src")
+        page.get_by_role("button", name="cut").first.click()
+        expect(page.locator(FIGURE)).not_to_have_attribute("src", first)
+        moved = page.locator(FIGURE).get_attribute("src")
+        save(page)
+        end_kernels(lab)
+        page.goto("about:blank")
+        open_notebook(page, lab.page("own.ipynb"))
+        expect(page.locator(FIGURE)).to_have_attribute("src", moved)
+        page.screenshot(path=tmp_path / "reopened.png")
+        assert page.get_by_text("Error displaying widget").count() == 0
+
+
+def test_reset_puts_the_first_picture_back(folders, page):  # noqa: F811
+    from playwright.sync_api import expect
+
+    write(folders[0], EXPLORER)
+    with running_lab(*folders) as lab:
+        open_notebook(page, lab.page("own.ipynb"))
+        run_all_cells(page)
+        wait_until_run(page)
+        first = page.locator(FIGURE).get_attribute("src")
+        page.get_by_role("button", name="cut").first.click()
+        expect(page.locator(FIGURE)).not_to_have_attribute("src", first)
+        page.get_by_role("button", name="Reset").click()
+        expect(page.locator(FIGURE)).to_have_attribute("src", first)
+
+
+def test_cancel_works_while_the_call_runs_and_leaves_no_rank(folders, page, tmp_path):  # noqa: F811
+    from playwright.sync_api import expect
+
+    write(folders[0], LONG_CALL)
+    with running_lab(*folders) as lab:
+        open_notebook(page, lab.page("own.ipynb"))
+        run_all_cells(page)
+        bar = page.locator(".workbench-progress")
+        expect(bar).to_contain_text("of 1000 steps, loss", timeout=60_000)
+        page.screenshot(path=tmp_path / "running.png")
+        ranks = [process for process in psutil.Process().children(recursive=True) if not process.children()]
+        bar.get_by_role("button", name="Cancel").click()
+        expect(page.locator(".jp-Notebook")).to_contain_text("The call has ended, and its ranks with it.")
+        page.screenshot(path=tmp_path / "cancelled.png")
+        assert bar.count() == 0
+        assert "KeyboardInterrupt" in page.locator(FAILURES).last.inner_text()
+        assert ranks
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    folder = tmp_path / "checkout"
+    shutil.copytree(ROOT / "notebooks", folder / "notebooks")
+    (folder / "workbench").symlink_to(ROOT / "workbench")
+    for name in ("Makefile", ".gitignore"):
+        shutil.copy(ROOT / name, folder)
+    for name in ("pyproject.toml", "constraints.txt", "ready"):
+        (folder / name).touch()
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=t", "-c", "user.email=t", "commit", "-qm", "all"]):
+        subprocess.run(["git", *words], cwd=folder, check=True)
+    return folder
+
+
+def test_make_lab_leaves_the_repository_clean_and_its_terminal_finds_the_command(checkout, page, tmp_path):  # noqa: F811
+    (tmp_path / "home").mkdir()
+    found = checkout / "results" / "found"
+    command = ["make", "lab", f"BIN={Path(sys.executable).parent}", f"READY={checkout / 'ready'}"]
+    with running_lab(checkout, tmp_path / "home", command) as lab:
+        open_notebook(page, lab.page("results/lab/cupcake/lesson.ipynb"))
+        run_all_cells(page)
+        wait_until_run(page)
+        save(page)
+        assert subprocess.check_output(["git", "status", "--porcelain"], cwd=checkout, text=True) == ""
+        page.locator(".lm-MenuBar-itemLabel", has_text="File").first.click()
+        page.locator(".lm-Menu-itemLabel", has_text="New").first.hover()
+        page.locator(".lm-Menu-itemLabel", has_text="Terminal").first.click()
+        page.locator(".jp-Terminal .xterm-helper-textarea").wait_for(state="attached")
+        time.sleep(2)  # the shell starts
+        page.keyboard.type(f"command -v workbench > {found}\n")
+        deadline_s = time.monotonic() + 20
+        while not (found.exists() and found.read_text()) and time.monotonic() < deadline_s:
+            time.sleep(0.2)
+        page.screenshot(path=tmp_path / "terminal.png")
+        assert Path(found.read_text().strip()).parent == Path(sys.executable).parent
