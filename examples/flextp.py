@@ -13,19 +13,18 @@ from workbench.timeline import StragglerTrace
 
 
 def train(num_iterations):
-    model = LlamaModel(LlamaConfig(vocab_size=99, hidden_size=256, intermediate_size=1536, num_hidden_layers=2))
+    model = LlamaModel(LlamaConfig(vocab_size=50, hidden_size=256, intermediate_size=1536, num_hidden_layers=2))
+    mesh, ended_s = init_device_mesh("cpu", (3,)), []
     plan = {"layers.*.mlp.gate_proj": ColwiseParallel(), "layers.*.mlp.up_proj": ColwiseParallel()}
-    mesh = init_device_mesh("cpu", (3,))
     parallelize_module(model, mesh, plan | {"layers.*.mlp.down_proj": RowwiseParallel()})
-    slow = StragglerTrace.fixed(3, {1: 4.0})  # for this example, rank 1 sleeps after its products
-    balancer, ended_s = flextp.balance(model, mesh, trace=slow), []
+    balancer = flextp.balance(model, mesh, trace=StragglerTrace.fixed(3, {1: 8.0}))  # here, rank 1 is made slow
     for _ in range(num_iterations):
         with balancer.iteration():  # around each step of training
-            model(torch.arange(512).reshape(8, 64) % 99).last_hidden_state.square().mean().backward()
+            model(torch.arange(256).reshape(4, 64) % 50).last_hidden_state.square().mean().backward()
         ended_s.append(time.perf_counter())
     return balancer.plan.ranks, [1000 * (ended_s[end] - ended_s[end - 7]) / 7 for end in (7, -1)]
 
 
 if __name__ == "__main__":
-    plan, times_ms = run_on_ranks(train, 3, 40)[0]
+    plan, times_ms = run_on_ranks(train, 3, 32, preload=["transformers.models.llama.modeling_llama"])[0]
     print("{:.0f} ms an iteration at first, {:.0f} ms at the end".format(*times_ms), *plan, sep="\n")

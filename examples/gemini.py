@@ -7,12 +7,12 @@ from transformers import BertConfig, BertForMaskedLM
 from workbench.launch.control import Fault, Victim
 from workbench.techniques.gemini import InMemoryCheckpoints, run_training
 
-SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 256}
+CONFIG = BertConfig(vocab_size=100, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256)
 
 
 def train(context, num_iterations):
     torch.manual_seed(context.rank)
-    model = DistributedDataParallel(BertForMaskedLM(BertConfig(vocab_size=100, **SIZES)))
+    model = DistributedDataParallel(BertForMaskedLM(CONFIG))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     checkpoints = InMemoryCheckpoints(context, model, optimizer)  # 1: goes back to the newest checkpoint
     for _ in checkpoints.iterations(num_iterations):  # 2: a checkpoint in a peer's memory after each
@@ -26,5 +26,5 @@ def train(context, num_iterations):
 
 if __name__ == "__main__":
     for faults in [], [Fault(kills=Victim.MACHINE, numbers=(1,), at_iteration=10)]:
-        outcome = run_training(train, 2, args=(20,), faults=faults)  # 3: two machines of one rank
+        outcome = run_training(train, 2, args=(20,), faults=faults, preload=["transformers.models.bert.modeling_bert"])
         print(f"started {outcome.num_generations} times, losses {outcome.results}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
-import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -18,6 +18,9 @@ from workbench.parallel.linear import Reduction
 from ..method import PAPER_HIDDEN, Family, method
 from .layers import OUTPUT_CODEC, Layers, chosen_layers
 from .reduction import CompressedReduction, EncoderGradients, FusedReduction, check_fusible
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["CompressedOutput", "Compression", "compress"]
 
@@ -45,6 +48,8 @@ class Compression:
         Raises:
             RuntimeError: where no site was reached by a forward pass yet.
         """
+        import pandas as pd  # half a second, which ranks that train need not wait
+
         if not any(sent.plain_bytes for sent in self.sent):
             raise RuntimeError("report: no bytes are known yet; run a forward pass of the model, then ask again")
         rows = [(sent.plain_bytes, sent.encoded_bytes) for sent in self.sent]

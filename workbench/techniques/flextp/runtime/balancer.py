@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -35,7 +36,9 @@ from .meter import MeasuredTimes, Meter, ModelledTimes, Times
 from .policy import Planner, Policy, check_policy, needs_costs, planner_of
 from .pre_test import measure_costs
 from .products import Cut, FlexibleProduct
-from .torch_linears import TorchLinear, torch_linears
+
+if TYPE_CHECKING:
+    from .torch_linears import TorchLinear
 
 __all__ = ["PATIENCE", "Balancer", "Step", "balance", "check_model"]
 
@@ -377,7 +380,7 @@ class Balancer:
 
 
 def _cut(layer: ShardedLinear | TorchLinear) -> Cut:
-    if isinstance(layer, TorchLinear):
+    if not isinstance(layer, ShardedLinear):
         return layer.cut
     return Cut.COLUMN if isinstance(layer, ColumnParallelLinear) else Cut.ROW
 
@@ -401,7 +404,11 @@ def _tensor_group(model: nn.Module, group: TensorGroup | dist.ProcessGroup | Dev
 def _parallel_linears(model: nn.Module, group: TensorGroup) -> dict[str, ShardedLinear | TorchLinear]:
     """Return the parallel linears of a model by their names; ValueError if `balance` cannot take them."""
     layers = {name: module for name, module in model.named_modules() if isinstance(module, ShardedLinear)}
-    cut_by_torch = torch_linears(model, group)
+    cut_by_torch = {}
+    if any(hasattr(weight, "placements") for weight in model.parameters()):  # DTensors, slow to import
+        from .torch_linears import torch_linears
+
+        cut_by_torch = torch_linears(model, group)
     if not layers and not cut_by_torch:
         rule = "it must have linears that are cut over ranks, of `workbench.parallel` or by `parallelize_module`"
         raise ValueError(f"model is a {type(model).__name__} without parallel linears; {rule}")
