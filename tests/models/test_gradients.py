@@ -84,6 +84,7 @@ def test_measuring_finds_the_real_order_and_the_gap_of_slow_work_and_leaves_no_h
     assert (made.tensors, made.num_elements) == (("last", "first"), (2, 3))  # reversed order: unused, first, last
     assert made.gap_s[0] < 0.02 <= made.gap_s[1] and made.forward_s >= 0.005
     assert not module._forward_hooks and not module.first._post_accumulate_grad_hooks
+    assert module.first.grad is None  # it would count into the training that follows
 
 
 @pytest.mark.parametrize("calls", [0, 2])

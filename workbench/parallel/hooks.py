@@ -28,7 +28,8 @@ def warn_if_late(model: DistributedDataParallel, technique: str) -> None:
 def require_ddp(model: object) -> None:
     """Raise ValueError if a model is not wrapped."""
     if not isinstance(model, DistributedDataParallel):
-        raise ValueError(f"model is a {type(model).__name__}; it must be a DistributedDataParallel")
+        rule = "it must be a DistributedDataParallel, made with bucket_cap_mb=BUCKET_MB of the technique"
+        raise ValueError(f"model is a {type(model).__name__}; {rule}")
 
 
 def require_one_plan(

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from tests.cases import tidy
 from workbench.launch import Ranks
@@ -206,6 +207,40 @@ def test_models_of_hugging_face_train_with_the_sequence_cut_too(ranks):
             assert found == pytest.approx(losses, rel=1e-4), shape
 
 
+class Own(torch.nn.Module):
+    """A model of a user: GPT-2 with a head, without a `config`, and with other weights on every rank."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = hugging_face("gpt2").transformer, torch.nn.Linear(32, 3)
+        with torch.no_grad():
+            self.head.bias.add_(dist.get_rank()), self.body.h[0].mlp.c_fc.bias.add_(dist.get_rank())
+
+    def forward(self, ids):
+        return self.head(self.body(ids).last_hidden_state).square().mean()
+
+
+def own_model(mesh, is_wrapped=False):
+    model, losses = Own(), []
+    if mesh is not None:
+        parallelize(model, mesh)
+    model = DistributedDataParallel(model) if is_wrapped else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        loss = model(torch.arange(8).view(1, 8))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def test_a_users_model_has_the_first_ranks_weights_also_where_it_is_wrapped_afterwards(ranks):
+    wanted = pytest.approx(ranks.run(tidy, own_model, None)[0], rel=1e-4)
+    assert ranks.run(tidy, own_model, (2, 2)) == [wanted] * 4
+    assert ranks.run(tidy, own_model, (4, 1), is_wrapped=True) == [wanted] * 4
+
+
 def chosen():
     model = hugging_face("gpt2")
     strategy = parallelize(model, batch=2, sequence=8)
@@ -233,6 +268,18 @@ def half_frozen():
     parallelize(model, (4, 1))
 
 
+def with_other_batches():
+    model = hugging_face("gpt2")
+    parallelize(model, (4, 1))
+    model(input_ids=torch.full((1, 4), dist.get_rank()))
+
+
+def with_blocks_that_are_one():
+    model = hugging_face("gpt2")
+    model.transformer.h[1] = model.transformer.h[0]
+    parallelize(model, (4, 1))
+
+
 def twice():
     model = hugging_face("gpt2")
     parallelize(model, (4, 1))
@@ -256,6 +303,9 @@ def twice():
         ),
         (half_frozen, "some parameters of block 1 are frozen"),
         (twice, "on a mesh already"),
+        (with_other_batches, "hidden states of rank 1 differ from those of rank 0"),
+        (with_blocks_that_are_one, "blocks share parameters"),
+        (lambda: parallelize(DistributedDataParallel(hugging_face("gpt2")), (4, 1)), "give the module in it"),
     ],
 )
 def test_bad_input_is_named_on_all_ranks(ranks, call, rule):

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.nn.parallel import DistributedDataParallel
 
 from workbench.launch import RankFailed, Ranks, run_on_ranks
 from workbench.techniques.sdpipe import Options, synchronized
@@ -267,6 +268,26 @@ def alone(num_steps, how, device="cpu", action=None, **more):
     return part.weight.detach().cpu(), [sorted(group.members) for group in sync.log.groups]
 
 
+def without_with(which="model"):
+    """Train a model of this rank alone, without a `with` block; its parameter's mean afterwards."""
+    model, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    torch.nn.init.constant_(model.weight, float(dist.get_rank()))
+    optimizer = torch.optim.SGD((model if which != "optimizer" else other).parameters(), lr=0.1)
+    wrapped = DistributedDataParallel(model) if which == "wrapped" else model
+    sdpipe = synchronized(wrapped, optimizer, num_stages=1, options=Options(window_s=math.inf))
+    for _ in range(3):
+        model(torch.full((1, 2), float(dist.get_rank()))).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    sdpipe.close()
+    optimizer.step()  # nobody is waited for any more
+    return model.weight.mean().item()
+
+
+def test_it_begins_without_a_with_block_and_close_ends_it(ranks):
+    assert len(set(ranks.run(without_with, timeout_s=60))) == 1
+
+
 def skip_one(rank, step, optimizer):
     """Skip one update, as a scaler of gradients does where they are not finite."""
     return "skipped" if (rank, step) == (1, 3) else None
@@ -348,4 +369,8 @@ def test_a_number_of_stages_that_does_not_fit_is_refused(ranks):
     with pytest.raises(RankFailed, match="num_stages is 3; it must divide the number of ranks, 4"):
         ranks.run(lambda: Place.of_this_rank(3))
     with pytest.raises(RankFailed, match="num_stages, group are None, None; give exactly one"):
-        ranks.run(lambda: synchronized(None, None).__enter__())
+        ranks.run(lambda: synchronized(None, None))
+    with pytest.raises(RankFailed, match="optimizer has no parameter of the module"):
+        ranks.run(without_with, "optimizer")
+    with pytest.raises(RankFailed, match="module is a DistributedDataParallel"):
+        ranks.run(without_with, "wrapped")

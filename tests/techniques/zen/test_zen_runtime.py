@@ -1,6 +1,7 @@
 """Every scheme on real ranks equals the dense all-reduce, with counted bytes; the hook equals DDP; what is refused."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -264,3 +265,34 @@ def test_groups_sum_for_themselves(ranks):
 def test_the_hook_equals_ddp_on_a_gpu():
     with Ranks(1, device="cuda") as ranks:
         assert all(difference < 1e-5 for difference, _ in ranks.run(trained, False, "Zen", device="cuda"))
+
+
+class Tied(nn.Module):
+    """A table that the head shares, and a table of its own."""
+
+    def __init__(self, has_own):
+        super().__init__()
+        self.table, self.head = nn.Embedding(500, 8), nn.Linear(8, 500, bias=False)
+        self.head.weight = self.table.weight
+        self.own = nn.Embedding(100, 8) if has_own else nn.Linear(1, 8)
+
+    def forward(self, ids):
+        return self.head(self.table(ids) + self.own(ids)).square().sum()
+
+
+def tied(has_own):
+    """Run on a rank: what is warned of, and bytes that Zen sent."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = DistributedDataParallel(Tied(has_own), bucket_cap_mb=zen.BUCKET_MB)
+        sums = zen.synchronise(model)
+    model(torch.arange(10)).backward()
+    return [str(one.message).split(":")[0] for one in caught], sums.wire.sent_bytes
+
+
+def test_a_table_that_the_head_shares_is_summed_densely_with_a_warning(ranks):
+    (first, sent_bytes), *others = ranks.run(tied, True)
+    assert first == ["table shares its weight with a layer that is no embedding"]
+    assert 0 < sent_bytes < 6 * 10 * (8 * 4 + 4)  # 10 rows of the other table are pushed and pulled, at most thrice
+    assert all(found == [] for found, _ in others)
+    assert all("no embedding of its own" in message for message in ranks.run(refusal, tied, False))

@@ -6,7 +6,7 @@ import pytest
 from tests.cases import refusals, value, values, verdicts
 from workbench.cluster import Link
 from workbench.datasets.places import DataError
-from workbench.launch import Ranks
+from workbench.launch import RankFailed, Ranks
 from workbench.study.rows import value_row
 from workbench.study.timing import Turns
 from workbench.techniques import zen
@@ -84,18 +84,22 @@ test_wrong_arguments_are_refused = refusals(
 )
 
 
-def advised(shares):
+def advised(shares, is_summed=False):
     import torch
     import torch.distributed as dist
 
     tensor = torch.zeros(40_000)
     tensor[: round(shares[dist.get_rank()] * 40_000)] = 1.0 + dist.get_rank()
+    if is_summed:
+        dist.all_reduce(tensor)
     return zen.advise(tensor, Link(bandwidth_bytes_per_s=1e9, source="a test"))
 
 
 def test_advice_is_the_same_on_all_ranks_and_turns_dense_with_density():
     with Ranks(2, preload=("workbench.techniques.zen",)) as ranks:
         few, many = ranks.run(advised, [0.01, 0.01]), ranks.run(advised, [0.9, 0.9])
+        with pytest.raises(RankFailed, match="gradient is the same on all ranks"):
+            ranks.run(advised, [0.01, 0.01], is_summed=True)
     assert str(few[0]) == str(few[1])
     assert few[0].sparsity.density == {1: 0.01, 2: 0.01}
     assert few[0].best != "Dense"

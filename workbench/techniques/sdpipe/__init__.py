@@ -14,7 +14,7 @@ Where to find it
 - iterations of all four schemes on a cluster: `cost`
 - rows of the figures: `counted`, `simulated`, `measured`
 
-Three lines in your own pipeline: `with synchronized(part, optimizer, num_stages=2):` around the loop as it was.
+One line in your own pipeline: `with synchronized(part, optimizer, num_stages=2):` around the loop as it was.
 
 Read so: P counts groups of a stage, and until P - 1 groups are formed any group is valid; a window begins with its
 first signal; AD-PSGD pairs neighbours of a seeded shuffle, iteration by iteration, as the authors' release does.

@@ -108,6 +108,9 @@ def parallelize(
         block.requires_grad_(_is_trained(number, part))
         parts[number] = _Block(block, mask_at=int(config.norm_first)).train(part.training)
     parts[0].is_first = parts[-1].is_last = True
+    own = {*parts.parameters()}  # not to be averaged over ranks, should a user wrap the model after all
+    names = [name for name, parameter in model.named_parameters() if parameter in own]
+    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
     core.config.use_cache = False
     return chosen
 
