@@ -225,7 +225,9 @@ def verify(names: Annotated[list[str] | None, Argument(metavar="NAME", help="All
 
 
 def install_kernel(
-    num_ranks: Annotated[int, Option("--ranks", "-n", min=1, help="Ranks that Ranks() starts in this kernel.")] = 4,
+    num_ranks: Annotated[
+        int, Option("--ranks", "-n", min=1, help="Ranks of %%ranks and Ranks() without a number.")
+    ] = 4,
     device: Annotated[
         str, Option(metavar="cpu|cuda", help="Where its ranks compute: cuda gives each its own GPU.")
     ] = "cpu",

@@ -1,8 +1,8 @@
 """Jupyter kernels for a number of ranks or GPUs, for `jupyter lab` and `papermill --kernel`.
 
-A kernel `workbench-4-ranks` sets WORKBENCH_NUM_RANKS, which `Ranks()` takes when it is given no number;
-`workbench-2-gpus` also shows the process its first two GPUs and makes them the device. The kernel starts under the
-tether, so it ends with the server that started it.
+A kernel `workbench-4-ranks` sets WORKBENCH_NUM_RANKS, which `Ranks()` and `%%ranks` take when they are given no number;
+a number in a notebook counts more. `workbench-2-gpus` also shows the process its first two GPUs and makes them the
+device. The kernel starts under the tether, so it ends with the server that started it.
 """
 
 import json

@@ -1,6 +1,7 @@
 """An item in a notebook: run with a progress bar, and its verdicts as a table in place."""
 
 import html
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -66,6 +67,7 @@ def _show_tables(project: Any, chosen: Any, profile: str) -> None:
             foot = " ".join(filter(None, [own, view.no_verdicts, *view.refused]))
             with pandas.option_context("display.max_colwidth", None):
                 text, drawn = table.to_string(index=False), table.to_html(index=False, border=0)
+            drawn = re.sub("<(t[hd])>", r'<\1 style="text-align: left">', drawn)
             head = f"<b>{html.escape(view.title)}</b> <code>{view.id}</code>"
             show(f"{head}{drawn}<small>{html.escape(foot)}</small>", f"{view.title} ({view.id})\n{text}\n{foot}")
 
@@ -73,10 +75,10 @@ def _show_tables(project: Any, chosen: Any, profile: str) -> None:
 def _rows(view: Any) -> Iterator[tuple[str, ...]]:
     """Yield a row a comparison, and one for a claim that compares nothing."""
     for claim in view.claims:
-        for row in claim.rows or [None]:
+        for number, row in enumerate(claim.rows or [None]):
             numbers = (row.where, row.published, row.ours, row.difference) if row else ("", "", "", "")
             verdict = (row.verdict if row else "") or claim.verdict
             reason = (row.reason if row else "") or claim.reason
             word = verdict.replace("_", " ").lower()
             said = word if verdict == "AGREES" or not reason else f"{word}: {reason}"
-            yield (claim.name, *numbers, view.evidence.lower(), claim.label.lower(), said)
+            yield ("" if number else claim.name, *numbers, view.evidence.lower(), claim.label.lower(), said)
