@@ -84,9 +84,7 @@ def judged(project: Any, chosen: Sequence[Any]) -> dict[str, Any]:
 
 def _row(project: Any, item: Any, run: Any) -> tuple[str, str, str, str]:
     verdicts = " ".join(f"{common.mark_of(word)}{run.verdicts[word]}" for word in ORDER if run.verdicts.get(word))
-    cells = [
-        f"{profile}: {counts['there']} of {counts['of']} cells" for profile, counts in num_cells(project, item).items()
-    ]
+    cells = [f"{profile}: {n['there']} of {n['of']} cells" for profile, n in num_cells(project, item).items()]
     return item.id, verdicts, _run_words(run), item.title + (f" ({'; '.join(cells)})" if cells else "")
 
 

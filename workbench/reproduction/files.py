@@ -23,6 +23,7 @@ __all__ += ["jsonable", "misfits", "read_json", "sha256", "take_lock", "write_js
 
 LOCK_FILE = ".lock"
 MIN_FREE_BYTES = 200_000_000  # a laptop run of all items leaves well under 100 MB of notebooks, figures and traces
+CANONICAL = {"sort_keys": True, "separators": (",", ":"), "allow_nan": False, "ensure_ascii": False}
 
 
 def jsonable(value: Any) -> Any:
@@ -49,7 +50,7 @@ def jsonable(value: Any) -> Any:
 
 def canonical_json(value: Any) -> str:
     """Return the one JSON text of a value: sorted keys, no spaces."""
-    return json.dumps(jsonable(value), sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return json.dumps(jsonable(value), **CANONICAL)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -82,7 +83,11 @@ def sha256(content: str | bytes) -> str:
 
 def checksum(record: Mapping[str, Any]) -> str:
     """Return the sha256 of the canonical JSON of a record without its field `checksum`."""
-    return sha256(canonical_json({name: value for name, value in record.items() if name != "checksum"}))
+    content = {name: value for name, value in record.items() if name != "checksum"}
+    try:
+        return sha256(json.dumps(content, **CANONICAL))  # a record that was read is as JSON holds it
+    except (TypeError, ValueError):
+        return sha256(canonical_json(content))
 
 
 def write_record(path: Path, record: Mapping[str, Any]) -> dict[str, Any]:

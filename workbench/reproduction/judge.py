@@ -141,10 +141,10 @@ class _Trained:
 def _trained(rule: Decidable, rows: Sequence[Row], sources: Sequence[Mapping[str, Any]]) -> Iterator[_Trained]:
     beside = {(row.quantity, tuple(sorted(row.keys.items()))): row for row in rows}
     steps_count = any(source["name"] == rule.steps_of for source in sources)
-    for row in rows:
+    for row in (row for row in rows if row.quantity == rule.score):
         keys = tuple(sorted(row.keys.items()))
         chance, accuracy, steps = (beside.get((name, keys)) for name in ("chance", "accuracy", "num_steps"))
-        if row.quantity != rule.score or chance is None or not matches(row, rule.where):
+        if chance is None or not matches(row, rule.where):
             continue
         known, known_chance, measure = row.value / PER_CENT, chance.value / PER_CENT, rule.score
         if rule.by_accuracy and accuracy is not None:

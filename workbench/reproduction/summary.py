@@ -21,7 +21,6 @@ from workbench.reproduction.records import RECORD_FILE, promoted_path
 __all__ = ["Summary", "summaries", "summary_of"]
 
 KEPT_FILE = ".verdicts.json"  # in results/
-Stamp = list[int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,18 +46,20 @@ def summary_of(run: BestRun) -> Summary:
 def summaries(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, Summary]:
     """Return the last run of each item, by id."""
     path, library = project.results / KEPT_FILE, _newest(Path(workbench.__file__).parent.rglob("*.py"))
-    kept, found, judged = _kept(path), {}, {}
+    kept = _kept(path)
+    found = {}
     for item in catalogue:
-        stamp = library + _newest((project.reproductions / item.technique).glob("*.py")) + _stamp(project, item)
-        if kept.get(item.id, {}).get("stamp") != stamp:
-            summary = summary_of(last_runs(project, [item])[item.id])
-            judged[item.id] = {"stamp": stamp, "summary": asdict(summary)}
-        found[item.id] = Summary(**(judged.get(item.id) or kept[item.id])["summary"])
-    if judged:
+        files = [place for profile in PROFILES for place in _places(project, item, profile)]
+        declared = [*(project.reproductions / item.technique).glob("*.py"), project.published(item) or Path()]
+        stamp = [*library, *_newest(declared), *(fact for file in files for fact in _newest([file]))]
+        found[item.id] = kept.get(item.id, {})
+        if found[item.id].get("stamp") != stamp:
+            found[item.id] = {"stamp": stamp, "summary": asdict(summary_of(last_runs(project, [item])[item.id]))}
+    if any(found[id] is not kept.get(id) for id in found):
         with contextlib.suppress(OSError):  # where nothing can be written, all is judged again next time
             path.parent.mkdir(exist_ok=True)
-            write_json(path, kept | judged)
-    return found
+            write_json(path, kept | found)
+    return {id: Summary(**held["summary"]) for id, held in found.items()}
 
 
 def _kept(path: Path) -> dict[str, Any]:
@@ -68,15 +69,11 @@ def _kept(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _newest(paths: Iterable[Path]) -> Stamp:
-    times = [path.stat().st_mtime_ns for path in paths]
-    return [len(times), max(times, default=0)]
+def _places(project: Project, item: Reproduction, profile: str) -> tuple[Path, Path]:
+    return project.folder(item, profile) / RECORD_FILE, promoted_path(project, item, profile)
 
 
-def _stamp(project: Project, item: Reproduction) -> Stamp:
-    """Return time and size of all files that an item's verdicts depend on."""
-    paths = [project.folder(item, profile) / RECORD_FILE for profile in PROFILES]
-    paths += [promoted_path(project, item, profile) for profile in PROFILES]
-    paths += [path for path in [project.published(item)] if path]
-    facts = [path.stat() if path.is_file() else None for path in paths]
-    return [number for fact in facts for number in ((fact.st_mtime_ns, fact.st_size) if fact else (0, 0))]
+def _newest(paths: Iterable[Path]) -> tuple[int, int]:
+    """Return how many files there are, and when the newest was written."""
+    times = [path.stat().st_mtime_ns for path in paths if path.is_file()]
+    return len(times), max(times, default=0)
