@@ -12,6 +12,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+from workbench.cli import exit_code
 from workbench.course import code_exercises, course_lessons, grade_, solved, write_student, write_teacher
 from workbench.course.slides import slide_types
 from workbench.explore import Standing
@@ -150,10 +151,11 @@ def test_the_students_copy_has_every_lesson_with_its_stubs_and_no_line_of_a_solu
         stubs = [cell.source for cell in cells if cell.metadata.get("nbgrader", {}).get("solution")]
         assert stubs == [exercise.stub for exercise in of_lesson(path)[0]]
         assert (student / "slides" / f"{path.parent.name}-{path.stem}.slides.html").exists()
+    public = "".join(path.read_text() for path in PROJECT.notebooks.rglob("*.ipynb"))
     for path, exercise in EXERCISES:
-        lines = set(map(str.strip, solved(exercise, path.with_name("solutions.py").read_text()).splitlines()))
-        for line in lines - set(map(str.strip, exercise.stub.splitlines())):
-            assert json.dumps(line)[1:-1] not in text or len(line) < 12, line
+        for line in map(str.strip, solved(exercise, path.with_name("solutions.py").read_text()).splitlines()):
+            written = json.dumps(line, ensure_ascii=False)[1:-1]
+            assert written not in text or written in public, line
     for link in re.findall(r"\]\((?!\w+:)([^)]+)\)", (student / "index.md").read_text()):
         assert (student / link).exists(), link
 
@@ -182,10 +184,17 @@ def _points(teacher):
         ended = subprocess.run([*nbgrader, *words], cwd=teacher, capture_output=True, text=True)
         assert ended.returncode == 0, ended.stderr[-3000:]
     rows = [line.split(",") for line in (teacher / "grades.csv").read_text().splitlines()]
-    return {row[rows[0].index("student_id")]: row[rows[0].index("score")] for row in rows[1:]}
+    return {row[rows[0].index("student_id")]: row[rows[0].index("score")] for row in rows if row[0] == "hang"}
 
 
 def test_a_folder_with_something_in_it_is_refused(tmp_path):
     (tmp_path / "kept").touch()
     with pytest.raises(UsageError, match="not an empty folder|nbgrader is missing"):
         write_teacher(PROJECT, tmp_path)
+
+
+def test_without_nbgrader_the_command_says_what_to_install(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert exit_code(["course", "--student", str(tmp_path / "student")]) == 2
+    assert "pip install -c constraints.txt -e '.[course]'" in capsys.readouterr().err
+    assert exit_code(["course"]) == 2
