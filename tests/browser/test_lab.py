@@ -1,5 +1,6 @@
 """JupyterLab as `make lab` opens it: pictures of a saved notebook, Cancel, Reset, a clean repository, the command."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -40,6 +41,7 @@ def folders(tmp_path):
 
 def write(folder, *cells):
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3"}
     nbformat.write(notebook, folder / "own.ipynb")
 
 
@@ -50,7 +52,7 @@ def save(page):  # noqa: F811
 
 def end_kernels(lab):
     with urllib.request.urlopen(f"{lab.url}/api/sessions?token={lab.token}", timeout=30) as answer:
-        sessions = __import__("json").load(answer)
+        sessions = json.load(answer)
     for session in sessions:
         address = f"{lab.url}/api/sessions/{session['id']}?token={lab.token}"
         urllib.request.urlopen(urllib.request.Request(address, method="DELETE"), timeout=30).close()
@@ -102,13 +104,16 @@ def test_cancel_works_while_the_call_runs_and_leaves_no_rank(folders, page, tmp_
         bar = page.locator(".workbench-progress")
         expect(bar).to_contain_text("of 1000 steps, loss", timeout=60_000)
         page.screenshot(path=tmp_path / "running.png")
-        ranks = [process for process in psutil.Process().children(recursive=True) if not process.children()]
+        of_ranks = [
+            own for own in psutil.Process().children(recursive=True) if "fork_server" in " ".join(own.cmdline())
+        ]
         bar.get_by_role("button", name="Cancel").click()
-        expect(page.locator(".jp-Notebook")).to_contain_text("The call has ended, and its ranks with it.")
+        page.get_by_text("The call has ended, and its ranks with it.").wait_for(timeout=10_000)
         page.screenshot(path=tmp_path / "cancelled.png")
         assert bar.count() == 0
         assert "KeyboardInterrupt" in page.locator(FAILURES).last.inner_text()
-        assert ranks
+        _, alive = psutil.wait_procs(of_ranks, timeout=5)
+        assert len(of_ranks) - len(alive) == 2, "both ranks have ended; their fork server waits for the next call"
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ def test_without_a_touch_each_tensor_is_by_itself_and_the_status_says_what_is_le
 
 def test_a_cut_that_makes_no_difference_is_named_and_buttons_say_what_they_do():
     explorer = lesson.FusionExplorer().set(cut_2=False)
-    assert explorer.status.endswith("nothing is left. No effect at these settings: T1.")
+    assert explorer.status.endswith("are left. No effect at these settings: T1.")
     row = [item.description or item.value for item in explorer.widget.children[0].children]
     assert row[:6] == ["T0: 8 MB", "cut", "T1: 2 MB", "cut", "T2: 1 MB", "fused"]
 

@@ -71,6 +71,8 @@ class CellBar:
         self._box = ipywidgets.HBox([self._bar, self._label, cancel])
         self._box.add_class("workbench-progress")
         self._shown = display(self._box, display_id=True)
+        # ipykernel 7.4 hears a widget where it spoke last: in the cell, which is busy. Without a place it has a thread.
+        vars(cancel.comm).pop("_reply_subshell_id", None)
 
     def _last_words(self, error: BaseException | None) -> str:
         far = read_progress(self.path) or self._far
