@@ -62,7 +62,7 @@ def alone(x):
 
 
 def failing(x):
-    if dist.get_rank():
+    if dist.get_rank() == 1:
         raise ValueError("no")
     return summed(x)
 
@@ -73,7 +73,7 @@ def work(function):
 
 def check_sum(reader):
     mistakes = {"Nothing was sent.": lambda x: x}
-    return check_on_ranks(reader, summed, work, num_ranks=2, mistakes=mistakes, reason="A sum.")
+    return check_on_ranks(reader, summed, work, num_ranks=3, mistakes=mistakes, reason="A sum.")
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def check_sum(reader):
         (lambda x: x.grad, "not answered yet. <lambda> returns None on rank 0."),
         (lambda x: x if dist.get_rank() else None, "not yet. <lambda> returns None on rank 0."),
         (summed, "right. A sum."),
-        (lambda x: x, "not yet. Rank 0: [1] is not [3]. Nothing was sent."),
+        (lambda x: x, "not yet. Rank 0: [1] is not [6]. Nothing was sent."),
         (lambda x: summed, "not yet. Rank 0: <function summed"),
         (failing, "not yet. Rank 1: failing raised ValueError in line"),
     ],

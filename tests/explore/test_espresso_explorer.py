@@ -80,7 +80,7 @@ def test_a_tensor_of_the_search_is_tried_once_the_largest_and_latest_first():
 )
 def test_a_readers_bytes_are_checked_and_usual_mistakes_get_their_hint(sent_bytes, hint):
     feedback = lesson.check_sent_bytes(sent_bytes)
-    assert (feedback.standing is Standing.RIGHT) == (sent_bytes(2, 8, 0.5) == 4)  # a GPU has 2 bytes to send, twice
+    assert (feedback.standing is Standing.RIGHT) == (sent_bytes(4, 16, 0.5) == 12)  # 3 of 4 parts of 2 bytes, twice
     assert hinted(feedback, lesson.SENT_MISTAKES) == hint
 
 

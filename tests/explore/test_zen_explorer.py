@@ -51,10 +51,6 @@ def by_hand(indices, values, servers, size, exchange):
     return [total * (server == dist.get_rank()) for total, server in zip(DENSE, home, strict=True)]
 
 
-def leaving(indices, values, servers, size, exchange):
-    return pushed(indices, values, servers, size, exchange) if len(indices) else torch.zeros(size)
-
-
 def pushed(indices, values, servers, size, exchange, where=lambda servers, indices, one: servers == one, add=True):
     messages = [(indices[own], values[own]) for own in (where(servers, indices, server) for server in range(3))]
     sums = torch.zeros(size)
@@ -82,9 +78,3 @@ def test_a_readers_push_is_checked_on_ranks_and_usual_mistakes_get_their_hint(re
     feedback = lesson.check_push(reader)
     assert feedback.standing is (Standing.NOT_YET if hint else Standing.RIGHT)
     assert [name for name, text in lesson.PUSH_HINTS.items() if text in feedback.text] == ([hint] if hint else [])
-
-
-def test_a_rank_without_indices_that_sends_nothing_lets_the_others_wait(exercises_on_pools, monkeypatch):
-    lesson.check_push(pushed)  # the ranks have imported what they need
-    monkeypatch.setattr("workbench.explore.code_exercises.TIMEOUT_S", 4.0)
-    assert "did not answer" in lesson.check_push(leaving).text

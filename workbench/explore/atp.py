@@ -224,7 +224,7 @@ TERM_HINTS = {
     "swapped": "The term of axis 2 comes first.",
     "crossed": "A message that travels along one axis is cut over the other one.",
     "always": "An axis of size 1 communicates nothing.",
-    "six": "The attention core's exchange counts too, not only the all-reduces.",
+    "six": "An exchange inside attention counts too, not only the all-reduces.",
 }
 
 

@@ -203,7 +203,7 @@ def _shown(value: object) -> str:
     """Write a value in a line."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, Real):
-        return f"{float(value):.6g}"
+        return str(value) if isinstance(value, int) else f"{float(value):.6g}"
     if isinstance(value, list | tuple):
         text = f"[{', '.join(map(_shown, value))}]" if isinstance(value, list) else f"({', '.join(map(_shown, value))})"
     else:

@@ -195,7 +195,7 @@ def _fused_mean(gradients: list, fusion: tuple[int, ...], *, mistake: str = "") 
 
 
 def _fused_on_rank(fused_mean: Callable) -> list:
-    """Return the means of every fusion, and how many collectives they took."""
+    """Return how many collectives each fusion took, and the means."""
     import torch
     import torch.distributed as dist
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -211,7 +211,7 @@ def _fused_on_rank(fused_mean: Callable) -> list:
         collectives: list[bool] = []
         with Counted():
             means = fused_mean(gradients, fusion)
-        found.append((means, sum(collectives)))
+        found.append((sum(collectives), means))
     return found
 
 
@@ -224,4 +224,5 @@ def check_fused_mean(fused_mean: Callable | None) -> Feedback:
         num_ranks=3,
         mistakes={hint: partial(_fused_mean, mistake=name) for name, hint in FUSED_HINTS.items()},
         reason="Three ranks have the means, after one all-reduce a group.",
+        of="all-reduces and means of a fusion",
     )

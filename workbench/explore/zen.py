@@ -170,8 +170,8 @@ def _bitmap(members: list[int], indices: list[int], *, mistake: str = "") -> byt
 def check_bitmap(bitmap: Callable[[list[int], list[int]], bytes] | None) -> Feedback:
     """Check a reader's `bitmap(members, indices)` against `HashBitmap` on random gradients."""
     draw, cases, expected = np.random.default_rng(0), [], []
-    for _ in range(NUM_CASES):
-        domain, servers = int(draw.integers(8, 200)), int(draw.integers(1, 5))
+    for domain in sorted(draw.integers(8, 200, NUM_CASES).tolist()):
+        servers = int(draw.integers(1, 5))
         server = int(draw.integers(servers))
         members = partition(torch.arange(domain), servers, SEED)[server].tolist()
         indices = sorted(draw.choice(members, len(members) // 2, replace=False).tolist()) if members else []
