@@ -121,6 +121,9 @@ class CompressedOutput:
 
     def __call__(self, module: nn.Module, inputs: tuple, output):
         """Replace the output tensor, or the first tensor of an output tuple [..., hidden]."""
+        if getattr(output, "is_nested", False):
+            rule = "it must be a dense one: build nn.TransformerEncoder with enable_nested_tensor=False"
+            raise ValueError(f"output of {type(module).__name__} is a nested tensor; {rule}")
         if isinstance(output, Tensor):
             return self.codec(output)
         if isinstance(output, tuple) and output and isinstance(output[0], Tensor):
@@ -232,9 +235,7 @@ def _output_change(name: str, layer: nn.Module, codec: Codec | str, fused: bool)
 def _codec_for(codec: Codec | str, site: str, hidden: int | None, dtype: torch.dtype) -> Codec:
     if isinstance(codec, str):
         if hidden is None and method(codec).family is Family.AUTOENCODER:
-            rule = (
-                f"pass AutoEncoder(hidden, code_size) of workbench.compression, hidden being the last size of {site}'s"
-            )
-            raise ValueError(f"codec is {codec!r}, a learned code of a width that is not known here; {rule} output")
+            rule = "pass AutoEncoder(hidden, code_size) of workbench.compression, with that width as hidden"
+            raise ValueError(f"codec is {codec!r}, a learned code; the width of {site}'s output is not known: {rule}")
         codec = method(codec).codec(hidden or PAPER_HIDDEN, dtype=dtype)
     return codec.for_site(site, hidden)

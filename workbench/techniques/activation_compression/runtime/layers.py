@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from itertools import groupby
 
 from torch import nn
@@ -44,7 +45,8 @@ def chosen_layers(model: nn.Module, layers: Layers) -> _Named:
 
 def _named(name: str, modules: dict[str, nn.Module]) -> nn.Module:
     if name not in modules:
-        raise ValueError(f"layers has {name!r}; it must name modules, such as {_examples(modules.items())}")
+        near = get_close_matches(name, modules, cutoff=0.3) or _examples(modules.items())
+        raise ValueError(f"layers has {name!r}; it must name modules of the model, such as {near}")
     return modules[name]
 
 
@@ -64,9 +66,9 @@ def _blocks(model: nn.Module, layers: object) -> _Named:
         found = f"{len(stacks)} stacks of blocks ({'; '.join(map(_range, stacks))})"
         example = f"layers={[name for name, _ in stacks[-1][-2:]]}"
     else:
-        found, example = "no stack of equal blocks", f"some of {_examples(model.named_modules())}"
+        found, example = "no stack of equal blocks", f"layers={_examples(model.named_modules())} or some of them"
     rule = f"{type(model).__name__} has {found}, so name the layers whose outputs are to be compressed"
-    raise ValueError(f"layers is {layers}; {rule}, such as {example}")
+    raise ValueError(f"layers is {layers}; {rule}: {example}")
 
 
 def _stacks(name: str, module: nn.Module) -> Iterator[_Named]:
