@@ -126,7 +126,7 @@ def _cached(cache: Path, pattern: str) -> Iterator[str]:
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Say in one line which parts of a fingerprint changed; empty if none did."""
-    held = {part: _counted(before.get(part)) for part in now}
+    held = {part: _counted(before.get(part)) if part == "library" else before.get(part) for part in now}
     return "; ".join(_change(part, held[part], now[part]) for part in now if held[part] != now[part])
 
 
