@@ -12,11 +12,13 @@ from lab import running_lab
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 SLIDERS = {  # one control of each lesson
     "activation_compression": "bandwidth-bytes-per-s",
+    "atp": "inside",
     "cupcake": "encode",
     "espresso": "inside-gbit",
     "flextp": "skewness",
     "gemini": "reserved-mib",
     "sdpipe": "window",
+    "zen": "slots",
 }
 
 OPEN_TIMEOUT_MS = 60_000
@@ -26,6 +28,11 @@ REDRAW_TIMEOUT_MS = 20_000
 KERNEL_IS_IDLE = "#jp-main-statusbar :text('| Idle')"  # shown once the notebook has its kernel
 FIGURE = ".workbench-figure img"
 FAILURES = ", ".join(f".jp-Notebook [data-mime-type='application/vnd.jupyter.{name}']" for name in ("stderr", "error"))
+
+CUT_OFF = """() => [...document.querySelectorAll('.workbench-explorer :is(.widget-readout, .widget-label)')]
+    .filter(one => one.scrollWidth > one.clientWidth + 1
+        || one.getBoundingClientRect().right > one.parentElement.getBoundingClientRect().right + 1)
+    .map(one => one.textContent)"""  # labels and read-outs that leave their place
 
 pytestmark = [*IN_BROWSER, pytest.mark.timeout(180)]
 
@@ -79,6 +86,9 @@ def test_the_lesson_runs_in_a_browser_and_its_control_changes_the_figure(lab, pa
     run_all_cells(page)
     wait_until_run(page)
     assert page.locator(FAILURES).all_inner_texts() == []
+    for width in (1280, 760):
+        page.set_viewport_size({"width": width, "height": 1000})
+        assert page.evaluate(CUT_OFF) == []
 
     control = page.locator(f".workbench-control-{SLIDERS[technique]}")
     explorer = page.locator(".workbench-explorer").filter(has=control)

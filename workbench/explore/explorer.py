@@ -26,8 +26,10 @@ Result = TypeVar("Result")
 
 _CACHED_RESULTS = 256  # settings whose results are kept
 _PNG_DPI = 120
+_LETTER_EM = 0.6  # width of a letter
 _STYLE = """<style>
-.workbench-explorer .widget-readout { max-width: none; overflow: visible; }
+.workbench-explorer .widget-readout { flex: none; max-width: none; }
+.workbench-explorer small { display: block; line-height: 1.3; }
 .workbench-explorer .widget-label { height: auto; overflow: visible; white-space: normal; }
 </style>"""  # ipywidgets cut off long words and read-outs
 
@@ -61,7 +63,8 @@ class Control:
     @property
     def common(self) -> dict:
         """What every widget takes."""
-        layout = ipywidgets.Layout(width="26em", max_width="100%")
+        longest = max(len(text) for text, _ in self.options)
+        layout = ipywidgets.Layout(width=f"{max(26, 14 + longest * _LETTER_EM):.0f}em", max_width="100%")
         style = {"description_width": "6em"}
         shown = {"options": self.options, "value": self.value, "description": self.label, "tooltip": self.help}
         return {**shown, "style": style, "layout": layout}
