@@ -43,6 +43,7 @@ class Fingerprinter:
 
     project: Project  # where notebooks, catalogues and data lie
     _library: dict[Path, Library] = field(default_factory=dict)
+    _files: dict[Path, Module] = field(default_factory=dict)
     _shared: dict[str, Any] = field(default_factory=dict)
 
     def __call__(self, item: Reproduction, profile: str, kernel: str | None = None) -> Parts:
@@ -76,7 +77,7 @@ class Fingerprinter:
 
     def _library_at(self, folder: Path) -> Library:
         if folder not in self._library:
-            self._library[folder] = Library([folder, Path(workbench.__file__).parents[1]])
+            self._library[folder] = Library([folder, Path(workbench.__file__).parents[1]], self._files)
         return self._library[folder]
 
     def _data(self) -> dict[str, str]:
@@ -161,6 +162,7 @@ class Library:
     """Modules below some roots, each read once."""
 
     roots: Sequence[Path]  # folders that packages lie in, searched in order
+    files: dict[Path, Module] = field(default_factory=dict)  # those read so far, shared by libraries
     _modules: dict[str, Module | None] = field(default_factory=dict)
 
     def needed_by(self, cells: Sequence[str]) -> dict[str, str]:
@@ -194,8 +196,9 @@ class Library:
         for root in self.roots:
             base = root.joinpath(*name.split("."))
             for path in (base / "__init__.py", base.with_suffix(".py")):
-                if path.is_file():
-                    return _read(path, name, root)
+                if path in self.files or path.is_file():
+                    self.files[path] = self.files.get(path) or _read(path, name, root)
+                    return self.files[path]
         return None
 
 

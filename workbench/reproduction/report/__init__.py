@@ -60,17 +60,17 @@ def write_report(
     templates, first = _templates(), report_path(project, profile)
     first.parent.mkdir(parents=True, exist_ok=True)
     style = files(__package__).joinpath("templates", "style.css").read_text(encoding="utf-8")
+    stale = list(_stale_notebooks(project, catalogue, profile)) if notebooks else []
+    for _, _, page in stale:  # the report links to pages that are there
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.touch()
     report = gather(project, catalogue, profile, running=running, progress=progress, under_way=under_way)
-    if notebooks:
-        views = {view.id: view for technique in report.techniques for view in technique.items}
-        template = templates.get_template("notebook.html.j2")
-        for item, notebook, page in _stale_notebooks(project, catalogue, profile):
-            body = _notebook_body(notebook)
-            page.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(page, template.render(report=report, item=views[item.id], body=body, style=style))
-            changed_ns = notebook.stat().st_mtime_ns
-            os.utime(page, ns=(changed_ns, changed_ns))  # by which the page is known to be of this run
-        report = gather(project, catalogue, profile, running=running, progress=progress, under_way=under_way)
+    views = {view.id: view for technique in report.techniques for view in technique.items}
+    for item, notebook, page in stale:
+        body, template = _notebook_body(notebook), templates.get_template("notebook.html.j2")
+        write_whole(page, template.render(report=report, item=views[item.id], body=body, style=style))
+        changed_ns = notebook.stat().st_mtime_ns
+        os.utime(page, ns=(changed_ns, changed_ns))  # by which the page is known to be of this run
     add_cards(report, project, catalogue)
     template = templates.get_template("technique.html.j2")
     for technique in report.techniques:
