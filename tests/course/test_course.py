@@ -13,7 +13,7 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from workbench.cli import exit_code
-from workbench.course import code_exercises, course_lessons, grade_, solved, write_student, write_teacher
+from workbench.course import code_exercises, course_lessons, grade_, solved, write_course
 from workbench.course.slides import slide_types
 from workbench.explore import Standing
 from workbench.reproduction import Project, UsageError
@@ -137,7 +137,7 @@ def test_a_slide_is_a_section_and_the_set_up_before_the_first_is_skipped():
 @pytest.fixture(scope="module")
 def copies(tmp_path_factory):
     folder = tmp_path_factory.mktemp("course")
-    assert write_teacher(PROJECT, folder / "teacher") == write_student(PROJECT, folder / "student") == len(EXERCISES)
+    assert write_course(PROJECT, teacher=folder / "teacher", student=folder / "student") == len(EXERCISES)
     return folder / "teacher", folder / "student"
 
 
@@ -161,6 +161,14 @@ def test_the_students_copy_has_every_lesson_with_its_stubs_and_no_line_of_a_solu
 
 
 @NEEDS_NBGRADER
+@pytest.mark.timeout(300)
+def test_a_students_lesson_runs_with_its_stub(copies, tmp_path):
+    stub, executed = copies[1] / "hang/lesson.ipynb", tmp_path / "executed.ipynb"
+    subprocess.run([sys.executable, "-m", "papermill", stub, executed, "--no-progress-bar"], check=True)
+    assert "○ **not answered yet.**" in executed.read_text()
+
+
+@NEEDS_NBGRADER
 @pytest.mark.timeout(400)
 def test_a_student_fills_a_stub_in_and_the_teachers_nbgrader_gives_the_point_and_none_for_the_stub(copies):
     teacher, student = copies
@@ -175,7 +183,7 @@ def test_a_student_fills_a_stub_in_and_the_teachers_nbgrader_gives_the_point_and
     assert _points(teacher) == {"ada": "1.0", "bob": "0.0"}
     graded = {name: (teacher / f"autograded/{name}/hang/lesson.ipynb").read_text() for name in ("ada", "bob")}
     assert "✓ **right.**" in graded["ada"] and "AssertionError" not in graded["ada"]
-    assert "AssertionError: not answered yet" in graded["bob"]
+    assert '"evalue": "not answered yet' in graded["bob"]
 
 
 def _points(teacher):
@@ -190,7 +198,7 @@ def _points(teacher):
 def test_a_folder_with_something_in_it_is_refused(tmp_path):
     (tmp_path / "kept").touch()
     with pytest.raises(UsageError, match="not an empty folder|nbgrader is missing"):
-        write_teacher(PROJECT, tmp_path)
+        write_course(PROJECT, teacher=tmp_path)
 
 
 def test_without_nbgrader_the_command_says_what_to_install(tmp_path, monkeypatch, capsys):

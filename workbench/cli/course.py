@@ -38,9 +38,8 @@ def course(
 
     if teacher is None and student is None:
         raise UsageError("name a folder with --teacher DIR, --student DIR or both")
-    from workbench.course import write_student, write_teacher
+    from workbench.course import write_course
 
-    for target, write in ((teacher, write_teacher), (student, write_student)):
-        if target is not None:
-            number = write(Project(), target, run=run)
-            common.console().print(f"{target}: {number} code exercises; begin with {target / 'index.md'}", markup=False)
+    number = write_course(Project(), teacher=teacher, student=student, run=run)
+    for target in filter(None, (teacher, student)):
+        common.console().print(f"{target}: {number} code exercises; begin with {target / 'index.md'}", markup=False)

@@ -18,7 +18,7 @@ from workbench.reproduction import Project, UsageError
 from .exercises import PAGE, course_lessons, grade_
 from .slides import write_slides
 
-__all__ = ["write_student", "write_teacher"]
+__all__ = ["write_course"]
 
 START = "00_start_here.ipynb"
 CONFIG = """c = get_config()  # noqa: F821  # nbgrader reads this file where it is called
@@ -32,41 +32,38 @@ TEACHERS_PART = "## For the teacher"  # of the page
 LOOK = "body { max-width: 52rem; margin: 2rem auto; font: 1rem/1.5 sans-serif } td, th { padding: 0 .5rem }"
 
 
-def write_teacher(project: Project, target: Path, *, run: bool = False) -> int:
-    """Write an nbgrader course with the solutions, its release without them, the page and slides.
+def write_course(
+    project: Project, *, teacher: Path | None = None, student: Path | None = None, run: bool = False
+) -> int:
+    """Write the copies that have a folder.
 
     Args:
-        target: a folder that is absent or empty.
+        teacher: gets an nbgrader course: the lessons with solutions, their release, a gradebook.
+        student: gets what nbgrader releases. Both get the page and slides; a folder must be absent or empty.
         run: whether lessons are run for the pictures of their slides.
 
     Returns:
         The number of code exercises.
     """
-    return _write(project, target, "source/", run)
-
-
-def write_student(project: Project, target: Path, *, run: bool = False) -> int:
-    """Write what nbgrader releases of the course, the page and slides; arguments as in `write_teacher`."""
-    return _write(project, target, "", run)
-
-
-def _write(project: Project, target: Path, place: str, run: bool) -> int:
     if importlib.util.find_spec("nbgrader") is None:
         raise UsageError("nbgrader is missing; pip install -c constraints.txt -e '.[course]'")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UsageError(f"{target} is not an empty folder; name another place")
-    lessons = course_lessons(project)
+    targets = {target: place for target, place in ((teacher, "source/"), (student, "")) if target is not None}
+    for target in targets:
+        if target.exists() and (not target.is_dir() or any(target.iterdir())):
+            raise UsageError(f"{target} is not an empty folder; name another place")
     with tempfile.TemporaryDirectory() as made:
-        course = Path(made)
-        number = _make_sources(project, lessons, course / "source")
+        course = Path(made, "course")
+        number = _make_sources(project, course_lessons(project), course / "source")
         (course / "nbgrader_config.py").write_text(CONFIG, encoding="utf-8")
         _release(course)
-        copy = course if place else course / "release"
-        for path in sorted((course / "release").rglob("lesson*.ipynb")):
+        released = sorted((course / "release").rglob("lesson*.ipynb"))
+        for path in released:
             _forget_answers(path)
-        write_slides(sorted((course / "release").rglob("lesson*.ipynb")), copy / "slides", run=run)
-        _write_page(project, copy, place)
-        shutil.copytree(copy, target, dirs_exist_ok=True)
+        write_slides(released, Path(made, "slides"), run=run)
+        for target, place in targets.items():
+            shutil.copytree(course if place else course / "release", target, dirs_exist_ok=True)
+            shutil.copytree(Path(made, "slides"), target / "slides")
+            _write_page(project, target, place)
     return number
 
 
