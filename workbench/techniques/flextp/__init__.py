@@ -20,8 +20,8 @@ Where to find it
   wins where, `cost.winner_map`
 
 One line for your own tensor-parallel model, of the workbench's parallel linears or cut by torch's `parallelize_module`:
-`balancer = balance(model, group)`, and each step of training in `with balancer.iteration():`. That runs on
-ranks; before any starts, `check_policy(policy, num_ranks)` refuses a policy and `check_model(build, num_ranks)` a model.
+`balancer = balance(model, group)`, and each step of training in `with balancer.iteration():`. That runs on ranks;
+before any starts, `check_policy(policy, num_ranks)` refuses a policy and `check_model(build, num_ranks)` a model.
 
 Simplified: one pair of shares (dropped, migrated) a rank for all layers, but for PriDiff's ratios by layer. Stragglers
 are slow in the products of parallel linears, and in nothing else. A rank is a straggler only if it is a tenth slower
