@@ -79,6 +79,31 @@ def test_groups_and_meshes_of_torch_are_taken_for_the_models_own_and_parallel_li
         assert len(set(plans)) == 1 and plans[0].senders == (1,)
 
 
+class Scaled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class WithBias(ColumnParallelLinear):
+    def forward(self, x):
+        return super().forward(x), self.biases[0]  # as Megatron-LM's
+
+
+def returns_more_than_a_tensor():
+    layer = WithBias(8, 16, ProcessTensorGroup())
+    slow = ModelledTimes(StragglerTrace.fixed(2, {1: 4.0}))
+    balancer = balance(layer, dist.group.WORLD, policy=Policy(solution="MIG"), modelled=slow)
+    for _ in range(3):
+        with balancer.iteration():
+            y, bias = layer(torch.ones(2, 8))
+            (y + bias).sum().backward()
+    return tuple(y.shape), balancer.plan.senders
+
+
+def test_parallel_linears_may_return_more_than_a_tensor(pools):
+    assert pools(2).run(returns_more_than_a_tensor) == [((2, 8), (1,))] * 2
+
+
 def refusals_of_torchs_models():
     mesh, pairs = init_device_mesh("cpu", (2,)), PLANS["plain"]
     grid = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))
@@ -86,8 +111,17 @@ def refusals_of_torchs_models():
     alone = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
     sharded = parallelize_module(pair(), grid["tensor"], pairs)
     torch.distributed.fsdp.fully_shard(sharded, mesh=grid["data"])
+    scaled = parallelize_module(nn.Sequential(Scaled(8, 16)), mesh, {"0": ColwiseParallel()})
     uneven = parallelize_module(pair((8, 15, 8)), mesh, pairs)
-    cases = [(pair(), mesh), (cut, alone), (cut, VirtualTensorGroup(2)), (cut, None), (sharded, mesh), (uneven, mesh)]
+    cases = [
+        (scaled, mesh),
+        (pair(), mesh),
+        (cut, alone),
+        (cut, VirtualTensorGroup(2)),
+        (cut, None),
+        (sharded, mesh),
+        (uneven, mesh),
+    ]
     messages = []
     for case in cases:
         with pytest.raises(ValueError) as refused:
@@ -98,6 +132,7 @@ def refusals_of_torchs_models():
 
 def test_models_cut_by_torch_that_cannot_be_balanced_are_refused_by_name(pools):
     messages = [
+        "forward of 0 is Scaled's own; it must be that of nn.Linear",
         "model is a Sequential without parallel linears; it must have linears that are cut over ranks",
         "group of 0 is another one; it must be that of its mesh",
         "modelled is None",

@@ -17,7 +17,8 @@ Where to find it
 - figure 2, singular values: `spectrum`; ours, what is left of a message and how far the loss travels: `reconstruction`
 - tables 5, 8, 15, 16 and figure 4, scores after fine-tuning under compression, and measured times: `measured`
 
-One line for your own model: `compress(model, TopK(0.05), layers=4)`.
+One line for your own model: `compressed = compress(model, TopK(0.05), layers=4)`, the last four blocks; after a forward
+pass `compressed.report()` has the bytes saved.
 
 Simplified: embedding, head and loss stay uncompressed and uncounted, as in the paper's layer model. In `cost` every
 time is linear in a count, and each constant of the paper's machines comes from one or two cells of its tables. The

@@ -78,10 +78,10 @@ def torch_linears(model: nn.Module, group: TensorGroup) -> dict[str, TorchLinear
 def _check(name: str, linear: nn.Linear, group: TensorGroup) -> None:
     weight, mesh = linear.weight, linear.weight.device_mesh
     if mesh.ndim != 1:
-        raise ValueError(
-            f"weight of {name} is cut over a mesh of {mesh.ndim} axes; it must be one: `balance` takes a model that is "
-            "tensor-parallel alone, without fully_shard (`DistributedDataParallel` around it is fine)"
-        )
+        rule = "it must be one: `balance` takes a model that is tensor-parallel alone, without fully_shard"
+        raise ValueError(f"weight of {name} is cut over a mesh of {mesh.ndim} axes; {rule}")
+    if type(linear).forward is not nn.Linear.forward:
+        raise ValueError(f"forward of {name} is {type(linear).__name__}'s own; it must be that of nn.Linear")
     (placement,), shape = weight.placements, tuple(weight.shape)
     if shape[placement.dim] % mesh.size():
         raise ValueError(
