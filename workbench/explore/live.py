@@ -45,7 +45,8 @@ class CellBar:
         self._thread.join()
         if self._shown is not None:
             self._shown.update({"text/plain": self._last_words(result.error_in_exec)}, raw=True)
-            self._box.close_all()
+            for widget in (*self._box.children, self._box):
+                widget.close()
 
     def _watch(self) -> None:
         while not self._is_over.wait(LOOK_S):
