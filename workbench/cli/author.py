@@ -181,7 +181,8 @@ def technique(name: Annotated[str, Argument(help="Lower case, digits and undersc
         out.print(str(path.relative_to(project.root)), markup=False)
     slug = name.replace("_", "-")
     out.print(
-        f"\nNext: python -m pytest tests/techniques/{name}\n      workbench reproduce {slug}, then workbench report --open\n"
+        f"\nNext: python -m pytest tests/techniques/{name}\n"
+        f"      workbench reproduce {slug}, then workbench report --open\n"
         "Then put the technique in place of the example, file by file, in the order above;\n"
         "docs/architecture.md (A new technique) has the steps.",
         markup=False,
