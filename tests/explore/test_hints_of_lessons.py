@@ -61,6 +61,10 @@ def goes_round_for_ever(rank, *_):
     return []
 
 
+def stays_away(model, rank, members, add_up_):
+    return model if rank == 0 else adds_up_outside(model, rank, members, add_up_) if rank in members else model
+
+
 def adds_up_outside(model, rank, members, add_up_):
     add_up_(model)
     return model / len(members)
@@ -75,6 +79,7 @@ def adds_up_outside(model, rank, members, add_up_):
         ("own_columns", lambda *_: [9], "index 9 is out of bounds"),
         ("sources", lambda *_: [4] * 4, "Rank"),
         ("sources", lambda *_: [], "is not"),
+        ("average", stays_away, "A collective returns when all ranks have called it"),
         ("average", adds_up_outside, "rank 1 is not in the group"),
     ],
 )
