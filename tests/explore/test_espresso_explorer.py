@@ -58,8 +58,8 @@ def test_a_step_says_what_was_tried_and_what_is_ruled_out():
     )
     explorer.set(number=3)
     assert explorer.status == "T1 was tried: F = 20.72 ms; compressed: T1, T3, T5; ruled out, before a bubble: T0, T2."
-    last = explorer.set(number=5).status
-    assert last == explorer.set(number=4).status  # nothing is left to try
+    last = explorer.set(number=4).status
+    assert explorer.set(number=5).status == f"{last.rstrip('.')}. No effect at these settings: step."
 
 
 def test_a_tensor_of_the_search_is_tried_once_the_largest_and_latest_first():

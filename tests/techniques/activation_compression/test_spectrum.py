@@ -173,5 +173,5 @@ def test_an_error_starts_in_the_compressed_layer_and_the_model_is_as_before(text
     assert [row["lost_share"] for row in before] == [row["lost_share"] for row in again] == [0.0, 0.0]
     assert in_layer_2[0]["lost_share"] == 0 and in_layer_2[1]["lost_share"] > 0
     assert [row["is_compressed"] for row in in_layer_2] == [False, True]
-    with pytest.raises(ValueError, match=r"index 2 is outside 0\.\.1"):
+    with pytest.raises(ValueError, match=r"layers has 2; it must be in 0\.\.1"):
         study.error_path(text, "T1", [2])

@@ -19,7 +19,7 @@ Where to find it
 - ours: all ranks at one level, `method.planners.levelled_plan`; the certified best division, `method.optimum`; who
   wins where, `cost.winner_map`
 
-One line for your own tensor-parallel model, of the workbench's parallel linears or cut by torch's `parallelize_module`:
+One line for your own tensor-parallel model, of the workbench's parallel linears or cut by torch's parallelize_module:
 `balancer = balance(model, group)`, and each step of training in `with balancer.iteration():`. That runs on ranks;
 before any starts, `check_policy(policy, num_ranks)` refuses a policy and `check_model(build, num_ranks)` a model.
 
@@ -34,7 +34,7 @@ Reconstructed, since the text at hand lost them: the formulas of Eq. 1 to 3, Pri
 of candidate columns, and the bodies of both algorithms. They follow the words around them.
 The accuracy study trains small models with AdamW, flips of images and no shifts, and scores them once, at the end.
 The timing study trains on one fixed batch of random numbers; an epoch is an iteration times the iterations of CIFAR-10.
-Left out: pipelines around the tensor group; `fully_shard` on top of `parallelize_module`, which is refused;
+Left out: pipelines around the tensor group; fully_shard on top of parallelize_module, which is refused;
 receivers of different speeds; renewing the costs during training.
 """
 
