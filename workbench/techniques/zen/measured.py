@@ -18,6 +18,7 @@ from workbench.checks import require_counts, require_positive
 from workbench.cluster import GIGABIT_BYTES_PER_S, Link
 from workbench.parallel.hooks import BUCKET_MB
 from workbench.study.cells import named
+from workbench.study.progress import say_progress
 from workbench.study.rows import median_row, ratio_row, spread_row, value_row
 from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
 from workbench.timeline import Recorder
@@ -424,6 +425,7 @@ def _train_on_a_rank(setting: Mapping[str, Any]) -> dict[str, Any]:
         if step + 1 in edges:
             scores.append({"step": step + 1, **(task.scores(task.module) if dist.get_rank() == 0 else {})})
             task.module.train()
+        say_progress(step + 1, setting["steps"], "steps")
     return {"scores": scores, "data": task.sources}
 
 
