@@ -1,26 +1,35 @@
-"""The report for others: all its pages in one file, or a static site with notebooks, lessons and API pages."""
+"""The report for others: all pages in one file, or a static site with notebooks, lessons, planners and API pages."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import workbench
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import UsageError
 from workbench.reproduction.files import write_whole
 from workbench.reproduction.project import Project
 
-__all__ = ["single_file", "write_site"]
+__all__ = ["single_file", "write_planners", "write_site"]
 
 BODY = re.compile(r"<body>(.*)</body>", re.S)
 FILTER = re.compile(r'<form class="filter.*?</form>', re.S)  # it works on one page's own items
 FILES = re.compile(r'<nav class="files".*?</nav>', re.S)  # files beside the report, which do not travel with it
 LEFT_OUT = ("claims.html",)  # its script has a page to itself
 LESSON_TIMEOUT_S = 600
+SOURCE = Path(workbench.__file__).parents[1]
+PLANNERS = SOURCE / "notebooks" / "planners.ipynb"
+LITE = {  # JupyterLite's settings; this extension asks for a server
+    "jupyter-lite-schema-version": 0,
+    "jupyter-config-data": {"disabledExtensions": ["ipyparallel-labextension"]},
+}
 
 
 def single_file(first: Path, target: Path) -> None:
@@ -51,7 +60,8 @@ def _place(link: str, key: str, pages: dict[str, str]) -> str:
 
 
 def write_site(project: Project, catalogue: Sequence[Reproduction], profile: str, first: Path, target: Path) -> None:
-    """Write a static site: the report with executed notebooks, the lessons executed, and API pages from docstrings.
+    """Write a static site: the report with executed notebooks, the lessons executed, planners to move
+    in a browser, and API pages from docstrings.
 
     Folders lie in it as in the project, so that links between the report and its files hold.
     """
@@ -66,8 +76,10 @@ def write_site(project: Project, catalogue: Sequence[Reproduction], profile: str
             shutil.copytree(recorded, place, ignore=shutil.ignore_patterns("cells"), dirs_exist_ok=True)
     lessons = [_write_lesson(path, target) for path in sorted((project.root / "notebooks").glob("*/lesson*.ipynb"))]
     _write_api(target / "api")
+    write_planners(target / "planners")
     report = first.relative_to(project.root).as_posix()
     links = {report: "Report", **{f"lessons/{name}": f"Lesson: {name[:-5]}" for name in lessons}}
+    links[f"planners/lab/index.html?path={PLANNERS.name}"] = "Planners and puzzles to move, in your browser"
     links["api/workbench.html"] = "Library: every public name"
     items = "".join(f'<li><a href="{place}">{words}</a></li>\n' for place, words in links.items())
     head = first.read_text(encoding="utf-8").partition("<body>")[0]
@@ -94,7 +106,26 @@ def _write_api(folder: Path) -> None:
     _run("the API pages", "pdoc", "-o", str(folder), "workbench", "!workbench.cli")
 
 
-def _run(what: str, module: str, *arguments: str) -> None:
-    ended = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True)
+def write_planners(folder: Path) -> None:
+    """Write JupyterLite with the notebook of planners and a wheel of this library, which it installs in the browser."""
+    import jupyterlite_core  # noqa: F401  # named by the error where it is missing
+    import jupyterlite_pyodide_kernel  # noqa: F401
+
+    what = "the notebook in a browser"
+    with tempfile.TemporaryDirectory() as scratch:
+        source = Path(scratch) / "source"  # a copy, since building leaves files beside it
+        shutil.copytree(SOURCE / "workbench", source / "workbench", ignore=shutil.ignore_patterns("__pycache__"))
+        for name in ("pyproject.toml", "README.md", "LICENSE"):
+            shutil.copy(SOURCE / name, source)
+        _run(what, "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", scratch, str(source))
+        (wheel,) = Path(scratch).glob("*.whl")
+        (source / "jupyter-lite.json").write_text(json.dumps(LITE))
+        places = {"--lite-dir": source, "--contents": PLANNERS, "--output-dir": folder.resolve()}
+        chosen = [f"{option}={value}" for option, value in (places | {"--piplite-wheels": wheel}).items()]
+        _run(what, "jupyter", "lite", "build", "--apps=lab", "--no-sourcemaps", *chosen, cwd=source)
+
+
+def _run(what: str, module: str, *arguments: str, cwd: Path | None = None) -> None:
+    ended = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, cwd=cwd)
     if ended.returncode:
         raise UsageError(f"{what} could not be written: {(ended.stderr.strip().splitlines() or ['no reason'])[-1]}")
