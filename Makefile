@@ -6,18 +6,21 @@ BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # root is who one is in most containers
 
-.PHONY: reproduce test lab install clean
+.PHONY: reproduce test test-all lab install clean
 .DEFAULT_GOAL := reproduce
 
 reproduce: install  ## run every declared item and write the report
 	@$(BIN)/workbench reproduce --profile $(PROFILE)
 
 test: install  ## run the test suite, side by side on the cores there are
+	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m "not slow"
+
+test-all: install  ## also whole lessons, examples and trainings, and a real browser where there is one
 	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 lab: install  ## open JupyterLab on the first notebook, in a working copy of the notebooks: results/lab
 	@$(BIN)/python workbench/explore/working_copy.py notebooks results/lab
-	@PATH="$(CURDIR)/$(BIN):$$PATH" JUPYTER_CONFIG_PATH="$(CURDIR)/workbench/explore/jupyter$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
+	@PATH="$(abspath $(BIN)):$$PATH" JUPYTER_CONFIG_PATH="$(CURDIR)/workbench/explore/jupyter$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
 		$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" --ServerApp.preferred_dir="$(CURDIR)/results/lab" \
 		--LabApp.default_url=/lab/tree/results/lab/00_start_here.ipynb \
 		--ServerApp.terminado_settings="shell_command=$${SHELL:-sh}" $(AS_ROOT)

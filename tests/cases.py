@@ -53,7 +53,10 @@ def tidy(fn, *args, **kwargs):
     open_groups = dist.distributed_c10d._world.pg_map
     before = set(open_groups)
     try:
-        return fn(*args, **kwargs)
+        found = fn(*args, **kwargs)
+        if set(open_groups) - before:
+            dist.barrier()  # a slower rank may still be connecting
+        return found
     finally:
         for group in set(open_groups) - before:
             dist.destroy_process_group(group)

@@ -18,6 +18,7 @@ OPTIONS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", *QUIET]
 
 IN_BROWSER = [
     pytest.mark.browser,
+    pytest.mark.slow,
     pytest.mark.skipif(
         not HAS_PLAYWRIGHT, reason="Playwright is missing: pip install -c constraints.txt -e .[browser]"
     ),

@@ -23,6 +23,7 @@ def test_an_example_is_at_most_thirty_lines_long(technique):
     assert len((EXAMPLES / f"{technique}.py").read_text(encoding="utf-8").splitlines()) <= MOST_LINES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("technique", TECHNIQUES)
 def test_an_example_runs_and_says_something_without_a_warning(technique):
     command, environment = [sys.executable, EXAMPLES / f"{technique}.py"], {**os.environ, "PYTHONPATH": str(ROOT)}

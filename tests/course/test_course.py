@@ -142,6 +142,7 @@ def copies(tmp_path_factory):
 
 
 @NEEDS_NBGRADER
+@pytest.mark.slow
 def test_the_students_copy_has_every_lesson_with_its_stubs_and_no_line_of_a_solution(copies):
     _, student = copies
     text = "\n".join(file.read_text() for file in student.rglob("*") if file.is_file())
@@ -162,6 +163,7 @@ def test_the_students_copy_has_every_lesson_with_its_stubs_and_no_line_of_a_solu
 
 @NEEDS_NBGRADER
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_a_students_lesson_runs_with_its_stub(copies, tmp_path):
     stub, executed = copies[1] / "hang/lesson.ipynb", tmp_path / "executed.ipynb"
     subprocess.run([sys.executable, "-m", "papermill", stub, executed, "--no-progress-bar"], check=True)
@@ -170,6 +172,7 @@ def test_a_students_lesson_runs_with_its_stub(copies, tmp_path):
 
 @NEEDS_NBGRADER
 @pytest.mark.timeout(400)
+@pytest.mark.slow
 def test_a_student_fills_a_stub_in_and_the_teachers_nbgrader_gives_the_point_and_none_for_the_stub(copies):
     teacher, student = copies
     stub, solutions = student / "hang/lesson.ipynb", (PROJECT.notebooks / "hang/solutions.py").read_text()

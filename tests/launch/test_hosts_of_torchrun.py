@@ -87,6 +87,7 @@ def train_on_hosts(program: str, kills: bool) -> str:
         return line_with("OUTCOME", machines)[1]
 
 
+@pytest.mark.slow
 def test_a_killed_host_is_replaced_by_the_one_that_stands_by_and_the_bits_are_the_same(tmp_path):
     if reason := why_unavailable():
         pytest.skip(reason)

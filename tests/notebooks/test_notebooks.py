@@ -108,6 +108,7 @@ def _relative_links(markdown):
     return [target.split("#")[0] for target in targets if "://" not in target and not target.startswith("#")]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 @named([path for path in NOTEBOOKS if path not in TOPICS])
 def test_the_start_notebook_and_every_lesson_run_from_top_to_bottom_with_no_control_touched(path, tmp_path):

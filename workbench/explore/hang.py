@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 
 import pandas as pd
+import torch.distributed as dist
 
 from workbench.explore.exercises import Exercise, Feedback, Mistake, Standing, check
 from workbench.launch import FailureKind, PerRank, RankFailed, Ranks
@@ -47,6 +48,7 @@ def check_mean_loss(mean_loss: Callable[[Sequence[float]], float] | None) -> Fee
         return Feedback(standing=Standing.NOT_ANSWERED, text="")
     feedback = None
     with Ranks(3, preload=[], echo=False) as ranks:
+        ranks.run(dist.barrier)  # they are there and connected before the clock runs
         for exercise, losses in ((_uneven(), UNEVEN), (_empty(), EMPTY)):
             try:
                 found = ranks.run(mean_loss, PerRank(list(map(list, losses))), timeout_s=TIMEOUT_S)

@@ -30,6 +30,7 @@ DRAWN = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "kind"), DRAWN)
 def test_a_drawn_training_ends_with_the_bits_of_an_undisturbed_one_or_says_why_it_cannot(
     fleet, monkeypatch, seed, kind
@@ -117,6 +118,7 @@ def three_lines(context, kind: str, total: int) -> list:
     return [checkpoints.plan.iteration, weights, scaler.get_scale(), scheduler.get_last_lr(), torch.rand(1).item()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "num_machines"), [("plain", 1), ("ddp", 3), ("fsdp", 3)])
 def test_three_lines_resume_a_hugging_face_model_with_scaler_schedule_and_loader(fleet, kind, num_machines):
     pytest.importorskip("transformers")

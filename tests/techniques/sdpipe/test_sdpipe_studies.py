@@ -261,6 +261,7 @@ def test_bad_settings_are_refused(field, wrong, message):
         Setting(**{"scheme": "SDPipe", field: wrong})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", [scheme.value for scheme in Scheme])
 @pytest.mark.parametrize("model", ["resnet", "bert"])
 def test_every_scheme_trains_on_real_ranks_and_says_what_happened(scheme, model):
