@@ -33,11 +33,12 @@ class _Name(ABCMeta):
         return cls  # an annotation
 
     def __call__(cls, *args: object, **kwargs: object) -> object:
-        if len(args) == 1 and callable(args[0]):  # @njit
+        absent = next(base for base in cls.__mro__[::-1] if isinstance(base, _Name))
+        if cls is absent and len(args) == 1 and callable(args[0]):  # @njit
             return args[0]
-        if not args:  # @njit(cache=True)
+        if cls is absent and not args:  # @njit(cache=True)
             return lambda function: function
-        package = cls.__module__.partition(".")[0]
+        package = absent.__module__.partition(".")[0]
         raise NotInBrowser(f"{cls.__name__} needs {package}, which a browser does not have: open this in JupyterLab")
 
 

@@ -65,6 +65,10 @@ def write_site(project: Project, catalogue: Sequence[Reproduction], profile: str
 
     Folders lie in it as in the project, so that links between the report and its files hold.
     """
+    import jupyterlite_core  # noqa: F401  # named by the error, before lessons run, where one is missing
+    import jupyterlite_pyodide_kernel  # noqa: F401
+    import pdoc  # noqa: F401
+
     if target.exists() and any(target.iterdir()):
         raise UsageError(f"{target} is not empty; name another place")
     results, beside = project.results_of(profile), shutil.ignore_patterns(".*", "cells", "*.log")
@@ -101,16 +105,11 @@ def _write_lesson(path: Path, target: Path) -> str:
 
 
 def _write_api(folder: Path) -> None:
-    import pdoc  # noqa: F401  # named by the error where it is missing
-
     _run("the API pages", "pdoc", "-o", str(folder), "workbench", "!workbench.cli")
 
 
 def write_planners(folder: Path) -> None:
     """Write JupyterLite with the notebook of planners and a wheel of this library, which it installs in the browser."""
-    import jupyterlite_core  # noqa: F401  # named by the error where it is missing
-    import jupyterlite_pyodide_kernel  # noqa: F401
-
     what = "the notebook in a browser"
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "source"  # a copy, since building leaves files beside it
