@@ -495,9 +495,10 @@ def pids(marks: Path, place: int) -> list[int]:
 
 
 def wait_until_run(marks: Path, *times: int) -> None:
-    wait_for(lambda: [len(pids(marks, place)) for place in range(5)] == list(times), seconds=40.0)
+    wait_for(lambda: [len(pids(marks, place)) for place in range(5)] == list(times), seconds=90.0)
 
 
+@pytest.mark.timeout(300)
 def test_a_killed_kernel_rank_or_runner_loses_the_cells_under_way_and_each_next_run_goes_on(toy, marks):
     runner = toy.start()
     wait_until_run(marks, 1, 1, 1, 0, 0)  # the first has ended, two are under way
