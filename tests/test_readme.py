@@ -64,3 +64,8 @@ def test_an_example_stands_whole_in_the_readme(technique):
 def test_every_file_the_readme_shows_is_there():
     links = re.findall(r"\]\(([^)#]+)\)", README)
     assert links and not [link for link in links if not (ROOT / link).exists()]
+
+
+def test_every_table_begins_with_a_heading():
+    tables = re.findall(r"(?:^\|.*\n)+", README, re.MULTILINE)  # rows behind an empty line would be a table without one
+    assert tables and all(set(table.splitlines()[1]) <= set("|- ") for table in tables)

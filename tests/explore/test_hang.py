@@ -1,6 +1,7 @@
 """The lesson on hangs: who waits is read from a failed run, and each usual wrong repair gets its hint."""
 
 import sys
+import time
 
 import cloudpickle
 import pytest
@@ -59,6 +60,10 @@ def divided_too_early(losses):
     return summed(sum(losses) / len(losses) * len(losses))[0] / number
 
 
+def sleeping(losses):
+    time.sleep(60.0)
+
+
 @pytest.mark.parametrize(
     ("repair", "hint"),
     [
@@ -72,6 +77,7 @@ def divided_too_early(losses):
         (divided_too_early, "divides by its number of batches"),
         (lambda losses: summed(sum(losses))[0], "Each batch counts once"),
         (lambda losses: losses[5], "IndexError"),
+        (sleeping, "has not returned within 10 s"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

@@ -15,7 +15,7 @@ __all__ = ["check_mean_loss", "who_waits"]
 
 FRAME = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')  # of a stack, and of a traceback
 TORCH = "torch/distributed"
-TIMEOUT_S = 10.0  # ranks that wait for nobody answer in milliseconds, on a busy machine in seconds
+TIMEOUT_S = 10.0  # ranks that wait for nobody take milliseconds, on a busy machine seconds
 UNEVEN = ((4.0, 2.0), (1.0,), (6.0, 2.0))  # losses of three ranks, one with a batch less
 EMPTY = ((5.0,), (), (1.0, 2.0, 4.0))  # one without a batch
 
@@ -77,7 +77,7 @@ def _hint(failed: RankFailed, losses: Sequence[Sequence[float]]) -> str:
     table = who_waits(failed, len(losses))
     states = "; ".join(f"rank {rank} {state}" for rank, state in table.state.items())
     if any("computes" in state for state in table.state):
-        return f"{states}. After {TIMEOUT_S:g} s a rank has not ended, nor does it wait for another: try again."
+        return f"{states}. A rank that does not wait in a collective has not returned within {TIMEOUT_S:g} s."
     if "has returned" not in set(table.state):
         return f"{states}. All have come, but to different collectives: all ranks must call the same ones in one order."
     if not all(losses):
