@@ -87,7 +87,16 @@ def _equals_definition(codec: Quantize, x: Tensor) -> bool:
 
 def topk() -> list[BenchmarkRow]:
     rows = [_topk_row(activations(shape), keep) for shape in (LARGE, SMALL) for keep in (0.01, 0.02, 0.05, 0.1)]
-    return [*rows, copy_share_row("TopK(0.1)", TopK(0.1), activations(LARGE))]
+    return [*rows, _zeros_row(TopK(0.01)), copy_share_row("TopK(0.1)", TopK(0.1), activations(LARGE))]
+
+
+def _zeros_row(codec: TopK) -> BenchmarkRow:
+    """Compare a tensor that is zero almost everywhere, as the gradient of an embedding, to a full one."""
+    full = activations(LARGE)
+    rows = torch.zeros_like(full)
+    rows.view(-1, full.shape[-1])[::200] = 1.0
+    ratio = paired_ratio(partial(codec.encode, rows), partial(codec.encode, full), rounds=6, warmup=1, clock=CLOCK)
+    return BenchmarkRow.of(f"TopK({codec.keep}): 0.5 % not zero over all, {list(LARGE)} fp32", ratio, most=2)
 
 
 def _topk_row(x: Tensor, keep: float) -> BenchmarkRow:

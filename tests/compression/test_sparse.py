@@ -92,6 +92,14 @@ def test_a_sample_that_misleads_is_found_out(monkeypatch):
         assert torch.equal(topk.largest_indices(x, 1000), expected)
 
 
+def test_where_fewer_than_k_are_not_zero_nothing_is_sorted_out(small_samples, monkeypatch):
+    x = adversary("sparse", 10_007)
+    expected = topk.largest_indices_by_definition(x, 100)
+    assert 0 < x.count_nonzero() < 100
+    monkeypatch.delattr(topk, "_kept_of_keys")  # takes seconds on millions of zeros
+    assert torch.equal(topk.largest_indices(x, 100), expected)
+
+
 def test_the_sample_visits_every_position_of_the_last_dimension():
     # 1024 divides the number of elements, so a stride of 256 would see 4 channels of 1024 only.
     x = torch.zeros(1 << 14, 1024)

@@ -75,11 +75,13 @@ def _largest_of_keys(keys: Tensor, k: int) -> Tensor:
 def _largest_on_cpu(bits: np.ndarray, k: int, largest_key: int) -> np.ndarray:
     """Find the k largest magnitudes through a sampled threshold, else exactly."""
     if bits.size > SAMPLE_SIZE:
-        limit = int(MOST_CANDIDATES * k) + BLOCK_SIZE
-        candidates = _candidates(bits, _sampled_threshold(bits, k), min(limit, bits.size))
-        if candidates is not None and candidates[0].size >= k:
-            indices, keys = candidates
+        limit, threshold = int(MOST_CANDIDATES * k) + BLOCK_SIZE, max(_sampled_threshold(bits, k), 1)
+        indices, keys = _candidates(bits, threshold, min(limit, bits.size)) or (None, ())
+        if len(keys) >= k:
             return indices[_kept_of_keys(np.minimum(keys, largest_key, out=keys), k)]
+        if indices is not None and threshold == 1:  # all but zeros, as of an embedding's gradient; then the first zeros
+            zeros = np.flatnonzero(bits[:k] & np.iinfo(bits.dtype).max == 0)[: k - len(indices)]
+            return np.sort(np.concatenate((indices, zeros)))
     keys = np.bitwise_and(bits, np.iinfo(bits.dtype).max)
     return np.flatnonzero(_kept_of_keys(np.minimum(keys, largest_key, out=keys), k))
 
