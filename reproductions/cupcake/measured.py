@@ -28,6 +28,7 @@ SIZES = (
     "The models have 1 to 13 MiB. Bucket fusion's sizes are the same shares of a model as 2 to 64 MB are of ResNet50's "
     "102 MB; DDP's buckets are its own, and one or two groups here: 1 MiB and the rest."
 )
+RATE = "At a learning rate of 0.05 FP32 scored 32 %, DGC 41 %; 0.01 is FP32's best of seven rates on another seed."
 OWN_LINK = "The number is the paper's; the link, which decides the speedup, was chosen here."
 
 
@@ -95,7 +96,7 @@ def _iterations(item: str, title: str, schemes: list[str], codec: str, claims: t
 
 def _accuracy(item: str, title: str, codec: str, score: str, speedups: tuple, parameters: dict, profiles: dict, **more):
     variant, (over_fp32, over_hipress) = f"{CUPCAKE}, {codec}", speedups
-    difference = more.pop("difference", "the paper's own difference is 0.4")
+    difference, changed = more.pop("difference", "the paper's own difference is 0.4"), more.pop("changed", "")
     timed = [("speedup", "FP32", over_fp32)] + (
         [("speedup_over_hipress", HIPRESS, over_hipress)] if over_hipress else []
     )
@@ -108,6 +109,7 @@ def _accuracy(item: str, title: str, codec: str, score: str, speedups: tuple, pa
             because=f"every seed; one point: {difference}",
             source="section 5.4.2, figure 5.8",
             needs_real_data=True,
+            changed=changed,
         ),
         *(
             Bound(
@@ -131,6 +133,7 @@ def _accuracy(item: str, title: str, codec: str, score: str, speedups: tuple, pa
             source="what users ask first",
             whose=Whose.OURS,
             needs_real_data=True,
+            changed=changed,
         ),
     )
     smoke = parameters | {"steps": 2, "batch": 2, "schemes": [CUPCAKE], "codecs": [codec], **more.pop("smoke", {})}
@@ -271,9 +274,10 @@ CATALOGUE = (
         "dgc",
         "accuracy",
         (1.68, 1.30),
-        {"model": "resnet", "learning_rate": 0.05, "gigabits_per_s": 0.02, "target": 1.9},
+        {"model": "resnet", "learning_rate": 0.01, "gigabits_per_s": 0.02, "target": 1.9},
         {"seeds": [0, 1, 2], "steps": 250, "batch": 32},
         expected_s={"smoke": 40, "full": 2400},
+        changed=RATE,
     ),
     _accuracy(
         "fig-5-8b",
@@ -281,9 +285,10 @@ CATALOGUE = (
         "efsignsgd",
         "accuracy",
         (1.32, 1.25),
-        {"model": "resnet", "learning_rate": 0.05, "gigabits_per_s": 0.02, "target": 1.9},
+        {"model": "resnet", "learning_rate": 0.01, "gigabits_per_s": 0.02, "target": 1.9},
         {"seeds": [0, 1, 2], "steps": 250, "batch": 32},
         expected_s={"smoke": 40, "full": 2400},
+        changed=RATE,
     ),
     _accuracy(
         "fig-5-8c",

@@ -84,7 +84,7 @@ def _iterations(
 
 
 def _accuracy(item: str, title: str, codec: str, score: str, lost: float, speedup: float, parameters: dict, **more):
-    variant = f"{ESPRESSO}, {codec}"
+    variant, changed = f"{ESPRESSO}, {codec}", more.pop("changed", "")
     claims = (
         Bound(
             f"With {codec} the model scores at most {lost} points below FP32",
@@ -94,6 +94,7 @@ def _accuracy(item: str, title: str, codec: str, score: str, lost: float, speedu
             because="every seed; the paper's own difference is a tenth of a point",
             source="section 4.8.7, figure 4.16",
             needs_real_data=True,
+            changed=changed,
         ),
         Bound(
             f"With {codec} all steps are done at least {speedup} times as fast as with FP32",
@@ -113,7 +114,7 @@ def _accuracy(item: str, title: str, codec: str, score: str, lost: float, speedu
             source="what users ask first",
             whose=Whose.OURS,
             needs_real_data=True,
-            changed=more.pop("lowered", ""),
+            changed=changed,
         ),
     )
     return Reproduction(
@@ -168,9 +169,9 @@ CATALOGUE = (
         "accuracy",
         1.0,
         1.23,
-        {"model": "resnet", "learning_rate": 0.05, "gigabits_per_s": 0.02},
+        {"model": "resnet", "learning_rate": 0.01, "gigabits_per_s": 0.02},
         profiles={"full": {"seeds": [0, 1, 2], "steps": 250, "batch": 32, "target": 1.9}},
         expected_s={"smoke": 45, "full": 3000},
-        lowered="The target was 1.8 at first, which one seed of three reached.",
+        changed="The learning rate was 0.05 at first; 0.01 is FP32's best of seven rates on another seed.",
     ),
 )
