@@ -20,7 +20,7 @@ from .slides import write_slides
 
 __all__ = ["write_course"]
 
-BESIDE = ("00_start_here.ipynb", "planners.ipynb")  # notebooks that are no lessons, and nothing in them is graded
+UNGRADED = ("00_start_here.ipynb", "planners.ipynb")  # notebooks that are no lessons
 CONFIG = """c = get_config()  # noqa: F821  # nbgrader reads this file where it is called
 c.CourseDirectory.course_id = "distributed_training"
 c.ClearSolutions.code_stub = {"python": "..."}
@@ -68,8 +68,8 @@ def write_course(
 
 
 def _make_sources(project: Project, lessons: Sequence[Path], folder: Path) -> int:
-    """Write the notebooks beside the lessons, and these with their solutions; return how many solutions there are."""
-    copied, number = [*(project.notebooks / name for name in BESIDE), *lessons], 0
+    """Write the ungraded notebooks, and the lessons with their solutions; return how many solutions there are."""
+    copied, number = [*(project.notebooks / name for name in UNGRADED), *lessons], 0
     for path in copied:
         notebook, solutions = nbformat.read(path, as_version=4), path.with_name("solutions.py")
         number += grade_(notebook, solutions.read_text(encoding="utf-8") if solutions.exists() else "")
@@ -95,7 +95,7 @@ def _release(course: Path) -> None:
     if ended.returncode:
         lines = [line for line in ended.stderr.splitlines() if "INFO" not in line]
         raise UsageError(f"nbgrader could not release the lessons: {' '.join(lines)[-2000:]}")
-    for name in BESIDE:
+    for name in UNGRADED:
         shutil.copy(course / "source" / name, course / "release" / name)
 
 

@@ -164,14 +164,14 @@ def synchronise(
             about scheme or seed.
     """
     require_ddp(model)
-    group = model.process_group
+    group, size = model.process_group, dist.get_world_size(model.process_group)
     tables, shared = _tables(model.module)
 
     def check() -> None:
         if not any(table.requires_grad for table in tables):
             rule = "its gradients are not sparse: leave them to DistributedDataParallel"
             raise ValueError(f"model has no embedding of its own that is trained; {rule}")
-        _check(scheme, ranks_per_host, dist.get_world_size(group))
+        _check(scheme, ranks_per_host, size)
 
     named = scheme if isinstance(scheme, str) else "a function"
     require_one_plan(f"{named}, seed {seed}, {ranks_per_host} ranks a host", check=check, group=group)
@@ -180,13 +180,11 @@ def synchronise(
         rule = "its gradient has no zeros, and is summed densely; tie_word_embeddings=False would untie it"
         warnings.warn(f"{', '.join(shared)} shares its weight with a layer that is no embedding: {rule}", stacklevel=2)
     sparse = SparseSynchroniser(group, scheme=scheme, seed=seed, ranks_per_host=ranks_per_host)
-    size = dist.get_world_size(group)
 
     def hook(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         buffer = bucket.buffer().div_(size)
-        future: torch.futures.Future[Tensor] = torch.futures.Future(
-            devices=[buffer.device] if buffer.device.type == "cuda" else []
-        )
+        devices = [buffer.device] if buffer.is_cuda else []
+        future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
         if buffer.layout == torch.sparse_coo:
             future.set_result(sparse.all_reduce(buffer))
             return future
