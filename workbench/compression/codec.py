@@ -103,6 +103,9 @@ class Codec(nn.Module, ABC):
         """Make the codec of a rank of the group: shared weights, random streams and remembered errors of its own."""
         return self
 
+    def rescale_(self, factor: float) -> None:
+        """Multiply what is remembered of tensors that were encoded, as when the loss is scaled by another factor."""
+
     @abstractmethod
     def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
         """Count the bytes that encode(...).num_bytes gives for every tensor of a shape and dtype, without encoding."""

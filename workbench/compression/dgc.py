@@ -52,9 +52,8 @@ class DGC(TopK):
             raise ValueError(f"warmup is {warmup}: each share must lie in (0, 1]")
         self.momentum, self.masking, self.site = momentum, masking, ""
         self.shares = (*map(float, warmup), keep)
-        self.register_buffer("velocity", None)
-        self.register_buffer("accumulated", None)
-        self.register_load_state_dict_pre_hook(_make_room_)
+        self.velocity: Tensor | None = None  # no buffers: DistributedDataParallel would broadcast them
+        self.accumulated: Tensor | None = None
         self.at_epoch(0)
 
     def at_epoch(self, epoch: int) -> None:
@@ -98,13 +97,21 @@ class DGC(TopK):
         """Make the codec of one rank, with nothing accumulated yet."""
         return self.for_site(f"{self.site}, rank {rank}")
 
-    def get_extra_state(self) -> Tensor:
-        """Give the epoch for the state dict, int64 []."""
-        return torch.tensor(self.epoch)
+    def rescale_(self, factor: float) -> None:
+        """Multiply u and v."""
+        if self.velocity is not None:
+            self.velocity, self.accumulated = self.velocity * factor, self.accumulated * factor
 
-    def set_extra_state(self, state: Tensor) -> None:
-        """Continue at the epoch that `get_extra_state` gave."""
-        self.at_epoch(int(state))
+    def get_extra_state(self) -> dict[str, Tensor]:
+        """Give the epoch, int64 [], and u and v where there are some, for the state dict."""
+        state = {"epoch": torch.tensor(self.epoch)}
+        return state if self.velocity is None else state | {"velocity": self.velocity, "accumulated": self.accumulated}
+
+    def set_extra_state(self, state: Mapping[str, Tensor]) -> None:
+        """Continue at the epoch, and with u and v, that `get_extra_state` gave."""
+        self.at_epoch(int(state["epoch"]))
+        self.velocity = state["velocity"].clone() if "velocity" in state else None
+        self.accumulated = state["accumulated"].clone() if "accumulated" in state else None
 
     def _state_for(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if self.velocity is None:
@@ -140,10 +147,3 @@ def dgc_by_definition(
             accumulated[i] = 0.0
             velocity[i] = 0.0 if masking else velocity[i]
     return sent
-
-
-def _make_room_(codec: DGC, state_dict: Mapping[str, Tensor], prefix: str, *_) -> None:
-    """Have u and v before a state is loaded exactly if the state has them."""
-    for name in ("velocity", "accumulated"):
-        saved = state_dict.get(f"{prefix}{name}")
-        setattr(codec, name, None if saved is None else torch.empty_like(saved))

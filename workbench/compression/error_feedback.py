@@ -1,7 +1,7 @@
 """Error feedback: encode x + e, and let e become the loss (x + e) − decode(encode(x + e)); e starts at 0.
 
 In evaluation e is neither used nor changed. Elements of e that overflow become 0. e is part of the state dict, so that
-a resumed run continues as an uninterrupted one would.
+a resumed run continues as an uninterrupted one would. It is no buffer: DistributedDataParallel would broadcast it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,8 +20,7 @@ class ErrorFeedback(Codec):
     def __init__(self, codec: Codec, site: str = "") -> None:
         super().__init__()
         self.codec, self.site = codec, site
-        self.register_buffer("error", None)
-        self.register_load_state_dict_pre_hook(_make_room_)
+        self.error: Tensor | None = None
 
     @property
     def aggregation(self):
@@ -67,6 +66,19 @@ class ErrorFeedback(Codec):
         """Forget the error, as after a change of shape or a restart."""
         self.error = None
 
+    def rescale_(self, factor: float) -> None:
+        """Multiply the error, and what the wrapped codec remembers."""
+        self.error = None if self.error is None else self.error * factor
+        self.codec.rescale_(factor)
+
+    def get_extra_state(self) -> dict[str, Tensor]:
+        """Give the error for the state dict, nothing where there is none yet."""
+        return {} if self.error is None else {"error": self.error}
+
+    def set_extra_state(self, state: Mapping[str, Tensor]) -> None:
+        """Continue with the error that `get_extra_state` gave."""
+        self.error = state["error"].clone() if "error" in state else None
+
     def _error_for(self, x: Tensor) -> Tensor:
         if x.shape != self.error.shape:
             raise ValueError(
@@ -74,12 +86,6 @@ class ErrorFeedback(Codec):
                 f"{tuple(self.error.shape)}: they must be equal; call clear() when the shape changes"
             )
         return self.error.to(x)
-
-
-def _make_room_(codec: ErrorFeedback, state_dict: Mapping[str, Tensor], prefix: str, *_) -> None:
-    """Have an error before a state is loaded exactly if the state has one."""
-    saved = state_dict.get(f"{prefix}error")
-    codec.error = None if saved is None else torch.empty_like(saved)
 
 
 def clear_error_feedback(module: nn.Module) -> int:
