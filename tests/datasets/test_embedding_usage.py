@@ -1,37 +1,16 @@
 """Real records of which rows of embedding tables are used, against the numbers of their README."""
 
-import os
-from pathlib import Path
-
 import numpy as np
-import pytest
 
-from workbench.datasets import DataError
 from workbench.datasets import embedding_usage as usage
 
-HAS_DATA = Path(os.environ.get("WORKBENCH_DATA", ""), usage.FOLDER).is_dir() and "WORKBENCH_DATA" in os.environ
-needs_data = pytest.mark.skipif(not HAS_DATA, reason="WORKBENCH_DATA has no zen-sparsity")
 
-
-def test_a_missing_file_and_another_file_are_refused(tmp_path, monkeypatch):
-    monkeypatch.delenv("WORKBENCH_DATA", raising=False)
-    with pytest.raises(DataError, match=r"lm1b_word_counts\.csv\.gz is not there: WORKBENCH_DATA must name"):
-        usage.lm1b_word_counts()
-    monkeypatch.setenv("WORKBENCH_DATA", str(tmp_path))
-    (tmp_path / usage.FOLDER).mkdir()
-    (tmp_path / usage.FOLDER / "criteo_field_sizes.csv").write_text("field,kind,num_rows\n")
-    with pytest.raises(DataError, match="must be 21198fe59ae1"):
-        usage.criteo_field_sizes()
-
-
-@needs_data
 def test_words_are_counted_with_the_most_frequent_first():
     counts = usage.lm1b_word_counts()
     assert (counts.shape, counts.sum(), counts.dtype) == ((793_471,), 829_250_940, np.int64)
     assert (np.diff(counts) <= 0).all() and (counts[0], counts[3], counts[-1]) == (35_936_573, 30_301_028, 3)
 
 
-@needs_data
 def test_batches_hold_distinct_words():
     batches = usage.lm1b_batches()
     sizes = [len(rows) for rows in batches]
@@ -40,7 +19,6 @@ def test_batches_hold_distinct_words():
     assert batches[0][:4].tolist() == [0, 1, 3, 4]
 
 
-@needs_data
 def test_an_iterations_seconds_leave_out_the_first_line_of_an_epoch():
     seconds = usage.lm1b_seconds_per_batch()
     assert [len(seconds[run]) for run in usage.LM1B_RUNS] == [3000, 1500, 3000]  # 10, 5 and 10 epochs
@@ -48,7 +26,6 @@ def test_an_iterations_seconds_leave_out_the_first_line_of_an_epoch():
     assert min(map(min, seconds.values())) > 0.1  # a first line has 0.00035 to 0.008
 
 
-@needs_data
 def test_fields_and_reuse_are_those_of_the_files():
     sizes = usage.criteo_field_sizes()
     assert (len(sizes), sizes.sum(), sizes[:13].tolist(), sizes[13]) == (39, 60_747_983, [1] * 13, 15_040_574)

@@ -1,37 +1,49 @@
-"""Step times and diaries of real trainings: reading them, refusing other files."""
-
-import os
+"""Data that come with the project: refusing other files; step times and idle spans of real trainings."""
 
 import pandas as pd
 import pytest
 
-from workbench.datasets import DataError, idle_spans, step_times
+from workbench.datasets import (
+    DataError,
+    embedding_usage,
+    gpu_performance,
+    gradient_traces,
+    idle_spans,
+    kernel_traces,
+    places,
+    step_times,
+)
 from workbench.timeline import StragglerTrace
-
-needs_data = pytest.mark.skipif(not os.environ.get("WORKBENCH_DATA"), reason="WORKBENCH_DATA names no folder")
-TABLE = """date,date_precision,category,event,count,lost_hours
-2021-12-06,day,hardware,"hosts down, at the same time",5,
-2021-11-17/2021-12-03,range,restarts,many,40,
-2022-02,month,hardware_recurrent,about once a week,,3
-"""
 
 
 @pytest.mark.parametrize(
-    ("load", "name", "path", "digest"),
-    [(step_times.load, "AR", f"{step_times.FOLDER}/trace-AR.parquet", "972bd19fc1c2")],
+    ("load", "file", "digest"),
+    [
+        (lambda: step_times.load("AR"), f"{step_times.FOLDER}/trace-AR.parquet", "972bd19fc1c2"),
+        (lambda: gradient_traces.load("lstm"), "espresso-artifact/models/lstm.csv", "af631f553ae9"),
+        (embedding_usage.criteo_field_sizes, "zen-sparsity/criteo_field_sizes.csv", "21198fe59ae1"),
+        (kernel_traces.fastest_s, kernel_traces.FILE, "fcec10137529"),
+        (idle_spans.load, idle_spans.FILE, "31d09fb6a964"),
+        (gpu_performance.load, gpu_performance.FILE, "e262113969c2"),
+    ],
 )
-def test_a_missing_file_another_file_and_an_unknown_name_are_refused(load, name, path, digest, tmp_path, monkeypatch):
-    monkeypatch.delenv("WORKBENCH_DATA", raising=False)
-    file = tmp_path / path
-    with pytest.raises(DataError, match=f"{file.name} is not there: WORKBENCH_DATA must name"):
-        load(name)
-    monkeypatch.setenv("WORKBENCH_DATA", str(tmp_path))
-    file.parent.mkdir(parents=True)
-    file.write_text(TABLE)
+def test_a_missing_file_and_another_file_are_refused(load, file, digest, tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "CARRIED", tmp_path)
+    with pytest.raises(DataError, match=f"{file} is not there: it comes with the project"):
+        load()
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text("another table")
     with pytest.raises(DataError, match=f"must be {digest}"):
-        load(name)
-    with pytest.raises(ValueError, match="is 'x', must be one of"):
-        load("x")
+        load()
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(ValueError, match="job is 'x', must be one of"):
+        step_times.load("x")
+    with pytest.raises(ValueError, match="model is 'x', must be one of vgg16"):
+        gradient_traces.load("x")
+    with pytest.raises(ValueError, match=r"runs is \(4,\), must be one or more of 0, 1, 2, 3"):
+        gradient_traces.cpu_compression_times((4,))
 
 
 @pytest.fixture
@@ -57,7 +69,6 @@ def test_a_rank_s_seconds_are_its_computation_of_one_stage_step_by_step(operatio
         step_times.read(operations, stage=0, num_ranks=3)
 
 
-@needs_data
 def test_the_worker_slowed_on_purpose_is_the_only_straggler():
     times = step_times.load("AR")
     trace = StragglerTrace.measured(times.seconds, iterations_per_epoch=5)
@@ -77,7 +88,6 @@ def test_idle_spans_are_matched_by_operation_and_not_by_their_place_in_the_file(
     assert second == {("all_gather", 0): 0.4, ("all_gather", 1): 0.1, ("reduce_scatter", 0): 1.9}
 
 
-@needs_data
 def test_the_authors_recorded_twenty_iterations_of_which_the_first_one_has_more_spans():
     spans = idle_spans.load()
     assert len(spans.iterations) == 20 and len(spans.iterations[0]) == 354 and len(spans.iterations[12]) == 124

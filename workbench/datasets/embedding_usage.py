@@ -1,8 +1,7 @@
 """Real records of how the rows of embedding tables are used: One Billion Word, Criteo, and tables at Meta.
 
 Sources: rdspring1/PyTorch_GBW_LM at 99c2b1d (Apache-2.0), whose LSTM has the embedding size of Zen's;
-sands-lab/omnireduce-experiments at a2bdc80 (facts only); facebookresearch/dlrm_datasets at 6f46ba7 (MIT). Readers raise
-DataError without `WORKBENCH_DATA`'s files.
+sands-lab/omnireduce-experiments at a2bdc80 (facts only); facebookresearch/dlrm_datasets at 6f46ba7 (MIT).
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from workbench.datasets.places import trusted_file
+from workbench.datasets.places import carried_file
 from workbench.datasets.source import DataSource, SourceKind
 
 if TYPE_CHECKING:
@@ -85,10 +84,10 @@ def embedding_reuse() -> tuple[EmbeddingReuse, ...]:
 
 def source(file: str) -> DataSource:
     """Say for a record where one of `FILES` came from."""
-    return DataSource(name=f"{FOLDER}/{file}", kind=SourceKind.WORKBENCH_DATA, detail="all rows", sha256=FILES[file])
+    return DataSource(name=f"{FOLDER}/{file}", kind=SourceKind.PROJECT, detail="all rows", sha256=FILES[file])
 
 
 def _table(file: str) -> pd.DataFrame:
     import pandas as pd
 
-    return pd.read_csv(trusted_file(f"{FOLDER}/{file}", FILES[file]))
+    return pd.read_csv(carried_file(f"{FOLDER}/{file}", FILES[file]))

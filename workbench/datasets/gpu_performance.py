@@ -1,24 +1,21 @@
 """How fast 16 shared GPUs of a public cloud ran over nine hours, as shares of their peak: SDPipe's figure 7a.
 
 Source: digitised from the picture in the artifact of SDPipe (Hsword/VLDB2023_SDPipe at commit 2ced65f). The line's
-width hides dips shorter than a quarter of an hour. Without the file of `WORKBENCH_DATA`, a stand-in is drawn.
+width hides dips shorter than a quarter of an hour.
 """
 
 import csv
-import random
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from workbench.datasets.places import trusted_file, workbench_data
+from workbench.datasets.places import carried_file
 from workbench.datasets.source import DataSource, SourceKind
 
 __all__ = ["GpuPerformance", "load", "read"]
 
 FILE = "cluster-traces/sdpipe/gpu_performance_fig10_digitised.csv"
 SHA256 = "e262113969c23a01346df5a16c41890c266241b22c5ec31d8dfb7cb0a7e7eacf"
-
-NUM_WORKERS = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,16 +27,10 @@ class GpuPerformance:
 
 
 def load() -> GpuPerformance:
-    """Load the speeds, the middle of the drawn line, or make some up; DataError if the file is another one."""
-    folder = workbench_data()
-    if folder is None or not (folder / FILE).exists():
-        draw = random.Random(0)
-        speeds = tuple(tuple(draw.choice([0.5, 0.9, 1.0]) for _ in range(198)) for _ in range(NUM_WORKERS))
-        source = DataSource(name=FILE, kind=SourceKind.STAND_IN, detail="drawn speeds", sha256="")
-        return GpuPerformance(speeds=speeds, source=source)
-    speeds = read(trusted_file(FILE, SHA256))
+    """Load the speeds, the middle of the drawn line; DataError if the file is another one."""
+    speeds = read(carried_file(FILE, SHA256))
     detail = f"speeds of {len(speeds)} workers at {len(speeds[0])} times"
-    source = DataSource(name=FILE, kind=SourceKind.WORKBENCH_DATA, detail=detail, sha256=SHA256)
+    source = DataSource(name=FILE, kind=SourceKind.PROJECT, detail=detail, sha256=SHA256)
     return GpuPerformance(speeds=speeds, source=source)
 
 

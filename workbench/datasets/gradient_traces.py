@@ -1,6 +1,6 @@
 """What Espresso's authors recorded and assumed: gradients of nine models, compression times, constants, settings.
 
-Source: zhuangwang93/Espresso at commit a0294e3 (Apache-2.0). Readers raise DataError without `WORKBENCH_DATA`'s files.
+Source: zhuangwang93/Espresso at commit a0294e3 (Apache-2.0).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from workbench.datasets.places import trusted_file
+from workbench.datasets.places import carried_file
 from workbench.datasets.source import DataSource, SourceKind
 from workbench.timeline.gradients import FORWARD_SHARE, Gradients
 
@@ -93,7 +93,7 @@ def load(model: str, *, forward_s: float | None = None) -> Gradients:
 
 def source(file: str) -> DataSource:
     """Say for a record where one of `FILES` came from."""
-    return DataSource(name=f"{FOLDER}/{file}", kind=SourceKind.WORKBENCH_DATA, detail="all rows", sha256=FILES[file])
+    return DataSource(name=f"{FOLDER}/{file}", kind=SourceKind.PROJECT, detail="all rows", sha256=FILES[file])
 
 
 def cpu_compression_times(runs: Collection[int] = (0, 1, 2)) -> Mapping[str, CompressionTimes]:
@@ -145,5 +145,5 @@ def experiment_settings() -> Mapping[str, Settings]:
 
 
 def _rows(file: str) -> list[dict[str, str]]:
-    with trusted_file(f"{FOLDER}/{file}.csv", FILES[file]).open(newline="") as stream:
+    with carried_file(f"{FOLDER}/{file}.csv", FILES[file]).open(newline="") as stream:
         return list(csv.DictReader(stream))

@@ -1,16 +1,14 @@
 """Idle network spans of 20 iterations of BERT under ZeRO-3, as Gemini's authors recorded them.
 
-Source: zhuangwang93/Gemini_SOSP23 at commit cc591a5 (MIT). Without the file of `WORKBENCH_DATA`, a stand-in is
-drawn.
+Source: zhuangwang93/Gemini_SOSP23 at commit cc591a5 (MIT).
 """
 
 import csv
-import random
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from workbench.datasets.places import trusted_file, workbench_data
+from workbench.datasets.places import carried_file
 from workbench.datasets.source import DataSource, SourceKind
 
 __all__ = ["IdleSpans", "load", "read"]
@@ -30,16 +28,10 @@ class IdleSpans:
 
 
 def load() -> IdleSpans:
-    """Load the spans, or make up some that look like them; DataError if the file is another one."""
-    folder = workbench_data()
-    if folder is None or not (folder / FILE).exists():
-        draw = random.Random(0)
-        drawn = [{("all_gather", 0): draw.uniform(0, 2), ("reduce_scatter", 0): draw.gauss(2, 0.08)} for _ in range(20)]
-        source = DataSource(name=FILE, kind=SourceKind.STAND_IN, detail="drawn spans", sha256="")
-        return IdleSpans(iterations=tuple(drawn), source=source)
-    iterations = read(trusted_file(FILE, SHA256))
+    """Load the spans; DataError if the file is another one."""
+    iterations = read(carried_file(FILE, SHA256))
     detail = f"idle spans of {len(iterations)} iterations of BERT"
-    source = DataSource(name=FILE, kind=SourceKind.WORKBENCH_DATA, detail=detail, sha256=SHA256)
+    source = DataSource(name=FILE, kind=SourceKind.PROJECT, detail=detail, sha256=SHA256)
     return IdleSpans(iterations=iterations, source=source)
 
 

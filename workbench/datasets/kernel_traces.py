@@ -1,12 +1,12 @@
 """What ATP's authors released: durations of the GPU kernels of one feed-forward block on four A100.
 
-Source: Shenggan/atp at commit c851e58 (MIT). Readers raise DataError without `WORKBENCH_DATA`'s file.
+Source: Shenggan/atp at commit c851e58 (MIT).
 """
 
 import csv
 import math
 
-from workbench.datasets.places import trusted_file
+from workbench.datasets.places import carried_file
 from workbench.datasets.source import DataSource, SourceKind
 
 __all__ = ["FOLDER", "PRODUCT_FLOPS", "RING_BYTES", "fastest_s", "source"]
@@ -23,7 +23,7 @@ def fastest_s() -> dict[str, float]:
     The others contain waiting for other ranks, and products slow down beside communication.
     """
     found: dict[str, float] = {}
-    with trusted_file(FILE, SHA256).open(newline="") as stream:
+    with carried_file(FILE, SHA256).open(newline="") as stream:
         for row in csv.DictReader(stream):
             found[row["operation"]] = min(found.get(row["operation"], math.inf), float(row["duration_s"]))
     return found
@@ -31,4 +31,4 @@ def fastest_s() -> dict[str, float]:
 
 def source() -> DataSource:
     """Say for a record where the kernels came from."""
-    return DataSource(name=FILE, kind=SourceKind.WORKBENCH_DATA, detail="all rows", sha256=SHA256)
+    return DataSource(name=FILE, kind=SourceKind.PROJECT, detail="all rows", sha256=SHA256)

@@ -1,4 +1,4 @@
-"""Where data can lie on this machine: the folder of `WORKBENCH_DATA`, the Hugging Face cache, an installed package.
+"""Where data can lie: in the project's own `data`, the folder of `WORKBENCH_DATA`, the Hugging Face cache, a package.
 
 Of several cached snapshots the newest is taken.
 """
@@ -11,10 +11,21 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-__all__ = ["DATA_VARIABLE", "DataError", "cached_files", "hub_cache", "hub_digest", "package_folder", "prepared_cache"]
-__all__ += ["prepared_files", "sha256_of", "trusted_file", "workbench_data"]
+__all__ = [
+    "CARRIED",
+    "DATA_VARIABLE",
+    "DataError",
+    "cached_files",
+    "carried_file",
+    "hub_cache",
+    "hub_digest",
+    "package_folder",
+    "prepared_cache",
+]
+__all__ += ["prepared_files", "sha256_of", "workbench_data"]
 
 DATA_VARIABLE = "WORKBENCH_DATA"
+CARRIED = Path(__file__).resolve().parents[2] / "data"  # small data of papers' authors, and traces
 READ_BYTES = 1 << 20  # bytes hashed at a time: large enough that calls cost nothing, small enough to stay in cache
 
 
@@ -88,15 +99,15 @@ def sha256_of(*paths: Path) -> str:
     return digest.hexdigest()
 
 
-def trusted_file(file: str, sha256: str) -> Path:
-    """Return a file of the `WORKBENCH_DATA` folder, once its bytes are those of the checksum."""
-    folder = workbench_data()
-    if folder is None or not (folder / file).is_file():
-        raise DataError(f"{file} is not there: {DATA_VARIABLE} must name a folder that holds it")
-    digest = sha256_of(folder / file)
+def carried_file(file: str, sha256: str) -> Path:
+    """Return a file of the project's own `data`, once its bytes are those of the checksum."""
+    path = CARRIED / file
+    if not path.is_file():
+        raise DataError(f"{path} is not there: it comes with the project, so this copy of it is not whole")
+    digest = sha256_of(path)
     if digest != sha256:
-        raise DataError(f"{folder / file} has sha256 {digest[:12]}…, must be {sha256[:12]}…")
-    return folder / file
+        raise DataError(f"{path} has sha256 {digest[:12]}…, must be {sha256[:12]}…")
+    return path
 
 
 def hub_digest(path: Path) -> str | None:

@@ -30,6 +30,7 @@ __all__ = [
 class SourceKind(str, Enum):
     """Which of the places the data came from."""
 
+    PROJECT = "project"
     WORKBENCH_DATA = "WORKBENCH_DATA"
     HUB = "hub"
     PACKAGE = "package"

@@ -2,7 +2,7 @@
 
 Source: the traces published with Lin et al., "Understanding stragglers in large model training using what-if analysis",
 2025 (Apache-2.0). Ranks of equal work are the data-parallel ranks of a pipeline stage; their times divided by the
-fastest one's are a real `StragglerTrace`. The files come from `WORKBENCH_DATA` or not at all.
+fastest one's are a real `StragglerTrace`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from workbench.datasets.places import trusted_file
+from workbench.datasets.places import carried_file
 from workbench.datasets.source import DataSource, SourceKind
 
 __all__ = ["JOBS", "StepTimes", "load", "read"]
@@ -42,9 +42,9 @@ def load(job: str = "AR", *, stage: int = 0, num_ranks: int = 4) -> StepTimes:
     """Load the compute seconds of a job's first ranks in one stage: "AR" has 4 ranks a stage, "SE" 32, "ST" 2."""
     if job not in JOBS:
         raise ValueError(f"job is {job!r}, must be one of {', '.join(JOBS)}")
-    seconds = read(trusted_file(f"{FOLDER}/trace-{job}.parquet", JOBS[job]), stage=stage, num_ranks=num_ranks)
+    seconds = read(carried_file(f"{FOLDER}/trace-{job}.parquet", JOBS[job]), stage=stage, num_ranks=num_ranks)
     detail = f"compute seconds of {num_ranks} ranks of stage {stage}, {len(seconds[0])} steps"
-    source = DataSource(name=f"{FOLDER}/{job}", kind=SourceKind.WORKBENCH_DATA, detail=detail, sha256=JOBS[job])
+    source = DataSource(name=f"{FOLDER}/{job}", kind=SourceKind.PROJECT, detail=detail, sha256=JOBS[job])
     return StepTimes(seconds=seconds, source=source)
 
 
