@@ -84,7 +84,7 @@ def embedding_reuse() -> tuple[EmbeddingReuse, ...]:
 
 def source(file: str) -> DataSource:
     """Say for a record where one of `FILES` came from."""
-    return DataSource(name=f"{FOLDER}/{file}", kind=SourceKind.PROJECT, detail="all rows", sha256=FILES[file])
+    return DataSource(name=f"{FOLDER}/{file}", kind=SourceKind.PACKAGE, detail="all rows", sha256=FILES[file])
 
 
 def _table(file: str) -> pd.DataFrame:

@@ -30,7 +30,7 @@ def load() -> GpuPerformance:
     """Load the speeds, the middle of the drawn line; DataError if the file is another one."""
     speeds = read(carried_file(FILE, SHA256))
     detail = f"speeds of {len(speeds)} workers at {len(speeds[0])} times"
-    source = DataSource(name=FILE, kind=SourceKind.PROJECT, detail=detail, sha256=SHA256)
+    source = DataSource(name=FILE, kind=SourceKind.PACKAGE, detail=detail, sha256=SHA256)
     return GpuPerformance(speeds=speeds, source=source)
 
 

@@ -93,7 +93,7 @@ def load(model: str, *, forward_s: float | None = None) -> Gradients:
 
 def source(file: str) -> DataSource:
     """Say for a record where one of `FILES` came from."""
-    return DataSource(name=f"{FOLDER}/{file}", kind=SourceKind.PROJECT, detail="all rows", sha256=FILES[file])
+    return DataSource(name=f"{FOLDER}/{file}", kind=SourceKind.PACKAGE, detail="all rows", sha256=FILES[file])
 
 
 def cpu_compression_times(runs: Collection[int] = (0, 1, 2)) -> Mapping[str, CompressionTimes]:

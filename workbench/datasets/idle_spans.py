@@ -31,7 +31,7 @@ def load() -> IdleSpans:
     """Load the spans; DataError if the file is another one."""
     iterations = read(carried_file(FILE, SHA256))
     detail = f"idle spans of {len(iterations)} iterations of BERT"
-    source = DataSource(name=FILE, kind=SourceKind.PROJECT, detail=detail, sha256=SHA256)
+    source = DataSource(name=FILE, kind=SourceKind.PACKAGE, detail=detail, sha256=SHA256)
     return IdleSpans(iterations=iterations, source=source)
 
 

@@ -31,4 +31,4 @@ def fastest_s() -> dict[str, float]:
 
 def source() -> DataSource:
     """Say for a record where the kernels came from."""
-    return DataSource(name=FILE, kind=SourceKind.PROJECT, detail="all rows", sha256=SHA256)
+    return DataSource(name=FILE, kind=SourceKind.PACKAGE, detail="all rows", sha256=SHA256)

@@ -30,7 +30,6 @@ __all__ = [
 class SourceKind(str, Enum):
     """Which of the places the data came from."""
 
-    PROJECT = "project"
     WORKBENCH_DATA = "WORKBENCH_DATA"
     HUB = "hub"
     PACKAGE = "package"

@@ -44,7 +44,7 @@ def load(job: str = "AR", *, stage: int = 0, num_ranks: int = 4) -> StepTimes:
         raise ValueError(f"job is {job!r}, must be one of {', '.join(JOBS)}")
     seconds = read(carried_file(f"{FOLDER}/trace-{job}.parquet", JOBS[job]), stage=stage, num_ranks=num_ranks)
     detail = f"compute seconds of {num_ranks} ranks of stage {stage}, {len(seconds[0])} steps"
-    source = DataSource(name=f"{FOLDER}/{job}", kind=SourceKind.PROJECT, detail=detail, sha256=JOBS[job])
+    source = DataSource(name=f"{FOLDER}/{job}", kind=SourceKind.PACKAGE, detail=detail, sha256=JOBS[job])
     return StepTimes(seconds=seconds, source=source)
 
 
