@@ -13,12 +13,12 @@ from enum import Enum
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from workbench.parallel.boundary import NUM_ENDS, Boundary
 from workbench.parallel.groups import ProcessTensorGroup
+from workbench.parallel.timeouts import init_mesh
 from workbench.parallel.traffic import MessageKind, Phase
 from workbench.timeline import Kind, Recorder
 
@@ -90,7 +90,7 @@ def open_mesh(*, tensor: int, pipeline: int, device: str = "cpu") -> Mesh:
     """Arrange all ranks as `pipeline` stages of `tensor` neighbouring ranks each; return this rank's place."""
     if tensor * pipeline != dist.get_world_size():
         raise ValueError(f"tensor, pipeline: {tensor} x {pipeline} is not the number of ranks, {dist.get_world_size()}")
-    mesh = init_device_mesh(device, (pipeline, tensor), mesh_dim_names=("pipeline", "tensor"))
+    mesh = init_mesh(device, (pipeline, tensor), ("pipeline", "tensor"))
     return Mesh(
         tensor_group=ProcessTensorGroup(mesh.get_group("tensor")),
         pipeline_group=mesh.get_group("pipeline"),

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Partial, Placement, Replicate, Shard, distribute_tensor
 
+from workbench.parallel.timeouts import init_mesh
 from workbench.parallel.traffic import MessageKind
 from workbench.study.rows import value_row
 
@@ -48,7 +48,7 @@ def sharding_rows() -> list[dict[str, Any]]:
     """
     rows = []
     for name, (shape, x_places, weight_places) in SPECS.items():
-        mesh = init_device_mesh("cpu", shape)
+        mesh = init_mesh("cpu", shape)
         x = distribute_tensor(torch.randn(SIDE, SIDE), mesh, x_places)
         weight = distribute_tensor(torch.randn(SIDE, SIDE), mesh, weight_places)
         y = x @ weight

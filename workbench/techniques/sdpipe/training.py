@@ -23,6 +23,7 @@ from workbench.launch import Ranks
 from workbench.models.bert import BertConfig, BertEncoder
 from workbench.models.resnet import resnet_stages
 from workbench.parallel.pipeline import Stage
+from workbench.parallel.timeouts import timeout_of
 from workbench.study.cells import named
 from workbench.study.progress import say_progress
 from workbench.techniques.sdpipe.cost import Scheme, Workload, drawn_delays_s, traced_delays_s
@@ -193,8 +194,10 @@ def _on_a_rank(setting: Setting, delays_s: np.ndarray, make_worker: "MakeWorker"
     parts, num_stages = _stages_of(setting), setting.num_stages
     flats = [nn.utils.parameters_to_vector(part.parameters()).detach() for part in parts]
     rank, workers = dist.get_rank(), range(num_stages * setting.num_pipelines)
-    of_stages = [dist.new_group(list(workers)[stage::num_stages]) for stage in range(num_stages)]
-    of_pipelines = [dist.new_group(list(workers)[at : at + num_stages]) for at in workers[::num_stages]]
+    of_stages = [dist.new_group(list(workers)[stage::num_stages], timeout=timeout_of()) for stage in range(num_stages)]
+    of_pipelines = [
+        dist.new_group(list(workers)[at : at + num_stages], timeout=timeout_of()) for at in workers[::num_stages]
+    ]
     staleness = num_stages if setting.staleness < 0 else setting.staleness
     if rank not in workers:
         serve_parameters(flats, setting.num_pipelines, staleness)

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional
 
 from workbench.parallel.exchanges import Exchange, Pending, start_gather, start_scatter_sum, take_share
 from workbench.parallel.groups import ProcessTensorGroup
 from workbench.parallel.linear import MeshLinear
 from workbench.parallel.shards import check_divides, cut
+from workbench.parallel.timeouts import init_mesh
 from workbench.parallel.transformer import Dropout
 
 __all__ = ["BlockConfig", "Mesh", "MeshBlock", "MeshNorm", "open_mesh"]
@@ -59,7 +60,7 @@ def open_mesh(
     """
     if d1 * d2 != dist.get_world_size():
         raise ValueError(f"d1, d2: {d1} x {d2} is not the number of ranks, {dist.get_world_size()}")
-    mesh = init_device_mesh(device, (d1, d2), mesh_dim_names=("axis1", "axis2"))
+    mesh = init_mesh(device, (d1, d2), ("axis1", "axis2"))
     return Mesh(mesh, group(mesh.get_group("axis1")), group(mesh.get_group("axis2")))
 
 

@@ -11,11 +11,11 @@ from statistics import median
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.device_mesh import init_device_mesh
 
 from workbench.cluster import Algorithm, Collective, Fit, Sample, fit
 from workbench.parallel.exchanges import Exchange, begin
 from workbench.parallel.groups import ProcessTensorGroup
+from workbench.parallel.timeouts import init_mesh
 from workbench.parallel.traffic import Phase
 
 from ..method.matrix import AxisTimes, HierarchicalCommMatrix, Layer
@@ -63,7 +63,7 @@ def measure(*, largest_bytes: int = LARGE_BYTES, device: str = "cpu") -> Measure
     near = group_size(pairs)
     fits = [fit(_ring(one, size) for one in _times(dist.all_reduce, sizes_bytes, device))]
     if near < size:
-        axis = init_device_mesh(device, (size // near, near)).get_group(1)
+        axis = init_mesh(device, (size // near, near)).get_group(1)
         reduce = partial(dist.all_reduce, group=axis)
         fits.append(fit(_ring(one, near) for one in _times(reduce, sizes_bytes, device)))
     members, sizes = ([near, 1], [size // near, near]) if near < size else ([1], [size])
@@ -95,7 +95,7 @@ def _axis_fits(size: int, sizes_bytes: Sequence[int], device: str) -> dict[tuple
     """Fit whole collectives along both axes of every mesh."""
     found = {}
     for d1, d2 in meshes(size):
-        groups = init_device_mesh(device, (d1, d2))
+        groups = init_mesh(device, (d1, d2))
         for axis in (axis for axis, num in ((1, d1), (2, d2)) if num > 1):
             for name, exchange in EXCHANGES.items():
                 group = ProcessTensorGroup(groups.get_group(axis - 1))

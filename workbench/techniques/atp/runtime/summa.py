@@ -18,6 +18,7 @@ from workbench.models.gpt2 import GPT2Block, GPT2Config
 from workbench.parallel.groups import ProcessTensorGroup
 from workbench.parallel.moves import Arrival, Shape, moves_of
 from workbench.parallel.shards import cut, join
+from workbench.parallel.timeouts import timeout_of
 from workbench.parallel.traffic import MessageKind, Phase
 
 __all__ = [
@@ -105,7 +106,8 @@ class SummaMesh:
         ranks = torch.arange(num_ranks).view(depth, q, q)
         place = (ranks == dist.get_rank()).nonzero()[0].tolist()
         members = ranks.reshape(-1, q), ranks.mT.reshape(-1, q), ranks.flatten(1).mT
-        own = [ProcessTensorGroup(dist.new_subgroups_by_enumeration(each.tolist())[0]) for each in members]
+        made = [dist.new_subgroups_by_enumeration(each.tolist(), timeout=timeout_of())[0] for each in members]
+        own = [ProcessTensorGroup(group) for group in made]
         names = "layer", "row", "column", "row_group", "column_group", "depth_group"
         for name, value in zip(names, place + own, strict=True):
             object.__setattr__(self, name, value)

@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 
 from workbench.checks import require_counts
 from workbench.cluster import Link
+from workbench.parallel.timeouts import timeout_of
 from workbench.parallel.voting import Voting, is_installed
 from workbench.study.rows import median_row, ratio_row, value_row
 from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
@@ -316,7 +317,9 @@ class AsyncSave:
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, folder: str):
         self._model, self._optimizer, self._folder = model, optimizer, folder
         warnings.filterwarnings("ignore", module="torch.distributed.checkpoint")  # of its own planner, at every save
-        self._group = dist.new_group()  # its collectives run in a thread, and must not meet training's
+        self._group = dist.new_group(
+            timeout=timeout_of()
+        )  # its collectives run in a thread, and must not meet training's
         self._saving: Future | None = None
 
     def step(self) -> None:

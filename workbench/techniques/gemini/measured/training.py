@@ -10,13 +10,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.checks import require_counts, require_not_negative
 from workbench.launch.control.service import Logged, RankContext
 from workbench.models.gpt2 import GPT2, GPT2Config
+from workbench.parallel.timeouts import init_mesh
 from workbench.study.progress import say_progress
 from workbench.techniques.gemini.runtime.checkpoints import CheckpointOptions, InMemoryCheckpoints
 
@@ -73,7 +73,7 @@ class Size:
 
 def shard(*modules: nn.Module) -> nn.Module:
     """Shard modules over all ranks' processors, also where there is a GPU; inner ones first, the last is returned."""
-    ranks = init_device_mesh("cpu", (dist.get_world_size(),))
+    ranks = init_mesh("cpu", (dist.get_world_size(),))
     for module in modules:
         fully_shard(module, mesh=ranks)
     return modules[-1]

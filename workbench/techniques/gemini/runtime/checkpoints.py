@@ -21,6 +21,7 @@ from torch import Tensor, nn, optim
 from workbench.checks import require_counts, require_positive
 from workbench.launch.agreement import meet
 from workbench.launch.control.service import RankContext
+from workbench.parallel.timeouts import timeout_of
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.placement import placement
 
@@ -117,7 +118,7 @@ class InMemoryCheckpoints:
         self._under_way: _UnderWay | None = None
         self._copied: tuple[int, Tensor] | None = None  # iteration and image of the newest checkpoint of this rank
         self._chunks_of = lru_cache(context.world_size)(self.interleaving.chunks)  # by bytes of a shard
-        self._group = dist.new_group(backend="gloo")  # what it carries lies in processors' memory
+        self._group = dist.new_group(backend="gloo", timeout=timeout_of())  # what it carries lies in processors' memory
         holders = holders_of_ranks(placed, context.ranks_per_machine)
         self._routes = routes_of(context.rank, holders)
         self._transfer = Transfer(self._routes, group=self._group, num_buffers=self.interleaving.num_buffers)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
 from itertools import zip_longest
 from typing import Self
 
@@ -25,13 +24,12 @@ from torch.utils.hooks import RemovableHandle
 
 from workbench.checks import require_counts
 from workbench.launch.agreement import tell_all
+from workbench.parallel.timeouts import timeout_of
 from workbench.techniques.sdpipe.method.scheduler import Group, Settings
 
 from .service import LEASE_S, Client, Grouped, SchedulerLost, Server
 
 __all__ = ["Averager", "Options", "Place", "SDPipe", "average_by_definition", "synchronized"]
-
-TIMEOUT = timedelta(minutes=30)  # in which the other members must come, as torch waits for peers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,8 +133,10 @@ class Averager:
         store = dist.PrefixStore(name, self._store)
         number, size = members.index(self._place.pipeline), len(members)
         if self._is_nccl:
-            return dist.ProcessGroupNCCL(store, number, size, dist.ProcessGroupNCCL.Options())
-        return dist.ProcessGroupGloo(store, number, size, TIMEOUT)
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = timeout_of()
+            return dist.ProcessGroupNCCL(store, number, size, options)
+        return dist.ProcessGroupGloo(store, number, size, timeout_of())
 
     def close(self) -> None:
         """Free the communicators; whoever still waits for this worker gets an error, with gloo at once."""

@@ -9,6 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workbench.checks import require_counts
 from workbench.parallel.hooks import require_ddp, require_one_plan, warn_if_late
+from workbench.parallel.timeouts import timeout_of
 
 from .exchange import Sparse, Wire
 from .schemes import SCHEMES, SEED, Scheme, dense, zen
@@ -95,7 +96,8 @@ def _groups(group: dist.ProcessGroup | None, size: int, per_host: int) -> tuple[
     across = [ranks[local::per_host] for local in range(per_host)]
     rank = dist.get_rank()
     mine = [next(members for members in groups if rank in members) for groups in (inside, across)]
-    own, between = (dist.new_group(members, use_local_synchronization=True) for members in mine)
+    made = {"timeout": timeout_of(group), "use_local_synchronization": True}
+    own, between = (dist.new_group(members, **made) for members in mine)
     return own, between
 
 

@@ -1,0 +1,123 @@
+"""A group that a technique makes waits for its members as long as the group that it is made from."""
+
+import ast
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import workbench
+from tests.cases import tidy
+from workbench.parallel import pipeline
+from workbench.parallel.timeouts import init_mesh, timeout_of
+
+MAKING = {"new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group"}
+
+
+def checkpoints():
+    from workbench.techniques.gemini.measured.training import PoolContext
+    from workbench.techniques.gemini.runtime.checkpoints import InMemoryCheckpoints
+
+    model = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
+    context = PoolContext(dist.get_rank(), dist.get_world_size())
+    kept = InMemoryCheckpoints(context, model, torch.optim.SGD(model.parameters(), lr=0.1))
+    kept.close()
+    context.close()
+
+
+def averager():
+    from workbench.techniques.sdpipe.runtime.averaging import Averager, Place
+
+    rank = dist.get_rank()
+    place = Place(stage=rank % 2, pipeline=rank // 2, num_stages=2, num_pipelines=2)
+    averager = Averager(place, torch.device("cpu"), "timeouts")
+    dist.barrier()  # a slower rank may still be connecting
+    return [averager._everyone.options._timeout]
+
+
+def summa():
+    from workbench.techniques.atp.runtime.summa import SummaMesh
+
+    SummaMesh(2, 1)
+
+
+def atp_mesh():
+    from workbench.techniques.atp.runtime.block import open_mesh
+
+    open_mesh(2, 2)
+
+
+def zen_hosts():
+    from workbench.techniques import zen
+
+    zen.SparseSynchroniser(dist.group.WORLD, ranks_per_host=2)
+
+
+MAKERS = {
+    "parallel.pipeline.open_mesh": lambda: pipeline.open_mesh(tensor=2, pipeline=2) and None,
+    "atp.runtime.block.open_mesh": atp_mesh,
+    "atp.runtime.summa.SummaMesh": summa,
+    "zen.SparseSynchroniser": zen_hosts,
+    "sdpipe.runtime.averaging.Averager": averager,
+    "gemini.runtime.checkpoints.InMemoryCheckpoints": checkpoints,
+}
+
+
+def timeouts_of_new_groups(maker: str) -> tuple[timedelta, list[timedelta]]:
+    groups = dist.distributed_c10d._world.pg_map
+    before = set(groups)
+    own = MAKERS[maker]() or []  # communicators that torch does not list
+    return timeout_of(), own + [timeout_of(group) for group in set(groups) - before]
+
+
+@pytest.mark.parametrize("maker", MAKERS)
+def test_new_groups_have_the_timeout_of_the_job(pools, maker):
+    for job, made in pools(4).run(tidy, timeouts_of_new_groups, maker):
+        assert job != timedelta(minutes=30)  # torch's default, which would hide that it is taken
+        assert made
+        assert set(made) == {job}
+
+
+def groups_of_a_group() -> list:
+    short = timedelta(seconds=40)
+    part = dist.new_group([0, 1], timeout=short)
+    several = dist.new_group(backend="cpu:gloo,cuda:gloo", timeout=short)
+    found = [timeout_of(several)]
+    if dist.get_rank() < 2:
+        from workbench.techniques import zen
+
+        hosts = zen.SparseSynchroniser(part, ranks_per_host=2)
+        found += [timeout_of(part), timeout_of(hosts._host)]
+    return found
+
+
+def test_a_group_of_part_of_the_ranks_hands_on_its_own_timeout(pools):
+    assert pools(4).run(tidy, groups_of_a_group)[0] == [timedelta(seconds=40)] * 3
+
+
+def neighbours() -> list:
+    mesh = init_mesh("cpu", (2, 2), ("pair", "place"))
+    members = [dist.get_process_group_ranks(mesh.get_group(name)) for name in ("pair", "place")]
+    return [mesh.mesh.tolist(), members, init_mesh("cpu", (4,)).get_group() is dist.group.WORLD]
+
+
+def test_a_mesh_has_the_groups_that_torchs_own_has(pools):
+    # Of ranks [[0, 1], [2, 3]] an axis's group holds the ranks that differ along it alone.
+    results = pools(4).run(tidy, neighbours)
+    for rank, members in enumerate([[[0, 2], [0, 1]], [[1, 3], [0, 1]], [[0, 2], [2, 3]], [[1, 3], [2, 3]]]):
+        assert results[rank] == [[[0, 1], [2, 3]], members, True]
+
+
+def test_no_call_makes_a_group_without_a_timeout():
+    forgotten = []
+    for path in Path(workbench.__file__).parent.rglob("*.py"):
+        calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+        for call in calls:
+            name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+            given = any(keyword.arg in ("timeout", None) for keyword in call.keywords)
+            if name == "init_device_mesh" or (name in MAKING and not given):
+                forgotten.append(f"{path.name}:{call.lineno} {name}")
+    assert forgotten == []
