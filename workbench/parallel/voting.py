@@ -10,6 +10,7 @@ from typing import Any
 import torch.distributed as dist
 
 from workbench.launch.agreement import tell_all
+from workbench.launch.control.store import listening_socket, serve_tcp_store
 
 __all__ = ["Voting", "is_installed"]
 
@@ -25,6 +26,9 @@ def is_installed() -> bool:
 
 class Voting:
     """torchft's manager of this rank, one replica among the ranks of a group; the first rank runs the lighthouse.
+
+    Lighthouse and store listen on loopback, or on the address by which shaped hosts see one another. torchft's managers
+    themselves listen on all interfaces, and ask nobody for a secret: the network must be trusted.
 
     Args:
         load, save: of the state that a replica which joins late would get.
@@ -48,10 +52,10 @@ class Voting:
         self._group, self._lighthouse = group, None
         if rank == 0:
             join = {"min_replicas": size, "join_timeout_ms": JOIN_TIMEOUT_MS}
-            self._lighthouse = LighthouseServer(bind="0.0.0.0:0", **join)
+            self._lighthouse = LighthouseServer(bind=f"{address}:0", **join)
         port = 0 if self._lighthouse is None else int(self._lighthouse.address().rsplit(":", 1)[1])
         root, port = tell_all([address, port], group)[0]
-        self._store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        self._store = serve_tcp_store(listening_socket(address))
         self.manager = torchft.Manager(
             pg=torchft.ProcessGroupGloo(timeout=QUORUM_TIMEOUT),
             min_replica_size=size,
