@@ -11,7 +11,8 @@ from torch import nn
 
 import workbench
 from tests.cases import tidy
-from workbench.parallel import pipeline
+from tests.lost_ranks import ENDINGS, errors_of_the_rest
+from workbench.parallel import ProcessTensorGroup, pipeline
 from workbench.parallel.timeouts import init_mesh, timeout_of
 
 MAKING = {"new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group"}
@@ -121,3 +122,15 @@ def test_no_call_makes_a_group_without_a_timeout():
             if name == "init_device_mesh" or (name in MAKING and not given):
                 forgotten.append(f"{path.name}:{call.lineno} {name}")
     assert forgotten == []
+
+
+def one_more_sum(group, _) -> None:
+    ProcessTensorGroup(group).sum([torch.ones(3)])
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_rank_that_is_lost_is_named_by_all_others(ending):
+    heard = errors_of_the_rest(one_more_sum, num_ranks=3)[ending]
+    assert heard.keys() == {0, 2}
+    for error in heard.values():
+        assert error.startswith("RankLost: all_reduce: rank 1 does not answer, having raised, ended or stopped")

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from workbench.parallel.timeouts import naming_lost_ranks
 from workbench.parallel.traffic import MessageKind, Phase, Traffic
 from workbench.timeline import Kind, Recorder
 
@@ -142,7 +143,7 @@ class ProcessTensorGroup:
 
     def communicate(self, collective: Callable[..., object], *tensors, **where) -> None:
         """Call a blocking collective of torch.distributed, with further arguments, on this group inside `watch`."""
-        with self.watch(collective.__name__):
+        with self.watch(collective.__name__), naming_lost_ranks(self.process_group, collective.__name__):
             collective(*tensors, group=self.process_group, **where)
 
     def start(self, collective: Callable[..., dist.Work], *tensors, **where) -> dist.Work:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from workbench.parallel.groups import ProcessTensorGroup, TensorGroup, VirtualTensorGroup
+from workbench.parallel.timeouts import naming_lost_ranks
 from workbench.parallel.traffic import MessageKind
 
 __all__ = ["Arrival", "Moves", "Shape", "moves_of"]
@@ -95,7 +96,7 @@ class _OnItsWay:
     group: ProcessTensorGroup
 
     def wait(self):
-        with self.group.watch(self.name):
+        with self.group.watch(self.name), naming_lost_ranks(self.group.process_group, self.name):
             for work in self.works:
                 work.wait()
         return self.content
@@ -149,7 +150,9 @@ class _ProcessMoves:
             self._group.traffic.record(MessageKind.SEND, tensor, 2)
         if not messages:
             return _There([arrived])
-        return _OnItsWay("exchange", [arrived], dist.batch_isend_irecv(messages), self._group)
+        with naming_lost_ranks(group, "exchange"):
+            works = dist.batch_isend_irecv(messages)
+        return _OnItsWay("exchange", [arrived], works, self._group)
 
 
 class _VirtualMoves:
