@@ -1,6 +1,5 @@
 """ATP's released kernels, against the numbers that their description has."""
 
-
 from workbench.datasets import kernel_traces as traces
 
 
