@@ -430,6 +430,22 @@ def test_killing_the_runner_leaves_no_process_and_no_half_record_and_the_next_ru
     assert not list((toy.root / "results/laptop").glob(".partial-*"))
 
 
+def test_forked_kernels_have_their_own_state_and_end_with_their_runner(toy: ToyProject):
+    fresh = """
+    import os, pathlib, random, sys, tempfile
+    assert "torch" in sys.modules and "workbench.launch.kernel_server" not in sys.modules
+    assert tempfile.gettempdir() == os.environ["TMPDIR"] and not hasattr(sys.modules["__main__"], "seen")
+    seen = random.random()
+    pathlib.Path("numbers.txt").open("a").write(f"{seen}\\n")
+    """
+    runner, below = start_until_held(toy, first=fresh, second=fresh, third=fresh)
+    assert [toy.record(name)["id"] for name in ("first", "second", "third")]
+    assert len(set((toy.root / "notebooks/toy/numbers.txt").read_text().split())) == 3
+    kill(runner.pid)
+    runner.communicate()
+    wait_for(lambda: not any(alive(pid) for pid in below), seconds=2.0)
+
+
 def test_ctrl_c_ends_the_kernels_keeps_what_was_finished_and_leaves_no_partial_folder(toy: ToyProject):
     runner, below = start_until_held(toy, first="")
     os.kill(runner.pid, signal.SIGINT)

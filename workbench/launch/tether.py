@@ -11,7 +11,8 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NoReturn
 
 from workbench.launch.processes import (
@@ -24,7 +25,7 @@ from workbench.launch.processes import (
     stand_by,
 )
 
-__all__ = ["main", "tether_command", "tethered"]
+__all__ = ["hold", "main", "tether_command", "tethered"]
 
 PASSED_ON = (
     signal.SIGHUP,
@@ -53,10 +54,15 @@ def tethered(command: Sequence[str], owner_pid: int) -> list[str]:
 def main(arguments: Sequence[str]) -> NoReturn:
     """Run a command until it, its owner (the parent unless named) or its guard ends."""
     owner_pid, command = _parse(arguments)
+    hold(partial(_become, command), owner_pid)
+
+
+def hold(life: Callable[[], int], owner_pid: int) -> NoReturn:
+    """Be the tether of a process that calls `life`, and end with its status."""
     owner = ProcessWatch(owner_pid)
     tether_pid = os.getpid()
     signals = adopt_children(PASSED_ON)
-    guard_pid = fork(lambda: _guard(command, [owner, ProcessWatch(tether_pid)], tether_pid))
+    guard_pid = fork(lambda: _guard(life, [owner, ProcessWatch(tether_pid)], tether_pid))
     end_like(stand_by(guard_pid, [owner], signals, os.kill))
 
 
@@ -70,29 +76,33 @@ def _parse(arguments: Sequence[str]) -> tuple[int, list[str]]:
     return int(options[1]) if named else os.getppid(), command
 
 
-def _guard(command: Sequence[str], watches: Sequence[ProcessWatch], tether_pid: int) -> int:
+def _guard(life: Callable[[], int], watches: Sequence[ProcessWatch], tether_pid: int) -> int:
     try:
         os.setsid()  # what is sent to the tether's group arrives once, through the tether
         signals = adopt_children(PASSED_ON)
         guard_pid = os.getpid()
-        command_pid = fork(lambda: _become(command, guard_pid))
+        held_pid = fork(lambda: _held(life, guard_pid))
         with contextlib.suppress(OSError):  # both sides do it: the first signal finds the group
-            os.setpgid(command_pid, command_pid)
+            os.setpgid(held_pid, held_pid)
         if os.getppid() == tether_pid:
-            end_like(stand_by(command_pid, watches, signals, os.killpg))
+            end_like(stand_by(held_pid, watches, signals, os.killpg))
         return 1
     finally:
         kill_descendants()
 
 
-def _become(command: Sequence[str], guard_pid: int) -> int:
+def _held(life: Callable[[], int], guard_pid: int) -> int:
+    for number in (*PASSED_ON, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_DFL)
+    os.setpgid(0, 0)
+    die_with_parent(guard_pid)
+    return life()
+
+
+def _become(command: Sequence[str]) -> int:
     try:
-        for number in (*PASSED_ON, signal.SIGPIPE):
-            signal.signal(number, signal.SIG_DFL)
-        os.setpgid(0, 0)
-        die_with_parent(guard_pid)
         if "JPY_PARENT_PID" in os.environ:  # Jupyter kernels look whether this changes
-            os.environ["JPY_PARENT_PID"] = str(guard_pid)
+            os.environ["JPY_PARENT_PID"] = str(os.getppid())
         os.execvp(command[0], command)
     except OSError as error:
         os.write(2, f"tether: cannot start {command[0]}: {error.strerror}\n".encode())

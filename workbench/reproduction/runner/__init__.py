@@ -1,9 +1,12 @@
 """Run items with papermill: resumable, interruptible anywhere, one runner at a time."""
 
+import contextlib
 import logging
+import sys
 from collections.abc import Sequence
 from time import monotonic
 
+from workbench.launch.kernel_server import KernelServer
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.errors import UsageError
 from workbench.reproduction.files import MIN_FREE_BYTES, check_folder, hold_lock
@@ -41,6 +44,7 @@ __all__ = ["Action", "Event", "Failure", "ItemFinished", "ItemOutcome", "ItemRun
 __all__ += ["Planned", "PlannedItem", "Progress", "RunFinished", "Schedule", "Status", "Stopping", "expected_s"]
 __all__ += ["in_order", "partial_folder", "place_failure", "place_record", "plan", "run", "sweep"]
 
+FORKED_FROM = 4  # items in a run from which on a server's imports, of about 3 s, pay for themselves
 MOST_JOBS = 4  # kernels side by side by default: each holds about 0.5 GB once it has imported torch
 
 
@@ -77,11 +81,13 @@ def run(
         planned = plan(project, items, profile, kernel=kernel, fresh=fresh, keep_cells=keep_cells, checked=True)
         todo = {item.id for item in planned if item.action is Action.RUN}
         tell(Planned(items=planned, expected_s=expected_s([item for item in planned if item.id in todo], jobs)))
-        runs = {item.id: ItemRun(project, item, profile, kernel, keep_cells) for item in items if item.id in todo}
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(clear, partial_folder(folder))
+            forks = len(todo) >= FORKED_FROM and sys.platform.startswith("linux")
+            server = stack.enter_context(KernelServer()) if forks else None
+            choices = {"kernel_asked": kernel, "keep_cells": keep_cells, "server": server}
+            runs = {item.id: ItemRun(project, item, profile, **choices) for item in items if item.id in todo}
             done = _execute(Schedule(runs, jobs, timeout_s, tell), planned) if todo else {}
-        finally:
-            clear(partial_folder(folder))
     outcomes = [done.get(item.id) or _idle(item) for item in planned]
     outcome = Outcome(profile=profile, items=outcomes, seconds=monotonic() - began)
     tell(RunFinished(outcome=outcome))

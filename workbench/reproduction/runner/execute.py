@@ -24,6 +24,7 @@ from uuid import uuid4
 
 import psutil
 
+from workbench.launch.kernel_server import ForkedKernel, KernelServer
 from workbench.launch.tether import tethered
 from workbench.reproduction.cells.store import CELLS_FILE, origins
 from workbench.reproduction.comparing import Verdict
@@ -65,6 +66,7 @@ class ItemRun:
     profile: str
     kernel_asked: str | None = None  # name of a Jupyter kernel; None for the notebook's own
     keep_cells: bool = False  # accept cells that are out of date
+    server: KernelServer | None = None  # forks this Python's own kernels; None starts each anew
     kernel: "KernelProcess" = field(default_factory=lambda: KernelProcess())
     fingerprint: Mapping[str, Any] = field(default_factory=dict)  # as the item starts: a change during the run counts
     started: str = ""  # ISO 8601
@@ -155,7 +157,7 @@ class ItemRun:
             stdout_file=log,
             stderr_file=log,
             kernel_manager_class=_tethered_kernel_manager(
-                self.kernel, environment, source.parent, self.folder / CONNECTION_FILE, log
+                self.kernel, self.server, environment, source.parent, self.folder / CONNECTION_FILE, log
             ),
         )
 
@@ -232,10 +234,10 @@ class KernelProcess:
     """The tether of one item's kernel, which can be stopped from another thread at any moment."""
 
     stopped_because: str = ""  # why it was stopped; empty while it was not
-    _process: subprocess.Popen | None = None
+    _process: subprocess.Popen | ForkedKernel | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def started(self, process: subprocess.Popen) -> None:
+    def started(self, process: subprocess.Popen | ForkedKernel) -> None:
         """Take note of the tether's process, and end it at once if a stop came first."""
         with self._lock:
             self._process = process
@@ -255,7 +257,7 @@ class KernelProcess:
         return None if self._process is None else self._process.poll()
 
 
-def _end(process: subprocess.Popen) -> None:
+def _end(process: subprocess.Popen | ForkedKernel) -> None:
     below: list[psutil.Process] = []
     with contextlib.suppress(psutil.NoSuchProcess):
         below = psutil.Process(process.pid).children(recursive=True)
@@ -266,11 +268,23 @@ def _end(process: subprocess.Popen) -> None:
 
 
 def _tethered_kernel_manager(
-    kernel: KernelProcess, environment: Mapping[str, str], working_folder: Path, connection: Path, log: Any
+    kernel: KernelProcess,
+    server: KernelServer | None,
+    environment: Mapping[str, str],
+    working_folder: Path,
+    connection: Path,
+    log: Any,
 ) -> type:
     """Return the kernel manager class of one item; output past Jupyter, such as that of a crash, goes to the log."""
     from jupyter_client.manager import AsyncKernelManager
+    from jupyter_client.provisioning import LocalProvisioner
     from traitlets import Unicode
+
+    class ForkingProvisioner(LocalProvisioner):
+        async def launch_kernel(self, cmd: list[str], *, env: dict[str, str], cwd: str, **_: Any) -> Any:
+            self.process = server.start(cmd, environment=env, folder=cwd, output=log.fileno())
+            self.pid, self.cwd = self.process.pid, cwd  # no group: signals go to the tether, which passes them on
+            return self.connection_info
 
     class TetheredKernelManager(AsyncKernelManager):
         connection_file = Unicode(str(connection))
@@ -278,12 +292,22 @@ def _tethered_kernel_manager(
             transport = Unicode("ipc")
             ip = Unicode(f"@workbench-{uuid4().hex}")
 
+        @property
+        def is_forked(self) -> bool:
+            command = self.kernel_spec.argv
+            its_own = command[0] in ("python", sys.executable) and command[1:3] == ["-m", "ipykernel_launcher"]
+            return server is not None and its_own and not self.kernel_spec.env
+
         def format_kernel_cmd(self, extra_arguments: list[str] | None = None) -> list[str]:
-            return tethered(super().format_kernel_cmd(extra_arguments), os.getpid())
+            command = super().format_kernel_cmd(extra_arguments)
+            return command[3:] if self.is_forked else tethered(command, os.getpid())
 
         async def _async_pre_start_kernel(self, **options: Any) -> Any:
             options |= {"env": {**os.environ, **environment}, "cwd": str(working_folder), "stdout": log, "stderr": log}
             options["transport_encryption"] = "auto"  # where the kernel can; others on this machine then cannot listen
+            if self.is_forked:
+                names = {"kernel_id": self.kernel_id, "kernel_spec": self.kernel_spec, "parent": self}
+                self.provisioner = self.provisioner or ForkingProvisioner(**names)
             return await super()._async_pre_start_kernel(**options)
 
         async def _async_launch_kernel(self, command: list[str], **options: Any) -> None:
