@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from workbench.cluster import Link, Machines, fit
 from workbench.compression.costs import Processor
 from workbench.parallel.hooks import BUCKET_MB, require_ddp, require_one_plan, warn_if_late
+from workbench.parallel.timeouts import timeout_of
 
 from .cost import FP32_BYTES, INTER, INTRA, RESOURCES, steps_of
 from .method.exchange import (
@@ -62,7 +63,7 @@ class Groups:
         self._groups = {}
         for phase in Phase:
             members = dict.fromkeys(group_of(phase, rank, *self.place) for rank in range(world))
-            made = {ranks: dist.new_group(list(ranks)) for ranks in members}
+            made = {ranks: dist.new_group(list(ranks), timeout=timeout_of()) for ranks in members}
             own = group_of(phase, self.rank, *self.place)
             self._groups[phase] = made[own], own
 
@@ -123,10 +124,6 @@ class _Journey:
         self._num_elements = self._value.numel()
 
     @property
-    def is_over(self) -> bool:
-        return self.number == len(self._option.tasks)
-
-    @property
     def key(self) -> tuple[str, int]:
         return self.name, self.number
 
@@ -134,8 +131,12 @@ class _Journey:
         """Remember what the worker, or the backward pass, has queued on a GPU."""
         self._queued = torch.cuda.current_stream().record_event() if self._gradient.is_cuda else None
 
-    def run_(self) -> None:
-        """Do the next task."""
+    def run_(self) -> bool:
+        """Do the next task, and return whether there are more.
+
+        After the last one the backward pass may go on, and begin the journey anew at once: it belongs to the worker no
+        longer.
+        """
         if self._queued is not None:
             torch.cuda.current_stream().wait_event(self._queued)
             if self._value is not None and self._value.is_cuda:
@@ -152,13 +153,15 @@ class _Journey:
             else:
                 self._value = self.encoders.decode(self._value, self._num_elements // before.split)
         self.number += 1
-        if self.is_over:
+        if self.number == len(self._option.tasks):
             mean = self._value[: self._gradient.numel()].view_as(self._gradient)
             torch.mul(mean.to(self._gradient.device), 1 / math.prod(self._groups.place), out=self._gradient)
             self._value = None
             if self._gradient.is_cuda:
                 torch.cuda.current_stream().synchronize()
             self._done()
+            return False
+        return True
 
     def _communicate_(self, task: Comm, before: Layout) -> None:
         others = replace(before, rooted=before.rooted - {task.phase})
@@ -256,8 +259,7 @@ class GradientExchange:
             return
         try:
             with torch.cuda.stream(stream), torch.no_grad():
-                journey.run_()
-                if not journey.is_over:
+                if journey.run_():
                     self._hand_on(journey)
         except BaseException as error:  # it must reach the training, which waits for the futures
             self._fail(RuntimeError(f"rank {dist.get_rank()} could not exchange {journey.name}: {error!r}"))
