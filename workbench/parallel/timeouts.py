@@ -17,6 +17,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 __all__ = ["RankLost", "init_mesh", "naming_lost_ranks", "timeout_of"]
 
 ROLL_CALL = timedelta(seconds=5)  # at most, in which ranks say that a collective failed on them, too
+GLOO_WORDS = ("gloo/transport", "gloo/rendezvous", "timeout caused pair closure")  # it raises plain RuntimeErrors
 
 
 def timeout_of(group: dist.ProcessGroup | None = None) -> timedelta:
@@ -70,7 +71,7 @@ def naming_lost_ranks(group: dist.ProcessGroup | None, purpose: str) -> Iterator
 
 
 def _is_of_backend(error: RuntimeError) -> bool:
-    return isinstance(error, dist.DistError) or "gloo" in str(error)
+    return isinstance(error, dist.DistError) or any(words in str(error) for words in GLOO_WORDS)
 
 
 def _roll_call(group: dist.ProcessGroup | None) -> str:

@@ -1,6 +1,9 @@
 """Zen for a model of your own: one tensor's all-reduce, and a communication hook of DistributedDataParallel."""
 
 import warnings
+import weakref
+from collections.abc import Mapping
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -8,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.checks import require_counts
+from workbench.parallel.groups import ProcessTensorGroup
 from workbench.parallel.hooks import require_ddp, require_one_plan, warn_if_late
-from workbench.parallel.timeouts import timeout_of
+from workbench.parallel.timeouts import naming_lost_ranks, timeout_of
 
 from .exchange import Sparse, Wire
 from .schemes import SCHEMES, SEED, Scheme, dense, zen
@@ -41,8 +45,10 @@ class SparseSynchroniser:
     ):
         size = dist.get_world_size(group)
         _check(scheme, ranks_per_host, size)
+        named = _name_of(scheme)
+        self._state = {"scheme": named, "seed": seed, "ranks_per_host": ranks_per_host, "num_ranks": size}
         self._sum = SCHEMES[scheme] if isinstance(scheme, str) else scheme
-        self._facts = {"scheme": scheme if isinstance(scheme, str) else "a function", "seed": seed}
+        self._facts = {"scheme": named, "seed": seed}
         self._seeded = {"seed": seed} if self._sum is zen else {}
         self._whole, self._host, between = Wire(group), None, group
         if ranks_per_host > 1:
@@ -73,9 +79,25 @@ class SparseSynchroniser:
         total = _all_shards(shard, self._host)[: len(whole)]
         return Sparse.of(total).like(gradient) if gradient.layout == torch.sparse_coo else total
 
+    def state_dict(self) -> dict[str, str | int]:
+        """Return what a training that resumes must be given again; of gradients nothing is remembered."""
+        return dict(self._state)
+
+    def load_state_dict(self, state: Mapping[str, str | int]) -> None:
+        """Check that a training that resumes sums as before; ValueError names what differs, and nothing is changed."""
+        if state.keys() != self._state.keys():
+            raise ValueError(f"state has {', '.join(state) or 'nothing'}; it must have {', '.join(self._state)}")
+        for name, value in self._state.items():
+            if state[name] != value:
+                raise ValueError(f"{name} is {value!r} and was {state[name]!r} before; sums would differ")
+
     def _is_dense(self, gradient: Tensor) -> bool:
         """Whether all is summed as it is."""
         return self._sum is dense and gradient.layout == torch.strided
+
+
+def _name_of(scheme: str | Scheme) -> str:
+    return scheme if isinstance(scheme, str) else getattr(scheme, "__name__", "a function")
 
 
 def _check(scheme: str | Scheme, ranks_per_host: int, num_ranks: int) -> None:
@@ -107,13 +129,15 @@ def _own_shard_of_sum(whole: Tensor, host: dist.ProcessGroup) -> Tensor:
     rows = -(-len(whole) // size)
     padded = torch.cat([whole, whole.new_zeros(rows * size - len(whole), *whole.shape[1:])])
     arrived = torch.empty_like(padded)
-    dist.all_to_all_single(arrived, padded, group=host)
+    with naming_lost_ranks(host, "all_to_all on a host"):
+        dist.all_to_all_single(arrived, padded, group=host)
     return arrived.view(size, rows, *whole.shape[1:]).sum(dim=0) if size > 1 else padded[rank * rows :]
 
 
 def _all_shards(shard: Tensor, host: dist.ProcessGroup) -> Tensor:
     shards = [torch.empty_like(shard) for _ in range(dist.get_world_size(host))]
-    dist.all_gather(shards, shard.contiguous(), group=host)
+    with naming_lost_ranks(host, "all_gather on a host"):
+        dist.all_gather(shards, shard.contiguous(), group=host)
     return torch.cat(shards)
 
 
@@ -143,6 +167,18 @@ def _tables(module: nn.Module) -> tuple[set[Tensor], list[str]]:
     layers = (part for part in module.modules() if not isinstance(part, EMBEDDINGS))
     others = {weight for part in layers for weight in part.parameters(recurse=False)}
     return {*embeddings.values()} - others, [name for name, weight in embeddings.items() if weight in others]
+
+
+def _refuse_shrinking(model: DistributedDataParallel | None) -> None:
+    """Raise RuntimeError in a `join` that divides by the ranks that still have batches, of which no hook is told."""
+    if model is not None and not getattr(model, "_divide_by_initial_world_size", True):
+        rule = "a communication hook divides by all ranks: leave it True"
+        raise RuntimeError(f"divide_by_initial_world_size of join is False; {rule}")
+
+
+def _summed(group: dist.ProcessGroup, done: torch.futures.Future[list[Tensor]]) -> Tensor:
+    with naming_lost_ranks(group, "all_reduce of a gradient that is not sparse"):
+        return done.value()[0]
 
 
 def synchronise(
@@ -175,15 +211,16 @@ def synchronise(
             raise ValueError(f"model has no embedding of its own that is trained; {rule}")
         _check(scheme, ranks_per_host, size)
 
-    named = scheme if isinstance(scheme, str) else "a function"
-    require_one_plan(f"{named}, seed {seed}, {ranks_per_host} ranks a host", check=check, group=group)
+    require_one_plan(f"{_name_of(scheme)}, seed {seed}, {ranks_per_host} ranks a host", check=check, group=group)
     warn_if_late(model, "zen")
     if shared and dist.get_rank(group) == 0:
         rule = "its gradient has no zeros, and is summed densely; tie_word_embeddings=False would untie it"
         warnings.warn(f"{', '.join(shared)} shares its weight with a layer that is no embedding: {rule}", stacklevel=2)
     sparse = SparseSynchroniser(group, scheme=scheme, seed=seed, ranks_per_host=ranks_per_host)
+    whole, of_model = ProcessTensorGroup(group), weakref.ref(model)  # a hook that holds its model is never freed
 
     def hook(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        _refuse_shrinking(of_model())
         buffer = bucket.buffer().div_(size)
         devices = [buffer.device] if buffer.is_cuda else []
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
@@ -193,12 +230,12 @@ def synchronise(
         pairs = list(zip(bucket.parameters(), bucket.gradients(), strict=True))
         if not any(parameter in tables for parameter, _ in pairs):
             work = dist.all_reduce(buffer, group=group, async_op=True)
-            return work.get_future().then(lambda done: done.value()[0])
+            return work.get_future().then(partial(_summed, group))
         for parameter, gradient in pairs:  # small ones share a bucket
             if parameter in tables:
                 gradient.copy_(sparse.all_reduce(gradient))
             else:
-                dist.all_reduce(gradient, group=group)
+                whole.communicate(dist.all_reduce, gradient)
         future.set_result(buffer)
         return future
 
