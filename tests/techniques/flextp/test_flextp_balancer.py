@@ -385,7 +385,7 @@ def test_weights_that_are_assigned_by_loading_are_followed():
     train(model, balancer, 2)
     model.load_state_dict({name: 2 * tensor for name, tensor in model.state_dict().items()}, assign=True)
     train(model, balancer, 1)
-    held = [statistics._then_OK.abs().sum() for statistics in balancer._choosers[0]._statistics]
+    held = [statistics.then_OK.abs().sum() for statistics in balancer._choosers[0]._statistics]
     train(model, balancer, 1)  # closes the epoch
-    after = [statistics._then_OK.abs().sum() for statistics in balancer._choosers[0]._statistics]
+    after = [statistics.then_OK.abs().sum() for statistics in balancer._choosers[0]._statistics]
     assert all(later > 1.5 * sooner for sooner, later in zip(held, after, strict=True))

@@ -52,15 +52,15 @@ class Selection(Option):
 class ColumnStatistics:
     """How far each column of one weight moved in the last epoch in which it was not dropped.
 
-    `change` is the mean |W_now - W_then| of each column, [K], fp32. It is infinite before its first measurement, so
-    that every column is kept and measured (ours). Without `is_incremental` a dropped column loses its statistic: it
-    has not moved, seems unimportant, and is dropped for ever.
+    `change` is the mean |W_now - W_then| of each column, [K], fp32, and `then_OK` a copy of W_then. The mean is
+    infinite before its first measurement, so that every column is kept and measured (ours). Without `is_incremental` a
+    dropped column loses its statistic: it has not moved, seems unimportant, and is dropped for ever.
     """
 
     def __init__(self, weight_OK: Tensor, *, is_incremental: bool = True):
         self.is_incremental = is_incremental
         self.change = torch.full(weight_OK.shape[1:], torch.inf, device=weight_OK.device)
-        self._then_OK = weight_OK.detach().clone(memory_format=torch.contiguous_format)
+        self.then_OK = weight_OK.detach().clone(memory_format=torch.contiguous_format)
 
     @property
     def num_columns(self) -> int:
@@ -70,7 +70,7 @@ class ColumnStatistics:
     @property
     def num_bytes(self) -> int:
         """Bytes of the copy and of the statistics."""
-        return self._then_OK.nbytes + self.change.nbytes
+        return self.then_OK.nbytes + self.change.nbytes
 
     @torch.no_grad()
     def update_(self, weight_OK: Tensor, dropped: Tensor | Sequence[int]) -> None:
@@ -78,10 +78,10 @@ class ColumnStatistics:
 
         `dropped` are the columns that were dropped in any iteration since the last update.
         """
-        if weight_OK.shape != self._then_OK.shape:
-            raise ValueError(f"weight_OK has shape {list(weight_OK.shape)}; it must be {list(self._then_OK.shape)}")
+        if weight_OK.shape != self.then_OK.shape:
+            raise ValueError(f"weight_OK has shape {list(weight_OK.shape)}; it must be {list(self.then_OK.shape)}")
         total = torch.zeros_like(self.change)
-        chunks = zip(weight_OK.split(ROWS_AT_ONCE), self._then_OK.split(ROWS_AT_ONCE), strict=True)
+        chunks = zip(weight_OK.split(ROWS_AT_ONCE), self.then_OK.split(ROWS_AT_ONCE), strict=True)
         for now, then in chunks:  # the copy becomes the weight: one pass, no temporary of its size
             total += then.sub_(now).abs_().sum(dim=0, dtype=total.dtype)
             then.copy_(now)

@@ -1,18 +1,17 @@
 """Balancing a model's ranks while it is trained: algorithms 1 and 2.
 
 Ranks hand their times to all others while they fetch the next batch; rank 0 makes the plan for all, and only a sender
-says which of its columns migrate. Reentrant checkpointing is not supported; a resumed run measures and plans anew.
+says which of its columns migrate. Reentrant checkpointing is refused: its forward pass records no gradients.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -23,7 +22,7 @@ from torch.nn import functional
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, TensorGroup, VirtualTensorGroup
 from workbench.parallel.groups import both
 from workbench.parallel.linear import ShardedLinear
-from workbench.parallel.moves import Arrival, Shape, moves_of
+from workbench.parallel.moves import Shape, moves_of
 from workbench.timeline.stragglers import StragglerTrace
 
 from ..method.costs import Costs
@@ -36,6 +35,7 @@ from .meter import MeasuredTimes, Meter, ModelledTimes, Times
 from .policy import Planner, Policy, check_policy, needs_costs, planner_of
 from .pre_test import measure_costs
 from .products import Cut, FlexibleProduct
+from .state import State, Step, costs_from_record, costs_record
 
 if TYPE_CHECKING:
     from .torch_linears import TorchLinear
@@ -44,7 +44,6 @@ __all__ = ["PATIENCE", "Balancer", "Step", "balance", "check_model"]
 
 PATIENCE = 8  # iterations; on shared cores times stray by a tenth for two in a row every few dozen
 PRE_TEST_AFTER = 2  # iterations: the first one opens connections and fills caches
-STEPS_KEPT = 10_000  # of a long training with restless ranks
 
 
 def balance(
@@ -60,7 +59,7 @@ def balance(
     """Let the ranks of a tensor-parallel model help their stragglers.
 
     Wrap each training step in `with balancer.iteration():`; evaluation needs nothing. Balance a model once it is on its
-    device and loaded.
+    device and loaded; a training that resumes then loads what `balancer.state_dict()` gave on the same rank.
 
     Args:
         model: any model with the workbench's parallel linears, or with linears that torch's `parallelize_module` has
@@ -106,29 +105,6 @@ def check_model(build: Callable[[TensorGroup], nn.Module], num_ranks: int) -> No
     _parallel_linears(build(group), group)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """One plan, and the times that it was made from."""
-
-    iteration: int  # the first one under the plan
-    times: tuple[RankTimes, ...]  # of all ranks, of the iterations before; corrected by `Costs.proportional`
-    plan: Plan
-
-
-@dataclass(slots=True)
-class _State:
-    """The changing part of a balancer, the same on every rank."""
-
-    plan: Plan
-    iteration: int = 0
-    planned_from: tuple[RankTimes, ...] | None = None
-    pending: Arrival | None = None
-    unsent: list[list[tuple[float, float, float]]] = field(default_factory=list)  # iteration -> local rank -> its times
-    recent: list[Sequence[RankTimes]] = field(default_factory=list)  # of the last iterations under the plan
-    is_chosen: bool = False  # whether the divisions follow the plan and the statistics as they are now
-    steps: deque[Step] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))
-
-
 class Balancer:
     """Keeps the ranks of a model in balance; `balance` makes one and documents the arguments.
 
@@ -152,9 +128,8 @@ class Balancer:
         self._device = next(iter(self._layers.values())).weights[0].device
         self._times, self._moves, self._is_inside = times, moves_of(group), False
         self._check_equal_on_all_ranks()
-        waits = group.size > 1 and costs is None and needs_costs(policy)  # one rank has nobody to hand columns to
         self._is_corrected = needs_costs(policy) and not times.is_proportional
-        self._planner: Planner | None = None if waits else planner_of(policy, group.size, costs)
+        self._plan_by(costs)
         self._choosers = {
             rank: ColumnChooser(weights, policy, rank) for rank, weights in self._weights_by_rank().items()
         }
@@ -168,7 +143,7 @@ class Balancer:
             if meter.is_wall_clock:
                 self._undo.append(partial(setattr, group, "watch", group.watch))
                 group.watch = both(group.watch, meter.waiting)
-        self._state = _State(plan=policy.plan or Plan.plain(group.size))
+        self._state = State(plan=policy.plan or Plan.plain(group.size))
         self._divisions = self._divided()
 
     @property
@@ -225,12 +200,75 @@ class Balancer:
                 product.division = None
         self._finish()
 
+    def rescale_(self, factor: float) -> None:
+        """Multiply what `Imputation.SAME` remembers of gradients, as when the loss's scale changes by a factor."""
+        for gradient in (gradient for product in self._products for gradient in product.previous.values()):
+            gradient.mul_(factor)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that this rank has measured, planned and drawn: plain values, and tensors that are its own.
+
+        Every rank saves its own, with its part of the model, between two iterations.
+        """
+        self._check_ready()
+        return {
+            "made_for": self._made_for(),
+            "state": self._state.as_record(),
+            "costs": costs_record(self.costs),
+            "choosers": {str(rank): chooser.state_dict() for rank, chooser in self._choosers.items()},
+            "products": [product.state_dict() for product in self._products],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on as the balancer of a state would have; every rank of the group calls it, with its own state.
+
+        ValueError on all ranks, before anything is changed, if a state is of another model, policy, rank or iteration.
+        """
+        self._check_ready()
+        self._check_fits(state)
+        self._state = State.from_record(state["state"])
+        if state["costs"] is not None:
+            self._plan_by(costs_from_record(state["costs"]))
+        for rank, chooser in self._choosers.items():
+            chooser.load_state_dict(state["choosers"][str(rank)])
+        for product, of_product in zip(self._products, state["products"], strict=True):
+            product.load_state_dict(of_product)
+        if self._state.is_chosen:
+            self._divisions = self._divided()  # nothing is drawn for it
+
+    def _made_for(self) -> dict[str, object]:
+        """Return what must be as it was where a state is loaded."""
+        facts = {"policy": str(self.policy), "layers": str(self._layer_facts())}
+        return facts | {"num_ranks": self.group.size, "ranks": list(self.group.local_ranks)}
+
+    def _check_fits(self, state: Mapping[str, Any]) -> None:
+        own, given = self._made_for(), state["made_for"]
+        errors = [
+            f"{name}: {value} here, {given.get(name)} there" for name, value in own.items() if value != given.get(name)
+        ]
+        iteration = torch.tensor([-1 if errors else state["state"]["iteration"]], device=self._device)
+        with self.group.traffic.at("flextp.state"):
+            iterations = self._moves.gather([iteration for _ in self.group.local_ranks]).wait().flatten().tolist()
+        if errors:
+            raise ValueError(f"state is of another balancer: {'; '.join(errors)}")
+        if min(iterations) < 0:
+            raise ValueError(f"state of rank {iterations.index(-1)} is of another balancer, which that rank says")
+        if len(set(iterations)) > 1:
+            raise ValueError(f"state is of iterations {iterations} by rank; all must be saved after the same iteration")
+
+    def _plan_by(self, costs: Costs | None) -> None:
+        """Plan by costs; without those that the policy needs, not before a pre-test has measured them."""
+        waits = self.group.size > 1 and costs is None and needs_costs(self.policy)  # one rank has nobody to help it
+        self.costs = costs
+        self._planner: Planner | None = None if waits else planner_of(self.policy, self.group.size, costs)
+
     def _check_ready(self) -> None:
         if self._is_inside:
             raise RuntimeError("iteration: the one before has not ended; each wraps one training step")
         layers = list(self._layers.values())
         if any(layer.matrix_product is not product for layer, product in zip(layers, self._products, strict=True)):
             raise RuntimeError("iteration: the model is not balanced any more; call `balance` anew after `remove`")
+        _check_whole(self._layers)
         device = layers[0].weights[0].device
         if device != self._device:
             moved = f"the model has moved from {self._device} to {device} since it was balanced"
@@ -277,17 +315,16 @@ class Balancer:
         """Measure costs, and plan by them from now on; messages of the test are entered under a name of their own."""
         messages = self.group.traffic.messages
         num_before = len(messages)
-        self.costs = measure_costs(list(self._layers.values()), self._products, self.group, times)
-        self._planner = planner_of(self.policy, self.group.size, self.costs)
+        self._plan_by(measure_costs(list(self._layers.values()), self._products, self.group, times))
         messages[num_before:] = [replace(message, site="flextp.pre_test") for message in messages[num_before:]]
+
+    def _layer_facts(self) -> list[tuple]:
+        shards = [(name, _cut(layer), layer.weights[0]) for name, layer in self._layers.items()]
+        return [(name, str(cut), tuple(w.shape), str(w.dtype), w.requires_grad) for name, cut, w in shards]
 
     def _check_equal_on_all_ranks(self) -> None:
         """Refuse ranks that would plan differently, or divide different layers: they would wait for ever."""
-        layers = [
-            (name, _cut(layer), tuple(layer.weights[0].shape), layer.weights[0].dtype, layer.weights[0].requires_grad)
-            for name, layer in self._layers.items()
-        ]
-        settings = f"{self.policy} {self.costs} {layers}".encode()
+        settings = f"{self.policy} {self.costs} {self._layer_facts()}".encode()
         digest = torch.frombuffer(bytearray(hashlib.sha256(settings).digest()), dtype=torch.uint8).to(self._device)
         with self.group.traffic.at("flextp.policy"):
             digests = self._moves.gather([digest for _ in self.group.local_ranks]).wait()
@@ -401,9 +438,18 @@ def _tensor_group(model: nn.Module, group: TensorGroup | dist.ProcessGroup | Dev
     return ProcessTensorGroup(group)
 
 
+def _check_whole(layers: Mapping[str, ShardedLinear | TorchLinear]) -> None:
+    """Refuse shards that fully_shard has cut once more: a rank then holds no whole columns."""
+    for name, layer in layers.items():
+        if any(hasattr(weight, "placements") for weight in layer.weights):
+            rule = "FlexTP takes a model that is tensor-parallel alone, without fully_shard"
+            raise ValueError(f"weight of {name} is sharded twice; {rule}")
+
+
 def _parallel_linears(model: nn.Module, group: TensorGroup) -> dict[str, ShardedLinear | TorchLinear]:
     """Return the parallel linears of a model by their names; ValueError if `balance` cannot take them."""
     layers = {name: module for name, module in model.named_modules() if isinstance(module, ShardedLinear)}
+    _check_whole(layers)
     cut_by_torch = {}
     if any(hasattr(weight, "placements") for weight in model.parameters()):  # DTensors, slow to import
         from .torch_linears import torch_linears

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -166,6 +167,27 @@ class ColumnChooser:
         for dropped in self._was_dropped:
             dropped.zero_()
         self._renew_lists()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return statistics, lists, and where the random stream is; tensors are the chooser's own, as torch's are."""
+        return {
+            "generator": self._generator.get_state(),
+            "is_trained": list(self._is_trained),
+            "lists": list(self._lists),
+            "was_dropped": list(self._was_dropped),
+            "change": [statistics.change for statistics in self._statistics],
+            "then": [statistics.then_OK for statistics in self._statistics],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; its tensors are copied."""
+        self._generator.set_state(state["generator"].cpu())
+        self._is_trained = list(state["is_trained"])
+        for own, name in ((self._lists, "lists"), (self._was_dropped, "was_dropped")):
+            own[:] = [other.to(tensor.device, copy=True) for tensor, other in zip(own, state[name], strict=True)]
+        for statistics, change, then_OK in zip(self._statistics, state["change"], state["then"], strict=True):
+            statistics.change = change.to(statistics.change.device, copy=True)
+            statistics.then_OK.copy_(then_OK)
 
     def _renew_lists(self) -> None:
         self._lists = [

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,11 +68,16 @@ class FlexibleProduct:
         self.dtype = torch.float32  # of its operands
         self.buffers = Buffers() if buffers is None else buffers
         self.previous: dict[tuple, Tensor] = {}  # (rank, matrix, rows) -> last gradient, for Imputation.SAME
+        reason = "FlexTP times and divides a product anew in each iteration; leave it out of the compiled graph"
+        self.multiply = torch.compiler.disable(self._multiply, reason=reason)
 
-    def multiply(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
+    def _multiply(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
         """Return the products of the local ranks; see `workbench.parallel.linear.JointProduct`."""
         if self.division is None or not torch.is_grad_enabled():
             return [functional.linear(x, weight) for x, weight in zip(xs, weights, strict=True)]
+        if torch._C._current_graph_task_id() != -1 and not self.has_multiplied:  # first in a backward pass
+            rule = "FlexTP takes checkpoint(..., use_reentrant=False) alone"
+            raise RuntimeError(f"{self.site} is recomputed in the backward pass and was not balanced forward; {rule}")
         xs, weights = _as_autocast(xs), _as_autocast(weights)
         self.num_products = 1 + (self.num_products if self.has_multiplied else 0)
         self.num_rows, self.dtype, self.has_multiplied = xs[0].shape[:-1].numel(), xs[0].dtype, True
@@ -81,6 +87,17 @@ class FlexibleProduct:
         leading = xs[0].shape[:-1]
         ys = _Divided.apply(call, *(x.flatten(0, -2) for x in xs), *weights)
         return [y.unflatten(0, leading) for y in ys]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the next iteration and a pre-test to come ask of the ones before."""
+        counts = {"num_rows": self.num_rows, "num_products": self.num_products}
+        return {**counts, "dtype": str(self.dtype), "previous": [[*key, grad] for key, grad in self.previous.items()]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; its tensors are copied."""
+        self.num_rows, self.num_products = state["num_rows"], state["num_products"]
+        self.dtype = getattr(torch, state["dtype"].removeprefix("torch."))
+        self.previous = {(rank, matrix, rows): grad.clone() for rank, matrix, rows, grad in state["previous"]}
 
     def __deepcopy__(self, memo) -> MatrixProduct:
         return functional.linear  # a copy of a balanced model is plain, to be balanced by itself
@@ -241,7 +258,7 @@ class _Call:
             return
         previous = self.product.previous
         for rank, grad in grads.items():
-            if grad is not None:
+            if grad is not None and grad.isfinite().all():  # or columns would stay infinite, whatever a scaler does
                 previous.pop((rank, matrix, len(grad)), None)  # the newest ones are at the end
                 previous[rank, matrix, len(grad)] = grad.clone()
                 for oldest in [key for key in previous if key[:2] == (rank, matrix)][:-SIZES_KEPT]:

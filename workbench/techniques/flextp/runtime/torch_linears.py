@@ -32,6 +32,7 @@ class TorchLinear:
     def weights(self) -> list[Tensor]:
         """The shard of this rank; it shares memory with the parameter."""
         weight = self._linear.weight
+        _check_one_axis(self.site, weight)  # fully_shard may have come after `balance`
         return [weight.to_local().detach().requires_grad_(weight.requires_grad)]
 
     @property
@@ -77,9 +78,7 @@ def torch_linears(model: nn.Module, group: TensorGroup) -> dict[str, TorchLinear
 
 def _check(name: str, linear: nn.Linear, group: TensorGroup) -> None:
     weight, mesh = linear.weight, linear.weight.device_mesh
-    if mesh.ndim != 1:
-        rule = "it must be one: `balance` takes a model that is tensor-parallel alone, without fully_shard"
-        raise ValueError(f"weight of {name} is cut over a mesh of {mesh.ndim} axes; {rule}")
+    _check_one_axis(name, weight)
     if type(linear).forward is not nn.Linear.forward:
         raise ValueError(f"forward of {name} is {type(linear).__name__}'s own; it must be that of nn.Linear")
     (placement,), shape = weight.placements, tuple(weight.shape)
@@ -92,6 +91,12 @@ def _check(name: str, linear: nn.Linear, group: TensorGroup) -> None:
         raise ValueError(f"forward of {name} is replaced already; `Balancer.remove` gives it back")
     if not isinstance(group, ProcessTensorGroup) or _ranks(group.process_group) != _ranks(mesh.get_group()):
         raise ValueError(f"group of {name} is another one; it must be that of its mesh, `mesh.get_group()`")
+
+
+def _check_one_axis(name: str, weight: DTensor) -> None:
+    if weight.device_mesh.ndim != 1:
+        rule = "it must be one: `balance` takes a model that is tensor-parallel alone, without fully_shard"
+        raise ValueError(f"weight of {name} is cut over a mesh of {weight.device_mesh.ndim} axes; {rule}")
 
 
 def _ranks(group: dist.ProcessGroup | None) -> list[int]:
