@@ -103,8 +103,15 @@ class Codec(nn.Module, ABC):
         """Make the codec of a rank of the group: shared weights, random streams and remembered errors of its own."""
         return self
 
+    @property
+    def memory(self) -> tuple[Tensor, ...]:
+        """What is remembered of tensors that were encoded: sums of them and of what was lost, each of their shape."""
+        return ()
+
     def rescale_(self, factor: float) -> None:
-        """Multiply what is remembered of tensors that were encoded, as when the loss is scaled by another factor."""
+        """Multiply what is remembered, as when the loss is scaled by another factor."""
+        for remembered in self.memory:
+            remembered.mul_(factor)
 
     @abstractmethod
     def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
@@ -134,6 +141,12 @@ def site_seed(seed: int, site: str) -> int:
 def num_elements(shape: Sequence[int]) -> int:
     """Count the elements of a shape."""
     return math.prod(shape)
+
+
+def all_finite(x: Tensor) -> bool:
+    """Return whether no element is infinite or NaN: one sum says so, except where it overflows."""
+    total = x.sum(dtype=torch.float32 if x.dtype.itemsize < 4 else None)
+    return bool(total.isfinite()) or bool(x.isfinite().all())
 
 
 def check_payloads(payloads: Sequence[Payload]) -> None:

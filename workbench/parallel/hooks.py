@@ -1,17 +1,124 @@
-"""What communication hooks of DistributedDataParallel share: early buckets, plans that fit model and ranks."""
+"""What communication hooks of DistributedDataParallel share.
 
+Early buckets, plans that fit model and ranks, and what a backward pass means for what a hook remembers.
+"""
+
+import gc
+import math
+import sys
 import warnings
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["BUCKET_MB", "require_ddp", "require_fp32", "require_one_plan", "require_parameters", "warn_if_late"]
+__all__ = ["BUCKET_MB", "Passes", "Scaler", "require_ddp", "require_fp32", "require_one_plan", "require_own_state"]
+__all__ += ["require_parameters", "warn_if_late"]
 
 BUCKET_MB = 1e-4  # of DistributedDataParallel: every gradient is a bucket of its own
 LATE_BYTES = 2**20  # a larger bucket is handed over late
+
+
+class Scaler(Protocol):
+    """A `torch.amp.GradScaler`, or anything else that tells by which factor a loss is multiplied."""
+
+    def get_scale(self) -> float:
+        """Return the factor of the loss whose gradients are exchanged next."""
+
+
+class Passes:
+    """The backward passes of a model whose communication hook remembers something of its gradients.
+
+    What is remembered follows the scale of the loss. Results that are not applied must leave no trace in it: that of a
+    parameter which no rank has used (DistributedDataParallel leaves its gradient alone), and, with a scaler, all of a
+    pass in which one is not finite, whose step the scaler skips.
+
+    Args:
+        model: that has the hook.
+        scaler: of the loss; None where it is not scaled.
+    """
+
+    def __init__(self, model: DistributedDataParallel, scaler: Scaler | None):
+        self._model, self._scaler, self.scale = model, scaler, 1.0  # of the loss in the last pass
+        self.is_scaled = scaler is not None and getattr(scaler, "is_enabled", lambda: True)()
+        self.all_finite = True  # the results of the last pass, where the loss is scaled
+        trained = {name: parameter for name, parameter in model.module.named_parameters() if parameter.requires_grad}
+        self._names, self._is_settled, self._num_references = list(trained), True, 0
+        self._may_be_unused = model.find_unused_parameters or model.static_graph
+        self._used: set[Tensor] = set()  # on this rank, since gradients were exchanged
+        hooked = trained.values() if self._may_be_unused else ()
+        self._handles = [parameter.register_post_accumulate_grad_hook(self._used.add) for parameter in hooked]
+
+    def begin_(self) -> float:
+        """Return by which factor gradients are larger than in the last pass, before the first of a pass is exchanged.
+
+        Raises:
+            ValueError: if a GradScaler lives that was not given, if the scale is not a positive number, or if ranks
+                join uneven inputs in a way in which gradients would have different scales.
+        """
+        if self._scaler is None:
+            self._require_no_scaler()
+        if self._model._join_config.enable:
+            self._require_equal_scales()
+        before, self.scale = self.scale, float(self._scaler.get_scale()) if self.is_scaled else 1.0
+        if not 0 < self.scale < math.inf:
+            raise ValueError(f"scaler.get_scale() is {self.scale}; it must be a positive number")
+        self._is_settled, self.all_finite = False, True
+        return self.scale / before
+
+    def end_(self) -> None:
+        """Note that all gradients of a pass have been handed over."""
+        self._used.clear()
+
+    def may_be_discarded(self, parameter: Tensor) -> bool:
+        """Return whether the result of a parameter may not be applied, so that what is remembered now must be kept."""
+        return self.is_scaled or (self._may_be_unused and parameter not in self._used)
+
+    def settle_(self) -> list[str]:
+        """Return the names of the parameters whose results of the last pass were not applied; none when asked again."""
+        is_settled, self._is_settled = self._is_settled, True
+        if is_settled or (self.all_finite and not self._may_be_unused):
+            return []
+        if not self.all_finite:
+            return self._names
+        num_users = self._model.reducer._get_local_used_map().tolist()  # summed over ranks at the end of the pass
+        return [name for name, users in zip(self._names, num_users, strict=True) if not users]
+
+    def close(self) -> None:
+        """Watch the parameters no more."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _require_no_scaler(self) -> None:
+        classes = [GradScaler]
+        for one in classes:
+            classes += one.__subclasses__()
+        num_references = sum(map(sys.getrefcount, classes))  # a new instance refers to its class, too
+        if num_references == self._num_references:
+            return
+        self._num_references = num_references
+
+        def is_one_enabled() -> bool:
+            return any(isinstance(one, GradScaler) and one.is_enabled() for one in gc.get_referrers(*classes))
+
+        if is_one_enabled():
+            gc.collect()  # it may be of a training that has ended
+        if is_one_enabled():
+            raise ValueError(
+                "a GradScaler is enabled, but the exchange of gradients was not told: give it as scaler=, so that what "
+                "is remembered follows its scale; for a model whose loss is not scaled scaler=GradScaler(enabled=False)"
+            )
+
+    def _require_equal_scales(self) -> None:
+        if not self._model._divide_by_initial_world_size:
+            raise ValueError("join(divide_by_initial_world_size=False): compressed gradients are divided by all ranks")
+        if self.is_scaled and not self._model._join_config.throw_on_early_termination:
+            rule = "a rank that has joined no longer knows the scale of the others' losses"
+            raise ValueError(f"scaler and join() cannot be used together: {rule}")
 
 
 def warn_if_late(model: DistributedDataParallel, technique: str) -> None:
@@ -30,6 +137,13 @@ def require_ddp(model: object) -> None:
     if not isinstance(model, DistributedDataParallel):
         rule = "it must be a DistributedDataParallel, made with bucket_cap_mb=BUCKET_MB of the technique"
         raise ValueError(f"model is a {type(model).__name__}; {rule}")
+    for name, parameter in model.module.named_parameters():
+        if parameter.requires_grad and name in model.parameters_to_ignore:
+            raise ValueError(
+                f"{name} is trained, but ignored by DistributedDataParallel: it must hand over its gradient"
+            )
+    if model._use_python_reducer:
+        raise ValueError("torch._dynamo.config.optimize_ddp is 'python_reducer', which calls no communication hooks")
 
 
 def require_one_plan(
@@ -56,6 +170,15 @@ def require_one_plan(
     if differing := named(lambda plan, _: plan != told[0][0]):
         rule = "it must be one plan, made once and given to all ranks"
         raise ValueError(f"the plan of rank {ranks[0]} differs from that of rank {differing}; {rule}")
+
+
+def require_own_state(state: Mapping[str, object], own: Mapping[str, object]) -> None:
+    """Raise ValueError naming the first field of `own` that differs in a saved state, before anything is loaded."""
+    for field, value in own.items():
+        saved = state.get(field, "missing")
+        if saved != value:
+            rule = "a rank loads the state that it saved itself, with the same plan"
+            raise ValueError(f"{field} of the state is {saved!s:.80}, here it is {value!s:.80}; {rule}")
 
 
 def require_fp32(module: nn.Module) -> None:

@@ -85,10 +85,11 @@ def exchange_each(names):
         encoders = Encoders(lambda place: make_codec("efsignsgd", place), "w")
         journey = _Journey("w", Option.parse(name), encoders, groups, 0.0)
         gradient = torch.randn(13, generator=torch.Generator().manual_seed(rank))
-        journey.begin_(gradient, lambda: None)
-        while not journey.is_over:
+        journey.begin_(gradient, lambda _: None)
+        is_on_its_way = True
+        while is_on_its_way:
             journey.leave_()
-            journey.run_()
+            is_on_its_way = journey.run_()
         found.append(4 * gradient)
     return found
 
