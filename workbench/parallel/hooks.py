@@ -7,6 +7,7 @@ import gc
 import math
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -40,14 +41,17 @@ class Passes:
     Args:
         model: that has the hook.
         scaler: of the loss; None where it is not scaled.
+        put_back_: is called, at the end of a pass, with the name of each parameter whose result is not applied.
     """
 
-    def __init__(self, model: DistributedDataParallel, scaler: Scaler | None):
-        self._model, self._scaler, self.scale = model, scaler, 1.0  # of the loss in the last pass
+    def __init__(self, model: DistributedDataParallel, scaler: Scaler | None, put_back_: Callable[[str], None]):
+        self._model = weakref.ref(model)  # the model keeps its hook, and this with it, where no collector sees it
+        self._scaler, self._put_back_ = scaler, put_back_
+        self.scale = 1.0  # of the loss in the last pass
         self.is_scaled = scaler is not None and getattr(scaler, "is_enabled", lambda: True)()
-        self.all_finite = True  # the results of the last pass, where the loss is scaled
+        self.all_finite = True  # the results of this pass, where the loss is scaled
         trained = {name: parameter for name, parameter in model.module.named_parameters() if parameter.requires_grad}
-        self._names, self._is_settled, self._num_references = list(trained), True, 0
+        self._names, self._num_references = list(trained), 0
         self._may_be_unused = model.find_unused_parameters or model.static_graph
         self._used: set[Tensor] = set()  # on this rank, since gradients were exchanged
         hooked = trained.values() if self._may_be_unused else ()
@@ -57,39 +61,44 @@ class Passes:
         """Return by which factor gradients are larger than in the last pass, before the first of a pass is exchanged.
 
         Raises:
-            ValueError: if a GradScaler lives that was not given, if the scale is not a positive number, or if ranks
-                join uneven inputs in a way in which gradients would have different scales.
+            ValueError: if a GradScaler lives that was not given, if the scale is not a positive number, or if the model
+                joins uneven inputs in a way that cannot be followed.
         """
         if self._scaler is None:
             self._require_no_scaler()
-        if self._model._join_config.enable:
-            self._require_equal_scales()
+        if self._model()._join_config.enable:
+            self._check_join()
         before, self.scale = self.scale, float(self._scaler.get_scale()) if self.is_scaled else 1.0
         if not 0 < self.scale < math.inf:
             raise ValueError(f"scaler.get_scale() is {self.scale}; it must be a positive number")
-        self._is_settled, self.all_finite = False, True
+        self.all_finite = True
         return self.scale / before
-
-    def end_(self) -> None:
-        """Note that all gradients of a pass have been handed over."""
-        self._used.clear()
 
     def may_be_discarded(self, parameter: Tensor) -> bool:
         """Return whether the result of a parameter may not be applied, so that what is remembered now must be kept."""
         return self.is_scaled or (self._may_be_unused and parameter not in self._used)
 
-    def settle_(self) -> list[str]:
-        """Return the names of the parameters whose results of the last pass were not applied; none when asked again."""
-        is_settled, self._is_settled = self._is_settled, True
-        if is_settled or (self.all_finite and not self._may_be_unused):
-            return []
+    def end_(self) -> None:
+        """Note that the last gradient of a pass has been handed over: a callback is queued behind the model's own."""
+        self._used.clear()
+        if self.is_scaled or self._may_be_unused:
+            queue = torch.autograd.Variable._execution_engine.queue_callback
+            queue(lambda: queue(self._settle_))  # the model's, which ends the exchange, is queued in between
+
+    def _settle_(self) -> None:
         if not self.all_finite:
-            return self._names
-        num_users = self._model.reducer._get_local_used_map().tolist()  # summed over ranks at the end of the pass
-        return [name for name, users in zip(self._names, num_users, strict=True) if not users]
+            discarded = self._names
+        elif self._may_be_unused:
+            num_users = self._model().reducer._get_local_used_map().tolist()  # summed over ranks in this pass
+            discarded = [name for name, users in zip(self._names, num_users, strict=True) if not users]
+        else:
+            discarded = []
+        for name in discarded:
+            self._put_back_(name)
 
     def close(self) -> None:
-        """Watch the parameters no more."""
+        """Watch the parameters no more, and forget the scaler."""
+        self._scaler = None
         for handle in self._handles:
             handle.remove()
 
@@ -113,12 +122,18 @@ class Passes:
                 "is remembered follows its scale; for a model whose loss is not scaled scaler=GradScaler(enabled=False)"
             )
 
-    def _require_equal_scales(self) -> None:
-        if not self._model._divide_by_initial_world_size:
+    def _check_join(self) -> None:
+        model = self._model()
+        if not model._divide_by_initial_world_size:
             raise ValueError("join(divide_by_initial_world_size=False): compressed gradients are divided by all ranks")
-        if self.is_scaled and not self._model._join_config.throw_on_early_termination:
-            rule = "a rank that has joined no longer knows the scale of the others' losses"
-            raise ValueError(f"scaler and join() cannot be used together: {rule}")
+        if self._may_be_unused and not model.static_graph:
+            raise ValueError(
+                "join() with find_unused_parameters=True: a rank that has joined cannot know which are unused"
+            )
+        if self.is_scaled and not model._join_config.throw_on_early_termination:
+            raise ValueError(
+                "join() with scaler=: a rank that has joined no longer knows the scale of the others' losses"
+            )
 
 
 def warn_if_late(model: DistributedDataParallel, technique: str) -> None:

@@ -139,7 +139,7 @@ class FusedExchange:
         self._device = next(iter(self._parameters.values())).device
         self._momentum, self._warmup, self._plan_by, self._is_closed = momentum, warmup, plan_by, False
         self._ready: dict[str, object] = {}
-        self._passes = Passes(model, scaler)
+        self._passes = Passes(model, scaler, self._put_back_)
         self.plan, self._epoch, self._ranks = plan, None, model.process_group
         self._begin_()
         model.register_comm_hook(self, FusedExchange.synchronise)
@@ -173,7 +173,6 @@ class FusedExchange:
         if self._is_closed:
             raise RuntimeError("gradients are not exchanged: the exchange is closed")
         if bucket.index() == 0:
-            self._settle_()
             factor = self._passes.begin_()
             for remembered in (tensor for group in self._groups for tensor in group.memory):
                 remembered.mul_(factor)
@@ -202,11 +201,9 @@ class FusedExchange:
         names = self._members[number]
         return naming_lost_ranks(self._ranks, f"gradients of group {number}, {names[0]} to {names[-1]}")
 
-    def _settle_(self) -> None:
-        """Put back what was sent in the last pass of gradients that were not applied."""
-        for name in self._passes.settle_():
-            number, piece = self._place[name]
-            self._groups[number].put_back_(piece)
+    def _put_back_(self, name: str) -> None:
+        number, piece = self._place[name]
+        self._groups[number].put_back_(piece)
 
     def _finish_(self) -> None:
         """Receive and decode all groups in the order in which they were sent, and hand the gradients back."""
@@ -253,7 +250,6 @@ class FusedExchange:
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of all that this rank remembers, between two backward passes; each rank saves its own."""
-        self._settle_()
         more = {"epoch": self._epoch, "scale": self._passes.scale}
         return self._whose() | more | {"groups": [group.state_dict() for group in self._groups]}
 
@@ -264,7 +260,6 @@ class FusedExchange:
             ValueError: naming it, if the state is of another plan, rank or number of ranks; nothing is changed then.
         """
         require_own_state(state, self._whose())
-        self._passes.settle_()
         self._passes.scale = state["scale"]
         if state["epoch"] is not None:
             self.at_epoch(state["epoch"])
@@ -278,6 +273,9 @@ class FusedExchange:
         facts |= {"momentum": self._momentum, "warmup": list(self._warmup)}
         of = {"rank": dist.get_rank(self._ranks), "number of ranks": dist.get_world_size(self._ranks)}
         return of | {name: json.dumps(fact) for name, fact in facts.items()}
+
+    def __deepcopy__(self, memo: object) -> "FusedExchange":
+        return self  # a copied model, such as an average of weights, has no hook
 
     def close(self) -> None:
         """Exchange no more: the model's next backward pass raises."""

@@ -273,7 +273,7 @@ class GradientExchange:
         facts = {"codec": plan.codec, "machines and GPUs": groups.place, "options": options}
         facts |= {"numbers of elements": dict(plan.num_elements), "momentum": momentum, "warmup": list(warmup)}
         self._whose = {"rank": groups.rank} | {name: json.dumps(fact) for name, fact in facts.items()}
-        self._passes, self._epoch = Passes(model, scaler), 0
+        self._passes, self._epoch = Passes(model, scaler, self._put_back_), 0
         self._groups, self._lock, self._failure = groups, threading.Lock(), None
         self._device = next(model.module.parameters()).device
         self._open: dict[torch.futures.Future, int] = {}  # buckets, and how many of their gradients are on their way
@@ -294,7 +294,6 @@ class GradientExchange:
                 raise RuntimeError(f"gradients are not exchanged: {self._failure}") from self._failure
             self._open[future] = len(gradients)
         if bucket.index() == 0:
-            self._settle_()
             factor = self._passes.begin_()
             for remembered in (tensor for journey in self._journeys.values() for tensor in journey.memory):
                 remembered.mul_(factor)
@@ -307,10 +306,8 @@ class GradientExchange:
             self._passes.end_()
         return future.then(self._received)
 
-    def _settle_(self) -> None:
-        """Put back what was sent in the last pass of gradients that were not applied."""
-        for name in self._passes.settle_():
-            self._journeys[name].put_back_()
+    def _put_back_(self, name: str) -> None:
+        self._journeys[name].put_back_()
 
     def _received(self, done: torch.futures.Future) -> Tensor:
         if self._failure is not None:
@@ -360,7 +357,6 @@ class GradientExchange:
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of all that this rank remembers, between two backward passes; each rank saves its own."""
-        self._settle_()
         more = {"epoch": self._epoch, "scale": self._passes.scale}
         return self._whose | more | {"gradients": {name: one.state_dict() for name, one in self._journeys.items()}}
 
@@ -371,7 +367,6 @@ class GradientExchange:
             ValueError: naming it, if the state is of another plan, rank or number of ranks; nothing is changed then.
         """
         require_own_state(state, self._whose)
-        self._passes.settle_()
         self._passes.scale = state["scale"]
         self.at_epoch(state["epoch"])
         for name, journey in self._journeys.items():
@@ -389,6 +384,9 @@ class GradientExchange:
             worker.join()
         self._groups.close()
         self._passes.close()
+
+    def __deepcopy__(self, memo: object) -> "GradientExchange":
+        return self  # a copied model, such as an average of weights, has no hook
 
     def __enter__(self) -> "GradientExchange":
         return self
