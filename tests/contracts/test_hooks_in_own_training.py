@@ -21,6 +21,7 @@ from tests.contracts.works_with import Feature, refuses, works
 from tests.lost_ranks import ENDINGS, errors_of_the_rest
 from workbench.cluster.machines import Link, Machines
 from workbench.compression.costs import CodecTimes, Processor
+from workbench.launch import Ranks
 from workbench.techniques import cupcake, espresso
 from workbench.techniques.espresso.cost import Job
 from workbench.techniques.espresso.method import Option
@@ -46,22 +47,25 @@ def technique(request):
     return request.param
 
 
-def attach(technique, model, codec="efsignsgd", **options):
-    """Make an exchange of a model in which all gradients are compressed."""
-    module = getattr(model, "module", model)
+def attach(technique, model, codec="efsignsgd", place=None, option=COMPRESSED, **options):
+    """Make an exchange of a model in which all gradients are compressed, or, of the codec "momentum", none."""
+    module, world = getattr(model, "module", model), dist.get_world_size()
     sizes = {name: p.numel() for name, p in reversed([*module.named_parameters()]) if p.requires_grad}
-    names, world = tuple(sizes), dist.get_world_size()
+    names, is_compressed = tuple(sizes), codec != "momentum"
+    codec = codec if is_compressed else "dgc"
     if technique == "cupcake":
-        groups = tuple(names[start::2] for start in range(min(2, len(names))))
-        facts = {"num_elements": sizes, "groups": groups, "compressed": (True,) * len(groups), "predicted_s": {}}
+        groups = names[::2], names[1::2]
+        facts = {"num_elements": sizes, "groups": groups, "compressed": (is_compressed,) * 2, "predicted_s": {}}
         return cupcake.exchange(model, cupcake.Plan(codec=codec, num_ranks=world, **facts), **options)
     order = {"tensors": names, "num_elements": tuple(sizes.values()), "gap_s": (1e-3,) * len(names)}
     link = Link(bandwidth_bytes_per_s=1e8, latency_s=1e-4)
-    machines = Machines(num_machines=world, gpus_per_machine=1, intra=link, inter=link)
+    num_machines, gpus_per_machine = place or (world, 1)
+    machines = Machines(num_machines=num_machines, gpus_per_machine=gpus_per_machine, intra=link, inter=link)
     costs = {processor: lambda elements: 1e-9 * elements for processor in Processor}
     times = CodecTimes(name=codec, encode_s=costs, decode_s=costs, sent_bytes=0.2)
     job = Job(Gradients(name="own", forward_s=1e-3, source="a test", **order), machines, times)
-    return espresso.compress_gradients(model, plan_of(job, [COMPRESSED] * len(names), codec), **options)
+    strategy = [option if is_compressed else job.uncompressed] * len(names)
+    return espresso.compress_gradients(model, plan_of(job, strategy, codec), **options)
 
 
 def remembered(exchange, module):
@@ -76,7 +80,7 @@ def remembered(exchange, module):
     if "gradients" in state:
         shares = {name: of(one["encoders"]["0, 0"]) / dist.get_world_size() for name, one in state["gradients"].items()}
         return {name: share[: sizes[name]] for name, share in shares.items()}
-    for members, group in zip((tuple(sizes)[start::2] for start in range(2)), state["groups"], strict=True):
+    for members, group in zip((tuple(sizes)[::2], tuple(sizes)[1::2]), state["groups"], strict=True):
         found |= dict(zip(members, of(group["codec"]).split([sizes[name] for name in members]), strict=True))
     return found
 
@@ -336,7 +340,7 @@ def trained(technique, codec="efsignsgd", scaler=None, steps=range(6), resumed=N
     """Run on a rank: train with SGD; return the weights, and what is saved of all after three steps and at the end."""
     torch.manual_seed(0)
     ours, saved = early(net()), []
-    optimizer = torch.optim.SGD(ours.parameters(), lr=0.1, momentum=0.0 if options else 0.9)
+    optimizer = torch.optim.SGD(ours.parameters(), lr=0.1, momentum=0.0 if "momentum" in options else 0.9)
     exchange = attach(technique, ours, codec, scaler=scaler, **options)
     scaler = GradScaler("cpu", enabled=False) if scaler is None else scaler
     for part, state in zip((ours.module, optimizer, exchange), resumed or (), strict=False):
@@ -379,19 +383,20 @@ class ByHand:
 
 
 CODECS = {"espresso": ("efsignsgd", "randomk", "dgc"), "cupcake": ("efsignsgd", "onebit", "randomk", "dgc")}
-CASES = [(name, codec) for name, codecs in CODECS.items() for codec in codecs]
+CASES = [(name, codec) for name, codecs in CODECS.items() for codec in (*codecs, "momentum")]
 
 
 def options_of(codec):
-    return {"momentum": 0.9, "warmup": (0.5, 0.25)} if codec == "dgc" else {}
+    return {"momentum": 0.9, "warmup": (0.5, 0.25)} if codec in ("dgc", "momentum") else {}
 
 
-def scaled(technique, codec):
-    growing = GradScaler("cpu", init_scale=1024.0, growth_interval=2)
-    runs = [trained(technique, codec, scaler, **options_of(codec))[0] for scaler in (growing, ByHand())]
+def scaled(technique, codec, **options):
+    """Run on a rank: whether a scaler's and a user's own scale leave the weights of a loss that is not scaled."""
+    growing, options = GradScaler("cpu", init_scale=1024.0, growth_interval=2), options | options_of(codec)
+    runs = [trained(technique, codec, scaler, **options)[0] for scaler in (growing, ByHand())]
     scale = growing.get_scale()
     del growing  # a scaler that lives must be given
-    return [torch.equal(run, trained(technique, codec, **options_of(codec))[0]) for run in runs], scale
+    return [torch.equal(run, trained(technique, codec, **options)[0]) for run in runs], scale
 
 
 @pytest.mark.parametrize(("technique", "codec"), CASES)
@@ -441,14 +446,14 @@ def test_a_scaler_that_was_not_given_is_refused_by_name(pools, technique, when):
 
 
 def finite_after(technique, codec, value):
-    """Run on a rank: whether all gradients are finite after rank 1 has one that is not, and in the pass after it."""
-    ours = early(net())
-    exchange, found = attach(technique, ours, codec), []
+    """Run on a rank: whether all gradients are finite after rank 1 has one element that is not, and after that pass."""
+    ours, found = early(net()), []
+    exchange = attach(technique, ours, codec)
     for step in range(2):
         ours.zero_grad()
         loss = squares(ours, step)
         if step == 0 and dist.get_rank() == 1:
-            loss = loss + (ours.module[0].weight[0, 0] * value).where(ours.module[0].weight[0, 0] > 9, value * loss)
+            loss = loss + ours.module[0].weight[3, 4] * value
         loss.backward()
         found.append(all(bool(p.grad.isfinite().all()) for p in ours.parameters()))
     exchange.close()
@@ -566,7 +571,7 @@ def refusal(technique, build):
         (sharded, "model is a FSDPSequential; it must be a DistributedDataParallel"),
         (half, "is torch.bfloat16; parameters must be float32"),
         (compiled_before, "model is a OptimizedModule; it must be a DistributedDataParallel"),
-        (ignoring, "0.weight is trained, but DistributedDataParallel ignores it"),
+        (ignoring, "0.weight is trained, but ignored by DistributedDataParallel"),
     ],
 )
 @both_refuse(Feature.FSDP, Feature.BF16, note="Train in FP32 with autocast.")
@@ -600,6 +605,7 @@ def exchanged(technique, group, kept):
     if not kept:
         kept["model"] = early(net(), process_group=group)
         kept["exchange"] = attach(technique, kept["model"])
+        one_pass(kept["model"], 0)  # DDP rebuilds its buckets together after the first
     try:
         one_pass(kept["model"], 0)
     except BaseException:
@@ -614,6 +620,26 @@ def espresso_exchanged(group, kept):
 
 def cupcake_exchanged(group, kept):
     exchanged("cupcake", group, kept)
+
+
+def one_rank_raises():
+    """Run on a rank: what it hears when rank 1 raises in the middle of a backward pass, and ends the exchange."""
+    ours = early(net())
+    try:
+        with attach("espresso", ours):
+            one_pass(ours, 0)
+            if dist.get_rank() == 1:
+                ours.module[0].register_full_backward_pre_hook(lambda *_: 1 / 0)
+            one_pass(ours, 1)
+    except (RuntimeError, ZeroDivisionError) as error:
+        return str(error), [thread.name for thread in threading.enumerate() if thread.name.startswith("espresso")]
+
+
+def test_the_exchange_of_a_rank_that_raises_in_a_backward_pass_ends_that_of_the_others():
+    with Ranks(2, timeout_s=300) as ranks:
+        heard, raised = ranks.run(tidy, one_rank_raises)
+    assert "rank 1 does not answer" in heard[0] and "division by zero" in raised[0]
+    assert heard[1] == raised[1] == []
 
 
 STEPS = {"espresso": espresso_exchanged, "cupcake": cupcake_exchanged}
