@@ -5,6 +5,7 @@ DistributedDataParallel alone would have applied.
 """
 
 import copy
+import io
 import threading
 
 import pytest
@@ -158,10 +159,25 @@ def branched(model, step):
     model(batch(step), step).square().mean().backward()
 
 
-@pytest.mark.parametrize("codec", ["efsignsgd", "dgc"])
+def branched_and_accumulated(model, step):
+    model.zero_grad()
+    with model.no_sync():
+        model(batch(10 + step), (step + 1) % 4).square().mean().backward()
+    model(batch(step), step).square().mean().backward()
+
+
+@pytest.mark.parametrize(
+    ("codec", "run", "options"),
+    [
+        ("efsignsgd", branched, {}),
+        ("dgc", branched, {}),
+        ("dgc", branched, {"gradient_as_bucket_view": True}),
+        ("efsignsgd", branched_and_accumulated, {}),
+    ],
+)
 @both_work(Feature.UNUSED_PARAMETERS)
-def test_of_parameters_without_a_gradient_nothing_is_lost(pools, technique, codec):
-    nothing_is_lost(pools, technique, codec, Branch, branched, find_unused_parameters=True)
+def test_of_parameters_without_a_gradient_nothing_is_lost(pools, technique, codec, run, options):
+    nothing_is_lost(pools, technique, codec, Branch, run, find_unused_parameters=True, **options)
 
 
 def never_used():
@@ -352,7 +368,9 @@ def trained(technique, codec="efsignsgd", scaler=None, steps=range(6), resumed=N
         scaler.step(optimizer)
         scaler.update()
         if step in (2, 5):
-            saved.append(copy.deepcopy([ours.module.state_dict(), optimizer.state_dict(), exchange.state_dict()]))
+            file = io.BytesIO()
+            torch.save([part.state_dict() for part in (ours.module, optimizer, exchange)], file)
+            saved.append(torch.load(io.BytesIO(file.getvalue()), weights_only=True))
     exchange.close()
     return torch.cat([p.detach().flatten() for p in ours.parameters()]), saved
 

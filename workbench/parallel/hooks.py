@@ -51,7 +51,7 @@ class Passes:
         self.is_scaled = scaler is not None and getattr(scaler, "is_enabled", lambda: True)()
         self.all_finite = True  # the results of this pass, where the loss is scaled
         trained = {name: parameter for name, parameter in model.module.named_parameters() if parameter.requires_grad}
-        self._names, self._num_references = list(trained), 0
+        self._trained, self._num_references = trained, 0
         self._may_be_unused = model.find_unused_parameters or model.static_graph
         self._used: set[Tensor] = set()  # on this rank, since gradients were exchanged
         hooked = trained.values() if self._may_be_unused else ()
@@ -86,13 +86,13 @@ class Passes:
             queue(lambda: queue(self._settle_))  # the model's, which ends the exchange, is queued in between
 
     def _settle_(self) -> None:
-        if not self.all_finite:
-            discarded = self._names
-        elif self._may_be_unused:
+        discarded = [] if self.all_finite else list(self._trained)
+        if self.all_finite and self._may_be_unused:
             num_users = self._model().reducer._get_local_used_map().tolist()  # summed over ranks in this pass
-            discarded = [name for name, users in zip(self._names, num_users, strict=True) if not users]
-        else:
-            discarded = []
+            is_view = self._model().gradient_as_bucket_view  # then a gradient that is not None is the result itself
+            for (name, parameter), users in zip(self._trained.items(), num_users, strict=True):
+                if not users and not (is_view and parameter.grad is not None):
+                    discarded.append(name)
         for name in discarded:
             self._put_back_(name)
 
