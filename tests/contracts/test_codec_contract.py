@@ -187,8 +187,9 @@ def test_an_element_that_is_not_finite_arrives_as_not_finite_at_whatever_place_a
         assert codec.decode(codec.encode(normal((3, HIDDEN), dtype))).isfinite().all()
 
 
-def test_finite_elements_whose_sum_overflows_are_sent_as_they_are():
-    x = torch.full((3, HIDDEN), 1e38)
+@pytest.mark.parametrize(("value", "dtype"), [(1e38, torch.float32), (1e38, torch.bfloat16), (6e4, torch.float16)])
+def test_finite_elements_whose_sum_overflows_are_sent_as_they_are(value, dtype):
+    x = torch.full((3, HIDDEN), value, dtype=dtype)
     assert torch.equal(RandomK(5).encode(x).tensors[0], x.view(-1)[:5])
 
 
