@@ -1,10 +1,5 @@
-"""Espresso's and Cupcake's hooks in trainings of their users' own: what both promise, asked of both.
+"""Espresso's and Cupcake's hooks in trainings of their users' own: scaled, interrupted, failing, or refused."""
 
-Nothing is lost: the gradients that are applied in some passes and what all ranks still remember are together those that
-DistributedDataParallel alone would have applied.
-"""
-
-import copy
 import io
 import threading
 
@@ -15,341 +10,19 @@ from torch import nn
 from torch.amp import GradScaler
 from torch.distributed.algorithms import Join
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.checkpoint import checkpoint
 
 from tests.cases import tidy
-from tests.contracts.works_with import Feature, refuses, works
+from tests.contracts.hooked import HOOKS, attach, both_refuse, both_work, early, message_of, net, one_pass, squares
+from tests.contracts.works_with import Feature
 from tests.lost_ranks import ENDINGS, errors_of_the_rest
-from workbench.cluster.machines import Link, Machines
-from workbench.compression.costs import CodecTimes, Processor
 from workbench.launch import Ranks
-from workbench.techniques import cupcake, espresso
-from workbench.techniques.espresso.cost import Job
-from workbench.techniques.espresso.method import Option
-from workbench.techniques.espresso.planning import plan_of
-from workbench.timeline.gradients import Gradients
 
-HOOKS = ("espresso", "cupcake")
-COMPRESSED = Option.parse("comp.gpu flat.allgather* decomp.gpu")
 GIVEN = "Give the GradScaler, or an object with get_scale(), as scaler=; one that is not given is refused."
-ROUNDING = 1e-5  # of sums of a few gradients in FP32, relative to the largest
-
-
-def both_work(*features, note=""):
-    return lambda test: [works(name, *features, note=note)(test) for name in HOOKS][-1]
-
-
-def both_refuse(*features, note=""):
-    return lambda test: [refuses(name, *features, note=note)(test) for name in HOOKS][-1]
 
 
 @pytest.fixture(params=HOOKS)
 def technique(request):
     return request.param
-
-
-def attach(technique, model, codec="efsignsgd", place=None, option=COMPRESSED, **options):
-    """Make an exchange of a model in which all gradients are compressed, or, of the codec "momentum", none."""
-    module, world = getattr(model, "module", model), dist.get_world_size()
-    sizes = {name: p.numel() for name, p in reversed([*module.named_parameters()]) if p.requires_grad}
-    names, is_compressed = tuple(sizes), codec != "momentum"
-    codec = codec if is_compressed else "dgc"
-    if technique == "cupcake":
-        groups = names[::2], names[1::2]
-        facts = {"num_elements": sizes, "groups": groups, "compressed": (is_compressed,) * 2, "predicted_s": {}}
-        return cupcake.exchange(model, cupcake.Plan(codec=codec, num_ranks=world, **facts), **options)
-    order = {"tensors": names, "num_elements": tuple(sizes.values()), "gap_s": (1e-3,) * len(names)}
-    link = Link(bandwidth_bytes_per_s=1e8, latency_s=1e-4)
-    num_machines, gpus_per_machine = place or (world, 1)
-    machines = Machines(num_machines=num_machines, gpus_per_machine=gpus_per_machine, intra=link, inter=link)
-    costs = {processor: lambda elements: 1e-9 * elements for processor in Processor}
-    times = CodecTimes(name=codec, encode_s=costs, decode_s=costs, sent_bytes=0.2)
-    job = Job(Gradients(name="own", forward_s=1e-3, source="a test", **order), machines, times)
-    strategy = [option if is_compressed else job.uncompressed] * len(names)
-    return espresso.compress_gradients(model, plan_of(job, strategy, codec), **options)
-
-
-def remembered(exchange, module):
-    """Return what this rank remembers of each parameter, as a share in the mean over ranks."""
-    state, found = exchange.state_dict(), {}
-    sizes = {name: p.numel() for name, p in reversed([*module.named_parameters()]) if p.requires_grad}
-
-    def of(codec):
-        extra = codec["_extra_state"]
-        return extra["accumulated"] if "accumulated" in extra else extra["error"]
-
-    if "gradients" in state:
-        shares = {name: of(one["encoders"]["0, 0"]) / dist.get_world_size() for name, one in state["gradients"].items()}
-        return {name: share[: sizes[name]] for name, share in shares.items()}
-    for members, group in zip((tuple(sizes)[::2], tuple(sizes)[1::2]), state["groups"], strict=True):
-        found |= dict(zip(members, of(group["codec"]).split([sizes[name] for name in members]), strict=True))
-    return found
-
-
-def net():
-    return nn.Sequential(nn.Linear(7, 30), nn.Tanh(), nn.Linear(30, 3))
-
-
-def batch(step, rank=None, size=5):
-    seed = 10 * step + (dist.get_rank() if rank is None else rank)
-    return torch.randn(size, 7, generator=torch.Generator().manual_seed(seed))
-
-
-def squares(model, step):
-    return model(batch(step)).square().mean()
-
-
-def early(module, **options):
-    return DistributedDataParallel(module, bucket_cap_mb=cupcake.BUCKET_MB, **options)
-
-
-def one_pass(model, step, loss=squares):
-    model.zero_grad()
-    loss(model, step).backward()
-
-
-def lost(technique, codec="efsignsgd", build=net, run=one_pass, **options):
-    """Run on a rank: by how much the sum of what is applied and remembered misses DistributedDataParallel's."""
-    module = build()
-    ours, plain = early(copy.deepcopy(module), **options), DistributedDataParallel(module, **options)
-    with_exchange = attach(technique, ours, codec)
-    sums = []
-    for step in range(4):
-        run(ours, step)
-        run(plain, step)
-        sums.append([gradients_of(model.module) for model in (ours, plain)])
-    shares = remembered(with_exchange, ours.module)
-    with_exchange.close()
-    return largest_miss(sums, shares)
-
-
-def gradients_of(module):
-    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    return {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in trained.items()}
-
-
-def largest_miss(sums, shares):
-    """Return the largest difference between applied + remembered, and wanted, in parts of the largest wanted."""
-    miss = largest = 0.0
-    for name, share in shares.items():
-        dist.all_reduce(share)
-        applied, wanted = (sum(gradients[which][name] for gradients in sums) for which in (0, 1))
-        miss = max(miss, (applied.flatten() + share - wanted.flatten()).abs().max().item())
-        largest = max(largest, wanted.abs().max().item())
-    return miss / largest
-
-
-def nothing_is_lost(pools, technique, *arguments, **options):
-    assert max(pools(2).run(tidy, lost, technique, *arguments, **options)) < ROUNDING
-
-
-class Branch(nn.Module):
-    """In step 0 both ranks use the branch, in step 1 the first, in 2 and 3 none."""
-
-    def __init__(self):
-        super().__init__()
-        self.trunk, self.branch = net(), net()
-
-    def forward(self, x, step):
-        return self.trunk(x) + (self.branch(x) if step == 0 or (step == 1 and dist.get_rank() == 0) else 0)
-
-
-def branched(model, step):
-    model.zero_grad(set_to_none=step % 2 == 0)
-    model(batch(step), step).square().mean().backward()
-
-
-def branched_and_accumulated(model, step):
-    model.zero_grad()
-    with model.no_sync():
-        model(batch(10 + step), (step + 1) % 4).square().mean().backward()
-    model(batch(step), step).square().mean().backward()
-
-
-@pytest.mark.parametrize(
-    ("codec", "run", "options"),
-    [
-        ("efsignsgd", branched, {}),
-        ("dgc", branched, {}),
-        ("dgc", branched, {"gradient_as_bucket_view": True}),
-        ("efsignsgd", branched_and_accumulated, {}),
-    ],
-)
-@both_work(Feature.UNUSED_PARAMETERS)
-def test_of_parameters_without_a_gradient_nothing_is_lost(pools, technique, codec, run, options):
-    nothing_is_lost(pools, technique, codec, Branch, run, find_unused_parameters=True, **options)
-
-
-def never_used():
-    made = net()
-    made.unused = nn.Parameter(torch.zeros(3))
-    return made
-
-
-@both_work(Feature.UNUSED_PARAMETERS)
-def test_a_static_graph_may_have_parameters_that_are_never_used(pools, technique):
-    nothing_is_lost(pools, technique, build=never_used, static_graph=True)
-
-
-def frozen():
-    made = net()
-    made[0].weight.requires_grad_(False)
-    return made
-
-
-@both_work(Feature.FROZEN_PARAMETERS)
-def test_frozen_parameters_are_left_alone(pools, technique):
-    nothing_is_lost(pools, technique, build=frozen)
-
-
-def tied():
-    made = nn.Sequential(nn.Linear(7, 7), nn.Tanh(), nn.Linear(7, 7))
-    made[2].weight = made[0].weight
-    return made
-
-
-@both_work(Feature.TIED_WEIGHTS)
-def test_tied_weights_have_the_sum_of_their_gradients(pools, technique):
-    nothing_is_lost(pools, technique, build=tied)
-
-
-def normalised():
-    return nn.Sequential(nn.Linear(7, 30), nn.BatchNorm1d(30), nn.Tanh(), nn.Linear(30, 3))
-
-
-@both_work(Feature.BUFFERS)
-def test_buffers_that_ddp_broadcasts_are_no_memory_of_the_exchange(pools, technique):
-    nothing_is_lost(pools, technique, build=normalised)
-
-
-class Recomputed(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = net(), nn.Linear(3, 3)
-
-    def forward(self, x):
-        x = checkpoint(self.first, x.requires_grad_(), use_reentrant=True)
-        return checkpoint(self.second, x, use_reentrant=False)
-
-
-@both_work(Feature.CHECKPOINTING)
-def test_activations_may_be_recomputed(pools, technique):
-    nothing_is_lost(pools, technique, build=Recomputed)
-
-
-def compiled():
-    made = net()
-    made.compile(backend="aot_eager")
-    return made
-
-
-@both_work(Feature.COMPILE, note="Compile the module before DDP wraps it: torch refuses DDP with such small buckets.")
-def test_a_compiled_module_is_exchanged(pools, technique):
-    nothing_is_lost(pools, technique, build=compiled)
-
-
-def accumulated(model, step):
-    model.zero_grad()
-    with model.no_sync():
-        squares(model, 10 + step).backward()
-    squares(model, step).backward()
-
-
-@both_work(Feature.ACCUMULATION)
-def test_gradients_may_be_accumulated_without_being_sent(pools, technique):
-    nothing_is_lost(pools, technique, run=accumulated)
-
-
-def in_bf16(model, step):
-    model.zero_grad()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = squares(model, step)
-    loss.backward()
-
-
-@both_work(Feature.AUTOCAST)
-def test_autocast_leaves_gradients_in_fp32(pools, technique):
-    nothing_is_lost(pools, technique, run=in_bf16)
-
-
-def adapted():
-    import peft
-
-    config = peft.LoraConfig(r=2, target_modules=["0", "2"], init_lora_weights=False)
-    return peft.get_peft_model(net(), config)
-
-
-@both_work(Feature.LORA)
-def test_adapters_are_exchanged_alone(pools, technique):
-    nothing_is_lost(pools, technique, build=adapted)
-
-
-def transformer(kind):
-    import transformers as hf
-
-    sizes = {"vocab_size": 50, "num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2}
-    sizes |= {"intermediate_size": 20, "num_key_value_heads": 2}
-    match kind:
-        case "BERT":
-            return hf.BertForMaskedLM(hf.BertConfig(**sizes)).eval()
-        case "GPT-2":
-            return hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2)).eval()
-        case "Llama":
-            return hf.LlamaForCausalLM(hf.LlamaConfig(**sizes)).eval()
-    config = hf.T5Config(
-        vocab_size=50, d_model=16, d_kv=8, d_ff=20, num_layers=1, num_heads=2, decoder_start_token_id=0
-    )
-    return hf.T5ForConditionalGeneration(config).eval()
-
-
-def language(model, step):
-    model.zero_grad()
-    ids = (torch.arange(12).view(2, 6) * (step + 2) + dist.get_rank()) % 50
-    model(input_ids=ids, labels=ids).loss.backward()
-
-
-def lost_of_transformers(technique):
-    kinds = ("BERT", "GPT-2", "Llama", "T5")
-    return {
-        kind: lost(
-            technique,
-            "onebit" if technique == "cupcake" else "efsignsgd",
-            lambda kind=kind: transformer(kind),
-            language,
-            find_unused_parameters=kind == "BERT",
-        )
-        for kind in kinds
-    }
-
-
-@both_work(Feature.MODELS)
-def test_transformers_are_exchanged(pools, technique):
-    for misses in pools(2).run(tidy, lost_of_transformers, technique):
-        assert max(misses.values()) < ROUNDING, misses
-
-
-def lost_with_unequal_ends(technique):
-    module = net()
-    ours, plain = early(copy.deepcopy(module)), DistributedDataParallel(module)
-    exchange, sums = attach(technique, ours), []
-    with Join([ours, plain]):
-        for step in range(4 if dist.get_rank() == 0 else 1):
-            one_pass(ours, step)
-            one_pass(plain, step)
-            sums.append([gradients_of(model.module) for model in (ours, plain)])
-    shares = remembered(exchange, ours.module)
-    exchange.close()
-    return largest_miss(sums, shares)
-
-
-NO_SCALER = (
-    "With `join()` as in DDP, but not with scaler=, nor with divide_by_initial_world_size=False, which are refused."
-)
-
-
-@both_work(Feature.UNEVEN_ENDS, note=NO_SCALER)
-def test_ranks_that_have_joined_send_what_they_remember(pools, technique):
-    assert pools(2).run(tidy, lost_with_unequal_ends, technique)[0] < ROUNDING  # the other has missed three steps
 
 
 def trained(technique, codec="efsignsgd", scaler=None, steps=range(6), resumed=None, **options):
@@ -436,12 +109,6 @@ def skipped(technique, codec):
 @both_work(Feature.GRADIENT_SCALING, note="What a skipped step has sent is remembered again.")
 def test_a_step_that_the_scaler_skips_leaves_no_trace(pools, technique, codec):
     assert pools(2).run(tidy, skipped, technique, codec) == [(True, 512.0)] * 2
-
-
-def message_of(error, call, *arguments, **options):
-    with pytest.raises(error) as raised:
-        call(*arguments, **options)
-    return str(raised.value)
 
 
 def with_a_scaler_made(when, technique):
@@ -589,10 +256,11 @@ def refusal(technique, build):
         (sharded, "model is a FSDPSequential; it must be a DistributedDataParallel"),
         (half, "is torch.bfloat16; parameters must be float32"),
         (compiled_before, "model is a OptimizedModule; it must be a DistributedDataParallel"),
-        (ignoring, "0.weight is trained, but ignored by DistributedDataParallel"),
+        (ignoring, "0.weight is trained, but ignored by DistributedDataParallel; freeze it"),
     ],
 )
-@both_refuse(Feature.FSDP, Feature.BF16, note="Train in FP32 with autocast.")
+@both_refuse(Feature.FSDP)
+@both_refuse(Feature.BF16, note="Train in FP32 with autocast.")
 def test_models_whose_gradients_cannot_be_exchanged_are_refused(pools, technique, build, message):
     for found in pools(2).run(tidy, refusal, technique, build):
         assert message in found

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["BUCKET_MB", "Passes", "Scaler", "require_ddp", "require_fp32", "require_one_plan", "require_own_state"]
-__all__ += ["require_parameters", "warn_if_late"]
+__all__ = ["BUCKET_MB", "Passes", "Scaler", "require_all_handed_over", "require_ddp", "require_fp32"]
+__all__ += ["require_one_plan", "require_own_state", "require_parameters", "warn_if_late"]
 
 BUCKET_MB = 1e-4  # of DistributedDataParallel: every gradient is a bucket of its own
 LATE_BYTES = 2**20  # a larger bucket is handed over late
@@ -111,12 +111,12 @@ class Passes:
             return
         self._num_references = num_references
 
-        def is_one_enabled() -> bool:
+        def is_any_enabled() -> bool:
             return any(isinstance(one, GradScaler) and one.is_enabled() for one in gc.get_referrers(*classes))
 
-        if is_one_enabled():
+        if is_any_enabled():
             gc.collect()  # it may be of a training that has ended
-        if is_one_enabled():
+        if is_any_enabled():
             raise ValueError(
                 "a GradScaler is enabled, but the exchange of gradients was not told: give it as scaler=, so that what "
                 "is remembered follows its scale; for a model whose loss is not scaled scaler=GradScaler(enabled=False)"
@@ -126,14 +126,12 @@ class Passes:
         model = self._model()
         if not model._divide_by_initial_world_size:
             raise ValueError("join(divide_by_initial_world_size=False): compressed gradients are divided by all ranks")
-        if self._may_be_unused and not model.static_graph:
-            raise ValueError(
-                "join() with find_unused_parameters=True: a rank that has joined cannot know which are unused"
-            )
+        if self._may_be_unused:
+            rule = "a rank that has joined cannot know which parameters no rank used"
+            raise ValueError(f"join() with find_unused_parameters=True or static_graph=True: {rule}")
         if self.is_scaled and not model._join_config.throw_on_early_termination:
-            raise ValueError(
-                "join() with scaler=: a rank that has joined no longer knows the scale of the others' losses"
-            )
+            rule = "a rank that has joined no longer knows the scale of the others' losses"
+            raise ValueError(f"join() with scaler=: {rule}")
 
 
 def warn_if_late(model: DistributedDataParallel, technique: str) -> None:
@@ -152,11 +150,6 @@ def require_ddp(model: object) -> None:
     if not isinstance(model, DistributedDataParallel):
         rule = "it must be a DistributedDataParallel, made with bucket_cap_mb=BUCKET_MB of the technique"
         raise ValueError(f"model is a {type(model).__name__}; {rule}")
-    for name, parameter in model.module.named_parameters():
-        if parameter.requires_grad and name in model.parameters_to_ignore:
-            raise ValueError(
-                f"{name} is trained, but ignored by DistributedDataParallel: it must hand over its gradient"
-            )
     if model._use_python_reducer:
         raise ValueError("torch._dynamo.config.optimize_ddp is 'python_reducer', which calls no communication hooks")
 
@@ -194,6 +187,15 @@ def require_own_state(state: Mapping[str, object], own: Mapping[str, object]) ->
         if saved != value:
             rule = "a rank loads the state that it saved itself, with the same plan"
             raise ValueError(f"{field} of the state is {saved!s:.80}, here it is {value!s:.80}; {rule}")
+
+
+def require_all_handed_over(model: DistributedDataParallel) -> None:
+    """Raise ValueError naming a trained parameter whose gradient a model keeps from its communication hook."""
+    for name, parameter in model.module.named_parameters():
+        if parameter.requires_grad and name in model.parameters_to_ignore:
+            raise ValueError(
+                f"{name} is trained, but ignored by DistributedDataParallel; freeze it, or have it exchanged"
+            )
 
 
 def require_fp32(module: nn.Module) -> None:

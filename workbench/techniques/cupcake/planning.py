@@ -22,6 +22,7 @@ from workbench.compression import Identity
 from workbench.compression.gradients import gradient_codec
 from workbench.parallel.hooks import (
     Scaler,
+    require_all_handed_over,
     require_ddp,
     require_fp32,
     require_one_plan,
@@ -154,6 +155,7 @@ def fuse(
     def check() -> None:
         gradient_codec(codec, momentum=momentum, warmup=warmup)
         require_fp32(model.module)
+        require_all_handed_over(model)
 
     require_ddp(model)
     ranks = model.process_group

@@ -22,7 +22,15 @@ from workbench.compression import Aggregation, Codec, Identity
 from workbench.compression.codec import all_finite
 from workbench.compression.gradients import gradient_codec
 from workbench.compression.wire import packed, unpacked
-from workbench.parallel.hooks import Passes, Scaler, require_ddp, require_one_plan, require_own_state, warn_if_late
+from workbench.parallel.hooks import (
+    Passes,
+    Scaler,
+    require_all_handed_over,
+    require_ddp,
+    require_one_plan,
+    require_own_state,
+    warn_if_late,
+)
 from workbench.parallel.timeouts import naming_lost_ranks
 
 if TYPE_CHECKING:
@@ -314,6 +322,7 @@ def exchange(
     def check() -> None:
         gradient_codec(plan.codec, momentum=momentum, warmup=warmup)
         plan.check(model.module, dist.get_world_size(model.process_group))
+        require_all_handed_over(model)
 
     require_ddp(model)
     require_one_plan(f"{plan.to_json()}, {momentum}, {warmup}", check=check, group=model.process_group)

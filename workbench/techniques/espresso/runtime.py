@@ -30,6 +30,7 @@ from workbench.parallel.hooks import (
     BUCKET_MB,
     Passes,
     Scaler,
+    require_all_handed_over,
     require_ddp,
     require_one_plan,
     require_own_state,
@@ -428,6 +429,7 @@ def compress_gradients(
         if (momentum or warmup) and plan.codec != "dgc":
             raise ValueError(f"momentum is {momentum}, warmup {warmup}, codec {plan.codec}: only DGC has the first two")
         plan.check(model.module)
+        require_all_handed_over(model)
 
     require_ddp(model)
     size, world = dist.get_world_size(model.process_group), dist.get_world_size()
