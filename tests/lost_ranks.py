@@ -21,6 +21,7 @@ ENDINGS = {
     "freezes": lambda: os.kill(os.getpid(), signal.SIGSTOP),
 }
 PRELOAD = ["torch.distributed", "tests.lost_ranks", "workbench.techniques.zen", "workbench.techniques.flextp.runtime"]
+PRELOAD += ["workbench.techniques.espresso", "workbench.techniques.cupcake"]
 
 
 @functools.cache

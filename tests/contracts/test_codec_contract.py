@@ -175,6 +175,33 @@ def test_backward_follows_the_stated_gradient(codec):
     assert torch.equal(x.grad, expected)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_an_element_that_is_not_finite_arrives_as_not_finite_at_whatever_place_and_not_in_the_next(codec, value, dtype):
+    for place in range(0, 3 * HIDDEN, 7):
+        x = normal((3, HIDDEN), dtype)
+        x.view(-1)[place] = value
+        good, bad = codec.encode(normal((3, HIDDEN), dtype)), codec.encode(x)
+        assert not codec.decode(bad).isfinite().all()
+        assert not codec.decode_sum([good, bad]).isfinite().all()
+        assert codec.decode(codec.encode(normal((3, HIDDEN), dtype))).isfinite().all()
+
+
+@pytest.mark.parametrize(("value", "dtype"), [(1e38, torch.float32), (1e38, torch.bfloat16), (6e4, torch.float16)])
+def test_finite_elements_whose_sum_overflows_are_sent_as_they_are(value, dtype):
+    x = torch.full((3, HIDDEN), value, dtype=dtype)
+    assert torch.equal(RandomK(5).encode(x).tensors[0], x.view(-1)[:5])
+
+
+def test_what_is_remembered_can_be_multiplied_by_powers_of_two_bit_for_bit(codec):
+    other, xs = copy.deepcopy(codec), [normal((3, HIDDEN), seed=seed) for seed in range(3)]
+    for x, factor, scale in zip(xs, [1.0, 4.0, 0.125], [1.0, 4.0, 0.5], strict=True):
+        other.rescale_(factor)
+        expected, found = codec.decode(codec.encode(x)) * scale, other.decode(other.encode(x * scale))
+        if not isinstance(codec, Quantize | QuantizeFeatures | FP16):  # scales in half precision are rounded
+            assert torch.equal(found, expected)
+
+
 def test_gathered_payloads_carry_no_graph(codec):
     payload = codec.encode(normal((3, HIDDEN)).requires_grad_())
     if codec.aggregation is Aggregation.GATHER:

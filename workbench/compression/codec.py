@@ -103,8 +103,15 @@ class Codec(nn.Module, ABC):
         """Make the codec of a rank of the group: shared weights, random streams and remembered errors of its own."""
         return self
 
+    @property
+    def memory(self) -> tuple[Tensor, ...]:
+        """What is remembered of tensors that were encoded: sums of them and of what was lost, each of their shape."""
+        return ()
+
     def rescale_(self, factor: float) -> None:
-        """Multiply what is remembered of tensors that were encoded, as when the loss is scaled by another factor."""
+        """Multiply what is remembered, as when the loss is scaled by another factor."""
+        for remembered in self.memory:
+            remembered.mul_(factor)
 
     @abstractmethod
     def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
@@ -134,6 +141,13 @@ def site_seed(seed: int, site: str) -> int:
 def num_elements(shape: Sequence[int]) -> int:
     """Count the elements of a shape."""
     return math.prod(shape)
+
+
+def all_finite(x: Tensor) -> bool:
+    """Return whether no element is infinite or NaN: one fast sum says so, except where it overflows."""
+    flat = x.detach().reshape(-1)
+    total = flat.dot(flat) if x.dtype == torch.float32 else flat.sum(dtype=torch.float32)
+    return bool(total.isfinite()) or bool(flat.isfinite().all())
 
 
 def check_payloads(payloads: Sequence[Payload]) -> None:

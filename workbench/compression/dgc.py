@@ -97,10 +97,10 @@ class DGC(TopK):
         """Make the codec of one rank, with nothing accumulated yet."""
         return self.for_site(f"{self.site}, rank {rank}")
 
-    def rescale_(self, factor: float) -> None:
-        """Multiply u and v."""
-        if self.velocity is not None:
-            self.velocity, self.accumulated = self.velocity * factor, self.accumulated * factor
+    @property
+    def memory(self) -> tuple[Tensor, ...]:
+        """Give u and v."""
+        return () if self.velocity is None else (self.velocity, self.accumulated)
 
     def get_extra_state(self) -> dict[str, Tensor]:
         """Give the epoch, int64 [], and u and v where there are some, for the state dict."""

@@ -66,10 +66,10 @@ class ErrorFeedback(Codec):
         """Forget the error, as after a change of shape or a restart."""
         self.error = None
 
-    def rescale_(self, factor: float) -> None:
-        """Multiply the error, and what the wrapped codec remembers."""
-        self.error = None if self.error is None else self.error * factor
-        self.codec.rescale_(factor)
+    @property
+    def memory(self) -> tuple[Tensor, ...]:
+        """Give the error, and what the wrapped codec remembers."""
+        return (*(() if self.error is None else (self.error,)), *self.codec.memory)
 
     def get_extra_state(self) -> dict[str, Tensor]:
         """Give the error for the state dict, nothing where there is none yet."""

@@ -2,6 +2,7 @@
 
 The fast path draws independent positions until k differ and drops the surplus by the same method: given its size, the
 set of distinct draws is uniform, and so is a uniform choice from it. The stream's position is part of the state dict.
+Where an element of x is not finite, the first value sent is NaN, so that the receiver sees it although it is not kept.
 """
 
 import math
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.compression.codec import site_seed
+from workbench.compression.codec import Payload, all_finite, site_seed
 from workbench.compression.sparse import SparseCodec
 
 __all__ = ["RandomK", "random_indices", "random_indices_by_definition"]
@@ -41,6 +42,17 @@ class RandomK(SparseCodec):
         generator = torch.Generator(x.device).manual_seed(int(self._stream.integers(2**62)))
         order = torch.randperm(x.numel(), generator=generator, device=x.device)
         return order[:num_kept].sort().values
+
+    @torch.no_grad()
+    def encode(self, x: Tensor) -> Payload:
+        """Take random elements and their positions, as SparseCodec says; the first is NaN unless all of x is finite."""
+        payload = super().encode(x)
+        first = payload.tensors[0][:1]
+        if not x.is_cpu:  # without waiting for the device
+            first.masked_fill_(~x.isfinite().all(), math.nan)
+        elif not all_finite(x):
+            first.fill_(math.nan)
+        return payload
 
     def get_extra_state(self) -> Tensor:
         """Give the stream's position for the state dict, int64 [6]; see `stream_position`."""

@@ -1,17 +1,137 @@
-"""What communication hooks of DistributedDataParallel share: early buckets, plans that fit model and ranks."""
+"""What communication hooks of DistributedDataParallel share.
 
+Early buckets, plans that fit model and ranks, and what a backward pass means for what a hook remembers.
+"""
+
+import gc
+import math
+import sys
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["BUCKET_MB", "require_ddp", "require_fp32", "require_one_plan", "require_parameters", "warn_if_late"]
+__all__ = ["BUCKET_MB", "Passes", "Scaler", "require_all_handed_over", "require_ddp", "require_fp32"]
+__all__ += ["require_one_plan", "require_own_state", "require_parameters", "warn_if_late"]
 
 BUCKET_MB = 1e-4  # of DistributedDataParallel: every gradient is a bucket of its own
 LATE_BYTES = 2**20  # a larger bucket is handed over late
+
+
+class Scaler(Protocol):
+    """A `torch.amp.GradScaler`, or anything else that tells by which factor a loss is multiplied."""
+
+    def get_scale(self) -> float:
+        """Return the factor of the loss whose gradients are exchanged next."""
+
+
+class Passes:
+    """The backward passes of a model whose communication hook remembers something of its gradients.
+
+    What is remembered follows the scale of the loss. Results that are not applied must leave no trace in it: that of a
+    parameter which no rank has used (DistributedDataParallel leaves its gradient alone), and, with a scaler, all of a
+    pass in which one is not finite, whose step the scaler skips.
+
+    Args:
+        model: that has the hook.
+        scaler: of the loss; None where it is not scaled.
+        put_back_: is called, at the end of a pass, with the name of each parameter whose result is not applied.
+    """
+
+    def __init__(self, model: DistributedDataParallel, scaler: Scaler | None, put_back_: Callable[[str], None]):
+        self._model = weakref.ref(model)  # the model keeps its hook, and this with it, where no collector sees it
+        self._scaler, self._put_back_ = scaler, put_back_
+        self.scale = 1.0  # of the loss in the last pass
+        self.is_scaled = scaler is not None and getattr(scaler, "is_enabled", lambda: True)()
+        self.all_finite = True  # the results of this pass, where the loss is scaled
+        trained = {name: parameter for name, parameter in model.module.named_parameters() if parameter.requires_grad}
+        self._trained, self._num_references = trained, 0
+        self._may_be_unused = model.find_unused_parameters or model.static_graph
+        self._used: set[Tensor] = set()  # on this rank, since gradients were exchanged
+        hooked = trained.values() if self._may_be_unused else ()
+        self._handles = [parameter.register_post_accumulate_grad_hook(self._used.add) for parameter in hooked]
+
+    def begin_(self) -> float:
+        """Return by which factor gradients are larger than in the last pass, before the first of a pass is exchanged.
+
+        Raises:
+            ValueError: if a GradScaler lives that was not given, if the scale is not a positive number, or if the model
+                joins uneven inputs in a way that cannot be followed.
+        """
+        if self._scaler is None:
+            self._require_no_scaler()
+        if self._model()._join_config.enable:
+            self._check_join()
+        before, self.scale = self.scale, float(self._scaler.get_scale()) if self.is_scaled else 1.0
+        if not 0 < self.scale < math.inf:
+            raise ValueError(f"scaler.get_scale() is {self.scale}; it must be a positive number")
+        self.all_finite = True
+        return self.scale / before
+
+    def may_be_discarded(self, parameter: Tensor) -> bool:
+        """Return whether the result of a parameter may not be applied, so that what is remembered now must be kept."""
+        return self.is_scaled or (self._may_be_unused and parameter not in self._used)
+
+    def end_(self) -> None:
+        """Note that the last gradient of a pass has been handed over: a callback is queued behind the model's own."""
+        self._used.clear()
+        if self.is_scaled or self._may_be_unused:
+            queue = torch.autograd.Variable._execution_engine.queue_callback
+            queue(lambda: queue(self._settle_))  # the model's, which ends the exchange, is queued in between
+
+    def _settle_(self) -> None:
+        discarded = [] if self.all_finite else list(self._trained)
+        if self.all_finite and self._may_be_unused:
+            num_users = self._model().reducer._get_local_used_map().tolist()  # summed over ranks in this pass
+            is_view = self._model().gradient_as_bucket_view  # then a gradient that is not None is the result itself
+            for (name, parameter), users in zip(self._trained.items(), num_users, strict=True):
+                if not users and not (is_view and parameter.grad is not None):
+                    discarded.append(name)
+        for name in discarded:
+            self._put_back_(name)
+
+    def close(self) -> None:
+        """Watch the parameters no more, and forget the scaler."""
+        self._scaler = None
+        for handle in self._handles:
+            handle.remove()
+
+    def _require_no_scaler(self) -> None:
+        classes = [GradScaler]
+        for one in classes:
+            classes += one.__subclasses__()
+        num_references = sum(map(sys.getrefcount, classes))  # a new instance refers to its class, too
+        if num_references == self._num_references:
+            return
+        self._num_references = num_references
+
+        def is_any_enabled() -> bool:
+            return any(isinstance(one, GradScaler) and one.is_enabled() for one in gc.get_referrers(*classes))
+
+        if is_any_enabled():
+            gc.collect()  # it may be of a training that has ended
+        if is_any_enabled():
+            raise ValueError(
+                "a GradScaler is enabled, but the exchange of gradients was not told: give it as scaler=, so that what "
+                "is remembered follows its scale; for a model whose loss is not scaled scaler=GradScaler(enabled=False)"
+            )
+
+    def _check_join(self) -> None:
+        model = self._model()
+        if not model._divide_by_initial_world_size:
+            raise ValueError("join(divide_by_initial_world_size=False): compressed gradients are divided by all ranks")
+        if self._may_be_unused:
+            rule = "a rank that has joined cannot know which parameters no rank used"
+            raise ValueError(f"join() with find_unused_parameters=True or static_graph=True: {rule}")
+        if self.is_scaled and not model._join_config.throw_on_early_termination:
+            rule = "a rank that has joined no longer knows the scale of the others' losses"
+            raise ValueError(f"join() with scaler=: {rule}")
 
 
 def warn_if_late(model: DistributedDataParallel, technique: str) -> None:
@@ -30,6 +150,8 @@ def require_ddp(model: object) -> None:
     if not isinstance(model, DistributedDataParallel):
         rule = "it must be a DistributedDataParallel, made with bucket_cap_mb=BUCKET_MB of the technique"
         raise ValueError(f"model is a {type(model).__name__}; {rule}")
+    if model._use_python_reducer:
+        raise ValueError("torch._dynamo.config.optimize_ddp is 'python_reducer', which calls no communication hooks")
 
 
 def require_one_plan(
@@ -56,6 +178,24 @@ def require_one_plan(
     if differing := named(lambda plan, _: plan != told[0][0]):
         rule = "it must be one plan, made once and given to all ranks"
         raise ValueError(f"the plan of rank {ranks[0]} differs from that of rank {differing}; {rule}")
+
+
+def require_own_state(state: Mapping[str, object], own: Mapping[str, object]) -> None:
+    """Raise ValueError naming the first field of `own` that differs in a saved state, before anything is loaded."""
+    for field, value in own.items():
+        saved = state.get(field, "missing")
+        if saved != value:
+            rule = "a rank loads the state that it saved itself, with the same plan"
+            raise ValueError(f"{field} of the state is {saved!s:.80}, here it is {value!s:.80}; {rule}")
+
+
+def require_all_handed_over(model: DistributedDataParallel) -> None:
+    """Raise ValueError naming a trained parameter whose gradient a model keeps from its communication hook."""
+    for name, parameter in model.module.named_parameters():
+        if parameter.requires_grad and name in model.parameters_to_ignore:
+            raise ValueError(
+                f"{name} is trained, but ignored by DistributedDataParallel; freeze it, or have it exchanged"
+            )
 
 
 def require_fp32(module: nn.Module) -> None:

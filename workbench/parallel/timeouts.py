@@ -14,7 +14,7 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _get_default_store
 
-__all__ = ["RankLost", "init_mesh", "naming_lost_ranks", "timeout_of"]
+__all__ = ["RankLost", "break_connections", "init_mesh", "naming_lost_ranks", "timeout_of"]
 
 ROLL_CALL = timedelta(seconds=5)  # at most, in which ranks say that a collective failed on them, too
 GLOO_WORDS = ("gloo/transport", "gloo/rendezvous", "timeout caused pair closure")  # it raises plain RuntimeErrors
@@ -70,6 +70,17 @@ def naming_lost_ranks(group: dist.ProcessGroup | None, purpose: str) -> Iterator
         raise RankLost(f"{purpose}: {_roll_call(group)}; {error}") from error
 
 
+def break_connections(group: dist.ProcessGroup | None = None) -> None:
+    """End, with an error, what this rank and its peers wait for in a group, which is of no more use; None as above."""
+    group = dist.group.WORLD if group is None else group
+    if dist.get_backend(group) != "gloo":
+        group.abort()
+        return
+    for rank in set(range(group.size())) - {group.rank()}:  # gloo closes all connections when a message is late
+        with suppress(RuntimeError):
+            dist.irecv(torch.empty(1), group=group, group_src=rank).wait(timedelta(milliseconds=1))
+
+
 def _is_of_backend(error: RuntimeError) -> bool:
     return isinstance(error, dist.DistError) or any(words in str(error) for words in GLOO_WORDS)
 
@@ -80,12 +91,10 @@ def _roll_call(group: dist.ProcessGroup | None) -> str:
     store = dist.PrefixStore(f"roll call of {group.group_name}", _get_default_store())
     others = [rank for rank in range(group.size()) if rank != group.rank()]
     if dist.get_backend(group) == "gloo":
-        for rank in others:  # gloo closes all connections of a group when a message is late
-            with suppress(RuntimeError):
-                dist.irecv(torch.empty(1), group=group, group_src=rank).wait(timedelta(milliseconds=1))
+        break_connections(group)
     try:
         store.set(str(group.rank()), "here")
-        with suppress(dist.DistStoreError):
+        with suppress(RuntimeError):  # not every store has an error of its own for a wait that was too long
             store.wait([str(rank) for rank in others], min(ROLL_CALL, timeout_of(group)))
         silent = [dist.get_global_rank(group, rank) for rank in others if not store.check([str(rank)])]
     except dist.DistError as error:

@@ -1,6 +1,8 @@
 """Options on real ranks equal those on virtual ranks; the hook trains as DDP does; what is refused before training."""
 
+import math
 import os
+import random
 import warnings
 from dataclasses import replace
 
@@ -39,7 +41,7 @@ def model():
 
 
 def toy_plan(option=None, codec="efsignsgd", place=PLACE):
-    """Plan one option for all parameters of `model`; None: no compression."""
+    """Plan one option for all parameters of `model`, or a list with one for each; None: no compression."""
     sizes = {name: p.numel() for name, p in reversed([*model().named_parameters()])}
     order = {"tensors": tuple(sizes), "num_elements": tuple(sizes.values()), "gap_s": (1e-3,) * len(sizes)}
     link = Link(bandwidth_bytes_per_s=1e8, latency_s=1e-4)
@@ -47,7 +49,8 @@ def toy_plan(option=None, codec="efsignsgd", place=PLACE):
     costs = {processor: lambda elements: 1e-4 + 1e-9 * elements for processor in Processor}
     times = CodecTimes(name=codec, encode_s=costs, decode_s=costs, sent_bytes=0.2)
     job = Job(Gradients(name="toy", forward_s=1e-3, source="a test", **order), machines, times)
-    return plan_of(job, [option or job.uncompressed] * len(sizes), codec)
+    options = option if isinstance(option, list) else [option] * len(sizes)
+    return plan_of(job, [one or job.uncompressed for one in options], codec)
 
 
 def inputs(rank, step):
@@ -85,10 +88,11 @@ def exchange_each(names):
         encoders = Encoders(lambda place: make_codec("efsignsgd", place), "w")
         journey = _Journey("w", Option.parse(name), encoders, groups, 0.0)
         gradient = torch.randn(13, generator=torch.Generator().manual_seed(rank))
-        journey.begin_(gradient, lambda: None)
-        while not journey.is_over:
+        journey.begin_(gradient, lambda _: None)
+        is_on_its_way = True
+        while is_on_its_way:
             journey.leave_()
-            journey.run_()
+            is_on_its_way = journey.run_()
         found.append(4 * gradient)
     return found
 
@@ -103,6 +107,30 @@ def test_options_on_real_ranks_equal_those_on_virtual_ranks(ranks):
             torch.testing.assert_close(
                 by_rank[rank][number], wanted[rank], msg=lambda text, name=name: f"{name}: {text}"
             )
+
+
+def passes(plan, seed, num_passes):
+    """Run on a rank: many backward passes, one soon after the other; the sum of the last gradients."""
+    torch.manual_seed(seed)
+    module = model()
+    ddp, x = DistributedDataParallel(module, bucket_cap_mb=espresso.BUCKET_MB), torch.randn(2, 7)
+    with espresso.compress_gradients(ddp, plan):
+        for _ in range(num_passes):
+            ddp.zero_grad()
+            ddp(x).square().sum().backward()
+    return sum(p.grad.double().sum().item() for p in module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("place", "num_passes"),
+    [((2, 1), 40), *(pytest.param(place, 200, marks=pytest.mark.slow) for place in [(2, 1), (3, 1), (2, 2)])],
+)
+def test_passes_that_follow_one_another_at_once_never_hang(place, num_passes):
+    with Ranks(math.prod(place), preload=PRELOAD, timeout_s=300) as ranks:
+        for seed in range(3):
+            options = random.Random(seed).choices([None, *compression_options()], k=len(toy_plan().options))
+            found = ranks.run(passes, toy_plan(options, place=place), seed, num_passes)
+            assert found == [found[0]] * len(found), f"place {place}, seed {seed}"
 
 
 def test_without_compression_the_gradients_are_the_mean_over_ranks(ranks):

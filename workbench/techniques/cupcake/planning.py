@@ -20,7 +20,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workbench.compression import Identity
 from workbench.compression.gradients import gradient_codec
-from workbench.parallel.hooks import require_ddp, require_fp32, require_one_plan, require_parameters, warn_if_late
+from workbench.parallel.hooks import (
+    Scaler,
+    require_all_handed_over,
+    require_ddp,
+    require_fp32,
+    require_one_plan,
+    require_parameters,
+    warn_if_late,
+)
 from workbench.timeline.gradients import Gradients
 
 from .cost import CUPCAKE, FP16, FP32_BUCKETS, FP32_BYTES, FP32_FUSED, Costs, Strategy, fitted, largest_miss, strategies
@@ -116,7 +124,12 @@ def plan_of(
 
 
 def fuse(
-    model: DistributedDataParallel, codec: str = "dgc", *, momentum: float = 0.0, warmup: Sequence[float] = ()
+    model: DistributedDataParallel,
+    codec: str = "dgc",
+    *,
+    momentum: float = 0.0,
+    warmup: Sequence[float] = (),
+    scaler: Scaler | None = None,
 ) -> FusedExchange:
     """Compress a model's gradients in the groups with which its iterations take least; all its ranks call it.
 
@@ -129,6 +142,10 @@ def fuse(
         codec: of `compression.gradients.GRADIENT_CODECS`.
         momentum: of DGC, which corrects it; the optimizer then has none.
         warmup: shares that DGC keeps in its first epochs; see `FusedExchange.at_epoch`.
+        scaler: of the loss, such as a GradScaler; see `exchange`.
+
+    Returns:
+        The exchange; to resume, save its `plan` and `state_dict()`, and load this into `exchange(model, plan)`.
 
     Raises:
         ValueError: on all ranks, before gradients are sent, if on one the codec is not known, momentum or warm-up are
@@ -138,6 +155,7 @@ def fuse(
     def check() -> None:
         gradient_codec(codec, momentum=momentum, warmup=warmup)
         require_fp32(model.module)
+        require_all_handed_over(model)
 
     require_ddp(model)
     ranks = model.process_group
@@ -166,7 +184,7 @@ def fuse(
             warn_if_slower(plan)
         return plan
 
-    return FusedExchange(model, None, momentum=momentum, warmup=warmup, plan_by=plan_by)
+    return FusedExchange(model, None, momentum=momentum, warmup=warmup, scaler=scaler, plan_by=plan_by)
 
 
 def warn_if_slower(plan: Plan) -> None:

@@ -5,15 +5,18 @@ machines serve in the order of the plan's timeline, which is the same on all ran
 while the backward pass computes the next gradients.
 """
 
+import copy
 import itertools
+import json
 import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,9 +24,19 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.cluster import Link, Machines, fit
+from workbench.compression.codec import all_finite
 from workbench.compression.costs import Processor
-from workbench.parallel.hooks import BUCKET_MB, require_ddp, require_one_plan, warn_if_late
-from workbench.parallel.timeouts import timeout_of
+from workbench.parallel.hooks import (
+    BUCKET_MB,
+    Passes,
+    Scaler,
+    require_all_handed_over,
+    require_ddp,
+    require_one_plan,
+    require_own_state,
+    warn_if_late,
+)
+from workbench.parallel.timeouts import break_connections, naming_lost_ranks, timeout_of
 
 from .cost import FP32_BYTES, INTER, INTRA, RESOURCES, steps_of
 from .method.exchange import (
@@ -51,10 +64,17 @@ UNUSED_BYTES_PER_S = 1e12  # of a link that joins nothing
 class Groups:
     """The process groups of one rank: its machine's ranks, those of its place on all machines, and all.
 
-    All ranks make them together. ValueError if the ranks are not as many as the machines have.
+    All ranks make them together, with the timeout of `parent`, by default that of the job. ValueError if the ranks are
+    not as many as the machines have.
     """
 
-    def __init__(self, num_machines: int, gpus_per_machine: int, device: torch.device | str = "cpu"):
+    def __init__(
+        self,
+        num_machines: int,
+        gpus_per_machine: int,
+        device: torch.device | str = "cpu",
+        parent: dist.ProcessGroup | None = None,
+    ):
         self.place, self.rank = (num_machines, gpus_per_machine), dist.get_rank()
         wanted, world = num_machines * gpus_per_machine, dist.get_world_size()
         if wanted != world:
@@ -63,9 +83,14 @@ class Groups:
         self._groups = {}
         for phase in Phase:
             members = dict.fromkeys(group_of(phase, rank, *self.place) for rank in range(world))
-            made = {ranks: dist.new_group(list(ranks), timeout=timeout_of()) for ranks in members}
+            made = {ranks: dist.new_group(list(ranks), timeout=timeout_of(parent)) for ranks in members}
             own = group_of(phase, self.rank, *self.place)
             self._groups[phase] = made[own], own
+
+    def interrupt(self) -> None:
+        """End what waits for ranks that have failed, with an error."""
+        for group, _ in self._groups.values():
+            break_connections(group)
 
     def close(self) -> None:
         """Let go of the groups' connections; nothing must be under way."""
@@ -83,7 +108,14 @@ class Groups:
             return merged([value], task, second)
         if value is None:
             value = torch.empty(*shape, dtype=torch.uint8 if task.is_compressed else torch.float32, device=self._device)
-        value, root, n = value.to(self._device).contiguous(), ranks[0], len(ranks)
+        value = value.to(self._device).contiguous()
+        with naming_lost_ranks(group, str(task)):
+            return self._communicated(value, task, second, group, ranks)
+
+    def _communicated(
+        self, value: Tensor, task: Comm, second: bool, group: dist.ProcessGroup, ranks: Sequence[int]
+    ) -> Tensor | None:
+        root, n = ranks[0], len(ranks)
         match task.routine:
             case Routine.BROADCAST:
                 dist.broadcast(value, root, group=group)
@@ -115,13 +147,36 @@ class _Journey:
         self.resources = tuple(step.resource for step in steps_of(option, *groups.place))
         self.number, self._value, self._gradient, self._done = 0, None, None, None
 
-    def begin_(self, gradient: Tensor, done: Callable[[], None]) -> None:
-        """Start with a gradient, which will hold the mean over ranks when `done` is called."""
+    @property
+    def memory(self) -> tuple[Tensor, ...]:
+        """What is remembered of the passes before."""
+        return self.encoders.memory if self._velocity is None else (self._velocity,)
+
+    def begin_(self, gradient: Tensor, done: Callable[[Tensor], None], *, may_be_discarded: bool = False) -> None:
+        """Start with a gradient, which will hold the mean over ranks when `done` is called with it.
+
+        What is remembered is kept for `put_back_` if the result may be discarded.
+        """
+        self._before = [remembered.clone() for remembered in self.memory] if may_be_discarded else []
         self.number, self._gradient, self._done = 0, gradient, done
         if self._momentum:  # of the sum it is the sum of all ranks' own
             self._velocity = gradient.clone() if self._velocity is None else self._momentum * self._velocity + gradient
         self._value = padded(self._velocity if self._momentum else gradient, math.prod(self._groups.place))
         self._num_elements = self._value.numel()
+
+    def put_back_(self) -> None:
+        """Remember what was remembered before the last pass: its result has not been applied."""
+        for number, remembered in enumerate(self.memory):  # there was none of a codec that is new
+            remembered.zero_() if number >= len(self._before) else remembered.copy_(self._before[number])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of what is remembered."""
+        return {"encoders": self.encoders.state_dict(), "velocity": copy.deepcopy(self._velocity)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with what `state_dict` gave."""
+        self.encoders.load_state_dict(state["encoders"])
+        self._velocity = copy.deepcopy(state["velocity"])
 
     @property
     def key(self) -> tuple[str, int]:
@@ -153,15 +208,15 @@ class _Journey:
             else:
                 self._value = self.encoders.decode(self._value, self._num_elements // before.split)
         self.number += 1
-        if self.number == len(self._option.tasks):
-            mean = self._value[: self._gradient.numel()].view_as(self._gradient)
-            torch.mul(mean.to(self._gradient.device), 1 / math.prod(self._groups.place), out=self._gradient)
-            self._value = None
-            if self._gradient.is_cuda:
-                torch.cuda.current_stream().synchronize()
-            self._done()
-            return False
-        return True
+        if self.number < len(self._option.tasks):
+            return True
+        mean = self._value[: self._gradient.numel()].view_as(self._gradient)
+        torch.mul(mean.to(self._gradient.device), 1 / math.prod(self._groups.place), out=self._gradient)
+        self._value = None
+        if self._gradient.is_cuda:
+            torch.cuda.current_stream().synchronize()
+        self._done(self._gradient)
+        return False
 
     def _communicate_(self, task: Comm, before: Layout) -> None:
         others = replace(before, rooted=before.rooted - {task.phase})
@@ -201,7 +256,13 @@ class GradientExchange:
     """The hook's state on one rank; `close` ends its workers, as leaving a `with` block does."""
 
     def __init__(
-        self, plan: Plan, model: DistributedDataParallel, groups: Groups, momentum: float, warmup: Sequence[float]
+        self,
+        plan: Plan,
+        model: DistributedDataParallel,
+        groups: Groups,
+        momentum: float,
+        warmup: Sequence[float],
+        scaler: Scaler | None,
     ):
         make = partial(make_codec, plan.codec, momentum=momentum, warmup=warmup)
         self._journeys = {
@@ -209,6 +270,11 @@ class GradientExchange:
             for name, option in plan.options.items()
         }
         self._names = {parameter: name for name, parameter in model.module.named_parameters()}
+        options = {name: str(option) for name, option in plan.options.items()}
+        facts = {"codec": plan.codec, "machines and GPUs": groups.place, "options": options}
+        facts |= {"numbers of elements": dict(plan.num_elements), "momentum": momentum, "warmup": list(warmup)}
+        self._whose = {"rank": groups.rank} | {name: json.dumps(fact) for name, fact in facts.items()}
+        self._passes, self._epoch = Passes(model, scaler, self._put_back_), 0
         self._groups, self._lock, self._failure = groups, threading.Lock(), None
         self._device = next(model.module.parameters()).device
         self._open: dict[torch.futures.Future, int] = {}  # buckets, and how many of their gradients are on their way
@@ -228,19 +294,31 @@ class GradientExchange:
             if self._failure is not None:
                 raise RuntimeError(f"gradients are not exchanged: {self._failure}") from self._failure
             self._open[future] = len(gradients)
+        if bucket.index() == 0:
+            factor = self._passes.begin_()
+            for remembered in (tensor for journey in self._journeys.values() for tensor in journey.memory):
+                remembered.mul_(factor)
         for parameter, gradient in gradients:
             journey = self._journeys[self._names[parameter]]
-            journey.begin_(gradient, partial(self._arrived, future, bucket.buffer()))
+            done = partial(self._arrived, future, bucket.buffer())
+            journey.begin_(gradient, done, may_be_discarded=self._passes.may_be_discarded(parameter))
             self._hand_on(journey)
+        if bucket.is_last():
+            self._passes.end_()
         return future.then(self._received)
+
+    def _put_back_(self, name: str) -> None:
+        self._journeys[name].put_back_()
 
     def _received(self, done: torch.futures.Future) -> Tensor:
         if self._failure is not None:
             raise self._failure
         return done.value()
 
-    def _arrived(self, future: torch.futures.Future, buffer: Tensor) -> None:
+    def _arrived(self, future: torch.futures.Future, buffer: Tensor, gradient: Tensor) -> None:
+        is_finite = not self._passes.is_scaled or all_finite(gradient)
         with self._lock:
+            self._passes.all_finite &= is_finite
             if future not in self._open:
                 return  # it has failed meanwhile
             self._open[future] -= 1
@@ -262,7 +340,7 @@ class GradientExchange:
                 if journey.run_():
                     self._hand_on(journey)
         except BaseException as error:  # it must reach the training, which waits for the futures
-            self._fail(RuntimeError(f"rank {dist.get_rank()} could not exchange {journey.name}: {error!r}"))
+            self._fail(RuntimeError(f"rank {self._groups.rank} could not exchange {journey.name}: {error!r}"))
 
     def _fail(self, error: Exception) -> None:
         with self._lock:
@@ -274,19 +352,42 @@ class GradientExchange:
 
     def at_epoch(self, epoch: int) -> None:
         """Let DGC keep the share of an epoch of its warm-up; all ranks call it between two steps."""
+        self._epoch = epoch
         for journey in self._journeys.values():
             journey.encoders.at_epoch(epoch)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of all that this rank remembers, between two backward passes; each rank saves its own."""
+        more = {"epoch": self._epoch, "scale": self._passes.scale}
+        return self._whose | more | {"gradients": {name: one.state_dict() for name, one in self._journeys.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with what `state_dict` gave on this rank, with the same plan.
+
+        Raises:
+            ValueError: naming it, if the state is of another plan, rank or number of ranks; nothing is changed then.
+        """
+        require_own_state(state, self._whose)
+        self._passes.scale = state["scale"]
+        self.at_epoch(state["epoch"])
+        for name, journey in self._journeys.items():
+            journey.load_state_dict(state["gradients"][name])
+
     def close(self) -> None:
-        """End the workers; the model's next backward pass raises."""
+        """End the workers, also those that wait for ranks that have failed; the model's next backward pass raises."""
         is_whole = self._failure is None and not self._open
         self._fail(RuntimeError("the exchange is closed"))
         for worker in self._workers:
             worker.inbox.put(None)
-            if is_whole:  # else it may wait for ranks that have failed
-                worker.join()
-        if is_whole:
-            self._groups.close()
+        if not is_whole:
+            self._groups.interrupt()
+        for worker in self._workers:
+            worker.join()
+        self._groups.close()
+        self._passes.close()
+
+    def __deepcopy__(self, memo: object) -> "GradientExchange":
+        return self  # a copied model, such as an average of weights, has no hook
 
     def __enter__(self) -> "GradientExchange":
         return self
@@ -296,7 +397,12 @@ class GradientExchange:
 
 
 def compress_gradients(
-    model: DistributedDataParallel, plan: Plan, *, momentum: float = 0.0, warmup: Sequence[float] = ()
+    model: DistributedDataParallel,
+    plan: Plan,
+    *,
+    momentum: float = 0.0,
+    warmup: Sequence[float] = (),
+    scaler: Scaler | None = None,
 ) -> GradientExchange:
     """Synchronise a model's gradients as a plan says, from the next backward pass on; all ranks call it.
 
@@ -305,17 +411,25 @@ def compress_gradients(
         plan: for this model and as many ranks; equal on all ranks.
         momentum: of DGC, which corrects it; the optimizer then has none.
         warmup: shares that DGC keeps in its first epochs, as `compression.exponential_warmup` gives; see `at_epoch`.
+        scaler: the `torch.amp.GradScaler` of the loss, or any object whose `get_scale()` returns the factor by which
+            the next loss is multiplied: what is remembered follows it. A pass with a gradient that is not finite, whose
+            step a scaler skips, leaves what is remembered as it was.
+
+    Returns:
+        The exchange; its `state_dict()`, each rank's own, is saved with the model's and loaded to resume.
 
     Raises:
         ValueError: on all ranks, before gradients are sent, if on one the plan is for other parameters or another
             number of ranks, or momentum or warm-up are for another codec, or if ranks have different plans; or if the
-            model's process group has not all ranks, those of the machines.
+            model's process group has not all ranks, those of the machines; in the first pass, if a GradScaler lives
+            and is not given.
     """
 
     def check() -> None:
         if (momentum or warmup) and plan.codec != "dgc":
             raise ValueError(f"momentum is {momentum}, warmup {warmup}, codec {plan.codec}: only DGC has the first two")
         plan.check(model.module)
+        require_all_handed_over(model)
 
     require_ddp(model)
     size, world = dist.get_world_size(model.process_group), dist.get_world_size()
@@ -324,8 +438,8 @@ def compress_gradients(
     require_one_plan(f"{plan.to_json()}, {momentum}, {warmup}", check=check)
     warn_if_late(model, "espresso")
     device = next(model.module.parameters()).device
-    groups = Groups(plan.machines.num_machines, plan.machines.gpus_per_machine, device)
-    return GradientExchange(plan, model, groups, momentum, warmup)
+    groups = Groups(plan.machines.num_machines, plan.machines.gpus_per_machine, device, model.process_group)
+    return GradientExchange(plan, model, groups, momentum, warmup, scaler)
 
 
 def measure_cluster(num_machines: int, gpus_per_machine: int, *, device: str = "cpu", runs: int = 5) -> Machines:

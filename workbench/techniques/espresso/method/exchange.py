@@ -3,9 +3,11 @@
 `exchanged_by_definition` moves the gradients of all ranks in one process; `runtime` does it with collectives.
 """
 
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -174,6 +176,22 @@ class Encoders:
         if isinstance(codec, DGC):
             codec.at_epoch(self._epoch)
         return codec
+
+    @property
+    def memory(self) -> tuple[Tensor, ...]:
+        """What all codecs remember of the tensor's parts; new codecs come last."""
+        return tuple(remembered for codec in self._codecs.values() for remembered in codec.memory)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return a copy of what all codecs remember, by place and piece."""
+        return {f"{place}, {piece}": copy.deepcopy(dict(c.state_dict())) for (place, piece), c in self._codecs.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with what `state_dict` gave: streams of random numbers, too."""
+        self._codecs.clear()
+        for key, saved in state.items():
+            place, piece = map(int, key.split(", "))
+            self._codec(place, piece, stream=0).load_state_dict(saved)
 
     def encode(self, part: Tensor, place: int, pieces: int, stream: int) -> Tensor:
         """Encode a part [E] in pieces, with the random numbers of `stream_of`; return messages [1, P, B]."""
