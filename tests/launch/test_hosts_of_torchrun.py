@@ -16,6 +16,7 @@ from workbench.launch.namespaces import why_unavailable
 
 pytestmark = pytest.mark.timeout(150)
 NUM_HOSTS, ITERATIONS = 3, 12
+SECRET = "a secret that is the same on all hosts"
 
 PROGRAM = """
 import sys, time, torch
@@ -56,6 +57,7 @@ def be_a_host(machine, program: str, address: str) -> None:
     is_server = int(machine.address == address)
     command += ["--local-addr", machine.address, "--rdzv-conf", f"is_host={is_server}", program]
     environment = own_environment() | {"GLOO_SOCKET_IFNAME": machine.interface, "OMP_NUM_THREADS": "1"}
+    environment["WORKBENCH_SECRET"] = SECRET
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as running:

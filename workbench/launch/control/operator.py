@@ -104,6 +104,7 @@ class Task:
     ranks_per_machine: int  # how many ranks each has
     etcd_url: str | None  # of an etcd server, or None for the embedded store
     prefix: str  # of this training's keys in etcd
+    token: bytes = field(repr=False)  # with which agents sign what they write to the store
     has_hosts: bool  # whether machine i is on shaped host i
     timing: Timing = field(default_factory=Timing)  # of heartbeats and leases
     faults: Sequence[Fault] = ()  # to cause, and when
@@ -231,6 +232,7 @@ class Operator:
             timing=self._task.timing,
             program=self._task.program,
             store=("tcp", self._store_address) if etcd is None else ("etcd", (etcd, self._task.prefix)),
+            token=self._task.token,
         )
         self._machines.start(
             name,
