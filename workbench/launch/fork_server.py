@@ -41,6 +41,7 @@ class ForkServer:
     """A running fork server, as its owner sees it."""
 
     def __init__(self, setup: Setup, defaults: Mapping[str, str] | None = None):
+        _check_not_importing_main()
         self.alive = True  # False once it was found dead or was killed
         self.channel, channel_of_server = channel_pair()
         self._process = subprocess.Popen(
@@ -97,6 +98,14 @@ class ForkServer:
     def close(self) -> None:
         """End it with everything below it; calling it again does nothing."""
         self._close()
+
+
+def _check_not_importing_main() -> None:
+    """Refuse what would start processes without end: a spawned process imports the script that starts ranks."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and getattr(process.current_process(), "_inheriting", False):
+        rule = 'what starts ranks must be called below `if __name__ == "__main__":`'
+        raise RuntimeError(f"a process that was spawned imports this script, and {rule}")
 
 
 def _end(process: subprocess.Popen, channel: Channel, owner_pid: int) -> None:

@@ -54,7 +54,7 @@ class Machine(Supervisor):
         self.address = THIS_HOST if hosts is None else hosts.address(order.host)  # IPv4
         self.interface = LOOPBACK if hosts is None else hosts.interface
         self.memory = MachineMemory(order.memory_limit_bytes)
-        self._num_threads = setup.threads_per_rank
+        self._num_threads, self._main = setup.threads_per_rank, setup.main
         self._requests: dict[int, Channel] = {}  # where ranks ask for memory, by process id
 
     @property
@@ -81,6 +81,7 @@ class Machine(Supervisor):
             num_threads=self._num_threads,
             agent_pid=os.getpid(),
             requests=requests_of_rank,
+            main=self._main,
         )
         names = {"machine": self.name, "rank": rank, "label": label}
         pid = self._fork_rank(partial(run_function, function, place), private=[requests], **names)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
+from workbench.launch.main_of_rank import ByValuePickler
 
 __all__ = [
     "INLINE_BYTES",
@@ -185,7 +185,7 @@ def anonymous_file(name: str) -> int:
         return os.dup(file.fileno())
 
 
-class _Pickler(cloudpickle.Pickler):
+class _Pickler(ByValuePickler):
     def __init__(self, file: io.BytesIO, name_of: Callable[[Handle], str] | None):
         self.large: list[memoryview] = []
         self._name_of = name_of

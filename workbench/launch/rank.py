@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from workbench.launch.environment import LOOPBACK, rank_environment
 from workbench.launch.failures import FailureKind, kind_of_error
+from workbench.launch.main_of_rank import MainModule, MainOfRank
 from workbench.launch.messages import CannotUnpack, Channel, Message, pack
 from workbench.launch.processes import POLL_S, die_with_parent, flush_streams
 from workbench.launch.protocol import MemoryAnswer, MemoryRequest, RankExit, Reply, Request, Setup
@@ -36,6 +37,7 @@ GROUP_PATIENCE = datetime.timedelta(days=30)
 def serve_requests(rank: int, setup: Setup, hosts: Any, meeting_path: str, parent_pid: int, fds: Sequence[int]) -> int:
     """Be a pool's rank: join the group, then answer requests until the owner closes the channel."""
     channel = _take_streams(fds)
+    MainOfRank.enter(setup.main)
     os.setpgid(0, 0)  # Ctrl-C is the owner's business
     if hosts is not None:
         hosts.enter(setup.hosts.host_of(rank, setup.num_ranks))
@@ -199,6 +201,7 @@ class MachinePlace:
     num_threads: int  # how many it may use
     agent_pid: int  # its parent
     requests: Channel  # to its agent
+    main: MainModule  # the owner's
 
 
 def run_function(function: Callable[[RankLink], Any], place: MachinePlace, fds: Sequence[int]) -> int:
@@ -208,6 +211,7 @@ def run_function(function: Callable[[RankLink], Any], place: MachinePlace, fds: 
     anything of the user's.
     """
     owner = _take_streams(fds)
+    MainOfRank.enter(place.main)
     die_with_parent(place.agent_pid)
     _prepare_torch(place.num_threads, place.interface)
     link = RankLink(place.rank, place.requests, owner)

@@ -8,10 +8,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
-
 from workbench.checks import require_counts
 from workbench.launch.machines import Machines
+from workbench.launch.main_of_rank import dumps_by_value
 
 from .agent import Timing
 from .events import Event, EventName, Fault, Victim
@@ -76,7 +75,7 @@ class Training:
         require_counts(1, num_machines=num_machines, ranks_per_machine=ranks_per_machine)
         require_counts(0, standbys=standbys)
         self._task = Task(
-            program=cloudpickle.dumps((function, tuple(args), dict(kwargs or {}))),
+            program=dumps_by_value((function, tuple(args), dict(kwargs or {}))),
             names=_checked_names(names, num_machines, standbys),
             standby_names=tuple(map(STANDBY, range(standbys))),
             ranks_per_machine=ranks_per_machine,
