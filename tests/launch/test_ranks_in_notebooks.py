@@ -133,6 +133,7 @@ def test_a_class_of_a_cell_is_pickled_by_its_name_on_the_ranks_and_the_newest_de
     assert (shown, error) == ("['second', 'second']\n", "")
     _, error = notebook.run("ranks.run(save, former, path)")
     assert "not the same object as __main__.Net" in error
+    assert notebook.run("print(ranks.run(dist.get_rank))")[0] == "[0, 1]\n"
 
 
 def test_no_process_is_left_when_the_kernel_is_killed(notebook):

@@ -13,7 +13,7 @@ from typing import Any
 
 from workbench.launch.environment import LOOPBACK
 from workbench.launch.failures import FailureKind
-from workbench.launch.messages import Channel, channel_pair
+from workbench.launch.messages import CannotUnpack, Channel, NotAMessage, channel_pair
 from workbench.launch.processes import die_with_parent, kill_descendants
 from workbench.launch.protocol import MemoryAnswer, MemoryRequest, Reply, Request, Setup, StartMachine
 from workbench.launch.rank import MachinePlace, RankLink, run_function
@@ -132,8 +132,9 @@ class Machine(Supervisor):
                 requests.send(MemoryAnswer(error=str(error)))
             else:
                 requests.send(MemoryAnswer(), [fd])
-        except (EOFError, ConnectionError):
-            self._listener.remove(requests)  # the rank is ending
+        except (EOFError, ConnectionError, CannotUnpack, NotAMessage):
+            self._listener.remove(requests)  # the rank is ending, or has written something else there
+            requests.close()
 
 
 class MachineMemory:

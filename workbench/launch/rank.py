@@ -65,6 +65,8 @@ def _take_streams(fds: Sequence[int]) -> Channel:
     for source, target in ((nothing, 0), (out, 1), (err, 2)):
         os.dup2(source, target)
         os.close(source)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)  # the owner had none
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)
     faulthandler.enable(file=stacks)
