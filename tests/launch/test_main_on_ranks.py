@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from workbench.launch import Ranks
 from workbench.launch.control import run_training
+from workbench.launch.machines import Machines, RankSaid
 
 class Net(nn.Linear):
     scale = 2
@@ -72,6 +73,10 @@ def save(folder, net):
 def train(context, net):
     return pickle.loads(pickle.dumps((net, Net(2, 2), Settings(Kind.SMALL))))
 
+def agent(machine):
+    machine.start_rank(0, lambda link: pickle.loads(pickle.dumps(Settings(Kind.SMALL))))
+    machine.wait(60.0)
+
 def main(folder):
     global Net, SCALE
     net, forward = Net(2, 2), Net.forward
@@ -109,6 +114,12 @@ def main(folder):
             assert "which has the classes and functions that calls have brought" in str(error), error
     outcome = run_training(train, 1, args=(Net(2, 2),), timeout_s=60)
     assert [type(item) for item in outcome.results[0]] == [Net, Net, Settings]
+    with Machines() as machines:
+        machines.start("a", agent)
+        said = []
+        while not said:
+            said = [event.message.value for event in machines.wait(60.0) if isinstance(event, RankSaid)]
+        assert type(said[0]) is Settings
     print("all is well")
 
 if __name__ == "__main__":

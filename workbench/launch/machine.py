@@ -13,6 +13,7 @@ from typing import Any
 
 from workbench.launch.environment import LOOPBACK
 from workbench.launch.failures import FailureKind
+from workbench.launch.main_of_rank import MainOfRank
 from workbench.launch.messages import CannotUnpack, Channel, NotAMessage, channel_pair
 from workbench.launch.processes import die_with_parent, kill_descendants
 from workbench.launch.protocol import MemoryAnswer, MemoryRequest, Reply, Request, Setup, StartMachine
@@ -27,6 +28,7 @@ THIS_HOST = "127.0.0.1"  # address of a machine that is on no shaped host
 def be_machine(order: StartMachine, setup: Setup, hosts: Any, parent_pid: int, fd: int) -> int:
     """Be a machine until its function returns or its owner ends; return the exit status."""
     owner = Channel(socket.socket(fileno=fd))
+    MainOfRank.enter(setup.main)  # also of the ranks that it forks
     try:
         os.setpgid(0, 0)  # one signal kills all of it
         if hosts is not None:
@@ -54,7 +56,7 @@ class Machine(Supervisor):
         self.address = THIS_HOST if hosts is None else hosts.address(order.host)  # IPv4
         self.interface = LOOPBACK if hosts is None else hosts.interface
         self.memory = MachineMemory(order.memory_limit_bytes)
-        self._num_threads, self._main = setup.threads_per_rank, setup.main
+        self._num_threads = setup.threads_per_rank
         self._requests: dict[int, Channel] = {}  # where ranks ask for memory, by process id
 
     @property
@@ -81,7 +83,6 @@ class Machine(Supervisor):
             num_threads=self._num_threads,
             agent_pid=os.getpid(),
             requests=requests_of_rank,
-            main=self._main,
         )
         names = {"machine": self.name, "rank": rank, "label": label}
         pid = self._fork_rank(partial(run_function, function, place), private=[requests], **names)

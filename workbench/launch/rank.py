@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 from workbench.launch.environment import LOOPBACK, rank_environment
 from workbench.launch.failures import FailureKind, kind_of_error
-from workbench.launch.main_of_rank import MainModule, MainOfRank
+from workbench.launch.main_of_rank import MainOfRank
 from workbench.launch.messages import CannotUnpack, Channel, Message, pack
 from workbench.launch.processes import POLL_S, die_with_parent, flush_streams
 from workbench.launch.protocol import MemoryAnswer, MemoryRequest, RankExit, Reply, Request, Setup
@@ -203,7 +203,6 @@ class MachinePlace:
     num_threads: int  # how many it may use
     agent_pid: int  # its parent
     requests: Channel  # to its agent
-    main: MainModule  # the owner's
 
 
 def run_function(function: Callable[[RankLink], Any], place: MachinePlace, fds: Sequence[int]) -> int:
@@ -213,7 +212,6 @@ def run_function(function: Callable[[RankLink], Any], place: MachinePlace, fds: 
     anything of the user's.
     """
     owner = _take_streams(fds)
-    MainOfRank.enter(place.main)
     die_with_parent(place.agent_pid)
     _prepare_torch(place.num_threads, place.interface)
     link = RankLink(place.rank, place.requests, owner)
