@@ -166,7 +166,7 @@ def _show_output(answers: Sequence[Any]) -> None:
         if answer.ready():
             answer.wait_for_output(OUTPUT_PATIENCE_S)  # it travels apart from the result
         for text, stream in ((answer.stdout, sys.stdout), (answer.stderr, sys.stderr)):
-            for line in text.splitlines():
+            for line in text.splitlines() if stream else ():  # a process may have none
                 stream.write(f"[rank {rank}] {line}\n")
 
 
