@@ -7,7 +7,7 @@ import pytest
 
 from workbench.launch.environment import own_environment
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(500)
 
 SCRIPT = """
 import copy, dataclasses, enum, multiprocessing, pickle
@@ -75,7 +75,7 @@ def train(context, net):
 
 def agent(machine):
     machine.start_rank(0, lambda link: pickle.loads(pickle.dumps(Settings(Kind.SMALL))))
-    machine.wait(60.0)
+    machine.wait(200.0)
 
 def main(folder):
     global Net, SCALE
@@ -112,13 +112,13 @@ def main(folder):
             ranks.run(unknown)
         except Exception as error:
             assert "which has the classes and functions that calls have brought" in str(error), error
-    outcome = run_training(train, 1, args=(Net(2, 2),), timeout_s=60)
+    outcome = run_training(train, 1, args=(Net(2, 2),), timeout_s=200)
     assert [type(item) for item in outcome.results[0]] == [Net, Net, Settings]
     with Machines() as machines:
         machines.start("a", agent)
         said = []
         while not said:
-            said = [event.message.value for event in machines.wait(60.0) if isinstance(event, RankSaid)]
+            said = [event.message.value for event in machines.wait(200.0) if isinstance(event, RankSaid)]
         assert type(said[0]) is Settings
     print("all is well")
 
@@ -131,7 +131,7 @@ if __name__ == "__main__":
 def test_what_a_script_defines_can_be_saved_sent_and_returned_as_under_torchrun(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path)]
-    done = subprocess.run(command, env=own_environment(), cwd=tmp_path, capture_output=True, text=True, timeout=140)
+    done = subprocess.run(command, env=own_environment(), cwd=tmp_path, capture_output=True, text=True, timeout=400)
     assert done.stdout.endswith("all is well\n"), done.stdout + done.stderr
 
 
@@ -147,6 +147,6 @@ def test_a_script_that_starts_ranks_unguarded_is_told_so_where_a_process_that_a_
         "print('exit', run_on_ranks(spawn, 1, preload=()))\n"
     )
     command = [sys.executable, str(tmp_path / "script.py")]
-    done = subprocess.run(command, env=own_environment(), capture_output=True, text=True, timeout=140)
+    done = subprocess.run(command, env=own_environment(), capture_output=True, text=True, timeout=400)
     assert "exit [1]" in done.stdout
     assert 'what starts ranks must be called below `if __name__ == "__main__":`' in done.stderr

@@ -35,7 +35,7 @@ __all__ = ["ClusterMachines", "PlainHost", "keep_machines", "run_under_torchrun"
 
 OPERATOR_KEY = "workbench/operator"  # of its address, in the rendezvous store, where anybody may write another one
 MEETING_S = 300.0  # in which every host must connect to the operator
-CLOCK_S = 60.0  # in which a host that has connected must say the time
+CLOCK_S = 300.0  # in which a host that has connected must have its machines ready, and say the time
 LOOK_S = 0.02  # seconds between two looks of a host at its machines and its operator
 KILL_PATIENCE_S = 15.0  # seconds that killed machines may need to be gone
 KILLED_STATUS = 9  # wait status of a machine whose host is gone
@@ -123,6 +123,7 @@ def keep_machines(address: tuple[str, int], secret: bytes, rank: int, **choices:
     """Start and end machines of this host as the operator asks, until it lets go or is gone."""
     with contextlib.closing(connect_to_operator(address, secret, rank)) as operator, Machines(**choices) as machines:
         try:
+            operator.receive()  # the question for the time
             operator.send(time.monotonic())
             while True:
                 while operator.poll():
@@ -159,9 +160,10 @@ class ClusterMachines:
         self._local, self._num_needed = local, num_needed
         self._others: dict[int, _Host] = {}
         for number, connection in enumerate(connections, 1):
-            if not connection.poll(CLOCK_S):
-                raise TimeoutError(f"host {number} has not said the time within {CLOCK_S:g} s after it connected")
             try:
+                connection.send("What time is it?")
+                if not connection.poll(CLOCK_S):
+                    raise TimeoutError(f"host {number} has not said the time within {CLOCK_S:g} s after it connected")
                 ahead_s = connection.receive() - time.monotonic()
             except (EOFError, ConnectionError) as error:
                 raise RuntimeError(f"host {number} was lost after it had connected: {error}") from error
