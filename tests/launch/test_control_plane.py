@@ -1,6 +1,7 @@
 """Leases, election and orders without processes, worked by hand; and the contract of every key-value store."""
 
 import contextlib
+import json
 import multiprocessing
 import os
 import random
@@ -39,6 +40,8 @@ def test_the_lease_book_agrees_with_the_definition(seed):
         now_s += draw.choice([0.1, 0.3, 0.9, 1.0])
         count += draw.random() < 0.4
         read = None if draw.random() < 0.2 else count
+        if count and draw.random() < 0.2:
+            read = draw.randrange(count)  # somebody has written an old heartbeat again
         book.look("a", read, now_s)
         seen.append((now_s, read))
         later_s = now_s + draw.choice([0.0, 0.5, 1.0, 1.1])
@@ -266,8 +269,9 @@ def test_nobody_is_lost_because_the_store_was_silent_for_longer_than_a_lease():
 class World:
     """Machines without processes: they die, sleep, forget, and are replaced; each has a clock of its own."""
 
-    def __init__(self, seed, wipes):
-        self.seed, self.draw, self.wipes = seed, random.Random(seed), wipes
+    def __init__(self, seed, wipes=False, forged=False):
+        self.seed, self.draw, self.wipes, self.forged = seed, random.Random(seed), wipes, forged
+        self.history = []  # all that was ever written, which anybody may read and write again
         self.now_s, self.chaos, self.store = 0.0, True, MemoryKeyValueStore(self.disturb, self.note)
         self.agents, self.clocks, self.asleep_until_s, self.busy = {}, {}, {}, []
         self.accepted, self.written, self.finished, self.lives = {}, [], None, 0
@@ -279,13 +283,15 @@ class World:
 
     def boot(self, name):
         known = {"initial": self.initial, "roster": tuple(self.roster), "timing": TIMING}
-        self.agents[name] = ControlAgent(name, self.store, meeting=lambda: name, **known)
+        store = stores.SignedKeyValueStore(self.store, b"of this training")
+        self.agents[name] = ControlAgent(name, store, meeting=lambda: name, **known)
         self.clocks[name] = self.draw.uniform(-1000, 1000)
         self.asleep_until_s[name] = 0.0
 
     def note(self, kind, key, written):
-        if written and key == ORDER_KEY:
-            self.written.append(Order.from_bytes(written))
+        self.history += [(key, written)] if written else []
+        if written and key == ORDER_KEY and written != stores.NOTHING:
+            self.written.append(Order.from_bytes(written[stores.MAC_BYTES :]))
         if kind == "compare_set":
             self.disturb()  # an answer may be lost after the store has written
 
@@ -368,16 +374,30 @@ class World:
     def is_over(self):
         return self.finished is not None and self.finished in [agent.order for agent in self.agents.values()]
 
+    def forge(self):
+        key, old = self.draw.choice(self.history)
+        another = self.draw.choice(self.history)[1]
+        half = old[: self.draw.randrange(len(old))]
+        dead = json.dumps({"name": "m1", "count": 10**9, "phase": "failed", "generation": 1, "term": 1}).encode()
+        unsigned = old[stores.MAC_BYTES :]
+        values = [old, old, another, half, b"", b"garbage", b"null", b"[1, 2]", b'{"term": "9"}', dead, unsigned]
+        self.store.values[key] = self.draw.choice(values)
+
     def tick(self):
+        if self.forged and self.history and self.draw.random() < 0.5:
+            self.forge()
         for name in self.draw.sample(list(self.agents), len(self.agents)):
             self.step(name)
         self.ranks_do_something()
         self.now_s += 0.1
 
 
-@pytest.mark.parametrize("wipes", [False, True], ids=["a lasting store", "a forgetful store"])
-def test_whatever_happens_no_two_roots_act_in_one_generation_and_training_ends(wipes):
-    worlds = [World(100 * block + number, wipes) for block in range(4) for number in range(4)]
+KINDS = {"a lasting store": {}, "a forgetful store": {"wipes": True}, "a store that others write to": {"forged": True}}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_whatever_happens_no_two_roots_act_in_one_generation_and_training_ends(kind):
+    worlds = [World(100 * block + number, **KINDS[kind]) for block in range(4) for number in range(4)]
     for world in worlds:
         world.run(chaos_s=15.0, calm_s=60.0)
         assert world.is_over(), f"seed {world.seed}: no end after calm"
@@ -385,7 +405,7 @@ def test_whatever_happens_no_two_roots_act_in_one_generation_and_training_ends(w
         followed = {order for orders in world.accepted.values() for order in orders}
         identities = [order.identity for order in followed]
         assert len(set(identities)) == len(identities), f"seed {world.seed}: two orders of one identity"
-        if not wipes:
+        if kind == "a lasting store":
             generations = [order.generation for order in world.written]
             assert generations == sorted(set(generations)), f"seed {world.seed}: one generation was ordered twice"
             assert len({order.generation for order in followed}) == len(followed), f"seed {world.seed}: two at once"

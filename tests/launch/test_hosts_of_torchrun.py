@@ -14,8 +14,9 @@ from workbench.launch.environment import own_environment
 from workbench.launch.machines import Machines, MachineSaid
 from workbench.launch.namespaces import why_unavailable
 
-pytestmark = pytest.mark.timeout(150)
+pytestmark = pytest.mark.timeout(600)
 NUM_HOSTS, ITERATIONS = 3, 12
+SECRET = "a secret that is the same on all hosts"
 
 PROGRAM = """
 import sys, time, torch
@@ -42,7 +43,7 @@ def train(context, iterations):
 
 if __name__ == "__main__":
     timing = Timing(heartbeat_s=0.1, lease_s=1.0)
-    outcome = run_under_torchrun(train, standbys=1, args=(ITERATIONS,), timing=timing, timeout_s=90)
+    outcome = run_under_torchrun(train, standbys=1, args=(ITERATIONS,), timing=timing, timeout_s=240)
     if outcome is not None:
         print("OUTCOME", outcome.num_generations, outcome.results, flush=True)
 """
@@ -56,6 +57,7 @@ def be_a_host(machine, program: str, address: str) -> None:
     is_server = int(machine.address == address)
     command += ["--local-addr", machine.address, "--rdzv-conf", f"is_host={is_server}", program]
     environment = own_environment() | {"GLOO_SOCKET_IFNAME": machine.interface, "OMP_NUM_THREADS": "1"}
+    environment["WORKBENCH_SECRET"] = SECRET
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as running:
@@ -64,7 +66,7 @@ def be_a_host(machine, program: str, address: str) -> None:
     machine.tell(f"EXIT {running.returncode}")
 
 
-def line_with(words: str, machines: Machines, limit_s: float = 60.0) -> tuple[str, str]:
+def line_with(words: str, machines: Machines, limit_s: float = 250.0) -> tuple[str, str]:
     """Wait until a host prints a line with these words; return the host and the line."""
     deadline_s, said = time.monotonic() + limit_s, []
     while time.monotonic() < deadline_s:

@@ -112,6 +112,30 @@ def test_interrupting_a_cell_stops_the_ranks_and_keeps_the_kernel(notebook, wait
     assert notebook.run(f"{after}print(ranks.run(dist.get_rank))")[0] == "[0, 1]\n"
 
 
+def test_a_class_of_a_cell_is_pickled_by_its_name_on_the_ranks_and_the_newest_definition_counts(notebook):
+    shown, error = notebook.run(
+        "import pickle, torch\n"
+        "class Net(torch.nn.Linear):\n    note = 'first'\n"
+        "def save(net, path):\n"
+        "    torch.save([net, Net(2, 2)], path + str(dist.get_rank()))\n"
+        "    return net, pickle.loads(pickle.dumps(net)).note\n"
+        "import tempfile\n"
+        "path, forward = tempfile.mkdtemp() + '/net', Net.forward\n"
+        "back = ranks.run(save, Net(2, 2), path)\n"
+        "loaded = torch.load(path + '1', weights_only=False)\n"
+        "print([note for _, note in back], isinstance(back[1][0], Net), type(loaded[1]) is Net)"
+    )
+    assert (shown, error) == ("['first', 'first'] True True\n", "")
+    shown, error = notebook.run(
+        "former = Net(2, 2)\nclass Net(torch.nn.Linear):\n    note = 'second'\n"
+        "print([note for _, note in ranks.run(save, Net(2, 2), path)])"
+    )
+    assert (shown, error) == ("['second', 'second']\n", "")
+    _, error = notebook.run("ranks.run(save, former, path)")
+    assert "not the same object as __main__.Net" in error
+    assert notebook.run("print(ranks.run(dist.get_rank))")[0] == "[0, 1]\n"
+
+
 def test_no_process_is_left_when_the_kernel_is_killed(notebook):
     everyone = family(notebook.manager.provisioner.pid)
     assert len(everyone) == 7  # tether, its guard, kernel, the guard of the ranks, fork server, two ranks

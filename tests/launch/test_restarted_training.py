@@ -6,6 +6,7 @@ Every machine keeps a counter of the iterations done in its memory; a rank begin
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -394,3 +395,46 @@ def test_a_stopped_store_is_an_unavailable_one_within_the_time_given():
                 assert store.get("key") == b"value"
                 break
         store.close()
+
+
+def write_garbage(place, keys, until):
+    """Be another process of this machine that finds the store, reads all and writes what it likes, again and again."""
+    listening = control.TcpKeyValueStore(*place)
+    seen, number = [], 0
+    while not until.is_set():
+        for key in keys:
+            with contextlib.suppress(control.StoreUnavailable):
+                seen += [(key, value)] if (value := listening.get(key)) else []
+                forged = [b"garbage", b"{", b"null", b'{"term": "1", "name": 7}', b'{"phase": "failed"}', b"\xff" * 99]
+                forged += [value for other, value in seen[:50] if other == key]  # what was right some time ago
+                listening.set(key, forged[number % len(forged)])
+            number += 1
+        for junk in (b"GET / HTTP/1.1\r\n\r\n", os.urandom(200), b"\x00" * 64):
+            with contextlib.suppress(OSError), socket.create_connection(place, 5.0) as end:
+                end.sendall(junk)
+        until.wait(0.1)
+    listening.close()
+
+
+@pytest.mark.parametrize("faults", [(), (Fault(kills=Victim.MACHINE, numbers=(1,), at_iteration=15),)])
+def test_what_other_processes_write_to_the_store_is_dropped_and_counted_and_training_goes_on(fleet, faults):
+    patient = control.Timing(heartbeat_s=0.05, lease_s=5.0)  # nobody seems lost, however busy this machine is
+    training = control.Training(count, 2, args=(60, 0.05), timing=patient, machines=fleet, faults=faults)
+    with training:
+        training.start(timeout_s=90.0)
+        wait_for(lambda: "joined" in [event.name for event in training.events], 60.0)
+        place = training._operator._store_address
+        keys = ["root", "order", *map("agents/{}".format, ("machine-0", "machine-1", "machine-1+1"))]
+        ended = threading.Event()
+        neighbour = threading.Thread(target=write_garbage, args=[place, keys, ended])
+        neighbour.start()
+        try:
+            outcome = training.result()
+        finally:
+            ended.set()
+            neighbour.join()
+    assert machines_of(outcome) == ["machine-0", "machine-1+1" if faults else "machine-1"]
+    assert outcome.num_generations == 1 + len(faults)
+    dropped = outcome.named("message dropped")
+    assert outcome.num_dropped == len(dropped) > 0
+    assert {event.details["key"] for event in dropped} & {"root", "order"}

@@ -30,6 +30,19 @@ def test_names_imports_and_functions_stay_on_the_ranks_and_are_pulled_and_pushed
     assert ranks.run("%%rank 1\ny;")[0].startswith("rank 1 of 2, "), "a semicolon hides the value"
 
 
+def test_classes_of_cells_on_ranks_and_of_the_notebook_keep_apart_and_are_pickled_by_name(ranks):
+    ranks.run("class Net:\n    home = 'notebook'\nclass Other:\n    home = 'notebook'")
+    ranks.run("ranks['other'], ranks['net_of_notebook'] = Other(), Net()")
+    text, error = ranks.run(
+        "%%ranks\nimport pickle\nclass Net:\n    home = 'rank'\npickle.loads(pickle.dumps([Net(), other]))[0].home"
+    )
+    assert error == "" and text.startswith("[rank 0] 'rank'\n[rank 1] 'rank'\n")
+    text, error = ranks.run("%%ranks\n'Other' in globals(), pickle.loads(pickle.dumps(other)).home")
+    assert error == "" and text.startswith("[rank 0] (False, 'notebook')\n")
+    assert "not the same object as __main__.Net" in ranks.run("%%ranks\npickle.dumps(net_of_notebook)")[1]
+    assert ranks.run("type(ranks['net_of_notebook'][0]) is Net, type(ranks['other'][1]) is Other")[0] == "(True, True)"
+
+
 def test_the_first_rank_that_raises_is_named_with_its_line_and_names_and_collectives_live_on(ranks):
     ranks.run("%%ranks\nimport torch, torch.distributed as dist\nkept = torch.ones(3) * rank")
     before = ranks.run("ranks.pids")[0]

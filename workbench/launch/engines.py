@@ -71,7 +71,7 @@ class IPyParallelRanks:
         timeout_s: float | None = None,
         threads_per_rank: int = 1,
     ):
-        from torch.distributed import TCPStore
+        from workbench.launch.control.store import listening_socket, serve_tcp_store
 
         self._client = client
         self._engines = [client[engine_id] for engine_id in client.ids]
@@ -82,7 +82,7 @@ class IPyParallelRanks:
         self._timeout_s = math.inf if timeout_s is None else timeout_s
         self._broken = False
         address = address or _address_for({*client[:].apply_sync(socket.gethostname)})
-        self._store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        self._store = serve_tcp_store(listening_socket(address))  # TCPStore itself would listen on all interfaces
         patience_s = JOIN_TIMEOUT_S if timeout_s is None else timeout_s
         place = (address, self._store.port, self.num_ranks, device, patience_s, threads_per_rank)
         self._call_all([(_join_cluster, (rank, *place), {}) for rank in range(self.num_ranks)], patience_s)
@@ -166,7 +166,7 @@ def _show_output(answers: Sequence[Any]) -> None:
         if answer.ready():
             answer.wait_for_output(OUTPUT_PATIENCE_S)  # it travels apart from the result
         for text, stream in ((answer.stdout, sys.stdout), (answer.stderr, sys.stderr)):
-            for line in text.splitlines():
+            for line in text.splitlines() if stream else ():  # a process may have none
                 stream.write(f"[rank {rank}] {line}\n")
 
 

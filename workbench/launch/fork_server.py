@@ -26,7 +26,7 @@ from typing import Any
 from workbench.launch.environment import own_environment, rank_environment
 from workbench.launch.machine import be_machine
 from workbench.launch.messages import Channel, channel_pair
-from workbench.launch.processes import ProcessWatch, go_below_guard, kill_descendants
+from workbench.launch.processes import ProcessWatch, go_below_guard, kill_descendants, open_standard_streams
 from workbench.launch.protocol import GroupOrder, KillMachine, MachineStarted, Ready, Setup, StartMachine
 from workbench.launch.rank import serve_requests
 from workbench.launch.supervisor import Supervisor
@@ -41,33 +41,41 @@ class ForkServer:
     """A running fork server, as its owner sees it."""
 
     def __init__(self, setup: Setup, defaults: Mapping[str, str] | None = None):
+        _check_not_importing_main()
         self.alive = True  # False once it was found dead or was killed
+        open_standard_streams()
         self.channel, channel_of_server = channel_pair()
+        folder = _deleted_folder()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", __name__, str(channel_of_server.fileno()), str(os.getpid())],
+            # -P: before the owner's path is known, nothing is imported from the working folder.
+            [sys.executable, "-P", "-m", __name__, str(channel_of_server.fileno()), str(os.getpid())],
             pass_fds=[channel_of_server.fileno()],
             # One thread here, whatever the ranks get: a process that used OpenMP must not fork.
             env={**(defaults or {}), **own_environment(), **rank_environment(1)},
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # a terminal's Ctrl-C is for the owner alone
+            cwd=None if folder is None else "/",
         )
         channel_of_server.close()
         # Also runs when the interpreter ends without close().
         self._close = weakref.finalize(self, _end, self._process, self.channel, os.getpid())
         try:
-            self.hosts = self._introduce(setup)  # description of the shaped hosts, or None
+            self.hosts = self._introduce(setup, folder)  # description of the shaped hosts, or None
         except BaseException:
             self.close()
             raise
+        finally:
+            if folder is not None:
+                os.close(folder)
 
     @property
     def pid(self) -> int:
         """The process id of its guard."""
         return self._process.pid
 
-    def _introduce(self, setup: Setup) -> dict | None:
+    def _introduce(self, setup: Setup, folder: int | None) -> dict | None:
         try:
-            self.channel.send(setup)
+            self.channel.send(setup, [] if folder is None else [folder])
             answer: Ready = self.channel.receive()
         except (EOFError, ConnectionError) as error:
             status = self._process.wait(END_PATIENCE_S)
@@ -99,6 +107,23 @@ class ForkServer:
         self._close()
 
 
+def _check_not_importing_main() -> None:
+    """Refuse what would start processes without end: a spawned process imports the script that starts ranks."""
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and getattr(process.current_process(), "_inheriting", False):
+        rule = 'what starts ranks must be called below `if __name__ == "__main__":`'
+        raise RuntimeError(f"a process that was spawned imports this script, and {rule}")
+
+
+def _deleted_folder() -> int | None:
+    """Return a descriptor of the working folder if it was deleted, where torch cannot be imported; else None."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+    return None
+
+
 def _end(process: subprocess.Popen, channel: Channel, owner_pid: int) -> None:
     if os.getpid() != owner_pid:
         return  # a forked copy of the owner: the fork server is not its own
@@ -120,13 +145,14 @@ def _kill(process: subprocess.Popen) -> None:
 
 def main(control_fd: int, owner_pid: int) -> None:
     """Be a fork server, below a guard, until the owner closes the control channel or ends."""
+    open_standard_streams()
     control = Channel(socket.socket(fileno=control_fd))
     owner = ProcessWatch(owner_pid)
     guard = go_below_guard(owner, let_go=control.close)
-    setup: Setup = control.receive()
+    setup, folder = control.receive_with_fds()
     with _dying_on_hang_up(control):
         try:
-            hosts = _import_everything(setup)
+            hosts = _import_everything(setup, folder)
         except BaseException as error:
             control.send(Ready(error=f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}"))
             return
@@ -150,12 +176,15 @@ def _dying_on_hang_up(control: Channel):
         fcntl.fcntl(control, fcntl.F_SETFL, flags)
 
 
-def _import_everything(setup: Setup) -> Any:
-    sys.path[:] = setup.sys_path
+def _import_everything(setup: Setup, deleted_folder: Sequence[int]) -> Any:
+    sys.path[:] = [path for path in setup.sys_path if path or not deleted_folder]
     # A new user namespace is refused to a process with threads: before any other import.
     hosts = setup.hosts.open() if setup.hosts is not None else None
     for name in (*setup.preload, "torch", "torch.distributed"):
         importlib.import_module(name)
+    for fd in deleted_folder:
+        os.fchdir(fd)  # the owner's; what is relative fails there as it does for the owner
+        os.close(fd)
     return hosts
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from workbench.launch.environment import LOOPBACK
 from workbench.launch.failures import FailureKind
-from workbench.launch.messages import Channel, channel_pair
+from workbench.launch.main_of_rank import MainOfRank
+from workbench.launch.messages import CannotUnpack, Channel, NotAMessage, channel_pair
 from workbench.launch.processes import die_with_parent, kill_descendants
 from workbench.launch.protocol import MemoryAnswer, MemoryRequest, Reply, Request, Setup, StartMachine
 from workbench.launch.rank import MachinePlace, RankLink, run_function
@@ -27,6 +28,7 @@ THIS_HOST = "127.0.0.1"  # address of a machine that is on no shaped host
 def be_machine(order: StartMachine, setup: Setup, hosts: Any, parent_pid: int, fd: int) -> int:
     """Be a machine until its function returns or its owner ends; return the exit status."""
     owner = Channel(socket.socket(fileno=fd))
+    MainOfRank.enter(setup.main)  # also of the ranks that it forks
     try:
         os.setpgid(0, 0)  # one signal kills all of it
         if hosts is not None:
@@ -131,8 +133,9 @@ class Machine(Supervisor):
                 requests.send(MemoryAnswer(error=str(error)))
             else:
                 requests.send(MemoryAnswer(), [fd])
-        except (EOFError, ConnectionError):
-            self._listener.remove(requests)  # the rank is ending
+        except (EOFError, ConnectionError, CannotUnpack, NotAMessage):
+            self._listener.remove(requests)  # the rank is ending, or has written something else there
+            requests.close()
 
 
 class MachineMemory:

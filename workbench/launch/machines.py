@@ -21,7 +21,7 @@ from typing import Any
 
 from workbench.launch.fork_server import ForkServer
 from workbench.launch.machine import Machine
-from workbench.launch.messages import CannotUnpack, Channel, channel_pair
+from workbench.launch.messages import CannotUnpack, Channel, NotAMessage, channel_pair
 from workbench.launch.processes import Listener, is_readable
 from workbench.launch.protocol import (
     KillMachine,
@@ -207,6 +207,9 @@ class Machines:
             self._listener.remove(agent)  # the fork server says how it ended
             return []
         except CannotUnpack as error:
+            return [MachineSaid(machine=name, message=error)]
+        except NotAMessage as error:
+            self._listener.remove(agent)  # nor is what follows
             return [MachineSaid(machine=name, message=error)]
         if not isinstance(message, RankStarted | RankEnded):
             return [MachineSaid(machine=name, message=message)]

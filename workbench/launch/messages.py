@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
+from workbench.launch.main_of_rank import ByValuePickler
 
 __all__ = [
     "INLINE_BYTES",
@@ -26,6 +26,7 @@ __all__ = [
     "Channel",
     "Handle",
     "Message",
+    "NotAMessage",
     "SharedFile",
     "anonymous_file",
     "channel_pair",
@@ -35,9 +36,14 @@ __all__ = [
 
 INLINE_BYTES = 1 << 16  # below a socket's buffer, so that sending to an idle rank never waits
 SOCKET_BUFFER_BYTES = 4 * INLINE_BYTES  # macOS gives 8 KiB unless asked
-HEADER = struct.Struct("<?QQ")  # whether shared, number of frames, number of bytes
+HEADER = struct.Struct("<4s?QQ")  # magic, whether shared, number of frames, number of bytes
+MAGIC = b"wbm1"
 MAX_FDS = 8  # descriptors one message may carry
 CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+
+
+class NotAMessage(ValueError):
+    """What arrived was not written by the other end's channel; what follows cannot be read either."""
 
 
 class CannotUnpack(ValueError):
@@ -108,13 +114,13 @@ class Channel:
             finally:
                 shared.close()
             return
-        header = HEADER.pack(False, 1, message.num_bytes)
+        header = HEADER.pack(MAGIC, False, 1, message.num_bytes)
         socket.send_fds(self._socket, [header], fds)
         self._socket.sendall(message.frames[0])
 
     def send_shared(self, shared: "SharedFile", fds: Sequence[int] = ()) -> None:
         """Send a shared file that several channels may be given."""
-        header = HEADER.pack(True, shared.num_frames, shared.num_bytes)
+        header = HEADER.pack(MAGIC, True, shared.num_frames, shared.num_bytes)
         socket.send_fds(self._socket, [header], [shared.fd, *fds])
 
     def receive(self, object_named: Callable[[str], Any] | None = None) -> Any:
@@ -125,13 +131,18 @@ class Channel:
         """Wait for an object and return it with the descriptors sent beside it.
 
         CannotUnpack, after which the channel stays usable, if its pickle cannot be read; EOFError if the other end was
-        closed.
+        closed; NotAMessage if something else wrote there.
         """
-        flags = socket.MSG_WAITALL | CLOSE_ON_EXEC
-        header, fds, _, _ = socket.recv_fds(self._socket, HEADER.size, MAX_FDS, flags)
-        if len(header) < HEADER.size:
+        header, fds, _, _ = socket.recv_fds(self._socket, HEADER.size, MAX_FDS, CLOSE_ON_EXEC)
+        if not header:
             raise EOFError("the other end of the channel was closed")
-        shared, num_frames, num_bytes = HEADER.unpack(header)
+        if not header.startswith(MAGIC[: len(header)]):
+            raise _not_a_message(header, fds)
+        if len(header) < HEADER.size:
+            header += self._read(HEADER.size - len(header))
+        _, shared, num_frames, num_bytes = HEADER.unpack(header)
+        if not fds if shared else num_bytes > INLINE_BYTES:
+            raise _not_a_message(header, fds)
         frames = _map_frames(fds[0], num_frames) if shared else [self._read(num_bytes)]
         if shared:
             os.close(fds.pop(0))
@@ -185,7 +196,7 @@ def anonymous_file(name: str) -> int:
         return os.dup(file.fileno())
 
 
-class _Pickler(cloudpickle.Pickler):
+class _Pickler(ByValuePickler):
     def __init__(self, file: io.BytesIO, name_of: Callable[[Handle], str] | None):
         self.large: list[memoryview] = []
         self._name_of = name_of
@@ -255,6 +266,12 @@ class _Unpickler(pickle.Unpickler):
         if self._object_named is None:
             raise pickle.UnpicklingError(f"a handle ({name!r}) means nothing outside a rank")
         return self._object_named(name)
+
+
+def _not_a_message(header: bytes, fds: Sequence[int]) -> NotAMessage:
+    for fd in fds:
+        os.close(fd)
+    return NotAMessage(f"{bytes(header)!r} is no message of the workbench; something else has written to its socket")
 
 
 def _layout(lengths: Sequence[int]) -> tuple[list[int], int]:

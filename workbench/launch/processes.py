@@ -33,6 +33,7 @@ __all__ = [
     "go_below_guard",
     "is_readable",
     "kill_descendants",
+    "open_standard_streams",
     "reap",
     "stand_by",
 ]
@@ -142,11 +143,18 @@ def die_with_parent(parent_pid: int) -> None:
         os._exit(1)
 
 
+def open_standard_streams() -> None:
+    """Open the closed ones of the descriptors 0 to 2, or new sockets would get these numbers."""
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+
+
 def flush_streams() -> None:
     """Write what Python and C hold back of standard output and error."""
-    with contextlib.suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
     ctypes.CDLL(None).fflush(None)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.launch.failures import FailureKind
+from workbench.launch.main_of_rank import MainModule
 
 __all__ = [
     "GroupOrder",
@@ -47,6 +48,7 @@ class Setup:
     num_ranks: int = 0  # ranks of a worker group
     device: str = "cpu"  # "cpu" or "cuda"
     backend: str | None = None  # of torch.distributed; None chooses by device
+    main: MainModule = field(default_factory=MainModule.of_this_process)  # of the owner
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from workbench.launch.environment import LOOPBACK, rank_environment
 from workbench.launch.failures import FailureKind, kind_of_error
+from workbench.launch.main_of_rank import MainOfRank
 from workbench.launch.messages import CannotUnpack, Channel, Message, pack
 from workbench.launch.processes import POLL_S, die_with_parent, flush_streams
 from workbench.launch.protocol import MemoryAnswer, MemoryRequest, RankExit, Reply, Request, Setup
@@ -36,6 +37,7 @@ GROUP_PATIENCE = datetime.timedelta(days=30)
 def serve_requests(rank: int, setup: Setup, hosts: Any, meeting_path: str, parent_pid: int, fds: Sequence[int]) -> int:
     """Be a pool's rank: join the group, then answer requests until the owner closes the channel."""
     channel = _take_streams(fds)
+    MainOfRank.enter(setup.main)
     os.setpgid(0, 0)  # Ctrl-C is the owner's business
     if hosts is not None:
         hosts.enter(setup.hosts.host_of(rank, setup.num_ranks))
@@ -63,6 +65,8 @@ def _take_streams(fds: Sequence[int]) -> Channel:
     for source, target in ((nothing, 0), (out, 1), (err, 2)):
         os.dup2(source, target)
         os.close(source)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)  # the owner had none
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)
     faulthandler.enable(file=stacks)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from workbench.launch.failures import own_frames
-from workbench.launch.messages import CannotUnpack, Channel
+from workbench.launch.messages import CannotUnpack, Channel, NotAMessage
 from workbench.launch.processes import Listener, is_readable
 from workbench.launch.protocol import RankSaid, RankStarted
 
@@ -54,6 +54,9 @@ class RankProcess:
             self._listener.remove(self.channel)  # its supervisor says how it ended
             return []
         except CannotUnpack as error:
+            message = error
+        except NotAMessage as error:
+            self._listener.remove(self.channel)  # nor is what follows
             message = error
         started = self.started
         return [RankSaid(rank=started.rank, machine=started.machine, label=started.label, message=message)]
@@ -149,7 +152,9 @@ class RankOutput:
     def _write(self, lines: list[str]) -> None:
         self.last_lines.extend(line.rstrip("\r\n") for line in lines)
         if self._echo and lines:
-            stream: TextIO = getattr(sys, self._name)
+            stream: TextIO | None = getattr(sys, self._name)
+            if stream is None:
+                return  # this process was started without one
             stream.write("".join(self._prefix + line for line in lines))
             stream.flush()
 

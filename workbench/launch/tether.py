@@ -22,6 +22,7 @@ from workbench.launch.processes import (
     end_like,
     fork,
     kill_descendants,
+    open_standard_streams,
     stand_by,
 )
 
@@ -59,6 +60,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 def hold(life: Callable[[], int], owner_pid: int) -> NoReturn:
     """Be the tether of a process that calls `life`, and end with its status."""
+    open_standard_streams()
     owner = ProcessWatch(owner_pid)
     tether_pid = os.getpid()
     signals = adopt_children(PASSED_ON)

@@ -21,7 +21,7 @@ from workbench.launch.failures import (
     waits_for_peer,
 )
 from workbench.launch.fork_server import ForkServer
-from workbench.launch.messages import CannotUnpack, Message, SharedFile
+from workbench.launch.messages import CannotUnpack, Message, NotAMessage, SharedFile
 from workbench.launch.processes import Listener
 from workbench.launch.protocol import GroupOrder, RankEnded, RankSaid, RankStarted, Reply
 from workbench.launch.rank import STACK_SIGNAL
@@ -182,6 +182,8 @@ class _Exchange:
                 lines = traceback.format_exception(error.__cause__)
                 words = f"returned what cannot be unpickled here: {error}"
                 self.fail(rank, FailureKind.RAISED, words, "".join(lines))
+            case RankSaid(rank=rank, message=NotAMessage() as error):
+                self.fail(rank, FailureKind.RAISED, f"sent what cannot be read: {error}")
             case RankEnded(rank=rank, status=status, time_s=time_s):
                 self.fail(rank, FailureKind.DIED, describe_end(status), time_s=time_s)
             case None:

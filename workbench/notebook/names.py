@@ -89,7 +89,7 @@ class Names:
         """Begin with `rank` and `num_ranks`."""
         self._rank, self._num_ranks = dist.get_rank(), dist.get_world_size()
         self._backend = dist.get_backend()
-        self._module = sys.modules["__main__"] = types.ModuleType("__main__")
+        self._module = sys.modules["__main__"]
         vars(self._module).update(rank=self._rank, num_ranks=self._num_ranks)
         self._running = self._stopped = self._cut = False
         signal.signal(signal.SIGINT, self._stop)

@@ -30,12 +30,9 @@ STANDBY_LEASES = 2.0  # a standby lets the machines with a number go first in an
 
 def is_expired_by_definition(seen: Sequence[tuple[float, int | None]], lease_s: float, now_s: float) -> bool:
     """Judge a lease from all counts of a machine that a watcher has read, and when; the first look starts the lease."""
-    first_seen_s: dict[int, float] = {}
-    for time_s, count in seen:
-        if count is not None:
-            first_seen_s.setdefault(count, time_s)
-    renewed_s = max([seen[0][0], *first_seen_s.values()])
-    return now_s - renewed_s > lease_s
+    known = [(time_s, count) for time_s, count in seen if count is not None]
+    renewed_s = [time_s for place, (time_s, count) in enumerate(known) if all(count > old for _, old in known[:place])]
+    return now_s - max([seen[0][0], *renewed_s]) > lease_s
 
 
 class LeaseBook:
@@ -50,7 +47,7 @@ class LeaseBook:
     def look(self, name: str, count: int | None, now_s: float) -> None:
         """Note the count that was read of a machine; the first look, also at None, starts its lease."""
         last, _ = self._seen.get(name, (None, now_s))
-        if name not in self._seen or (count is not None and count != last):
+        if name not in self._seen or (count is not None and (last is None or count > last)):
             self._seen[name] = count, now_s
 
     def is_expired(self, name: str, now_s: float, *, leases: float = 1.0) -> bool:
@@ -126,6 +123,7 @@ class ControlAgent:
         self._known_root: RootRecord | None = None
         self._root_leases = LeaseBook(timing.lease_s)
         self._finished: tuple[int, int, str] | None = None
+        self._old: dict[str, bytes] = {}  # by key, what was read and is older than what this agent knows
         self._had_outage = False
         self._last_step_s = -math.inf
         self._begin_to_lead()
@@ -219,6 +217,8 @@ class ControlAgent:
         if raw is None:
             return
         order = Order.from_bytes(raw)
+        if self.order and order.generation < self.order.generation:
+            self._note_old(ORDER_KEY, raw, step)
         if order.term < self._seen_term or (self.order and order.generation <= self.order.generation):
             return
         self._seen_term = order.term
@@ -226,6 +226,12 @@ class ControlAgent:
         is_member = self.name in order.members
         self._served = self._served or is_member
         self.phase = Phase.RUNNING if is_member else Phase.IDLE
+
+    def _note_old(self, key: str, raw: bytes, step: Step) -> None:
+        """Log, once, that something old was read: it was written late, or again by somebody who had read it."""
+        if self._old.get(key) != raw:
+            self._old[key] = raw
+            step.events.append(("message dropped", {"key": key, "reason": "older than what is known"}))
 
     def _begin_to_lead(self) -> None:
         self._leases = self._root_leases.taken_over(self._timing.start_s)  # the lost root needs no second lease
@@ -261,7 +267,9 @@ class ControlAgent:
             raw = self.status().to_bytes() if name == self.name else self._store.get(status_key(name))
             status = AgentStatus.from_bytes(raw) if raw else None
             self._leases.look(name, status.count if status else None, now_s)
-            if status is not None:
+            if status is not None and name in self._statuses and status.count < self._statuses[name].count:
+                self._note_old(status_key(name), raw, step)
+            elif status is not None:
                 self._statuses[name] = status
                 self._seen_term = max(self._seen_term, status.seen_term)
         lost = frozenset(name for name in names if self._leases.is_expired(name, now_s))

@@ -20,6 +20,7 @@ class EventName(StrEnum):
     STORE_FOUND = "store found"  # the same agent again
     STORE_REPLACED = "store replaced"  # by the operator, because the old one did not answer
     STORE_STARTED = "store started"
+    MESSAGE_DROPPED = "message dropped"  # an agent found in the store what this training had not written, or old news
     ROOT_ELECTED = "root elected"
     FAILURE_DETECTED = "failure detected"  # by the root
     REPLACEMENT_ASKED = "replacement asked"  # of the operator, by the root

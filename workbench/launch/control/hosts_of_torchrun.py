@@ -1,8 +1,10 @@
 """The same training on the hosts of a cluster: torchrun starts one process on each, and they meet in its rendezvous.
 
-The process of rank 0 is the operator. Each process keeps the machines of its host and connects to the operator, by a
-key that only the rendezvous store holds; where a process ends, its machines are gone. torchrun restarts nothing itself:
+The process of rank 0 is the operator. Each process keeps the machines of its host and connects to the operator; both
+prove that they know a secret, which the user gives to every host, before either loads anything. Where a process ends,
+its machines are gone. torchrun restarts nothing itself:
 
+    export WORKBENCH_SECRET=...                         # on each host the same, made once by openssl rand -hex 32
     torchrun --nnodes 3 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint host:29500 train.py   # on each host
 
     outcome = run_under_torchrun(train, standbys=1)     # in train.py: two hosts train and one stands by
@@ -11,27 +13,29 @@ key that only the rendezvous store holds; where a process ends, its machines are
 import contextlib
 import json
 import os
-import secrets
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Client, Connection, Listener, wait
+from multiprocessing.connection import wait
 from typing import Any
 
-import cloudpickle
 import psutil
 import torch.distributed as dist
 
 from workbench.checks import require_counts
 from workbench.launch.machines import MachineEnded, Machines, MachineStarted, RankEnded, RankStarted
 
+from .handshake import AuthenticatedConnection, accept_hosts, connect_to_operator, read_secret
+from .store import listening_socket
 from .training import TrainingOutcome, run_training
 
 __all__ = ["ClusterMachines", "PlainHost", "keep_machines", "run_under_torchrun"]
 
-OPERATOR_KEY = "workbench/operator"  # of its address and secret, in the rendezvous store
-SECRET_BYTES = 32
+OPERATOR_KEY = "workbench/operator"  # of its address, in the rendezvous store, where anybody may write another one
+MEETING_S = 300.0  # in which every host must connect to the operator
+CLOCK_S = 300.0  # in which a host that has connected must have its machines ready, and say the time
 LOOK_S = 0.02  # seconds between two looks of a host at its machines and its operator
 KILL_PATIENCE_S = 15.0  # seconds that killed machines may need to be gone
 KILLED_STATUS = 9  # wait status of a machine whose host is gone
@@ -79,39 +83,55 @@ def run_under_torchrun(
 ) -> TrainingOutcome | None:
     """Train on the hosts of a torchrun job, one process of it on each; return the outcome on rank 0, None elsewhere.
 
+    With more than one host the secret of the job is taken from `WORKBENCH_SECRET`, or from the file of mode 600 that
+    `WORKBENCH_SECRET_FILE` names, by default ~/.config/workbench/secret.
+
     Raises:
-        RuntimeError: where torchrun did not start this process, or too few hosts are left.
+        RuntimeError: where torchrun did not start this process, there is no secret, what is found as the operator does
+            not know it, or too few hosts are left.
+        TimeoutError: where hosts do not come; it names them.
     """
     if "MASTER_ADDR" not in os.environ or os.environ.get("LOCAL_WORLD_SIZE") != "1":
         raise RuntimeError("run_under_torchrun must be called in a process of torchrun --nproc-per-node 1")
+    secret = read_secret() if int(os.environ["WORLD_SIZE"]) > 1 else b""
     store, rank, num_hosts = next(dist.rendezvous("env://"))
     require_counts(1, **{"hosts less standbys": num_hosts - standbys})
     host = PlainHost.facing(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     local = {"hosts": host, "preload": preload, "threads_per_rank": threads_per_rank}
     if rank != 0:
-        ip, port, secret = json.loads(store.get(OPERATOR_KEY))
-        keep_machines((ip, port), bytes.fromhex(secret), **local)
+        keep_machines(_operator_address(store.get(OPERATOR_KEY)), secret, rank, **local)
         return None
-    secret = secrets.token_bytes(SECRET_BYTES)
-    with Listener((host.ip, 0), authkey=secret) as listener:
-        store.set(OPERATOR_KEY, json.dumps([*listener.address, secret.hex()]))
-        connections = [listener.accept() for _ in range(num_hosts - 1)]
+    with listening_socket(host.ip) as listening:
+        store.set(OPERATOR_KEY, json.dumps(listening.getsockname()))
+        connections, num_dropped = accept_hosts(listening, secret, range(1, num_hosts), MEETING_S)
+    if num_dropped:
+        words = f"dropped {num_dropped} connections that did not prove that they know this job's secret"
+        print(f"workbench: {words}", file=sys.stderr, flush=True)
     with ClusterMachines(Machines(**local), connections, num_needed=num_hosts - standbys) as machines:
         return run_training(function, num_hosts - standbys, standbys=standbys, machines=machines, **choices)
 
 
-def keep_machines(address: tuple[str, int], secret: bytes, **choices: Any) -> None:
+def _operator_address(data: bytes) -> tuple[str, int]:
+    try:
+        ip, port = json.loads(data)
+        return str(ip), int(port)
+    except (ValueError, TypeError) as error:
+        raise RuntimeError(f"the rendezvous store has {data[:99]!r} as the operator; it must be [ip, port]") from error
+
+
+def keep_machines(address: tuple[str, int], secret: bytes, rank: int, **choices: Any) -> None:
     """Start and end machines of this host as the operator asks, until it lets go or is gone."""
-    with Client(address, authkey=secret) as operator, Machines(**choices) as machines:
+    with contextlib.closing(connect_to_operator(address, secret, rank)) as operator, Machines(**choices) as machines:
         try:
-            operator.send_bytes(cloudpickle.dumps(time.monotonic()))
+            operator.receive()  # the question for the time
+            operator.send(time.monotonic())
             while True:
-                while operator.poll(0):
-                    name, args, more = cloudpickle.loads(operator.recv_bytes())
+                while operator.poll():
+                    name, args, more = operator.receive()
                     with contextlib.suppress(ValueError):  # what is to be told or killed has ended meanwhile
                         getattr(machines, name)(*args, **more)
                 for event in machines.wait(LOOK_S):
-                    operator.send_bytes(cloudpickle.dumps(event))
+                    operator.send(event)
         except (EOFError, ConnectionError):
             return
 
@@ -120,13 +140,13 @@ def keep_machines(address: tuple[str, int], secret: bytes, **choices: Any) -> No
 class _Host:
     """Another host, as the operator sees it."""
 
-    connection: Connection
+    connection: AuthenticatedConnection
     ahead_s: float  # its clock less this one's
     machines: set[str]
 
     def ask(self, name: str, *args: Any, **more: Any) -> None:
         try:
-            self.connection.send_bytes(cloudpickle.dumps((name, args, more)))
+            self.connection.send((name, args, more))
         except (BrokenPipeError, ConnectionError):
             return  # its end is heard where events are
 
@@ -136,11 +156,17 @@ class ClusterMachines:
 
     hosts = None  # no description of shaped hosts
 
-    def __init__(self, local: Machines, connections: Sequence[Connection], num_needed: int):
+    def __init__(self, local: Machines, connections: Sequence[AuthenticatedConnection], num_needed: int):
         self._local, self._num_needed = local, num_needed
         self._others: dict[int, _Host] = {}
         for number, connection in enumerate(connections, 1):
-            ahead_s = cloudpickle.loads(connection.recv_bytes()) - time.monotonic()
+            try:
+                connection.send("What time is it?")
+                if not connection.poll(CLOCK_S):
+                    raise TimeoutError(f"host {number} has not said the time within {CLOCK_S:g} s after it connected")
+                ahead_s = connection.receive() - time.monotonic()
+            except (EOFError, ConnectionError) as error:
+                raise RuntimeError(f"host {number} was lost after it had connected: {error}") from error
             self._others[number] = _Host(connection, ahead_s, set())
         self.shaped = self  # machine i is on host i: the operator asks how many there are
         self.num_hosts = 1 + len(connections)
@@ -215,7 +241,7 @@ class ClusterMachines:
         for connection in wait(list(hosts), timeout_s) if hosts else ():
             number, host = hosts[connection]
             try:
-                events.append(self._noted(host, cloudpickle.loads(connection.recv_bytes())))
+                events.append(self._noted(host, connection.receive()))
             except (EOFError, ConnectionError):
                 events += self._lost(number)
         return events

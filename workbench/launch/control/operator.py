@@ -16,6 +16,7 @@ from typing import Any
 from workbench.checks import require_counts, require_not_negative
 from workbench.launch.failures import FailureKind, RankFailed, RankFailure, describe_end
 from workbench.launch.machines import MachineEnded, Machines, MachineSaid, MachineStarted, RankEnded, RankExit, RankSaid
+from workbench.launch.messages import NotAMessage
 from workbench.launch.protocol import Reply
 
 from .agent import Timing
@@ -41,6 +42,7 @@ MOST_REPEATS = 2  # generations in a row that end with the same error before tra
 MOST_STALLED = 10  # generations in a row without progress, whatever ended them
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0  # before a restart without progress; each is twice the one before
 STORE = "the store"  # name of the process that serves the embedded store
+UNREADABLE = "returned a value that cannot be unpickled here"
 LOST_LEASES = 2.0  # for which a store of others may be gone when a failure needs it
 LOOK_S = 0.05  # seconds between two looks at what is due or was asked for by another thread
 
@@ -104,6 +106,7 @@ class Task:
     ranks_per_machine: int  # how many ranks each has
     etcd_url: str | None  # of an etcd server, or None for the embedded store
     prefix: str  # of this training's keys in etcd
+    token: bytes = field(repr=False)  # with which agents sign what they write to the store
     has_hosts: bool  # whether machine i is on shaped host i
     timing: Timing = field(default_factory=Timing)  # of heartbeats and leases
     faults: Sequence[Fault] = ()  # to cause, and when
@@ -231,6 +234,7 @@ class Operator:
             timing=self._task.timing,
             program=self._task.program,
             store=("tcp", self._store_address) if etcd is None else ("etcd", (etcd, self._task.prefix)),
+            token=self._task.token,
         )
         self._machines.start(
             name,
@@ -357,7 +361,8 @@ class Operator:
                 duration_s = details.pop("duration_s", 0.0)
                 self._note(what, time_s, **common, duration_s=duration_s, details=details)
             case Exception():
-                words = f"returned a value that cannot be unpickled here: {message}"
+                what = "sent what cannot be read" if isinstance(message, NotAMessage) else UNREADABLE
+                words = f"{what}: {message}"
                 failure = RankFailure(rank=rank, kind=FailureKind.RAISED, time_s=time.monotonic(), message=words)
                 raise RankFailed([failure])
             case Reply(failure=None, value=value, time_s=time_s):

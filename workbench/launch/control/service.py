@@ -14,8 +14,16 @@ import cloudpickle
 from workbench.launch.machines import Machine, RankEnded, RankExit, RankLink
 
 from .agent import ControlAgent, Step, Timing
+from .events import EventName
 from .ordering import Order, Phase
-from .store import EtcdKeyValueStore, KeyValueStore, TcpKeyValueStore, listening_socket, serve_tcp_store
+from .store import (
+    EtcdKeyValueStore,
+    KeyValueStore,
+    SignedKeyValueStore,
+    TcpKeyValueStore,
+    listening_socket,
+    serve_tcp_store,
+)
 
 __all__ = ["AgentPlan", "Logged", "RankContext", "Seat", "run_program", "serve_agent", "serve_store"]
 
@@ -32,6 +40,7 @@ class AgentPlan:
     ranks_per_machine: int  # how many ranks it starts
     timing: Timing  # of heartbeats and leases
     store: tuple[str, Any]  # ("tcp", (address, port)) or ("etcd", (url, prefix))
+    token: bytes = field(repr=False)  # of the training, with which values in the store are signed
     program: bytes  # of the ranks, packed; an agent never looks inside
 
 
@@ -112,9 +121,9 @@ class _Service:
             store: KeyValueStore = TcpKeyValueStore(place, rest, timeout_s=STORE_CALL_S)
         else:
             store = EtcdKeyValueStore(place, prefix=rest, timeout_s=STORE_CALL_S)
-        self._agent = ControlAgent(
-            machine.name, store, initial=plan.initial, roster=plan.roster, timing=plan.timing, meeting=self._meeting
-        )
+        self._store = SignedKeyValueStore(store, plan.token)
+        known = {"initial": plan.initial, "roster": plan.roster, "timing": plan.timing}
+        self._agent = ControlAgent(machine.name, self._store, meeting=self._meeting, **known)
         self._exits: dict[int, RankExit] = {}  # of this generation, by rank
         self._waiting: Order | None = None  # whose ranks are not started yet
         self._start_s = 0.0  # before which none are
@@ -152,6 +161,8 @@ class _Service:
 
     def _obey(self, step: Step) -> None:
         now_s = time.monotonic()
+        for key in self._store.take_dropped():
+            step.events.append((EventName.MESSAGE_DROPPED, {"key": key, "reason": "not signed by this training"}))
         for name, details in step.events:
             self._machine.tell(Logged(name=name, time_s=now_s, details=details))
         for replacement in step.replace:

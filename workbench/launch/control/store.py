@@ -1,8 +1,12 @@
-"""The key-value store where machines meet: the contract, torch's TCPStore (the default) and etcd behind it."""
+"""The key-value store where machines meet: the contract, torch's TCPStore (the default) and etcd behind it.
+
+Any process that reaches the store can write there, so values are signed with a token that only the training has.
+"""
 
 import base64
 import contextlib
 import datetime
+import hmac
 import queue
 import socket
 import threading
@@ -14,8 +18,10 @@ from urllib.parse import urlsplit
 
 import torch.distributed as dist
 
-__all__ = ["EtcdKeyValueStore", "KeyValueStore", "StoreUnavailable", "TcpKeyValueStore"]
+__all__ = ["EtcdKeyValueStore", "KeyValueStore", "SignedKeyValueStore", "StoreUnavailable", "TcpKeyValueStore"]
 
+MAC_BYTES = 32  # HMAC-SHA256 of a key and its value, before the value
+NOTHING = b"\0"  # stands for a value that is empty, which cannot be compared
 BACKLOG = 512  # connections that may wait to be accepted
 
 
@@ -45,6 +51,55 @@ def checked_value(name: str, value: bytes) -> bytes:
     if not isinstance(value, bytes) or not value:
         raise ValueError(f"{name} is {value!r}; it must be bytes, at least one")
     return value
+
+
+class SignedKeyValueStore:
+    """A store whose values are signed with a token: what others have written counts as missing, and is replaced."""
+
+    def __init__(self, store: KeyValueStore, token: bytes):
+        self._store = store
+        self._token = token
+        self._forged: dict[str, bytes] = {}  # what was read last where it was not signed
+        self._dropped: list[str] = []  # keys
+
+    def get(self, key: str) -> bytes | None:
+        raw = self._store.get(key)
+        if raw == b"":
+            self._store.set(key, NOTHING)
+            raw = NOTHING
+        return self._verified(key, raw)
+
+    def set(self, key: str, value: bytes) -> None:
+        self._store.set(key, self._signed(key, value))
+
+    def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
+        there = self._forged.get(key) if expected is None else self._signed(key, expected)
+        return self._verified(key, self._store.compare_set(key, there, self._signed(key, desired)))
+
+    def take_dropped(self) -> list[str]:
+        """Return the keys at which forged values were found since the last call; each value counts once."""
+        dropped, self._dropped = self._dropped, []
+        return dropped
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _signed(self, key: str, value: bytes) -> bytes:
+        checked_value("value", value)
+        return hmac.digest(self._token, key.encode() + b"\0" + value, "sha256") + value
+
+    def _verified(self, key: str, raw: bytes | None) -> bytes | None:
+        if raw is None:
+            self._forged.pop(key, None)
+            return None
+        value = raw[MAC_BYTES:]
+        if value and hmac.compare_digest(self._signed(key, value), raw):
+            self._forged.pop(key, None)
+            return value
+        if self._forged.get(key) != raw:
+            self._forged[key] = raw
+            self._dropped.append(key)
+        return None
 
 
 def listening_socket(address: str, port: int = 0) -> socket.socket:

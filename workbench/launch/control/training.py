@@ -1,5 +1,6 @@
 """Training that outlives the loss of ranks, machines, the root and the store: the launcher that restarts."""
 
+import secrets
 import threading
 import uuid
 from collections.abc import Mapping, Sequence
@@ -7,19 +8,19 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
-
 from workbench.checks import require_counts
 from workbench.launch.machines import Machines
+from workbench.launch.main_of_rank import dumps_by_value
 
 from .agent import Timing
-from .events import Event, Fault, Victim
+from .events import Event, EventName, Fault, Victim
 from .operator import STORE, Operator, Task
 from .store import EtcdKeyValueStore, StoreUnavailable
 
 __all__ = ["Fault", "Timing", "Training", "TrainingOutcome", "Victim", "run_training"]
 
 STANDBY = "standby-{}".format  # names of standby machines
+TOKEN_BYTES = 32
 EMBEDDED = "tcp"  # the store that needs no server of its own: torch's TCPStore
 
 
@@ -35,6 +36,11 @@ class TrainingOutcome:
     def num_generations(self) -> int:
         """Number of times that the ranks were started."""
         return max(event.generation or 0 for event in self.events)
+
+    @property
+    def num_dropped(self) -> int:
+        """Number of messages in the store that agents have dropped, because the training had not written them now."""
+        return len(self.named(EventName.MESSAGE_DROPPED))
 
     def named(self, name: str) -> tuple[Event, ...]:
         """Return the events of one name, earliest first."""
@@ -69,12 +75,13 @@ class Training:
         require_counts(1, num_machines=num_machines, ranks_per_machine=ranks_per_machine)
         require_counts(0, standbys=standbys)
         self._task = Task(
-            program=cloudpickle.dumps((function, tuple(args), dict(kwargs or {}))),
+            program=dumps_by_value((function, tuple(args), dict(kwargs or {}))),
             names=_checked_names(names, num_machines, standbys),
             standby_names=tuple(map(STANDBY, range(standbys))),
             ranks_per_machine=ranks_per_machine,
             etcd_url=_checked_url(store, hosts),
             prefix=f"workbench/{uuid.uuid4().hex}/",
+            token=secrets.token_bytes(TOKEN_BYTES),
             has_hosts=hosts is not None,
             **choices,
         )
