@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from .generators import GENERATORS, generator_state, make_generator
 
-__all__ = ["CHECKSUM_BYTES", "aligned", "as_bytes", "checksum", "dtype_named", "pack_tree", "raw_bytes", "tensors_in"]
-__all__ += ["unpack_tree"]
+__all__ = ["CHECKSUM_BYTES", "MAPPINGS", "PLAIN", "SEQUENCES", "PackedTree", "aligned", "as_bytes", "can_pack"]
+__all__ += ["checksum", "dtype_named", "pack_tree", "raw_bytes", "unpack_tree"]
 
 CHECKSUM_BYTES = 16  # XXH3-128
 LENGTH = struct.Struct("<Q")
@@ -122,14 +122,13 @@ def unpack_tree(data, copy: bool = True) -> Any:
     return _Reader(data[aligned(end, ALIGNMENT_BYTES) :], packed["sizes"], copy).tree(packed["tree"])
 
 
-def tensors_in(tree: Any) -> list[Tensor] | None:
-    """Return the tensors in a tree, generators' positions and arrays among them; None where it cannot be packed."""
-    tensors: list[tuple[Tensor, dict]] = []
+def can_pack(tree: Any) -> bool:
+    """Say whether `PackedTree` takes a tree."""
     try:
-        _encode(tree, "", tensors)
+        _encode(tree, "", [])
     except (RecursionError, ValueError):
-        return None
-    return [tensor for tensor, _ in tensors]
+        return False
+    return True
 
 
 def raw_bytes(tensor: Tensor) -> Tensor:

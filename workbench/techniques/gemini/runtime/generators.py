@@ -27,7 +27,9 @@ def generator_state(generator: Any) -> Any:
 def restore_generator_(generator: Any, state: Any) -> None:
     """Move a generator to a position."""
     match generator:
-        case torch.Generator() | np.random.RandomState():
+        case torch.Generator():
+            generator.set_state(state.clone())  # it ends the process for a view that begins within its memory
+        case np.random.RandomState():
             generator.set_state(state)
         case np.random.Generator():
             generator.bit_generator.state = state
