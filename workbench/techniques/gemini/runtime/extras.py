@@ -1,6 +1,7 @@
 """Further objects with a state beside model and optimizer, and what can be seen of those that were not given."""
 
 import functools
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
@@ -16,7 +17,9 @@ from .encoding import PLAIN
 from .modules import ModuleState
 from .traffic import TrafficWatch
 
-__all__ = ["HasState", "checked_extras", "refuse_unseen"]
+__all__ = ["HasState", "checked_extras", "refuse_unseen", "refuse_unseen_scaler"]
+
+MOST_FRAMES = 12  # between a loss scaler's step and the hook of an optimizer's
 
 # What a communication hook may hold without having a state that training changes.
 STATELESS = (*PLAIN, bytes, complex, torch.dtype, torch.device, dist.ProcessGroup, TrafficWatch, type)
@@ -77,10 +80,31 @@ def refuse_unseen(model: nn.Module, optimizer: optim.Optimizer, given: Mapping[s
             kind = type(item).__name__
             rule = "give it as an entry of extra, or a run that resumes would begin with an empty one"
             raise ValueError(f"the communication hook of {type(model).__name__} has a state, a {kind}; {rule}")
-    within = (part for item in given.values() for part in (item, *getattr(item, "__dict__", {}).values()))
-    if hasattr(optimizer.step, "_wrapped_by_lr_sched") and not any(isinstance(part, LRScheduler) for part in within):
+    is_scheduled = hasattr(optimizer.step, "_wrapped_by_lr_sched")
+    if is_scheduled and not any(isinstance(part, LRScheduler) for part in _parts(given)):
         rule = "give it as `scheduler`, or a run that resumes would begin its schedule again"
         raise ValueError(f"optimizer {type(optimizer).__name__} has a learning-rate scheduler; {rule}")
+
+
+def _parts(given: Mapping[str, Any]) -> Iterator[Any]:
+    """Give the objects, and what they have as attributes."""
+    for item in given.values():
+        yield item
+        yield from getattr(item, "__dict__", {}).values()
+
+
+def refuse_unseen_scaler(given: Mapping[str, Any]) -> None:
+    """Raise ValueError if this update of an optimizer comes from a loss scaler that was not given."""
+    frame = sys._getframe(1)
+    for _ in range(MOST_FRAMES):
+        scaler = frame.f_locals.get("self")
+        is_scaler = isinstance(scaler, torch.amp.GradScaler) and scaler.is_enabled()
+        if is_scaler and not any(part is scaler for part in _parts(given)):
+            rule = "give it as an entry of extra, or a run that resumes would begin with its first scale"
+            raise ValueError(f"the loss is scaled by a {type(scaler).__name__}; {rule}")
+        if frame.f_back is None:
+            return
+        frame = frame.f_back
 
 
 def _hook_objects(model: nn.Module) -> Iterator[Any]:

@@ -155,7 +155,9 @@ class ModuleState:
         for module in self.module.modules():
             group = module._get_fsdp_state()._fsdp_param_group if isinstance(module, FSDPModule) else None
             for parameter in group.fsdp_params if group else ():
-                if parameter.unsharded_accumulated_grad is not None or group._partial_reduce_output is not None:
+                whole = getattr(parameter, "_unsharded_param", None)
+                kept = (whole.grad if whole is not None else None, parameter.unsharded_accumulated_grad)
+                if any(gradient is not None for gradient in (*kept, group._partial_reduce_output)):
                     rule = "an iteration must end with one that is: accumulate within an iteration"
                     raise ValueError(f"gradients of {parameter._param_fqn!r} are not reduced yet; {rule}")
 

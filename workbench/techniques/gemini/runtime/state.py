@@ -100,12 +100,12 @@ class TrainingState:
         world_size: int | None = None,  # None takes that of torch.distributed, or 1
     ):
         self.model, self.optimizer = getattr(model, "_orig_mod", model), optimizer
-        self._given = dict(extra or {})
-        if scheduler is not None and self._given.setdefault("scheduler", scheduler) is not scheduler:
+        self.given = dict(extra or {})  # objects with a state
+        if scheduler is not None and self.given.setdefault("scheduler", scheduler) is not scheduler:
             raise ValueError("extra has 'scheduler'; it must not, because a scheduler is given besides")
-        self._extra = checked_extras(self._given, self.model)
+        self._extra = checked_extras(self.given, self.model)
         self._module = ModuleState(self.model)
-        self._update = OptimizerState(optimizer, self._module.parameters, {id(item) for item in self._given.values()})
+        self._update = OptimizerState(optimizer, self._module.parameters, {id(item) for item in self.given.values()})
         if getattr(self.model, "static_graph", False):
             rule = "it must not be, because a run that resumes would add gradients in another order"
             raise ValueError(f"model is {type(self.model).__name__} with static_graph; {rule}")
@@ -163,7 +163,7 @@ class TrainingState:
         }
 
     def _own(self, iteration: int) -> dict[str, Any]:
-        refuse_unseen(self.model, self.optimizer, self._given)
+        refuse_unseen(self.model, self.optimizer, self.given)
         return {
             "iteration": iteration,
             "about": {
