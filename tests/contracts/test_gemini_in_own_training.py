@@ -7,6 +7,7 @@ objects that were made anew with other numbers. `run_training` has the failures 
 import os
 import random
 import signal
+from datetime import timedelta
 from typing import ClassVar
 
 import numpy as np
@@ -29,6 +30,7 @@ from workbench.techniques.gemini.runtime import CheckpointOptions, InMemoryCheck
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD
 
 pytestmark = pytest.mark.timeout(240)
+PATIENCE = timedelta(seconds=6)  # of the group whose ranks fail
 HALF, ALL = 3, 6  # iterations to the checkpoint, and of the whole training
 
 
@@ -610,7 +612,8 @@ def machines():
 def fails_once(context, way: str) -> list[float]:
     """Train; in the first generation the last rank fails in the middle of the third iteration."""
     torch.manual_seed(0)
-    model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8)))
+    group = dist.new_group(timeout=PATIENCE)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8)), process_group=group)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     options = CheckpointOptions(timeout_s=4.0)
     checkpoints = InMemoryCheckpoints(context, model, optimizer, options=options)
