@@ -21,7 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.cases import tidy
 from workbench.compression import DGC, ErrorFeedback, RandomK, TopK
 from workbench.techniques.activation_compression import compress
-from workbench.techniques.gemini.runtime import StateMismatch, TrainingState
+from workbench.techniques.gemini.measured.training import PoolContext, shard
+from workbench.techniques.gemini.runtime import InMemoryCheckpoints, StateMismatch, TrainingState
 from workbench.techniques.gemini.runtime.encoding import pack_tree, unpack_tree
 
 pytestmark = pytest.mark.timeout(120)
@@ -437,3 +438,23 @@ def refusals_of_hooks() -> None:
 
 def test_a_communication_hooks_state_is_refused_by_name_where_it_was_not_given(pools):
     pools(1).run(tidy, refusals_of_hooks)
+
+
+def step_by_hand() -> int:
+    """Take checkpoints of a sharded model between its passes, which look for late changes."""
+    torch.manual_seed(0)
+    model = small()
+    shard(model[0], model)
+    optimizer = sgd(model)
+    checkpoints = InMemoryCheckpoints(PoolContext(torch.distributed.get_rank(), 2), model, optimizer)
+    for _ in range(3):
+        model(torch.ones(2, 4)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        checkpoints.step()
+    checkpoints.close()
+    return checkpoints.iteration
+
+
+def test_looking_for_late_changes_leaves_a_sharded_model_to_its_forward_pass(pools):
+    assert pools(2).run(tidy, step_by_hand) == [3, 3]

@@ -46,15 +46,18 @@ class ModuleState:
         """Return the parameters, this rank's shards of them."""
         return {name: local_part(parameter) for name, parameter in self.parameters.items()}
 
+    def buffers(self) -> dict[str, Tensor | None]:
+        """Return the buffers, this rank's shards of them."""
+        return {name: None if buffer is None else local_part(buffer) for name, buffer, _ in self._buffers()}
+
     def rest(self) -> dict[str, Any]:
         """Return all but the weights; ValueError where something could not be put back, such as a new parameter."""
         state = self.module.state_dict()  # first: FSDP2 shards again what a forward pass left whole
         self._refuse_other_parameters()
         self._refuse_unsharded_gradients()
-        buffers = list(self._buffers())
         return {
-            "buffers": {name: None if buffer is None else local_part(buffer) for name, buffer, _ in buffers},
-            "not persistent": [name for name, _, is_persistent in buffers if not is_persistent],
+            "buffers": self.buffers(),
+            "not persistent": [name for name, _, is_persistent in self._buffers() if not is_persistent],
             "further": self._further(state),
             "attributes": self._attributes.tree(),
             "frozen": [name for name, parameter in self.parameters.items() if not parameter.requires_grad],

@@ -43,14 +43,18 @@ class OptimizerState:
             for name, state in self._by_parameter().items()
         }
 
+    def groups(self) -> list[dict[str, Any]]:
+        """Return the groups, with the names of their parameters."""
+        return [
+            {**group, "params": [self._names[id(parameter)] for parameter in group["params"]]}
+            for group in self.optimizer.param_groups
+        ]
+
     def rest(self) -> dict[str, Any]:
         """Return all but these tensors; ValueError where something could not be put back."""
         self._refuse_other_parameters()
         return {
-            "groups": [
-                {**group, "params": [self._names[id(parameter)] for parameter in group["params"]]}
-                for group in self.optimizer.param_groups
-            ],
+            "groups": self.groups(),
             "values": {
                 name: {key: value for key, value in state.items() if not isinstance(value, Tensor)}
                 for name, state in self._by_parameter().items()
@@ -62,7 +66,7 @@ class OptimizerState:
 
     def check(self, rest: Mapping[str, Any]) -> None:
         """Raise StateMismatch if the rest is of groups with other parameters; groups may have been added at the end."""
-        live = [[self._names[id(parameter)] for parameter in group["params"]] for group in self.optimizer.param_groups]
+        live = [group["params"] for group in self.groups()]
         stored = [group["params"] for group in rest["groups"]]
         if live != stored[: len(live)] or any(name not in self._parameters for group in stored for name in group):
             raise StateMismatch(f"checkpoint: optimizer parameter groups differ; it has {stored}, this run {live}")

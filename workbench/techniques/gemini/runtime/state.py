@@ -143,15 +143,18 @@ class TrainingState:
         return own["iteration"]
 
     def changed_since(self, image: Tensor) -> list[str]:
-        """Name the weights, buffers, settings and floating-point values that differ from an image of this state."""
+        """Name the weights, buffers, settings and floating-point values that differ from an image of this state.
+
+        The model's state_dict is not asked for: FSDP2 would shard weights that a forward pass is about to use.
+        """
         shared, own = (unpack_tree(part, copy=False) for part in parts_of(image))
         found = [f"model/{name}" for name in _differing(shared["model"], self._shared()["model"])]
         found += [f"optimizer/{name}" for name in _differing(shared["optimizer"], self._shared()["optimizer"])]
-        live = self._own(0)
-        found += [f"buffer {name}" for name in _differing(own["model"]["buffers"], live["model"]["buffers"])]
-        if not _equal(own["optimizer"]["groups"], live["optimizer"]["groups"]):
+        found += [f"buffer {name}" for name in _differing(own["model"]["buffers"], self._module.buffers())]
+        if not _equal(own["optimizer"]["groups"], self._update.groups()):
             found.append("settings of the optimizer, such as its learning rate")
-        floats = ({name: _floats(value) for name, value in tree["extra"].items()} for tree in (own, live))
+        extras = own["extra"], {name: item.state_dict() for name, item in self._extra.items()}
+        floats = ({name: _floats(value) for name, value in extra.items()} for extra in extras)
         return found + [f"extra/{name}" for name in _differing(*floats)]
 
     def _shared(self) -> dict[str, Any]:
