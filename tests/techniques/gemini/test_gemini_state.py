@@ -163,6 +163,8 @@ def test_a_parameter_whose_first_gradient_comes_late_is_saved_and_loaded_with_it
     for data, missing in ((later, 1), (early, 2)):
         fresh = Training(optimizer, seed=1)
         fresh.state.load_(data)
+        assert fresh.model.conv.weight.requires_grad == (data == later)
+        fresh.model.conv.requires_grad_(True)  # unfrozen, as in the first run
         assert fresh.step(missing).image(4) == end
         fresh.state.load_(early)  # back to where the parameter had no state
         assert fresh.model.conv.weight not in fresh.optimizer.state
@@ -189,7 +191,9 @@ def test_another_model_dtype_optimizer_world_size_or_rank_is_refused_by_name_and
     other = Training()
     sizes = [((0, 4), "world_size is 2; this run's is 4"), ((1, 2), "rank is 0; this run's is 1")]
     for (rank, world_size), message in [*sizes, ((0, 2), r"extra is \['data', 'scheduler'\]; this run's is \[\]")]:
-        other.state = TrainingState(other.model, other.optimizer, rank=rank, world_size=world_size)
+        other.state = TrainingState(
+            other.model, OPTIMIZERS["adam"](other.model.parameters()), rank=rank, world_size=world_size
+        )
         refused(Training(), other, message)
     narrow = Training()
     narrow.model.second.bfloat16()
@@ -214,12 +218,11 @@ def test_bytes_that_are_no_image_and_parts_that_cannot_be_written_are_refused_by
 
     run = Training()
     with pytest.raises(ValueError, match=r"extra\['odd'\] is int; it must have state_dict"):
-        TrainingState(run.model, run.optimizer, extra={"odd": 3})
+        TrainingState(run.model, run.optimizer, scheduler=run.scheduler, extra={"odd": 3})
     with pytest.raises(ValueError, match="optimizer's group 0 has other parameters"):
         TrainingState(nn.Linear(1, 1), run.optimizer)
-    state = TrainingState(run.model, run.optimizer, extra={"odd": Odd()})
     with pytest.raises(ValueError, match=r"state\['extra'\]\['odd'\]\['items'\]\[1\]\['inner'\] is of class object"):
-        state.capture(0)
+        TrainingState(run.model, run.optimizer, scheduler=run.scheduler, extra={"odd": Odd()})
 
 
 def test_nested_states_and_the_bytes_of_tensors_come_back_equal_with_their_kinds():

@@ -17,7 +17,8 @@ Where to find it
 - section 6.6, which iteration and which tier: `method.recovery`
 - on real ranks: a user's loop `runtime.checkpoints`, training's own traffic `runtime.traffic`, idle spans
   `runtime.idle`, chunks on their way `runtime.transfer`, replicas with checksums `runtime.replicas`, a rank's state as
-  bytes and resuming bit for bit `runtime.state`, persistent storage `runtime.storage`, going back `runtime.recovering`
+  bytes and resuming bit for bit, with the rule of what is kept and what is refused, `runtime.state`, persistent storage
+  `runtime.storage`, going back `runtime.recovering`
 - section 6.3.2, agents, heartbeats, root, standby machines, and the launcher that restarts: `workbench.launch.control`
 - the paper's machines and models, trainings under failures: `cost`; rows of figures and tables: `counted`, `simulated`
 - ours: how many replicas, and how often, `method.best`

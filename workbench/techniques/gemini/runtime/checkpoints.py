@@ -19,13 +19,14 @@ import torch.distributed as dist
 from torch import Tensor, nn, optim
 
 from workbench.checks import require_counts, require_positive
-from workbench.launch.agreement import meet
+from workbench.launch.agreement import meet, tell_all
 from workbench.launch.control.service import RankContext
 from workbench.parallel.timeouts import timeout_of
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.placement import placement
 
 from .encoding import CHECKSUM_BYTES, checksum
+from .extras import refuse_unseen_scaler
 from .idle import NUM_BUFFERS, NUM_PROFILED, RESERVED_BYTES, SAFETY, Interleaving
 from .recovering import recover_, replicate_
 from .replicas import KeptShards, Slot, holders_of_ranks
@@ -41,7 +42,7 @@ PRELOAD = (__name__, "torch.distributed.fsdp", "torch._dynamo")
 
 TIMEOUT_S = 1800.0  # in which a checkpoint must be done once training waits for it, as long as torch waits for peers
 TOLD = struct.Struct(f"<Q{CHECKSUM_BYTES}s")  # what ranks tell each other of a checkpoint: bytes and checksum
-NUM_LOOKED_AT = 3  # checkpoints that are compared with the state at the next forward pass
+NUM_LOOKED_AT = 3  # checkpoints that are compared with the state at the next forward pass; updates that are looked at
 
 
 class CheckpointTimeout(TimeoutError):
@@ -124,6 +125,7 @@ class InMemoryCheckpoints:
         self._transfer = Transfer(self._routes, group=self._group, num_buffers=self.interleaving.num_buffers)
         self._resume(holders)
         self._update_began_s, self._num_looked_at, self._is_warned = time.monotonic(), 0, False
+        self._num_updates = 0
         optimizers = [item for item in (optimizer, *(extra or {}).values()) if isinstance(item, optim.Optimizer)]
         self._hooks = [item.register_step_pre_hook(self._note_update) for item in optimizers]
         self._hooks.append(model.register_forward_pre_hook(lambda *_: self._look_for_changes()))
@@ -155,7 +157,15 @@ class InMemoryCheckpoints:
         return 2 * self.interleaving.num_buffers * largest
 
     def iterations(self, total: int) -> Iterator[int]:
-        """Count the iterations that are left until `total`, and checkpoint each when its body is done."""
+        """Count the iterations that are left until `total`, and checkpoint each when its body is done.
+
+        Raises:
+            ValueError: on all ranks, if they do not count to the same number.
+        """
+        totals = tell_all(total, self._group)
+        if len(set(totals)) > 1:
+            rule = "all ranks must end with the same iteration: a checkpoint is one of all of them"
+            raise ValueError(f"total is {totals} on the ranks; {rule}")
         self._num_looked_at = NUM_LOOKED_AT  # what changes now belongs to the iteration that begins
         while self.iteration < total:
             yield self.iteration
@@ -205,6 +215,9 @@ class InMemoryCheckpoints:
         self._transfer.close()
 
     def _note_update(self, *_: Any) -> None:
+        if self._num_updates < NUM_LOOKED_AT:
+            self._num_updates += 1
+            refuse_unseen_scaler(self._state.given)
         self._update_began_s = time.monotonic()
 
     def _note_iteration(self) -> None:

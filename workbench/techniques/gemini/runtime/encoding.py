@@ -7,23 +7,32 @@ import base64
 import json
 import math
 import struct
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import torch
 import xxhash
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["CHECKSUM_BYTES", "aligned", "as_bytes", "checksum", "dtype_named", "pack_tree", "raw_bytes", "unpack_tree"]
+from .generators import GENERATORS, generator_state, make_generator
+
+__all__ = ["CHECKSUM_BYTES", "MAPPINGS", "PLAIN", "SEQUENCES", "PackedTree", "aligned", "as_bytes", "can_pack"]
+__all__ += ["checksum", "dtype_named", "pack_tree", "raw_bytes", "unpack_tree"]
 
 CHECKSUM_BYTES = 16  # XXH3-128
 LENGTH = struct.Struct("<Q")
 ALIGNMENT_BYTES = 64  # tensors start at multiples of it: a cache line, and no dtype is wider
 # JSON carries these as they are; NumPy's and enumerations' subclasses would come back as other classes.
 PLAIN = (bool, int, float, str, type(None))
+MAPPINGS = (dict, OrderedDict, Counter, defaultdict)
+SEQUENCES = (list, tuple, set, frozenset, deque, torch.Size)
+MAPPING_NAMES = {kind.__name__: kind for kind in MAPPINGS}
+SEQUENCE_NAMES: dict[str, Any] = {kind.__name__: kind for kind in SEQUENCES}
+WORDS = (complex, torch.dtype, torch.device)
+FACTORIES = (int, float, bool, str, list, dict, set, tuple)  # of a defaultdict
 TAG = "$"  # marks a JSON object that stands for something else than a dictionary with text keys
 
 
@@ -38,16 +47,19 @@ def checksum(*parts) -> bytes:
 
 
 class PackedTree:
-    """Dictionaries, lists, tuples, plain values, bytes, tensors and arrays, to be written; ValueError for all else.
+    """A tree of plain values, tensors, arrays, generators and collections, to be written; ValueError for all else.
 
-    Tensors are read when `write_` copies them.
+    Each comes back in its own type. Tensors are read when `write_` copies them; those that share memory share it again.
     """
 
     def __init__(self, tree: Any):
-        self._blobs: list[Tensor] = []
-        text = json.dumps(_encode(tree, "", self._blobs), separators=(",", ":")).encode()
+        tensors: list[tuple[Tensor, dict]] = []
+        encoded = _encode(tree, "", tensors)
+        self._blobs = _laid_out(tensors)
+        sizes = [blob.numel() * blob.itemsize for blob in self._blobs]
+        text = json.dumps({"sizes": sizes, "tree": encoded}, separators=(",", ":")).encode()
         self._blobs.insert(0, as_bytes(LENGTH.pack(len(text)) + text))
-        sizes = [aligned(blob.numel() * blob.itemsize, ALIGNMENT_BYTES) for blob in self._blobs]
+        sizes = [aligned(size, ALIGNMENT_BYTES) for size in (LENGTH.size + len(text), *sizes)]
         self.num_bytes = sum(sizes)
         self._starts = [0, *accumulate(sizes)]
 
@@ -106,18 +118,23 @@ def unpack_tree(data, copy: bool = True) -> Any:
     if length > data.numel() - LENGTH.size:
         raise ValueError(f"data is {data.numel()} bytes; it must be as long as the state that it should hold")
     end = LENGTH.size + length
-    return _decode(json.loads(data[LENGTH.size : end].numpy().tobytes()), data[aligned(end, ALIGNMENT_BYTES) :], copy)
+    packed = json.loads(data[LENGTH.size : end].numpy().tobytes())
+    return _Reader(data[aligned(end, ALIGNMENT_BYTES) :], packed["sizes"], copy).tree(packed["tree"])
+
+
+def can_pack(tree: Any) -> bool:
+    """Say whether `PackedTree` takes a tree."""
+    try:
+        _encode(tree, "", [])
+    except (RecursionError, ValueError):
+        return False
+    return True
 
 
 def raw_bytes(tensor: Tensor) -> Tensor:
     """View a tensor's memory as bytes, in their order in memory; ValueError where elements overlap or leave gaps."""
-    if not tensor.is_contiguous():
-        expected = 1
-        for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-            if size > 1 and stride != expected:
-                place = f"strides {tuple(tensor.stride())} of shape {tuple(tensor.shape)}"
-                raise ValueError(f"{place} leave gaps or overlap")
-            expected *= size
+    if not _is_dense(tensor):
+        raise ValueError(f"strides {tuple(tensor.stride())} of shape {tuple(tensor.shape)} leave gaps or overlap")
     # detach: bytes have no gradient; as_strided: 0-dim tensors and permutations have bytes too
     return tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset()).view(torch.uint8)
 
@@ -140,68 +157,221 @@ def dtype_named(name: str) -> torch.dtype:
     return dtype
 
 
-def _encode(tree: Any, path: str, blobs: list[Tensor]) -> Any:
-    if type(tree) in PLAIN:
+def _encode(tree: Any, path: str, tensors: list[tuple[Tensor, dict]]) -> Any:
+    """Turn a tree into JSON; tensors are listed with their JSON, which `_laid_out` completes."""
+    kind = type(tree)
+    if kind in PLAIN:
         return tree
-    if isinstance(tree, Mapping):
-        pairs = tree.items()
-        if all(type(key) is str and key != TAG for key in tree):
-            return {key: _encode(value, f"{path}[{key!r}]", blobs) for key, value in pairs}
-        items = [
-            [_encode(key, f"{path}.keys()", blobs), _encode(value, f"{path}[{key!r}]", blobs)] for key, value in pairs
+    if kind in MAPPINGS:
+        if kind is dict and all(type(key) is str and key != TAG for key in tree):
+            return {key: _encode(value, f"{path}[{key!r}]", tensors) for key, value in tree.items()}
+        node: dict[str, Any] = {TAG: kind.__name__}
+        node["items"] = [
+            [_encode(key, f"{path}.keys()", tensors), _encode(value, f"{path}[{key!r}]", tensors)]
+            for key, value in tree.items()
         ]
-        return {TAG: "pairs", "items": items}
-    if type(tree) in (list, tuple):
-        items = [_encode(item, f"{path}[{index}]", blobs) for index, item in enumerate(tree)]
-        return items if type(tree) is list else {TAG: "tuple", "items": items}
-    if type(tree) is bytes:
-        return {TAG: "bytes", "base64": base64.b64encode(tree).decode()}
-    if isinstance(tree, np.ndarray) and tree.dtype.kind in "biufc":
-        blobs.append(as_bytes(tree.tobytes()))
-        return {TAG: "array", "dtype": tree.dtype.str, "shape": tree.shape, "size": tree.nbytes}
-    if type(tree) is Tensor and tree.layout is torch.strided:
-        blobs.append(tree.detach().contiguous())
-        dtype, size = str(tree.dtype).removeprefix("torch."), tree.numel() * tree.itemsize
-        return {TAG: "tensor", "dtype": dtype, "shape": list(tree.shape), "size": size}
-    if isinstance(tree, np.generic) and tree.dtype.kind in "biuf":
-        return _encode(tree.item(), path, blobs)
-    kind = type(tree).__name__
-    raise ValueError(f"state{path} is of class {kind}; it must be a tensor, an array, a plain value or a collection")
+        if kind is defaultdict and tree.default_factory is not None:
+            if tree.default_factory not in FACTORIES:
+                raise ValueError(f"state{path} has the default {tree.default_factory!r}; it must be a built-in class")
+            node["factory"] = FACTORIES.index(tree.default_factory)
+        if getattr(tree, "__dict__", None):  # such as the _metadata of a module's state_dict
+            node["attributes"] = _encode(vars(tree), f"{path}.__dict__", tensors)
+        return node
+    if kind in SEQUENCES:
+        items = [_encode(item, f"{path}[{index}]", tensors) for index, item in enumerate(tree)]
+        limit = {"maxlen": tree.maxlen} if kind is deque else {}
+        return items if kind is list else {TAG: kind.__name__, "items": items, **limit}
+    if kind in (bytes, bytearray):
+        return {TAG: kind.__name__, "base64": base64.b64encode(tree).decode()}
+    if kind in WORDS:
+        return {TAG: kind.__name__, "text": str(tree).removeprefix("torch.")}
+    if kind in (Tensor, nn.Parameter):
+        return _encode_tensor(tree, path, tensors)
+    if (kind is np.ndarray or isinstance(tree, np.generic)) and tree.dtype.kind in "biufc":
+        node = {TAG: "array", "array": tree.dtype.str, "shape": tree.shape, "is_scalar": kind is not np.ndarray}
+        node["order"] = "F" if tree.flags.f_contiguous and not tree.flags.c_contiguous else "C"
+        tensors.append((as_bytes(tree.tobytes(node["order"])), node))
+        return node
+    if kind in GENERATORS:
+        device = str(tree.device) if kind is torch.Generator else ""
+        position = _encode(generator_state(tree), path, tensors)
+        return {TAG: "generator", "code": GENERATORS.index(kind), "position": position, "device": device}
+    rule = "it must be a tensor, an array, a plain value or a collection"
+    raise ValueError(f"state{path} is of class {kind.__name__}; {rule}")
 
 
-def _decode(tree: Any, data: Tensor, copy: bool) -> Any:
-    """Undo `_encode`, taking the blobs in the order in which they were written."""
-    taken = 0
+def _encode_tensor(tensor: Tensor, path: str, tensors: list[tuple[Tensor, dict]]) -> dict[str, Any]:
+    if tensor.layout is torch.sparse_coo:
+        parts = [_encode(part, path, tensors) for part in (tensor.detach()._indices(), tensor.detach()._values())]
+        return {TAG: "sparse", "parts": parts, "shape": list(tensor.shape), "is_coalesced": tensor.is_coalesced()}
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        kind = "quantized" if tensor.is_quantized else "on meta" if tensor.is_meta else str(tensor.layout)
+        raise ValueError(f"state{path} is a tensor that is {kind}; it must have strides and bytes of its own")
+    node = {TAG: "tensor", "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
+    if tensor.device.type != "cpu":
+        node["device"] = tensor.device.type
+    if tensor.requires_grad and tensor.is_leaf:
+        node["requires_grad"] = True
+    if type(tensor) is nn.Parameter:
+        node["is_parameter"] = True
+    tensors.append((tensor.detach().resolve_conj().resolve_neg(), node))
+    return node
 
-    def blob(size: int) -> Tensor:
-        nonlocal taken
-        start, taken = taken, aligned(taken + size, ALIGNMENT_BYTES)
-        if start + size > data.numel():
-            raise ValueError(f"data has {data.numel()} bytes of tensors; it must have at least {start + size}")
-        found = data[start : start + size]
-        return found.clone() if copy else found
 
-    def decode(node: Any) -> Any:
+def _laid_out(tensors: Sequence[tuple[Tensor, dict]]) -> list[Tensor]:
+    """Return the blobs to be written, and say in each tensor's JSON where in which of them it lies.
+
+    Tensors with memory in common lie in one blob, so that they have it in common again.
+    """
+    starts = [(tensor.untyped_storage().data_ptr(), tensor.data_ptr()) for tensor, _ in tensors]
+    groups: list[list[int]] = []  # of tensors by number
+    memory, end = 0, 0  # of the last group
+    for number in sorted(range(len(tensors)), key=lambda number: (starts[number], number)):
+        tensor, (storage, start) = tensors[number][0], starts[number]
+        if not (groups and tensor.numel() and storage == memory and start < end):
+            groups.append([])
+            memory, end = storage, start
+        groups[-1].append(number)
+        end = max(end, start + _extent_bytes(tensor))
+    blobs = []
+    for group in sorted(groups, key=min):  # as they came, so that equal states have equal bytes
+        members = [tensors[number] for number in group]
+        blob, begin = _blob_of([tensor for tensor, _ in members])
+        for tensor, node in members:
+            node |= {"blob": len(blobs), "start": tensor.data_ptr() - begin}
+            if not tensor.is_contiguous() and (len(members) > 1 or _is_dense(tensor)):
+                node["stride"] = tensor.stride()
+        blobs.append(blob)
+    return blobs
+
+
+def _blob_of(tensors: Sequence[Tensor]) -> tuple[Tensor, int]:
+    """Return the bytes of tensors that share memory, in the order of their starts, and the address of the first."""
+    first = tensors[0]
+    begin = first.data_ptr()
+    if len(tensors) == 1:
+        return first if _is_dense(first) else first.contiguous(), begin
+    if all(tensor.data_ptr() == begin and tensor.is_contiguous() for tensor in tensors) and (
+        len({(tensor.shape, tensor.dtype) for tensor in tensors}) == 1
+    ):
+        return first, begin
+    storage = max((tensor.untyped_storage() for tensor in tensors), key=lambda storage: storage.nbytes())
+    begin -= (begin - storage.data_ptr()) % ALIGNMENT_BYTES  # so that every member's start fits its dtype
+    end = max(tensor.data_ptr() + _extent_bytes(tensor) for tensor in tensors)
+    blob = torch.empty(0, dtype=torch.uint8, device=first.device)
+    return blob.set_(storage, begin - storage.data_ptr(), (end - begin,)), begin
+
+
+def _extent_bytes(tensor: Tensor) -> int:
+    """Return the bytes from a tensor's first element to the end of its last."""
+    if not tensor.numel():
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.itemsize
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Say whether a tensor's elements fill its memory without gap or overlap."""
+    if tensor.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+class _Reader:
+    """Undoes `_encode`."""
+
+    def __init__(self, data: Tensor, sizes: Sequence[int], copy: bool):
+        ends = list(accumulate(aligned(size, ALIGNMENT_BYTES) for size in sizes))
+        starts = [0, *ends]
+        if sizes and starts[-2] + sizes[-1] > data.numel():
+            needed = starts[-2] + sizes[-1]
+            raise ValueError(f"data has {data.numel()} bytes of tensors; it must have at least {needed}")
+        self._data, self._places, self._copy = data, list(zip(starts, sizes, strict=False)), copy
+        self._blobs: dict[tuple[int, str], Tensor] = {}
+        self._tensors: dict[str, Tensor] = {}
+
+    def tree(self, node: Any) -> Any:
         if isinstance(node, list):
-            return [decode(item) for item in node]
+            return [self.tree(item) for item in node]
         if not isinstance(node, dict):
             return node
-        match node.get(TAG):
-            case None:
-                return {key: decode(value) for key, value in node.items()}
-            case "tuple":
-                return tuple(map(decode, node["items"]))
-            case "pairs":
-                return {decode(key): decode(value) for key, value in node["items"]}
-            case "bytes":
-                return base64.b64decode(node["base64"])
+        if TAG not in node:
+            return {key: self.tree(value) for key, value in node.items()}
+        name = node[TAG]
+        if name in MAPPING_NAMES:
+            return self._mapping(MAPPING_NAMES[name], node)
+        if name in SEQUENCE_NAMES:
+            more = {"maxlen": node["maxlen"]} if "maxlen" in node else {}
+            return SEQUENCE_NAMES[name](map(self.tree, node["items"]), **more)
+        match name:
+            case "bytes" | "bytearray":
+                data = base64.b64decode(node["base64"])
+                return data if name == "bytes" else bytearray(data)
+            case "complex":
+                return complex(node["text"])
+            case "dtype":
+                return dtype_named(node["text"])
+            case "device":
+                return torch.device(node["text"])
             case "array":
-                return np.frombuffer(blob(node["size"]).numpy(), node["dtype"]).reshape(node["shape"])
+                flat = self._blob(node["blob"], "cpu").numpy().view(node["array"])
+                array = flat.reshape(node["shape"], order=node["order"])
+                return array[()].copy() if node["is_scalar"] else array
             case "tensor":
-                return blob(node["size"]).view(dtype_named(node["dtype"])).reshape(node["shape"])
-        raise ValueError(f"data has a value of kind {node[TAG]!r}; it must be a kind that pack_tree writes")
+                return self._tensor(node)
+            case "sparse":
+                indices, values = map(self.tree, node["parts"])
+                shape, is_coalesced = node["shape"], node["is_coalesced"]
+                return torch.sparse_coo_tensor(
+                    indices, values, shape, is_coalesced=is_coalesced, check_invariants=False
+                )
+            case "generator":
+                return make_generator(node["code"], self.tree(node["position"]), node["device"])
+        raise ValueError(f"data has a value of kind {name!r}; it must be a kind that pack_tree writes")
 
-    return decode(tree)
+    def _mapping(self, kind: type, node: dict[str, Any]) -> Any:
+        mapping = kind()
+        if "factory" in node:
+            mapping.default_factory = FACTORIES[node["factory"]]
+        for key, value in node["items"]:
+            mapping[self.tree(key)] = self.tree(value)
+        if "attributes" in node:
+            vars(mapping).update(self.tree(node["attributes"]))
+        return mapping
+
+    def _blob(self, number: int, device: str) -> Tensor:
+        """Return a blob's bytes, the same tensor to all that lie in it."""
+        if (number, device) not in self._blobs:
+            start, size = self._places[number]
+            data = self._data[start : start + size]
+            if self._copy:
+                is_there = device != "cuda" or torch.cuda.is_available()
+                data = data.to(device if is_there else "cpu", copy=True)
+            self._blobs[number, device] = data
+        return self._blobs[number, device]
+
+    def _tensor(self, node: dict[str, Any]) -> Tensor:
+        key = json.dumps(node)
+        if key in self._tensors:
+            return self._tensors[key]
+        dtype, shape = dtype_named(node["dtype"]), node["shape"]
+        if 0 in shape:
+            tensor = torch.empty(shape, dtype=dtype)
+        else:
+            data = self._blob(node["blob"], node.get("device", "cpu"))[node["start"] :]
+            data = data[: data.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
+            tensor = (
+                data.as_strided(shape, node["stride"]) if "stride" in node else data[: math.prod(shape)].view(shape)
+            )
+        if node.get("is_parameter"):
+            tensor = nn.Parameter(tensor, requires_grad=False)
+        tensor = self._tensors[key] = tensor.requires_grad_() if node.get("requires_grad") else tensor
+        return tensor
 
 
 def aligned(size: int, multiple: int) -> int:

@@ -2,44 +2,39 @@
 
 An image is: a mark and the bytes of two packed trees; the weights and the optimizer's tensors, which are the same on
 all ranks where nothing is sharded; and what is a rank's own: buffers, random numbers, schedule, further objects.
+
+The rule. In an image are all that a module's and an optimizer's `state_dict` hold and what else training changes in
+them (see `modules` and `optimizers`), the global generators of torch, Python and NumPy, and the objects in `extra`:
+what their `state_dict` holds, each value with its type. A data loader's position, a loss scaler, an average of weights,
+a second optimizer, a communication hook's state, whatever hooks, closures or objects of other classes remember: give it
+in `extra`. What cannot be put back is refused by a ValueError that names it, before training, or at the first
+checkpoint after it appears. So are a scheduler or a hook's state that can be seen and was not given.
 """
 
 import random
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from .encoding import ALIGNMENT_BYTES, PackedTree, aligned, as_bytes, unpack_tree
+from .extras import HasState, checked_extras, refuse_unseen
+from .generators import generator_state, restore_generator_
+from .modules import ModuleState, StateMismatch, kind_of, unwrapped
+from .optimizers import OptimizerState
 
 __all__ = ["HasState", "Image", "StateMismatch", "TrainingState", "image_of", "parts_of"]
 
-MARK = b"GEMINI-2"
+MARK = b"GEMINI-3"
 PREFIX = struct.Struct("<8sQQ")  # mark, bytes of the shared part, bytes of the rank's own
 FIRST_CAPTURES = 5  # in which a DDP model may still lay out its buckets anew
 PAGE_BYTES = 4096  # images are whole pages, so that their size changes rarely
-WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # of torch.compile and activation checkpointing
-
-
-class StateMismatch(ValueError):
-    """A checkpoint is of another model, optimizer, dtype, rank or world size; nothing has been overwritten."""
-
-
-class HasState(Protocol):
-    """Anything whose state can be taken and put back."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state: tensors, arrays, plain values and collections of them."""
-
-    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
-        """Put a state back."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,43 +91,37 @@ class TrainingState:
 
     def __init__(
         self,
-        model: nn.Module,  # plain, DistributedDataParallel, or sharded by `fully_shard`
-        optimizer: torch.optim.Optimizer,  # its state is tensors and plain values (SGD, Adam, AdamW, ...)
+        model: nn.Module,  # plain, DistributedDataParallel, or sharded by `fully_shard`; compiled or not
+        optimizer: torch.optim.Optimizer,  # of the model's parameters
         *,
         scheduler: HasState | None = None,
         extra: Mapping[str, HasState] | None = None,  # more objects by name, such as the data position
         rank: int | None = None,  # None takes that of torch.distributed, or 0
         world_size: int | None = None,  # None takes that of torch.distributed, or 1
     ):
-        self.model, self.optimizer = model, optimizer
-        self._inner = model.module if isinstance(model, DistributedDataParallel) else model
-        self._extra = _checked_extras(extra, scheduler)
-        self._parameters = {_plain(name): parameter for name, parameter in self._inner.named_parameters()}
-        self._names = {id(parameter): name for name, parameter in self._parameters.items()}
-        for index, group in enumerate(optimizer.param_groups):
-            if any(id(parameter) not in self._names for parameter in group["params"]):
-                rule = "it must have parameters of the model only: wrap or shard the model first"
-                raise ValueError(f"optimizer's group {index} has other parameters; {rule}")
-        self._generators = {  # that modules keep as attributes, such as this project's own dropout
-            f"{name}.{attribute}": value
-            for name, module in self._inner.named_modules()
-            for attribute, value in vars(module).items()
-            if isinstance(value, torch.Generator)
-        }
-        if getattr(model, "static_graph", False):
+        self.model, self.optimizer = getattr(model, "_orig_mod", model), optimizer
+        self.given = dict(extra or {})  # objects with a state
+        if scheduler is not None and self.given.setdefault("scheduler", scheduler) is not scheduler:
+            raise ValueError("extra has 'scheduler'; it must not, because a scheduler is given besides")
+        self._extra = checked_extras(self.given, self.model)
+        self._module = ModuleState(self.model)
+        self._update = OptimizerState(optimizer, self._module.parameters, {id(item) for item in self.given.values()})
+        if getattr(self.model, "static_graph", False):
             rule = "it must not be, because a run that resumes would add gradients in another order"
-            raise ValueError(f"model is {type(model).__name__} with static_graph; {rule}")
+            raise ValueError(f"model is {type(self.model).__name__} with static_graph; {rule}")
         self._order: list[str] = []  # of a DDP model's parameters in its buckets
         self._num_captured = 0
         in_group = dist.is_available() and dist.is_initialized()
         self.rank = rank if rank is not None else dist.get_rank() if in_group else 0
         self.world_size = world_size if world_size is not None else dist.get_world_size() if in_group else 1
+        PackedTree(self._own(0))  # so that what cannot be kept is refused now
 
     @torch.no_grad()
     def capture(self, iteration: int) -> Image:
         """Describe the state of an iteration as it is now; it is copied by `Image.write_`, before anything changes."""
         self._note_order()
-        return Image(shared=PackedTree(self._shared()), own=PackedTree(self._own(iteration)))
+        own = self._own(iteration)  # first: it refuses what has changed meanwhile
+        return Image(shared=PackedTree(self._shared()), own=PackedTree(own))
 
     def image(self, iteration: int) -> Tensor:
         """Return a copy of the state, uint8."""
@@ -143,93 +132,56 @@ class TrainingState:
 
     @torch.no_grad()
     def load_(self, image: Any) -> int:
-        """Check a verified image as a whole, put it back in place and drop gradients; return its iteration."""
+        """Check a verified image as a whole and put it back in place; return its iteration."""
         shared, own = self._checked(as_bytes(image))
         self._restore_order_(own["order"])
         for name, value in own["extra"].items():
             self._extra[name].load_state_dict(value)
-        self.optimizer.zero_grad(set_to_none=True)
-        for name, parameter in self._parameters.items():
-            _local(parameter).copy_(shared["model"][name])
-            self._load_optimizer_(parameter, shared["optimizer"].get(name))
-        for group, stored in zip(self.optimizer.param_groups, own["groups"], strict=True):
-            for key in stored.keys() - {"params"}:
-                if isinstance(stored[key], Tensor) and isinstance(group.get(key), Tensor):
-                    group[key].copy_(stored[key])  # a learning rate that is a tensor stays the same tensor
-                else:
-                    group[key] = stored[key]
-        for name, buffer in self._buffers():
-            _local(buffer).copy_(own["buffers"][name])
-        _restore_random_state_(own["random"], self._generators)  # last: all before may draw numbers
+        self._update.restore_(shared["optimizer"], own["optimizer"])
+        self._module.restore_(shared["model"], own["model"])
+        _restore_random_state_(own["random"])  # last: all before may draw numbers
         return own["iteration"]
 
-    def _load_optimizer_(self, parameter: nn.Parameter, stored: Mapping[str, Any] | None) -> None:
-        """Give a parameter its optimizer's state, in place where there is one of the same kind already."""
-        if stored is None:
-            self.optimizer.state.pop(parameter, None)  # it never had a gradient
-            return
-        live = self.optimizer.state[parameter]
-        for key in live.keys() - stored.keys():
-            del live[key]
-        local = _local(parameter)
-        for key, value in stored.items():
-            if isinstance(value, list):  # a tensor, and the kind of device it was on
-                tensor, device = value[0], local.device if value[1] == local.device.type else torch.device(value[1])
-                like_parameter = tensor.shape == local.shape
-                known = live.get(key)
-                if isinstance(known, Tensor) and _kind(known) == value[2] and _local(known).device == device:
-                    _local(known).copy_(tensor)
-                    continue
-                made = torch.empty_like(local, dtype=tensor.dtype, device=device) if like_parameter else None
-                made = tensor.to(device, copy=True) if made is None else made.copy_(tensor)
-                live[key] = _sharded_as(parameter, made) if "Shard" in value[2] or "Replicate" in value[2] else made
-            else:
-                live[key] = value
-
     def changed_since(self, image: Tensor) -> list[str]:
-        """Name the weights, buffers, settings and floating-point values that differ from an image of this state."""
+        """Name the weights, buffers, settings and floating-point values that differ from an image of this state.
+
+        The model's state_dict is not asked for: FSDP2 would shard weights that a forward pass is about to use.
+        """
         shared, own = (unpack_tree(part, copy=False) for part in parts_of(image))
         found = [f"model/{name}" for name in _differing(shared["model"], self._shared()["model"])]
         found += [f"optimizer/{name}" for name in _differing(shared["optimizer"], self._shared()["optimizer"])]
-        live = self._own(0)
-        found += [f"buffer {name}" for name in _differing(own["buffers"], live["buffers"])]
-        if not _equal(own["groups"], live["groups"]):
+        found += [f"buffer {name}" for name in _differing(own["model"]["buffers"], self._module.buffers())]
+        if not _equal(own["optimizer"]["groups"], self._update.groups()):
             found.append("settings of the optimizer, such as its learning rate")
-        floats = ({name: _floats(value) for name, value in tree["extra"].items()} for tree in (own, live))
+        extras = own["extra"], {name: item.state_dict() for name, item in self._extra.items()}
+        floats = ({name: _floats(value) for name, value in extra.items()} for extra in extras)
         return found + [f"extra/{name}" for name in _differing(*floats)]
 
     def _shared(self) -> dict[str, Any]:
-        """Return weights and optimizer's tensors; each of the latter with the kinds of device and tensor."""
+        """Return weights and optimizer's tensors."""
         return {
-            "model": {name: _local(parameter) for name, parameter in self._parameters.items()},
-            "kinds": {name: _kind(parameter) for name, parameter in self._parameters.items()},
-            "optimizer": {
-                name: {
-                    key: [_local(value), value.device.type, _kind(value)] if isinstance(value, Tensor) else value
-                    for key, value in state.items()
-                }
-                for name, parameter in self._parameters.items()
-                if (state := self.optimizer.state.get(parameter)) is not None
-            },
+            "model": self._module.weights(),
+            "kinds": {name: kind_of(parameter) for name, parameter in self._module.parameters.items()},
+            "optimizer": self._update.tensors(),
         }
 
     def _own(self, iteration: int) -> dict[str, Any]:
+        refuse_unseen(self.model, self.optimizer, self.given)
         return {
             "iteration": iteration,
             "about": {
-                "model": type(self._inner).__name__.removeprefix("FSDP"),
+                "model": type(unwrapped(self.model)).__name__.removeprefix("FSDP"),
                 "optimizer": type(self.optimizer).__name__,
                 "world_size": self.world_size,
                 "rank": self.rank,
             },
             "order": self._order,
-            "groups": [
-                {**group, "params": [self._names[id(parameter)] for parameter in group["params"]]}
-                for group in self.optimizer.param_groups
-            ],
-            "buffers": {name: _local(buffer) for name, buffer in self._buffers()},
+            "first_buffers": self._module.first_buffers,
+            "generators": self._module.generators,
+            "model": self._module.rest(),
+            "optimizer": self._update.rest(),
             "extra": {name: item.state_dict() for name, item in self._extra.items()},
-            "random": _random_state(self._generators),
+            "random": _random_state(),
         }
 
     def _checked(self, image: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -239,25 +191,12 @@ class TrainingState:
         live = self._own(0)
         for field, value in own["about"].items():
             _refuse_unless(value == live["about"][field], f"{field} is {value!r}", repr(live["about"][field]))
-        kinds = {name: _kind(parameter) for name, parameter in self._parameters.items()}
-        for what, stored, known in (
-            ("model/", shared["kinds"], kinds),
-            ("buffer ", _kinds(own["buffers"]), _kinds(live["buffers"])),
-        ):
-            for name in [*stored, *known]:
-                if name not in known or name not in stored:
-                    places = ("it", "this run") if name in stored else ("this run", "it")
-                    raise StateMismatch(f"checkpoint: '{what}{name}' is in {places[0]} and not in {places[1]}")
-                _refuse_unless(stored[name] == known[name], f"'{what}{name}' is {stored[name]}", known[name])
+        self._module.check(shared["kinds"], own["model"], own["first_buffers"])
         names = sorted(own["extra"]), sorted(live["extra"])
         _refuse_unless(names[0] == names[1], f"extra is {names[0]}", names[1])
-        params = [[group["params"] for group in part["groups"]] for part in (own, live)]
-        _refuse_unless(params[0] == params[1], "the parameters of the optimizer's groups are others", params[1])
-        _refuse_unless(
-            own["random"]["modules"].keys() == live["random"]["modules"].keys(),
-            "the generators of modules are others",
-            sorted(live["random"]["modules"]),
-        )
+        self._update.check(own["optimizer"])
+        generators = self._module.generators
+        _refuse_unless(own["generators"] == generators, f"generators are {own['generators']}", generators)
         _refuse_unless(own["random"]["cuda"] is None or torch.cuda.is_available(), "its tensors were on CUDA", "not")
         return shared, own
 
@@ -268,8 +207,9 @@ class TrainingState:
         self._num_captured += 1
         is_new = self.model.reducer._rebuild_buckets()  # as the next forward pass would do
         if is_new or self._num_captured <= FIRST_CAPTURES:
+            names = {id(parameter): name for name, parameter in self._module.parameters.items()}
             buckets = self.model.reducer._get_zeros_like_grad_buckets()
-            self._order = [self._names[id(parameter)] for bucket in buckets for parameter in bucket.parameters()]
+            self._order = [names[id(parameter)] for bucket in buckets for parameter in bucket.parameters()]
 
     def _restore_order_(self, order: Sequence[str]) -> None:
         """Let a fresh DDP model lay out its buckets as the run before did; every rank calls it.
@@ -283,15 +223,9 @@ class TrainingState:
         self.model.reducer.prepare_for_backward([])
         with torch.enable_grad():
             for name in order:
-                (0 * self._parameters[name].sum()).backward()
+                (0 * self._module.parameters[name].sum()).backward()
         self.model.reducer._rebuild_buckets()
         self.model.zero_grad(set_to_none=True)
-
-    def _buffers(self) -> Iterator[tuple[str, Tensor]]:
-        for name, module in self._inner.named_modules():
-            for key, buffer in module._buffers.items():
-                if buffer is not None and key not in module._non_persistent_buffers_set:
-                    yield _plain(f"{name}.{key}" if name else key), buffer
 
 
 def _refuse_unless(is_right: bool, stored: str, live: Any) -> None:
@@ -299,75 +233,22 @@ def _refuse_unless(is_right: bool, stored: str, live: Any) -> None:
         raise StateMismatch(f"checkpoint: {stored}; this run's is {live}")
 
 
-def _checked_extras(extra: Mapping[str, HasState] | None, scheduler: HasState | None) -> dict[str, HasState]:
-    objects = dict(extra or {})
-    if scheduler is not None:
-        if "scheduler" in objects:
-            raise ValueError("extra has 'scheduler'; it must not, because a scheduler is given besides")
-        objects["scheduler"] = scheduler
-    for name, item in objects.items():
-        if not (hasattr(item, "state_dict") and hasattr(item, "load_state_dict")):
-            raise ValueError(f"extra[{name!r}] is {type(item).__name__}; it must have state_dict and load_state_dict")
-    return objects
-
-
-def _random_state(generators: dict[str, torch.Generator]) -> dict[str, Any]:
+def _random_state() -> dict[str, Any]:
     cuda_is_used = torch.cuda.is_available() and torch.cuda.is_initialized()
-    version, words, gauss = random.getstate()
     return {
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state() if cuda_is_used else None,
-        "python": (version, np.array(words, dtype=np.uint32), gauss),  # as text, 625 words would take 20 times as long
+        "python": generator_state(random),
         "numpy": np.random.get_state(legacy=False),
-        "modules": {name: generator.get_state() for name, generator in generators.items()},
     }
 
 
-def _restore_random_state_(state: dict[str, Any], generators: dict[str, torch.Generator]) -> None:
-    torch.set_rng_state(state["torch"])
+def _restore_random_state_(state: dict[str, Any]) -> None:
+    torch.set_rng_state(state["torch"].clone())
     if state["cuda"] is not None:
         torch.cuda.set_rng_state(state["cuda"])
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words.tolist()), gauss))
+    restore_generator_(random, state["python"])
     np.random.set_state(state["numpy"])
-    for name, generator in generators.items():
-        generator.set_state(state["modules"][name])
-
-
-def _plain(name: str) -> str:
-    """Return a parameter's name without the wrappers' parts."""
-    for wrapper in WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """Return this rank's shard of a tensor, or the tensor where it is not sharded, without its gradient."""
-    return (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
-
-
-def _kind(tensor: Tensor) -> str:
-    """Say dtype and shape, and how a tensor is sharded."""
-    words = f"{str(tensor.dtype).removeprefix('torch.')} {list(_local(tensor).shape)}"
-    placed = (
-        f" of {list(tensor.shape)} {', '.join(map(repr, tensor.placements))}" if isinstance(tensor, DTensor) else ""
-    )
-    return words + placed
-
-
-def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    return {name: _kind(tensor) for name, tensor in tensors.items()}
-
-
-def _sharded_as(parameter: nn.Parameter, local: Tensor) -> Tensor:
-    return DTensor.from_local(
-        local,
-        parameter.device_mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
 
 
 def _floats(tree: Any) -> Any:

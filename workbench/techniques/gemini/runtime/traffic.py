@@ -82,6 +82,7 @@ class TrafficWatch:
 
 def watch_traffic(model: nn.Module, watch: TrafficWatch) -> None:
     """Make a model report its collectives, before its first iteration; one on a single rank has none."""
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
     sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
     if isinstance(model, DistributedDataParallel):
         try:

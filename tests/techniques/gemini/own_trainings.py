@@ -1,0 +1,384 @@
+"""Small trainings as users write them, each with one thing of its own, and resuming one from its middle."""
+
+import random
+from typing import ClassVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.checkpoint import checkpoint
+
+from workbench.techniques.gemini.runtime import TrainingState
+
+HALF, ALL = 3, 6  # iterations to the checkpoint, and of the whole training
+
+
+class Training:
+    """A small training; subclasses change one thing that users do."""
+
+    def __init__(self, seed: int):
+        torch.manual_seed(seed), random.seed(seed), np.random.seed(seed)
+        self.net = self.model = self.build()
+        self.wrap()
+        self.optimizer, self.extra = torch.optim.AdamW(self.model.parameters(), lr=0.01), {}
+        self.prepare()
+
+    def build(self) -> nn.Module:
+        return nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.2), nn.Tanh(), nn.Linear(16, 8))
+
+    def wrap(self) -> None:
+        pass
+
+    def prepare(self) -> None:
+        pass
+
+    def loss(self, x: torch.Tensor) -> torch.Tensor:
+        return self.model(x).square().mean()
+
+    def step(self, iteration: int) -> None:
+        self.loss(batch(iteration)).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def values(self) -> dict[str, torch.Tensor]:
+        """Return what must be equal to the last bit."""
+        state = {f"model/{name}": value for name, value in self.net.state_dict().items() if torch.is_tensor(value)}
+        for name, parameter in self.net.named_parameters():
+            kept = self.optimizer.state.get(parameter, {})
+            state |= {f"optimizer/{name}/{key}": value for key, value in kept.items() if torch.is_tensor(value)}
+        return {key: getattr(value, "_local_tensor", value).detach().clone() for key, value in state.items()}
+
+
+def batch(iteration: int, shape: tuple[int, ...] = (4, 8)) -> torch.Tensor:
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    return torch.randn(shape, generator=torch.Generator().manual_seed(100 * rank + iteration))
+
+
+def resumes(kind: type[Training]) -> list[str]:
+    """Train to the end, and from a checkpoint in the middle; name what differs. Plain torch has no checkpoint."""
+    plain = kind(0)
+    for iteration in range(ALL):
+        plain.step(iteration)
+    first = kind(0)
+    state = TrainingState(first.model, first.optimizer, extra=first.extra)
+    for iteration in range(HALF):
+        first.step(iteration)
+        image = state.image(iteration + 1)
+    second = kind(7)
+    assert TrainingState(second.model, second.optimizer, extra=second.extra).load_(image) == HALF
+    for iteration in range(HALF, ALL):
+        second.step(iteration)
+    expected, resumed = plain.values(), second.values()
+    assert expected.keys() == resumed.keys()
+    return [key for key, value in expected.items() if not torch.equal(value, resumed[key])]
+
+
+class Scaled(Training):
+    """The scale grows, and falls where a loss overflows."""
+
+    def prepare(self):
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
+        self.extra = {"scaler": self.scaler}
+
+    def step(self, iteration):
+        loss = self.loss(batch(iteration)) * (float("inf") if iteration == 4 else 1.0)
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+
+    def values(self):
+        return super().values() | {"scale": torch.tensor(self.scaler.get_scale())}
+
+
+class Ddp(Training):
+    options: ClassVar[dict] = {}
+
+    def wrap(self):
+        self.model = DistributedDataParallel(self.net, bucket_cap_mb=0.001, **self.options)
+
+
+class Branched(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList([nn.Linear(8, 8) for _ in range(3)])
+
+    def forward(self, x, number):
+        return self.parts[number](x)
+
+
+class Unused(Ddp):
+    options: ClassVar[dict] = {"find_unused_parameters": True}
+
+    def build(self):
+        return Branched()
+
+    def loss(self, x):
+        return self.model(x, dist.get_rank()).square().mean()
+
+
+class Unfrozen(Training):
+    """The first layer is trained from the iteration before the checkpoint on; another never."""
+
+    def prepare(self):
+        self.net[0].requires_grad_(False)
+        self.net[3].bias.requires_grad_(False)
+
+    def step(self, iteration):
+        if iteration == HALF - 1:
+            self.net[0].requires_grad_(True)
+        super().step(iteration)
+
+
+class Tied(Training):
+    def build(self):
+        net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+        net[2].weight = net[0].weight
+        return net
+
+
+class Remembering(nn.Module):
+    """Buffers that come late, change shape or are in no state_dict; and what a module keeps outside of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear = nn.BatchNorm1d(8), nn.Linear(8, 8)
+        self.register_buffer("late", None)
+        self.register_buffer("unsaved", torch.zeros(8), persistent=False)
+        self.register_buffer("queue", torch.zeros(1, 8))
+        self.passes, self.weights = 0, {"sum": 0.0}
+        self.draws = [np.random.default_rng(3), random.Random(3), torch.Generator().manual_seed(3)]
+        self.draws.append(np.random.RandomState(3))
+        self.hidden = torch.zeros(8)
+
+    def forward(self, x):
+        self.passes += 1
+        drawn = self.draws[0].random() + self.draws[1].random() + torch.rand((), generator=self.draws[2])
+        mean = x.detach().mean(0)
+        self.late = mean if self.late is None else 0.9 * self.late + mean
+        self.unsaved += mean
+        self.queue = torch.cat([self.queue, mean[None]])
+        self.hidden = 0.5 * self.hidden + mean
+        self.weights["sum"] += drawn.item() + self.draws[3].rand()
+        if not hasattr(self, "registered"):
+            self.register_buffer("registered", torch.ones(8))
+        self.registered = self.registered * 1.1
+        state = self.late + self.unsaved + self.queue.sum(0) + self.hidden + self.registered
+        return self.linear(self.norm(x)) + state + drawn * self.passes + self.weights["sum"]
+
+
+class Buffers(Training):
+    def build(self):
+        return Remembering()
+
+
+class DdpBuffers(Ddp, Buffers):
+    pass
+
+
+class Loader:
+    def __init__(self):
+        self.number, self.seen = 0, []
+
+    def next(self):
+        self.number += 1
+        self.seen = [*self.seen, self.number]
+        return batch(self.number)
+
+    def state_dict(self):
+        return {"number": self.number, "seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.number, self.seen = state["number"], state["seen"]
+
+
+class Whole(Ddp):
+    """A schedule, a loader, and torch's PowerSGD, whose state pickles and has no state_dict."""
+
+    def prepare(self):
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, ALL)
+        self.power = powerSGD_hook.PowerSGDState(
+            self.model.process_group, start_powerSGD_iter=2, min_compression_rate=0.5
+        )
+        self.model.register_comm_hook(self.power, powerSGD_hook.powerSGD_hook)
+        self.extra = {"loader": Loader(), "schedule": schedule, "power": self.power}
+
+    def step(self, iteration):
+        self.loss(self.extra["loader"].next()).backward()
+        self.optimizer.step()
+        self.extra["schedule"].step()
+        self.optimizer.zero_grad()
+
+    def values(self):
+        errors = {f"error/{index}": error for index, error in self.power.error_dict.items()}
+        assert errors, "PowerSGD began"
+        return super().values() | errors
+
+
+class Saved(Training):
+    """The whole model is saved by torch and loaded, in the middle."""
+
+    def step(self, iteration):
+        super().step(iteration)
+        kept = {key: value.clone() for key, value in self.net.state_dict().items()}
+        self.net.load_state_dict(kept)
+
+
+class Checkpointed(Training):
+    reentrant = False
+
+    def build(self):
+        return nn.ModuleList([super(Checkpointed, self).build() for _ in range(2)])
+
+    def loss(self, x):
+        x = x.requires_grad_()
+        for block in self.model:
+            x = checkpoint(block, x, use_reentrant=self.reentrant)
+        return x.square().mean()
+
+
+class Reentrant(Checkpointed):
+    reentrant = True
+
+
+class Compiled(Training):
+    def wrap(self):
+        self.model = torch.compile(self.net, backend="eager")
+
+
+class CompiledDdp(Training):
+    def wrap(self):
+        self.model = torch.compile(DistributedDataParallel(self.net), backend="eager")
+
+
+class Accumulating(Ddp):
+    """An update every second iteration: the checkpoint is taken between the two."""
+
+    def step(self, iteration):
+        if iteration % 2 == 0:
+            with self.model.no_sync():
+                self.loss(batch(iteration)).backward()
+            return
+        super().step(iteration)
+
+
+class ZeroedAtTheBeginning(Ddp):
+    options: ClassVar[dict] = {"gradient_as_bucket_view": True}
+
+    def step(self, iteration):
+        self.optimizer.zero_grad()
+        self.loss(batch(iteration)).backward()
+        self.optimizer.step()
+
+
+class Clipped(Ddp):
+    def step(self, iteration):
+        self.loss(batch(iteration)).backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 0.01)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class Bf16(Training):
+    """Weights in bfloat16, and moments in float32, which torch's own loading would round."""
+
+    def build(self):
+        return super().build().bfloat16()
+
+    def loss(self, x):
+        return super().loss(x.bfloat16())
+
+    def prepare(self):
+        self.momentum = torch.optim.Optimizer(self.net.parameters(), {"lr": 0.05})
+        self.optimizer = self.momentum
+        self.optimizer.step = self.update
+
+    @torch.no_grad()
+    def update(self):
+        for parameter in self.net.parameters():
+            state = self.optimizer.state[parameter]
+            moment = state.setdefault("moment", torch.zeros(parameter.shape, dtype=torch.float32))
+            moment.mul_(0.9).add_(parameter.grad)
+            parameter.sub_((0.05 * moment).bfloat16())
+
+
+class Autocast(Training):
+    def loss(self, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return super().loss(x)
+
+
+class Averaged(Training):
+    """An average of weights and buffers, one of which is None at first."""
+
+    def build(self):
+        net = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 8))
+        net.register_buffer("late", None)
+        return net
+
+    def prepare(self):
+        self.average = AveragedModel(self.net, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
+        self.extra = {"average": self.average}
+
+    def step(self, iteration):
+        super().step(iteration)
+        for net in (self.net, self.average.module):
+            net.late = torch.full((2,), float(iteration)) if net.late is None else net.late
+        self.net.late = self.net.late + 1
+        self.average.update_parameters(self.net)
+
+    def values(self):
+        return super().values() | {f"average/{name}": value for name, value in self.average.state_dict().items()}
+
+
+class Adapted(Training):
+    def build(self):
+        from peft import LoraConfig, get_peft_model
+
+        return get_peft_model(super().build(), LoraConfig(r=2, target_modules=["0", "3"], lora_dropout=0.1))
+
+
+class Sharded(Training):
+    def wrap(self):
+        for part in (self.net[0], self.net[3], self.net):
+            fully_shard(part)
+
+    def step(self, iteration):
+        super().step(iteration)
+        with torch.no_grad():
+            self.model(batch(iteration))  # an evaluation leaves weights whole
+
+
+def small_model(name: str) -> nn.Module:
+    import transformers as hf
+
+    start = {"decoder_start_token_id": 0}
+    sizes = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    match name:
+        case "gpt2":
+            return hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=32, n_positions=8, n_embd=16, n_layer=2, n_head=2))
+        case "bert":
+            return hf.BertForMaskedLM(hf.BertConfig(**sizes, intermediate_size=16, max_position_embeddings=8))
+        case "t5":
+            return hf.T5ForConditionalGeneration(
+                hf.T5Config(vocab_size=32, d_model=16, d_kv=8, d_ff=16, num_layers=2, num_heads=2, **start)
+            )
+    return hf.LlamaForCausalLM(hf.LlamaConfig(**sizes, intermediate_size=16, max_position_embeddings=8))
+
+
+class LanguageModel(Training):
+    name = ""
+
+    def build(self):
+        return small_model(self.name).train()
+
+    def step(self, iteration):
+        ids = (batch(iteration).abs() * 8).long() % 32
+        self.model(input_ids=ids, labels=ids).loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
