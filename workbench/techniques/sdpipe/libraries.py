@@ -21,7 +21,8 @@ from workbench.parallel.voting import Voting
 from workbench.study.cells import named
 from workbench.techniques.sdpipe.cost import Scheme
 from workbench.techniques.sdpipe.method.scheduler import Group
-from workbench.techniques.sdpipe.runtime.averaging import Log, Place
+from workbench.techniques.sdpipe.runtime.averaging import Log
+from workbench.techniques.sdpipe.runtime.exchange import Place
 from workbench.techniques.sdpipe.training import Setting, train, train_with
 
 __all__ = ["DILOCO", "HIVEMIND", "LOCAL_SGD", "cells", "train_beside"]

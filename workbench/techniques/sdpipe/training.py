@@ -29,7 +29,8 @@ from workbench.study.progress import say_progress
 from workbench.techniques.sdpipe.cost import Scheme, Workload, drawn_delays_s, traced_delays_s
 from workbench.techniques.sdpipe.method.optimizer import VarianceReducedAdam
 from workbench.techniques.sdpipe.method.scheduler import Settings
-from workbench.techniques.sdpipe.runtime.averaging import Log, Options, Place, SDPipe
+from workbench.techniques.sdpipe.runtime.averaging import Log, Options, SDPipe
+from workbench.techniques.sdpipe.runtime.exchange import Place
 from workbench.techniques.sdpipe.runtime.rivals import (
     AdPsgd,
     AllReduce,

@@ -18,7 +18,8 @@ from workbench.checks import require_counts
 from workbench.techniques.sdpipe.cost import pairs
 from workbench.techniques.sdpipe.method.scheduler import Group
 
-from .averaging import Log, Place, SDPipe
+from .averaging import Log, SDPipe
+from .exchange import Place
 
 __all__ = ["AdPsgd", "AllReduce", "HetPipe", "SDPipeWorker", "Worker", "serve_parameters"]
 
