@@ -30,7 +30,7 @@ from workbench.parallel.timeouts import timeout_of
 from workbench.techniques.sdpipe.method.scheduler import Group, Settings
 
 from .exchange import Averager, Place, Replica, require_alike, tie
-from .service import LEASE_S, Client, Grouped, Met, Server, WorkerLost
+from .service import LEASE_S, Client, Grouped, Met, SchedulerLost, Server, WorkerLost
 
 __all__ = ["Log", "Options", "SDPipe", "synchronized"]
 
@@ -253,7 +253,7 @@ class SDPipe:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close() if kind is None else self.fail()
+        self.close() if kind is None else self.fail(kind)
 
     def close(self) -> dict[str, int]:
         """Wait until all workers have ended, and end with the mean of all; every rank calls it.
@@ -271,17 +271,17 @@ class SDPipe:
             while not (met := self._client.meet()).is_over:
                 self._mean(met)  # of those that train on
             self._put_mean_of_all_(met)
-        except BaseException:
-            self.fail()
+        except BaseException as error:
+            self.fail(type(error))
             raise
         return self._free()
 
-    def fail(self) -> None:
+    def fail(self, kind: type[BaseException] = Exception) -> None:
         """Leave after an error on this rank; the others go on without its pipeline, but not without rank 0."""
         if self._is_closed:
             return
         with suppress(RuntimeError, ValueError):  # the error that led here says more
-            grouped = self._client.fail()
+            grouped = self._client.fail("gave up" if issubclass(kind, WorkerLost | SchedulerLost) else "has failed")
             if grouped is not None and len(grouped.members) > 1:
                 self._replica.put_(self._mean(grouped))  # its members wait for this worker already
         self._free()

@@ -151,9 +151,9 @@ class Client:
         answer = self._hear("members", limit_s=self._timeout_s, what=f"no group for {self._timeout_s:g} s")
         return Grouped(tuple(answer["members"]), answer["is_kept"])
 
-    def fail(self) -> Grouped | None:
+    def fail(self, why: str = "has failed") -> Grouped | None:
         """Say that this worker has failed, so that nobody waits for it; return the group that does so already."""
-        self._send("fail")
+        self._send("fail", why)
         answer = self._hear("members", "has_left", limit_s=self._lease_s)
         return Grouped(tuple(answer["members"]), answer["is_kept"]) if "members" in answer else None
 
@@ -212,7 +212,7 @@ class Client:
             least_s = limit_s if is_patient else 1.5 * self._ping_s
             silent = [f"{name} for {length_s:.0f} s" for name, length_s in answer["silent"] if length_s > least_s]
             if silent or not is_patient:
-                reasons = answer["failed"] + (["silent: " + ", ".join(silent)] if silent else [])
+                reasons = (["silent: " + ", ".join(silent)] if silent else []) + answer["failed"]
                 why = "; ".join(reasons) or "all others wait, too"
                 raise WorkerLost(f"{self._who}: {what}; {why}")
         raise SchedulerLost(f"{self._who}: {self._lost}")
@@ -314,8 +314,8 @@ class _Service:
         told = [[f"worker {number} of stage {stage}", length_s] for length_s, (stage, number) in silent]
         self._answer(worker, {"silent": told, "failed": [*self._failed.values()]})
 
-    def _hear_failed(self, worker: Worker, _: None) -> None:
-        self._lose(worker, "has failed")
+    def _hear_failed(self, worker: Worker, why: str) -> None:
+        self._lose(worker, why)
         self._answer(worker, {"has_left": True})
 
     def _hear_come(self, worker: Worker, is_last: bool) -> None:
