@@ -3,9 +3,12 @@
 import json
 import math
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from datetime import timedelta
 from functools import partial
@@ -14,6 +17,7 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+import zmq
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 
@@ -273,6 +277,84 @@ def test_without_a_limit_of_time_a_users_pipeline_trains_as_all_reduce(ranks):
         assert {group.members for group in groups} == {frozenset({0, 1})}
         for weight, other in zip(weights, expected[2 * (rank % 2) :], strict=False):
             assert torch.allclose(weight, other, atol=1e-6)
+
+
+def speak_to(path, seed, num_messages):
+    """Send what is no message of the training to its scheduler, as another process of the machine can."""
+    while not path.exists() or not path.read_text():
+        time.sleep(0.01)
+    address, draw = path.read_text(), random.Random(seed)
+    forged = [[what, stage, worker, told] for what, told in (("fail", "has failed"), ("come", True), ("signal", None))
+              for stage in (0, 1) for worker in (0, 1)]  # fmt: skip
+    wrong = [
+        None,
+        [],
+        ["ping"],
+        ["ping", 0, 0, None, 0],
+        ["fail", "0", [], {}],
+        {"what": "leave"},
+        ["load", 0, 0, {}],
+        7,
+    ]
+    texts = [json.dumps(told).encode() for told in forged + wrong] + [b"", b"\xff\x00", b"[" * 100_000, b"{"]
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE"
+    with zmq.Context() as context:
+        for number in range(num_messages):
+            if number % 2:
+                with socket.create_connection(tuple(address.removeprefix("tcp://").split(":"))) as raw:
+                    raw.sendall(draw.choice([*texts, greeting, greeting + draw.randbytes(200), draw.randbytes(99)]))
+                continue
+            with context.socket(zmq.DEALER) as dealer:
+                dealer.linger = 1
+                if number % 4:
+                    dealer.curve_serverkey, _ = zmq.curve_keypair()
+                    dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
+                dealer.connect(address)
+                dealer.send_multipart(draw.choices(texts, k=draw.choice([1, 1, 2])))
+                dealer.poll(1)
+    path.with_suffix(".over").touch()
+
+
+def trained_among_strangers(num_steps, path):
+    """Train until the strangers have ended, and at least for some steps of which the last ones follow them."""
+    part, schedule, number, index = pipeline(2)
+    optimizer, sync = torch.optim.SGD(part.parameters(), lr=0.1), None
+    draw = torch.Generator().manual_seed(number)
+    sync = synchronized(part, optimizer, num_stages=2, options=Options(window_s=math.inf))
+    for step in range(num_steps):
+        if dist.get_rank() == 0 and step == 1:
+            path.write_text(sync._client._address)
+        while dist.get_rank() == 0 and step == num_steps - 1 and not path.with_suffix(".over").exists():
+            time.sleep(0.01)
+        x = torch.randn(4, 4, generator=draw)
+        inputs, last = ((x,) if index == 0 else ()), ({"target": x.flip(1)} if index == 1 else {})
+        schedule.step(*inputs, **last)
+        optimizer.step()
+        optimizer.zero_grad()
+    return [weight.detach().clone() for weight in part.parameters()], sync.close()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_thousand_messages_of_strangers_are_dropped_and_counted_and_change_nothing(ranks, tmp_path):
+    stranger = threading.Thread(target=speak_to, args=(tmp_path / "address", 5, 1000), daemon=True)
+    stranger.start()
+    results, expected = ranks.run(trained_among_strangers, 200, tmp_path / "address", timeout_s=100), by_all_reduce(200)
+    stranger.join()
+    for rank, (weights, counted) in enumerate(results):
+        for weight, other in zip(weights, expected[2 * (rank % 2) :], strict=False):
+            assert torch.allclose(weight, other, atol=1e-5)
+        assert rank or (counted["num_signals"], counted["num_groups"]) == (800, 400)
+        assert rank or counted["num_refused"] >= 1000
+
+
+def test_a_message_of_a_worker_that_cannot_be_read_is_dropped_and_counted():
+    server = Server(1, 2, window_s=math.inf)
+    client = Client(server.access, 0, 0)
+    for text in (b"", b"\xff", b"7", b"[]", b'["ping", 0, 5, null]', b'["shout", 0, 0, null]', b'["ping", [], {}, 0]'):
+        client._socket.send(text)
+    assert client.state()["history"] == []
+    client.close()
+    assert server.close()["num_refused"] == 7
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
