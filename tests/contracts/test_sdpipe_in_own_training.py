@@ -451,7 +451,7 @@ def with_a_wrong_state():
     case, messages = simple(rank), []
     with synchronized(case.model, case.optimizer, num_stages=1, options=TOGETHER) as sdpipe:
         state = sdpipe.state_dict()
-        others = {"place": state["place"] | {"num_pipelines": 5}, "history": 3, "weights": 7}
+        others = {"place": state["place"] | {"num_pipelines": 5}, "history": 3, "window_s": 1.0, "weights": 7}
         for name, value in others.items():
             with pytest.raises(ValueError) as refused:
                 sdpipe.load_state_dict(state | ({name: value} if rank else {}))
@@ -462,7 +462,7 @@ def with_a_wrong_state():
 @works("sdpipe", Feature.RESUME)
 def test_the_state_of_another_world_or_of_other_weights_is_refused_by_all(pools):
     for messages in pools(2).run(tidy, with_a_wrong_state):
-        for message, name in zip(messages, ("place", "history", "weights"), strict=True):
+        for message, name in zip(messages, ("place", "history", "window_s", "weights"), strict=True):
             assert message.startswith(f"state of rank 1 has {name} ")
 
 

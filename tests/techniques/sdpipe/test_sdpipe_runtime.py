@@ -22,8 +22,8 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.launch import RankFailed, Ranks, run_on_ranks
+from workbench.parallel.replicas import Averager, Place, average_by_definition
 from workbench.techniques.sdpipe import Options, synchronized
-from workbench.techniques.sdpipe.runtime.exchange import Averager, Place, average_by_definition
 from workbench.techniques.sdpipe.runtime.service import Client, Grouped, Met, SchedulerLost, Server, WorkerLost
 
 LIMIT = timedelta(seconds=60)

@@ -9,10 +9,11 @@ with synchronized(part, optimizer, num_stages=2):
 import os
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, Self
 
 import torch
@@ -26,10 +27,10 @@ from torch.utils.hooks import RemovableHandle
 
 from workbench.checks import require_counts
 from workbench.launch.agreement import tell_all
+from workbench.parallel.replicas import Averager, Place, Replica, Ties, require_alike
 from workbench.parallel.timeouts import timeout_of
 from workbench.techniques.sdpipe.method.scheduler import Group, Settings
 
-from .exchange import Averager, Place, Replica, require_alike, tie
 from .service import LEASE_S, Client, Grouped, Met, SchedulerLost, Server, WorkerLost
 
 __all__ = ["Log", "Options", "SDPipe", "synchronized"]
@@ -78,20 +79,21 @@ class SDPipe:
         tied: Mapping[str, str] | None = None,
     ):
         options, timeout = options or Options(), timeout or timeout_of()
-        self.place, self.log, self._module, self._history = place, Log(), module, options.history
+        self.place, self.log, self._module = place, Log(), module
+        self._told = {"place": asdict(place), "history": options.history, "window_s": options.window_s}
         require_alike(module, place)
         name = tell_all(os.urandom(8).hex())[0]
         self._replica = Replica(module)
         self.averager = Averager(place, self._replica.device, name, timeout)
         self._replica.begin_(self.averager)
-        self._ties = tie(module, place, tied, self._replica.device, name, timeout)
-        self._server, access = None, None
+        self._ties = Ties(module, place, tied, self._replica.device, name, timeout)
+        self._server = None
         if dist.get_rank() == 0:
             how = {"history": options.history, "window_s": options.window_s, "settings": options.settings}
             self._server = Server(place.num_stages, place.num_pipelines, **how, host=options.host)
-            access = self._server.access
+        access = tell_all(self._server and self._server.access)[0]
         limits = {"lease_s": options.lease_s, "timeout_s": timeout.total_seconds()}
-        self._client = Client(tell_all(access)[0], place.stage, place.pipeline, **limits)
+        self._client = Client(access, place.stage, place.pipeline, **limits)
         self._averaged_s: float | None = None  # when the last group had averaged
         self._is_averaged = self._is_closed = False
         self._hooks: list[RemovableHandle] = []  # of an optimizer
@@ -102,7 +104,7 @@ class SDPipe:
         """Tell the scheduler; returns at once, so that the update is computed while it decides."""
         if self._is_averaged:
             raise RuntimeError("step inside `averaged`, whose end would undo it; take it before or afterwards")
-        self._require_equal_gradients()
+        self._while(self._ties.require_equal_gradients, "comparing the gradients of tied weights")
         self._client.signal(None if self._averaged_s is None else time.monotonic() - self._averaged_s)
 
     def average_(self) -> Grouped:
@@ -112,7 +114,7 @@ class SDPipe:
         grouped_s = time.monotonic()
         if len(grouped.members) > 1:
             self._replica.put_(self._mean(grouped))
-        self._tie_()
+        self._while(self._ties.average_, "averaging tied weights")
         self._averaged_s = time.monotonic()
         self.log.waited_s += grouped_s - began_s
         self.log.averaged_s += self._averaged_s - grouped_s
@@ -129,9 +131,9 @@ class SDPipe:
         own = self._replica.vectors()
         self._client.come(is_last=False)
         met = self._client.meet()
-        self._put_mean_of_all_(met)
-        self._is_averaged = True
         try:
+            self._put_mean_of_all_(met)
+            self._is_averaged = True
             yield met
         finally:
             self._is_averaged = False
@@ -139,17 +141,16 @@ class SDPipe:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what this rank needs to go on, as plain values; the module and the optimizer have their own."""
-        state = {"place": asdict(self.place), "history": self._history, "weights": self._replica.fingerprint()}
-        return state | {"scheduler": self._client.state()}
+        return self._told | {"weights": self._replica.fingerprint(), "scheduler": self._client.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where `state_dict` was taken; every rank calls it, after it has loaded the module's own state.
 
         Raises:
-            ValueError: on all ranks, if one has the state of another place, of another P, or of other weights.
+            ValueError: on all ranks, if one has the state of another place, P or T, or of other weights.
         """
         rule = "call `synchronized`, load the module's state_dict of this rank, and then this one"
-        expected = {"place": asdict(self.place), "history": self._history, "weights": self._replica.fingerprint()}
+        expected = self._told | {"weights": self._replica.fingerprint()}
         wrong = next((name for name in expected if state.get(name) != expected[name]), None)
         text = f"state of rank {dist.get_rank()} has {wrong} {state.get(wrong)}, not {expected.get(wrong)}; {rule}"
         for refused in tell_all(None if wrong is None else text):
@@ -178,16 +179,14 @@ class SDPipe:
         if self._optimizer is not None and found_inf is not None:
             optimizer.grad_scale = optimizer.found_inf = None  # as without a scaler
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-            for weight in weights if found_inf.item() or scale is not None else ():
-                if weight.grad is None:
-                    continue
-                if found_inf.item():
-                    self._skipped.append((weight, weight.grad))
-                    weight.grad = None
-                elif weight.grad.dtype == torch.float16:
+            held = [weight for weight in weights if weight.grad is not None]
+            if found_inf.item():
+                self._skipped = [(weight, weight.grad) for weight in held]
+                optimizer.zero_grad(set_to_none=True)
+            for weight in held if scale is not None and not self._skipped else ():
+                if weight.grad.dtype == torch.float16:
                     raise ValueError("Attempting to unscale FP16 gradients.")  # as the scaler says
-                else:
-                    weight.grad.mul_(scale.double().reciprocal().float())
+                weight.grad.mul_(scale.double().reciprocal().float())
         self.ready()
 
     def _after_step(self) -> None:
@@ -201,59 +200,36 @@ class SDPipe:
         weights, floats, rest = vectors = self._replica.vectors()
         if self.place.pipeline != grouped.members[0]:
             rest.zero_()
-        try:
-            for vector in vectors:
-                if vector.numel():
-                    self.averager.sum_(vector, grouped.members, isinstance(grouped, Grouped) and grouped.is_kept)
-        except RuntimeError as error:
-            self._blame(f"averaging with workers {[*grouped.members]} failed", error)
+        is_kept = isinstance(grouped, Grouped) and grouped.is_kept
+        for vector in vectors:
+            if vector.numel():
+                add_up = partial(self.averager.sum_, vector, grouped.members, is_kept)
+                self._while(add_up, f"averaging with workers {[*grouped.members]}")
         weights /= len(grouped.members)
         floats /= len(grouped.members)
         return vectors
 
-    def _blame(self, what: str, error: RuntimeError) -> None:
+    def _while(self, communicate: Callable[[], None], what: str) -> None:
+        """Exchange messages with other workers; where that fails, name whoever has failed or is silent."""
         try:
-            self._client.blame(what)
-        except WorkerLost as lost:
-            raise lost from error
-        raise error
-
-    @torch.no_grad()
-    def _tie_(self) -> None:
-        """Put the mean of the weights that stages of this pipeline share in place of each."""
-        for name, averager in self._ties:
-            weight = self._module.get_parameter(name)
-            flat = weight.detach().flatten().to(torch.promote_types(weight.dtype, torch.float32))
+            communicate()
+        except RuntimeError as error:
             try:
-                averager.sum_(flat, averager.workers)
-            except RuntimeError as error:
-                self._blame(f"averaging {name} with the other stages that it is tied to failed", error)
-            weight.copy_((flat / len(averager.workers)).view_as(weight))
-
-    def _require_equal_gradients(self) -> None:
-        """Refuse gradients of a tied weight that differ between its stages."""
-        for name, averager in self._ties:
-            gradient = self._module.get_parameter(name).grad
-            norm = torch.zeros(1, dtype=torch.float64, device=self._replica.device)
-            norm += 0.0 if gradient is None else gradient.detach().double().norm()
-            total = norm.clone()
-            averager.sum_(total, averager.workers)
-            mean = total.item() / len(averager.workers)
-            if abs(norm.item() - mean) > 1e-3 * mean:
-                rule = "add them up over the stages that share it, before each step, and clip or skip on all alike"
-                raise ValueError(f"gradient of the tied weight {name} differs between its stages; {rule}")
+                self._client.blame(f"{what} failed")
+            except (WorkerLost, SchedulerLost) as lost:
+                raise lost from error
 
     def _put_mean_of_all_(self, met: Met) -> None:
         if met.failed:
             warnings.warn(f"the mean is of pipelines {[*met.members]} only: {met.failed}", stacklevel=4)
         self._replica.put_(self._mean(met))
-        self._tie_()
+        self._while(self._ties.average_, "averaging tied weights")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close() if kind is None else self.fail(kind)
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        self.close() if error is None else self.fail(error)
 
     def close(self) -> dict[str, int]:
         """Wait until all workers have ended, and end with the mean of all; every rank calls it.
@@ -272,16 +248,17 @@ class SDPipe:
                 self._mean(met)  # of those that train on
             self._put_mean_of_all_(met)
         except BaseException as error:
-            self.fail(type(error))
+            self.fail(error)
             raise
         return self._free()
 
-    def fail(self, kind: type[BaseException] = Exception) -> None:
+    def fail(self, error: BaseException | None = None) -> None:
         """Leave after an error on this rank; the others go on without its pipeline, but not without rank 0."""
         if self._is_closed:
             return
         with suppress(RuntimeError, ValueError):  # the error that led here says more
-            grouped = self._client.fail("gave up" if issubclass(kind, WorkerLost | SchedulerLost) else "has failed")
+            gave_up = isinstance(error, WorkerLost | SchedulerLost)
+            grouped = self._client.fail(f"gave up ({error})" if gave_up else "has failed")
             if grouped is not None and len(grouped.members) > 1:
                 self._replica.put_(self._mean(grouped))  # its members wait for this worker already
         self._free()
@@ -293,8 +270,8 @@ class SDPipe:
         if self._optimizer is not None:
             del self._optimizer._step_supports_amp_scaling
         self._client.close()
-        for averager in (self.averager, *(averager for _, averager in self._ties)):
-            averager.close()
+        self.averager.close()
+        self._ties.close()
         return {} if self._server is None else self._server.close()
 
 
@@ -352,6 +329,6 @@ def synchronized(
             raise ValueError(f"group is a mesh of {group.ndim} dimensions; it must be of one, the pipelines")
         group = group.get_group()
     place = Place.of_this_rank(num_stages) if group is None else Place.of_group(group)
-    sdpipe = SDPipe(module, place, options=options, timeout=timeout_of(group), tied=tied)
+    sdpipe = SDPipe(module, place, options=options, timeout=min(timeout_of(), timeout_of(group)), tied=tied)
     sdpipe.follow_(optimizer)
     return sdpipe

@@ -210,10 +210,9 @@ class Client:
             if "silent" not in answer or heard_s - began_s < limit_s:
                 continue
             least_s = limit_s if is_patient else 1.5 * self._ping_s
-            silent = [f"{name} for {length_s:.0f} s" for name, length_s in answer["silent"] if length_s > least_s]
+            silent = ", ".join(f"{name} for {age_s:.0f} s" for name, age_s in answer["silent"] if age_s > least_s)
             if silent or not is_patient:
-                reasons = (["silent: " + ", ".join(silent)] if silent else []) + answer["failed"]
-                why = "; ".join(reasons) or "all others wait, too"
+                why = "; ".join([f"silent: {silent}"] * bool(silent) + answer["failed"]) or "all others wait, too"
                 raise WorkerLost(f"{self._who}: {what}; {why}")
         raise SchedulerLost(f"{self._who}: {self._lost}")
 
@@ -261,8 +260,9 @@ class _Service:
                     self._lose(worker, "has ended its process")
             self._hear_all()
             self._tell(self._scheduler.expire(time.monotonic()))
+        ended = "; ".join(["rank 0 has ended, and the scheduler with it", *self._failed.values()])
         for name in self._names.values():
-            self._send(name, {"ended": "rank 0 has ended, and the scheduler with it"})
+            self._send(name, {"ended": ended})
 
     def _admit(self) -> None:
         """Answer whether a connection's key is the workers' (RFC 27)."""
@@ -285,15 +285,15 @@ class _Service:
                 continue
             self._heard_s[worker], self._names[worker] = time.monotonic(), name.bytes
             self._workers[frames[-1].get(zmq.SRCFD)] = worker
+            if worker not in self._here and what in ("signal", "come", "ping"):
+                self._answer(worker, {"lost": self._failed[worker[1]]})
+                continue
             try:
                 hear_it(worker, told)
             except ValueError as error:
                 self._answer(worker, {"error": str(error)})
 
     def _hear_signal(self, worker: Worker, length_s: float | None) -> None:
-        if worker not in self._here:
-            self._answer(worker, {"lost": self._failed[worker[1]]})
-            return
         formed = self._scheduler.signal(*worker, time.monotonic())
         self.counts["num_signals"] += 1
         self._tell(formed)
@@ -306,9 +306,6 @@ class _Service:
             self._measures = False
 
     def _hear_ping(self, worker: Worker, _: None) -> None:
-        if worker not in self._here:
-            self._answer(worker, {"lost": self._failed[worker[1]]})
-            return
         now_s = time.monotonic()
         silent = sorted(((now_s - self._heard_s[other], other) for other in self._here - {worker}), reverse=True)
         told = [[f"worker {number} of stage {stage}", length_s] for length_s, (stage, number) in silent]
@@ -319,9 +316,6 @@ class _Service:
         self._answer(worker, {"has_left": True})
 
     def _hear_come(self, worker: Worker, is_last: bool) -> None:
-        if worker not in self._here:
-            self._answer(worker, {"lost": self._failed[worker[1]]})
-            return
         self._tell(self._scheduler.leave(*worker))
         (self._left if is_last else self._met).add(worker)
         self._let_meet()

@@ -1,4 +1,4 @@
-"""What the workers of a stage average, and how: places, vectors of a module's tensors, messages, weights of two stages.
+"""Replicas of a pipeline's stages that average their models: places, vectors of tensors, sums among some of them.
 
 A module is three vectors: its trained weights, at least in single precision; its floating-point buffers, in double
 precision, in which constants keep their value; and the bytes of all other buffers, which are not averaged.
@@ -19,7 +19,9 @@ from torch.distributed.distributed_c10d import _get_default_store
 from workbench.checks import require_counts
 from workbench.launch.agreement import tell_all
 
-__all__ = ["Averager", "Place", "Replica", "average_by_definition", "require_alike", "tie"]
+__all__ = ["Averager", "Place", "Replica", "Ties", "average_by_definition", "require_alike"]
+
+SAME_NORM = 1e-3  # relative difference between norms of equal gradients that were computed in another order
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +56,7 @@ class Place:
 
 
 def average_by_definition(models: Sequence[Tensor], members: Sequence[int]) -> list[Tensor]:
-    """Return the models after one synchronisation: members hold the mean of theirs (line 14 of algorithm 1)."""
+    """Return the models after one synchronisation: members hold the mean of theirs."""
     mean = torch.stack([models[worker] for worker in members]).mean(dim=0)
     return [mean if worker in members else model for worker, model in enumerate(models)]
 
@@ -78,7 +80,7 @@ class Averager:
     def __init__(self, place: Place, device: torch.device, name: str, timeout: timedelta):
         backends = dict(pair.split(":") for pair in dist.get_backend_config().split(","))
         self._place, self._is_nccl, self._timeout = place, backends.get(device.type) == "nccl", timeout
-        self._store = dist.PrefixStore(f"sdpipe/{name}/{place.stage}", _get_default_store())
+        self._store = dist.PrefixStore(f"replicas/{name}/{place.stage}", _get_default_store())
         self.workers = tuple(range(place.num_pipelines))
         self._everyone = self._made(self.workers, "everyone")
         self._communicators: dict[tuple[int, ...], dist.Backend] = {}
@@ -253,30 +255,78 @@ def require_alike(module: nn.Module, place: Place) -> None:
             )
 
 
-def tie(
-    module: nn.Module, place: Place, tied: Mapping[str, str] | None, device: torch.device, name: str, timeout: timedelta
-) -> list[tuple[str, Averager]]:
-    """Return the weights that this stage shares with others, and what adds them up within the pipeline.
+class Ties:
+    """Weights that stages of a pipeline share, each of which holds a copy.
 
-    Every rank calls it. It refuses equal weights of two stages of which nothing is said.
+    Every rank makes one, which refuses equal weights of two stages of which nothing is said.
 
     Args:
+        module: this rank's stage.
+        place: of this rank.
         tied: this stage's names of weights by names that all stages that hold them use; None where none is said.
+        device, name, timeout: as of an `Averager`.
     """
-    weights = dict(module.named_parameters())
-    shapes = {name: [*weight.shape] for name, weight in weights.items()}
-    own = {key: [weight, shapes.get(weight)] for key, weight in (tied or {}).items()}
-    hashes = dict(_hashed(weights.items())) if tied is None and place.num_stages > 1 else {}
-    said = tell_all([place.stage, place.pipeline, own, hashes])
-    for stage, pipeline, theirs, _ in said:
-        for key, (weight, shape) in theirs.items():
-            holders = {s: tied_weights[key] for s, p, tied_weights, _ in said if p == pipeline and key in tied_weights}
-            if shape is None or len(holders) < 2 or len({str(shape) for _, shape in holders.values()}) > 1:
-                rule = "it must name a parameter, and another stage must tie one of the same shape to it"
-                raise ValueError(f"tied[{key!r}] is {weight!r} in stage {stage} of pipeline {pipeline}; {rule}")
+
+    def __init__(
+        self,
+        module: nn.Module,
+        place: Place,
+        tied: Mapping[str, str] | None,
+        device: torch.device,
+        name: str,
+        timeout: timedelta,
+    ):
+        self._module, self._averagers = module, {}
+        shapes = {weight: [*held.shape] for weight, held in module.named_parameters(remove_duplicate=False)}
+        own = {key: [weight, shapes.get(weight)] for key, weight in (tied or {}).items()}
+        hashes = dict(_hashed(module.named_parameters())) if tied is None and place.num_stages > 1 else {}
+        said = tell_all([place.stage, place.pipeline, own, hashes])
+        _require_said({stage: hashes for stage, pipeline, _, hashes in said if pipeline == 0})
+        for stage, pipeline, theirs, _ in said:
+            for key, (weight, shape) in theirs.items():
+                shapes_there = [held[key][1] for _, p, held, _ in said if p == pipeline and key in held]
+                if shape is None or len(shapes_there) < 2 or any(other != shape for other in shapes_there):
+                    rule = "it must name a parameter, and another stage must tie one of the same shape to it"
+                    raise ValueError(f"tied[{key!r}] is {weight!r} in stage {stage} of pipeline {pipeline}; {rule}")
+        for key in sorted(own):
+            stages = sorted(stage for stage, pipeline, held, _ in said if pipeline == place.pipeline and key in held)
+            number = {"stage": place.pipeline, "pipeline": stages.index(place.stage)}
+            of_pipeline = Place(**number, num_stages=place.num_pipelines, num_pipelines=len(stages))
+            self._averagers[tied[key]] = Averager(of_pipeline, device, f"{name}/tied/{key}", timeout)
+
+    @torch.no_grad()
+    def average_(self) -> None:
+        """Put the mean of the copies in place of each, so that all are equal bit for bit."""
+        for name, averager in self._averagers.items():
+            weight = self._module.get_parameter(name)
+            flat = weight.detach().flatten().to(torch.promote_types(weight.dtype, torch.float32))
+            averager.sum_(flat, averager.workers)
+            weight.copy_((flat / len(averager.workers)).view_as(weight))
+
+    def require_equal_gradients(self) -> None:
+        """Refuse gradients whose norms differ between the stages that share a weight, as where nobody added them up."""
+        for name, averager in self._averagers.items():
+            weight = self._module.get_parameter(name)
+            norm = torch.zeros(1, dtype=torch.float64, device=weight.device)
+            norm += 0.0 if weight.grad is None else weight.grad.detach().double().norm()
+            total = norm.clone()
+            averager.sum_(total, averager.workers)
+            mean = total.item() / len(averager.workers)
+            if abs(norm.item() - mean) > SAME_NORM * mean:
+                rule = "add them up over the stages that share it, before each step, and clip or skip on all alike"
+                raise ValueError(f"gradient of the tied weight {name} differs between its stages; {rule}")
+
+    def close(self) -> None:
+        """Free the communicators."""
+        for averager in self._averagers.values():
+            averager.close()
+
+
+def _require_said(hashes: Mapping[int, Mapping[str, str]]) -> None:
+    """Refuse equal weights, by stage and name, of two stages."""
     seen: dict[str, tuple[int, str]] = {}
-    for stage, pipeline, _, hashes in said:
-        for weight, value in hashes.items() if pipeline == 0 else ():
+    for stage, of_stage in hashes.items():
+        for weight, value in of_stage.items():
             other, other_weight = seen.setdefault(value, (stage, weight))
             if other != stage:
                 raise ValueError(
@@ -284,15 +334,6 @@ def tie(
                     f"tied={{'a name': {other_weight!r}}} there and tied={{'a name': {weight!r}}} here if they are one "
                     "weight, so that they stay equal, or tied={} if they only begin equal"
                 )
-    ties = []
-    for key in sorted(own):
-        stages = [stage for stage, pipeline, theirs, _ in said if pipeline == place.pipeline and key in theirs]
-        stages.sort()
-        of_pipeline = Place(
-            stage=place.pipeline, pipeline=stages.index(place.stage), num_stages=1, num_pipelines=len(stages)
-        )
-        ties.append((tied[key], Averager(of_pipeline, device, f"{name}/tied/{key}", timeout)))
-    return ties
 
 
 def _hashed(weights: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, str]]:
