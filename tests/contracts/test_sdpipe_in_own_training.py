@@ -518,7 +518,7 @@ def of_two_stages(num_steps, sums, window_s, tied):
     group, _ = dist.new_subgroups(2)
     part, seen = Stage(index, seed=number), []
     optimizer = torch.optim.Adam(part.parameters(), lr=0.1)
-    names = {"words": "part.weight"} if tied else tied
+    names = {"words": "part.weight"} if tied else None
     with synchronized(part, optimizer, num_stages=2, tied=names, options=Options(window_s=window_s)) as sdpipe:
         for iteration in range(num_steps):
             words = words_of(number, iteration)
@@ -541,11 +541,11 @@ def of_two_stages(num_steps, sums, window_s, tied):
     return seen, part.part.weight.detach().clone(), members
 
 
-def in_one_process(num_steps):
-    """Train both pipelines with one weight each, and average after each iteration."""
+def in_one_process(num_steps, tied):
+    """Train both pipelines, and average after each iteration; return the first pipeline's words."""
     pipelines = [[Stage(0, seed=0), Stage(1, seed=0)] for _ in range(2)]
     for first, last in pipelines:
-        last.part.weight = first.part.weight
+        last.part.weight = first.part.weight if tied else last.part.weight
     models = [nn.ModuleList(stages) for stages in pipelines]
     optimizers = [torch.optim.Adam(model.parameters(), lr=0.1) for model in models]
     for iteration in range(num_steps):
@@ -561,13 +561,14 @@ def in_one_process(num_steps):
 @works(
     "sdpipe",
     Feature.TIED_WEIGHTS,
-    note="Between stages: `tied=`; equal weights of two stages of which it says nothing are refused. The sum of their "
-    "gradients is yours, as without SDPipe.",
+    note="Between stages: equal weights whose gradients are equal, or those named by `tied=`, are averaged over the "
+    "stages, too. The sum of their gradients is yours, as without SDPipe.",
 )
-def test_weights_that_two_stages_share_are_trained_as_one_and_stay_equal_with_any_groups(pools):
-    for _, weight, _ in pools(4).run(tidy, of_two_stages, 6, True, math.inf, True):
-        torch.testing.assert_close(weight, in_one_process(6))
-    results = pools(4).run(tidy, of_two_stages, 12, True, 0.0, True)
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_that_two_stages_share_are_trained_as_one_and_stay_equal_with_any_groups(pools, tied):
+    for _, weight, _ in pools(4).run(tidy, of_two_stages, 6, True, math.inf, tied):
+        torch.testing.assert_close(weight, in_one_process(6, True))
+    results = pools(4).run(tidy, of_two_stages, 12, True, 0.0, tied)
     for first, last in (results[:2], results[2:]):
         for weight, other in zip(first[0], last[0], strict=True):
             assert torch.equal(weight, other)
@@ -576,16 +577,12 @@ def test_weights_that_two_stages_share_are_trained_as_one_and_stay_equal_with_an
 
 
 @works("sdpipe", Feature.TIED_WEIGHTS)
-@pytest.mark.parametrize(
-    ("sums", "tied", "message"),
-    [
-        (True, None, "part.weight of stage 0 and part.weight of stage 1 are equal; give tied="),
-        (False, True, "gradient of the tied weight part.weight differs between its stages; add them up"),
-    ],
-)
-def test_weights_that_would_drift_apart_are_refused(pools, sums, tied, message):
+def test_weights_that_only_begin_equal_are_two_or_refused_where_they_are_said_to_be_one(pools):
+    results = pools(4).run(tidy, of_two_stages, 6, False, math.inf, False)
+    torch.testing.assert_close(results[0][1], in_one_process(6, False))
+    message = "gradient of the tied weight part.weight differs between its stages; add them up over the stages"
     with pytest.raises(RankFailed, match=message):
-        pools(4).run(tidy, of_two_stages, 2, sums, 1.0, tied)
+        pools(4).run(tidy, of_two_stages, 2, False, 1.0, True)
 
 
 def raising(failing, num_steps=STEPS):

@@ -21,7 +21,7 @@ from workbench.launch.agreement import tell_all
 
 __all__ = ["Averager", "Place", "Replica", "Ties", "average_by_definition", "require_alike"]
 
-SAME_NORM = 1e-3  # relative difference between norms of equal gradients that were computed in another order
+SAME_GRADIENT = 1e-3  # largest difference of norms and sums of equal gradients, beside the norm
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +80,7 @@ class Averager:
     def __init__(self, place: Place, device: torch.device, name: str, timeout: timedelta):
         backends = dict(pair.split(":") for pair in dist.get_backend_config().split(","))
         self._place, self._is_nccl, self._timeout = place, backends.get(device.type) == "nccl", timeout
+        self.number = place.pipeline
         self._store = dist.PrefixStore(f"replicas/{name}/{place.stage}", _get_default_store())
         self.workers = tuple(range(place.num_pipelines))
         self._everyone = self._made(self.workers, "everyone")
@@ -256,9 +257,10 @@ def require_alike(module: nn.Module, place: Place) -> None:
 
 
 class Ties:
-    """Weights that stages of a pipeline share, each of which holds a copy.
+    """Weights that stages of a pipeline share, each of which holds a copy; every rank makes one.
 
-    Every rank makes one, which refuses equal weights of two stages of which nothing is said.
+    Where nothing is said, matrices that begin equal count as one weight until their gradients differ: a gradient that
+    was added up over the stages is the same in all, and of equal stages that share nothing it is not.
 
     Args:
         module: this rank's stage.
@@ -276,23 +278,24 @@ class Ties:
         name: str,
         timeout: timedelta,
     ):
-        self._module, self._averagers = module, {}
+        self._module, self._is_said, self._averagers = module, tied is not None, {}
+        if tied is None:
+            tied = _hashed(module.named_parameters()) if place.num_stages > 1 else {}
         shapes = {weight: [*held.shape] for weight, held in module.named_parameters(remove_duplicate=False)}
-        own = {key: [weight, shapes.get(weight)] for key, weight in (tied or {}).items()}
-        hashes = dict(_hashed(module.named_parameters())) if tied is None and place.num_stages > 1 else {}
-        said = tell_all([place.stage, place.pipeline, own, hashes])
-        _require_said({stage: hashes for stage, pipeline, _, hashes in said if pipeline == 0})
-        for stage, pipeline, theirs, _ in said:
-            for key, (weight, shape) in theirs.items():
-                shapes_there = [held[key][1] for _, p, held, _ in said if p == pipeline and key in held]
-                if shape is None or len(shapes_there) < 2 or any(other != shape for other in shapes_there):
+        own = {key: [weight, shapes.get(weight)] for key, weight in tied.items()}
+        held = tell_all([place.stage, place.pipeline, own, self._is_said])
+        for stage, pipeline, theirs, is_said in held:
+            for key, (weight, shape) in theirs.items() if is_said else ():
+                there = [names[key][1] for _, number, names, _ in held if number == pipeline and key in names]
+                if shape is None or len(there) < 2 or any(other != shape for other in there):
                     rule = "it must name a parameter, and another stage must tie one of the same shape to it"
                     raise ValueError(f"tied[{key!r}] is {weight!r} in stage {stage} of pipeline {pipeline}; {rule}")
         for key in sorted(own):
-            stages = sorted(stage for stage, pipeline, held, _ in said if pipeline == place.pipeline and key in held)
-            number = {"stage": place.pipeline, "pipeline": stages.index(place.stage)}
-            of_pipeline = Place(**number, num_stages=place.num_pipelines, num_pipelines=len(stages))
-            self._averagers[tied[key]] = Averager(of_pipeline, device, f"{name}/tied/{key}", timeout)
+            stages = sorted(stage for stage, number, names, _ in held if number == place.pipeline and key in names)
+            if len(stages) > 1:
+                number = {"stage": place.pipeline, "pipeline": stages.index(place.stage)}
+                of_pipeline = Place(**number, num_stages=place.num_pipelines, num_pipelines=len(stages))
+                self._averagers[tied[key]] = Averager(of_pipeline, device, f"{name}/tied/{key}", timeout)
 
     @torch.no_grad()
     def average_(self) -> None:
@@ -303,18 +306,23 @@ class Ties:
             averager.sum_(flat, averager.workers)
             weight.copy_((flat / len(averager.workers)).view_as(weight))
 
-    def require_equal_gradients(self) -> None:
-        """Refuse gradients whose norms differ between the stages that share a weight, as where nobody added them up."""
-        for name, averager in self._averagers.items():
+    def compare_gradients(self) -> None:
+        """Refuse gradients that differ between the stages that share a weight; forget weights that only began equal."""
+        for name, averager in [*self._averagers.items()]:
             weight = self._module.get_parameter(name)
-            norm = torch.zeros(1, dtype=torch.float64, device=weight.device)
-            norm += 0.0 if weight.grad is None else weight.grad.detach().double().norm()
-            total = norm.clone()
-            averager.sum_(total, averager.workers)
-            mean = total.item() / len(averager.workers)
-            if abs(norm.item() - mean) > SAME_NORM * mean:
+            seen = torch.zeros(len(averager.workers), 2, dtype=torch.float64, device=weight.device)
+            if weight.grad is not None:
+                gradient = weight.grad.detach().double()
+                seen[averager.number] = torch.stack([gradient.norm(), gradient.sum()])
+            averager.sum_(seen, averager.workers)
+            differs = ((seen[:, None] - seen[None]).abs() > SAME_GRADIENT * seen[:, 0].max()).any(dim=2)
+            if not differs.any():
+                continue
+            if self._is_said or differs.sum() < len(seen) * (len(seen) - 1):
                 rule = "add them up over the stages that share it, before each step, and clip or skip on all alike"
                 raise ValueError(f"gradient of the tied weight {name} differs between its stages; {rule}")
+            del self._averagers[name]
+            averager.close()
 
     def close(self) -> None:
         """Free the communicators."""
@@ -322,22 +330,10 @@ class Ties:
             averager.close()
 
 
-def _require_said(hashes: Mapping[int, Mapping[str, str]]) -> None:
-    """Refuse equal weights, by stage and name, of two stages."""
-    seen: dict[str, tuple[int, str]] = {}
-    for stage, of_stage in hashes.items():
-        for weight, value in of_stage.items():
-            other, other_weight = seen.setdefault(value, (stage, weight))
-            if other != stage:
-                raise ValueError(
-                    f"tied is None, and {other_weight} of stage {other} and {weight} of stage {stage} are equal; give "
-                    f"tied={{'a name': {other_weight!r}}} there and tied={{'a name': {weight!r}}} here if they are one "
-                    "weight, so that they stay equal, or tied={} if they only begin equal"
-                )
-
-
-def _hashed(weights: Iterable[tuple[str, Tensor]]) -> Iterable[tuple[str, str]]:
-    """Yield a text for each trained matrix that is not constant; equal matrices have equal texts."""
-    for name, weight in weights:
-        if weight.requires_grad and weight.ndim >= 2 and weight.numel() and bool((weight != weight.flatten()[0]).any()):
-            yield name, f"{[*weight.shape]} {weight.dtype} {_hash(weight)}"
+def _hashed(weights: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
+    """Return the names of trained matrices that are not constant by texts that are equal for equal matrices."""
+    return {
+        f"{[*weight.shape]} {weight.dtype} {_hash(weight)}": name
+        for name, weight in weights
+        if weight.requires_grad and weight.ndim >= 2 and weight.numel() and bool((weight != weight.flatten()[0]).any())
+    }

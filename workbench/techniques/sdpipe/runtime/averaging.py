@@ -86,7 +86,8 @@ class SDPipe:
         self._replica = Replica(module)
         self.averager = Averager(place, self._replica.device, name, timeout)
         self._replica.begin_(self.averager)
-        self._ties = Ties(module, place, tied, self._replica.device, name, timeout)
+        self._tie = partial(Ties, module, place, tied, self._replica.device, timeout=timeout)
+        self._ties = self._tie(name=name)
         self._server = None
         if dist.get_rank() == 0:
             how = {"history": options.history, "window_s": options.window_s, "settings": options.settings}
@@ -104,7 +105,7 @@ class SDPipe:
         """Tell the scheduler; returns at once, so that the update is computed while it decides."""
         if self._is_averaged:
             raise RuntimeError("step inside `averaged`, whose end would undo it; take it before or afterwards")
-        self._while(self._ties.require_equal_gradients, "comparing the gradients of tied weights")
+        self._while(self._ties.compare_gradients, "comparing the gradients of tied weights")
         self._client.signal(None if self._averaged_s is None else time.monotonic() - self._averaged_s)
 
     def average_(self) -> Grouped:
@@ -158,7 +159,8 @@ class SDPipe:
                 raise ValueError(refused)
         if self.place.pipeline == 0:
             self._client.load(state["scheduler"])
-        tell_all(None)  # nobody signals before
+        self._ties.close()
+        self._ties = self._tie(name=tell_all(os.urandom(8).hex())[0])  # of other weights; nobody signals before
 
     def follow_(self, optimizer: torch.optim.Optimizer) -> None:
         """Average after every step of an optimizer, until this rank leaves; a step that GradScaler skips is one, too.
@@ -301,8 +303,8 @@ def synchronized(
     """Synchronise a pipeline's stage after every step of its optimizer; every rank calls it.
 
     It begins at once; leaving its `with` block ends it, as `close` on all ranks does. An error inside is raised again
-    on its rank. Other ranks go on without its pipeline, or raise `WorkerLost` or `SchedulerLost`. They wait for a
-    worker that is silent for as long as the timeout of the group.
+    on its rank. Other ranks go on without its pipeline, or raise `WorkerLost` or `SchedulerLost`, within the timeout of
+    the group.
 
     Args:
         module: this rank's stage, on one device; all workers of a stage begin with its first worker's parameters and
@@ -313,12 +315,12 @@ def synchronized(
         group: in place of `num_stages`, the workers of this rank's stage, as a group or as a mesh of one dimension,
             such as `mesh["pipelines"]`.
         tied: weights that this stage shares with other stages, {"a name that all of them use": "name of this stage"};
-            you add up their gradients over the stages, as without SDPipe. {} says that equal weights are not tied.
+            you add up their gradients. None takes equal matrices for one weight while their gradients are equal.
         options: None for the paper's: P = 10, T = 1/N of an iteration.
 
     Raises:
         ValueError: if the ranks do not fit, the optimizer is of another module, workers of a stage hold different
-            tensors, or stages hold equal weights of which `tied` says nothing.
+            tensors, or `tied` names no weights of one shape.
     """
     if (num_stages is None) == (group is None):
         rule = "give exactly one, num_stages=1 where each rank has the whole model"
