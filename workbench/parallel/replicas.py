@@ -21,7 +21,7 @@ from workbench.launch.agreement import tell_all
 
 __all__ = ["Averager", "Place", "Replica", "Ties", "average_by_definition", "require_alike"]
 
-SAME_GRADIENT = 1e-3  # largest difference of norms and sums of equal gradients, beside the norm
+SAME_GRADIENT = 1e-4  # largest difference of norms and sums of equal gradients, beside the norm
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -278,12 +278,13 @@ class Ties:
         name: str,
         timeout: timedelta,
     ):
-        self._module, self._is_said, self._averagers = module, tied is not None, {}
+        self._module, self._averagers = module, {}
+        is_said, self._sure = tied is not None, set((tied or {}).values())  # names of those that are one weight
         if tied is None:
             tied = _hashed(module.named_parameters()) if place.num_stages > 1 else {}
         shapes = {weight: [*held.shape] for weight, held in module.named_parameters(remove_duplicate=False)}
         own = {key: [weight, shapes.get(weight)] for key, weight in tied.items()}
-        held = tell_all([place.stage, place.pipeline, own, self._is_said])
+        held = tell_all([place.stage, place.pipeline, own, is_said])
         for stage, pipeline, theirs, is_said in held:
             for key, (weight, shape) in theirs.items() if is_said else ():
                 there = [names[key][1] for _, number, names, _ in held if number == pipeline and key in names]
@@ -307,7 +308,12 @@ class Ties:
             weight.copy_((flat / len(averager.workers)).view_as(weight))
 
     def compare_gradients(self) -> None:
-        """Refuse gradients that differ between the stages that share a weight; forget weights that only began equal."""
+        """Refuse gradients that differ between the stages that share a weight; forget weights that only began equal.
+
+        Raises:
+            ValueError: of weights that are tied by name or once had equal gradients, and of those of which nobody can
+                know yet: in one stage the gradient is zero, or those of two of three stages are equal.
+        """
         for name, averager in [*self._averagers.items()]:
             weight = self._module.get_parameter(name)
             seen = torch.zeros(len(averager.workers), 2, dtype=torch.float64, device=weight.device)
@@ -315,12 +321,18 @@ class Ties:
                 gradient = weight.grad.detach().double()
                 seen[averager.number] = torch.stack([gradient.norm(), gradient.sum()])
             averager.sum_(seen, averager.workers)
-            differs = ((seen[:, None] - seen[None]).abs() > SAME_GRADIENT * seen[:, 0].max()).any(dim=2)
+            norms = seen[:, 0]
+            limits = SAME_GRADIENT * torch.maximum(norms[:, None], norms[None])
+            differs = ((seen[:, None] - seen[None]).abs() > limits[..., None]).any(dim=2)
             if not differs.any():
+                self._sure |= {name} if norms.min() > 0 else set()
                 continue
-            if self._is_said or differs.sum() < len(seen) * (len(seen) - 1):
+            if name in self._sure or norms.min() == 0 or differs.sum() < len(seen) * (len(seen) - 1):
                 rule = "add them up over the stages that share it, before each step, and clip or skip on all alike"
-                raise ValueError(f"gradient of the tied weight {name} differs between its stages; {rule}")
+                raise ValueError(
+                    f"gradient of the tied weight {name} differs between its stages; {rule}; or say by tied={{}} that "
+                    "it is not tied"
+                )
             del self._averagers[name]
             averager.close()
 
