@@ -1,24 +1,32 @@
 """The scheduler's process and its end, averaging on real ranks, and a user's own pipeline."""
 
+import json
 import math
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
+from datetime import timedelta
 from functools import partial
 
 import psutil
 import pytest
 import torch
 import torch.distributed as dist
+import zmq
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.launch import RankFailed, Ranks, run_on_ranks
+from workbench.parallel.replicas import Averager, Place, average_by_definition
 from workbench.techniques.sdpipe import Options, synchronized
-from workbench.techniques.sdpipe.runtime.averaging import Averager, Place, average_by_definition
-from workbench.techniques.sdpipe.runtime.service import Client, Grouped, SchedulerLost, Server
+from workbench.techniques.sdpipe.runtime.service import Client, Grouped, Met, SchedulerLost, Server, WorkerLost
+
+LIMIT = timedelta(seconds=60)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +37,7 @@ def ranks():
 
 def test_workers_are_told_their_group_and_the_server_what_it_counted():
     server = Server(2, 2, window_s=0.05)
-    first, second = (Client(server.address, 0, worker) for worker in (0, 1))
+    first, second = (Client(server.access, 0, worker) for worker in (0, 1))
     first.signal(), second.signal()
     assert first.group() == second.group() == Grouped((0, 1), is_kept=False)
     first.signal(), second.signal()
@@ -37,16 +45,17 @@ def test_workers_are_told_their_group_and_the_server_what_it_counted():
     first.signal()
     assert first.group().members == (0,)  # after its window
     first.close(), second.close()
-    assert server.close() == {"num_signals": 5, "num_groups": 3, "num_enforced": 0, "num_unchecked": 0}
+    counts = {"num_signals": 5, "num_groups": 3, "num_refused": 0, "num_enforced": 0, "num_unchecked": 0}
+    assert server.close() == counts
 
 
 def test_a_signal_that_is_refused_is_told_to_its_worker_and_a_pipeline_that_left_is_not_waited_for():
     server = Server(1, 3, window_s=math.inf)
-    first, second, last = (Client(server.address, 0, worker) for worker in range(3))
+    first, second, last = (Client(server.access, 0, worker) for worker in range(3))
     first.signal(), first.signal()
     with pytest.raises(ValueError, match="worker is 0; it waits in stage 0 already"):
         first.group()
-    second.signal(), last.leave()
+    second.signal(), last.come(is_last=True)
     assert first.group().members == second.group().members == (0, 1)
     for client in (first, second, last):
         client.close()
@@ -61,7 +70,7 @@ def signalled(clients, lengths_s):
 
 def test_without_a_window_all_are_waited_for_until_each_has_told_ten_lengths_whose_median_decides():
     server = Server(1, 2)
-    clients = [Client(server.address, 0, worker) for worker in range(2)]
+    clients = [Client(server.access, 0, worker) for worker in range(2)]
     for length_s in (None, *[0.2] * 9):
         assert signalled(clients, (length_s, 0.4)) == [(0, 1)] * 2
     began_s = time.monotonic()
@@ -79,43 +88,73 @@ def test_without_a_window_all_are_waited_for_until_each_has_told_ten_lengths_who
     server.close()
 
 
-def test_a_worker_that_failed_or_whose_process_ended_is_waited_for_no_longer_than_a_lease():
-    server = Server(1, 3, window_s=math.inf)
-    first, second, last = (Client(server.address, 0, worker, lease_s=0.9) for worker in range(3))
-    last.signal()
-    assert last.leave(has_failed=True) is None
-    first.signal()
-    began_s = time.monotonic()
-    with pytest.raises(
-        SchedulerLost, match="worker 0 of stage 0: worker 2 of stage 0 has failed, and nobody else came"
-    ):
-        first.group()
-    assert time.monotonic() - began_s < 3.0
-    second.signal()
-    assert second.leave(has_failed=True).members == (0, 1)  # a group that counts on it
-    for client in (first, second, last):
-        client.close()
-    server.close()
-    server = Server(1, 2, window_s=math.inf)
-    code = "import sys; from workbench.techniques.sdpipe.runtime.service import Client"
-    code += (
-        "\nclient = Client(sys.argv[1], 0, 1); client._send('ping'); client._hear('failed'); print(flush=True); input()"
-    )
-    command = [sys.executable, "-c", code, server.address]
+def test_others_go_on_without_the_pipeline_of_a_worker_that_failed_or_whose_process_ended():
+    server = Server(2, 3, window_s=math.inf)
+    clients = {(stage, worker): Client(server.access, stage, worker) for stage in (0, 1) for worker in (0, 1)}
+    code = "import json, sys; from workbench.techniques.sdpipe.runtime.service import Client"
+    code += "\nclient = Client(json.loads(sys.argv[1]), 0, 2); client.state(); print(flush=True); input()"
+    command = [sys.executable, "-c", code, json.dumps(server.access)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         other.stdout.readline()
+        clients[0, 0].signal(), clients[0, 1].signal()
         other.kill()
-    client = Client(server.address, 0, 0, lease_s=0.9)
-    client.signal()
-    with pytest.raises(SchedulerLost, match="a worker's process has ended"):
-        client.group()
-    client.close(), server.close()
+    assert clients[0, 0].group().members == clients[0, 1].group().members == (0, 1)
+    clients[1, 1].signal()
+    assert clients[0, 1].fail() is None
+    with pytest.raises(WorkerLost, match="worker 1 of stage 1: worker 1 of stage 0 has failed"):
+        clients[1, 1].group()
+    for stage in (0, 1):
+        clients[stage, 0].come(is_last=True)
+    failed = "worker 2 of stage 0 has ended its process; worker 1 of stage 0 has failed"
+    assert clients[0, 0].meet() == clients[1, 0].meet() == Met((0,), is_over=True, failed=failed)
+    for client in clients.values():
+        client.close()
+    server.close()
+
+
+def test_a_group_that_a_worker_has_left_with_an_error_is_told_to_it():
+    server = Server(1, 2, window_s=math.inf)
+    first, second = (Client(server.access, 0, worker) for worker in (0, 1))
+    first.signal(), second.signal()
+    assert second.group().members == first.fail().members == (0, 1)
+    first.close(), second.close()
+    server.close()
+
+
+def test_a_worker_that_is_silent_for_longer_than_the_limit_is_named():
+    server = Server(1, 3, window_s=math.inf)
+    first, second, _ = clients = [Client(server.access, 0, worker, timeout_s=1.5) for worker in range(3)]
+    first.signal(), second.signal()
+    with pytest.raises(WorkerLost, match=r"worker 0 of stage 0: no group for 1.5 s; silent: .*worker 2 of stage 0"):
+        first.group()
+    second.come(is_last=False)
+    with pytest.raises(WorkerLost, match=r"worker 1 of stage 0: not all have come; silent: worker \d of stage 0 for"):
+        second.meet()
+    for client in clients:
+        client.close()
+    server.close()
+
+
+def test_those_that_have_ended_meet_those_that_train_on_and_nobody_waits_for_them():
+    server = Server(1, 2, window_s=math.inf)
+    first, second = (Client(server.access, 0, worker) for worker in (0, 1))
+    first.come(is_last=True)
+    second.signal()
+    assert second.group().members == (1,)
+    second.come(is_last=False)
+    assert first.meet() == second.meet() == Met((0, 1), is_over=False, failed="")
+    second.signal()
+    assert second.group().members == (1,)
+    second.come(is_last=True)
+    assert first.meet() == second.meet() == Met((0, 1), is_over=True, failed="")
+    first.close(), second.close()
+    server.close()
 
 
 @pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_scheduler_that_dies_or_stands_still_is_named_within_a_lease(ended_by):
     server = Server(1, 2, window_s=math.inf)
-    client = Client(server.address, 0, 1, lease_s=0.6)
+    client = Client(server.access, 0, 1, lease_s=0.6)
     client.signal()
     os.kill(server.pid, ended_by)
     began_s = time.monotonic()
@@ -139,11 +178,12 @@ def test_the_scheduler_ends_with_its_owner():
 
 def averaged(rounds, name):
     place = Place.of_this_rank(1)
-    averager, found = Averager(place, torch.device("cpu"), name), []
+    averager, found = Averager(place, torch.device("cpu"), name, LIMIT), []
     flat = torch.tensor([float(10**place.pipeline), 1.0])
     for members, is_kept in rounds:
         if place.pipeline in members:
-            averager.average_(flat, Grouped(members, is_kept))
+            averager.sum_(flat, members, is_kept)
+            flat /= len(members)
         found.append(flat.clone())
     count = averager.num_communicators
     averager.close()
@@ -165,14 +205,14 @@ def test_members_average_as_defined_by_messages_and_by_communicators_of_their_ow
 def left(kept):
     """Let the third member go while the others average, each of which goes when it knows."""
     place = Place.of_this_rank(1)
-    averager = Averager(place, torch.device("cpu"), f"left {kept}")
-    members, flat = Grouped((0, 1, 2), kept), torch.ones(2)
+    averager = Averager(place, torch.device("cpu"), f"left {kept}", LIMIT)
+    members, flat = (0, 1, 2), torch.ones(2)
     if kept and place.pipeline < 3:
-        averager.average_(flat, members)
+        averager.sum_(flat, members, kept)
     began_s = time.monotonic()
     try:
         if place.pipeline < 2:
-            averager.average_(flat, members)
+            averager.sum_(flat, members, kept)
         time.sleep(0.5)
         raise RuntimeError("it goes")
     except RuntimeError:
@@ -237,6 +277,84 @@ def test_without_a_limit_of_time_a_users_pipeline_trains_as_all_reduce(ranks):
         assert {group.members for group in groups} == {frozenset({0, 1})}
         for weight, other in zip(weights, expected[2 * (rank % 2) :], strict=False):
             assert torch.allclose(weight, other, atol=1e-6)
+
+
+def speak_to(path, seed, num_messages):
+    """Send what is no message of the training to its scheduler, as another process of the machine can."""
+    while not path.exists() or not path.read_text():
+        time.sleep(0.01)
+    address, draw = path.read_text(), random.Random(seed)
+    forged = [[what, stage, worker, told] for what, told in (("fail", "has failed"), ("come", True), ("signal", None))
+              for stage in (0, 1) for worker in (0, 1)]  # fmt: skip
+    wrong = [
+        None,
+        [],
+        ["ping"],
+        ["ping", 0, 0, None, 0],
+        ["fail", "0", [], {}],
+        {"what": "leave"},
+        ["load", 0, 0, {}],
+        7,
+    ]
+    texts = [json.dumps(told).encode() for told in forged + wrong] + [b"", b"\xff\x00", b"[" * 100_000, b"{"]
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE"
+    with zmq.Context() as context:
+        for number in range(num_messages):
+            if number % 2:
+                with socket.create_connection(tuple(address.removeprefix("tcp://").split(":"))) as raw:
+                    raw.sendall(draw.choice([*texts, greeting, greeting + draw.randbytes(200), draw.randbytes(99)]))
+                continue
+            with context.socket(zmq.DEALER) as dealer:
+                dealer.linger = 1
+                if number % 4:
+                    dealer.curve_serverkey, _ = zmq.curve_keypair()
+                    dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
+                dealer.connect(address)
+                dealer.send_multipart(draw.choices(texts, k=draw.choice([1, 1, 2])))
+                dealer.poll(1)
+    path.with_suffix(".over").touch()
+
+
+def trained_among_strangers(num_steps, path):
+    """Train until the strangers have ended, and at least for some steps of which the last ones follow them."""
+    part, schedule, number, index = pipeline(2)
+    optimizer, sync = torch.optim.SGD(part.parameters(), lr=0.1), None
+    draw = torch.Generator().manual_seed(number)
+    sync = synchronized(part, optimizer, num_stages=2, options=Options(window_s=math.inf))
+    for step in range(num_steps):
+        if dist.get_rank() == 0 and step == 1:
+            path.write_text(sync._client._address)
+        while dist.get_rank() == 0 and step == num_steps - 1 and not path.with_suffix(".over").exists():
+            time.sleep(0.01)
+        x = torch.randn(4, 4, generator=draw)
+        inputs, last = ((x,) if index == 0 else ()), ({"target": x.flip(1)} if index == 1 else {})
+        schedule.step(*inputs, **last)
+        optimizer.step()
+        optimizer.zero_grad()
+    return [weight.detach().clone() for weight in part.parameters()], sync.close()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_thousand_messages_of_strangers_are_dropped_and_counted_and_change_nothing(ranks, tmp_path):
+    stranger = threading.Thread(target=speak_to, args=(tmp_path / "address", 5, 1000), daemon=True)
+    stranger.start()
+    results, expected = ranks.run(trained_among_strangers, 200, tmp_path / "address", timeout_s=100), by_all_reduce(200)
+    stranger.join()
+    for rank, (weights, counted) in enumerate(results):
+        for weight, other in zip(weights, expected[2 * (rank % 2) :], strict=False):
+            assert torch.allclose(weight, other, atol=1e-5)
+        assert rank or (counted["num_signals"], counted["num_groups"]) == (800, 400)
+        assert rank or counted["num_refused"] >= 1000
+
+
+def test_a_message_of_a_worker_that_cannot_be_read_is_dropped_and_counted():
+    server = Server(1, 2, window_s=math.inf)
+    client = Client(server.access, 0, 0)
+    for text in (b"", b"\xff", b"7", b"[]", b'["ping", 0, 5, null]', b'["shout", 0, 0, null]', b'["ping", [], {}, 0]'):
+        client._socket.send(text)
+    assert client.state()["history"] == []
+    client.close()
+    assert server.close()["num_refused"] == 7
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -1,5 +1,6 @@
 """Groups by hand, figure 3's deadlock, and properties over random traces."""
 
+import json
 import math
 
 import pytest
@@ -236,3 +237,23 @@ def test_whatever_the_trace_nothing_deadlocks_and_only_unchecked_groups_break_th
             last.append(found.members)
             broken += len(last) >= history and not connects_by_definition(last[-history:], range(pipelines))
         assert broken == scheduler.num_unchecked
+
+
+def test_a_resumed_scheduler_waits_for_whom_the_groups_before_it_did_not_connect():
+    def formed(scheduler):
+        return [sorted(group.members) for worker in (0, 1) for group in scheduler.signal(0, worker, now_s=3.0)]
+
+    scheduler, resumed = (Scheduler(1, 3, history=3, window_s=0.0) for _ in range(2))
+    assert formed(scheduler) == [[0], [1]]  # P - 1 groups
+    resumed.load_state_dict(0, json.loads(json.dumps(scheduler.state_dict(0))))
+    assert formed(resumed) == []  # the last worker is missing
+    assert formed(Scheduler(1, 3, history=3, window_s=0.0)) == [[0], [1]]
+
+
+def test_a_worker_that_has_left_may_join_again():
+    scheduler = Scheduler(1, 2, history=1, window_s=math.inf)
+    scheduler.leave(0, 1)
+    assert scheduler.signal(0, 0, now_s=0.0) == [Group(0, frozenset({0}))]
+    scheduler.join(0, 1)
+    assert scheduler.signal(0, 0, now_s=1.0) == []
+    assert scheduler.signal(0, 1, now_s=2.0) == [Group(0, frozenset({0, 1}))]

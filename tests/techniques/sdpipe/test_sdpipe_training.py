@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 
 from workbench.launch import Ranks
+from workbench.parallel.replicas import Place
 from workbench.techniques.sdpipe import VarianceReducedAdam
 from workbench.techniques.sdpipe.cost import pairs
 from workbench.techniques.sdpipe.method.optimizer import reduced_by_definition
-from workbench.techniques.sdpipe.runtime.averaging import Place
 from workbench.techniques.sdpipe.runtime.rivals import AdPsgd, AllReduce, HetPipe, serve_parameters
 
 BETA2 = 0.9

@@ -9,8 +9,8 @@ would not connect all workers: up to 4.3 times the throughput of all-reduce, and
 Where to find it
 - algorithm 2, group validation, deadlock prevention (sections 3.2 to 3.4, figure 3): `method.scheduler`
 - Eq. 2 and theorem 1 (Eq. 3): `method.convergence`; Adam with less variance (section 4): `method.optimizer`
-- algorithm 1 on real ranks: `runtime.averaging`; the scheduler's process: `runtime.service`; All-Reduce, AD-PSGD and
-  HetPipe: `runtime.rivals`
+- algorithm 1 on real ranks: `runtime.averaging`, with `workbench.parallel.replicas`; the scheduler's process:
+  `runtime.service`; All-Reduce, AD-PSGD and HetPipe: `runtime.rivals`
 - iterations of all four schemes on a cluster: `cost`
 - rows of the figures: `counted`, `simulated`, `measured`
 
@@ -24,7 +24,10 @@ group's first one counts; a check ends a group at once when all workers are conn
 more than 8 pipelines form pairs outside of checks.
 Simplified: in `cost` all stages are alike, a delay comes before a worker's first micro-batch, groups that send at the
 same time do not share a card, and a push or pull is served by one card in the order of arrival.
-Left out: recovery from lost workers (so does the paper); weights that two stages share.
+Left out, as in the paper: recovery from lost workers, and averages of optimizer states such as momentum.
+Added: a group averages floating-point buffers, too, and takes its first member's of others; weights that stages share
+are averaged over these after each group; all replicas end with the mean of all, those that ended earlier included.
+Others go on without the pipeline of a worker that raises or ends; one that is silent for the group's timeout is named.
 """
 
 import importlib
@@ -32,8 +35,10 @@ import importlib
 _HOMES = {
     "Options": ".runtime.averaging",
     "Scheduler": ".method.scheduler",
+    "SchedulerLost": ".runtime.service",
     "Settings": ".method.scheduler",
     "VarianceReducedAdam": ".method.optimizer",
+    "WorkerLost": ".runtime.service",
     "synchronized": ".runtime.averaging",
 }
 

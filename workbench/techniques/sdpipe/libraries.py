@@ -17,11 +17,13 @@ from torch import nn
 
 from workbench.checks import require_counts, require_positive
 from workbench.launch.agreement import tell_all
+from workbench.parallel.replicas import Place
 from workbench.parallel.voting import Voting
 from workbench.study.cells import named
 from workbench.techniques.sdpipe.cost import Scheme
 from workbench.techniques.sdpipe.method.scheduler import Group
-from workbench.techniques.sdpipe.runtime.averaging import Log, Place
+from workbench.techniques.sdpipe.runtime.averaging import Log
+from workbench.techniques.sdpipe.runtime.rivals import Worker
 from workbench.techniques.sdpipe.training import Setting, train, train_with
 
 __all__ = ["DILOCO", "HIVEMIND", "LOCAL_SGD", "cells", "train_beside"]
@@ -62,7 +64,7 @@ def train_beside(
     return found | {"setting": found["setting"] | {"scheme": scheme}}
 
 
-class _Torchft:
+class _Torchft(Worker):
     """Averages in the optimizer's hooks, all workers after every `sync_every` updates."""
 
     def __init__(
@@ -87,9 +89,6 @@ class _Torchft:
         self._context.__enter__()
         self.log, self._place, self._sync_every = Log(), place, sync_every
 
-    def before_update(self) -> None:
-        """Do nothing."""
-
     def after_update(self) -> None:
         """Note who averaged."""
         is_alone = (len(self.log.groups) + 1) % self._sync_every
@@ -103,7 +102,7 @@ class _Torchft:
         return {}
 
 
-class _Hivemind:
+class _Hivemind(Worker):
     """Averages the model after each update among the workers of a stage that come within a time limit."""
 
     def __init__(
@@ -138,9 +137,6 @@ class _Hivemind:
         )
         self.log, self._place = Log(), place
         dist.barrier()
-
-    def before_update(self) -> None:
-        """Do nothing."""
 
     def after_update(self) -> None:
         """Average; a worker that finds no peers goes on alone."""

@@ -23,13 +23,14 @@ from workbench.launch import Ranks
 from workbench.models.bert import BertConfig, BertEncoder
 from workbench.models.resnet import resnet_stages
 from workbench.parallel.pipeline import Stage
+from workbench.parallel.replicas import Place
 from workbench.parallel.timeouts import timeout_of
 from workbench.study.cells import named
 from workbench.study.progress import say_progress
 from workbench.techniques.sdpipe.cost import Scheme, Workload, drawn_delays_s, traced_delays_s
 from workbench.techniques.sdpipe.method.optimizer import VarianceReducedAdam
 from workbench.techniques.sdpipe.method.scheduler import Settings
-from workbench.techniques.sdpipe.runtime.averaging import Log, Options, Place, SDPipe
+from workbench.techniques.sdpipe.runtime.averaging import Log, Options, SDPipe
 from workbench.techniques.sdpipe.runtime.rivals import (
     AdPsgd,
     AllReduce,

@@ -7,6 +7,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from workbench.checks import require_counts, require_positive
 
@@ -52,6 +53,9 @@ class Settings:
     def released(cls) -> "Settings":
         """Return the settings of the authors' released scheduler."""
         return cls(start_s=0.001, enlarge=2.0, least=0.01, most=10.0, by_signals=True)
+
+
+_KEPT = ("window_s", "num_signals", "is_due")  # of a stage, beside its history, when a training is resumed
 
 
 class _Stage:
@@ -149,6 +153,24 @@ class Scheduler:
         is_whole = state.ready == state.everyone
         is_free = is_whole or (stage in self._enforcing and self._is_valid(state))
         return self._close(stage) if state.ready and is_free else []
+
+    def join(self, stage: int, worker: int) -> None:
+        """Take in a worker that had left."""
+        self._stages[stage].everyone |= 1 << worker
+
+    def state_dict(self, stage: int) -> dict[str, Any]:
+        """Return what decides on the coming groups of a stage nobody of which waits, as plain values."""
+        state = self._stages[stage]
+        found = {"history": list(state.history), "bounds_s": [self._least_s, self._most_s]}
+        return found | {name: getattr(state, name) for name in _KEPT}
+
+    def load_state_dict(self, stage: int, found: dict[str, Any]) -> None:
+        """Go on with a stage where another scheduler was."""
+        state = self._stages[stage]
+        state.history.extend(found["history"])
+        self._least_s, self._most_s = found["bounds_s"]
+        for name in _KEPT:
+            setattr(state, name, found[name])
 
     def waiting(self, stage: int) -> frozenset[int]:
         """Return the workers of a stage that wait for a group."""

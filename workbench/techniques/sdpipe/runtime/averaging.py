@@ -1,4 +1,4 @@
-"""Averaging a stage's model in groups that change, and the lines that a user's own pipeline needs of SDPipe.
+"""The lines that a user's own pipeline needs of SDPipe.
 
 with synchronized(part, optimizer, num_stages=2):
     for batch in batches:  # the loop as it was
@@ -8,142 +8,32 @@ with synchronized(part, optimizer, num_stages=2):
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from itertools import zip_longest
-from typing import Self
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.distributed_c10d import _get_default_store
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from workbench.checks import require_counts
 from workbench.launch.agreement import tell_all
+from workbench.parallel.replicas import Averager, Place, Replica, Ties, require_alike
 from workbench.parallel.timeouts import timeout_of
 from workbench.techniques.sdpipe.method.scheduler import Group, Settings
 
-from .service import LEASE_S, Client, Grouped, SchedulerLost, Server
+from .service import LEASE_S, Client, Grouped, Met, SchedulerLost, Server, WorkerLost
 
-__all__ = ["Averager", "Options", "Place", "SDPipe", "average_by_definition", "synchronized"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """A rank's place among M stages and N pipelines."""
-
-    stage: int
-    pipeline: int
-    num_stages: int  # M
-    num_pipelines: int  # N
-
-    @classmethod
-    def of_this_rank(cls, num_stages: int) -> Self:
-        """Return this rank's place where stages of a pipeline are neighbours among all ranks, which M must divide."""
-        rank, size = dist.get_rank(), dist.get_world_size()
-        require_counts(1, num_stages=num_stages)
-        if size % num_stages or size // num_stages < 2:
-            rule = f"it must divide the number of ranks, {size}, into two pipelines or more"
-            raise ValueError(f"num_stages is {num_stages}; {rule}")
-        pipeline, stage = divmod(rank, num_stages)
-        return cls(stage=stage, pipeline=pipeline, num_stages=num_stages, num_pipelines=size // num_stages)
-
-    @classmethod
-    def of_group(cls, group: dist.ProcessGroup) -> Self:
-        """Return this rank's place, from the group of its stage's workers; every rank of the default group calls it."""
-        groups = sorted({tuple(ranks) for ranks in tell_all(dist.get_process_group_ranks(group))})
-        sizes = {len(ranks) for ranks in groups}
-        if sum(map(len, groups)) != dist.get_world_size() or len(sizes) > 1 or sizes == {1}:
-            raise ValueError(f"group is one of {groups}; they must hold each rank once, and equally many, at least two")
-        stage, pipeline = groups.index(tuple(dist.get_process_group_ranks(group))), dist.get_rank(group)
-        return cls(stage=stage, pipeline=pipeline, num_stages=len(groups), num_pipelines=sizes.pop())
-
-
-def average_by_definition(models: Sequence[Tensor], members: Sequence[int]) -> list[Tensor]:
-    """Return the models after one synchronisation: members hold the mean of theirs (line 14 of algorithm 1)."""
-    mean = torch.stack([models[worker] for worker in members]).mean(dim=0)
-    return [mean if worker in members else model for worker, model in enumerate(models)]
-
-
-class Averager:
-    """Averages tensors among some workers of a stage; nobody else takes part.
-
-    Members that meet often share a communicator, which they make by themselves and keep. Else the first member adds up
-    what the others send it, and sends the mean back. Where a backend carries no tensors of their device, as gloo those
-    of GPUs, they go through host memory.
-
-    torch's own `new_group` names a communicator after how many a rank has already, which differs among members here.
-
-    Args:
-        place: of this rank; all workers of the stage make their averager together.
-        device: of the tensors.
-        name: the same on all workers, and new for each training.
-    """
-
-    def __init__(self, place: Place, device: torch.device, name: str):
-        backends = dict(pair.split(":") for pair in dist.get_backend_config().split(","))
-        self._place, self._is_nccl = place, backends.get(device.type) == "nccl"
-        self._store = dist.PrefixStore(f"sdpipe/{name}/{place.stage}", _get_default_store())
-        self._everyone = self._made(tuple(range(place.num_pipelines)), "everyone")
-        self._communicators: dict[tuple[int, ...], dist.Backend] = {}
-
-    @property
-    def num_communicators(self) -> int:
-        """Communicators that are kept."""
-        return len(self._communicators)
-
-    def begin_(self, flat: Tensor) -> None:
-        """Put the first pipeline's tensor in place of all others'."""
-        carried = self._carried(flat)
-        self._everyone.broadcast([carried]).wait()
-        flat.copy_(carried)
-
-    def average_(self, flat: Tensor, grouped: Grouped) -> None:
-        """Put the mean of the members' tensors, of one shape, in place of this one; all get the same bits."""
-        members = grouped.members
-        if len(members) == 1:
-            return
-        carried = self._carried(flat)
-        if grouped.is_kept:
-            if members not in self._communicators:
-                self._communicators[members] = self._made(members, str(members))
-            self._communicators[members].allreduce([carried]).wait()
-            carried /= len(members)
-        elif self._place.pipeline == members[0]:
-            other = torch.empty_like(carried)
-            for worker in members[1:]:
-                self._everyone.recv([other], worker, 0).wait()
-                carried += other
-            carried /= len(members)
-            for worker in members[1:]:
-                self._everyone.send([carried], worker, 0).wait()
-        else:
-            self._everyone.send([carried], members[0], 0).wait()
-            self._everyone.recv([carried], members[0], 0).wait()
-        flat.copy_(carried)
-
-    def _carried(self, flat: Tensor) -> Tensor:
-        return flat if self._is_nccl else flat.cpu()
-
-    def _made(self, members: tuple[int, ...], name: str) -> dist.Backend:
-        store = dist.PrefixStore(name, self._store)
-        number, size = members.index(self._place.pipeline), len(members)
-        if self._is_nccl:
-            options = dist.ProcessGroupNCCL.Options()
-            options._timeout = timeout_of()
-            return dist.ProcessGroupNCCL(store, number, size, options)
-        return dist.ProcessGroupGloo(store, number, size, timeout_of())
-
-    def close(self) -> None:
-        """Free the communicators; whoever still waits for this worker gets an error, with gloo at once."""
-        made = [*self._communicators.values(), self._everyone] if self._is_nccl and self._everyone else []
-        self._communicators, self._everyone = {}, None
-        for communicator in made:
-            communicator.shutdown()  # which gloo's do when nobody holds them
+__all__ = ["Log", "Options", "SDPipe", "synchronized"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -174,28 +64,48 @@ class Log:
 class SDPipe:
     """Synchronises a stage's workers in groups; every rank makes one, over all ranks of the default group.
 
-    All workers of a stage begin with the parameters of its first one. `ready` says that this worker's backward pass is
-    done, `average_` waits for its group. `synchronized` does both in the optimizer's hooks.
+    All workers of a stage begin with the parameters and buffers of its first one, and end with the mean of all.
+    `ready` says that this worker's backward pass is done, `average_` waits for its group. `synchronized` does both in
+    the optimizer's hooks, and has the arguments.
     """
 
-    def __init__(self, module: nn.Module, place: Place, *, options: Options | None = None):
-        options, self.place, self.log = options or Options(), place, Log()
-        _require_alike(module, place)
-        name, weights = tell_all(os.urandom(8).hex())[0], list(module.parameters())
-        self._parameters = [weight for weight in weights if weight.requires_grad]
-        self.averager = Averager(place, self._parameters[0].device, name)
-        _change_as_one_(weights, self.averager.begin_)
-        self._server, told = None, None
+    def __init__(
+        self,
+        module: nn.Module,
+        place: Place,
+        *,
+        options: Options | None = None,
+        timeout: timedelta | None = None,
+        tied: Mapping[str, str] | None = None,
+    ):
+        options, timeout = options or Options(), timeout or timeout_of()
+        self.place, self.log, self._module = place, Log(), module
+        self._told = {"place": asdict(place), "history": options.history, "window_s": options.window_s}
+        require_alike(module, place)
+        name = tell_all(os.urandom(8).hex())[0]
+        self._replica = Replica(module)
+        self.averager = Averager(place, self._replica.device, name, timeout)
+        self._replica.begin_(self.averager)
+        self._tie = partial(Ties, module, place, tied, self._replica.device, timeout=timeout)
+        self._ties = self._tie(name=name)
+        self._server = None
         if dist.get_rank() == 0:
             how = {"history": options.history, "window_s": options.window_s, "settings": options.settings}
             self._server = Server(place.num_stages, place.num_pipelines, **how, host=options.host)
-            told = self._server.address
-        self._client = Client(tell_all(told)[0], place.stage, place.pipeline, lease_s=options.lease_s)
+        access = tell_all(self._server and self._server.access)[0]
+        limits = {"lease_s": options.lease_s, "timeout_s": timeout.total_seconds()}
+        self._client = Client(access, place.stage, place.pipeline, **limits)
         self._averaged_s: float | None = None  # when the last group had averaged
+        self._is_averaged = self._is_closed = False
         self._hooks: list[RemovableHandle] = []  # of an optimizer
+        self._optimizer: torch.optim.Optimizer | None = None  # that GradScaler always calls, for SDPipe's sake
+        self._skipped: list[tuple[Tensor, Tensor]] = []  # weights and gradients of a step that a scaler skips
 
     def ready(self) -> None:
         """Tell the scheduler; returns at once, so that the update is computed while it decides."""
+        if self._is_averaged:
+            raise RuntimeError("step inside `averaged`, whose end would undo it; take it before or afterwards")
+        self._while(self._ties.compare_gradients, "comparing the gradients of tied weights")
         self._client.signal(None if self._averaged_s is None else time.monotonic() - self._averaged_s)
 
     def average_(self) -> Grouped:
@@ -203,86 +113,179 @@ class SDPipe:
         began_s = time.monotonic()
         grouped = self._client.group()
         grouped_s = time.monotonic()
-        self._average_with_(grouped)
+        if len(grouped.members) > 1:
+            self._replica.put_(self._mean(grouped))
+        self._while(self._ties.average_, "averaging tied weights")
         self._averaged_s = time.monotonic()
         self.log.waited_s += grouped_s - began_s
         self.log.averaged_s += self._averaged_s - grouped_s
         self.log.groups.append(Group(self.place.stage, frozenset(grouped.members)))
         return grouped
 
-    def _average_with_(self, grouped: Grouped) -> None:
-        if len(grouped.members) > 1:
-            _change_as_one_(self._parameters, lambda flat: self.averager.average_(flat, grouped))
+    @contextmanager
+    def averaged(self) -> Iterator[Met]:
+        """Let the module hold the mean of all workers inside a `with` block, for a checkpoint or an evaluation.
+
+        Every rank calls it, after the same or another number of steps; those that have ended take part. Afterwards
+        each worker has its own weights and buffers again.
+        """
+        own = self._replica.vectors()
+        self._client.come(is_last=False)
+        met = self._client.meet()
+        try:
+            self._put_mean_of_all_(met)
+            self._is_averaged = True
+            yield met
+        finally:
+            self._is_averaged = False
+            self._replica.put_(own)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what this rank needs to go on, as plain values; the module and the optimizer have their own."""
+        return self._told | {"weights": self._replica.fingerprint(), "scheduler": self._client.state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken; every rank calls it, after it has loaded the module's own state.
+
+        Raises:
+            ValueError: on all ranks, if one has the state of another place, P or T, or of other weights.
+        """
+        rule = "call `synchronized`, load the module's state_dict of this rank, and then this one"
+        expected = self._told | {"weights": self._replica.fingerprint()}
+        wrong = next((name for name in expected if state.get(name) != expected[name]), None)
+        text = f"state of rank {dist.get_rank()} has {wrong} {state.get(wrong)}, not {expected.get(wrong)}; {rule}"
+        for refused in tell_all(None if wrong is None else text):
+            if refused:
+                raise ValueError(refused)
+        if self.place.pipeline == 0:
+            self._client.load(state["scheduler"])
+        self._ties.close()
+        self._ties = self._tie(name=tell_all(os.urandom(8).hex())[0])  # of other weights; nobody signals before
 
     def follow_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Average after every step of an optimizer, until this rank leaves."""
-        self._hooks = [
-            optimizer.register_step_pre_hook(lambda *_: self.ready()),
-            optimizer.register_step_post_hook(lambda *_: self.average_() and None),
-        ]
+        """Average after every step of an optimizer, until this rank leaves; a step that GradScaler skips is one, too.
+
+        GradScaler does not call an optimizer whose gradients are not finite, unless it is one that skips by itself.
+        It is made one here: else others would wait for this worker's next step, some for ever.
+        """
+        if not getattr(optimizer, "_step_supports_amp_scaling", False):
+            optimizer._step_supports_amp_scaling, self._optimizer = True, optimizer
+        before = optimizer.register_step_pre_hook(lambda *_: self._before_step(optimizer))
+        after = optimizer.register_step_post_hook(lambda *_: self._after_step())
+        optimizer._optimizer_step_pre_hooks.move_to_end(before.id, last=False)  # others see unscaled gradients
+        optimizer._optimizer_step_post_hooks.move_to_end(after.id, last=False)  # and the averaged model
+        self._hooks = [before, after]
+
+    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        scale, found_inf = (getattr(optimizer, name, None) for name in ("grad_scale", "found_inf"))
+        if self._optimizer is not None and found_inf is not None:
+            optimizer.grad_scale = optimizer.found_inf = None  # as without a scaler
+            weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+            held = [weight for weight in weights if weight.grad is not None]
+            if found_inf.item():
+                self._skipped = [(weight, weight.grad) for weight in held]
+                optimizer.zero_grad(set_to_none=True)
+            for weight in held if scale is not None and not self._skipped else ():
+                if weight.grad.dtype == torch.float16:
+                    raise ValueError("Attempting to unscale FP16 gradients.")  # as the scaler says
+                weight.grad.mul_(scale.double().reciprocal().float())
+        self.ready()
+
+    def _after_step(self) -> None:
+        for weight, gradient in self._skipped:
+            weight.grad = gradient
+        self._skipped = []
+        self.average_()
+
+    def _mean(self, grouped: Grouped | Met) -> list[Tensor]:
+        """Return the mean of the members' vectors; of what is no number the first member's."""
+        weights, floats, rest = vectors = self._replica.vectors()
+        if self.place.pipeline != grouped.members[0]:
+            rest.zero_()
+        is_kept = isinstance(grouped, Grouped) and grouped.is_kept
+        for vector in vectors:
+            if vector.numel():
+                add_up = partial(self.averager.sum_, vector, grouped.members, is_kept)
+                self._while(add_up, f"averaging with workers {[*grouped.members]}")
+        weights /= len(grouped.members)
+        floats /= len(grouped.members)
+        return vectors
+
+    def _while(self, communicate: Callable[[], None], what: str) -> None:
+        """Exchange messages with other workers; where that fails, name whoever has failed or is silent."""
+        try:
+            communicate()
+        except RuntimeError as error:
+            try:
+                self._client.blame(f"{what} failed")
+            except (WorkerLost, SchedulerLost) as lost:
+                raise lost from error
+
+    def _put_mean_of_all_(self, met: Met) -> None:
+        if met.failed:
+            warnings.warn(f"the mean is of pipelines {[*met.members]} only: {met.failed}", stacklevel=4)
+        self._replica.put_(self._mean(met))
+        self._while(self._ties.average_, "averaging tied weights")
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self.close() if kind is None else self.fail()
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        self.close() if error is None else self.fail(error)
 
     def close(self) -> dict[str, int]:
-        """Leave, and wait until all workers have; every rank calls it. Returns what was counted, on rank 0."""
-        with suppress(SchedulerLost):  # this worker is done, and needs the scheduler no more
-            self._client.leave()
-            self._client.wait_for_all()
+        """Wait until all workers have ended, and end with the mean of all; every rank calls it.
+
+        Returns:
+            What was counted, on rank 0.
+
+        Raises:
+            WorkerLost, SchedulerLost: if there is no such mean; the module then holds this worker's own weights.
+        """
+        if self._is_closed:
+            return {}
+        try:
+            self._client.come(is_last=True)
+            while not (met := self._client.meet()).is_over:
+                self._mean(met)  # of those that train on
+            self._put_mean_of_all_(met)
+        except BaseException as error:
+            self.fail(error)
+            raise
         return self._free()
 
-    def fail(self) -> None:
-        """Leave after an error on this rank, so that nobody waits for it for longer than a lease."""
+    def fail(self, error: BaseException | None = None) -> None:
+        """Leave after an error on this rank; the others go on without its pipeline, but not without rank 0."""
+        if self._is_closed:
+            return
         with suppress(RuntimeError, ValueError):  # the error that led here says more
-            if (grouped := self._client.leave(has_failed=True)) is not None:
-                self._average_with_(grouped)  # its members wait for this worker already
-        self.averager.close()
-        if self._server is not None:
-            with suppress(SchedulerLost):  # the others may be about to end
-                self._client.wait_for_all()
+            gave_up = isinstance(error, WorkerLost | SchedulerLost)
+            grouped = self._client.fail(f"gave up ({error})" if gave_up else "has failed")
+            if grouped is not None and len(grouped.members) > 1:
+                self._replica.put_(self._mean(grouped))  # its members wait for this worker already
         self._free()
 
     def _free(self) -> dict[str, int]:
+        self._is_closed = True
         for hook in self._hooks:
             hook.remove()
+        if self._optimizer is not None:
+            del self._optimizer._step_supports_amp_scaling
         self._client.close()
         self.averager.close()
+        self._ties.close()
         return {} if self._server is None else self._server.close()
 
 
-@torch.no_grad()
-def _change_as_one_(weights: Sequence[Tensor], change_: Callable[[Tensor], None]) -> None:
-    """Let a function change weights that lie in one vector."""
-    flat = torch.cat([weight.detach().flatten() for weight in weights])
-    change_(flat)
-    for weight, part in zip(weights, flat.split([weight.numel() for weight in weights]), strict=True):
-        weight.copy_(part.view_as(weight))
-
-
-def _require_alike(module: nn.Module, place: Place) -> None:
-    """Refuse, on all ranks alike, modules that differ among the workers of a stage, or have nothing to average."""
-    own = [[name, list(w.shape), str(w.dtype), w.requires_grad] for name, w in module.named_parameters()]
-    first: dict[int, tuple[int, list]] = {}
-    for rank, (stage, held) in enumerate(tell_all([place.stage, own])):
-        if not any(is_trained for *_, is_trained in held):
-            raise ValueError(f"module of rank {rank} has no parameter that is trained; it must have one")
-        other, expected = first.setdefault(stage, (rank, held))
-        if held != expected:
-            parts = next(pair for pair in zip_longest(expected, held) if pair[0] != pair[1])
-            texts = ["nothing" if part is None else f"{part[0]} {part[1]} {part[2]}" for part in parts]
-            raise ValueError(
-                f"module holds {texts[0]} on rank {other} and {texts[1]} on rank {rank}; workers of a stage, here of "
-                f"stage {stage}, must hold the same parameters: give `group` if ranks are laid out in another way"
-            )
-
-
 def _require_its_own(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Refuse a module that averages by itself, and an optimizer of another module."""
-    if isinstance(module, DistributedDataParallel):
-        raise ValueError("module is a DistributedDataParallel, which averages over all ranks; give the module in it")
+    """Refuse a module that averages by itself or holds shards, and an optimizer of another module."""
+    for part in module.modules():
+        if isinstance(part, DistributedDataParallel | FullyShardedDataParallel):
+            raise ValueError(f"module is a {type(part).__name__}, which averages by itself; give the module in it")
+    for name, weight in module.named_parameters():
+        if isinstance(weight, DTensor) or weight.is_meta:
+            kind = "has no values" if weight.is_meta else "is a DTensor, as of fully_shard"
+            raise ValueError(f"module's {name} {kind}; each worker must hold its stage's weights whole")
     updated = {weight for group in optimizer.param_groups for weight in group["params"]}
     if updated.isdisjoint(module.parameters()):
         raise ValueError("optimizer has no parameter of the module; it must be the one that updates it")
@@ -294,25 +297,30 @@ def synchronized(
     *,
     num_stages: int | None = None,
     group: dist.ProcessGroup | DeviceMesh | None = None,
+    tied: Mapping[str, str] | None = None,
     options: Options | None = None,
 ) -> SDPipe:
     """Synchronise a pipeline's stage after every step of its optimizer; every rank calls it.
 
     It begins at once; leaving its `with` block ends it, as `close` on all ranks does. An error inside is raised again
-    on its rank. Other ranks go on without it; where they need it, they raise `SchedulerLost` within a lease.
+    on its rank. Other ranks go on without its pipeline, or raise `WorkerLost` or `SchedulerLost`, within the timeout of
+    the group.
 
     Args:
-        module: this rank's stage, on one device; all workers of a stage begin with its first worker's parameters.
+        module: this rank's stage, on one device; all workers of a stage begin with its first worker's parameters and
+            buffers.
         optimizer: of the module.
         num_stages: M, where stages of a pipeline are neighbouring ranks of the default group; it divides their number
             into N pipelines, at least 2.
         group: in place of `num_stages`, the workers of this rank's stage, as a group or as a mesh of one dimension,
             such as `mesh["pipelines"]`.
+        tied: weights that this stage shares with other stages, {"a name that all of them use": "name of this stage"};
+            you add up their gradients. None takes equal matrices for one weight while their gradients are equal.
         options: None for the paper's: P = 10, T = 1/N of an iteration.
 
     Raises:
-        ValueError: if the ranks do not fit, the optimizer is of another module, or workers of a stage hold different
-            parameters.
+        ValueError: if the ranks do not fit, the optimizer is of another module, workers of a stage hold different
+            tensors, or `tied` names no weights of one shape.
     """
     if (num_stages is None) == (group is None):
         rule = "give exactly one, num_stages=1 where each rank has the whole model"
@@ -323,6 +331,6 @@ def synchronized(
             raise ValueError(f"group is a mesh of {group.ndim} dimensions; it must be of one, the pipelines")
         group = group.get_group()
     place = Place.of_this_rank(num_stages) if group is None else Place.of_group(group)
-    sdpipe = SDPipe(module, place, options=options)
+    sdpipe = SDPipe(module, place, options=options, timeout=min(timeout_of(), timeout_of(group)), tied=tied)
     sdpipe.follow_(optimizer)
     return sdpipe

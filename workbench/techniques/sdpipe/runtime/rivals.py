@@ -8,17 +8,17 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from workbench.checks import require_counts
+from workbench.parallel.replicas import Place
 from workbench.techniques.sdpipe.cost import pairs
 from workbench.techniques.sdpipe.method.scheduler import Group
 
-from .averaging import Log, Place, SDPipe
+from .averaging import Log, SDPipe
 
 __all__ = ["AdPsgd", "AllReduce", "HetPipe", "SDPipeWorker", "Worker", "serve_parameters"]
 
@@ -26,7 +26,7 @@ PUSH, PULL = 11, 12  # tags
 END = -1.0  # in place of a clock: a worker has ended
 
 
-class Worker(Protocol):
+class Worker:
     """A worker's part of a scheme."""
 
     log: Log
@@ -39,6 +39,7 @@ class Worker(Protocol):
 
     def close(self) -> dict[str, int]:
         """Free what is held; every worker calls it."""
+        return {}
 
 
 class _Flat:
@@ -52,6 +53,8 @@ class _Flat:
         return torch.cat([weight.detach().flatten() for weight in self._weights])
 
     def gradient(self) -> Tensor:
+        if any(weight.grad is None for weight in self._weights):
+            raise ValueError("a trained parameter has no gradient; the scheme adds up the gradients of all")
         return torch.cat([weight.grad.flatten() for weight in self._weights])
 
     @torch.no_grad()
@@ -60,19 +63,15 @@ class _Flat:
             (weight.grad if gradients else weight).copy_(part.view_as(weight))
 
 
-class SDPipeWorker:
+class SDPipeWorker(Worker):
     """SDPipe in the form of its rivals."""
 
     def __init__(self, sdpipe: SDPipe):
-        self._sdpipe, self.log = sdpipe, sdpipe.log
-        self.before_update, self.close = sdpipe.ready, sdpipe.close
-
-    def after_update(self) -> None:
-        """Wait for the group and average."""
-        self._sdpipe.average_()
+        self.log = sdpipe.log
+        self.before_update, self.after_update, self.close = sdpipe.ready, sdpipe.average_, sdpipe.close
 
 
-class AllReduce:
+class AllReduce(Worker):
     """Averages gradients over all workers of the stage before each update."""
 
     def __init__(self, module: nn.Module, place: Place, group: dist.ProcessGroup):
@@ -86,23 +85,13 @@ class AllReduce:
         self.log.averaged_s += time.monotonic() - began_s
         self.log.groups.append(Group(self._place.stage, frozenset(range(self._place.num_pipelines))))
 
-    def after_update(self) -> None:
-        """Do nothing."""
 
-    def close(self) -> dict[str, int]:
-        """Free nothing."""
-        return {}
-
-
-class AdPsgd:
+class AdPsgd(Worker):
     """Averages its model with one other worker after each update, see `cost.pairs`."""
 
     def __init__(self, module: nn.Module, place: Place, group: dist.ProcessGroup, seed: int = 0):
         self._flat, self._place, self._group, self.log = _Flat(module), place, group, Log()
         self._iteration, self._seed = 0, seed
-
-    def before_update(self) -> None:
-        """Do nothing."""
 
     def after_update(self) -> None:
         """Exchange models with this iteration's partner; both hold the mean."""
@@ -119,12 +108,8 @@ class AdPsgd:
         self.log.averaged_s += time.monotonic() - began_s
         self.log.groups.append(Group(self._place.stage, frozenset(pair)))
 
-    def close(self) -> dict[str, int]:
-        """Free nothing."""
-        return {}
 
-
-class HetPipe:
+class HetPipe(Worker):
     """Pushes each update to the server and goes on with its own model, at most s pushes ahead of the slowest.
 
     A pull overlaps with the next mini-batch. Updates that its model does not hold yet are added to it. Updates are
