@@ -28,7 +28,7 @@ ADDRESS = re.compile(r"https?:|mailto:|(?![a-z][a-z0-9+.-]*:|[/\\]{2}|\\)", re.I
 PICTURE = re.compile(r"data:image/(png|jpeg|gif|svg\+xml);base64,[A-Za-z0-9+/=\s]*")  # as an image it runs no script
 BOX = [f"{name}{side}" for name in ("margin", "padding") for side in ("", "-top", "-bottom", "-left", "-right")]
 STYLES = {*BOX, "border", "border-bottom", "border-collapse", "border-top", "max-width", "min-width", "opacity"}
-STYLER = re.compile(r"(\s*#T_\w+( +[\w.:-]+)*\s*,?)+")  # selectors of pandas' Styler, each within its own table
+STYLER = re.compile(r"(\s*(#T_\w+|\.dataframe)( +[\w.:-]+)*\s*,?)+")  # selectors of what pandas writes of its tables
 
 
 def harmless_html(body: str) -> str:
