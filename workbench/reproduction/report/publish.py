@@ -169,7 +169,7 @@ def write_planners(folder: Path) -> None:
         shutil.copytree(SOURCE / "workbench", source / "workbench", ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(SOURCE / name, source)
-        _run(what, "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", scratch, str(source))
+        _run(what, "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", scratch, str(source))
         (wheel,) = Path(scratch).glob("*.whl")
         (source / "jupyter-lite.json").write_text(json.dumps(LITE))
         places = {"--lite-dir": source, "--contents": PLANNERS, "--output-dir": folder.resolve()}
