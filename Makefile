@@ -1,5 +1,5 @@
 # Two commands on a fresh machine: `make reproduce` (the main job) and `make test`.
-# TORCH_INDEX=https://download.pytorch.org/whl/cpu takes torch from there, and nothing else: without CUDA's packages.
+# On Linux TORCH_INDEX=https://download.pytorch.org/whl/cpu takes torch from there, without CUDA, and nothing else.
 PYTHON  ?= python3
 PROFILE ?= laptop
 VENV    := .venv
@@ -34,7 +34,9 @@ $(READY): pyproject.toml $(wildcard locked/*.txt)
 	@echo "Creating $(VENV) and installing the pinned packages (a few minutes the first time)"
 	@"$(PYTHON)" -m venv $(VENV)
 ifdef TORCH_INDEX
-	@sed -n '/^torch==/,/[^\\]$$/p' locked/install.txt | $(LOCKED) --index-url "$(TORCH_INDEX)" -r /dev/stdin
+	@$(LOCKED) --index-url "$(TORCH_INDEX)" -r locked/cpu.txt
+else
+	@$(LOCKED) -r locked/cpu.txt 2>/dev/null || true  # where pip is configured with a place that has it
 endif
 	@$(LOCKED) -r locked/install.txt
 	@$(BIN)/python -m pip list --format=freeze | grep -q '^torch==.*+' || $(LOCKED) -r locked/cuda.txt

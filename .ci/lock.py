@@ -7,7 +7,7 @@ pip asks its index for the packages that constraints.txt names, and for no other
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[1]
 FILES = {"make install": "install", "the other groups": "groups", "torch's own, with CUDA": "cuda"}  # section to file
 PYTHONS = re.compile(r"py3|cp3(11|12|13)")
 MACHINES = re.compile(r"any|manylinux\w+_(x86_64|aarch64)|macosx_\w+_(x86_64|arm64|universal2)")
-TORCH_ON_CPUS = """
+TORCH_ON_CPUS = "torch==2.13.0+cpu"
+CPU_FILES = """
 6746dbcbeb526eb61330b76b41ff1b4eb848951103a892eeb080dfa2b264667b torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64
 84453b69508ec79902f899c5ed9495acb9e2bbe9fda5f1d5d6f19e3c3842e1a7 torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_aarch64
 4ca4a9394b0c771238a4f73590fdbbc4debad85ed0fa63d026ae1b085da7d6e2 torch-2.13.0+cpu-cp312-cp312-manylinux_2_28_x86_64
@@ -38,6 +39,8 @@ def main() -> None:
         title, *pins = section.strip().splitlines()
         lines = [f"# {title}: constraints.txt with hashes. Written by .ci/lock.py.", *map(locked, pins)]
         (ROOT / "locked" / f"{FILES[title]}.txt").write_text("\n".join(lines) + "\n")
+    pin = with_hashes(f'{TORCH_ON_CPUS} ; sys_platform == "linux"', CPU_FILES.split()[::2])
+    (ROOT / "locked/cpu.txt").write_text(f"# torch without CUDA. Written by .ci/lock.py.\n{pin}\n")
 
 
 def locked(pin: str) -> str:
@@ -48,10 +51,13 @@ def locked(pin: str) -> str:
     hashes = {link.hash for link in found if is_allowed(link.filename, version)}
     if not any(link.filename.endswith("-any.whl") and link.hash in hashes for link in found):
         hashes |= {link.hash for link in found if is_source(link.filename, version)}
-    if name == "torch":
-        hashes |= {line.split()[0] for line in TORCH_ON_CPUS.split("\n") if f"-{version}+cpu-" in line}
     if not hashes:
         raise SystemExit(f"{pin}: the index has no file for it")
+    return with_hashes(pin, hashes)
+
+
+def with_hashes(pin: str, hashes: Iterable[str]) -> str:
+    """Return a pin as pip reads it, with the files that it allows."""
     return " \\\n".join([pin, *(f"    --hash=sha256:{digest}" for digest in sorted(hashes))])
 
 
