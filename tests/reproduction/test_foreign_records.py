@@ -194,6 +194,13 @@ def test_a_lock_that_is_a_link_leaves_what_it_points_to_as_it_is(tmp_path):
     assert (tmp_path / "kept.txt").read_text() == "kept"
 
 
+@pytest.mark.parametrize("kept", [[1], {"toy-sum/table-1/counted": 3}, {"x": {"stamp": 1, "summary": {"more": 1}}}])
+def test_verdicts_that_were_kept_in_another_shape_are_judged_again(held, kept, capsys):
+    (held.root / "results/.verdicts.json").write_text(json.dumps(kept))
+    assert exit_code(["list", "--json", "table-1"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["run"]["verdicts"] == {"agrees": 2}
+
+
 FORMULAS = ("=1+1", "+1", "-1", "@SUM(1)", "\t=1", "\r=1")
 
 
