@@ -39,7 +39,7 @@ else
 	@$(LOCKED) -r locked/cpu.txt 2>/dev/null || true  # where pip is configured with a place that has it
 endif
 	@$(LOCKED) -r locked/install.txt
-	@$(BIN)/python -m pip list --format=freeze | grep -q '^torch==.*+' || $(LOCKED) -r locked/cuda.txt
+	@$(BIN)/python -m pip list --disable-pip-version-check --format=freeze | grep '^torch==.*+' >/dev/null || $(LOCKED) -r locked/cuda.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(READY)
 
