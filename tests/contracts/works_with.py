@@ -13,6 +13,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).parents[2] / "docs" / "works-with.md"
 TECHNIQUES = ("activation_compression", "flextp", "sdpipe", "atp", "zen", "espresso", "cupcake", "gemini")
+TITLES = ("Activation compression", "FlexTP", "SDPipe", "ATP", "Zen", "Espresso", "Cupcake", "Gemini")
 
 
 class Feature(Enum):
@@ -80,33 +81,40 @@ def _proves(technique: str, features: tuple[Feature, ...], cell: Cell) -> Callab
     return lambda test: test
 
 
+SIGNS = {"works": "✓", "refused by name": "✗", "does not apply": "–"}
+HEAD = """# What works with what
+
+✓ works; a star says that there is something to know. ✗ is refused by an error that names the feature, before a number
+is wrong. – does not apply. What to know, and why something does not apply, stands below, technique by technique. Every
+✓ and every ✗ is shown by a test of `tests/contracts`; `python -m tests.contracts.works_with` writes this page.
+"""
+
+
 def page() -> str:
     """Return the page: a table technique x feature, and what a user must know of each cell."""
     for name in TECHNIQUES:
         importlib.import_module(f"tests.contracts.test_{name}_in_own_training")
-    names = [name.replace("_", " ") for name in TECHNIQUES]
-    lines = [
-        "# What works with what",
-        "",
-        "Every cell is proved by a test of `tests/contracts`, which also writes this page",
-        "(`python -m tests.contracts.works_with`). *Refused* is an error, before any number is wrong, that names the",
-        "feature; – does not apply.",
-        "",
-        f"| | {' | '.join(names)} |",
-        "|---|" + "---|" * len(names),
-    ]
-    signs = {"works": "works", "refused by name": "*refused*", "does not apply": "–"}
+    links = (f"[{title}](#{title.lower().replace(' ', '-')})" for title in TITLES)
+    lines = [HEAD, f"| | {' | '.join(links)} |"]
+    lines.append("|:--|" + ":-:|" * len(TECHNIQUES))
     for feature in Feature:
-        row = [signs[CELLS[name, feature].answer] for name in TECHNIQUES]
+        cells = {name: CELLS[name, feature] for name in TECHNIQUES}
+        row = [
+            SIGNS[cell.answer] + ("\\*" if cell.note and cell.answer != "does not apply" else "")
+            for cell in cells.values()
+        ]
         lines.append(f"| {feature.value} | {' | '.join(row)} |")
-    for name, title in zip(TECHNIQUES, names, strict=True):
-        lines += ["", f"## {title}", ""]
-        cells = [(feature, CELLS[name, feature]) for feature in Feature]
-        lines += [f"- {feature.value}: {cell.answer}. {cell.note}".rstrip() for feature, cell in cells if cell.note]
+    for name, title in zip(TECHNIQUES, TITLES, strict=True):
+        features: dict[Cell, list[str]] = {}  # those of one note together
+        for feature in Feature:
+            features.setdefault(CELLS[name, feature], []).append(feature.value)
+        noted = {cell: "; ".join(words) for cell, words in features.items() if cell.note}
+        lines += ["", f"## {title}", ""] if noted else []
+        lines += [f"- {SIGNS[cell.answer]} **{words}**: {cell.note}" for cell, words in noted.items()]
     return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
     from tests.contracts import works_with  # the module that tests register in, not this script's own copy
 
-    PAGE.write_text(works_with.page())
+    PAGE.write_text(works_with.page(), encoding="utf-8")

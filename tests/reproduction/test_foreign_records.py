@@ -1,5 +1,6 @@
 """Records travel between machines and people: each hostile one is refused by name, and the rest is still shown."""
 
+import csv
 import io
 import json
 import os
@@ -12,8 +13,9 @@ from hypothesis import strategies as some
 from report_project import ReportProject, soup
 
 from workbench.cli import exit_code
-from workbench.reproduction import CatalogueError, load_catalogue
-from workbench.reproduction.files import checksum, write_record
+from workbench.reproduction import CatalogueError, UsageError, load_catalogue
+from workbench.reproduction.cells import Cell
+from workbench.reproduction.files import LOCK_FILE, checksum, hold_lock, write_record
 from workbench.reproduction.report import gather
 
 DEEP = 100_000  # brackets, more than Python's parser can nest
@@ -48,6 +50,8 @@ WRONG_SHAPES = {
     "fingerprint a list": {"fingerprint": []},
     "artifacts a text": {"artifacts": "figure.png"},
     "an artifact elsewhere": {"artifacts": {"figure": "../../secret.png"}},
+    "an artifact of another name": {"artifacts": {"trace": "trace.html"}},
+    "an artifact of another kind": {"artifacts": {"page": "figure.png"}},
     "verdicts missing": {"verdicts": ...},
     "verdicts a number": {"verdicts": 1},
     "data a text": {"data": "hub"},
@@ -86,6 +90,11 @@ def make_fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
+def link_elsewhere(path: Path) -> None:
+    path.rename(path.with_name("elsewhere.json"))
+    path.symlink_to(path.with_name("elsewhere.json"))
+
+
 def link_to_device(path: Path) -> None:
     path.unlink()
     path.symlink_to("/dev/zero")
@@ -96,8 +105,11 @@ def swell(path: Path) -> None:
         file.truncate(65 * 1024**2)
 
 
+SPOILED = [write_infinite, nest, write_surrogate, make_fifo, link_elsewhere, link_to_device, swell]
+
+
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("spoil", [write_infinite, nest, write_surrogate, make_fifo, link_to_device, swell])
+@pytest.mark.parametrize("spoil", SPOILED)
 def test_a_file_that_is_no_record_is_refused_by_name_and_neither_hangs_nor_fills_the_memory(held, spoil, capsys):
     path = held.folder("table-1") / "record.json"
     spoil(path)
@@ -127,6 +139,81 @@ def test_a_figure_that_unpacks_to_900_million_pixels_is_named_and_not_shown(held
     page = soup(held.root / "results/laptop/report/toy-sum.html")
     assert not page.select("#table-1-counted figure")
     assert exit_code(["records", "promote", "table-1"]) == 2
+
+
+DIGEST = "0" * 32
+WRONG_NEEDS = {
+    "a name elsewhere": {"../../../../outside": [DIGEST]},
+    "an absolute name": {"/outside": [DIGEST]},
+    "a digest elsewhere": {"measure": ["../../../secret"]},
+    "a digest with a line": {"measure": [DIGEST + "\n"]},
+    "digests a text": {"measure": DIGEST},
+    "digests nested": {"measure": [[DIGEST]]},
+    "a list": [DIGEST],
+}
+
+
+@pytest.mark.parametrize("needs", WRONG_NEEDS.values(), ids=WRONG_NEEDS)
+def test_a_file_of_needs_that_leads_elsewhere_is_refused_by_name_and_nothing_is_written(held, needs, capsys):
+    cells = held.root / "results/laptop/toy-sum/cells"
+    stored = {"schema": 1, "function": "toy/outside", "module": "m", "arguments": {}, "commit": "", "started": ""}
+    stored |= dict.fromkeys(("data", "library", "machine", "values", "versions"), {}) | {"seconds": 1.0}
+    (cells / "measure").mkdir(parents=True)
+    digest = Cell(function="toy/outside", arguments={}).digest
+    text = json.dumps(needs).replace(DIGEST, digest)
+    for folder in (cells / "measure", held.root.parent, held.root):
+        write_record(folder / f"{digest}.json", stored)
+    (cells / "table-1.counted.json").write_text(text)
+    before = sorted(held.root.parent.rglob("*"))
+    assert exit_code(["records", "promote"]) == 2
+    assert f"workbench: {cells / 'table-1.counted.json'}: refused, " in capsys.readouterr().err
+    assert sorted(held.root.parent.rglob("*")) == before
+    assert exit_code(["list"]) == exit_code(["show", "table-1"]) == 0
+
+
+@pytest.mark.parametrize("name", ["", "laptop", "laptop/table-1", "laptop/table-1/counted.json", "laptop/cells"])
+def test_records_are_not_promoted_through_a_link(held, name, tmp_path, capsys):
+    place, target = held.root / "reproductions/toy_sum/recorded" / name, tmp_path / "elsewhere"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    target.mkdir()
+    place.symlink_to(target)
+    if name.endswith("cells"):
+        needs = held.root / "results/laptop/toy-sum/cells/table-1.counted.json"
+        needs.parent.mkdir()
+        needs.write_text(json.dumps({"measure": [DIGEST]}))
+    assert exit_code(["records", "promote"]) == 2
+    assert f"workbench: {place}: refused, it is a symbolic link" in capsys.readouterr().err
+    assert not list(target.iterdir()) and not list((held.root / "reproductions/toy_sum").rglob("counted.png"))
+
+
+def test_a_lock_that_is_a_link_leaves_what_it_points_to_as_it_is(tmp_path):
+    (tmp_path / "kept.txt").write_text("kept")
+    (tmp_path / LOCK_FILE).symlink_to(tmp_path / "kept.txt")
+    with pytest.raises(UsageError, match="cannot be locked"), hold_lock(tmp_path):
+        pass
+    assert (tmp_path / "kept.txt").read_text() == "kept"
+
+
+@pytest.mark.parametrize("kept", [[1], {"toy-sum/table-1/counted": 3}, {"x": {"stamp": 1, "summary": {"more": 1}}}])
+def test_verdicts_that_were_kept_in_another_shape_are_judged_again(held, kept, capsys):
+    (held.root / "results/.verdicts.json").write_text(json.dumps(kept))
+    assert exit_code(["list", "--json", "table-1"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["run"]["verdicts"] == {"agrees": 2}
+
+
+FORMULAS = ("=1+1", "+1", "-1", "@SUM(1)", "\t=1", "\r=1")
+
+
+@pytest.mark.parametrize("unit", FORMULAS)
+def test_a_text_that_a_spreadsheet_would_run_leaves_as_a_text_and_numbers_stay_numbers(held, unit, tmp_path):
+    (held.root / "CITATION.cff").write_text("title: toy\nlicense: MIT\nversion: 1\n")
+    path = held.promoted("fig-2", values={"A1": -0.5, "plain": 0.9}, started=unit)
+    reseal(path, commit=unit)
+    assert exit_code(["records", "export", str(tmp_path / "runs.csv"), "fig-2"]) == 0
+    with (tmp_path / "runs.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {row["commit"] for row in rows} == {f"'{unit}"}
+    assert "-0.5" in {row["ours"] for row in rows}
 
 
 def test_a_failure_of_a_wrong_shape_is_named(held):

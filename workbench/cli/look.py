@@ -82,14 +82,15 @@ def write(
     if not report.only_recorded and not any(item.has_record or item.failure or item.refused for item in items):
         print(f"workbench: no records in profile {profile} yet", file=sys.stderr)
         return 0
-    path = write_report(project, catalogue, profile, notebooks=True)
+    path = write_report(project, catalogue, profile, notebooks=True, anew=site is not None)
     common.console().print(str(path), markup=False)
     if report.only_recorded:
         print(f"workbench: {report.headline}", file=sys.stderr)
     if single is not None:
         single_file(path, single)
     if site is not None:
-        write_site(project, catalogue, profile, path, site)
+        for line in write_site(project, catalogue, profile, path, site):
+            print(f"workbench: {line}", file=sys.stderr)
     for item in items:
         for line in (*item.refused, *(f"{item.id}: {wrong}" for wrong in item.wrong_files)):
             print(f"workbench: {line}", file=sys.stderr)

@@ -11,6 +11,7 @@ from typing import Any
 
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.errors import UsageError
+from workbench.reproduction.files import misfits
 from workbench.reproduction.project import Project
 from workbench.reproduction.recording import verdicts_of
 from workbench.reproduction.records import promoted_figure, promoted_path, record_of
@@ -77,7 +78,13 @@ def _write_csv(project: Project, found: Sequence[Found], target: Path) -> None:
                 about = {"claim": verdict.claim, "whose": verdict.whose, "rule": verdict.because}
                 about |= {"changed": verdict.changed, "source": verdict.source}
                 for row in verdict.rows or (None,):
-                    writer.writerow({"id": item.id, "profile": profile} | about | run | _row(verdict, row))
+                    fields = {"id": item.id, "profile": profile} | about | run | _row(verdict, row)
+                    writer.writerow({name: _plain(value) for name, value in fields.items()})
+
+
+def _plain(value: Any) -> Any:
+    """Keep a text from being read as a formula by a spreadsheet, which would run it."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 
 def _row(verdict: Any, row: Any) -> dict[str, Any]:
@@ -127,7 +134,7 @@ def _write_crate(project: Project, found: Sequence[Found], target: Path) -> None
         if item.technique in cited:
             file["citation"] = cited[item.technique]
         picture = promoted_figure(project, item, profile)
-        if picture.is_file():
+        if "figure" not in misfits(picture.parent, dict(record) | {"artifacts": {"figure": picture.name}}):
             crate.add_file(picture, f"{place}.png", properties={"name": item.title, "encodingFormat": "image/png"})
     crate.write_zip(target) if target.suffix == ".zip" else crate.write(target)
 

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import platform
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -15,8 +16,8 @@ from errno import EACCES, EWOULDBLOCK
 from pathlib import Path
 from typing import Any
 
-from workbench.reproduction.errors import UsageError
-from workbench.reproduction.schema import parse, picture_trouble, read_text
+from workbench.reproduction.errors import RecordError, UsageError
+from workbench.reproduction.schema import parse, picture_trouble, read_bytes, read_text
 
 __all__ = ["LOCK_FILE", "MIN_FREE_BYTES", "canonical_json", "check_folder", "checksum", "checksums", "hold_lock"]
 __all__ += ["jsonable", "misfits", "read_json", "sha256", "take_lock", "write_json", "write_record", "write_whole"]
@@ -60,9 +61,9 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_whole(path: Path, content: str | bytes) -> None:
     """Write a file so that a reader, a kill or a full disk sees the old file or the new one, never a part."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")  # which nobody can have made a link
     try:
-        with partial.open("wb") as file:
+        with partial.open("xb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
@@ -107,19 +108,22 @@ def checksums(folder: Path, artifacts: Mapping[str, str | None]) -> dict[str, st
 def misfits(folder: Path, record: Mapping[str, Any]) -> dict[str, str]:
     """Return kind of file to the reason, of each file that is missing beside a record or differs from its checksum."""
     artifacts, sealed = record.get("artifacts") or {}, record.get("artifact_sha256") or {}
-    actual = checksums(folder, artifacts)
-    reasons = {kind: _misfit(name, sealed.get(kind), actual.get(kind)) for kind, name in artifacts.items() if name}
+    reasons = {kind: _misfit(folder / name, sealed.get(kind)) for kind, name in artifacts.items() if name}
     if artifacts.get("figure") and not reasons["figure"]:
         reasons["figure"] = picture_trouble(folder / artifacts["figure"])
     return {kind: reason for kind, reason in reasons.items() if reason}
 
 
-def _misfit(name: str, sealed: str | None, actual: str | None) -> str:
-    if actual is None:
-        return f"{name} is missing beside its record"
+def _misfit(path: Path, sealed: str | None) -> str:
+    try:
+        content = read_bytes(path)
+    except FileNotFoundError:
+        return f"{path.name} is missing beside its record"
+    except RecordError as error:
+        return str(error)
     if sealed is None:
-        return f"{name} has no checksum in its record"
-    return "" if actual == sealed else f"{name} is not the file that its record was sealed with"
+        return f"{path.name} has no checksum in its record"
+    return "" if sha256(content) == sealed else f"{path.name} is not the file that its record was sealed with"
 
 
 def check_folder(folder: Path, min_free_bytes: int = MIN_FREE_BYTES) -> None:
@@ -137,7 +141,7 @@ def check_folder(folder: Path, min_free_bytes: int = MIN_FREE_BYTES) -> None:
 
 def take_lock(path: Path) -> int | None:
     """Lock a file until its handle is closed or this process dies; return None where another process holds it."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -15,6 +15,7 @@ from workbench.reproduction.files import jsonable, write_json
 from workbench.reproduction.judge import judge
 from workbench.reproduction.machine import machine_facts, rank_environment_facts, versions
 from workbench.reproduction.project import Project
+from workbench.reproduction.schema import ARTIFACTS
 from workbench.study.rows import read_rows
 
 if TYPE_CHECKING:
@@ -28,8 +29,7 @@ RUN_ITEM = "WORKBENCH_RUN_ITEM"  # id of the item it runs
 RUN_PROFILE = "WORKBENCH_RUN_PROFILE"  # profile it runs in
 KEEP_CELLS = "WORKBENCH_KEEP_CELLS"  # "1" where cells that are out of date are accepted
 RECORDING_FILE = "recording.json"
-FIGURE_FILE = "figure.png"
-TRACE_FILE = "trace.json"
+FIGURE_FILE, TRACE_FILE = ARTIFACTS["figure"], ARTIFACTS["trace"]
 SOURCES = ("WORKBENCH_DATA", "hub", "stand-in", "package")  # where data can come from
 FIGURE_DPI = 144  # dots per inch: sharp on a phone, about 100 kB a figure
 

@@ -12,7 +12,7 @@ from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import RecordError, UsageError
 from workbench.reproduction.files import checksum, misfits, read_json, write_json, write_whole
 from workbench.reproduction.project import Project
-from workbench.reproduction.schema import FAILURE, RECORD, trouble
+from workbench.reproduction.schema import FAILURE, RECORD, inside, read_bytes, trouble
 from workbench.study.rows import Row, read_rows
 
 if TYPE_CHECKING:
@@ -134,17 +134,21 @@ def promote(project: Project, profile: str, patterns: Iterable[str] = ()) -> tup
     if not finished:
         raise UsageError(f"none of the selected items has a record in {project.results_of(profile)}")
     figures = {item.id: _figure(project.folder(item, profile), records[item.id]) for item in finished}
-    written = []
-    for item in finished:
-        path, picture = promoted_path(project, item, profile), promoted_figure(project, item, profile)
+    paths = {item.id: _inside(project, promoted_path(project, item, profile)) for item in finished}
+    pictures = {item.id: _inside(project, promoted_figure(project, item, profile)) for item in finished}
+    cells = promote_cells(project, finished, profile)
+    for id, path in paths.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        if figures[item.id] is None:  # that of an older record goes
-            picture.unlink(missing_ok=True)
+        if figures[id] is None:  # that of an older record goes
+            pictures[id].unlink(missing_ok=True)
         else:
-            write_whole(picture, figures[item.id])
-        write_json(path, records[item.id])
-        written.append(path)
-    return (*written, *promote_cells(project, finished, profile))
+            write_whole(pictures[id], figures[id])
+        write_json(path, records[id])
+    return (*paths.values(), *cells)
+
+
+def _inside(project: Project, path: Path) -> Path:
+    return inside(project.reproductions, *path.relative_to(project.reproductions).parts)
 
 
 def _figure(folder: Path, record: Mapping[str, Any]) -> bytes | None:
@@ -153,7 +157,7 @@ def _figure(folder: Path, record: Mapping[str, Any]) -> bytes | None:
         return None
     if wrong := misfits(folder, dict(record) | {"artifacts": {"figure": name}}):
         raise RecordError(f"{folder / name}: refused, {wrong['figure']}")
-    return (folder / name).read_bytes()
+    return read_bytes(folder / name)
 
 
 def diff(project: Project, profile: str, patterns: Iterable[str] = ()) -> "DataFrame":

@@ -1,35 +1,44 @@
 """What records, failures and cells must look like: one schema each, checked before anything in them is believed.
 
 They come from other machines and people, so a right checksum proves nothing but that nobody slipped. Files are read
-only if they are regular, of bounded size and nesting; pictures are shown only if they unpack to a bounded size.
+only if they are regular, no links, and of bounded size and nesting; pictures are shown only if they unpack to a bounded
+size. The files beside a record have fixed names, so that a web server shows none of them as a page with scripts.
 """
 
 import json
+import os
+import re
 import stat
 from collections.abc import Callable
+from errno import ELOOP
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from workbench.reproduction.errors import RecordError
 
-__all__ = ["CELL", "FAILURE", "MAX_BYTES", "MAX_PIXELS", "RECORD", "parse", "picture_trouble", "read_text", "trouble"]
+__all__ = ["ARTIFACTS", "CELL", "FAILED_ARTIFACTS", "FAILURE", "MAX_BYTES", "MAX_PIXELS", "NEEDS", "RECORD", "inside"]
+__all__ += ["parse", "picture_trouble", "read_bytes", "read_text", "trouble"]
+
+# kind of file to its only name: beside a record, and beside a failure
+ARTIFACTS = MappingProxyType(
+    {"notebook": "notebook.ipynb", "log": "log.txt", "figure": "figure.png", "trace": "trace.json"}
+)
+FAILED_ARTIFACTS = MappingProxyType({"notebook": "failure.ipynb", "log": "failure.txt"})
 
 MAX_BYTES = 64 * 1024**2  # of a file of records; the largest committed one has 1.5 MB
 MAX_VALUES = 100_000  # of a record; the largest committed one has 2,000
 MAX_PIXELS = 40_000_000  # of a figure; the largest committed one has 3 million
 NAMES_SHOWN, MESSAGE_SHOWN = 3, 300  # missing fields, and characters, of a reason
 MAX_SECONDS = 1e9  # 30 years; JSON has numbers that read as infinite
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")  # of a file or folder that a record or a needs file names
 
 TEXT = {"type": "string", "maxLength": 100_000}
 NUMBER = {"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}
 PLAIN = {"type": ["string", "number", "boolean", "null"]}
 SECONDS = {"type": "number", "minimum": 0, "maximum": MAX_SECONDS}
 OBJECT = {"type": "object"}
-FILES = {
-    "type": "object",
-    "additionalProperties": {"anyOf": [{"type": "null"}, {"type": "string", "pattern": r"^[^/]+$"}]},
-}
 ROW = {
     "type": "object",
     "properties": {"quantity": TEXT, "value": NUMBER, "unit": TEXT, "low": NUMBER, "high": NUMBER},
@@ -49,6 +58,11 @@ ORIGIN = {
 }
 
 
+def _files(names: MappingProxyType[str, str]) -> dict[str, Any]:
+    kinds = {kind: {"enum": [name, None]} for kind, name in names.items()}
+    return {"type": "object", "properties": kinds, "additionalProperties": False}
+
+
 def _object(optional: tuple[str, ...] = (), **fields: Any) -> dict[str, Any]:
     return {"type": "object", "properties": fields, "required": [name for name in fields if name not in optional]}
 
@@ -65,16 +79,23 @@ RECORD = _object(
     calibration={"type": ["object", "null"], "properties": {"cells": {"type": "array", "items": OBJECT}}},
     not_comparable={"type": "object", "additionalProperties": TEXT},
     seconds=SECONDS,
-    artifacts=FILES,
+    artifacts=_files(ARTIFACTS),
     artifact_sha256={"type": "object", "additionalProperties": TEXT},
     cells={"type": "array", "items": ORIGIN},
 )
-FAILURE = _object(("started", "artifacts"), reason=TEXT, traceback=TEXT, started=TEXT, artifacts=FILES)
+FAILURE = _object(
+    ("started", "artifacts"), reason=TEXT, traceback=TEXT, started=TEXT, artifacts=_files(FAILED_ARTIFACTS)
+)
 CELL = _object(
     **dict.fromkeys(("function", "module", "commit", "started"), TEXT),
     **dict.fromkeys(("arguments", "data", "library", "machine", "values", "versions"), OBJECT),
     seconds=SECONDS,
 )
+NEEDS = {  # name of a function to digests of its cells
+    "type": "object",
+    "propertyNames": {"pattern": r"^[A-Za-z_][A-Za-z0-9_]{0,199}\Z"},
+    "additionalProperties": {"type": "array", "items": {"type": "string", "pattern": r"^[0-9a-f]{32}\Z"}},
+}
 
 
 def trouble(content: Any, schema: dict[str, Any]) -> str:
@@ -99,18 +120,49 @@ def _checker(schema: str) -> Callable[[Any], Any]:
     return compile(json.loads(schema))
 
 
-def read_text(path: Path) -> str:
-    """Read a regular file of bounded size; a RecordError names any other, FileNotFoundError one that is not there."""
+def inside(folder: Path, *names: str) -> Path:
+    """Return the path of these names below a folder; a RecordError names one that is no plain name, or a link."""
+    path = folder
+    for name in names:
+        if not isinstance(name, str) or not NAME.fullmatch(name):
+            raise RecordError(f"{folder}: refused, {name!r} is no name of a file or folder in it")
+        path = path / name
+        if path.is_symlink():
+            raise RecordError(f"{path}: refused, it is a symbolic link")
+    return path
+
+
+def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES, single: bool = False) -> bytes:
+    """Read a regular file of bounded size, without following a link or waiting for a writer.
+
+    Raises:
+        RecordError: naming any other file; with `single` also one with further hard links, which may lie elsewhere.
+        FileNotFoundError: for one that is not there.
+    """
     try:
-        state = path.stat()
-        if not stat.S_ISREG(state.st_mode):
-            raise RecordError(f"{path}: refused, it is no regular file")
-        if state.st_size > MAX_BYTES:
-            raise RecordError(f"{path}: refused, it has {state.st_size:,} bytes, more than {MAX_BYTES:,}")
-        return path.read_text(encoding="utf-8")
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(handle, "rb") as file:
+            state = os.fstat(handle)
+            if not stat.S_ISREG(state.st_mode):
+                raise RecordError(f"{path}: refused, it is no regular file")
+            if single and state.st_nlink > 1:
+                raise RecordError(f"{path}: refused, it is a hard link")
+            content = file.read(max_bytes + 1)
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:
+        reason = "it is a symbolic link" if getattr(error, "errno", 0) == ELOOP else f"it cannot be read: {error}"
+        raise RecordError(f"{path}: refused, {reason}") from None
+    if len(content) > max_bytes:
+        raise RecordError(f"{path}: refused, it has more than {max_bytes:,} bytes")
+    return content
+
+
+def read_text(path: Path) -> str:
+    """Read a text as `read_bytes` does."""
+    try:
+        return read_bytes(path).decode("utf-8")
+    except UnicodeDecodeError as error:
         raise RecordError(f"{path}: refused, it cannot be read: {error}") from None
 
 
@@ -135,8 +187,6 @@ def picture_trouble(path: Path) -> str:
     """Say why a picture is not shown; empty if it is."""
     from PIL import Image
 
-    if path.suffix.lower() == ".svg":
-        return "" if path.stat().st_size <= MAX_BYTES else f"{path.name} is too large"
     try:
         with Image.open(path) as picture:
             width, height = picture.size

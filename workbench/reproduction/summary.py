@@ -6,7 +6,7 @@ Judging all records takes seconds, so what was found is kept in results/, as lon
 import contextlib
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from workbench.reproduction.files import read_json, write_json
 from workbench.reproduction.findings import PROFILES, BestRun, last_runs
 from workbench.reproduction.project import Project
 from workbench.reproduction.records import RECORD_FILE, promoted_path
+from workbench.reproduction.schema import trouble
 
 __all__ = ["Summary", "summaries", "summary_of"]
 
@@ -63,10 +64,15 @@ def summaries(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, 
 
 
 def _kept(path: Path) -> dict[str, Any]:
+    """Read what was kept; nothing where it is of another shape, as that of an older version."""
+    names = [known.name for known in fields(Summary)]
+    summary = {"type": "object", "required": names, "propertyNames": {"enum": names}}
+    held = {"type": "object", "required": ["stamp", "summary"], "properties": {"summary": summary}}
     try:
-        return read_json(path)
+        kept = read_json(path)
     except (FileNotFoundError, RecordError):
         return {}
+    return {} if trouble(kept, {"type": "object", "additionalProperties": held}) else kept
 
 
 def _places(project: Project, item: Reproduction, profile: str) -> tuple[Path, Path]:

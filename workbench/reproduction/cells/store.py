@@ -25,7 +25,7 @@ from workbench.reproduction.files import (
 from workbench.reproduction.fingerprint import Fingerprinter, changes
 from workbench.reproduction.machine import commit_of, num_cores
 from workbench.reproduction.project import Project
-from workbench.reproduction.schema import CELL, parse, read_text, trouble
+from workbench.reproduction.schema import CELL, NEEDS, inside, parse, read_text, trouble
 
 __all__ = ["CELLS_FILE", "CellClaims", "CellStore", "CellsThere", "Notes"]
 __all__ += ["cells_there", "needs_file", "num_cells", "origins", "promote_cells", "read_lines"]
@@ -172,7 +172,7 @@ class Notes:
     def begin(self, cells: Sequence[Cell]) -> None:
         """Note these cells beside those of the run's earlier studies (outside a run, of any)."""
         if self.run_folder is None:
-            needed = _read(self.needs)
+            needed = _needs(self.needs)
         else:
             needed = {}
             for key in _read(self.run_folder / CELLS_FILE):
@@ -228,9 +228,22 @@ class CellsThere:
         return f"{self.num_there} of {self.num_cells} cells are there{stale}"
 
 
+def _needs(path: Path) -> dict[str, list[str]]:
+    """Read which cells an item needs; none before its first study, and a RecordError for what is no list of cells."""
+    try:
+        needs = read_json(path)
+    except FileNotFoundError:
+        return {}
+    if wrong := trouble(needs, NEEDS):
+        raise RecordError(f"{path}: refused, {wrong}")
+    return needs
+
+
 def num_cells(project: Project, item: Reproduction, profile: str) -> tuple[int, int]:
     """Count an item's cells without reading them: those that are there, and those it needs; 0, 0 if none are known."""
-    needs, folder = _read(needs_file(project, item, profile)), project.cells_folder(item.technique, profile)
+    folder, needs = project.cells_folder(item.technique, profile), {}
+    with contextlib.suppress(RecordError):  # a study and a promotion say so
+        needs = _needs(needs_file(project, item, profile))
     paths = [folder / name / f"{digest}.json" for name, digests in needs.items() for digest in digests]
     return sum(path.is_file() for path in paths), len(paths)
 
@@ -239,7 +252,9 @@ def cells_there(
     project: Project, item: Reproduction, profile: str, fingerprinter: Fingerprinter, *, keep: bool = False
 ) -> CellsThere | None:
     """Count an item's cells without a run, None before its first study; `keep` accepts cells that are out of date."""
-    needs = _read(needs_file(project, item, profile))
+    needs = {}
+    with contextlib.suppress(RecordError):  # a study says so
+        needs = _needs(needs_file(project, item, profile))
     num_cells = sum(map(len, needs.values()))
     if not num_cells:
         return None
@@ -283,8 +298,9 @@ def promote_cells(project: Project, items: Iterable[Reproduction], profile: str)
     """Copy the finished cells that items need to the committed ones; return each file with its number of cells."""
     files: dict[Path, dict[str, Any]] = {}
     for item in items:
-        for name, digests in _read(needs_file(project, item, profile)).items():
-            path = project.recorded_cells_folder(item.technique, profile) / f"{name}.jsonl"
+        recorded = project.recorded_cells_folder(item.technique, profile)
+        for name, digests in _needs(needs_file(project, item, profile)).items():
+            path = inside(project.reproductions, *(recorded / f"{name}.jsonl").relative_to(project.reproductions).parts)
             for digest, stored in _finished(project.cells_folder(item.technique, profile) / name, digests):
                 committed = files.setdefault(path, read_lines(path))
                 if digest not in committed or committed[digest]["started"] <= stored["started"]:

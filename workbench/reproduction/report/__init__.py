@@ -1,16 +1,18 @@
 """The report: one static page over all items of a profile and one a technique; a page needs no other file.
 
-Scripts, fonts and anything from the network are forbidden by a page's policy, also those in a notebook's outputs; the
-page that searches all claims allows the one script that it carries.
+Scripts, fonts and anything from the network are forbidden by a page's policy; the page that searches all claims allows
+the one script that it carries. Of an executed notebook's HTML only what is harmless is shown.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +21,11 @@ from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.files import misfits, write_whole
 from workbench.reproduction.project import Project
 from workbench.reproduction.records import RECORD_FILE
+from workbench.reproduction.schema import ARTIFACTS, inside, read_text
 
 from .claims import WHOSE_MEANINGS, rule_text, trusted_record
 from .first import add_cards, findings_markdown
+from .foreign import FORMULA, harmless_html
 from .gather import EVIDENCE_MEANINGS, PROFILE_MEANINGS, VERDICT_MEANINGS, gather
 from .items import notebook_page
 from .pictures import formula_html
@@ -35,9 +39,15 @@ __all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "about_t
 __all__ += ["formula_html", "gather", "number_text", "relative_text", "report_path", "rule_text", "seconds_text"]
 __all__ += ["single_file", "value_text", "write_report", "write_site"]
 
-NOTEBOOK_FILE = "notebook.ipynb"
-PICTURES = ("image/svg+xml", "text/latex", "image/png", "image/jpeg")
-SHOWN = ("text/html", "text/markdown", *PICTURES, "text/plain")  # forms of an output, best first; no scripts
+NOTEBOOK_FILE = ARTIFACTS["notebook"]
+SHOWN = (
+    "text/html",
+    "text/markdown",
+    "text/latex",
+    "image/png",
+    "image/jpeg",
+    "text/plain",
+)  # forms of an output, best first; no scripts
 CLAIMS, ERRATA = "claims.html", "errata.html"
 
 
@@ -55,9 +65,28 @@ def write_report(
     progress: str = "",
     under_way: bool = False,
     notebooks: bool = False,
+    anew: bool = False,
 ) -> Path:
-    """Write a profile's pages and return the first; `notebooks` renders executed notebooks, in seconds each."""
+    """Write a profile's pages and return the first.
+
+    Args:
+        project: where records and pages lie.
+        catalogue: the items of the report.
+        profile: whose records.
+        running: ids of items that run now.
+        progress: a sentence on the run under way.
+        under_way: whether a run is under way.
+        notebooks: whether executed notebooks are rendered, in seconds each.
+        anew: whether the pages and pictures of earlier reports go first, since somebody else may have written them.
+
+    Raises:
+        RecordError: naming a symbolic link in the place of the report's folder.
+    """
     templates, first = _templates(), report_path(project, profile)
+    for name in ("notebooks", "thumbnails"):
+        inside(project.results_of(profile), "report", name)
+    if anew and first.parent.exists():
+        shutil.rmtree(first.parent)
     first.parent.mkdir(parents=True, exist_ok=True)
     style = files(__package__).joinpath("templates", "style.css").read_text(encoding="utf-8")
     stale = list(_stale_notebooks(project, catalogue, profile)) if notebooks else []
@@ -105,7 +134,7 @@ def _templates() -> Environment:
         "whose": lambda word: WHOSE_MEANINGS[word],
         "explain": lambda word: EVIDENCE_MEANINGS.get(word, ""),
         "code": lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))),
-        "trusted": Markup,  # our own style sheet, and nbconvert's output, whose scripts the page's policy forbids
+        "trusted": Markup,  # our own style sheet and script, and the HTML of notebooks once it is harmless
     }
     return environment
 
@@ -134,22 +163,30 @@ def _stale_notebooks(
 
 
 def _notebook_body(notebook: Path) -> str:
-    """Turn an executed notebook into HTML without a head; figures are embedded."""
+    """Turn an executed notebook into harmless HTML without a head; figures are embedded."""
     import nbformat
     from traitlets.config import Config
 
-    content = nbformat.read(notebook, as_version=4)
-    for cell in content.cells:
-        if cell.cell_type == "code":  # of its outputs, texts of streams and errors stay, and forms that are no script
-            cell.outputs = [
-                output for output in cell.outputs if "data" not in output or any(kind in output.data for kind in SHOWN)
-            ]
-    shown = Config({"NbConvertBase": {"display_data_priority": list(SHOWN)}})
-    exporter = _exporter_class()(
-        config=shown, template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True
-    )
-    body, _ = exporter.from_notebook_node(content)
-    return body
+    try:
+        content = nbformat.reads(read_text(notebook), as_version=4)
+        for cell in content.cells:
+            if cell.cell_type == "code":
+                cell.outputs = [output for output in cell.outputs if "data" not in output or _is_shown(output.data)]
+        shown = Config({"NbConvertBase": {"display_data_priority": list(SHOWN)}})
+        exporter = _exporter_class()(
+            config=shown, template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True
+        )
+        return harmless_html(exporter.from_notebook_node(content)[0])
+    except Exception as error:  # whatever a foreign notebook makes nbconvert raise, the other pages are written
+        return f"<p>This notebook cannot be shown: {escape(type(error).__name__)}: {escape(str(error))}</p>"
+
+
+def _is_shown(forms: dict[str, Any]) -> bool:
+    """Say whether an output has a form that is no script; a drawing becomes an image, in which no script runs."""
+    if drawing := forms.pop("image/svg+xml", None):
+        content = b64encode("".join(drawing).encode()).decode("ascii")
+        forms.setdefault("text/html", f'<img src="data:image/svg+xml;base64,{content}" alt="drawing">')
+    return any(kind in forms for kind in SHOWN)
 
 
 def _exporter_class() -> type[Any]:
@@ -160,10 +197,10 @@ def _exporter_class() -> type[Any]:
 
     class Renderer(IPythonRenderer):
         def block_math(self, body: str) -> str:
-            return formula_html(body, block=True)
+            return FORMULA.format("math block", escape(body))
 
         def inline_math(self, body: str) -> str:
-            return formula_html(body)
+            return FORMULA.format("math", escape(body))
 
     class Exporter(HTMLExporter):
         @pass_context

@@ -229,7 +229,7 @@ def _address(id: str, name: str | None) -> str:
 
 def _links(folder: Path, artifacts: Mapping[str, Any], id: str) -> tuple[tuple[str, str], ...]:
     named = [(title, artifacts[kind]) for title, kind in FILES if artifacts.get(kind)]
-    return tuple((title, _address(id, name)) for title, name in named if (folder / str(name)).is_file())
+    return tuple((title, _address(id, name)) for title, name in named if (folder / name).is_file())
 
 
 def _standin(record: Mapping[str, Any]) -> str:

@@ -14,11 +14,10 @@ from io import BytesIO
 from pathlib import Path
 
 from workbench.reproduction.files import write_whole
+from workbench.reproduction.schema import read_bytes
 
 __all__ = ["figure_uri", "formula_html", "thumbnail_uri"]
 
-MEDIA_TYPES = {".svg": "image/svg+xml", ".jpg": "image/jpeg"}
-MEDIA_TYPES |= {f".{kind}": f"image/{kind}" for kind in ("jpeg", "png", "webp")}
 THUMBNAIL_PIXELS = (360, 240)  # twice the size on the page, for dense screens
 COLOURS = 64  # of a thumbnail, a third of the bytes of full colour
 KEPT = 256  # figures remembered while a run updates the report item by item
@@ -29,8 +28,8 @@ COMMANDS = {1: "M", 2: "L", 3: "Q", 4: "C", 79: "Z"}  # codes of matplotlib's pa
 
 
 def figure_uri(path: Path) -> str:
-    """Return a figure's file as a data address, or "" where a browser could not show it."""
-    if path.suffix.lower() not in MEDIA_TYPES or not path.is_file():
+    """Return a figure's file as a data address, or "" where there is none."""
+    if not _is_png(path):
         return ""
     state = path.stat()
     return _encoded(path, state.st_mtime_ns, state.st_size)
@@ -38,21 +37,23 @@ def figure_uri(path: Path) -> str:
 
 def thumbnail_uri(path: Path, kept: Path) -> str:
     """Return a small picture of a figure as a data address, kept in a file from one update to the next; or ""."""
-    if path.suffix.lower() not in MEDIA_TYPES or not path.is_file():
+    if not _is_png(path):
         return ""
-    if path.suffix.lower() == ".svg":
-        return figure_uri(path)
     changed_ns = path.stat().st_mtime_ns
-    if not kept.is_file() or kept.stat().st_mtime_ns != changed_ns:
+    if not _is_png(kept) or kept.stat().st_mtime_ns != changed_ns:
         _shrink(path, kept)
         os.utime(kept, ns=(changed_ns, changed_ns))
-    content = kept.read_bytes()
-    return _data_address(content, "image/png") if content else ""
+    content = read_bytes(kept)
+    return _data_address(content) if content else ""
+
+
+def _is_png(path: Path) -> bool:
+    return path.suffix == ".png" and path.is_file() and not path.is_symlink()
 
 
 @lru_cache(maxsize=KEPT)
 def _encoded(path: Path, _changed_ns: int, _size_bytes: int) -> str:
-    return _data_address(path.read_bytes(), MEDIA_TYPES[path.suffix.lower()])
+    return _data_address(read_bytes(path))
 
 
 def _shrink(path: Path, kept: Path) -> None:
@@ -71,8 +72,8 @@ def _shrink(path: Path, kept: Path) -> None:
     write_whole(kept, content.getvalue())
 
 
-def _data_address(content: bytes, media_type: str) -> str:
-    return f"data:{media_type};base64,{base64.b64encode(content).decode('ascii')}"
+def _data_address(content: bytes) -> str:
+    return f"data:image/png;base64,{base64.b64encode(content).decode('ascii')}"
 
 
 @lru_cache(maxsize=1024)

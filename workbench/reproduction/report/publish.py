@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
 from pathlib import Path
 
 import workbench
-from workbench.reproduction.declare import Reproduction
-from workbench.reproduction.errors import UsageError
-from workbench.reproduction.files import write_whole
+from workbench.reproduction.declare import Profile, Reproduction
+from workbench.reproduction.errors import RecordError, UsageError
+from workbench.reproduction.files import misfits, write_whole
 from workbench.reproduction.project import Project
+from workbench.reproduction.records import RECORD_FILE, promoted_figure, promoted_path
+from workbench.reproduction.schema import FAILED_ARTIFACTS, inside, read_bytes
+
+from .claims import trusted_record
 
 __all__ = ["single_file", "write_planners", "write_site"]
 
@@ -59,11 +65,14 @@ def _place(link: str, key: str, pages: dict[str, str]) -> str:
     return f"#{page}--{anchor}" if anchor else f"#sheet-{page}"
 
 
-def write_site(project: Project, catalogue: Sequence[Reproduction], profile: str, first: Path, target: Path) -> None:
+def write_site(
+    project: Project, catalogue: Sequence[Reproduction], profile: str, first: Path, target: Path
+) -> tuple[str, ...]:
     """Write a static site: the report with executed notebooks, the lessons executed, planners to move
     in a browser, and API pages from docstrings.
 
-    Folders lie in it as in the project, so that links between the report and its files hold.
+    Folders lie in it as in the project, so that links between the report and its files hold. Of results and recorded
+    runs only what records name and seal is published; return a line for each link, and for each file that is left out.
     """
     import jupyterlite_core  # noqa: F401  # named by the error, before lessons run, where one is missing
     import jupyterlite_pyodide_kernel  # noqa: F401
@@ -71,14 +80,23 @@ def write_site(project: Project, catalogue: Sequence[Reproduction], profile: str
 
     if target.exists() and any(target.iterdir()):
         raise UsageError(f"{target} is not empty; name another place")
-    results, beside = project.results_of(profile), shutil.ignore_patterns(".*", "cells", "*.log")
-    shutil.copytree(results, target / results.relative_to(project.root), ignore=beside, dirs_exist_ok=True)
-    for technique in dict.fromkeys(item.technique for item in catalogue):
-        recorded = project.reproductions / technique / "recorded"
-        if recorded.is_dir():
-            place = target / recorded.relative_to(project.root)
-            shutil.copytree(recorded, place, ignore=shutil.ignore_patterns("cells"), dirs_exist_ok=True)
-    lessons = [_write_lesson(path, target) for path in sorted((project.root / "notebooks").glob("*/lesson*.ipynb"))]
+    runs = {project.results: _published(project, catalogue, profile)}
+    runs[project.reproductions] = _promoted(project, catalogue)
+    left_out = []
+    for folder, paths in runs.items():
+        left_out += [f"{path}: not published, it is a symbolic link" for path in _links(folder)]
+        for path in paths:
+            try:
+                inside(folder, *path.relative_to(folder).parts)
+                _write(target / path.relative_to(project.root), read_bytes(path, single=True))
+            except FileNotFoundError:
+                continue
+            except RecordError as error:
+                left_out.append(str(error))
+    for page in (*first.parent.glob("*.html"), *first.parent.glob("notebooks/*.html")):
+        _write(target / page.relative_to(project.root), page.read_bytes())
+    paths = sorted(project.notebooks.glob("*/lesson*.ipynb"))
+    lessons = [_write_lesson(inside(project.notebooks, *path.parts[-2:]), target) for path in paths]
     _write_api(target / "api")
     write_planners(target / "planners")
     report = first.relative_to(project.root).as_posix()
@@ -89,6 +107,41 @@ def write_site(project: Project, catalogue: Sequence[Reproduction], profile: str
     head = first.read_text(encoding="utf-8").partition("<body>")[0]
     body = f'<main id="content"><h1>workbench</h1>\n<ul>\n{items}</ul></main>'
     write_whole(target / "index.html", f"{head}<body>{body}</body>\n</html>\n")
+    return tuple(left_out)
+
+
+def _published(project: Project, catalogue: Sequence[Reproduction], profile: str) -> Iterator[Path]:
+    """Return the files of this machine's runs: records with what they seal, and what is left of failed runs."""
+    for item in catalogue:
+        folder = project.folder(item, profile)
+        record, _ = trusted_record(folder / RECORD_FILE, item, profile)
+        if record is not None:
+            wrong = misfits(folder, record)
+            names = [name for kind, name in record["artifacts"].items() if name and kind not in wrong]
+            yield from (folder / name for name in (RECORD_FILE, *names))
+        yield from (folder / name for name in FAILED_ARTIFACTS.values())
+
+
+def _promoted(project: Project, catalogue: Sequence[Reproduction]) -> Iterator[Path]:
+    """Return the recorded runs that can be trusted, and the figures that they seal."""
+    for item, profile in product(catalogue, Profile):
+        path, figure = promoted_path(project, item, profile), promoted_figure(project, item, profile)
+        record, _ = trusted_record(path, item, profile)
+        if record is not None:
+            yield path
+            if "figure" not in misfits(figure.parent, record | {"artifacts": {"figure": figure.name}}):
+                yield figure
+
+
+def _links(folder: Path) -> list[Path]:
+    """Return the symbolic links below a folder, which are not followed."""
+    paths = [Path(place, name) for place, folders, names in os.walk(folder) for name in (*folders, *names)]
+    return sorted(path for path in paths if path.is_symlink())
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, content)
 
 
 def _write_lesson(path: Path, target: Path) -> str:
@@ -116,7 +169,7 @@ def write_planners(folder: Path) -> None:
         shutil.copytree(SOURCE / "workbench", source / "workbench", ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(SOURCE / name, source)
-        _run(what, "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", scratch, str(source))
+        _run(what, "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", scratch, str(source))
         (wheel,) = Path(scratch).glob("*.whl")
         (source / "jupyter-lite.json").write_text(json.dumps(LITE))
         places = {"--lite-dir": source, "--contents": PLANNERS, "--output-dir": folder.resolve()}

@@ -39,14 +39,15 @@ from workbench.reproduction.recording import KEEP_CELLS, RECORDING_FILE, RUN_DIR
 from workbench.reproduction.records import FAILURE_FILE, RECORD_FILE, SCHEMA, read_record
 from workbench.reproduction.runner.plan import ItemOutcome, Status
 from workbench.reproduction.runner.watch import Watch
+from workbench.reproduction.schema import ARTIFACTS, FAILED_ARTIFACTS
 from workbench.study.progress import PROGRESS_VARIABLE, HowFar
 
 __all__ = ["INTERRUPTED", "Failure", "ItemRun", "clear", "partial_folder", "place_failure", "place_record", "sweep"]
 
-NOTEBOOK_FILE, LOG_FILE = "notebook.ipynb", "log.txt"
+NOTEBOOK_FILE, LOG_FILE = ARTIFACTS["notebook"], ARTIFACTS["log"]
 PARTIAL = ".partial-"
 REPLACED = ".replaced"
-FAILED_NOTEBOOK, FAILED_LOG = "failure.ipynb", "failure.txt"  # what is left of a failed run beside an old record
+FAILED_NOTEBOOK, FAILED_LOG = FAILED_ARTIFACTS["notebook"], FAILED_ARTIFACTS["log"]  # what is left of a failed run
 SWEEP_PATIENCE_S = 5.0  # seconds a dying kernel may go on writing into a folder that is being removed
 INTERRUPTED = "the run was interrupted"
 CONNECTION_FILE = ".kernel.json"

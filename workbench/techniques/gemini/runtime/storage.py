@@ -9,6 +9,7 @@ import json
 import os
 import re
 import uuid
+import warnings
 from typing import Any
 
 import fsspec
@@ -24,7 +25,8 @@ from .state import StateMismatch, TrainingState, image_of, parts_of
 __all__ = ["MARKER", "PersistentTier", "StorageCorrupt"]
 
 MARKER = "complete.json"  # a checkpoint without a valid marker does not count
-FOLDER = re.compile(r"iteration-(\d+)$")
+FOLDER = re.compile(r"iteration-(\d{9,18})")
+PART = re.compile(r"[0-9a-f]{32}")  # a checksum, the name of a part
 
 
 class StorageCorrupt(RuntimeError):
@@ -81,10 +83,7 @@ class PersistentTier:
         return image_of(*(self._read(f"{self._folder(iteration)}/{name}", name) for name in names[state.rank]))
 
     def _read(self, path: str, name: str) -> Tensor:
-        try:
-            data = self._fs.cat_file(path)
-        except OSError as error:
-            raise StorageCorrupt(f"{path}: {error}") from error
+        data = self._file(path)
         if checksum(data).hex() != name:
             raise StorageCorrupt(f"{path}: its checksum is not its name")
         return as_bytes(data)
@@ -93,14 +92,28 @@ class PersistentTier:
         """Read and verify a checkpoint's marker."""
         place = f"{self._folder(iteration)}/{MARKER}"
         try:
-            outer = json.loads(self._fs.cat_file(place))
+            outer = json.loads(self._file(place))
             if _digest(outer["body"]) == outer["checksum"]:
-                return json.loads(outer["body"])
-        except FileNotFoundError:
-            raise StorageCorrupt(f"{place} is not there: the checkpoint is incomplete") from None
-        except (ValueError, KeyError, TypeError, AttributeError):
-            pass  # half written, or no text any more: the same as a wrong checksum
+                marker = json.loads(outer["body"])
+                if all(PART.fullmatch(name) for shared, own in marker["parts"] for name in (shared, own)):
+                    return marker
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            pass  # half written, of another shape, or no text any more: the same as a wrong checksum
         raise StorageCorrupt(f"{place}: its checksum is wrong")
+
+    def _file(self, path: str) -> bytes:
+        """Read a regular file; StorageCorrupt for what a reader would wait for or be led away by."""
+        try:
+            about = self._fs.info(path)
+            if about["type"] != "file" or about.get("islink"):
+                warnings.warn(f"{path} is passed over: it is no regular file", stacklevel=2)
+                raise StorageCorrupt(f"{path} is no regular file")
+            return self._fs.cat_file(path)
+        except FileNotFoundError as error:
+            missing = f"{path} is not there: the checkpoint is incomplete"
+            raise StorageCorrupt(missing if path.endswith(MARKER) else f"{path}: {error}") from error
+        except OSError as error:
+            raise StorageCorrupt(f"{path}: {error}") from error
 
     def _write(self, path: str, data: Any) -> None:
         """Write a file and, where the file system can, wait until it is on the disk."""
@@ -116,8 +129,14 @@ class PersistentTier:
         self._fs.invalidate_cache()
         if not self._fs.exists(self._root):
             return []
-        matches = (FOLDER.search(path.rstrip("/")) for path in self._fs.ls(self._root, detail=False))
-        return sorted(int(match[1]) for match in matches if match)
+        found = []
+        for about in self._fs.ls(self._root, detail=True):
+            name = FOLDER.fullmatch(about["name"].rstrip("/").rpartition("/")[2])
+            if name and about["type"] == "directory" and not about.get("islink"):
+                found.append(int(name[1]))
+            elif name:
+                warnings.warn(f"{about['name']} is passed over: it is no folder", stacklevel=2)
+        return sorted(found)
 
     def _remove_old(self, newest: int) -> None:
         """Remove the checkpoints, complete or not, that are older than the last complete ones; the marker first."""
@@ -129,7 +148,7 @@ class PersistentTier:
 
     def _remove(self, path: str) -> None:
         if self._fs.exists(path):
-            self._fs.rm_file(path)
+            self._fs.rm(path, recursive=True)
 
     def _folder(self, iteration: int) -> str:
         return f"{self._root}/iteration-{iteration:09d}"
