@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from workbench.compression.codec import Codec, Payload
+from workbench.recomputation import changes_once
 
 __all__ = ["ErrorFeedback", "clear_error_feedback"]
 
@@ -31,6 +32,13 @@ class ErrorFeedback(Codec):
         """Encode x plus the remembered error, and remember what this payload loses."""
         if not self.training:
             return self.codec.encode(x)
+        with changes_once(self, self.site, lambda: self.error, self._set_error_):
+            return self._encode_corrected(x)
+
+    def _set_error_(self, error: Tensor | None) -> None:
+        self.error = error
+
+    def _encode_corrected(self, x: Tensor) -> Payload:
         corrected = x if self.error is None else x + self._error_for(x)
         payload = self.codec.encode(corrected)
         with torch.no_grad():

@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from workbench.compression.codec import site_seed
+from workbench.compression.codec import Payload, site_seed
 from workbench.compression.sparse import SparseCodec
+from workbench.recomputation import changes_once
 
 __all__ = ["RandomK", "random_indices", "random_indices_by_definition"]
 
@@ -29,6 +30,14 @@ class RandomK(SparseCodec):
         super().__init__(keep, index_dtype=index_dtype)
         self.seed, self.site = seed, ""
         self._stream = np.random.default_rng(site_seed(seed, ""))
+
+    def encode(self, x: Tensor) -> Payload:
+        """Encode as SparseCodec does; recomputed activations keep the same positions."""
+        with changes_once(self, self.site, lambda: self._stream.bit_generator.state, self._set_position_):
+            return super().encode(x)
+
+    def _set_position_(self, position: dict) -> None:
+        self._stream.bit_generator.state = position
 
     def kept_indices(self, x: Tensor, num_kept: int) -> Tensor:
         """Choose random positions, ascending.
