@@ -67,7 +67,7 @@ def changes_once(owner: object, name: str, get: Callable[[], State], set_: Calla
         return
     regions = _regions_of_hooks()
     if in_backward or not torch.is_grad_enabled():
-        _add_regions_of_functions_(regions)
+        _add_regions_of_functions_(regions, in_backward)
     if not regions.first and regions.again is None:
         yield
         return
@@ -127,7 +127,7 @@ def _regions_of_hooks() -> _Regions:
     return regions
 
 
-def _add_regions_of_functions_(regions: _Regions) -> None:
+def _add_regions_of_functions_(regions: _Regions, in_backward: bool) -> None:
     """Find the autograd functions around the call, from the innermost to one that recomputes in its `backward`."""
     needs_gradient, frame = torch.is_grad_enabled(), sys._getframe()
     while (frame := frame.f_back) is not None:
@@ -140,6 +140,8 @@ def _add_regions_of_functions_(regions: _Regions) -> None:
         context = frame.f_locals.get(code.co_varnames[0])
         if not isinstance(context, FunctionCtx):
             continue
+        if not in_backward and getattr(context, "grad_was_enabled", False):
+            return  # a reentrant checkpoint computes without gradients
         function = type(context)._forward_cls
         if code.co_name == "forward":
             needs_gradient |= any(context.needs_input_grad)
