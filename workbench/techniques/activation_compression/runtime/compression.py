@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -63,6 +64,7 @@ class Compression:
         """Give the model its plain reductions and outputs back, the last change first."""
         for restore in reversed(self.undo):
             restore()
+        _forget_compiled_code()
 
 
 def compress(
@@ -107,7 +109,14 @@ def compress(
     sent = tuple(change.sent_bytes() for change in changes)
     undo += [change.module.register_forward_hook(each).remove for change, each in zip(changes, sent, strict=True)]
     codecs = tuple(change.codec for change in changes)
+    _forget_compiled_code()
     return Compression(sites=tuple(sites), codecs=codecs, undo=tuple(undo), sent=sent)
+
+
+def _forget_compiled_code() -> None:
+    """Have torch.compile compile what it has compiled again: it takes no notice of hooks that come or go later."""
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
 
 
 class CompressedOutput:
