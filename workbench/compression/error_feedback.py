@@ -4,7 +4,7 @@ In evaluation e is neither used nor changed. Elements of e that overflow become 
 a resumed run continues as an uninterrupted one would. It is no buffer: DistributedDataParallel would broadcast it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -79,13 +79,13 @@ class ErrorFeedback(Codec):
         self.error = None if self.error is None else self.error * factor
         self.codec.rescale_(factor)
 
-    def get_extra_state(self) -> dict[str, Tensor]:
-        """Give the error for the state dict, nothing where there is none yet."""
-        return {} if self.error is None else {"error": self.error}
+    def get_extra_state(self) -> Tensor:
+        """Give the error for the state dict, an empty tensor where there is none yet; safetensors take no dict."""
+        return torch.empty(0) if self.error is None else self.error
 
-    def set_extra_state(self, state: Mapping[str, Tensor]) -> None:
+    def set_extra_state(self, state: Tensor) -> None:
         """Continue with the error that `get_extra_state` gave."""
-        self.error = state["error"].clone() if "error" in state else None
+        self.error = state.clone() if state.numel() else None
 
     def _error_for(self, x: Tensor) -> Tensor:
         if x.shape != self.error.shape:

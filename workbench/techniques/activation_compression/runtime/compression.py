@@ -18,7 +18,7 @@ from workbench.parallel.linear import Reduction
 
 from ..method import PAPER_HIDDEN, Family, method
 from .layers import OUTPUT_CODEC, Layers, chosen_layers
-from .reduction import CompressedReduction, EncoderGradients, FusedReduction, check_fusible
+from .reduction import CompressedReduction, EncoderGradients, FusedReduction, check_fusible, require_wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,7 +96,8 @@ def compress(
     Raises:
         ValueError: for layers that the model does not have, that come twice, that are none or that have an encoded
             output already, for a number of blocks where it is not clear which, for a learned method's name where the
-            width is not known, and for fused codes that are not linear; nothing is changed then.
+            width is not known, for learned codes in a model that DistributedDataParallel or FSDP wraps already, and for
+            fused codes that are not linear; nothing is changed then.
 
     Source: section 4.1 (the last 12 of 24 layers), sections 3.2 and 3.3.
     """
@@ -105,6 +106,7 @@ def compress(
     sites = [change.site for change in changes]
     if twice := {site for site in sites if sites.count(site) > 1}:
         raise ValueError(f"layers: {sorted(twice)[0]} is chosen twice")
+    _require_unwrapped(model, changes)
     undo = [change.apply(gradients) for change in changes]
     sent = tuple(change.sent_bytes() for change in changes)
     undo += [change.module.register_forward_hook(each).remove for change, each in zip(changes, sent, strict=True)]
@@ -130,6 +132,7 @@ class CompressedOutput:
 
     def __call__(self, module: nn.Module, inputs: tuple, output):
         """Replace the output tensor, or the first tensor of an output tuple [..., hidden]."""
+        require_wrapped(self.codec)
         if getattr(output, "is_nested", False):
             rule = "it must be a dense one: build nn.TransformerEncoder with enable_nested_tensor=False"
             raise ValueError(f"output of {type(module).__name__} is a nested tensor; {rule}")
@@ -221,6 +224,15 @@ class _OutputChange:
 
 
 _Change = _ReductionChange | _OutputChange
+WRAPPERS = {"DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel"}  # know the parameters of their start
+
+
+def _require_unwrapped(model: nn.Module, changes: list[_Change]) -> None:
+    learned = [change.site for change in changes if any(True for _ in change.codec.parameters())]
+    classes = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
+    if learned and (wrappers := sorted(WRAPPERS & classes)):
+        rule = "would not synchronise the weights of learned codes: compress the model first, then wrap it"
+        raise ValueError(f"model holds a {wrappers[0]}, which {rule}")
 
 
 def _changes(name: str, layer: nn.Module, codec: Codec | str, fused: bool) -> Iterator[_Change]:
