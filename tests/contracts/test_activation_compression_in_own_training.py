@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import re
 
 import pytest
 import torch
@@ -31,6 +32,7 @@ from workbench.compression import DGC, AutoEncoder, ErrorFeedback, Quantize, Ran
 from workbench.parallel import ProcessTensorGroup, RowParallelLinear
 from workbench.techniques.activation_compression import METHODS, compress
 from workbench.techniques.activation_compression.method import method
+from workbench.techniques.activation_compression.runtime.layers import CODEC_NAMES
 
 NAME = "activation_compression"
 WIDTH, SHARE = 16, 0.25
@@ -110,7 +112,7 @@ def trained(model, xs, *, forward=None, step=None):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for x in xs:
         optimizer.zero_grad()
-        (forward or model)(x).square().mean().backward()
+        (model if forward is None else forward)(x).square().mean().backward()
         (step or (lambda optimizer: optimizer.step()))(optimizer)
     return plain_state(model)
 
@@ -118,7 +120,7 @@ def trained(model, xs, *, forward=None, step=None):
 def plain_state(model):
     """Copy the state without that of codecs."""
     state = model.state_dict()
-    return {name: value.clone() for name, value in state.items() if "output_codec" not in name and value is not None}
+    return {name: value.clone() for name, value in state.items() if not set(CODEC_NAMES) & set(name.split("."))}
 
 
 def assert_same_bits(actual, expected):
@@ -155,6 +157,7 @@ def test_a_changing_scale_of_the_loss_changes_nothing(codec):
 def test_an_activation_that_is_not_finite_makes_the_loss_not_finite_and_the_scaler_skip_the_step(name, value):
     model = Net()
     compress(model, method(name).codec(WIDTH), layers=SITES)
+    model.float()  # learned codes of the paper are FP16, which the scaler refuses
     before = copy.deepcopy(model.head.weight)
     optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=4.0)
     (x,) = batches(1)
@@ -193,7 +196,6 @@ def test_frozen_layers_and_clipped_gradients_are_those_of_the_definition(frozen)
 def test_bf16_weights_learn_as_the_definition_says():
     """Of a learned code: x E D, with all three in bf16."""
     model, compression = with_codecs(AutoEncoder(WIDTH, 4))
-    plain, _ = with_codecs(AutoEncoder(WIDTH, 4))
     codes = nn.ModuleList(copy.deepcopy(codec) for codec in compression.codecs)
     plain = Net()
     for block, code in zip(plain.blocks, codes, strict=False):
@@ -212,14 +214,14 @@ def test_autocast_gives_what_the_definition_gives():
     with torch.autocast("cpu", torch.bfloat16):
         assert_same_bits(trained(model, batches(3)), trained(plain, batches(3)))
     assert_same_errors(compression, hooks)
-    assert compression.report().sent_bytes["blocks.0"] == 8 * WIDTH * SHARE * (4 + 8)  # tanh is computed in FP32
+    assert compression.report().sent_bytes["blocks.0"] == 8 * WIDTH * SHARE * (2 + 8)  # BF16 values, int64 indices
 
 
 @works(NAME, Feature.EMA)
 @pytest.mark.parametrize("codec", CODECS)
 def test_averaged_models_have_codecs_of_their_own(codec):
     """Every step's average is 0.9 times the former and 0.1 times the weights; evaluating it changes no training."""
-    (model, compression), (plain, _) = (with_codecs(CODECS[codec]()) for _ in range(2))
+    (model, _), (plain, _) = (with_codecs(CODECS[codec]()) for _ in range(2))
     averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
     expected = []
 
@@ -264,7 +266,7 @@ def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(codec, tmp_path
 @works(
     NAME,
     Feature.CHECKPOINTING,
-    note="A recomputed layer starts from the state of its forward pass; a layer that was changed in between is refused.",
+    note="A recomputed layer starts from the state of its forward pass; a layer changed in between is refused.",
 )
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("codec", CODECS)
@@ -274,7 +276,7 @@ def test_gradient_checkpointing_of_a_transformer_changes_no_bit(codec, reentrant
         model = gpt2()
         compression = compress(model, CODECS[codec](), layers=2)
         if saves:
-            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+            model.activation_checkpointing_enable({"use_reentrant": reentrant})
         for _ in range(2):
             model(IDS, labels=IDS).loss.backward()
         gradients = [p.grad for p in model.parameters()]
@@ -309,6 +311,7 @@ def a_function(model):
 WAYS = {way.__name__: way for way in (whole_model, in_place, a_submodule, each_block, a_function)}
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by torch's compiler
 @works(NAME, Feature.COMPILE, note="`compress` and `remove` make torch compile everything again.")
 @pytest.mark.parametrize("way", WAYS)
 def test_compiled_models_follow_compress_and_remove(way):
@@ -332,7 +335,7 @@ def test_compiled_models_follow_compress_and_remove(way):
     torch.testing.assert_close(run(x), eager(x))
 
 
-@pytest.mark.filterwarnings("ignore")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("codec", CODECS)
 def test_compiled_codecs_remember_and_draw_as_without_a_compiler(codec):
     (model, ours), (plain, theirs) = (with_codecs(CODECS[codec]()) for _ in range(2))
@@ -362,10 +365,7 @@ MODELS = {
         lambda: BertForMaskedLM(BertConfig(vocab_size=30, **BERT, **STILL)),
         ["bert.encoder.layer.0", "bert.encoder.layer.1"],
     ),
-    "Llama": (
-        lambda: LlamaForCausalLM(LlamaConfig(vocab_size=30, **BERT)),
-        ["model.layers.0", "model.layers.1"],
-    ),
+    "Llama": (lambda: LlamaForCausalLM(LlamaConfig(vocab_size=30, **BERT)), ["model.layers.0", "model.layers.1"]),
     "T5": (
         lambda: T5ForConditionalGeneration(T5Config(vocab_size=30, decoder_start_token_id=0, pad_token_id=0, **T5)),
         ["encoder.block.1", "decoder.block.0"],
@@ -395,14 +395,15 @@ def test_transformers_with_tied_weights_follow_the_definition(name):
 
 
 @SILENT
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")  # which peft reads
 @works(
     NAME,
     Feature.LORA,
-    note="Where peft wraps the compressed layer itself, or the code is learned, call `compress` after `get_peft_model`.",
+    note="Call `compress` after `get_peft_model` for learned codes, and where peft wraps the layer itself.",
 )
 @pytest.mark.parametrize("compresses_first", [True, False])
 def test_lora_trains_as_with_the_definition(compresses_first):
-    config = LoraConfig(r=2, target_modules=["c_attn"], init_lora_weights=False)
+    config = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False)
     layers, found = ["transformer.h.0", "transformer.h.1"], []
     for compressed in (True, False):
         model = gpt2()
@@ -460,7 +461,7 @@ def beside_ddp(case):
         for one in (model, plain):
             one.uses_second = not unused or number % 2 == 0
         if case == "buffers" and number:
-            for name, buffer in plain.named_buffers():
+            for buffer in plain.buffers():
                 dist.broadcast(buffer, 0)
         is_last = case != "accumulation" or number % 2 == 1
         wrapped.require_backward_grad_sync = is_last  # what no_sync sets, which must hold from the forward pass on
@@ -579,9 +580,6 @@ def test_learned_codes_that_came_after_the_wrapper_are_refused(wrap, said, pools
             return f"{type(error).__name__}: {error}"
 
     for message in pools(2).run(tidy, told):
-        assert pytest.raises and message
-        import re
-
         assert re.search(said, message)
 
 

@@ -17,7 +17,7 @@ from workbench.parallel import RowParallelLinear
 from workbench.parallel.linear import Reduction
 
 from ..method import PAPER_HIDDEN, Family, method
-from .layers import OUTPUT_CODEC, Layers, chosen_layers
+from .layers import Layers, chosen_layers, codec_home
 from .reduction import CompressedReduction, EncoderGradients, FusedReduction, check_fusible, require_wrapped
 
 if TYPE_CHECKING:
@@ -127,12 +127,14 @@ class CompressedOutput:
     It shows a user's own model what its next stage would receive; the gradient follows the codec's rule.
     """
 
-    def __init__(self, codec: Codec) -> None:
-        self.codec = codec
+    def __init__(self, codec: Codec, site: str = "") -> None:
+        self.codec, self.site = codec, site
+        self._is_asked = False
 
     def __call__(self, module: nn.Module, inputs: tuple, output):
         """Replace the output tensor, or the first tensor of an output tuple [..., hidden]."""
         require_wrapped(self.codec)
+        self._is_asked = True
         if getattr(output, "is_nested", False):
             rule = "it must be a dense one: build nn.TransformerEncoder with enable_nested_tensor=False"
             raise ValueError(f"output of {type(module).__name__} is a nested tensor; {rule}")
@@ -142,6 +144,13 @@ class CompressedOutput:
             return (self.codec(output[0]), *output[1:])
         given = f"output of {type(module).__name__}={type(output).__name__}"
         raise ValueError(f"{given}: a tensor or a tuple that begins with one")
+
+    def refuse_others(self, codec: Codec, inputs: tuple) -> None:
+        """Raise RuntimeError where not this hook calls the codec: its layer's forward would encode twice."""
+        if not self._is_asked:
+            rule = "compress the layer around it, or one inside, if its forward calls all of its sub-modules"
+            raise RuntimeError(f"{type(codec).__name__} of {self.site or 'a layer'} is called by another; {rule}")
+        self._is_asked = False
 
 
 @dataclass(kw_only=True, slots=True)
@@ -202,11 +211,13 @@ class _OutputChange:
     codec: Codec
 
     def __post_init__(self) -> None:
-        if hasattr(self.module, OUTPUT_CODEC):
+        if any(isinstance(hook, CompressedOutput) for hook in self.module._forward_hooks.values()):
             raise ValueError(f"layers: the output of {self.site} is compressed already; remove that first")
         if isinstance(self.module, nn.ModuleList | nn.ModuleDict):
             inner = [f"{self.site}.{name}" for name, _ in self.module.named_children()][-2:]
             raise ValueError(f"layers has {self.site!r}, a list without an output; name its modules, such as {inner}")
+        if codec_home(self.module) is None:
+            raise ValueError(f"layers has {self.site!r}, a Sequential without a layer that could hold one more codec")
 
     def sent_bytes(self) -> SentBytes:
         """Count one message to the next stage."""
@@ -214,13 +225,16 @@ class _OutputChange:
 
     def apply(self, gradients: EncoderGradients | None) -> Callable[[], None]:
         """Hook the output; return what undoes it."""
-        self.module.add_module(OUTPUT_CODEC, self.codec)
-        hook = self.module.register_forward_hook(CompressedOutput(self.codec))
-        return partial(self._restore, hook)
+        home, name = codec_home(self.module)
+        home.add_module(name, self.codec)
+        output = CompressedOutput(self.codec, self.site)
+        hooks = [self.module.register_forward_hook(output), self.codec.register_forward_pre_hook(output.refuse_others)]
+        return partial(self._restore, hooks, partial(delattr, home, name))
 
-    def _restore(self, hook: RemovableHandle) -> None:
-        hook.remove()
-        delattr(self.module, OUTPUT_CODEC)
+    def _restore(self, hooks: list[RemovableHandle], forget: Callable[[], None]) -> None:
+        for hook in hooks:
+            hook.remove()
+        forget()
 
 
 _Change = _ReductionChange | _OutputChange
