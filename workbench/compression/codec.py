@@ -88,7 +88,8 @@ class Codec(nn.Module, ABC):
         """Send x through the codec: decode(encode(x)), differentiable."""
         if self.aggregation is Aggregation.SUM:
             return self.decode(self.encode(x))
-        return _RoundTrip.apply(x, self)
+        round_trip = _uncompiled_round_trip if torch.compiler.is_dynamo_compiling() else _RoundTrip.apply
+        return round_trip(x, self, torch.is_grad_enabled())
 
     def for_site(self, site: str, hidden: int | None = None) -> "Codec":
         """Make the codec of one call site, which shares no state with this one.
@@ -122,14 +123,20 @@ class _RoundTrip(torch.autograd.Function):
     """decode(encode(x)) of a gathered codec; backward its `input_gradient`. Communicates nothing."""
 
     @staticmethod
-    def forward(ctx, x: Tensor, codec: Codec) -> Tensor:
+    def forward(ctx, x: Tensor, codec: Codec, is_grad_enabled: bool) -> Tensor:
+        ctx.grad_was_enabled = is_grad_enabled  # see workbench.recomputation
         payload = codec.encode(x)
         ctx.codec, ctx.payload = codec, payload
         return codec.decode(payload)
 
     @staticmethod
-    def backward(ctx, grad_output: Tensor) -> tuple[Tensor, None]:
-        return ctx.codec.input_gradient(grad_output, ctx.payload), None
+    def backward(ctx, grad_output: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.codec.input_gradient(grad_output, ctx.payload), None, None
+
+
+@torch._disable_dynamo  # which cannot compile what draws or depends on values, and tries for long
+def _uncompiled_round_trip(x: Tensor, codec: Codec, is_grad_enabled: bool) -> Tensor:
+    return _RoundTrip.apply(x, codec, is_grad_enabled)
 
 
 def site_seed(seed: int, site: str) -> int:

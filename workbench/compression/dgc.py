@@ -18,6 +18,7 @@ from torch import Tensor
 
 from workbench.compression.codec import Payload
 from workbench.compression.topk import TopK
+from workbench.recomputation import changes_once
 
 __all__ = ["DGC", "dgc_by_definition", "exponential_warmup"]
 
@@ -54,6 +55,7 @@ class DGC(TopK):
         self.shares = (*map(float, warmup), keep)
         self.velocity: Tensor | None = None  # no buffers: DistributedDataParallel would broadcast them
         self.accumulated: Tensor | None = None
+        self._is_remembered = False  # whether a checkpointed region holds u and v, too
         self.at_epoch(0)
 
     def at_epoch(self, epoch: int) -> None:
@@ -71,6 +73,17 @@ class DGC(TopK):
         """
         if not self.training:
             return super().encode(x)
+        with changes_once(self, self.site, self._remember, self._go_back_):
+            return self._encode_accumulated(x)
+
+    def _remember(self) -> tuple[Tensor | None, Tensor | None]:
+        self._is_remembered = True
+        return self.velocity, self.accumulated
+
+    def _go_back_(self, state: tuple[Tensor | None, Tensor | None]) -> None:
+        self.velocity, self.accumulated = state
+
+    def _encode_accumulated(self, x: Tensor) -> Payload:
         velocity, accumulated = self._state_for(x)
         torch.add(x.detach(), velocity, alpha=self.momentum, out=velocity)
         payload = super().encode(accumulated.add_(velocity))
@@ -121,7 +134,9 @@ class DGC(TopK):
                 f"x at site {self.site!r} has shape {tuple(x.shape)}, the accumulated gradient "
                 f"{tuple(self.velocity.shape)}: they must be equal; call clear() when the shape changes"
             )
-        self.velocity, self.accumulated = self.velocity.to(x), self.accumulated.to(x)
+        self.velocity = self.velocity.to(x, copy=self._is_remembered)
+        self.accumulated = self.accumulated.to(x, copy=self._is_remembered)
+        self._is_remembered = False
         return self.velocity, self.accumulated
 
 

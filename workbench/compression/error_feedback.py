@@ -4,12 +4,13 @@ In evaluation e is neither used nor changed. Elements of e that overflow become 
 a resumed run continues as an uninterrupted one would. It is no buffer: DistributedDataParallel would broadcast it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from workbench.compression.codec import Codec, Payload
+from workbench.recomputation import changes_once
 
 __all__ = ["ErrorFeedback", "clear_error_feedback"]
 
@@ -31,6 +32,13 @@ class ErrorFeedback(Codec):
         """Encode x plus the remembered error, and remember what this payload loses."""
         if not self.training:
             return self.codec.encode(x)
+        with changes_once(self, self.site, lambda: self.error, self._set_error_):
+            return self._encode_corrected(x)
+
+    def _set_error_(self, error: Tensor | None) -> None:
+        self.error = error
+
+    def _encode_corrected(self, x: Tensor) -> Payload:
         corrected = x if self.error is None else x + self._error_for(x)
         payload = self.codec.encode(corrected)
         with torch.no_grad():
@@ -71,13 +79,13 @@ class ErrorFeedback(Codec):
         """Give the error, and what the wrapped codec remembers."""
         return (*(() if self.error is None else (self.error,)), *self.codec.memory)
 
-    def get_extra_state(self) -> dict[str, Tensor]:
-        """Give the error for the state dict, nothing where there is none yet."""
-        return {} if self.error is None else {"error": self.error}
+    def get_extra_state(self) -> Tensor:
+        """Give the error for the state dict, an empty tensor where there is none yet; safetensors take no dict."""
+        return torch.empty(0) if self.error is None else self.error
 
-    def set_extra_state(self, state: Mapping[str, Tensor]) -> None:
+    def set_extra_state(self, state: Tensor) -> None:
         """Continue with the error that `get_extra_state` gave."""
-        self.error = state["error"].clone() if "error" in state else None
+        self.error = state.clone() if state.numel() else None
 
     def _error_for(self, x: Tensor) -> Tensor:
         if x.shape != self.error.shape:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from workbench.compression.codec import Payload, all_finite, site_seed
 from workbench.compression.sparse import SparseCodec
+from workbench.recomputation import changes_once
 
 __all__ = ["RandomK", "random_indices", "random_indices_by_definition"]
 
@@ -31,6 +32,9 @@ class RandomK(SparseCodec):
         self.seed, self.site = seed, ""
         self._stream = np.random.default_rng(site_seed(seed, ""))
 
+    def _set_position_(self, position: dict) -> None:
+        self._stream.bit_generator.state = position
+
     def kept_indices(self, x: Tensor, num_kept: int) -> Tensor:
         """Choose random positions, ascending.
 
@@ -45,8 +49,12 @@ class RandomK(SparseCodec):
 
     @torch.no_grad()
     def encode(self, x: Tensor) -> Payload:
-        """Take random elements and their positions, as SparseCodec says; the first is NaN unless all of x is finite."""
-        payload = super().encode(x)
+        """Take random elements and their positions, as SparseCodec says; the first is NaN unless all of x is finite.
+
+        Recomputed activations keep the same positions.
+        """
+        with changes_once(self, self.site, lambda: self._stream.bit_generator.state, self._set_position_):
+            payload = super().encode(x)
         first = payload.tensors[0][:1]
         if not x.is_cpu:  # without waiting for the device
             first.masked_fill_(~x.isfinite().all(), math.nan)

@@ -15,6 +15,7 @@ from workbench.parallel.groups import TensorGroup
 from workbench.parallel.linear import BERT_INIT_STD, ColumnParallelLinear, RowParallelLinear
 from workbench.parallel.seeds import generator_for
 from workbench.parallel.shards import check_divides
+from workbench.recomputation import changes_once
 
 __all__ = ["Attention", "Dropout", "Mlp", "PreNormTransformerLayer", "TransformerConfig", "TransformerLayer"]
 
@@ -26,7 +27,7 @@ class Dropout(nn.Module):
         super().__init__()
         if not 0 <= probability < 1:
             raise ValueError(f"probability: {probability} is not in [0, 1)")
-        self.probability = probability
+        self.probability, self.site = probability, site
         self.generator = generator_for(seed, site)
 
     @property
@@ -36,7 +37,8 @@ class Dropout(nn.Module):
 
     def scale(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Draw what a tensor is multiplied with: 0 or 1 / (1 - probability), with the device and dtype of `like`."""
-        kept = torch.rand(shape, generator=self.generator) >= self.probability
+        with changes_once(self, self.site, self.generator.get_state, self.generator.set_state):
+            kept = torch.rand(shape, generator=self.generator) >= self.probability
         return kept.to(device=like.device, dtype=like.dtype) / (1 - self.probability)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -143,3 +143,35 @@ def test_nested_tensors_of_torchs_encoder_are_refused_with_what_to_do():
     is_padding = torch.tensor([[False, True], [False, False]])
     with pytest.raises(ValueError, match="is a nested tensor; .* enable_nested_tensor=False"), torch.no_grad():
         model(torch.ones(2, 2, 16), src_key_padding_mask=is_padding)
+
+
+def test_the_output_of_a_sequential_is_encoded_once():
+    """A code of one column keeps E D x; running the codec as a further layer would give (E D)² x."""
+    block = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+    model = nn.Sequential(block, nn.Linear(4, 2))
+    x, length = torch.randn(3, 4), len(block)
+    plain = block(x)
+    compressed = compress(model, AutoEncoder(4, 1), layers="0")
+    (codec,) = compressed.codecs
+    torch.testing.assert_close(block(x), plain @ codec.encoder @ codec.decoder, rtol=0, atol=0)
+    assert len(block) == length and {id(weight) for weight in codec.parameters()} < set(map(id, model.parameters()))
+    compressed.remove()
+    assert torch.equal(block(x), plain) and list(codec.parameters())[0] not in set(model.parameters())
+
+
+class AllChildren(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        for child in self.children():
+            x = child(x)
+        return x
+
+
+def test_a_layer_that_calls_all_of_its_sub_modules_is_refused_by_name():
+    model = nn.ModuleDict({"block": AllChildren()})
+    compress(model, TopK(0.5), layers="block")
+    with pytest.raises(RuntimeError, match="TopK of block is called by another; compress the layer around it"):
+        model["block"](torch.randn(3, 4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -16,8 +17,8 @@ from workbench.parallel import RowParallelLinear
 from workbench.parallel.linear import Reduction
 
 from ..method import PAPER_HIDDEN, Family, method
-from .layers import OUTPUT_CODEC, Layers, chosen_layers
-from .reduction import CompressedReduction, EncoderGradients, FusedReduction, check_fusible
+from .layers import Layers, chosen_layers, codec_home
+from .reduction import CompressedReduction, EncoderGradients, FusedReduction, check_fusible, require_wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,6 +64,7 @@ class Compression:
         """Give the model its plain reductions and outputs back, the last change first."""
         for restore in reversed(self.undo):
             restore()
+        _forget_compiled_code()
 
 
 def compress(
@@ -94,7 +96,8 @@ def compress(
     Raises:
         ValueError: for layers that the model does not have, that come twice, that are none or that have an encoded
             output already, for a number of blocks where it is not clear which, for a learned method's name where the
-            width is not known, and for fused codes that are not linear; nothing is changed then.
+            width is not known, for learned codes in a model that DistributedDataParallel or FSDP wraps already, and for
+            fused codes that are not linear; nothing is changed then.
 
     Source: section 4.1 (the last 12 of 24 layers), sections 3.2 and 3.3.
     """
@@ -103,11 +106,19 @@ def compress(
     sites = [change.site for change in changes]
     if twice := {site for site in sites if sites.count(site) > 1}:
         raise ValueError(f"layers: {sorted(twice)[0]} is chosen twice")
+    _require_unwrapped(model, changes)
     undo = [change.apply(gradients) for change in changes]
     sent = tuple(change.sent_bytes() for change in changes)
     undo += [change.module.register_forward_hook(each).remove for change, each in zip(changes, sent, strict=True)]
     codecs = tuple(change.codec for change in changes)
+    _forget_compiled_code()
     return Compression(sites=tuple(sites), codecs=codecs, undo=tuple(undo), sent=sent)
+
+
+def _forget_compiled_code() -> None:
+    """Have torch.compile compile what it has compiled again: it takes no notice of hooks that come or go later."""
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
 
 
 class CompressedOutput:
@@ -116,11 +127,14 @@ class CompressedOutput:
     It shows a user's own model what its next stage would receive; the gradient follows the codec's rule.
     """
 
-    def __init__(self, codec: Codec) -> None:
-        self.codec = codec
+    def __init__(self, codec: Codec, site: str = "") -> None:
+        self.codec, self.site = codec, site
+        self._is_asked = False
 
     def __call__(self, module: nn.Module, inputs: tuple, output):
         """Replace the output tensor, or the first tensor of an output tuple [..., hidden]."""
+        require_wrapped(self.codec)
+        self._is_asked = True
         if getattr(output, "is_nested", False):
             rule = "it must be a dense one: build nn.TransformerEncoder with enable_nested_tensor=False"
             raise ValueError(f"output of {type(module).__name__} is a nested tensor; {rule}")
@@ -130,6 +144,13 @@ class CompressedOutput:
             return (self.codec(output[0]), *output[1:])
         given = f"output of {type(module).__name__}={type(output).__name__}"
         raise ValueError(f"{given}: a tensor or a tuple that begins with one")
+
+    def refuse_others(self, codec: Codec, inputs: tuple) -> None:
+        """Raise RuntimeError where not this hook calls the codec: its layer's forward would encode twice."""
+        if not self._is_asked:
+            rule = "compress the layer around it, or one inside, if its forward calls all of its sub-modules"
+            raise RuntimeError(f"{type(codec).__name__} of {self.site or 'a layer'} is called by another; {rule}")
+        self._is_asked = False
 
 
 @dataclass(kw_only=True, slots=True)
@@ -190,11 +211,13 @@ class _OutputChange:
     codec: Codec
 
     def __post_init__(self) -> None:
-        if hasattr(self.module, OUTPUT_CODEC):
+        if any(isinstance(hook, CompressedOutput) for hook in self.module._forward_hooks.values()):
             raise ValueError(f"layers: the output of {self.site} is compressed already; remove that first")
         if isinstance(self.module, nn.ModuleList | nn.ModuleDict):
             inner = [f"{self.site}.{name}" for name, _ in self.module.named_children()][-2:]
             raise ValueError(f"layers has {self.site!r}, a list without an output; name its modules, such as {inner}")
+        if codec_home(self.module) is None:
+            raise ValueError(f"layers has {self.site!r}, a Sequential without a layer that could hold one more codec")
 
     def sent_bytes(self) -> SentBytes:
         """Count one message to the next stage."""
@@ -202,16 +225,28 @@ class _OutputChange:
 
     def apply(self, gradients: EncoderGradients | None) -> Callable[[], None]:
         """Hook the output; return what undoes it."""
-        self.module.add_module(OUTPUT_CODEC, self.codec)
-        hook = self.module.register_forward_hook(CompressedOutput(self.codec))
-        return partial(self._restore, hook)
+        home, name = codec_home(self.module)
+        home.add_module(name, self.codec)
+        output = CompressedOutput(self.codec, self.site)
+        hooks = [self.module.register_forward_hook(output), self.codec.register_forward_pre_hook(output.refuse_others)]
+        return partial(self._restore, hooks, partial(delattr, home, name))
 
-    def _restore(self, hook: RemovableHandle) -> None:
-        hook.remove()
-        delattr(self.module, OUTPUT_CODEC)
+    def _restore(self, hooks: list[RemovableHandle], forget: Callable[[], None]) -> None:
+        for hook in hooks:
+            hook.remove()
+        forget()
 
 
 _Change = _ReductionChange | _OutputChange
+WRAPPERS = {"DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel"}  # know the parameters of their start
+
+
+def _require_unwrapped(model: nn.Module, changes: list[_Change]) -> None:
+    learned = [change.site for change in changes if any(True for _ in change.codec.parameters())]
+    classes = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
+    if learned and (wrappers := sorted(WRAPPERS & classes)):
+        rule = "would not synchronise the weights of learned codes: compress the model first, then wrap it"
+        raise ValueError(f"model holds a {wrappers[0]}, which {rule}")
 
 
 def _changes(name: str, layer: nn.Module, codec: Codec | str, fused: bool) -> Iterator[_Change]:

@@ -8,9 +8,9 @@ from itertools import groupby
 
 from torch import nn
 
-__all__ = ["OUTPUT_CODEC", "Layers", "chosen_layers"]
+__all__ = ["CODEC_NAMES", "Layers", "chosen_layers", "codec_home"]
 
-OUTPUT_CODEC = "output_codec"  # name of the sub-module that a layer with a compressed output gets
+CODEC_NAMES = ("output_codec", "sequence_codec")  # sub-modules that layers with a compressed output get
 MOST_NAMED = 8  # modules that an error lists
 
 Layers = int | str | Iterable[int] | Iterable[str] | None
@@ -41,6 +41,22 @@ def chosen_layers(model: nn.Module, layers: Layers) -> _Named:
     modules = dict(model.named_modules())
     blocks = [] if all(isinstance(one, str) for one in wanted) else _blocks(model, wanted)
     return [(one, _named(one, modules)) if isinstance(one, str) else _at(one, blocks) for one in wanted]
+
+
+def codec_home(layer: nn.Module) -> tuple[nn.Module, str] | None:
+    """Return the module that holds the codec of a layer's output, and the codec's name there; None if there is none.
+
+    A Sequential would run a further child, as a layer of its own: there it is the first leaf that has none yet.
+    """
+    own, inside_sequence = CODEC_NAMES
+    if not isinstance(layer, nn.Sequential):
+        return layer, own
+    for name, module in layer.named_modules():
+        is_list = isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict)
+        is_codec = set(CODEC_NAMES) & set(name.split("."))
+        if not is_list and not is_codec and all(child == own for child, _ in module.named_children()):
+            return module, inside_sequence
+    return None
 
 
 def _named(name: str, modules: dict[str, nn.Module]) -> nn.Module:
@@ -91,9 +107,9 @@ def _kind(module: nn.Module) -> object:
     Blocks of a class that is not torch's may differ in shapes: T5's first one has a bias that the others lack.
     """
     parameters = [(name, tuple(weight.shape)) for name, weight in module.named_parameters()]
-    shapes = tuple((name, shape) for name, shape in parameters if OUTPUT_CODEC not in name.split("."))
+    shapes = tuple((name, shape) for name, shape in parameters if not set(CODEC_NAMES) & set(name.split(".")))
     is_torchs = type(module).__module__.startswith("torch.nn.")
-    if not any(True for name, _ in module.named_children() if name != OUTPUT_CODEC):
+    if not any(True for name, _ in module.named_children() if name not in CODEC_NAMES):
         matrices = [shape for _, shape in shapes if len(shape) > 1]
         if not matrices or (is_torchs and any(shape[0] != shape[1] for shape in matrices)):
             return None

@@ -9,13 +9,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
 from workbench.compression import Aggregation, Codec, Payload
 from workbench.parallel import TensorGroup
 from workbench.parallel.traffic import Phase
 
-__all__ = ["CompressedReduction", "EncoderGradients", "FusedReduction", "check_fusible"]
+__all__ = ["CompressedReduction", "EncoderGradients", "FusedReduction", "check_fusible", "require_wrapped"]
 
 
 class CompressedReduction(nn.Module):
@@ -57,6 +58,7 @@ class CompressedReduction(nn.Module):
 
     def _encode_alike(self, tensors: Sequence[Tensor]) -> list[Payload]:
         """Encode one tensor a local rank with the weights that all ranks share."""
+        require_wrapped(self.codecs[0])
         encoders = [_Encoder(codec) for codec in self.codecs]
         # Each rank applies the same weights to its own tensor: their gradient is the sum over the group.
         shared = self.group.copy if self.gradients is None else _alone
@@ -170,6 +172,21 @@ def check_fusible(codec: Codec) -> None:
     if not codec.is_linear:
         rule = "only a linear code, encode(x W) = x encode(W), can be taken of the weight in place of the activation"
         raise ValueError(f"fused=True with codec={codec}: {rule}")
+
+
+def require_wrapped(codec: Codec) -> None:
+    """Refuse a learned code that came into a model after DistributedDataParallel, which would not synchronise it.
+
+    Raises:
+        RuntimeError: naming the codec and the rule.
+    """
+    wrapper = DistributedDataParallel._active_ddp_module
+    if wrapper is None or torch.compiler.is_compiling():
+        return
+    weights = {id(weight) for weight in codec.parameters() if weight.requires_grad}
+    if not weights <= {id(weight) for weight in (wrapper._module_parameters if weights else ())}:
+        rule = "compress the model before DistributedDataParallel wraps it"
+        raise RuntimeError(f"weights of {codec} would not be synchronised between ranks: {rule}")
 
 
 def _of_codes(codes: Tensor, encoded: Payload) -> Payload:

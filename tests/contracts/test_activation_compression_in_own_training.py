@@ -1,0 +1,648 @@
+"""Compressed activations in a training of one's own, beside the definition as a hook of plain torch operations."""
+
+import copy
+import functools
+import re
+
+import pytest
+import torch
+import torch.distributed as dist
+from peft import LoraConfig, get_peft_model
+from torch import nn
+from torch.distributed.algorithms.join import Join
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.utils.checkpoint import checkpoint
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from tests.cases import tidy
+from tests.contracts.works_with import Feature, works
+from tests.lost_ranks import ENDINGS, errors_of_the_rest
+from workbench.compression import DGC, AutoEncoder, ErrorFeedback, Quantize, RandomK, TopK, clear_error_feedback
+from workbench.parallel import ProcessTensorGroup, RowParallelLinear
+from workbench.techniques.activation_compression import METHODS, compress
+from workbench.techniques.activation_compression.method import method
+from workbench.techniques.activation_compression.runtime.layers import CODEC_NAMES
+
+NAME = "activation_compression"
+WIDTH, SHARE = 16, 0.25
+CODECS = {
+    "TopK": lambda: TopK(SHARE),
+    "RandomK": lambda: RandomK(SHARE),
+    "Quantize": lambda: Quantize(2),
+    "AutoEncoder": lambda: AutoEncoder(WIDTH, 4),
+    "DGC": lambda: DGC(SHARE),
+    "ErrorFeedback": lambda: ErrorFeedback(TopK(SHARE)),
+    "ErrorFeedback of RandomK": lambda: ErrorFeedback(RandomK(SHARE)),
+}
+SILENT = pytest.mark.filterwarnings("ignore:.*loss_type=None.*")
+
+
+class TopKByDefinition:
+    """A forward hook: x + e where that is among the largest quarter, 0 elsewhere; e is what that loses."""
+
+    def __init__(self, feeds_back: bool):
+        self.feeds_back, self.error = feeds_back, 0.0
+
+    def __call__(self, module, inputs, output):
+        x = output if isinstance(output, torch.Tensor) else output[0]
+        corrected = x + self.error
+        kept = torch.zeros(x.numel(), dtype=x.dtype)
+        kept[corrected.detach().flatten().abs().topk(round(SHARE * x.numel())).indices] = 1
+        sent = corrected * kept.view_as(x)
+        if self.feeds_back and module.training:
+            self.error = (corrected - sent).detach()
+        return sent if isinstance(output, torch.Tensor) else (sent, *output[1:])
+
+
+def hooked(model, layers, feeds_back=True):
+    """Hook the definition into layers; return the hooks."""
+    hooks = [TopKByDefinition(feeds_back) for _ in layers]
+    for name, hook in zip(layers, hooks, strict=True):
+        model.get_submodule(name).register_forward_hook(hook)
+    return hooks
+
+
+class Net(nn.Module):
+    """Three blocks, the second of which some passes do not use; a norm with buffers; a head."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(3))
+        self.norm, self.head = nn.BatchNorm1d(WIDTH), nn.Linear(WIDTH, 1)
+        self.uses_second = True
+
+    def forward(self, x):
+        for number, block in enumerate(self.blocks):
+            x = block(x) if number != 1 or self.uses_second else x
+        return self.head(self.norm(x))
+
+
+SITES = ["blocks.0", "blocks.1"]
+
+
+def with_codecs(codec=None, model=None):
+    model = Net() if model is None else model
+    return model, compress(model, codec or ErrorFeedback(TopK(SHARE)), layers=SITES)
+
+
+def with_definition():
+    model = Net()
+    return model, hooked(model, SITES)
+
+
+def batches(number, seed=1, size=8):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(size, WIDTH, generator=generator) for _ in range(number)]
+
+
+def trained(model, xs, *, forward=None, step=None):
+    """Train on batches; return the parameters and buffers."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for x in xs:
+        optimizer.zero_grad()
+        (model if forward is None else forward)(x).square().mean().backward()
+        (step or (lambda optimizer: optimizer.step()))(optimizer)
+    return plain_state(model)
+
+
+def plain_state(model):
+    """Copy the state without that of codecs."""
+    state = model.state_dict()
+    return {name: value.clone() for name, value in state.items() if not set(CODEC_NAMES) & set(name.split("."))}
+
+
+def assert_same_bits(actual, expected):
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+
+
+def assert_same_errors(compression, hooks):
+    for codec, hook in zip(compression.codecs, hooks, strict=True):
+        assert_same_bits(codec.error, hook.error)
+
+
+# One process
+
+
+@works(NAME, Feature.GRADIENT_SCALING, note="The remembered error is one of activations: no loss scale enters it.")
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_changing_scale_of_the_loss_changes_nothing(codec):
+    (scaled, ours), (plain, theirs) = (with_codecs(CODECS[codec]()) for _ in range(2))
+    optimizer = torch.optim.SGD(scaled.parameters(), lr=0.1, momentum=0.9)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=1, backoff_factor=0.25)
+    for x in batches(4):
+        optimizer.zero_grad()
+        scaler.scale(scaled(x).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert scaler.get_scale() == 1024.0 * 2**4
+    assert_same_bits(plain_state(scaled), trained(plain, batches(4)))
+    assert_same_bits([c.state_dict() for c in ours.codecs], [c.state_dict() for c in theirs.codecs])
+
+
+@works(NAME, Feature.NOT_FINITE)
+@pytest.mark.parametrize("value", [torch.inf, torch.nan])
+@pytest.mark.parametrize("name", METHODS)
+def test_an_activation_that_is_not_finite_makes_the_loss_not_finite_and_the_scaler_skip_the_step(name, value):
+    model = Net()
+    compress(model, method(name).codec(WIDTH), layers=SITES)
+    model.float()  # learned codes of the paper are FP16, which the scaler refuses
+    before = copy.deepcopy(model.head.weight)
+    optimizer, scaler = torch.optim.SGD(model.parameters(), lr=0.1), torch.amp.GradScaler("cpu", init_scale=4.0)
+    (x,) = batches(1)
+    with torch.no_grad():
+        model.blocks[0][0].bias[3] = value  # tanh(inf) is 1, so after it:
+    model.blocks[0][1].register_forward_hook(lambda module, inputs, y: y + (inputs[0] - inputs[0]))
+    loss = model(x).square().mean()
+    assert not loss.isfinite()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == 2.0
+    assert torch.equal(model.head.weight, before)
+
+
+@works(NAME, Feature.FROZEN_PARAMETERS, Feature.CLIPPING)
+@pytest.mark.parametrize("frozen", [[], ["blocks.0"], ["blocks.0", "blocks.1"]])
+def test_frozen_layers_and_clipped_gradients_are_those_of_the_definition(frozen):
+    found = []
+    for build in (with_codecs, with_definition):
+        model, _ = build()
+        for name in frozen:
+            model.get_submodule(name).requires_grad_(False)
+        norms = []
+
+        def clipped_step(optimizer, model=model, norms=norms):
+            norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.01))
+            optimizer.step()
+
+        found.append((trained(model, batches(3), step=clipped_step), norms))
+    assert_same_bits(*found)
+    assert all(norm > 0.01 for norm in found[0][1])
+
+
+@works(NAME, Feature.BF16)
+def test_bf16_weights_learn_as_the_definition_says():
+    """Of a learned code: x E D, with all three in bf16."""
+    model, compression = with_codecs(AutoEncoder(WIDTH, 4))
+    codes = nn.ModuleList(copy.deepcopy(codec) for codec in compression.codecs)
+    plain = Net()
+    for block, code in zip(plain.blocks, codes, strict=False):
+        block.register_forward_hook(lambda module, inputs, x, code=code: x @ code.encoder @ code.decoder)
+    plain.codes = codes
+    xs = [x.bfloat16() for x in batches(3)]
+    expected = {name: p for name, p in trained(plain.bfloat16(), xs).items() if not name.startswith("codes.")}
+    assert_same_bits(trained(model.bfloat16(), xs), expected)
+    for codec, code in zip(compression.codecs, codes, strict=True):
+        assert_same_bits(list(codec.parameters()), list(code.parameters()))
+
+
+@works(NAME, Feature.AUTOCAST)
+def test_autocast_gives_what_the_definition_gives():
+    (model, compression), (plain, hooks) = with_codecs(), with_definition()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_same_bits(trained(model, batches(3)), trained(plain, batches(3)))
+    assert_same_errors(compression, hooks)
+    assert compression.report().sent_bytes["blocks.0"] == 8 * WIDTH * SHARE * (2 + 8)  # BF16 values, int64 indices
+
+
+@works(NAME, Feature.EMA)
+@pytest.mark.parametrize("codec", CODECS)
+def test_averaged_models_have_codecs_of_their_own(codec):
+    """Every step's average is 0.9 times the former and 0.1 times the weights; evaluating it changes no training."""
+    (model, _), (plain, _) = (with_codecs(CODECS[codec]()) for _ in range(2))
+    averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
+    expected = []
+
+    def step(optimizer):
+        optimizer.step()
+        averaged.update_parameters(model)
+        averaged.module.eval()(batches(1, seed=7)[0])
+        averaged.module.train()(batches(1, seed=7)[0])
+        expected.append([p.detach().clone() for p in model.parameters()])
+
+    assert_same_bits(trained(model, batches(3), step=step), trained(plain, batches(3)))
+    average = expected[0]
+    for weights in expected[1:]:
+        average = [0.9 * a + 0.1 * w for a, w in zip(average, weights, strict=True)]
+    torch.testing.assert_close([p.detach() for p in averaged.module.parameters()], average)
+
+
+@works(NAME, Feature.RESUME)
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_resumed_training_has_the_bits_of_an_uninterrupted_one(codec, tmp_path):
+    def parts():
+        model, _ = with_codecs(CODECS[codec]())
+        return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def train(model, optimizer, xs):
+        for x in xs:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+    whole, half, resumed = parts(), parts(), parts()
+    train(*whole, batches(4))
+    train(*half, batches(4)[:2])
+    torch.save([part.state_dict() for part in half], tmp_path / "half.pt")
+    train(*half, batches(4)[2:])  # what was saved must not follow
+    for part, state in zip(resumed, torch.load(tmp_path / "half.pt", weights_only=True), strict=True):
+        part.load_state_dict(state)
+    train(*resumed, batches(4)[2:])
+    assert_same_bits(resumed[0].state_dict(), whole[0].state_dict())
+
+
+@works(
+    NAME,
+    Feature.CHECKPOINTING,
+    note="A recomputed layer starts from the state of its forward pass; a layer changed in between is refused.",
+)
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("codec", CODECS)
+def test_gradient_checkpointing_of_a_transformer_changes_no_bit(codec, reentrant):
+    found = []
+    for saves in (False, True):
+        model = gpt2()
+        compression = compress(model, CODECS[codec](), layers=2)
+        if saves:
+            model.activation_checkpointing_enable({"use_reentrant": reentrant})
+        for _ in range(2):
+            model(IDS, labels=IDS).loss.backward()
+        gradients = [p.grad for p in model.parameters()]
+        found.append((gradients, [codec.state_dict() for codec in compression.codecs]))
+    assert_same_bits(*found)
+
+
+def whole_model(model):
+    return torch.compile(model, backend="aot_eager")
+
+
+def in_place(model):
+    model.compile(backend="aot_eager")
+    return model
+
+
+def a_submodule(model):
+    model.blocks[1] = torch.compile(model.blocks[1], backend="aot_eager")
+    return model
+
+
+def each_block(model):
+    for block in model.blocks:
+        block.compile(backend="aot_eager")
+    return model
+
+
+def a_function(model):
+    return torch.compile(lambda x: model(x), backend="aot_eager")
+
+
+WAYS = {way.__name__: way for way in (whole_model, in_place, a_submodule, each_block, a_function)}
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # by torch's compiler
+@works(NAME, Feature.COMPILE, note="`compress` and `remove` make torch compile everything again.")
+@pytest.mark.parametrize("way", WAYS)
+def test_compiled_models_follow_compress_and_remove(way):
+    model, eager = Net(), Net()
+    run = WAYS[way](model)
+    layers = [name.replace("1", "1._orig_mod") if way == "a_submodule" else name for name in SITES]
+    for x in batches(2):
+        assert_same_bits(run(x), eager(x))
+    compression, hooks = compress(model, ErrorFeedback(TopK(SHARE)), layers=layers), hooked(eager, SITES)
+    for x in batches(4):
+        for compiled, ours in ((True, run), (False, eager)):
+            (model if compiled else eager).zero_grad()
+            ours(x).square().mean().backward()
+        gradients = [[p.grad for p in one.parameters()] for one in (model, eager)]
+        torch.testing.assert_close(*gradients)
+        torch.testing.assert_close([codec.error for codec in compression.codecs], [hook.error for hook in hooks])
+    assert compression.report().sent_bytes["all"] == 2 * 8 * WIDTH * SHARE * (4 + 8)
+    compression.remove()
+    for block in eager.blocks:
+        block._forward_hooks.clear()
+    torch.testing.assert_close(run(x), eager(x))
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("codec", CODECS)
+def test_compiled_codecs_remember_and_draw_as_without_a_compiler(codec):
+    (model, ours), (plain, theirs) = (with_codecs(CODECS[codec]()) for _ in range(2))
+    compiled = torch.compile(model, backend="aot_eager")
+    expected = trained(plain, batches(4))
+    torch.testing.assert_close(trained(model, batches(4), forward=compiled), expected)
+    torch.testing.assert_close([c.state_dict() for c in ours.codecs], [c.state_dict() for c in theirs.codecs])
+
+
+# Transformers
+
+IDS = torch.arange(32).reshape(4, 8) % 30
+
+
+def gpt2():
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(GPT2Config(vocab_size=30, n_positions=8, n_embd=WIDTH, n_layer=2, n_head=2, **DRY)).train()
+
+
+DRY = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": 1, "eos_token_id": 2}
+BERT = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+T5 = {"d_model": WIDTH, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "dropout_rate": 0.0}
+MODELS = {
+    "GPT-2": (gpt2, ["transformer.h.0", "transformer.h.1"]),
+    "BERT": (
+        lambda: BertForMaskedLM(BertConfig(vocab_size=30, **BERT, **STILL)),
+        ["bert.encoder.layer.0", "bert.encoder.layer.1"],
+    ),
+    "Llama": (lambda: LlamaForCausalLM(LlamaConfig(vocab_size=30, **BERT)), ["model.layers.0", "model.layers.1"]),
+    "T5": (
+        lambda: T5ForConditionalGeneration(T5Config(vocab_size=30, decoder_start_token_id=0, pad_token_id=0, **T5)),
+        ["encoder.block.1", "decoder.block.0"],
+    ),
+}
+
+
+def losses_and_gradients(model, steps=2):
+    losses = []
+    for _ in range(steps):
+        losses.append(model(input_ids=IDS, labels=IDS).loss)
+        losses[-1].backward()
+    return [loss.detach() for loss in losses], [p.grad for p in model.parameters()]
+
+
+@SILENT
+@works(NAME, Feature.MODELS, Feature.TIED_WEIGHTS)
+@pytest.mark.parametrize("name", MODELS)
+def test_transformers_with_tied_weights_follow_the_definition(name):
+    build, layers = MODELS[name]
+    torch.manual_seed(0)
+    model = build().train()
+    plain = copy.deepcopy(model)
+    compress(model, ErrorFeedback(TopK(SHARE)), layers=layers)
+    hooked(plain, layers)
+    assert_same_bits(losses_and_gradients(model), losses_and_gradients(plain))
+
+
+@SILENT
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated")  # which peft reads
+@works(
+    NAME,
+    Feature.LORA,
+    note="Call `compress` after `get_peft_model` for learned codes, and where peft wraps the layer itself.",
+)
+@pytest.mark.parametrize("compresses_first", [True, False])
+def test_lora_trains_as_with_the_definition(compresses_first):
+    config = LoraConfig(r=2, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False)
+    layers, found = ["transformer.h.0", "transformer.h.1"], []
+    for compressed in (True, False):
+        model = gpt2()
+        if compressed and compresses_first:
+            compress(model, ErrorFeedback(TopK(SHARE)), layers=layers)
+        torch.manual_seed(1)
+        model = get_peft_model(model, config)
+        inner = [f"base_model.model.{name}" for name in layers]
+        if not compressed:
+            hooked(model, inner)
+        elif not compresses_first:
+            compress(model, ErrorFeedback(TopK(SHARE)), layers=inner)
+        found.append(losses_and_gradients(model))
+    assert_same_bits(*found)
+
+
+@SILENT
+@works(NAME, Feature.SAVING, note="Remove DGC before `save_pretrained`: safetensors take no dict.")
+@pytest.mark.parametrize("codec", [name for name in CODECS if name != "DGC"])
+@pytest.mark.parametrize("passes", [0, 1])
+def test_a_saved_model_loads_and_is_plain_again_without_its_codecs(codec, passes, tmp_path):
+    model, names = gpt2(), set(gpt2().state_dict())
+    compression = compress(model, CODECS[codec](), layers=2)
+    for _ in range(passes):
+        model(IDS)
+    model.save_pretrained(tmp_path)
+    loaded = GPT2LMHeadModel.from_pretrained(tmp_path)
+    compression.remove()
+    assert set(model.state_dict()) == names
+    assert_same_bits(loaded.state_dict(), model.state_dict())
+
+
+# Ranks
+
+
+def averaged_gradients_(model):
+    """What DistributedDataParallel does, by definition."""
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        parameter.grad /= dist.get_world_size()
+        dist.all_reduce(parameter.grad)
+
+
+def steps_of_rank(number=4):
+    return batches(number, seed=10 + dist.get_rank())
+
+
+def beside_ddp(case):
+    """Train with codecs inside DistributedDataParallel, and with the definition and averages by hand."""
+    (model, compression), (plain, hooks) = with_codecs(), with_definition()
+    unused = case == "unused"
+    wrapped = DistributedDataParallel(model, broadcast_buffers=case == "buffers", find_unused_parameters=unused)
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, plain)]
+    for number, x in enumerate(steps_of_rank()):
+        for one in (model, plain):
+            one.uses_second = not unused or number % 2 == 0
+        if case == "buffers" and number:
+            for buffer in plain.buffers():
+                dist.broadcast(buffer, 0)
+        is_last = case != "accumulation" or number % 2 == 1
+        wrapped.require_backward_grad_sync = is_last  # what no_sync sets, which must hold from the forward pass on
+        wrapped(x).square().mean().backward()
+        plain(x).square().mean().backward()
+        if is_last:
+            averaged_gradients_(plain)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert_same_bits(plain_state(model), plain_state(plain))
+    assert_same_errors(compression, hooks)
+    errors = [None] * 2
+    dist.all_gather_object(errors, compression.codecs[0].error)
+    assert not torch.equal(*errors)
+
+
+@works(NAME, Feature.UNUSED_PARAMETERS, Feature.BUFFERS, Feature.ACCUMULATION)
+@pytest.mark.parametrize("case", ["unused", "buffers", "accumulation"])
+def test_ddp_trains_as_the_definition_says_and_each_rank_keeps_its_own_error(case, pools):
+    pools(2).run(tidy, beside_ddp, case)
+
+
+def uneven():
+    (model, compression), (plain, hooks) = with_codecs(), with_definition()
+    wrapped = DistributedDataParallel(model, broadcast_buffers=False)
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, plain)]
+    own = steps_of_rank(4)[: 2 + dist.get_rank()]
+    with Join([wrapped]):
+        for x in own:
+            optimizers[0].zero_grad()
+            wrapped(x).square().mean().backward()
+            optimizers[0].step()
+    for number in range(3):
+        optimizers[1].zero_grad()
+        if number < len(own):
+            plain(own[number]).square().mean().backward()
+        averaged_gradients_(plain)
+        optimizers[1].step()
+    if dist.get_rank() == 1:
+        assert_same_bits(list(model.parameters()), list(plain.parameters()))
+    assert_same_errors(compression, hooks)
+
+
+@works(NAME, Feature.UNEVEN_ENDS)
+def test_ranks_with_fewer_batches_join(pools):
+    pools(2).run(tidy, uneven)
+
+
+@works(
+    NAME,
+    Feature.UNEVEN_ENDS,
+    note="Error feedback needs batches of one size: `drop_last=True`, or `clear_error_feedback(model)` before another.",
+)
+def test_a_last_batch_of_another_size_is_refused_by_error_feedback_until_it_is_cleared():
+    model, _ = with_codecs()
+    model(batches(1)[0])
+    (last,) = batches(1, size=4)
+    with pytest.raises(ValueError, match=r"x at site 'blocks.0' has shape \(4, 16\), the remembered error \(8, 16\)"):
+        model(last)
+    assert clear_error_feedback(model) == 2
+    model(last)
+
+
+def sharded(kind):
+    """Train with FSDP2 and with the definition, or the learned code in one piece, and averages by hand."""
+    codec = ErrorFeedback(TopK(SHARE)) if kind == "definition" else AutoEncoder(WIDTH, 4)
+    model, compression = with_codecs(codec)
+    plain, hooks = with_definition() if kind == "definition" else with_codecs(codec)
+    for one in (model, plain):
+        one.norm = nn.Identity()
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    optimizers = [torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, plain)]
+    for x in steps_of_rank():
+        for one, optimizer in zip((model, plain), optimizers, strict=True):
+            optimizer.zero_grad()
+            one(x).square().mean().backward()
+            if one is plain:
+                averaged_gradients_(plain)
+            optimizer.step()
+    torch.testing.assert_close([p.full_tensor() for p in model.parameters()], list(plain.parameters()))
+    if kind == "definition":
+        torch.testing.assert_close([c.error for c in compression.codecs], [hook.error for hook in hooks])
+
+
+@works(NAME, Feature.FSDP, note="Learned codes: call `compress` before `fully_shard` (and before DDP wraps the model).")
+@pytest.mark.parametrize("kind", ["definition", "learned"])
+def test_sharded_models_train_as_whole_ones(kind, pools):
+    pools(2).run(tidy, sharded, kind)
+
+
+def late(wrap):
+    model = Net()
+    if wrap == "FSDP2":
+        fully_shard(model)
+    whole = DistributedDataParallel(model) if wrap.startswith("DDP") else model
+    compress(model if wrap == "DDP around" else whole, AutoEncoder(WIDTH, 4), layers=1)
+    whole(steps_of_rank()[0])
+
+
+@pytest.mark.parametrize(
+    ("wrap", "said"),
+    [
+        ("FSDP2", "ValueError: model holds a FSDPModule, which would not synchronise the weights of learned codes"),
+        ("DDP", "ValueError: model holds a DistributedDataParallel, which would not synchronise the weights"),
+        ("DDP around", "RuntimeError: weights of AutoEncoder.* would not be synchronised between ranks: compress the"),
+    ],
+)
+def test_learned_codes_that_came_after_the_wrapper_are_refused(wrap, said, pools):
+    def told():
+        try:
+            late(wrap)
+        except (ValueError, RuntimeError) as error:
+            return f"{type(error).__name__}: {error}"
+
+    for message in pools(2).run(tidy, told):
+        assert re.search(said, message)
+
+
+def summed(name, value):
+    """Sum partial activations of which the last rank's has an element that is not finite."""
+    layer = RowParallelLinear(2 * WIDTH, WIDTH, ProcessTensorGroup())
+    compress(nn.ModuleDict({"sum": layer}), name, layers="sum")
+    x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(dist.get_rank()))
+    if dist.get_rank() == 1:
+        x[5, 3] = value
+    return bool(layer(x).isfinite().all())
+
+
+@works(NAME, Feature.NOT_FINITE)
+@pytest.mark.parametrize("value", [torch.inf, torch.nan])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_partial_sum_that_is_not_finite_on_one_rank_is_not_finite_on_all(name, value, pools):
+    assert pools(2).run(tidy, summed, name, value) == [False, False]
+
+
+def checkpointed_reduction(name, saves):
+    layers = nn.ModuleList(RowParallelLinear(2 * WIDTH, WIDTH, ProcessTensorGroup(), site=f"{n}") for n in range(2))
+    compression = compress(nn.ModuleDict({"all": layers}), name, layers=["all.0", "all.1"])
+    x = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(dist.get_rank()), requires_grad=True)
+
+    def run(x):
+        return layers[1](layers[0](x).tanh())
+
+    for _ in range(2):
+        y = run(x) if saves is None else checkpoint(run, x, use_reentrant=saves)
+        y.square().sum().backward()
+    state = [layer.reduction.state_dict() for layer in layers]
+    return [x.grad, *(p.grad for p in layers.parameters())], state, compression.report().to_dict()
+
+
+def checkpointed_reductions(codec):
+    codec = CODECS[codec]()
+    plain, *recomputed = (checkpointed_reduction(codec, saves) for saves in (None, False, True))
+    for found in recomputed:
+        assert_same_bits(found[:2], plain[:2])
+        assert found[2] == plain[2]
+
+
+@works(NAME, Feature.CHECKPOINTING)
+@pytest.mark.parametrize("codec", CODECS)
+def test_recomputed_sums_over_ranks_have_the_same_bits_and_bytes(codec, pools):
+    pools(2).run(tidy, checkpointed_reductions, codec)
+
+
+def one_sum(group, kept):
+    if not kept:
+        kept["layer"] = RowParallelLinear(2 * WIDTH, WIDTH, ProcessTensorGroup(group))
+        compress(nn.ModuleDict({"sum": kept["layer"]}), kept.setdefault("codec", TopK(SHARE)), layers="sum")
+    kept["layer"](batches(1)[0]).sum().backward()
+
+
+@functools.cache
+def heard():
+    return errors_of_the_rest(one_sum)
+
+
+@works(NAME, Feature.RAISES, Feature.EXITS, Feature.FREEZES, note="Ranks that are left end with `RankLost`.")
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_lost_rank_of_a_sum_is_named(ending):
+    (message,) = heard()[ending].values()
+    assert "rank 1 does not answer, having raised, ended or stopped" in message
