@@ -64,7 +64,7 @@ def mark_shards_(block: MeshBlock) -> None:
     """Make gradients of a block's parameters, which may be copies, `ShardGradient`s from the next backward pass on."""
     kinds = {}
     for parameter, sharers in block.sharers():
-        if hasattr(parameter, KIND):
+        if hasattr(parameter, KIND) or not parameter.requires_grad:
             continue
         counts = sharers is None or sharers.local_ranks[0] == 0
         if counts not in kinds:

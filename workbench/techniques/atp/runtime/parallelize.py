@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -87,8 +88,8 @@ def parallelize(
     mesh = mesh if isinstance(mesh, Mesh) else open_mesh(*mesh, device=first.device.type)
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor.detach(), 0)
-    kind = type(blocks[0])
-    on_mesh = type(f"{kind.__name__}OnMesh", (OnMesh, kind), {})
+    kind, eager = type(blocks[0]), torch.compiler.disable  # messages are not compiled, but what is around blocks may be
+    on_mesh = type(f"{kind.__name__}OnMesh", (OnMesh, kind), {"forward": eager(OnMesh.forward)})
     for number, block in enumerate(blocks):
         shard = MeshBlock(config, mesh, site=f"layers.{number}", device=first.device, dtype=first.dtype)
         blocks[number] = on_mesh(shard, block, family.names, mask_at=int(config.norm_first))
@@ -97,8 +98,8 @@ def parallelize(
         shards = {*blocks.parameters()}
         names = [name for name, parameter in model.named_parameters() if parameter in shards]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
-    core.register_forward_pre_hook(_Asked(family, config.is_causal), with_kwargs=True)
-    model.register_forward_pre_hook(WholeWeights(mesh))
+    core.register_forward_pre_hook(eager(_Asked(family, config.is_causal)), with_kwargs=True)
+    model.register_forward_pre_hook(eager(WholeWeights(mesh)))
     replace_save_pretrained_(model)
     return chosen
 
