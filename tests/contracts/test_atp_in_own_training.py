@@ -506,9 +506,8 @@ def over_all_ranks():
 
 def test_averages_over_other_ranks_than_the_replicas_are_refused(pools):
     for message in pools(4).run(tidy, refusal, over_all_ranks):
-        assert re.search(
-            r"averages over ranks \[0, 1, 2, 3\]; wrap by .*mesh.replicas\), ranks \[[01], [23]\]", message
-        )
+        rule = r"averages over ranks \[0, 1, 2, 3\]; wrap by .*mesh.replicas\), ranks \[[01], [23]\]"
+        assert re.search(rule, message), message
 
 
 def narrow_error(how):

@@ -155,7 +155,7 @@ class WholeWeights:
     passes: int = field(default=0)
 
     def __call__(self, model: nn.Module, _: Any) -> None:
-        """Raise ValueError on all ranks if whole weights of one differ from the first rank's, or the model is FSDP's."""
+        """Raise ValueError on all ranks if whole weights of one differ from the first rank's, or FSDP has the model."""
         self.passes += 1
         if (self.passes - 1) % EVERY:
             return
