@@ -179,7 +179,7 @@ def frozen(mesh, which):
     on(mesh, model)
     loss_of(model).backward()
     found = gradients(model)
-    assert len(found) == 37 + 2 - 14 - 1  # of 39 parameters, the block's twelve, and two tables, of which one is tied
+    assert len(found) == 3 * 12 + 4 - 12 - 2  # without a block and two tables, one of which is the head, too
     return found
 
 
@@ -270,7 +270,8 @@ def saved(kind, mesh, path):
     (cut if kind == "gpt2" else cut.bert).save_pretrained(path)
     part = plain if kind == "gpt2" else plain.bert
     again = type(part).from_pretrained(path, **({} if kind == "gpt2" else {"add_pooling_layer": False}))
-    assert again.config.to_dict() | {"dtype": None} == part.config.to_dict() | {"dtype": None}
+    written = dict.fromkeys(("architectures", "dtype", "_name_or_path"))  # by Hugging Face itself
+    assert again.config.to_dict() | written == part.config.to_dict() | written
     states += [part.state_dict(), again.state_dict()]
     other = on(mesh, type(plain)(plain.config))
     atp.load_full_state_dict(other, {name: value for name, value in states[0].items() if name != "lm_head.weight"})

@@ -92,8 +92,7 @@ class OnMesh(nn.Module):
         """Return the place of these shards on the mesh, and the states of dropout."""
         mesh = self.shard.mesh
         place = torch.tensor([*mesh.shape, *mesh.axis1.local_ranks, *mesh.axis2.local_ranks])
-        drops = (*self.shard.dropouts, self.shard.attention_dropout)
-        return {"place": place, "dropouts": torch.stack([drop.generator.get_state() for drop in drops])}
+        return {"place": place, "dropouts": torch.stack([drop.generator.get_state() for drop in self._dropouts()])}
 
     def set_extra_state(self, state: Mapping[str, Tensor]) -> None:
         """Go on with the states of dropout; ValueError if the shards are those of another place."""
@@ -101,10 +100,11 @@ class OnMesh(nn.Module):
         if place != own:
             where = "mesh {} x {}, place ({}, {})"
             raise ValueError(f"state: these are the shards of {where.format(*place)}; here is {where.format(*own)}")
-        for drop, generator in zip(
-            (*self.shard.dropouts, self.shard.attention_dropout), state["dropouts"], strict=True
-        ):
-            drop.generator.set_state(generator.cpu())
+        for drop, generator in zip(self._dropouts(), state["dropouts"].cpu(), strict=True):
+            drop.generator.set_state(generator.clone())  # of a view of a larger tensor torch reads the wrong place
+
+    def _dropouts(self) -> tuple[nn.Module, ...]:
+        return *self.shard.dropouts, self.shard.attention_dropout
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors) -> None:
         if any(f"{prefix}{name}" in state_dict for name in self.plain_shapes):
