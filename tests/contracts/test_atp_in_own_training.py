@@ -334,7 +334,7 @@ def recomputed(mesh, how, kind):
     model, found, kept = on(mesh, language_model(kind, dropout=0.3)), [], []
     if how == "gradient_checkpointing_enable":
         model.gradient_checkpointing_enable()
-    start = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    start = torch.zeros((), requires_grad=True)
 
     def run(add=0.0):
         return loss_of(model) + add
@@ -376,7 +376,8 @@ def compiled(mesh, when):
     on(mesh, model)
     if when == "in place":
         model.compile(backend="aot_eager")
-    call = before or (torch.compile(model, backend="aot_eager") if when == "after" else model)
+    call = torch.compile(model, backend="aot_eager") if when == "after" else model
+    call = call if before is None else before
     found = []
     for step in range(2):
         model.zero_grad()
@@ -491,7 +492,8 @@ def mean_gradient(mesh):
     opened = atp.open_mesh(*mesh, replicas=2)
     atp.parallelize(model, opened)
     half = batch(0, 8)[4 * opened.replica : 4 * opened.replica + 4]
-    DistributedDataParallel(model, process_group=opened.replicas)(half, labels=half).loss.backward()
+    wrapped = DistributedDataParallel(model, process_group=opened.replicas)
+    wrapped(half, labels=half).loss.backward()
     return gradients(model)
 
 
@@ -559,7 +561,7 @@ def adapted(merges):
     from peft import LoraConfig, get_peft_model
 
     model = get_peft_model(language_model(), LoraConfig(target_modules=["c_attn"], init_lora_weights=False))
-    return model.merge_and_unload() if merges else model
+    return model.merge_and_unload().requires_grad_() if merges else model
 
 
 def of_merged_adapters(mesh):

@@ -70,7 +70,7 @@ def naming_lost_ranks(group: dist.ProcessGroup | None, purpose: str) -> Iterator
 
 
 def _is_of_backend(error: RuntimeError) -> bool:
-    return isinstance(error, dist.DistError) or "gloo" in str(error)
+    return isinstance(error, dist.DistError) or "gloo" in str(error) or "timed out" in str(error)
 
 
 def _roll_call(group: dist.ProcessGroup | None) -> str:

@@ -118,7 +118,8 @@ def clip_grad_norm_(
         for parameter, kind in zip(parameters, kinds, strict=True)
         if parameter.grad is not None and (is_first if kind is None else kind.counts)
     ]
-    norms = torch.nn.utils.get_total_norm(counted, norm_type).to(parameters[0].device, torch.float32)
+    wide = torch.promote_types(parameters[0].dtype, torch.float32)
+    norms = torch.nn.utils.get_total_norm(counted, norm_type).to(parameters[0].device, wide)
     total = torch.nn.utils.get_total_norm(meshes[0].whole.gather([norms]), norm_type, error_if_nonfinite)
     torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
     return total

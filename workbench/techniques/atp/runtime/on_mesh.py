@@ -216,5 +216,6 @@ def _sample(tensor: Tensor | None, device: str) -> Tensor:
         return torch.zeros(3, dtype=torch.float64, device=device)
     rows = tensor.detach().reshape(-1, tensor.shape[-1] if tensor.dim() else 1).float()
     of_row, of_column = (torch.cos(torch.arange(1, n + 1, device=rows.device) * 1.7) for n in rows.shape)
-    total = torch.dot(rows @ of_column, of_row)
+    with torch.autocast(rows.device.type, enabled=False):
+        total = torch.dot(rows @ of_column, of_row)
     return torch.stack([torch.tensor(float(len(rows)), device=rows.device), total, rows.norm()]).double()
