@@ -30,7 +30,7 @@ lab: install  ## open JupyterLab on the first notebook, in a working copy of the
 install: $(READY)
 
 $(READY): pyproject.toml $(wildcard locked/*.txt)
-	@"$(PYTHON)" -c 'import sys; v = sys.version_info; sys.exit(None if v >= (3, 11) else f"workbench needs Python 3.11 or later; {sys.executable} is {v.major}.{v.minor}: set PYTHON=/path/to/python3.11")'
+	@"$(PYTHON)" -c 'import sys; v = sys.version_info; sys.exit(None if (3, 11) <= v < (3, 14) else f"workbench needs Python 3.11 to 3.13; {sys.executable} is {v.major}.{v.minor}: set PYTHON=/path/to/python3.11")'
 	@echo "Creating $(VENV) and installing the pinned packages (a few minutes the first time)"
 	@"$(PYTHON)" -m venv $(VENV)
 ifdef TORCH_INDEX

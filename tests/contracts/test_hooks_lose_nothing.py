@@ -33,7 +33,7 @@ def remembered(exchange, module):
 
     def of(codec):
         extra = codec["_extra_state"]
-        return extra["accumulated"] if "accumulated" in extra else extra["error"]
+        return extra if isinstance(extra, torch.Tensor) else extra["accumulated"]
 
     if "gradients" in state:
         shares = {name: of(one["encoders"]["0, 0"]) / dist.get_world_size() for name, one in state["gradients"].items()}

@@ -7,7 +7,7 @@ is an all-to-all and a local sum, since gloo's own is a whole all-reduce.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import torch
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from workbench.parallel.groups import ProcessTensorGroup
+from workbench.parallel.timeouts import naming_lost_ranks
 from workbench.parallel.traffic import MessageKind, Phase
 
 __all__ = ["Exchange", "Pending", "start", "start_gather", "start_scatter_sum", "take_share"]
@@ -40,17 +41,19 @@ class Pending:
     tensor: Tensor
     work: dist.Work | None = None  # None: it is there
     finish: Callable[[Tensor], Tensor] = lambda tensor: tensor  # differentiable, applied once it is there
+    group: ProcessTensorGroup | None = None  # where there is work
 
     def wait(self) -> Tensor:
-        """Return the tensor once it is there."""
+        """Return the tensor once it is there; `RankLost` if a rank of the group is lost."""
         if self.work is not None:
-            self.work.wait()
+            with naming_lost_ranks(self.group.process_group, "exchange"):
+                self.work.wait()
         return self.finish(self.tensor)
 
     def then(self, finish: Callable[[Tensor], Tensor]) -> Pending:
         """Return a pending tensor to which another function is applied after the ones before."""
         before = self.finish
-        return Pending(self.tensor, self.work, lambda tensor: finish(before(tensor)))
+        return replace(self, finish=lambda tensor: finish(before(tensor)))
 
 
 def begin(x: Tensor, exchange: Exchange, group: ProcessTensorGroup, phase: Phase, site: str) -> Pending:
@@ -65,16 +68,16 @@ def begin(x: Tensor, exchange: Exchange, group: ProcessTensorGroup, phase: Phase
     group.traffic.record(KINDS[exchange], x, group.size, phase, site)
     if exchange is Exchange.SUM:
         total = x.clone(memory_format=torch.contiguous_format)
-        return Pending(total, group.start(dist.all_reduce, total))
+        return Pending(total, group.start(dist.all_reduce, total), group=group)
     if exchange is Exchange.GATHER:
         parts = x.new_empty(group.size, *x.shape)
-        return Pending(parts, group.start(dist.all_gather_single, parts.view(-1), x.reshape(-1)))
+        return Pending(parts, group.start(dist.all_gather_single, parts.view(-1), x.reshape(-1)), group=group)
     if x.device.type == "cuda" and dist.get_backend(group.process_group) == "nccl":
         own = torch.empty_like(x[0])
-        return Pending(own, group.start(dist.reduce_scatter_single, own.view(-1), x.reshape(-1)))
+        return Pending(own, group.start(dist.reduce_scatter_single, own.view(-1), x.reshape(-1)), group=group)
     parts = torch.empty_like(x, memory_format=torch.contiguous_format)
     work = group.start(dist.all_to_all_single, parts.view(-1), x.reshape(-1))
-    return Pending(parts, work, lambda parts: parts.sum(0))
+    return Pending(parts, work, lambda parts: parts.sum(0), group)
 
 
 class _Started(torch.autograd.Function):
@@ -100,7 +103,7 @@ def start(x: Tensor, forward: Exchange, backward: Exchange, group: ProcessTensor
         return Pending(x)
     box: list[Pending] = []
     tensor = _Started.apply(x, (forward, backward), group, group.traffic.site, box)
-    return Pending(tensor, box[0].work)
+    return Pending(tensor, box[0].work, group=group)
 
 
 def take_share(x: Tensor, group: ProcessTensorGroup, dim: int) -> Tensor:

@@ -149,7 +149,8 @@ class ProcessTensorGroup:
     def start(self, collective: Callable[..., dist.Work], *tensors, **where) -> dist.Work:
         """Begin a collective of torch.distributed on this group and return at once; see `watch_begun`."""
         ended = self.watch_begun(collective.__name__)
-        work = collective(*tensors, group=self.process_group, async_op=True, **where)
+        with naming_lost_ranks(self.process_group, collective.__name__):
+            work = collective(*tensors, group=self.process_group, async_op=True, **where)
         if ended is not None:
             work.get_future().add_done_callback(lambda _: ended())
         return work

@@ -268,10 +268,67 @@ def half_frozen():
     parallelize(model, (4, 1))
 
 
-def with_other_batches():
+def pass_of(model, step, odd="", mask=None):
+    """Compute a pass of which one rank has something else."""
+    ids, rank = torch.arange(8).view(1, 8) + step, dist.get_rank()
+    labels = ids + 1 if odd == "labels" and rank == 2 else ids
+    if odd == "ids" and rank == 2:
+        ids = ids.flip(1)
+    if odd == "length" and rank == 2:
+        ids = labels = ids[:, :4]
+    if odd == "mask":
+        mask = torch.ones_like(ids)
+        mask[0, 5:] = rank != 2
+    model(input_ids=ids, labels=labels, attention_mask=mask).loss.backward()
+
+
+def with_other_batches(odd):
+    model = hugging_face("gpt2")
+    parallelize(model, (2, 2))
+    for step in range(3):
+        pass_of(model, step)
+    pass_of(model, 3, odd)
+
+
+def with_weights_apart():
+    """Clip each rank's gradients by the norm of its own shards, as no function of torch does."""
+    model = hugging_face("bert")
+    parallelize(model, (2, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    for step in range(10):
+        optimizer.zero_grad()
+        pass_of(model, step)
+        norms = [parameter.grad.norm() for parameter in model.parameters() if parameter.grad is not None]
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter.grad.mul_(0.1 / torch.stack(norms).norm())
+        optimizer.step()
+
+
+def with_a_new_head():
     model = hugging_face("gpt2")
     parallelize(model, (4, 1))
-    model(input_ids=torch.full((1, 4), dist.get_rank()))
+    torch.manual_seed(dist.get_rank())
+    model.resize_token_embeddings(60, mean_resizing=False)
+    pass_of(model, 0)
+
+
+def asked(**options):
+    model = hugging_face("gpt2").eval()
+    parallelize(model, (4, 1))
+    model(torch.arange(8).view(1, 8), **options)
+
+
+def with_hooks():
+    model = hugging_face("gpt2")
+    model.transformer.h[1].mlp.register_forward_hook(lambda *_: None)
+    parallelize(model, (4, 1))
+
+
+def with_two_types():
+    model = hugging_face("gpt2").bfloat16()
+    model.transformer.h[0].ln_1.float()
+    parallelize(model, (4, 1))
 
 
 def with_blocks_that_are_one():
@@ -303,7 +360,19 @@ def twice():
         ),
         (half_frozen, "some parameters of block 1 are frozen"),
         (twice, "on a mesh already"),
-        (with_other_batches, "hidden states of rank 1 differ from those of rank 0"),
+        (partial(with_other_batches, "ids"), "input: hidden states of rank 2 differ from those of rank 0"),
+        (partial(with_other_batches, "length"), "input: hidden states of rank 2 differ from those of rank 0"),
+        (partial(with_other_batches, "mask"), "input: attention masks of rank 2 differ from those of rank 0"),
+        (partial(with_other_batches, "labels"), "output of rank 2 differ from those of rank 0; every rank must have"),
+        (with_weights_apart, r"weights: bert.embeddings.word_embeddings.weight of rank 1 differ from those of rank 0"),
+        (with_a_new_head, "weights: transformer.wte.weight of rank 1 differ from those of rank 0"),
+        (partial(asked, output_attentions=True), "output_attentions: blocks on a mesh keep no attention weights"),
+        (partial(asked, use_cache=True), "past_key_values: blocks on a mesh keep no keys and values"),
+        (partial(asked, is_causal=False), "is_causal: False is not what a GPT2Model on a mesh computes"),
+        (partial(asked, encoder_hidden_states=torch.ones(1, 8, 32)), "encoder_hidden_states: blocks on a mesh have no"),
+        (with_hooks, "block 1 has hooks"),
+        (with_two_types, "block 0 has parameters of several types"),
+        (lambda: open_mesh(2, 1, replicas=3), "replicas, d1, d2: 3 x 2 x 1 is not the number of ranks, 4"),
         (with_blocks_that_are_one, "blocks share parameters"),
         (lambda: parallelize(DistributedDataParallel(hugging_face("gpt2")), (4, 1)), "give the module in it"),
     ],
@@ -367,6 +436,25 @@ def test_dropout_acts_in_training_and_all_ranks_have_one_loss(ranks):
     assert losses[0] != losses[1]
     assert evaluated == pytest.approx(plain(input_ids=ids, labels=ids).loss.item(), rel=1e-5)
     assert all(other == (pytest.approx(losses), pytest.approx(evaluated)) for other in results)
+
+
+def generated(mesh):
+    """Return tokens of a beam search, and all hidden states of a model that had recorded them before."""
+    model, ids = hugging_face("gpt2").eval(), torch.arange(8).view(2, 4)
+    before = model(ids, output_hidden_states=True).hidden_states
+    if mesh is not None:
+        parallelize(model, mesh)
+    options = {"num_beams": 2, "do_sample": False, "pad_token_id": 0, "use_cache": False}
+    after = model(ids, output_hidden_states=True).hidden_states
+    return model.generate(ids, max_new_tokens=6, **options), [x.detach() for x in before], [x.detach() for x in after]
+
+
+def test_tokens_and_hidden_states_are_those_of_one_process(ranks):
+    tokens, *hidden_states = generated(None)
+    for shape in MESHES[4]:
+        for found_tokens, *found in ranks.run(tidy, generated, shape):
+            assert torch.equal(found_tokens, tokens)
+            torch.testing.assert_close(found, hidden_states)
 
 
 def events():

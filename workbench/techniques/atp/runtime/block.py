@@ -8,7 +8,7 @@ Shapes: B = batch, S = sequence, H = hidden, A = heads of one rank, D = H / head
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +21,7 @@ from workbench.parallel.exchanges import Exchange, Pending, start_gather, start_
 from workbench.parallel.groups import ProcessTensorGroup
 from workbench.parallel.linear import MeshLinear
 from workbench.parallel.shards import check_divides, cut
-from workbench.parallel.timeouts import init_mesh
+from workbench.parallel.timeouts import init_mesh, timeout_of
 from workbench.parallel.transformer import Dropout
 
 __all__ = ["BlockConfig", "Mesh", "MeshBlock", "MeshNorm", "open_mesh"]
@@ -38,30 +38,57 @@ class Mesh:
     device_mesh: DeviceMesh
     axis1: ProcessTensorGroup  # of d1 ranks: DeviceMesh(N, 1) is Megatron's tensor parallelism
     axis2: ProcessTensorGroup  # of d2 ranks
+    whole: ProcessTensorGroup  # of the d1 x d2 ranks of this mesh
+    replicas: dist.ProcessGroup | None = None  # ranks at this place of all meshes, for DistributedDataParallel
 
     @property
     def shape(self) -> tuple[int, int]:
         """d1 and d2."""
         return self.axis1.size, self.axis2.size
 
+    @property
+    def replica(self) -> int:
+        """Number of this mesh among its replicas."""
+        return 0 if self.replicas is None else dist.get_rank(self.replicas)
+
+    def __deepcopy__(self, memo) -> Mesh:
+        # Groups are handles on running processes: copies of a model share them.
+        return self
+
 
 def open_mesh(
-    d1: int, d2: int, device: str = "cpu", group: Callable[[dist.ProcessGroup], ProcessTensorGroup] = ProcessTensorGroup
+    d1: int,
+    d2: int,
+    device: str = "cpu",
+    group: Callable[[dist.ProcessGroup | None], ProcessTensorGroup] = ProcessTensorGroup,
+    *,
+    replicas: int = 1,
 ) -> Mesh:
-    """Arrange all ranks as DeviceMesh(d1, d2); every rank calls it.
+    """Arrange all ranks as DeviceMesh(d1, d2), or as several of them beside each other; every rank calls it.
 
     Args:
         d1, d2: Sizes of the axes.
         device: Of the ranks: "cpu" or "cuda".
         group: Makes the group of an axis, such as one that records.
+        replicas: Meshes of d1 x d2 neighbouring ranks, each of which has a whole model and batches of its own. Wrap the
+            model in `DistributedDataParallel(model, process_group=mesh.replicas)`, which averages the gradients.
 
     Raises:
-        ValueError: if d1 x d2 is not the number of ranks.
+        ValueError: if replicas x d1 x d2 is not the number of ranks.
     """
-    if d1 * d2 != dist.get_world_size():
-        raise ValueError(f"d1, d2: {d1} x {d2} is not the number of ranks, {dist.get_world_size()}")
-    mesh = init_mesh(device, (d1, d2), ("axis1", "axis2"))
-    return Mesh(mesh, group(mesh.get_group("axis1")), group(mesh.get_group("axis2")))
+    size = dist.get_world_size()
+    if replicas * d1 * d2 != size:
+        times, more = ("", "") if replicas == 1 else (f"{replicas} x ", "replicas, ")
+        raise ValueError(f"{more}d1, d2: {times}{d1} x {d2} is not the number of ranks, {size}")
+    if replicas == 1:
+        mesh, beside, whole = init_mesh(device, (d1, d2), ("axis1", "axis2")), None, None
+    else:
+        cube = init_mesh(device, (replicas, d1, d2), ("replicas", "axis1", "axis2"))
+        mesh, beside = cube["axis1", "axis2"], cube.get_group("replicas")
+        members = torch.arange(size).view(replicas, -1).tolist()
+        whole, _ = dist.new_subgroups_by_enumeration(members, timeout=timeout_of())
+    axes = (group(mesh.get_group(name)) for name in ("axis1", "axis2"))
+    return Mesh(mesh, *axes, ProcessTensorGroup(whole), beside)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -168,11 +195,12 @@ class MeshBlock(nn.Module):
         self.attention_norm, self.mlp_norm = MeshNorm(config, mesh, **place), MeshNorm(config, mesh, **place)
         self.site = site
         (i,), (j,) = one.local_ranks, two.local_ranks
-        part = f"{site}.{j}.{i if cuts else 0}"  # ranks that hold the same units of the same positions drop the same
+        own = f"{site}.replica{mesh.replica}" if mesh.replica else site
+        part = f"{own}.{j}.{i if cuts else 0}"  # ranks that hold the same units of the same positions drop the same
         self.dropouts = nn.ModuleList(
             Dropout(config.dropout, seed=config.seed, site=f"{part}.dropout{number}") for number in (0, 1)
         )
-        self.attention_dropout = Dropout(config.attention_dropout, seed=config.seed, site=f"{site}.{j}.{i}.attention")
+        self.attention_dropout = Dropout(config.attention_dropout, seed=config.seed, site=f"{own}.{j}.{i}.attention")
 
     def load_full_(self, full: Mapping[str, Tensor]) -> None:
         """Copy this rank's shards of full tensors named as `PARTS` name them, such as "input.weight" [out, in]."""
@@ -184,6 +212,15 @@ class MeshBlock(nn.Module):
         parts = {part: getattr(self, part) for part in PARTS}
         weights = {f"{name}.weight": part.full_weight(gradient) for name, part in parts.items()}
         return weights | {f"{name}.bias": part.full_bias(gradient) for name, part in parts.items()}
+
+    def sharers(self) -> Iterator[tuple[nn.Parameter, ProcessTensorGroup | None]]:
+        """Yield each parameter and the group whose ranks all hold the same; None if no other rank does."""
+        for part in (getattr(self, name) for name in PARTS):
+            if isinstance(part, MeshNorm):
+                yield from ((parameter, part.rows) for parameter in part.parameters())
+            else:
+                yield from ((weight, None) for weight in part.weights)
+                yield from ((bias, part.input_group) for bias in part.biases)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Transform [B, S, H / d2] (sequence cut over axis 1 where parallel); see `functional` for the mask."""

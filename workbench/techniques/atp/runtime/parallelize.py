@@ -2,56 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
-
-from workbench.launch.agreement import tell_all
-from workbench.parallel.exchanges import start_gather, take_share
 
 from ..cost import Workload
 from ..method.search import Strategy, require_meshes, search_exactly
-from .block import HIDDEN, SEQUENCE, BlockConfig, Mesh, MeshBlock, open_mesh
+from .block import PARTS, BlockConfig, Mesh, MeshBlock, open_mesh
 from .measure import measure
+from .on_mesh import JOINS, OnMesh, PlainNames, WholeWeights
+from .whole import replace_save_pretrained_
 
 __all__ = ["parallelize"]
 
 LARGEST_BYTES = 1 << 24  # of a message with which links are measured
-DIFFERS = 1e-4  # of the norm of hidden states: more than rounding, far less than another batch
+CAPTURING = "transformers.utils.output_capturing"  # the module of Hugging Face's own hooks, which record hidden states
+ATTENTIONS = ("sdpa", "eager")  # implementations whose masks blocks on a mesh understand
 
 
-class _Block(nn.Module):
-    """A block in the place of Hugging Face's; the first one cuts the hidden states, the last one joins them."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family:
+    """An architecture of Hugging Face."""
 
-    def __init__(self, block: MeshBlock, mask_at: int):
-        super().__init__()
-        self.block, self.mask_at = block, mask_at
-        self.is_first = self.is_last = self.is_seen = False
-
-    def forward(self, hidden_states: Tensor, *args, past_key_values=None, attention_mask=None, **_) -> Tensor:
-        """Transform hidden states; the mask is the argument of that name, or the one at its place."""
-        mask = args[self.mask_at] if len(args) > self.mask_at else attention_mask
-        if (self.mask_at and args and args[0] is not None) or past_key_values is not None:
-            raise ValueError("past_key_values: blocks on a mesh keep no keys and values; call with use_cache=False")
-        mesh, cuts = self.block.mesh, self.block.config.sequence_parallel
-        x = hidden_states
-        if self.is_first:
-            if not self.is_seen:
-                self.is_seen = True
-                _require_one_input(x)
-            if cuts and x.shape[SEQUENCE] % mesh.axis1.size:
-                raise ValueError(f"sequence: {x.shape[SEQUENCE]} is not divisible by {mesh.axis1.size} ranks of axis 1")
-            x = take_share(x, mesh.axis2, HIDDEN)
-            x = take_share(x, mesh.axis1, SEQUENCE) if cuts else x
-        x = self.block(x, mask)
-        if self.is_last:
-            x = start_gather(x, mesh.axis1, SEQUENCE).wait() if cuts else x
-            x = start_gather(x, mesh.axis2, HIDDEN).wait()
-        return x
+    core: str  # class of the model that has the blocks
+    block: str  # class of a block
+    path: str  # of the blocks in the core
+    read: Callable[[Any], BlockConfig]  # gives the sizes in a Hugging Face configuration
+    names: PlainNames
 
 
 def parallelize(
@@ -66,14 +49,17 @@ def parallelize(
 ) -> Strategy | None:
     """Put the blocks of a Hugging Face GPT-2 or BERT on a mesh, in place; every rank calls it before its optimizer.
 
-    Weights are those of the first rank. Every rank needs the same batch and, where there is dropout, the same random
-    state: the first forward pass refuses others. Embeddings and heads stay whole on every rank.
-    Train as before: every rank has the same loss, and its own gradients, of which `clip_grad_norm_` would take a norm
-    that differs between ranks: clip by value instead. Hidden states of single layers are not recorded.
+    Weights are those of the first rank. Every rank of the mesh needs the same batch and, where there is dropout, the
+    same random state; a pass refuses others. Embeddings and heads stay whole on every rank.
+    Train as before: every rank has the same loss, and the gradients of its own shards. `clip_grad_norm_` and GradScaler
+    see whole gradients; other functions, and optimizers that compute with more than single elements (LAMB, Adafactor,
+    Muon), see shards. `model.state_dict()` is this rank's part, with which it resumes; `full_state_dict` and
+    `save_pretrained`, which every rank calls, give the whole model.
 
     Args:
         model: A GPT2Model, GPT2LMHeadModel, BertModel or a model with one of these inside.
-        mesh: Where, or (d1, d2); None searches for the fastest on links that are measured now.
+        mesh: Where, or (d1, d2); None searches for the fastest on links that are measured now. Of a mesh that
+            `open_mesh(d1, d2, replicas=...)` made, wrap the model in DistributedDataParallel over `mesh.replicas`.
         chunks: Parts of the batch that compute while the messages of the others travel.
         batch, sequence: What the search expects, where there is one; `sequence` is the longest the model knows if None.
         sequence_parallel: Cut activations along the sequence too, whose length axis 1 must then divide.
@@ -83,15 +69,15 @@ def parallelize(
         The strategy the search chose, or None where a mesh was given.
 
     Raises:
-        ValueError: naming a size that the mesh does not divide, or an architecture that is not known.
+        ValueError: naming a size that the mesh does not divide, or what of a model is not known.
     """
-    core, parts, config, find = _family(model)
-    first = next(model.parameters())
-    config = replace(config, chunks=chunks, sequence_parallel=sequence_parallel, seed=seed)
-    chosen, place = None, {"device": first.device, "dtype": first.dtype}
+    family, core, blocks = _find(model)
+    first = next(blocks.parameters())
+    config = replace(family.read(core.config), chunks=chunks, sequence_parallel=sequence_parallel, seed=seed)
+    chosen = None
     if mesh is None:
         sequence = core.config.max_position_embeddings if sequence is None else sequence
-        sizes = {"batch": batch, "sequence": sequence, "num_layers": len(parts)}
+        sizes = {"batch": batch, "sequence": sequence, "num_layers": len(blocks)}
         work = Workload(hidden=config.hidden_size, heads=config.num_heads, value_bytes=first.dtype.itemsize, **sizes)
         require_meshes(dist.get_world_size(), work)
         largest_bytes = min(LARGEST_BYTES, work.num_values * work.value_bytes)
@@ -102,57 +88,89 @@ def parallelize(
     mesh = mesh if isinstance(mesh, Mesh) else open_mesh(*mesh, device=first.device.type)
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor.detach(), 0)
-    for number, part in enumerate(parts):
-        block = MeshBlock(config, mesh, site=f"layers.{number}", **place)
-        block.load_full_(find(part))
-        block.requires_grad_(_is_trained(number, part))
-        parts[number] = _Block(block, mask_at=int(config.norm_first)).train(part.training)
-    parts[0].is_first = parts[-1].is_last = True
-    own = {*parts.parameters()}  # not to be averaged over ranks, should a user wrap the model after all
-    names = [name for name, parameter in model.named_parameters() if parameter in own]
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
-    core.config.use_cache = False
+    kind, eager = type(blocks[0]), torch.compiler.disable  # messages are not compiled, but what is around blocks may be
+    on_mesh = type(f"{kind.__name__}OnMesh", (OnMesh, kind), {"forward": eager(OnMesh.forward)})
+    for number, block in enumerate(blocks):
+        shard = MeshBlock(config, mesh, site=f"layers.{number}", device=first.device, dtype=first.dtype)
+        blocks[number] = on_mesh(shard, block, family.names, mask_at=int(config.norm_first))
+    blocks[0].is_first = blocks[-1].is_last = True
+    if mesh.replicas is None:  # should a user wrap the model after all, shards are not to be averaged over ranks
+        shards = {*blocks.parameters()}
+        names = [name for name, parameter in model.named_parameters() if parameter in shards]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
+    core.register_forward_pre_hook(eager(_Asked(family, config.is_causal)), with_kwargs=True)
+    model.register_forward_pre_hook(eager(WholeWeights(mesh)))
+    replace_save_pretrained_(model)
     return chosen
 
 
-def _is_trained(number: int, part: nn.Module) -> bool:
-    """Say whether a block's parameters are trained; ValueError if some are and some are frozen."""
-    trained = {parameter.requires_grad for parameter in part.parameters()}
-    if len(trained) > 1:
-        raise ValueError(f"model: some parameters of block {number} are frozen and some are not; freeze all or none")
-    return trained.pop()
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Called before each pass of the core: refuses what blocks on a mesh do not give, and has hidden states joined."""
+
+    family: Family
+    is_causal: bool
+
+    def __call__(self, core: nn.Module, args: tuple, options: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        def asked(name: str) -> Any:
+            return options.get(name, getattr(core.config, name, None))
+
+        if asked("output_attentions"):
+            raise ValueError("output_attentions: blocks on a mesh keep no attention weights")
+        if asked("is_causal") not in (None, self.is_causal):
+            raise ValueError(f"is_causal: {asked('is_causal')} is not what a {self.family.core} on a mesh computes")
+        if options.get("encoder_hidden_states") is not None:
+            raise ValueError("encoder_hidden_states: blocks on a mesh have no cross-attention")
+        _require_attention(core)
+        if options.get("use_cache") is None:
+            options["use_cache"] = False
+        return args, options | {JOINS: bool(asked("output_hidden_states"))}
 
 
-def _require_one_input(x: Tensor) -> None:
-    """Raise ValueError on all ranks if one has other hidden states than the first: its batch or dropout differs."""
-    flat = x.detach().flatten().double()
-    probe = (flat * torch.linspace(-1, 1, len(flat), device=x.device)).sum()
-    told = tell_all([list(x.shape), probe.item(), flat.norm().item()])
-    for rank, (shape, probe, _) in enumerate(told):
-        if shape != told[0][0] or abs(probe - told[0][1]) > DIFFERS * told[0][2]:
-            rule = "every rank must have the same batch, and the same random state: torch.manual_seed(0) before both"
-            raise ValueError(f"input: hidden states of rank {rank} differ from those of rank 0; {rule}")
-
-
-def _family(model: nn.Module) -> tuple[nn.Module, nn.ModuleList, BlockConfig, object]:
-    """Return the model that has the blocks, these, their sizes, and what finds the full tensors of one."""
+def _find(model: nn.Module) -> tuple[Family, nn.Module, nn.ModuleList]:
+    """Return the family of a model, the Hugging Face model in it that has the blocks, and these."""
     if isinstance(model, DistributedDataParallel):
         raise ValueError("model: it is a DistributedDataParallel; give the module in it: a mesh trains on one batch")
-    kinds = {
-        "GPT2Model": ("h", _gpt2_config, _gpt2_tensors),
-        "BertModel": ("encoder.layer", _bert_config, _bert_tensors),
-    }
-    for module in model.modules():
-        for kind, (path, config, find) in kinds.items():
-            if type(module).__name__ == kind:
-                parts = module.get_submodule(path)
-                if any(isinstance(part, _Block) for part in parts):
+    for core in model.modules():
+        for family in FAMILIES:
+            if type(core).__name__ == family.core:
+                blocks = core.get_submodule(family.path)
+                if any(isinstance(block, OnMesh) for block in blocks):
                     raise ValueError("model: it is on a mesh already")
-                if len([*parts.parameters()]) < sum(len([*part.parameters()]) for part in parts):
+                if len([*blocks.parameters()]) < sum(len([*block.parameters()]) for block in blocks):
                     raise ValueError("model: blocks share parameters; each must have its own")
-                return module, parts, config(module.config), find
+                for number, block in enumerate(blocks):
+                    _require_plain(number, block, family)
+                _require_attention(core)
+                return family, core, blocks
     others = "cut another model by hand with workbench.parallel.linear.MeshLinear"
     raise ValueError(f"model: {type(model).__name__} has neither a GPT2Model nor a BertModel in it; {others}")
+
+
+def _require_attention(core: nn.Module) -> None:
+    if (implementation := core.config._attn_implementation) not in ATTENTIONS:
+        raise ValueError(f"attn_implementation: it is {implementation}; on a mesh it must be {' or '.join(ATTENTIONS)}")
+
+
+def _require_plain(number: int, block: nn.Module, family: Family) -> None:
+    """Raise ValueError if a block is not just what Hugging Face makes: a block on a mesh would leave out the rest."""
+    where, parameters = f"model: block {number}", [*block.parameters()]
+    if type(block).__name__ != family.block:
+        raise ValueError(f"{where} is a {type(block).__name__}; it must be a {family.block}")
+    if others := sorted(family.names.all() ^ block.state_dict().keys()):
+        rule = f"it must have the tensors of a {family.block} alone; merge adapters such as LoRA's before"
+        raise ValueError(f"{where} has or lacks {', '.join(others[:3])}; {rule}")
+    if any(isinstance(parameter, DTensor) for parameter in parameters):
+        raise ValueError(f"{where} is sharded, as by fully_shard (FSDP); a mesh cuts whole tensors")
+    if len({parameter.requires_grad for parameter in parameters}) > 1:
+        raise ValueError(f"model: some parameters of block {number} are frozen and some are not; freeze all or none")
+    if len({(parameter.dtype, parameter.device) for parameter in parameters}) > 1:
+        raise ValueError(f"{where} has parameters of several types or devices; they must have one")
+    for module in block.modules():
+        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        hooks += [*module._backward_hooks.values(), *module._backward_pre_hooks.values()]
+        if any(getattr(hook, "__module__", "") != CAPTURING for hook in hooks):
+            raise ValueError(f"{where} has hooks, which a block on a mesh would not call; register them afterwards")
 
 
 def _gpt2_config(config) -> BlockConfig:
@@ -168,16 +186,6 @@ def _gpt2_config(config) -> BlockConfig:
         attention_dropout=config.attn_pdrop,
         norm_eps=config.layer_norm_epsilon,
     )
-
-
-def _gpt2_tensors(block: nn.Module) -> Mapping[str, Tensor]:
-    linears = {
-        "query_key_value": block.attn.c_attn,
-        "output": block.attn.c_proj,
-        "input": block.mlp.c_fc,
-        "projection": block.mlp.c_proj,
-    }
-    return _named(linears, {"attention_norm": block.ln_1, "mlp_norm": block.ln_2}, is_transposed=True)
 
 
 def _bert_config(config) -> BlockConfig:
@@ -196,23 +204,36 @@ def _bert_config(config) -> BlockConfig:
     )
 
 
-def _bert_tensors(layer: nn.Module) -> Mapping[str, Tensor]:
-    own = layer.attention.self
-    linears = {
-        "output": layer.attention.output.dense,
-        "input": layer.intermediate.dense,
-        "projection": layer.output.dense,
-    }
-    norms = {"attention_norm": layer.attention.output.LayerNorm, "mlp_norm": layer.output.LayerNorm}
-    found = dict(_named(linears, norms, is_transposed=False))
-    for kind in ("weight", "bias"):
-        found[f"query_key_value.{kind}"] = torch.cat([getattr(one, kind) for one in (own.query, own.key, own.value)])
-    return found
+def _parts(*paths: tuple[str, ...]) -> Mapping[str, tuple[str, ...]]:
+    """Give the paths of all parts, in the order of `PARTS`."""
+    return dict(zip(PARTS, paths, strict=True))
 
 
-def _named(
-    linears: Mapping[str, nn.Module], norms: Mapping[str, nn.Module], *, is_transposed: bool
-) -> dict[str, Tensor]:
-    found = {f"{name}.weight": one.weight.T if is_transposed else one.weight for name, one in linears.items()}
-    found |= {f"{name}.weight": one.weight for name, one in norms.items()}
-    return found | {f"{name}.bias": one.bias for name, one in (linears | norms).items()}
+GPT2 = Family(
+    core="GPT2Model",
+    block="GPT2Block",
+    path="h",
+    read=_gpt2_config,
+    names=PlainNames(
+        parts=_parts(("ln_1",), ("attn.c_attn",), ("attn.c_proj",), ("ln_2",), ("mlp.c_fc",), ("mlp.c_proj",)),
+        linears_are_transposed=True,
+    ),
+)
+BERT = Family(
+    core="BertModel",
+    block="BertLayer",
+    path="encoder.layer",
+    read=_bert_config,
+    names=PlainNames(
+        parts=_parts(
+            ("attention.output.LayerNorm",),
+            ("attention.self.query", "attention.self.key", "attention.self.value"),
+            ("attention.output.dense",),
+            ("output.LayerNorm",),
+            ("intermediate.dense",),
+            ("output.dense",),
+        ),
+        linears_are_transposed=False,
+    ),
+)
+FAMILIES = (GPT2, BERT)

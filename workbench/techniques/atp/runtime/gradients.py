@@ -1,0 +1,125 @@
+"""Norms of gradients, and the search for infinity in them, over a mesh: what torch's own functions then give, too.
+
+A parameter of which ranks hold parts counts once, part by part, and so does one that all ranks hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from .block import Mesh, MeshBlock
+
+__all__ = ["ShardGradient", "clip_grad_norm_", "mark_shards_"]
+
+KIND = "_shard_gradient"  # attribute of a parameter of a block on a mesh: the class of its gradient
+
+
+class ShardGradient(Tensor):
+    """The gradient of a parameter of which other ranks of a mesh hold other parts, or the same.
+
+    `torch.nn.utils.clip_grad_norm_` and `GradScaler` look at gradients by three functions. Of these gradients the three
+    give what they give of the whole parameter, by small messages over the mesh; every rank calls them. All other
+    functions give plain tensors of this rank's part.
+    """
+
+    mesh: ClassVar[Mesh]
+    counts: ClassVar[bool]  # whether this rank is the first of those that hold the same part
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        """Call a function of torch on the parts, and join what it says of norms and of infinity."""
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+            if func is torch._amp_foreach_non_finite_check_and_unscale_:
+                for mesh in _meshes(args[0]):
+                    args[1].copy_(torch.stack(mesh.whole.gather([args[1]])).amax(0))
+            elif func is torch._foreach_norm:
+                return _over_meshes(result, args[0], float(args[1]) if len(args) > 1 else 2.0)
+            elif func is torch.linalg.vector_norm and result.dim() == 0:
+                return _over_meshes([result], args[:1], float(args[1]) if len(args) > 1 else 2.0)[0]
+            return result
+
+
+def _meshes(gradients: Iterable[Tensor]) -> list[Mesh]:
+    return [*dict.fromkeys(type(one).mesh for one in gradients if isinstance(one, ShardGradient))]
+
+
+def _over_meshes(norms: Sequence[Tensor], gradients: Sequence[Tensor], order: float) -> list[Tensor]:
+    """Join the norms of parts over each mesh; the norms of other gradients stay as they are."""
+    norms = list(norms)
+    for mesh in _meshes(gradients):
+        places = [at for at, one in enumerate(gradients) if isinstance(one, ShardGradient) and type(one).mesh is mesh]
+        own = torch.stack([norms[at] if type(gradients[at]).counts else torch.zeros_like(norms[at]) for at in places])
+        joined = torch.linalg.vector_norm(torch.stack(mesh.whole.gather([own])), order, dim=0)
+        for at, norm in zip(places, joined.unbind(), strict=True):
+            norms[at] = norm
+    return norms
+
+
+def mark_shards_(block: MeshBlock) -> None:
+    """Make gradients of a block's parameters, which may be copies, `ShardGradient`s from the next backward pass on."""
+    kinds = {}
+    for parameter, sharers in block.sharers():
+        if hasattr(parameter, KIND) or not parameter.requires_grad:
+            continue
+        counts = sharers is None or sharers.local_ranks[0] == 0
+        if counts not in kinds:
+            kinds[counts] = type("ShardGradient", (ShardGradient,), {"mesh": block.mesh, "counts": counts})
+        setattr(parameter, KIND, kinds[counts])
+        parameter.register_post_accumulate_grad_hook(_mark_later)
+
+
+def _mark_later(parameter: Tensor) -> None:
+    # At the end of the backward pass: before that DistributedDataParallel may put a gradient of its own there.
+    torch.autograd.Variable._execution_engine.queue_callback(lambda: _mark_(parameter))
+
+
+def _mark_(parameter: Tensor) -> None:
+    if parameter.grad is not None and not isinstance(parameter.grad, ShardGradient):
+        parameter.grad = parameter.grad.as_subclass(getattr(parameter, KIND))
+
+
+@torch.no_grad()
+def clip_grad_norm_(
+    parameters: nn.Module | Tensor | Iterable[Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+) -> Tensor:
+    """Clip the norm of all gradients of a model on a mesh as torch's function of this name does, by one small message.
+
+    torch's own gives the same after `atp.parallelize`, with a message for each parameter.
+
+    Args:
+        parameters: Of the model, or the model; every rank calls it with the same.
+        max_norm: The largest norm afterwards.
+        norm_type: Order of the norm, above 0; `inf` for the largest element.
+        error_if_nonfinite: Whether a norm that is not finite is a RuntimeError.
+
+    Returns:
+        The norm before, the same bits on all ranks of the mesh.
+    """
+    if isinstance(parameters, nn.Module):
+        parameters = parameters.parameters()
+    parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    if norm_type <= 0:
+        raise ValueError(f"norm_type: {norm_type} must be above 0")
+    kinds = [getattr(parameter, KIND, None) for parameter in parameters]
+    meshes = [*dict.fromkeys(kind.mesh for kind in kinds if kind is not None)]
+    if len(meshes) != 1:
+        raise ValueError(f"parameters: they are on {len(meshes)} meshes that a forward pass has used; it must be one")
+    is_first = meshes[0].whole.local_ranks[0] == 0
+    counted = [
+        parameter.grad.as_subclass(Tensor)
+        for parameter, kind in zip(parameters, kinds, strict=True)
+        if parameter.grad is not None and (is_first if kind is None else kind.counts)
+    ]
+    wide = torch.promote_types(parameters[0].dtype, torch.float32)
+    norms = torch.nn.utils.get_total_norm(counted, norm_type).to(parameters[0].device, wide)
+    total = torch.nn.utils.get_total_norm(meshes[0].whole.gather([norms]), norm_type, error_if_nonfinite)
+    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
+    return total
