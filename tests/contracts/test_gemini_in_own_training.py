@@ -248,8 +248,8 @@ def fails_once(context, way: str) -> list[float]:
 @works(
     "gemini",
     Feature.FREEZES,
-    note="A frozen rank is noticed after the timeout of the model's process group: give DistributedDataParallel a group "
-    "with one, since `run_training`'s own waits for 30 days; at a checkpoint after `CheckpointOptions.timeout_s`.",
+    note="A frozen rank is noticed after the timeout of the model's process group: give DistributedDataParallel one, "
+    "since `run_training`'s own waits for 30 days; at a checkpoint after `CheckpointOptions.timeout_s`.",
 )
 @pytest.mark.parametrize("way", ["raises", "exits", "freezes"])
 def test_after_a_rank_has_raised_exited_or_frozen_the_training_ends_with_the_undisturbed_bits(machines, way):

@@ -17,7 +17,12 @@ from torch.distributed.distributed_c10d import _get_default_store
 __all__ = ["RankLost", "break_connections", "init_mesh", "naming_lost_ranks", "timeout_of"]
 
 ROLL_CALL = timedelta(seconds=5)  # at most, in which ranks say that a collective failed on them, too
-GLOO_WORDS = ("gloo/transport", "gloo/rendezvous", "timeout caused pair closure", "timed out")  # it raises plain RuntimeErrors
+GLOO_WORDS = (
+    "gloo/transport",
+    "gloo/rendezvous",
+    "timeout caused pair closure",
+    "timed out",
+)  # it raises plain RuntimeErrors
 
 
 def timeout_of(group: dist.ProcessGroup | None = None) -> timedelta:
