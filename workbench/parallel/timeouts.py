@@ -70,7 +70,8 @@ def naming_lost_ranks(group: dist.ProcessGroup | None, purpose: str) -> Iterator
 
 
 def _is_of_backend(error: RuntimeError) -> bool:
-    return isinstance(error, dist.DistError) or "gloo" in str(error) or "timed out" in str(error)
+    words = ("gloo", "timed out", "Wait timeout")  # the last two where a wait has a limit of its own
+    return isinstance(error, dist.DistError) or any(word in str(error) for word in words)
 
 
 def _roll_call(group: dist.ProcessGroup | None) -> str:
