@@ -13,7 +13,11 @@ Where to find it
 - the hierarchical communication matrix, equations 3 and 4, IC1 to IC6: `method.matrix`
 - the search (section 3.5), and with start-ups and sequence parallelism: `method.search`
 - a matrix from the ranks there are: `runtime.measure`
-- one line for a Hugging Face GPT-2 or BERT: `parallelize`
+- one line for a Hugging Face GPT-2 or BERT: `parallelize`; blocks in their place, and checks of what ranks must have in
+  common: `runtime.on_mesh`
+- beyond the paper, for trainings of one's own: plain checkpoints (`full_state_dict`, `load_full_state_dict`), norms and
+  infinities of whole gradients (`clip_grad_norm_`, `runtime.gradients`), and data parallelism beside the mesh
+  (`open_mesh(d1, d2, replicas=...)`)
 - rivals: Megatron-LM is mesh (N, 1) and `workbench.parallel.transformer`; 2-D and 2.5-D are `runtime.summa`
 
 How the text was understood: f1 and f3 sum over axis 2 forward and over axis 1 backward, as the equations have it and
