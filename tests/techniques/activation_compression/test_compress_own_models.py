@@ -156,7 +156,7 @@ def test_the_output_of_a_sequential_is_encoded_once():
     torch.testing.assert_close(block(x), plain @ codec.encoder @ codec.decoder, rtol=0, atol=0)
     assert len(block) == length and {id(weight) for weight in codec.parameters()} < set(map(id, model.parameters()))
     compressed.remove()
-    assert torch.equal(block(x), plain) and list(codec.parameters())[0] not in set(model.parameters())
+    assert torch.equal(block(x), plain) and next(iter(codec.parameters())) not in set(model.parameters())
 
 
 class AllChildren(nn.Module):
