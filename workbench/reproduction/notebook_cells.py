@@ -5,6 +5,7 @@ refused.
 """
 
 import ast
+import gc
 import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,9 @@ from workbench.reproduction.errors import CatalogueError
 __all__ = ["NotebookCells", "check_parameters", "parse_cell", "parse_source", "read_notebook"]
 
 DEFAULT_KERNEL = "python3"
-PARSING = threading.Lock()  # CPython 3.11 miscounts the depth of syntax trees that two threads build at once
+# CPython 3.11 miscounts the depth of syntax trees that two threads build at once: within one, finalizers of a garbage
+# collection let another thread run, perhaps in a library that parses, too.
+PARSING = threading.Lock()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,9 +79,15 @@ def _assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
 
 
 def parse_source(source: str | bytes) -> ast.Module:
-    """Parse Python, one thread at a time."""
+    """Parse Python, one thread at a time, and without a garbage collection."""
     with PARSING:
-        return ast.parse(source)
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return ast.parse(source)
+        finally:
+            if was_enabled:
+                gc.enable()
 
 
 def parse_cell(source: str) -> ast.Module | None:
