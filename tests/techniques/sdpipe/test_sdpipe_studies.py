@@ -140,13 +140,13 @@ def test_the_released_settings_are_beside_the_papers_with_what_they_change():
         assert len(set(found)) == 2
 
 
-def test_recorded_speeds_are_read_and_made_up_where_there_are_none(tmp_path, monkeypatch):
+def test_recorded_speeds_are_read_and_come_with_the_project(tmp_path, monkeypatch):
     table = tmp_path / "speeds.csv"
     table.write_text("worker,time_h,flops_min,flops_max\n0,0.1,0.4,0.6\n0,0.2,1,1\n1,0.1,0.2,0.2\n")
     assert gpu_performance.read(table) == ((0.5,), (0.2,))
     monkeypatch.delenv("WORKBENCH_DATA", raising=False)
-    made_up = gpu_performance.load()
-    assert len(made_up.speeds) == 16 and not made_up.source.is_real
+    recorded = gpu_performance.load()
+    assert len(recorded.speeds) == 16 and recorded.source.is_real
 
 
 def result(scheme, seed, blocks_s, losses, test_loss):
