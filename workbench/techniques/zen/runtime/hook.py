@@ -116,10 +116,12 @@ def _groups(group: dist.ProcessGroup | None, size: int, per_host: int) -> tuple[
     ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
     inside = [ranks[first : first + per_host] for first in range(0, size, per_host)]
     across = [ranks[local::per_host] for local in range(per_host)]
-    rank = dist.get_rank()
-    mine = [next(members for members in groups if rank in members) for groups in (inside, across)]
-    made = {"timeout": timeout_of(group), "use_local_synchronization": True}
-    own, between = (dist.new_group(members, **made) for members in mine)
+    rank, timeout = dist.get_rank(), timeout_of(group)
+    if size == dist.get_world_size():  # torch counts these; those of fewer ranks it may call as one that is closed
+        own, between = (dist.new_subgroups_by_enumeration(every, timeout=timeout)[0] for every in (inside, across))
+    else:
+        mine = [next(members for members in every if rank in members) for every in (inside, across)]
+        own, between = (dist.new_group(members, timeout=timeout, use_local_synchronization=True) for members in mine)
     return own, between
 
 
