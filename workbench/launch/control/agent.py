@@ -287,7 +287,10 @@ class ControlAgent:
         )
 
     def _peer_loss_is_ripe(self, newest: Order | None, now_s: float) -> bool:
-        """Return whether ranks lost their peers longer ago than a lost machine's lease could still run."""
+        """Return whether ranks lost their peers longer ago than a lease runs, and no lease is about to expire.
+
+        A lost machine's last heartbeat may be read late, so that its lease ends later.
+        """
         lost_peer = newest is not None and any(
             status.identity == newest.identity and status.phase == Phase.LOST_PEER for status in self._statuses.values()
         )
@@ -296,6 +299,9 @@ class ControlAgent:
             return False
         if self._peer_loss is None or self._peer_loss[0] != newest.generation:
             self._peer_loss = newest.generation, now_s
+        others = set(newest.members) - {self.name}
+        if any(self._leases.is_expired(name, now_s, leases=0.5) for name in others):
+            return False
         return now_s - self._peer_loss[1] > self._timing.lease_s + self._timing.heartbeat_s
 
     def _ask_operator(self, wanted: tuple[Replacement, ...], now_s: float, step: Step) -> None:
