@@ -23,6 +23,7 @@ from tests.cases import tidy
 from tests.contracts.works_with import Feature, does_not_apply, refuses, works
 from tests.lost_ranks import ENDINGS, errors_of_the_rest
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear
+from workbench.parallel.gradients import clip_grad_norm_
 from workbench.techniques.flextp.method import Imputation, Plan
 from workbench.techniques.flextp.runtime import ModelledTimes, Policy, balance
 from workbench.timeline import StragglerTrace
@@ -568,16 +569,61 @@ def _grads(model: nn.Module) -> list[torch.Tensor]:
     return [parameter.grad for parameter in model.parameters()]
 
 
-@works(
-    "flextp",
-    Feature.CLIPPING,
-    note="Of a model cut by parallelize_module; of the workbench's own linears a rank sees the norm of its shards.",
-)
+@works("flextp", Feature.CLIPPING)
 def test_the_norm_of_clipped_gradients_is_that_of_one_process(pools):
     for ours, theirs in pools(2).run(tidy, clipped):
         assert theirs[0] > 0.1
         for own, other in zip(ours, theirs, strict=True):
             torch.testing.assert_close(own, other, rtol=1e-9, atol=1e-10)
+
+
+def clipped_shards(clip) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the norm of joined gradients, the norm that is told, and that of the clipped gradients."""
+    model, group = build("workbench")
+    balancer = balanced(model, group)
+    for number in range(3):
+        model.zero_grad()
+        with balancer.iteration():
+            model(batch(number)).square().sum().backward()
+    assert balancer.plan.senders == (1,)
+
+    def joined() -> torch.Tensor:
+        whole = [part.full_weight(gradient=True) for part in (model.up, model.down)]
+        whole += [part.full_bias(gradient=True) for part in (model.up, model.down)]
+        rest = [p.grad for part in (model.norm, model.head) for p in part.parameters()]
+        return torch.cat([one.detach().flatten() for one in (*whole, *rest)]).norm()
+
+    return joined(), clip(model.parameters(), 0.1), joined()
+
+
+@works("flextp", Feature.CLIPPING)
+@pytest.mark.parametrize("clip", [nn.utils.clip_grad_norm_, clip_grad_norm_], ids=["torch's", "by one message"])
+def test_gradients_of_shards_are_clipped_by_the_norm_of_the_whole(pools, clip):
+    for before, told, afterwards in pools(2).run(tidy, clipped_shards, clip):
+        torch.testing.assert_close(told, before, rtol=1e-9, atol=0)
+        assert afterwards.item() == pytest.approx(0.1, rel=1e-4)  # torch adds 1e-6 to the norm it divides by
+
+
+def with_one_infinite_shard() -> list[float]:
+    """Return scales after steps, of which the second has an infinite gradient in a shard of rank 1 alone."""
+    model, group = build("workbench")
+    optimizer, scaler, scales = sgd(model), torch.amp.GradScaler("cpu", init_scale=1024.0), []
+    balancer = balanced(model, group)
+    for number in range(3):
+        optimizer.zero_grad()
+        with balancer.iteration():
+            scaler.scale(model(batch(number)).square().mean()).backward()
+        if number == 1 and dist.get_rank() == 1:
+            model.up.weights[0].grad[0, 0] = float("inf")
+        scaler.step(optimizer)
+        scaler.update()
+        scales.append(scaler.get_scale())
+    return scales
+
+
+@works("flextp", Feature.GRADIENT_SCALING)
+def test_all_ranks_skip_a_step_in_which_one_has_an_infinite_gradient(pools):
+    assert pools(2).run(tidy, with_one_infinite_shard) == [[1024.0, 512.0, 512.0]] * 2
 
 
 def narrow(kind: str, is_autocast: bool) -> list[tuple]:

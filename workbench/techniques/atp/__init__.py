@@ -16,7 +16,7 @@ Where to find it
 - one line for a Hugging Face GPT-2 or BERT: `parallelize`; blocks in their place, and checks of what ranks must have in
   common: `runtime.on_mesh`
 - beyond the paper, for trainings of one's own: plain checkpoints (`full_state_dict`, `load_full_state_dict`), norms and
-  infinities of whole gradients (`clip_grad_norm_`, `runtime.gradients`), and data parallelism beside the mesh
+  infinities of whole gradients (`clip_grad_norm_`, `parallel.gradients`), and data parallelism beside the mesh
   (`open_mesh(d1, d2, replicas=...)`)
 - rivals: Megatron-LM is mesh (N, 1) and `workbench.parallel.transformer`; 2-D and 2.5-D are `runtime.summa`
 

@@ -1,7 +1,8 @@
 """ATP on real ranks: measured links, blocks on a mesh, Hugging Face models, and the rivals' SUMMA."""
 
+from workbench.parallel.gradients import clip_grad_norm_
+
 from .block import BlockConfig, Mesh, MeshBlock, MeshNorm, open_mesh
-from .gradients import clip_grad_norm_
 from .measure import Measured, measure
 from .parallelize import parallelize
 from .whole import full_state_dict, load_full_state_dict

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.parallel.exchanges import start_gather, take_share
+from workbench.parallel.gradients import mark_shard_
 
 from .block import HIDDEN, SEQUENCE, Mesh, MeshBlock
-from .gradients import mark_shards_
 
 __all__ = ["OnMesh", "PlainNames", "WholeWeights"]
 
@@ -125,7 +125,8 @@ class OnMesh(nn.Module):
         if (self.mask_at and args and args[0] is not None) or past_key_values is not None:
             raise ValueError("past_key_values: blocks on a mesh keep no keys and values; call with use_cache=False")
         mesh, cuts, x = self.shard.mesh, self.shard.config.sequence_parallel, hidden_states
-        mark_shards_(self.shard)
+        for parameter, sharers in self.shard.sharers():  # of a copy of the model, too
+            mark_shard_(parameter, mesh.whole, counts=sharers is None or sharers.local_ranks[0] == 0)
         checks = x.device.type == "cpu" or self.passes % EVERY == 0
         self.passes += 1
         if self.is_first and checks:

@@ -7,7 +7,7 @@ says which of its columns migrate. Reentrant checkpointing is refused: its forwa
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional
 
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, TensorGroup, VirtualTensorGroup
+from workbench.parallel.gradients import mark_shard_
 from workbench.parallel.groups import both
 from workbench.parallel.linear import ShardedLinear
 from workbench.parallel.moves import Shape, moves_of
@@ -138,6 +139,9 @@ class Balancer:
         self._products = [FlexibleProduct(group, _cut(one), one.site, **options) for one in self._layers.values()]
         for layer, product in zip(self._layers.values(), self._products, strict=True):
             layer.matrix_product = product
+        if len(group.local_ranks) == 1:
+            for parameter in _cut_parameters(self._layers.values()):
+                mark_shard_(parameter, group, counts=True)
         self._undo: list[Callable[[], None]] = []
         for meter in (meters or {}).values():
             if meter.is_wall_clock:
@@ -420,6 +424,14 @@ def _cut(layer: ShardedLinear | TorchLinear) -> Cut:
     if not isinstance(layer, ShardedLinear):
         return layer.cut
     return Cut.COLUMN if isinstance(layer, ColumnParallelLinear) else Cut.ROW
+
+
+def _cut_parameters(layers: Iterable[ShardedLinear | TorchLinear]) -> Iterator[nn.Parameter]:
+    """Yield the parameters of which ranks hold different parts as plain tensors; torch knows its own DTensors."""
+    for layer in layers:
+        if isinstance(layer, ShardedLinear):
+            yield from layer.weights
+            yield from layer.biases if layer.output_group.size > 1 else ()
 
 
 def _tensor_group(model: nn.Module, group: TensorGroup | dist.ProcessGroup | DeviceMesh) -> TensorGroup:

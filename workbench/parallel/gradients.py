@@ -1,4 +1,4 @@
-"""Norms of gradients, and the search for infinity in them, over a mesh: what torch's own functions then give, too.
+"""Norms of gradients, and the search for infinity in them, over ranks: what torch's own functions then give, too.
 
 A parameter of which ranks hold parts counts once, part by part, and so does one that all ranks hold.
 """
@@ -11,22 +11,22 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from .block import Mesh, MeshBlock
+from workbench.parallel.groups import TensorGroup
 
-__all__ = ["ShardGradient", "clip_grad_norm_", "mark_shards_"]
+__all__ = ["ShardGradient", "clip_grad_norm_", "mark_shard_"]
 
-KIND = "_shard_gradient"  # attribute of a parameter of a block on a mesh: the class of its gradient
+KIND = "_shard_gradient"  # attribute of a parameter of which ranks hold parts: the class of its gradient
 
 
 class ShardGradient(Tensor):
-    """The gradient of a parameter of which other ranks of a mesh hold other parts, or the same.
+    """The gradient of a parameter of which other ranks hold other parts, or the same.
 
     `torch.nn.utils.clip_grad_norm_` and `GradScaler` look at gradients by three functions. Of these gradients the three
-    give what they give of the whole parameter, by small messages over the mesh; every rank calls them. All other
+    give what they give of the whole parameter, by small messages; every rank calls them. All other
     functions give plain tensors of this rank's part.
     """
 
-    mesh: ClassVar[Mesh]
+    group: ClassVar[TensorGroup]  # all ranks that hold parts
     counts: ClassVar[bool]  # whether this rank is the first of those that hold the same part
 
     @classmethod
@@ -35,42 +35,43 @@ class ShardGradient(Tensor):
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **(kwargs or {}))
             if func is torch._amp_foreach_non_finite_check_and_unscale_:
-                for mesh in _meshes(args[0]):
-                    args[1].copy_(torch.stack(mesh.whole.gather([args[1]])).amax(0))
+                for group in _groups(args[0]):
+                    args[1].copy_(torch.stack(group.gather([args[1]])).amax(0))
             elif func is torch._foreach_norm:
-                return _over_meshes(result, args[0], float(args[1]) if len(args) > 1 else 2.0)
+                return _over_groups(result, args[0], float(args[1]) if len(args) > 1 else 2.0)
             elif func is torch.linalg.vector_norm and result.dim() == 0:
-                return _over_meshes([result], args[:1], float(args[1]) if len(args) > 1 else 2.0)[0]
+                return _over_groups([result], args[:1], float(args[1]) if len(args) > 1 else 2.0)[0]
             return result
 
 
-def _meshes(gradients: Iterable[Tensor]) -> list[Mesh]:
-    return [*dict.fromkeys(type(one).mesh for one in gradients if isinstance(one, ShardGradient))]
+def _groups(gradients: Iterable[Tensor]) -> list[TensorGroup]:
+    return [*dict.fromkeys(type(one).group for one in gradients if isinstance(one, ShardGradient))]
 
 
-def _over_meshes(norms: Sequence[Tensor], gradients: Sequence[Tensor], order: float) -> list[Tensor]:
-    """Join the norms of parts over each mesh; the norms of other gradients stay as they are."""
+def _over_groups(norms: Sequence[Tensor], gradients: Sequence[Tensor], order: float) -> list[Tensor]:
+    """Join the norms of parts over each group; the norms of other gradients stay as they are."""
     norms = list(norms)
-    for mesh in _meshes(gradients):
-        places = [at for at, one in enumerate(gradients) if isinstance(one, ShardGradient) and type(one).mesh is mesh]
+    for group in _groups(gradients):
+        places = [at for at, one in enumerate(gradients) if isinstance(one, ShardGradient) and type(one).group is group]
         own = torch.stack([norms[at] if type(gradients[at]).counts else torch.zeros_like(norms[at]) for at in places])
-        joined = torch.linalg.vector_norm(torch.stack(mesh.whole.gather([own])), order, dim=0)
+        joined = torch.linalg.vector_norm(torch.stack(group.gather([own])), order, dim=0)
         for at, norm in zip(places, joined.unbind(), strict=True):
             norms[at] = norm
     return norms
 
 
-def mark_shards_(block: MeshBlock) -> None:
-    """Make gradients of a block's parameters, which may be copies, `ShardGradient`s from the next backward pass on."""
-    kinds = {}
-    for parameter, sharers in block.sharers():
-        if hasattr(parameter, KIND) or not parameter.requires_grad:
-            continue
-        counts = sharers is None or sharers.local_ranks[0] == 0
-        if counts not in kinds:
-            kinds[counts] = type("ShardGradient", (ShardGradient,), {"mesh": block.mesh, "counts": counts})
-        setattr(parameter, KIND, kinds[counts])
-        parameter.register_post_accumulate_grad_hook(_mark_later)
+def mark_shard_(parameter: nn.Parameter, group: TensorGroup, counts: bool) -> None:
+    """Make a parameter's gradients `ShardGradient`s from the next backward pass on.
+
+    Args:
+        parameter: the part that this rank holds.
+        group: all ranks that hold parts; one of them in each process.
+        counts: whether this rank is the first of those that hold the same part.
+    """
+    if hasattr(parameter, KIND) or not parameter.requires_grad:
+        return
+    setattr(parameter, KIND, type("ShardGradient", (ShardGradient,), {"group": group, "counts": counts}))
+    parameter.register_post_accumulate_grad_hook(_mark_later)
 
 
 def _mark_later(parameter: Tensor) -> None:
@@ -90,9 +91,9 @@ def clip_grad_norm_(
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
 ) -> Tensor:
-    """Clip the norm of all gradients of a model on a mesh as torch's function of this name does, by one small message.
+    """Clip the norm of all gradients of a model cut over ranks as torch's function of this name does, by one message.
 
-    torch's own gives the same after `atp.parallelize`, with a message for each parameter.
+    torch's own gives the same, with a message for each parameter.
 
     Args:
         parameters: Of the model, or the model; every rank calls it with the same.
@@ -101,7 +102,7 @@ def clip_grad_norm_(
         error_if_nonfinite: Whether a norm that is not finite is a RuntimeError.
 
     Returns:
-        The norm before, the same bits on all ranks of the mesh.
+        The norm before, the same bits on all ranks.
     """
     if isinstance(parameters, nn.Module):
         parameters = parameters.parameters()
@@ -109,10 +110,10 @@ def clip_grad_norm_(
     if norm_type <= 0:
         raise ValueError(f"norm_type: {norm_type} must be above 0")
     kinds = [getattr(parameter, KIND, None) for parameter in parameters]
-    meshes = [*dict.fromkeys(kind.mesh for kind in kinds if kind is not None)]
-    if len(meshes) != 1:
-        raise ValueError(f"parameters: they are on {len(meshes)} meshes that a forward pass has used; it must be one")
-    is_first = meshes[0].whole.local_ranks[0] == 0
+    groups = [*dict.fromkeys(kind.group for kind in kinds if kind is not None)]
+    if len(groups) != 1:
+        raise ValueError(f"parameters: {len(groups)} groups of ranks hold parts of them; it must be one")
+    is_first = groups[0].local_ranks[0] == 0
     counted = [
         parameter.grad.as_subclass(Tensor)
         for parameter, kind in zip(parameters, kinds, strict=True)
@@ -120,6 +121,6 @@ def clip_grad_norm_(
     ]
     wide = torch.promote_types(parameters[0].dtype, torch.float32)
     norms = torch.nn.utils.get_total_norm(counted, norm_type).to(parameters[0].device, wide)
-    total = torch.nn.utils.get_total_norm(meshes[0].whole.gather([norms]), norm_type, error_if_nonfinite)
+    total = torch.nn.utils.get_total_norm(groups[0].gather([norms]), norm_type, error_if_nonfinite)
     torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
     return total
