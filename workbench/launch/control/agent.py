@@ -75,9 +75,10 @@ class Timing:
     heartbeat_s: float = 0.1  # seconds between two heartbeats
     lease_s: float = 2.0  # seconds for which a heartbeat counts
     start_s: float = 10.0  # seconds until the first heartbeat of a machine must be seen
+    collective_s: float = 1800.0  # seconds for which a rank in a collective waits for the others; torch's own for gloo
 
     def __post_init__(self) -> None:
-        require_positive(heartbeat_s=self.heartbeat_s)
+        require_positive(heartbeat_s=self.heartbeat_s, collective_s=self.collective_s)
         if not self.lease_s >= 4 * self.heartbeat_s:
             rule = f"it must be at least four heartbeats, {4 * self.heartbeat_s}"
             raise ValueError(f"lease_s is {self.lease_s!r}; {rule}")

@@ -1,5 +1,6 @@
 """The agent in a machine, which starts and stops the ranks there; and a rank of a generation, seen from within."""
 
+import datetime
 import mmap
 import os
 import time
@@ -108,6 +109,7 @@ class Seat:
     num_machines: int  # how many
     meeting: tuple[str, int]  # address at which the ranks meet
     meeting_fd: int  # listening there; -1 on all but rank 0
+    collective_s: float  # timeout of collectives
 
 
 class _Service:
@@ -196,6 +198,7 @@ class _Service:
             num_machines=len(order.members),
             meeting=(address, int(port)),
             meeting_fd=meeting_fd,
+            collective_s=self._plan.timing.collective_s,
         )
         function = partial(self._start, program=self._plan.program, seat=seat)
         self._machine.start_rank(rank, function, label=order.generation, keep=meeting_fd)
@@ -279,8 +282,6 @@ def _join(seat: Seat) -> None:
     import torch
     import torch.distributed as dist
 
-    from workbench.launch.rank import GROUP_PATIENCE  # the owner watches the clock; the group's limit is only later
-
     for name, value in (("RANK", seat.rank), ("WORLD_SIZE", seat.world_size)):
         os.environ[name] = str(value)
     ranks_per_machine = seat.world_size // seat.num_machines
@@ -289,15 +290,16 @@ def _join(seat: Seat) -> None:
     has_devices = torch.cuda.is_available() and torch.cuda.device_count() >= ranks_per_machine
     if has_devices:
         torch.cuda.set_device(local_rank)
+    timeout = datetime.timedelta(seconds=seat.collective_s)
     choices = {} if seat.meeting_fd < 0 else {"master_listen_fd": seat.meeting_fd}
     store = dist.TCPStore(
-        *seat.meeting, seat.world_size, seat.meeting_fd >= 0, GROUP_PATIENCE, wait_for_workers=False, **choices
+        *seat.meeting, seat.world_size, seat.meeting_fd >= 0, timeout, wait_for_workers=False, **choices
     )
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if has_devices else "gloo",
         store=dist.PrefixStore(f"generation-{seat.generation}", store),
         rank=seat.rank,
         world_size=seat.world_size,
-        timeout=GROUP_PATIENCE,
+        timeout=timeout,
     )
     dist.barrier()  # rank 0 serves the store, and must not end before all have read it
