@@ -1,7 +1,7 @@
 # Two commands on a fresh machine: `make reproduce` (the main job) and `make test`.
 # On Linux TORCH_INDEX=https://download.pytorch.org/whl/cpu takes torch from there, without CUDA, and nothing else.
 PYTHON  ?= python3
-PROFILE ?= laptop
+PROFILE ?= quick
 VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready

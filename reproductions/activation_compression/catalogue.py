@@ -324,6 +324,10 @@ PAGE = Page(
     "examples, 250 steps, 85.7 % without compression, 50.9 % by chance. STS-B: 5,749 examples, 1,080 steps, a rank "
     "correlation of 85.1 %, 0 by chance. The paper: BERT-large with 345 million parameters on 4 or 16 V100s.",
     picture="table-4/measured",
+    quick={
+        "table-4/measured": {"methods": ["w/o", "fp16", "A1", "T1", "Q1"], "num_iterations": 7},
+        "table-6/simulated": {},
+    },
     findings=(
         Finding(
             says="Learned codes speed up training by up to 17.8 % on a machine without NVLink.",

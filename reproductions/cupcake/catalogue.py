@@ -31,6 +31,13 @@ PAGE = Page(
     "codec times and links that the authors released. Measured: small models on 4 or 8 real ranks of hosts joined by "
     "slow links.",
     picture="fig-5-6/simulated",
+    quick={
+        "fig-5-6/measured": {"models": ["resnet"], "schemes": ["DDP", "FP16", "FP32, fused best", "GRACE", "Cupcake"]},
+        "fig-5-6/simulated": {},
+        "fig-5-7/simulated": {},
+        "fig-5-9/simulated": {},
+        "headroom/simulated": {},
+    },
     name="Cupcake",
     findings=(
         Finding(

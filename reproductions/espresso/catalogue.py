@@ -19,6 +19,14 @@ PAGE = Page(
     "links that its authors released. Measured: small models on 4 or 8 real ranks of hosts joined by links of 20 to "
     "100 Mbit/s.",
     picture="fig-4-12/simulated",
+    quick={
+        "certificate/simulated": {},
+        "fig-4-13/measured": {"models": ["vgg"], "schemes": ["DDP", "FP16", "FP32", "HiPress", "Espresso"]},
+        "fig-4-13/simulated": {},
+        "fig-4-14a/simulated": {},
+        "fig-4-14b/simulated": {},
+        "table-4-3/counted": {},
+    },
     name="Espresso",
     findings=(
         Finding(

@@ -145,6 +145,7 @@ PAGE = Page(
     "ranks; 5,000 images of CIFAR-10, 632 steps, three seeds; 39.45 and 39.38 % without dropping, 10 % by chance. The "
     "paper: 1.2 and 2.7 billion parameters on 8 V100s, 50,000 images, 150 epochs.",
     picture="fig-10b/measured",
+    quick={"fig-5b/measured": {}, "fig-10b/simulated": {}, "fig-11b/simulated": {}},
     name="FlexTP",
     findings=(
         Finding(

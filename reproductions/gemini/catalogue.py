@@ -125,6 +125,15 @@ PAGE = Page(
     "100 Mbit/s; for the time of an accelerator ranks sleep. Failures: real kills of processes, of 4 to 8 ranks. "
     "Simulated: GPT-2 100B on 16 machines of 8 A100, the paper's own.",
     picture="fig-6-14/measured",
+    quick={
+        "fig-6-9/counted": {},
+        "fig-6-10/simulated": {},
+        "fig-6-11/simulated": {},
+        "fig-6-12/simulated": {},
+        "fig-6-14/measured": {"repeats": 1},
+        "fig-6-14/simulated": {},
+        "fig-6-15b/simulated": {},
+    },
     findings=(
         Finding(
             says="A checkpoint in every iteration makes iterations no longer.",

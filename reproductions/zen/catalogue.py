@@ -28,6 +28,13 @@ PAGE = Page(
     scale="Counted: batches of the paper's own LSTM. Simulated: 16 machines of 8 GPUs, from rows of real batches. "
     "Measured: four small models on real data, and four real ranks behind slow links.",
     picture="fig-3-7/simulated",
+    quick={
+        "crossover/measured": {"densities": [0.01]},
+        "fig-3-7/simulated": {},
+        "fig-3-8b/counted": {},
+        "fig-3-13/simulated": {},
+        "table-3-2/counted": {},
+    },
     name="Zen",
     findings=(
         Finding(

@@ -31,7 +31,7 @@ LOOK, RUN, HOUSE, AUTHOR = "Look", "Run", "Look after the house", "Write"  # gro
 INTERRUPTED = 130  # exit code: 128 + SIGINT, as shells count it
 PIPED_WIDTH = 240  # columns where there is no terminal, so that a line of a table stays a line
 MOST_REASONS = 5  # lines on why claims are not comparable
-PROFILES = ("smoke", "laptop", "full", "paper")
+PROFILES = ("smoke", "quick", "laptop", "full", "paper")
 STYLES = {"DISAGREES": "bold red", "AGREES": "green", "NOT_COMPARABLE": "yellow", "NOT_RUN": "dim"}
 MARKS = {"AGREES": "✓", "DISAGREES": "✕", "NOT_COMPARABLE": "?", "NOT_RUN": "○"}
 
@@ -48,7 +48,7 @@ def choose(word: str, choices: tuple[str, ...], what: str) -> str:
 
 
 def _profile(word: str) -> str:
-    return choose(word, PROFILES, "profile")
+    return word and choose(word, PROFILES, "profile")
 
 
 OneProfile = Annotated[
@@ -58,7 +58,7 @@ OneProfile = Annotated[
         "-p",
         metavar="|".join(PROFILES),
         callback=_profile,
-        help="smoke checks the plumbing, laptop takes minutes, full hours, paper the paper's GPUs.",
+        help="smoke checks the plumbing; quick takes ten minutes, laptop two hours, full a day, paper needs GPUs.",
     ),
 ]
 Patterns = Annotated[list[str] | None, Argument(metavar="ID", help="Ids or globs; all items by default.")]

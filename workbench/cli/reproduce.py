@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 def reproduce(
     patterns: common.Patterns = None,
-    profile: common.OneProfile = "laptop",
+    profile: common.OneProfile = "",
     kernel: Annotated[str | None, Option(metavar="NAME", help="Jupyter kernel; see workbench kernels list.")] = None,
     jobs: Annotated[
         int | None,
@@ -52,6 +52,8 @@ def reproduce(
 ) -> int:
     """Run items and write the report. What is up to date is not run again.
 
+    Without ids the profile is quick, the headline findings of all papers in ten minutes; with ids it is laptop.
+
     \b
     Examples
       workbench reproduce
@@ -62,6 +64,9 @@ def reproduce(
 
     project, catalogue = common.load()
     chosen = common.pick(catalogue, patterns or [])
+    profile = profile or ("laptop" if patterns else "quick")
+    if not patterns:
+        chosen = [item for item in chosen if profile in item.parameters]
     if dry_run:
         _print_plan(plan(project, chosen, profile, kernel=kernel, fresh=fresh, keep_cells=keep_cells), profile)
         return 0
@@ -139,12 +144,23 @@ class Run:
             self.progress = f"{done}, {spent_words(event)}; running: {running_words(event)}."
             num_cells = sum(far.num_done for far in event.parts.values() if far.what == "cells")
             self.behind, self.num_cells = self.behind or num_cells != self.num_cells, num_cells
+        shown(event)
+        if isinstance(event, events.ItemFinished):
+            self.tell(event.outcome)
         if self.behind and monotonic() >= self.next_report_s:
             began = monotonic()
             self.write_report(under_way=True)
             ended = monotonic()
             self.behind, self.next_report_s = False, ended + max(LEAST_BETWEEN_S, COSTS_BETWEEN * (ended - began))
-        shown(event)
+
+    def tell(self, outcome: Any) -> None:
+        """Print what an item has found, in sentences."""
+        from workbench.reproduction.findings import news_of
+
+        if self.profile == "smoke" or outcome.status != "recorded":
+            return
+        for line in news_of(self.project, self.catalogue, outcome.id, self.profile):
+            self.out.print(f"    {line}", markup=False)
 
     def announce(self, planned: Any) -> None:
         """Print before anything starts how long the run will take."""

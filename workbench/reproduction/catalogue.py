@@ -5,12 +5,15 @@ import difflib
 import fnmatch
 import traceback
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.reproduction.claims import Within
-from workbench.reproduction.declare import Evidence, Page, Reproduction
+from workbench.reproduction.declare import Evidence, Page, Profile, Reproduction
 from workbench.reproduction.errors import CatalogueError, UsageError
+from workbench.reproduction.files import stamp
 from workbench.reproduction.project import Project
 from workbench.study.rows import Row, read_row, read_rows
 
@@ -27,13 +30,15 @@ CLOSE, CLOSE_SHOWN = 0.6, 3  # likeness from which a name is suggested, and the 
 def load_catalogue(project: Project | None = None) -> tuple[Reproduction, ...]:
     """Load every declared item, by technique, then by file; a CatalogueError names the file, the line and the field."""
     project = project or Project()
-    folders = sorted(path.parent for path in project.reproductions.glob("*/catalogue.py"))
-    paths = [path for folder in folders for name in FILES for path in sorted(folder.glob(name))]
-    items = tuple(item for path in paths for item in _load_one(path, project))
+    items: list[Reproduction] = []
+    for page_path in sorted(project.reproductions.glob("*/catalogue.py")):
+        paths = [path for name in FILES for path in sorted(page_path.parent.glob(name))]
+        own = [item for path in paths for item in _load_one(path, project)]
+        items += _with_quick(own, load_page(project, page_path.parent.name), page_path)
     ids = [item.id for item in items]
     if twice := [name for name in ids if ids.count(name) > 1]:
         raise CatalogueError(f"{project.reproductions}: the id {twice[0]} is declared twice")
-    return items
+    return tuple(items)
 
 
 def load_page(project: Project, technique: str) -> Page | None:
@@ -43,6 +48,27 @@ def load_page(project: Project, technique: str) -> Page | None:
     if page is not None and not isinstance(page, Page):
         raise CatalogueError(f"{path}: PAGE is {page!r}; it must be a Page")
     return page
+
+
+def _with_quick(items: Sequence[Reproduction], page: Page | None, path: Path) -> list[Reproduction]:
+    """Declare the items that a page names for the profile quick, too."""
+    changes = dict(page.quick) if page is not None else {}
+    quick = []
+    for item in items:
+        changed = changes.pop(f"{item.item}/{item.evidence}", None)
+        if changed is not None:
+            laptop = item.parameters.get(Profile.LAPTOP, {})
+            if strange := set(changed) - set(laptop):
+                raise CatalogueError(f"{path}: quick changes {min(strange)!r} of {item.id}, no parameter of laptop")
+            seconds = dict(item.expected_s)
+            if not changed and Profile.LAPTOP in seconds:
+                seconds[Profile.QUICK.value] = seconds[Profile.LAPTOP]
+            parameters = {**item.parameters, Profile.QUICK.value: {**laptop, **changed}}
+            item = replace(item, parameters=parameters, expected_s=seconds)
+        quick.append(item)
+    if changes:
+        raise CatalogueError(f"{path}: quick names the item {min(changes)!r}, which is not declared")
+    return quick
 
 
 def _load_one(path: Path, project: Project) -> Sequence[Reproduction]:
@@ -156,7 +182,12 @@ def read_published(path: Path) -> tuple[Row, ...]:
 def published_rows(project: Project, item: Reproduction) -> tuple[Row, ...]:
     """Return the published numbers of an item; none where its paper gives none."""
     path = project.published(item)
-    return () if path is None else read_published(path)
+    return () if path is None else _published(path, stamp(path))
+
+
+@lru_cache(maxsize=1000)
+def _published(path: Path, _: tuple[int, int, int]) -> tuple[Row, ...]:
+    return read_published(path)
 
 
 def published_table(project: Project, item: Reproduction, quantity: str) -> "DataFrame":

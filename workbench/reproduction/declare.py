@@ -28,14 +28,15 @@ class Profile(StrEnum):
     """How much is run."""
 
     SMOKE = "smoke"  # plumbing only, seconds an item, no verdicts
-    LAPTOP = "laptop"  # small models on two CPU cores, the default
+    QUICK = "quick"  # the headline findings of all papers in ten minutes: the items that a page's `quick` names
+    LAPTOP = "laptop"  # small models on two CPU cores
     FULL = "full"  # hours on a CPU, or a GPU
     PAPER = "paper"  # the paper's own models and scale
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Reproduction:
-    """One table or figure of a paper, by one kind of evidence."""
+    """One table or figure of a paper, by one kind of evidence; two are equal only if they are one object."""
 
     technique: str  # name of the technique's folders: lower case with underscores
     item: str  # the paper's table or figure: table-2, fig-4a
@@ -103,6 +104,8 @@ class Page:
     findings: Sequence[Finding]  # three to six
     picture: str  # the item and its evidence whose figure stands for the paper: "table-2/measured"
     name: str = ""  # of the technique, as its authors write it; empty: its folder's name, capitalised
+    quick: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # item and evidence, such as
+    # "table-2/measured", to what the profile quick changes of its laptop parameters
 
 
 def _check_names(item: Reproduction) -> None:

@@ -77,6 +77,15 @@ def read_json(path: Path) -> Any:
     return parse(read_text(path), path)
 
 
+def stamp(path: Path) -> tuple[int, int, int]:
+    """Return what changes with a file's content: its inode, its time and its size; zeros where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0, 0
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
 def sha256(content: str | bytes) -> str:
     """Return the sha256 of a text or of bytes, as hexadecimal digits."""
     return hashlib.sha256(content.encode() if isinstance(content, str) else content).hexdigest()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from workbench.reproduction.catalogue import load_page
+from workbench.reproduction.catalogue import find_item, load_page
 from workbench.reproduction.claims import Whose
 from workbench.reproduction.comparing import ClaimVerdict, Verdict
 from workbench.reproduction.declare import Finding, Page, Profile, Reproduction, Value
@@ -18,10 +18,13 @@ from workbench.reproduction.recording import verdicts_of
 from workbench.reproduction.records import RECORD_FILE, promoted_path, record_of
 from workbench.study.rows import matches, merge_seeds, read_rows
 
-__all__ = ["BestRun", "Found", "Paper", "best_runs", "check_page", "findings_of", "last_runs", "papers_of", "score"]
+__all__ = ["BestRun", "Found", "Paper", "best_runs", "check_page", "findings_of", "last_runs", "news_of", "papers_of"]
+__all__ += ["score"]
 
+NEWS = 2  # claims that are told of an item of which no finding can be told yet
 IN_PART = "in part"  # mark of a finding some of whose claims agree and some do not
-PROFILES = (Profile.PAPER, Profile.FULL, Profile.LAPTOP)  # that give verdicts, the largest first
+TOLD = (Verdict.AGREES, Verdict.DISAGREES)
+PROFILES = (Profile.PAPER, Profile.FULL, Profile.LAPTOP, Profile.QUICK)  # that give verdicts, the largest first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,13 +83,50 @@ def last_runs(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, 
     return last
 
 
+def news_of(project: Project, catalogue: Iterable[Reproduction], id: str, profile: str) -> tuple[str, ...]:
+    """Return in sentences what this machine's run of an item says.
+
+    They are the findings whose numbers are all there with it; where there are none, the first claims of the paper.
+    """
+    technique = find_item(catalogue := list(catalogue), id).technique
+    page, name = load_page(project, technique), id.partition("/")[2]
+    findings = [finding for finding in page.findings if name in _items_of(finding)] if page else []
+    named = {f"{id.partition('/')[0]}/{other}" for finding in findings for other in _items_of(finding)} | {id}
+    runs = {
+        item.id: next(_runs(project, item, (True,), (profile,)), _no_run(item))
+        for item in catalogue
+        if item.id in named
+    }
+    own = {run.item.id.partition("/")[2]: run for run in runs.values()}
+    found = [_found(finding, own) for finding in findings if all(own[other].record for other in _items_of(finding))]
+    if said := tuple(f"{one.sentence} Paper: {one.says} {one.mark.capitalize()}." for one in found if one.sentence):
+        return said
+    told = [verdict for verdict in own[name].verdicts if verdict.whose == Whose.PAPER and verdict.verdict in TOLD]
+    return tuple(f"{verdict.claim}: {_numbers(verdict)}{verdict.verdict}." for verdict in told[:NEWS])
+
+
+def _items_of(finding: Finding) -> list[str]:
+    of_values = [value.item for value in finding.values.values()]
+    return list(dict.fromkeys([*of_values, *(claim.partition(": ")[0] for claim in finding.claims)]))
+
+
+def _numbers(verdict: ClaimVerdict) -> str:
+    """Return our first value beside the paper's, where both are numbers."""
+    row = next((row for row in verdict.rows if row.ours is not None and row.published is not None), None)
+    return (
+        f"{row.ours:.3g} {row.unit} here, {row.published:.3g} in the paper; ".replace(" 1 here", " here") if row else ""
+    )
+
+
 def _no_run(item: Reproduction) -> BestRun:
     return BestRun(item=item, run="", record=None, verdicts=())
 
 
-def _runs(project: Project, item: Reproduction, own: Sequence[bool]) -> Iterator[BestRun]:
+def _runs(
+    project: Project, item: Reproduction, own: Sequence[bool], profiles: Sequence[str] = PROFILES
+) -> Iterator[BestRun]:
     """Read an item's runs, the largest profile first, of this machine (True) or recorded (False), in this order."""
-    for profile in PROFILES:
+    for profile in profiles:
         for is_own in own:
             path = project.folder(item, profile) / RECORD_FILE if is_own else promoted_path(project, item, profile)
             run = f"{profile} run on this machine" if is_own else f"recorded {profile} run"
@@ -142,7 +182,7 @@ def _found(finding: Finding, runs: Mapping[str, BestRun]) -> Found:
     missing = tuple(dict.fromkeys(number for number in numbers.values() if isinstance(number, str)))
     named = [(name, claim) for name, _, claim in (text.partition(": ") for text in finding.claims)]
     claims = tuple((runs[name].item.id, _verdict(runs[name], claim)) for name, claim in named)
-    used = [runs[name] for name in dict.fromkeys([*(v.item for v in finding.values.values()), *dict(named)])]
+    used = [runs[name] for name in _items_of(finding)]
     words = [verdict.verdict for _, verdict in claims]
     return Found(
         says=finding.says,

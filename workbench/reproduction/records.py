@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from workbench.reproduction.catalogue import load_catalogue, select
 from workbench.reproduction.cells.store import promote_cells
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import RecordError, UsageError
-from workbench.reproduction.files import checksum, misfits, read_json, write_json, write_whole
+from workbench.reproduction.files import checksum, misfits, read_json, stamp, write_json, write_whole
 from workbench.reproduction.project import Project
 from workbench.reproduction.schema import FAILURE, RECORD, inside, read_bytes, trouble
 from workbench.study.rows import Row, read_rows
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["FAILURE_FILE", "RECORD_FILE", "SCHEMA", "FoundRecords", "diff", "find_records", "load_records"]
 __all__ += ["load_verdicts", "promote", "promoted_figure", "promoted_path", "read_failure", "read_record", "record_of"]
 
+MOST_KEPT = 1000  # records that are read once while their files do not change
 SCHEMA = 1  # of record.json and failure.json
 RECORD_FILE, FAILURE_FILE = "record.json", "failure.json"
 ABOUT = ("id", "technique", "item", "evidence", "profile")  # columns of every table of records
@@ -29,6 +31,11 @@ DIFF_COLUMNS = ("id", "quantity", "of", "promoted", "now", "unit", "difference",
 
 def read_record(path: Path, *, id: str, profile: str) -> dict[str, Any]:
     """Read the record of one item in one profile; a RecordError names a file that cannot be trusted."""
+    return dict(_read_record(path, stamp(path), id, profile))
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _read_record(path: Path, _: tuple[int, int, int], id: str, profile: str) -> dict[str, Any]:
     record = read_json(path)
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise RecordError(f"{path}: refused, it is no record of schema {SCHEMA}")

@@ -5,8 +5,9 @@ columns (method, tp, ...). Keys are compared as numbers where both read as numbe
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from statistics import median
 from typing import Any
 
@@ -34,6 +35,7 @@ __all__ = [
 Key = str | int | float
 
 ROUNDING = 1e-6  # share of a value by which the mean of single-precision numbers may lie outside their extremes
+PLAIN = frozenset((str, float, int, bool, type(None)))
 NOT_KEYS = frozenset({"quantity", "value", "unit", "low", "high", "seed", "source"})
 
 
@@ -121,6 +123,8 @@ def _check_spread(value: float, low: float, high: float) -> None:
 
 def plain(value: Any) -> Any:
     """Return a NumPy scalar, a tensor of one element or a plain value as a plain Python value."""
+    if type(value) in PLAIN:
+        return value
     if hasattr(value, "item") and not isinstance(value, (str, bytes)):
         value = value.item()
     if value is None or isinstance(value, (str, bool, int, float)):
@@ -141,7 +145,13 @@ def number(value: Any, what: str) -> float:
 
 def canonical(key: Any) -> Key | None:
     """Return a key in the one form that is compared: a finite number where it reads as one, else text, or None."""
-    key = plain(key)
+    if type(key) is int:
+        return key
+    return _canonical(plain(key))
+
+
+@lru_cache(maxsize=100_000, typed=True)
+def _canonical(key: Any) -> Key | None:
     if key is None or (isinstance(key, float) and math.isnan(key)):
         return None
     if isinstance(key, bool):
@@ -175,6 +185,8 @@ def read_row(raw: Mapping[str, Any]) -> Row:
 
 
 def _optional_number(value: Any, what: str) -> float | None:
+    if type(value) is float or value is None:
+        return value
     value = plain(value)
     return None if value is None or value == "" else number(value, what)
 
@@ -205,12 +217,15 @@ def read_rows(raw_rows: Iterable[Mapping[str, Any]], what: str) -> tuple[Row, ..
     return tuple(rows)
 
 
-def matches(row: Row, where: Mapping[str, Any], columns: Iterable[str] | None = None) -> bool:
+def matches(row: Row, where: Mapping[str, Any], columns: Container[str] | None = None) -> bool:
     """Say whether a row has the keys of `where`, each a value or a list of choices; `columns` limits the keys."""
-    looked_at = where if columns is None else {name: where[name] for name in where if name in set(columns)}
-    for name, wanted in looked_at.items():
-        choices = wanted if isinstance(wanted, (list, tuple)) else [wanted]
-        if name not in row.keys or row.keys[name] not in [canonical(choice) for choice in choices]:
+    for name, wanted in where.items():
+        if columns is not None and name not in columns:
+            continue
+        if name not in row.keys:
+            return False
+        choices = wanted if isinstance(wanted, (list, tuple)) else (wanted,)
+        if not any(row.keys[name] == canonical(choice) for choice in choices):
             return False
     return True
 

@@ -77,7 +77,9 @@ def claims_of(
         return ()
     runs = [("Ours", record, _verdicts(project, item, record))] if record else []
     runs += [(f"Recorded {other} run", held, verdicts) for other, held, verdicts in beside]
-    nothing = {verdict["claim"]: verdict for verdict in _verdicts(project, item, NOTHING_RECORDED)}
+    nothing: dict[str, Any] = {}
+    if not runs:
+        nothing = {verdict["claim"]: verdict for verdict in _verdicts(project, item, NOTHING_RECORDED)}
     views = []
     for claim in sorted(item.claims, key=lambda claim: list(Whose).index(claim.whose)):
         held = [

@@ -37,6 +37,7 @@ VERDICT_MEANINGS = {
 }
 PROFILE_MEANINGS = {
     "smoke": "a check of the plumbing only, which gives no verdicts.",
+    "quick": "the headline findings of each paper, on real ranks and small models, in ten minutes.",
     "laptop": "real ranks and small models on two processor cores, minutes a technique.",
     "full": "hours on processors, or a GPU.",
     "paper": "the paper's own models and scale, on its number of GPUs.",
