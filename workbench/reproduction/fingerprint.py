@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,8 @@ class Fingerprinter:
         return _need_data(self._modules_of(read_notebook(self.project.notebook(item))))
 
     def _modules_of(self, notebook: NotebookCells) -> dict[str, str]:
-        return self._library_at(notebook.path.parent).needed_by(notebook.code)
+        library = self._library_at(notebook.path.parent)
+        return self._once(str(notebook.path), lambda: library.needed_by(notebook.code))
 
     def _library_at(self, folder: Path) -> Library:
         if folder not in self._library:
@@ -167,16 +168,19 @@ class Library:
 
     def needed_by(self, cells: Sequence[str]) -> dict[str, str]:
         """Return the modules that a notebook's code cells need, directly or not: dotted name to digest."""
-        waiting = [name for cell in cells if (tree := parse_cell(cell)) for name in _imported(tree, "")]
+        trees = [tree for cell in cells if (tree := parse_cell(cell))]
+        waiting = [name for tree in trees for name in _imported(ast.walk(tree), "")]
         digests: dict[str, str] = {}
         seen: set[str] = set()
         while waiting:
             name = waiting.pop()
             name = RECORDING if name == HARNESS else name
-            module = self._module(name)
-            if module is None or name in seen or _is_harness(name):
+            if name in seen or _is_harness(name):
                 continue
             seen.add(name)
+            module = self._module(name)
+            if module is None:
+                continue
             digests |= {name: module.digest} | self._executed_on_the_way(name, waiting)
             waiting += module.imports | module.lazy
         return dict(sorted(digests.items()))
@@ -216,27 +220,30 @@ def _read(path: Path, name: str, root: Path) -> Module:
     is_package = path.name == "__init__.py"
     try:
         tree = parse_source(source)
-        digest = hashlib.sha256(_code(tree).encode())
+        nodes = _without_words(tree)
+        digest = hashlib.sha256(ast.dump(tree).encode())
     except SyntaxError:
         return Module(digest=sha256(source), imports=frozenset(), lazy=frozenset())
     if is_package:
         _add_data_files(digest, path.parent)
-    for folder in sorted(_named_folders(tree)):
+    for folder in sorted(_named_folders(nodes)):
         if (root / folder).is_dir():
             _add_data_files(digest, root / folder)
-    imports = frozenset(_imported(tree, name if is_package else name.rpartition(".")[0]))
+    imports = frozenset(_imported(nodes, name if is_package else name.rpartition(".")[0]))
     is_lazy = is_package and any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body)
     inside = (f"{name}.{file.stem}" for file in path.parent.glob("*.py") if file.stem != "__init__")
     return Module(digest=digest.hexdigest(), imports=imports, lazy=frozenset(inside if is_lazy else ()))
 
 
-def _code(tree: ast.Module) -> str:
-    """Return the syntax tree as a text, without what cannot change a number: docstrings, and words on progress."""
-    for node in ast.walk(tree):
+def _without_words(tree: ast.Module) -> list[ast.AST]:
+    """Take out of a tree what cannot change a number, docstrings and words on progress, and return what is left."""
+    nodes: list[ast.AST] = [tree]
+    for node in nodes:  # grows meanwhile
         body = getattr(node, "body", None)
         if isinstance(body, list):
             body[:] = [part for at, part in enumerate(body) if not (_is_progress(part) or (at == 0 and _is_text(part)))]
-    return ast.dump(tree)
+        nodes += ast.iter_child_nodes(node)
+    return nodes
 
 
 def _is_progress(node: ast.AST) -> bool:
@@ -257,13 +264,13 @@ def _add_data_files(digest: hashlib._Hash, folder: Path) -> None:
             digest.update(file.name.encode() + file.read_bytes())
 
 
-def _named_folders(tree: ast.Module) -> set[str]:
-    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
+def _named_folders(nodes: Iterable[ast.AST]) -> set[str]:
+    texts = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
     return {text for text in texts if FOLDER.fullmatch(text)}
 
 
-def _imported(tree: ast.Module, package: str) -> Iterator[str]:
-    for node in ast.walk(tree):
+def _imported(nodes: Iterable[ast.AST], package: str) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

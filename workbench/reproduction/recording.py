@@ -16,7 +16,7 @@ from workbench.reproduction.files import jsonable, stamp, write_json
 from workbench.reproduction.judge import judge
 from workbench.reproduction.machine import machine_facts, rank_environment_facts, versions
 from workbench.reproduction.project import Project
-from workbench.reproduction.records import MOST_KEPT
+from workbench.reproduction.records import MOST_KEPT, SealedRecord
 from workbench.reproduction.schema import ARTIFACTS
 from workbench.study.rows import read_rows
 
@@ -114,28 +114,17 @@ def published(item: str, quantity: str) -> "DataFrame":
 
 def verdicts_of(project: Project, item: Reproduction, recorded: Mapping[str, Any]) -> tuple[ClaimVerdict, ...]:
     """Judge recorded values by the claims and the published numbers as they are now."""
-    if "checksum" not in recorded:
+    if not isinstance(recorded, SealedRecord):
         return _judge(project, item, recorded)
     published = project.published(item)
-    return _judged(project, item, _Sealed(recorded), stamp(published) if published else (0, 0, 0))
-
-
-class _Sealed:
-    """A record; two are equal if their checksums are."""
-
-    def __init__(self, record: Mapping[str, Any]):
-        self.record = record
-
-    def __hash__(self) -> int:
-        return hash(self.record["checksum"])
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Sealed) and self.record["checksum"] == other.record["checksum"]
+    return _judged(project, item, recorded, stamp(published) if published else (0, 0, 0))
 
 
 @lru_cache(maxsize=MOST_KEPT)
-def _judged(project: Project, item: Reproduction, sealed: _Sealed, _: tuple[int, int, int]) -> tuple[ClaimVerdict, ...]:
-    return _judge(project, item, sealed.record)
+def _judged(
+    project: Project, item: Reproduction, record: SealedRecord, _: tuple[int, int, int]
+) -> tuple[ClaimVerdict, ...]:
+    return _judge(project, item, record)
 
 
 def _judge(project: Project, item: Reproduction, recorded: Mapping[str, Any]) -> tuple[ClaimVerdict, ...]:

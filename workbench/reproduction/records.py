@@ -19,7 +19,16 @@ from workbench.study.rows import Row, read_rows
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["FAILURE_FILE", "RECORD_FILE", "SCHEMA", "FoundRecords", "diff", "find_records", "load_records"]
+__all__ = [
+    "FAILURE_FILE",
+    "RECORD_FILE",
+    "SCHEMA",
+    "FoundRecords",
+    "SealedRecord",
+    "diff",
+    "find_records",
+    "load_records",
+]
 __all__ += ["load_verdicts", "promote", "promoted_figure", "promoted_path", "read_failure", "read_record", "record_of"]
 
 MOST_KEPT = 1000  # records that are read once while their files do not change
@@ -29,9 +38,16 @@ ABOUT = ("id", "technique", "item", "evidence", "profile")  # columns of every t
 DIFF_COLUMNS = ("id", "quantity", "of", "promoted", "now", "unit", "difference", "what")
 
 
+class SealedRecord(dict):
+    """A record as it was read, which nobody changes: what is computed from it is kept."""
+
+    def __hash__(self) -> int:
+        return hash(self["checksum"])
+
+
 def read_record(path: Path, *, id: str, profile: str) -> dict[str, Any]:
     """Read the record of one item in one profile; a RecordError names a file that cannot be trusted."""
-    return dict(_read_record(path, stamp(path), id, profile))
+    return _read_record(path, stamp(path), id, profile)
 
 
 @lru_cache(maxsize=MOST_KEPT)
@@ -47,7 +63,7 @@ def _read_record(path: Path, _: tuple[int, int, int], id: str, profile: str) -> 
         raise RecordError(f"{path}: refused, it is of the profile {record.get('profile')} in the place of {profile}")
     if wrong := trouble(record, RECORD):
         raise RecordError(f"{path}: refused, {wrong}")
-    return record
+    return SealedRecord(record)
 
 
 def read_failure(path: Path) -> dict[str, Any] | None:
