@@ -28,7 +28,7 @@ PAGE = Page(
     "table 3. Measured: one block of hidden size 64 to 512 on four and eight real ranks behind slow links.",
     picture="fig-10/simulated",
     quick={
-        "fig-10/measured": {"places": ["IC4"], "num_ranks": [4]},
+        "fig-10/measured": {"places": ["IC4"], "num_ranks": [4], "expected_s": 30},
         "fig-10/simulated": {},
         "fig-12/counted": {},
         "table-3/simulated": {},

@@ -29,7 +29,7 @@ PAGE = Page(
     "Measured: four small models on real data, and four real ranks behind slow links.",
     picture="fig-3-7/simulated",
     quick={
-        "crossover/measured": {"densities": [0.01]},
+        "crossover/measured": {"densities": [0.01], "expected_s": 20},
         "fig-3-7/simulated": {},
         "fig-3-8b/counted": {},
         "fig-3-13/simulated": {},

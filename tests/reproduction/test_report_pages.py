@@ -14,8 +14,9 @@ from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 from report_project import PUBLISHED, ReportProject, claim, index, notebook_page, png, row, soup, technique, verdict
 
-from workbench.reproduction import CatalogueError
+from workbench.reproduction import CatalogueError, load_catalogue
 from workbench.reproduction.files import write_record
+from workbench.reproduction.findings import news_of
 from workbench.reproduction.report import about_text, formula_html, relative_text, value_text
 
 STAND_IN = [{"name": "glue/sst2", "source": "stand-in", "detail": "generated sentences", "sha256": "ab" * 32}]
@@ -134,6 +135,30 @@ def test_a_card_says_what_the_paper_says_what_was_found_by_the_largest_run_and_i
     assert not index(held, "smoke").select(".findings")
     held.declare('"method": "A1"}, times', '"colour": "red"}, times')
     assert "table-1/counted (recorded full run) has no rows of bytes for colour red" in said()
+
+
+def test_a_run_says_the_findings_whose_numbers_are_there_and_else_the_first_claims_of_the_paper(held):
+    news = lambda: news_of(held.project, load_catalogue(held.project), "toy-sum/table-1/counted", "laptop")  # noqa: E731
+    held.record()
+    here = "1,010,000 bytes here, 1,000,000 in the paper; agrees."
+    assert news() == (f"A1 sends half: {here}", f"A1 sends least: {here}")
+    held.catalogue.write_text(held.catalogue.read_text() + PAGE)
+    assert news() == ("A1 sent 1.0 MB. Paper: A1 halves the bytes. Agrees.",)
+
+
+def test_quick_runs_what_a_page_names_with_laptops_parameters_and_its_changes(held):
+    held.declare('parameters={"smoke": {}, "laptop": {}}', 'parameters={"smoke": {}, "laptop": {"size": 8, "seed": 0}}')
+    quick = 'quick={"table-1/counted": {"size": 2, "expected_s": 5}}, findings'
+    held.catalogue.write_text(held.catalogue.read_text() + PAGE.replace("findings", quick))
+    first, second, _ = load_catalogue(held.project)
+    assert (first.parameters["quick"], first.expected_s["quick"]) == ({"size": 2, "seed": 0}, 5)
+    assert "quick" not in second.parameters
+    held.declare('"size": 2', '"sizes": 2')
+    with pytest.raises(CatalogueError, match="quick changes 'sizes' of toy-sum/table-1/counted, no parameter of lapt"):
+        load_catalogue(held.project)
+    held.declare('quick={"table-1/', 'quick={"table-7/')
+    with pytest.raises(CatalogueError, match="quick names the item 'table-7/counted', which is not declared"):
+        load_catalogue(held.project)
 
 
 def test_a_card_that_names_what_is_not_declared_is_refused_by_name(held):

@@ -16,6 +16,7 @@ __all__ = ["BarDisplay", "LineDisplay", "display", "num_done", "running_words", 
 
 REFRESH_PER_S = 4  # redraws of the bar a second
 MOST_SHARE = 0.99  # of an item that has not ended
+BAR_WIDTH = 12  # characters
 HEARTBEAT_S = 60.0  # seconds between two lines of a log in which nothing else happens
 
 
@@ -47,9 +48,13 @@ def _ended_words(outcome: ItemOutcome) -> str:
 
 def spent_words(progress: Progress) -> str:
     """Say the time spent and the time to go."""
+    return f"{seconds_text(round(progress.elapsed_s))} spent, {left_words(progress)}"
+
+
+def left_words(progress: Progress) -> str:
+    """Say the time to go."""
     to_go = round(progress.remaining_s)
-    left = f"about {seconds_text(to_go)} to go" if to_go else "longer than expected"
-    return f"{seconds_text(round(progress.elapsed_s))} spent, {left}"
+    return f"about {seconds_text(to_go)} to go" if to_go else "longer than expected"
 
 
 def running_words(progress: Progress) -> str:
@@ -106,18 +111,22 @@ class BarDisplay:
     """A bar at the foot of the terminal; finished items scroll above it."""
 
     def __init__(self, console: Any) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, TaskProgressColumn, TextColumn
         from rich.progress import Progress as Bar
+        from rich.table import Column
 
         self.bar = Bar(
+            BarColumn(bar_width=BAR_WIDTH),
             MofNCompleteColumn(),
-            BarColumn(bar_width=20),
-            TextColumn("{task.description}"),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[left]}"),
+            TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
             console=console,
             refresh_per_second=REFRESH_PER_S,
             transient=True,
+            expand=True,
         )
-        self.task = self.bar.add_task("starting", total=None)
+        self.task = self.bar.add_task("starting", total=None, left="")
 
     def __enter__(self) -> BarDisplay:
         self.bar.start()
@@ -133,5 +142,5 @@ class BarDisplay:
         if isinstance(event, ItemStarted):
             self.bar.update(self.task, total=event.num_items, description=event.id)
         elif isinstance(event, Progress):
-            words = f"{running_words(event)}\n{spent_words(event)}"
-            self.bar.update(self.task, completed=num_done(event), total=event.num_items, description=words)
+            done = {"completed": num_done(event), "total": event.num_items}
+            self.bar.update(self.task, description=running_words(event), left=left_words(event), **done)

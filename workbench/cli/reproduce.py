@@ -18,7 +18,7 @@ from . import common
 
 __all__ = ["Run", "register", "reproduce"]
 
-LEAST_BETWEEN_S = 5.0  # seconds from one report of a run under way to the next; its page reloads every 15
+LEAST_BETWEEN_S = 1.0  # seconds from one report of a run under way to the next; its page reloads every 15
 REASON_SHOWN = 40  # characters of a failure's reason in the table; all of it was printed as the item ended
 COSTS_BETWEEN = 10  # and as many times what the last one cost, since it is written where items are scheduled
 
@@ -97,6 +97,7 @@ class Run:
         self.project, self.catalogue, self.chosen, self.profile = project, catalogue, chosen, profile
         self.out = common.console()
         self.running: set[str] = set()
+        self.changed: set[str] | None = None  # techniques whose pages are not up to date; None for all
         self.num_recorded = 0
         self.progress = ""
         self.report_trouble = ""
@@ -134,11 +135,11 @@ class Run:
             self.announce(event)
         elif isinstance(event, events.ItemStarted):
             self.running.add(event.id)
-            self.behind = True
+            self.fell_behind(event.id)
         elif isinstance(event, events.ItemFinished):
             self.running.discard(event.outcome.id)
             self.num_recorded += event.outcome.status is events.Status.RECORDED
-            self.behind = True
+            self.fell_behind(event.outcome.id)
         elif isinstance(event, events.Progress):
             done = f"{event.num_done} of {event.num_items} items are done"
             self.progress = f"{done}, {spent_words(event)}; running: {running_words(event)}."
@@ -149,9 +150,15 @@ class Run:
             self.tell(event.outcome)
         if self.behind and monotonic() >= self.next_report_s:
             began = monotonic()
-            self.write_report(under_way=True)
+            self.write_report(under_way=True, whole=False)
             ended = monotonic()
             self.behind, self.next_report_s = False, ended + max(LEAST_BETWEEN_S, COSTS_BETWEEN * (ended - began))
+
+    def fell_behind(self, id: str) -> None:
+        """Note that the report does not show an item's state any more."""
+        self.behind = True
+        if self.changed is not None:
+            self.changed.add(id.partition("/")[0].replace("-", "_"))
 
     def tell(self, outcome: Any) -> None:
         """Print what an item has found, in sentences."""
@@ -164,7 +171,7 @@ class Run:
 
     def announce(self, planned: Any) -> None:
         """Print before anything starts how long the run will take."""
-        from workbench.reproduction.report import seconds_text
+        from workbench.reproduction.report import report_path, seconds_text
 
         actions = Counter(str(item.action) for item in planned.items)
         rest = [
@@ -176,14 +183,18 @@ class Run:
             count = f"{actions['run']} of {len(planned.items)} items to run in the profile {self.profile}"
             about = seconds_text(round(planned.expected_s))
             self.out.print(f"{count}: about {about}{''.join(rest)}.", markup=False)
+            path = report_path(self.project, self.profile)
+            self.out.print(f"The report grows as it runs: {path}", markup=False, soft_wrap=True)
 
-    def write_report(self, under_way: bool = False) -> Path:
-        """Write the report; a report that cannot be written does not stop the run, and is named at its end."""
+    def write_report(self, under_way: bool = False, whole: bool = True) -> Path:
+        """Write the report, whole or what has changed; a report that cannot be written is named at the run's end."""
         from workbench.reproduction.report import report_path, write_report
 
-        options = {"running": tuple(self.running), "progress": self.progress, "under_way": under_way}
+        options: dict[str, Any] = {"running": tuple(self.running), "progress": self.progress, "under_way": under_way}
+        options |= {"changed": None if whole else self.changed, "notebooks": whole}
+        self.changed = set()
         try:
-            return write_report(self.project, self.catalogue, self.profile, notebooks=not under_way, **options)
+            return write_report(self.project, self.catalogue, self.profile, **options)
         except Exception as error:  # hours of items are worth more than a page
             self.report_trouble = f"the report could not be written: {type(error).__name__}: {error}"
             return report_path(self.project, self.profile)
@@ -210,15 +221,14 @@ class Run:
             print(f"workbench: {self.report_trouble}", file=sys.stderr)
 
     def interrupted(self) -> None:
-        """Print what is kept and how to go on, then bring the report up to date."""
+        """Print what is kept and how to go on, then say on the report that the run has ended."""
         self.running.clear()
         number = self.num_recorded
         kept = f"{number} item{'s' if number != 1 else ''} of this run" if number else "nothing new"
         cells = ", every finished cell" if self.num_cells else ""
         rest = "The same command goes on with what is missing."
         print(f"\nInterrupted. Kept: {kept}{cells}, and every earlier record. {rest}", file=sys.stderr)
-        with self.out.status("Bringing the report up to date; Ctrl-C leaves it as it is"):
-            self.write_report()
+        self.write_report(whole=False)
 
 
 def _table(project: Any, chosen: Sequence[Any], profile: str, outcome: Any) -> Any:

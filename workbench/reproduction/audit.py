@@ -16,6 +16,7 @@ they apply to a bound that does not say what no effect is: every bound notices a
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from workbench.reproduction.catalogue import published_rows
@@ -23,8 +24,10 @@ from workbench.reproduction.claims import Bound, Claim, Crossover, Ordering, Tre
 from workbench.reproduction.comparing import Verdict, numeric, worst
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import ClaimError
+from workbench.reproduction.files import stamp
 from workbench.reproduction.findings import BestRun, best_runs
 from workbench.reproduction.project import Project
+from workbench.reproduction.records import MOST_KEPT, SealedRecord, merged_rows
 from workbench.study.rows import Row, canonical, matches
 
 __all__ = ["FALSIFICATIONS", "Audited", "audit", "audit_claim", "audit_of", "share_noticed"]
@@ -61,14 +64,23 @@ class Audited:
 def audit(project: Project, catalogue: Sequence[Reproduction]) -> tuple[Audited, ...]:
     """Audit every claim of a catalogue."""
     runs = best_runs(project, catalogue)
-    return tuple(each for run in runs.values() for each in audit_of(run, published_rows(project, run.item)))
+    return tuple(each for run in runs.values() for each in audit_of(project, run))
 
 
-def audit_of(run: BestRun, published: Sequence[Row]) -> tuple[Audited, ...]:
+def audit_of(project: Project, run: BestRun) -> tuple[Audited, ...]:
     """Audit the claims of one item."""
+    path = project.published(run.item)
+    return _audited(project, run.item, run.record, stamp(path) if path else (0, 0, 0))
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _audited(
+    project: Project, item: Reproduction, record: SealedRecord | None, _: tuple[int, int, int]
+) -> tuple[Audited, ...]:
+    rows = merged_rows(record) if record else ()
+    published = published_rows(project, item)
     return tuple(
-        Audited(item=run.item.id, claim=claim, noticed=audit_claim(claim, run.rows, published))
-        for claim in run.item.claims
+        Audited(item=item.id, claim=claim, noticed=audit_claim(claim, rows, published)) for claim in item.claims
     )
 
 

@@ -57,12 +57,12 @@ def _with_quick(items: Sequence[Reproduction], page: Page | None, path: Path) ->
     for item in items:
         changed = changes.pop(f"{item.item}/{item.evidence}", None)
         if changed is not None:
+            changed, seconds = dict(changed), dict(item.expected_s)
+            if (expected_s := changed.pop("expected_s", seconds.get(Profile.LAPTOP))) is not None:
+                seconds[Profile.QUICK.value] = expected_s
             laptop = item.parameters.get(Profile.LAPTOP, {})
             if strange := set(changed) - set(laptop):
                 raise CatalogueError(f"{path}: quick changes {min(strange)!r} of {item.id}, no parameter of laptop")
-            seconds = dict(item.expected_s)
-            if not changed and Profile.LAPTOP in seconds:
-                seconds[Profile.QUICK.value] = seconds[Profile.LAPTOP]
             parameters = {**item.parameters, Profile.QUICK.value: {**laptop, **changed}}
             item = replace(item, parameters=parameters, expected_s=seconds)
         quick.append(item)

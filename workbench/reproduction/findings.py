@@ -5,7 +5,6 @@ Each item speaks on them through one run: that of the largest profile, this mach
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from workbench.reproduction.catalogue import find_item, load_page
@@ -15,8 +14,8 @@ from workbench.reproduction.declare import Finding, Page, Profile, Reproduction,
 from workbench.reproduction.errors import CatalogueError, RecordError
 from workbench.reproduction.project import Project
 from workbench.reproduction.recording import verdicts_of
-from workbench.reproduction.records import RECORD_FILE, promoted_path, record_of
-from workbench.study.rows import matches, merge_seeds, read_rows
+from workbench.reproduction.records import RECORD_FILE, SealedRecord, merged_rows, promoted_path, record_of
+from workbench.study.rows import Row, matches
 
 __all__ = ["BestRun", "Found", "Paper", "best_runs", "check_page", "findings_of", "last_runs", "news_of", "papers_of"]
 __all__ += ["score"]
@@ -33,14 +32,14 @@ class BestRun:
 
     item: Reproduction
     run: str  # "recorded full run" or "laptop run on this machine"; "" where there is none
-    record: Mapping[str, Any] | None
+    record: SealedRecord | None
     verdicts: tuple[ClaimVerdict, ...]
     is_own: bool = False  # whether this machine made it
 
-    @cached_property
-    def rows(self) -> tuple[Any, ...]:
+    @property
+    def rows(self) -> tuple[Row, ...]:
         """Its values, seeds merged into their mean."""
-        return merge_seeds(read_rows(self.record["values"], self.item.id)) if self.record else ()
+        return merged_rows(self.record) if self.record else ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,9 +112,11 @@ def _items_of(finding: Finding) -> list[str]:
 def _numbers(verdict: ClaimVerdict) -> str:
     """Return our first value beside the paper's, where both are numbers."""
     row = next((row for row in verdict.rows if row.ours is not None and row.published is not None), None)
-    return (
-        f"{row.ours:.3g} {row.unit} here, {row.published:.3g} in the paper; ".replace(" 1 here", " here") if row else ""
-    )
+    if row is None:
+        return ""
+    unit = "" if row.unit == "1" else f" {row.unit}"
+    ours, published = (f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.3g}" for x in (row.ours, row.published))
+    return f"{ours}{unit} here, {published} in the paper; "
 
 
 def _no_run(item: Reproduction) -> BestRun:

@@ -14,22 +14,14 @@ from workbench.reproduction.errors import RecordError, UsageError
 from workbench.reproduction.files import checksum, misfits, read_json, stamp, write_json, write_whole
 from workbench.reproduction.project import Project
 from workbench.reproduction.schema import FAILURE, RECORD, inside, read_bytes, trouble
-from workbench.study.rows import Row, read_rows
+from workbench.study.rows import Row, merge_seeds, read_rows
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = [
-    "FAILURE_FILE",
-    "RECORD_FILE",
-    "SCHEMA",
-    "FoundRecords",
-    "SealedRecord",
-    "diff",
-    "find_records",
-    "load_records",
-]
-__all__ += ["load_verdicts", "promote", "promoted_figure", "promoted_path", "read_failure", "read_record", "record_of"]
+__all__ = ["FAILURE_FILE", "RECORD_FILE", "SCHEMA", "FoundRecords", "SealedRecord", "diff", "find_records"]
+__all__ += ["load_records", "load_verdicts", "merged_rows", "promote", "promoted_figure", "promoted_path"]
+__all__ += ["read_failure", "read_record", "record_of"]
 
 MOST_KEPT = 1000  # records that are read once while their files do not change
 SCHEMA = 1  # of record.json and failure.json
@@ -64,6 +56,12 @@ def _read_record(path: Path, _: tuple[int, int, int], id: str, profile: str) -> 
     if wrong := trouble(record, RECORD):
         raise RecordError(f"{path}: refused, {wrong}")
     return SealedRecord(record)
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def merged_rows(record: SealedRecord) -> tuple[Row, ...]:
+    """Return a record's values, those of several seeds merged into their mean."""
+    return merge_seeds(read_rows(record["values"], record["id"]))
 
 
 def read_failure(path: Path) -> dict[str, Any] | None:

@@ -10,7 +10,8 @@ import os
 import re
 import shutil
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -64,6 +65,7 @@ def write_report(
     running: Sequence[str] = (),
     progress: str = "",
     under_way: bool = False,
+    changed: Collection[str] | None = None,
     notebooks: bool = False,
     anew: bool = False,
 ) -> Path:
@@ -76,6 +78,7 @@ def write_report(
         running: ids of items that run now.
         progress: a sentence on the run under way.
         under_way: whether a run is under way.
+        changed: techniques whose pages are written; None for all.
         notebooks: whether executed notebooks are rendered, in seconds each.
         anew: whether the pages and pictures of earlier reports go first, since somebody else may have written them.
 
@@ -103,11 +106,14 @@ def write_report(
     add_cards(report, project, catalogue)
     template = templates.get_template("technique.html.j2")
     for technique in report.techniques:
+        if changed is not None and technique.name.replace(" ", "_") not in changed:
+            continue
         write_whole(first.with_name(technique.page), template.render(report=report, technique=technique, style=style))
     write_whole(first, templates.get_template("index.html.j2").render(report=report, style=style))
-    write_whole(first.with_name(CLAIMS), _claims_page(templates, report, style))
-    page = templates.get_template("errata.html.j2").render(report=report, style=style)
-    write_whole(first.with_name(ERRATA), page)
+    if changed is None:
+        write_whole(first.with_name(CLAIMS), _claims_page(templates, report, style))
+        page = templates.get_template("errata.html.j2").render(report=report, style=style)
+        write_whole(first.with_name(ERRATA), page)
     pages = {first.name, CLAIMS, ERRATA, *(technique.page for technique in report.techniques)}
     _remove_old_pages(first.parent, pages, {notebook_page(project, item, profile).stem for item in catalogue})
     return first
@@ -120,6 +126,7 @@ def _claims_page(templates: Environment, report: View, style: str) -> str:
     return templates.get_template("claims.html.j2").render(report=report, style=style, script=script, digest=digest)
 
 
+@lru_cache
 def _templates() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup, escape

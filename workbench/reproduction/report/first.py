@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from workbench.reproduction.audit import audit_of, share_noticed
-from workbench.reproduction.catalogue import published_rows
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.findings import BestRun, Found, Paper, best_runs, papers_of
 from workbench.reproduction.project import Project
@@ -37,8 +36,7 @@ def add_cards(report: View, project: Project, catalogue: Sequence[Reproduction])
     agree, disagree, rest = (
         sum(technique.card.score[word][1] for technique in report.techniques) for word in SCORE_WORDS.values()
     )
-    audited = [audit_of(run, published_rows(project, run.item)) for run in runs.values()]
-    noticed, applying = share_noticed([claim for item in audited for claim in item])
+    noticed, applying = share_noticed([claim for run in runs.values() for claim in audit_of(project, run)])
     falsified = f"{applying} falsified results (no effect, the opposite, twice the effect, rows shuffled)"
     report.audit = f"Of {falsified} the claims notice {noticed}."
     report.score = (

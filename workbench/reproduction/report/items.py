@@ -5,16 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.errors import RecordError
-from workbench.reproduction.files import misfits
+from workbench.reproduction.files import misfits, stamp
 from workbench.reproduction.fingerprint import Fingerprinter, changes
 from workbench.reproduction.project import Project
-from workbench.reproduction.records import FAILURE_FILE, RECORD_FILE, promoted_figure, read_failure
+from workbench.reproduction.records import (
+    FAILURE_FILE,
+    MOST_KEPT,
+    RECORD_FILE,
+    promoted_figure,
+    promoted_path,
+    read_failure,
+)
 
 from .claims import ClaimView, RecordedRun, claims_of, count_verdicts, recorded_beside, spread_text, trusted_record
 from .pictures import figure_uri, thumbnail_uri
@@ -84,6 +92,30 @@ def item_view(
     project: Project, item: Reproduction, profile: str, *, running: bool, fingerprinter: Fingerprinter | None = None
 ) -> ItemView:
     """Read the files of one item and lay them out; with a fingerprinter, say which runs are of other code."""
+    if fingerprinter is not None:
+        return _item_view(project, item, profile, running, fingerprinter)
+    folder, page = project.folder(item, profile), notebook_page(project, item, profile)
+    own = sorted(folder.iterdir()) if folder.is_dir() else ()
+    recorded = [path(project, item, each) for each in Profile for path in (promoted_path, promoted_figure)]
+    files = (*own, *recorded, page, _thumbnail(page), project.published(item) or folder)
+    return _kept_view(project, item, profile, running, tuple(map(stamp, files)))
+
+
+@lru_cache(maxsize=MOST_KEPT)
+def _kept_view(
+    project: Project, item: Reproduction, profile: str, running: bool, _: tuple[tuple[int, int, int], ...]
+) -> ItemView:
+    """Return the view of an item while none of its files changes."""
+    return _item_view(project, item, profile, running, None)
+
+
+def _thumbnail(page: Path) -> Path:
+    return page.parents[1] / "thumbnails" / f"{page.stem}.png"
+
+
+def _item_view(
+    project: Project, item: Reproduction, profile: str, running: bool, fingerprinter: Fingerprinter | None
+) -> ItemView:
     folder, anchor = project.folder(item, profile), slug(f"{item.item} {item.evidence.value}")
     record, refused = trusted_record(folder / RECORD_FILE, item, profile)
     failure = _failure(folder, item.id)
@@ -93,7 +125,7 @@ def item_view(
     figures, wrong_figures = _recorded_figures(project, item, profile, beside)
     wrong = misfits(folder, record) if record else {}
     page = notebook_page(project, item, profile)
-    kept = page.parents[1] / "thumbnails" / f"{page.stem}.png"
+    kept = _thumbnail(page)
     if record:
         own = _of_record(record, wrong, folder, item.id, page, kept)
     else:

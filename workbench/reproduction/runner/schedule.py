@@ -37,8 +37,13 @@ def expected_s(items: Sequence[PlannedItem], jobs: int, spent: Mapping[str, floa
 
 
 def in_order(items: Sequence[PlannedItem]) -> list[PlannedItem]:
-    """Put quick items first, then untimed ones, in turn one of each technique: each soon has verdicts on the report."""
-    ordered = []
+    """Put quick items first, then untimed ones, in turn one of each technique: each soon has verdicts on the report.
+
+    The quickest of the timed ones leads: real ranks are something to see at once.
+    """
+    leading = min((item for item in items if item.times), key=lambda item: item.expected_s, default=None)
+    ordered = [leading] if leading is not None and leading.expected_s <= QUICK_S else []
+    items = [item for item in items if item not in ordered]
     for is_long, times in ((False, False), (False, True), (True, False), (True, True)):
         of_technique: dict[str, list[PlannedItem]] = {}
         for item in sorted(items, key=lambda item: item.expected_s):
