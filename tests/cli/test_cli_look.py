@@ -97,7 +97,7 @@ def test_several_items_have_a_line_each_and_a_claim_that_is_not_comparable_says_
         (["show"], "Missing argument 'ID'."),
         (["show", "tabel-1"], "no item fits 'tabel-1'; did you mean table-1 or table-2"),
         (["reproduce", "--profile", "lapto"], "there is no profile 'lapto'; did you mean 'laptop'?"),
-        (["report", "--profile", "huge"], "there is no profile 'huge'; choose from smoke, laptop, full, paper"),
+        (["report", "--profile", "huge"], "there is no profile 'huge'; choose from smoke, quick, laptop, full, paper"),
         (["reproduce", "--jobs", "0"], "Invalid value for '--jobs'"),
         (["reproduce", "--kernel", "pyhton3", "--dry-run"], "there is no kernel 'pyhton3'"),
         (["records", "promote"], "has a record"),

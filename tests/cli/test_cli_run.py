@@ -225,6 +225,7 @@ def run(line, monkeypatch):
 
     monkeypatch.setattr("workbench.cli.reproduce.monotonic", lambda: now.s)
     monkeypatch.setattr("workbench.reproduction.report.write_report", write)
+    monkeypatch.setattr("workbench.reproduction.findings.news_of", lambda *_: ())
     run = reproduce.Run(None, (), (), "laptop")
 
     def at(at_s, event):
@@ -238,23 +239,23 @@ STARTED = ItemStarted(id="a", number=1, num_items=9, expected_s=1.0)
 FINISHED = ItemFinished(outcome=ItemOutcome(id="a", status=Status.RECORDED))
 
 
-def test_a_run_writes_its_report_at_most_every_five_seconds_and_catches_up(run):
+def test_a_run_writes_its_report_at_most_every_second_and_catches_up(run):
     run.at(1.0, STARTED)
-    run.at(2.0, FINISHED)
-    run.at(3.0, progress())
+    run.at(1.5, FINISHED)
+    run.at(2.0, progress())
     assert run.written == [(1.0, True)]
-    run.at(6.2, progress())  # 5 s after the end of the last one, which was at 1.1 s
+    run.at(2.2, progress())  # 1 s after the end of the last one, which was at 1.1 s
     run.at(30.0, progress())  # nothing has changed
-    assert run.written[1:] == [(6.2, True)]
+    assert run.written[1:] == [(2.2, True)]
     run.at(31.0, FINISHED)
     run.write_report()
     assert run.written[2:] == [(31.0, True), (31.1, False)]  # the last one at once
 
 
-def test_a_report_that_is_slow_to_write_is_written_a_tenth_of_the_time(run):
+def test_a_report_that_is_slow_to_write_is_written_a_third_of_the_time(run):
     run.now.cost_s = 2.0
     run.at(0.0, STARTED)
-    run.at(21.9, FINISHED)  # 10 x 2 s after the end of the last one is 22 s
+    run.at(5.9, FINISHED)  # 2 x 2 s after the end of the last one is 6 s
     assert run.written == [(0.0, True)]
-    run.at(22.0, progress())
-    assert run.written[1:] == [(22.0, True)]
+    run.at(6.0, progress())
+    assert run.written[1:] == [(6.0, True)]

@@ -17,6 +17,7 @@ from workbench.reproduction import (
     select,
 )
 from workbench.reproduction.notebook_cells import check_parameters, read_notebook
+from workbench.reproduction.runner import Status
 
 
 def declared(**changes):
@@ -40,7 +41,7 @@ def declared(**changes):
         ({"parameters": {"smoke": {"n": [numpy.float32(3)]}}}, r"\['n'\]\[0\].*float32"),
         ({"parameters": {"smoke": {"n": float("nan")}}}, "must be finite"),
         ({"expected_s": {"smoke": -1}}, "expected_s"),
-        ({"requires": ("sst2",)}, "data:NAME"),
+        ({"needs": ("sst2",)}, "data:NAME"),
         ({"claims": ["fast"]}, "claims is"),
         (
             {"claims": [Within("w", quantity="bytes", rel=0.1, because="b")]},
@@ -146,7 +147,7 @@ def test_a_whole_number_may_stand_for_a_float_and_anything_plain_for_none(toy: T
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"profile": "lapton"}, "profile 'lapton' is unknown; it must be one of smoke, laptop, full, paper"),
+        ({"profile": "lapton"}, "profile 'lapton' is unknown; it must be one of smoke, quick, laptop, full, paper"),
         ({"profile": "full"}, "toy/table-1/counted is not declared for profile full; it has smoke, laptop"),
         ({"kernel": "fortran"}, "there is no kernel 'fortran'; installed are .*python3"),
         ({"jobs": 0}, "jobs is 0"),
@@ -161,13 +162,18 @@ def test_wrong_use_is_one_clear_line_and_nothing_is_run(toy: ToyProject, options
     assert not list(toy.root.glob("results/*/toy"))
 
 
-def test_data_that_is_required_and_missing_is_named(toy: ToyProject):
+def test_an_item_whose_data_are_missing_is_skipped_with_the_command_that_brings_them(toy: ToyProject):
     manifest = "name,split,file,rows,bytes,sha256,hub_split,licence,origin,hub_id,hub_config,package,note\n"
     manifest += "glue/sst2,train,sst2/train.tsv,1,1,,train,x,x,no-one/glue,sst2,,\n"
     (toy.root / "data").mkdir()
     (toy.root / "data/manifest.csv").write_text(manifest)
-    toy.declare('item("table-1", requires=("data:glue/sst2",))')
-    with pytest.raises(UsageError, match="requires the data 'glue/sst2', and sst2/train.tsv is not here"):
+    toy.declare('item("table-1", needs=("data:glue/sst2",))')
+    outcome = run(Project(), load_catalogue())
+    why = "needs the data 'glue/sst2', of which sst2/train.tsv is not here: workbench data fetch glue/sst2, or set WORK"
+    assert [(item.status, item.reason.startswith(why)) for item in outcome.items] == [(Status.SKIPPED, True)]
+    assert outcome.exit_code == 0
+    toy.declare('item("table-1", needs=("data:glue/cola",))')
+    with pytest.raises(UsageError, match="needs the data 'glue/cola': name is 'glue/cola', must be one of glue/sst2"):
         plan(Project(), load_catalogue(), "laptop")
 
 

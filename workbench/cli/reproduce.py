@@ -20,7 +20,7 @@ __all__ = ["Run", "register", "reproduce"]
 
 LEAST_BETWEEN_S = 1.0  # seconds from one report of a run under way to the next; its page reloads every 15
 REASON_SHOWN = 40  # characters of a failure's reason in the table; all of it was printed as the item ended
-COSTS_BETWEEN = 10  # and as many times what the last one cost, since it is written where items are scheduled
+COSTS_BETWEEN = 2  # and as many times what the last one cost, since it is written where items are scheduled
 
 
 def register(app: typer.Typer) -> None:
@@ -64,9 +64,9 @@ def reproduce(
 
     project, catalogue = common.load()
     chosen = common.pick(catalogue, patterns or [])
-    profile = profile or ("laptop" if patterns else "quick")
-    if not patterns:
-        chosen = [item for item in chosen if profile in item.parameters]
+    quick = [item for item in chosen if "quick" in item.parameters]
+    if not profile:
+        profile, chosen = ("laptop", chosen) if patterns or not quick else ("quick", quick)
     if dry_run:
         _print_plan(plan(project, chosen, profile, kernel=kernel, fresh=fresh, keep_cells=keep_cells), profile)
         return 0
@@ -174,11 +174,12 @@ class Run:
         from workbench.reproduction.report import report_path, seconds_text
 
         actions = Counter(str(item.action) for item in planned.items)
-        rest = [
-            f"; {actions[action]} {words}"
-            for action, words in (("nothing", "up to date"), ("skip", "not declared for it"))
-            if actions[action]
-        ]
+        lacking = [item for item in planned.items if item.action == "skip" and item.is_declared]
+        counts = {"up to date": actions["nothing"], "not declared for it": actions["skip"] - len(lacking)}
+        counts["skipped"] = len(lacking)
+        rest = [f"; {number} {words}" for words, number in counts.items() if number]
+        for item in lacking:
+            self.out.print(f"{item.id} is skipped: it {item.why}", markup=False, soft_wrap=True)
         if actions["run"]:
             count = f"{actions['run']} of {len(planned.items)} items to run in the profile {self.profile}"
             about = seconds_text(round(planned.expected_s))

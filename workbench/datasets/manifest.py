@@ -17,7 +17,7 @@ from workbench.datasets import places
 from workbench.datasets.places import DataError
 
 __all__ = ["DataFile", "Entry", "FileCheck", "FileStatus", "entry_named", "fetch", "file_named", "list_data"]
-__all__ += ["manifest_path", "verify"]
+__all__ += ["manifest_path", "missing", "verify"]
 
 MODEL_PATTERNS = ("*.json", "*.txt", "model.safetensors")  # what an encoder needs; leaves out other frameworks' weights
 PROBE_TIMEOUT_S = 20  # seconds to wait for the hub's first answer; downloads retry for much longer
@@ -154,6 +154,12 @@ def _status(entry: Entry, file: DataFile, place: str, path: Path) -> FileStatus:
 def verify(name: str) -> tuple[FileCheck, ...]:
     """Check the files of an entry, or of a folder such as "glue", in the place that they would be loaded from."""
     return tuple(check for entry in _selected(name) for file in entry.files for check in _checks(entry, file))
+
+
+def missing(name: str) -> tuple[str, ...]:
+    """Return the files of an entry, or of a folder such as "glue", that are in none of its places."""
+    files = [(entry, file) for entry in _selected(name) for file in entry.files]
+    return tuple(file.file for entry, file in files if not any(paths for _, paths in _places_of(entry, file)))
 
 
 def _checks(entry: Entry, file: DataFile) -> list[FileCheck]:

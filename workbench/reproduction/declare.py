@@ -49,7 +49,7 @@ class Reproduction:
     expected_s: Mapping[str, float] = field(default_factory=dict)  # profile to seconds, before any record says better
     tags: Sequence[str] = ()  # what stands beside the evidence: "virtual ranks", "injected delays", "shaped links"
     times: bool = False  # its evidence is a measured time, so it runs alone
-    requires: Sequence[str] = ()  # what it cannot do without, such as "data:glue/sst2"
+    needs: Sequence[str] = ()  # what it cannot do without, such as "data:glue/sst2"; see `runner.plan.lacking`
 
     def __post_init__(self) -> None:
         _check_names(self)
@@ -59,8 +59,8 @@ class Reproduction:
             _known_profile("expected_s", profile)
             if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
                 raise ValueError(f"expected_s[{profile!r}] is {seconds!r}; it must be seconds, zero or more")
-        if bad := [need for need in self.requires if not re.fullmatch(r"data:[^:\s]+", str(need))]:
-            raise ValueError(f"requires has {bad[0]!r}; it must read 'data:NAME'")
+        if bad := [need for need in self.needs if not re.fullmatch(r"data:[^:\s]+", str(need))]:
+            raise ValueError(f"needs has {bad[0]!r}; it must read 'data:NAME'")
 
     @property
     def id(self) -> str:
@@ -125,7 +125,7 @@ def _check_names(item: Reproduction) -> None:
     is_table = published is None or (str(published).endswith(".csv") and "/" not in str(published))
     _require("published", published, is_table, "the name of a .csv file, or None")
     _require("times", item.times, isinstance(item.times, bool), "True or False")
-    for name in ("requires", "tags"):
+    for name in ("needs", "tags"):
         _require(name, getattr(item, name), not isinstance(getattr(item, name), str), "a list of texts")
 
 

@@ -23,6 +23,7 @@ from workbench.reproduction.records import (
     promoted_path,
     read_failure,
 )
+from workbench.reproduction.runner.plan import lacking
 
 from .claims import ClaimView, RecordedRun, claims_of, count_verdicts, recorded_beside, spread_text, trusted_record
 from .pictures import figure_uri, thumbnail_uri
@@ -160,6 +161,8 @@ def _item_view(
 def _why_not_run(item: Reproduction, profile: str) -> str:
     if profile not in item.parameters:
         return f"It declares no parameters for the profile {profile}; it has {', '.join(item.profiles)}."
+    if lacks := lacking(item, profile):
+        return f"It {lacks}."
     return f"To run it: workbench reproduce {item.id} --profile {profile}"
 
 

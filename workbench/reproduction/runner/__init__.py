@@ -36,13 +36,14 @@ from workbench.reproduction.runner.plan import (
     Status,
     Stopping,
     check_use,
+    lacking,
     plan,
 )
 from workbench.reproduction.runner.schedule import Schedule, expected_s, in_order
 
 __all__ = ["Action", "Event", "Failure", "ItemFinished", "ItemOutcome", "ItemRun", "ItemStarted", "OnEvent", "Outcome"]
 __all__ += ["Planned", "PlannedItem", "Progress", "RunFinished", "Schedule", "Status", "Stopping", "expected_s"]
-__all__ += ["in_order", "partial_folder", "place_failure", "place_record", "plan", "run", "sweep"]
+__all__ += ["in_order", "lacking", "partial_folder", "place_failure", "place_record", "plan", "run", "sweep"]
 
 FORKED_FROM = 4  # items in a run from which on a server's imports, of about 3 s, pay for themselves
 MOST_JOBS = 4  # kernels side by side by default: each holds about 0.5 GB once it has imported torch
@@ -104,8 +105,10 @@ def _execute(schedule: Schedule, planned: Sequence[PlannedItem]) -> dict[str, It
 
 
 def _idle(item: PlannedItem) -> ItemOutcome:
-    status = Status.NOT_DECLARED if item.action is Action.SKIP else Status.UP_TO_DATE
-    return ItemOutcome(id=item.id, status=status, reason=item.why if item.action is Action.SKIP else "")
+    if item.action is not Action.SKIP:
+        return ItemOutcome(id=item.id, status=Status.UP_TO_DATE)
+    status = Status.SKIPPED if item.is_declared else Status.NOT_DECLARED
+    return ItemOutcome(id=item.id, status=status, reason=item.why)
 
 
 def _checked_jobs(jobs: int | None, timeout_s: float | None) -> int:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from workbench.reproduction.records import FAILURE_FILE, RECORD_FILE, read_recor
 from workbench.study.progress import HowFar
 
 __all__ = ["Action", "Event", "ItemFinished", "ItemOutcome", "ItemStarted", "OnEvent", "Outcome", "Planned"]
-__all__ += ["PlannedItem", "Progress", "RunFinished", "Status", "Stopping", "check_use", "plan"]
+__all__ += ["PlannedItem", "Progress", "RunFinished", "Status", "Stopping", "check_use", "lacking", "plan"]
 
 DATA_VARIABLE = "WORKBENCH_DATA"
+SHAPED = "shaped links"  # tag of items whose ranks are on hosts with limited links
 UNKNOWN_S = 30.0  # seconds assumed for an item that nobody has timed or estimated
 NOTEBOOK_S = 15.0  # seconds assumed for a notebook beside its cells: a kernel, imports, a figure
 
@@ -30,7 +32,7 @@ class Action(StrEnum):
 
     RUN = "run"
     NOTHING = "nothing"  # it is up to date
-    SKIP = "skip"  # it is not declared for the profile
+    SKIP = "skip"  # it is not declared for the profile, or needs what is not here
 
 
 class Status(StrEnum):
@@ -40,6 +42,7 @@ class Status(StrEnum):
     UP_TO_DATE = "up to date"  # nothing had to be done
     FAILED = "failed"  # its old record, if any, was kept
     NOT_DECLARED = "not declared"  # it has no parameters for the profile
+    SKIPPED = "skipped"  # it needs what is not here
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,6 +53,7 @@ class PlannedItem:
     action: Action
     why: str  # the reason, such as which part of its fingerprint changed
     expected_s: float  # seconds it is expected to take if it runs
+    is_declared: bool = True  # for the profile
     times: bool  # whether it runs alone; in smoke nothing does, since its times are not judged
     cells: CellsThere | None = None  # how many of its cells are there, where that is known
 
@@ -162,16 +166,55 @@ def plan(
     fingerprinter = Fingerprinter(project)
     planned = []
     for item in items:
-        if profile in item.parameters:
+        if profile not in item.parameters:
+            why = f"not declared for {profile}; it has {', '.join(item.profiles)}"
+            planned.append(_skipped(item, why, is_declared=False))
+        elif why := lacking(item, profile):
+            planned.append(_skipped(item, why))
+        else:
             why, seconds = _why(project, item, profile, fingerprinter(item, profile, kernel), fresh)
             cells = cells_there(project, item, profile, fingerprinter, keep=keep_cells)
             times = item.times and profile != Profile.SMOKE
             expected_s = seconds or item.expected_s.get(profile, UNKNOWN_S)
             planned.append(_planned(item, why, expected_s, cells, times=times))
-        else:
-            why = f"not declared for {profile}; it has {', '.join(item.profiles)}"
-            planned.append(PlannedItem(id=item.id, action=Action.SKIP, why=why, expected_s=0.0, times=item.times))
     return tuple(planned)
+
+
+def _skipped(item: Reproduction, why: str, is_declared: bool = True) -> PlannedItem:
+    about = {"expected_s": 0.0, "times": item.times, "is_declared": is_declared}
+    return PlannedItem(id=item.id, action=Action.SKIP, why=why, **about)
+
+
+def lacking(item: Reproduction, profile: str) -> str:
+    """Return what an item needs in a profile and this machine lacks, with the command that brings it; or "".
+
+    It needs the data that its declaration names, models that its parameters name, and for shaped links network
+    namespaces.
+    """
+    from workbench.datasets import manifest
+
+    named = [need.removeprefix("data:") for need in item.needs]
+    if manifest.manifest_path().exists():
+        models = [entry.name for entry in manifest.list_data() if entry.is_model]
+        named += [value for value in item.parameters[profile].values() if value in models]
+    for name in named:
+        try:
+            missing = manifest.missing(name)
+        except ValueError as error:
+            raise UsageError(f"{item.id} needs the data {name!r}: {error}") from None
+        if missing:
+            bring = f"workbench data fetch {name}, or set {DATA_VARIABLE}"
+            return f"needs the data {name!r}, of which {missing[0]} is not here: {bring}"
+    if SHAPED in item.tags and (why := _no_shaped_hosts()):
+        return f"needs shaped links: {why}"
+    return ""
+
+
+@lru_cache
+def _no_shaped_hosts() -> str | None:
+    from workbench.launch import ShapedHosts
+
+    return ShapedHosts.missing()
 
 
 def _planned(item: Reproduction, why: str, expected_s: float, cells: CellsThere | None, *, times: bool) -> PlannedItem:
@@ -213,9 +256,6 @@ def check_use(project: Project, items: Sequence[Reproduction], profile: str, ker
     _check_kernels({kernel} if kernel else {read_notebook(project.notebook(item)).kernel for item in items})
     declared = [item for item in items if profile in item.parameters]
     _check_data_folder(project, declared)
-    for item in items:
-        for need in item.requires:
-            _check_data(item, need.removeprefix("data:"))
     for item in declared:
         _check_target(results, project.folder(item, profile), item.id)
 
@@ -237,23 +277,9 @@ def _check_data_folder(project: Project, items: Sequence[Reproduction]) -> None:
     if not folder or Path(folder).expanduser().is_dir():
         return
     fingerprinter = Fingerprinter(project)
-    if user := next((item for item in items if item.requires or fingerprinter.uses_data(item)), None):
+    if user := next((item for item in items if item.needs or fingerprinter.uses_data(item)), None):
         raise UsageError(
             f"{DATA_VARIABLE} is {folder!r}, which is not a folder, and {user.id} uses data; correct or unset it"
-        )
-
-
-def _check_data(item: Reproduction, name: str) -> None:
-    from workbench.datasets import manifest
-
-    try:
-        checks = manifest.verify(name)
-    except ValueError as error:
-        raise UsageError(f"{item.id} requires the data {name!r}: {error}") from None
-    if missing := [check.file for check in checks if check.status is manifest.FileStatus.MISSING]:
-        raise UsageError(
-            f"{item.id} requires the data {name!r}, and {missing[0]} is not here: "
-            f"set {DATA_VARIABLE} or run `workbench data fetch {name}`"
         )
 
 
