@@ -60,7 +60,7 @@ def write(
     open_it: Annotated[bool, Option("--open", help="Open it in the browser.")] = False,
     single: Annotated[Path | None, Option("--single-file", help="Also write all its pages into this one file.")] = None,
     site: Annotated[
-        Path | None, Option("--site", help="Also write a static site: docs, report, notebooks, lessons, API.")
+        Path | None, Option("--site", help="Also write a static site: report, notebooks, lessons, API pages.")
     ] = None,
 ) -> int:
     """Write the report from the records there are, recorded runs included; every verdict is computed anew.
