@@ -1,4 +1,4 @@
-"""What `make install` takes is all pinned by sha256, on each system and Python; the site's workflow by commit."""
+"""What `make install` takes is all pinned by sha256, on each system and Python; the workflows by commit."""
 
 import re
 import tomllib
@@ -68,10 +68,14 @@ def test_all_that_a_system_and_a_python_need_is_locked(file, system, python):
                     break
 
 
-def test_the_workflow_names_actions_by_commit_and_gives_each_job_its_own_permissions():
-    text = (ROOT / ".github/workflows/site.yml").read_text()
+@pytest.mark.parametrize("name", ["site", "tests"])
+def test_a_workflow_names_actions_by_commit_and_gives_each_job_its_own_permissions(name):
+    text = (ROOT / f".github/workflows/{name}.yml").read_text()
     assert all(re.fullmatch(r"\S+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", used) for used in re.findall(r"uses: (.*)", text))
     workflow = yaml.safe_load(text)
     assert workflow["permissions"] == {}
-    assert workflow["jobs"]["build"]["permissions"] == {"contents": "read"}
+    reading = [
+        job for job in workflow["jobs"].values() if any("checkout" in step.get("uses", "") for step in job["steps"])
+    ]
+    assert [job["permissions"] for job in reading] == [{"contents": "read"}]
     assert "extra" not in text.lower()  # one index for a package

@@ -23,8 +23,8 @@ RECORDED = "reproductions/toy_sum/recorded"
 def held(tmp_path: Path, monkeypatch) -> ReportProject:
     held = ReportProject(tmp_path / "project")
     monkeypatch.setenv("WORKBENCH_ROOT", str(held.root))
-    for name in ("_write_api", "write_planners"):  # of the library, not of records
-        monkeypatch.setattr(publish, name, lambda folder: None)
+    for name in ("_write_api", "write_docs", "write_planners"):  # of the library, not of records
+        monkeypatch.setattr(publish, name, lambda *_: None)
     held.promoted(figure=png(400, 300))
     held.record()
     (tmp_path / "secret").mkdir()
@@ -34,8 +34,8 @@ def held(tmp_path: Path, monkeypatch) -> ReportProject:
 
 def published(held: ReportProject, tmp_path: Path) -> tuple[str, dict[str, bytes]]:
     """Write the site; return the lines on what it leaves out, and each of its files."""
-    pytest.importorskip("pdoc")
-    pytest.importorskip("jupyterlite_core")
+    for package in ("pdoc", "jupyterlite_core", "material"):
+        pytest.importorskip(package)
     site, catalogue = tmp_path / "site", load_catalogue(held.project)
     first = write_report(held.project, catalogue, "laptop", notebooks=True, anew=True)
     left_out = write_site(held.project, catalogue, "laptop", first, site)

@@ -1,4 +1,4 @@
-"""The report for others: all pages in one file, or a static site with notebooks, lessons, planners and API pages."""
+"""The report for others: all pages in one file, or a site with docs, notebooks, lessons, planners and API pages."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -22,6 +20,7 @@ from workbench.reproduction.records import RECORD_FILE, promoted_figure, promote
 from workbench.reproduction.schema import FAILED_ARTIFACTS, inside, read_bytes
 
 from .claims import trusted_record
+from .docs_site import lesson_page, repository_of, run_module, write_docs
 
 __all__ = ["single_file", "write_planners", "write_site"]
 
@@ -68,23 +67,26 @@ def _place(link: str, key: str, pages: dict[str, str]) -> str:
 def write_site(
     project: Project, catalogue: Sequence[Reproduction], profile: str, first: Path, target: Path
 ) -> tuple[str, ...]:
-    """Write a static site: the report with executed notebooks, the lessons executed, planners to move
-    in a browser, and API pages from docstrings.
+    """Write a static site: docs with a search, the report with executed notebooks, the lessons executed, planners to
+    move in a browser, and API pages from docstrings.
 
     Folders lie in it as in the project, so that links between the report and its files hold. Of results and recorded
     runs only what records name and seal is published; return a line for each link, and for each file that is left out.
     """
     import jupyterlite_core  # noqa: F401  # named by the error, before lessons run, where one is missing
     import jupyterlite_pyodide_kernel  # noqa: F401
+    import material  # noqa: F401
     import pdoc  # noqa: F401
 
     if target.exists() and any(target.iterdir()):
         raise UsageError(f"{target} is not empty; name another place")
+    lessons = sorted(project.notebooks.glob("*/lesson*.ipynb"))
+    write_docs(SOURCE, target, _links(first.relative_to(project.root).as_posix(), lessons), repository_of(SOURCE))
     runs = {project.results: _published(project, catalogue, profile)}
     runs[project.reproductions] = _promoted(project, catalogue)
     left_out = []
     for folder, paths in runs.items():
-        left_out += [f"{path}: not published, it is a symbolic link" for path in _links(folder)]
+        left_out += [f"{path}: not published, it is a symbolic link" for path in _symbolic(folder)]
         for path in paths:
             try:
                 inside(folder, *path.relative_to(folder).parts)
@@ -95,19 +97,23 @@ def write_site(
                 left_out.append(str(error))
     for page in (*first.parent.glob("*.html"), *first.parent.glob("notebooks/*.html")):
         _write(target / page.relative_to(project.root), page.read_bytes())
-    paths = sorted(project.notebooks.glob("*/lesson*.ipynb"))
-    lessons = [_write_lesson(inside(project.notebooks, *path.parts[-2:]), target) for path in paths]
+    for path in lessons:
+        _write_lesson(inside(project.notebooks, *path.parts[-2:]), target)
     _write_api(target / "api")
     write_planners(target / "planners")
-    report = first.relative_to(project.root).as_posix()
-    links = {report: "Report", **{f"lessons/{name}": f"Lesson: {name[:-5]}" for name in lessons}}
-    links[f"planners/lab/index.html?path={PLANNERS.name}"] = "Planners and puzzles to move, in your browser"
-    links["api/workbench.html"] = "Library: every public name"
-    items = "".join(f'<li><a href="{place}">{words}</a></li>\n' for place, words in links.items())
-    head = first.read_text(encoding="utf-8").partition("<body>")[0]
-    body = f'<main id="content"><h1>workbench</h1>\n<ul>\n{items}</ul></main>'
-    write_whole(target / "index.html", f"{head}<body>{body}</body>\n</html>\n")
     return tuple(left_out)
+
+
+def _links(report: str, lessons: Sequence[Path]) -> dict[str, str | dict[str, str]]:
+    """Return title and place of what the site has beside its docs."""
+    cards = ["".join(json.loads(path.read_bytes())["cells"][0]["source"]) for path in lessons]
+    pages = {card.splitlines()[0].strip("# "): lesson_page(path) for card, path in zip(cards, lessons, strict=True)}
+    return {
+        "Report": report,
+        **({"Lessons": pages} if pages else {}),
+        "Planners and puzzles": f"planners/lab/index.html?path={PLANNERS.name}",
+        "Library": "api/workbench.html",
+    }
 
 
 def _published(project: Project, catalogue: Sequence[Reproduction], profile: str) -> Iterator[Path]:
@@ -133,7 +139,7 @@ def _promoted(project: Project, catalogue: Sequence[Reproduction]) -> Iterator[P
                 yield figure
 
 
-def _links(folder: Path) -> list[Path]:
+def _symbolic(folder: Path) -> list[Path]:
     """Return the symbolic links below a folder, which are not followed."""
     paths = [Path(place, name) for place, folders, names in os.walk(folder) for name in (*folders, *names)]
     return sorted(path for path in paths if path.is_symlink())
@@ -144,21 +150,19 @@ def _write(path: Path, content: bytes) -> None:
     write_whole(path, content)
 
 
-def _write_lesson(path: Path, target: Path) -> str:
-    """Execute a lesson and write it as a page; return the page's name."""
-    name = f"{path.parent.name}-{path.stem}.html"
-    folder = target / "lessons"
-    folder.mkdir(parents=True, exist_ok=True)
-    _run(
+def _write_lesson(path: Path, target: Path) -> None:
+    """Execute a lesson and write it as a page."""
+    page = target / lesson_page(path)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    run_module(
         f"{path}",
         *("jupyter", "nbconvert", "--to", "html", "--execute", f"--ExecutePreprocessor.timeout={LESSON_TIMEOUT_S}"),
-        *("--output-dir", str(folder), "--output", name, str(path)),
+        *("--output-dir", str(page.parent), "--output", page.name, str(path)),
     )
-    return name
 
 
 def _write_api(folder: Path) -> None:
-    _run("the API pages", "pdoc", "-o", str(folder), "workbench", "!workbench.cli")
+    run_module("the API pages", "pdoc", "-o", str(folder), "workbench", "!workbench.cli")
 
 
 def write_planners(folder: Path) -> None:
@@ -169,15 +173,10 @@ def write_planners(folder: Path) -> None:
         shutil.copytree(SOURCE / "workbench", source / "workbench", ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(SOURCE / name, source)
-        _run(what, "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", scratch, str(source))
+        options = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", scratch)
+        run_module(what, "pip", "wheel", *options, str(source))
         (wheel,) = Path(scratch).glob("*.whl")
         (source / "jupyter-lite.json").write_text(json.dumps(LITE))
         places = {"--lite-dir": source, "--contents": PLANNERS, "--output-dir": folder.resolve()}
         chosen = [f"{option}={value}" for option, value in (places | {"--piplite-wheels": wheel}).items()]
-        _run(what, "jupyter", "lite", "build", "--apps=lab", "--no-sourcemaps", *chosen, cwd=source)
-
-
-def _run(what: str, module: str, *arguments: str, cwd: Path | None = None) -> None:
-    ended = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, cwd=cwd)
-    if ended.returncode:
-        raise UsageError(f"{what} could not be written: {(ended.stderr.strip().splitlines() or ['no reason'])[-1]}")
+        run_module(what, "jupyter", "lite", "build", "--apps=lab", "--no-sourcemaps", *chosen, cwd=source)
