@@ -6,7 +6,6 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
 LOCKED  := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes
-AS_ROOT := $(if $(filter 0,$(shell id -u)),--allow-root)  # root is who one is in most containers
 
 .PHONY: reproduce test test-all lab install clean
 .DEFAULT_GOAL := reproduce
@@ -21,11 +20,7 @@ test-all: install  ## also whole lessons, examples and trainings, and a real bro
 	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 lab: install  ## open JupyterLab on the first notebook, in a working copy of the notebooks: results/lab
-	@$(BIN)/python workbench/explore/working_copy.py notebooks results/lab
-	@PATH="$(abspath $(BIN)):$$PATH" JUPYTER_CONFIG_PATH="$(CURDIR)/workbench/explore/jupyter$${JUPYTER_CONFIG_PATH:+:$$JUPYTER_CONFIG_PATH}" \
-		$(BIN)/jupyter lab --ServerApp.root_dir="$(CURDIR)" --ServerApp.preferred_dir="$(CURDIR)/results/lab" \
-		--LabApp.default_url=/lab/tree/results/lab/00_start_here.ipynb \
-		--ServerApp.terminado_settings="shell_command=$${SHELL:-sh}" $(AS_ROOT)
+	@$(BIN)/workbench lab
 
 install: $(READY)
 

@@ -108,7 +108,7 @@ def test_several_items_have_a_line_each_and_a_claim_that_is_not_comparable_says_
         (["new", "technique", "class"], "technique name is 'class'; it must be no keyword of Python"),
         (["kernels", "install", "--device", "gpu"], "there is no device 'gpu'; did you mean 'cpu'?"),
         (["kernels", "remove", "workbench-9-ranks"], "is 'workbench-9-ranks'; it must be one that the workbench"),
-        (["data", "verify", "glue/none"], "manifest"),
+        (["data", "verify", "glue/none"], "must be one of glue/cola"),
     ],
 )
 def test_wrong_use_is_one_line_that_names_the_wrong_word_and_exit_code_2(line, words, message):
@@ -168,7 +168,7 @@ NO_PAPERMILL = ModuleNotFoundError("No module named 'papermill'", name="papermil
     ("error", "message"),
     [
         (OSError(12, "Cannot allocate memory"), "Cannot allocate memory"),
-        (NO_PAPERMILL, "the package papermill is missing; pip install 'distributed-training-workbench[all,publish]'"),
+        (NO_PAPERMILL, "the package papermill is missing: pip install papermill"),
     ],
 )
 def test_an_error_of_the_system_and_a_missing_package_are_one_line(line, monkeypatch, error, message):

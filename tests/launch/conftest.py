@@ -50,7 +50,7 @@ def etcd(tmp_path_factory):
     """The URL of a server of etcd; a test is skipped where there is none."""
     if shutil.which("etcd") is None:
         pytest.skip("the program etcd is not installed (Debian: apt-get install etcd-server)")
-    pytest.importorskip("etcd3gw", reason='the client of etcd is not installed: pip install "workbench[etcd]"')
+    pytest.importorskip("etcd3gw", reason="the client of etcd is not installed: pip install etcd3gw")
     client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
     command = ["etcd", "--data-dir", str(tmp_path_factory.mktemp("etcd")), "--log-level", "error"]
     command += ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer]

@@ -10,12 +10,13 @@ from typing import Annotated
 import typer
 from typer import Option
 
-from . import author, claims, course, house, look, reproduce
+from . import author, claims, course, house, look, reproduce, start
 from .common import INTERRUPTED
 
 __all__ = ["app", "main"]
 
 FAILED, WRONG_USE = 1, 2  # exit codes
+DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}  # modules named otherwise on the index
 
 OVERVIEW = """Reproduce published results on real ranks, and check each claim against its paper.
 
@@ -56,7 +57,7 @@ def _build() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_any_command)
-    for module in (look, claims, reproduce, author, course, house):
+    for module in (look, reproduce, start, claims, author, course, house):
         module.register(app)
     return app
 
@@ -86,9 +87,8 @@ def exit_code(arguments: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "workbench").split(".")[0] == "workbench":
             raise
-        return _refuse(
-            f"the package {error.name} is missing; pip install 'distributed-training-workbench[all,publish]'", FAILED
-        )
+        package = error.name.split(".")[0]
+        return _refuse(f"the package {package} is missing: pip install {DISTRIBUTIONS.get(package, package)}", FAILED)
     except (Abort, KeyboardInterrupt):
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED

@@ -36,6 +36,7 @@ def promote(
     cells: Annotated[
         bool, Option("--cells", help="Finished cells alone, also of items that are not finished.")
     ] = False,
+    results: common.Results = None,
 ) -> None:
     """Copy records of this machine, their figures and cells into the repository: reports show them beside their own.
 
@@ -49,7 +50,7 @@ def promote(
 
     if profile == "smoke":
         raise reproduction.UsageError("the profile smoke gives no verdicts; there is nothing to promote")
-    project, catalogue = common.load()
+    project, catalogue = common.load(results)
     chosen = common.pick(catalogue, patterns or [])
     if cells:
         paths = tuple(reproduction.cells.promote_cells(project, chosen, profile))
@@ -95,7 +96,9 @@ def export(
     common.console().print(f"{target}: {number} recorded runs", markup=False)
 
 
-def diff(patterns: common.Patterns = None, profile: common.OneProfile = "laptop") -> None:
+def diff(
+    patterns: common.Patterns = None, profile: common.OneProfile = "laptop", results: common.Results = None
+) -> None:
     """Compare this machine's records with the recorded ones: verdicts, values, and what the runs had different.
 
     \b
@@ -106,7 +109,7 @@ def diff(patterns: common.Patterns = None, profile: common.OneProfile = "laptop"
     from workbench.reproduction import UsageError
 
     out, seen = common.console(), 0
-    project, catalogue = common.load()
+    project, catalogue = common.load(results)
     for item in common.pick(catalogue, patterns or []):
         lines = _differences(project, item, profile)
         if lines is None:
@@ -173,12 +176,13 @@ def technique(name: Annotated[str, Argument(help="Lower case, digits and undersc
     Example
       workbench new technique ring_sum
     """
+    from workbench.checkout import place_to_write
     from workbench.reproduction import Project
     from workbench.reproduction.scaffold import new_technique
 
     project, out = Project(), common.console()
     for path in new_technique(project, name):
-        out.print(str(path.relative_to(project.root)), markup=False)
+        out.print(str(path.relative_to(place_to_write(project.root))), markup=False)
     slug = name.replace("_", "-")
     out.print(
         f"\nNext: python -m pytest tests/techniques/{name}\n"

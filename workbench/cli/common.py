@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from rich.console import Console
@@ -16,6 +17,7 @@ __all__ = [
     "AskYes",
     "OneProfile",
     "Patterns",
+    "Results",
     "choose",
     "console",
     "load",
@@ -62,6 +64,9 @@ OneProfile = Annotated[
     ),
 ]
 Patterns = Annotated[list[str] | None, Argument(metavar="ID", help="Ids or globs; all items by default.")]
+Results = Annotated[
+    Path | None, Option(envvar="WORKBENCH_RESULTS", metavar="DIR", help="Folder of results, by default results/.")
+]
 AskYes = Annotated[bool, Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -79,11 +84,11 @@ def table(*names: str, right: str = "") -> Table:
     return empty
 
 
-def load() -> tuple[Any, tuple[Any, ...]]:
-    """Return the project and its catalogue."""
+def load(results: Path | None = None) -> tuple[Any, tuple[Any, ...]]:
+    """Return the project, whose runs write to the folder `results`, and its catalogue."""
     from workbench.reproduction import Project, load_catalogue
 
-    project = Project()
+    project = Project(results=results)
     return project, load_catalogue(project)
 
 

@@ -27,7 +27,7 @@ def course(
 ) -> None:
     """Write the lessons for a class: notebooks, slides, and a page with their order, hours and questions.
 
-    nbgrader takes the solutions out and grades: pip install -c constraints.txt -e '.[course]'.
+    nbgrader takes the solutions out and grades: pip install nbgrader.
 
     \b
     Examples

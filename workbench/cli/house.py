@@ -84,11 +84,11 @@ def bench(pattern: Annotated[str, Argument(help="Names of benchmarks, as a glob.
     from workbench.reproduction import Project, UsageError
     from workbench.training.measuring import run_benchmarks
 
-    out = common.console()
+    out, folder = common.console(), Project().root / "tests" / "benchmarks"
+    if not folder.is_dir():
+        raise UsageError(f"benchmarks lie in a checkout of this project's source; there is no folder {folder}")
     try:
-        rows = run_benchmarks(
-            pattern, Project().root / "tests" / "benchmarks", on_row=lambda row: out.print(_bench_line(row))
-        )
+        rows = run_benchmarks(pattern, folder, on_row=lambda row: out.print(_bench_line(row)))
     except ValueError as error:
         raise UsageError(str(error)) from None
     return 1 if any(row.holds is False for row in rows) else 0
@@ -107,6 +107,7 @@ def clean(
     profiles: Annotated[list[str] | None, Argument(metavar="PROFILE", help="All profiles by default.")] = None,
     yes: common.AskYes = False,
     cells: Annotated[bool, Option("--cells", help="Also finished cells, which may have taken hours.")] = False,
+    results: common.Results = None,
 ) -> int:
     """Remove what runs wrote, after asking; finished cells stay unless --cells is given.
 
@@ -120,7 +121,7 @@ def clean(
     """
     from workbench.reproduction import Project, UsageError
 
-    project, out = Project(), common.console()
+    project, out = Project(results=results), common.console()
     chosen = [common.choose(name, common.PROFILES, "profile") for name in profiles or common.PROFILES]
     folders = [folder for name in chosen if _material(folder := project.results_of(name), cells)]
     if not folders:

@@ -27,6 +27,7 @@ def register(app: typer.Typer) -> None:
 def list_items(
     patterns: common.Patterns = None,
     as_json: Annotated[bool, Option("--json", help="Machine-readable: what is declared, and the last run.")] = False,
+    results: common.Results = None,
 ) -> None:
     """List what can be reproduced, and what was found: a line an item.
 
@@ -38,7 +39,7 @@ def list_items(
       workbench list 'activation-compression/table-*'
       workbench list --json
     """
-    project, catalogue = common.load()
+    project, catalogue = common.load(results)
     chosen = common.pick(catalogue, patterns or [])
     if as_json:
         runs = judged(project, chosen)
@@ -62,6 +63,7 @@ def write(
     site: Annotated[
         Path | None, Option("--site", help="Also write a static site: report, notebooks, lessons, API pages.")
     ] = None,
+    results: common.Results = None,
 ) -> int:
     """Write the report from the records there are, recorded runs included; every verdict is computed anew.
 
@@ -76,7 +78,7 @@ def write(
     """
     from workbench.reproduction.report import gather, single_file, write_report, write_site
 
-    project, catalogue = common.load()
+    project, catalogue = common.load(results)
     report = gather(project, catalogue, profile)
     items = [item for technique in report.techniques for item in technique.items]
     if not report.only_recorded and not any(item.has_record or item.failure or item.refused for item in items):

@@ -49,6 +49,7 @@ def reproduce(
         ),
     ] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Only say what would run, and why.")] = False,
+    results: common.Results = None,
 ) -> int:
     """Run items and write the report. What is up to date is not run again.
 
@@ -62,7 +63,7 @@ def reproduce(
     """
     from workbench.reproduction.runner import plan
 
-    project, catalogue = common.load()
+    project, catalogue = common.load(results)
     chosen = common.pick(catalogue, patterns or [])
     quick = [item for item in chosen if "quick" in item.parameters]
     if not profile:

@@ -29,6 +29,7 @@ def show_item(
     everything: Annotated[
         bool, Option("--all", help="Every claim with its rule, and the parameters of every profile.")
     ] = False,
+    results: common.Results = None,
 ) -> None:
     """Show one item on one screen: its parameters, and of each claim the paper's value, ours and the verdict.
 
@@ -43,7 +44,7 @@ def show_item(
     """
     from workbench.reproduction.findings import last_runs
 
-    project, catalogue = common.load()
+    project, catalogue = common.load(results)
     chosen = common.pick(catalogue, [identity])
     if len(chosen) > 1 and not everything:
         print_list(project, chosen)

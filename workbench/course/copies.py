@@ -46,7 +46,7 @@ def write_course(
         The number of code exercises.
     """
     if importlib.util.find_spec("nbgrader") is None:
-        raise UsageError("nbgrader is missing; pip install -c constraints.txt -e '.[course]'")
+        raise UsageError("nbgrader is missing: pip install nbgrader")
     targets = {target: place for target, place in ((teacher, "source/"), (student, "")) if target is not None}
     for target in targets:
         if target.exists() and (not target.is_dir() or any(target.iterdir())):

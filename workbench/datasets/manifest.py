@@ -7,12 +7,12 @@ rows in other bytes than the folder layout.
 from __future__ import annotations
 
 import csv
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from workbench.checkout import HOME, find_root
 from workbench.datasets import places
 from workbench.datasets.places import DataError
 
@@ -79,10 +79,10 @@ class FileCheck:
     status: FileStatus  # the outcome
 
 
-def manifest_path() -> Path:
-    """Return the manifest of the checkout that holds this package, or of `WORKBENCH_ROOT`."""
-    checkout = Path(__file__).resolve().parents[2]
-    return Path(os.environ.get("WORKBENCH_ROOT", checkout)) / "data" / "manifest.csv"
+def manifest_path(root: Path | None = None) -> Path:
+    """Return the manifest of a root, by default that in use, or of the package where it has no data."""
+    folders = [folder / "data" for folder in (root or find_root(), HOME)]
+    return next((folder for folder in folders if folder.is_dir()), folders[0]) / "manifest.csv"
 
 
 def _entry(rows: list[dict[str, str]]) -> Entry:

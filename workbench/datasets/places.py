@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
+from workbench.checkout import HOME
+
 __all__ = [
     "CARRIED",
     "DATA_VARIABLE",
@@ -25,7 +27,7 @@ __all__ = [
 __all__ += ["prepared_files", "sha256_of", "workbench_data"]
 
 DATA_VARIABLE = "WORKBENCH_DATA"
-CARRIED = Path(__file__).resolve().parents[2] / "data"  # small data of papers' authors, and traces
+CARRIED = HOME / "data"  # small data of papers' authors, and traces
 READ_BYTES = 1 << 20  # bytes hashed at a time: large enough that calls cost nothing, small enough to stay in cache
 
 

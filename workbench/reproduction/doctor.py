@@ -48,7 +48,7 @@ def examine(project: Any) -> Iterator[Check]:
     """Look at everything in turn; each outcome comes as soon as it is known."""
     looks: dict[str, tuple[Callable[[], Found], str]] = {
         "python": (_python, "Install Python 3.11 or later and make the environment anew."),
-        "packages": (_packages, "Run make, or: pip install -c constraints.txt -e ."),
+        "packages": (_packages, "In a checkout: make install. Elsewhere: pip install and the names of these packages."),
         "catalogue": (lambda: _catalogue(project), "Mend the file named."),
         "results": (lambda: _results(project), "Free space (workbench clean), or make the folder writable."),
         "ranks": (_ranks, "A firewall must let this machine talk to itself, and /dev/shm must have room."),
@@ -97,7 +97,7 @@ def _catalogue(project: Any) -> Found:
 
 
 def _results(project: Any) -> Found:
-    folder = next(place for place in (project.results, project.root) if place.exists())
+    folder = next(place for place in (project.results, project.results.parent) if place.exists())
     free, writable = shutil.disk_usage(folder).free, os.access(folder, os.W_OK)
     found = f"{folder}: {'writable' if writable else 'not writable'}, {free / 1e9:.1f} GB free"
     return writable and free >= FREE_BYTES_NEEDED, found

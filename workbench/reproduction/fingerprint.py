@@ -25,7 +25,6 @@ __all__ = ["Fingerprinter", "Library", "by_room", "changes"]
 
 Parts = dict[str, Any]  # part to a digest, or to digests by name
 DATA_PACKAGES = ("workbench.datasets", "workbench.models.pretrained")  # items that need these depend on data
-MANIFEST = "manifest.csv"  # in the project's data folder
 SNAPSHOTS, BUILDS = "*--*/snapshots/*", "*/*/*/*"  # folders of files in the hub's cache, and in that of prepared data
 NAMES_SHOWN = 3  # names in one reason
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
@@ -78,7 +77,9 @@ class Fingerprinter:
 
     def _library_at(self, folder: Path) -> Library:
         if folder not in self._library:
-            self._library[folder] = Library([folder, Path(workbench.__file__).parents[1]], self._files)
+            self._library[folder] = Library(
+                [folder, Path(workbench.__file__).parents[1], self.project.root], self._files
+            )
         return self._library[folder]
 
     def _data(self) -> dict[str, str]:
@@ -102,8 +103,9 @@ def _declaration(item: Reproduction) -> dict[str, Any]:
 def data_identity(project: Project) -> dict[str, str]:
     """Return digests that change when other data would be found: manifest, WORKBENCH_DATA, Hugging Face cache."""
     from workbench.datasets import places
+    from workbench.datasets.manifest import manifest_path
 
-    manifest = project.data / MANIFEST
+    manifest = manifest_path(project.root)
     folder = places.workbench_data()
     return {
         "manifest": sha256(manifest.read_bytes()) if manifest.is_file() else "none",

@@ -74,7 +74,7 @@ def _gpus() -> list[str]:
 
 def commit_of(root: Path) -> str:
     """Return a checkout's commit or "unknown", with "+changes" if files that numbers depend on differ or are new."""
-    head = _git(root, "rev-parse", "HEAD")
+    head = _git(root, "rev-parse", "HEAD") if (root / ".git").exists() else None  # not that of a folder around it
     if head is None:
         return "unknown"
     changed = _git(root, "status", "--porcelain", "--untracked-files=normal", "--", *NUMBERS_DEPEND_ON, NOT_RECORDS)

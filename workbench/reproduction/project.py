@@ -1,28 +1,27 @@
-"""Where things lie: catalogues, notebooks, results and data of one checkout."""
+"""Where things lie: catalogues, notebooks, results and data of one root."""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import workbench
+from workbench.checkout import ROOT_VARIABLE, find_results, find_root
 from workbench.reproduction.declare import CELLS, Profile, Reproduction
 from workbench.reproduction.errors import UsageError
 
-__all__ = ["ROOT_VARIABLE", "Project"]
-
-ROOT_VARIABLE = "WORKBENCH_ROOT"  # environment variable that names another root
+__all__ = ["Project"]
 
 
 @dataclass(frozen=True, slots=True, init=False)
 class Project:
-    """One checkout: reproductions/, notebooks/, results/, data/."""
+    """One root: reproductions/, notebooks/, data/; and where its runs write to."""
 
-    root: Path  # absolute path of the checkout
+    root: Path  # absolute path
+    results: Path  # what runs write, one folder a profile
 
-    def __init__(self, root: str | os.PathLike | None = None) -> None:
-        """Find the project."""
-        chosen = root or os.environ.get(ROOT_VARIABLE) or Path(workbench.__file__).parents[1]
-        object.__setattr__(self, "root", Path(chosen).resolve())
+    def __init__(self, root: str | os.PathLike | None = None, results: str | os.PathLike | None = None) -> None:
+        """Find the project, by default that of the current folder."""
+        object.__setattr__(self, "root", Path(root or find_root()).resolve())
+        object.__setattr__(self, "results", Path(results or find_results(self.root)).resolve())
         if not self.reproductions.is_dir():
             raise UsageError(
                 f"{self.root} has no folder reproductions/: run inside a checkout, or name one with {ROOT_VARIABLE}"
@@ -42,11 +41,6 @@ class Project:
     def data(self) -> Path:
         """The manifest, generated samples and downloads."""
         return self.root / "data"
-
-    @property
-    def results(self) -> Path:
-        """What runs write, one folder a profile."""
-        return self.root / "results"
 
     def results_of(self, profile: str) -> Path:
         """Return the folder of one profile's records."""

@@ -5,14 +5,13 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
+
+from workbench.checkout import HOME
 
 from .rows import NOT_KEYS, Key, Row, canonical, matches, read_row, value_row
 
 __all__ = ["Cell", "error_rows", "published_value", "summary_rows"]
-
-REPRODUCTIONS = Path(__file__).parents[2] / "reproductions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ def published_value(technique: str, table: str, quantity: str, **keys: Key) -> f
 
 @cache
 def _table(technique: str, table: str) -> tuple[Row, ...]:
-    with (REPRODUCTIONS / technique / "published" / f"{table}.csv").open(encoding="utf-8") as file:
+    with (HOME / "reproductions" / technique / "published" / f"{table}.csv").open(encoding="utf-8") as file:
         return tuple(read_row(raw) for raw in csv.DictReader(file))
 
 

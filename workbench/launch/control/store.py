@@ -212,7 +212,7 @@ class EtcdKeyValueStore(KeyValueStore):
             from etcd3gw.client import Etcd3Client
             from requests import Session
         except ImportError as error:
-            raise ImportError('etcd needs its client: pip install "workbench[etcd]"') from error
+            raise ImportError("etcd needs its client: pip install etcd3gw") from error
         session = Session()
         session.trust_env = False  # no proxy between the machines of a cluster
         self._client: Any = Etcd3Client(

@@ -73,6 +73,8 @@ def write_site(
     Folders lie in it as in the project, so that links between the report and its files hold. Of results and recorded
     runs only what records name and seal is published; return a line for each link, and for each file that is left out.
     """
+    if not (SOURCE / "pyproject.toml").is_file() or project.results != project.root / "results":
+        raise UsageError("a site is written from a checkout of this project's source, with its results in results/")
     import jupyterlite_core  # noqa: F401  # named by the error, before lessons run, where one is missing
     import jupyterlite_pyodide_kernel  # noqa: F401
     import material  # noqa: F401

@@ -24,6 +24,7 @@ from uuid import uuid4
 
 import psutil
 
+from workbench.checkout import RESULTS_VARIABLE, ROOT_VARIABLE
 from workbench.launch.kernel_server import ForkedKernel, KernelServer
 from workbench.launch.tether import tethered
 from workbench.reproduction.cells.store import CELLS_FILE, origins
@@ -34,7 +35,7 @@ from workbench.reproduction.files import checksums, write_json, write_record
 from workbench.reproduction.fingerprint import Fingerprinter
 from workbench.reproduction.machine import commit_of
 from workbench.reproduction.notebook_cells import read_notebook
-from workbench.reproduction.project import ROOT_VARIABLE, Project
+from workbench.reproduction.project import Project
 from workbench.reproduction.recording import KEEP_CELLS, RECORDING_FILE, RUN_DIR, RUN_ITEM, RUN_PROFILE, verdicts_of
 from workbench.reproduction.records import FAILURE_FILE, RECORD_FILE, SCHEMA, read_record
 from workbench.reproduction.runner.plan import ItemOutcome, Status
@@ -143,6 +144,7 @@ class ItemRun:
             RUN_ITEM: self.item.id,
             RUN_PROFILE: self.profile,
             ROOT_VARIABLE: str(self.project.root),
+            RESULTS_VARIABLE: str(self.project.results),
             KEEP_CELLS: "1" if self.keep_cells else "0",
             "TMPDIR": str(self.folder / TEMPORARY),
             PROGRESS_VARIABLE: str(self.folder / PROGRESS_FILE),

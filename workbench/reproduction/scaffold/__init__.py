@@ -9,6 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import workbench
+from workbench.checkout import place_to_write
 from workbench.reproduction.errors import UsageError
 from workbench.reproduction.files import write_whole
 
@@ -18,6 +20,7 @@ NAME_RULE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 CELL_MARK = re.compile(r"^# %%(.*)$", re.MULTILINE)
 CELL_ID_LENGTH = 8  # characters; the notebook format allows up to 64
 ROOM = ("method", "runtime", "cost", "counted", "simulated", "measured", "plots")
+LIBRARY = Path(workbench.__file__).parents[1]
 EVIDENCES = ("counted", "simulated", "measured")
 
 
@@ -37,11 +40,14 @@ def furniture(name: str) -> dict[str, str]:
 
 
 def new_technique(project: Any, name: str) -> tuple[Path, ...]:
-    """Write the furniture of a technique; return its files in the order in which an author fills them."""
+    """Write the furniture of a technique; return its files in the order in which an author fills them.
+
+    They lie in the project's root, or below the current folder where that root is an installed package.
+    """
     _check_name(name)
-    root = Path(project.root)
+    root = place_to_write(project.root)
     for taken in sorted({str(Path(path).parent) for path in furniture(name)}):
-        if root.joinpath(taken).exists():
+        if (root / taken).exists() or (taken.startswith("workbench/") and (LIBRARY / taken).exists()):
             raise UsageError(f"technique {name!r} exists already: {taken}")
     texts = {root / path: _render(template, name) for path, template in furniture(name).items()}
     for path, text in texts.items():
