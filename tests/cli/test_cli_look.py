@@ -172,7 +172,7 @@ NO_PAPERMILL = ModuleNotFoundError("No module named 'papermill'", name="papermil
     ],
 )
 def test_an_error_of_the_system_and_a_missing_package_are_one_line(line, monkeypatch, error, message):
-    def broken():
+    def broken(*_):
         raise error
 
     monkeypatch.setattr("workbench.cli.common.load", broken)

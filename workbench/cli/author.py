@@ -53,7 +53,9 @@ def promote(
     project, catalogue = common.load(results)
     chosen = common.pick(catalogue, patterns or [])
     if cells:
-        paths = tuple(reproduction.cells.promote_cells(project, chosen, profile))
+        from workbench.reproduction.cells import promote_cells
+
+        paths = tuple(promote_cells(project, chosen, profile))
     else:
         paths = reproduction.promote(project, profile, [item.id for item in chosen])
     if not paths:

@@ -14,7 +14,8 @@ from . import common
 
 __all__ = ["judged", "num_cells", "print_list", "show_item"]
 
-LEAST_TITLE = 16  # columns for the title, below which each item takes lines of its own
+LEAST_TITLE = 16  # columns for the title, below which it is left out
+GAP = 2  # columns between two of the table
 HEADER = ("", "claim", "paper", "ours", "verdict")
 MOST_CLAIMS = 24  # on a screen; those that agree are left out first
 PARAMETERS_SHOWN = 300  # characters
@@ -57,22 +58,30 @@ def show_item(
 
 
 def print_list(project: Any, chosen: Sequence[Any]) -> None:
-    """Print a line an item with the verdicts of its last run, and whose runs they are."""
+    """Print a line an item with the verdicts of its last run, and whose runs they are.
+
+    Ids are copied and verdicts are asked for, so they are never cut: on a narrow terminal title and run are left out.
+    """
     out, runs = common.console(), judged(project, chosen)
-    rows = [_row(project, item, runs[item.id]) for item in chosen]
-    widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
-    if sum(widths) + 6 + LEAST_TITLE <= out.width:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("id", "verdicts", "last run", "what"):
-            table.add_column(name, no_wrap=True, overflow="ellipsis" if name == "what" else "fold")
-        for row in rows:
-            table.add_row(*map(escape, row))
-        out.print(table)
+    rows = [("id", "verdicts", "last run", "what"), *(_row(project, item, runs[item.id]) for item in chosen)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    shown = [column for column in range(3) if sum(widths[: column + 1]) + GAP * column <= out.width]
+    left = out.width - sum(widths[column] + GAP for column in shown)
+    if len(shown) == 3 and left >= LEAST_TITLE:
+        shown, widths[3] = [0, 1, 2, 3], left
+    if len(shown) > 1:
+        lines = [(" " * GAP).join(_fitted(row[at], widths[at]) for at in shown).rstrip() for row in rows]
+        out.print(lines[0], style="bold")
+        print(*lines[1:], sep="\n")
     else:
-        for id, verdicts, last, title in rows:  # ids are what one copies, so they are never cut
-            out.print(f"{id}\n    {title}\n    {f'{verdicts}  {last}'.strip()}", markup=False, soft_wrap=True)
+        for id, *others in rows[1:]:
+            print(id, *(f"    {text}" for text in others if text), sep="\n")
     for line in _below(runs):
         out.print(line, style="dim", soft_wrap=True, markup=False)
+
+
+def _fitted(text: str, width: int) -> str:
+    return text.ljust(width) if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def judged(project: Any, chosen: Sequence[Any]) -> dict[str, Any]:

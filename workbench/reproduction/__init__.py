@@ -1,7 +1,9 @@
-"""Declare, run, record, compare and report the results of the papers."""
+"""Declare, run, record, compare and report the results of the papers; what runs items is imported when it is used."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from workbench.reproduction.catalogue import find_item, load_catalogue, published_rows, read_published, select
-from workbench.reproduction.cells import CellResult, CellsFailed, run_cells
 from workbench.reproduction.claims import Bound, Crossover, Decidable, Ordering, Trend, Whose, Within
 from workbench.reproduction.comparing import ClaimVerdict, Comparison, Verdict
 from workbench.reproduction.declare import Evidence, Finding, Page, Profile, Reproduction, Value
@@ -19,19 +21,22 @@ from workbench.reproduction.records import (
     promoted_path,
     read_record,
 )
-from workbench.reproduction.runner import (
-    ItemFinished,
-    ItemOutcome,
-    ItemStarted,
-    Outcome,
-    Planned,
-    PlannedItem,
-    Progress,
-    RunFinished,
-    Status,
-    plan,
-    run,
-)
+
+if TYPE_CHECKING:
+    from workbench.reproduction.cells import CellResult, CellsFailed, run_cells
+    from workbench.reproduction.runner import (
+        ItemFinished,
+        ItemOutcome,
+        ItemStarted,
+        Outcome,
+        Planned,
+        PlannedItem,
+        Progress,
+        RunFinished,
+        Status,
+        plan,
+        run,
+    )
 
 __all__ = ["Bound", "CatalogueError", "CellResult", "CellsFailed", "ClaimError", "ClaimVerdict", "Comparison"]
 __all__ += ["Crossover", "Decidable", "Evidence", "Finding", "ItemFinished", "ItemOutcome", "ItemStarted", "Ordering"]
@@ -40,3 +45,11 @@ __all__ += ["Reproduction", "RunFinished", "Status", "Trend", "UsageError", "Val
 __all__ += ["diff", "find_item", "find_records", "judge", "load_catalogue", "load_records", "load_verdicts", "plan"]
 __all__ += ["promote", "promoted_figure", "promoted_path", "published", "published_rows", "read_published"]
 __all__ += ["read_record", "record", "run", "run_cells", "select", "verdicts_of"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what runs items, and the processes it needs, which `workbench list` can do without."""
+    if name in __all__:
+        room = "cells" if name in ("CellResult", "CellsFailed", "run_cells") else "runner"
+        return getattr(import_module(f"{__name__}.{room}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,5 @@
 """The facts of a run that are not its numbers: machine, versions, commit, rank environment."""
 
-import importlib.metadata
 import os
 import platform
 import subprocess
@@ -33,6 +32,8 @@ def own_version() -> str:
 
 
 def _installed(name: str) -> str | None:
+    import importlib.metadata  # it costs 30 ms, and `workbench list` does without
+
     try:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.reproduction.catalogue import load_catalogue, select
-from workbench.reproduction.cells.store import promote_cells
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import RecordError, UsageError
 from workbench.reproduction.files import checksum, misfits, read_json, stamp, write_json, write_whole
@@ -149,6 +148,8 @@ def promoted_figure(project: Project, item: Reproduction, profile: str) -> Path:
 
 def promote(project: Project, profile: str, patterns: Iterable[str] = ()) -> tuple[Path, ...]:
     """Copy selected records, figures and cells to the committed ones, once all are checked; return the files."""
+    from workbench.reproduction.cells.store import promote_cells
+
     items = select(load_catalogue(project), patterns)
     records = {item.id: record_of(project.folder(item, profile) / RECORD_FILE, item, profile) for item in items}
     finished = [item for item in items if records[item.id]]

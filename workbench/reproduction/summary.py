@@ -47,12 +47,14 @@ def summary_of(run: BestRun) -> Summary:
 def summaries(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, Summary]:
     """Return the last run of each item, by id."""
     path, library = project.results / KEPT_FILE, _newest(Path(workbench.__file__).parent.rglob("*.py"))
-    kept = _kept(path)
+    kept, catalogue = _kept(path), tuple(catalogue)
+    techniques = {item.technique for item in catalogue}
+    declared = {name: _newest((project.reproductions / name).glob("*.py")) for name in techniques}
     found = {}
     for item in catalogue:
         files = [place for profile in PROFILES for place in _places(project, item, profile)]
-        declared = [*(project.reproductions / item.technique).glob("*.py"), project.published(item) or Path()]
-        stamp = [*library, *_newest(declared), *(fact for file in files for fact in _newest([file]))]
+        files += [path for path in [project.published(item)] if path]
+        stamp = [*library, *declared[item.technique], *(fact for file in files for fact in _newest([file]))]
         found[item.id] = kept.get(item.id, {})
         if found[item.id].get("stamp") != stamp:
             found[item.id] = {"stamp": stamp, "summary": asdict(summary_of(last_runs(project, [item])[item.id]))}
@@ -81,5 +83,8 @@ def _places(project: Project, item: Reproduction, profile: str) -> tuple[Path, P
 
 def _newest(paths: Iterable[Path]) -> tuple[int, int]:
     """Return how many files there are, and when the newest was written."""
-    times = [path.stat().st_mtime_ns for path in paths if path.is_file()]
+    times = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            times.append(path.stat().st_mtime_ns)
     return len(times), max(times, default=0)
