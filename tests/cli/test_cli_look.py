@@ -34,12 +34,18 @@ def test_list_writes_one_line_an_item_where_there_is_no_terminal(line):
     assert lines[3].rstrip().endswith("Bytes of fig-3")
 
 
-@pytest.mark.parametrize("width", [12, 40])
-def test_a_narrow_list_never_cuts_an_id(line, monkeypatch, width):
+@pytest.mark.parametrize(
+    ("width", "last"),
+    [
+        (12, "toy/fig-3/counted\n    none yet\n    Bytes of fig-3"),
+        (40, "toy/fig-3/counted"),
+        (45, "toy/fig-3/counted              none yet"),
+        (70, "toy/fig-3/counted              none yet  Bytes of fig-3"),
+    ],
+)
+def test_a_narrow_list_leaves_out_titles_and_runs_and_never_cuts_an_id_or_verdicts(line, monkeypatch, width, last):
     monkeypatch.setattr("workbench.cli.common.PIPED_WIDTH", width)
-    lines = line("list").out.splitlines()
-    assert lines[0:9:3] == IDS
-    assert lines[7:9] == ["    Bytes of fig-3", "    none yet"]
+    assert f"\n{last}\n\n3 items; " in line("list").out
 
 
 def test_show_all_gives_the_rule_of_every_claim_and_the_parameters(line):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Option
@@ -16,6 +16,7 @@ from .common import INTERRUPTED
 __all__ = ["app", "main"]
 
 FAILED, WRONG_USE = 1, 2  # exit codes
+SETTINGS = {"help_option_names": ["-h", "--help"]}
 DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}  # modules named otherwise on the index
 
 OVERVIEW = """Reproduce published results on real ranks, and check each claim against its paper.
@@ -52,8 +53,7 @@ def _build() -> typer.Typer:
         help=OVERVIEW,
         no_args_is_help=True,
         rich_markup_mode="rich",
-        add_completion=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings=SETTINGS,
         pretty_exceptions_enable=False,
     )
     app.callback()(_any_command)
@@ -65,19 +65,33 @@ def _build() -> typer.Typer:
 app = _build()
 
 
+def command() -> Any:
+    """Return the command with those below it; its flags are shown without a type."""
+    whole = typer.main.get_command(app)
+    waiting = [whole]
+    while waiting:
+        one = waiting.pop()
+        waiting += getattr(one, "commands", {}).values()
+        helped = one.get_help_option(one.context_class(one, **SETTINGS))
+        for option in (*one.params, helped):
+            if getattr(option, "is_flag", False):
+                option.metavar = ""
+    return whole
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command, by default that of the process's arguments, and leave with its exit code."""
     sys.exit(exit_code(sys.argv[1:] if arguments is None else list(arguments)))
 
 
 def exit_code(arguments: Sequence[str]) -> int:
-    """Run one command; wrong use is one line on stderr and exit code 2, output that nobody reads is exit code 1."""
+    """Run one command; wrong use is one line on stderr and exit code 2; `| head` is no error."""
     from typer.exceptions import Abort, TyperException
 
     from workbench.reproduction import UsageError
 
     try:
-        code = int(app(args=list(arguments), prog_name="workbench", standalone_mode=False) or 0)
+        code = int(command()(args=list(arguments), prog_name="workbench", standalone_mode=False) or 0)
         sys.stdout.flush()  # here, where an error can still be reported
         return code
     except TyperException as error:
@@ -92,9 +106,14 @@ def exit_code(arguments: Sequence[str]) -> int:
     except (Abort, KeyboardInterrupt):
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # as in `workbench list | head`: the reader has what it wanted
+    except SystemExit as left:  # as typer leaves `workbench list | head`: the reader has what it wanted
+        if not isinstance(left.__context__, BrokenPipeError):
+            raise
         _drop_output()
-        return FAILED
+        return 0
+    except BrokenPipeError:
+        _drop_output()
+        return 0
     except OSError as error:
         _drop_output()
         why = error.strerror or str(error)

@@ -72,7 +72,7 @@ def _print_promoted(path: Path) -> None:
 
     text, is_cells = path.read_text(encoding="utf-8"), path.suffix == ".jsonl"
     runs = [json.loads(line) for line in text.splitlines()] if is_cells else [json.loads(text)]
-    common.console().print(f"{path}  {len(runs)} cells" if is_cells else str(path), markup=False)
+    common.console().print(f"{path}  {common.counted(len(runs), 'cell')}" if is_cells else str(path), markup=False)
     if changed := sum("+changes" in str(run.get("commit")) for run in runs):
         name = f"{path.name}: {changed} of {len(runs)} cells" if is_cells else path.name
         print(f"workbench: {name} ran on a checkout with changes that are in no commit", file=sys.stderr)
@@ -95,7 +95,7 @@ def export(
 
     project, catalogue = common.load()
     number = write(project, common.pick(catalogue, patterns or []), form, target)
-    common.console().print(f"{target}: {number} recorded runs", markup=False)
+    common.console().print(f"{target}: {common.counted(number, 'recorded run')}", markup=False)
 
 
 def diff(
@@ -117,7 +117,10 @@ def diff(
         if lines is None:
             continue
         seen += 1
-        out.print(f"{item.id}: {len(lines)} differences" if lines else f"{item.id}: no difference", markup=False)
+        out.print(
+            f"{item.id}: {common.counted(len(lines), 'difference')}" if lines else f"{item.id}: no difference",
+            markup=False,
+        )
         for line in lines:
             out.print(f"  {line}", markup=False)
     if not seen:

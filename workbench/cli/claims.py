@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 def audit(
     patterns: common.Patterns = None,
-    as_json: Annotated[bool, Option("--json", help="Machine-readable.")] = False,
+    as_json: common.AsJson = False,
     blind: Annotated[
         bool, Option("--blind", help="Only those that notice neither no effect nor the opposite.")
     ] = False,

@@ -14,12 +14,14 @@ from rich.table import Table
 from typer import Argument, Option
 
 __all__ = [
+    "AsJson",
     "AskYes",
     "OneProfile",
     "Patterns",
     "Results",
     "choose",
     "console",
+    "counted",
     "load",
     "mark_of",
     "pick",
@@ -67,6 +69,7 @@ Patterns = Annotated[list[str] | None, Argument(metavar="ID", help="Ids or globs
 Results = Annotated[
     Path | None, Option(envvar="WORKBENCH_RESULTS", metavar="DIR", help="Folder of results, by default results/.")
 ]
+AsJson = Annotated[bool, Option("--json", help="Machine-readable.")]
 AskYes = Annotated[bool, Option("--yes", "-y", help="Do not ask.")]
 
 
@@ -129,6 +132,11 @@ def reason_words(reasons: Mapping[str, str]) -> list[str]:
         lines.append(f"[{style}]{mark}[/] {escape(first)}{more}: {escape(reason)}")
     rest = len(lines) - MOST_REASONS
     return lines if rest <= 0 else [*lines[:MOST_REASONS], f"{mark} and {rest} more reasons"]
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 item", "2 items"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def mark_of(word: str) -> str:

@@ -15,7 +15,6 @@ from . import common
 
 __all__ = ["bench", "clean", "doctor", "register"]
 
-AsJson = Annotated[bool, Option("--json", help="Machine-readable.")]
 NOT_MATERIAL = {".lock"}  # stays, since its holder is what makes removal safe
 
 
@@ -34,7 +33,7 @@ def register(app: typer.Typer) -> None:
     app.command("clean", rich_help_panel=common.HOUSE)(clean)
 
 
-def doctor(as_json: AsJson = False) -> int:
+def doctor(as_json: common.AsJson = False) -> int:
     """Check this machine: ranks, GPUs, shaped hosts, data, kernels, browser, each with what to do if it is missing.
 
     Ends with exit code 1 only where something required is missing.
@@ -107,6 +106,7 @@ def clean(
     profiles: Annotated[list[str] | None, Argument(metavar="PROFILE", help="All profiles by default.")] = None,
     yes: common.AskYes = False,
     cells: Annotated[bool, Option("--cells", help="Also finished cells, which may have taken hours.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Only say what would be removed.")] = False,
     results: common.Results = None,
 ) -> int:
     """Remove what runs wrote, after asking; finished cells stay unless --cells is given.
@@ -116,6 +116,7 @@ def clean(
     \b
     Examples
       workbench clean smoke
+      workbench clean --dry-run
       workbench clean --yes
       workbench clean full --cells
     """
@@ -129,6 +130,8 @@ def clean(
         return 0
     for folder in folders:
         out.print(f"{folder}: {_size_words(folder, cells)}", markup=False)
+    if dry_run:
+        return 0
     if not yes and not sys.stdin.isatty():
         raise UsageError("clean asks before it removes; without a terminal say --yes")
     if not yes and not typer.confirm("Remove them?"):
@@ -155,7 +158,7 @@ def _material(folder: Path, cells: bool) -> Sequence[Path]:
 
 def _size_words(folder: Path, cells: bool) -> str:
     size_bytes, num_cells = sum(_size_bytes(path) for path in _material(folder, cells)), _num_cells(folder)
-    words = f"{len(list(folder.glob('*/*/*/record.json')))} records, {size_bytes / 1e6:.1f} MB"
+    words = f"{common.counted(len(list(folder.glob('*/*/*/record.json'))), 'record')}, {size_bytes / 1e6:.1f} MB"
     if not num_cells:
         return words
     return f"{words}, {num_cells} finished cells" if cells else f"{words}; {num_cells} finished cells stay (--cells)"
@@ -183,16 +186,18 @@ def _empty(folder: Path, cells: bool) -> None:
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
-def list_data() -> None:
+def list_data(as_json: common.AsJson = False) -> None:
     """List the data sets and models the items can use, and where each would come from now."""
     from workbench.datasets import manifest
 
-    table = common.table("name", "here", "licence", "origin")
+    table, rows = common.table("name", "here", "licence", "origin"), []
     for entry in _checked(manifest.list_data):
-        places = dict.fromkeys(check.place for check in _checked(manifest.verify, entry.name) if check.place)
+        places = list(dict.fromkeys(check.place for check in _checked(manifest.verify, entry.name) if check.place))
         here = ", ".join(places) or ("no" if entry.is_model else "no (a stand-in is used)")
         table.add_row(entry.name, here, escape(entry.licence), escape(entry.origin))
-    common.console().print(table)
+        copied = {name: getattr(entry, name) for name in ("name", "is_model", "licence", "origin", "hub_id", "note")}
+        rows.append({**copied, "here": places})
+    common.print_json(rows) if as_json else common.console().print(table)
 
 
 def fetch(names: Annotated[list[str], Argument(metavar="NAME", help="As workbench data list names them.")]) -> None:
@@ -227,7 +232,7 @@ def verify(names: Annotated[list[str] | None, Argument(metavar="NAME", help="All
 
 def install_kernel(
     num_ranks: Annotated[
-        int, Option("--ranks", "-n", min=1, help="Ranks of %%ranks and Ranks() without a number.")
+        int, Option("--ranks", "-n", min=1, metavar="N", help="Ranks of %%ranks and Ranks() without a number.")
     ] = 4,
     device: Annotated[
         str, Option(metavar="cpu|cuda", help="Where its ranks compute: cuda gives each its own GPU.")

@@ -11,7 +11,7 @@ import typer
 from typer import Option
 
 from . import common
-from .show import judged, num_cells, print_list, show_item
+from .show import item_json, judged, num_cells, print_list, show_item
 
 __all__ = ["list_items", "register", "write"]
 
@@ -49,11 +49,8 @@ def list_items(
 
 
 def _item_json(project: Any, item: Any, run: Any) -> dict[str, Any]:
-    copied = {name: getattr(item, name) for name in ("id", "technique", "item", "title")}
-    claims = [claim.name for claim in item.claims]
-    about = copied | {"evidence": item.evidence.name, "profiles": list(item.profiles), "claims": claims}
     cells = num_cells(project, item)
-    return about | ({"cells": cells} if cells else {}) | ({"run": asdict(run)} if run.profile else {})
+    return item_json(item) | ({"cells": cells} if cells else {}) | ({"run": asdict(run)} if run.profile else {})
 
 
 def write(

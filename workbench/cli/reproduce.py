@@ -6,6 +6,7 @@ import logging
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any
@@ -34,7 +35,9 @@ def reproduce(
     kernel: Annotated[str | None, Option(metavar="NAME", help="Jupyter kernel; see workbench kernels list.")] = None,
     jobs: Annotated[
         int | None,
-        Option("--jobs", "-j", min=1, help="Items side by side, by default one a core; timed ones run alone."),
+        Option(
+            "--jobs", "-j", min=1, metavar="N", help="Items side by side, by default one a core; timed ones run alone."
+        ),
     ] = None,
     timeout_s: Annotated[
         float | None, Option("--timeout", min=0.1, metavar="SECONDS", help="Longest time for one item.")
@@ -49,6 +52,9 @@ def reproduce(
         ),
     ] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Only say what would run, and why.")] = False,
+    as_json: Annotated[bool, Option("--json", help="With --dry-run: machine-readable.")] = False,
+    quiet: Annotated[bool, Option("--quiet", "-q", help="Nothing before the table at the end.")] = False,
+    verbose: Annotated[bool, Option("--verbose", "-v", help="Say of each item why it runs or not.")] = False,
     results: common.Results = None,
 ) -> int:
     """Run items and write the report. What is up to date is not run again.
@@ -61,6 +67,7 @@ def reproduce(
       workbench reproduce table-1 --dry-run
       workbench reproduce 'activation-*' --profile smoke --jobs 2
     """
+    from workbench.reproduction import UsageError
     from workbench.reproduction.runner import plan
 
     project, catalogue = common.load(results)
@@ -69,9 +76,12 @@ def reproduce(
     if not profile:
         profile, chosen = ("laptop", chosen) if patterns or not quick else ("quick", quick)
     if dry_run:
-        _print_plan(plan(project, chosen, profile, kernel=kernel, fresh=fresh, keep_cells=keep_cells), profile)
+        planned = plan(project, chosen, profile, kernel=kernel, fresh=fresh, keep_cells=keep_cells)
+        common.print_json([_plan_json(item) for item in planned]) if as_json else _print_plan(planned, profile)
         return 0
-    return Run(project, catalogue, chosen, profile).go(
+    if as_json or (quiet and verbose):
+        raise UsageError("--json goes with --dry-run" if as_json else "--quiet and --verbose exclude each other")
+    return Run(project, catalogue, chosen, profile, quiet=quiet, verbose=verbose).go(
         kernel=kernel, jobs=jobs, timeout_s=timeout_s, fresh=fresh, keep_cells=keep_cells
     )
 
@@ -87,15 +97,29 @@ def _print_plan(planned: Sequence[Any], profile: str) -> None:
         table.add_row(item.id, str(item.action), time, escape(why))
     out, total = common.console(), about_text(sum(item.expected_s for item in running))
     out.print(table)
-    count = f"{len(running)} of {len(planned)} items would run in the profile {profile}"
+    count = f"{len(running)} of {common.counted(len(planned), 'item')} would run in the profile {profile}"
     out.print(f"\n{count}, about {total} one after the other.")
+
+
+def _plan_json(item: Any) -> dict[str, Any]:
+    copied = {name: getattr(item, name) for name in ("id", "why", "times", "expected_s")}
+    return copied | {"action": str(item.action), "cells": None if item.cells is None else str(item.cells)}
 
 
 class Run:
     """One call of `workbench reproduce`: its display, its report, the table at the end."""
 
-    def __init__(self, project: Any, catalogue: Sequence[Any], chosen: Sequence[Any], profile: str) -> None:
+    def __init__(
+        self,
+        project: Any,
+        catalogue: Sequence[Any],
+        chosen: Sequence[Any],
+        profile: str,
+        quiet: bool = False,
+        verbose: bool = False,
+    ) -> None:
         self.project, self.catalogue, self.chosen, self.profile = project, catalogue, chosen, profile
+        self.quiet, self.verbose = quiet, verbose
         self.out = common.console()
         self.running: set[str] = set()
         self.changed: set[str] | None = None  # techniques whose pages are not up to date; None for all
@@ -114,7 +138,7 @@ class Run:
 
         logging.getLogger("papermill").setLevel(logging.CRITICAL)  # an item's failure is printed once, by us
         try:
-            with display(self.out) as shown:
+            with nullcontext(lambda event: None) if self.quiet else display(self.out) as shown:
                 options["on_event"] = lambda event: self.on_event(event, shown)
                 outcome = run(self.project, self.chosen, self.profile, **options)
         except KeyboardInterrupt:
@@ -133,7 +157,8 @@ class Run:
             shown(event)  # at once, and nothing else
             return
         if isinstance(event, events.Planned):
-            self.announce(event)
+            if not self.quiet:
+                self.announce(event)
         elif isinstance(event, events.ItemStarted):
             self.running.add(event.id)
             self.fell_behind(event.id)
@@ -174,6 +199,8 @@ class Run:
         """Print before anything starts how long the run will take."""
         from workbench.reproduction.report import report_path, seconds_text
 
+        for item in planned.items if self.verbose else ():
+            self.out.print(f"{item.id}: {item.action}, {item.why}", markup=False, soft_wrap=True)
         actions = Counter(str(item.action) for item in planned.items)
         lacking = [item for item in planned.items if item.action == "skip" and item.is_declared]
         counts = {"up to date": actions["nothing"], "not declared for it": actions["skip"] - len(lacking)}
@@ -182,7 +209,9 @@ class Run:
         for item in lacking:
             self.out.print(f"{item.id} is skipped: it {item.why}", markup=False, soft_wrap=True)
         if actions["run"]:
-            count = f"{actions['run']} of {len(planned.items)} items to run in the profile {self.profile}"
+            count = (
+                f"{actions['run']} of {common.counted(len(planned.items), 'item')} to run in the profile {self.profile}"
+            )
             about = seconds_text(round(planned.expected_s))
             self.out.print(f"{count}: about {about}{''.join(rest)}.", markup=False)
             path = report_path(self.project, self.profile)
@@ -226,7 +255,7 @@ class Run:
         """Print what is kept and how to go on, then say on the report that the run has ended."""
         self.running.clear()
         number = self.num_recorded
-        kept = f"{number} item{'s' if number != 1 else ''} of this run" if number else "nothing new"
+        kept = f"{common.counted(number, 'item')} of this run" if number else "nothing new"
         cells = ", every finished cell" if self.num_cells else ""
         rest = "The same command goes on with what is missing."
         print(f"\nInterrupted. Kept: {kept}{cells}, and every earlier record. {rest}", file=sys.stderr)

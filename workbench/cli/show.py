@@ -12,7 +12,7 @@ from typer import Argument, Option
 
 from . import common
 
-__all__ = ["judged", "num_cells", "print_list", "show_item"]
+__all__ = ["item_json", "judged", "num_cells", "print_list", "show_item"]
 
 LEAST_TITLE = 16  # columns for the title, below which it is left out
 GAP = 2  # columns between two of the table
@@ -30,6 +30,7 @@ def show_item(
     everything: Annotated[
         bool, Option("--all", help="Every claim with its rule, and the parameters of every profile.")
     ] = False,
+    as_json: common.AsJson = False,
     results: common.Results = None,
 ) -> None:
     """Show one item on one screen: its parameters, and of each claim the paper's value, ours and the verdict.
@@ -47,11 +48,34 @@ def show_item(
 
     project, catalogue = common.load(results)
     chosen = common.pick(catalogue, [identity])
+    if as_json:
+        common.print_json([run_json(run) for run in last_runs(project, chosen).values()])
+        return
     if len(chosen) > 1 and not everything:
         print_list(project, chosen)
         return
     for run in last_runs(project, chosen).values():
         _show(common.console(), project, run, everything)
+
+
+def item_json(item: Any) -> dict[str, Any]:
+    """Return what is declared of an item."""
+    copied = {name: getattr(item, name) for name in ("id", "technique", "item", "title")}
+    claims = [claim.name for claim in item.claims]
+    return copied | {"evidence": item.evidence.name, "profiles": list(item.profiles), "claims": claims}
+
+
+def run_json(run: Any) -> dict[str, Any]:
+    """Return an item with its parameters, and its last run with the verdict of each claim."""
+    from workbench.reproduction.files import jsonable
+
+    declared = {name: jsonable(getattr(run.item, name)) for name in ("notebook", "published", "parameters")}
+    about = item_json(run.item) | declared
+    if run.record is None:
+        return about
+    kept = {name: run.record[name] for name in ("profile", "started", "seconds", "machine")}
+    verdicts = [verdict.to_json() for verdict in run.verdicts]
+    return about | {"run": {"is_own": run.is_own, **kept, "verdicts": verdicts}}
 
 
 # a line an item
@@ -107,7 +131,9 @@ def _below(runs: Mapping[str, Any]) -> Iterator[str]:
     from workbench.reproduction.report.texts import machine_text
 
     counts = sum((Counter(run.verdicts) for run in runs.values()), Counter())
-    yield f"\n{len(runs)} items; " + ", ".join(f"{common.mark_of(word)} {counts[word]} {word}" for word in ORDER)
+    yield f"\n{common.counted(len(runs), 'item')}; " + ", ".join(
+        f"{common.mark_of(word)} {counts[word]} {word}" for word in ORDER
+    )
     places = Counter((run.is_own, machine_text(run.machine)) for run in runs.values() if run.profile)
     for (is_own, machine), number in places.items():
         yield f"{number} {'ran here' if is_own else 'recorded'} on {machine}"

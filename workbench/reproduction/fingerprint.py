@@ -164,7 +164,7 @@ class Module:
 class Library:
     """Modules below some roots, each read once."""
 
-    roots: Sequence[Path]  # folders that packages lie in, searched in order
+    roots: Sequence[Path]  # folders that packages lie in, searched in order; but for the first, only for our own
     files: dict[Path, Module] = field(default_factory=dict)  # those read so far, shared by libraries
     _modules: dict[str, Module | None] = field(default_factory=dict)
 
@@ -199,7 +199,8 @@ class Library:
         return self._modules[name]
 
     def _find(self, name: str) -> Module | None:
-        for root in self.roots:
+        is_ours = name.partition(".")[0] == ROOT  # what lies beside an installed package is not: torch, numpy
+        for root in self.roots if is_ours else self.roots[:1]:
             base = root.joinpath(*name.split("."))
             for path in (base / "__init__.py", base.with_suffix(".py")):
                 if path in self.files or path.is_file():
