@@ -38,7 +38,7 @@ def test_list_writes_one_line_an_item_where_there_is_no_terminal(line):
     ("width", "last"),
     [
         (12, "toy/fig-3/counted\n    none yet\n    Bytes of fig-3"),
-        (40, "toy/fig-3/counted"),
+        (32, "toy/fig-3/counted"),
         (45, "toy/fig-3/counted              none yet"),
         (70, "toy/fig-3/counted              none yet  Bytes of fig-3"),
     ],
@@ -156,15 +156,15 @@ def test_a_record_in_the_wrong_folder_is_named_by_commands_that_go_on_without_it
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("words", ["list", "list --json"])
 @pytest.mark.parametrize(
-    ("behind", "message"), [(">/dev/full", "workbench: No space left on device\n"), ("| true", "")]
+    ("behind", "code", "message"), [(">/dev/full", 1, "workbench: No space left on device\n"), ("| true", 0, "")]
 )
 def test_a_full_disk_behind_the_output_is_one_line_and_a_reader_that_has_gone_is_none(
-    line, monkeypatch, words, unbuffered, behind, message
+    line, monkeypatch, words, unbuffered, behind, code, message
 ):
     monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     command = f"'{sys.executable}' -c 'from workbench.cli import main; main()' {words} {behind}"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, message)
+    assert (done.returncode, done.stderr) == (code, message)
 
 
 NO_PAPERMILL = ModuleNotFoundError("No module named 'papermill'", name="papermill")

@@ -1,4 +1,4 @@
-"""A wheel is a whole workbench: it carries catalogue, notebooks and small data, and works where there is no checkout."""
+"""A wheel is a whole workbench: it carries catalogue, notebooks and small data, and needs no checkout."""
 
 import json
 import os

@@ -1,0 +1,57 @@
+"""Where the command line looks for a project and keeps its results, and what scripts ask of it."""
+
+import json
+
+import pytest
+
+from workbench.checkout import HOME, find_results, find_root
+
+
+def test_the_nearest_root_above_the_current_folder_is_taken_and_a_named_one_before_it(tmp_path, monkeypatch):
+    monkeypatch.delenv("WORKBENCH_ROOT", raising=False)
+    monkeypatch.delenv("WORKBENCH_RESULTS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert find_root() == HOME
+    for name in ("reproductions", "notebooks/zen"):
+        (tmp_path / name).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "notebooks" / "zen")
+    assert find_root() == tmp_path and find_results(tmp_path) == tmp_path / "results"
+    monkeypatch.setenv("WORKBENCH_ROOT", str(tmp_path / "other"))
+    monkeypatch.setenv("WORKBENCH_RESULTS", str(tmp_path / "kept"))
+    assert find_root() == tmp_path / "other" and find_results(tmp_path) == tmp_path / "kept"
+
+
+def test_results_go_to_the_folder_that_is_named(line, tmp_path):
+    kept = tmp_path / "kept"
+    assert line.alone("reproduce", "table-1", "--profile", "smoke", "--quiet", "--results", str(kept)).code == 0
+    assert (kept / "smoke/toy/table-1/counted/record.json").exists() and not (line.root / "results").exists()
+    assert f"{kept}/smoke: 1 record, " in line.said("clean", "--dry-run", "--results", str(kept))
+    assert (kept / "smoke/toy").exists()
+
+
+def test_a_copy_to_edit_is_written_into_an_empty_folder_alone(line, tmp_path):
+    assert "Wrote" in line.said("init", str(tmp_path / "copy"))
+    assert (tmp_path / "copy/reproductions/toy/catalogue.py").exists()
+    again = line("init", str(tmp_path / "copy"))
+    assert again.code == 2 and "not empty" in again.err
+
+
+def test_what_would_run_and_one_item_can_be_read_by_a_program(line):
+    planned = json.loads(line("reproduce", "table-1", "--dry-run", "--json").out)
+    assert [(item["id"], item["action"], item["expected_s"]) for item in planned] == [("toy/table-1/counted", "run", 3)]
+    (shown,) = json.loads(line("show", "table-1", "--json").out)
+    assert shown["parameters"]["laptop"] == {"size": 4} and "run" not in shown
+    assert {"name", "here", "licence"} <= set(json.loads(line("data", "list", "--json").out)[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"), [(("--json",), "goes with --dry-run"), (("--quiet", "--verbose"), "exclude each other")]
+)
+def test_options_that_do_not_go_together_are_refused(line, words, message):
+    done = line("reproduce", *words)
+    assert done.code == 2 and message in done.err
+
+
+def test_flags_are_shown_without_a_type_and_completion_is_offered(line):
+    assert "<bool>" not in line("reproduce", "--help").out
+    assert "--install-completion" in line("--help").out
