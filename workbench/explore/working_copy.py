@@ -1,11 +1,7 @@
-"""A working copy of the notebooks: opening and running them leaves the repository as it is.
-
-python workbench/explore/working_copy.py notebooks results/lab
-"""
+"""A working copy of the notebooks: opening and running them leaves the repository as it is."""
 
 import filecmp
 import shutil
-import sys
 from itertools import count
 from pathlib import Path
 
@@ -38,8 +34,3 @@ def _are_equal(one: Path, other: Path) -> bool:
 def _free_name(place: Path) -> Path:
     names = (place.with_suffix(f".yours{number}{place.suffix}") for number in count(1))
     return next(name for name in names if not name.exists())
-
-
-if __name__ == "__main__":
-    for changed in refresh(*map(Path, sys.argv[1:])):
-        print(f"There is a new version of a notebook that you have changed. Yours is now {changed}")
