@@ -37,7 +37,7 @@ def test_a_copy_to_edit_is_written_into_an_empty_folder_alone(line, tmp_path):
 
 
 def test_what_would_run_and_one_item_can_be_read_by_a_program(line):
-    planned = json.loads(line("reproduce", "table-1", "--dry-run", "--json").out)
+    planned = json.loads(line("reproduce", "table-1", "--profile", "laptop", "--dry-run", "--json").out)
     assert [(item["id"], item["action"], item["expected_s"]) for item in planned] == [("toy/table-1/counted", "run", 3)]
     (shown,) = json.loads(line("show", "table-1", "--json").out)
     assert shown["parameters"]["laptop"] == {"size": 4} and "run" not in shown

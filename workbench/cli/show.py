@@ -128,7 +128,7 @@ def _run_words(run: Any) -> str:
 
 
 def _below(runs: Mapping[str, Any]) -> Iterator[str]:
-    from workbench.reproduction.report.texts import machine_text
+    from workbench.reproduction.machine import machine_text
 
     counts = sum((Counter(run.verdicts) for run in runs.values()), Counter())
     yield f"\n{common.counted(len(runs), 'item')}; " + ", ".join(
@@ -187,8 +187,8 @@ def _print_parameters(out: Any, item: Any, profile: str, everything: bool) -> No
 
 
 def _last_run(run: Any) -> str:
+    from workbench.reproduction.machine import machine_text
     from workbench.reproduction.report import seconds_text
-    from workbench.reproduction.report.texts import machine_text
     from workbench.reproduction.summary import summary_of
 
     if run.record is None:

@@ -4,10 +4,19 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["commit_of", "machine_facts", "num_cores", "own_version", "rank_environment_facts", "versions"]
+__all__ = [
+    "commit_of",
+    "machine_facts",
+    "machine_text",
+    "num_cores",
+    "own_version",
+    "rank_environment_facts",
+    "versions",
+]
 
 # As git names the files that numbers depend on.
 NUMBERS_DEPEND_ON = ("workbench", "notebooks", "reproductions", "data", "pyproject.toml", "constraints.txt")
@@ -50,6 +59,15 @@ def machine_facts() -> dict[str, Any]:
         "os": platform.platform(),
         "gpus": _gpus(),
     }
+
+
+def machine_text(machine: Any) -> str:
+    """Name a machine in one line from its record."""
+    if not isinstance(machine, Mapping):
+        return str(machine or "")
+    cores = machine.get("cores")
+    words = [str(machine.get("cpu") or ""), f"{cores} cores" if cores else "", *map(str, machine.get("gpus") or [])]
+    return ", ".join(word for word in words if word) or ", ".join(f"{name} {value}" for name, value in machine.items())
 
 
 def num_cores() -> int:

@@ -12,11 +12,12 @@ from workbench.reproduction.claims import Bound, Claim, Crossover, Ordering, Tre
 from workbench.reproduction.comparing import ORDERS, Verdict
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.errors import RecordError
+from workbench.reproduction.machine import machine_text
 from workbench.reproduction.project import Project
 from workbench.reproduction.recording import verdicts_of
 from workbench.reproduction.records import promoted_path, record_of
 
-from .texts import View, exact_text, key_text, machine_text, number_text, relative_text, slug, value_text, when_text
+from .texts import View, exact_text, key_text, number_text, relative_text, slug, value_text, when_text
 
 __all__ = ["VERDICTS", "ClaimView", "RecordedRun", "claims_of", "count_verdicts", "recorded_beside", "rule_text"]
 __all__ += ["WHOSE_MEANINGS", "spread_text", "trusted_record"]

@@ -14,6 +14,7 @@ from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.files import misfits, stamp
 from workbench.reproduction.fingerprint import Fingerprinter, changes
+from workbench.reproduction.machine import machine_text
 from workbench.reproduction.project import Project
 from workbench.reproduction.records import (
     FAILURE_FILE,
@@ -27,7 +28,7 @@ from workbench.reproduction.runner.plan import lacking
 
 from .claims import ClaimView, RecordedRun, claims_of, count_verdicts, recorded_beside, spread_text, trusted_record
 from .pictures import figure_uri, thumbnail_uri
-from .texts import View, exact_text, key_text, machine_text, pairs_text, seconds_text, slug, value_text, when_text
+from .texts import View, exact_text, key_text, pairs_text, seconds_text, slug, value_text, when_text
 
 __all__ = ["ItemView", "item_view", "notebook_page"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from workbench.reproduction.comparing import MANIFOLD
 
-__all__ = ["MARKS", "View", "about_text", "exact_text", "key_text", "machine_text", "number_text", "pairs_text"]
+__all__ = ["MARKS", "View", "about_text", "exact_text", "key_text", "number_text", "pairs_text"]
 __all__ += ["relative_text", "seconds_text", "slug", "value_text", "when_text"]
 
 View = SimpleNamespace  # what a template shows, by name
@@ -126,12 +126,3 @@ def when_text(stamp: Any) -> str:
     except ValueError:
         return str(stamp or "")
     return (moment.astimezone() if moment.tzinfo else moment).strftime("%Y-%m-%d %H:%M")
-
-
-def machine_text(machine: Any) -> str:
-    """Name a machine in one line from its record."""
-    if not isinstance(machine, Mapping):
-        return str(machine or "")
-    cores = machine.get("cores")
-    words = [str(machine.get("cpu") or ""), f"{cores} cores" if cores else "", *map(str, machine.get("gpus") or [])]
-    return ", ".join(word for word in words if word) or key_text(machine)
