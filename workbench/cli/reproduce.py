@@ -73,8 +73,9 @@ def reproduce(
     project, catalogue = common.load(results)
     chosen = common.pick(catalogue, patterns or [])
     quick = [item for item in chosen if "quick" in item.parameters]
-    if not profile:
-        profile, chosen = ("laptop", chosen) if patterns or not quick else ("quick", quick)
+    profile = profile or ("quick" if quick and not patterns else "laptop")
+    if profile == "quick" and not patterns:
+        chosen = quick
     if dry_run:
         planned = plan(project, chosen, profile, kernel=kernel, fresh=fresh, keep_cells=keep_cells)
         common.print_json([_plan_json(item) for item in planned]) if as_json else _print_plan(planned, profile)

@@ -85,7 +85,7 @@ def last_runs(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, 
 def news_of(project: Project, catalogue: Iterable[Reproduction], id: str, profile: str) -> tuple[str, ...]:
     """Return in sentences what this machine's run of an item says.
 
-    They are the findings whose numbers are all there with it; where there are none, the first claims of the paper.
+    They are its own answer, else the findings whose numbers are all there with it, else the first claims of the paper.
     """
     technique = find_item(catalogue := list(catalogue), id).technique
     page, name = load_page(project, technique), id.partition("/")[2]
@@ -97,6 +97,8 @@ def news_of(project: Project, catalogue: Iterable[Reproduction], id: str, profil
         if item.id in named
     }
     own = {run.item.id.partition("/")[2]: run for run in runs.values()}
+    if own[name].record and (answer := own[name].record["finding"]):
+        return (answer,)
     found = [_found(finding, own) for finding in findings if all(own[other].record for other in _items_of(finding))]
     if said := tuple(f"{one.sentence} Paper: {one.says} {one.mark.capitalize()}." for one in found if one.sentence):
         return said
@@ -110,8 +112,9 @@ def _items_of(finding: Finding) -> list[str]:
 
 
 def _numbers(verdict: ClaimVerdict) -> str:
-    """Return our first value beside the paper's, where both are numbers."""
-    row = next((row for row in verdict.rows if row.ours is not None and row.published is not None), None)
+    """Return our first value of that verdict beside the paper's, where both are numbers."""
+    rows = [row for row in verdict.rows if row.ours is not None and row.published is not None]
+    row = next((row for row in rows if row.verdict is verdict.verdict), None)
     if row is None:
         return ""
     unit = "" if row.unit == "1" else f" {row.unit}"

@@ -42,7 +42,7 @@ from .runtime.hook import SparseSynchroniser, synchronise
 from .runtime.schemes import SCHEMES, strawman
 from .simulated import task_sets
 
-__all__ = ["Setting", "balance_rows", "extraction_rows", "hashing_rows", "learning_rows"]
+__all__ = ["Setting", "balance_rows", "extraction_rows", "hashing_rows", "in_words", "learning_rows"]
 __all__ += ["overlap_rows", "scheme_rows", "skewness_rows", "table_rows", "time_densities", "time_gradients"]
 __all__ += ["predicted_s", "time_trainings", "train"]
 
@@ -338,6 +338,15 @@ def _training(task: EmbeddingTask, scheme: str) -> Trial:
         optimizer.step()
 
     return Trial(step=step, settling=2)
+
+
+def in_words(values: Sequence[Mapping[str, Any]], setting: Setting, density: float) -> str:
+    """Say how long each scheme takes at one density, in a sentence."""
+    rows = [row for row in values if row["quantity"] == "seconds" and row["density"] == density]
+    times = {row["scheme"]: f"{1000 * row['value']:.0f} ms" for row in rows}
+    others = ", ".join(f"{name} {took}" for name, took in times.items() if not name.startswith(ZEN))
+    ranks = f"{setting.num_ranks} ranks at {setting.gigabits_per_s:g} Gbit/s"
+    return f"{ranks} sum gradients of {density:.0%} density by Zen in {times[ZEN]}; {others}."
 
 
 def scheme_rows(timed: Timed, key: str, predicted_s: Mapping[tuple[str, str], float] | None = None) -> list[dict]:
