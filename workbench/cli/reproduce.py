@@ -191,7 +191,7 @@ class Run:
         """Print what an item has found, in sentences."""
         from workbench.reproduction.findings import news_of
 
-        if self.profile == "smoke" or outcome.status != "recorded":
+        if self.quiet or self.profile == "smoke" or outcome.status != "recorded":
             return
         for line in news_of(self.project, self.catalogue, outcome.id, self.profile):
             self.out.print(f"    {line}", markup=False)
