@@ -382,13 +382,15 @@ def test_a_stopped_store_is_an_unavailable_one_within_the_time_given():
             addresses = [event.message.address for event in machines.wait(1.0) if hasattr(event, "message")]
         store = control.TcpKeyValueStore(*addresses[0], timeout_s=0.5)
         store.set("key", b"value")
-        os.kill(machines.pids["store"]["agent"], signal.SIGSTOP)
+        stopped = psutil.Process(machines.pids["store"]["agent"])
+        stopped.suspend()
+        wait_for(lambda: stopped.status() == psutil.STATUS_STOPPED, 10.0)  # it may still answer before that
         for _ in range(2):
             began_s = time.monotonic()
             with pytest.raises(control.StoreUnavailable, match=r"no answer within 0.5 s"):
                 store.get("key")
             assert time.monotonic() - began_s < 3.0
-        os.kill(machines.pids["store"]["agent"], signal.SIGCONT)
+        stopped.resume()
         deadline_s = time.monotonic() + 10
         while time.monotonic() < deadline_s:
             with contextlib.suppress(control.StoreUnavailable):
