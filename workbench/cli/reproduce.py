@@ -224,9 +224,10 @@ class Run:
 
         options: dict[str, Any] = {"running": tuple(self.running), "progress": self.progress, "under_way": under_way}
         options |= {"changed": None if whole else self.changed, "notebooks": whole}
-        self.changed = set()
         try:
-            return write_report(self.project, self.catalogue, self.profile, **options)
+            path = write_report(self.project, self.catalogue, self.profile, **options)
+            self.changed = set()
+            return path
         except Exception as error:  # hours of items are worth more than a page
             self.report_trouble = f"the report could not be written: {type(error).__name__}: {error}"
             return report_path(self.project, self.profile)
@@ -260,7 +261,8 @@ class Run:
         cells = ", every finished cell" if self.num_cells else ""
         rest = "The same command goes on with what is missing."
         print(f"\nInterrupted. Kept: {kept}{cells}, and every earlier record. {rest}", file=sys.stderr)
-        self.write_report(whole=False)
+        if self.changed is not None:  # else no page says yet that the run is under way
+            self.write_report(whole=False)
 
 
 def _table(project: Any, chosen: Sequence[Any], profile: str, outcome: Any) -> Any:
