@@ -144,6 +144,8 @@ def test_a_run_says_the_findings_whose_numbers_are_there_and_else_the_first_clai
     assert news() == (f"A1 sends half: {here}", f"A1 sends least: {here}")
     held.catalogue.write_text(held.catalogue.read_text() + PAGE)
     assert news() == ("A1 sent 1.0 MB. Paper: A1 halves the bytes. Agrees.",)
+    held.record(data=STAND_IN)
+    assert len(news()) == 1 and news()[0].startswith("A stand-in took the place of ")
 
 
 def test_quick_runs_what_a_page_names_with_laptops_parameters_and_its_changes(held):

@@ -12,6 +12,7 @@ from workbench.reproduction.claims import Whose
 from workbench.reproduction.comparing import ClaimVerdict, Verdict
 from workbench.reproduction.declare import Finding, Page, Profile, Reproduction, Value
 from workbench.reproduction.errors import CatalogueError, RecordError
+from workbench.reproduction.judge import STAND_IN
 from workbench.reproduction.project import Project
 from workbench.reproduction.recording import verdicts_of
 from workbench.reproduction.records import RECORD_FILE, SealedRecord, merged_rows, promoted_path, record_of
@@ -86,6 +87,7 @@ def news_of(project: Project, catalogue: Iterable[Reproduction], id: str, profil
     """Return in sentences what this machine's run of an item says.
 
     They are its own answer, else the findings whose numbers are all there with it, else the first claims of the paper.
+    A run on a stand-in says nothing of the paper.
     """
     technique = find_item(catalogue := list(catalogue), id).technique
     page, name = load_page(project, technique), id.partition("/")[2]
@@ -97,6 +99,9 @@ def news_of(project: Project, catalogue: Iterable[Reproduction], id: str, profil
         if item.id in named
     }
     own = {run.item.id.partition("/")[2]: run for run in runs.values()}
+    sources = [source for run in runs.values() if run.record for source in run.record["data"]]
+    if names := [str(source["name"]) for source in sources if source["source"] == STAND_IN]:
+        return (f"A stand-in took the place of {', '.join(dict.fromkeys(names))}: this says nothing of the paper.",)
     if own[name].record and (answer := own[name].record["finding"]):
         return (answer,)
     found = [_found(finding, own) for finding in findings if all(own[other].record for other in _items_of(finding))]
