@@ -31,8 +31,8 @@ class SparseSynchroniser:
         scheme: of `SCHEMES`, or a function like those.
         seed: of h0, equal on all ranks; for Zen alone.
         ranks_per_host: with more than 1, ranks of a host first sum densely, each a shard of the tensor, and each shard
-            is summed over the hosts by the scheme (section 3.4.1); consecutive ranks share a host. All ranks of the
-            group make the synchroniser together.
+            is summed over the hosts by the scheme (section 3.4.1); consecutive ranks share a host. The group is then all
+            ranks, which make the synchroniser together.
     """
 
     def __init__(
@@ -107,6 +107,9 @@ def _check(scheme: str | Scheme, ranks_per_host: int, num_ranks: int) -> None:
     require_counts(1, ranks_per_host=ranks_per_host)
     if scheme == "SparCML" and (num_ranks // ranks_per_host) & (num_ranks // ranks_per_host - 1):
         raise ValueError(f"ranks are {num_ranks // ranks_per_host}; SparCML needs a power of two")
+    if ranks_per_host > 1 and num_ranks < dist.get_world_size():  # torch's names for such groups are not unique
+        rule = f"the group has {num_ranks} of {dist.get_world_size()} ranks, and hosts are made of all"
+        raise ValueError(f"ranks_per_host is {ranks_per_host}; it must be 1 here: {rule}")
     if num_ranks % ranks_per_host:
         raise ValueError(f"ranks_per_host is {ranks_per_host}; it must divide the {num_ranks} ranks")
 
@@ -116,12 +119,8 @@ def _groups(group: dist.ProcessGroup | None, size: int, per_host: int) -> tuple[
     ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
     inside = [ranks[first : first + per_host] for first in range(0, size, per_host)]
     across = [ranks[local::per_host] for local in range(per_host)]
-    rank, timeout = dist.get_rank(), timeout_of(group)
-    if size == dist.get_world_size():  # torch counts these; those of fewer ranks it may call as one that is closed
-        own, between = (dist.new_subgroups_by_enumeration(every, timeout=timeout)[0] for every in (inside, across))
-    else:
-        mine = [next(members for members in every if rank in members) for every in (inside, across)]
-        own, between = (dist.new_group(members, timeout=timeout, use_local_synchronization=True) for members in mine)
+    timeout = timeout_of(group)
+    own, between = (dist.new_subgroups_by_enumeration(every, timeout=timeout)[0] for every in (inside, across))
     return own, between
 
 
