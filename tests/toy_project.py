@@ -75,8 +75,8 @@ class ToyProject:
     def publish(self, text: str) -> None:
         (self.root / f"reproductions/{self.technique}/published/numbers.csv").write_text(text)
 
-    def declare(self, *items: str, file: str = "catalogue.py") -> None:
-        path = self.root / "reproductions" / self.technique / file
+    def declare(self, *items: str) -> None:
+        path = self.root / "reproductions" / self.technique / "catalogue.py"
         path.write_text(f"{HEADER}\nCATALOGUE = (\n" + ",\n".join(items) + ",\n)\n")
 
     def declare_each(self, **cells: str) -> None:

@@ -1,8 +1,6 @@
-"""The page of ATP; its items stand beside it, in files by evidence."""
+"""The findings that the page of this technique begins with; its items are in items.toml, its claims in claims.csv."""
 
 from workbench.reproduction import Finding, Page, Value
-
-CATALOGUE = ()
 
 
 def _gain(interconnect: str, model: str, over: str = "Megatron-LM") -> Value:
@@ -27,12 +25,6 @@ PAGE = Page(
     scale="Counted and simulated: layers of hidden size 2,048 to 12,288 on IC1 to IC6, calibrated on five cells of "
     "table 3. Measured: one block of hidden size 64 to 512 on four and eight real ranks behind slow links.",
     picture="fig-10/simulated",
-    quick={
-        "fig-10/measured": {"places": ["IC4"], "num_ranks": [4], "expected_s": 30},
-        "fig-10/simulated": {},
-        "fig-12/counted": {},
-        "table-3/simulated": {},
-    },
     name="ATP",
     findings=(
         Finding(

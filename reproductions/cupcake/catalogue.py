@@ -1,8 +1,6 @@
-"""The page of Cupcake; its items stand beside it, in files by evidence."""
+"""The findings that the page of this technique begins with; its items are in items.toml, its claims in claims.csv."""
 
 from workbench.reproduction import Finding, Page, Value
-
-CATALOGUE = ()
 
 
 def _largest(item: str, over: str, model: str = "") -> Value:
@@ -31,17 +29,6 @@ PAGE = Page(
     "codec times and links that the authors released. Measured: small models on 4 or 8 real ranks of hosts joined by "
     "slow links.",
     picture="fig-5-6/simulated",
-    quick={
-        "fig-5-6/measured": {
-            "models": ["resnet"],
-            "schemes": ["DDP", "FP16", "FP32, fused best", "GRACE", "Cupcake"],
-            "expected_s": 50,
-        },
-        "fig-5-6/simulated": {},
-        "fig-5-7/simulated": {},
-        "fig-5-9/simulated": {},
-        "headroom/simulated": {},
-    },
     name="Cupcake",
     findings=(
         Finding(

@@ -1,123 +1,6 @@
-"""The page of "Accelerating Heterogeneous Tensor Parallelism via Flexible Workload Control": findings, figures 2 and 4.
+"""The findings that the page of this technique begins with; its items are in items.toml, its claims in claims.csv."""
 
-Further items stand beside it, in files by evidence.
-"""
-
-from workbench.reproduction import Evidence, Finding, Ordering, Page, Reproduction, Value, Whose, Within
-
-__all__ = ["CATALOGUE", "PAGE"]
-
-COUNT = "It is a count of whole numbers, the same on any machine, so there is no tolerance."
-CHECK = COUNT + " The example's numbers are ours, so it checks the program."
-GRADIENTS = ["grad_weight", "grad_input"]
-
-FIGURE_2 = Reproduction(
-    technique="flextp",
-    item="fig-2",
-    evidence=Evidence.COUNTED,
-    title="The worked example: columns 2 and 4 of 4 are dropped, forward and backward",
-    notebook="notebooks/flextp/worked_example.ipynb",
-    published="fig-2.csv",
-    parameters={
-        "smoke": {"imputations": ["Zero"]},
-        **dict.fromkeys(("laptop", "full", "paper"), {"imputations": ["Zero", "Average", "Same"]}),
-    },
-    expected_s={"smoke": 6, "laptop": 6},
-    claims=(
-        Within(
-            "Dropping half of the columns halves the multiplications, forward and backward",
-            quantity="saved_share",
-            where={"product": ["output", "grad_weight"]},
-            abs=0.0,
-            because=COUNT,
-            source="section III-A, text to figure 2",
-        ),
-        Within(
-            "Dropping half of the columns halves the multiplications for the gradient of the input",
-            quantity="saved_share",
-            where={"product": "grad_input"},
-            expected=0.5,
-            abs=0.0,
-            because=COUNT,
-            source="section III-A: the same operation is performed for the gradient used in the next layer",
-        ),
-        Within(
-            "The output and both gradients keep their normal shape",
-            quantity="shape_difference",
-            where={"product": ["output", *GRADIENTS]},
-            expected=0.0,
-            abs=0.0,
-            because=CHECK,
-            whose=Whose.CONSTRUCTION,
-            source="section III-A, the consistency constraint",
-        ),
-        Within(
-            "The lineage puts every computed column of a gradient in its place",
-            quantity="kept_columns_off",
-            where={"product": GRADIENTS},
-            expected=0.0,
-            abs=0.0,
-            because=CHECK,
-            whose=Whose.CONSTRUCTION,
-            source="section III-A, figure 2 (right bottom)",
-        ),
-        Within(
-            "The columns that were not computed hold what the imputation says",
-            quantity="missing_columns_off",
-            where={"product": GRADIENTS},
-            expected=0.0,
-            abs=0.0,
-            because=CHECK,
-            whose=Whose.CONSTRUCTION,
-            source="section III-A: Zero (the paper's choice), Average, Same",
-        ),
-        Ordering(
-            "Same stores more bytes than Zero",
-            quantity="stored_bytes",
-            along="imputation",
-            order=["Zero", "Same"],
-            where={"imputation": ["Zero", "Same"]},
-            because="An order of two counts needs no tolerance.",
-            source="section III-A: Same has the best accuracy at the expense of expensive storage",
-            explanation="Same keeps the last gradients of every resized matrix, as large as the matrix and its input; "
-            "Zero keeps none.",
-        ),
-    ),
-)
-
-
-def _of_task(name: str, task: int, quantity: str, expected: int, source: str) -> Within:
-    return Within(
-        name, quantity=quantity, where={"task": task}, expected=float(expected), abs=0.0, because=COUNT, source=source
-    )
-
-
-FIGURE_4_TEXT = "figure 4 and section IV-B"
-FIGURE_4 = Reproduction(
-    technique="flextp",
-    item="fig-4",
-    evidence=Evidence.COUNTED,
-    title="New ranks of two receivers, and the columns of task 1 that they compute",
-    notebook="notebooks/flextp/renumbering.ipynb",
-    parameters=dict.fromkeys(("smoke", "laptop", "full", "paper"), {"num_tasks": 3, "straggler": 1, "num_columns": 2}),
-    expected_s={"smoke": 6, "laptop": 6, "full": 6},
-    claims=(
-        _of_task("Task 2 has the new rank 1", 2, "new_rank", 1, f"{FIGURE_4_TEXT}: (2 + 3 - 1) mod 3 = 1"),
-        _of_task("Task 2 computes the first column", 2, "first_column", 1, f"{FIGURE_4_TEXT}: task 2"),
-        _of_task("Task 3 computes the second column", 3, "first_column", 2, f"{FIGURE_4_TEXT}: task 3"),
-        Within(
-            "Each receiver computes one column",
-            quantity="num_columns",
-            where={"task": [2, 3]},
-            expected=1.0,
-            abs=0.0,
-            because=COUNT,
-            source="figure 4 and section IV-A: each of them just computes one column",
-        ),
-    ),
-)
-
-CATALOGUE = (FIGURE_2, FIGURE_4)
+from workbench.reproduction import Finding, Page, Value
 
 
 def _half(item: str, quantity: str, solution: str = "ZERO-Pri", **where) -> Value:
@@ -145,7 +28,6 @@ PAGE = Page(
     "ranks; 5,000 images of CIFAR-10, 632 steps, three seeds; 39.45 and 39.38 % without dropping, 10 % by chance. The "
     "paper: 1.2 and 2.7 billion parameters on 8 V100s, 50,000 images, 150 epochs.",
     picture="fig-10b/measured",
-    quick={"fig-5b/measured": {}, "fig-10b/simulated": {}, "fig-11b/simulated": {}},
     name="FlexTP",
     findings=(
         Finding(

@@ -148,21 +148,6 @@ def test_a_run_says_the_findings_whose_numbers_are_there_and_else_the_first_clai
     assert len(news()) == 1 and news()[0].startswith("A stand-in took the place of ")
 
 
-def test_quick_runs_what_a_page_names_with_laptops_parameters_and_its_changes(held):
-    held.declare('parameters={"smoke": {}, "laptop": {}}', 'parameters={"smoke": {}, "laptop": {"size": 8, "seed": 0}}')
-    quick = 'quick={"table-1/counted": {"size": 2, "expected_s": 5}}, findings'
-    held.catalogue.write_text(held.catalogue.read_text() + PAGE.replace("findings", quick))
-    first, second, _ = load_catalogue(held.project)
-    assert (first.parameters["quick"], first.expected_s["quick"]) == ({"size": 2, "seed": 0}, 5)
-    assert "quick" not in second.parameters
-    held.declare('"size": 2', '"sizes": 2')
-    with pytest.raises(CatalogueError, match="quick changes 'sizes' of toy-sum/table-1/counted, no parameter of lapt"):
-        load_catalogue(held.project)
-    held.declare('quick={"table-1/', 'quick={"table-7/')
-    with pytest.raises(CatalogueError, match="quick names the item 'table-7/counted', which is not declared"):
-        load_catalogue(held.project)
-
-
 def test_a_card_that_names_what_is_not_declared_is_refused_by_name(held):
     held.catalogue.write_text(held.catalogue.read_text() + PAGE.replace("A1 sends least", "A1 sends most"))
     with pytest.raises(CatalogueError, match="PAGE of toy_sum names the claim 'A1 sends most', which table-1/counted"):

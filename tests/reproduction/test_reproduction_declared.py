@@ -59,7 +59,7 @@ def test_a_wrong_declaration_names_field_value_and_rule(changes, said):
     [
         ("CATALOGUE = (", "catalogue.py:1"),
         ("import nothing_of_this_name", "catalogue.py:1: No module"),
-        ("x = 1", "CATALOGUE must be a tuple"),
+        ("CATALOGUE = 1", "CATALOGUE must be a tuple"),
         ("from workbench.reproduction import *\n\nCATALOGUE = (Reproduction(item='a'),)", "catalogue.py:3: "),
     ],
 )
@@ -70,24 +70,18 @@ def test_a_malformed_catalogue_is_named_with_its_line(toy: ToyProject, source, s
 
 
 @pytest.mark.parametrize(
-    ("item", "file", "error", "said"),
+    ("item", "error", "said"),
     [
-        ('"table-1"', "simulated.py", CatalogueError, "toy/table-1/counted is declared twice"),
-        ('"cells"', "catalogue.py", UsageError, "item is 'cells'; that is the folder of the technique's cells"),
-        ('"table-1", "absent"', "catalogue.py", CatalogueError, "notebook of toy/table-1/counted is '.*/absent.ipynb'"),
-        ('"table-1", technique="other"', "catalogue.py", CatalogueError, "must be its folder's name, 'toy'"),
+        ('"table-1"), item("table-1"', CatalogueError, "toy/table-1/counted is declared twice"),
+        ('"cells"', UsageError, "item is 'cells'; that is the folder of the technique's cells"),
+        ('"table-1", "absent"', CatalogueError, "notebook of toy/table-1/counted is '.*/absent.ipynb'"),
+        ('"table-1", technique="other"', CatalogueError, "must be its folder's name, 'toy'"),
     ],
 )
-def test_an_item_that_does_not_fit_the_project_is_refused(toy: ToyProject, item, file, error, said):
-    toy.declare(f"item({item})", file=file)
+def test_an_item_that_does_not_fit_the_project_is_refused(toy: ToyProject, item, error, said):
+    toy.declare(f"item({item})")
     with pytest.raises(error, match=said):
         load_catalogue(Project())
-
-
-def test_items_of_files_named_by_evidence_follow_those_of_the_page_and_other_files_declare_nothing(toy: ToyProject):
-    for position, name in enumerate(("simulated_more", "measured", "counted", "catalogue_more", "accuracy"), start=2):
-        toy.declare(f'item("table-{position}")', file=f"{name}.py")
-    assert [item.item for item in load_catalogue(Project())] == ["table-1", "table-4", "table-3", "table-2"]
 
 
 @pytest.mark.parametrize(

@@ -148,10 +148,10 @@ def test_a_changed_claim_changes_the_fingerprint_of_its_item_alone(toy: ToyProje
         project = Project()
         return [Fingerprinter(project)(item, "laptop") for item in load_catalogue(project)]
 
-    toy.declare('item("table-2")', file="simulated.py")
+    toy.declare('item("table-1")', 'item("table-2")')
     before = fingerprints()
     looser = 'Within("twice the size", quantity="bytes", where={"method": "A1"}, rel=0.5, because="it is counted")'
-    toy.declare(f'item("table-2", claims=({looser},))', file="simulated.py")
+    toy.declare('item("table-1")', f'item("table-2", claims=({looser},))')
     assert [changes(*pair) for pair in zip(before, fingerprints(), strict=True)] == ["", "declaration changed"]
 
 

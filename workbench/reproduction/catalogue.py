@@ -1,8 +1,12 @@
-"""Declared items and published numbers of reproductions/<technique>: catalogue.py, <evidence>*.py, published/*.csv."""
+"""Declared items and published numbers of reproductions/<technique>.
 
-import csv
+items.toml has the items and their parameters, claims.csv the claims, published/*.csv the paper's numbers, and
+catalogue.py the technique's page, and items that are computed, in `CATALOGUE`.
+"""
+
 import difflib
 import fnmatch
+import tomllib
 import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -10,31 +14,34 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.reproduction.claims import Within
+from workbench.reproduction.claims import Claim, Decidable, Within
+from workbench.reproduction.claims_table import read_claims, read_table
 from workbench.reproduction.declare import Evidence, Page, Profile, Reproduction
 from workbench.reproduction.errors import CatalogueError, UsageError
 from workbench.reproduction.files import stamp
 from workbench.reproduction.project import Project
-from workbench.study.rows import Row, read_row, read_rows
+from workbench.study.rows import Row, matches, read_row, read_rows
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = ["find_item", "load_catalogue", "load_page", "published_rows", "published_table", "read_published", "select"]
 
-FILES = ("catalogue.py", *(f"{evidence}*.py" for evidence in Evidence))  # the technique's page, then its files
 COLUMNS = ("quantity", "value", "unit", "source")  # of every file of published numbers
+FIELDS = {"title", "notebook", "published", "expected_s", "tags", "times", "needs", "common"}  # in items.toml
 CLOSE, CLOSE_SHOWN = 0.6, 3  # likeness from which a name is suggested, and the number of suggestions
 
 
 def load_catalogue(project: Project | None = None) -> tuple[Reproduction, ...]:
-    """Load every declared item, by technique, then by file; a CatalogueError names the file, the line and the field."""
+    """Load every declared item, by technique, in the order of its file; a CatalogueError names file and field."""
     project = project or Project()
     items: list[Reproduction] = []
     for page_path in sorted(project.reproductions.glob("*/catalogue.py")):
-        paths = [path for name in FILES for path in sorted(page_path.parent.glob(name))]
-        own = [item for path in paths for item in _load_one(path, project)]
-        items += _with_quick(own, load_page(project, page_path.parent.name), page_path)
+        items += _computed(page_path)
+        items += _declared(page_path.parent)
+        for item in items:
+            if item.technique == page_path.parent.name:
+                _check(page_path.parent, item, project)
     ids = [item.id for item in items]
     if twice := [name for name in ids if ids.count(name) > 1]:
         raise CatalogueError(f"{project.reproductions}: the id {twice[0]} is declared twice")
@@ -50,41 +57,94 @@ def load_page(project: Project, technique: str) -> Page | None:
     return page
 
 
-def _with_quick(items: Sequence[Reproduction], page: Page | None, path: Path) -> list[Reproduction]:
-    """Declare the items that a page names for the profile quick, too."""
-    changes = dict(page.quick) if page is not None else {}
-    quick = []
-    for item in items:
-        changed = changes.pop(f"{item.item}/{item.evidence}", None)
-        if changed is not None:
-            changed, seconds = dict(changed), dict(item.expected_s)
-            if (expected_s := changed.pop("expected_s", seconds.get(Profile.LAPTOP))) is not None:
-                seconds[Profile.QUICK.value] = expected_s
-            laptop = item.parameters.get(Profile.LAPTOP, {})
-            if strange := set(changed) - set(laptop):
-                raise CatalogueError(f"{path}: quick changes {min(strange)!r} of {item.id}, no parameter of laptop")
-            parameters = {**item.parameters, Profile.QUICK.value: {**laptop, **changed}}
-            item = replace(item, parameters=parameters, expected_s=seconds)
-        quick.append(item)
-    if changes:
-        raise CatalogueError(f"{path}: quick names the item {min(changes)!r}, which is not declared")
-    return quick
-
-
-def _load_one(path: Path, project: Project) -> Sequence[Reproduction]:
-    catalogue = _execute(path).get("CATALOGUE")
+def _computed(path: Path) -> Sequence[Reproduction]:
+    catalogue = _execute(path).get("CATALOGUE", ())
     if not isinstance(catalogue, (tuple, list)) or not all(isinstance(item, Reproduction) for item in catalogue):
         raise CatalogueError(f"{path}: CATALOGUE must be a tuple of Reproduction objects")
     for item in catalogue:
         if item.technique != path.parent.name:
             rule = f"it must be its folder's name, {path.parent.name!r}"
             raise CatalogueError(f"{path}: technique of {item.id} is {item.technique!r}; {rule}")
-        if not project.notebook(item).is_file():
-            raise CatalogueError(
-                f"{path}: notebook of {item.id} is {item.notebook!r}; there is no such file in {project.root}"
-            )
-        _check_quantities(path, item, {row.quantity for row in published_rows(project, item)})
     return catalogue
+
+
+def _declared(folder: Path) -> list[Reproduction]:
+    """Read items.toml, and give each item its claims."""
+    path = folder / "items.toml"
+    if not path.is_file():
+        return []
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        decidable = {name: _decidable(facts) for name, facts in tables.pop("decidable", {}).items()}
+    except (OSError, ValueError, TypeError) as error:
+        raise CatalogueError(f"{path}: {error}") from None
+    claims = read_claims(folder, decidable)
+    if strange := claims.keys() - tables.keys():
+        raise CatalogueError(f"{folder / 'claims.csv'}: item is {min(strange)!r}, which {path.name} does not have")
+    items = []
+    for name, table in tables.items():
+        try:
+            own = [_with_printed(claim, folder) for claim in claims.get(name, ())]
+            items.append(_item(folder.name, name, table, own))
+        except (ValueError, TypeError) as error:
+            raise CatalogueError(f"{path}: {name}: {error}") from None
+    return items
+
+
+def _item(technique: str, name: str, table: dict[str, Any], claims: Sequence[Claim]) -> Reproduction:
+    """Build an item of its table: the parameters `common` to all profiles, and a table a profile of its own.
+
+    A profile may name another, whose parameters it then has.
+    """
+    if strange := table.keys() - FIELDS - set(Profile):
+        raise ValueError(f"{min(strange)!r} is not known; an item has {', '.join(sorted(FIELDS))} and its profiles")
+    if missing := {"title", "notebook"} - table.keys():
+        raise ValueError(f"{min(missing)!r} is missing")
+    item, _, evidence = name.rpartition("/")
+    common = table.pop("common", {})
+    profiles = {profile.value: table.pop(profile) for profile in Profile if profile in table}
+    parameters = {}
+    for profile, changes in profiles.items():
+        own = profiles.get(changes) if isinstance(changes, str) else changes
+        if not isinstance(own, dict):
+            raise ValueError(f"{profile} is {changes!r}; it must be a table of parameters, or a profile that has one")
+        parameters[profile] = {**common, **own}
+    return Reproduction(
+        technique=technique,
+        item=item,
+        evidence=Evidence(evidence),
+        notebook=f"notebooks/{technique}/{table.pop('notebook')}.ipynb",
+        parameters=parameters,
+        claims=tuple(claims),
+        **table,
+    )
+
+
+def _decidable(facts: dict[str, Any]) -> Decidable:
+    """Build what says when trainings decide, of its table; there "none" is a column that the baseline's rows lack."""
+    baseline = {column: None if key == "none" else key for column, key in facts.pop("baseline", {}).items()}
+    return Decidable(baseline=baseline, **facts)
+
+
+def _with_printed(claim: Claim, folder: Path) -> Claim:
+    """Put the paper's values of a claim in the place of the files that items.toml names for them."""
+    if claim.decidable is None or not claim.decidable.printed:
+        return claim
+    printed = {}
+    for setting, name in claim.decidable.printed.items():
+        path = folder / "published" / name
+        for row in _published(path, stamp(path)):
+            if row.quantity == claim.quantity and matches(row, claim.where):
+                printed[setting] = row.value
+    return replace(claim, decidable=replace(claim.decidable, printed=printed))
+
+
+def _check(folder: Path, item: Reproduction, project: Project) -> None:
+    if not project.notebook(item).is_file():
+        raise CatalogueError(
+            f"{folder}: notebook of {item.id} is {item.notebook!r}; there is no such file in {project.root}"
+        )
+    _check_quantities(folder, item, {row.quantity for row in published_rows(project, item)})
 
 
 def _check_quantities(path: Path, item: Reproduction, published: set[str]) -> None:
@@ -153,26 +213,15 @@ def _close(wanted: str, known: Iterable[str]) -> str:
 
 def read_published(path: Path) -> tuple[Row, ...]:
     """Read one file of published numbers."""
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file, strict=True)
-            rows = list(reader)
-            columns = reader.fieldnames or []
-    except OSError as error:
-        raise CatalogueError(f"{path}: cannot be read: {error.strerror}") from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise CatalogueError(f"{path}: cannot be read: {error}") from None
-    if missing := [name for name in COLUMNS if name not in columns]:
-        raise CatalogueError(f"{path}: column {missing[0]!r} is missing; every file has {', '.join(COLUMNS)}")
-    for line, row in enumerate(rows, start=2):
-        if None in row or None in row.values():
-            raise CatalogueError(f"{path}: line {line} does not have {len(columns)} columns")
+    rows = []
+    for line, row in read_table(path, COLUMNS):
         if not row["source"].strip():
             raise CatalogueError(f"{path}: line {line} has no source; say where the paper gives the number")
         try:
             read_row(row)
         except ValueError as error:
             raise CatalogueError(f"{path}: line {line}: {error}") from None
+        rows.append(row)
     try:
         return read_rows(rows, path.name)
     except ValueError as error:

@@ -104,8 +104,6 @@ class Page:
     findings: Sequence[Finding]  # three to six
     picture: str  # the item and its evidence whose figure stands for the paper: "table-2/measured"
     name: str = ""  # of the technique, as its authors write it; empty: its folder's name, capitalised
-    quick: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # item and evidence, such as
-    # "table-2/measured", to what the profile quick changes of its laptop parameters, and `expected_s` with them
 
 
 def _check_names(item: Reproduction) -> None:

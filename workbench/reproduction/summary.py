@@ -46,10 +46,10 @@ def summary_of(run: BestRun) -> Summary:
 
 def summaries(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, Summary]:
     """Return the last run of each item, by id."""
-    path, library = project.results / KEPT_FILE, _newest(Path(workbench.__file__).parent.rglob("*.py"))
+    path, library = project.results / KEPT_FILE, _newest(Path(workbench.__file__).parent.rglob("*.*"))
     kept, catalogue = _kept(path), tuple(catalogue)
     techniques = {item.technique for item in catalogue}
-    declared = {name: _newest((project.reproductions / name).glob("*.py")) for name in techniques}
+    declared = {name: _newest((project.reproductions / name).glob("*.*")) for name in techniques}
     found = {}
     for item in catalogue:
         files = [place for profile in PROFILES for place in _places(project, item, profile)]

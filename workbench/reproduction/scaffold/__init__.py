@@ -33,7 +33,7 @@ def furniture(name: str) -> dict[str, str]:
         f"{notebooks}/lesson.ipynb": "lesson.nb.j2",
         **{f"{notebooks}/{evidence}.ipynb": f"{evidence}.nb.j2" for evidence in EVIDENCES},
         f"{reproduction}/catalogue.py": "catalogue.py.j2",
-        **{f"{reproduction}/{evidence}.py": f"items_{evidence}.py.j2" for evidence in EVIDENCES},
+        **{f"{reproduction}/{file}": f"{file}.j2" for file in ("items.toml", "claims.csv", "explanations.md")},
         f"{reproduction}/published/table-1.csv": "table-1.csv.j2",
         f"tests/techniques/{name}/test_{name}.py": "test.py.j2",
     }

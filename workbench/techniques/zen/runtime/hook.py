@@ -31,8 +31,8 @@ class SparseSynchroniser:
         scheme: of `SCHEMES`, or a function like those.
         seed: of h0, equal on all ranks; for Zen alone.
         ranks_per_host: with more than 1, ranks of a host first sum densely, each a shard of the tensor, and each shard
-            is summed over the hosts by the scheme (section 3.4.1); consecutive ranks share a host. The group is then all
-            ranks, which make the synchroniser together.
+            is summed over the hosts by the scheme (section 3.4.1); consecutive ranks share a host. The group is then
+            all ranks, which make the synchroniser together.
     """
 
     def __init__(
