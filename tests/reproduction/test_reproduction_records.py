@@ -7,6 +7,8 @@ import types
 
 import numpy
 import pytest
+from matplotlib.figure import Figure
+from PIL import Image
 from toy_project import ToyProject
 
 from workbench.reproduction import (
@@ -154,12 +156,14 @@ def in_a_run(toy: ToyProject, monkeypatch, profile="laptop"):
 
 def test_record_inside_a_run_keeps_values_figure_trace_and_sources(toy: ToyProject, monkeypatch):
     folder = in_a_run(toy, monkeypatch)
-    figure = types.SimpleNamespace(savefig=lambda path, **options: path.write_bytes(b"png"))
+    figure = Figure(figsize=(2, 1))
     source = types.SimpleNamespace(as_record=lambda: {"name": "sst2", "source": "hub", "detail": "", "sha256": "00"})
     numbers = {"seeds": [numpy.int64(3)], "configuration": {"tp": numpy.int64(4)}}
     record(ITEM, values(8), figure=figure, trace=[{"ph": "X"}], data=[source], **numbers)
     held = json.loads((folder / "recording.json").read_text())
     assert held["artifacts"] == {"figure": "figure.png", "trace": "trace.json"}
+    with Image.open(folder / "figure.png") as picture:
+        assert picture.mode == "P"  # a palette
     assert held["data"] == [{"name": "sst2", "source": "hub", "detail": "", "sha256": "00"}]
     assert (held["seeds"], held["configuration"]) == ([3], {"tp": 4})
     assert held["machine"]["cores"] >= 1 and held["versions"]["torch"] and held["environment"]["OMP_NUM_THREADS"] == "1"

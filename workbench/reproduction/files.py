@@ -23,6 +23,7 @@ __all__ = ["LOCK_FILE", "MIN_FREE_BYTES", "canonical_json", "check_folder", "che
 __all__ += ["jsonable", "misfits", "read_json", "sha256", "take_lock", "write_json", "write_record", "write_whole"]
 
 LOCK_FILE = ".lock"
+LINE = 400  # characters of JSON that stay in one line: a row with all its keys
 MIN_FREE_BYTES = 200_000_000  # a laptop run of all items leaves well under 100 MB of notebooks, figures and traces
 CANONICAL = {"sort_keys": True, "separators": (",", ":"), "allow_nan": False, "ensure_ascii": False}
 
@@ -55,8 +56,21 @@ def canonical_json(value: Any) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file, whole or not at all."""
-    write_whole(path, f"{json.dumps(jsonable(value), indent=1, allow_nan=False, ensure_ascii=False)}\n")
+    """Write a JSON file, whole or not at all; what fits into a line stands in one, so that a row is a line."""
+    write_whole(path, f"{_laid_out(jsonable(value))}\n")
+
+
+def _laid_out(value: Any, indent: str = "") -> str:
+    line = json.dumps(value, allow_nan=False, ensure_ascii=False)
+    if len(line) <= LINE or not value or not isinstance(value, (dict, list)):
+        return line
+    deeper = f"{indent} "
+    if isinstance(value, dict):
+        parts = [f"{json.dumps(key, ensure_ascii=False)}: {_laid_out(inner, deeper)}" for key, inner in value.items()]
+    else:
+        parts = [_laid_out(inner, deeper) for inner in value]
+    begin, end = "{}" if isinstance(value, dict) else "[]"
+    return f"{begin}\n{deeper}" + f",\n{deeper}".join(parts) + f"\n{indent}{end}"
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

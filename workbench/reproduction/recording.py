@@ -1,5 +1,6 @@
 """`record(...)`, the last call of every notebook: compares, and inside a run keeps the result."""
 
+import io
 import json
 import os
 import shutil
@@ -33,7 +34,9 @@ KEEP_CELLS = "WORKBENCH_KEEP_CELLS"  # "1" where cells that are out of date are 
 RECORDING_FILE = "recording.json"
 FIGURE_FILE, TRACE_FILE = ARTIFACTS["figure"], ARTIFACTS["trace"]
 SOURCES = ("WORKBENCH_DATA", "hub", "stand-in", "package")  # where data can come from
-FIGURE_DPI = 144  # dots per inch: sharp on a phone, about 100 kB a figure
+FIGURE_DPI = 144  # dots per inch: sharp on a phone
+FIGURE_BYTES = 80_000  # a figure with 128 colours that takes more is stored with fewer
+FIGURE_COLOURS = (128, 64, 32, 16)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,7 +174,9 @@ def _keep(folder: Path, item: Reproduction, recording: Recording, figure: Any, t
     if (folder / RECORDING_FILE).exists():
         raise ValueError(f"record(...) was already called for {item.id}; one run records once")
     if figure is not None:
-        figure.savefig(folder / FIGURE_FILE, format="png", dpi=FIGURE_DPI, bbox_inches="tight")
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=FIGURE_DPI, bbox_inches="tight")
+        (folder / FIGURE_FILE).write_bytes(with_palette(buffer.getvalue()))
     if isinstance(trace, (str, os.PathLike)):
         json.loads(Path(trace).read_text(encoding="utf-8"))
         shutil.copyfile(trace, folder / TRACE_FILE)
@@ -180,6 +185,19 @@ def _keep(folder: Path, item: Reproduction, recording: Recording, figure: Any, t
     artifacts = {"figure": None if figure is None else FIGURE_FILE, "trace": None if trace is None else TRACE_FILE}
     facts = {"machine": machine_facts(), "versions": versions(), "environment": rank_environment_facts()}
     write_json(folder / RECORDING_FILE, jsonable(recording) | facts | {"artifacts": artifacts})
+
+
+def with_palette(picture: bytes) -> bytes:
+    """Return a PNG with a palette, a third as large; with fewer colours where it takes more than `FIGURE_BYTES`."""
+    from PIL import Image
+
+    image = Image.open(io.BytesIO(picture)).convert("RGB")
+    for colours in FIGURE_COLOURS:
+        buffer = io.BytesIO()
+        image.quantize(colours, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
+        if buffer.tell() <= FIGURE_BYTES:
+            break
+    return buffer.getvalue()
 
 
 def comparison_table(verdicts: Sequence[ClaimVerdict], *, judged: bool = True) -> "DataFrame":
