@@ -10,8 +10,8 @@ from tests.contracts.works_with import refuses, works
 from workbench.cluster.machines import Link, Machines
 from workbench.compression.costs import CodecTimes, Processor
 from workbench.techniques import cupcake, espresso
-from workbench.techniques.espresso.cost import Job
 from workbench.techniques.espresso.method import Option
+from workbench.techniques.espresso.method.job import Job
 from workbench.techniques.espresso.planning import plan_of
 from workbench.timeline.gradients import Gradients
 

@@ -17,7 +17,7 @@ from workbench.explore.code_exercises import check_on_cases, check_on_ranks
 from workbench.explore.exercises import Exercise, Feedback, Mistake
 from workbench.explore.explorer import Explorer, choice, steps
 from workbench.parallel.linear import MeshLinear
-from workbench.techniques.atp.cost import Workload, communication_time_s, messages
+from workbench.techniques.atp.method.equations import Workload, communication_time_s, messages
 from workbench.techniques.atp.method.matrix import GB, HierarchicalCommMatrix, Layer
 from workbench.techniques.atp.method.search import Strategy, search, search_exactly
 from workbench.techniques.atp.runtime.block import BlockConfig, MeshBlock, Steps, open_mesh

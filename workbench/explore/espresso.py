@@ -14,9 +14,9 @@ from workbench.explore.code_exercises import check_on_cases
 from workbench.explore.exercises import Exercise, Feedback, Mistake
 from workbench.explore.explorer import Explorer, choice, steps
 from workbench.plots import gantts, kind_legend
-from workbench.techniques.espresso.cost import RESOURCES, Job, steps_of
 from workbench.techniques.espresso.counted import ROUTINES, worked_examples
 from workbench.techniques.espresso.method import Comm, Comp, Decomp, Option, compression_options
+from workbench.techniques.espresso.method.job import RESOURCES, Job, steps_of
 from workbench.timeline import Action, Kind, Timeline
 from workbench.timeline.gradients import Gradients
 from workbench.timeline.queues import queues_by_definition

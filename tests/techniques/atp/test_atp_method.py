@@ -6,16 +6,18 @@ import pytest
 
 from tests.cases import refusals
 from workbench.techniques.atp import cost
-from workbench.techniques.atp.cost import Segment, Workload, communication_time_s, exact_time_s, messages
+from workbench.techniques.atp.cost import Segment
 from workbench.techniques.atp.method import (
     PRESETS,
     HierarchicalCommMatrix,
     Layer,
+    equations,
     meshes,
     search,
     search_by_torch,
     search_exactly,
 )
+from workbench.techniques.atp.method.equations import Workload, communication_time_s, exact_time_s, messages
 from workbench.techniques.atp.method.matrix import flat
 from workbench.techniques.atp.runtime.measure import group_size
 
@@ -97,7 +99,7 @@ def test_exact_bytes_are_those_of_equation_2_and_the_norms(shape):
     d1, d2 = shape
     found = messages(M2, d1, d2)
     value = M2.num_values * M2.value_bytes
-    norms = 2 * 2 * cost.STATISTICS_BYTES * d2 * M2.batch * M2.sequence * (d2 > 1)
+    norms = 2 * 2 * equations.STATISTICS_BYTES * d2 * M2.batch * M2.sequence * (d2 > 1)
     for axis, expected in ((1, 4 * value / d2 * (d1 > 1)), (2, 14 * value / d1 * (d2 > 1) + norms / 2)):
         all_reduced = sum(one.kind.rounds / 2 * one.num_bytes for one in found if one.axis == axis)
         assert all_reduced == pytest.approx(expected)

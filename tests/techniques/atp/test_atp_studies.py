@@ -8,7 +8,7 @@ from tests.cases import refusals, tidy, values
 from workbench.study.published import published_value
 from workbench.study.timing import Turns
 from workbench.techniques.atp import counted, measured, simulated
-from workbench.techniques.atp.cost import Workload
+from workbench.techniques.atp.method.equations import Workload
 
 
 def test_the_cells_that_calibrate_are_met_exactly():

@@ -12,14 +12,8 @@ from tests.cases import tidy
 from workbench.launch import Ranks
 from workbench.models.gpt2 import GPT2Block, GPT2Config
 from workbench.parallel.traffic import Phase, tcp_bytes_sent
-from workbench.techniques.atp.runtime.summa import (
-    PassElements,
-    SummaBlock,
-    SummaLinear,
-    SummaMesh,
-    SummaNorm,
-    forward_backward_elements,
-)
+from workbench.techniques.atp.method.summa import PassElements, forward_backward_elements
+from workbench.techniques.atp.runtime.summa import SummaBlock, SummaLinear, SummaMesh, SummaNorm
 
 CONFIG = GPT2Config.tiny(hidden_size=8, num_heads=4, dropout=0.0)
 BATCH, SEQUENCE = 4, 3

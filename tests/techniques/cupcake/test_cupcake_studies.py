@@ -25,7 +25,7 @@ from workbench.techniques.cupcake.cost import (
     strategies,
 )
 from workbench.techniques.cupcake.method import FlatThenLinear, FusionProblem, Linear, iteration_time
-from workbench.techniques.cupcake.planning import Plan, plan_of
+from workbench.techniques.cupcake.plan import Plan, plan_of
 from workbench.timeline import Action, Kind
 from workbench.timeline.gradients import Gradients
 

@@ -5,7 +5,6 @@ from itertools import pairwise
 import pytest
 
 from workbench.compression.costs import Processor
-from workbench.techniques.espresso.cost import steps_of
 from workbench.techniques.espresso.method import (
     Comm,
     Comp,
@@ -16,6 +15,7 @@ from workbench.techniques.espresso.method import (
     compression_options,
     subtree_counts,
 )
+from workbench.techniques.espresso.method.job import steps_of
 
 
 def test_the_tree_has_as_many_paths_as_the_text_says():

@@ -16,9 +16,9 @@ from workbench.cluster.machines import Link, Machines
 from workbench.compression.costs import CodecTimes, Processor
 from workbench.launch import Ranks
 from workbench.techniques import espresso
-from workbench.techniques.espresso.cost import Job
 from workbench.techniques.espresso.method import Option, compression_options
 from workbench.techniques.espresso.method.exchange import Encoders, exchanged_by_definition, make_codec
+from workbench.techniques.espresso.method.job import Job
 from workbench.techniques.espresso.planning import plan_of
 from workbench.techniques.espresso.runtime import Groups
 from workbench.timeline.gradients import Gradients

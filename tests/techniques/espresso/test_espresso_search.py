@@ -7,10 +7,10 @@ import pytest
 
 from workbench.cluster.machines import Link, Machines
 from workbench.compression.costs import CodecTimes, Processor, interpolated
-from workbench.techniques.espresso.cost import Job, steps_of
 from workbench.techniques.espresso.method import Option, compression_options
 from workbench.techniques.espresso.method.baselines import BASELINES, SPACES, baseline_strategy, options_of
 from workbench.techniques.espresso.method.certificate import lower_bound_s
+from workbench.techniques.espresso.method.job import Job, steps_of
 from workbench.techniques.espresso.method.search import compress_on_gpus, find_strategy, improve, offload, offloaded
 from workbench.timeline.gradients import Gradients
 from workbench.timeline.queues import queues_by_definition

@@ -7,11 +7,12 @@ from workbench.cluster.machines import Link, Machines
 from workbench.compression.costs import CodecTimes, Processor
 from workbench.datasets import gradient_traces
 from workbench.datasets.source import DataError
-from workbench.techniques.espresso.cost import Job
+from workbench.techniques.espresso.cost import job_of, scaling_factor
 from workbench.techniques.espresso.method import Option
 from workbench.techniques.espresso.method.baselines import ALL, MYOPIC, ON_CPUS, ON_GPUS, SPACES, crippled_strategy
+from workbench.techniques.espresso.method.job import Job
 from workbench.techniques.espresso.method.search import find_strategy
-from workbench.techniques.espresso.simulated import PANELS, benefit_ratios, job_of, scaling_factor
+from workbench.techniques.espresso.simulated import PANELS, benefit_ratios
 from workbench.techniques.espresso.training import THRESHOLDS
 from workbench.timeline.gradients import Gradients
 

@@ -8,9 +8,9 @@ from workbench.cluster.machines import Link, Machines
 from workbench.compression.costs import CodecTimes, Processor
 from workbench.compression.profiling import CodecTime, times_of
 from workbench.techniques.espresso.advice import begins_to_pay, shortened
-from workbench.techniques.espresso.cost import Job
 from workbench.techniques.espresso.method import Option
 from workbench.techniques.espresso.method.certificate import best_by_exhaustion
+from workbench.techniques.espresso.method.job import Job
 from workbench.timeline.gradients import Gradients
 
 OPTIONS = [

@@ -12,11 +12,20 @@ from workbench.parallel.timeouts import init_mesh
 from workbench.parallel.traffic import MessageKind
 from workbench.study.rows import value_row
 
-from .cost import Kind, Workload, activation_elements, layer_flops, messages, weight_elements
+from .cost import (
+    BINARY_TERA,
+    GPTS,
+    SQUARES,
+    activation_elements,
+    layer_flops,
+    matrix_of,
+    summa_elements,
+    weight_elements,
+)
+from .method.equations import Kind, Workload, messages
 from .method.matrix import PRESETS, flat
 from .method.search import meshes, search
 from .runtime.block import BlockConfig, MeshBlock, open_mesh
-from .simulated import BINARY_TERA, GPTS, SQUARES, matrix_of, summa_elements
 
 __all__ = ["byte_rows", "memory_rows", "rival_rows", "saving_rows", "scaling_rows", "sent_on_ranks", "sharding_rows"]
 __all__ += ["size_rows", "winner_rows"]

@@ -20,7 +20,7 @@ from workbench.study.rows import median_row, ratio_row, value_row
 from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
 from workbench.timeline import Recorder
 
-from .cost import Workload
+from .method.equations import Workload
 from .method.search import Strategy, meshes, search, search_by_torch, search_exactly
 from .runtime.block import BlockConfig, Mesh, MeshBlock, open_mesh
 from .runtime.measure import measure

@@ -12,21 +12,15 @@ from workbench.datasets import kernel_traces
 from workbench.study.published import Cell, published_value
 from workbench.study.rows import value_row
 
-from .cost import Segment, Workload, communication_time_s, layer_flops, overlapped_s
-from .method.matrix import PRESETS, HierarchicalCommMatrix, flat
+from .cost import BINARY_TERA, GPTS, SQUARES, Segment, layer_flops, matrix_of, overlapped_s, summa_elements
+from .method.equations import Workload, communication_time_s
+from .method.matrix import HierarchicalCommMatrix
 from .method.search import meshes
-from .runtime.summa import forward_backward_elements
 
-__all__ = ["CALIBRATION", "GPTS", "chunk_rows", "comparison_rows", "kernel_rows", "matrix_of", "mesh_rows"]
+__all__ = ["CALIBRATION", "chunk_rows", "comparison_rows", "kernel_rows", "mesh_rows"]
 
 TECHNIQUE, TABLE = "atp", "table-3"
-BINARY_TERA = 2**40  # table 2's TFLOPs; see table-2/counted
-GPTS: Mapping[str, Workload] = {
-    name: Workload(batch=4, sequence=2048, hidden=hidden, heads=heads)
-    for name, hidden, heads in (("M1", 2048, 16), ("M2", 4096, 32), ("M3", 8192, 64), ("M4", 12288, 96))
-}
 CHUNKS = (1, 2, 4)
-SQUARES = {4: (2, 1), 8: (2, 2), 16: (4, 1)}  # by devices: q and depth of 2-D or 2.5-D
 COMPUTE_CELLS = (("IC3", "M2"), ("IC3", "M4"))
 LINK_CELLS = (("IC1", "M3"), ("IC2", "M3"), ("IC4", "M3"))
 CALIBRATION = {
@@ -37,14 +31,6 @@ CALIBRATION = {
     "fitted": "a device's rate and a layer's fixed time on IC3; the share of the nominal bandwidth on IC1, IC2, IC4",
 }
 LINEAR_SHARES = (3 / 12, 1 / 12, 4 / 12, 4 / 12)  # of a layer's weights: query-key-value, output, the perceptron's
-
-
-def matrix_of(interconnect: str, num_devices: int = 8) -> HierarchicalCommMatrix:
-    """Return an interconnect's matrix; IC4's and IC5's with as many devices as are used."""
-    preset = PRESETS[interconnect]
-    if interconnect not in ("IC4", "IC5"):
-        return preset
-    return flat(interconnect, num_devices, preset.layers[0].group_bytes_per_s, preset.source)
 
 
 def best_mesh(interconnect: str, num_devices: int) -> tuple[int, int]:
@@ -126,20 +112,6 @@ def atp_s(model: str, interconnect: str, num_devices: int) -> float:
     """Return ATP's fastest layer: the mesh that the text names, the best number of chunks, gradients overlapped."""
     mesh = best_mesh(interconnect, num_devices)
     return min(layer_s(model, interconnect, mesh, chunks=chunks, overlap=True) for chunks in CHUNKS)
-
-
-def summa_elements(work: Workload, q: int, depth: int) -> dict[str, float]:
-    """Return what a device sends for a layer in 2-D or 2.5-D tensor parallelism, in values, by the group it goes to.
-
-    A broadcast or a reduction on q devices counts (q - 1) / q of its message, the mean over its devices.
-    """
-    counted = forward_backward_elements(work.batch, work.sequence, work.hidden, q, depth)
-    sent = dict.fromkeys(("row", "column", "depth"), 0.0)
-    for one in (counted.forward, counted.backward):
-        sent["row"] += (q - 1) / q * (one.row_broadcast + one.row_reduce + 2 * one.row_all_reduce)
-        sent["column"] += (q - 1) / q * (one.column_broadcast + one.column_reduce + 2 * one.column_all_reduce)
-        sent["depth"] += 2 * (depth - 1) / depth * one.depth_all_reduce
-    return sent
 
 
 def summa_s(model: str, interconnect: str, num_devices: int) -> float:

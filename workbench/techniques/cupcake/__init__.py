@@ -21,7 +21,8 @@ Decoding, which the paper leaves out, begins when all groups are encoded. A mess
 from workbench.parallel.hooks import BUCKET_MB
 
 from .advice import headroom
-from .planning import Plan, fuse, measure_costs
+from .plan import Plan
+from .planning import fuse, measure_costs
 from .runtime import exchange
 
 __all__ = ["BUCKET_MB", "Plan", "exchange", "fuse", "headroom", "measure_costs"]

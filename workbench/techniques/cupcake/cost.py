@@ -6,12 +6,17 @@ Between ranks an all-gather brings every rank the messages of all others; what i
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from types import MappingProxyType
 
 import numpy as np
 from scipy.optimize import nnls
 
 from workbench.cluster import Machines
+from workbench.cluster.fitting import bisected
 from workbench.compression.costs import CodecTimes, Processor
+from workbench.datasets import gradient_traces
+from workbench.study.thesis import paper_codec, paper_machines, scaled
 from workbench.timeline.gradients import Gradients
 
 from .method.optimal import optimal_fusion
@@ -31,6 +36,7 @@ __all__ = [
     "Strategy",
     "costs_on",
 ]
+__all__ += ["TESTBEDS", "costs_of", "gradients_of"]
 __all__ += ["fitted", "is_worth_compressing", "largest_miss", "strategies"]
 
 FP32_BYTES = 4
@@ -174,3 +180,43 @@ def strategies(gradients: Gradients, costs: Costs, *, bucket_scale: float = 1.0)
             add(name, whole, rule(whole))
     add(CUPCAKE, whole, optimal_fusion(whole))
     return found
+
+
+TESTBEDS = MappingProxyType({"server": 8, "cluster": 64})  # GPUs
+
+
+ALONE_S, OVERHEAD_S = 48e-3, 56e-3  # ResNet50 over CIFAR-10: on one GPU; what FP32 adds on eight (section 5.2.3)
+
+
+@cache
+def gradients_of(model: str) -> Gradients:
+    """Return a model's released gradients; ResNet50's with the text's length of an iteration."""
+    gradients = gradient_traces.load(model)
+    return scaled(gradients, ALONE_S / alone_s(gradients)) if model == "resnet50" else gradients
+
+
+def alone_s(gradients: Gradients) -> float:
+    return gradients.forward_s + gradients.backward_s
+
+
+@cache
+def _machines(testbed: str) -> Machines:
+    """Return a testbed; the server's links are such that FP32 adds to ResNet50 what the text says."""
+    machines = paper_machines(testbed, TESTBEDS[testbed])
+    if testbed != "server":
+        return machines
+    resnet = gradients_of("resnet50")
+
+    def with_rate(rate: float) -> Machines:
+        return replace(machines, intra=replace(machines.intra, bandwidth_bytes_per_s=rate))
+
+    def is_slow(rate: float) -> bool:
+        found = strategies(resnet, costs_on(paper_codec("dgc"), with_rate(rate), num_decoded=1))
+        return found[FP32_BUCKETS].iteration_s > ALONE_S + OVERHEAD_S
+
+    return with_rate(bisected(is_slow, 1e8, 1e11, 30))
+
+
+def costs_of(codec: str, testbed: str) -> Costs:
+    """Return the costs of a codec on a testbed, "server" or "cluster"."""
+    return costs_on(paper_codec(codec), _machines(testbed), num_decoded=1)

@@ -16,12 +16,11 @@ from workbench.study.rows import median_row, value_row
 from workbench.study.timing import Timed
 from workbench.training.measuring import without_garbage_collection
 
-from .cost import CUPCAKE, FP32_BUCKETS, FP32_BYTES, Costs, fitted, largest_miss
+from .cost import CUPCAKE, FP32_BUCKETS, FP32_BYTES, Costs, costs_of, fitted, gradients_of, largest_miss
 from .method import FusionProblem, Pruning, iteration_time, optimal_fusion
 from .method.rivals import even_split
 from .method.search import search
-from .planning import Plan
-from .simulated import costs_of, gradients_of
+from .plan import Plan
 from .training import DDP, FP16, Setting
 
 __all__ = ["PRUNINGS", "growth_rows", "iteration_rows", "latency_rows", "search_rows"]

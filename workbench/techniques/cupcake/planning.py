@@ -4,18 +4,15 @@ model = DistributedDataParallel(module, bucket_cap_mb=cupcake.BUCKET_MB)
 cupcake.fuse(model, "dgc")                          # on every rank
 """
 
-import json
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from itertools import chain, pairwise
+from dataclasses import replace
+from itertools import pairwise
 from statistics import median
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.compression import Identity
@@ -26,101 +23,20 @@ from workbench.parallel.hooks import (
     require_ddp,
     require_fp32,
     require_one_plan,
-    require_parameters,
     warn_if_late,
 )
 from workbench.timeline.gradients import Gradients
 
-from .cost import CUPCAKE, FP16, FP32_BUCKETS, FP32_BYTES, FP32_FUSED, Costs, Strategy, fitted, largest_miss, strategies
+from .cost import CUPCAKE, FP16, FP32_BUCKETS, FP32_BYTES, FP32_FUSED, Costs, fitted, largest_miss, strategies
+from .plan import Plan, plan_of
 from .runtime import FusedExchange, Group
 
-__all__ = ["Plan", "fuse", "measure_costs", "plan_of", "plans_on_ranks"]
+__all__ = ["fuse", "measure_costs", "plans_on_ranks", "warn_if_slower"]
 
 SETTLING, MEASURED = 2, 3  # backward passes before the plan: DDP rebuilds its buckets after the first
 SMALLEST, FACTOR = 256, 8  # elements of the first measured group, and from one to the next
 LONG_S = 0.3  # a larger group is not sent: its seconds follow from the line
 RUNS = 5
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
-    """The groups of a model's gradients; prints, and is saved as JSON."""
-
-    codec: str  # of GRADIENT_CODECS
-    num_ranks: int
-    num_elements: Mapping[str, int]  # by parameter
-    groups: Sequence[Sequence[str]]  # names of parameters, those that are sent first come first
-    compressed: Sequence[bool]  # of each group
-    predicted_s: Mapping[str, float]  # iteration by rule; with this plan under `scheme`
-    scheme: str = CUPCAKE
-    gap_s: Sequence[float] = ()  # backward seconds before each gradient, in the order of `num_elements`
-    forward_s: float = 0.0  # before the first of them
-    source: str = ""  # of these times, and from when on they are counted
-    lines: Mapping[str, Sequence[float]] = field(default_factory=dict)  # `Costs.lines` that were measured
-    misses: Mapping[str, float] = field(default_factory=dict)  # `Costs.misses`
-
-    @property
-    def num_compressed(self) -> int:
-        """Groups that are compressed."""
-        return sum(self.compressed)
-
-    def __str__(self) -> str:
-        sizes = [4 * sum(self.num_elements[name] for name in names) / 2**20 for names in self.groups]
-        lines = [f"{len(self.num_elements)} gradients in {len(self.groups)} groups, {self.num_compressed} compressed"]
-        lines[0] += f" by {self.codec}"
-        times = ", ".join(f"{name} {1e3 * seconds:.1f} ms" for name, seconds in self.predicted_s.items())
-        lines += [f"predicted iteration: {times}"]
-        lines += [f"times are {self.source}"] if self.source else []
-        lines += [
-            f"{number:4d}: {len(names)} gradients, {size:.2f} MiB, {names[0]} to {names[-1]}"
-            for number, (names, size) in enumerate(zip(self.groups, sizes, strict=True))
-        ]
-        return "\n".join(lines)
-
-    def check(self, module: nn.Module, num_ranks: int) -> None:
-        """Raise ValueError unless groups hold each parameter once and ranks and parameters, in FP32, are the plan's."""
-        held = Counter(chain.from_iterable(self.groups))
-        if len(self.compressed) != len(self.groups) or not all(self.groups):
-            sizes = [len(names) for names in self.groups]
-            raise ValueError(f"compressed is {self.compressed} for groups of {sizes} gradients; none may be empty")
-        for name in (*held, *self.num_elements):
-            if held[name] != 1 or name not in self.num_elements:
-                times = f"{held[name]} times, num_elements {int(name in self.num_elements)}"
-                raise ValueError(f"groups hold {name} {times}; both must hold it once")
-        if num_ranks != self.num_ranks:
-            raise ValueError(f"the plan is for {self.num_ranks} ranks; there are {num_ranks}")
-        require_parameters(module, self.num_elements)
-
-    def to_json(self) -> str:
-        """Write the plan; `from_json` reads it. Its times, sizes and `lines` are those from which it was predicted."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "Plan":
-        """Read a plan."""
-        values = json.loads(text)
-        groups = tuple(map(tuple, values["groups"]))
-        flat = {name: tuple(values.get(name, ())) for name in ("compressed", "gap_s")}
-        return cls(**values | flat | {"groups": groups})
-
-
-def plan_of(
-    gradients: Gradients, strategy: Strategy, codec: str, num_ranks: int, predicted_s: Mapping[str, float]
-) -> Plan:
-    """Make a plan of any strategy."""
-    ends = (0, *strategy.fusion)
-    return Plan(
-        codec=codec,
-        num_ranks=num_ranks,
-        num_elements=dict(zip(gradients.tensors, gradients.num_elements, strict=True)),
-        groups=tuple(tuple(gradients.tensors[start:end]) for start, end in pairwise(ends)),
-        compressed=strategy.compressed,
-        predicted_s=dict(predicted_s),
-        scheme=strategy.name,
-        gap_s=gradients.gap_s,
-        forward_s=gradients.forward_s,
-        source=gradients.source,
-    )
 
 
 def fuse(

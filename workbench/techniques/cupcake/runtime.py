@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,8 +33,7 @@ from workbench.parallel.hooks import (
 )
 from workbench.parallel.timeouts import naming_lost_ranks
 
-if TYPE_CHECKING:
-    from .planning import Plan
+from .plan import Plan
 
 __all__ = ["FusedExchange", "Group", "exchange", "exchanged_by_definition"]
 
@@ -135,12 +134,12 @@ class FusedExchange:
     def __init__(
         self,
         model: DistributedDataParallel,
-        plan: "Plan | None",
+        plan: Plan | None,
         *,
         momentum: float = 0.0,
         warmup: Sequence[float] = (),
         scaler: Scaler | None = None,
-        plan_by: Callable[[Mapping[str, float]], "Plan | None"] = lambda ready_s: None,
+        plan_by: Callable[[Mapping[str, float]], Plan | None] = lambda ready_s: None,
     ):
         self._parameters = {name: p for name, p in model.module.named_parameters() if p.requires_grad}
         self._names = {p: name for name, p in self._parameters.items()}
@@ -293,7 +292,7 @@ class FusedExchange:
 
 def exchange(
     model: DistributedDataParallel,
-    plan: "Plan",
+    plan: Plan,
     *,
     momentum: float = 0.0,
     warmup: Sequence[float] = (),

@@ -6,20 +6,15 @@ planner, a group counts one decoding.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import cache
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
-from workbench.cluster import Machines
-from workbench.cluster.fitting import bisected
-from workbench.datasets import gradient_traces
 from workbench.study.rows import value_row
-from workbench.study.thesis import paper_codec, paper_machines, scaled
 from workbench.timeline.gradients import Gradients
 
 from .cost import (
+    ALONE_S,
     CUPCAKE,
     DDP_BUCKETS,
     FP16,
@@ -27,55 +22,22 @@ from .cost import (
     FP32_FUSED,
     GRACE,
     HIPRESS,
+    OVERHEAD_S,
     Costs,
     Strategy,
-    costs_on,
+    alone_s,
+    costs_of,
+    gradients_of,
     strategies,
 )
 from .method import iteration_time, optimal_fusion, timeline
 
-__all__ = ["CALIBRATION", "CODECS", "TESTBEDS", "breakdown_rows", "costs_of", "gradients_of", "rival_rows"]
+__all__ = ["CALIBRATION", "CODECS", "breakdown_rows", "rival_rows"]
 __all__ += ["scaling_rows"]
 
 CODECS = ("randomk", "dgc", "efsignsgd", "onebit")
-TESTBEDS = MappingProxyType({"server": 8, "cluster": 64})  # GPUs
-ALONE_S, OVERHEAD_S = 48e-3, 56e-3  # ResNet50 over CIFAR-10: on one GPU; what FP32 adds on eight (section 5.2.3)
 CALIBRATION = MappingProxyType({"ResNet50 on one GPU": ALONE_S, "FP32 adds": OVERHEAD_S, "source": "section 5.2.3"})
 SINGLE_SPLIT, BUCKETS, EVEN, LINE = "Single split", "Bucket fusion", "Evenly split", "Cupcake, α + β·x"
-
-
-@cache
-def gradients_of(model: str) -> Gradients:
-    """Return a model's released gradients; ResNet50's with the text's length of an iteration."""
-    gradients = gradient_traces.load(model)
-    return scaled(gradients, ALONE_S / _alone_s(gradients)) if model == "resnet50" else gradients
-
-
-def _alone_s(gradients: Gradients) -> float:
-    return gradients.forward_s + gradients.backward_s
-
-
-@cache
-def _machines(testbed: str) -> Machines:
-    """Return a testbed; the server's links are such that FP32 adds to ResNet50 what the text says."""
-    machines = paper_machines(testbed, TESTBEDS[testbed])
-    if testbed != "server":
-        return machines
-    resnet = gradients_of("resnet50")
-
-    def with_rate(rate: float) -> Machines:
-        return replace(machines, intra=replace(machines.intra, bandwidth_bytes_per_s=rate))
-
-    def is_slow(rate: float) -> bool:
-        found = strategies(resnet, costs_on(paper_codec("dgc"), with_rate(rate), num_decoded=1))
-        return found[FP32_BUCKETS].iteration_s > ALONE_S + OVERHEAD_S
-
-    return with_rate(bisected(is_slow, 1e8, 1e11, 30))
-
-
-def costs_of(codec: str, testbed: str) -> Costs:
-    """Return the costs of a codec on a testbed, "server" or "cluster"."""
-    return costs_on(paper_codec(codec), _machines(testbed), num_decoded=1)
 
 
 def breakdown_rows(codecs: Sequence[str]) -> list[dict[str, Any]]:
@@ -96,7 +58,7 @@ def breakdown_rows(codecs: Sequence[str]) -> list[dict[str, Any]]:
 def _breakdown(gradients: Gradients, costs: Costs, strategy: Strategy, codec: str) -> list[dict[str, Any]]:
     spans = timeline(costs.problem(gradients), strategy.fusion, strategy.compressed)
     compressing_s = sum(span.end_s - span.start_s for span in spans if span.what in ("encode", "decode"))
-    computing_s = _alone_s(gradients)
+    computing_s = alone_s(gradients)
     parts = {
         "computation": computing_s,
         "compression": compressing_s,
@@ -118,7 +80,7 @@ def scaling_rows(*, models: Sequence[str], codecs: Sequence[str], testbed: str) 
         for codec in codecs:
             found, keys = strategies(gradients, costs_of(codec, testbed)), {"model": model, "codec": codec}
             for name in (FP32_BUCKETS, FP32_FUSED, FP16, GRACE, HIPRESS, DDP_BUCKETS, CUPCAKE):
-                factor = _alone_s(gradients) / found[name].iteration_s
+                factor = alone_s(gradients) / found[name].iteration_s
                 rows.append(value_row("scaling_factor", factor, scheme=name, **keys))
                 gain = found[name].iteration_s / found[CUPCAKE].iteration_s
                 gains.setdefault(name, []).append(gain)
@@ -147,7 +109,7 @@ def rival_rows(*, models: Sequence[str], codec: str, testbed: str) -> list[dict[
         fusions = {name: found[name].fusion for name in seconds} | {LINE: line}
         seconds[LINE] = iteration_time(whole, line)
         for name, iteration_s in seconds.items():
-            rows.append(value_row("scaling_factor", _alone_s(gradients) / iteration_s, model=model, scheme=name))
+            rows.append(value_row("scaling_factor", alone_s(gradients) / iteration_s, model=model, scheme=name))
             rows.append(value_row("groups", len(fusions[name]), model=model, scheme=name))
             gain = iteration_s / seconds[CUPCAKE]
             gains.setdefault(name, []).append(gain)

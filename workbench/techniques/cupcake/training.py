@@ -16,7 +16,8 @@ from workbench.study.data_parallel import DDP, FP16, Hooks, Setting
 from workbench.study.timing import Timed, Turns
 
 from .cost import CUPCAKE, DDP_BUCKETS, FP32, FP32_FUSED, GRACE, HIPRESS
-from .planning import Plan, plans_on_ranks
+from .plan import Plan
+from .planning import plans_on_ranks
 from .runtime import FusedExchange, exchange
 
 __all__ = ["DDP", "FP16", "SCHEMES", "Setting", "time_schemes", "train"]

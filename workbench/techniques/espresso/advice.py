@@ -14,13 +14,13 @@ from workbench.models import h100
 from workbench.study.rows import value_row
 from workbench.timeline.gradients import Gradients
 
-from .cost import Job
+from .cost import job_of
 from .measured import brute_force
 from .method.baselines import BASELINES
 from .method.certificate import best_by_exhaustion, lower_bound_s
+from .method.job import Job
 from .method.search import compress_on_gpus, find_strategy, improve, offload
 from .planning import PAYS
-from .simulated import job_of
 
 __all__ = ["MEASURED_ON", "advice_rows", "begins_to_pay", "certificate_rows", "lemma_rows", "shortened"]
 

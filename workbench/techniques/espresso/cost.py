@@ -1,169 +1,53 @@
-"""What the tasks of an option take on a cluster of machines with several GPUs, and F(S), the time of an iteration.
+"""The paper's jobs: released gradients and codec times, on the two clusters, calibrated on FP32's scaling factors.
 
-A tensor is followed along its option: which part of it a GPU holds, in how many messages, and how many GPUs of a
-machine hold one. An operation takes one start-up, an all-reduce two, as in the authors' planner. All GPUs of a machine
-share its network card, and each has a link of its own inside. A machine's CPUs work for all of its GPUs.
+The authors' batches of BERT-base and GPT-2 are not those of table 4.4. Where the text says FP32's scaling factor, all
+times of a model's computation are scaled to it on 64 GPUs; what Espresso gains is then predicted.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache
+from types import MappingProxyType
 
-import numpy as np
-
-from workbench.cluster.machines import Link, Machines
-from workbench.compression.costs import CodecTimes, Processor
+from workbench.cluster.fitting import bisected
+from workbench.datasets import gradient_traces
+from workbench.study.thesis import paper_codec, paper_machines, scaled
 from workbench.timeline.gradients import Gradients
-from workbench.timeline.queues import Chain, Chains, Queues
 
-from .method.exchange import layouts_of, sizes_of
-from .method.options import Comm, Comp, Option, Phase, Routine, compression_options
+from .method.job import Job
+from .method.options import Option
 
-__all__ = ["RESOURCES", "Job", "Step", "steps_of"]
-
-FP32_BYTES = 4
-RESOURCES = ("GPU", "CPU", "inside machines", "between machines")  # 0 is the device of `timeline.queues`
-GPU, CPU, INTRA, INTER = range(4)
-LONGEST = 12  # tasks of an option
+__all__ = ["SCALING", "WHOLE", "job_of", "paper_codec", "paper_machines", "scaling_factor"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """One task on its resource: `times` messages of a `part` of the tensor each."""
+WHOLE = 64  # GPUs
 
-    resource: int  # of RESOURCES
-    kind: str  # "encode", "decode", "send", or "send compressed"
-    times: float
-    part: float
-    startups: int = 0  # of the link
+
+SCALING = MappingProxyType({"bert_base": 0.51, "gpt2": 0.58, "lstm": 0.46, "resnet101": 0.70})  # table 4.1, 4.8.4
+
+
+def job_of(model: str, num_gpus: int, algorithm: str = "", *, testbed: str = "", is_calibrated: bool = True) -> Job:
+    """Return a job of the paper; by default with the codec and on the testbed that its authors' scripts name."""
+    settings = gradient_traces.experiment_settings()[model]
+    gradients = _calibrated(model) if is_calibrated else gradient_traces.load(model)
+    machines = paper_machines(testbed or settings.testbed, num_gpus)
+    return Job(gradients, machines, paper_codec(algorithm or settings.algorithm))
 
 
 @cache
-def steps_of(option: Option, num_machines: int, gpus_per_machine: int) -> tuple[Step, ...]:
-    """Follow a tensor along an option.
+def _calibrated(model: str) -> Gradients:
+    """Return a model's gradients; where FP32's scaling factor is known, with times scaled to it on its own testbed."""
+    gradients = gradient_traces.load(model)
+    if model not in SCALING:
+        return gradients
+    whole = job_of(model, WHOLE, is_calibrated=False)
 
-    Raises:
-        ValueError: if not every GPU holds the whole sum in the end.
-    """
-    size, steps = sizes_of(num_machines, gpus_per_machine), []
-    for task, layout in zip(option.tasks, layouts_of(option, num_machines, gpus_per_machine)[:-1], strict=True):
-        part, holders = 1 / layout.split, gpus_per_machine if layout.rooted <= {Phase.INTER} else 1
-        if isinstance(task, Comm):
-            part *= holders if task.phase is Phase.INTER else 1
-            steps.append(_sent(task, size[task.phase], part, layout.copies, gpus_per_machine))
-            continue
-        on_gpu, kind = task.processor is Processor.GPU, "encode" if isinstance(task, Comp) else "decode"
-        # GPUs work side by side, the CPUs of a machine for one GPU after the other.
-        messages = layout.copies * (1 if on_gpu else holders)
-        steps.append(Step(resource=GPU if on_gpu else CPU, kind=kind, times=messages, part=part))
-    return tuple(steps)
+    def is_below(scale: float) -> bool:
+        return scaling_factor(Job(scaled(gradients, scale), whole.machines, whole.codec)) < SCALING[model]
+
+    return scaled(gradients, bisected(is_below, 0.01, 10.0, 40))
 
 
-def _sent(task: Comm, n: int, part: float, copies: int, gpus_per_machine: int) -> Step:
-    """Return what the busiest link of a phase carries in one operation of n ranks."""
-    routine = task.routine
-    times = {
-        Routine.ALL_REDUCE: 2 * (n - 1) / n,
-        Routine.REDUCE_SCATTER: (n - 1) / n,
-        Routine.REDUCE: 1.0 if n > 1 else 0.0,  # in pieces, along a chain
-        Routine.ALL_GATHER: n - 1.0,
-        Routine.BROADCAST: 1.0 if n > 1 else 0.0,
-        Routine.ALL_TO_ALL: (n - 1) / n,
-        Routine.GATHER: n - 1.0,
-    }[routine]
-    is_inside = task.phase is Phase.INTRA or (task.phase is Phase.FLAT and n == gpus_per_machine)
-    if task.phase is Phase.FLAT and not is_inside:
-        outside = n - gpus_per_machine  # a ring crosses each card once; these send to every GPU of another machine
-        times = {Routine.ALL_TO_ALL: gpus_per_machine * outside / n, Routine.GATHER: float(outside)}.get(routine, times)
-    kind = "send compressed" if task.is_compressed else "send"
-    startups = 0 if n == 1 else 2 if routine is Routine.ALL_REDUCE else 1
-    resource = INTRA if is_inside else INTER
-    return Step(resource=resource, kind=kind, times=times * copies, part=part, startups=startups)
-
-
-class Job:
-    """A training job: its gradients, where they are computed, and the codec; F(S) of its strategies.
-
-    Args:
-        gradients: of the model, the first ready first.
-        machines: of the cluster.
-        codec: what compressing takes.
-        options: that a strategy may choose from; by default the whole tree.
-    """
-
-    def __init__(
-        self, gradients: Gradients, machines: Machines, codec: CodecTimes, options: Sequence[Option] | None = None
-    ):
-        self.gradients, self.machines, self.codec = gradients, machines, codec
-        self.options = compression_options() if options is None else tuple(options)
-        self._place = machines.num_machines, machines.gpus_per_machine
-        self.sizes = tuple(sorted(set(gradients.num_elements)))
-        self._rows = {size: row for row, size in enumerate(self.sizes)}
-        self._seconds: dict[Option, np.ndarray] = {}
-
-    def chain(self, option: Option, num_elements: int) -> tuple[tuple[int, float], ...]:
-        """Return resource and seconds of each task of an option, for a tensor of one of the job's `sizes`."""
-        seconds = self.seconds(option)[:, self._rows[num_elements]].tolist()
-        return tuple(zip(self.resources(option), seconds, strict=True))
-
-    def steps(self, option: Option) -> tuple[Step, ...]:
-        """Return an option's tasks on their resources."""
-        return steps_of(option, *self._place)
-
-    def resources(self, option: Option) -> tuple[int, ...]:
-        """Return the resource of each task of an option."""
-        return tuple(step.resource for step in self.steps(option))
-
-    def seconds(self, option: Option) -> np.ndarray:
-        """Return the seconds of an option's tasks for tensors of all `sizes` [tasks, sizes]."""
-        if option not in self._seconds:
-            sizes = np.array(self.sizes, float)
-            self._seconds[option] = np.array([self._taken_s(step, sizes) for step in self.steps(option)])
-        return self._seconds[option]
-
-    def _taken_s(self, step: Step, num_elements: np.ndarray) -> np.ndarray:
-        elements = step.part * num_elements
-        if step.kind in ("encode", "decode"):
-            table = self.codec.encode_s if step.kind == "encode" else self.codec.decode_s
-            return step.times * table[Processor.GPU if step.resource == GPU else Processor.CPU](elements)
-        link = self.machines.intra if step.resource == INTRA else self.machines.inter
-        sent_bytes = FP32_BYTES if step.kind == "send" else self.codec.sent_bytes
-        return step.startups * link.latency_s + step.times * elements * sent_bytes / link.bandwidth_bytes_per_s
-
-    def queues(self, strategy: Sequence[Option]) -> Queues:
-        """Return the timeline of a strategy, whose changes are evaluated fast."""
-        gradients = self.gradients
-        if len(strategy) != gradients.num_tensors:
-            rule = f"it must have one for each of the {gradients.num_tensors} tensors of {gradients.name}"
-            raise ValueError(f"strategy has {len(strategy)} options; {rule}")
-        return Queues(gradients.gap_s, self.packed(strategy, gradients.num_elements))
-
-    def packed(self, options: Sequence[Option], num_elements: Sequence[int]) -> Chains:
-        """Return the chains of options, each for a tensor of so many elements."""
-        return _packed([self.chain(*pair) for pair in zip(options, num_elements, strict=True)])
-
-    def iteration_s(self, strategy: Sequence[Option]) -> float:
-        """Return F(S): the forward pass, and the backward pass until all gradients are synchronised."""
-        return self.gradients.forward_s + self.queues(strategy).duration_s
-
-    def half_precision_s(self, cast_s: float) -> float:
-        """Return F if all gradients are sent in FP16, to which and from which a GPU casts each in `cast_s`."""
-        links = {"intra": _faster(self.machines.intra), "inter": _faster(self.machines.inter)}
-        plain, cast = Job(self.gradients, replace(self.machines, **links), self.codec), (GPU, cast_s)
-        chains = [(cast, *plain.chain(self.uncompressed, size), cast) for size in self.gradients.num_elements]
-        return self.gradients.forward_s + Queues(self.gradients.gap_s, _packed(chains)).duration_s
-
-    @cached_property
-    def uncompressed(self) -> Option:
-        """The hierarchical all-reduce without compression: FP32."""
-        plain = "intra.reduce-scatter inter.allreduce intra.allgather"
-        return Option.parse(plain if self.machines.num_machines > 1 else "flat.allreduce")
-
-
-def _packed(chains: Sequence[Chain]) -> Chains:
-    return Chains.of(chains, num_resources=len(RESOURCES), longest=LONGEST)
-
-
-def _faster(link: Link) -> Link:
-    """Return a link that carries twice as many values."""
-    return replace(link, bandwidth_bytes_per_s=2 * link.bandwidth_bytes_per_s)
+def scaling_factor(job: Job, strategy: Sequence[Option] | None = None) -> float:
+    """Return the throughput of one GPU of many over that of a GPU alone; without a strategy, FP32's (section 4.2.1)."""
+    alone_s = job.gradients.forward_s + job.gradients.backward_s
+    return alone_s / job.iteration_s(strategy or [job.uncompressed] * job.gradients.num_tensors)

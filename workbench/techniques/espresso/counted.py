@@ -17,8 +17,8 @@ from workbench.study.rows import value_row
 from workbench.timeline import Action, Kind, Timeline
 from workbench.timeline.queues import queues_by_definition
 
-from .cost import steps_of
 from .method import Option, compression_options, subtree_counts
+from .method.job import steps_of
 
 __all__ = ["MODELS", "OFFLOADED", "ROUTINES", "example_rows", "examples", "inventory_rows", "option_rows"]
 __all__ += ["Example", "all_of_figure_4_2", "num_bubbles", "overheads", "routine_rows", "same_size_rows", "saved_slots"]

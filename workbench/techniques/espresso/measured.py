@@ -19,11 +19,11 @@ from workbench.study.rows import median_row, value_row
 from workbench.study.timing import Timed
 from workbench.training.measuring import without_garbage_collection
 
-from .cost import Job
+from .cost import WHOLE, job_of
+from .method.job import Job
 from .method.options import Option, compression_options
 from .method.search import compress_on_gpus, offload, offloaded
 from .planning import FP16_SCHEME, PLANNED, Plan
-from .simulated import WHOLE, job_of
 from .training import ESPRESSO, FP16, IMPROVED, Setting
 
 __all__ = ["brute_force", "iteration_rows", "offloading_rows", "searched_job", "selection_rows"]

@@ -19,8 +19,8 @@ from workbench.models.gradients import measure
 from workbench.parallel.hooks import require_fp32, require_parameters
 from workbench.timeline.gradients import Gradients
 
-from .cost import INTER, INTRA, Job
 from .method.exchange import make_codec
+from .method.job import INTER, INTRA, Job
 from .method.options import Option
 from .method.search import compress_on_gpus, find_strategy, improve
 

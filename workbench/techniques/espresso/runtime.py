@@ -38,7 +38,6 @@ from workbench.parallel.hooks import (
 )
 from workbench.parallel.timeouts import break_connections, naming_lost_ranks, timeout_of
 
-from .cost import FP32_BYTES, INTER, INTRA, RESOURCES, steps_of
 from .method.exchange import (
     Encoders,
     Layout,
@@ -52,6 +51,7 @@ from .method.exchange import (
     padded,
     stream_of,
 )
+from .method.job import FP32_BYTES, INTER, INTRA, RESOURCES, steps_of
 from .method.options import Comm, Comp, Option, Phase, Routine
 from .planning import Plan
 

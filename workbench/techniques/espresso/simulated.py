@@ -1,13 +1,8 @@
-"""The rows of what is simulated on the paper's two clusters, with gradients and constants that its authors released.
-
-The authors' batches of BERT-base and GPT-2 are not those of table 4.4. Where the text says FP32's scaling factor, all
-times of a model's computation are scaled to it on 64 GPUs; what Espresso gains is then predicted.
-"""
+"""The rows of what is simulated on the paper's two clusters, with gradients and constants that its authors released."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import product
 from statistics import median
 from types import MappingProxyType
@@ -15,58 +10,27 @@ from typing import Any
 
 import numpy as np
 
-from workbench.cluster.fitting import bisected
 from workbench.compression.costs import Processor
 from workbench.datasets import gradient_traces
 from workbench.study.rows import value_row
-from workbench.study.thesis import paper_codec, paper_machines, scaled
+from workbench.study.thesis import paper_codec, paper_machines
 from workbench.timeline.gradients import Gradients
 
-from .cost import INTER, INTRA, Job
+from .cost import SCALING, WHOLE, job_of, scaling_factor
 from .method.baselines import ALL, BASELINES, MYOPIC, ON_CPUS, ON_GPUS, baseline_strategy, crippled_strategy, options_of
 from .method.certificate import lower_bound_s
+from .method.job import INTER, INTRA, Job
 from .method.options import Option
 from .method.search import find_strategy, improve
 
-__all__ = ["CALIBRATION", "CONSTANTS", "SCALING", "WHOLE", "benefit_ratios", "benefit_rows"]
-__all__ += ["distance_rows", "job_of", "paper_codec", "paper_machines", "scaling_factor", "scaling_rows"]
-__all__ += ["PANELS", "space_rows", "throughput_rows"]
+__all__ = ["CALIBRATION", "CONSTANTS", "PANELS", "benefit_ratios", "benefit_rows", "distance_rows", "scaling_rows"]
+__all__ += ["space_rows", "throughput_rows"]
 
-WHOLE = 64  # GPUs
-SCALING = MappingProxyType({"bert_base": 0.51, "gpt2": 0.58, "lstm": 0.46, "resnet101": 0.70})  # table 4.1, 4.8.4
 CALIBRATION = MappingProxyType({"scaling factors of FP32 on 64 GPUs": dict(SCALING), "source": "table 4.1, 4.8.4"})
 CONSTANTS = MappingProxyType(
     {"codec times, start-ups, gradients, links inside machines": "the authors' release", "networks": "nominal rates"}
 )
 FP32, FP16, ESPRESSO, IMPROVED, BOUND = "FP32", "FP16", "Espresso", "Espresso, improved", "Upper Bound"
-
-
-def job_of(model: str, num_gpus: int, algorithm: str = "", *, testbed: str = "", is_calibrated: bool = True) -> Job:
-    """Return a job of the paper; by default with the codec and on the testbed that its authors' scripts name."""
-    settings = gradient_traces.experiment_settings()[model]
-    gradients = _calibrated(model) if is_calibrated else gradient_traces.load(model)
-    machines = paper_machines(testbed or settings.testbed, num_gpus)
-    return Job(gradients, machines, paper_codec(algorithm or settings.algorithm))
-
-
-@cache
-def _calibrated(model: str) -> Gradients:
-    """Return a model's gradients; where FP32's scaling factor is known, with times scaled to it on its own testbed."""
-    gradients = gradient_traces.load(model)
-    if model not in SCALING:
-        return gradients
-    whole = job_of(model, WHOLE, is_calibrated=False)
-
-    def is_below(scale: float) -> bool:
-        return scaling_factor(Job(scaled(gradients, scale), whole.machines, whole.codec)) < SCALING[model]
-
-    return scaled(gradients, bisected(is_below, 0.01, 10.0, 40))
-
-
-def scaling_factor(job: Job, strategy: Sequence[Option] | None = None) -> float:
-    """Return the throughput of one GPU of many over that of a GPU alone; without a strategy, FP32's (section 4.2.1)."""
-    alone_s = job.gradients.forward_s + job.gradients.backward_s
-    return alone_s / job.iteration_s(strategy or [job.uncompressed] * job.gradients.num_tensors)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

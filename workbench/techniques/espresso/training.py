@@ -18,9 +18,9 @@ from workbench.study.cells import named
 from workbench.study.data_parallel import DDP, FP16, Hooks, Setting
 from workbench.study.timing import Timed, Turns
 
-from .cost import Job
 from .method.baselines import BASELINES, baseline_strategy
 from .method.exchange import CODECS
+from .method.job import Job
 from .method.search import compress_on_gpus, improve
 from .planning import Plan, plan_of
 from .runtime import GradientExchange, compress_gradients, measure_cluster

@@ -1,7 +1,6 @@
 """The rows of what is counted: densities of the paper's LSTM, lost gradients, formats, balance, and all schemes."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from itertools import product
 from typing import Any
 
@@ -11,50 +10,16 @@ import torch
 from workbench.datasets import embedding_usage
 from workbench.study.rows import value_row
 
+from .index_sets import lstm_sets
 from .method.formats import BLOCK_ELEMENTS, HashBitmap, index_bytes, nonzero_blocks
 from .method.hashing import partition, partition_of, strawman_hash
 from .method.schemes import RIVALS, SCHEMES, Scheme, stages, traffic
 from .method.sparsity import densification_ratio, imbalance_ratio, push_imbalance, union_of
 
-__all__ = ["balance_rows", "format_rows", "lm1b_rows", "loss_rows", "lstm_sets", "space_rows", "table_rows"]
+__all__ = ["balance_rows", "format_rows", "lm1b_rows", "loss_rows", "space_rows", "table_rows"]
 
-SAMPLED_ROWS, BATCH_WORDS = 8192, 2560  # of the paper's LSTM: rows of its softmax, words of a batch
 VALUE_BYTES = 4
 NUM_FIELDS_OF_NUMBERS = 13  # of Criteo
-
-
-@cache
-def _sampler() -> np.ndarray:
-    """Return the chance of each word to be drawn at once by the LSTM's sampler: log-uniform over frequency ranks."""
-    ranks = np.arange(len(embedding_usage.lm1b_word_counts()))
-    return np.log((ranks + 2) / (ranks + 1)) / np.log(len(ranks) + 1)
-
-
-@cache
-def lstm_sets(num_ranks: int, seed: int = 0) -> tuple[tuple[np.ndarray, ...], int]:
-    """Draw the rows of both tables, input and softmax, that batches of the paper's LSTM touch, and count all rows.
-
-    The input's are real batches where there are so many, then words drawn by their frequency; the softmax's are those
-    of the same batch, its targets, and the sampler's.
-    """
-    counts, real = embedding_usage.lm1b_word_counts(), embedding_usage.lm1b_batches()
-    draw, num_words, chances = np.random.default_rng(seed), len(counts), counts / counts.sum()
-
-    def words(rank: int) -> np.ndarray:
-        return real[rank] if rank < len(real) else np.unique(draw.choice(num_words, BATCH_WORDS, p=chances))
-
-    found = []
-    for rank in range(num_ranks):
-        inputs = words(rank)
-        sampled = _distinct(draw, SAMPLED_ROWS)
-        found.append(np.concatenate([inputs, num_words + np.union1d(sampled, inputs)]))
-    return tuple(found), 2 * num_words
-
-
-def _distinct(draw: np.random.Generator, num: int) -> np.ndarray:
-    """Draw until so many rows are distinct, as the LSTM's sampler does."""
-    order = draw.exponential(size=len(_sampler())) / _sampler()
-    return np.sort(np.argpartition(order, num)[:num])
 
 
 def lm1b_rows() -> list[dict[str, Any]]:

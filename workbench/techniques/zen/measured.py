@@ -27,6 +27,7 @@ from workbench.training.embedding_tasks import EmbeddingTask
 from .advice import chances_of
 from .cost import SCHEMES as IN_THEORY
 from .cost import seconds, sparsity_of
+from .index_sets import task_sets
 from .method.hashing import hierarchical_hash, partition, partition_of
 from .method.sparsity import (
     densification_ratio,
@@ -40,7 +41,6 @@ from .method.sparsity import (
 from .runtime.exchange import Sparse
 from .runtime.hook import SparseSynchroniser, synchronise
 from .runtime.schemes import SCHEMES, strawman
-from .simulated import task_sets
 
 __all__ = ["Setting", "balance_rows", "extraction_rows", "hashing_rows", "in_words", "learning_rows"]
 __all__ += ["overlap_rows", "scheme_rows", "skewness_rows", "table_rows", "time_densities", "time_gradients"]

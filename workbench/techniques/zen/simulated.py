@@ -17,7 +17,7 @@ from workbench.study.rows import value_row
 from workbench.training.embedding_tasks import EmbeddingTask
 
 from .cost import SCHEMES, Sparsity, bytes_on_busiest_link, lower_bound_bytes, seconds, sparsity_of
-from .counted import lstm_sets
+from .index_sets import lstm_sets, task_sets
 from .method.sparsity import union_of
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "Model",
     "communication_rows",
     "scaling_rows",
-    "task_sets",
     "throughput_rows",
 ]
 
@@ -59,18 +58,6 @@ MODELS: Mapping[str, Model] = MappingProxyType(
     }
 )
 """DeepFM's batch is smaller so that 128 GPUs read each of our 8,000 rows once; BERT's sentences are shorter."""
-
-
-def task_sets(task: EmbeddingTask, num_ranks: int, step: int = 0) -> list[tuple[list[np.ndarray], int]]:
-    """Return, of each table, the rows that the ranks' batches touch and how many rows it has.
-
-    Tables of another width than the first are left out.
-    """
-    weights = dict(task.module.named_parameters())
-    (first, *_) = task.embeddings
-    chosen = [name for name in task.embeddings if weights[name].shape[1:] == weights[first].shape[1:]]
-    touched = [task.touched(rank, step) for rank in range(num_ranks)]
-    return [([one[name] for one in touched], task.embeddings[name]) for name in chosen]
 
 
 CALIBRATION = MappingProxyType(

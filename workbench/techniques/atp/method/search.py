@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from workbench.checks import require_counts
 
-from ..cost import Workload, equation2_terms, exact_time_s, messages
+from .equations import Workload, equation2_terms, exact_time_s, messages
 from .matrix import HierarchicalCommMatrix
 
 __all__ = ["Strategy", "meshes", "search", "search_by_torch"]

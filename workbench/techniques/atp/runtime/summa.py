@@ -8,7 +8,7 @@ i = I / q, o = O / q; n = the block's leading dimensions, b S of them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -21,65 +21,9 @@ from workbench.parallel.shards import cut, join
 from workbench.parallel.timeouts import timeout_of
 from workbench.parallel.traffic import MessageKind, Phase
 
-__all__ = [
-    "BlockElements",
-    "PassElements",
-    "SummaBlock",
-    "SummaLinear",
-    "SummaMesh",
-    "SummaNorm",
-    "forward_backward_elements",
-]
+from ..method.summa import PassElements, share
 
-INPUT_HIDDENS = 7  # inputs of a block's four linears, in H: 1 + 1 + 1 + 4
-WEIGHT_SQUARES = 12  # their weights, in H^2: 3 + 1 + 4 + 4
-VECTOR_HIDDENS = 13  # their biases, 3 + 1 + 4 + 1, and weight and bias of two norms, in H
-NUM_STATISTICS = 4  # mean and variance of two norms, each a number a token
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PassElements:
-    """Elements of all messages in which one rank takes part, as source, target or neither, in one pass."""
-
-    row_broadcast: int = 0  # blocks of activations, inside mesh rows
-    column_broadcast: int = 0  # blocks of weights, inside mesh columns
-    row_reduce: int = 0  # partial gradients of activations
-    column_reduce: int = 0  # partial gradients of weights
-    row_all_reduce: int = 0  # statistics of norms, and their gradients
-    column_all_reduce: int = 0  # gradients of biases and norms
-    depth_all_reduce: int = 0  # gradients of all parameters, between mesh layers
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BlockElements:
-    """Elements of the messages of one block in which one rank takes part."""
-
-    forward: PassElements  # in the forward pass
-    backward: PassElements  # in the backward pass, nothing computed again
-
-
-def forward_backward_elements(batch: int, sequence: int, hidden: int, q: int, depth: int = 1) -> BlockElements:
-    """Count the elements of the messages of one `SummaBlock` in which a rank takes part.
-
-    The batch, of this many samples on all ranks together, is divisible by q * depth, and hidden by q. The q ranks of a
-    group together send q - 1 times the elements of a broadcast or reduce, which gloo makes (q - 1)(1 + 1/q) for a
-    reduce (a ring, then the parts to the target), and 2 (q - 1) times those of an all-reduce.
-    """
-    _share("hidden", hidden, "q", q)
-    tokens = _share("batch", batch, "q * depth", q * depth) * sequence
-    is_cut, is_deep = int(q > 1), int(depth > 1)
-    # A product has q steps, and each step moves one of q x q blocks: a matrix moves 1/q of its elements a rank.
-    activations, weights = is_cut * INPUT_HIDDENS * tokens * hidden, WEIGHT_SQUARES * hidden**2 // q
-    vectors, statistics = VECTOR_HIDDENS * hidden // q, is_cut * NUM_STATISTICS * tokens
-    forward = PassElements(row_broadcast=activations, column_broadcast=is_cut * weights, row_all_reduce=statistics)
-    backward = replace(
-        forward,
-        row_reduce=activations,
-        column_reduce=is_cut * weights,
-        column_all_reduce=is_cut * vectors,
-        depth_all_reduce=is_deep * (weights // q + vectors),
-    )
-    return BlockElements(forward=forward, backward=backward)
+__all__ = ["SummaBlock", "SummaLinear", "SummaMesh", "SummaNorm"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,8 +59,8 @@ class SummaMesh:
     def cut(self, full: Tensor) -> Tensor:
         """Take this rank's block [b, ..., h] of activations [B, ..., H]."""
         num_parts = self.q * self.depth
-        _share("batch", full.shape[0], "q * depth", num_parts)
-        _share("hidden", full.shape[-1], "q", self.q)
+        share("batch", full.shape[0], "q * depth", num_parts)
+        share("hidden", full.shape[-1], "q", self.q)
         part = cut(full, dim=0, rank=self.layer * self.q + self.row, size=num_parts)
         return cut(part, dim=-1, rank=self.column, size=self.q)
 
@@ -222,8 +166,8 @@ class SummaLinear(_Shards):
     """
 
     def __init__(self, in_features: int, out_features: int, mesh: SummaMesh, *, num_blocks: int = 1):
-        _share("out_features", out_features, "q * num_blocks", mesh.q * num_blocks)
-        shape = _share("in_features", in_features, "q", mesh.q), out_features // mesh.q
+        share("out_features", out_features, "q * num_blocks", mesh.q * num_blocks)
+        shape = share("in_features", in_features, "q", mesh.q), out_features // mesh.q
         super().__init__(mesh, shape, num_blocks=num_blocks)
 
     def forward(self, x_bSi: Tensor) -> Tensor:
@@ -237,7 +181,7 @@ class SummaNorm(_Shards):
     """Layer norm over a dimension that mesh columns share: two all-reduces of a number a token, and two backward."""
 
     def __init__(self, hidden_size: int, mesh: SummaMesh, *, eps: float = 1e-5):
-        super().__init__(mesh, (_share("hidden_size", hidden_size, "q", mesh.q),))
+        super().__init__(mesh, (share("hidden_size", hidden_size, "q", mesh.q),))
         self.hidden_size, self.eps = hidden_size, eps
 
     def forward(self, x_bSh: Tensor) -> Tensor:
@@ -255,7 +199,7 @@ class SummaBlock(GPT2Block):
     """GPT-2's block on a mesh, [b, S, h] -> [b, S, h]: no dropout, and at first the weights of `GPT2Block`."""
 
     def __init__(self, config: GPT2Config, mesh: SummaMesh, index: int = 0):
-        local_heads = _share("num_heads", config.num_heads, "q", mesh.q)
+        local_heads = share("num_heads", config.num_heads, "q", mesh.q)
         if config.dropout:
             raise ValueError(f"dropout: {config.dropout} must be 0 in a block on a mesh")
         super().__init__(config, index)
@@ -280,10 +224,3 @@ class SummaBlock(GPT2Block):
 
     def _parts(self) -> list[tuple[str, _Shards]]:
         return [(name, part) for name, part in self.named_children() if isinstance(part, _Shards)]
-
-
-def _share(name: str, total: int, parts: str, num_parts: int) -> int:
-    """Return one part of a size; refuse, by its name, a size that the parts do not divide."""
-    if num_parts < 1 or total < 1 or total % num_parts:
-        raise ValueError(f"{name}: {total} is not divisible by {parts}, {num_parts}")
-    return total // num_parts

@@ -12,7 +12,7 @@ import numpy as np
 
 from workbench.compression.costs import Processor
 
-from ..cost import Job
+from .job import Job
 from .options import Comm, Decomp, Option, Phase, Routine, compression_options
 from .search import choose_options, find_strategy, offload
 

@@ -21,7 +21,7 @@ from scipy.sparse import coo_array
 
 from workbench.timeline.queues import DEVICE
 
-from ..cost import RESOURCES, Job
+from .job import RESOURCES, Job
 from .options import Option
 
 __all__ = ["best_by_exhaustion", "lower_bound_s"]

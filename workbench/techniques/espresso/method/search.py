@@ -12,7 +12,7 @@ import numpy as np
 from workbench.compression.costs import Processor
 from workbench.timeline.queues import Chains
 
-from ..cost import INTRA, Job
+from .job import INTRA, Job
 from .options import Option
 
 __all__ = ["Found", "choose_options", "compress_on_gpus", "find_strategy", "improve", "offload", "offloaded"]
