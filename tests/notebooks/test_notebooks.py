@@ -8,11 +8,16 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from papermill import inspect_notebook
+
+from workbench.reproduction import Project, load_catalogue
+from workbench.reproduction.notebook_cells import check_parameters, parameter_types, read_notebook
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").rglob("*.ipynb"))
 MAX_CELL_LINES = 15
 MAX_FUNCTION_LINES = 5
+WITH_PARAMETERS = [path for path in NOTEBOOKS if '"parameters"' in path.read_text(encoding="utf-8")]
 TOPICS = [path for path in NOTEBOOKS if not path.name.startswith("lesson") and path.parent.name != "notebooks"]
 
 
@@ -85,15 +90,26 @@ def test_links_to_other_files_lead_somewhere(path):
 
 
 @named(TOPICS)
-def test_a_topic_has_one_parameters_cell_of_plain_commented_values_that_begins_with_its_item(path):
-    tagged = [cell for cell in code_cells(read(path)) if "parameters" in cell.metadata.get("tags", [])]
-    assert len(tagged) == 1
-    assert tagged[0].source.startswith('item = "')
-    for line in tagged[0].source.splitlines():
-        name, value = line.split("=", 1)
-        assert name.strip().isidentifier()
-        ast.literal_eval(value.split("#")[0].strip())
-        assert "#" in line, f"no comment: {line}"
+def test_the_parameters_of_a_topic_begin_with_its_item(path):
+    assert next(iter(parameter_types(read_notebook(path)))) == "item"
+
+
+@named(WITH_PARAMETERS)
+def test_papermill_lists_every_parameter_with_its_type_default_and_comment(path):
+    notebook, listed = read_notebook(path), inspect_notebook(path)
+    types = parameter_types(notebook)  # refuses a default that is not of its type
+    assert list(listed) == list(types)
+    for name, (default, annotation) in notebook.parameters.items():
+        assert annotation, f"{name} has no type"
+        assert listed[name]["inferred_type_name"] == ast.unparse(annotation).strip("'")
+        assert ast.literal_eval(listed[name]["default"]) == ast.literal_eval(default)
+        assert listed[name]["help"], f"{name} has no comment"
+
+
+def test_all_profiles_of_all_items_give_parameters_of_the_types_that_notebooks_ask_for():
+    project = Project(ROOT)
+    for item in load_catalogue(project):
+        check_parameters(item, read_notebook(project.notebook(item)))
 
 
 @named(TOPICS)

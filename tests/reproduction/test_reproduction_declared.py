@@ -116,13 +116,21 @@ def test_items_are_selected_by_id_beginning_or_glob_and_a_wrong_one_says_what_co
     ("cell", "parameters", "said"),
     [
         ('item = "x"\nsize = 1', {"sice": 2}, "has no parameter 'sice'; it has size"),
-        ('item = "x"\nsize = 1', {"size": "2"}, "'size' is '2', a str; the notebook has an int"),
-        ('item = "x"\nsize = 1', {"size": True}, "a bool; the notebook has an int"),
-        ('item = "x"\nsize = 1', {"size": 1.5}, "a float; the notebook has an int"),
+        ('item = "x"\nsize = 1', {"size": "2"}, "is '2', a str; it must be int, as notebooks/toy/one.ipynb says"),
+        ('item = "x"\nsize = 1', {"size": True}, "a bool; it must be int"),
+        ('item = "x"\nsize = 1', {"size": 1.5}, "a float; it must be int"),
         ('item = "x"\nsize = [1]', {"size": [1, "a"]}, r"'size'\[1\] is 'a'"),
         ('item = "x"\nsize = (1, 2)', {}, "default of parameter 'size' is a tuple"),
         ('item = "x"\nsize = len("ab")', {}, "it must be a literal"),
         ("size = 1", {}, "must begin with item = "),
+        ('item = "x"\nsize: int = 0.5', {}, "one.ipynb: default of parameter 'size' is 0.5, a float; it must be int"),
+        ('item = "x"\nsize: "no type" = 1', {}, "it must be 'no type'"),
+        ('item = "x"\nseeds: list[int] = []', {"seeds": [0, True]}, r"'seeds'\[1\] is True, a bool; it must be int"),
+        ('item = "x"\nseeds: list[int] = []', {"seeds": 0}, r"is 0, an int; it must be list\[int\]"),
+        ('item = "x"\nrates: dict[str, list[float]] = {}', {"rates": {"a": [1, "b"]}}, r"\['a'\]\[1\] is 'b'.*float"),
+        ('item = "x"\nby: dict[int, int] = {}', {"by": {"a": 1}}, "key of parameter 'by' is 'a', a str"),
+        ('item = "x"\nrate: float | None = None', {"rate": "1"}, r"is '1', a str; it must be float \| None"),
+        ('item = "x"\nrate: "Optional[float]" = None', {"rate": [1]}, r"a list; it must be Optional\[float\]"),
     ],
 )
 def test_parameters_are_checked_against_the_notebooks_cell(toy: ToyProject, cell, parameters, said):
@@ -133,8 +141,9 @@ def test_parameters_are_checked_against_the_notebooks_cell(toy: ToyProject, cell
 
 
 def test_a_whole_number_may_stand_for_a_float_and_anything_plain_for_none(toy: ToyProject):
-    toy.notebook("one", parameters='item = "x"\nrate: float = 1e-3  # per step\nlimit = None\nnames = ["a"]')
-    item = declared(parameters={"smoke": {"rate": 1, "limit": [1], "names": []}})
+    cell = 'item = "x"\nrate: float = 1e-3  # per step\nlimit = None\nnames = ["a"]\ntop: "Optional[int]" = None'
+    toy.notebook("one", parameters=f"{cell}\nend: float | None = 2\nsets: list[dict] = [{{}}]")
+    item = declared(parameters={"smoke": {"rate": 1, "limit": [1], "names": [], "top": 3, "end": None, "sets": []}})
     check_parameters(item, read_notebook(Project().notebook(item)))
 
 

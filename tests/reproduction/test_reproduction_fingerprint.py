@@ -80,6 +80,20 @@ def test_each_part_that_changes_is_named(toy: ToyProject, monkeypatch):
     assert "notebook changed" in changes(before, fingerprint(toy))
 
 
+@pytest.mark.parametrize(
+    ("size", "change"),
+    [
+        ("size: int = 1  # elements", ""),
+        ('size: "Optional[int]" = 1  # elements', ""),
+        ("size = 2  # elements", "notebook changed"),
+    ],
+)
+def test_the_type_of_a_parameter_changes_no_fingerprint_and_its_default_does(toy: ToyProject, size, change):
+    before = fingerprint(toy)
+    toy.notebook("one", RECORD, parameters=f'item: str = "toy/table-1/counted"  # id\n{size}')
+    assert changes(before, fingerprint(toy)) == change
+
+
 def test_every_cell_of_a_notebook_matters_and_what_running_it_leaves_behind_does_not(toy: ToyProject):
     path = toy.root / "notebooks/toy/one.ipynb"
     held = json.loads(path.read_text())

@@ -28,6 +28,7 @@ DATA_PACKAGES = ("workbench.datasets", "workbench.models.pretrained")  # items t
 SNAPSHOTS, BUILDS = "*--*/snapshots/*", "*/*/*/*"  # folders of files in the hub's cache, and in that of prepared data
 NAMES_SHOWN = 3  # names in one reason
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+TYPE = re.compile(r"^(\w+): [^=\n]+ = ", re.MULTILINE)  # of a parameter: checked before a run, and touches no number
 FOLDER = re.compile(r"\w+(/\w+)+")  # as a module may name one below the root, such as reproductions/tool/published
 DATA_FILES = frozenset({".csv", ".json", ".mplstyle", ".txt", ".yaml", ".yml", ".toml"})
 ROOT = "workbench"  # holds what notebooks load, and no number
@@ -51,7 +52,7 @@ class Fingerprinter:
         modules = self._modules_of(notebook)
         published = self.project.published(item)
         return {
-            "notebook": sha256(canonical_json(notebook.cells)),
+            "notebook": sha256(canonical_json([_without_types(cell) for cell in notebook.cells])),
             "library": {name: digest[:16] for name, digest in modules.items()},
             "parameters": jsonable(item.parameters[profile]),
             "data": self._data() if _need_data(modules) else {},
@@ -89,6 +90,10 @@ class Fingerprinter:
         if name not in self._shared:
             self._shared[name] = compute()
         return self._shared[name]
+
+
+def _without_types(cell: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**cell, "source": TYPE.sub(r"\1 = ", cell["source"])} if "parameters" in cell["tags"] else cell
 
 
 def _need_data(modules: Mapping[str, str]) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import CatalogueError
 
-__all__ = ["NotebookCells", "check_parameters", "parse_cell", "parse_source", "read_notebook"]
+__all__ = ["NotebookCells", "check_parameters", "parameter_types", "parse_cell", "parse_source", "read_notebook"]
 
 DEFAULT_KERNEL = "python3"
 # CPython 3.11 miscounts the depth of syntax trees that two threads build at once: within one, finalizers of a garbage
@@ -31,7 +31,7 @@ class NotebookCells:
     path: Path  # where it lies
     cells: Sequence[Mapping[str, Any]]  # of every cell its kind, source, tags and attachments; not what a run leaves
     code: Sequence[str]  # source of every code cell
-    parameters: Mapping[str, ast.expr]  # name to default, of the cell tagged `parameters`
+    parameters: Mapping[str, tuple[ast.expr, ast.expr | None]]  # name to default and type, of the cell tagged so
     kernel: str  # kernel it asks for
 
 
@@ -50,7 +50,11 @@ def read_notebook(path: Path) -> NotebookCells:
         raise CatalogueError(f"{path}: {len(tagged)} code cells have the tag 'parameters'; it must be one")
     kernel = held.get("metadata", {}).get("kernelspec", {}).get("name", DEFAULT_KERNEL)
     sources = [cell["source"] for cell in code]
-    return NotebookCells(path=path, cells=written, code=sources, parameters=_defaults(tagged[0], path), kernel=kernel)
+    tree = parse_cell(tagged[0])
+    if tree is None:
+        raise CatalogueError(f"{path}: the parameters cell is not valid Python")
+    parameters = {name: (default, type_) for name, default, type_ in _assignments(tree)}
+    return NotebookCells(path=path, cells=written, code=sources, parameters=parameters, kernel=kernel)
 
 
 def _as_written(cell: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,19 +67,13 @@ def _as_written(cell: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _defaults(source: str, path: Path) -> dict[str, ast.expr]:
-    tree = parse_cell(source)
-    if tree is None:
-        raise CatalogueError(f"{path}: the parameters cell is not valid Python")
-    return dict(_assignments(tree))
-
-
-def _assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+def _assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr, ast.expr | None]]:
     for statement in tree.body:
         if isinstance(statement, ast.Assign):
-            yield from ((target.id, statement.value) for target in statement.targets if isinstance(target, ast.Name))
+            names = [target.id for target in statement.targets if isinstance(target, ast.Name)]
+            yield from ((name, statement.value, None) for name in names)
         elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.value:
-            yield statement.target.id, statement.value
+            yield statement.target.id, statement.value, statement.annotation
 
 
 def parse_source(source: str | bytes) -> ast.Module:
@@ -101,32 +99,53 @@ def parse_cell(source: str) -> ast.Module | None:
 
 def check_parameters(item: Reproduction, notebook: NotebookCells) -> None:
     """Check names and types of an item's parameters, in all its profiles, against its notebook."""
-    defaults = {name: _default(name, expression, item) for name, expression in notebook.parameters.items()}
-    if not isinstance(defaults.get("item"), str):
+    types = parameter_types(notebook)
+    if "item" not in types or ast.unparse(types["item"]) != "str":
         raise CatalogueError(f"{item.notebook}: the parameters cell must begin with item = {item.id!r}")
     for profile, parameters in item.parameters.items():
         for name, value in parameters.items():
-            if name not in defaults:
-                known = ", ".join(name for name in defaults if name != "item")
+            if name not in types:
+                known = ", ".join(name for name in types if name != "item")
                 raise CatalogueError(
-                    f"{item.id}, profile {profile}: the notebook has no parameter {name!r}; it has {known or 'none'}"
+                    f"{item.id}, profile {profile}: {item.notebook} has no parameter {name!r}; it has {known or 'none'}"
                 )
-            _check_kind(f"{item.id}, profile {profile}: parameter {name!r}", value, defaults[name])
+            if wrong := next(_misfits(f"parameter {name!r}", value, types[name]), None):
+                raise CatalogueError(f"{item.id}, profile {profile}: {wrong}, as {item.notebook} says")
 
 
-def _default(name: str, expression: ast.expr, item: Reproduction) -> Any:
-    try:
-        value = ast.literal_eval(expression)
-    except ValueError:
-        raise CatalogueError(
-            f"{item.notebook}: default of parameter {name!r} is {ast.unparse(expression)}; it must be a literal"
-        ) from None
-    if not isinstance(value, (str, bool, int, float, list, dict, type(None))):
-        raise CatalogueError(
-            f"{item.notebook}: default of parameter {name!r} is {_kind(value)}; "
-            "it must be a text, number, truth value, None, list or dict"
-        )
-    return value
+def parameter_types(notebook: NotebookCells) -> dict[str, ast.expr]:
+    """Return the type of every parameter: its annotation, which its default must fit, or else the default's own."""
+    types = {}
+    for name, (expression, annotation) in notebook.parameters.items():
+        what = f"{notebook.path}: default of parameter {name!r}"
+        try:
+            default = ast.literal_eval(expression)
+        except ValueError:
+            raise CatalogueError(f"{what} is {ast.unparse(expression)}; it must be a literal") from None
+        if not isinstance(default, (str, bool, int, float, list, dict, type(None))):
+            raise CatalogueError(
+                f"{what} is {_kind(default)}; it must be a text, number, truth value, None, list or dict"
+            )
+        types[name] = annotation or _expression(_type_of(default))
+        if wrong := next(_misfits(what, default, types[name]), None):
+            raise CatalogueError(wrong)
+    return types
+
+
+def _type_of(default: Any) -> str:
+    """Write the type of a default: None stands for anything, and elements of a list are alike or may be anything."""
+    if default is None:
+        return "Any"
+    if isinstance(default, list) and len({type(element) for element in default}) == 1:
+        return f"list[{_type_of(default[0])}]"
+    return type(default).__name__
+
+
+def _expression(text: str) -> ast.expr | None:
+    match parse_cell(text):
+        case ast.Module(body=[ast.Expr(value=value)]):
+            return value
+    return None
 
 
 def _kind(value: Any) -> str:
@@ -134,12 +153,32 @@ def _kind(value: Any) -> str:
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
-def _check_kind(what: str, value: Any, default: Any) -> None:
-    if default is None or (type(default) is float and type(value) is int):
-        return
-    if type(value) is not type(default):
-        raise CatalogueError(f"{what} is {value!r}, {_kind(value)}; the notebook has {_kind(default)}")
-    kinds = {type(inner) for inner in default} if isinstance(default, list) else set()
-    if len(kinds) == 1:
-        for position, inner in enumerate(value):
-            _check_kind(f"{what}[{position}]", inner, default[0])
+def _misfits(what: str, value: Any, wanted: ast.expr) -> Iterator[str]:
+    """Say of a value, or of each element of a list or dict, that it is not of the type that is wanted."""
+    match wanted:
+        case ast.Constant(value=str(text)) if inner := _expression(text):
+            yield from _misfits(what, value, inner)
+            return
+        case ast.Subscript(value=ast.Name(id="list"), slice=of) if type(value) is list:
+            for position, element in enumerate(value):
+                yield from _misfits(f"{what}[{position}]", element, of)
+            return
+        case ast.Subscript(value=ast.Name(id="dict"), slice=ast.Tuple(elts=[of_key, of])) if type(value) is dict:
+            for key, element in value.items():
+                yield from _misfits(f"key of {what}", key, of_key)
+                yield from _misfits(f"{what}[{key!r}]", element, of)
+            return
+        case ast.Subscript(value=ast.Name(id="Optional"), slice=of):
+            fits = value is None or not any(_misfits(what, value, of))
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            fits = any(not any(_misfits(what, value, part)) for part in (left, right))
+        case ast.Constant(value=None):
+            fits = value is None
+        case ast.Name(id="float"):
+            fits = type(value) in (int, float)
+        case ast.Name(id=name):
+            fits = name in ("Any", type(value).__name__)
+        case _:
+            fits = False
+    if not fits:
+        yield f"{what} is {value!r}, {_kind(value)}; it must be {ast.unparse(wanted)}"
