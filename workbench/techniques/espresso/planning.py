@@ -145,7 +145,7 @@ def _with_unused(module: nn.Module, gradients: Gradients) -> Gradients:
 
 
 def plan_of(job: Job, strategy: Sequence[Option], codec: str, *, cast_s: float = 0.0) -> Plan:
-    """Make a plan of any strategy; FP16 casts a gradient to and fro in `cast_s` each."""
+    """Make a plan of any strategy; FP16 casts a gradient in `cast_s` before it is sent, and again after."""
     gradients, orders = job.gradients, {INTRA: [], INTER: []}
     queues = job.queues(strategy)
     for tensor, spans in enumerate(queues.placed()):
