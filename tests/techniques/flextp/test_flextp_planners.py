@@ -8,7 +8,7 @@ import pytest
 from flextp_cases import ranks, shares, straight_costs
 
 from workbench.techniques.flextp import method
-from workbench.techniques.flextp.method import Costs, PiecewiseLinear, Plan, RankPlan, RankTimes, Reference
+from workbench.techniques.flextp.method import Costs, Line, Plan, RankPlan, RankTimes, Reference
 
 CHEAP = Costs.straight(extract_s=1, communicate_s=0.5, compute_s=1)
 PLANNERS = {
@@ -88,20 +88,15 @@ def test_eq_2_balances_dropping_and_migrating_and_without_a_crossing_all_or_noth
     # Multiplying 0.9 / 3 costs 0.03 s, less than the second that dropping takes whatever is dropped.
     assert method.split_of_one(0.9, Costs.straight(alloc_s=1, compute_s=0.1), 3) == (0.9, 0.0)
     # The first message takes 2 s, more than the 0.9 s of dropping everything.
-    late = PiecewiseLinear.straight(1, at_zero_s=2)
-    costs = Costs(alloc_s=0, extract=PiecewiseLinear.straight(1), communicate=late, compute=PiecewiseLinear.straight(1))
-    assert method.split_of_one(0.9, costs, 3) == (0.0, 0.9)
+    late = straight_costs(whole_s=2, extract_s=1, communicate_s=1, compute_s=1)
+    assert method.split_of_one(0.9, late, 3) == (0.0, 0.9)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_bisection_finds_what_trying_all_finds(seed):
     generator = random.Random(seed)
-    costs = Costs(
-        alloc_s=generator.uniform(0, 0.2),
-        extract=PiecewiseLinear.straight(generator.uniform(0, 2)),
-        communicate=PiecewiseLinear.fitted([(share / 4, generator.uniform(0, share)) for share in range(5)]),
-        compute=PiecewiseLinear.straight(generator.uniform(0.1, 3)),
-    )
+    most_s = {"alloc_s": 0.2, "extract_s": 2, "whole_s": 0.3, "communicate_s": 3, "compute_s": 3}
+    costs = straight_costs(**{name: generator.uniform(0, seconds) for name, seconds in most_s.items()})
     removed, num_receivers = generator.uniform(0, 0.99), generator.randint(1, 7)
     split = method.split_of_one(removed, costs, num_receivers)
     assert split == pytest.approx(method.split_of_one_by_definition(removed, costs, num_receivers), abs=1e-4)
@@ -229,7 +224,7 @@ def test_sending_and_giving_up_columns_is_made_up_for_and_receivers_pay_for_ever
     dear = Costs.straight(communicate_s=100, compute_s=1)  # sending never pays, and nothing may be dropped
     assert method.levelled_plan(ranks(8, 1, 1, 1), dear, [0], speed_share=0).is_plain
     # Each of two receivers multiplies for each of two senders by itself, 0.25 s at least: 8 (1 - m) = 1 + 0.5 + m.
-    costs = replace(FREE, compute=PiecewiseLinear.straight(1.0, at_zero_s=0.25))
+    costs = replace(FREE, compute=Line(at_zero_s=0.25, per_share_s=1.0))
     times = ranks(8, 8, 1, 1)
     plan = method.levelled_plan(times, costs, [0, 1], speed_share=0)
     assert shares(plan, "migrated") == pytest.approx([6.5 / 9, 6.5 / 9, 0, 0])

@@ -153,18 +153,18 @@ def test_of_narrow_products_the_least_counts_for_kept_columns_the_median_for_rec
     # Half of their columns save the ranks 0.3, 0.35 and 0.4 of 10 s, so that all would save 0.6, 0.7 and 0.8. Rank 2
     # says least of a fixed part, 0.2. Rank 1 migrates half, a quarter to each of the others, which is 0.8 / 4 s in
     # proportion; they take 0.4 and 0.6 more, in the median 0.5.
-    fixed = pre_test._fixed_shares(runs([10, 10, 10]), [runs([7, 6.5, 6])], [runs([14, 5, 16])], [0.5], 1)
-    assert (fixed.kept, fixed.received) == (pytest.approx(0.2), pytest.approx(0.5 - 0.2))
+    kept, received = pre_test._fixed_shares(runs([10, 10, 10]), [runs([7, 6.5, 6])], [runs([14, 5, 16])], [0.5], 1)
+    assert (kept, received) == (pytest.approx(0.2), pytest.approx(0.5 - 0.2))
     # A sixteenth of a product at least and all of it at most is in proportion.
-    for seconds, kept in ((10.0, 15 / 16), (20.0, 15 / 16), (1.0, 0.0)):
-        assert pre_test._fixed_shares(runs([10, 10]), [runs([seconds, 20])], [runs([5, 10])], [0.5], 0).kept == kept
+    for seconds, fixed in ((10.0, 15 / 16), (20.0, 15 / 16), (1.0, 0.0)):
+        assert pre_test._fixed_shares(runs([10, 10]), [runs([seconds, 20])], [runs([5, 10])], [0.5], 0)[0] == fixed
     # Everything takes twice as long in the second repeat. A line through 0.2 at a quarter and 0.4 at three quarters
     # weighs (0.25 x 0.2 + 0.75 x 0.4) / (0.25^2 + 0.75^2) = 0.56.
     plain = runs([10, 10], [20, 20], [10, 10])
     quarter, rest = runs([8, 8], [16, 16], [8, 8]), runs([6, 6], [12, 12], [6, 6])
     migrated = [runs([1, 10], [1, 20], [1, 10])] * 2  # receiving takes no time: less than nothing is fixed
     fixed = pre_test._fixed_shares(plain, [quarter, rest], migrated, [0.25, 0.75], 0)
-    assert (fixed.kept, fixed.received) == (pytest.approx(1 - 0.56), 0)
+    assert fixed == (pytest.approx(1 - 0.56), 0)
 
 
 def seconds_by_size(meter, multiply, *operands, **more):
@@ -256,9 +256,9 @@ def test_all_ranks_plan_from_the_largest_that_any_of_them_has_measured():
     # The wall: rank 2's 6 s. Products: rank 1 sends and has 3 of its own, 1/2 s each; rank 0 has 3 and 3 received of
     # 1/8 s. So 4.5 s are left for each of three layers. Taking apart: rank 0's 3 s.
     for costs, num_bytes, slept in run_on_ranks(on_a_rank, 3, timeout_s=50, preload=PRELOAD):
-        assert costs["communicate"] == {"shares": [0.25, 0.75], "seconds": [13.5, 13.5]}
+        assert costs["communicate"] == {"at_zero_s": 13.5, "per_share_s": 0}
         assert costs["alloc_s"] == 9
-        assert costs["extract"] == {"shares": [0.25, 0.75], "seconds": [0, 0]}
+        assert costs["extract"] == {"at_zero_s": 0, "per_share_s": 0}
         # Broadcast seven times at each share: of 8 columns 2 and 6 of the weight [4, 8], and the gradient [5, 4] at
         # both shares; of 4 columns 1 and 3 of x [5, 4] and the weight [8, 4].
         assert num_bytes == 7 * 4 * (4 * (2 + 6) + 2 * 5 * 4 + (5 + 8) * (1 + 3))

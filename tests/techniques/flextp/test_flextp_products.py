@@ -2,12 +2,10 @@
 
 import copy
 import itertools
-from functools import partial
 
 import pytest
 import torch
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
 from workbench.parallel.moves import Shape
@@ -233,16 +231,6 @@ def test_same_imputation_looks_back_at_the_last_batch_of_as_many_rows():
         input_gradient(rows, [])
     assert not torch.allclose(input_gradient(4, [3])[:, 3], plain[:, 3])  # rank 0's part is missing
     assert len(product.previous) == 2 * (SIZES_KEPT + 1)  # of two ranks: inputs by their rows, and the weight
-
-
-def test_checkpointed_layers_give_the_same_gradients():
-    group, gradients = VirtualTensorGroup(2), []
-    for run in (lambda layers, x: layers(x), partial(checkpoint, use_reentrant=False)):
-        first, second, group = divided_pair(group, {0: [1]}, {1: [0, 2]})
-        x = torch.ones(ROWS, WIDTH, dtype=torch.float64, requires_grad=True)
-        run(lambda x, first=first, second=second: second(first(x)), x).square().sum().backward()
-        gradients.append([x.grad, first.full_weight(gradient=True)])
-    assert_equal(*gradients)
 
 
 def test_products_are_metered_on_senders_and_receivers_and_are_own_time_on_own_columns_alone():
