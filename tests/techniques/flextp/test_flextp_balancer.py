@@ -125,13 +125,6 @@ def test_with_patience_the_times_of_as_many_iterations_travel_as_one_message():
     assert len(plans) == len(balancer.steps) == 1  # rank 0 plans for all
 
 
-def test_a_rank_that_has_not_moved_is_planned_from_as_before_while_others_move():
-    model, balancer = balanced(grid("88888", "..33.", "..2..", "....."), solution="SEMI", patience=2)
-    train(model, balancer, 5)
-    first, second = ([each.unresized().product_s for each in step.times] for step in balancer.steps)
-    assert first == pytest.approx([8, 1, 1, 1]) and second == pytest.approx([8, 3, 1, 1])
-
-
 @pytest.mark.parametrize(
     ("patience", "trace"),  # of two middle ones that most like before: 3, not 8, and 3, not 4
     [(2, grid("..833", ".....")), (3, grid("...3822", "....2..")), (4, grid("....24833", "........."))],
@@ -238,21 +231,6 @@ def test_a_rank_that_has_recovered_drops_nothing_any_more(policy):
     assert balancer.plan.is_plain
 
 
-def test_real_ranks_train_as_virtual_ones_do_while_stragglers_come_grow_and_vanish(pools):
-    trace = StragglerTrace.random(2, num_epochs=2, iterations_per_epoch=3, seed=5, straggling_share=0.5)
-
-    def trained(group):
-        model, policy = two_layers(group), Policy(solution="SEMI", iterations_per_epoch=3, num_senders=1)
-        times = ModelledTimes(trace, product_s=1.0, other_s=0.2)
-        balancer = balance(model, group, policy=policy, modelled=times, costs=COSTS)
-        return train(model, balancer, 6), [step.plan for step in balancer.steps]
-
-    losses, plans = trained(VirtualTensorGroup(2))
-    assert len(set(plans)) > 1
-    for results in pools(2).run(lambda: trained(ProcessTensorGroup())):
-        assert results == (pytest.approx(losses, rel=1e-9), plans)
-
-
 def test_ranks_agree_on_every_plan_from_measured_times_whatever_their_timing(pools):
     trace = StragglerTrace.round_robin(2, 8.0, iterations_per_epoch=2 * PATIENCE)
 
@@ -288,17 +266,6 @@ def test_ranks_that_differ_in_policy_or_in_type_or_training_of_weights_are_refus
         return True
 
     assert pools(2).run(differs_on_the_second_rank) == [True, True]
-
-
-def test_outside_of_an_iteration_products_are_plain():
-    model, balancer = balanced(StragglerTrace.fixed(2, {0: 4.0}), solution="ZERO", selection="Pri")
-    train(model, balancer, 3)
-    x = torch.ones(2, 3, 16, dtype=torch.float64)
-    plain = model(x)
-    with balancer.iteration():
-        assert not torch.equal(model(x), plain)
-    balancer.remove()
-    assert torch.equal(model(x), plain)
 
 
 NO_STRAGGLER = ModelledTimes(StragglerTrace.none(2))

@@ -35,8 +35,8 @@ def test_receivers_are_served_in_the_order_of_their_numbers_and_a_rank_keeps_the
     division = divide(6, num_ranks=4, dropped={1: columns()}, migrated=migrated)
     assert dealt_out(division) == [(0, {1: [5], 2: [4]}), (3, {1: [0], 2: [1, 2]})]
     kept = {0: [0, 1, 3, 4, 5, 6, 7, 8], 1: [1], 2: None, 3: None}
-    assert {rank: own.kept if own.kept is None else own.kept.tolist() for rank, own in DIVISION.own.items()} == kept
-    assert [own.dropped.tolist() for own in DIVISION.own.values()] == [[2, 9], [6], [], []]
+    assert {rank: left if left is None else left.tolist() for rank, left in DIVISION.kept.items()} == kept
+    assert [dropped.tolist() for dropped in DIVISION.dropped.values()] == [[2, 9], [6], [], []]
     none = columns()
     assert divide(4, num_ranks=2, dropped={0: none, 1: none}, migrated={}).is_plain
     assert not divide(4, num_ranks=2, dropped={0: columns(1), 1: none}, migrated={}).is_plain

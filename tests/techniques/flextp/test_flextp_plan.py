@@ -29,7 +29,6 @@ def test_migrated_columns_are_divided_evenly_over_all_that_send_none_and_a_plan_
     # Rank 0 sends 0.6 and rank 2 sends 0.2: 0.8 over the two receivers is 0.4 each; rank 3 drops 0.5 of its own.
     plan = Plan(ranks=(RankPlan(dropped=0.2, migrated=0.6), RankPlan(), RankPlan(migrated=0.2), RankPlan(dropped=0.5)))
     assert (plan.senders, plan.receivers) == ((0, 2), (1, 3))
-    assert [plan.received_share(rank) for rank in range(4)] == pytest.approx([0, 0.4, 0, 0.4])
     assert not plan.is_plain
     plan = Plan(ranks=(RankPlan(dropped=0.125, migrated=0.5), RankPlan(), RankPlan(dropped=0.25)))
     assert plan.describe() == (
@@ -115,16 +114,9 @@ def test_a_balance_that_costs_nothing_ends_at_one_level():
     assert method.ideal_s([RankTimes(own_s=11, product_s=1), *ranks(1, 1)]) == pytest.approx(10)
 
 
-def test_costs_and_plans_survive_json():
-    costs = Costs(
-        alloc_s=0.5,
-        extract=Line(at_zero_s=2.0),
-        communicate=Line(at_zero_s=-0.25, per_share_s=3.0),
-        compute=Line(per_share_s=1.0),
-        fixed_share=0.25,
-    )
-    for value in (costs, SENT):
-        assert type(value).from_record(json.loads(json.dumps(value.as_record()))) == value
+def test_costs_survive_json():
+    costs = replace(COSTS, communicate=Line(at_zero_s=-0.25, per_share_s=3.0), fixed_share=0.25)
+    assert Costs.from_record(json.loads(json.dumps(costs.as_record()))) == costs
 
 
 def shares_of(plan):

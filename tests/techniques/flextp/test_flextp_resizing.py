@@ -207,13 +207,6 @@ def test_one_pass_measures_what_the_definition_says_in_single_precision_on_a_cop
     assert narrow.change.dtype == torch.float32 and narrow.change.tolist() == [1.0]
 
 
-@pytest.mark.parametrize("selection", [s for s in Selection if s is not Selection.RANDOM], ids=lambda s: s.value)
-def test_the_least_moved_columns_are_dropped_first_and_choices_of_one_list_nest(selection):
-    order = method.priority_list(statistics_of([4.0, 1.0, 3.0, 2.0, 5.0]), selection=selection, generator=generator())
-    assert order.tolist() == [1, 3, 2, 0, 4]
-    assert [method.first_columns(order, number).tolist() for number in (0, 1, 3)] == [[], [1], [1, 2, 3]]
-
-
 @pytest.mark.parametrize(
     ("selection", "change"),
     [(Selection.RANDOM, [9.0, 1.0, 1.0, 5.0]), (Selection.PRIORITY, [2.0, 2.0, 2.0, 2.0]), (Selection.PRIORITY, None)],

@@ -302,7 +302,7 @@ def planned_epoch(
         fastest_s = min(rank.own_s for rank in times)
         everywhere = all(rank.own_s == fastest_s for rank in times)
         dropped = [pruning_ratio if everywhere or rank.own_s > fastest_s else 0.0 for rank in times]
-        plan = Plan.of_shares(dropped, [0.0] * len(times))
+        plan = Plan.of_shares(dropped)
     elif solution is Solution.BASELINE:
         plan = Plan.plain(len(times))
     elif solution is Solution.ZERO:

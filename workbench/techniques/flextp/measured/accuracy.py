@@ -45,11 +45,7 @@ __all__ += ["training_cells", "variants_as_timed"]
 
 SMALL = replace(VIT_TINY, hidden_size=192, mlp_size=768)  # as much wider than tiny as ViT-3B than ViT-1B
 SIZES = MappingProxyType({"tiny": VIT_TINY, "small": SMALL, "1B": VIT_1B, "3B": VIT_3B})
-"""Models by name."""
-WORKLOADS = MappingProxyType(
-    {"tiny": modelled.VIT_1B, "small": modelled.VIT_3B, "1B": modelled.VIT_1B, "3B": modelled.VIT_3B}
-)
-"""The paper's model and batch whose times plans follow."""
+"""Models by name; plans follow the times of ViT-3B for "small" and "3B", else of ViT-1B."""
 
 MEAN_LEARNING_RATE = 0.5  # of its peak, over a short warm-up and a linear decay to zero
 VARIANT = tuple(field.name for field in fields(Variant))
@@ -176,7 +172,8 @@ def _run(given: Mapping[str, Any], is_real: bool = False) -> dict[str, Any]:
     iterations = -(-len(learning) // recipe.batch)
     model = ViTForImageClassification(replace(SIZES[size], seed=recipe.seed), group).to(recipe.device)
     # Times and costs are those of the paper's machine with as many ranks.
-    workload, machine = WORKLOADS[size], replace(modelled.paper_machine(), devices_per_host=num_ranks)
+    workload = modelled.VIT_3B if size in ("small", "3B") else modelled.VIT_1B
+    machine = replace(modelled.paper_machine(), devices_per_host=num_ranks)
     parts = modelled.iteration_parts(workload, machine)
     drift = micro_threshold(MEAN_LEARNING_RATE * recipe.learning_rate, iterations)
     policy = variant.policy(num_ranks, iterations_per_epoch=iterations, micro_threshold=drift, seed=recipe.seed)
@@ -184,7 +181,7 @@ def _run(given: Mapping[str, Any], is_real: bool = False) -> dict[str, Any]:
     times = ModelledTimes(trace, product_s=parts.product_s, other_s=parts.other_s)
     costs = modelled.model_costs(workload, machine, modelled.model_times({}, workload, machine))
     balancer = balance(model, group, policy=policy, modelled=times, costs=costs)
-    pipeline = _Balanced(VirtualPipeline([model], loss=functional.cross_entropy), balancer)
+    pipeline = _BalancedPipeline(model, balancer)
     run = train(pipeline, ImageExamples.of(learning), recipe, augment=Augmentation(seed=recipe.seed, shift_pixels=0))
     return {
         "accuracy": accuracy(pipeline, ImageExamples.of(scored), recipe),
@@ -201,27 +198,23 @@ def _run(given: Mapping[str, Any], is_real: bool = False) -> dict[str, Any]:
     }
 
 
-class _Balanced:
-    """A pipeline whose steps are balanced, and the shares that its ranks drop and migrate, step by step."""
+class _BalancedPipeline(VirtualPipeline):
+    """A model whose steps are balanced, and the shares that its ranks drop and migrate, step by step."""
 
-    def __init__(self, pipeline: VirtualPipeline, balancer: Balancer):
-        self._pipeline, self._balancer = pipeline, balancer
+    def __init__(self, model: nn.Module, balancer: Balancer):
+        super().__init__([model], loss=functional.cross_entropy)
+        self._balancer = balancer
         self.dropped: list[float] = []  # share of the local ranks' products that no rank computed
         self.migrated: list[float] = []  # share of all ranks' products that another rank computed, by the plans
-        self.module: nn.Module = pipeline.module
 
     def step(self, inputs: Tensor, targets: Tensor, **context: Tensor) -> StepResult:
         """Run one batch forward and backward, balanced."""
         with self._balancer.iteration():
-            result = self._pipeline.step(inputs, targets, **context)
+            result = super().step(inputs, targets, **context)
         plan = self._balancer.plan
         self.dropped.append(self._balancer.dropped_share)
         self.migrated.append(plan.migrated / plan.num_ranks)
         return result
-
-    def evaluate(self, inputs: Tensor, **context: Tensor) -> Tensor | None:
-        """Run one batch forward with all columns."""
-        return self._pipeline.evaluate(inputs, **context)
 
 
 # --- rows of finished trainings

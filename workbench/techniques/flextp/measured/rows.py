@@ -20,7 +20,7 @@ from workbench.training.measuring import median_interval
 
 from ..cost import ENOUGH, PlannedEpoch, winner_of
 from ..method.plan import Costs, Plan, RankTimes, Scheme, Selection, Solution, ideal_s, rank_s
-from ..method.planners import SPEED_SHARE, Reference, settled_resizing, speedup_bound
+from ..method.planners import Reference, settled_resizing, speedup_bound
 from ..runtime import PATIENCE, Policy, needs_costs, planner_of
 
 BASELINE = "Baseline"
@@ -50,7 +50,6 @@ class Variant:
     is_incremental: bool = True  # dropped columns keep their statistics; otherwise the same ones are dropped for ever
     num_senders: int | None = None  # with SEMI, stragglers that migrate; None follows Eqs. 2 and 3
     refine: bool = False  # MIG and SEMI level all ranks (ours)
-    speed_share: float = SPEED_SHARE  # with a refined SEMI, of the ideal's speed; below it columns are dropped
     patience: int = 1  # iterations whose times are judged together (see `Policy`)
     scheme: str = Scheme.BROADCAST_REDUCE  # for migrated columns
     skewness: tuple[float, ...] = ()  # of each straggler, at least 1; the first ranks are the stragglers
@@ -90,12 +89,12 @@ class Variant:
 
     def policy(self, num_ranks: int, **more: Any) -> Policy:
         """Return the policy for a group of ranks; `more` are further fields of it."""
-        names = ("selection", "reference", "imputation", "is_incremental", "speed_share", "patience", "scheme")
+        names = ("selection", "reference", "imputation", "is_incremental", "patience", "scheme")
         common = {**{name: getattr(self, name) for name in names}, **more}
         if self.everywhere or self.dropped:
             self._check_length("dropped", num_ranks)
             shares = (self.pruning_ratio,) * num_ranks if self.everywhere else self.dropped
-            plan = Plan.of_shares([*shares, *[0.0] * (num_ranks - len(shares))], [0.0] * num_ranks)
+            plan = Plan.of_shares([*shares, *[0.0] * (num_ranks - len(shares))])
             return Policy(solution=Solution.GIVEN, plan=plan, **common)
         if self.migrated is not None:
             senders = 1 if self.num_senders is None else self.num_senders
@@ -103,7 +102,7 @@ class Variant:
                 raise ValueError(f"num_senders is {senders}; it must be in 1..{num_ranks - 1} of {num_ranks} ranks")
             # A rank keeps one column at least, so that a share of 1 is all but that one.
             shares = [min(self.migrated, LARGEST_SHARE)] * senders + [0.0] * (num_ranks - senders)
-            return Policy(solution=Solution.GIVEN, plan=Plan.of_shares([0.0] * num_ranks, shares), **common)
+            return Policy(solution=Solution.GIVEN, plan=Plan.of_shares(migrated=shares), **common)
         common |= {"num_senders": self.num_senders, "refine": self.refine, "pruning_ratio": self.pruning_ratio}
         return Policy(solution=self.solution, **common)
 
@@ -356,8 +355,7 @@ def predicted_rows(rows: Sequence[Mapping], costs: Costs, compared: Sequence[Opt
             solution, keys = Solution(options["solution"]), {"solution": name_of(options), PLACE: place}
             model = predicted[solution] = _predicted(options, times, costs)
             time_s = values["iteration_s", keys["solution"], place]
-            dropped = [values["dropped_share", keys["solution"], place]] * num_ranks
-            plan = Plan.of_shares(dropped, [0.0] * num_ranks)
+            plan = Plan.of_shares([values["dropped_share", keys["solution"], place]] * num_ranks)
             timed[solution] = PlannedEpoch(plan=plan, time_s=time_s, own_s=(time_s,) * num_ranks)
             compared_rows.append(value_row("predicted_s", model.time_s, "s", **keys))
             compared_rows.append(value_row("prediction_error", model.time_s / time_s - 1, **keys))

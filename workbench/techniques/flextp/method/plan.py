@@ -153,12 +153,13 @@ class Plan:
     @classmethod
     def plain(cls, num_ranks: int) -> Plan:
         """Return the plan under which every rank multiplies its own columns."""
-        return cls(ranks=(RankPlan(),) * num_ranks)
+        return cls.of_shares([0.0] * num_ranks)
 
     @classmethod
-    def of_shares(cls, dropped: Sequence[float], migrated: Sequence[float]) -> Plan:
-        """Return the plan of two shares a rank, in rank order."""
-        pairs = zip(dropped, migrated, strict=True)
+    def of_shares(cls, dropped: Sequence[float] = (), migrated: Sequence[float] = ()) -> Plan:
+        """Return the plan of shares in rank order; an empty sequence is zeros."""
+        num_ranks = max(len(dropped), len(migrated))
+        pairs = zip(dropped or [0.0] * num_ranks, migrated or [0.0] * num_ranks, strict=True)
         return cls(ranks=tuple(RankPlan(dropped=drops, migrated=migrates) for drops, migrates in pairs))
 
     @property
@@ -191,10 +192,6 @@ class Plan:
         """The migrated volume V of Eq. 3: shares of all senders, added up."""
         return math.fsum(rank.migrated for rank in self.ranks)
 
-    def received_share(self, rank: int) -> float:
-        """Return the columns that a rank multiplies for others, as a share of its own."""
-        return self.migrated / len(self.receivers) if self.ranks[rank].migrated == 0 else 0.0
-
     def is_near(self, other: Plan, tolerance: float = NEAR) -> bool:
         """Return whether no share differs by `tolerance` or more; something is never near to nothing."""
         shares, others = ((p for rank in plan.ranks for p in (rank.dropped, rank.migrated)) for plan in (self, other))
@@ -202,7 +199,7 @@ class Plan:
 
     def describe(self) -> str:
         """Return the plan in words, one sentence and one line a rank."""
-        lines = []
+        lines, received = [], self.migrated / len(self.receivers)
         for rank, task in enumerate(self.ranks):
             clauses = []
             if task.dropped > 0:
@@ -212,19 +209,14 @@ class Plan:
                 clauses.append(f"migrates {task.migrated:.1%} of its columns ({part})")
             if not clauses:
                 clauses.append("multiplies all its columns")
-            if self.received_share(rank) > 0:
-                clauses.append(f"receives {self.received_share(rank):.1%} as many from {_named(self.senders)}")
+            if received > 0 and task.migrated == 0:
+                clauses.append(f"receives {received:.1%} as many from {_named(self.senders)}")
             lines.append(f"rank {rank} {_listed(clauses)}.")
         return "\n".join(lines)
 
     def as_record(self) -> dict[str, list[float]]:
         """Return the plan as JSON values."""
         return {"dropped": [rank.dropped for rank in self.ranks], "migrated": [rank.migrated for rank in self.ranks]}
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Plan:
-        """Read a record of `as_record`."""
-        return cls.of_shares(record["dropped"], record["migrated"])
 
 
 def _named(ranks: Sequence[int]) -> str:
@@ -316,16 +308,13 @@ class Costs:
     def communicate_s(self, volume: float, num_senders: int) -> float:
         """Return the cost, on every rank, of the messages of x senders that migrate the volume V, one after the other.
 
-        Each sender is priced by itself: whole outputs travel however few its columns are. In proportion to the share
-        this is communicate(V) of Eqs. 2 and 3, whatever x. V is in shares of one rank's columns, divided evenly.
+        Each sender is priced by itself: whole outputs travel however few its columns are. V is in shares of one rank's
+        columns. In proportion to the share this is communicate(V) of Eqs. 2 and 3.
         """
         return num_senders * self.communicate(volume / num_senders) if num_senders else 0.0
 
     def compute_s(self, volume: float, num_senders: int, num_receivers: int) -> float:
-        """Return the cost, on a normal rank, of one product for each of x senders that migrate the volume V.
-
-        In proportion to the share this is compute(V / (N - x)) of Eq. 3.
-        """
+        """Return the cost, on a normal rank, of a product a sender; in proportion compute(V / (N - x)) of Eq. 3."""
         return num_senders * self.compute(volume / (num_senders * num_receivers)) if num_senders else 0.0
 
     def proportional(self, times: RankTimes) -> RankTimes:

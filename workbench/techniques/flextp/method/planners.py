@@ -179,11 +179,9 @@ def plan_semi(
         return levelled_plan(times, costs, slow, speed_share=speed_share)
     if len(slow) != 1:
         return plan_division(times, num_senders(times, costs, tolerance=tolerance), tolerance=tolerance)
-    (straggler,) = slow
-    migrated, dropped = [0.0] * len(times), [0.0] * len(times)
-    removed = pruning_ratios(times, Reference.MIN)[straggler]
-    migrated[straggler], dropped[straggler] = split_of_one(removed, costs, len(times) - 1)
-    return Plan.of_shares(dropped, migrated)
+    removed = pruning_ratios(times, Reference.MIN)[slow[0]]
+    migrated, dropped = split_of_one(removed, costs, len(times) - 1)
+    return Plan.of_shares(*([share * (rank == slow[0]) for rank in range(len(times))] for share in (dropped, migrated)))
 
 
 def split_of_one(removed: float, costs: Costs, num_receivers: int) -> tuple[float, float]:
@@ -255,11 +253,9 @@ def _removing(
     times: Sequence[RankTimes], slow: Sequence[int], senders: Sequence[int], reference: Reference = Reference.MIN
 ) -> Plan:
     """Let stragglers give up their shares by Eq. 1: senders migrate them, the others drop them."""
-    migrated, dropped = [0.0] * len(times), [0.0] * len(times)
-    ratios = pruning_ratios(times, reference)
-    for rank in slow:
-        (migrated if rank in senders else dropped)[rank] = ratios[rank]
-    return Plan.of_shares(dropped, migrated)
+    ratios = [ratio if rank in slow else 0.0 for rank, ratio in enumerate(pruning_ratios(times, reference))]
+    migrated = [ratio if rank in senders else 0.0 for rank, ratio in enumerate(ratios)]
+    return Plan.of_shares([ratio - share for ratio, share in zip(ratios, migrated, strict=True)], migrated)
 
 
 # --- levelling: all ranks end together, by water-filling on the costs of Eqs. 2 and 3 (ours)
@@ -274,15 +270,9 @@ def levelled_plan(
 ) -> Plan:
     """Plan so that all ranks end together and no more is dropped than speed asks for.
 
-    Args:
-        times: of all ranks, in rank order, as measured under any plan.
-        costs: of the pre-test.
-        slowest_first: the stragglers; the first of them, as many as turns out best, become senders.
-        speed_share: in [0, 1); with 0 nothing is ever dropped.
-
-    Returns:
-        Of the plans that drop nothing the fastest, if it reaches that share of the ideal's speed; else of the plans
-        that reach it the one that drops least, or the fastest where none does.
+    The first of `slowest_first`, as many as turns out best, become senders. Of the plans that drop nothing the fastest
+    is returned, if it reaches `speed_share`, in [0, 1), of the ideal's speed; else, of the plans that reach it, the one
+    that drops least, or the fastest where none does. With 0 nothing is ever dropped.
     """
     require(0 <= speed_share < 1, "speed_share", speed_share, "in [0, 1)")
     if len(slowest_first) >= len(times):
@@ -327,7 +317,7 @@ class _LevelSearch:
 
         volume = _largest(lambda volume: math.fsum(wanted(volume)) - volume, len(senders) * MOST_REMOVED)
         migrated = dict(zip(senders, wanted(volume), strict=True))
-        return Plan.of_shares([0.0] * self.size, [migrated.get(rank, 0.0) for rank in range(self.size)])
+        return Plan.of_shares(migrated=[migrated.get(rank, 0.0) for rank in range(self.size)])
 
     def at_level(self, senders: tuple[int, ...], level_s: float) -> Plan:
         """Return the plan in which senders migrate as much as receivers take below a level, and all drop the rest."""

@@ -248,7 +248,7 @@ class Balancer:
     @property
     def dropped_share(self) -> float:
         """Share of the local ranks' products that nobody computed in the last iteration; layers differ in theirs."""
-        shares = [self._weighted(partial(Division.dropped, rank=rank), 0.0) for rank in self.group.local_ranks]
+        shares = [self._weighted(partial(Division.dropped_share, rank=rank), 0.0) for rank in self.group.local_ranks]
         return sum(shares) / len(shares)
 
     @property
@@ -359,7 +359,9 @@ class Balancer:
         state = self._state
         measured = []
         for rank in self.group.local_ranks:
-            work = 1.0 if state.plan.is_plain else self._weighted(partial(Division.kept, rank=rank), otherwise=1.0)
+            work = (
+                1.0 if state.plan.is_plain else self._weighted(partial(Division.kept_share, rank=rank), otherwise=1.0)
+            )
             modelled = self._modelled and self._modelled.of(rank, state.iteration, work)
             measured.append(astuple(modelled or self._meters[rank].end(work)))
         state.unsent.append(measured)

@@ -24,14 +24,6 @@ from ..method.resizing import kept_columns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Own:
-    """The use of a local rank's own columns; ascending int64 indices."""
-
-    kept: Tensor | None  # multiplied by the rank itself; None for all of them
-    dropped: Tensor  # multiplied by nobody
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Migration:
     """A sender's columns, which other ranks compute."""
 
@@ -50,22 +42,23 @@ class Division:
     """How the columns of a layer are divided, until the next plan."""
 
     num_columns: int  # K of every rank
-    own: Mapping[int, Own]  # of the local ranks
+    kept: Mapping[int, Tensor | None]  # columns that each local rank multiplies itself, ascending; None for all of them
+    dropped: Mapping[int, Tensor]  # columns of each local rank that nobody multiplies, ascending
     migrations: tuple[Migration, ...]  # one a sender, in rank order; the same on every rank
 
     @property
     def is_plain(self) -> bool:
         """Whether every local rank multiplies its own columns, all of them, and no others."""
-        return not self.migrations and all(own.kept is None for own in self.own.values())
+        return not self.migrations and all(kept is None for kept in self.kept.values())
 
-    def kept(self, rank: int) -> float:
+    def kept_share(self, rank: int) -> float:
         """Return the columns of its own that a local rank multiplies, as a share of them."""
-        kept = self.own[rank].kept
+        kept = self.kept[rank]
         return 1.0 if kept is None else len(kept) / self.num_columns
 
-    def dropped(self, rank: int) -> float:
+    def dropped_share(self, rank: int) -> float:
         """Return the columns of a local rank that nobody multiplies, as a share of its own."""
-        return len(self.own[rank].dropped) / self.num_columns
+        return len(self.dropped[rank]) / self.num_columns
 
 
 def divide(
@@ -75,7 +68,7 @@ def divide(
 
     `dropped` holds the indices by local rank, `migrated` by sender; the latter are the same on every rank.
     """
-    migrations, own = [], {}
+    migrations, kept = [], {}
     for sender, columns in sorted(migrated.items()):
         receivers = receivers_of(sender, tuple(migrated), num_ranks)
         parts = dict(zip(receivers, column_ranges(len(columns), len(receivers)), strict=True))
@@ -83,9 +76,10 @@ def divide(
         migrations.append(Migration(sender=sender, columns=columns, parts=parts))
     for rank, columns in dropped.items():
         moved = migrated.get(rank, columns[:0]).to(columns.device)
-        kept = kept_columns(torch.cat([columns, moved]), num_columns, f"dropped and migrated of rank {rank}")
-        own[rank] = Own(kept=None if len(kept) == num_columns else kept, dropped=columns.sort().values)
-    return Division(num_columns=num_columns, own=own, migrations=tuple(migrations))
+        left = kept_columns(torch.cat([columns, moved]), num_columns, f"dropped and migrated of rank {rank}")
+        kept[rank] = None if len(left) == num_columns else left
+    ascending = {rank: columns.sort().values for rank, columns in dropped.items()}
+    return Division(num_columns=num_columns, kept=kept, dropped=ascending, migrations=tuple(migrations))
 
 
 # --- deliveries

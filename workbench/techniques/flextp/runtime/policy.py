@@ -122,7 +122,7 @@ def planner_of(policy: Policy, num_ranks: int, costs: Costs | None = None) -> Pl
         # straggler for ever. So stragglers are slower by twice the threshold here.
         slow = planners.stragglers(times, tolerance=2 * tolerance)
         dropped = [policy.pruning_ratio if rank in slow else 0.0 for rank in range(len(times))]
-        return Plan.of_shares(dropped, [0.0] * len(times))
+        return Plan.of_shares(dropped)
 
     def with_given_senders(times: Sequence[RankTimes]) -> Plan:
         num_senders = min(policy.num_senders, len(planners.stragglers(times, tolerance=tolerance)))

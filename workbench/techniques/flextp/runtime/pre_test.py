@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import fsum
 from statistics import median
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,14 +40,6 @@ class _Kind:
     num_products: int  # of all of them in an iteration
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Run:
-    """The times of an iteration's products."""
-
-    messages_s: float  # on the wall beyond the products of the busiest rank
-    product_s: Sequence[float]  # in products, in rank order
-
-
 def measure_costs(
     layers: Sequence[ShardedLinear],
     products: Sequence[FlexibleProduct],
@@ -69,33 +62,20 @@ def measure_costs(
     kinds = [_Kind(*same[0], sum(product.num_products for _, product in same)) for same in by_shape.values()]
     unresized = [rank.unresized() for rank in times]
     sender = max(range(len(times)), key=lambda rank: unresized[rank].own_s)
-    nothing = [0.0] * group.size
-    plans = [Plan.plain(group.size), *(Plan.of_shares([share] * group.size, nothing) for share in shares)]
-    plans += [Plan.of_shares(nothing, [share * (rank == sender) for rank in range(group.size)]) for share in shares]
-    by_kind = [_runs_of_kind(kind, group, plans) for kind in kinds]
-    # Every kind counts as often as it multiplies: a run a repeat for each plan.
-    plain, *divided = [
-        [_added_up(kinds, runs) for runs in zip(*same, strict=True)] for same in zip(*by_kind, strict=True)
-    ]
-    dropped, migrated = divided[: len(shares)], divided[len(shares) :]
-    kept_fixed, received_fixed = _fixed_shares(plain, dropped, migrated, shares, sender)
+    plans = [Plan.plain(group.size), *(Plan.of_shares([share] * group.size) for share in shares)]
+    plans += [Plan.of_shares(migrated=[share * (rank == sender) for rank in range(group.size)]) for share in shares]
+    # Every kind counts as often as it multiplies.
+    messages_s, product_s = sum(kind.num_products * _timed_runs(kind, group, plans) for kind in kinds)
+    kept_fixed, received_fixed = _fixed_shares(product_s, np.array(shares), sender)
     local_s = [[fsum(kind.num_products * _extraction_s(kind, share) for kind in kinds)] for share in shares]
     extraction_s = [max(seconds) for seconds in _of_all_ranks(local_s, kinds[0], group)]
-    alloc_s, product_s = min(extraction_s), min(rank.product_s for rank in unresized)
+    alloc_s, least_s = min(extraction_s), min(rank.product_s for rank in unresized)
     return Costs(
         alloc_s=alloc_s,
         extract=Line.fitted(shares, [seconds - alloc_s for seconds in extraction_s]),
-        communicate=Line.fitted(shares, [median(run.messages_s for run in runs) for runs in migrated]),
-        compute=Line(at_zero_s=product_s * received_fixed, per_share_s=product_s * (1 - kept_fixed)),
+        communicate=Line.fitted(shares, np.median(messages_s[-len(shares) :, :, 0], axis=1).tolist()),
+        compute=Line(at_zero_s=least_s * received_fixed, per_share_s=least_s * (1 - kept_fixed)),
         fixed_share=kept_fixed,
-    )
-
-
-def _added_up(kinds: Sequence[_Kind], runs: Sequence[_Run]) -> _Run:
-    pairs = list(zip((kind.num_products for kind in kinds), runs, strict=True))
-    return _Run(
-        messages_s=fsum(count * run.messages_s for count, run in pairs),
-        product_s=[fsum(count * run.product_s[rank] for count, run in pairs) for rank in range(len(runs[0].product_s))],
     )
 
 
@@ -109,8 +89,13 @@ def _of_all_ranks(values: Sequence[Sequence[float]], kind: _Kind, group: TensorG
     return moves_of(group).gather(messages.unbind()).wait().t().tolist()
 
 
-def _runs_of_kind(kind: _Kind, group: TensorGroup, plans: Sequence[Plan]) -> list[list[_Run]]:
-    """Time a divided product, forward and backward, a few times; plans take turns, so that drift is shared."""
+def _timed_runs(kind: _Kind, group: TensorGroup, plans: Sequence[Plan]) -> np.ndarray:
+    """Time a divided product, forward and backward, a few times; plans take turns, so that drift is shared.
+
+    Returns:
+        seconds [2, plans, repeats, ranks]: of messages, on the wall beyond the products of the busiest rank and the
+        same for all ranks, and in products.
+    """
     weights = [weight.detach().to(kind.product.dtype, copy=True).requires_grad_() for weight in kind.layer.weights]
     xs = [weight.new_zeros(kind.product.num_rows, weight.shape[1]).requires_grad_() for weight in weights]
     previous = dict(kind.product.previous)
@@ -118,10 +103,10 @@ def _runs_of_kind(kind: _Kind, group: TensorGroup, plans: Sequence[Plan]) -> lis
         rounds = [[_timed_run(kind, group, plan, xs, weights) for plan in plans] for _ in range(1 + REPEATS)]
     finally:
         kind.product.division, kind.product.previous = None, previous  # gradients of the test are none to impute
-    return [list(runs) for runs in zip(*rounds[1:], strict=True)]  # the first ones fill caches
+    return np.array(rounds[1:]).transpose(2, 1, 0, 3)  # the first ones fill caches
 
 
-def _timed_run(kind: _Kind, group: TensorGroup, plan: Plan, xs: list[Tensor], weights: list[Tensor]) -> _Run:
+def _timed_run(kind: _Kind, group: TensorGroup, plan: Plan, xs: list[Tensor], weights: list[Tensor]):
     product, device = kind.product, kind.layer.weights[0].device
     meters, clock = product.meters, clock_of(device, time.perf_counter)
     order = torch.arange(weights[0].shape[1], device=device)
@@ -141,41 +126,26 @@ def _timed_run(kind: _Kind, group: TensorGroup, plan: Plan, xs: list[Tensor], we
         wall_s = clock() - start_s
         local_s = [meters[rank].product_s - charged_s[rank] if rank in meters else 0.0 for rank in group.local_ranks]
         walls_s, busy_s, product_s = _of_all_ranks([[wall_s], [fsum(local_s)], local_s], kind, group)
-    return _Run(messages_s=max(max(walls_s) - max(busy_s), 0.0), product_s=product_s)
+    return [max(max(walls_s) - max(busy_s), 0.0)] * group.size, product_s
 
 
-def _fixed_shares(
-    plain: Sequence[_Run],
-    dropped: Sequence[Sequence[_Run]],
-    migrated: Sequence[Sequence[_Run]],
-    shares: Sequence[float],
-    sender: int,
-) -> tuple[float, float]:
+def _fixed_shares(product_s: np.ndarray, shares: np.ndarray, sender: int) -> tuple[float, float]:
     """Return the time of products that fewer columns do not shorten, as shares of a rank's own: (kept, received).
 
-    They follow from straight lines through the runs that drop and migrate each of the shares. Of the ranks' fixed parts
-    of kept columns the least counts. Too little, and plans come to rest after a few more steps. Too much, and they
-    swing: a rank that keeps few columns looks too fast, takes back more of them than it can multiply in time, and looks
-    slow again. Of received columns, those of one sender, the median counts.
+    `product_s` are seconds [1 + 2 shares, repeats, ranks]: plain, with each share dropped, and with each migrated. The
+    fixed parts follow from straight lines through them. Of the ranks' fixed parts of kept columns the least counts. Too
+    little, and plans come to rest after a few more steps. Too much, and they swing: a rank that keeps few columns looks
+    too fast, takes back more of them than it can multiply in time, and looks slow again. Of received columns, those of
+    one sender, the median counts.
     """
-    if not all(all(run.product_s) for run in plain):
+    if not product_s[0].all():
         return 0.0, 0.0  # ranks without meters have no times of products
-    num_ranks = len(plain[0].product_s)
-
-    def over_plain(runs: Sequence[_Run]) -> list[float]:
-        """Return each rank's products over its plain ones of the same repeat, in the median repeat."""
-        pairs = list(zip(runs, plain, strict=True))
-        return [
-            median(run.product_s[rank] / before.product_s[rank] for run, before in pairs) for rank in range(num_ranks)
-        ]
-
-    saved = [[share * (1 - ratio) for ratio in over_plain(runs)] for share, runs in zip(shares, dropped, strict=True)]
-    by_rank = [fsum(rank) / fsum(share**2 for share in shares) for rank in zip(*saved, strict=True)]
-    moving = min(max(*by_rank, LEAST_MOVING), 1.0)
-    receivers = [rank for rank in range(num_ranks) if rank != sender]
-    more = [median(over_plain(runs)[rank] for rank in receivers) - 1 for runs in migrated]
-    fixed = [ratio - moving * share / len(receivers) for share, ratio in zip(shares, more, strict=True)]
-    return 1 - moving, max(fsum(fixed) / len(fixed), 0.0)
+    # Products over the plain ones of the same repeat, in the median repeat: [shares, ranks].
+    dropped, migrated = np.split(np.median(product_s[1:] / product_s[0], axis=1), 2)
+    saved = (shares[:, None] * (1 - dropped)).sum(axis=0) / (shares**2).sum()
+    moving = float(min(max(saved.max(), LEAST_MOVING), 1.0))
+    received = np.median(np.delete(migrated, sender, axis=1), axis=1) - 1 - moving * shares / (dropped.shape[1] - 1)
+    return 1 - moving, float(max(received.mean(), 0.0))
 
 
 def _extraction_s(kind: _Kind, share: float) -> float:

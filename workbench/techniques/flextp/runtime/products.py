@@ -214,7 +214,7 @@ class _Call:
         """Multiply each local rank's kept columns: [N, O]."""
         outputs = {}
         for rank, x, weight in zip(self.ranks, xs, weights, strict=True):
-            kept = self.division.own[rank].kept
+            kept = self.division.kept[rank]
             if kept is None:
                 outputs[rank] = self.timed(rank, functional.linear, x, weight)
             else:
@@ -237,7 +237,7 @@ class _Call:
         return inputs, of_weights
 
     def _own_gradient(self, rank: int, matrix: str, left: Tensor, right: Tensor) -> Tensor:
-        kept = self.division.own[rank].kept
+        kept = self.division.kept[rank]
         if kept is None:
             return self.timed(rank, torch.mm, left, right)
         part = gradient_of_columns(left, right, kept, **self.columns(rank))
