@@ -55,8 +55,8 @@ def resized_calls(x: Tensor, weight: Tensor, grad: Tensor, kept: Tensor) -> Call
     buffers = resizing.Buffers()
 
     def backward() -> tuple[Tensor, Tensor]:
-        resizing.weight_gradient_of_columns(grad, x, kept, out=part_weight, buffers=buffers)
-        resizing.input_gradient_of_columns(grad, weight, kept, out=part_input, buffers=buffers)
+        resizing.gradient_of_columns(grad.t(), x, kept, out=part_weight, buffers=buffers)
+        resizing.gradient_of_columns(grad, weight, kept, out=part_input, buffers=buffers)
         return (
             resizing.recovered(part_weight, kept, COLUMNS, out=grad_weight),
             resizing.recovered(part_input, kept, COLUMNS, out=grad_input),
@@ -87,8 +87,8 @@ def resized(pruning_ratio: float, *, rounds: int, asked: float | None = None) ->
 def _equals_definition(ours: Calls, x: Tensor, weight: Tensor, grad: Tensor, dropped: list[int]) -> bool:
     defined = (
         resizing.resized_product_by_definition(x, weight, dropped),
-        resizing.resized_weight_gradient_by_definition(grad, x, dropped),
-        resizing.resized_input_gradient_by_definition(grad, weight, dropped),
+        resizing.resized_gradient_by_definition(grad.T, x, dropped),
+        resizing.resized_gradient_by_definition(grad, weight, dropped),
     )
     return all(torch.equal(*pair) for pair in zip((ours.forward(), *ours.backward()), defined, strict=True))
 

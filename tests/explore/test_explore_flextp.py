@@ -8,8 +8,7 @@ from workbench.explore.flextp.explorer import AS_EQUATION_1, BASELINE, REFINED, 
 from workbench.parallel import TransformerConfig, TransformerLayer
 from workbench.techniques import flextp
 from workbench.techniques.flextp.cost import VIT_1B
-from workbench.techniques.flextp.method import Costs, Plan, RankPlan, RankTimes
-from workbench.techniques.flextp.method.worked_example import worked_example
+from workbench.techniques.flextp.method import Costs, Plan, RankPlan, RankTimes, worked_example
 from workbench.timeline import Action, Kind
 from workbench.timeline.stragglers import StragglerTrace
 

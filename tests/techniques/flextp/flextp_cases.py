@@ -1,6 +1,6 @@
 """Times and costs of ranks, and shares of plans."""
 
-from workbench.techniques.flextp.method import Costs, PiecewiseLinear, RankTimes
+from workbench.techniques.flextp.method import Costs, Line, RankTimes
 
 
 def ranks(*product_s, other_s=0.0):
@@ -17,7 +17,7 @@ def straight_costs(*, whole_s=0.0, alloc_s=0.0, extract_s=0.0, communicate_s=0.0
     """Return costs in proportion to columns, and the seconds that every sender costs, however few its columns are."""
     return Costs(
         alloc_s=alloc_s,
-        extract=PiecewiseLinear.straight(extract_s),
-        communicate=PiecewiseLinear.straight(communicate_s, at_zero_s=whole_s),
-        compute=PiecewiseLinear.straight(compute_s, at_zero_s=narrow_s),
+        extract=Line(per_share_s=extract_s),
+        communicate=Line(at_zero_s=whole_s, per_share_s=communicate_s),
+        compute=Line(at_zero_s=narrow_s, per_share_s=compute_s),
     )

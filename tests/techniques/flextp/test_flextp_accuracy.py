@@ -11,10 +11,9 @@ from workbench.launch import Ranks
 from workbench.reproduction import Project, load_catalogue
 from workbench.reproduction.comparing import Verdict
 from workbench.study.rows import value_row
-from workbench.techniques.flextp import measured
 from workbench.techniques.flextp import plots as pictures
-from workbench.techniques.flextp.measured import CONTROL, Variant, accuracy, scores
-from workbench.techniques.flextp.measured.accuracy import compare_on_ranks, train_vit, train_vit_on_ranks
+from workbench.techniques.flextp.measured import Variant, accuracy
+from workbench.techniques.flextp.measured.accuracy import CONTROL, compare_on_ranks, train_vit, train_vit_on_ranks
 
 pytestmark = [pytest.mark.timeout(110), pytest.mark.usefixtures("generated_data")]
 
@@ -95,7 +94,7 @@ def training(accuracy: float) -> dict:
 
 def rows_of(*trained: tuple[dict, float], keys=("pruning_ratio",), **same) -> list[dict]:
     compared, accuracies = zip(*trained, strict=True)
-    return scores.accuracy_rows(compared, [training(each) for each in accuracies], keys, **same)
+    return accuracy.accuracy_rows(compared, [training(each) for each in accuracies], keys, **same)
 
 
 def values_of(rows, quantity: str, *names: str) -> dict:
@@ -143,8 +142,8 @@ def test_the_narrowed_loss_is_that_of_the_ratio_where_it_is_most_on_average():
 def test_a_baseline_at_chance_says_so():
     # sqrt(0.1 · 0.9 / 2000) = 0.0067: 0.113 lies less than two of it above 0.1, 0.114 more.
     plain = at(0, PLAIN)
-    assert "at chance" in scores.chance_reason(plain, [training(0.113)])
-    assert scores.chance_reason(plain, [training(0.114)]) == ""
+    assert "at chance" in accuracy.chance_reason(plain, [training(0.113)])
+    assert accuracy.chance_reason(plain, [training(0.114)]) == ""
 
 
 def cells_of(*compared: dict, seed: int = 0, **arguments) -> list[dict]:
@@ -169,7 +168,7 @@ def made_up(item: str, profile: str) -> list[dict]:
     accuracy.training_cells(wanted)
     accuracies = {"Baseline": 0.5}
     trained = [training(accuracies.get(variant["solution"], 0.4) + variant["seed"] / 100) for variant in wanted]
-    return scores.accuracy_rows(wanted, trained, given["keys"], model=given["model"])
+    return accuracy.accuracy_rows(wanted, trained, given["keys"], model=given["model"])
 
 
 @pytest.mark.parametrize("item", ITEMS)
@@ -230,8 +229,8 @@ TIMED = {"Baseline": (0.0, 0.0), "ZERO-Pri": (0.958, 0.041), "SEMI": (0.6, 0.0),
 
 
 def test_the_accuracy_that_goes_with_a_speed_is_that_of_what_was_dropped_while_timed():
-    assert CONTROL not in measured.variants_as_timed(timed_drops(**{"ZERO-Pri": (0.0, 0.0)}))  # where Pri drops nothing
-    variants = measured.variants_as_timed(timed_drops(**TIMED))
+    assert CONTROL not in accuracy.variants_as_timed(timed_drops(**{"ZERO-Pri": (0.0, 0.0)}))  # where Pri drops nothing
+    variants = accuracy.variants_as_timed(timed_drops(**TIMED))
     dropped = {name: compared.get("dropped") for name, compared in variants.items()}
     assert dropped == {"ZERO-Pri": [0.96, 0.04], "SEMI": [0.6, 0.0], "SEMI refined": None, CONTROL: None}
     assert [rank.dropped for rank in Variant.of(variants["ZERO-Pri"]).policy(2).plan.ranks] == [0.96, 0.04]
@@ -244,7 +243,7 @@ def test_the_accuracy_that_goes_with_a_speed_is_that_of_what_was_dropped_while_t
         for seed, whole in enumerate((0.30, 0.34))
         for accuracy in (whole, *(whole - losses[name][seed] for name in variants))
     ]
-    rows = measured.rows_as_timed(variants, [0, 1], found, model="m")
+    rows = accuracy.rows_as_timed(variants, [0, 1], found, model="m")
     spreads = {row["solution"]: row["value"] for row in rows if row["quantity"] == "loss_in_spreads"}
     assert spreads == pytest.approx({"ZERO-Pri": 5 / 4, "SEMI": 0.5 / 4, "SEMI refined": 0, CONTROL: 12 / 4})
     assert {row["model"] for row in rows} == {"m"}
@@ -255,6 +254,6 @@ def test_the_accuracy_that_goes_with_a_speed_is_that_of_what_was_dropped_while_t
 def test_losses_tell_nothing_where_not_even_dropping_everywhere_loses_more_than_seeds_differ(in_spreads, is_blind):
     losses = {"ZERO-Pri": 2.0, CONTROL: in_spreads}
     trained = [value_row("loss_in_spreads", value, solution=name) for name, value in losses.items()]
-    assert bool(measured.blind_reason(trained)) is is_blind
-    assert not is_blind or "0.99 of the Baseline's spread" in measured.blind_reason(trained)
-    assert measured.blind_reason([]) == "" and measured.blind_reason(trained[:1])
+    assert bool(accuracy.blind_reason(trained)) is is_blind
+    assert not is_blind or "0.99 of the Baseline's spread" in accuracy.blind_reason(trained)
+    assert accuracy.blind_reason([]) == "" and accuracy.blind_reason(trained[:1])

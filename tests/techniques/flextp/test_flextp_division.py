@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
+from workbench.parallel import ColumnParallelLinear, RowParallelLinear, VirtualTensorGroup
 from workbench.parallel.seeds import generator_for
 from workbench.techniques.flextp.method import Plan, RankPlan, RankTimes
-from workbench.techniques.flextp.runtime import Balancer, ColumnChooser, ModelledTimes, Policy, balance, divide
-from workbench.timeline.stragglers import StragglerTrace
+from workbench.techniques.flextp.runtime import Balancer, ColumnChooser, Policy, divide
 
 
 def columns(*indices):
@@ -36,8 +35,8 @@ def test_receivers_are_served_in_the_order_of_their_numbers_and_a_rank_keeps_the
     division = divide(6, num_ranks=4, dropped={1: columns()}, migrated=migrated)
     assert dealt_out(division) == [(0, {1: [5], 2: [4]}), (3, {1: [0], 2: [1, 2]})]
     kept = {0: [0, 1, 3, 4, 5, 6, 7, 8], 1: [1], 2: None, 3: None}
-    assert {rank: own.kept if own.kept is None else own.kept.tolist() for rank, own in DIVISION.own.items()} == kept
-    assert [own.dropped.tolist() for own in DIVISION.own.values()] == [[2, 9], [6], [], []]
+    assert {rank: left if left is None else left.tolist() for rank, left in DIVISION.kept.items()} == kept
+    assert [dropped.tolist() for dropped in DIVISION.dropped.values()] == [[2, 9], [6], [], []]
     none = columns()
     assert divide(4, num_ranks=2, dropped={0: none, 1: none}, migrated={}).is_plain
     assert not divide(4, num_ranks=2, dropped={0: columns(1), 1: none}, migrated={}).is_plain
@@ -48,10 +47,10 @@ def test_receivers_are_served_in_the_order_of_their_numbers_and_a_rank_keeps_the
 @pytest.mark.parametrize(
     ("dropped", "migrated", "message"),
     [
-        ([4], {}, r"dropped and migrated columns of rank 0 are 4 to 4; must be in 0\.\.3"),
-        ([1], {0: [2, 1]}, "dropped and migrated columns of rank 0 name a column twice"),
-        ([], {1: [0, 4]}, r"migrated columns of rank 1 are 0 to 4; must be in 0\.\.3"),
-        ([1, 2], {0: [0, 3]}, "rank 0 drops or migrates all of its 4 columns; it must keep at least one"),
+        ([4], {}, r"dropped and migrated of rank 0 has column 4; it must be in \[0, 4\)"),
+        ([1], {0: [2, 1]}, "dropped and migrated of rank 0 has a column twice"),
+        ([], {1: [0, 4]}, r"migrated of rank 1 has column 4; it must be in \[0, 4\)"),
+        ([1, 2], {0: [0, 3]}, "dropped and migrated of rank 0 has all 4 columns; it must leave at least one"),
     ],
 )
 def test_columns_that_cannot_be_divided_are_refused(dropped, migrated, message):
@@ -65,15 +64,15 @@ def test_layers_weigh_as_much_as_their_weights_in_what_a_rank_has_kept_and_dropp
     # and 1 of 4 columns. Rank 1 migrates half: 2 of 3 and 2 of 4.
     group, work_of = VirtualTensorGroup(2), {}
 
-    def end(rank, work):
+    def times_of(rank, iteration, work):
         work_of[rank] = work
         return RankTimes(own_s=1.0, product_s=1.0, work=work)
 
-    times = SimpleNamespace(begin=lambda rank, iteration: None, end=end)
+    times = SimpleNamespace(of=times_of, is_proportional=True)
     first, second = ColumnParallelLinear(3, 8, group), RowParallelLinear(8, 5, group)
     model = nn.ModuleList([first, second, ColumnParallelLinear(8, 8, group)])
     plan = Plan(ranks=(RankPlan(dropped=0.25), RankPlan(migrated=0.5)))
-    balancer = Balancer(model, group, Policy(solution="given", plan=plan, selection="Rd"), times=times)
+    balancer = Balancer(model, group, Policy(solution="given", plan=plan, selection="Rd"), modelled=times)
     with balancer.iteration():
         second(first(torch.ones(2, 3))).sum().backward()
     assert work_of == pytest.approx({0: (12 * 2 / 3 + 20 * 3 / 4) / 32, 1: (12 * 1 / 3 + 20 * 2 / 4) / 32})
@@ -205,39 +204,3 @@ def test_random_choices_look_at_no_weights_and_hold_for_an_epoch(policy):
         chooser.close_epoch([weight])
         orders.add(str(chosen(chooser, migrated=0.9)))
     assert len(orders) > 1
-
-
-PRELOAD = ("workbench.techniques.flextp.runtime", "pytest")
-PLAN = Plan(ranks=(RankPlan(migrated=0.5), RankPlan(dropped=0.25), RankPlan(dropped=0.125, migrated=0.25)))
-
-
-def divided(group):
-    """Let weights move for two epochs, and give how each layer is divided in the third."""
-    layers = [ColumnParallelLinear(8, 12, group), RowParallelLinear(24, 8, group)]
-    policy = Policy(solution="given", plan=PLAN, selection="Pri", iterations_per_epoch=1)
-    times = ModelledTimes(StragglerTrace.none(3))
-    balancer = balance(nn.ModuleList(layers), group, policy=policy, modelled=times)
-    for iteration in range(2):
-        with balancer.iteration(), torch.no_grad():
-            for layer in layers:
-                for rank, weight in zip(group.local_ranks, layer.weights, strict=True):
-                    weight += torch.randn(weight.shape, generator=generator_for(iteration, f"{layer.site} {rank}"))
-    group.traffic.clear()
-    with balancer.iteration():
-        divisions = [layer.matrix_product.division for layer in layers]
-    own = {rank: [division.own[rank].dropped.tolist() for division in divisions] for rank in group.local_ranks}
-    migrated = [(each.sender, each.columns.tolist(), dict(each.parts)) for d in divisions for each in d.migrations]
-    noted = {entry.layer_name: entry.dropped for entry in balancer.lineage.entries() if entry.matrix_name == "weight"}
-    return own, migrated, noted, group.traffic.num_bytes(site="flextp.columns")
-
-
-def test_real_ranks_choose_for_themselves_and_all_know_what_migrates(pools):
-    own, migrated, noted, num_bytes = divided(VirtualTensorGroup(3))
-    # Both layers have 8 columns a rank; rank 1 is the only receiver. Rank 0 migrates 4 of 8, rank 2 migrates 2.
-    in_a_layer = [(0, 4, {1: range(0, 4)}), (2, 2, {1: range(0, 2)})]
-    assert [(sender, len(columns), parts) for sender, columns, parts in migrated] == in_a_layer * 2
-    assert {rank: list(map(len, dropped)) for rank, dropped in own.items()} == {0: [0, 0], 1: [2, 2], 2: [1, 1]}
-    assert num_bytes == 8 * (4 + 4 + 2 + 2)  # int64
-    for rank, results in enumerate(pools(3).run(lambda: divided(ProcessTensorGroup()))):
-        own_noted = {name: dropped for name, dropped in noted.items() if name.endswith(f"rank {rank}")}
-        assert results == ({rank: own[rank]}, migrated, own_noted, num_bytes)

@@ -10,7 +10,7 @@ from cases import refusals
 from flextp_cases import ranks, shares, straight_costs
 
 from workbench.techniques.flextp import cost, counted, measured, method
-from workbench.techniques.flextp.method import ColumnStatistics, Costs, PiecewiseLinear, Plan, RankPlan, RankTimes
+from workbench.techniques.flextp.method import ColumnStatistics, Costs, Line, Plan, RankPlan, RankTimes
 from workbench.techniques.flextp.runtime import Policy, check_policy, needs_costs, planner_of
 from workbench.techniques.flextp.simulated import ratio_needed, simulate_ratios
 
@@ -29,7 +29,6 @@ def test_migrated_columns_are_divided_evenly_over_all_that_send_none_and_a_plan_
     # Rank 0 sends 0.6 and rank 2 sends 0.2: 0.8 over the two receivers is 0.4 each; rank 3 drops 0.5 of its own.
     plan = Plan(ranks=(RankPlan(dropped=0.2, migrated=0.6), RankPlan(), RankPlan(migrated=0.2), RankPlan(dropped=0.5)))
     assert (plan.senders, plan.receivers) == ((0, 2), (1, 3))
-    assert [plan.received_share(rank) for rank in range(4)] == pytest.approx([0, 0.4, 0, 0.4])
     assert not plan.is_plain
     plan = Plan(ranks=(RankPlan(dropped=0.125, migrated=0.5), RankPlan(), RankPlan(dropped=0.25)))
     assert plan.describe() == (
@@ -48,18 +47,11 @@ def test_plans_are_near_if_they_differ_by_few_columns_and_not_in_who_does_what()
     assert not plan.is_near(Plan(ranks=(RankPlan(dropped=0.5, migrated=0.001), RankPlan())))
 
 
-def test_a_function_goes_through_its_points_and_a_fitted_one_through_medians_that_are_made_level():
-    seconds = PiecewiseLinear(shares=(0.25, 0.5, 1.0), seconds=(1.0, 2.0, 6.0))
-    # Between 0.25 and 0.5 4 s a share, beyond 8 s a share.
-    assert [seconds(share) for share in (0, 0.25, 0.375, 0.5, 0.75, 1, 1.5)] == [0, 1, 1.5, 2, 4, 6, 10]
+def test_a_fitted_line_goes_through_two_points_and_is_never_negative_and_level_where_it_would_fall():
     # 8 s a share through (0.5, 2): at 0 it would be -2. A single point makes a constant.
-    assert PiecewiseLinear(shares=(0.5, 1.0), seconds=(2.0, 6.0))(0) == 0
-    assert PiecewiseLinear(shares=(0.5,), seconds=(2.0,))(0.9) == 2
-    samples = [(0.5, 2.0), (1.0, 4.0), (0.5, 90.0), (0.5, 1.0), (1.0, 6.0)]
-    assert PiecewiseLinear.fitted(samples) == PiecewiseLinear(shares=(0.5, 1.0), seconds=(2.0, 5.0))
-    # 3 then 2 fall: the nearest that do not are both 2.5.
-    samples = [(0.25, 1.0), (0.5, 3.0), (0.75, 2.0), (1.0, 4.0)]
-    assert PiecewiseLinear.fitted(samples).seconds == pytest.approx((1.0, 2.5, 2.5, 4.0))
+    line = Line.fitted([0.5, 1.0], [2.0, 6.0])
+    assert [line(share) for share in (0, 0.25, 0.5, 1, 1.5)] == [0, 0, 2, 6, 10]
+    assert Line.fitted([0.5], [2.0]) == Line.fitted([0.25, 0.75], [3.0, 1.0]) == Line(at_zero_s=2.0)
 
 
 NARROW = replace(straight_costs(compute_s=3.0, narrow_s=2.0), fixed_share=0.25)
@@ -122,16 +114,9 @@ def test_a_balance_that_costs_nothing_ends_at_one_level():
     assert method.ideal_s([RankTimes(own_s=11, product_s=1), *ranks(1, 1)]) == pytest.approx(10)
 
 
-def test_costs_and_plans_survive_json():
-    costs = Costs(
-        alloc_s=0.5,
-        extract=PiecewiseLinear(shares=(0.5,), seconds=(2.0,)),
-        communicate=PiecewiseLinear.straight(3.0, at_zero_s=0.25),
-        compute=PiecewiseLinear.fitted([(0.25, 1.0), (0.5, 3.0), (1.0, 4.0)]),
-        fixed_share=0.25,
-    )
-    for value in (costs, SENT):
-        assert type(value).from_record(json.loads(json.dumps(value.as_record()))) == value
+def test_costs_survive_json():
+    costs = replace(COSTS, communicate=Line(at_zero_s=-0.25, per_share_s=3.0), fixed_share=0.25)
+    assert Costs.from_record(json.loads(json.dumps(costs.as_record()))) == costs
 
 
 def shares_of(plan):
@@ -196,7 +181,7 @@ def test_the_threshold_says_in_every_solution_who_is_a_straggler():
 
 
 STRAIGHT = Costs.straight(compute_s=1)
-BENT = replace(STRAIGHT, extract=PiecewiseLinear(shares=(0, 0.5, 1), seconds=(0, 0.1, 0.9)))
+BENT = replace(STRAIGHT, extract=Line(at_zero_s=-0.1, per_share_s=1.0))
 
 
 def migrated(scheme="broadcast-reduce", num_senders=1, share=0.5):
@@ -204,7 +189,7 @@ def migrated(scheme="broadcast-reduce", num_senders=1, share=0.5):
 
 
 def epoch(solution, **options):
-    return lambda: cost.epoch_time_s(solution, **options)
+    return lambda: cost.planned_epoch(solution, **options)
 
 
 def mapped(num_stragglers):
@@ -222,10 +207,9 @@ test_times_plans_costs_and_ratios_that_cannot_be_are_refused = refusals(
     (lambda: method.receivers_of(2, [2], 2), r"senders has rank 2; it must be in 0\.\.1"),
     (lambda: method.receivers_of(0, [1], 3), r"sender is 0; it must be among the senders \(1,\)"),
     (lambda: method.receivers_of(0, [0, 1], 2), "senders has 2 of 2 ranks; it must leave one to receive"),
-    (lambda: PiecewiseLinear(shares=(), seconds=()), r"shares is \(\)"),
-    (lambda: PiecewiseLinear(shares=(0.5, 0.5), seconds=(1, 2)), "ascending"),
-    (lambda: PiecewiseLinear(shares=(0.25, 0.5), seconds=(2, 1)), "never fall"),
-    (lambda: PiecewiseLinear.straight(1.0)(-0.5), "share is -0.5"),
+    (lambda: Line(at_zero_s=math.inf), "at_zero_s is inf; it must be finite"),
+    (lambda: Line(per_share_s=-1), "per_share_s is -1; it must be finite and never fall"),
+    (lambda: Line(per_share_s=1.0)(-0.5), "share is -0.5"),
     (lambda: Costs.straight(alloc_s=-1, compute_s=1), "alloc_s is -1"),
     (lambda: replace(STRAIGHT, fixed_share=1.0), "fixed_share is 1.0"),
     (lambda: method.ideal_s([*ranks(1, other_s=1), *ranks(0, other_s=1)]), "product_s of rank 1 is 0"),
@@ -236,7 +220,10 @@ test_times_plans_costs_and_ratios_that_cannot_be_are_refused = refusals(
     (lambda: method.settled_resizing(ranks(8, 1), 1.0), r"threshold is 1.0; it must be in \(0, 1\)"),
     (lambda: method.levelled_plan(ranks(8, 4), STRAIGHT, [0, 1]), r"slowest_first is \(0, 1\); it must leave a rank"),
     (lambda: method.levelled_plan(ranks(8, 1), STRAIGHT, [0], speed_share=1), "speed_share is 1"),
-    (lambda: method.fastest_division(ranks(3, 1), BENT, most_dropped=0), "extract of costs bends at 0.5"),
+    (
+        lambda: method.fastest_division(ranks(3, 1), BENT, most_dropped=0),
+        "extract.at_zero_s of costs is -0.1; it must be at least 0",
+    ),
     (lambda: method.best_plan_by_search(ranks(8, 4, 2, 1), STRAIGHT, 40), "551,368,000 plans"),
     (lambda: method.num_dropped_columns(1.0, 4), r"pruning_ratio is 1.0; it must be in \[0, 1\)"),
     (lambda: method.kept_columns([4], 4), "column 4"),
@@ -256,7 +243,7 @@ test_times_plans_costs_and_ratios_that_cannot_be_are_refused = refusals(
     (epoch("ZERO", skewness={8: 2.0}), r"skewness has rank 8; ranks are 0\.\.7"),
     (epoch("ZERO", skewness={0: 0.5}), "skewness of rank 0 is 0.5; it must be finite and"),
     (epoch("ZERO", pruning_ratio=1.0), r"dropped is 1.0; it must be in \[0, 1\)"),
-    (epoch("MIG", pruning_ratio=0.5), "pruning_ratio is 0.5; only ZERO takes one"),
+    (epoch("MIG", pruning_ratio=0.5), "pruning_ratio is 0.5; it must be None but for ZERO"),
     (lambda: planner_of(Policy(num_senders=4), 4), "num_senders is 4; it must be at most 3"),
     (lambda: check_policy(Policy(solution="given", plan=Plan.plain(4)), 3), "plan is of 4 ranks; it must be of"),
     (lambda: planner_of(Policy(solution="MIG", refine=True), 4), "costs is None; it must be given where"),

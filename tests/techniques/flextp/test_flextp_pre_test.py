@@ -7,6 +7,7 @@ two readings, one after the other, takes 1, 5, 9, 13, ... seconds.
 import itertools
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -144,27 +145,26 @@ def test_what_a_product_takes_however_narrow_is_told_by_ranks_that_drop_and_by_r
     assert [costs.compute(share) for share in (0, 1)] == pytest.approx([1.5 * 80 / 276, 1.5])
 
 
-def runs(*product_s):
-    """Runs in which ranks multiply for these seconds, one a repeat."""
-    return [pre_test._Run(messages_s=0.0, product_s=list(each)) for each in product_s]
+def fixed_shares(shares, sender, *product_s):
+    """Products' seconds by plan (plain, dropping each share, migrating each), repeat and rank."""
+    return pre_test._fixed_shares(np.array(product_s, dtype=float), np.array(shares), sender)
 
 
 def test_of_narrow_products_the_least_counts_for_kept_columns_the_median_for_received_and_a_line_for_shares():
     # Half of their columns save the ranks 0.3, 0.35 and 0.4 of 10 s, so that all would save 0.6, 0.7 and 0.8. Rank 2
     # says least of a fixed part, 0.2. Rank 1 migrates half, a quarter to each of the others, which is 0.8 / 4 s in
     # proportion; they take 0.4 and 0.6 more, in the median 0.5.
-    fixed = pre_test._fixed_shares(runs([10, 10, 10]), [runs([7, 6.5, 6])], [runs([14, 5, 16])], [0.5], 1)
-    assert (fixed.kept, fixed.received) == (pytest.approx(0.2), pytest.approx(0.5 - 0.2))
+    fixed = fixed_shares([0.5], 1, [[10, 10, 10]], [[7, 6.5, 6]], [[14, 5, 16]])
+    assert fixed == (pytest.approx(0.2), pytest.approx(0.5 - 0.2))
     # A sixteenth of a product at least and all of it at most is in proportion.
-    for seconds, kept in ((10.0, 15 / 16), (20.0, 15 / 16), (1.0, 0.0)):
-        assert pre_test._fixed_shares(runs([10, 10]), [runs([seconds, 20])], [runs([5, 10])], [0.5], 0).kept == kept
+    for seconds, fixed in ((10.0, 15 / 16), (20.0, 15 / 16), (1.0, 0.0)):
+        assert fixed_shares([0.5], 0, [[10, 10]], [[seconds, 20]], [[5, 10]])[0] == fixed
     # Everything takes twice as long in the second repeat. A line through 0.2 at a quarter and 0.4 at three quarters
     # weighs (0.25 x 0.2 + 0.75 x 0.4) / (0.25^2 + 0.75^2) = 0.56.
-    plain = runs([10, 10], [20, 20], [10, 10])
-    quarter, rest = runs([8, 8], [16, 16], [8, 8]), runs([6, 6], [12, 12], [6, 6])
-    migrated = [runs([1, 10], [1, 20], [1, 10])] * 2  # receiving takes no time: less than nothing is fixed
-    fixed = pre_test._fixed_shares(plain, [quarter, rest], migrated, [0.25, 0.75], 0)
-    assert (fixed.kept, fixed.received) == (pytest.approx(1 - 0.56), 0)
+    plain, quarter, rest = ([[s, s], [2 * s, 2 * s], [s, s]] for s in (10, 8, 6))
+    migrated = [[[1, 10], [1, 20], [1, 10]]] * 2  # receiving takes no time: less than nothing is fixed
+    fixed = fixed_shares([0.25, 0.75], 0, plain, quarter, rest, *migrated)
+    assert fixed == (pytest.approx(1 - 0.56), 0)
 
 
 def seconds_by_size(meter, multiply, *operands, **more):
@@ -212,7 +212,7 @@ def test_the_slowest_rank_sends_one_layer_of_each_shape_is_run_and_nothing_is_le
 
         def noted(xs, weights, product=product, multiply=multiply):
             if not product.division.migrations:
-                runs.append((product.site, {len(own.dropped) for own in product.division.own.values()}))
+                runs.append((product.site, {len(dropped) for dropped in product.division.dropped.values()}))
                 return multiply(xs, weights)
             (migration,) = product.division.migrations
             runs.append((product.site, migration.sender, len(migration.columns), product.division.num_columns))
@@ -256,9 +256,9 @@ def test_all_ranks_plan_from_the_largest_that_any_of_them_has_measured():
     # The wall: rank 2's 6 s. Products: rank 1 sends and has 3 of its own, 1/2 s each; rank 0 has 3 and 3 received of
     # 1/8 s. So 4.5 s are left for each of three layers. Taking apart: rank 0's 3 s.
     for costs, num_bytes, slept in run_on_ranks(on_a_rank, 3, timeout_s=50, preload=PRELOAD):
-        assert costs["communicate"] == {"shares": [0.25, 0.75], "seconds": [13.5, 13.5]}
+        assert costs["communicate"] == {"at_zero_s": 13.5, "per_share_s": 0}
         assert costs["alloc_s"] == 9
-        assert costs["extract"] == {"shares": [0.25, 0.75], "seconds": [0, 0]}
+        assert costs["extract"] == {"at_zero_s": 0, "per_share_s": 0}
         # Broadcast seven times at each share: of 8 columns 2 and 6 of the weight [4, 8], and the gradient [5, 4] at
         # both shares; of 4 columns 1 and 3 of x [5, 4] and the weight [8, 4].
         assert num_bytes == 7 * 4 * (4 * (2 + 6) + 2 * 5 * 4 + (5 + 8) * (1 + 3))

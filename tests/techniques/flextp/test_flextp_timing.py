@@ -17,7 +17,7 @@ from workbench.study.rows import spread_row, value_row
 from workbench.study.timing import Timed, Turn, Turns, take_turns
 from workbench.techniques.flextp import measured
 from workbench.techniques.flextp import plots as pictures
-from workbench.techniques.flextp.measured import Measured, Notes, Setting, Size, Variant
+from workbench.techniques.flextp.measured import Notes, Setting, Size, Variant
 from workbench.techniques.flextp.method import Costs, Plan, RankPlan
 from workbench.techniques.flextp.runtime import Meter
 from workbench.timeline import Action
@@ -186,8 +186,8 @@ def test_the_model_stands_beside_the_measurement_and_names_a_winner():
     for name, seconds in {"Baseline": 7.5, "ZERO-Pri": 2.5, "MIG": 2.5, "SEMI": 2.5}.items():
         keys = {"solution": name, "place": "1 of χ 5"}
         rows += [value_row("iteration_s", seconds, "s", **keys), value_row("dropped_share", 0.1, **keys)]
-    study = Measured(rows=rows, rounds={}, timelines={}, costs=Costs.straight(compute_s=1.0), hosts=None)
-    predicted = measured.predicted_rows(study, measured.map_points([(5.0, 1)]), 4)
+    costs = Costs.straight(compute_s=1.0)
+    predicted = measured.predicted_rows(rows, costs, measured.map_points([(5.0, 1)]), 4)
     predicted = {(row["quantity"], row.get("solution")): row for row in predicted}
     assert predicted["predicted_s", "Baseline"]["value"] == pytest.approx(6)
     assert predicted["prediction_error", "Baseline"]["value"] == pytest.approx(6 / 7.5 - 1)
@@ -261,7 +261,7 @@ test_options_that_contradict_each_other_are_refused = refusals(
     ("variant", "more", "rule"),
     [
         (Variant(), {"rounds": 5}, "rounds is 5; it must be at least 6"),
-        (Variant(), {"num_ranks": 3}, "num_ranks is 3; it must divide the model's 2 attention heads"),
+        (Variant(), {"num_ranks": 3}, "num_ranks is 3; it must be a divisor of the model's 2 heads"),
         (Variant(), {"slowness": 0.5}, "slowness is 0.5; it must be at least 1"),
         (None, {"slowness": 4.0}, "slowness is 4.0; it must be 1 where 'x' is not balanced"),
         (Variant(**FIXED, num_senders=2), {}, r"num_senders is 2; it must be in 1\.\.1"),

@@ -10,10 +10,10 @@ Where to find it
 - section III-A and figure 2, products of fewer columns, forward and backward, and their lineage: `method.resizing`; the
   worked example: `method.worked_example`
 - Eq. 1, how many a straggler drops: `method.planners.pruning_ratio`; its bound: `method.planners.speedup_bound`
-- section III-B, which ones (Rd, Pri, PriDiffE, PriDiffR, PriDiffM): `method.priority`, `runtime.division`
-- section IV-A, broadcast-reduce and scatter-gather: `runtime.delivery`; virtual renumbering: `method.plan.receivers_of`
+- section III-B, which ones (Rd, Pri, PriDiffE, PriDiffR, PriDiffM): `method.priority`, `runtime.policy`
+- section IV-A, broadcast-reduce and scatter-gather: `runtime.division`; virtual renumbering: `method.plan.receivers_of`
 - Eq. 2, how one straggler divides its columns: `method.planners.split_of_one`; Eq. 3, how many of several migrate:
-  `method.planners.num_senders`; both together: `plan_semi`; their costs: `method.costs`, `runtime.pre_test`
+  `method.planners.num_senders`; both together: `plan_semi`; their costs: `method.plan.Costs`, `runtime.pre_test`
 - algorithms 1 and 2 at run time: `balance`, `runtime.balancer.Balancer`
 - table I and figures 5 to 11 on eight V100s: `cost`, such as `migration_epoch_time_s`
 - ours: all ranks at one level, `method.planners.levelled_plan`; the certified best division, `method.optimum`; who
@@ -42,17 +42,6 @@ from __future__ import annotations
 
 import importlib
 
-__all__ = [
-    "Plan",
-    "Policy",
-    "Solution",
-    "balance",
-    "check_model",
-    "check_policy",
-    "migration_epoch_time_s",
-    "plan_semi",
-]
-
 _HOMES = {
     "Plan": "method.plan",
     "Policy": "runtime.policy",
@@ -63,6 +52,7 @@ _HOMES = {
     "migration_epoch_time_s": "cost",
     "plan_semi": "method.planners",
 }
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str):

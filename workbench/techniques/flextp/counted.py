@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from workbench.models import ViTConfig, ViTForImageClassification, vit
 from workbench.parallel import ColumnParallelLinear, VirtualTensorGroup
@@ -20,100 +19,74 @@ from workbench.parallel.traffic import Phase
 from workbench.study.rows import value_row
 
 from .cost import MODELS
-from .method.costs import Costs, PiecewiseLinear
 from .method.optimum import best_plan_by_search, certify, fastest_division
-from .method.plan import RankTimes, Scheme, require
+from .method.plan import Costs, Imputation, Line, RankTimes, Scheme, require
 from .method.planners import plan_semi
-from .method.resizing import Imputation
-from .method.worked_example import DROPPED, GRAD_OUTPUT_NO, INPUT_NK, ResizedProduct, WorkedExample, worked_example
+from .method.resizing import DROPPED, GRAD_OUTPUT_NO, INPUT_NK, worked_example
 from .runtime import Cut, FlexibleProduct, delivery_of, divide
 
-__all__ = [
-    "Case",
-    "case_rows",
-    "count_all_reduces",
-    "count_setting",
-    "count_stored",
-    "count_worked_example",
-    "draw_case",
-    "search_rows",
-    "summary_rows",
-]
+__all__ = ["Case", "case_rows", "count_all_reduces", "count_setting", "count_stored", "count_worked_example"]
+__all__ += ["draw_case", "search_rows", "summary_rows"]
 
 Rows = list[dict[str, Any]]
 
 
 def count_worked_example(imputations: Sequence[str]) -> Rows:
-    """Count the example's multiplications, and by imputation the elements of its results that are off."""
+    """Count the example's multiplications, and by imputation the elements of its results that are off.
+
+    In a gradient of another shape than the plain one all elements are off.
+    """
     if not imputations:
         raise ValueError("imputations is empty; it must name at least one")
-    examples = {each: worked_example(Imputation(each)) for each in imputations}
+    examples = {name: worked_example(Imputation(name)) for name in imputations}
     rows: Rows = []
     for resized in next(iter(examples.values())).products:
         plain, multiplications = resized.plain_multiplications, resized.multiplications
         rows.append(value_row("plain_multiplications", plain, product=resized.name))
         rows.append(value_row("multiplications", multiplications, product=resized.name))
         rows.append(value_row("saved_share", 1 - multiplications / plain, product=resized.name))
-    return rows + [row for name, example in examples.items() for row in _recovery_rows(name, example)]
+    for imputation, example in examples.items():
+        dropped = example.lineage["linear", "input"]
+        for resized in example.products:
+            keys, result, plain = {"product": resized.name, "imputation": imputation}, resized.result, resized.plain
+            difference = sum(abs(a - b) for a, b in zip(result.shape, plain.shape, strict=True))
+            rows.append(value_row("shape_difference", difference, **keys))
+            if resized.name == "output":
+                continue
+            is_kept = torch.ones(plain.shape[1], dtype=torch.bool)
+            is_kept[dropped] = False
+            missing = plain.new_zeros(len(plain), len(dropped))  # Same has nothing to repeat in a first iteration
+            if Imputation(imputation) is Imputation.AVERAGE:
+                missing = plain[:, is_kept].mean(dim=1, keepdim=True).expand_as(missing)
+            for quantity, columns, wanted in (
+                ("kept_columns_off", is_kept, plain[:, is_kept]),
+                ("missing_columns_off", ~is_kept, missing),
+            ):
+                off = wanted.numel() if difference else int((result[:, columns] != wanted).sum())
+                rows.append(value_row(quantity, off, **keys))
+    return rows
 
 
 def count_stored(imputations: Sequence[str]) -> Rows:
     """Count by imputation the bytes of gradients that rank 0 keeps for its next iteration of the example's layer."""
-    return [value_row("stored_bytes", _stored_bytes(Imputation(each)), "byte", imputation=each) for each in imputations]
-
-
-def _stored_bytes(imputation: Imputation) -> int:
     (num_rows, num_columns), num_outputs = (len(INPUT_NK), len(INPUT_NK[0])), len(GRAD_OUTPUT_NO[0])
-    group = VirtualTensorGroup(2)
-    layer = ColumnParallelLinear(num_columns, 2 * num_outputs, group)
-    product = FlexibleProduct(
-        group, Cut.COLUMN, layer.site, delivery=delivery_of(Scheme.BROADCAST_REDUCE, group), imputation=imputation
-    )
+    group, rows = VirtualTensorGroup(2), []
+    delivery = delivery_of(Scheme.BROADCAST_REDUCE, group)
     dropped = {0: torch.tensor(DROPPED), 1: torch.empty(0, dtype=torch.int64)}
-    product.division = divide(num_columns, num_ranks=2, dropped=dropped, migrated={})
-    layer.matrix_product = product
-    sum(part.sum() for part in layer(torch.ones(num_rows, num_columns, requires_grad=True))).backward()
-    return sum(kept.nbytes for (rank, _, _), kept in product.previous.items() if rank == 0)
-
-
-def _recovery_rows(imputation: str, example: WorkedExample) -> Rows:
-    keys = [{"product": product.name, "imputation": imputation} for product in example.products]
-    rows = [
-        value_row("shape_difference", _shape_difference(product), **key)
-        for product, key in zip(example.products, keys, strict=True)
-    ]
-    dropped = example.lineage["linear", "input"]
-    for gradient, key in zip(example.products[1:], keys[1:], strict=True):
-        kept = torch.ones(gradient.plain.shape[1], dtype=torch.bool)
-        kept[dropped] = False
-        missing = _imputed(gradient.plain[:, kept], len(dropped), Imputation(imputation))
-        rows.append(value_row("kept_columns_off", _off(gradient, kept, gradient.plain[:, kept]), **key))
-        rows.append(value_row("missing_columns_off", _off(gradient, ~kept, missing), **key))
+    for name in imputations:
+        layer = ColumnParallelLinear(num_columns, 2 * num_outputs, group)
+        product = FlexibleProduct(group, Cut.COLUMN, layer.site, delivery=delivery, imputation=Imputation(name))
+        product.division = divide(num_columns, num_ranks=2, dropped=dropped, migrated={})
+        layer.matrix_product = product
+        sum(part.sum() for part in layer(torch.ones(num_rows, num_columns, requires_grad=True))).backward()
+        num_bytes = sum(gradient.nbytes for (rank, _, _), gradient in product.previous.items() if rank == 0)
+        rows.append(value_row("stored_bytes", num_bytes, "byte", imputation=name))
     return rows
-
-
-def _imputed(kept: Tensor, num_missing: int, imputation: Imputation) -> Tensor:
-    """Return what is to stand in the missing columns in a first iteration, which has nothing to repeat."""
-    if imputation is Imputation.AVERAGE:
-        return kept.mean(dim=1, keepdim=True).expand(-1, num_missing)
-    return kept.new_zeros(len(kept), num_missing)
-
-
-def _shape_difference(product: ResizedProduct) -> int:
-    return sum(abs(one - other) for one, other in zip(product.result.shape, product.plain.shape, strict=True))
-
-
-def _off(gradient: ResizedProduct, columns: Tensor, wanted: Tensor) -> int:
-    """Return how many elements of some columns are not as wanted: all of them in a gradient of another shape."""
-    if _shape_difference(gradient):
-        return wanted.numel()
-    return int((gradient.result[:, columns] != wanted).sum())
 
 
 # --- the setting
 
 CONFIGS = MappingProxyType({"ViT-1B": vit.VIT_1B, "ViT-3B": vit.VIT_3B})
-BOTH = "forward and backward"
 PAPERS_PER_ITERATION = 48  # section II-B
 
 
@@ -126,12 +99,13 @@ def count_setting(num_epochs: int, iterations_per_epoch: int) -> Rows:
         rows.append(value_row("parameters", count, model=name))
         rows.append(value_row("iterations_per_epoch", MODELS[name].num_iterations, model=name))
     forward, backward = count_all_reduces(CONFIGS["ViT-1B"].num_layers)
-    counts = {"forward": forward, BOTH: forward + backward}
-    num_iterations = num_epochs * iterations_per_epoch
+    counts = {"forward": forward, "forward and backward": forward + backward}
     totals = counts | {f"{PAPERS_PER_ITERATION} an iteration": PAPERS_PER_ITERATION}
-    totals = {name: count * num_iterations for name, count in totals.items()}
-    for quantity, counted in (("all_reduces_per_iteration", counts), ("all_reduces_of_training", totals)):
-        rows += [value_row(quantity, value, model="ViT-1B", counted=name) for name, value in counted.items()]
+    for name, count in counts.items():
+        rows.append(value_row("all_reduces_per_iteration", count, model="ViT-1B", counted=name))
+    for name, count in totals.items():
+        total = count * num_epochs * iterations_per_epoch
+        rows.append(value_row("all_reduces_of_training", total, model="ViT-1B", counted=name))
     return rows
 
 
@@ -180,16 +154,14 @@ def draw_case(seed: int, num_stragglers: int) -> Case:
 
     other_s, whole_s = draw("other"), draw("whole")
     products_s = [draw("skewness") for _ in range(num_stragglers)] + [1.0] * (NUM_RANKS - num_stragglers)
-    extract, communicate = PiecewiseLinear.straight(draw("extract")), draw("communicate")
-    kept = draw("kept")
+    extract_s, communicate_s, kept = draw("extract"), draw("communicate"), draw("kept")
     costs = Costs(
-        alloc_s=0.0,
-        extract=extract,
-        communicate=PiecewiseLinear.straight(communicate, at_zero_s=whole_s),
-        compute=PiecewiseLinear.straight(1.0 - kept, at_zero_s=draw("received")),
+        extract=Line(per_share_s=extract_s),
+        communicate=Line(at_zero_s=whole_s, per_share_s=communicate_s),
+        compute=Line(at_zero_s=draw("received"), per_share_s=1.0 - kept),
         fixed_share=kept,
     )
-    measured = (RankTimes(own_s=other_s + each_s, product_s=each_s) for each_s in products_s)
+    measured = (RankTimes(own_s=other_s + product_s, product_s=product_s) for product_s in products_s)
     return Case(times=tuple(map(costs.proportional, measured)), costs=costs)
 
 
@@ -205,8 +177,8 @@ def case_rows(seeds: Sequence[int], nums_stragglers: Sequence[int]) -> Rows:
         for name, refine in REFINED.items():
             certificate = certify(case.times, plan_semi(case.times, case.costs, refine=refine), case.costs)
             keys = {"solution": name, "num_stragglers": num_stragglers, "case": seed}
-            gaps = {"slower_by": certificate.slower_by, "drops_more_by": certificate.drops_more_by}
-            rows += [value_row(gap, value, **keys) for gap, value in gaps.items()]
+            rows.append(value_row("slower_by", certificate.slower_by, **keys))
+            rows.append(value_row("drops_more_by", certificate.drops_more_by, **keys))
     return rows
 
 
@@ -217,11 +189,10 @@ def search_rows(seeds: Sequence[int], grids: Sequence[Sequence[int]]) -> Rows:
     """
     rows: Rows = []
     for (num_stragglers, num_steps), seed in product(grids, seeds):
-        case = draw_case(seed, num_stragglers)
-        gaps = [
-            each.iteration_s / fastest_division(case.times, case.costs, most_dropped=each.dropped).iteration_s - 1
-            for each in best_plan_by_search(case.times, case.costs, num_steps)
-        ]
+        case, gaps = draw_case(seed, num_stragglers), []
+        for plan in best_plan_by_search(case.times, case.costs, num_steps):
+            fastest = fastest_division(case.times, case.costs, most_dropped=plan.dropped)
+            gaps.append(plan.iteration_s / fastest.iteration_s - 1)
         keys = {"num_stragglers": num_stragglers, "num_steps": num_steps, "case": seed}
         rows.append(value_row("least_search_slower_by", min(gaps), **keys))
         rows.append(value_row("largest_search_slower_by", max(gaps), **keys))
@@ -233,8 +204,9 @@ def summary_rows(rows: Rows) -> Rows:
     groups: dict[tuple, list[float]] = {}
     for row in rows:
         groups.setdefault((row["quantity"], row["solution"], row["num_stragglers"]), []).append(row["value"])
-    return [
-        value_row(f"{name}_{gap}", summary(values), solution=solution, num_stragglers=num_stragglers)
-        for (gap, solution, num_stragglers), values in groups.items()
-        for name, summary in (("median", statistics.median), ("largest", max))
-    ]
+    summaries: Rows = []
+    for (gap, solution, num_stragglers), values in groups.items():
+        keys = {"solution": solution, "num_stragglers": num_stragglers}
+        summaries.append(value_row(f"median_{gap}", statistics.median(values), **keys))
+        summaries.append(value_row(f"largest_{gap}", max(values), **keys))
+    return summaries

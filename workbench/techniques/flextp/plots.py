@@ -14,31 +14,16 @@ from workbench import plots
 from workbench.plots import merged, rows_of
 from workbench.timeline import Timeline
 
-from .measured import BALANCED
-
-__all__ = [
-    "draw_accuracies",
-    "draw_divisions",
-    "draw_epochs",
-    "draw_machinery",
-    "draw_map",
-    "draw_migration",
-    "draw_ratios",
-    "draw_skewness",
-    "draw_text",
-    "draw_timelines",
-    "loss_table",
-    "parts_of",
-]
+__all__ = ["draw_accuracies", "draw_divisions", "draw_epochs", "draw_machinery", "draw_map", "draw_migration"]
+__all__ += ["draw_ratios", "draw_skewness", "draw_text", "draw_timelines", "loss_table", "parts_of"]
 
 BASELINE = "Baseline"  # the solution that does nothing
+BALANCED = "with balance"  # the model with `balance`, where there is nothing to balance
 LABELS = MappingProxyType(
     {
         "pruning_ratio": "pruning ratio γ",
         "skewness": "skewness χ of the straggler",
-        "imputation": "imputation",
         "num_senders": "stragglers that migrate, x",
-        "solution": "solution",
         "everywhere": "who drops",
         "is_incremental": "dropped columns keep their statistics",
     }
@@ -46,8 +31,8 @@ LABELS = MappingProxyType(
 WHO_DROPS = MappingProxyType({0: "the straggler alone", 1: "every rank"})
 SERIES = ("solution", "scheme", "num_senders")  # keys that name a series of epochs
 AS_LINES = ("skewness", "migrated_share")  # keys that are quantities; along others, epochs are bars
-PARTS = ("iteration_s", "product_s", "other_s", "waiting_s", "transfer_s")
-PARTS += ("product_share", "dropped_share", "migrated_share")
+PARTS = ["iteration_s", "product_s", "other_s", "waiting_s", "transfer_s"]
+PARTS += ["product_share", "dropped_share", "migrated_share"]
 GANTT_HEIGHT_IN = 1.9  # inches of four ranks
 LETTERS = MappingProxyType({"nothing": "–", "resizing": "R", "both": "B", "migration": "M"})
 WIDE = (9.5, 3.8)  # inches
@@ -63,11 +48,9 @@ def draw_accuracies(rows: Iterable[Mapping], *, ax: Axes, along: str, by: str = 
     table = merged(helped, "accuracy", list(dict.fromkeys((along, by)))).dropna(subset=[along])
     if "everywhere" in table:
         table["everywhere"] = table.everywhere.map(WHO_DROPS)
-    series, labels = None, {"x_label": LABELS.get(along, along), "y_label": "accuracy"}
-    if by != along:
-        series = LABELS.get(by, by)
-        table = table.rename(columns={by: series})
-    plots.bars(table, ax=ax, x=along, by=series, unit="%", **labels)
+    series = None if by == along else LABELS.get(by, by)
+    table = table if series is None else table.rename(columns={by: series})
+    plots.bars(table, ax=ax, x=along, by=series, unit="%", x_label=LABELS.get(along, along), y_label="accuracy")
     baseline = merged(rows, "accuracy", ["solution"], solution=BASELINE).iloc[0]
     ax.axhline(baseline.value, color="black", linewidth=1)
     ax.axhspan(baseline.low, baseline.high, color="black", alpha=0.12, linewidth=0)
@@ -91,26 +74,28 @@ def draw_epochs(rows: Iterable[Mapping], along: str, *, ax: Axes | None = None) 
     table = pd.DataFrame(
         [row | {along: place} for row in epochs for place in ([row[along]] if along in row else places)]
     )
-    table["series"] = table[[name for name in SERIES if name in table and name != along]].apply(_series, axis=1)
-    labels = {"x_label": along.replace("_", " "), "y_label": "epoch (s)"}
+
+    def series(names: pd.Series) -> str:
+        return " ".join(f"x {name:g}" if isinstance(name, float) else str(name) for name in names if not pd.isna(name))
+
+    table["series"] = table[[name for name in SERIES if name in table and name != along]].apply(series, axis=1)
     draw = plots.lines if along in AS_LINES else plots.bars
-    return draw(table, ax=ax, x=along, by="series", **labels)
+    return draw(table, ax=ax, x=along, by="series", x_label=along.replace("_", " "), y_label="epoch (s)")
 
 
 def draw_machinery(rows: Iterable[Mapping], *, asked: float) -> Figure:
     """Draw the cost of balancing where there is nothing to balance, beside the largest that is asked for."""
     figure, ax = plots.figure(figsize=(8, 2.6))
     measured = {row["quantity"]: row for row in rows if row["solution"] == BALANCED}
-    named = {"iterations": measured["over_unbalanced"], "processor time": measured["cpu_over_unbalanced"]}
-    for place, row in enumerate(named.values()):
+    for place, row in enumerate((measured["over_unbalanced"], measured["cpu_over_unbalanced"])):
         ax.plot([row["low"], row["high"]], [place, place], lw=3, alpha=0.5, color="C0", solid_capstyle="butt")
         ax.plot([row["value"]], [place], "o", color="C0")
         text = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
         ax.annotate(text, (row["value"], place), xytext=(0, 9), textcoords="offset points", ha="center")
     ax.axvline(1.0, color="0.6", lw=1)
     ax.axvline(asked, color="C3", lw=1, ls="--", label=f"asked: at most {asked:g}")
-    ax.set_yticks(range(len(named)), list(named))
-    ax.set_ylim(-0.6, len(named) - 0.3)
+    ax.set_yticks([0, 1], ["iterations", "processor time"])
+    ax.set_ylim(-0.6, 1.7)
     ax.set_xlabel("with balancing, over the model as it is")
     plots.beside(ax)
     return figure
@@ -118,7 +103,11 @@ def draw_machinery(rows: Iterable[Mapping], *, asked: float) -> Figure:
 
 def draw_timelines(timelines: Mapping[str, Timeline], names: Sequence[str]) -> Figure:
     """Draw one iteration of the named variants, one under the other; names without a timeline are passed over."""
-    shown = {name: _without_name(timelines[name], name) for name in names if name in timelines}
+    shown = {}
+    for name in (name for name in names if name in timelines):  # the variant's name stands in the title
+        actions = timelines[name].actions
+        actions = [replace(action, resource=action.resource.removeprefix(f"{name} ")) for action in actions]
+        shown[name] = Timeline(actions=tuple(actions))
     return plots.gantts(shown, figsize=(11, GANTT_HEIGHT_IN * len(shown)))[0].figure
 
 
@@ -127,13 +116,23 @@ def parts_of(rows: Iterable[Mapping]) -> pd.DataFrame:
     table = pd.DataFrame([row for row in rows if row["quantity"] in PARTS and "rank" not in row])
     keys = [name for name in table if name not in ("quantity", "value", "low", "high", "unit")]
     table[keys] = table[keys].astype(object).where(table[keys].notna(), "")
-    return table.pivot_table(index=keys, columns="quantity", values="value", sort=False)[[*PARTS]]
+    return table.pivot_table(index=keys, columns="quantity", values="value", sort=False)[PARTS]
 
 
 def draw_ratios(rows: Iterable[Mapping]) -> Figure:
     """Draw simulated epochs by pruning ratio, a bar a solution (figures 5b to 8b)."""
     labels = {"x_label": "share of the columns that is dropped, γ", "y_label": "epoch (s)"}
     return plots.bars(rows_of(rows, "epoch_s"), x="pruning_ratio", by="solution", value_labels=True, **labels).figure
+
+
+def _draw_panels(rows: Iterable[Mapping], **axis: str) -> Figure:
+    """Draw epochs on the left and the dropped share on the right."""
+    figure, axes = plots.figure(1, 2, figsize=WIDE)
+    plots.lines(rows_of(rows, "epoch_s"), ax=axes[0], y_label="epoch (s)", **axis)
+    plots.lines(rows_of(rows, "dropped_share"), ax=axes[1], y_label="dropped share of products", **axis)
+    for ax in axes:
+        ax.set_ylim(0, None)
+    return figure
 
 
 def draw_skewness(rows: Iterable[Mapping]) -> Figure:
@@ -157,13 +156,13 @@ def draw_divisions(rows: Iterable[Mapping]) -> Figure:
 def draw_text(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
     """Draw the time saved without and with a straggler, and the paper's efficiency as a line."""
     figure, axes = plots.figure(1, 2, figsize=WIDE)
-    panels = (("homogeneous", "pruning_ratio"), ("heterogeneous", "solution"))
-    for ax, (environment, x) in zip(axes, panels, strict=True):
+    panels = (("homogeneous", "pruning_ratio", 0), ("heterogeneous", "solution", 40))
+    for ax, (environment, x, rotation) in zip(axes, panels, strict=True):
         saved = rows_of(rows, "efficiency_gain", meaning="time saved", environment=environment)
         plots.bars(saved, ax=ax, x=x, by="model", x_label=x.replace("_", " "), y_label="time saved", unit="%")
         plots.published_line(ax, *published[published.environment == environment].value, "the paper")
         ax.set_title(environment)
-        ax.tick_params(axis="x", rotation=0 if x == "pruning_ratio" else 40)
+        ax.tick_params(axis="x", rotation=rotation)
     plots.below(figure)
     return figure
 
@@ -206,23 +205,3 @@ def draw_map(rows: Iterable[Mapping]) -> Figure:
         ax.set_title(f"{link:g} GB/s")
     figure.supxlabel(",  ".join(f"{letter}: {means}" for means, letter in LETTERS.items()), fontsize="medium")
     return figure
-
-
-def _draw_panels(rows: Iterable[Mapping], **axis: str) -> Figure:
-    """Draw epochs on the left and the dropped share on the right."""
-    figure, axes = plots.figure(1, 2, figsize=WIDE)
-    labels = {"epoch_s": "epoch (s)", "dropped_share": "dropped share of products"}
-    for ax, (quantity, label) in zip(axes, labels.items(), strict=True):
-        plots.lines(rows_of(rows, quantity), ax=ax, y_label=label, **axis)
-        ax.set_ylim(0, None)
-    return figure
-
-
-def _series(names: pd.Series) -> str:
-    return " ".join(f"x {name:g}" if isinstance(name, float) else str(name) for name in names if not pd.isna(name))
-
-
-def _without_name(timeline: Timeline, name: str) -> Timeline:
-    """Take the variant's name, which stands in the title, from its resources."""
-    actions = (replace(action, resource=action.resource.removeprefix(f"{name} ")) for action in timeline.actions)
-    return Timeline(actions=tuple(actions))

@@ -1,7 +1,8 @@
 """Train a Vision Transformer while its stragglers are helped, and score it: the cells of figures 3 and 5 to 11.
 
 Virtual and real ranks run the same loop on the same batches and make the same plans. Plans follow the modelled times of
-the paper's machine (`cost`), so that the dropped columns are those that would be dropped there.
+the paper's machine (`cost`), so that the dropped columns are those that would be dropped there. The "% accuracy loss"
+of section V may be points or a share of the Baseline's accuracy; the key `reading` tells which.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import inspect
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import partial
 from itertools import zip_longest
 from math import fsum
+from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
@@ -23,41 +25,36 @@ from torch.nn import functional
 from workbench.datasets import cifar10
 from workbench.launch import Ranks
 from workbench.models.vit import VIT_1B, VIT_3B, VIT_TINY, ViTForImageClassification
-from workbench.parallel import ProcessTensorGroup, TensorGroup, VirtualTensorGroup
+from workbench.parallel import ProcessTensorGroup, VirtualTensorGroup
 from workbench.parallel.pipeline import StepResult, VirtualPipeline
 from workbench.study import training
 from workbench.study.cells import named
+from workbench.study.rows import value_row
+from workbench.study.training import PER_CENT, over_seeds, sources, standard_error
 from workbench.techniques.flextp import cost as modelled
-from workbench.techniques.flextp.cost import iteration_parts, model_costs, model_times, paper_machine
-from workbench.techniques.flextp.measured.scores import BASELINE, name_of
-from workbench.techniques.flextp.measured.variant import Variant
-from workbench.techniques.flextp.method.plan import require
+from workbench.techniques.flextp.measured.rows import BASELINE, Options, Rows, Variant, name_of
+from workbench.techniques.flextp.method.plan import MOST_REMOVED, require
 from workbench.techniques.flextp.method.priority import micro_threshold
-from workbench.techniques.flextp.runtime.balancer import Balancer, balance
-from workbench.techniques.flextp.runtime.meter import ModelledTimes
-from workbench.techniques.flextp.runtime.policy import check_policy
+from workbench.techniques.flextp.runtime import Balancer, ModelledTimes, balance, check_policy
 from workbench.training.images import Augmentation, ImageExamples, accuracy
 from workbench.training.loop import Recipe, train
 
-__all__ = ["SIZES", "compare_on_ranks", "compared_by_seed", "train_vit", "train_vit_on_ranks", "training_cells"]
+__all__ = ["BASELINE", "CONTROL", "POINTS", "RELATIVE", "SIZES", "accuracy_rows", "blind_reason", "chance_reason"]
+__all__ += ["compare_on_ranks", "compared_by_seed", "rows_as_timed", "sources", "train_vit", "train_vit_on_ranks"]
+__all__ += ["training_cells", "variants_as_timed"]
 
-SIZES = MappingProxyType(
-    {
-        "tiny": VIT_TINY,
-        "small": replace(VIT_TINY, hidden_size=192, mlp_size=768),  # as much wider than tiny as ViT-3B than ViT-1B
-        "1B": VIT_1B,
-        "3B": VIT_3B,
-    }
-)
-"""Models by name."""
-
-WORKLOADS = MappingProxyType(
-    {"tiny": modelled.VIT_1B, "small": modelled.VIT_3B, "1B": modelled.VIT_1B, "3B": modelled.VIT_3B}
-)
-"""The paper's model and batch whose times plans follow."""
+SMALL = replace(VIT_TINY, hidden_size=192, mlp_size=768)  # as much wider than tiny as ViT-3B than ViT-1B
+SIZES = MappingProxyType({"tiny": VIT_TINY, "small": SMALL, "1B": VIT_1B, "3B": VIT_3B})
+"""Models by name; plans follow the times of ViT-3B for "small" and "3B", else of ViT-1B."""
 
 MEAN_LEARNING_RATE = 0.5  # of its peak, over a short warm-up and a linear decay to zero
 VARIANT = tuple(field.name for field in fields(Variant))
+POINTS, RELATIVE = "points", "relative"  # readings of "% accuracy loss"
+MOST_DROPPING = "ZERO-Pri"
+CONTROL = "ZERO-Pri everywhere"  # every rank drops the share of Pri's straggler: shows whether a loss can be seen
+SHOWN = {name: name for name in ("accuracy", "accuracy_loss", "loss_in_spreads")} | {
+    share: f"trained_{share}" for share in ("dropped_share", "migrated_share")
+}  # the shares stand beside those that were timed
 
 
 @named("flextp/train_vit")
@@ -88,126 +85,111 @@ def train_vit(
     Arguments up to `moves` are those of `Variant`. `size` names a model of `SIZES`; `limit` training images are drawn
     with the seed, None takes all.
     """
-    return _run(VirtualTensorGroup(num_ranks), _Setting.of(locals()))
+    return _run(_checked(locals()))
 
 
 def train_vit_on_ranks(ranks: Ranks, **arguments: Any) -> dict[str, Any]:
     """Train on real ranks of this machine, without injected delays; the plans are those of `train_vit`."""
-    setting = _setting_of(arguments)
-    if ranks.num_ranks != setting.num_ranks:
-        raise ValueError(f"num_ranks is {setting.num_ranks}; it must be the pool's {ranks.num_ranks}")
-    results = ranks.run(_on_a_rank, setting)
+    given = _checked(arguments)
+    require(given["num_ranks"] == ranks.num_ranks, "num_ranks", given["num_ranks"], f"the pool's {ranks.num_ranks}")
+    results = ranks.run(_run, given, True)
     return {**results[0], "dropped_share": fsum(result["dropped_share"] for result in results) / len(results)}
 
 
 def compare_on_ranks(
-    compared: Sequence[Mapping[str, Any]], *, num_ranks: int, timeout_s: float = 600, **recipe: Any
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    compared: Sequence[Options], *, num_ranks: int, timeout_s: float = 600, **recipe: Any
+) -> tuple[Rows, list[dict[str, Any]]]:
     """Train every variant on real and on virtual ranks; return rows of the differences, and all results."""
     variants = [(name_of(variant), {**recipe, **variant, "num_ranks": num_ranks}) for variant in compared]
     for _, arguments in variants:
-        _setting_of(arguments)
+        _checked(arguments)
+
+    def differences(real: Mapping[str, Any], virtual: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
+        yield "dropped_difference", PER_CENT * (real["dropped_share"] - virtual["dropped_share"]), "%"
+        pairs = zip_longest(real["plans"], virtual["plans"])
+        yield "plans_difference", float(sum(plan != other for plan, other in pairs)), "1"
+
     with Ranks(num_ranks, timeout_s=timeout_s, preload=(__name__,)) as ranks:
         return training.compare_on_ranks(
             variants,
             on_real=partial(train_vit_on_ranks, ranks),
             on_virtual=train_vit,
-            more=_differences,
+            more=differences,
             key="solution",
             score="accuracy",
         )
 
 
-def compared_by_seed(compared: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> list[dict[str, Any]]:
+def compared_by_seed(compared: Sequence[Options], seeds: Sequence[int]) -> list[dict[str, Any]]:
     """List fields of `Variant` that are compared, with the Baseline before them, seed by seed."""
     return training.by_seed(compared, seeds, {"solution": BASELINE})
 
 
-def training_cells(wanted: Sequence[Mapping[str, Any]], **recipe: Any) -> list[dict[str, Any]]:
+def training_cells(wanted: Sequence[Options], **recipe: Any) -> list[dict[str, Any]]:
     """Return every argument of `train_vit` for each training of `compared_by_seed`; some may be equal.
 
     Without stragglers nobody drops or migrates: the training is the Baseline, as is any Baseline under stragglers.
     """
     defaults = {name: parameter.default for name, parameter in inspect.signature(train_vit).parameters.items()}
-    return [_cell(defaults, {**recipe, **variant}) for variant in wanted]
+    cells = []
+    for variant in wanted:
+        if unknown := sorted({*recipe, *variant} - set(defaults)):
+            raise ValueError(f"{unknown[0]} is given; it must be among {', '.join(defaults)}")
+        cell = {**defaults, **recipe, **variant}
+        is_constant = cell["everywhere"] or any(cell["dropped"])
+        nobody_straggles = all(skewness == 1 for skewness in cell["skewness"])
+        if cell["solution"] == BASELINE or (nobody_straggles and not is_constant):
+            cell |= {name: defaults[name] for name in VARIANT if name in defaults}
+        elif cell["everywhere"] or cell["dropped"]:
+            cell |= {"skewness": (), "moves": False}  # a constant plan follows nobody's times
+        cells.append({**cell, "skewness": list(cell["skewness"]), "dropped": list(cell["dropped"])})
+    return cells
 
 
-def _cell(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    if unknown := sorted(set(given) - set(defaults)):
-        raise ValueError(f"{unknown[0]} is given; it must be among {', '.join(defaults)}")
-    cell = {**defaults, **given}
-    constant = cell["everywhere"] or any(cell["dropped"])
-    nobody_straggles = all(skewness == 1 for skewness in cell["skewness"])
-    if cell["solution"] == BASELINE or (nobody_straggles and not constant):
-        cell |= {name: defaults[name] for name in VARIANT if name in defaults}
-    elif cell["everywhere"] or cell["dropped"]:
-        cell |= {"skewness": (), "moves": False}  # a constant plan follows nobody's times
-    return {**cell, "skewness": list(cell["skewness"]), "dropped": list(cell["dropped"])}
-
-
-def _differences(real: Mapping[str, Any], virtual: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
-    yield "dropped_difference", training.PER_CENT * (real["dropped_share"] - virtual["dropped_share"]), "%"
-    pairs = zip_longest(real["plans"], virtual["plans"])
-    yield "plans_difference", float(sum(one != other for one, other in pairs)), "1"
-
-
-def _setting_of(arguments: Mapping[str, Any]) -> _Setting:
+def _checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every argument of `train_vit`; ValueError for an argument that cannot be."""
     bound = inspect.signature(train_vit).bind(**arguments)
     bound.apply_defaults()
-    return _Setting.of(bound.arguments)
+    given = bound.arguments
+    size, num_ranks, limit, variant = given["size"], given["num_ranks"], given["limit"], Variant.of(given)
+    require(size in SIZES, "size", size, f"one of {', '.join(SIZES)}")
+    heads = SIZES[size].num_heads
+    divides = num_ranks >= 2 and heads % num_ranks == 0
+    require(divides, "num_ranks", num_ranks, f"at least 2 and divide the model's {heads} attention heads")
+    require(limit is None or limit >= 1, "limit", limit, "at least 1, or None for all images")
+    variant.trace(num_ranks, 1)
+    check_policy(variant.policy(num_ranks), num_ranks)
+    return given
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Setting:
-    """The arguments of `train_vit`, checked."""
-
-    variant: Variant
-    recipe: Recipe
-    size: str
-    num_ranks: int
-    limit: int | None
-
-    def __post_init__(self) -> None:
-        require(self.size in SIZES, "size", self.size, f"one of {', '.join(SIZES)}")
-        heads = SIZES[self.size].num_heads
-        if self.num_ranks < 2 or heads % self.num_ranks:
-            raise ValueError(
-                f"num_ranks is {self.num_ranks}; it must be at least 2 and divide the model's {heads} attention heads"
-            )
-        if self.limit is not None and self.limit < 1:
-            raise ValueError(f"limit is {self.limit}; it must be at least 1, or None for all images")
-        self.variant.trace(self.num_ranks, 1)
-        check_policy(self.variant.policy(self.num_ranks), self.num_ranks)
-
-    @classmethod
-    def of(cls, given: dict[str, Any]) -> _Setting:
-        recipe = Recipe(**{name: given[name] for name in ("epochs", "batch", "learning_rate", "seed", "device")})
-        rest = {name: given[name] for name in ("size", "num_ranks", "limit")}
-        return cls(variant=Variant.of(given), recipe=recipe, **rest)
-
-
-def _on_a_rank(setting: _Setting) -> dict[str, Any]:
-    return _run(ProcessTensorGroup(), setting)
-
-
-def _run(group: TensorGroup, setting: _Setting) -> dict[str, Any]:
+def _run(given: Mapping[str, Any], is_real: bool = False) -> dict[str, Any]:
     start = time.perf_counter()
-    recipe = setting.recipe
-    learning = cifar10.load("train", limit=setting.limit, seed=recipe.seed)
+    variant, size, num_ranks = Variant.of(given), given["size"], given["num_ranks"]
+    recipe = Recipe(**{name: given[name] for name in ("epochs", "batch", "learning_rate", "seed", "device")})
+    group = ProcessTensorGroup() if is_real else VirtualTensorGroup(num_ranks)
+    learning = cifar10.load("train", limit=given["limit"], seed=recipe.seed)
     scored = cifar10.load("test")
     iterations = -(-len(learning) // recipe.batch)
-    config = replace(SIZES[setting.size], seed=recipe.seed)
-    model = ViTForImageClassification(config, group).to(recipe.device)
-    balancer = balance(model, group, **_balancing(setting, iterations))
-    pipeline = _Balanced(VirtualPipeline([model], loss=functional.cross_entropy), balancer)
+    model = ViTForImageClassification(replace(SIZES[size], seed=recipe.seed), group).to(recipe.device)
+    # Times and costs are those of the paper's machine with as many ranks.
+    workload = modelled.VIT_3B if size in ("small", "3B") else modelled.VIT_1B
+    machine = replace(modelled.paper_machine(), devices_per_host=num_ranks)
+    parts = modelled.iteration_parts(workload, machine)
+    drift = micro_threshold(MEAN_LEARNING_RATE * recipe.learning_rate, iterations)
+    policy = variant.policy(num_ranks, iterations_per_epoch=iterations, micro_threshold=drift, seed=recipe.seed)
+    trace = variant.trace(num_ranks, iterations)
+    times = ModelledTimes(trace, product_s=parts.product_s, other_s=parts.other_s)
+    costs = modelled.model_costs(workload, machine, modelled.model_times({}, workload, machine))
+    balancer = balance(model, group, policy=policy, modelled=times, costs=costs)
+    pipeline = _BalancedPipeline(model, balancer)
     run = train(pipeline, ImageExamples.of(learning), recipe, augment=Augmentation(seed=recipe.seed, shift_pixels=0))
     return {
         "accuracy": accuracy(pipeline, ImageExamples.of(scored), recipe),
         "chance": Counter(map(int, scored.labels)).most_common(1)[0][1] / len(scored),
         "num_test": len(scored),
         "train_loss": fsum(run.losses_at_end) / len(run.losses_at_end),
-        "dropped_share": pipeline.dropped_share,
-        "migrated_share": pipeline.migrated_share,
+        "dropped_share": fsum(pipeline.dropped) / max(1, len(pipeline.dropped)),
+        "migrated_share": fsum(pipeline.migrated) / max(1, len(pipeline.migrated)),
         "plans": [{"iteration": step.iteration, **step.plan.as_record()} for step in balancer.steps],
         "num_steps": run.num_steps,
         "seconds": time.perf_counter() - start,
@@ -216,48 +198,158 @@ def _run(group: TensorGroup, setting: _Setting) -> dict[str, Any]:
     }
 
 
-def _balancing(setting: _Setting, iterations_per_epoch: int) -> dict[str, Any]:
-    """Return the policy, and the times and costs of the paper's machine with as many ranks."""
-    workload, machine = WORKLOADS[setting.size], replace(paper_machine(), devices_per_host=setting.num_ranks)
-    parts, recipe = iteration_parts(workload, machine), setting.recipe
-    drift = micro_threshold(MEAN_LEARNING_RATE * recipe.learning_rate, iterations_per_epoch)
-    more = {"iterations_per_epoch": iterations_per_epoch, "micro_threshold": drift, "seed": recipe.seed}
-    trace = setting.variant.trace(setting.num_ranks, iterations_per_epoch)
-    return {
-        "policy": setting.variant.policy(setting.num_ranks, **more),
-        "modelled": ModelledTimes(trace, product_s=parts.product_s, other_s=parts.other_s),
-        "costs": model_costs(workload, machine, model_times({}, workload, machine)),
-    }
+class _BalancedPipeline(VirtualPipeline):
+    """A model whose steps are balanced, and the shares that its ranks drop and migrate, step by step."""
 
-
-class _Balanced:
-    """A pipeline whose steps are balanced; adds up the shares that its ranks drop and migrate."""
-
-    def __init__(self, pipeline: VirtualPipeline, balancer: Balancer):
-        self._pipeline, self._balancer = pipeline, balancer
-        self._dropped: list[float] = []  # of each step, shares of all products
-        self._migrated: list[float] = []
-        self.module: nn.Module = pipeline.module
-
-    @property
-    def dropped_share(self) -> float:
-        """Share of the local ranks' products so far that no rank computed."""
-        return fsum(self._dropped) / max(1, len(self._dropped))
-
-    @property
-    def migrated_share(self) -> float:
-        """Share of all ranks' products so far that another rank computed, by the plans."""
-        return fsum(self._migrated) / max(1, len(self._migrated))
+    def __init__(self, model: nn.Module, balancer: Balancer):
+        super().__init__([model], loss=functional.cross_entropy)
+        self._balancer = balancer
+        self.dropped: list[float] = []  # share of the local ranks' products that no rank computed
+        self.migrated: list[float] = []  # share of all ranks' products that another rank computed, by the plans
 
     def step(self, inputs: Tensor, targets: Tensor, **context: Tensor) -> StepResult:
         """Run one batch forward and backward, balanced."""
         with self._balancer.iteration():
-            result = self._pipeline.step(inputs, targets, **context)
-        ranks = self._balancer.plan.ranks
-        self._dropped.append(self._balancer.dropped_share)
-        self._migrated.append(fsum(rank.migrated for rank in ranks) / len(ranks))
+            result = super().step(inputs, targets, **context)
+        plan = self._balancer.plan
+        self.dropped.append(self._balancer.dropped_share)
+        self.migrated.append(plan.migrated / plan.num_ranks)
         return result
 
-    def evaluate(self, inputs: Tensor, **context: Tensor) -> Tensor | None:
-        """Run one batch forward with all columns."""
-        return self._pipeline.evaluate(inputs, **context)
+
+# --- rows of finished trainings
+
+Values = Mapping[str, Any]  # a variant and a seed, or the results of `train_vit`
+
+
+def accuracy_rows(wanted: Sequence[Values], results: Sequence[Values], keys: Sequence[str] = (), **same: Any) -> Rows:
+    """Return rows of trainings, of losses against the Baseline of their seed, and of comparisons over seeds.
+
+    `wanted` are the variants, seed by seed, the Baselines among them; `keys` are the fields that tell rows apart. The
+    interval of an accuracy is one standard error of a share of the test images.
+    """
+    pairs = list(zip(wanted, results, strict=True))
+    baselines = {variant["seed"]: result["accuracy"] for variant, result in pairs if variant["solution"] == BASELINE}
+    rows: Rows = []
+    for variant, result in pairs:
+        given = {name: variant[name] for name in keys if variant.get(name) is not None}
+        if "skewness" in given:  # of the single straggler
+            (given["skewness"],) = given["skewness"]
+        numbers = {name: int(value) if isinstance(value, bool) else value for name, value in given.items()}
+        columns = {"solution": name_of(variant), **numbers, **same, "seed": variant["seed"]}
+        error = PER_CENT * standard_error(result["accuracy"], result["num_test"])
+
+        def with_error(quantity, value, over=1.0, error=error, columns=columns, **reading):
+            ends = {"low": value - error / over, "high": value + error / over}
+            return value_row(quantity, value, "%", **ends, **reading, **columns)
+
+        rows.append(with_error("accuracy", PER_CENT * result["accuracy"]))
+        for quantity in ("dropped_share", "migrated_share"):
+            rows.append(value_row(quantity, PER_CENT * result[quantity], "%", **columns))
+        rows.append(value_row("train_loss", result["train_loss"], **columns))
+        rows.append(value_row("cell_s", result["seconds"], "s", **columns))
+        if variant["solution"] == BASELINE:
+            rows.append(value_row("chance", PER_CENT * result["chance"], "%", **columns))
+            continue
+        baseline = baselines[variant["seed"]]
+        points = PER_CENT * (baseline - result["accuracy"])
+        rows.append(with_error("accuracy_loss", points, reading=POINTS))
+        if baseline > 0:
+            rows.append(with_error("accuracy_loss", points / baseline, baseline, reading=RELATIVE))
+    lost = list(over_seeds((row for row in rows if row.get("reading") == POINTS), "accuracy_loss"))
+    return rows + _over_seeds(lost, list(baselines.values()))
+
+
+def _over_seeds(lost: Sequence[tuple[dict[str, Any], dict[int, float]]], baselines: Sequence[float]) -> Rows:
+    """Return comparisons of the points that are lost, given with their keys and by seed.
+
+    These are the mean loss in spreads of the Baseline, largest less smallest over its seeds; the points that PriDiffR
+    loses beyond Pri, 0 where it loses fewer; and how much less Pri loses than Rd, where that is most on average over
+    the seeds ("by up to").
+    """
+    rows: Rows = []
+    spread = PER_CENT * (max(baselines) - min(baselines)) if baselines else 0.0
+    lost = [({name: key for name, key in keys.items() if name != "reading"}, by_seed) for keys, by_seed in lost]
+    for keys, by_seed in lost if spread else ():
+        rows.append(value_row("loss_in_spreads", max(0.0, fmean(by_seed.values())) / spread, **keys))
+
+    def beside_pri(solution: str) -> Iterator[tuple[dict[str, Any], dict[int, float], dict[int, float]]]:
+        """Yield the points that a solution and Pri lose where all other keys are equal, after these keys."""
+        for keys, points in lost:
+            for pri_keys, pri_points in lost if keys["solution"] == solution else ():
+                if pri_keys == {**keys, "solution": "ZERO-Pri"}:
+                    yield {name: key for name, key in keys.items() if name != "solution"}, points, pri_points
+
+    for keys, points, pri in beside_pri("ZERO-PriDiffR"):
+        for seed, value in points.items():
+            rows.append(value_row("points_behind", max(0.0, value - pri[seed]), "%", seed=seed, **keys))
+    for reading in (POINTS, RELATIVE):
+        narrowed = []
+        for keys, random, pri in beside_pri("ZERO-Rd"):
+            if reading == POINTS:
+                narrowed.append((keys, {seed: value - pri[seed] for seed, value in random.items()}))
+            elif min(random.values()) > 0:
+                shares = {seed: PER_CENT * (value - pri[seed]) / value for seed, value in random.items()}
+                narrowed.append((keys, shares))
+        if narrowed:
+            keys, most = max(narrowed, key=lambda pair: fmean(pair[1].values()))
+            keys = {name: key for name, key in keys.items() if name != "pruning_ratio"} | {"reading": reading}
+            rows += [value_row("loss_narrowed", value, "%", seed=seed, **keys) for seed, value in most.items()]
+    return rows
+
+
+def chance_reason(wanted: Sequence[Values], results: Sequence[Values]) -> str:
+    """Say why accuracies mean nothing where the Baseline is at chance; empty where it is not."""
+    pairs = zip(wanted, results, strict=True)
+    baselines = [result for variant, result in pairs if variant["solution"] == BASELINE]
+    score = fmean(result["accuracy"] for result in baselines)
+    return training.chance_reason(score, baselines[0]["chance"], baselines[0]["num_test"], "accuracy")
+
+
+# --- trainings that drop as much as was dropped while timed
+
+
+def variants_as_timed(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return a variant for every solution that was timed with stragglers, and the control.
+
+    The median share that each rank dropped is rounded to two decimals and constant. A solution that dropped nothing is
+    trained as MIG, by modelled times.
+    """
+    shares: dict[str, list[float]] = {}
+    skewness = 1.0
+    for row in rows:
+        if row["quantity"] == "rank_drops" and row["solution"] != BASELINE and row["skewness"] > 1:
+            shares.setdefault(row["solution"], []).append(min(round(row["value"], 2), MOST_REMOVED))
+            skewness = max(skewness, row["skewness"])
+    dropping, migrating = {"solution": "ZERO", "selection": "Pri"}, {"solution": "MIG", "skewness": [skewness]}
+    variants = {
+        name: {**dropping, "dropped": by_rank} if any(by_rank) else migrating for name, by_rank in shares.items()
+    }
+    most = max(shares.get(MOST_DROPPING, [0.0]))
+    return variants | ({CONTROL: {**dropping, "pruning_ratio": most, "everywhere": True}} if most else {})
+
+
+def blind_reason(trained: Iterable[Mapping[str, Any]]) -> str:
+    """Return why losses show nothing where the control loses less than the Baseline varies over seeds; else nothing."""
+    spreads = {row["solution"]: row["value"] for row in trained if row["quantity"] == "loss_in_spreads"}
+    if not spreads or spreads.get(CONTROL, 0.0) >= 1:
+        return ""  # one seed alone has no spread, and no claim to judge
+    return (
+        f"this training does not show what dropping costs: {CONTROL}, where every rank drops what the straggler did, "
+        f"lost {spreads.get(CONTROL, 0.0):.2f} of the Baseline's spread over seeds"
+    )
+
+
+def rows_as_timed(
+    variants: Mapping[str, Options], seeds: Sequence[int], results: Sequence[Values], **same: Any
+) -> Rows:
+    """Return rows of the trainings of `variants_as_timed`; results are in the order of `compared_by_seed`."""
+    places = [(seed, name) for seed in seeds for name in (BASELINE, *variants)]
+    trainings, rows = dict(zip(places, results, strict=True)), []
+    for name, options in variants.items():
+        pair = {BASELINE: {"solution": BASELINE}, name: options}
+        wanted = [{**entry, "seed": seed} for seed in seeds for entry in pair.values()]
+        for row in accuracy_rows(wanted, [trainings[seed, which] for seed in seeds for which in pair], **same):
+            if row["quantity"] in SHOWN and row["solution"] != BASELINE:
+                rows.append({**row, "quantity": SHOWN[row["quantity"]], "solution": name})
+    return rows

@@ -1,31 +1,163 @@
-"""Rows of timed variants: parts of an iteration, ratios within rounds, the best possible speedup, and a figure's axis.
+"""The variants of a study, and rows of timed ones: parts of an iteration, ratios within rounds, a figure's axis, a map.
 
 A Baseline without stragglers gives o, its other and transfer time over its product time, without waiting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from math import fsum
 from statistics import fmean, median
+from typing import Any
 
 from workbench.study.breakdown import Breakdown, break_down
 from workbench.study.rows import median_row, ratio_row, ratios, value_row
 from workbench.study.timing import Timed, dose_rows
 from workbench.timeline import Dose
+from workbench.timeline.stragglers import StragglerTrace
 from workbench.training.measuring import median_interval
 
-from ..method import Plan, RankTimes, Reference, Scheme, Selection, Solution, ideal_s, speedup_bound
-from .variant import Variant
+from ..cost import ENOUGH, PlannedEpoch, winner_of
+from ..method.plan import Costs, Plan, RankTimes, Scheme, Selection, Solution, ideal_s, rank_s
+from ..method.planners import Reference, settled_resizing, speedup_bound
+from ..runtime import PATIENCE, Policy, needs_costs, planner_of
 
-__all__ = ["Notes", "along_axis", "rows_of"]
-
-Variants = Mapping[str, Variant | None]
-Keys = Mapping[str, Mapping]  # key columns of each variant, by its name
-Rounds = Mapping[str, Sequence[float]]  # seconds of each variant's iterations, round by round
-RANK_PARTS = ("product_s", "waiting_s", "other_s")
+BASELINE = "Baseline"
 DIVISION, PLANNED = "SEMI(x)", "SEMI"
+SYMBOLS = {"pruning_ratio": "γ", "skewness": "χ", "migrated": "share", "num_senders": "x"}  # in names of variants
+COLUMNS = {"migrated": "migrated_share"}  # key columns that differ from the field's name, as in the published tables
+LARGEST_SHARE = 1 - 1e-9  # of its columns that a rank gives away; rounded down to all but one
+PLACE, PLAIN = "place", "no straggler"  # key column of a place on the map, and the place of the Baseline
+Rows = list[dict[str, Any]]
+Options = Mapping[str, Any]  # an entry of a catalogue: solution, fields of `Variant`, and perhaps further keys
+Keys = Mapping[str, Mapping[str, Any]]  # key columns of each variant, by its name
+Rounds = Mapping[str, Sequence[float]]  # seconds of each variant's iterations, round by round
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variant:
+    """A solution and its stragglers, in plain values."""
+
+    solution: str = BASELINE  # Baseline, ZERO, MIG or SEMI
+    selection: str = "Pri"  # Rd, Pri, PriDiffE, PriDiffR or PriDiffM
+    pruning_ratio: float | None = None  # a constant γ for ZERO; None follows Eq. 1
+    reference: str = Reference.CURRENT_MEAN.value  # of Eq. 1 in ZERO; "mean" for the one-shot form
+    everywhere: bool = False  # every rank drops the constant share, straggler or not (figures 5 and 6)
+    dropped: tuple[float, ...] = ()  # constant shares that the first ranks drop, whatever the times, for ZERO
+    migrated: float | None = None  # a constant share that `num_senders` first ranks migrate (table I)
+    imputation: str = "Zero"  # Zero, Average or Same
+    is_incremental: bool = True  # dropped columns keep their statistics; otherwise the same ones are dropped for ever
+    num_senders: int | None = None  # with SEMI, stragglers that migrate; None follows Eqs. 2 and 3
+    refine: bool = False  # MIG and SEMI level all ranks (ours)
+    patience: int = 1  # iterations whose times are judged together (see `Policy`)
+    scheme: str = Scheme.BROADCAST_REDUCE  # for migrated columns
+    skewness: tuple[float, ...] = ()  # of each straggler, at least 1; the first ranks are the stragglers
+    moves: bool = False  # the one straggler moves to the next rank every epoch (figures 7 to 9)
+
+    @classmethod
+    def of(cls, options: Options) -> Variant:
+        """Take a variant's fields out of more options."""
+        return cls(**{field.name: options[field.name] for field in fields(cls) if field.name in options})
+
+    def __post_init__(self) -> None:
+        for name in ("skewness", "dropped"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        is_constant, is_given = self.everywhere or bool(self.dropped), self.migrated is not None
+        is_differentiated = is_constant and Selection(self.selection).is_differentiated
+        is_zero, has_ratio = self.solution == Solution.ZERO, self.pruning_ratio is not None
+        for name, is_wrong, rule in (
+            ("pruning_ratio", self.everywhere and not has_ratio, "in [0, 1) where every rank drops"),
+            ("everywhere", self.everywhere and (not is_zero or is_given), "False except for ZERO without migration"),
+            ("dropped", self.dropped and (not is_zero or has_ratio), "() but for a ZERO without γ"),
+            ("selection", is_differentiated, "Rd or Pri where constant shares are dropped"),
+            ("refine", is_given and self.refine, "False where migrated is given, which is the whole plan"),
+            ("pruning_ratio", is_given and has_ratio, "None where migrated is given"),
+            ("migrated", is_given and self.solution != Solution.MIG, f"None where solution is {self.solution}"),
+            ("migrated", is_given and not 0 <= self.migrated <= 1, "in [0, 1]"),
+            ("skewness", self.moves and len(self.skewness) != 1, "one value for a straggler that moves"),
+        ):
+            if is_wrong:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be {rule}")
+
+    def trace(self, num_ranks: int, iterations_per_epoch: int) -> StragglerTrace:
+        """Return the stragglers of a group of ranks, iteration by iteration."""
+        self._check_length("skewness", num_ranks)
+        if self.moves:
+            return StragglerTrace.round_robin(num_ranks, *self.skewness, iterations_per_epoch=iterations_per_epoch)
+        return StragglerTrace.fixed(num_ranks, dict(enumerate(self.skewness)))
+
+    def policy(self, num_ranks: int, **more: Any) -> Policy:
+        """Return the policy for a group of ranks; `more` are further fields of it."""
+        names = ("selection", "reference", "imputation", "is_incremental", "patience", "scheme")
+        common = {**{name: getattr(self, name) for name in names}, **more}
+        if self.everywhere or self.dropped:
+            self._check_length("dropped", num_ranks)
+            shares = (self.pruning_ratio,) * num_ranks if self.everywhere else self.dropped
+            plan = Plan.of_shares([*shares, *[0.0] * (num_ranks - len(shares))])
+            return Policy(solution=Solution.GIVEN, plan=plan, **common)
+        if self.migrated is not None:
+            senders = 1 if self.num_senders is None else self.num_senders
+            if not 1 <= senders <= num_ranks - 1:
+                raise ValueError(f"num_senders is {senders}; it must be in 1..{num_ranks - 1} of {num_ranks} ranks")
+            # A rank keeps one column at least, so that a share of 1 is all but that one.
+            shares = [min(self.migrated, LARGEST_SHARE)] * senders + [0.0] * (num_ranks - senders)
+            return Policy(solution=Solution.GIVEN, plan=Plan.of_shares(migrated=shares), **common)
+        common |= {"num_senders": self.num_senders, "refine": self.refine, "pruning_ratio": self.pruning_ratio}
+        return Policy(solution=self.solution, **common)
+
+    def _check_length(self, name: str, num_ranks: int) -> None:
+        if len(getattr(self, name)) > num_ranks:
+            raise ValueError(f"{name} is {getattr(self, name)}; it must be at most {num_ranks} values, one a rank")
+
+
+Variants = Mapping[str, Variant | None]  # by name; None is the model as it is, without balancing
+
+
+def name_of(options: Options) -> str:
+    """Return the paper's name of a variant, such as ZERO-Pri."""
+    solution = options.get("solution", BASELINE)
+    if solution == "ZERO":
+        one_shot = options.get("reference") == Reference.MEAN.value
+        return f"ZERO-{options.get('selection', 'Pri')}{', one shot' if one_shot else ''}"
+    if options.get("num_senders") is not None:
+        return f"{solution}(x)"
+    return f"{solution} refined" if options.get("refine") else solution
+
+
+def variants_of(compared: Sequence[Options], keys: Sequence[str]) -> dict[str, Variant]:
+    """Return the variants of a figure, by name; `keys` are the fields that tell entries of one solution apart."""
+    names = [_name(options, keys) for options in compared]
+    if len(set(names)) < len(names):
+        raise ValueError(f"keys is {list(keys)}; it must tell {names} apart")
+    return {name: Variant.of(options) for name, options in zip(names, compared, strict=True)}
+
+
+def keys_of(compared: Sequence[Options], keys: Sequence[str], **same: Any) -> dict[str, dict[str, Any]]:
+    """Return the key columns of each variant's rows, by its name; `same` are further columns of all."""
+    return {_name(entry, keys): {"solution": name_of(entry), **_columns(entry, keys), **same} for entry in compared}
+
+
+def _name(options: Options, keys: Sequence[str]) -> str:
+    columns, parts = _columns(options, keys), [name_of(options)]
+    for name in keys:
+        value = columns.get(COLUMNS.get(name, name))
+        if value is not None:
+            parts.append(f"{SYMBOLS[name]} {value:g}" if name in SYMBOLS else str(value))
+    return " ".join(parts)
+
+
+def _columns(options: Options, keys: Sequence[str]) -> dict[str, Any]:
+    given = {**options, "skewness": max(options.get("skewness") or [1.0])}  # of the slowest straggler
+    return {COLUMNS.get(name, name): given[name] for name in keys if given.get(name) is not None}
+
+
+def traces_of(variants: Mapping[str, Variant], num_ranks: int) -> dict[str, str]:
+    """Return the stragglers of each variant as a grid, a row a rank and a column an epoch."""
+    return {name: variant.trace(num_ranks, 1).as_grid() for name, variant in variants.items()}
+
+
+# --- rows of timed variants
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,198 +168,210 @@ class Notes:
     dropped_share: float = 0.0  # of the rank's products, computed by nobody
     plan: Plan | None = None  # of all ranks; None for a model without balancing
 
-    @property
-    def migrated_share(self) -> float:
-        """Share of all ranks' products that another rank computed."""
-        return 0.0 if self.plan is None else self.plan.migrated / self.plan.num_ranks
 
-
-def rows_of(variants: Variants, timed: Timed, *, keys: Keys, iterations_per_epoch: int) -> list[dict]:
+def rows_of(variants: Variants, timed: Timed, *, keys: Keys, iterations_per_epoch: int) -> Rows:
     """Return the rows of a study; `timed` holds `Notes`, `keys` the key columns of each variant."""
     rows = []
-    for name in variants:
-        notes = [[turn.notes for turn in turns] for turns in timed.rounds[name]]
-        rows += [median_row(*column, **keys[name]) for column in _columns(timed, name, iterations_per_epoch)]
-        for quantity, shares in (
-            ("dropped_share", [fmean(note.dropped_share for note in by_rank) for by_rank in notes]),
-            ("migrated_share", [by_rank[0].migrated_share for by_rank in notes]),
-        ):
-            rows.append(median_row(quantity, shares, **keys[name]))
-        rows += [median_row(*column, **keys[name]) for column in _comparisons(variants, timed, name)]
-        rows += _by_rank(notes, keys[name])
-        rows += dose_rows([[note.dose for note in by_rank] for by_rank in notes], **keys[name])
+    for name, variant in variants.items():
+        rounds, columns = timed.rounds[name], keys[name]
+        iterations_s, length = timed.iterations_s(name), rounds[0][0].length
+        rows.append(median_row("iteration_s", iterations_s, "s", **columns))
+        rows.append(median_row("epoch_s", [iterations_per_epoch * seconds for seconds in iterations_s], "s", **columns))
+        rows.append(median_row("cpu_s", timed.cpu_s(name), "s", **columns))
+        parts = _parts(timed, name)
+        if any(fsum(part.product_s) for part in parts):  # no products are recorded beside a model without balancing
+            for quantity in ("product_s", "waiting_s", "other_s"):
+                means_s = [fmean(getattr(part, quantity)) / length for part in parts]
+                rows.append(median_row(quantity, means_s, "s", **columns))
+            rows.append(median_row("transfer_s", [part.transfer_s / length for part in parts], "s", **columns))
+            product_shares = [fmean(part.product_s) / part.iteration_s for part in parts]
+            rows.append(median_row("product_share", product_shares, **columns))
+        notes = [[turn.notes for turn in turns] for turns in rounds]
+        plans = [by_rank[0].plan for by_rank in notes]
+        dropped = [fmean(note.dropped_share for note in by_rank) for by_rank in notes]
+        migrated = [0.0 if plan is None else plan.migrated / plan.num_ranks for plan in plans]
+        rows += [median_row("dropped_share", dropped, **columns), median_row("migrated_share", migrated, **columns)]
+        for quantity, values, unit in _comparisons(variants, timed, name):
+            rows.append(median_row(quantity, values, unit, **columns))
+        for rank in range(len(notes[0])) if variant is not None else ():
+            dropped = [by_rank[rank].dropped_share for by_rank in notes]
+            migrated = [by_rank[rank].plan.ranks[rank].migrated for by_rank in notes]
+            rows.append(median_row("rank_drops", dropped, **columns, rank=rank))
+            rows.append(median_row("rank_migrates", migrated, **columns, rank=rank))
+        rows += dose_rows([[note.dose for note in by_rank] for by_rank in notes], **columns)
     return rows
-
-
-def _columns(timed: Timed, name: str, iterations_per_epoch: int) -> Iterator[tuple[str, list[float], str]]:
-    """Yield quantity, value round by round, and unit of a variant's times."""
-    iterations, length = timed.iterations_s(name), timed.rounds[name][0][0].length
-    yield "iteration_s", iterations, "s"
-    yield "epoch_s", [iterations_per_epoch * seconds for seconds in iterations], "s"
-    yield "cpu_s", timed.cpu_s(name), "s"
-    parts = _parts(timed, name)
-    if any(fsum(part.product_s) for part in parts):  # no products are recorded beside a model without balancing
-        for quantity in RANK_PARTS:
-            yield quantity, [fmean(getattr(part, quantity)) / length for part in parts], "s"
-        yield "transfer_s", [part.transfer_s / length for part in parts], "s"
-        yield "product_share", [fmean(part.product_s) / part.iteration_s for part in parts], "1"
 
 
 def _parts(timed: Timed, name: str) -> list[Breakdown]:
     return [break_down([turn.actions for turn in turns]) for turns in timed.rounds[name]]
 
 
-def _by_rank(notes: Sequence[Sequence[Notes]], keys: Mapping) -> Iterator[dict]:
-    """Yield the shares that each rank of a balanced variant dropped and gave away."""
-    if notes[0][0].plan is None:
-        return
-    for rank in range(len(notes[0])):
-        dropped = [by_rank[rank].dropped_share for by_rank in notes]
-        migrated = [by_rank[rank].plan.ranks[rank].migrated for by_rank in notes]
-        yield median_row("rank_drops", dropped, **keys, rank=rank)
-        yield median_row("rank_migrates", migrated, **keys, rank=rank)
-
-
 def _comparisons(variants: Variants, timed: Timed, name: str) -> Iterator[tuple[str, list[float], str]]:
     """Yield quantity, value and unit of a variant beside others, round by round, as far as these were timed."""
-    own_s, variant = timed.iterations_s(name), variants[name]
+    variant, own_s = variants[name], timed.iterations_s(name)
     unbalanced = next((other for other, variant in variants.items() if variant is None), None)
     if unbalanced is not None:
         yield "over_unbalanced", ratios(own_s, timed.iterations_s(unbalanced)), "1"
         yield "cpu_over_unbalanced", ratios(timed.cpu_s(name), timed.cpu_s(unbalanced)), "1"
     if variant is None:
         return
-    baseline = _name_of(variants, Variant(skewness=variant.skewness, moves=variant.moves))
-    if baseline is not None:
-        yield "speedup", ratios(timed.iterations_s(baseline), own_s), "1"
-        yield "epoch_saved", _saved(own_s, timed.iterations_s(baseline)), "%"
-    for quantity, twin, compare, unit in _twins(variant):
-        other = _name_of(variants, twin)
-        if other is not None:
-            other_s = timed.iterations_s(other)
-            yield quantity, compare(own_s, other_s), unit
-    plain = _name_of(variants, Variant())
-    if baseline is not None and plain is not None and variant.skewness:
-        yield from _best_possible(variant, ratios(timed.iterations_s(baseline), own_s), _parts(timed, plain))
 
+    def seconds_of(wanted: Variant) -> list[float] | None:
+        twin = _find(variants, wanted)
+        return None if twin is None else timed.iterations_s(twin)
 
-def _saved(own_s: Sequence[float], other_s: Sequence[float]) -> list[float]:
-    return [100 * (1 - ratio) for ratio in ratios(own_s, other_s)]
-
-
-def _gap(own_s: Sequence[float], other_s: Sequence[float]) -> list[float]:
-    return [ratio - 1 for ratio in ratios(other_s, own_s)]
-
-
-def _twins(variant: Variant) -> Iterator[tuple[str, Variant, Callable[..., list[float]], str]]:
-    """Yield the variants that differ from this one by selection or scheme alone: quantity, twin, comparison, unit."""
-    if variant.solution == Solution.ZERO and variant.selection == Selection.DIFFERENTIATED.value:
-        yield "epoch_saved_over_pri", replace(variant, selection=Selection.PRIORITY.value), _saved, "%"
-    if variant.solution == Solution.ZERO and variant.selection == Selection.PRIORITY.value:
-        yield "over_random", replace(variant, selection=Selection.RANDOM.value), ratios, "1"
-    if variant.migrated is not None and variant.scheme == Scheme.BROADCAST_REDUCE:
-        yield "gap", replace(variant, scheme=Scheme.SCATTER_GATHER), _gap, "1"
-
-
-def _name_of(variants: Variants, wanted: Variant) -> str | None:
-    wanted = _without_idle_stragglers(wanted)
-    for name, variant in variants.items():
-        if variant is not None and _without_idle_stragglers(variant) == wanted:
-            return name
-    return None
-
-
-def _without_idle_stragglers(variant: Variant) -> Variant:
-    """A straggler that is no slower than others is none."""
-    slow = variant.skewness if max(variant.skewness, default=1) > 1 else ()
-    return replace(variant, skewness=slow, moves=variant.moves and bool(slow))
-
-
-def _best_possible(
-    variant: Variant, speedups: Sequence[float], plain: Sequence[Breakdown]
-) -> Iterator[tuple[str, list[float], str]]:
-    """Yield the speedup of a balance without costs and, for ZERO, the largest one of Eq. 1."""
-    others = [(fmean(part.other_s) + part.transfer_s) / fmean(part.product_s) for part in plain]
-    num_ranks = len(plain[0].product_s)
+    baseline_s = seconds_of(Variant(skewness=variant.skewness, moves=variant.moves))
+    if baseline_s is not None:
+        yield "speedup", ratios(baseline_s, own_s), "1"
+        yield "epoch_saved", [100 * (1 - ratio) for ratio in ratios(own_s, baseline_s)], "%"
+    selection = variant.selection if variant.solution == Solution.ZERO else ""
+    is_broadcast = variant.migrated is not None and variant.scheme == Scheme.BROADCAST_REDUCE
+    pri_s = seconds_of(replace(variant, selection="Pri")) if selection == "PriDiffR" else None
+    random_s = seconds_of(replace(variant, selection="Rd")) if selection == "Pri" else None
+    scattered_s = seconds_of(replace(variant, scheme=Scheme.SCATTER_GATHER)) if is_broadcast else None
+    if pri_s is not None:
+        yield "epoch_saved_over_pri", [100 * (1 - ratio) for ratio in ratios(own_s, pri_s)], "%"
+    if random_s is not None:
+        yield "over_random", ratios(own_s, random_s), "1"
+    if scattered_s is not None:
+        yield "gap", [ratio - 1 for ratio in ratios(scattered_s, own_s)], "1"
+    plain = _find(variants, Variant())
+    if baseline_s is None or plain is None or not variant.skewness:
+        return
+    # A balance without costs and, for ZERO, the largest speedup of Eq. 1.
+    speedups, parts = ratios(baseline_s, own_s), _parts(timed, plain)
+    others = [(fmean(part.other_s) + part.transfer_s) / fmean(part.product_s) for part in parts]
+    num_ranks = len(parts[0].product_s)
     chis = [*variant.skewness, *[1.0] * (num_ranks - len(variant.skewness))]
-    times = ([RankTimes(own_s=other + chi, product_s=chi) for chi in chis] for other in others)
+    times = [[RankTimes(own_s=other + chi, product_s=chi) for chi in chis] for other in others]
     ideals = [max(rank.own_s for rank in ranks) / ideal_s(ranks) for ranks in times]
     yield "ideal_speedup", ideals, "1"
     yield "share_of_ideal", ratios(speedups, ideals), "1"
     if variant.solution == Solution.ZERO and variant.pruning_ratio is None and len(variant.skewness) == 1:
-        bounds = [_bound(variant, num_ranks, other) for other in others]
+        (chi,) = variant.skewness
+        # Down to the first mean or, planned again and again, to the other ranks.
+        is_once = variant.policy(num_ranks).reference is Reference.MEAN
+        bounds = [speedup_bound(chi, num_ranks, other=o) if is_once else (o + chi) / (o + 1) for o in others]
         yield "bound", bounds, "1"
         yield "share_of_bound", ratios(speedups, bounds), "1"
 
 
-def _bound(variant: Variant, num_ranks: int, other: float) -> float:
-    """Return the largest speedup of Eq. 1: down to the first mean or, planned again and again, to the other ranks."""
-    (skewness,) = variant.skewness
-    if variant.policy(num_ranks).reference is Reference.MEAN:
-        return speedup_bound(skewness, num_ranks, other=other)
-    return (other + skewness) / (other + 1)
+def _find(variants: Variants, wanted: Variant) -> str | None:
+    """Return the name of a variant; a straggler that is no slower than others is none."""
+
+    def plain(variant: Variant) -> Variant:
+        slow = variant.skewness if max(variant.skewness, default=1) > 1 else ()
+        return replace(variant, skewness=slow, moves=variant.moves and bool(slow))
+
+    names = (name for name, variant in variants.items() if variant is not None and plain(variant) == plain(wanted))
+    return next(names, None)
 
 
-def along_axis(rounds: Rounds, keys: Keys, rows: Sequence[Mapping], along: str) -> list[dict]:
+def along_axis(rounds: Rounds, keys: Keys, rows: Sequence[Mapping], along: str) -> Rows:
     """Return rows that compare places of a figure's axis, round by round; `rounds` holds seconds by variant.
 
     Over skewness: growth and distance from a straight line. Over the number of senders: SEMI beside the given
     divisions.
     """
     if along == "skewness":
-        return list(_along_skewness(rounds, keys))
-    return [*_divisions(rounds, keys, rows), *_slowest(rows)] if along == "num_senders" else []
+        return _along_skewness(rounds, keys)
+    return _along_divisions(rounds, keys, rows) if along == "num_senders" else []
 
 
-def _along_skewness(rounds: Rounds, keys: Keys) -> Iterator[dict]:
+def _along_skewness(rounds: Rounds, keys: Keys) -> Rows:
     by_solution: dict[str, dict[float, Sequence[float]]] = {}
     for name, columns in keys.items():
         by_solution.setdefault(columns["solution"], {})[columns["skewness"]] = rounds[name]
+    rows = []
     for solution, places in by_solution.items():
-        if len(places) > 2:
-            ordered = sorted(places.items())
-            yield ratio_row("growth", ordered[-1][1], ordered[0][1], solution=solution)
-            yield median_row("off_straight_line", _furthest_off(ordered), solution=solution)
+        if len(places) < 3:
+            continue
+        (first, at_first), *between, (last, at_last) = sorted(places.items())
+        rows.append(ratio_row("growth", at_last, at_first, solution=solution))
+        off = []  # distances of each round from the line, at every place between
+        for place, values in between:
+            share = (place - first) / (last - first)
+            line = [a + share * (b - a) for a, b in zip(at_first, at_last, strict=True)]
+            off.append([ratio - 1 for ratio in ratios(values, line)])
+        furthest = max(off, key=lambda distances: abs(median(distances)))
+        rows.append(median_row("off_straight_line", furthest, solution=solution))
+    return rows
 
 
-def _furthest_off(places: Sequence[tuple[float, Sequence[float]]]) -> list[float]:
-    """Return the distance of each round from the line, at the place whose median is furthest from it."""
-    (first, at_first), (last, at_last) = places[0], places[-1]
-
-    def off(place: float, values: Sequence[float]) -> list[float]:
-        share = (place - first) / (last - first)
-        return [value / (a + share * (b - a)) - 1 for value, a, b in zip(values, at_first, at_last, strict=True)]
-
-    return max((off(*place) for place in places[1:-1]), key=lambda distances: abs(median(distances)))
-
-
-def _divisions(rounds: Rounds, keys: Keys, rows: Sequence[Mapping]) -> Iterator[dict]:
-    by_solution = {columns["solution"]: name for name, columns in keys.items()}
-    given = [name for name, columns in keys.items() if columns["solution"] == DIVISION]
-    if PLANNED not in by_solution:
-        return
-    planned, fastest = rounds[by_solution[PLANNED]], min(given, key=lambda name: median(rounds[name]))
-    yield ratio_row("over_fastest_division", planned, rounds[fastest], solution=PLANNED)
-    dropped = {_place(row): row["value"] for row in rows if row["quantity"] == "dropped_share"}
-    gentler = [name for name in given if dropped[_place(keys[name])] < dropped[PLANNED, None]]
-    over_planned = [ratios(rounds[name], planned) for name in gentler]
-    intervals = [median_interval(values) for values in over_planned]
-    yield value_row(
-        "better_divisions",
-        sum(median(values) < 1 for values in over_planned),
-        low=sum(high < 1 for _, high in intervals),
-        high=sum(low < 1 for low, _ in intervals),
-        solution=PLANNED,
-    )
-
-
-def _place(keys: Mapping) -> tuple[str, int | None]:
-    return keys["solution"], keys.get("num_senders")
-
-
-def _slowest(rows: Sequence[Mapping]) -> Iterator[dict]:
-    for solution in (DIVISION, "Baseline"):
+def _along_divisions(rounds: Rounds, keys: Keys, rows: Sequence[Mapping]) -> Rows:
+    compared, planned = [], next((name for name, columns in keys.items() if columns["solution"] == PLANNED), None)
+    if planned is not None:
+        divisions = [name for name, columns in keys.items() if columns["solution"] == DIVISION]
+        fastest = min(divisions, key=lambda name: median(rounds[name]))
+        compared.append(ratio_row("over_fastest_division", rounds[planned], rounds[fastest], solution=PLANNED))
+        dropped = {
+            (row["solution"], row.get("num_senders")): row["value"]
+            for row in rows
+            if row["quantity"] == "dropped_share"
+        }
+        gentler = [name for name in divisions if dropped[DIVISION, keys[name]["num_senders"]] < dropped[PLANNED, None]]
+        over_planned = [ratios(rounds[name], rounds[planned]) for name in gentler]
+        intervals = [median_interval(values) for values in over_planned]
+        num_better = sum(median(values) < 1 for values in over_planned)
+        least, most = sum(high < 1 for _, high in intervals), sum(low < 1 for low, _ in intervals)
+        compared.append(value_row("better_divisions", num_better, low=least, high=most, solution=PLANNED))
+    for solution in (DIVISION, BASELINE):
         epochs = [row for row in rows if (row["quantity"], row["solution"]) == ("epoch_s", solution)]
         slowest = max(epochs, key=lambda row: row["value"])
         ends = {name: slowest[name] for name in ("low", "high")}
-        yield value_row("slowest_epoch_s", slowest["value"], "s", **ends, solution=solution)
+        compared.append(value_row("slowest_epoch_s", slowest["value"], "s", **ends, solution=solution))
+    return compared
+
+
+# --- the map of winners: the model's iteration beside the measured one
+
+
+def map_points(points: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
+    """Return a Baseline without stragglers, and all solutions at every place (skewness, number of stragglers)."""
+    compared: list[dict[str, Any]] = [{"solution": BASELINE, PLACE: PLAIN}]
+    for skewness, number in points:
+        slow = {"skewness": [skewness] * int(number), PLACE: f"{int(number)} of χ {skewness:g}"}
+        patient = {"patience": PATIENCE}  # without, a rank that is disturbed once becomes one more straggler
+        compared += [{"solution": solution, **slow} for solution in (BASELINE, "ZERO")]
+        compared += [{"solution": solution, **patient, **slow} for solution in ("MIG", "SEMI")]
+    return compared
+
+
+def predicted_rows(rows: Sequence[Mapping], costs: Costs, compared: Sequence[Options], num_ranks: int) -> Rows:
+    """Return the model's iterations beside the measured ones, and for every place whether both name one winner.
+
+    The model plans from the Baseline without stragglers in `rows`, and the costs of the pre-test.
+    """
+    values = {(row["quantity"], row["solution"], row[PLACE]): row["value"] for row in rows if "rank" not in row}
+    own_s, product_s = (values[quantity, BASELINE, PLAIN] for quantity in ("iteration_s", "product_s"))
+    compared_rows: Rows = []
+    for place in dict.fromkeys(options[PLACE] for options in compared[1:]):
+        here = [options for options in compared if options[PLACE] == place]
+        chis = [*here[0]["skewness"], *[1.0] * (num_ranks - len(here[0]["skewness"]))]
+        # Other time is that of a rank without stragglers, messages and contention for cores included.
+        times = [RankTimes(own_s=own_s - product_s + chi * product_s, product_s=chi * product_s) for chi in chis]
+        predicted, timed = {}, {}
+        for options in here:
+            solution, keys = Solution(options["solution"]), {"solution": name_of(options), PLACE: place}
+            model = predicted[solution] = _predicted(options, times, costs)
+            time_s = values["iteration_s", keys["solution"], place]
+            plan = Plan.of_shares([values["dropped_share", keys["solution"], place]] * num_ranks)
+            timed[solution] = PlannedEpoch(plan=plan, time_s=time_s, own_s=(time_s,) * num_ranks)
+            compared_rows.append(value_row("predicted_s", model.time_s, "s", **keys))
+            compared_rows.append(value_row("prediction_error", model.time_s / time_s - 1, **keys))
+        modelled, real = (winner_of(epochs, ideal_s(times) / ENOUGH) for epochs in (predicted, timed))
+        winner = str(modelled) if modelled == real else f"{modelled} by the model, {real} measured"
+        compared_rows.append(value_row("winner_agrees", float(modelled == real), place=place, winner=winner))
+    return compared_rows
+
+
+def _predicted(options: Options, times: Sequence[RankTimes], costs: Costs) -> PlannedEpoch:
+    """Return an iteration of a solution by the model; ZERO and MIG plan without the costs of narrow products."""
+    policy, proportional = Variant.of(options).policy(len(times)), tuple(map(costs.proportional, times))
+    times = proportional if needs_costs(policy) else times
+    if policy.solution is Solution.ZERO and policy.reference is Reference.CURRENT_MEAN:
+        plan = settled_resizing(times, policy.threshold)
+    else:
+        plan = planner_of(policy, len(times), costs)(times)
+    own_s = rank_s(proportional, plan, costs)
+    return PlannedEpoch(plan=plan, time_s=max(own_s), own_s=own_s)

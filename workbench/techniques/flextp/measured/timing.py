@@ -19,13 +19,10 @@ from workbench.study.breakdown import OPTIMIZER, timeline_of
 from workbench.study.timing import Trial, Turns, open_ranks, time_variants
 from workbench.timeline import Kind, Recorder, Timeline, chrome_trace
 
-from ..method import Costs, Selection, micro_threshold
-from ..method.plan import require
-from ..runtime import PATIENCE, Balancer, MeasuredTimes, Meter, check_policy, needs_costs
-from .rows import Notes, rows_of
-from .variant import Variant
-
-__all__ = ["BALANCED", "Measured", "Setting", "Size", "Training", "measure_machinery", "measure_variants", "trials"]
+from ..method.plan import Costs, Selection, require
+from ..method.priority import micro_threshold
+from ..runtime import PATIENCE, Balancer, Meter, check_policy, needs_costs
+from .rows import Notes, Variant, Variants, rows_of
 
 NUM_IMAGES, NUM_LABELS = 50_000, 10  # of CIFAR-10
 MLP_WIDTH = 4  # of a perceptron, in hidden sizes
@@ -33,7 +30,6 @@ LEARNING_RATE = 1e-3  # of AdamW; any, since only the time of a step is looked a
 PLANS_TO_SETTLE = 2  # before the warm-up, which has the next: a narrow product takes more than its share of the time
 BALANCED, UNBALANCED = "with balance", "without"
 TIMEOUT_S = 1800.0
-Variants = Mapping[str, Variant | None]  # by name; None is the model as it is, without balancing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,11 +82,6 @@ class Setting:
     chooses: bool = True
     device: str = "cpu"  # "cuda" for one GPU a rank, which holds the models of all variants
 
-    def iterations_per_choice(self, variant: Variant) -> int:
-        """Return after how many iterations statistics are renewed and columns chosen anew."""
-        warmup = self.turns.warmup * self.turns.length
-        return warmup if warmup and self.chooses and not variant.moves else self.turns.iterations_per_repeat
-
 
 class Training:
     """The training of one variant on this rank, with a model, an optimizer and stragglers of its own."""
@@ -115,11 +106,12 @@ class Training:
         watch = recorder.during if records_products else nullcontext
         self.meter = Meter(rank, trace, slowness=setting.slowness, device=device, watch=watch)
         if variant is not None:
-            per_choice = setting.iterations_per_choice(variant)
+            warmup = turns.warmup * turns.length if setting.chooses and not variant.moves else 0
+            per_choice = warmup or turns.iterations_per_repeat
             drift = micro_threshold(LEARNING_RATE, per_choice)
             more = {"iterations_per_epoch": per_choice, "micro_threshold": drift, "seed": turns.seed}
-            policy, times, meters = variant.policy(group.size, **more), MeasuredTimes(self.meter), {rank: self.meter}
-            self.balancer = Balancer(self.model, group, policy, times=times, costs=costs, meters=meters)
+            policy, meters = variant.policy(group.size, **more), {rank: self.meter}
+            self.balancer = Balancer(self.model, group, policy, costs=costs, meters=meters)
             if variant.patience > 1:  # plans made with patience settle in whole turns
                 self.num_settling = math.ceil(PLANS_TO_SETTLE * variant.patience / turns.length) * turns.length
         self.dose = self.meter.dose
@@ -145,29 +137,22 @@ def trials(recorder: Recorder, variants: Variants, setting: Setting) -> dict[str
 
     Beside a model without balancing no products are recorded: recording would be charged to balancing alone.
     """
-    costs, made = _pre_test(recorder, variants, setting), {}
+    costs, trainings = None, {}
+    num_ranks = torch.distributed.get_world_size()
+    balanced = [variant for variant in variants.values() if variant is not None]
+    if needing := [variant for variant in balanced if needs_costs(variant.policy(num_ranks))]:
+        # The choice of columns does not change their costs.
+        tested = replace(needing[0], skewness=(), moves=False, selection=Selection.RANDOM.value)
+        training = Training(tested, setting, recorder)
+        while training.balancer.costs is None:
+            training.step()
+        costs = training.balancer.costs
     for name, variant in variants.items():
         training = Training(variant, setting, recorder, costs=costs, records_products=None not in variants.values())
-        made[name] = Trial(step=training.step, settling=training.num_settling, end=training.end, close=lambda: costs)
-    return made
-
-
-def _pre_test(recorder: Recorder, variants: Variants, setting: Setting) -> Costs | None:
-    group, device = RecordedTensorGroup(recorder=recorder), setting.device
-    policies = [variant.policy(group.size) for variant in variants.values() if variant is not None]
-    policy = next((policy for policy in policies if needs_costs(policy)), None)
-    if policy is None:
-        return None
-    (rank,) = group.local_ranks
-    model = ViTForImageClassification(setting.size.config(seed=0), group).to(device)
-    meter = Meter(rank, slowness=setting.slowness, device=device)
-    policy = replace(policy, selection=Selection.RANDOM)  # the choice of columns does not change their costs
-    balancer = Balancer(model, group, policy, times=MeasuredTimes(meter), meters={rank: meter})
-    images, labels = (tensor.to(device) for tensor in setting.size.images_and_labels(seed=0))
-    while balancer.costs is None:
-        with balancer.iteration():
-            functional.cross_entropy(model(images), labels).backward()
-    return balancer.costs
+        trainings[name] = Trial(
+            step=training.step, settling=training.num_settling, end=training.end, close=lambda: costs
+        )
+    return trainings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,13 +192,21 @@ def measure_variants(
     `turn` is the length of `Turns`; with a straggler that moves, there are so many rounds after each move. Without
     `keys` the key column of a variant's rows is its name.
     """
+    if not variants:
+        raise ValueError("variants is empty; it must name at least one")
     moves = any(variant is not None and variant.moves for variant in variants.values())
     turns = Turns(rounds=rounds, warmup=warmup, length=turn, repeats=num_ranks if moves else 1, seed=seed)
+    turns.check_interval()
+    require(slowness >= 1, "slowness", slowness, "at least 1")
+    require(size.heads % num_ranks == 0, "num_ranks", num_ranks, f"a divisor of the model's {size.heads} heads")
+    for name, variant in variants.items():
+        require(variant is not None or slowness == 1, "slowness", slowness, f"1 where {name!r} is not balanced")
+        if variant is not None:
+            variant.trace(num_ranks, turns.iterations_per_repeat)
+            check_policy(variant.policy(num_ranks), num_ranks)
     setting = Setting(size=size, turns=turns, slowness=slowness, chooses=chooses, device=device)
-    _check(variants, setting, num_ranks)
-    with open_ranks(
-        num_ranks, link=link, num_hosts=num_hosts, device=device, preload=(__name__,), timeout_s=TIMEOUT_S
-    ) as ranks:
+    where = {"link": link, "num_hosts": num_hosts, "device": device}
+    with open_ranks(num_ranks, **where, preload=(__name__,), timeout_s=TIMEOUT_S) as ranks:
         timed = time_variants(ranks, trials, dict(variants), setting, turns=turns)
     keys = {name: {"variant": name} for name in variants} if keys is None else keys
     return Measured(
@@ -223,22 +216,6 @@ def measure_variants(
         costs=next(iter(timed.facts.values()))[0],
         hosts=timed.hosts,
     )
-
-
-def _check(variants: Variants, setting: Setting, num_ranks: int) -> None:
-    setting.turns.check_interval()
-    if not variants:
-        raise ValueError("variants is empty; it must name at least one")
-    if not setting.slowness >= 1:
-        raise ValueError(f"slowness is {setting.slowness}; it must be at least 1")
-    for name, variant in variants.items():
-        if variant is None and setting.slowness > 1:
-            raise ValueError(f"slowness is {setting.slowness}; it must be 1 where {name!r} is not balanced")
-        if variant is not None:
-            variant.trace(num_ranks, setting.turns.iterations_per_repeat)
-            check_policy(variant.policy(num_ranks), num_ranks)
-    if setting.size.heads % num_ranks:
-        raise ValueError(f"num_ranks is {num_ranks}; it must divide the model's {setting.size.heads} attention heads")
 
 
 def measure_machinery(*, turn: int = PATIENCE, **more: Any) -> Measured:

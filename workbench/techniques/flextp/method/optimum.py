@@ -2,7 +2,7 @@
 
 The fastest rank removes nothing: its columns would save less than the same columns of any other rank. Once it is
 settled which ranks migrate, drop or keep all, own times are straight lines in the shares; all settlements (3 to the
-number of ranks) are tried. Costs that bend are refused.
+number of ranks) are tried. Costs that are 0 for small shares are refused.
 """
 
 from __future__ import annotations
@@ -16,15 +16,11 @@ from itertools import product
 import numpy as np
 from scipy.optimize import linprog
 
-from .costs import Costs, PiecewiseLinear, iteration_s, own_speed
-from .plan import MOST_REMOVED, Plan, RankPlan, RankTimes, require
-
-__all__ = ["Certificate", "Scored", "best_plan_by_search", "certify", "fastest_division", "gentlest_division"]
+from .plan import MOST_REMOVED, Costs, Plan, RankPlan, RankTimes, iteration_s, own_speed, require
 
 LEAST = 1e-6  # share that a sender migrates at least
 MOST_PLANS = 200_000  # some 10 s
 _SUM_TOLERANCE = 1e-9  # shares and seconds that differ by less are equal: sums of floats, nothing more
-_STRAIGHT = 1e-9  # share of a cost by which it may leave its straight line: rounding, nothing more
 _INFEASIBLE = 2  # linprog's status
 
 
@@ -33,7 +29,7 @@ class Scored:
     """A plan and its two goals."""
 
     plan: Plan
-    iteration_s: float  # seconds of an iteration under it, by the model of `costs`
+    iteration_s: float  # seconds of an iteration under it, by `method.iteration_s`
     dropped: float  # shares dropped on all ranks, added up
 
     @classmethod
@@ -47,8 +43,8 @@ class Certificate:
     """A plan beside the best plans."""
 
     certified: Scored
-    fastest: Scored  # of the plans that drop no more, the fastest
-    gentlest: Scored  # of the plans that are no slower, the one that drops least
+    fastest: Scored  # the fastest of the plans that drop no more
+    gentlest: Scored  # the plan that drops least of those that are no slower
 
     @property
     def slower_by(self) -> float:
@@ -62,7 +58,7 @@ class Certificate:
 
 
 def certify(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> Certificate:
-    """Compare a plan with the best divisions, itself included; ValueError for a cost that bends."""
+    """Compare a plan with the best divisions, itself included."""
     certified = Scored.of(times, plan, costs)
     fastest = fastest_division(times, costs, most_dropped=certified.dropped)
     gentlest = gentlest_division(times, costs, most_s=certified.iteration_s)
@@ -76,8 +72,8 @@ def certify(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> Certificate
 def fastest_division(times: Sequence[RankTimes], costs: Costs, *, most_dropped: float) -> Scored:
     """Return the fastest of all plans that drop no more than a sum of shares, to within the solver's 1e-7."""
     require(most_dropped >= 0, "most_dropped", most_dropped, "at least 0")
-    solved = (programme.fastest(most_dropped) for programme in _programmes(times, costs))
-    return min((Scored.of(times, plan, costs) for plan in solved if plan), key=lambda scored: scored.iteration_s)
+    plans = (programme.solved(most_dropped=most_dropped) for programme in _programmes(times, costs))
+    return min((Scored.of(times, plan, costs) for plan in plans if plan), key=lambda scored: scored.iteration_s)
 
 
 def gentlest_division(times: Sequence[RankTimes], costs: Costs, *, most_s: float) -> Scored | None:
@@ -85,9 +81,9 @@ def gentlest_division(times: Sequence[RankTimes], costs: Costs, *, most_s: float
 
     `most_s` is kept to within the solver's 1e-7 of the slowest rank's seconds.
     """
-    solved = (programme.gentlest(most_s) for programme in _programmes(times, costs))
-    scored = [Scored.of(times, plan, costs) for plan in solved if plan]
-    return min(scored, key=lambda each: each.dropped, default=None)
+    plans = (programme.solved(most_s=most_s) for programme in _programmes(times, costs))
+    scored = [Scored.of(times, plan, costs) for plan in plans if plan]
+    return min(scored, key=lambda plan: plan.dropped, default=None)
 
 
 def best_plan_by_search(times: Sequence[RankTimes], costs: Costs, num_steps: int) -> tuple[Scored, ...]:
@@ -132,70 +128,49 @@ class _Programme:
     bounds: tuple[tuple[float, float], ...]  # least and most of each share
     unit_s: float  # seconds of a unit
 
-    def fastest(self, most_dropped: float) -> Plan | None:
-        """Return the fastest plan that drops no more, None if every plan of these roles drops more."""
-        num_ranks = len(self.fixed)
-        dropped = [1.0] * num_ranks + [0.0] * num_ranks
-        # The last unknown is the iteration's time: least, and no less than that of any rank.
-        return self._solved(
-            objective=[*[0.0] * (2 * num_ranks), 1.0],
-            rows=np.block([[self.slopes, -np.ones((num_ranks, 1))], [np.array([dropped]), np.zeros((1, 1))]]),
-            limits=[*-self.fixed, most_dropped],
-            more=[(0.0, None)],
-        )
-
-    def gentlest(self, most_s: float) -> Plan | None:
-        """Return the plan that is no slower and drops least, None if every plan of these roles is slower."""
-        num_ranks = len(self.fixed)
-        dropped = [1.0] * num_ranks + [0.0] * num_ranks
-        return self._solved(objective=dropped, rows=self.slopes, limits=most_s / self.unit_s - self.fixed)
-
-    def _solved(self, *, objective, rows, limits, more=()) -> Plan | None:
-        num_ranks = len(self.fixed)
-        kept = np.hstack([np.eye(num_ranks), np.eye(num_ranks), np.zeros((num_ranks, len(more)))])  # sums of a rank's
-        solution = linprog(
-            objective, np.vstack([rows, kept]), [*limits, *[MOST_REMOVED] * num_ranks], bounds=[*self.bounds, *more]
-        )
+    def solved(self, *, most_dropped: float | None = None, most_s: float | None = None) -> Plan | None:
+        """Return the fastest plan that drops no more, or that which drops least and is no slower; None if none is."""
+        n = len(self.fixed)
+        dropped, kept = np.array([1.0] * n + [0.0] * n), np.hstack([np.eye(n), np.eye(n)])
+        objective, bounds = dropped, list(self.bounds)
+        if most_dropped is None:
+            rows = np.vstack([self.slopes, kept])
+            limits = [*(most_s / self.unit_s - self.fixed), *[MOST_REMOVED] * n]
+        else:  # the last unknown is the iteration's time: least, and no less than that of any rank
+            column = np.array([-1.0] * n + [0.0] * (n + 1))
+            rows = np.column_stack([np.vstack([self.slopes, dropped, kept]), column])
+            limits = [*-self.fixed, most_dropped, *[MOST_REMOVED] * n]
+            objective, bounds = [0.0] * (2 * n) + [1.0], [*bounds, (0.0, None)]
+        solution = linprog(objective, rows, limits, bounds=bounds)
         if solution.status == _INFEASIBLE:
             return None
         if not solution.success:
             raise RuntimeError(f"the linear programme has no solution: {solution.message}")
-        return Plan.of_shares(*np.clip(solution.x[: 2 * num_ranks], 0, None).reshape(2, num_ranks).tolist())
+        return Plan.of_shares(*np.clip(solution.x[: 2 * n], 0, None).reshape(2, n).tolist())
 
 
 def _programmes(times: Sequence[RankTimes], costs: Costs) -> Iterator[_Programme]:
     """Make the programme of every settlement in which the fastest rank keeps its columns and so can receive."""
+    for name in ("extract", "communicate", "compute"):
+        at_zero_s = getattr(costs, name).at_zero_s
+        require(at_zero_s >= 0, f"{name}.at_zero_s of costs", at_zero_s, "at least 0, or the cost bends where it is 0")
     unresized = [rank.unresized() for rank in times]
-    least_s = min(rank.own_s for rank in unresized)
-    choices = [tuple(_Role) if rank.own_s > least_s else (_Role.KEEP,) for rank in unresized]
-    for roles in product(*choices):
-        yield _programme(unresized, costs, roles)
-
-
-def _programme(unresized: Sequence[RankTimes], costs: Costs, roles: Sequence[_Role]) -> _Programme:
-    senders = np.array([role is _Role.MIGRATE for role in roles])
-    removes = np.array([role is not _Role.KEEP for role in roles])
-    extract_s, extract_slope = _line("extract", costs.extract)
-    fixed_s = np.array([rank.own_s for rank in unresized]) + removes * (costs.alloc_s + extract_s)
-    kept = np.diag(removes * (extract_slope - np.array([rank.product_s for rank in unresized])))
-    received = np.zeros_like(kept)
-    if senders.any():
-        communicate_s, communicate_slope = _line("communicate", costs.communicate)
-        compute_s, compute_slope = _line("compute", costs.compute)
-        slowness = np.array(own_speed(unresized)) * ~senders
-        fixed_s = fixed_s + communicate_s * senders.sum() + compute_s * slowness * senders.sum()
-        received = np.outer(communicate_slope + compute_slope * slowness / (~senders).sum(), senders)
-    bounds = [(0.0, MOST_REMOVED if does else 0.0) for does in removes]
-    bounds += [(LEAST, MOST_REMOVED) if does else (0.0, 0.0) for does in senders]
-    unit_s = max(rank.own_s for rank in unresized) or 1.0
-    slopes = np.hstack([kept, kept + received]) / unit_s
-    return _Programme(slopes=slopes, fixed=fixed_s / unit_s, bounds=tuple(bounds), unit_s=unit_s)
-
-
-def _line(name: str, cost: PiecewiseLinear) -> tuple[float, float]:
-    """Return the seconds at a share of 0 and the slope of a cost; ValueError if it bends."""
-    at_zero_s, slope = cost(0.0), cost(1.0) - cost(0.0)
-    for share in cost.shares:
-        if abs(cost(share) - at_zero_s - slope * share) > _STRAIGHT * cost(max(cost.shares)):
-            raise ValueError(f"{name} of costs bends at {share!r}; it must be a straight line")
-    return at_zero_s, slope
+    own_s = np.array([rank.own_s for rank in unresized])
+    product_s = np.array([rank.product_s for rank in unresized])
+    unit_s = own_s.max() or 1.0
+    for roles in product(*(tuple(_Role) if rank_s > own_s.min() else (_Role.KEEP,) for rank_s in own_s)):
+        sends = np.array([role is _Role.MIGRATE for role in roles])
+        removes = np.array([role is not _Role.KEEP for role in roles])
+        fixed_s = own_s + removes * (costs.alloc_s + costs.extract.at_zero_s)
+        kept = np.diag(removes * (costs.extract.per_share_s - product_s))
+        received = np.zeros_like(kept)
+        if sends.any():
+            slowness = np.array(own_speed(unresized)) * ~sends
+            each_s = costs.communicate.at_zero_s + costs.compute.at_zero_s * slowness
+            fixed_s = fixed_s + each_s * sends.sum()
+            slope_s = costs.communicate.per_share_s + costs.compute.per_share_s * slowness / (~sends).sum()
+            received = np.outer(slope_s, sends)
+        bounds = [(0.0, MOST_REMOVED if does else 0.0) for does in removes]
+        bounds += [(LEAST, MOST_REMOVED) if does else (0.0, 0.0) for does in sends]
+        slopes = np.hstack([kept, kept + received]) / unit_s
+        yield _Programme(slopes=slopes, fixed=fixed_s / unit_s, bounds=tuple(bounds), unit_s=unit_s)

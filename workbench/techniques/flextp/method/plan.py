@@ -1,31 +1,18 @@
-"""Times of the ranks, plans made from them, and section IV-B's virtual renumbering of the receivers.
+"""Times of the ranks, plans, the costs of a pre-test, and the time of an iteration under a plan (Eqs. 2 and 3).
 
-Seconds are those of one iteration. Shares and `work` are columns divided by the rank's own columns K.
+Seconds are those of one iteration, all layers and all three products. Shares and `work` are columns divided by the
+rank's own columns K. `virtual_number` is section IV-B's renumbering of the receivers.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum, StrEnum
+from itertools import pairwise
+from statistics import fmean, linear_regression
 from typing import Any
-
-__all__ = [
-    "COMPARED",
-    "MOST_REMOVED",
-    "NEAR",
-    "Option",
-    "Plan",
-    "RankPlan",
-    "RankTimes",
-    "Scheme",
-    "Solution",
-    "column_ranges",
-    "receivers_of",
-    "require",
-    "virtual_number",
-]
 
 NEAR = 1 / 400  # of a rank's columns: 2 % of a normal rank's products where the skewness is 8
 # Largest share of its columns that a rank gives up. Ours: Eq. 1 leaves the end of [0, 1) open, and a rank must go on
@@ -68,18 +55,41 @@ class Scheme(Option, StrEnum):
     SCATTER_GATHER = "scatter-gather"
 
 
+class Imputation(Option):
+    """The values in columns of a gradient that were not computed."""
+
+    ZERO = "Zero"  # nothing: the paper's choice
+    AVERAGE = "Average"  # the mean of the kept columns, row by row
+    SAME = "Same"  # the value of the previous iteration; zero before there is one
+
+
+class Selection(Option):
+    """How the columns of a layer, and their number, are chosen."""
+
+    RANDOM = "Rd"
+    PRIORITY = "Pri"
+    DIFFERENTIATED_EMPIRICAL = "PriDiffE"  # ratios differ over layers; γ is a constant
+    DIFFERENTIATED = "PriDiffR"  # ratios differ over layers; γ follows from Eq. 1
+    DIFFERENTIATED_MEAN = "PriDiffM"  # the other reading of the lost ratio: they differ, and their mean is γ
+
+    @property
+    def is_differentiated(self) -> bool:
+        """Whether layers have ratios of their own."""
+        return self not in (Selection.RANDOM, Selection.PRIORITY)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankTimes:
     """The measured times of one rank in one iteration."""
 
     own_s: float  # seconds without waiting for others, and without products on columns of others
-    product_s: float  # of them in products; after a pre-test without their fixed part (`Costs.proportional`)
+    product_s: float  # seconds in products; after a pre-test without their fixed part (`Costs.proportional`)
     work: float = 1.0  # share of its own columns that the rank multiplied, 1 - dropped - migrated
 
     def __post_init__(self) -> None:
         require(0 <= self.own_s < math.inf, "own_s", self.own_s, "finite and not negative")
-        in_own_s = 0 <= self.product_s <= self.own_s
-        require(in_own_s, "product_s", self.product_s, f"in [0, own_s], own_s is {self.own_s!r}")
+        is_part = 0 <= self.product_s <= self.own_s
+        require(is_part, "product_s", self.product_s, f"in [0, own_s], own_s is {self.own_s!r}")
         require(0 <= self.work <= 1, "work", self.work, "in [0, 1]")
 
     @property
@@ -143,17 +153,18 @@ class Plan:
     @classmethod
     def plain(cls, num_ranks: int) -> Plan:
         """Return the plan under which every rank multiplies its own columns."""
-        return cls(ranks=(RankPlan(),) * num_ranks)
+        return cls.of_shares([0.0] * num_ranks)
 
     @classmethod
-    def of_shares(cls, dropped: Sequence[float], migrated: Sequence[float]) -> Plan:
-        """Return the plan of two shares a rank, in rank order."""
-        pairs = zip(dropped, migrated, strict=True)
+    def of_shares(cls, dropped: Sequence[float] = (), migrated: Sequence[float] = ()) -> Plan:
+        """Return the plan of shares in rank order; an empty sequence is zeros."""
+        num_ranks = max(len(dropped), len(migrated))
+        pairs = zip(dropped or [0.0] * num_ranks, migrated or [0.0] * num_ranks, strict=True)
         return cls(ranks=tuple(RankPlan(dropped=drops, migrated=migrates) for drops, migrates in pairs))
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         return len(self.ranks)
 
     @property
@@ -181,47 +192,39 @@ class Plan:
         """The migrated volume V of Eq. 3: shares of all senders, added up."""
         return math.fsum(rank.migrated for rank in self.ranks)
 
-    def received_share(self, rank: int) -> float:
-        """Return the columns that a rank multiplies for others, as a share of its own."""
-        return self.migrated / len(self.receivers) if self.ranks[rank].migrated == 0 else 0.0
-
     def is_near(self, other: Plan, tolerance: float = NEAR) -> bool:
         """Return whether no share differs by `tolerance` or more; something is never near to nothing."""
-        pairs = [
-            (getattr(rank, field), getattr(other_rank, field))
-            for rank, other_rank in zip(self.ranks, other.ranks, strict=True)
-            for field in ("dropped", "migrated")
-        ]
-        return all((a > 0) == (b > 0) and abs(a - b) < tolerance for a, b in pairs)
+        shares, others = ((p for rank in plan.ranks for p in (rank.dropped, rank.migrated)) for plan in (self, other))
+        return all((a > 0) == (b > 0) and abs(a - b) < tolerance for a, b in zip(shares, others, strict=True))
 
     def describe(self) -> str:
         """Return the plan in words, one sentence and one line a rank."""
-        return "\n".join(self._sentence(rank) for rank in range(self.num_ranks))
-
-    def _sentence(self, rank: int) -> str:
-        task, received = self.ranks[rank], self.received_share(rank)
-        clauses = []
-        if task.dropped > 0:
-            clauses.append(f"drops {task.dropped:.1%} of its columns")
-        if task.migrated > 0:
-            share = task.migrated / len(self.receivers)
-            clauses.append(
-                f"migrates {task.migrated:.1%} of its columns ({share:.1%} to each of {_ranks(self.receivers)})"
-            )
-        if not clauses:
-            clauses.append("multiplies all its columns")
-        if received > 0:
-            clauses.append(f"receives {received:.1%} as many from {_ranks(self.senders)}")
-        return f"rank {rank} {_listed(clauses)}."
+        lines, received = [], self.migrated / len(self.receivers)
+        for rank, task in enumerate(self.ranks):
+            clauses = []
+            if task.dropped > 0:
+                clauses.append(f"drops {task.dropped:.1%} of its columns")
+            if task.migrated > 0:
+                part = f"{task.migrated / len(self.receivers):.1%} to each of {_named(self.receivers)}"
+                clauses.append(f"migrates {task.migrated:.1%} of its columns ({part})")
+            if not clauses:
+                clauses.append("multiplies all its columns")
+            if received > 0 and task.migrated == 0:
+                clauses.append(f"receives {received:.1%} as many from {_named(self.senders)}")
+            lines.append(f"rank {rank} {_listed(clauses)}.")
+        return "\n".join(lines)
 
     def as_record(self) -> dict[str, list[float]]:
         """Return the plan as JSON values."""
         return {"dropped": [rank.dropped for rank in self.ranks], "migrated": [rank.migrated for rank in self.ranks]}
 
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Plan:
-        """Read a record of `as_record`."""
-        return cls.of_shares(record["dropped"], record["migrated"])
+
+def _named(ranks: Sequence[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {_listed([str(rank) for rank in ranks])}"
+
+
+def _listed(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def virtual_number(rank: int, sender: int, num_ranks: int) -> int:
@@ -251,12 +254,162 @@ def column_ranges(num_columns: int, num_receivers: int) -> tuple[range, ...]:
     require(num_columns >= 0, "num_columns", num_columns, "0 or more")
     require(num_receivers >= 1, "num_receivers", num_receivers, "at least 1")
     ends = [number * num_columns // num_receivers for number in range(num_receivers + 1)]
-    return tuple(range(first, last) for first, last in zip(ends[:-1], ends[1:], strict=True))
+    return tuple(range(first, last) for first, last in pairwise(ends))
 
 
-def _ranks(ranks: tuple[int, ...]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {_listed([str(rank) for rank in ranks])}"
+# --- costs
 
 
-def _listed(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """A cost in seconds as a straight line in the share, never below 0 and never falling."""
+
+    at_zero_s: float = 0.0  # seconds of a share of 0; may be negative in a fitted line
+    per_share_s: float = 0.0  # further seconds of a share of 1
+
+    def __post_init__(self) -> None:
+        require(math.isfinite(self.at_zero_s), "at_zero_s", self.at_zero_s, "finite")
+        require(0 <= self.per_share_s < math.inf, "per_share_s", self.per_share_s, "finite and never fall")
+
+    @classmethod
+    def fitted(cls, shares: Sequence[float], seconds: Sequence[float]) -> Line:
+        """Fit a line by least squares; where it would fall it is level."""
+        slope, at_zero_s = linear_regression(shares, seconds) if len(shares) > 1 else (0.0, seconds[0])
+        return cls(at_zero_s=at_zero_s, per_share_s=slope) if slope > 0 else cls(at_zero_s=fmean(seconds))
+
+    def __call__(self, share: float) -> float:
+        """Return the seconds at a share; ValueError if it is negative or not finite."""
+        require(0 <= share < math.inf, "share", share, "finite and not negative")
+        return max(0.0, self.at_zero_s + self.per_share_s * share)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Costs:
+    """The measured costs of one iteration."""
+
+    alloc_s: float = 0.0  # on a rank that removes columns, however many: room for smaller operands
+    extract: Line = Line()  # on that rank: taking operands apart when that share is removed
+    communicate: Line = Line()  # on every rank: sending one sender's share and collecting the results
+    compute: Line  # on a normal rank: multiplying that share of columns for one sender
+    fixed_share: float = 0.0  # the part of a rank's own product time that fewer columns do not shorten (ours)
+
+    def __post_init__(self) -> None:
+        require(0 <= self.fixed_share < 1, "fixed_share", self.fixed_share, "in [0, 1)")
+        require(0 <= self.alloc_s < math.inf, "alloc_s", self.alloc_s, "finite and not negative")
+
+    @classmethod
+    def straight(
+        cls, *, alloc_s: float = 0.0, extract_s: float = 0.0, communicate_s: float = 0.0, compute_s: float
+    ) -> Costs:
+        """Return costs in proportion to the share; each argument is the seconds of a share of 1."""
+        extract, communicate, compute = (Line(per_share_s=s) for s in (extract_s, communicate_s, compute_s))
+        return cls(alloc_s=alloc_s, extract=extract, communicate=communicate, compute=compute)
+
+    def communicate_s(self, volume: float, num_senders: int) -> float:
+        """Return the cost, on every rank, of the messages of x senders that migrate the volume V, one after the other.
+
+        Each sender is priced by itself: whole outputs travel however few its columns are. V is in shares of one rank's
+        columns. In proportion to the share this is communicate(V) of Eqs. 2 and 3.
+        """
+        return num_senders * self.communicate(volume / num_senders) if num_senders else 0.0
+
+    def compute_s(self, volume: float, num_senders: int, num_receivers: int) -> float:
+        """Return the cost, on a normal rank, of a product a sender; in proportion compute(V / (N - x)) of Eq. 3."""
+        return num_senders * self.compute(volume / (num_senders * num_receivers)) if num_senders else 0.0
+
+    def proportional(self, times: RankTimes) -> RankTimes:
+        """Return a rank's times with the fixed part of its products as other time (ours).
+
+        Otherwise `unresized` would make a rank that drops or migrates much look slower than it is, and the next plan
+        would remove more.
+        """
+        if not self.fixed_share:
+            return times
+        moving = (1 - self.fixed_share) * times.work
+        product_s = times.product_s * moving / (moving + self.fixed_share)
+        return RankTimes(own_s=times.own_s, product_s=product_s, work=times.work)
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the costs as JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Costs:
+        """Read a record of `as_record`."""
+        return cls(**{name: Line(**value) if isinstance(value, Mapping) else value for name, value in record.items()})
+
+
+# --- the time of an iteration
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankParts:
+    """The parts of one rank's busy time in an iteration."""
+
+    other_s: float  # outside of products, as without a plan
+    kept_s: float  # products on its own columns that it keeps
+    removing_s: float  # taking its operands apart, if it drops or migrates any
+    received_s: float  # products on columns of others
+    transfer_s: float  # messages of migration, which keep all ranks busy alike
+
+    @property
+    def busy_s(self) -> float:
+        """The sum of the parts."""
+        return self.other_s + self.kept_s + self.removing_s + self.received_s + self.transfer_s
+
+
+def own_speed(times: Sequence[RankTimes]) -> tuple[float, ...]:
+    """Return how many times longer each rank takes for a product than the fastest rank, at least 1."""
+    product_s = [rank.unresized().product_s for rank in times]
+    least_s = min(product_s)
+    return tuple(seconds / least_s if least_s else 1.0 for seconds in product_s)
+
+
+def rank_parts(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[RankParts, ...]:
+    """Return the parts of each rank's busy time under a plan; the times may be measured under any plan."""
+    if len(times) != plan.num_ranks:
+        raise ValueError(f"times has {len(times)} ranks; it must have as many as plan, {plan.num_ranks}")
+    transfer_s = costs.communicate_s(plan.migrated, len(plan.senders))
+    compute_s = costs.compute_s(plan.migrated, len(plan.senders), len(plan.receivers))
+    unresized = [rank.unresized() for rank in times]
+    return tuple(
+        RankParts(
+            other_s=rank_times.other_s,
+            kept_s=rank_times.product_s * (1 - rank.removed),
+            removing_s=costs.alloc_s + costs.extract(rank.removed) if rank.removed > 0 else 0.0,
+            received_s=compute_s * slowness if rank.migrated == 0 else 0.0,
+            transfer_s=transfer_s,
+        )
+        for rank, slowness, rank_times in zip(plan.ranks, own_speed(times), unresized, strict=True)
+    )
+
+
+def rank_s(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[float, ...]:
+    """Return for how long each rank is busy under a plan; arguments as for `rank_parts`."""
+    return tuple(parts.busy_s for parts in rank_parts(times, plan, costs))
+
+
+def iteration_s(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> float:
+    """Return the seconds of an iteration under a plan: the busy time of the slowest rank."""
+    return max(rank_s(times, plan, costs))
+
+
+def ideal_s(times: Sequence[RankTimes]) -> float:
+    """Return the seconds of an iteration if columns moved for nothing and none were dropped.
+
+    Every rank then ends at the level L at which ranks below it take as many columns as ranks above it give away; a
+    rank whose other time alone exceeds L gives away all of its columns. With one straggler of skewness chi among N and
+    equal other time o this is o + N chi / ((N - 1) chi + 1). ValueError for a rank without time in products.
+    """
+    unresized = [rank.unresized() for rank in times]
+    for rank, measured in enumerate(unresized):
+        require(measured.product_s != 0, f"product_s of rank {rank}", measured.product_s, "above 0")
+    level_s = 0.0
+    other_over_product = per_s = 0.0  # sums over the ranks below the level
+    for measured in sorted(unresized, key=lambda rank: rank.other_s):
+        if per_s and measured.other_s >= level_s:
+            break
+        other_over_product += measured.other_s / measured.product_s
+        per_s += 1 / measured.product_s
+        level_s = (len(unresized) + other_over_product) / per_s
+    return max(level_s, max(measured.other_s for measured in unresized))

@@ -3,39 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 
 from scipy.optimize import brentq
 
-from .costs import Costs, ideal_s, iteration_s, own_speed
-from .plan import MOST_REMOVED, Option, Plan, RankTimes, require
-
-__all__ = [
-    "SIGNIFICANT_CHANGE",
-    "SPEED_SHARE",
-    "Reference",
-    "cost_effective",
-    "have_moved",
-    "levelled_plan",
-    "num_senders",
-    "plan_division",
-    "plan_migration",
-    "plan_resizing",
-    "plan_semi",
-    "pruning_ratio",
-    "pruning_ratios",
-    "reference_s",
-    "settled_resizing",
-    "speedup_bound",
-    "split_of_one",
-    "split_of_one_by_definition",
-    "stragglers",
-]
+from .plan import MOST_REMOVED, Costs, Option, Plan, RankTimes, ideal_s, iteration_s, own_speed, require
 
 SIGNIFICANT_CHANGE = 0.10  # share of a rank's own time, section III-A
 STILL_SLOW = 0.25  # of that share, by which a straggler that drops columns may stay behind; ours
-_BISECTIONS = 40  # halvings of [0, 1): to 1e-12 of the columns
 _SCAN_STEPS = 10_000  # of the definition's scan: to a hundredth of a percent of the columns
 # Share of the ideal's speed below which columns are dropped. Ours: the paper names no price of accuracy. On shared
 # cores an iteration strays from the model by a tenth and more: at 0.9 noise decided whether all is dropped or nothing.
@@ -204,42 +179,46 @@ def plan_semi(
         return levelled_plan(times, costs, slow, speed_share=speed_share)
     if len(slow) != 1:
         return plan_division(times, num_senders(times, costs, tolerance=tolerance), tolerance=tolerance)
-    (straggler,) = slow
-    migrated, dropped = [0.0] * len(times), [0.0] * len(times)
-    removed = pruning_ratios(times, Reference.MIN)[straggler]
-    migrated[straggler], dropped[straggler] = split_of_one(removed, costs, len(times) - 1)
-    return Plan.of_shares(dropped, migrated)
+    removed = pruning_ratios(times, Reference.MIN)[slow[0]]
+    migrated, dropped = split_of_one(removed, costs, len(times) - 1)
+    return Plan.of_shares(*([share * (rank == slow[0]) for rank in range(len(times))] for share in (dropped, migrated)))
 
 
 def split_of_one(removed: float, costs: Costs, num_receivers: int) -> tuple[float, float]:
     """Split a straggler's removed share, gamma in [0, 1), into (migrated, dropped) so that both cost the same.
 
     Eq. 2: alloc + extract(r) = communicate(m) + compute(m / (N - 1)), m + r = gamma K, N - 1 receivers. The cost of
-    migrating rises with m and that of dropping falls, so there is at most one crossing, found by bisection. Where there
+    migrating rises with m and that of dropping falls, so there is at most one crossing. Where there
     is none, the nearer end is taken: all is migrated if even that costs the others less, nothing if even the first
     column costs them more.
     """
-    _check_split(removed, num_receivers)
-    if _excess_s(removed, removed, costs, num_receivers) <= 0:
+    excess_s = _excess_s(removed, costs, num_receivers)
+    if excess_s(removed) <= 0:
         return removed, 0.0
-    if _excess_s(0.0, removed, costs, num_receivers) >= 0:
+    if excess_s(0.0) >= 0:
         return 0.0, removed
-    least, most = 0.0, removed
-    for _ in range(_BISECTIONS):
-        middle = (least + most) / 2
-        if _excess_s(middle, removed, costs, num_receivers) <= 0:
-            least = middle
-        else:
-            most = middle
-    return least, removed - least
+    migrated = brentq(excess_s, 0.0, removed, xtol=_PRECISION / 1000)
+    return migrated, removed - migrated
 
 
 def split_of_one_by_definition(removed: float, costs: Costs, num_receivers: int) -> tuple[float, float]:
     """Split as `split_of_one` does, by trying every hundredth of a percent and taking the most even split."""
-    _check_split(removed, num_receivers)
+    excess_s = _excess_s(removed, costs, num_receivers)
     shares = [removed * step / _SCAN_STEPS for step in range(_SCAN_STEPS + 1)]
-    migrated = min(shares, key=lambda share: abs(_excess_s(share, removed, costs, num_receivers)))
+    migrated = min(shares, key=lambda share: abs(excess_s(share)))
     return migrated, removed - migrated
+
+
+def _excess_s(removed: float, costs: Costs, num_receivers: int) -> Callable[[float], float]:
+    """Return the others' cost of migrating minus the straggler's cost of dropping, a function of the migrated share."""
+    require(0 <= removed < 1, "removed", removed, "in [0, 1)")
+    require(num_receivers >= 1, "num_receivers", num_receivers, "at least 1")
+
+    def excess_s(migrated: float) -> float:
+        others_s = costs.communicate(migrated) + costs.compute(migrated / num_receivers)
+        return others_s - costs.alloc_s - costs.extract(max(removed - migrated, 0.0))
+
+    return excess_s
 
 
 def cost_effective(
@@ -274,22 +253,9 @@ def _removing(
     times: Sequence[RankTimes], slow: Sequence[int], senders: Sequence[int], reference: Reference = Reference.MIN
 ) -> Plan:
     """Let stragglers give up their shares by Eq. 1: senders migrate them, the others drop them."""
-    migrated, dropped = [0.0] * len(times), [0.0] * len(times)
-    ratios = pruning_ratios(times, reference)
-    for rank in slow:
-        (migrated if rank in senders else dropped)[rank] = ratios[rank]
-    return Plan.of_shares(dropped, migrated)
-
-
-def _excess_s(migrated: float, removed: float, costs: Costs, num_receivers: int) -> float:
-    """Return the others' cost of migrating minus the straggler's cost of dropping."""
-    others_s = costs.communicate(migrated) + costs.compute(migrated / num_receivers)
-    return others_s - costs.alloc_s - costs.extract(removed - migrated)
-
-
-def _check_split(removed: float, num_receivers: int) -> None:
-    require(0 <= removed < 1, "removed", removed, "in [0, 1)")
-    require(num_receivers >= 1, "num_receivers", num_receivers, "at least 1")
+    ratios = [ratio if rank in slow else 0.0 for rank, ratio in enumerate(pruning_ratios(times, reference))]
+    migrated = [ratio if rank in senders else 0.0 for rank, ratio in enumerate(ratios)]
+    return Plan.of_shares([ratio - share for ratio, share in zip(ratios, migrated, strict=True)], migrated)
 
 
 # --- levelling: all ranks end together, by water-filling on the costs of Eqs. 2 and 3 (ours)
@@ -304,109 +270,98 @@ def levelled_plan(
 ) -> Plan:
     """Plan so that all ranks end together and no more is dropped than speed asks for.
 
-    Args:
-        times: of all ranks, in rank order, as measured under any plan.
-        costs: of the pre-test.
-        slowest_first: the stragglers; the first of them, as many as turns out best, become senders.
-        speed_share: in [0, 1); with 0 nothing is ever dropped.
-
-    Returns:
-        Of the plans that drop nothing the fastest, if it reaches that share of the ideal's speed; else of the plans
-        that reach it the one that drops least, or the fastest where none does.
+    The first of `slowest_first`, as many as turns out best, become senders. Of the plans that drop nothing the fastest
+    is returned, if it reaches `speed_share`, in [0, 1), of the ideal's speed; else, of the plans that reach it, the one
+    that drops least, or the fastest where none does. With 0 nothing is ever dropped.
     """
     require(0 <= speed_share < 1, "speed_share", speed_share, "in [0, 1)")
     if len(slowest_first) >= len(times):
         raise ValueError(f"slowest_first is {tuple(slowest_first)!r}; it must leave a rank of {len(times)} to receive")
-    ranks, fastest_possible_s = _Unresized(times, costs), ideal_s(times)
+    fastest_possible_s, search = ideal_s(times), _LevelSearch(times, costs)
     divisions = [tuple(slowest_first[:num_senders]) for num_senders in range(len(slowest_first) + 1)]
-    lossless = [_lossless(ranks, senders) for senders in divisions]
+    lossless = [search.lossless(senders) for senders in divisions]
     fastest = min(lossless, key=lambda plan: iteration_s(times, plan, costs))
-    spared_s = max((own_s for rank, own_s in enumerate(ranks.own_s) if rank not in slowest_first), default=0.0)
-    allowed_s = max(fastest_possible_s / speed_share, spared_s) if speed_share else math.inf
+    if speed_share == 0:
+        return fastest
+    spared_s = max((own_s for rank, own_s in enumerate(search.own_s) if rank not in slowest_first), default=0.0)
+    allowed_s = max(fastest_possible_s / speed_share, spared_s)
     if iteration_s(times, fastest, costs) <= allowed_s:
         return fastest
-    plans = [*lossless, *(_at_level(ranks, senders, allowed_s) for senders in divisions)]
+    plans = [*lossless, *(search.at_level(senders, allowed_s) for senders in divisions)]
     seconds = [iteration_s(times, plan, costs) for plan in plans]
-    reached_s = max(allowed_s, min(seconds)) * (1 + _NEAR)  # where none reaches the level, the fastest one's
+    reached_s = max(allowed_s, min(seconds)) * (1 + _NEAR)  # where no plan reaches the level, the fastest one's
     reaching = (plan for plan, plan_s in zip(plans, seconds, strict=True) if plan_s <= reached_s)
     return min(reaching, key=lambda plan: plan.dropped)
 
 
-class _Unresized:
-    """All ranks without a plan, in numbers that a search asks for a thousand times."""
+class _LevelSearch:
+    """Plans of given senders that bring all ranks to one level."""
 
     def __init__(self, times: Sequence[RankTimes], costs: Costs):
         unresized = [rank.unresized() for rank in times]
         self.costs, self.size = costs, len(unresized)
         self.own_s = [rank.own_s for rank in unresized]
-        self.slowness = own_speed(unresized)
         self.product_s = [rank.product_s for rank in unresized]
+        self.slowness = own_speed(unresized)
 
-    def needed(self, rank: int, level_s: float) -> float:
+    def lossless(self, senders: tuple[int, ...]) -> Plan:
+        """Return the plan in which senders migrate until they are as fast as the slowest receiver, and nobody drops.
+
+        Communication does not enter: all ranks pay it alike.
+        """
+
+        def wanted(volume: float) -> list[float]:
+            received_s = self._received_s(senders, volume)
+            level_s = max(self.own_s[rank] + more_s for rank, more_s in received_s.items())
+            return [max(min(self._needed(rank, level_s), MOST_REMOVED), LEAST_MIGRATED) for rank in senders]
+
+        volume = _largest(lambda volume: math.fsum(wanted(volume)) - volume, len(senders) * MOST_REMOVED)
+        migrated = dict(zip(senders, wanted(volume), strict=True))
+        return Plan.of_shares(migrated=[migrated.get(rank, 0.0) for rank in range(self.size)])
+
+    def at_level(self, senders: tuple[int, ...], level_s: float) -> Plan:
+        """Return the plan in which senders migrate as much as receivers take below a level, and all drop the rest."""
+
+        def levels_s(volume: float) -> list[float]:
+            left_s = level_s - (self.costs.communicate_s(volume, len(senders)) if volume > 0 else 0.0)
+            received_s = self._received_s(senders, volume)
+            return [left_s - received_s.get(rank, 0.0) for rank in range(self.size)]
+
+        def removed(volume: float) -> list[float]:
+            least = LEAST_MIGRATED if volume > 0 else 0.0
+            shares = [min(self._needed(rank, left_s), MOST_REMOVED) for rank, left_s in enumerate(levels_s(volume))]
+            return [max(share, least) if rank in senders else share for rank, share in enumerate(shares)]
+
+        keep_all = [rank for rank, share in enumerate(removed(0.0)) if share == 0 and rank not in senders]
+
+        def room(volume: float) -> float:
+            shares, levels = removed(volume), levels_s(volume)
+            spare = [(levels[rank] - self.own_s[rank]) / self.product_s[rank] for rank in keep_all]
+            able = [MOST_REMOVED - self._needed(rank, levels[rank]) for rank in senders]
+            return min(math.fsum(shares[rank] for rank in senders) - volume, *spare, *able)
+
+        volume = _largest(room, len(senders) * MOST_REMOVED) if senders else 0.0
+        shares = removed(volume)
+        wanted = math.fsum(shares[rank] for rank in senders)
+        is_sender = [rank in senders and wanted > 0 for rank in range(self.size)]
+        migrated = [share * volume / wanted if sends else 0.0 for share, sends in zip(shares, is_sender, strict=True)]
+        return Plan.of_shares([max(share - m, 0.0) for share, m in zip(shares, migrated, strict=True)], migrated)
+
+    def _needed(self, rank: int, level_s: float) -> float:
         """Return the share that a rank must give up to end at a level, its cost included; above 1 it cannot."""
         if self.own_s[rank] <= level_s:
             return 0.0
-        excess_s, product_s, share = self.own_s[rank] + self.costs.alloc_s - level_s, self.product_s[rank], 0.0
+        excess_s, share = self.own_s[rank] + self.costs.alloc_s - level_s, 0.0
         for _ in range(_FIXED_POINT_ROUNDS):
-            before, share = share, (excess_s + self.costs.extract(share)) / product_s
+            before, share = share, (excess_s + self.costs.extract(share)) / self.product_s[rank]
             if abs(share - before) < _PRECISION:
                 break
         return share
 
-    def removed(self, rank: int, level_s: float) -> float:
-        """Return the share that a rank gives up to end at a level, or as near to it as it can."""
-        return min(self.needed(rank, level_s), MOST_REMOVED)
-
-    def received_s(self, senders: Sequence[int], volume: float) -> dict[int, float]:
+    def _received_s(self, senders: Sequence[int], volume: float) -> dict[int, float]:
         """Return the seconds that each receiver multiplies for others, without communication."""
         compute_s = self.costs.compute_s(volume, len(senders), self.size - len(senders)) if volume > 0 else 0.0
         return {rank: compute_s * self.slowness[rank] for rank in range(self.size) if rank not in senders}
-
-    def plan(self, migrated: Mapping[int, float], dropped: Mapping[int, float] = MappingProxyType({})) -> Plan:
-        """Return the plan of these shares."""
-        return Plan.of_shares(*([shares.get(rank, 0.0) for rank in range(self.size)] for shares in (dropped, migrated)))
-
-
-def _lossless(ranks: _Unresized, senders: tuple[int, ...]) -> Plan:
-    """Return the plan in which senders migrate until they are as fast as the slowest receiver, and nobody drops.
-
-    Communication does not enter: all ranks pay it alike.
-    """
-
-    def wanted(volume: float) -> list[float]:
-        level_s = max(ranks.own_s[rank] + more_s for rank, more_s in ranks.received_s(senders, volume).items())
-        return [max(ranks.removed(rank, level_s), LEAST_MIGRATED) for rank in senders]
-
-    volume = _largest(lambda volume: math.fsum(wanted(volume)) - volume, len(senders) * MOST_REMOVED)
-    return ranks.plan(dict(zip(senders, wanted(volume), strict=True)))
-
-
-def _at_level(ranks: _Unresized, senders: tuple[int, ...], level_s: float) -> Plan:
-    """Return the plan in which senders migrate as much as fast receivers take below a level, and all drop the rest."""
-
-    def levels_s(volume: float) -> list[float]:
-        left_s = level_s - (ranks.costs.communicate_s(volume, len(senders)) if volume > 0 else 0.0)
-        more_s = ranks.received_s(senders, volume)
-        return [left_s - more_s.get(rank, 0.0) for rank in range(ranks.size)]
-
-    def removed(volume: float) -> list[float]:
-        least = LEAST_MIGRATED if volume > 0 else 0.0
-        shares = [ranks.removed(rank, left_s) for rank, left_s in enumerate(levels_s(volume))]
-        return [max(share, least) if rank in senders else share for rank, share in enumerate(shares)]
-
-    keep_all = [rank for rank, share in enumerate(removed(0.0)) if share == 0 and rank not in senders]
-
-    def room(volume: float) -> float:
-        shares, levels = removed(volume), levels_s(volume)
-        spare = [(levels[rank] - ranks.own_s[rank]) / ranks.product_s[rank] for rank in keep_all]
-        able = [MOST_REMOVED - ranks.needed(rank, levels[rank]) for rank in senders]
-        return min(math.fsum(shares[rank] for rank in senders) - volume, *spare, *able)
-
-    volume = _largest(room, len(senders) * MOST_REMOVED) if senders else 0.0
-    shares = removed(volume)
-    wanted = math.fsum(shares[rank] for rank in senders)
-    migrated = {rank: shares[rank] * volume / wanted for rank in senders if wanted > 0}
-    return ranks.plan(migrated, {rank: max(share - migrated.get(rank, 0.0), 0.0) for rank, share in enumerate(shares)})
 
 
 def _largest(room: Callable[[float], float], most: float) -> float:

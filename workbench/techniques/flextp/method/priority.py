@@ -8,22 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .plan import Option, require
-
-__all__ = [
-    "DECAY",
-    "LARGEST_RATIO",
-    "ColumnStatistics",
-    "Selection",
-    "candidate_share",
-    "change_threshold",
-    "column_change_by_definition",
-    "first_columns",
-    "layer_ratios",
-    "mean_ratios",
-    "micro_threshold",
-    "priority_list",
-]
+from .plan import Selection, require
 
 DECAY = 0.8  # a: share of γ that every layer drops at least (section III-B)
 LARGEST_RATIO = 0.95  # of a layer; the paper only needs it below 1, this value is ours
@@ -32,21 +17,6 @@ LARGEST_RATIO = 0.95  # of a layer; the paper only needs it below 1, this value 
 # the fourth and in the eighth epoch on the digits, so that layers differ in candidates.
 DRIFT_SHARE = 0.25
 ROWS_AT_ONCE = 64  # of a weight: at usual widths they stay in a core's cache over all four operations
-
-
-class Selection(Option):
-    """How the columns of a layer, and their number, are chosen."""
-
-    RANDOM = "Rd"
-    PRIORITY = "Pri"
-    DIFFERENTIATED_EMPIRICAL = "PriDiffE"  # ratios differ over layers; γ is a constant
-    DIFFERENTIATED = "PriDiffR"  # ratios differ over layers; γ follows from Eq. 1
-    DIFFERENTIATED_MEAN = "PriDiffM"  # the other reading of the lost ratio: they differ, and their mean is γ
-
-    @property
-    def is_differentiated(self) -> bool:
-        """Whether layers have ratios of their own."""
-        return self not in (Selection.RANDOM, Selection.PRIORITY)
 
 
 class ColumnStatistics:

@@ -4,39 +4,17 @@ Shapes: N = rows of the input, K = columns, O = outputs, C = kept columns, R = r
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
 
-from .plan import Option, require
-
-__all__ = [
-    "Buffers",
-    "Imputation",
-    "Lineage",
-    "LineageEntry",
-    "input_gradient_of_columns",
-    "kept_columns",
-    "num_dropped_columns",
-    "product_of_columns",
-    "recovered",
-    "recovered_by_definition",
-    "resized_input_gradient_by_definition",
-    "resized_product_by_definition",
-    "resized_weight_gradient_by_definition",
-    "weight_gradient_of_columns",
-]
-
-
-class Imputation(Option):
-    """What stands in the columns of a gradient that were not computed."""
-
-    ZERO = "Zero"  # nothing: the paper's choice
-    AVERAGE = "Average"  # the mean of the kept columns, row by row
-    SAME = "Same"  # the value of the previous iteration; zero before there is one
+from .plan import Imputation, require
 
 
 class Buffers:
@@ -51,9 +29,7 @@ class Buffers:
     def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Return memory of a shape, with the dtype and device of `like`; two tensors in use at once need two names."""
         key = name, like.dtype, like.device
-        if key not in self._tensors:
-            self._tensors[key] = like.new_empty(shape)
-        return self._tensors[key].resize_(shape)
+        return self._tensors.setdefault(key, like.new_empty(0)).resize_(shape)
 
     @property
     def num_bytes(self) -> int:
@@ -68,19 +44,22 @@ def num_dropped_columns(pruning_ratio: float, num_columns: int) -> int:
     return min(int(pruning_ratio * num_columns + 0.5), num_columns - 1)
 
 
-def kept_columns(dropped: Tensor | Sequence[int], num_columns: int) -> Tensor:
-    """Return the columns [C] that are left, ascending int64, on the device of the dropped ones."""
+def kept_columns(dropped: Tensor | Sequence[int], num_columns: int, name: str = "dropped") -> Tensor:
+    """Return the columns [C] that are left, ascending int64, on the device of the dropped ones.
+
+    ValueError, with the name of the dropped ones, if they are no distinct columns, or all columns.
+    """
     dropped = torch.as_tensor(dropped, dtype=torch.int64)
     outside = dropped[(dropped < 0) | (dropped >= num_columns)]
     if len(outside):
-        raise ValueError(f"dropped has column {int(outside[0])}; it must be in [0, {num_columns})")
+        raise ValueError(f"{name} has column {int(outside[0])}; it must be in [0, {num_columns})")
     is_kept = torch.ones(num_columns, dtype=torch.bool, device=dropped.device)
     is_kept[dropped] = False
     kept = is_kept.nonzero().flatten()
     if len(kept) != num_columns - len(dropped):
-        raise ValueError("dropped names a column twice; its columns must be distinct")
+        raise ValueError(f"{name} has a column twice; its columns must be distinct")
     if not len(kept):
-        raise ValueError(f"dropped has all {num_columns} columns; it must leave at least one")
+        raise ValueError(f"{name} has all {num_columns} columns; it must leave at least one")
     return kept
 
 
@@ -105,37 +84,34 @@ def product_of_columns(
     """
     if len(columns) == x_NK.shape[1] and out is None:
         return functional.linear(x_NK, weight_OK)
-    x_NC = _extracted("x", x_NK, columns, buffers)
     weight_OC = _extracted("weight", weight_OK, columns, buffers)
-    return multiply(x_NC, weight_OC.t(), out=out)
+    return multiply(_extracted("x", x_NK, columns, buffers), weight_OC.t(), out=out)
 
 
 @torch.no_grad()
-def weight_gradient_of_columns(
-    grad_NO: Tensor,
-    x_NK: Tensor,
+def gradient_of_columns(
+    left_RM: Tensor,
+    right_MK: Tensor,
     columns: Tensor,
     *,
     out: Tensor | None = None,
     buffers: Buffers | None = None,
     multiply: Callable[..., Tensor] = torch.mm,
 ) -> Tensor:
-    """Return some columns of the weight's gradient, [O, C] = gradᵀ x[:, columns]; see `product_of_columns`."""
-    return multiply(grad_NO.t(), _extracted("x", x_NK, columns, buffers), out=out)
+    """Return some columns of a gradient, [R, C] = left right[:, columns]; see `product_of_columns`.
+
+    From the output's gradient [N, O] and the weight [O, K] this is the gradient of the input; from the output's
+    gradient transposed and the input [N, K], that of the weight.
+    """
+    return multiply(left_RM, _extracted("x", right_MK, columns, buffers), out=out)
 
 
-@torch.no_grad()
-def input_gradient_of_columns(
-    grad_NO: Tensor,
-    weight_OK: Tensor,
-    columns: Tensor,
-    *,
-    out: Tensor | None = None,
-    buffers: Buffers | None = None,
-    multiply: Callable[..., Tensor] = torch.mm,
-) -> Tensor:
-    """Return some columns of the input's gradient, [N, C] = grad weight[:, columns]; see `product_of_columns`."""
-    return multiply(grad_NO, _extracted("weight", weight_OK, columns, buffers), out=out)
+def _extracted(name: str, matrix_RK: Tensor, columns: Tensor, buffers: Buffers | None) -> Tensor:
+    """Copy some columns into memory of their own; all columns are the matrix itself."""
+    if len(columns) == matrix_RK.shape[1]:
+        return matrix_RK
+    out = None if buffers is None else buffers.take(name, (len(matrix_RK), len(columns)), like=matrix_RK)
+    return torch.index_select(matrix_RK, 1, columns, out=out)
 
 
 @torch.no_grad()
@@ -154,7 +130,7 @@ def recovered(
         part_RC: the kept columns of a gradient, [R, C].
         kept: their distinct indices, [C], int64.
         num_columns: K.
-        imputation: what stands in the other columns.
+        imputation: the values in the other columns.
         previous: the recovered gradient of the iteration before, [R, K], for `Imputation.SAME`; None: zeros.
         out: [R, K], written where given; it may be `previous`.
     """
@@ -175,36 +151,26 @@ def resized_product_by_definition(x_NK: Tensor, weight_OK: Tensor, dropped: Sequ
     return _pruned_by_definition(x_NK, dropped) @ _pruned_by_definition(weight_OK, dropped).T
 
 
-def resized_weight_gradient_by_definition(
-    grad_NO: Tensor,
-    x_NK: Tensor,
+def resized_gradient_by_definition(
+    left_RM: Tensor,
+    right_MK: Tensor,
     dropped: Sequence[int],
     imputation: Imputation = Imputation.ZERO,
     previous: Tensor | None = None,
 ) -> Tensor:
-    """Multiply the output's whole gradient with the pruned input and recover grad_weight [O, K]; figure 2 (right)."""
-    part_OC = grad_NO.T @ _pruned_by_definition(x_NK, dropped)
-    return recovered_by_definition(part_OC, dropped, imputation, previous)
+    """Multiply with the pruned input or weight and recover the gradient [R, K]; figure 2 (right), section III-A."""
+    return recovered_by_definition(left_RM @ _pruned_by_definition(right_MK, dropped), dropped, imputation, previous)
 
 
-def resized_input_gradient_by_definition(
-    grad_NO: Tensor,
-    weight_OK: Tensor,
-    dropped: Sequence[int],
-    imputation: Imputation = Imputation.ZERO,
-    previous: Tensor | None = None,
-) -> Tensor:
-    """Multiply the output's whole gradient with the pruned weight and recover grad_input [N, K]; section III-A."""
-    part_NC = grad_NO @ _pruned_by_definition(weight_OK, dropped)
-    return recovered_by_definition(part_NC, dropped, imputation, previous)
+def _pruned_by_definition(matrix_RK: Tensor, dropped: Sequence[int]) -> Tensor:
+    return torch.cat([column for k, column in enumerate(matrix_RK.split(1, dim=1)) if k not in dropped], dim=1)
 
 
 def recovered_by_definition(
     part_RC: Tensor, dropped: Sequence[int], imputation: Imputation = Imputation.ZERO, previous: Tensor | None = None
 ) -> Tensor:
     """Go through the columns: the next computed one where it was kept, else an imputed one; figure 3."""
-    computed = iter(part_RC.unbind(dim=1))
-    columns = []
+    computed, columns = iter(part_RC.unbind(dim=1)), []
     for column in range(part_RC.shape[1] + len(dropped)):
         if column not in dropped:
             columns.append(next(computed))
@@ -233,8 +199,7 @@ class Lineage:
 
     def record_(self, layer_name: str, matrix_name: str, dropped: Tensor | Sequence[int]) -> None:
         """Write an entry over the one before it; distinct indices in any order, none where the matrix is whole."""
-        indices = torch.as_tensor(dropped, dtype=torch.int64)
-        self._dropped[layer_name, matrix_name] = indices.sort().values
+        self._dropped[layer_name, matrix_name] = torch.as_tensor(dropped, dtype=torch.int64).sort().values
 
     def __getitem__(self, key: tuple[str, str]) -> Tensor:
         """Return the ascending dropped indices of (layer, matrix); KeyError where none were recorded."""
@@ -250,24 +215,76 @@ class Lineage:
         return "\n".join(f"{layer:<{widths[0]}}  {matrix:<{widths[1]}}  {dropped}" for layer, matrix, dropped in rows)
 
 
-def _extracted(name: str, matrix_RK: Tensor, columns: Tensor, buffers: Buffers | None) -> Tensor:
-    """Copy some columns into memory of their own; all columns are the matrix itself."""
-    num_rows, num_columns = matrix_RK.shape
-    if len(columns) == num_columns:
-        return matrix_RK
-    out = None if buffers is None else buffers.take(name, (num_rows, len(columns)), like=matrix_RK)
-    return torch.index_select(matrix_RK, 1, columns, out=out)
-
-
-def _pruned_by_definition(matrix_RK: Tensor, dropped: Sequence[int]) -> Tensor:
-    """Concatenate the columns that are not dropped, in their order."""
-    return torch.cat([column for k, column in enumerate(matrix_RK.split(1, dim=1)) if k not in dropped], dim=1)
-
-
 def _runs(indices: Sequence[int]) -> str:
     """Write ascending indices, runs of neighbours as first-last: 0-2 5."""
-    if not indices:
-        return "none"
-    starts = [indices[0], *(after for before, after in pairwise(indices) if after != before + 1)]
-    ends = [*(before for before, after in pairwise(indices) if after != before + 1), indices[-1]]
-    return " ".join(str(start) if start == end else f"{start}-{end}" for start, end in zip(starts, ends, strict=True))
+    ends = [index for index, after in pairwise((*indices, -1)) if after != index + 1]
+    starts = [index for before, index in pairwise((-2, *indices)) if index != before + 1]
+    runs = (str(start) if start == end else f"{start}-{end}" for start, end in zip(starts, ends, strict=True))
+    return " ".join(runs) or "none"
+
+
+# --- the worked example of figure 2: one linear layer, columns 2 and 4 of 4 dropped, with its multiplications counted
+#
+# The small integers are our own. As in PyTorch, grad_output arrives and grad_input is handed on.
+
+INPUT_NK = ((1, 2, 3, 1), (2, 1, 1, 3))
+WEIGHT_OK = ((1, 1, 2, 1), (2, 1, 1, 2), (1, 3, 2, 1))
+GRAD_OUTPUT_NO = ((1, 0, 2), (2, 1, 1))
+DROPPED = (1, 3)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class ResizedProduct:
+    """One of the three products of a linear layer."""
+
+    name: str  # "output", "grad_weight" or "grad_input"
+    result: Tensor  # in its normal shape, missing columns of a gradient imputed
+    plain: Tensor  # without resizing
+    multiplications: int  # of numbers, with resizing
+    plain_multiplications: int  # without
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class WorkedExample:
+    """The example, step by step."""
+
+    input_NK: Tensor  # [2, 4]
+    weight_OK: Tensor  # [3, 4]
+    grad_output_NO: Tensor  # arrives from the layer above, [2, 3]
+    lineage: Lineage  # dropped columns of input and weight
+    products: tuple[ResizedProduct, ...]  # output, grad_weight, grad_input
+    multiplications: int  # of all three products, with resizing
+    plain_multiplications: int  # without
+
+
+def worked_example(imputation: Imputation = Imputation.ZERO) -> WorkedExample:
+    """Run the example with an imputation; with `Imputation.SAME`, which has no iteration before, zeros."""
+    x_NK, weight_OK, grad_NO = (torch.tensor(rows).float() for rows in (INPUT_NK, WEIGHT_OK, GRAD_OUTPUT_NO))
+    lineage, num_columns, products = Lineage(), x_NK.shape[1], []
+    for matrix_name in ("input", "weight"):
+        lineage.record_("linear", matrix_name, DROPPED)
+    kept = kept_columns(lineage["linear", "input"], num_columns)
+    for name, multiply in (
+        ("output", partial(product_of_columns, x_NK, weight_OK)),
+        ("grad_weight", partial(gradient_of_columns, grad_NO.T, x_NK)),
+        ("grad_input", partial(gradient_of_columns, grad_NO, weight_OK)),
+    ):
+        with FlopCounterMode(display=False) as resized:
+            result = multiply(kept)
+        with FlopCounterMode(display=False) as whole:
+            plain = multiply(torch.arange(num_columns))
+        if name != "output":
+            result = recovered(result, kept, num_columns, imputation)
+        # Half of the operations are additions.
+        counts = {"multiplications": resized.get_total_flops() // 2}
+        counts["plain_multiplications"] = whole.get_total_flops() // 2
+        products.append(ResizedProduct(name=name, result=result, plain=plain, **counts))
+    return WorkedExample(
+        input_NK=x_NK,
+        weight_OK=weight_OK,
+        grad_output_NO=grad_NO,
+        lineage=lineage,
+        products=tuple(products),
+        multiplications=sum(product.multiplications for product in products),
+        plain_multiplications=sum(product.plain_multiplications for product in products),
+    )

@@ -1,31 +1,26 @@
-"""Which columns of a layer are kept, dropped, migrated: chosen by each rank (section III-B) and dealt out (IV-A)."""
+"""The division of a layer's columns among ranks, and how migrated columns travel, section IV-A.
+
+Every message travels while ranks multiply. Every rank of the group calls the same methods of a delivery in the same
+order. `held` is the sender's tensor, on its own rank; results are for local receivers; of a `shape` of columns the rows
+count.
+
+Shapes: R = rows, m = migrated columns, w = columns of one receiver.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
 
 import torch
 from torch import Tensor
 
-from workbench.parallel.seeds import generator_for
+from workbench.parallel.groups import TensorGroup
+from workbench.parallel.moves import Shape, moves_of
 
-from ..method import priority
-from ..method.plan import RankPlan, Solution, column_ranges, receivers_of
-from ..method.priority import ColumnStatistics, Selection
-from ..method.resizing import num_dropped_columns
-from .policy import Policy
-
-__all__ = ["ColumnChooser", "Columns", "Division", "Migration", "Own", "divide"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Own:
-    """The use of a local rank's own columns; ascending int64 indices."""
-
-    kept: Tensor | None  # multiplied by the rank itself; None for all of them
-    dropped: Tensor  # multiplied by nobody
+from ..method.plan import Scheme, column_ranges, receivers_of
+from ..method.resizing import kept_columns
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,22 +42,23 @@ class Division:
     """How the columns of a layer are divided, until the next plan."""
 
     num_columns: int  # K of every rank
-    own: Mapping[int, Own]  # of the local ranks
+    kept: Mapping[int, Tensor | None]  # columns that each local rank multiplies itself, ascending; None for all of them
+    dropped: Mapping[int, Tensor]  # columns of each local rank that nobody multiplies, ascending
     migrations: tuple[Migration, ...]  # one a sender, in rank order; the same on every rank
 
     @property
     def is_plain(self) -> bool:
         """Whether every local rank multiplies its own columns, all of them, and no others."""
-        return not self.migrations and all(own.kept is None for own in self.own.values())
+        return not self.migrations and all(kept is None for kept in self.kept.values())
 
-    def kept(self, rank: int) -> float:
+    def kept_share(self, rank: int) -> float:
         """Return the columns of its own that a local rank multiplies, as a share of them."""
-        kept = self.own[rank].kept
+        kept = self.kept[rank]
         return 1.0 if kept is None else len(kept) / self.num_columns
 
-    def dropped(self, rank: int) -> float:
+    def dropped_share(self, rank: int) -> float:
         """Return the columns of a local rank that nobody multiplies, as a share of its own."""
-        return len(self.own[rank].dropped) / self.num_columns
+        return len(self.dropped[rank]) / self.num_columns
 
 
 def divide(
@@ -72,125 +68,131 @@ def divide(
 
     `dropped` holds the indices by local rank, `migrated` by sender; the latter are the same on every rank.
     """
-    migrations = []
+    migrations, kept = [], {}
     for sender, columns in sorted(migrated.items()):
         receivers = receivers_of(sender, tuple(migrated), num_ranks)
         parts = dict(zip(receivers, column_ranges(len(columns), len(receivers)), strict=True))
-        _check(f"migrated columns of rank {sender}", columns, num_columns)
+        kept_columns(columns, num_columns, f"migrated of rank {sender}")  # refuses what are no columns
         migrations.append(Migration(sender=sender, columns=columns, parts=parts))
-    none = torch.empty(0, dtype=torch.int64)
-    own = {rank: _own(rank, num_columns, columns, migrated.get(rank, none)) for rank, columns in dropped.items()}
-    return Division(num_columns=num_columns, own=own, migrations=tuple(migrations))
+    for rank, columns in dropped.items():
+        moved = migrated.get(rank, columns[:0]).to(columns.device)
+        left = kept_columns(torch.cat([columns, moved]), num_columns, f"dropped and migrated of rank {rank}")
+        kept[rank] = None if len(left) == num_columns else left
+    ascending = {rank: columns.sort().values for rank, columns in dropped.items()}
+    return Division(num_columns=num_columns, kept=kept, dropped=ascending, migrations=tuple(migrations))
 
 
-def _own(rank: int, num_columns: int, dropped: Tensor, migrated: Tensor) -> Own:
-    removed = torch.cat([dropped, migrated.to(dropped.device)])
-    _check(f"dropped and migrated columns of rank {rank}", removed, num_columns)
-    if len(removed) == 0:
-        return Own(kept=None, dropped=dropped)
-    if len(removed) == num_columns:
-        raise ValueError(f"rank {rank} drops or migrates all of its {num_columns} columns; it must keep at least one")
-    stays = torch.ones(num_columns, dtype=torch.bool, device=dropped.device)
-    stays[removed] = False
-    return Own(kept=stays.nonzero().squeeze(-1), dropped=dropped.sort().values)
+# --- deliveries
+
+Receive = Callable[[], dict[int, Tensor]]  # waits for the handed-out tensors, by local receiver
+Collect = Callable[[], Tensor | None]  # waits for the receivers' results; the tensor where the sender is local
 
 
-def _check(name: str, columns: Tensor, num_columns: int) -> None:
-    if len(columns) and not 0 <= int(columns.min()) <= int(columns.max()) < num_columns:
-        raise ValueError(f"{name} are {int(columns.min())} to {int(columns.max())}; must be in 0..{num_columns - 1}")
-    if len(columns.unique()) != len(columns):
-        raise ValueError(f"{name} name a column twice; they must be distinct")
+class Delivery:
+    """The common part of both schemes, which have `hand_out_columns`, `hand_out` and `add_up`."""
+
+    merges: bool  # whether a result that an all-reduce follows is left on its receiver, to be summed there
+
+    def __init__(self, group: TensorGroup):
+        self.local_ranks, self.moves = group.local_ranks, moves_of(group)
+
+    def bring_back(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
+        """Start to send the receivers' columns [R, w] back; the sender collects [R, m], as `migration.columns`."""
+        shapes = {rank: shape.with_width(len(part)) for rank, part in migration.parts.items() if len(part)}
+        arrival = self._to_sender({rank: part for rank, part in parts.items() if rank in shapes}, shapes, migration)
+
+        def collect() -> Tensor | None:
+            arrived = arrival()
+            if arrived is None:
+                return None
+            return torch.cat([arrived[rank] for rank in shapes], dim=1) if arrived else shape.with_width(0).empty()
+
+        return collect
+
+    def _to_sender(
+        self, parts: Mapping[int, Tensor], shapes: Mapping[int, Shape], migration: Migration
+    ) -> Callable[[], dict[int, Tensor] | None]:
+        outgoing = [{migration.sender: parts[rank]} if rank in parts else {} for rank in self.local_ranks]
+        expected = [shapes if rank == migration.sender else {} for rank in self.local_ranks]
+        arrival = self.moves.exchange(outgoing, expected)
+        return lambda: dict(zip(self.local_ranks, arrival.wait(), strict=True)).get(migration.sender)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Columns:
-    """The removed columns of a rank in one layer: int64 indices."""
+class BroadcastReduce(Delivery):
+    """The paper's choice: one broadcast an operand; results that an all-reduce follows stay where they are."""
 
-    dropped: Tensor
-    migrated: Tensor
+    merges = True
+
+    def hand_out_columns(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
+        """Broadcast all migrated columns [R, m] of the sender; a receiver keeps its own [R, w], until backward."""
+        receive = self.hand_out(held, migration, shape.with_width(len(migration.columns)))
+
+        def receive_own() -> dict[int, Tensor]:
+            parts = migration.parts
+            whole = receive().items()
+            return {rank: tensor[:, parts[rank].start : parts[rank].stop].contiguous() for rank, tensor in whole}
+
+        return receive_own
+
+    def hand_out(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
+        """Broadcast a whole tensor of the sender."""
+        tensors = [held if rank == migration.sender else None for rank in self.local_ranks]
+        arrival = self.moves.broadcast(tensors, migration.sender, shape)
+        receivers = [rank for rank in self.local_ranks if rank in migration.parts]
+
+        def receive() -> dict[int, Tensor]:
+            return dict.fromkeys(receivers, arrival.wait())
+
+        return receive
+
+    def add_up(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
+        """Reduce the receivers' results to the sender; senders add nothing."""
+        partials = [parts[rank] if rank in parts else shape.empty().zero_() for rank in self.local_ranks]
+        return self.moves.reduce(partials, migration.sender).wait
 
 
-class ColumnChooser:
-    """Chooses columns for one rank: the head of a priority list is dropped, the next ones are migrated.
+class ScatterGather(Delivery):
+    """The alternative: the sender serves one receiver after the other, and collects every result."""
 
-    `weights` are the rank's shards [O, K], layer by layer; `rank` names the random stream. A frozen shard has no
-    candidates: it may not move, which says nothing about its columns.
-    """
+    merges = False
 
-    def __init__(self, weights: Sequence[Tensor], policy: Policy, rank: int):
-        self._policy, self._is_trained = policy, [weight.requires_grad for weight in weights]
-        self._generator = generator_for(policy.seed, f"flextp.columns.{rank}")
-        drops = policy.solution not in (Solution.BASELINE, Solution.MIG)
-        self._selection = policy.selection if drops else Selection.RANDOM  # any columns may migrate: nothing is lost
-        self._has_ratios_by_layer = self._selection.is_differentiated and policy.solution is not Solution.GIVEN
-        if self._has_ratios_by_layer and not policy.micro_threshold:
-            raise ValueError(
-                f"micro_threshold is 0; it must be above 0 where selection is {self._selection.value} "
-                "(`method.priority.micro_threshold` gives one for a learning rate)"
-            )
-        self._needs_statistics = self._selection is not Selection.RANDOM
-        self._statistics = [
-            ColumnStatistics(weight if self._needs_statistics else weight[:0], is_incremental=policy.is_incremental)
-            for weight in weights
-        ]
-        self._was_dropped = [torch.zeros(weight.shape[1], dtype=torch.bool, device=weight.device) for weight in weights]
-        self._renew_lists()
+    def hand_out_columns(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
+        """Send each receiver its own [R, w] of the migrated columns [R, m]."""
+        parts = {rank: part for rank, part in migration.parts.items() if len(part)}
+        held_by = {} if held is None else {rank: held[:, part.start : part.stop] for rank, part in parts.items()}
+        receive = self._from_sender(
+            held_by, {rank: shape.with_width(len(part)) for rank, part in parts.items()}, migration
+        )
+        idle = [rank for rank in self.local_ranks if rank in migration.parts and rank not in parts]
+        return lambda: receive() | {rank: shape.with_width(0).empty() for rank in idle}
 
-    def choose(self, plan: RankPlan) -> list[Columns]:
-        """Choose columns of every layer; nothing is drawn, so that equal plans within an epoch choose the same."""
-        ratios = self._ratios(plan.dropped)
-        return [self._choose(layer, ratio, plan.migrated) for layer, ratio in enumerate(ratios)]
+    def hand_out(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
+        """Send each receiver the whole tensor."""
+        held_by = {} if held is None else dict.fromkeys(migration.parts, held)
+        return self._from_sender(held_by, dict.fromkeys(migration.parts, shape), migration)
 
-    def _choose(self, layer: int, ratio: float, migrated: float) -> Columns:
-        order = self._lists[layer]
-        num_migrated = num_dropped_columns(migrated, len(order))  # every rank knows this number from the plan alone
-        num_dropped = min(num_dropped_columns(ratio, len(order)), len(order) - 1 - num_migrated)
-        dropped = priority.first_columns(order, num_dropped)
-        self._was_dropped[layer][dropped] = True
-        return Columns(dropped=dropped, migrated=order[num_dropped : num_dropped + num_migrated])
+    def add_up(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
+        """Send each result to the sender, which adds them."""
+        arrival = self._to_sender(parts, dict.fromkeys(migration.parts, shape), migration)
 
-    def _ratios(self, dropped: float) -> list[float]:
-        if not self._has_ratios_by_layer:
-            return [dropped] * len(self._lists)
-        threshold = priority.change_threshold(self._policy.iterations_per_epoch, self._policy.micro_threshold)
-        measured = zip(self._statistics, self._is_trained, strict=True)
-        shares = [priority.candidate_share(each, threshold) if trained else 0.0 for each, trained in measured]
-        is_mean = self._selection is Selection.DIFFERENTIATED_MEAN
-        return (priority.mean_ratios if is_mean else priority.layer_ratios)(shares, dropped, self._policy.decay)
+        def collect() -> Tensor | None:
+            arrived = arrival()
+            return None if arrived is None else reduce(torch.add, (arrived[rank] for rank in migration.parts))
 
-    def close_epoch(self, weights: Sequence[Tensor]) -> None:
-        """Renew the statistics from the weights as they are now, and draw new priority lists."""
-        self._is_trained = [weight.requires_grad for weight in weights]
-        if self._needs_statistics:
-            for statistics, weight, dropped in zip(self._statistics, weights, self._was_dropped, strict=True):
-                statistics.update_(weight, dropped.nonzero().squeeze(-1))
-        for dropped in self._was_dropped:
-            dropped.zero_()
-        self._renew_lists()
+        return collect
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return statistics, lists, and where the random stream is; tensors are the chooser's own, as torch's are."""
-        return {
-            "generator": self._generator.get_state(),
-            "is_trained": list(self._is_trained),
-            "lists": list(self._lists),
-            "was_dropped": list(self._was_dropped),
-            "change": [statistics.change for statistics in self._statistics],
-            "then": [statistics.then_OK for statistics in self._statistics],
-        }
+    def _from_sender(self, held_by: Mapping[int, Tensor], shapes: Mapping[int, Shape], migration: Migration) -> Receive:
+        outgoing = [held_by if rank == migration.sender else {} for rank in self.local_ranks]
+        expected = [{migration.sender: shapes[rank]} if rank in shapes else {} for rank in self.local_ranks]
+        arrival = self.moves.exchange(outgoing, expected)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; its tensors are copied."""
-        self._generator.set_state(state["generator"].cpu())
-        self._is_trained = list(state["is_trained"])
-        for own, name in ((self._lists, "lists"), (self._was_dropped, "was_dropped")):
-            own[:] = [other.to(tensor.device, copy=True) for tensor, other in zip(own, state[name], strict=True)]
-        for statistics, change, then_OK in zip(self._statistics, state["change"], state["then"], strict=True):
-            statistics.change = change.to(statistics.change.device, copy=True)
-            statistics.then_OK.copy_(then_OK)
+        def receive() -> dict[int, Tensor]:
+            arrived = zip(self.local_ranks, arrival.wait(), strict=True)
+            return {rank: messages[migration.sender] for rank, messages in arrived if messages}
 
-    def _renew_lists(self) -> None:
-        self._lists = [
-            priority.priority_list(statistics, selection=self._selection, generator=self._generator)
-            for statistics in self._statistics
-        ]
+        return receive
+
+
+def delivery_of(scheme: Scheme, group: TensorGroup) -> Delivery:
+    """Return a scheme's delivery among the ranks of a group."""
+    return (BroadcastReduce if scheme is Scheme.BROADCAST_REDUCE else ScatterGather)(group)

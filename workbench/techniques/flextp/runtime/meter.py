@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,8 +19,6 @@ from workbench.parallel.groups import Watch
 from workbench.timeline.stragglers import Dose, Sleeper, StragglerTrace
 
 from ..method.plan import RankTimes, require
-
-__all__ = ["MeasuredTimes", "Meter", "ModelledTimes", "Times", "clock_of"]
 
 
 class Meter:
@@ -85,8 +83,13 @@ class Meter:
             result = multiply(*operands, **more)
             seconds = self.clock() - start_s
             self._product_s += seconds
-            if self._owed > 0:
-                self._sleep(seconds, time.perf_counter() - begun_s)
+            if self._owed > 0:  # sleep, less what the product waited for a core, as far as that is slowness
+                owed_s = seconds * self._owed
+                self._straggling_s += seconds * self._straggles
+                self._product_s += owed_s
+                self._slept_s += owed_s
+                waited_s = max(time.perf_counter() - begun_s - seconds, 0.0)
+                self._sleeper.owe(owed_s, passed_s=min(waited_s, seconds * (self._slowness - 1)))
         return result
 
     def time_for_others(self, multiply: Callable[..., Tensor], *operands: Tensor) -> Tensor:
@@ -95,15 +98,6 @@ class Meter:
         result = self.time(multiply, *operands)
         self._received_s += self._product_s - before_s
         return result
-
-    def _sleep(self, seconds: float, passed_s: float) -> None:
-        """Sleep off the debt of a product that took some seconds of the clock while others passed on the wall."""
-        owed_s = seconds * self._owed
-        self._straggling_s += seconds * self._straggles
-        self._product_s += owed_s
-        self._slept_s += owed_s
-        for_a_core_s = min(max(passed_s - seconds, 0.0), seconds * (self._slowness - 1))
-        self._sleeper.owe(owed_s, passed_s=for_a_core_s)
 
     @contextmanager
     def waiting(self, collective: str) -> Iterator[None]:
@@ -125,50 +119,16 @@ def clock_of(device: torch.device | str, on_processor: Callable[[], float]) -> C
     return synchronized
 
 
-class Times(Protocol):
-    """The source of a local rank's times."""
-
-    is_proportional: bool  # whether product time is in proportion to the columns, without a fixed part
-
-    def begin(self, rank: int, iteration: int) -> None:
-        """Start an iteration of a local rank."""
-
-    def end(self, rank: int, work: float) -> RankTimes:
-        """End it; `work` is the share of its own columns that the rank multiplied."""
-
-
-class MeasuredTimes:
-    """Times of this process's rank, by its meter."""
-
-    is_proportional = False
-
-    def __init__(self, meter: Meter):
-        self._meter = meter
-
-    def begin(self, rank: int, iteration: int) -> None:
-        """Start an iteration."""
-        self._meter.begin(iteration)
-
-    def end(self, rank: int, work: float) -> RankTimes:
-        """End it."""
-        return self._meter.end(work)
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ModelledTimes:
     """Times by a trace and two constants, so that virtual ranks, which share a process, follow the same plans."""
 
     trace: StragglerTrace  # skewness of every rank
     product_s: float = 1.0  # seconds of a normal rank's products in an iteration, nothing dropped or received
     other_s: float = 0.0  # seconds of everything else that a rank does itself
-    is_proportional: ClassVar[bool] = True
-    _iteration: int = 0
+    is_proportional: ClassVar[bool] = True  # product time is in proportion to the columns, without a fixed part
 
-    def begin(self, rank: int, iteration: int) -> None:
-        """Note the iteration."""
-        self._iteration = iteration
-
-    def end(self, rank: int, work: float) -> RankTimes:
-        """Return the modelled times."""
-        product_s = self.trace.skewness(rank, self._iteration) * self.product_s * work
+    def of(self, rank: int, iteration: int, work: float) -> RankTimes:
+        """Return a rank's times of an iteration; `work` is the share of its own columns that it multiplied."""
+        product_s = self.trace.skewness(rank, iteration) * self.product_s * work
         return RankTimes(own_s=self.other_s + product_s, product_s=product_s, work=work)

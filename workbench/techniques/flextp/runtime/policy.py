@@ -1,20 +1,23 @@
-"""The user's decisions about balancing, and the planner that follows from them, which rank 0 calls for all ranks."""
+"""The user's decisions about balancing, the planner that follows from them, and each rank's choice of columns."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from ..method import planners
-from ..method.costs import Costs
-from ..method.plan import Plan, RankPlan, RankTimes, Scheme, Solution, require
+import torch
+from torch import Tensor
+
+from workbench.parallel.seeds import generator_for
+
+from ..method import planners, priority
+from ..method.plan import Costs, Imputation, Option, Plan, RankPlan, RankTimes, Scheme, Selection, Solution, require
 from ..method.planners import SIGNIFICANT_CHANGE, SPEED_SHARE, Reference
-from ..method.priority import DECAY, Selection
-from ..method.resizing import Imputation
-
-__all__ = ["Planner", "Policy", "check_policy", "needs_costs", "planner_of"]
+from ..method.priority import DECAY, ColumnStatistics
+from ..method.resizing import num_dropped_columns
 
 Planner = Callable[[Sequence[RankTimes]], Plan]  # times of all ranks -> their plan; the same for the same times
 
@@ -53,49 +56,40 @@ class Policy:
     seed: int = 0  # of random choices
 
     def __post_init__(self) -> None:
-        kinds = {"solution": Solution, "scheme": Scheme, "selection": Selection, "reference": Reference}
-        for field, kind in (*kinds.items(), ("imputation", Imputation)):
+        kinds = {"solution": Solution, "scheme": Scheme, "selection": Selection}
+        kinds |= {"reference": Reference, "imputation": Imputation}
+        for field, kind in kinds.items():
             object.__setattr__(self, field, kind(getattr(self, field)))
-        self._check_types()
-        self._check_ranges()
-        if self.pruning_ratio is not None and self.solution is not Solution.ZERO:
-            raise ValueError(f"pruning_ratio is {self.pruning_ratio}; it must be None with {self.solution}")
-        if (self.plan is not None) != (self.solution is Solution.GIVEN):
-            raise ValueError(f"plan is {self.plan}; it must be given with {Solution.GIVEN}, and only there")
-        if self.selection is Selection.DIFFERENTIATED_EMPIRICAL and self.pruning_ratio is None:
-            raise ValueError("pruning_ratio is None; it must be in [0, 1) where selection is PriDiffE")
-        if self.num_senders is not None and (self.solution is not Solution.SEMI or self.num_senders < 0):
-            raise ValueError(f"num_senders is {self.num_senders}; it must be None, or 0 or more where solution is SEMI")
-        if self.refine and self.solution not in (Solution.MIG, Solution.SEMI):
-            raise ValueError(f"refine is True; it must be False where solution is {self.solution}")
-        if self.refine and self.selection.is_differentiated:
-            raise ValueError(f"selection is {self.selection.value}; it must be Rd or Pri where refine is True")
-        if self.refine and self.num_senders is not None:
-            raise ValueError(f"num_senders is {self.num_senders}; it must be None where refine is True")
-
-    def _check_types(self) -> None:
-        for field in ("num_senders", "patience", "iterations_per_epoch", "seed"):
+        numbers = ("pruning_ratio", "speed_share", "threshold", "decay", "micro_threshold")
+        types = dict.fromkeys(numbers, (int | float, "a number")) | {"plan": (Plan | None, "a Plan or None")}
+        types |= dict.fromkeys(("num_senders", "patience", "iterations_per_epoch", "seed"), (int, "a whole number"))
+        for field, (kind, rule) in types.items():
             value = getattr(self, field)
-            is_whole = isinstance(value, int) or (field, value) == ("num_senders", None)
-            require(is_whole, field, value, "a whole number")
-        for field in ("pruning_ratio", "speed_share", "threshold", "decay", "micro_threshold"):
-            value = getattr(self, field)
-            is_number = isinstance(value, int | float) or (field, value) == ("pruning_ratio", None)
-            require(is_number, field, value, "a number")
-        require(isinstance(self.plan, Plan | None), "plan", self.plan, "a Plan or None")
-
-    def _check_ranges(self) -> None:
-        rules = (
-            ("pruning_ratio", self.pruning_ratio is None or 0 <= self.pruning_ratio < 1, "in [0, 1)"),
+            is_left_out = value is None and field in ("pruning_ratio", "num_senders")
+            require(isinstance(value, kind) or is_left_out, field, value, rule)
+        solution, ratio, senders, refine = self.solution, self.pruning_ratio, self.num_senders, self.refine
+        is_empirical = self.selection is Selection.DIFFERENTIATED_EMPIRICAL
+        are_possible = senders is None or (solution is Solution.SEMI and senders >= 0)
+        can_refine = solution in (Solution.MIG, Solution.SEMI)
+        for field, holds, rule in (
+            ("pruning_ratio", ratio is None or 0 <= ratio < 1, "in [0, 1)"),
             ("threshold", 0 < self.threshold < math.inf, "finite and above 0"),
             ("patience", self.patience >= 1, "at least 1"),
             ("micro_threshold", 0 <= self.micro_threshold < math.inf, "finite and 0 or more"),
             ("speed_share", 0 <= self.speed_share < 1, "in [0, 1)"),
             ("decay", 0 <= self.decay <= 1, "in [0, 1]"),
             ("iterations_per_epoch", self.iterations_per_epoch >= 1, "at least 1"),
-        )
-        for field, holds, rule in rules:
-            require(holds, field, getattr(self, field), rule)
+            ("pruning_ratio", ratio is None or solution is Solution.ZERO, f"None with {solution}"),
+            ("plan", (self.plan is not None) == (solution is Solution.GIVEN), "given with given, and only there"),
+            ("pruning_ratio", ratio is not None or not is_empirical, "in [0, 1) where selection is PriDiffE"),
+            ("num_senders", are_possible, "None, or 0 or more where solution is SEMI"),
+            ("refine", not refine or can_refine, f"False where solution is {solution}"),
+            ("selection", not (refine and self.selection.is_differentiated), "Rd or Pri where refine is True"),
+            ("num_senders", not refine or senders is None, "None where refine is True"),
+        ):
+            value = getattr(self, field)
+            if not holds:
+                raise ValueError(f"{field} is {value.value if isinstance(value, Option) else value}; it must be {rule}")
 
 
 def needs_costs(policy: Policy) -> bool:
@@ -117,35 +111,122 @@ def check_policy(policy: Policy, num_ranks: int) -> None:
 def planner_of(policy: Policy, num_ranks: int, costs: Costs | None = None) -> Planner:
     """Return the planner of a policy: algorithms 1 and 2; ValueError where it needs costs and there are none."""
     check_policy(policy, num_ranks)
-    if num_ranks == 1 or policy.solution in (Solution.BASELINE, Solution.GIVEN):
+    solution, tolerance = policy.solution, policy.threshold
+    if num_ranks == 1 or solution in (Solution.BASELINE, Solution.GIVEN):
         return lambda times: policy.plan or Plan.plain(num_ranks)
     if needs_costs(policy) and policy.num_senders is None and costs is None:
-        raise ValueError(f"costs is None; it must be given where solution is {policy.solution}")
-    if policy.solution is Solution.ZERO and policy.pruning_ratio is not None:
-        return partial(_constant, policy)
-    if policy.num_senders is not None:
-        return partial(_divided, policy)
-    tolerance = policy.threshold
-    if policy.solution is Solution.ZERO:
+        raise ValueError(f"costs is None; it must be given where solution is {solution}")
+
+    def with_constant_ratio(times: Sequence[RankTimes]) -> Plan:
+        # A product of half its columns takes more than half its time: un-resized, a rank that drops would look like a
+        # straggler for ever. So stragglers are slower by twice the threshold here.
+        slow = planners.stragglers(times, tolerance=2 * tolerance)
+        dropped = [policy.pruning_ratio if rank in slow else 0.0 for rank in range(len(times))]
+        return Plan.of_shares(dropped)
+
+    def with_given_senders(times: Sequence[RankTimes]) -> Plan:
+        num_senders = min(policy.num_senders, len(planners.stragglers(times, tolerance=tolerance)))
+        return planners.plan_division(times, num_senders, tolerance=tolerance)
+
+    if solution is Solution.ZERO:
+        if policy.pruning_ratio is not None:
+            return with_constant_ratio
         return partial(planners.plan_resizing, reference=policy.reference, tolerance=tolerance)
-    if policy.solution is Solution.MIG:
-        return partial(planners.plan_migration, costs=costs, refine=policy.refine, tolerance=tolerance)
-    options = {"refine": policy.refine, "speed_share": policy.speed_share, "tolerance": tolerance}
-    return partial(planners.plan_semi, costs=costs, **options)
+    if policy.num_senders is not None:
+        return with_given_senders
+    options = {"costs": costs, "refine": policy.refine, "tolerance": tolerance}
+    if solution is Solution.MIG:
+        return partial(planners.plan_migration, **options)
+    return partial(planners.plan_semi, speed_share=policy.speed_share, **options)
 
 
-def _divided(policy: Policy, times: Sequence[RankTimes]) -> Plan:
-    """Let a given number of stragglers migrate, as far as there are so many at the moment."""
-    num_senders = min(policy.num_senders, len(planners.stragglers(times, tolerance=policy.threshold)))
-    return planners.plan_division(times, num_senders, tolerance=policy.threshold)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Columns:
+    """The removed columns of a rank in one layer: int64 indices."""
+
+    dropped: Tensor
+    migrated: Tensor
 
 
-def _constant(policy: Policy, times: Sequence[RankTimes]) -> Plan:
-    """Drop a constant share on every rank that is a straggler by twice the threshold.
+class ColumnChooser:
+    """Chooses columns for one rank: the head of a priority list is dropped, the next ones are migrated.
 
-    A product of half its columns takes more than half its time: un-resized, a rank that drops would look like a
-    straggler for ever.
+    `weights` are the rank's shards [O, K], layer by layer; `rank` names the random stream. A frozen shard has no
+    candidates: it may not move, which says nothing about its columns.
     """
-    slow = planners.stragglers(times, tolerance=2 * policy.threshold)
-    dropped = RankPlan(dropped=policy.pruning_ratio)
-    return Plan(ranks=tuple(dropped if rank in slow else RankPlan() for rank in range(len(times))))
+
+    def __init__(self, weights: Sequence[Tensor], policy: Policy, rank: int):
+        self._policy, self._is_trained = policy, [weight.requires_grad for weight in weights]
+        self._generator = generator_for(policy.seed, f"flextp.columns.{rank}")
+        drops = policy.solution not in (Solution.BASELINE, Solution.MIG)
+        self._selection = policy.selection if drops else Selection.RANDOM  # any columns may migrate: nothing is lost
+        self._has_ratios_by_layer = self._selection.is_differentiated and policy.solution is not Solution.GIVEN
+        if self._has_ratios_by_layer and not policy.micro_threshold:
+            raise ValueError(
+                f"micro_threshold is 0; it must be above 0 where selection is {self._selection.value} "
+                "(`method.priority.micro_threshold` gives one for a learning rate)"
+            )
+        self._needs_statistics = self._selection is not Selection.RANDOM
+        self._statistics = [
+            ColumnStatistics(weight if self._needs_statistics else weight[:0], is_incremental=policy.is_incremental)
+            for weight in weights
+        ]
+        self._was_dropped = [torch.zeros(weight.shape[1], dtype=torch.bool, device=weight.device) for weight in weights]
+        self._renew_lists()
+
+    def _renew_lists(self) -> None:
+        order = partial(priority.priority_list, selection=self._selection, generator=self._generator)
+        self._lists = list(map(order, self._statistics))
+
+    def choose(self, plan: RankPlan) -> list[Columns]:
+        """Choose columns of every layer; nothing is drawn, so that equal plans within an epoch choose the same."""
+        ratios, policy = [plan.dropped] * len(self._lists), self._policy
+        if self._has_ratios_by_layer:
+            threshold = priority.change_threshold(policy.iterations_per_epoch, policy.micro_threshold)
+            shares = [
+                priority.candidate_share(statistics, threshold) if is_trained else 0.0
+                for statistics, is_trained in zip(self._statistics, self._is_trained, strict=True)
+            ]
+            is_mean = self._selection is Selection.DIFFERENTIATED_MEAN
+            ratios = (priority.mean_ratios if is_mean else priority.layer_ratios)(shares, plan.dropped, policy.decay)
+        chosen = []
+        for order, ratio, was_dropped in zip(self._lists, ratios, self._was_dropped, strict=True):
+            # Every rank knows the number of migrated columns from the plan alone.
+            num_migrated = num_dropped_columns(plan.migrated, len(order))
+            num_dropped = min(num_dropped_columns(ratio, len(order)), len(order) - 1 - num_migrated)
+            dropped = priority.first_columns(order, num_dropped)
+            was_dropped[dropped] = True
+            chosen.append(Columns(dropped=dropped, migrated=order[num_dropped : num_dropped + num_migrated]))
+        return chosen
+
+    def close_epoch(self, weights: Sequence[Tensor]) -> None:
+        """Renew the statistics from the weights as they are now, and draw new priority lists."""
+        self._is_trained = [weight.requires_grad for weight in weights]
+        for statistics, weight, dropped in zip(self._statistics, weights, self._was_dropped, strict=True):
+            if self._needs_statistics:
+                statistics.update_(weight, dropped.nonzero().squeeze(-1))
+            dropped.zero_()
+        self._renew_lists()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return statistics, lists, and where the random stream is; tensors are the chooser's own, as torch's are."""
+        return {
+            "generator": self._generator.get_state(),
+            "is_trained": list(self._is_trained),
+            "lists": list(self._lists),
+            "was_dropped": list(self._was_dropped),
+            "change": [statistics.change for statistics in self._statistics],
+            "then": [statistics.then_OK for statistics in self._statistics],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state; its tensors are copied."""
+        self._generator.set_state(state["generator"].cpu())
+        self._is_trained = list(state["is_trained"])
+        for tensors, name in ((self._lists, "lists"), (self._was_dropped, "was_dropped")):
+            tensors[:] = [
+                saved.to(tensor.device, copy=True) for tensor, saved in zip(tensors, state[name], strict=True)
+            ]
+        for statistics, change, then_OK in zip(self._statistics, state["change"], state["then"], strict=True):
+            statistics.change = change.to(statistics.change.device, copy=True)
+            statistics.then_OK.copy_(then_OK)

@@ -11,25 +11,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from workbench.parallel.groups import TensorGroup
-from workbench.parallel.linear import MatrixProduct
+from workbench.parallel.linear import ColumnParallelLinear, MatrixProduct, ShardedLinear
 from workbench.parallel.moves import Shape
 from workbench.parallel.traffic import Phase
 
-from ..method import resizing
-from ..method.resizing import Buffers, Imputation
-from .delivery import Delivery, Receive
-from .division import Division, Migration
+from ..method.plan import Imputation
+from ..method.resizing import Buffers, gradient_of_columns, product_of_columns, recovered
+from .division import Delivery, Division, Migration, Receive
 from .meter import Meter
 
-__all__ = ["Cut", "FlexibleProduct"]
+if TYPE_CHECKING:
+    from .torch_linears import TorchLinear
 
 SIZES_KEPT = 4  # numbers of rows whose last gradient `Imputation.SAME` looks back at: a last batch may be smaller
 
@@ -78,18 +78,28 @@ class FlexibleProduct:
         if torch._C._current_graph_task_id() != -1 and not self.has_multiplied:  # first in a backward pass
             rule = "FlexTP takes checkpoint(..., use_reentrant=False) alone"
             raise RuntimeError(f"{self.site} is recomputed in the backward pass and was not balanced forward; {rule}")
-        xs, weights = _as_autocast(xs), _as_autocast(weights)
-        self.num_products = 1 + (self.num_products if self.has_multiplied else 0)
-        self.num_rows, self.dtype, self.has_multiplied = xs[0].shape[:-1].numel(), xs[0].dtype, True
-        if self.division.is_plain and self.imputation is not Imputation.SAME:  # which needs gradients to look back at
-            return [self._plain(rank, x, w) for rank, x, w in zip(self.group.local_ranks, xs, weights, strict=True)]
-        call = (_ColumnCall if self.cut is Cut.COLUMN else _RowCall)(self, self.division)
+        device = xs[0].device.type
+        if torch.is_autocast_enabled(device):  # which rounds the operands of a product, but not float64
+            narrow = torch.get_autocast_dtype(device)
+            xs, weights = (
+                [tensor if tensor.dtype is torch.float64 else tensor.to(narrow) for tensor in tensors]
+                for tensors in (xs, weights)
+            )
         leading = xs[0].shape[:-1]
+        self.num_products = 1 + (self.num_products if self.has_multiplied else 0)
+        self.num_rows, self.dtype, self.has_multiplied = leading.numel(), xs[0].dtype, True
+        if self.division.is_plain and self.imputation is not Imputation.SAME:  # which needs gradients to look back at
+            products = zip(self.group.local_ranks, xs, weights, strict=True)
+            return [
+                _Timed.apply(self.meters[rank], x, weight) if rank in self.meters else functional.linear(x, weight)
+                for rank, x, weight in products
+            ]
+        call = (_ColumnCall if self.cut is Cut.COLUMN else _RowCall)(self, self.division)
         ys = _Divided.apply(call, *(x.flatten(0, -2) for x in xs), *weights)
         return [y.unflatten(0, leading) for y in ys]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the next iteration and a pre-test to come ask of the ones before."""
+        """Return what the next iteration and a pre-test to come ask of the iterations before."""
         counts = {"num_rows": self.num_rows, "num_products": self.num_products}
         return {**counts, "dtype": str(self.dtype), "previous": [[*key, grad] for key, grad in self.previous.items()]}
 
@@ -101,19 +111,6 @@ class FlexibleProduct:
 
     def __deepcopy__(self, memo) -> MatrixProduct:
         return functional.linear  # a copy of a balanced model is plain, to be balanced by itself
-
-    def _plain(self, rank: int, x: Tensor, weight: Tensor) -> Tensor:
-        meter = self.meters.get(rank)
-        return functional.linear(x, weight) if meter is None else _Timed.apply(meter, x, weight)
-
-
-def _as_autocast(tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Round operands as autocast rounds those of a product: outside of it and in float64 they stay as they are."""
-    device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
-        return tensors
-    narrow = torch.get_autocast_dtype(device)
-    return [tensor if tensor.dtype is torch.float64 else tensor.to(narrow) for tensor in tensors]
 
 
 class _Timed(torch.autograd.Function):
@@ -176,7 +173,7 @@ class _Call:
 
     def __init__(self, product: FlexibleProduct, division: Division):
         self.product, self.division, self.delivery = product, division, product.delivery
-        self.ranks = product.group.local_ranks
+        self.ranks, self.migrations = product.group.local_ranks, division.migrations
         self.received: list = []  # operands of each migration by local receiver, until backward
         self.needs_inputs = self.needs_weights = True
 
@@ -202,23 +199,26 @@ class _Call:
         """Start to send the migrated columns of every sender's operands, one above the other."""
         shape, by_rank = _above(*(tensors[0] for tensors in operands)), list(map(self.by_rank, operands))
         receives = []
-        for migration in self.division.migrations:
+        for migration in self.migrations:
             held = None
             if migration.sender in self.ranks:
-                columns = [tensors[migration.sender].index_select(1, migration.columns) for tensors in by_rank]
-                held = columns[0] if len(columns) == 1 else torch.cat(columns)
+                held = torch.cat([matrix[migration.sender].index_select(1, migration.columns) for matrix in by_rank])
             receives.append(self.delivery.hand_out_columns(held, migration, shape))
         return receives
+
+    def columns(self, rank: int) -> dict[str, Any]:
+        """Return how a local rank multiplies some columns: only the product itself is charged."""
+        return {"buffers": self.product.buffers, "multiply": partial(self.timed, rank, torch.mm)}
 
     def own_outputs(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> dict[int, Tensor]:
         """Multiply each local rank's kept columns: [N, O]."""
         outputs = {}
         for rank, x, weight in zip(self.ranks, xs, weights, strict=True):
-            kept = self.division.own[rank].kept
+            kept = self.division.kept[rank]
             if kept is None:
                 outputs[rank] = self.timed(rank, functional.linear, x, weight)
             else:
-                outputs[rank] = resizing.product_of_columns(x, weight, kept, **self._columns(rank))
+                outputs[rank] = product_of_columns(x, weight, kept, **self.columns(rank))
         return outputs
 
     def own_gradients(
@@ -226,28 +226,27 @@ class _Call:
     ) -> tuple[dict[int, Tensor | None], dict[int, Tensor | None]]:
         """Compute the local ranks' gradients of inputs and weights; columns that they migrated are zero."""
         operands = list(zip(self.ranks, grads, xs, weights, strict=True))
-        inputs = {rank: self._own_gradient(rank, "input", grad, weight) for rank, grad, _, weight in operands}
-        return inputs, {rank: self._own_gradient(rank, "weight", grad, x) for rank, grad, x, _ in operands}
+        inputs = {
+            rank: self._own_gradient(rank, "input", grad, weight) if self.needs_inputs else None
+            for rank, grad, _, weight in operands
+        }
+        of_weights = {
+            rank: self._own_gradient(rank, "weight", grad.t(), x) if self.needs_weights else None
+            for rank, grad, x, _ in operands
+        }
+        return inputs, of_weights
 
-    def _own_gradient(self, rank: int, matrix: str, grad: Tensor, operand: Tensor) -> Tensor | None:
-        """Return the gradient of the input from the weight, or the gradient of the weight from the input."""
-        kept, is_input = self.division.own[rank].kept, matrix == "input"
-        if not (self.needs_inputs if is_input else self.needs_weights):
-            return None
+    def _own_gradient(self, rank: int, matrix: str, left: Tensor, right: Tensor) -> Tensor:
+        kept = self.division.kept[rank]
         if kept is None:
-            return self.timed(rank, torch.mm, grad if is_input else grad.t(), operand)
-        gradient = resizing.input_gradient_of_columns if is_input else resizing.weight_gradient_of_columns
-        part = gradient(grad, operand, kept, **self._columns(rank))
+            return self.timed(rank, torch.mm, left, right)
+        part = gradient_of_columns(left, right, kept, **self.columns(rank))
         previous = self.product.previous.get((rank, matrix, len(part)))  # of a batch of as many rows
-        full = resizing.recovered(part, kept, self.division.num_columns, self.product.imputation, previous)
-        for migration in self.division.migrations:
+        full = recovered(part, kept, self.division.num_columns, self.product.imputation, previous)
+        for migration in self.migrations:
             if migration.sender == rank:
                 full[:, migration.columns] = 0
         return full
-
-    def _columns(self, rank: int) -> dict:
-        """Return how a local rank multiplies some columns: only the product itself is charged."""
-        return {"buffers": self.product.buffers, "multiply": partial(self.timed, rank, torch.mm)}
 
     def remember(self, matrix: str, grads: Mapping[int, Tensor | None]) -> None:
         """Keep a rank's own gradients for the next iteration, where the imputation asks for them.
@@ -274,31 +273,28 @@ class _ColumnCall(_Call):
 
     def forward(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
         """Return the outputs of the local ranks, [N, O]."""
-        inputs, migrations = self.by_rank(xs), self.division.migrations
-        output = Shape.of(xs[0], (len(xs[0]), len(weights[0])))
+        inputs, output = self.by_rank(xs), Shape.of(xs[0], (len(xs[0]), len(weights[0])))
         totals = []
-        for migration, receive in zip(migrations, self.hand_out(weights), strict=True):
+        for migration, receive in zip(self.migrations, self.hand_out(weights), strict=True):
             self.received.append(receive())
-            parts = {
-                rank: self.timed_for_others(
-                    rank, functional.linear, inputs[rank][:, migration.columns_of(rank)], weight
-                )
-                for rank, weight in self.received[-1].items()
-            }
+            parts = {}
+            for rank, weight in self.received[-1].items():
+                x = inputs[rank][:, migration.columns_of(rank)]
+                parts[rank] = self.timed_for_others(rank, functional.linear, x, weight)
             totals.append(self.delivery.add_up(parts, migration, output))
         ys = self.own_outputs(xs, weights)
-        for migration, collect in zip(migrations, totals, strict=True):
+        for migration, collect in zip(self.migrations, totals, strict=True):
             _add(ys, migration, collect())
         return list(ys.values())
 
     def backward(self, grads: Sequence[Tensor], xs: Sequence[Tensor], weights: Sequence[Tensor]):
         """Return the gradients of the local ranks' inputs, then of their weights; None where they are not needed."""
-        by_rank, inputs, migrations = self.by_rank(grads), self.by_rank(xs), self.division.migrations
-        pending = [self.delivery.hand_out(by_rank.get(m.sender), m, Shape.of(grads[0])) for m in migrations]
+        by_rank, inputs = self.by_rank(grads), self.by_rank(xs)
+        pending = [self.delivery.hand_out(by_rank.get(m.sender), m, Shape.of(grads[0])) for m in self.migrations]
         input_grads, weight_grads = self.own_gradients(grads, xs, weights)
         self.remember("input", input_grads)
         returns = []
-        for migration, receive, columns in zip(migrations, pending, self.received, strict=True):
+        for migration, receive, columns in zip(self.migrations, pending, self.received, strict=True):
             handed = receive()
             if self.needs_weights:
                 parts = {
@@ -331,7 +327,7 @@ class _RowCall(_Call):
         """Return the outputs of the local ranks, [N, O]."""
         num_rows, pending = len(xs[0]), self.hand_out(xs, weights)
         ys = self.own_outputs(xs, weights)
-        for migration, receive in zip(self.division.migrations, pending, strict=True):
+        for migration, receive in zip(self.migrations, pending, strict=True):
             both = {rank: (columns[:num_rows], columns[num_rows:]) for rank, columns in receive().items()}
             self.received.append(both)
             parts = {rank: self.timed_for_others(rank, functional.linear, *columns) for rank, columns in both.items()}
@@ -344,15 +340,21 @@ class _RowCall(_Call):
 
     def backward(self, grads: Sequence[Tensor], xs: Sequence[Tensor], weights: Sequence[Tensor]):
         """Return the gradients of the local ranks' inputs, then of their weights; None where they are not needed."""
-        by_rank, migrations = self.by_rank(grads), self.division.migrations
+        by_rank, returns = self.by_rank(grads), []
         shape = _above(*((xs[0],) if self.needs_inputs else ()), *((weights[0],) if self.needs_weights else ()))
-        returns = [
-            self.delivery.bring_back(self._gradients(both, by_rank), m, shape)
-            for m, both in zip(migrations, self.received, strict=True)
-        ]
+        for migration, both in zip(self.migrations, self.received, strict=True):
+            gradients = {}
+            for rank, (x, weight) in both.items():
+                parts = []
+                if self.needs_inputs:
+                    parts.append(self.timed_for_others(rank, torch.mm, by_rank[rank], weight))
+                if self.needs_weights:
+                    parts.append(self.timed_for_others(rank, torch.mm, by_rank[rank].t(), x))
+                gradients[rank] = torch.cat(parts)
+            returns.append(self.delivery.bring_back(gradients, migration, shape))
         input_grads, weight_grads = self.own_gradients(grads, xs, weights)
         num_rows = len(xs[0]) if self.needs_inputs else 0
-        for migration, collect in zip(migrations, returns, strict=True):
+        for migration, collect in zip(self.migrations, returns, strict=True):
             columns = collect()
             if columns is not None and self.needs_inputs:
                 _place(input_grads, migration, columns[:num_rows])
@@ -361,15 +363,6 @@ class _RowCall(_Call):
         self.remember("input", input_grads)
         self.remember("weight", weight_grads)
         return *input_grads.values(), *weight_grads.values()
-
-    def _gradients(self, both: Mapping[int, tuple[Tensor, Tensor]], grads: Mapping[int, Tensor]) -> dict[int, Tensor]:
-        """Compute a sender's columns of the needed gradients, one above the other."""
-        gradients = {}
-        for rank, (x, weight) in both.items():
-            parts = [self.timed_for_others(rank, torch.mm, grads[rank], weight)] if self.needs_inputs else []
-            parts += [self.timed_for_others(rank, torch.mm, grads[rank].t(), x)] if self.needs_weights else []
-            gradients[rank] = torch.cat(parts)
-        return gradients
 
 
 def _add(ys: dict[int, Tensor], migration: Migration, total: Tensor | None) -> None:
@@ -387,3 +380,41 @@ def _place(grads: dict[int, Tensor | None], migration: Migration, returned: Tens
 def _above(*matrices: Tensor) -> Shape:
     """Describe matrices of one width, one above the other."""
     return Shape.of(matrices[0], (sum(map(len, matrices)), matrices[0].shape[1]))
+
+
+# --- the layers of a model whose products are replaced
+
+
+def cut_of(layer: ShardedLinear | TorchLinear) -> Cut:
+    """Return the cut of a layer over the ranks."""
+    if not isinstance(layer, ShardedLinear):
+        return layer.cut
+    return Cut.COLUMN if isinstance(layer, ColumnParallelLinear) else Cut.ROW
+
+
+def check_whole(layers: Mapping[str, ShardedLinear | TorchLinear]) -> None:
+    """Refuse shards that fully_shard has cut once more: a rank then holds no whole columns."""
+    for name, layer in layers.items():
+        if any(hasattr(weight, "placements") for weight in layer.weights):
+            rule = "FlexTP takes a model that is tensor-parallel alone, without fully_shard"
+            raise ValueError(f"weight of {name} is sharded twice; {rule}")
+
+
+def parallel_linears(model: nn.Module, group: TensorGroup) -> dict[str, ShardedLinear | TorchLinear]:
+    """Return the parallel linears of a model by their names; ValueError if `balance` cannot take them."""
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, ShardedLinear)}
+    check_whole(layers)
+    cut_by_torch = {}
+    if any(hasattr(weight, "placements") for weight in model.parameters()):  # DTensors, slow to import
+        from .torch_linears import torch_linears
+
+        cut_by_torch = torch_linears(model, group)
+    if not layers and not cut_by_torch:
+        rule = "it must have linears that are cut over ranks, of `workbench.parallel` or by `parallelize_module`"
+        raise ValueError(f"model is a {type(model).__name__} without parallel linears; {rule}")
+    for layer in layers.values():
+        if layer.group is not group:
+            raise ValueError(f"group of {layer.site} is another one; it must be the given group")
+        if layer.matrix_product is not functional.linear:
+            raise ValueError(f"matrix_product of {layer.site} is replaced already; `Balancer.remove` gives it back")
+    return layers | cut_by_torch

@@ -16,8 +16,6 @@ from workbench.parallel.linear import MatrixProduct
 
 from .products import Cut, FlexibleProduct
 
-__all__ = ["TorchLinear", "torch_linears"]
-
 
 class TorchLinear:
     """An `nn.Linear` with a DTensor weight, with the attributes of a parallel linear that a balancer uses."""
