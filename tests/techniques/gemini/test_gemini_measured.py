@@ -15,12 +15,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 from workbench import plots
 from workbench.cluster import Link
 from workbench.launch import Ranks, ShapedHosts
-from workbench.launch.control.events import Event, Fault, Victim
-from workbench.launch.control.training import TrainingOutcome
 from workbench.parallel.voting import is_installed
 from workbench.plots import figure
 from workbench.study.timing import Timed, Turn, Turns
 from workbench.techniques.gemini import plots as pictures
+from workbench.techniques.gemini.control.events import Event, Fault, Victim
+from workbench.techniques.gemini.control.training import TrainingOutcome
 from workbench.techniques.gemini.measured import overhead, reliability, schedules
 from workbench.techniques.gemini.measured.recovery import RecoveryObserved, phases_of, recovery_rows
 from workbench.techniques.gemini.measured.schedules import Flip, draw_schedule

@@ -19,7 +19,7 @@ Where to find it
   `runtime.idle`, chunks on their way `runtime.transfer`, replicas with checksums `runtime.replicas`, a rank's state as
   bytes and resuming bit for bit, with the rule of what is kept and what is refused, `runtime.state`, persistent storage
   `runtime.storage`, going back `runtime.recovering`
-- section 6.3.2, agents, heartbeats, root, standby machines, and the launcher that restarts: `workbench.launch.control`
+- section 6.3.2, agents, heartbeats, root, standby machines, and the launcher that restarts: `control`
 - the paper's machines and models, trainings under failures: `cost`; rows of figures and tables: `counted`, `simulated`
 - ours: how many replicas, and how often, `method.best`
 
@@ -47,7 +47,7 @@ _HOMES = {
     "best_checkpointing": ".method.best",
     "partition_checkpoint": ".method.partition",
     "recovery_probability": ".method.probability",
-    "run_training": "workbench.launch.control.training",
+    "run_training": ".control.training",
     "wasted_time_s": ".method.waste",
 }
 

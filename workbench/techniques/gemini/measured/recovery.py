@@ -7,9 +7,9 @@ from statistics import median
 from typing import Any
 
 from workbench.checks import require_counts
-from workbench.launch.control.events import Event
-from workbench.launch.control.training import Fault, TrainingOutcome, Victim, run_training
 from workbench.study.rows import spread_row
+from workbench.techniques.gemini.control.events import Event
+from workbench.techniques.gemini.control.training import Fault, TrainingOutcome, Victim, run_training
 from workbench.techniques.gemini.measured.training import Size, train_gpt2
 from workbench.techniques.gemini.method.recovery import Tier
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD

@@ -15,13 +15,13 @@ import torch.distributed as dist
 from torch import nn
 
 from workbench.checks import require_counts
-from workbench.launch.control.events import EventName
-from workbench.launch.control.service import RankContext
-from workbench.launch.control.training import Timing, TrainingOutcome, run_training
 from workbench.launch.failures import RankFailed
 from workbench.launch.machines import Machines
 from workbench.study.cells import named
 from workbench.study.rows import value_row
+from workbench.techniques.gemini.control.events import EventName
+from workbench.techniques.gemini.control.service import RankContext
+from workbench.techniques.gemini.control.training import Timing, TrainingOutcome, run_training
 from workbench.techniques.gemini.measured.recovery import digests
 from workbench.techniques.gemini.measured.schedules import DAMAGED, FLIPPED, Flip, Loop, Schedule, draw_schedule
 from workbench.techniques.gemini.measured.training import Habits, Size, train_gpt2

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from workbench.checks import require_counts
-from workbench.launch.control.events import EventName, Fault, Victim
+from workbench.techniques.gemini.control.events import EventName, Fault, Victim
 from workbench.techniques.gemini.method.placement import placement
 
 __all__ = ["DAMAGED", "FLIPPED", "Failure", "Flip", "Loop", "Schedule", "draw_schedule"]

@@ -14,10 +14,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.checks import require_counts, require_not_negative
-from workbench.launch.control.service import Logged, RankContext
 from workbench.models.gpt2 import GPT2, GPT2Config
 from workbench.parallel.timeouts import init_mesh
 from workbench.study.progress import say_progress
+from workbench.techniques.gemini.control.service import Logged, RankContext
 from workbench.techniques.gemini.runtime.checkpoints import CheckpointOptions, InMemoryCheckpoints
 
 __all__ = ["Habits", "PoolContext", "Size", "Tokens", "shard", "train_gpt2"]

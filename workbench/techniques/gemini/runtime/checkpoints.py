@@ -20,8 +20,8 @@ from torch import Tensor, nn, optim
 
 from workbench.checks import require_counts, require_positive
 from workbench.launch.agreement import meet, tell_all
-from workbench.launch.control.service import RankContext
 from workbench.parallel.timeouts import timeout_of
+from workbench.techniques.gemini.control.service import RankContext
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.placement import placement
 

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from workbench.launch.agreement import tell_all
-from workbench.launch.control.service import RankContext
+from workbench.techniques.gemini.control.service import RankContext
 from workbench.techniques.gemini.method.recovery import RecoveryPlan, Source, Tier, plan_recovery
 
 from .encoding import checksum

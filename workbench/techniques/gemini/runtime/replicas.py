@@ -16,7 +16,7 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from workbench.launch.control.service import RankContext
+from workbench.techniques.gemini.control.service import RankContext
 from workbench.techniques.gemini.method.placement import Placement
 from workbench.techniques.gemini.method.recovery import Held
 

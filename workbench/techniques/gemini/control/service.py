@@ -13,18 +13,12 @@ from typing import Any
 import cloudpickle
 
 from workbench.launch.machines import Machine, RankEnded, RankExit, RankLink
+from workbench.launch.tcp_store import listening_socket, serve_tcp_store
 
 from .agent import ControlAgent, Step, Timing
 from .events import EventName
 from .ordering import Order, Phase
-from .store import (
-    EtcdKeyValueStore,
-    KeyValueStore,
-    SignedKeyValueStore,
-    TcpKeyValueStore,
-    listening_socket,
-    serve_tcp_store,
-)
+from .store import EtcdKeyValueStore, KeyValueStore, SignedKeyValueStore, TcpKeyValueStore
 
 __all__ = ["AgentPlan", "Logged", "RankContext", "Seat", "run_program", "serve_agent", "serve_store"]
 

@@ -22,7 +22,6 @@ __all__ = ["EtcdKeyValueStore", "KeyValueStore", "SignedKeyValueStore", "StoreUn
 
 MAC_BYTES = 32  # HMAC-SHA256 of a key and its value, before the value
 NOTHING = b"\0"  # stands for a value that is empty, which cannot be compared
-BACKLOG = 512  # connections that may wait to be accepted
 
 
 class StoreUnavailable(RuntimeError):
@@ -100,25 +99,6 @@ class SignedKeyValueStore:
             self._forged[key] = raw
             self._dropped.append(key)
         return None
-
-
-def listening_socket(address: str, port: int = 0) -> socket.socket:
-    """Return a socket that listens; port 0 takes a free one, another one may have been used just before."""
-    listening = socket.socket()
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((address, port))
-        listening.listen(BACKLOG)
-    except BaseException:
-        listening.close()
-        raise
-    return listening
-
-
-def serve_tcp_store(listening: socket.socket) -> dist.TCPStore:
-    """Serve an empty store as long as the returned object lives; the socket is taken over."""
-    address, port = listening.getsockname()
-    return dist.TCPStore(address, port, None, True, wait_for_workers=False, master_listen_fd=listening.detach())
 
 
 class _Client:

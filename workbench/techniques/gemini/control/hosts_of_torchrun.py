@@ -26,9 +26,9 @@ import torch.distributed as dist
 
 from workbench.checks import require_counts
 from workbench.launch.machines import MachineEnded, Machines, MachineStarted, RankEnded, RankStarted
+from workbench.launch.tcp_store import listening_socket
 
 from .handshake import AuthenticatedConnection, accept_hosts, connect_to_operator, read_secret
-from .store import listening_socket
 from .training import TrainingOutcome, run_training
 
 __all__ = ["ClusterMachines", "PlainHost", "keep_machines", "run_under_torchrun"]

@@ -11,11 +11,12 @@ import warnings
 import pytest
 from cases import refusals
 
-from workbench.launch import control
-from workbench.launch.control import ControlAgent, LeaseBook, StoreUnavailable, Timing, ordering
-from workbench.launch.control import store as stores
-from workbench.launch.control.agent import is_expired_by_definition
-from workbench.launch.control.ordering import ORDER_KEY, Order, Phase, RootRecord, decide
+from workbench.launch.tcp_store import listening_socket, serve_tcp_store
+from workbench.techniques.gemini import control
+from workbench.techniques.gemini.control import ControlAgent, LeaseBook, StoreUnavailable, Timing, ordering
+from workbench.techniques.gemini.control import store as stores
+from workbench.techniques.gemini.control.agent import is_expired_by_definition
+from workbench.techniques.gemini.control.ordering import ORDER_KEY, Order, Phase, RootRecord, decide
 
 
 def test_a_lease_ends_when_the_same_count_was_seen_for_longer_than_it_lasts():
@@ -421,7 +422,7 @@ def test_whatever_happens_no_two_roots_act_in_one_generation_and_training_ends(k
 
 def serve(listening):
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
-    server = stores.serve_tcp_store(listening)
+    server = serve_tcp_store(listening)
     while server:
         time.sleep(1.0)
 
@@ -429,7 +430,7 @@ def serve(listening):
 @contextlib.contextmanager
 def tcp_server(port=0):
     """Run a TCPStore server in a process of its own, and give its port."""
-    listening = stores.listening_socket("127.0.0.1", port)
+    listening = listening_socket("127.0.0.1", port)
     process = multiprocessing.get_context("fork").Process(target=serve, args=[listening], daemon=True)
     with warnings.catch_warnings():  # about forking a process with threads, which this server does not mind
         warnings.simplefilter("ignore", DeprecationWarning)
