@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 from workbench.launch.environment import own_environment
 from workbench.launch.tcp_store import listening_socket
-from workbench.techniques.gemini.control import handshake
-from workbench.techniques.gemini.control.handshake import accept_hosts, connect_to_operator, read_secret
+from workbench.techniques.gemini.control import hosts_of_torchrun as handshake
+from workbench.techniques.gemini.control.hosts_of_torchrun import accept_hosts, connect_to_operator, read_secret
 
 pytestmark = pytest.mark.timeout(600)
 SECRET = b"0123456789abcdef0123456789abcdef"

@@ -10,8 +10,13 @@ from cases import refusals
 
 from workbench.techniques.gemini import method
 from workbench.techniques.gemini.method import IdleProfile, Phase, interleave, partition_checkpoint
-from workbench.techniques.gemini.method.interleaving import planning_spans_s
-from workbench.techniques.gemini.method.profiling import Operation, ProfiledIteration, idle_spans_s, least_spans
+from workbench.techniques.gemini.method.interleaving import (
+    Operation,
+    ProfiledIteration,
+    idle_spans_s,
+    least_spans,
+    planning_spans_s,
+)
 from workbench.timeline import Kind, format_timeline, parse_timeline
 
 BOTH = pytest.mark.parametrize("partition", [partition_checkpoint, method.partition_checkpoint_by_definition])

@@ -19,7 +19,7 @@ from workbench.parallel.voting import is_installed
 from workbench.plots import figure
 from workbench.study.timing import Timed, Turn, Turns
 from workbench.techniques.gemini import plots as pictures
-from workbench.techniques.gemini.control.events import Event, Fault, Victim
+from workbench.techniques.gemini.control.service import Event, Fault, Victim
 from workbench.techniques.gemini.control.training import TrainingOutcome
 from workbench.techniques.gemini.measured import overhead, reliability, schedules
 from workbench.techniques.gemini.measured.recovery import RecoveryObserved, phases_of, recovery_rows
@@ -29,8 +29,7 @@ from workbench.techniques.gemini.measured.training import PoolContext, Size, Tok
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.recovery import Tier
-from workbench.techniques.gemini.runtime.idle import Interleaving, measure_link
-from workbench.techniques.gemini.runtime.transfer import Route
+from workbench.techniques.gemini.runtime.transfer import Interleaving, Route, measure_link
 from workbench.timeline import Action, Kind
 
 pytestmark = pytest.mark.timeout(100)
