@@ -294,7 +294,7 @@ def test_a_seed_gives_one_schedule_sixteen_in_a_row_have_all_kinds_and_each_says
 
 
 def test_what_stays_open_of_a_machines_memory_is_counted_as_leaked():
-    before = reliability._Left.now()
+    before = reliability._processes_and_memory()
     leaked = os.memfd_create("workbench-shard of rank 0, 8192 bytes")
     os.truncate(leaked, 8192)
     counted = reliability._left_behind(before, patience_s=0)

@@ -96,6 +96,14 @@ class Fault:
         require_counts(1, **{"Fault.occurrence": self.occurrence})
         require_not_negative(**{"Fault.delay_s": self.delay_s, "Fault.down_s": self.down_s})
 
+    def check_fits(self, num_machines: int, num_ranks: int, has_store: bool) -> None:
+        """Refuse a fault that the training cannot have."""
+        limit = num_machines if self.kills is Victim.MACHINE else num_ranks
+        if any(not 0 <= number < limit for number in self.numbers):
+            raise ValueError(f"Fault.numbers is {self.numbers!r}; each must lie in 0..{limit - 1}")
+        if self.kills in (Victim.STORE, Victim.FROZEN_STORE) and not has_store:
+            raise ValueError(f"Fault.kills is {self.kills!r}; only the embedded store can be killed or stopped")
+
 
 STORE_CALL_S = 0.5  # most seconds a call to the store may take, well below a lease
 FOREVER_S = 3600.0  # seconds between two looks of a process that has nothing to do

@@ -103,14 +103,8 @@ class Training:
         self._end: Future[TrainingOutcome] = Future()
 
     def _check_fault(self, fault: Fault) -> None:
-        """Refuse a fault that the training cannot have."""
         num_machines = len(self._task.names)
-        num_ranks = num_machines * self._task.ranks_per_machine
-        limit = num_machines if fault.kills is Victim.MACHINE else num_ranks
-        if any(not 0 <= number < limit for number in fault.numbers):
-            raise ValueError(f"Fault.numbers is {fault.numbers!r}; each must lie in 0..{limit - 1}")
-        if fault.kills in (Victim.STORE, Victim.FROZEN_STORE) and self._task.etcd_url is not None:
-            raise ValueError(f"Fault.kills is {fault.kills!r}; only the embedded store can be killed or stopped")
+        fault.check_fits(num_machines, num_machines * self._task.ranks_per_machine, self._task.etcd_url is None)
 
     @property
     def events(self) -> tuple[Event, ...]:

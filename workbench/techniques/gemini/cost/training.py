@@ -10,7 +10,7 @@ import random
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from workbench.checks import require_counts, require_not_negative
@@ -377,7 +377,12 @@ def simulate_training(
     setting: Setting, trace: FaultTrace, *, keep_spans: bool = False, advance: Advance = advanced
 ) -> TrainingRun:
     """Simulate a training under failures: productive and wasted seconds add up to the duration of the trace."""
-    _check(setting, trace)
+    placed, is_lossy = setting.placement, any(fault.kind is FaultKind.HARDWARE for fault in trace.faults)
+    if is_lossy and setting.policy.memory is not None and placed is None:
+        raise ValueError(f"placement is None; {setting.policy.name} must know who keeps what where machines are lost")
+    if placed is not None and placed.num_machines != trace.num_machines:
+        rule = f"it must be the trace's, {trace.num_machines!r}"
+        raise ValueError(f"num_machines of the placement is {placed.num_machines!r}; {rule}")
     return _Simulation(setting, trace, advance, keep_spans).run()
 
 
@@ -386,29 +391,26 @@ def simulate_training_by_definition(setting: Setting, trace: FaultTrace, **choic
     return simulate_training(setting, trace, advance=advanced_by_definition, **choices)
 
 
-@dataclass(slots=True)
 class _Simulation:
-    setting: Setting
-    trace: FaultTrace
-    advance: Advance
-    keep_spans: bool
-    machines: _Machines = field(init=False)
-    now_s: float = 0.0
-    position: float = 0.0  # iterations done
-    next_fault: int = 0
-    num_failures: int = 0
-    num_interrupted: int = 0
-    spans: list[Span] = field(default_factory=list)
-    recoveries: Counter = field(default_factory=Counter)
-    wasted_s: dict[Cause, float] = field(default_factory=lambda: dict.fromkeys(Cause, 0.0))
+    """A training on its trace's clock."""
 
-    def __post_init__(self) -> None:
-        self.machines = _Machines(self.setting)
+    def __init__(self, setting: Setting, trace: FaultTrace, advance: Advance, keep_spans: bool):
+        self.setting, self.trace, self.advance, self.keep_spans = setting, trace, advance, keep_spans
+        self.machines = _Machines(setting)
+        self.now_s, self.position = 0.0, 0.0  # iterations done
+        self.next_fault = self.num_failures = self.num_interrupted = 0
+        self.spans: list[Span] = []
+        self.recoveries: Counter[Tier] = Counter()
+        self.wasted_s = dict.fromkeys(Cause, 0.0)
 
     def run(self) -> TrainingRun:
         self.train()
         while (fault := self.take_fault()) is not None:
-            self.recover(fault)
+            while not self.is_recovered_from(fault) and (fault := self.take_fault()) is not None:
+                self.num_interrupted += 1
+            back_to = self.machines.recoverable
+            self.wasted_s[Cause.LOST] += (self.position - back_to) * self.setting.job.iteration_s
+            self.position = float(back_to)
             self.train()
         return TrainingRun(
             duration_s=self.trace.duration_s,
@@ -433,16 +435,8 @@ class _Simulation:
         self.note(end_s, None, start)
         self.position, self.now_s = stretch.position, end_s
 
-    def recover(self, fault: Fault) -> None:
-        """Recover from a failure and from all that come meanwhile; then roll progress back."""
-        while not self.recovered_from(fault) and (fault := self.take_fault()) is not None:
-            self.num_interrupted += 1
-        back_to = self.machines.recoverable
-        self.wasted_s[Cause.LOST] += (self.position - back_to) * self.setting.job.iteration_s
-        self.position = float(back_to)
-
-    def recovered_from(self, fault: Fault) -> bool:
-        """Go through the parts of a recovery; say whether nothing came in between."""
+    def is_recovered_from(self, fault: Fault) -> bool:
+        """Go through the parts of a recovery; say whether no failure came in between."""
         machines, overheads = self.machines, self.setting.overheads
         machines.lose(fault)
         tier = machines.tier
@@ -493,13 +487,3 @@ class _Simulation:
     def note(self, end_s: float, cause: Cause | None, iteration: int, tier: Tier | None = None) -> None:
         if self.keep_spans and end_s > self.now_s:
             self.spans.append(Span(start_s=self.now_s, end_s=end_s, cause=cause, iteration=iteration, tier=tier))
-
-
-def _check(setting: Setting, trace: FaultTrace) -> None:
-    placed = setting.placement
-    is_lossy = any(fault.kind is FaultKind.HARDWARE for fault in trace.faults)
-    if is_lossy and setting.policy.memory is not None and placed is None:
-        raise ValueError(f"placement is None; {setting.policy.name} must know who keeps what where machines are lost")
-    if placed is not None and placed.num_machines != trace.num_machines:
-        rule = f"it must be the trace's, {trace.num_machines!r}"
-        raise ValueError(f"num_machines of the placement is {placed.num_machines!r}; {rule}")

@@ -23,7 +23,7 @@ from workbench.parallel.voting import Voting, is_installed
 from workbench.study.rows import median_row, ratio_row, value_row
 from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
 from workbench.techniques.gemini.measured.training import LEARNING_RATE, PoolContext, Size, Tokens, digest_of
-from workbench.techniques.gemini.method.interleaving import Operation, ProfiledIteration, Scheme, idle_spans_s
+from workbench.techniques.gemini.method.interleaving import Scheme, idle_spans_s
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, CheckpointOptions, InMemoryCheckpoints
 from workbench.timeline import Recorder
 
@@ -203,13 +203,8 @@ class Facts:
 
 def idle_s(began_s: float, ended_s: float, messages: Sequence[tuple[float, float]]) -> float:
     """Return the seconds in which no message was under way."""
-    operations = tuple(
-        Operation(start_s=max(start, began_s), end_s=min(end, ended_s))
-        for start, end in messages
-        if end > began_s and start < ended_s
-    )
-    iteration = ProfiledIteration(name="iteration", start_s=began_s, end_s=ended_s, operations=operations)
-    return sum(idle_spans_s(iteration))
+    within = [(start, end) for start, end in messages if end > began_s and start < ended_s]
+    return sum(idle_spans_s([(max(start, began_s), min(end, ended_s)) for start, end in within], began_s, ended_s))
 
 
 def trials(

@@ -21,9 +21,9 @@ from statistics import fmean, pstdev
 from workbench.checks import require_counts, require_not_negative, require_positive
 from workbench.timeline import Kind, Task, Timeline, simulate
 
-__all__ = ["CheckpointTraffic", "Chunk", "IdleProfile", "InterleavedIteration", "Operation", "Phase"]
-__all__ += ["ProfiledIteration", "Scheme", "idle_spans_s", "interleave", "least_spans", "partition_checkpoint"]
-__all__ += ["partition_checkpoint_by_definition", "planning_spans_s", "profile_idle_spans"]
+__all__ = ["CheckpointTraffic", "Chunk", "IdleProfile", "InterleavedIteration", "Message", "Phase", "Scheme"]
+__all__ += ["idle_spans_s", "interleave", "least_spans", "partition_checkpoint", "partition_checkpoint_by_definition"]
+__all__ += ["planning_spans_s", "profile_idle_spans"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,33 +144,7 @@ def _fill(setting: _Setting, wanted: int, left_s: Fraction | None) -> tuple[list
     return sizes, left_s
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Operation:
-    """One communication."""
-
-    start_s: float  # when it began
-    end_s: float  # when it ended
-
-    def __post_init__(self) -> None:
-        _require_order("Operation", self.start_s, self.end_s)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProfiledIteration:
-    """One iteration of one rank."""
-
-    name: str  # what errors call it, such as "iteration 3"
-    start_s: float  # when it began
-    end_s: float  # until when idle time counts: where the update begins, which the checkpoint must not outlast
-    operations: tuple[Operation, ...]  # in any order, inside the iteration
-
-    def __post_init__(self) -> None:
-        _require_order(self.name, self.start_s, self.end_s)
-        object.__setattr__(self, "operations", tuple(self.operations))
-        for operation in self.operations:
-            if operation.start_s < self.start_s or operation.end_s > self.end_s:
-                rule = f"it must lie between {self.start_s!r} and {self.end_s!r}"
-                raise ValueError(f"operations of {self.name!r} has {operation!r}; {rule}")
+Message = tuple[float, float]  # of training: start and end, seconds of any one clock
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,48 +160,39 @@ class IdleProfile:
         return math.fsum(self.spans_s)
 
 
-def idle_spans_s(iteration: ProfiledIteration) -> tuple[float, ...]:
-    """Return the idle spans of one iteration, one before each operation and one at the end."""
-    spans, busy_until_s = [], iteration.start_s
-    for operation in sorted(iteration.operations, key=lambda each: (each.start_s, each.end_s)):
-        spans.append(max(0.0, operation.start_s - busy_until_s))
-        busy_until_s = max(busy_until_s, operation.end_s)
-    return (*spans, iteration.end_s - busy_until_s)
+def idle_spans_s(messages: Sequence[Message], start_s: float, end_s: float) -> tuple[float, ...]:
+    """Return the idle spans of an iteration: one before each of its messages, in any order, and one at the end."""
+    if not (math.isfinite(start_s) and start_s <= end_s < math.inf):
+        raise ValueError(f"start_s, end_s are {start_s!r}, {end_s!r}; they must be finite and ascend")
+    spans, busy_until_s = [], start_s
+    for began_s, ended_s in sorted(messages):
+        if not start_s <= began_s <= ended_s <= end_s:
+            rule = f"it must lie between {start_s!r} and {end_s!r}"
+            raise ValueError(f"messages has {began_s!r} to {ended_s!r}; {rule}")
+        spans.append(max(0.0, began_s - busy_until_s))
+        busy_until_s = max(busy_until_s, ended_s)
+    return (*spans, end_s - busy_until_s)
 
 
-def profile_idle_spans(iterations: Sequence[ProfiledIteration]) -> IdleProfile:
+def profile_idle_spans(iterations_s: Sequence[Sequence[float]]) -> IdleProfile:
     """Average the idle spans of one rank over iterations."""
-    if not iterations:
-        raise ValueError("iterations is empty; at least one must be profiled")
-    expected = len(iterations[0].operations)
-    for iteration in iterations:
-        if len(iteration.operations) != expected:
-            rule = f"it must have {expected}, as {iterations[0].name!r} has"
-            raise ValueError(f"operations of {iteration.name!r} are {len(iteration.operations)}; {rule}")
-    lengths_s = list(zip(*map(idle_spans_s, iterations), strict=True))
+    numbers = sorted({len(spans_s) for spans_s in iterations_s})
+    if len(numbers) != 1:
+        raise ValueError(f"iterations_s have {numbers} spans; there must be iterations, all with the same number")
+    lengths_s = list(zip(*iterations_s, strict=True))
     deviations = [pstdev(span_s) / fmean(span_s) if fmean(span_s) > 0 else 0.0 for span_s in lengths_s]
     return IdleProfile(spans_s=tuple(map(fmean, lengths_s)), deviations=tuple(deviations))
 
 
 def least_spans(profiles: Sequence[IdleProfile]) -> IdleProfile:
     """Return the profile that every rank has room for: of each span the shortest, and its largest deviation."""
-    if not profiles:
-        raise ValueError("profiles is empty; at least one rank must have one")
-    expected = len(profiles[0].spans_s)
-    for rank, profile in enumerate(profiles):
-        if len(profile.spans_s) != expected:
-            raise ValueError(f"spans of rank {rank} are {len(profile.spans_s)}; they must be {expected}, as on rank 0")
+    numbers = [len(profile.spans_s) for profile in profiles]
+    if len(set(numbers)) != 1:
+        raise ValueError(f"profiles have {numbers} spans; there must be ranks, all with the same number")
     return IdleProfile(
-        spans_s=tuple(map(min, zip(*(each.spans_s for each in profiles), strict=True))),
-        deviations=tuple(map(max, zip(*(each.deviations for each in profiles), strict=True))),
+        spans_s=tuple(map(min, zip(*(profile.spans_s for profile in profiles), strict=True))),
+        deviations=tuple(map(max, zip(*(profile.deviations for profile in profiles), strict=True))),
     )
-
-
-def _require_order(name: str, start_s: float, end_s: float) -> None:
-    if not (math.isfinite(start_s) and math.isfinite(end_s)):
-        raise ValueError(f"start_s, end_s of {name!r} are {start_s!r}, {end_s!r}; they must be finite")
-    if end_s < start_s:
-        raise ValueError(f"end_s of {name!r} is {end_s!r}; it must not be before start_s, {start_s!r}")
 
 
 NETWORK, COPY_ENGINE, COMPUTE = "network", "copy engine", "compute"
@@ -347,9 +312,7 @@ def planning_spans_s(phases: Sequence[Phase]) -> tuple[float, ...]:
     """Return the idle spans of an iteration without checkpoints: before each message, and before the update."""
     timeline = simulate(_tasks(phases, None, (), 1, 0.0))
     messages = timeline.of(NETWORK) if NETWORK in timeline.resources else ()
-    operations = tuple(Operation(start_s=action.start_s, end_s=action.end_s) for action in messages)
-    whole = ProfiledIteration(name="iteration", start_s=0.0, end_s=timeline.end_s, operations=operations)
-    return idle_spans_s(whole)
+    return idle_spans_s([(action.start_s, action.end_s) for action in messages], 0.0, timeline.end_s)
 
 
 def _planned(phases: Sequence[Phase], traffic: CheckpointTraffic, scheme: Scheme) -> tuple[tuple[Chunk, ...], int]:

@@ -94,24 +94,22 @@ def machine_shard_bytes(parameters: float, num_machines: int) -> float:
     return checkpoint_bytes(parameters) / num_machines
 
 
-def _sizes(family: Family, hidden_size: int, num_layers: int, num_heads: int) -> ModelSizes:
-    inner = 4 * hidden_size  # in every row of table 6.2
-    return ModelSizes(
-        family=family, hidden_size=hidden_size, intermediate_size=inner, num_layers=num_layers, num_heads=num_heads
-    )
-
-
 # The models of the evaluation, by the paper's names
 TABLE_6_2: Mapping[str, ModelSizes] = MappingProxyType(
     {
-        "GPT-2 10B": _sizes(Family.GPT_2, 2560, 46, 40),
-        "GPT-2 20B": _sizes(Family.GPT_2, 5120, 64, 40),
-        "GPT-2 40B": _sizes(Family.GPT_2, 5120, 128, 40),
-        "RoBERTa 40B": _sizes(Family.ROBERTA, 5120, 128, 40),
-        "BERT 40B": _sizes(Family.BERT, 5120, 128, 40),
-        "GPT-2 100B": _sizes(Family.GPT_2, 8192, 124, 64),
-        "RoBERTa 100B": _sizes(Family.ROBERTA, 8192, 124, 64),
-        "BERT 100B": _sizes(Family.BERT, 8192, 124, 64),
+        name: ModelSizes(
+            family=family, hidden_size=hidden, intermediate_size=4 * hidden, num_layers=layers, num_heads=heads
+        )
+        for name, family, hidden, layers, heads in (
+            ("GPT-2 10B", Family.GPT_2, 2560, 46, 40),
+            ("GPT-2 20B", Family.GPT_2, 5120, 64, 40),
+            ("GPT-2 40B", Family.GPT_2, 5120, 128, 40),
+            ("RoBERTa 40B", Family.ROBERTA, 5120, 128, 40),
+            ("BERT 40B", Family.BERT, 5120, 128, 40),
+            ("GPT-2 100B", Family.GPT_2, 8192, 124, 64),
+            ("RoBERTa 100B", Family.ROBERTA, 8192, 124, 64),
+            ("BERT 100B", Family.BERT, 8192, 124, 64),
+        )
     }
 )
 
@@ -378,17 +376,17 @@ def storage_share(needs: CheckpointingNeeds, num_replicas: int) -> float:
 
 def young_interval_s(blocking_s: float, mean_time_between_failures_s: float) -> float:
     """Return Young's interval: the time of training between two checkpoints, sqrt(2 * blocking * MTBF)."""
-    _check_interval(blocking_s, mean_time_between_failures_s)
+    require_not_negative(blocking_s=blocking_s)
+    require_positive(mean_time_between_failures_s=mean_time_between_failures_s)
     return math.sqrt(2 * blocking_s * mean_time_between_failures_s)
 
 
 def daly_interval_s(blocking_s: float, mean_time_between_failures_s: float) -> float:
     """Return Daly's interval of higher order; the mean time between failures where checkpoints take twice that."""
-    _check_interval(blocking_s, mean_time_between_failures_s)
+    young_s = young_interval_s(blocking_s, mean_time_between_failures_s)
     half = blocking_s / (2 * mean_time_between_failures_s)
     if half >= 1:
         return mean_time_between_failures_s
-    young_s = young_interval_s(blocking_s, mean_time_between_failures_s)
     return young_s * (1 + math.sqrt(half) / 3 + half / 9) - blocking_s
 
 
@@ -411,19 +409,16 @@ def _candidates(needs: CheckpointingNeeds, num_replicas: int) -> set[int]:
     fits, iteration_s = _iterations_to_send(needs, num_replicas), needs.job.iteration_s
     # Share of failures whose loss grows with the interval: all but those recovered from storage.
     rate = needs.failures_per_s * (1 - storage_share(needs, num_replicas) * needs.hardware_share)
-    places = {1, fits - 1, fits, needs.most_iterations}
+    roots = []
     # Where the traffic fits: W = nT + a, and a / W + rate * W / 2 is least at W = sqrt(2 a / rate), Young's interval.
     if rate:
-        places |= _beside((math.sqrt(2 * needs.blocking_s / rate) - needs.blocking_s) / iteration_s)
+        roots.append((math.sqrt(2 * needs.blocking_s / rate) - needs.blocking_s) / iteration_s)
     # Where it does not: W = n (T - b) + A with A = a + v, t_ckpt = W, and (A - nb) / W + 1.5 * rate * W.
     grows_s, fixed_s = iteration_s - needs.idle_s, needs.blocking_s + needs.sending_s(num_replicas)
     if rate and grows_s:
-        places |= _beside((math.sqrt(fixed_s * iteration_s / (1.5 * rate * grows_s)) - fixed_s) / grows_s)
+        roots.append((math.sqrt(fixed_s * iteration_s / (1.5 * rate * grows_s)) - fixed_s) / grows_s)
+    places = {1, fits - 1, fits, needs.most_iterations, *map(math.floor, roots), *map(math.ceil, roots)}
     return {place for place in places if 1 <= place <= needs.most_iterations}
-
-
-def _beside(root: float) -> set[int]:
-    return {math.floor(root), math.ceil(root)}
 
 
 def _iterations_to_send(needs: CheckpointingNeeds, num_replicas: int) -> int:
@@ -444,8 +439,3 @@ def _storage_share(num_machines: int, num_replicas: int, mean_more: float) -> fl
         if rest < _NEGLIGIBLE or (weight < _NEGLIGIBLE and lost_machines > mean_more):
             return lost
     return lost + max(rest, 0.0)
-
-
-def _check_interval(blocking_s: float, mean_time_between_failures_s: float) -> None:
-    require_not_negative(blocking_s=blocking_s)
-    require_positive(mean_time_between_failures_s=mean_time_between_failures_s)

@@ -229,10 +229,10 @@ class InMemoryCheckpoints:
         self._update_began_s = time.monotonic()
 
     def _note_iteration(self) -> None:
-        started_s, operations = self.watch.started_s, self.watch.next_iteration()
+        started_s, messages = self.watch.started_s, self.watch.next_iteration()
         if not self.interleaving.wants_iterations:
             return
-        self.interleaving.note(self.iteration, started_s, self._update_began_s, operations)
+        self.interleaving.note(started_s, self._update_began_s, messages)
         if self.interleaving.settle(self._routes, self._group):
             self._chunks_of.cache_clear()  # they are to be divided anew
             self._context.log("profiled", idle_s=self.interleaving.profile.total_s)

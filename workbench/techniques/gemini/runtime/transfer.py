@@ -24,9 +24,9 @@ from workbench.launch.agreement import tell_all
 from workbench.techniques.gemini.method.interleaving import (
     Chunk,
     IdleProfile,
-    Operation,
-    ProfiledIteration,
+    Message,
     Scheme,
+    idle_spans_s,
     least_spans,
     partition_checkpoint,
     profile_idle_spans,
@@ -36,9 +36,6 @@ __all__ = ["NUM_BUFFERS", "NUM_PROFILED", "RESERVED_BYTES", "SAFETY", "Arriving"
 __all__ += ["ReplicaDamaged", "Route", "TrafficWatch", "Transfer", "measure_link", "routes_of", "watch_traffic"]
 
 # No postponed annotations: DDP reads those of a hook.
-
-
-Message = tuple[float, float]  # start and end, seconds of the monotonic clock
 
 
 class TrafficWatch:
@@ -241,7 +238,7 @@ class Interleaving:
         self.num_buffers = 1 if scheme in (Scheme.NAIVE, Scheme.UNPIPELINED) else num_buffers
         self.reserved_bytes = reserved_bytes
         self._num_profiled, self._num_noted, self._gave_up = num_profiled, 0, False
-        self._iterations: list[ProfiledIteration] = []
+        self._spans_s: list[tuple[float, ...]] = []  # idle spans of the noted iterations
         self.profile: IdleProfile | None = None
         self.link: LinkSpeed | None = None
 
@@ -260,30 +257,23 @@ class Interleaving:
         """Whether further iterations are to be profiled."""
         return self.scheme is not Scheme.BLOCKING and not self.is_settled and not self._gave_up
 
-    def note(self, iteration: int, started_s: float, ended_s: float, messages: Sequence[Message]) -> None:
+    def note(self, started_s: float, ended_s: float, messages: Sequence[Message]) -> None:
         """Note the messages of one iteration up to its update; an iteration without update is skipped."""
         self._num_noted += 1
-        if self._num_noted <= SKIPPED or ended_s < started_s:
-            return
-        operations = tuple(
-            Operation(start_s=max(start, started_s), end_s=min(end, ended_s))
-            for start, end in messages
-            if start < ended_s
-        )
-        name = f"iteration {iteration}"
-        self._iterations.append(ProfiledIteration(name=name, start_s=started_s, end_s=ended_s, operations=operations))
+        if self._num_noted > SKIPPED and ended_s >= started_s:
+            within = [(max(start, started_s), min(end, ended_s)) for start, end in messages if start < ended_s]
+            self._spans_s.append(idle_spans_s(within, started_s, ended_s))
 
     def settle(self, routes: Sequence[Route], group: dist.ProcessGroup) -> bool:
         """Agree with all ranks on spans after enough iterations; return whether there are any. Every rank calls it."""
         if self._num_noted < SKIPPED + self._num_profiled:
             return False
         # Of this rank: the iterations with the commonest number of messages, if there are enough of these.
-        counts = Counter(len(iteration.operations) for iteration in self._iterations)
+        counts = Counter(map(len, self._spans_s))
         commonest, number = counts.most_common(1)[0] if counts else (0, 0)
         told = None
         if number >= self._num_profiled:
-            alike = [iteration for iteration in self._iterations if len(iteration.operations) == commonest]
-            profile = profile_idle_spans(alike)
+            profile = profile_idle_spans([spans_s for spans_s in self._spans_s if len(spans_s) == commonest])
             told = {"spans_s": profile.spans_s, "deviations": profile.deviations}
         profiles = tell_all(told)
         if None in profiles or len({len(profile["spans_s"]) for profile in profiles}) > 1:

@@ -120,7 +120,17 @@ def predict_reductions(model: str, networks: Sequence[float], nums_machines: Seq
             seconds = cost.checkpoint_s(workload, replace(base, num_hosts=number).with_network(network))
             rows.append(value_row("checkpoint_s", seconds, "s", **keys))
             rows.append(value_row("reduction", stored_s / seconds, "1", **keys))
-    return rows + _bound_rows(workload, base)
+    # 16 machines at 400 Gbit/s beside the text's bound, and the storage that would be as fast.
+    bound = published_value("gemini", "fig-6-11", "reduction", network_gbit_per_s=400, num_machines=16)
+    paper = replace(base, num_hosts=16).with_network(400)
+    ours = cost.storage_s(workload, paper) / cost.checkpoint_s(workload, paper)
+    rows += _beside("reduction_at_400", ours, bound, "1")
+    rates = {"nominal": paper.full_network.bandwidth_bytes_per_s, "fitted": paper.network_bytes_per_s}
+    for rate, bytes_per_s in rates.items():
+        keys = {"network_gbit_per_s": 400, "num_machines": 16, "rate": rate}
+        value = paper.num_hosts * bytes_per_s / TERABIT_BYTES
+        rows.append(value_row("matching_storage_tbit_per_s", value, "Tbit/s", **keys))
+    return rows
 
 
 def predict_frequencies(model: str) -> Rows:
@@ -180,19 +190,6 @@ def _model_rows(machine: FittedMachine, workload: Workload) -> Rows:
     memory_gb = {"agent_memory_gb": kept_gb, "host_memory_gb": machine.host_memory_bytes / GIGABYTE}
     rows += [value_row(name, value, "GB") for name, value in memory_gb.items()]
     return [{"model": workload.name, **row} for row in rows]
-
-
-def _bound_rows(workload: Workload, base: FittedMachine) -> Rows:
-    """Return 16 machines at 400 Gbit/s beside what the text bounds, and the storage that would be as fast."""
-    said = published_value("gemini", "fig-6-11", "reduction", network_gbit_per_s=400, num_machines=16)
-    paper = replace(base, num_hosts=16).with_network(400)
-    rows = _beside("reduction_at_400", cost.storage_s(workload, paper) / cost.checkpoint_s(workload, paper), said, "1")
-    rates = {"nominal": paper.full_network.bandwidth_bytes_per_s, "fitted": paper.network_bytes_per_s}
-    for rate, bytes_per_s in rates.items():
-        keys = {"network_gbit_per_s": 400, "num_machines": 16, "rate": rate}
-        value = paper.num_hosts * bytes_per_s / TERABIT_BYTES
-        rows.append(value_row("matching_storage_tbit_per_s", value, "Tbit/s", **keys))
-    return rows
 
 
 def _beside(quantity: str, ours: float, bound: float, unit: str) -> Rows:
