@@ -190,13 +190,3 @@ def test_the_gap_of_the_mixed_placement_keeps_the_paper_s_bound_and_reaches_it_a
                 # m + q + p - 1 different sets instead of p + 1
                 assert gap == Fraction(num_replicas + remainder - 2, comb(num_machines, num_replicas))
                 assert (gap == method.gap_bound(num_machines, num_replicas)) == (remainder == num_replicas - 1)
-
-
-def _pairings(machines):
-    if not machines:
-        yield ()
-        return
-    first, *others = machines
-    for partner in others:
-        left = [each for each in others if each != partner]
-        yield from (((first, partner), *rest) for rest in _pairings(left))

@@ -259,8 +259,8 @@ def draw_lengths(rows: Sequence[Mapping]) -> Figure:
     plots.lines(cost, ax=left, x="length", by="scheme", x_label="iteration (s)", y_label="longer (%)")
     left.axhline(1, color=GREY, linestyle=":", linewidth=1)
     crossing = rows_of(rows, "one_per_cent_s")
-    found = f"under 1 % from {crossing.value.iloc[0]:.2f} s on" if len(crossing) else "never under 1 %"
-    left.set_title(f"A checkpoint in every iteration: {found}")
+    words = f"under 1 % from {crossing.value.iloc[0]:.2f} s on" if len(crossing) else "never under 1 %"
+    left.set_title(f"A checkpoint in every iteration: {words}")
     plots.lines(work, ax=right, x="length", by="scheme", x_label="iteration (s)", y_label="processor of a rank (s)")
     right.set_title("Processor seconds of an iteration")
     return figure

@@ -49,7 +49,7 @@ __all__ = ["PRELOAD", "CheckpointOptions", "CheckpointTimeout", "InMemoryCheckpo
 PRELOAD = (__name__, "torch.distributed.fsdp", "torch._dynamo")
 
 TIMEOUT_S = 1800.0  # in which a checkpoint must be done once training waits for it, as long as torch waits for peers
-TOLD = struct.Struct(f"<Q{CHECKSUM_BYTES}s")  # what ranks tell each other of a checkpoint: bytes and checksum
+FACTS = struct.Struct(f"<Q{CHECKSUM_BYTES}s")  # of a rank's checkpoint, for the others: bytes and checksum
 NUM_LOOKED_AT = 3  # checkpoints that are compared with the state at the next forward pass; updates that are looked at
 
 
@@ -254,9 +254,9 @@ class InMemoryCheckpoints:
             # This rank's own replica is complete. All ranks meet: an older one is overwritten when all have the last.
             digest = checksum(data.numpy())
             own.complete(digest)
-            told = TOLD.pack(data.numel(), digest)
-            rows = meet(f"checkpoint of iteration {iteration}", timeout_s, self._group, told)
-            facts.extend(TOLD.unpack(row) for row in rows)
+            own_facts = FACTS.pack(data.numel(), digest)
+            rows = meet(f"checkpoint of iteration {iteration}", timeout_s, self._group, own_facts)
+            facts.extend(FACTS.unpack(row) for row in rows)
             places = {}
             for rank, slot in arriving.items():
                 num_bytes, digest = facts[rank]

@@ -93,7 +93,7 @@ class Attributes:
 
 
 def put_back(live: Any, stored: Any) -> Any:
-    """Return a stored value, or the live one with its content, where whoever else holds the live one should see it."""
+    """Return a stored value, or the live object with its content, so that other holders of the live object see it."""
     if type(live) is not type(stored):
         return stored
     match live:
@@ -366,7 +366,7 @@ def _refuse_other_kinds(what: str, stored: Mapping[str, str | None], live: Mappi
         if name not in live or name not in stored:
             places = ("it", "this run") if name in stored else ("this run", "it")
             raise StateMismatch(f"checkpoint: '{what}{name}' is in {places[0]} and not in {places[1]}")
-        if stored[name] != live[name] and (stored[name] and live[name]):  # one that was None may have come
+        if stored[name] != live[name] and (stored[name] and live[name]):  # a buffer that was None may have come
             raise StateMismatch(f"checkpoint: '{what}{name}' is {stored[name]}; this run's is {live[name]}")
 
 

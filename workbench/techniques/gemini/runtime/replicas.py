@@ -1,8 +1,7 @@
 """The replicas that a machine keeps in its memory: buffers that hold complete ones while another is in progress.
 
-A writer may be killed after any byte: the buffer in progress is never taken for a complete one, and the others are left
-alone. The record that makes a replica complete is written last; it holds the sender's checksum, and one of its own.
-
+A writer may be killed after any byte: the buffer in progress is never taken for complete, and the others stay as they
+are. The record that makes a replica complete is written last; it holds the sender's checksum, and one of its own.
 Recovery goes back to the newest iteration that every rank can reach, and fetches it from memory, a peer or storage.
 """
 
@@ -195,13 +194,13 @@ def holders_of_ranks(placed: Placement, ranks_per_machine: int) -> tuple[tuple[i
 class KeptShards:
     """The slots that one rank looks after; a file's name holds the rank, so that it is found after a restart."""
 
-    def __init__(self, place: RankContext):
-        self._place = place
+    def __init__(self, context: RankContext):
+        self._context = context
         self._slots: dict[int, Slot] = {}
         self.unusable: tuple[str, ...] = ()  # replicas that were damaged or incomplete at the last look
         known: dict[int, list[int]] = {}
-        for name in place.memory_names():
-            if (parts := NAMED.fullmatch(name)) and int(parts[1]) % place.ranks_per_machine == place.local_rank:
+        for name in context.memory_names():
+            if (parts := NAMED.fullmatch(name)) and int(parts[1]) % context.ranks_per_machine == context.local_rank:
                 known.setdefault(int(parts[1]), []).append(int(parts[2]))
         for rank, buffers in known.items():
             self._make(rank, buffers)
@@ -213,9 +212,9 @@ class KeptShards:
     def _make(self, rank: int, known: Sequence[int] = ()) -> Slot:
         def open_file(buffer: int, num_bytes: int) -> int:
             name = NAME.format(rank=rank, buffer=buffer)
-            return self._place.memory(name, self._place.memory_names().get(name, num_bytes))
+            return self._context.memory(name, self._context.memory_names().get(name, num_bytes))
 
-        num_buffers = OWN_BUFFERS if rank == self._place.rank else PEER_BUFFERS
+        num_buffers = OWN_BUFFERS if rank == self._context.rank else PEER_BUFFERS
         slot = self._slots[rank] = Slot(max([num_buffers, *(number + 1 for number in known)]), open_file, known)
         return slot
 
@@ -243,7 +242,9 @@ class KeptShards:
         for replica in self._slots[rank].replicas() if rank in self._slots else ():
             if replica.iteration == iteration:
                 return replica
-        raise LookupError(f"iteration {iteration} of rank {rank}'s shard is not kept on machine {self._place.machine}")
+        raise LookupError(
+            f"iteration {iteration} of rank {rank}'s shard is not kept on machine {self._context.machine}"
+        )
 
     def discard_after(self, iteration: int) -> None:
         """Forget what is newer than an iteration, or incomplete: training goes back there."""

@@ -35,7 +35,7 @@ from workbench.techniques.gemini.method.interleaving import (
 __all__ = ["NUM_BUFFERS", "NUM_PROFILED", "RESERVED_BYTES", "SAFETY", "Arriving", "Interleaving", "Leaving"]
 __all__ += ["ReplicaDamaged", "Route", "TrafficWatch", "Transfer", "measure_link", "routes_of", "watch_traffic"]
 
-# No postponed annotations: DDP reads those of a hook.
+# No postponed annotations: DDP reads the annotations of a hook.
 
 
 class TrafficWatch:
@@ -271,11 +271,11 @@ class Interleaving:
         # Of this rank: the iterations with the commonest number of messages, if there are enough of these.
         counts = Counter(map(len, self._spans_s))
         commonest, number = counts.most_common(1)[0] if counts else (0, 0)
-        told = None
+        facts = None
         if number >= self._num_profiled:
             profile = profile_idle_spans([spans_s for spans_s in self._spans_s if len(spans_s) == commonest])
-            told = {"spans_s": profile.spans_s, "deviations": profile.deviations}
-        profiles = tell_all(told)
+            facts = {"spans_s": profile.spans_s, "deviations": profile.deviations}
+        profiles = tell_all(facts)
         if None in profiles or len({len(profile["spans_s"]) for profile in profiles}) > 1:
             # Where iterations communicate too differently, checkpoints block.
             self._gave_up = self._num_noted >= SKIPPED + PATIENCE * self._num_profiled
@@ -291,7 +291,7 @@ class Interleaving:
         if self.num_replicas == 1:
             return ()
         is_naive = self.scheme is Scheme.NAIVE and self.profile is not None
-        chunk_bytes = num_bytes if is_naive else self.chunk_bytes  # naive ones are as large as a span has room for
+        chunk_bytes = num_bytes if is_naive else self.chunk_bytes  # naive chunks are as large as a span has room for
         link = self.link or LinkSpeed(startup_s=0.0, bandwidth_bytes_per_s=1.0)
         return partition_checkpoint(
             (1.0,) if self.profile is None else self.profile.spans_s,  # the last one takes all that is left
