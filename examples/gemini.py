@@ -4,8 +4,8 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 from transformers import BertConfig, BertForMaskedLM
 
-from workbench.launch.control import Fault, Victim
 from workbench.techniques.gemini import InMemoryCheckpoints, run_training
+from workbench.techniques.gemini.control import Fault, Victim
 
 CONFIG = BertConfig(vocab_size=100, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=256)
 

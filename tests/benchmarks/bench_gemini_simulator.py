@@ -9,11 +9,10 @@ from collections.abc import Callable
 from functools import partial
 
 from workbench.techniques.gemini import cost
-from workbench.techniques.gemini.method.placement import placement
-from workbench.techniques.gemini.method.probability import recovery_probability
+from workbench.techniques.gemini.cost import DAY_S, FaultTrace, poisson_faults
+from workbench.techniques.gemini.method.placement import placement, recovery_probability
 from workbench.techniques.gemini.method.recovery import Held, plan_recovery
 from workbench.techniques.gemini.method.waste import gemini
-from workbench.timeline.faults import DAY_S, FaultTrace, poisson_faults
 from workbench.training.measuring import Benchmark, BenchmarkRow
 
 NUM_DAYS = 30

@@ -17,8 +17,8 @@ from tests.cases import tidy
 from tests.contracts.works_with import Feature, refuses, works
 from tests.techniques.gemini import own_trainings as own
 from tests.techniques.gemini.own_trainings import Training, batch, resumes
-from workbench.launch.control import Timing, run_training
 from workbench.launch.machines import Machines
+from workbench.techniques.gemini.control import Timing, run_training
 from workbench.techniques.gemini.measured.training import PoolContext
 from workbench.techniques.gemini.runtime import CheckpointOptions, InMemoryCheckpoints, TrainingState
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from workbench.explore import gemini as lesson
-from workbench.launch.control.events import Event
+from workbench.techniques.gemini.control.service import Event
 from workbench.techniques.gemini.cost import Cause
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.placement import placement

@@ -1,17 +1,13 @@
-"""Programs that tests start and kill, warm machines, and one server of etcd."""
+"""Programs that tests start and kill, and warm machines."""
 
-import contextlib
 import os
-import shutil
-import socket
 import subprocess
 import sys
 
 import pytest
-from processes_seen import PROGRAM, wait_for, wait_for_text
+from processes_seen import PROGRAM, wait_for_text
 
 from workbench.launch import tethered
-from workbench.launch.control import EtcdKeyValueStore, StoreUnavailable
 from workbench.launch.machines import Machines
 
 
@@ -37,33 +33,3 @@ def fleet():
     """Machines that are started in no time, of which whoever uses them leaves none running."""
     with Machines(preload=("torch.distributed",), echo=False) as machines:
         yield machines
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-@pytest.fixture(scope="session")
-def etcd(tmp_path_factory):
-    """The URL of a server of etcd; a test is skipped where there is none."""
-    if shutil.which("etcd") is None:
-        pytest.skip("the program etcd is not installed (Debian: apt-get install etcd-server)")
-    pytest.importorskip("etcd3gw", reason="the client of etcd is not installed: pip install etcd3gw")
-    client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
-    command = ["etcd", "--data-dir", str(tmp_path_factory.mktemp("etcd")), "--log-level", "error"]
-    command += ["--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as server:
-        try:
-            wait_for(lambda: answers(EtcdKeyValueStore(client)), 30.0)
-            yield client
-        finally:
-            server.kill()
-
-
-def answers(store) -> bool:
-    with contextlib.suppress(StoreUnavailable):
-        store.get("any")
-        return True
-    return False

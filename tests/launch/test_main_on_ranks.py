@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from workbench.launch import Ranks
-from workbench.launch.control import run_training
+from workbench.techniques.gemini.control import run_training
 from workbench.launch.machines import Machines, RankSaid
 
 class Net(nn.Linear):

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from workbench.launch import FailureKind, RankFailed, Ranks, tethered
-from workbench.launch.control import run_training
 from workbench.launch.environment import own_environment
 from workbench.launch.messages import NotAMessage, channel_pair
+from workbench.techniques.gemini.control import run_training
 
 pytestmark = pytest.mark.timeout(500)
 
@@ -28,7 +28,7 @@ def speak(context=None):
 
 if __name__ == "__main__":
     from workbench.launch import run_on_ranks
-    from workbench.launch.control import run_training
+    from workbench.techniques.gemini.control import run_training
     if len(sys.argv) > 2:  # torch itself cannot be imported in a folder that was deleted
         os.mkdir(sys.argv[2])
         os.chdir(sys.argv[2])

@@ -71,7 +71,7 @@ class IPyParallelRanks:
         timeout_s: float | None = None,
         threads_per_rank: int = 1,
     ):
-        from workbench.launch.control.store import listening_socket, serve_tcp_store
+        from workbench.launch.tcp_store import listening_socket, serve_tcp_store
 
         self._client = client
         self._engines = [client[engine_id] for engine_id in client.ids]

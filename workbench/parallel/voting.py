@@ -10,7 +10,7 @@ from typing import Any
 import torch.distributed as dist
 
 from workbench.launch.agreement import tell_all
-from workbench.launch.control.store import listening_socket, serve_tcp_store
+from workbench.launch.tcp_store import listening_socket, serve_tcp_store
 
 __all__ = ["Voting", "is_installed"]
 

@@ -1,10 +1,8 @@
-"""Actions, schedules as text grids, event simulation, recordings, traces, and seeded stragglers and faults."""
+"""Actions, schedules as text grids, event simulation, recordings, traces, and seeded stragglers."""
 
 from workbench.timeline.actions import chrome_trace, chrome_trace_json
-from workbench.timeline.faults import FaultSpan, dated_faults, poisson_faults, rack_faults
 
 from .actions import Action, Kind, Timeline
-from .faults import Fault, FaultKind, FaultScope, FaultTrace
 from .grid import format_timeline, parse_timeline
 from .recorder import Recorder
 from .schedule import Cell, Schedule, gpipe, one_forward_one_backward, parse_schedule, pipeline_tasks
@@ -15,11 +13,6 @@ __all__ = [
     "Action",
     "Cell",
     "Dose",
-    "Fault",
-    "FaultKind",
-    "FaultScope",
-    "FaultSpan",
-    "FaultTrace",
     "Kind",
     "Recorder",
     "Schedule",
@@ -29,14 +22,11 @@ __all__ = [
     "Timeline",
     "chrome_trace",
     "chrome_trace_json",
-    "dated_faults",
     "format_timeline",
     "gpipe",
     "one_forward_one_backward",
     "parse_schedule",
     "parse_timeline",
     "pipeline_tasks",
-    "poisson_faults",
-    "rack_faults",
     "simulate",
 ]

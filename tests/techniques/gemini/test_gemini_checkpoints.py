@@ -12,10 +12,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from workbench.launch import control
 from workbench.launch.agreement import RankMissing, meet, tell_all
-from workbench.launch.control import Fault, Victim, run_training
-from workbench.techniques.gemini import runtime
+from workbench.techniques.gemini import control, runtime
+from workbench.techniques.gemini.control import Fault, Victim, run_training
 from workbench.techniques.gemini.measured.training import shard
 from workbench.techniques.gemini.method import partition_checkpoint, placement
 from workbench.techniques.gemini.runtime import TrafficWatch, routes_of

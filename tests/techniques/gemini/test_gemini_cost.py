@@ -3,22 +3,31 @@
 import math
 import random
 from dataclasses import replace
+from itertools import pairwise
+from statistics import fmean
 
 import pytest
 from cases import refusals
 
 from workbench.cluster import FittedMachine, Link
 from workbench.techniques.gemini import cost
-from workbench.techniques.gemini.cost import GPT2_100B, Cause, simulate_training
-from workbench.techniques.gemini.method import sizes, waste
+from workbench.techniques.gemini.cost import (
+    DAY_S,
+    GPT2_100B,
+    Cause,
+    Fault,
+    FaultKind,
+    FaultTrace,
+    poisson_faults,
+    simulate_training,
+)
+from workbench.techniques.gemini.method import waste
 from workbench.techniques.gemini.method.interleaving import Scheme, interleave, planning_spans_s
 from workbench.techniques.gemini.method.placement import placement
-from workbench.techniques.gemini.method.sizes import Family, ModelSizes, checkpoint_bytes
-from workbench.techniques.gemini.method.waste import Tier, gemini, high_frequency
+from workbench.techniques.gemini.method.waste import Family, ModelSizes, Tier, checkpoint_bytes, gemini, high_frequency
 from workbench.techniques.gemini.simulated import checkpoints
-from workbench.techniques.gemini.simulated.recoveries import training_timeline
+from workbench.techniques.gemini.simulated.failures import training_timeline
 from workbench.timeline import Kind, format_timeline
-from workbench.timeline.faults import DAY_S, Fault, FaultKind, FaultScope, FaultTrace, poisson_faults, rack_faults
 
 # hidden 4, inner 16, one layer: 4·16 + 2·4·16 = 192 matrix parameters; batch 2 of 3 tokens.
 SIZES = ModelSizes(
@@ -115,36 +124,35 @@ SETTING = cost.Setting(
 HIGH = replace(SETTING, policy=high_frequency(JOB))
 
 
-def run(setting, grid, step_s=1.0):
-    """Simulate a grid, as the definition does it, too."""
-    trace = FaultTrace.from_grid(grid, step_s=step_s)
+def run(setting, trace):
+    """Simulate failures, as the definition does it, too."""
     result = simulate_training(setting, trace, keep_spans=True)
     assert result == cost.simulate_training_by_definition(setting, trace, keep_spans=True)
     return result
 
 
-def row(length, words):
-    return " ".join(words.get(column, ".") for column in range(length))
-
-
-def grid(length, *rows):
-    padded = [*rows, *([{}] * (4 - len(rows)))]
-    return "\n".join(f"machine {number} | {row(length, words)}" for number, words in enumerate(padded))
+def trace_of(length, *rows, step_s=1):
+    """Read a row a machine, by step: S is a software failure; all H of a step are machines lost at once."""
+    faults = []
+    for step in range(length):
+        hits = {word: [number for number, row in enumerate(rows) if row.get(step) == word] for word in "SH"}
+        for machine in hits["S"]:
+            faults.append(Fault(time_s=step * step_s, kind=FaultKind.SOFTWARE, machines=(machine,)))
+        if hits["H"]:
+            faults.append(Fault(time_s=step * step_s, kind=FaultKind.HARDWARE, machines=tuple(hits["H"])))
+    return FaultTrace(num_machines=4, duration_s=length * step_s, faults=tuple(faults))
 
 
 def replaced_s(setting, *rows):
-    return run(setting, grid(200, *rows)).wasted_s[Cause.REPLACEMENT]
+    return run(setting, trace_of(200, *rows)).wasted_s[Cause.REPLACEMENT]
 
 
 def test_without_failures_gemini_wastes_nothing_and_high_frequency_its_serialising():
-    nothing = FaultTrace.none(4, 600)
+    nothing = trace_of(600)
     assert simulate_training(SETTING, nothing).effective_ratio == 1
     # Every 4 iterations 2 s: periods of 42 s; 600 s are 14 of them and 12 s.
     serialising = replace(HIGH, policy=high_frequency(replace(JOB, serialise_s=2)), job=replace(JOB, serialise_s=2))
     assert simulate_training(serialising, nothing).wasted_s[Cause.CHECKPOINTING] == pytest.approx(28)
-    # Faults of the store and of replicas stop no training either.
-    drawn = "\n".join([grid(60, {20: "b"}), "store | " + row(60, {35: "X"})])
-    assert run(SETTING, drawn).effective_ratio == 1
 
 
 HARD = {35: "H"}
@@ -176,7 +184,7 @@ HISTORIES = [
 
 @pytest.mark.parametrize(("length", "rows", "wasted_s", "recoveries"), HISTORIES)
 def test_a_drawn_history_wastes_and_recovers_as_by_hand(length, rows, wasted_s, recoveries):
-    result = run(SETTING, grid(length, *rows))
+    result = run(SETTING, trace_of(length, *rows))
     assert {cause: result.wasted_s[Cause[cause]] for cause in wasted_s} == wasted_s
     assert tuple(result.num_recoveries[tier] for tier in (Tier.LOCAL, Tier.PEER, Tier.STORAGE)) == recoveries
     assert result.productive_s + sum(result.wasted_s.values()) == pytest.approx(length)
@@ -184,9 +192,9 @@ def test_a_drawn_history_wastes_and_recovers_as_by_hand(length, rows, wasted_s, 
 
 def test_a_machine_that_is_away_cannot_fail_again_and_a_standby_takes_its_place_and_is_requested_again():
     # Lost at 35, replaced at 44: at 41 nobody is there to fail, at 46 the new one is; another one interrupts.
-    assert run(SETTING, grid(100, {35: "H", 41: "H"})).num_failures == 1
-    assert run(SETTING, grid(100, {35: "H", 45: "H"})).num_failures == 2
-    assert run(SETTING, grid(100, HARD, {}, {41: "H"})).num_interrupted == 1
+    assert run(SETTING, trace_of(100, {35: "H", 41: "H"})).num_failures == 1
+    assert run(SETTING, trace_of(100, {35: "H", 45: "H"})).num_failures == 2
+    assert run(SETTING, trace_of(100, HARD, {}, {41: "H"})).num_interrupted == 1
     slow = replace(COSTS, least_replacement_s=9, most_replacement_s=9)
     ready = replace(SETTING, num_standbys=1, overheads=slow)
     assert replaced_s(ready, HARD) == 0
@@ -197,7 +205,7 @@ def test_a_machine_that_is_away_cannot_fail_again_and_a_standby_takes_its_place_
 
 def test_an_incomplete_checkpoint_is_not_gone_back_to():
     # HighFreq: snapshots at 40 and 80 s, complete at 80 and 120.
-    lost = {at: run(HIGH, grid(200, {at: "S"})).wasted_s[Cause.LOST] for at in (79, 80, 81, 119, 121)}
+    lost = {at: run(HIGH, trace_of(200, {at: "S"})).wasted_s[Cause.LOST] for at in (79, 80, 81, 119, 121)}
     assert lost == {79: 79, 80: 40, 81: 41, 119: 79, 121: 41}
 
 
@@ -219,14 +227,35 @@ def test_progress_in_closed_form_is_that_of_counting_iterations(policy):
         assert (fast.memory, fast.storage) == (literal.memory, literal.storage)
 
 
+def test_a_machine_fails_at_exponential_gaps_by_its_rate_and_in_the_kinds_asked_for():
+    # 2,000 machines x 30 days x 0.05 a day = 3,000 faults with standard deviation 55; a quarter of them hardware.
+    rates = {"failures_per_machine_day": 0.05, "hardware_share": 0.25}
+    trace = poisson_faults(2000, duration_s=30 * DAY_S, **rates, seed=1)
+    assert abs(len(trace.faults) - 3000) < 4 * math.sqrt(3000)
+    hard = sum(fault.kind is FaultKind.HARDWARE for fault in trace.faults)
+    assert abs(hard - len(trace.faults) / 4) < 4 * math.sqrt(3000 * 0.25 * 0.75)
+    # The mean gap is 1/10 of a day; of exponential gaps a share of 1/e is longer than the mean.
+    trace = poisson_faults(1, duration_s=500 * DAY_S, failures_per_machine_day=10, seed=5)
+    gaps = [after.time_s - before.time_s for before, after in pairwise(trace.faults)]
+    assert fmean(gaps) == pytest.approx(DAY_S / 10, rel=0.05)
+    assert sum(gap > DAY_S / 10 for gap in gaps) / len(gaps) == pytest.approx(math.exp(-1), abs=0.03)
+    more = poisson_faults(40, duration_s=60 * DAY_S, failures_per_machine_day=0.1, seed=7)
+    fewer = poisson_faults(20, duration_s=30 * DAY_S, failures_per_machine_day=0.1, seed=7)
+    same = tuple(fault for fault in more.faults if fault.machines[0] < 20 and fault.time_s < 30 * DAY_S)
+    assert (
+        fewer.faults == same != poisson_faults(20, duration_s=30 * DAY_S, failures_per_machine_day=0.1, seed=8).faults
+    )
+
+
 @pytest.mark.parametrize("seed", range(24))
 def test_the_simulation_from_failure_to_failure_is_that_of_every_iteration(seed):
     draws = random.Random(seed)
     placed = placement(draws.choice((4, 5, 6, 16)), draws.choice((1, 2, 3)))
     drawn = {"failures_per_machine_day": draws.choice((5, 20, 100)), "hardware_share": draws.random(), "seed": seed}
-    racks = {"machines_per_rack": 2, "failures_per_rack_day": 5, "seed": seed}
-    faults = ((poisson_faults, drawn), (rack_faults, racks))
-    trace = FaultTrace.merged([draw(placed.num_machines, duration_s=DAY_S / 4, **rates) for draw, rates in faults])
+    single = poisson_faults(placed.num_machines, duration_s=DAY_S / 4, **drawn)
+    pairs = poisson_faults(placed.num_machines - 1, duration_s=DAY_S / 4, failures_per_machine_day=3, seed=seed + 100)
+    both = (replace(pair, machines=(pair.machines[0], pair.machines[0] + 1)) for pair in pairs.faults)
+    trace = replace(single, faults=(*single.faults, *both))
     changes = {"policy": POLICIES[seed % 4], "placement": placed, "num_standbys": draws.choice((0, 1, 3)), "seed": seed}
     setting = replace(SETTING, **changes)
     fast, literal = (way(setting, trace) for way in (simulate_training, cost.simulate_training_by_definition))
@@ -261,7 +290,7 @@ def test_more_failures_and_fewer_replicas_never_help_and_a_thousand_machines_are
 
 
 def test_the_timeline_of_a_failure_reads_as_a_grid_and_one_of_joined_iterations_shows_what_is_lost():
-    trace = FaultTrace.from_grid(grid(6, {}, {3: "S"}), step_s=10)
+    trace = trace_of(6, {}, {3: "S"}, step_s=10)
     tens = cost.Overheads(detection_s=10, serialise_s=0, least_replacement_s=0, most_replacement_s=0, warm_up_s=0)
     setting = replace(SETTING, overheads=tens)
     timeline = training_timeline(setting, simulate_training(setting, trace, keep_spans=True))
@@ -274,14 +303,18 @@ def test_the_timeline_of_a_failure_reads_as_a_grid_and_one_of_joined_iterations_
     ]
     kinds = [(each.label, each.kind.value) for each in timeline.of("training")]
     assert kinds == [("1", "compute"), ("2", "compute"), ("3", "other"), ("3", "compute"), ("4", "compute")]
-    timeline = training_timeline(SETTING, run(SETTING, grid(60, {35: "S"})), every_iteration=False)
+    timeline = training_timeline(SETTING, run(SETTING, trace_of(60, {35: "S"})), every_iteration=False)
     assert [each.label for each in timeline.of("training")] == ["1 to 2", "3 to 4", "3 to 4"]
     memory = [(each.label, each.start_s, each.end_s) for each in timeline.of("checkpoint in memory")]
     assert memory == [("1", 10, 20), ("2", 20, 30), ("lost", 30, 35), ("lost", 53, 60)]
 
 
-LOST = FaultTrace.from_grid(grid(60, HARD), step_s=1)
-ROOT = Fault(time_s=1, kind=FaultKind.HARDWARE, scope=FaultScope.ROOT)
+LOST = trace_of(60, HARD)
+
+
+def fault(**changes):
+    return Fault(**({"time_s": 1.0, "kind": FaultKind.HARDWARE, "machines": (0,)} | changes))
+
 
 test_bad_input_is_refused_by_name = refusals(
     (lambda: cost.paper_machine("zen/16x-v100-25gbps"), "storage_bytes_per_s of machine .* is None; it must be"),
@@ -296,11 +329,18 @@ test_bad_input_is_refused_by_name = refusals(
     (lambda: replace(SETTING, policy=gemini(GPT2_100B)), "iteration_s of the policy is 62"),
     (lambda: replace(SETTING, num_standbys=-1), "num_standbys is -1"),
     (lambda: replace(COSTS, most_replacement_s=4), "most_replacement_s is 4"),
-    (lambda: simulate_training(SETTING, FaultTrace(num_machines=4, duration_s=9, faults=(ROOT,))), "which machine"),
-    (lambda: training_timeline(SETTING, simulate_training(SETTING, FaultTrace.none(4, 10))), "spans is empty"),
+    (lambda: training_timeline(SETTING, simulate_training(SETTING, trace_of(10))), "spans is empty"),
+    (lambda: fault(time_s=-1.0), "time_s is -1.0"),
+    (lambda: fault(machines=()), r"machines is \(\); it must name at least 1"),
+    (lambda: fault(machines=(1, 1)), "different ones"),
+    (lambda: replace(trace_of(60), num_machines=0), "num_machines is 0"),
+    (lambda: replace(LOST, faults=(fault(machines=(4,)),)), r"machines is \(4,\); it must be in 0..3"),
+    (lambda: replace(LOST, duration_s=35), "time_s is 35; it must be below duration_s, 35"),
+    (lambda: poisson_faults(2, duration_s=9, hardware_share=1.5, seed=0), "hardware_share is 1.5"),
+    (lambda: poisson_faults(2, duration_s=9, failures_per_machine_day=-1, seed=0), "per_machine_day is -1"),
     (lambda: checkpoint_bytes(-1), "parameters is -1"),
     (lambda: replace(SIZES, num_layers=0), "num_layers is 0"),
-    (lambda: sizes.machine_shard_bytes(1, 0), "num_machines is 0"),
+    (lambda: waste.machine_shard_bytes(1, 0), "num_machines is 0"),
     (lambda: checkpoints.predict_models("p5", ["GPT-2 10B"]), "machine is 'p5'"),
 )
 

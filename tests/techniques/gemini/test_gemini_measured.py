@@ -15,12 +15,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 from workbench import plots
 from workbench.cluster import Link
 from workbench.launch import Ranks, ShapedHosts
-from workbench.launch.control.events import Event, Fault, Victim
-from workbench.launch.control.training import TrainingOutcome
 from workbench.parallel.voting import is_installed
 from workbench.plots import figure
 from workbench.study.timing import Timed, Turn, Turns
 from workbench.techniques.gemini import plots as pictures
+from workbench.techniques.gemini.control.service import Event, Fault, Victim
+from workbench.techniques.gemini.control.training import TrainingOutcome
 from workbench.techniques.gemini.measured import overhead, reliability, schedules
 from workbench.techniques.gemini.measured.recovery import RecoveryObserved, phases_of, recovery_rows
 from workbench.techniques.gemini.measured.schedules import Flip, draw_schedule
@@ -29,8 +29,7 @@ from workbench.techniques.gemini.measured.training import PoolContext, Size, Tok
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.recovery import Tier
-from workbench.techniques.gemini.runtime.idle import Interleaving, measure_link
-from workbench.techniques.gemini.runtime.transfer import Route
+from workbench.techniques.gemini.runtime.transfer import Interleaving, Route, measure_link
 from workbench.timeline import Action, Kind
 
 pytestmark = pytest.mark.timeout(100)
@@ -295,7 +294,7 @@ def test_a_seed_gives_one_schedule_sixteen_in_a_row_have_all_kinds_and_each_says
 
 
 def test_what_stays_open_of_a_machines_memory_is_counted_as_leaked():
-    before = reliability._Left.now()
+    before = reliability._processes_and_memory()
     leaked = os.memfd_create("workbench-shard of rank 0, 8192 bytes")
     os.truncate(leaked, 8192)
     counted = reliability._left_behind(before, patience_s=0)

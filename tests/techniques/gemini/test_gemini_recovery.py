@@ -11,7 +11,7 @@ from cases import refusals
 
 from workbench.techniques.gemini import method
 from workbench.techniques.gemini.cost import GPT2_100B, MT_NLG
-from workbench.techniques.gemini.method import Held, Tier, best, placement, plan_recovery, waste
+from workbench.techniques.gemini.method import Held, Tier, placement, plan_recovery, waste
 from workbench.techniques.gemini.method.recovery import plan_recovery_by_definition
 from workbench.techniques.gemini.method.waste import gemini, high_frequency, strawman
 
@@ -165,8 +165,8 @@ def test_the_waste_of_one_choice_by_hand_where_the_tiers_share_the_failures():
     # n = 3: 12 idle seconds suffice; t_ckpt = 3 iterations, interval 30 s.
     assert method.expected_waste(NEEDS, 2, 3) == pytest.approx(4 / 86_400 * (30 + 30 / 2), rel=1e-12)
     # 3 replicas need 20 s; in 2 iterations 8 s are idle.
-    assert [best.memory_level(NEEDS, 3, interval).blocking_s for interval in (2, 5)] == [12, 0]
-    assert best.memory_level(NEEDS, 3, 7).transfer_s == 50
+    assert [waste.memory_level(NEEDS, 3, interval).blocking_s for interval in (2, 5)] == [12, 0]
+    assert waste.memory_level(NEEDS, 3, 7).transfer_s == 50
     # Memory bounds the replicas by two buffers each.
     assert [replace(NEEDS, memory_bytes=size).most_replicas for size in (400, 799, 800, 1e9)] == [1, 1, 2, 4]
     # Three other machines at 1 a day, window 600 s: mean 3 x 600 / 86,400 more losses. Two groups of 2 of 4 machines:
@@ -174,7 +174,7 @@ def test_the_waste_of_one_choice_by_hand_where_the_tiers_share_the_failures():
     needs, mean = replace(NEEDS, hardware_share=1.0), 3 * 600 / 86_400
     weights = [math.exp(-mean) * mean**more / math.factorial(more) for more in range(3)]
     lost = weights[1] / 3 + (1 - weights[0] - weights[1])
-    assert best.storage_share(needs, 2) == pytest.approx(lost, rel=1e-4)  # beyond 4 machines there are no more to lose
+    assert waste.storage_share(needs, 2) == pytest.approx(lost, rel=1e-4)  # beyond 4 machines there are no more to lose
     from_storage = 40 + 1080 * 10 / 2 + 40
     mean_s = (1 - lost) * (45 + 10) + lost * from_storage
     assert method.expected_waste(needs, 2, 3) == pytest.approx(4 / 86_400 * mean_s, rel=1e-4)
@@ -190,14 +190,14 @@ def test_the_best_choice_is_that_of_the_search_of_everything():
     }
     for chosen in random.Random(0).sample(list(itertools.product(*choices.values())), 60):
         needs = replace(NEEDS, **dict(zip(choices, chosen, strict=True)))
-        assert method.best_checkpointing(needs) == best.best_checkpointing_by_definition(needs), needs
+        assert method.best_checkpointing(needs) == waste.best_checkpointing_by_definition(needs), needs
 
 
 def test_the_best_interval_is_young_s_where_only_blocking_costs_and_shorter_with_more_failures():
     # sqrt(2 x 2 x 100) = 20; half = 0.01: 20 x (1 + 0.1 / 3 + 0.01 / 9) - 2.
-    assert best.young_interval_s(2, 100) == 20
-    assert best.daly_interval_s(2, 100) == pytest.approx(20 * (1 + 0.1 / 3 + 0.01 / 9) - 2)
-    assert best.daly_interval_s(200, 100) == 100
+    assert waste.young_interval_s(2, 100) == 20
+    assert waste.daly_interval_s(2, 100) == pytest.approx(20 * (1 + 0.1 / 3 + 0.01 / 9) - 2)
+    assert waste.daly_interval_s(200, 100) == 100
     # 0.5 s of blocking, 4 failures a day of 10 s iterations: sqrt(2 x 0.5 x 21,600) = 147 s.
     chosen = method.best_checkpointing(replace(NEEDS, blocking_s=0.5))
     assert chosen.young_s == pytest.approx(146.97, abs=0.01)
@@ -230,7 +230,7 @@ test_impossible_inventories_times_jobs_levels_and_needs_are_refused = refusals(
     (lambda: waste.CheckpointPolicy(name="x", iteration_s=1, storage=IN_MEMORY), "each must be of its own kind"),
     (lambda: replace(IN_MEMORY, interval_iterations=0), "interval_iterations is 0"),
     (lambda: replace(IN_MEMORY, blocking_s=-1), "blocking_s is -1"),
-    (lambda: best.young_interval_s(1, 0), "mean_time_between_failures_s is 0"),
+    (lambda: waste.young_interval_s(1, 0), "mean_time_between_failures_s is 0"),
     (lambda: method.expected_waste(NEEDS, 5, 1), "num_replicas is 5; it must be in 1..4"),
     (lambda: replace(NEEDS, memory_bytes=399), "memory_bytes is 399"),
     (lambda: replace(NEEDS, idle_s=11), "idle_s is 11"),

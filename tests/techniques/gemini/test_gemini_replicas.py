@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from workbench.techniques.gemini.runtime import BufferState, Slot, replicas
+from workbench.techniques.gemini.runtime import Slot, replicas
 
 NUM_BYTES = 1000
 
@@ -88,10 +88,10 @@ def test_the_newest_replicas_are_held_and_going_back_discards_newer_and_corrupt_
 
 def test_killed_after_any_byte_of_any_write_the_slot_still_holds_a_complete_replica(monkeypatch):
     slot, memory = made(1, 2)
-    states, plain = [memory.read()], replicas._Buffer._write_record
+    states, plain = [memory.read()], replicas._Buffer.write_record
     monkeypatch.setattr(
         replicas._Buffer,
-        "_write_record",
+        "write_record",
         lambda *fields: (states.append(memory.read()), plain(*fields), states.append(memory.read())),
     )
     slot.write(3, content(3))
@@ -129,18 +129,16 @@ def test_one_flipped_bit_anywhere_never_gives_a_replica_that_is_not_what_was_wri
 
 def test_the_reason_why_a_buffer_is_not_used_is_told():
     slot, memory = made(1)
-    assert [report.state for report in slot.reports()] == [BufferState.COMPLETE]
+    assert [(replica.iteration, replica.fault) for replica in slot.examined()] == [(1, "")]
     slot.begin(2, NUM_BYTES)[:300] = 1
-    report = memory.slot().reports()[1]
-    assert (report.state, report.iteration) == (BufferState.INCOMPLETE, 2)
-    assert report.reason == "begun and not completed"
+    replica = memory.slot().examined()[1]
+    assert (replica.iteration, replica.fault, replica.data) == (2, "begun and not completed", None)
     memory.flip(0, 4096 + 305)
-    report = slot.reports()[0]
-    assert (report.state, report.iteration) == (BufferState.CORRUPT, 1)
-    assert report.reason == "the checksum of its data is wrong"
+    replica = slot.examined()[0]
+    assert (replica.iteration, replica.fault) == (1, "the checksum of its data is wrong")
     assert slot.latest() is None
     memory.flip(0, 8)
-    assert slot.reports()[0].reason == "its record's checksum is wrong"
+    assert slot.examined()[0].fault == "its record's checksum is wrong"
     with pytest.raises(ValueError, match="num_bytes is 0"):
         slot.begin(3, 0)
     with pytest.raises(RuntimeError, match="no replica is in progress"):
@@ -190,7 +188,7 @@ while kills < KILLS or (torn < MET and kills < AT_MOST):
     found = slot.latest()
     assert found is not None and found.iteration in (reported, reported + 1), (found, reported)
     assert torch.equal(found.data, content(found.iteration))
-    torn += any(report.state.value in ("incomplete", "corrupt") for report in slot.reports())
+    torn += any(replica.fault for replica in slot.examined())
     newest = found.iteration
 print(newest, torn)
 """

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from workbench.launch import control
-from workbench.launch.control import Fault, Victim, operator, run_training
+from workbench.techniques.gemini import control
+from workbench.techniques.gemini.control import Fault, Victim, operator, run_training
 from workbench.techniques.gemini.measured import reliability, schedules
 from workbench.techniques.gemini.measured.training import PoolContext, shard
 from workbench.techniques.gemini.runtime import CheckpointOptions, InMemoryCheckpoints

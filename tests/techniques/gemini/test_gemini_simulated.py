@@ -18,14 +18,14 @@ from workbench.plots.style import PALE, VERMILION
 from workbench.reproduction import Project, published
 from workbench.techniques.gemini import counted
 from workbench.techniques.gemini import plots as pictures
-from workbench.techniques.gemini.method import Placement, group_bound, placement, recovery_probability, sizes
-from workbench.techniques.gemini.method.best import best_checkpointing
-from workbench.techniques.gemini.simulated import checkpoints, failures, recoveries
-from workbench.timeline.faults import DAY_S
+from workbench.techniques.gemini.cost import DAY_S
+from workbench.techniques.gemini.method import Placement, group_bound, placement, recovery_probability, waste
+from workbench.techniques.gemini.method.waste import best_checkpointing
+from workbench.techniques.gemini.simulated import checkpoints, failures
 
 SCHEMES = ["Baseline", "Blocking", "Naive", "Unpipelined", "Gemini"]
 
-GIGABYTES = 12e-9 * sizes.num_parameters(sizes.TABLE_6_2["GPT-2 100B"])  # of the checkpoint of GPT-2 100B: 1,203.4
+GIGABYTES = 12e-9 * waste.num_parameters(waste.TABLE_6_2["GPT-2 100B"])  # of the checkpoint of GPT-2 100B: 1,203.4
 
 
 def test_the_worked_example_by_hand():
@@ -73,16 +73,16 @@ def test_rows_of_models_and_ablation_add_up_and_3_5_percent_ask_for_a_rate_of_co
 
 
 def test_a_failure_at_310_goes_back_to_the_last_complete_checkpoint_and_the_minutes_of_one_failure_add_up():
-    rows = recoveries.worked_example_rows([10, 11, 100])
+    rows = failures.worked_example_rows([10, 11, 100])
     back = {each: value(rows, "back_to", checkpoint_iterations=each) for each in (10, 11, 100)}
     assert back == {10: pytest.approx(300), 11: pytest.approx(200), 100: pytest.approx(200)}
     assert value(rows, "lost_iterations", checkpoint_iterations=11) == pytest.approx(110)
-    rows = recoveries.overhead_rows()
+    rows = failures.overhead_rows()
     software_s, hardware_s = 15 + 162 + 240, 15 + 162 + 330 + GIGABYTES / 16 / 50 + 240
     assert value(rows, "total_min", failure="software") == pytest.approx(software_s / 60)
     assert value(rows, "total_min", failure="hardware") == pytest.approx(hardware_s / 60)
     assert value(rows, "resumes_with", failure="hardware") == 3
-    assert recoveries.overhead_timelines()["hardware"].total_s(resource="recovery") == pytest.approx(hardware_s)
+    assert failures.overhead_timelines()["hardware"].total_s(resource="recovery") == pytest.approx(hardware_s)
 
 
 def test_the_wasted_time_of_figure_6_10_and_the_share_of_serialising_every_nine_iterations():
@@ -206,41 +206,41 @@ SMALL = {"hidden_size": 8, "num_layers": 3, "num_heads": 2, "vocab_size": 50, "m
 
 def _built(family, inner):
     common = {"vocab_size": 50, "pad_token_id": 0}
-    if family is sizes.Family.GPT_2:
+    if family is waste.Family.GPT_2:
         shape = {"n_embd": 8, "n_layer": 3, "n_head": 2, "n_inner": inner, "n_positions": 12}
         config = transformers.GPT2Config(**shape, **common, bos_token_id=1, eos_token_id=1)
         return transformers.GPT2LMHeadModel(config)
     shape = {"hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": inner, **common}
-    if family is sizes.Family.ROBERTA:
+    if family is waste.Family.ROBERTA:
         config = transformers.RobertaConfig(max_position_embeddings=14, type_vocab_size=1, **shape)
         return transformers.RobertaForMaskedLM(config)
     return transformers.BertForPreTraining(transformers.BertConfig(max_position_embeddings=12, **shape))
 
 
 @pytest.mark.parametrize("inner", [32, 20])
-@pytest.mark.parametrize("family", sizes.Family)
+@pytest.mark.parametrize("family", waste.Family)
 def test_the_closed_form_counts_the_parameters_of_hugging_face_s_models(family, inner):
     with torch.device("meta"):
         model = _built(family, inner)
     built = sum(parameter.numel() for parameter in model.parameters())
-    if family is sizes.Family.BERT:
+    if family is waste.Family.BERT:
         built -= 2 * 8 + 2  # the head that judges whether two sentences follow each other
-    assert sizes.num_parameters(sizes.ModelSizes(family=family, intermediate_size=inner, **SMALL)) == built
+    assert waste.num_parameters(waste.ModelSizes(family=family, intermediate_size=inner, **SMALL)) == built
 
 
 def test_parameters_and_bytes_are_counted_as_by_hand_and_the_tables_in_the_code_are_those_published():
     # 124 (12·8192² + 13·8192) + (50265 + 512)·8192 + 2·8192
-    assert sizes.num_parameters(sizes.TABLE_6_2["GPT-2 100B"]) == 124 * 805_412_864 + 415_965_184 + 16_384
+    assert waste.num_parameters(waste.TABLE_6_2["GPT-2 100B"]) == 124 * 805_412_864 + 415_965_184 + 16_384
     # a layer: 12·2560² + 13·2560 = 78,643,200 + 33,280: less than four billion in all
-    assert sizes.num_parameters(sizes.TABLE_6_2["GPT-2 10B"]) == 46 * 78_676_480 + 50_777 * 2560 + 2 * 2560
-    assert sizes.checkpoint_bytes(100e9) == 1200e9
-    assert sizes.machine_shard_bytes(100e9, 16) == 75e9
+    assert waste.num_parameters(waste.TABLE_6_2["GPT-2 10B"]) == 46 * 78_676_480 + 50_777 * 2560 + 2 * 2560
+    assert waste.checkpoint_bytes(100e9) == 1200e9
+    assert waste.machine_shard_bytes(100e9, 16) == 75e9
     printed = published("gemini/table-6-1/counted", "memory")
     rows = counted.count_memory(16, 2)
     ours = {(row["machine"], row["memory"]): row["value"] for row in rows if row["quantity"] == "memory"}
     assert ours == {(row.machine, row.memory): row.value for row in printed.itertuples()}
     assert list(published("gemini/table-2-1/counted", "checkpoint_size")["model"]) == list(counted.PARAMETERS)
-    assert list(published("gemini/table-6-2/counted", "parameters")["model"]) == list(sizes.TABLE_6_2)
+    assert list(published("gemini/table-6-2/counted", "parameters")["model"]) == list(waste.TABLE_6_2)
 
 
 def test_buffers_are_two_for_each_replica_of_the_shard_and_mt_nlg_s_checkpoint_takes_42_minutes():

@@ -5,11 +5,17 @@ from functools import partial
 
 from workbench.explore.code_exercises import check_on_cases, check_on_ranks
 from workbench.explore.exercises import Exercise, Feedback, Mistake
-from workbench.techniques.gemini.method.placement import Placement, kept_bytes, placement, replicas_kept, survivors
-from workbench.techniques.gemini.method.probability import group_bound, recovery_probability
+from workbench.techniques.gemini.method.placement import (
+    Placement,
+    group_bound,
+    kept_bytes,
+    placement,
+    recovery_probability,
+    replicas_kept,
+    survivors,
+)
 from workbench.techniques.gemini.method.recovery import Held, RecoveryPlan, Tier, plan_recovery
-from workbench.techniques.gemini.method.sizes import machine_shard_bytes
-from workbench.techniques.gemini.method.waste import wasted_time_s
+from workbench.techniques.gemini.method.waste import machine_shard_bytes, wasted_time_s
 
 __all__ = [
     "check_holders",

@@ -16,21 +16,22 @@ from workbench.cluster import GIGABIT_BYTES_PER_S
 from workbench.explore.explorer import Control, Explorer, choice, steps
 from workbench.plots.style import GREY
 from workbench.techniques.gemini.cost import (
+    DAY_S,
     GPT2_100B,
     Setting,
     TrainingRun,
     calibrated,
     phases_of,
+    poisson_faults,
     simulate_training,
     traffic_of,
     workload_of,
 )
 from workbench.techniques.gemini.method.interleaving import InterleavedIteration, Scheme, interleave
 from workbench.techniques.gemini.method.placement import placement
-from workbench.techniques.gemini.method.sizes import TABLE_6_2
+from workbench.techniques.gemini.method.waste import TABLE_6_2
 from workbench.techniques.gemini.plots import ITERATION_KINDS, draw_timelines
 from workbench.techniques.gemini.simulated.failures import GEMINI, HIGH_FREQUENCY, STRAWMAN, policies
-from workbench.timeline.faults import DAY_S, poisson_faults
 
 __all__ = [
     "Comparison",

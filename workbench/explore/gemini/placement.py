@@ -13,8 +13,13 @@ from matplotlib.figure import Figure
 from workbench.explore.explorer import Control, Explorer, choice, steps
 from workbench.plots import beside, figure
 from workbench.plots.style import BLUE, GREY, PALE, VERMILION
-from workbench.techniques.gemini.method.placement import Placement, is_recoverable, placement, survivors
-from workbench.techniques.gemini.method.probability import recovery_probability
+from workbench.techniques.gemini.method.placement import (
+    Placement,
+    is_recoverable,
+    placement,
+    recovery_probability,
+    survivors,
+)
 from workbench.techniques.gemini.plots import draw_placement
 
 __all__ = ["Puzzle", "describe", "draw", "explore_placement", "solve"]

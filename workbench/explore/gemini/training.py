@@ -8,10 +8,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from workbench.launch.control.events import Event, EventName
-from workbench.launch.control.service import RankContext
-from workbench.launch.control.training import Training
 from workbench.study.progress import say_progress
+from workbench.techniques.gemini.control.service import Event, EventName, RankContext
+from workbench.techniques.gemini.control.training import Training
 from workbench.techniques.gemini.measured.training import digest_of, shard, train_gpt2
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD as OF_CHECKPOINTS
 

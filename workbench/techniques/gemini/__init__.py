@@ -9,19 +9,17 @@ others, sent in the idle time of training's own traffic, so that every iteration
 than a thirteenth of the time is wasted.
 
 Where to find it
-- Eqs. 6.1 and 6.2, the time that a failure wastes, and the three policies: `method.waste`
-- algorithm 6.1 (group, mixed, ring): `method.placement`; corollary 6.1, theorem 6.1 and the exact probability of
-  recovering from memory: `method.probability`, counted in `method.surviving`
-- section 6.5.4, idle spans: `method.profiling`; algorithm 6.2: `method.partition`; figures 6.4, 6.5 and 6.16:
-  `method.interleaving`; table 6.2: `method.sizes`
+- algorithm 6.1 (group, mixed, ring), corollary 6.1, theorem 6.1 and the exact probability of recovering from memory:
+  `method.placement`
+- section 6.5.4, idle spans; algorithm 6.2; figures 6.4, 6.5 and 6.16: `method.interleaving`
+- table 6.2; Eqs. 6.1 and 6.2, the time that a failure wastes, and the three policies: `method.waste`; ours: how many
+  replicas, and how often, `best_checkpointing`
 - section 6.6, which iteration and which tier: `method.recovery`
-- on real ranks: a user's loop `runtime.checkpoints`, training's own traffic `runtime.traffic`, idle spans
-  `runtime.idle`, chunks on their way `runtime.transfer`, replicas with checksums `runtime.replicas`, a rank's state as
-  bytes and resuming bit for bit, with the rule of what is kept and what is refused, `runtime.state`, persistent storage
-  `runtime.storage`, going back `runtime.recovering`
-- section 6.3.2, agents, heartbeats, root, standby machines, and the launcher that restarts: `workbench.launch.control`
+- on real ranks: a user's loop `runtime.checkpoints`; training's own traffic, idle spans and chunks on their way
+  `runtime.transfer`; replicas with checksums and going back `runtime.replicas`; a rank's state as bytes, and the rule
+  of what is kept and what is refused, `runtime.state`; persistent storage `runtime.storage`
+- section 6.3.2, agents, heartbeats, root, standby machines, and the launcher that restarts: `control`
 - the paper's machines and models, trainings under failures: `cost`; rows of figures and tables: `counted`, `simulated`
-- ours: how many replicas, and how often, `method.best`
 
 Three lines in your own loop: `checkpoints = InMemoryCheckpoints(context, model, optimizer)`, `for iteration in
 checkpoints.iterations(total):`, and `run_training(train, num_machines)` to start it.
@@ -44,10 +42,10 @@ import importlib
 _HOMES = {
     "CheckpointOptions": ".runtime.checkpoints",
     "InMemoryCheckpoints": ".runtime.checkpoints",
-    "best_checkpointing": ".method.best",
-    "partition_checkpoint": ".method.partition",
-    "recovery_probability": ".method.probability",
-    "run_training": "workbench.launch.control.training",
+    "best_checkpointing": ".method.waste",
+    "partition_checkpoint": ".method.interleaving",
+    "recovery_probability": ".method.placement",
+    "run_training": ".control.training",
     "wasted_time_s": ".method.waste",
 }
 

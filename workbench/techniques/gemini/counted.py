@@ -9,25 +9,8 @@ from typing import Any
 
 from workbench.study.rows import value_row
 
-from .method.partition import partition_checkpoint
-from .method.placement import BUFFERS_PER_REPLICA, Placement, components, placement
-from .method.probability import (
-    best_placement,
-    gap_bound,
-    gap_to_upper_bound,
-    group_bound,
-    recovery_probability,
-    recovery_probability_by_definition,
-    upper_bound,
-)
-from .method.sizes import (
-    BYTES_PER_PARAMETER,
-    GPU_BYTES_PER_PARAMETER,
-    TABLE_6_2,
-    checkpoint_bytes,
-    machine_shard_bytes,
-    num_parameters,
-)
+from . import method
+from .method import checkpoint_bytes, components, num_parameters, placement, recovery_probability
 
 __all__ = ["FIGURE_6_3", "MACHINES", "PARAMETERS", "count_bounds", "count_checkpoints", "count_gaps", "count_memory"]
 __all__ += ["count_idle_spans", "count_parameters", "count_placements", "count_probabilities", "count_theorem"]
@@ -83,11 +66,11 @@ def count_checkpoints() -> Rows:
 
 def count_memory(num_machines: int, num_replicas: int) -> Rows:
     """Return the memory of every machine of table 6.1 beside what checkpoints take of it."""
-    num_buffers = BUFFERS_PER_REPLICA * num_replicas
+    num_buffers = method.BUFFERS_PER_REPLICA * num_replicas
     rows: Rows = []
     for name, (gpu_gigabytes, cpu_gigabytes) in MACHINES.items():
         gpu_gigabytes *= GPUS_PER_MACHINE
-        fullest = gpu_gigabytes * BYTES_PER_PARAMETER / GPU_BYTES_PER_PARAMETER
+        fullest = gpu_gigabytes * method.BYTES_PER_PARAMETER / method.GPU_BYTES_PER_PARAMETER
         rows += [
             value_row("memory", gpu_gigabytes, "GB", machine=name, memory="GPU"),
             value_row("memory", cpu_gigabytes, "GB", machine=name, memory="CPU"),
@@ -96,7 +79,7 @@ def count_memory(num_machines: int, num_replicas: int) -> Rows:
             value_row("fullest_buffers", cpu_gigabytes, "GB", machine=name, memory="there is"),
         ]
     for name, model in LARGEST_MODEL.items():
-        shard = machine_shard_bytes(num_parameters(TABLE_6_2[model]), num_machines) / GIGABYTE_BYTES
+        shard = method.machine_shard_bytes(num_parameters(method.TABLE_6_2[model]), num_machines) / GIGABYTE_BYTES
         rows += [
             value_row("buffers", num_buffers * shard, "GB", machine=name, memory="needed"),
             value_row("buffers", MACHINES[name][1], "GB", machine=name, memory="there is"),
@@ -107,7 +90,7 @@ def count_memory(num_machines: int, num_replicas: int) -> Rows:
 def count_parameters(num_gpus: int) -> Rows:
     """Return the parameters of every model of table 6.2, and the largest one's checkpoint."""
     rows: Rows = []
-    for name, sizes in TABLE_6_2.items():
+    for name, sizes in method.TABLE_6_2.items():
         counted = num_parameters(sizes)
         named = float(name.split()[-1].removesuffix("B")) * 1e9
         layer = 12 * sizes.hidden_size**2 + 13 * sizes.hidden_size
@@ -116,7 +99,7 @@ def count_parameters(num_gpus: int) -> Rows:
             value_row("parameters", counted, "1", model=name),
             value_row("layers_for_name", round(needed), "1", model=name),
         ]
-    shard = checkpoint_bytes(num_parameters(TABLE_6_2["GPT-2 100B"])) / num_gpus / GIGABYTE_BYTES
+    shard = checkpoint_bytes(num_parameters(method.TABLE_6_2["GPT-2 100B"])) / num_gpus / GIGABYTE_BYTES
     return [*rows, value_row("checkpoint_per_gpu", shard, "GB", model="GPT-2 100B")]
 
 
@@ -127,7 +110,7 @@ def count_placements(num_replicas: int = 2) -> Rows:
     for num_machines, kind in FIGURE_6_3:
         placed = placement(num_machines, num_replicas, kind)
         num_sets = comb(num_machines, num_replicas)
-        fatal[kind] = num_sets * (1 - recovery_probability_by_definition(placed, num_replicas))
+        fatal[kind] = num_sets * (1 - method.recovery_probability_by_definition(placed, num_replicas))
         keys = {"placement": kind, "num_machines": num_machines}
         rows += [value_row("fatal", int(fatal[kind]), "1", **keys), value_row("of", num_sets, "1", **keys)]
         rows += [
@@ -169,12 +152,12 @@ def count_bounds(num_machines: int, num_replicas: int, failure_counts: Sequence[
                 relative = _percent((of_group - of_ring) / of_group)
                 rows.append(value_row("ring_lower", relative, "%", reading=f"{way}, relative", **keys))
             rows.append(value_row("ring_lower", _percent(of_group - of_ring), "%", reading=f"{way}, points", **keys))
-        error = pairs["exact"][0] - group_bound(num_machines, num_replicas, k)
+        error = pairs["exact"][0] - method.group_bound(num_machines, num_replicas, k)
         rows.append(value_row("bound_error", _percent(error), "%", **keys))
     return rows
 
 
-def union_bound(placed: Placement, k: int) -> Fraction:
+def union_bound(placed: method.Placement, k: int) -> Fraction:
     """Bound a recovery probability as corollary 6.1 does: every fatal set counted with all that may fail beside it."""
     num_machines, num_replicas = placed.num_machines, placed.num_replicas
     if k < num_replicas:
@@ -191,15 +174,15 @@ def count_theorem(sizes: Sequence[Sequence[int]]) -> Rows:
         keys = {"num_machines": num_machines, "num_replicas": num_replicas, "k": k}
         ours = recovery_probability(placement(num_machines, num_replicas), k)
         best = {
-            "all": best_placement(num_machines, num_replicas, k).probability,
-            "balanced": best_placement(num_machines, num_replicas, k, balanced=True).probability,
+            "all": method.best_placement(num_machines, num_replicas, k).probability,
+            "balanced": method.best_placement(num_machines, num_replicas, k, balanced=True).probability,
         }
         rows.append(value_row("best_probability", _percent(ours), "%", among="algorithm 6.1", **keys))
         for among, probability in best.items():
             rows.append(value_row("best_probability", _percent(probability), "%", among=among, **keys))
             rows.append(value_row("missed", _percent(probability - ours), "%", among=among, **keys))
         if k == num_replicas:
-            missed = upper_bound(num_machines, num_replicas) - best["all"]
+            missed = method.upper_bound(num_machines, num_replicas) - best["all"]
             rows.append(value_row("upper_bound_missed", _percent(missed), "%", **keys))
     return rows
 
@@ -210,8 +193,8 @@ def count_gaps(most_machines: int, replica_counts: Sequence[int]) -> Rows:
     for num_replicas in replica_counts:
         for num_machines in range(num_replicas + 1, most_machines + 1):
             if num_machines % num_replicas:
-                gap = gap_to_upper_bound(placement(num_machines, num_replicas))
-                share = float(gap / gap_bound(num_machines, num_replicas))
+                gap = method.gap_to_upper_bound(placement(num_machines, num_replicas))
+                share = float(gap / method.gap_bound(num_machines, num_replicas))
                 rows.append(value_row("gap_share", share, "1", num_machines=num_machines, num_replicas=num_replicas))
     return rows
 
@@ -242,7 +225,7 @@ def count_idle_spans(
     totals_s = [sum(spans.values()) for spans in profiled]
     rows += [value_row("total_s", total_s, "s", iteration=left_out + number) for number, total_s in enumerate(totals_s)]
     rows.append(value_row("deviation", pstdev(totals_s) / fmean(totals_s), of="all idle time"))
-    chunks = partition_checkpoint([*used_s, 0.0], checkpoint_bytes, num_replicas=2, **traffic)
+    chunks = method.partition_checkpoint([*used_s, 0.0], checkpoint_bytes, num_replicas=2, **traffic)
     inside = sum(chunk.size_bytes for chunk in chunks if chunk.span < len(used_s))
     rows.append(value_row("num_chunks", len(chunks)))
     rows.append(value_row("share_in_spans", inside / checkpoint_bytes))

@@ -18,15 +18,13 @@ from workbench.plots.style import GREY, INK, OURS, PALE, PALETTE, VERMILION
 from workbench.plots.units import time_unit
 from workbench.timeline import Kind, Timeline
 
-from .method import Placement, components, replicas_kept, survivors
-from .method.interleaving import InterleavedIteration
-from .method.recovery import Tier
+from .method import InterleavedIteration, Placement, Tier, components, replicas_kept, survivors
 
-__all__ = ["ITERATION_KINDS", "draw_ablation", "draw_best", "draw_by_failures", "draw_by_machines", "draw_frequencies"]
-__all__ += ["draw_idle_spans", "draw_lengths"]
-__all__ += ["draw_models", "draw_mt_nlg", "draw_overhead", "draw_overheads", "draw_placement", "draw_probabilities"]
-__all__ += ["draw_recovery", "draw_reductions", "draw_retrieval", "draw_schedules"]
-__all__ += ["draw_schemes", "draw_tiers", "draw_time", "draw_timelines", "draw_wasted", "draw_worked_example"]
+__all__ = ["ITERATION_KINDS", "draw_ablation", "draw_best", "draw_by_failures", "draw_by_machines"]
+__all__ += ["draw_frequencies", "draw_idle_spans", "draw_lengths", "draw_models", "draw_mt_nlg", "draw_overhead"]
+__all__ += ["draw_overheads", "draw_placement", "draw_probabilities", "draw_recovery", "draw_reductions"]
+__all__ += ["draw_retrieval", "draw_schedules", "draw_schemes", "draw_tiers", "draw_time", "draw_timelines"]
+__all__ += ["draw_wasted", "draw_worked_example"]
 
 WIDE = (9.5, 3.8)  # inches
 MEBIBYTE = 2**20
@@ -66,7 +64,12 @@ def draw_placement(placed: Placement, *, ax: Axes, failed: Collection[int] = (),
     height = max(map(len, kept))
     at, names = 0.0, {}  # where a column stands, and its machine
     for part in components(placed):
-        _draw_part_name(ax, placed, part, at, height)
+        num_sets = len({frozenset(placed.holders[machine]) for machine in part})
+        name = "group" if num_sets == 1 else "ring" if placed.kind in ("ring", "mixed") else ""
+        if name and len(part) > 1:
+            end = at + len(part) - 1
+            ax.plot([at - 0.4, end + 0.4], [height - 0.3] * 2, color=GREY, linewidth=1)
+            ax.text((at + end) / 2, height - 0.22, name, ha="center", va="bottom", fontsize=8, color=INK)
         for machine in part:
             names[at] = str(machine)
             for level, shard in enumerate(kept[machine]):
@@ -82,16 +85,6 @@ def draw_placement(placed: Placement, *, ax: Axes, failed: Collection[int] = (),
     ax.spines["left"].set_visible(False)
     ax.set_aspect("equal")
     return ax
-
-
-def _draw_part_name(ax: Axes, placed: Placement, part: Sequence[int], at: float, height: int) -> None:
-    """Write above machines that share replicas whether they are a group or a ring."""
-    num_sets = len({frozenset(placed.holders[machine]) for machine in part})
-    name = "group" if num_sets == 1 else "ring" if placed.kind in ("ring", "mixed") else ""
-    if name and len(part) > 1:
-        end = at + len(part) - 1
-        ax.plot([at - 0.4, end + 0.4], [height - 0.3] * 2, color=GREY, linewidth=1)
-        ax.text((at + end) / 2, height - 0.22, name, ha="center", va="bottom", fontsize=8, color=INK)
 
 
 def _draw_box(ax: Axes, x: float, level: int, shard: int, *, is_alive: bool, is_lost: bool) -> None:
@@ -113,25 +106,23 @@ def draw_probabilities(rows: Sequence[Mapping], published: pd.DataFrame, ring_lo
     for ax, k in zip(axes[0], counts, strict=True):
         labels = {"x_label": "machines N", "y_label": "recovered from memory (%)" if ax is axes[0, 0] else ""}
         plots.lines(table[table.k == k], ax=ax, x="num_machines", by="series", **labels)
-        _mark_odds(ax, published[published.k == k], ring_lower[ring_lower.k == k])
+        # The paper's values of groups, and the ring's, which follow from its difference.
+        paper = published[published.k == k].merge(
+            ring_lower[ring_lower.k == k], on=["num_machines", "k"], how="left", suffixes=("", "_lower")
+        )
+        ring = paper.value * (1 - paper.value_lower / 100)
+        look = {"color": GREY, "markersize": 10, "zorder": 1, "linestyle": ""}
+        ax.plot(paper.num_machines, paper.value, marker="D", label="published", **look)
+        ax.plot(paper.num_machines, ring, marker="s", label="published: ring, relatively lower", **look)
+        for row, of_ring in zip(paper.itertuples(), ring, strict=True):
+            lower = "" if math.isnan(of_ring) else f",\nring {row.value_lower:.1f} % lower: {of_ring:.1f} %"
+            text = f"published: {row.value:.1f} %{lower}"
+            ax.text(0.97, 0.05, text, transform=ax.transAxes, ha="right", va="bottom", fontsize=8, color=INK)
         ax.set_xscale("log", base=2)
         ax.xaxis.set_major_formatter("{x:g}")
         ax.set_title(f"k = {k} lost at once")
     plots.below(drawn)
     return drawn
-
-
-def _mark_odds(ax: Axes, published: pd.DataFrame, ring_lower: pd.DataFrame) -> None:
-    """Mark the paper's values of groups, and the ring's, which follow from its difference."""
-    both = published.merge(ring_lower, on=["num_machines", "k"], how="left", suffixes=("", "_lower"))
-    ring = both.value * (1 - both.value_lower / 100)
-    look = {"color": GREY, "markersize": 10, "zorder": 1, "linestyle": ""}
-    ax.plot(both.num_machines, both.value, marker="D", label="published", **look)
-    ax.plot(both.num_machines, ring, marker="s", label="published: ring, relatively lower", **look)
-    for row, of_ring in zip(both.itertuples(), ring, strict=True):
-        lower = "" if math.isnan(of_ring) else f",\nring {row.value_lower:.1f} % lower: {of_ring:.1f} %"
-        text = f"published: {row.value:.1f} %{lower}"
-        ax.text(0.97, 0.05, text, transform=ax.transAxes, ha="right", va="bottom", fontsize=8, color=INK)
 
 
 _SCHEME_COLORS = MappingProxyType({"Baseline": PALETTE[3], "Gemini": OURS})  # grey is the paper's
@@ -268,8 +259,8 @@ def draw_lengths(rows: Sequence[Mapping]) -> Figure:
     plots.lines(cost, ax=left, x="length", by="scheme", x_label="iteration (s)", y_label="longer (%)")
     left.axhline(1, color=GREY, linestyle=":", linewidth=1)
     crossing = rows_of(rows, "one_per_cent_s")
-    found = f"under 1 % from {crossing.value.iloc[0]:.2f} s on" if len(crossing) else "never under 1 %"
-    left.set_title(f"A checkpoint in every iteration: {found}")
+    words = f"under 1 % from {crossing.value.iloc[0]:.2f} s on" if len(crossing) else "never under 1 %"
+    left.set_title(f"A checkpoint in every iteration: {words}")
     plots.lines(work, ax=right, x="length", by="scheme", x_label="iteration (s)", y_label="processor of a rank (s)")
     right.set_title("Processor seconds of an iteration")
     return figure

@@ -17,8 +17,7 @@ from workbench.timeline import Kind
 
 from ..method.interleaving import CheckpointTraffic, InterleavedIteration, Phase, Scheme, interleave
 from ..method.placement import BUFFERS_PER_REPLICA
-from ..method.sizes import TABLE_6_2, ModelSizes, checkpoint_bytes, num_parameters
-from ..method.waste import Job
+from ..method.waste import TABLE_6_2, Job, ModelSizes, checkpoint_bytes, num_parameters
 
 __all__ = ["CALIBRATION", "COPY_BYTES_PER_S", "Calibrated", "UpdatedPhases", "agent_memory_bytes", "baseline_s"]
 __all__ += ["calibrated", "checkpoint_s", "iteration_of", "job_of", "network_share_of", "paper_machine", "phases_of"]

@@ -10,20 +10,104 @@ import random
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 from workbench.checks import require_counts, require_not_negative
 from workbench.cluster import GIGABIT_BYTES_PER_S
-from workbench.timeline.faults import Fault, FaultTrace
 
 from ..method.placement import Placement
-from ..method.sizes import BYTES_PER_PARAMETER, TABLE_6_2, checkpoint_bytes, num_parameters
-from ..method.waste import CheckpointPolicy, Job, Level, Tier
+from ..method.waste import (
+    BYTES_PER_PARAMETER,
+    TABLE_6_2,
+    CheckpointPolicy,
+    Job,
+    Level,
+    Tier,
+    checkpoint_bytes,
+    num_parameters,
+)
 
-__all__ = ["GPT2_100B", "MT_NLG", "PAPER_OVERHEADS", "Cause", "Overheads", "Setting", "Span", "Stretch", "TrainingRun"]
-__all__ += ["advanced", "advanced_by_definition", "simulate_training", "simulate_training_by_definition"]
+__all__ = ["DAY_S", "GPT2_100B", "MT_NLG", "OPT_FAILURES_PER_MACHINE_DAY", "PAPER_OVERHEADS", "Cause", "Fault"]
+__all__ += ["FaultKind", "FaultTrace", "Overheads", "Setting", "Span", "TrainingRun", "advanced"]
+__all__ += ["advanced_by_definition", "poisson_faults", "simulate_training", "simulate_training_by_definition"]
 __all__ += ["stretch_moments"]
+
+DAY_S = 86_400
+OPT_FAILURES_PER_MACHINE_DAY = 0.015  # section 6.7.2: 1.5 % of OPT-175B's instances fail every day
+
+
+class FaultKind(StrEnum):
+    """What is left after a fault."""
+
+    SOFTWARE = "software"  # processes end, machines and what they keep in memory stay
+    HARDWARE = "hardware"  # the machines hit are lost, with all they keep
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """One failure."""
+
+    time_s: float  # when, in seconds from the trace's start
+    kind: FaultKind  # whether machines are lost
+    machines: tuple[int, ...]  # those hit, ascending
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "machines", tuple(sorted(self.machines)))
+        if not 0 <= self.time_s < math.inf:
+            raise ValueError(f"time_s is {self.time_s!r}; it must be finite and not negative")
+        if not self.machines or len(set(self.machines)) < len(self.machines) or self.machines[0] < 0:
+            raise ValueError(f"machines is {self.machines!r}; it must name at least 1, different ones, from 0 on")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FaultTrace:
+    """Everything that fails while some machines run for some time; the same for every policy that is compared."""
+
+    num_machines: int  # how many machines there are
+    duration_s: float  # seconds that the trace covers; it does not start again
+    faults: tuple[Fault, ...] = ()  # by time
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "faults", tuple(sorted(self.faults, key=lambda fault: fault.time_s)))
+        require_counts(1, num_machines=self.num_machines)
+        if not 0 < self.duration_s < math.inf:
+            raise ValueError(f"duration_s is {self.duration_s!r}; it must be finite and above 0")
+        if self.faults and self.faults[-1].time_s >= self.duration_s:
+            raise ValueError(f"time_s is {self.faults[-1].time_s!r}; it must be below duration_s, {self.duration_s!r}")
+        for fault in self.faults:
+            if fault.machines[-1] >= self.num_machines:
+                raise ValueError(f"machines is {fault.machines!r}; it must be in 0..{self.num_machines - 1}")
+
+
+def poisson_faults(
+    num_machines: int,
+    *,
+    duration_s: float,  # that the trace covers
+    failures_per_machine_day: float = OPT_FAILURES_PER_MACHINE_DAY,  # mean number of faults of one machine a day
+    hardware_share: float = 1.0,  # probability that a fault loses its machine; otherwise it is a software failure
+    seed: int,
+) -> FaultTrace:
+    """Draw faults of single machines at random times; a trace of half of the machines has the same faults on these."""
+    if not 0 <= failures_per_machine_day < math.inf:
+        rule = "it must be finite and not negative"
+        raise ValueError(f"failures_per_machine_day is {failures_per_machine_day!r}; {rule}")
+    if not 0 <= hardware_share <= 1:
+        raise ValueError(f"hardware_share is {hardware_share!r}; it must be in [0, 1]")
+    FaultTrace(num_machines=num_machines, duration_s=duration_s)  # refuses both before any work
+    rate_per_s = failures_per_machine_day / DAY_S
+    faults = []
+    for machine in range(num_machines if rate_per_s else 0):
+        generator, times_s = random.Random(f"{seed} machine {machine}"), []
+        time_s = generator.expovariate(rate_per_s)
+        while time_s < duration_s:
+            times_s.append(time_s)
+            time_s += generator.expovariate(rate_per_s)
+        for time_s in times_s:
+            kind = FaultKind.HARDWARE if generator.random() < hardware_share else FaultKind.SOFTWARE
+            faults.append(Fault(time_s=time_s, kind=kind, machines=(machine,)))
+    return FaultTrace(num_machines=num_machines, duration_s=duration_s, faults=tuple(faults))
+
 
 GPT2_100B = Job(
     name="GPT-2 100B on 16 p4d",
@@ -159,9 +243,9 @@ def _newest(policy: CheckpointPolicy, level: Level, start: int, done: int, elaps
     iteration = (start + done) // every * every
     while iteration > start:
         before_s = sum(
-            each.blocking_s
-            for each in policy.levels
-            if each.in_memory and not level.in_memory and iteration % each.interval_iterations == 0
+            first.blocking_s
+            for first in policy.levels
+            if first.in_memory and not level.in_memory and iteration % first.interval_iterations == 0
         )
         complete_s = _end_s(policy, start, iteration - start) + before_s + level.blocking_s + level.transfer_s
         if complete_s <= elapsed_s:
@@ -171,7 +255,7 @@ def _newest(policy: CheckpointPolicy, level: Level, start: int, done: int, elaps
 
 
 class _Machines:
-    """Which machines are there, and what their memories hold, while failures come."""
+    """The machines and what their memories hold, while failures come."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -185,15 +269,13 @@ class _Machines:
         self.storage = 0  # and in storage, where the initial states are
 
     def is_void(self, fault: Fault) -> bool:
-        """Say whether a fault hits nothing: no training process, or only machines that are away."""
-        if not fault.lost and fault.scope.value in ("store", "replica", "root"):
-            return True
-        return not fault.machines or all(self._is_away(machine, fault.time_s) for machine in fault.machines)
+        """Say whether a fault hits only machines that are away."""
+        return all(fault.time_s < self._absent.get(machine, 0.0) for machine in fault.machines)
 
     def lose(self, fault: Fault) -> None:
         """Take away what a fault takes."""
-        for machine in fault.lost:
-            if not self._is_away(machine, fault.time_s):
+        for machine in fault.machines if fault.kind is FaultKind.HARDWARE else ():
+            if fault.time_s >= self._absent.get(machine, 0.0):
                 self._absent[machine] = math.inf
                 self._empty.add(machine)
                 self._own_only.discard(machine)
@@ -205,7 +287,10 @@ class _Machines:
             return Tier.STORAGE
         if not self._empty:
             return Tier.LOCAL
-        return Tier.PEER if all(map(self._is_held_elsewhere, self._empty)) else Tier.STORAGE
+        lacking = self._empty | self._own_only
+        holders = [self._setting.placement.holders[machine] for machine in self._empty]
+        is_held = not self._all_own_only and all(any(holder not in lacking for holder in kept) for kept in holders)
+        return Tier.PEER if is_held else Tier.STORAGE
 
     @property
     def recoverable(self) -> int:
@@ -231,28 +316,17 @@ class _Machines:
     def retrieve(self, tier: Tier) -> None:
         """Give every machine its shard back, from a tier."""
         if tier is Tier.STORAGE:
-            has_memory = self._setting.policy.memory is not None
-            self.memory = self.storage if has_memory else None
-            self._all_own_only = has_memory
+            self._all_own_only = self._setting.policy.memory is not None
+            self.memory = self.storage if self._all_own_only else None
         self._own_only |= self._empty
         self._empty.clear()
 
     def complete(self, *, memory: int | None, storage: int | None) -> None:
         """Note the newest checkpoints that training completed."""
-        if storage is not None:
-            self.storage = storage
+        self.storage = self.storage if storage is None else storage
         if memory is not None:
             self.memory, self._all_own_only = memory, False
             self._own_only.clear()
-
-    def _is_away(self, machine: int, at_s: float) -> bool:
-        return at_s < self._absent.get(machine, 0.0)
-
-    def _is_held_elsewhere(self, machine: int) -> bool:
-        if self._all_own_only:
-            return False
-        gone = (self._empty, self._own_only)
-        return any(not any(holder in each for each in gone) for holder in self._setting.placement.holders[machine])
 
 
 Advance = Callable[[CheckpointPolicy, int, float], Stretch]
@@ -303,7 +377,12 @@ def simulate_training(
     setting: Setting, trace: FaultTrace, *, keep_spans: bool = False, advance: Advance = advanced
 ) -> TrainingRun:
     """Simulate a training under failures: productive and wasted seconds add up to the duration of the trace."""
-    _check(setting, trace)
+    placed, is_lossy = setting.placement, any(fault.kind is FaultKind.HARDWARE for fault in trace.faults)
+    if is_lossy and setting.policy.memory is not None and placed is None:
+        raise ValueError(f"placement is None; {setting.policy.name} must know who keeps what where machines are lost")
+    if placed is not None and placed.num_machines != trace.num_machines:
+        rule = f"it must be the trace's, {trace.num_machines!r}"
+        raise ValueError(f"num_machines of the placement is {placed.num_machines!r}; {rule}")
     return _Simulation(setting, trace, advance, keep_spans).run()
 
 
@@ -312,29 +391,26 @@ def simulate_training_by_definition(setting: Setting, trace: FaultTrace, **choic
     return simulate_training(setting, trace, advance=advanced_by_definition, **choices)
 
 
-@dataclass(slots=True)
 class _Simulation:
-    setting: Setting
-    trace: FaultTrace
-    advance: Advance
-    keep_spans: bool
-    machines: _Machines = field(init=False)
-    now_s: float = 0.0
-    position: float = 0.0  # iterations done
-    next_fault: int = 0
-    num_failures: int = 0
-    num_interrupted: int = 0
-    spans: list[Span] = field(default_factory=list)
-    recoveries: Counter = field(default_factory=Counter)
-    wasted_s: dict[Cause, float] = field(default_factory=lambda: dict.fromkeys(Cause, 0.0))
+    """A training on its trace's clock."""
 
-    def __post_init__(self) -> None:
-        self.machines = _Machines(self.setting)
+    def __init__(self, setting: Setting, trace: FaultTrace, advance: Advance, keep_spans: bool):
+        self.setting, self.trace, self.advance, self.keep_spans = setting, trace, advance, keep_spans
+        self.machines = _Machines(setting)
+        self.now_s, self.position = 0.0, 0.0  # iterations done
+        self.next_fault = self.num_failures = self.num_interrupted = 0
+        self.spans: list[Span] = []
+        self.recoveries: Counter[Tier] = Counter()
+        self.wasted_s = dict.fromkeys(Cause, 0.0)
 
     def run(self) -> TrainingRun:
         self.train()
         while (fault := self.take_fault()) is not None:
-            self.recover(fault)
+            while not self.is_recovered_from(fault) and (fault := self.take_fault()) is not None:
+                self.num_interrupted += 1
+            back_to = self.machines.recoverable
+            self.wasted_s[Cause.LOST] += (self.position - back_to) * self.setting.job.iteration_s
+            self.position = float(back_to)
             self.train()
         return TrainingRun(
             duration_s=self.trace.duration_s,
@@ -359,16 +435,8 @@ class _Simulation:
         self.note(end_s, None, start)
         self.position, self.now_s = stretch.position, end_s
 
-    def recover(self, fault: Fault) -> None:
-        """Recover from a failure and from all that come meanwhile; then roll progress back."""
-        while not self.recovered_from(fault) and (fault := self.take_fault()) is not None:
-            self.num_interrupted += 1
-        back_to = self.machines.recoverable
-        self.wasted_s[Cause.LOST] += (self.position - back_to) * self.setting.job.iteration_s
-        self.position = float(back_to)
-
-    def recovered_from(self, fault: Fault) -> bool:
-        """Go through the parts of a recovery; say whether nothing came in between."""
+    def is_recovered_from(self, fault: Fault) -> bool:
+        """Go through the parts of a recovery; say whether no failure came in between."""
         machines, overheads = self.machines, self.setting.overheads
         machines.lose(fault)
         tier = machines.tier
@@ -419,15 +487,3 @@ class _Simulation:
     def note(self, end_s: float, cause: Cause | None, iteration: int, tier: Tier | None = None) -> None:
         if self.keep_spans and end_s > self.now_s:
             self.spans.append(Span(start_s=self.now_s, end_s=end_s, cause=cause, iteration=iteration, tier=tier))
-
-
-def _check(setting: Setting, trace: FaultTrace) -> None:
-    lost = [fault for fault in trace.faults if fault.kind.value == "hardware" and fault.scope.value != "store"]
-    if nameless := [fault for fault in lost if not fault.machines]:
-        raise ValueError(f"fault is {nameless[0]!r}; it must say which machine is lost")
-    placed = setting.placement
-    if lost and setting.policy.memory is not None and placed is None:
-        raise ValueError(f"placement is None; {setting.policy.name} must know who keeps what where machines are lost")
-    if placed is not None and placed.num_machines != trace.num_machines:
-        rule = f"it must be the trace's, {trace.num_machines!r}"
-        raise ValueError(f"num_machines of the placement is {placed.num_machines!r}; {rule}")

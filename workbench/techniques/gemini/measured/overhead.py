@@ -23,8 +23,7 @@ from workbench.parallel.voting import Voting, is_installed
 from workbench.study.rows import median_row, ratio_row, value_row
 from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
 from workbench.techniques.gemini.measured.training import LEARNING_RATE, PoolContext, Size, Tokens, digest_of
-from workbench.techniques.gemini.method.interleaving import Scheme
-from workbench.techniques.gemini.method.profiling import Operation, ProfiledIteration, idle_spans_s
+from workbench.techniques.gemini.method.interleaving import Scheme, idle_spans_s
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, CheckpointOptions, InMemoryCheckpoints
 from workbench.timeline import Recorder
 
@@ -110,13 +109,13 @@ def measure_overhead(
 def measure_lengths(batches: Sequence[int], *, size: Size, **setting: Any) -> Overhead:
     """Train with and without Gemini with several batches, and so with iterations of several lengths."""
     require_counts(1, **{"len(batches)": len(batches)})
-    rows, hosts, curve = [], None, []
+    rows, hosts, curve, gemini = [], None, [], Scheme.GEMINI.value
     for batch in batches:
-        found = measure_overhead([BASELINE, Scheme.GEMINI.value], size=replace(size, batch=batch), **setting)
-        rows += [row | {"batch": batch} for row in found.rows]
-        hosts = found.hosts
-        of_scheme = {(row["quantity"], row["scheme"]): row["value"] for row in found.rows}
-        curve.append((of_scheme["iteration_s", BASELINE], of_scheme["over_baseline", Scheme.GEMINI.value] - 1))
+        overhead = measure_overhead([BASELINE, gemini], size=replace(size, batch=batch), **setting)
+        rows += [row | {"batch": batch} for row in overhead.rows]
+        hosts = overhead.hosts
+        values = {(row["quantity"], row["scheme"]): row["value"] for row in overhead.rows}
+        curve.append((values["iteration_s", BASELINE], values["over_baseline", gemini] - 1))
     crossing_s = length_at(curve, ONE_PER_CENT)
     rows += [] if crossing_s is None else [value_row("one_per_cent_s", crossing_s, "s")]
     return Overhead(rows=rows, hosts=hosts)
@@ -139,62 +138,46 @@ def length_at(curve: Sequence[tuple[float, float]], share: float) -> float | Non
 
 def overhead_rows(timed: Timed) -> list[dict[str, Any]]:
     """Return quantities by scheme: medians over rounds of the ranks' means, with intervals."""
-    rows = []
+
+    def means(scheme: str, name: str) -> list[float]:
+        return [fmean(getattr(turn, name) for turn in turns) for turns in timed.rounds[scheme]]
+
+    def noted(scheme: str, name: str) -> list[float]:
+        return [fmean(getattr(turn.notes, name) for turn in turns) for turns in timed.rounds[scheme]]
+
+    rows, baseline_s = [], means(BASELINE, "iteration_s")
     for scheme in timed.rounds:
-        rows.append(median_row("iteration_s", _mean_s(timed, scheme), "s", scheme=scheme))
-        cpu_s = [fmean(turn.cpu_s for turn in turns) for turns in timed.rounds[scheme]]
-        rows.append(median_row("cpu_s", cpu_s, "s", scheme=scheme))
-        if scheme != BASELINE:
-            rows.append(ratio_row("over_baseline", _mean_s(timed, scheme), _mean_s(timed, BASELINE), scheme=scheme))
-            rows += _checkpoint_rows(scheme, timed)
-    return rows + _idle_rows(timed)
-
-
-def _mean_s(timed: Timed, scheme: str) -> list[float]:
-    """Return the ranks' mean seconds of an iteration, round by round."""
-    return [fmean(turn.iteration_s for turn in turns) for turns in timed.rounds[scheme]]
-
-
-def _noted(timed: Timed, scheme: str, name: str) -> list[float]:
-    """Return the ranks' mean of something that was watched, round by round."""
-    return [fmean(getattr(turn.notes, name) for turn in turns) for turns in timed.rounds[scheme]]
-
-
-def _checkpoint_rows(scheme: str, timed: Timed) -> list[dict]:
-    if scheme == TORCHFT:
-        return []  # it adds up gradients in another order
-    facts = timed.facts[scheme]
-    different = sum(a.digest != b.digest for a, b in zip(facts, timed.facts[BASELINE], strict=True))
-    rows = [value_row("different_ranks", different, scheme=scheme)]
-    if scheme == ASYNC_SAVE:
-        return rows
-    rows.append(median_row("checkpoint_s", _noted(timed, scheme, "checkpoint_s"), "s", scheme=scheme))
-    for name, unit in (("shard_bytes", "byte"), ("buffer_bytes", "byte"), ("num_chunks", "1")):
-        rows.append(value_row(name, max(getattr(fact, name) for fact in facts), unit, scheme=scheme))
-    return rows
-
-
-def _idle_rows(timed: Timed) -> list[dict]:
-    """Return idle time before and after, of schemes whose link was measured."""
-    rows, before = [], []
+        iteration_s, facts = means(scheme, "iteration_s"), timed.facts[scheme]
+        rows.append(median_row("iteration_s", iteration_s, "s", scheme=scheme))
+        rows.append(median_row("cpu_s", means(scheme, "cpu_s"), "s", scheme=scheme))
+        if scheme == BASELINE:
+            continue
+        rows.append(ratio_row("over_baseline", iteration_s, baseline_s, scheme=scheme))
+        if scheme == TORCHFT:
+            continue  # it adds up gradients in another order
+        different = sum(a.digest != b.digest for a, b in zip(facts, timed.facts[BASELINE], strict=True))
+        rows.append(value_row("different_ranks", different, scheme=scheme))
+        if scheme == ASYNC_SAVE:
+            continue
+        rows.append(median_row("checkpoint_s", noted(scheme, "checkpoint_s"), "s", scheme=scheme))
+        for name, unit in (("shard_bytes", "byte"), ("buffer_bytes", "byte"), ("num_chunks", "1")):
+            rows.append(value_row(name, max(getattr(fact, name) for fact in facts), unit, scheme=scheme))
+    # Idle time before and after, of schemes whose link was measured.
+    idle_rows, before_s = [], []
     for scheme, facts in timed.facts.items():
         if scheme == BASELINE or any(fact.network_s is None for fact in facts):
             continue
-        network_s = max(fact.network_s for fact in facts)
-        idle_before_s = _noted(timed, scheme, "idle_before_s")
-        before += idle_before_s
-        left_s = [idle - network_s for idle in _noted(timed, scheme, "idle_s")]
-        rows.append(median_row("idle_s", left_s, "s", scheme=scheme))
-        rows.append(median_row("idle_used", [network_s / idle for idle in idle_before_s], scheme=scheme))
-        rows.append(value_row("network_s", network_s, "s", scheme=scheme))
-    if not before:
-        return rows
-    deviation = pstdev(before) / fmean(before)  # normalised standard deviation, section 6.5.4
-    return [
-        median_row("idle_s", before, "s", scheme=BASELINE),
-        value_row("idle_deviation", deviation, scheme=BASELINE),
-        *rows,
-    ]
+        network_s, idle_before_s = max(fact.network_s for fact in facts), noted(scheme, "idle_before_s")
+        before_s += idle_before_s
+        left_s = [idle - network_s for idle in noted(scheme, "idle_s")]
+        idle_rows.append(median_row("idle_s", left_s, "s", scheme=scheme))
+        idle_rows.append(median_row("idle_used", [network_s / idle for idle in idle_before_s], scheme=scheme))
+        idle_rows.append(value_row("network_s", network_s, "s", scheme=scheme))
+    if before_s:
+        deviation = pstdev(before_s) / fmean(before_s)  # normalised standard deviation, section 6.5.4
+        rows.append(median_row("idle_s", before_s, "s", scheme=BASELINE))
+        rows.append(value_row("idle_deviation", deviation, scheme=BASELINE))
+    return rows + idle_rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -218,21 +201,22 @@ class Facts:
     network_s: float | None = None
 
 
-def idle_s(began_s: float, ended_s: float, operations: Sequence[tuple[float, float]]) -> float:
+def idle_s(began_s: float, ended_s: float, messages: Sequence[tuple[float, float]]) -> float:
     """Return the seconds in which no message was under way."""
-    within = [(start, end) for start, end in operations if end > began_s and start < ended_s]
-    inside = [(max(start, began_s), min(end, ended_s)) for start, end in within]
-    messages = tuple(Operation(start_s=start, end_s=end) for start, end in inside)
-    iteration = ProfiledIteration(name="iteration", start_s=began_s, end_s=ended_s, operations=messages)
-    return sum(idle_spans_s(iteration))
+    within = [(start, end) for start, end in messages if end > began_s and start < ended_s]
+    return sum(idle_spans_s([(max(start, began_s), min(end, ended_s)) for start, end in within], began_s, ended_s))
 
 
 def trials(
     recorder: Recorder, schemes: Sequence[str], size: Size, options: Mapping[str, Any], folder: str
 ) -> dict[str, Trial]:
     """Build the training of every scheme on this rank; all start from the same weights and see the same tokens."""
-    settling = options["num_profiled"] + SETTLING
-    return {scheme: _Training(scheme, size, options, folder).trial(settling) for scheme in schemes}
+    settling, built = options["num_profiled"] + SETTLING, {}
+    for scheme in schemes:
+        training = _Training(scheme, size, options, folder)
+        calls = {"step": training.step, "begin": training.begin, "end": training.end, "close": training.close}
+        built[scheme] = Trial(settling=settling, **calls)
+    return built
 
 
 class _Training:
@@ -253,10 +237,6 @@ class _Training:
         elif scheme != BASELINE:
             chosen = CheckpointOptions(scheme=scheme, **options)
             self._checkpoints = InMemoryCheckpoints(self._context, self._model, self._optimizer, options=chosen)
-
-    def trial(self, settling: int) -> Trial:
-        """Return the training as it is timed."""
-        return Trial(step=self.step, settling=settling, begin=self.begin, end=self.end, close=self.close)
 
     def begin(self) -> None:
         """Run one iteration before the clock starts: its checkpoint travels in the first timed one."""
@@ -283,21 +263,16 @@ class _Training:
         digest = digest_of(self._model, self._optimizer)
         if self._replicas is not None:
             self._replicas.close()
-        if not isinstance(self._checkpoints, InMemoryCheckpoints):
+        checkpoints = self._checkpoints
+        if not isinstance(checkpoints, InMemoryCheckpoints):
             return Facts(digest=digest)
-        checkpoints, link = self._checkpoints, self._checkpoints.interleaving.link
-        chunks = checkpoints.interleaving.chunks(checkpoints.shard_bytes)
+        link, chunks = checkpoints.interleaving.link, checkpoints.interleaving.chunks(checkpoints.shard_bytes)
         seconds = [link.startup_s + chunk.size_bytes / link.bandwidth_bytes_per_s for chunk in chunks] if link else None
-        facts = Facts(
-            digest=digest,
-            shard_bytes=checkpoints.shard_bytes,
-            buffer_bytes=checkpoints.buffer_bytes,
-            num_chunks=len(chunks),
-            network_s=None if seconds is None else sum(seconds),
-        )
+        sizes = {"shard_bytes": checkpoints.shard_bytes, "buffer_bytes": checkpoints.buffer_bytes}
+        network_s = None if seconds is None else sum(seconds)
         checkpoints.close()
         self._context.close()
-        return facts
+        return Facts(digest=digest, **sizes, num_chunks=len(chunks), network_s=network_s)
 
     def _iterate(self) -> float | None:
         began_s = time.monotonic()
@@ -317,9 +292,7 @@ class AsyncSave:
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, folder: str):
         self._model, self._optimizer, self._folder = model, optimizer, folder
         warnings.filterwarnings("ignore", module="torch.distributed.checkpoint")  # of its own planner, at every save
-        self._group = dist.new_group(
-            timeout=timeout_of()
-        )  # its collectives run in a thread, and must not meet training's
+        self._group = dist.new_group(timeout=timeout_of())  # its collectives run in a thread beside training's
         self._saving: Future | None = None
 
     def step(self) -> None:
@@ -345,16 +318,12 @@ class VotingReplicas:
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer):
         import torchft
 
-        self._voting = Voting(
-            lambda state: _load_(model, optimizer, state),
-            lambda: {"model": model.state_dict(), "optimizer": optimizer.state_dict()},
-        )
+        def load(state: dict) -> None:
+            model.load_state_dict(state["model"])
+            optimizer.load_state_dict(state["optimizer"])
+
+        self._voting = Voting(load, lambda: {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
         self.model = torchft.DistributedDataParallel(self._voting.manager, model)
         self.optimizer = torchft.Optimizer(self._voting.manager, optimizer)
         self.optimizer.zero_grad()  # which asks for the first quorum
         self.close = self._voting.close
-
-
-def _load_(model: nn.Module, optimizer: torch.optim.Optimizer, state: dict) -> None:
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])

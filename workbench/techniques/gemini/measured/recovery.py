@@ -7,9 +7,9 @@ from statistics import median
 from typing import Any
 
 from workbench.checks import require_counts
-from workbench.launch.control.events import Event
-from workbench.launch.control.training import Fault, TrainingOutcome, Victim, run_training
 from workbench.study.rows import spread_row
+from workbench.techniques.gemini.control.service import Event
+from workbench.techniques.gemini.control.training import Fault, TrainingOutcome, Victim, run_training
 from workbench.techniques.gemini.measured.training import Size, train_gpt2
 from workbench.techniques.gemini.method.recovery import Tier
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD
@@ -172,10 +172,7 @@ def recovery_rows(observed: Sequence[RecoveryObserved]) -> list[dict[str, Any]]:
         for phase in PHASES:
             seconds = [trial.phases.seconds[phase] for trial in trials]
             rows.append(spread_row("phase_s", seconds, "s", failure=kind, phase=phase))
-        rows.append(spread_row("total_s", [trial.phases.total_s for trial in trials], "s", failure=kind))
-        lost = [trial.phases.lost_iterations for trial in trials]
-        rows.append(spread_row("lost_iterations", lost, "1", failure=kind))
-        rows.append(spread_row("lost_s", [trial.phases.lost_s for trial in trials], "s", failure=kind))
-        rows.append(spread_row("from_memory", [trial.phases.from_memory for trial in trials], "1", failure=kind))
+        for name, unit in (("total_s", "s"), ("lost_iterations", "1"), ("lost_s", "s"), ("from_memory", "1")):
+            rows.append(spread_row(name, [getattr(trial.phases, name) for trial in trials], unit, failure=kind))
         rows.append(spread_row("different_ranks", [trial.different_ranks for trial in trials], "1", failure=kind))
     return rows

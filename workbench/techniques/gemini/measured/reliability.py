@@ -5,9 +5,9 @@ import signal
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import psutil
 import torch
@@ -15,13 +15,12 @@ import torch.distributed as dist
 from torch import nn
 
 from workbench.checks import require_counts
-from workbench.launch.control.events import EventName
-from workbench.launch.control.service import RankContext
-from workbench.launch.control.training import Timing, TrainingOutcome, run_training
 from workbench.launch.failures import RankFailed
 from workbench.launch.machines import Machines
 from workbench.study.cells import named
 from workbench.study.rows import value_row
+from workbench.techniques.gemini.control.service import EventName, RankContext
+from workbench.techniques.gemini.control.training import Timing, TrainingOutcome, run_training
 from workbench.techniques.gemini.measured.recovery import digests
 from workbench.techniques.gemini.measured.schedules import DAMAGED, FLIPPED, Flip, Loop, Schedule, draw_schedule
 from workbench.techniques.gemini.measured.training import Habits, Size, train_gpt2
@@ -172,9 +171,16 @@ def run_schedule(
     schedule: Schedule, undisturbed: Sequence[str], machines: Machines, *, iterations: int = ITERATIONS
 ) -> dict[str, Any]:
     """Train under a schedule; return its history, and the processes and bytes that remain."""
-    before, began_s, outcome, error = _Left.now(), time.monotonic(), None, ""
+    before, began_s, outcome, error = _processes_and_memory(), time.monotonic(), None, ""
+    options: dict[str, Any] = {"num_replicas": schedule.num_replicas}
+    failures = {"faults": schedule.faults, "standbys": schedule.standbys}
+    failures["memory_limit_bytes"] = schedule.memory_limit_bytes
+    is_stored = schedule.storage_every > 0
     try:
-        outcome = _trained(schedule, machines, iterations)
+        with tempfile.TemporaryDirectory(prefix="gemini-storage-") if is_stored else nullcontext() as folder:
+            if is_stored:
+                options |= {"storage": PersistentTier(f"file://{folder}"), "storage_every": schedule.storage_every}
+            outcome = _train(schedule, machines, iterations, options, **failures)
     except (RankFailed, RuntimeError, TimeoutError) as failure:
         error = f"{type(failure).__name__}: {failure}"
     seconds = time.monotonic() - began_s
@@ -217,36 +223,18 @@ def reliability_cells(num_schedules: int, each: int, first: int = 0) -> list[dic
 
 def reliability_rows(trainings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the quantities of a record: of each training, and how many recoveries each tier served."""
-    rows = []
+    rows, units = [], {"ends_rightly": "1", "different_ranks": "1", "num_orphans": "1", "leaked_bytes": "B"}
     for training in trainings:
-        seed = training["seed"]
-        for name, unit in (
-            ("ends_rightly", "1"),
-            ("different_ranks", "1"),
-            ("num_orphans", "1"),
-            ("leaked_bytes", "B"),
-        ):
-            rows.append(value_row(name, float(training[name]), unit) | {"seed": seed})
-        rows.append(value_row("training_s", training["seconds"], "s") | {"seed": seed})
+        seed = {"seed": training["seed"]}
+        rows += [value_row(name, float(training[name]), unit) | seed for name, unit in units.items()]
+        rows.append(value_row("training_s", training["seconds"], "s") | seed)
         if training.get("flips_passed_over") is not None:
-            rows.append(value_row("damage_is_named", float(training["flips_passed_over"])) | {"seed": seed})
+            rows.append(value_row("damage_is_named", float(training["flips_passed_over"])) | seed)
     recoveries = [
         bar["tier"] for training in trainings for bar in training.get("generations", ()) if bar["generation"] > 1
     ]
     rows += [value_row("num_recoveries", float(recoveries.count(tier.value)), tier=tier.value) for tier in Tier]
     return rows
-
-
-def _trained(schedule: Schedule, machines: Machines, iterations: int) -> TrainingOutcome:
-    options: dict[str, Any] = {"num_replicas": schedule.num_replicas}
-    is_stored = schedule.storage_every > 0
-    with tempfile.TemporaryDirectory(prefix="gemini-storage-") if is_stored else nullcontext() as folder:
-        if is_stored:
-            options |= {"storage": PersistentTier(f"file://{folder}"), "storage_every": schedule.storage_every}
-        failures = {"faults": schedule.faults, "standbys": schedule.standbys}
-        limit_bytes = schedule.memory_limit_bytes
-        failures = {"faults": schedule.faults, "standbys": schedule.standbys, "memory_limit_bytes": limit_bytes}
-        return _train(schedule, machines, iterations, options, **failures)
 
 
 def _train(
@@ -271,76 +259,67 @@ def _train(
     )
 
 
-class _Left:
-    """Descendants of this process, and named and anonymous shared memory."""
-
-    def __init__(self, pids: set[int], shared: set[str], kept_bytes: int):
-        self.pids, self.shared, self.kept_bytes = pids, shared, kept_bytes
-
-    @classmethod
-    def now(cls) -> Self:
-        """Look."""
-        processes = [child for child in psutil.Process().children(recursive=True) if _is_living(child)]
-        pids = {child.pid for child in processes}
-        kept = _machine_memory((os.getpid(), *pids))
-        return cls(pids, set(os.listdir("/dev/shm")), sum(kept.values()))
-
-
-def _left_behind(before: _Left, patience_s: float = SETTLE_S) -> tuple[int, int]:
-    """Count processes and bytes that are there now and were not before, after some patience."""
-    deadline_s = time.monotonic() + patience_s
-    while True:
-        now = _Left.now()
-        orphans = now.pids - before.pids
-        leaked_bytes = max(0, now.kept_bytes - before.kept_bytes) + _unused_bytes(now.shared - before.shared)
-        if not (orphans or leaked_bytes) or time.monotonic() > deadline_s:
-            return len(orphans), leaked_bytes
-        time.sleep(0.05)
-
-
-def _is_living(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _machine_memory(pids: Sequence[int]) -> dict[int, int]:
-    """Return the bytes of the memory files of machines that processes hold open, by inode."""
-    sizes = {}
-    for pid in pids:
+def _processes_and_memory() -> tuple[set[int], set[str], int]:
+    """Return the living descendants of this process, named shared memory, and the bytes of machines' memory."""
+    pids = set()
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if child.status() != psutil.STATUS_ZOMBIE:
+                pids.add(child.pid)
+    sizes = {}  # of the memory files of machines that processes hold open, by inode
+    for pid in (os.getpid(), *pids):
         folder = f"/proc/{pid}/fd"
-        try:
+        with suppress(FileNotFoundError, PermissionError, ProcessLookupError):  # it ended meanwhile
             for name in os.listdir(folder):
                 if os.readlink(f"{folder}/{name}").startswith("/memfd:workbench-"):
                     held = os.stat(f"{folder}/{name}")
                     sizes[held.st_ino] = held.st_size
-        except (FileNotFoundError, PermissionError, ProcessLookupError):
-            continue  # it ended meanwhile
-    return sizes
+    return pids, set(os.listdir("/dev/shm")), sum(sizes.values())
+
+
+def _left_behind(before: tuple[set[int], set[str], int], patience_s: float = SETTLE_S) -> tuple[int, int]:
+    """Count processes and bytes that are there now and were not before, after some patience."""
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        pids, shared, kept_bytes = _processes_and_memory()
+        orphans = pids - before[0]
+        leaked_bytes = max(0, kept_bytes - before[2]) + _unused_bytes(shared - before[1])
+        if not (orphans or leaked_bytes) or time.monotonic() > deadline_s:
+            return len(orphans), leaked_bytes
+        time.sleep(0.05)
 
 
 def _unused_bytes(names: set[str]) -> int:
     """Sum the files of /dev/shm that no other study's process maps: those are leaked."""
     mapped = set()
     for process in psutil.process_iter() if names else ():
-        try:
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
             mapped |= {os.path.basename(entry.path) for entry in process.memory_maps() if "/dev/shm/" in entry.path}
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
     total = 0
     for name in names - mapped:
-        try:
+        with suppress(FileNotFoundError):  # another study's, gone meanwhile
             total += os.stat(f"/dev/shm/{name}").st_size
-        except FileNotFoundError:
-            continue  # another study's, gone meanwhile
     return total
 
 
 def _history(outcome: TrainingOutcome, undisturbed: Sequence[str]) -> dict[str, Any]:
     """Read from a log what happened, in seconds from its beginning."""
-    begin_s = outcome.events[0].time_s
-    bars = [bar for number in range(1, outcome.num_generations + 1) if (bar := _bar(outcome, number, begin_s))]
+    begin_s, bars = outcome.events[0].time_s, []
+    for generation in range(1, outcome.num_generations + 1):
+        events = [event for event in outcome.events if event.generation == generation and event.rank is not None]
+        if events:  # when it ran, from which iteration, and the slowest tier that served one of its ranks
+            retrievals = [event for event in events if event.name == "retrieve"]
+            tiers = {event.details["tier"] for event in retrievals}
+            end_s = max(event.time_s + event.duration_s for event in events)
+            bars.append(
+                {
+                    "generation": generation,
+                    "start_s": round(min(event.time_s for event in events) - begin_s, 3),
+                    "end_s": round(end_s - begin_s, 3),
+                    "tier": next((str(tier) for tier in SLOWEST if tier in tiers), ""),
+                    "iteration": retrievals[0].details["iteration"] if retrievals else None,
+                }
+            )
     strikes = [
         {"at_s": round(event.time_s - begin_s, 3), "what": event.details.get("what", event.name)}
         for event in (*outcome.named(EventName.KILLED), *outcome.named(FLIPPED), *outcome.named(DAMAGED))
@@ -358,22 +337,4 @@ def _history(outcome: TrainingOutcome, undisturbed: Sequence[str]) -> dict[str, 
         "num_struck": len(strikes),
         "flips_passed_over": any("checksum" in reason for reason in reasons) if is_flipped else None,
         "reasons": sorted({reason for reason in reasons if "checksum" in reason}),
-    }
-
-
-def _bar(outcome: TrainingOutcome, generation: int, begin_s: float) -> dict[str, Any] | None:
-    """Return when a generation ran, from which iteration, and the slowest tier that served one of its ranks."""
-    events = [event for event in outcome.events if event.generation == generation and event.rank is not None]
-    if not events:
-        return None
-    retrievals = [event for event in events if event.name == "retrieve"]
-    tiers = {event.details["tier"] for event in retrievals}
-    start_s = min(event.time_s for event in events)
-    end_s = max(event.time_s + event.duration_s for event in events)
-    return {
-        "generation": generation,
-        "start_s": round(start_s - begin_s, 3),
-        "end_s": round(end_s - begin_s, 3),
-        "tier": next((str(tier) for tier in SLOWEST if tier in tiers), ""),
-        "iteration": retrievals[0].details["iteration"] if retrievals else None,
     }

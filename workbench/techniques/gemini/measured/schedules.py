@@ -4,9 +4,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import combinations
 
 from workbench.checks import require_counts
-from workbench.launch.control.events import EventName, Fault, Victim
+from workbench.techniques.gemini.control.service import EventName, Fault, Victim
 from workbench.techniques.gemini.method.placement import placement
 
 __all__ = ["DAMAGED", "FLIPPED", "Failure", "Flip", "Loop", "Schedule", "draw_schedule"]
@@ -153,10 +154,15 @@ def draw_schedule(seed: int, *, iterations: int = 10) -> Schedule:
                 common["damaged"] = number, moment
             case Failure.RANK_AGAIN:
                 common["deadly"] = number, moment
-            case Failure.CHANGED_STATE | Failure.GROWING_STATE:
-                common["loop"] = _loop(kind, draw)
-                kills = Victim.RANK if kind is Failure.CHANGED_STATE else Victim.MACHINE
-                faults.append(Fault(kills=kills, numbers=(number,), at_iteration=moment))
+            case Failure.GROWING_STATE:
+                common["loop"] = Loop(grows=True, late=draw.randint(2, 5))
+                faults.append(Fault(kills=Victim.MACHINE, numbers=(number,), at_iteration=moment))
+            case Failure.CHANGED_STATE:
+                times = {"teacher": ("forward", "backward", "between"), "buffer": ("forward", "backward", "between")}
+                times |= dict.fromkeys(("weight", "momentum", "rate"), ("between",))
+                chosen = draw.sample(sorted(times), draw.randint(1, 3))
+                common["loop"] = Loop(changes=tuple((what, draw.choice(times[what])) for what in chosen))
+                faults.append(Fault(kills=Victim.RANK, numbers=(number,), at_iteration=moment))
             case _:
                 faults += _faults(kind, holders, number, moment, draw)
     return Schedule(faults=tuple(faults), **common)
@@ -172,15 +178,6 @@ def _kinds(seed: int, draw: random.Random) -> tuple[Failure, ...]:
     if first is not Failure.IN_RECOVERY:
         draw.shuffle(kinds)
     return tuple(kinds)
-
-
-def _loop(kind: Failure, draw: random.Random) -> Loop:
-    if kind is Failure.GROWING_STATE:
-        return Loop(grows=True, late=draw.randint(2, 5))
-    moments = {"teacher": ("forward", "backward", "between"), "buffer": ("forward", "backward", "between")}
-    moments |= dict.fromkeys(("weight", "momentum", "rate"), ("between",))
-    chosen = draw.sample(sorted(moments), draw.randint(1, 3))
-    return Loop(changes=tuple((what, draw.choice(moments[what])) for what in chosen))
 
 
 def _faults(
@@ -203,40 +200,26 @@ def _faults(
             return [fault(Victim.STORE, down_s=down_s), fault(Victim.STORE, down_s=down_s, delay_s=down_s / 2)]
         case Failure.FROZEN_STORE:
             return [fault(Victim.FROZEN_STORE), fault(Victim.MACHINE, number, delay_s=down_s / 10)]
-        case Failure.TWO_GROUPS:
-            return [fault(Victim.MACHINE, *_two_groups(holders, draw))]
+        case Failure.TWO_GROUPS:  # two machines that do not keep all replicas of any shard
+            pairs = combinations(range(len(holders)), 2)
+            apart = [pair for pair in pairs if not any({*kept} <= {*pair} for kept in holders)]
+            return [fault(Victim.MACHINE, *draw.choice(apart))]
         case Failure.WHOLE_GROUP:
             return [fault(Victim.MACHINE, *holders[number])]
         case Failure.IN_CHECKPOINT:
             delay_s = round(draw.uniform(0, CHECKPOINT_WINDOW_S), 3)
             return [fault(draw.choice((Victim.RANK, Victim.MACHINE)), number, delay_s=delay_s)]
         case Failure.IN_RECOVERY:
-            return [fault(draw.choice((Victim.RANK, Victim.MACHINE)), number), _in_recovery(len(holders), draw)]
+            first = fault(draw.choice((Victim.RANK, Victim.MACHINE)), number)
+            joined = len(holders) + draw.randint(1, len(holders))  # every rank joined once before
+            events = ((EventName.FAILURE_DETECTED, 1), (EventName.GENERATION_ORDERED, 2))
+            event, occurrence = draw.choice((*events, (EventName.JOINED, joined), ("retrieve", joined)))
+            kills = draw.choice((Victim.RANK, Victim.MACHINE, Victim.ROOT, Victim.STORE))
+            numbers = (draw.randrange(len(holders)),) if kills in (Victim.RANK, Victim.MACHINE) else ()
+            delay_s = round(draw.uniform(0, RECOVERY_WINDOW_S), 3) if draw.random() < 0.5 else 0.0
+            after = {"after_event": str(event), "occurrence": occurrence, "delay_s": delay_s}
+            return [first, Fault(kills=kills, numbers=numbers, **after)]
     return []
-
-
-def _in_recovery(num_machines: int, draw: random.Random) -> Fault:
-    """Draw a failure while training recovers from the first one; every rank joined once before."""
-    joined = num_machines + draw.randint(1, num_machines)
-    event, occurrence = draw.choice(
-        (
-            (EventName.FAILURE_DETECTED, 1),
-            (EventName.GENERATION_ORDERED, 2),
-            (EventName.JOINED, joined),
-            ("retrieve", joined),
-        )
-    )
-    kills = draw.choice((Victim.RANK, Victim.MACHINE, Victim.ROOT, Victim.STORE))
-    numbers = (draw.randrange(num_machines),) if kills in (Victim.RANK, Victim.MACHINE) else ()
-    delay_s = round(draw.uniform(0, RECOVERY_WINDOW_S), 3) if draw.random() < 0.5 else 0.0
-    return Fault(kills=kills, numbers=numbers, after_event=str(event), occurrence=occurrence, delay_s=delay_s)
-
-
-def _two_groups(holders: Sequence[Sequence[int]], draw: random.Random) -> tuple[int, int]:
-    """Draw two machines that do not keep all replicas of any shard."""
-    numbers = range(len(holders))
-    pairs = [(a, b) for a in numbers for b in numbers if a < b and not any(set(kept) <= {a, b} for kept in holders)]
-    return draw.choice(pairs)
 
 
 def _flipped(holders: Sequence[Sequence[int]], moment: int, draw: random.Random) -> tuple[Flip, Fault]:

@@ -20,8 +20,7 @@ from workbench.techniques.gemini.measured.training import LEARNING_RATE, PoolCon
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.recovery import Tier
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, CheckpointOptions, InMemoryCheckpoints
-from workbench.techniques.gemini.runtime.recovering import recover_
-from workbench.techniques.gemini.runtime.replicas import KeptShards
+from workbench.techniques.gemini.runtime.replicas import KeptShards, recover_
 from workbench.techniques.gemini.runtime.state import TrainingState
 from workbench.techniques.gemini.runtime.storage import PersistentTier
 
@@ -91,22 +90,18 @@ def measure_tiers(
 ) -> list[TierTimes]:
     """Measure with every number of machines and every rate of links."""
     require_counts(1, repeats=repeats, storage_repeats=storage_repeats)
-    for num_machines in nums_machines:
-        hidden_from(Tier.PEER, 0, num_machines)
-    return [
-        _measured(num_machines, rate, size, storage_bytes_per_s, repeats, storage_repeats)
-        for num_machines in nums_machines
-        for rate in bandwidths_bytes_per_s
-    ]
-
-
-def _measured(num_machines: int, rate: float, *choices: Any) -> TierTimes:
-    link, preload = Link(bandwidth_bytes_per_s=rate), (*PRELOAD, record_tiers.__module__)
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        open_ranks(num_machines, link=link, num_hosts=num_machines, preload=preload, timeout_s=TIMEOUT_S) as ranks,
-    ):
-        return ranks.run(record_tiers, folder, rate, *choices)[0]
+    for number in nums_machines:
+        hidden_from(Tier.PEER, 0, number)
+    choices, preload, times = (size, storage_bytes_per_s, repeats, storage_repeats), (*PRELOAD, __name__), []
+    for number in nums_machines:
+        for rate in bandwidths_bytes_per_s:
+            hosts = {"link": Link(bandwidth_bytes_per_s=rate), "num_hosts": number}
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                open_ranks(number, **hosts, preload=preload, timeout_s=TIMEOUT_S) as ranks,
+            ):
+                times.append(ranks.run(record_tiers, folder, rate, *choices)[0])
+    return times
 
 
 def record_tiers(
@@ -130,16 +125,28 @@ def record_tiers(
     state = TrainingState(model, optimizer)
     storage = PersistentTier(f"file://{folder}", keep_last=1)
 
-    def store() -> None:
-        with paced(total_bytes, storage_bytes_per_s):
-            storage.save(state.image(iteration), iteration)
+    def slowest_s(work: Callable[[], object], num_bytes: int) -> float:
+        dist.barrier()  # all start together
+        began_s = time.monotonic()
+        with paced(num_bytes, storage_bytes_per_s):
+            work()
+        return max(tell_all(time.monotonic() - began_s))
 
-    stored_s = tuple(_slowest_s(store) for _ in range(storage_repeats))
+    def save() -> None:
+        storage.save(state.image(iteration), iteration)
+
+    stored_s = tuple(slowest_s(save, total_bytes) for _ in range(storage_repeats))
     retrieved_s = {}
     for tier, times in ((Tier.LOCAL, repeats), (Tier.PEER, repeats), (Tier.STORAGE, storage_repeats)):
-        num_bytes = total_bytes if tier is Tier.STORAGE else 0
-        load = _loader(tier, state, context, storage, num_bytes, storage_bytes_per_s)
-        retrieved_s[tier] = tuple(_slowest_s(load) for _ in range(times))
+        kept = _Hiding(context, hidden_from(tier, context.rank, context.world_size))
+        is_stored = tier is Tier.STORAGE
+
+        def load(tier: Tier = tier, kept: _Hiding = kept, is_stored: bool = is_stored) -> None:
+            served = recover_(state, context, kept, storage if is_stored else None).sources[context.rank].tier
+            if served is not tier:
+                raise RuntimeError(f"rank {context.rank} was served by {served.value}, not by {tier.value}")
+
+        retrieved_s[tier] = tuple(slowest_s(load, total_bytes if is_stored else 0) for _ in range(times))
     context.close()
     return TierTimes(
         num_machines=context.world_size,
@@ -149,27 +156,6 @@ def record_tiers(
         stored_s=stored_s,
         retrieved_s=retrieved_s,
     )
-
-
-def _loader(tier, state, context: PoolContext, storage, num_bytes: int, bytes_per_s: float) -> Callable[[], None]:
-    kept = _Hiding(context, hidden_from(tier, context.rank, context.world_size))
-
-    def load() -> None:
-        with paced(num_bytes, bytes_per_s):
-            plan = recover_(state, context, kept, storage if tier is Tier.STORAGE else None, log=context)
-        served = plan.sources[context.rank].tier
-        if served is not tier:
-            raise RuntimeError(f"rank {context.rank} was served by {served.value}, not by {tier.value}")
-
-    return load
-
-
-def _slowest_s(work: Callable[[], object]) -> float:
-    """Return the slowest rank's seconds, all starting together."""
-    dist.barrier()
-    began_s = time.monotonic()
-    work()
-    return max(tell_all(time.monotonic() - began_s))
 
 
 def tier_rows(measured: Sequence[TierTimes], storage_bytes_per_s: float) -> list[dict[str, Any]]:

@@ -14,10 +14,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.checks import require_counts, require_not_negative
-from workbench.launch.control.service import Logged, RankContext
 from workbench.models.gpt2 import GPT2, GPT2Config
 from workbench.parallel.timeouts import init_mesh
 from workbench.study.progress import say_progress
+from workbench.techniques.gemini.control.service import Logged, RankContext
 from workbench.techniques.gemini.runtime.checkpoints import CheckpointOptions, InMemoryCheckpoints
 
 __all__ = ["Habits", "PoolContext", "Size", "Tokens", "shard", "train_gpt2"]
@@ -62,7 +62,7 @@ class Size:
         model = GPT2(config)
         if self.device_s:
             for block in model.blocks:
-                _last(block, self.device_s / 3 / self.layers)
+                _pad(block, self.device_s / 3 / self.layers)
         if not is_parallel:
             return model
         if not self.sharded:
@@ -79,8 +79,8 @@ def shard(*modules: nn.Module) -> nn.Module:
     return modules[-1]
 
 
-def _last(block: nn.Module, forward_s: float) -> None:
-    """Let a block's forward pass take so many seconds, and its backward pass twice as many, if it is done sooner."""
+def _pad(block: nn.Module, forward_s: float) -> None:
+    """Pad a block's forward pass to `forward_s`, and its backward pass to twice that."""
     began_s = {}
 
     def begin(name: str) -> Callable:
@@ -215,7 +215,7 @@ class PoolContext(RankContext):
             self.events.append((message.name, message.details))
 
     def close(self) -> None:
-        """Let go of the memory; what others have mapped stays until they let go too."""
+        """Close the memory; what others have mapped stays until they close it, too."""
         for descriptor, _ in self._memories.values():
             os.close(descriptor)
         self._memories = {}

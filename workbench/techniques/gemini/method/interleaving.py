@@ -1,22 +1,199 @@
-"""Five ways to send checkpoints beside training's own traffic, placed on the timeline of one iteration (section 6.5).
+"""Idle spans of the network, the part of a checkpoint that travels in each (algorithm 6.2), and an iteration with both.
 
-The network carries one message at a time: the gather for phase k + 2 goes when phase k has been computed, before its
-scatter. Chunks are planned for the idle spans times μ, at the rate B (naive), min(B, D) (Gemini; D is the rate of
-copying), or both one after the other (unpipelined).
+Span k is the idle time before operation k in order of starting, 0 where operations overlap; the last span follows all
+operations, so that spans of different iterations match by index (section 6.5.4). A chunk takes f(s) = α + s / B. Three
+slips of the printed algorithm 6.2 are not carried over: it takes f(remain_size) from the span instead of f(size); its
+counter lets m replicas through although m - 1 travel; and where a span is shorter than α, its inner loop never ends.
+Times are compared as fractions, so that the slow and the fast form agree to the byte.
+
+An iteration is placed in time under each of five schemes (section 6.5). The network carries one message at a time: the
+gather for phase k + 2 goes when phase k has been computed, before its scatter. Chunks are planned for the idle spans
+times μ, at the rate B (naive), min(B, D) (Gemini; D is the rate of copying), or both one after the other (unpipelined).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from fractions import Fraction
+from statistics import fmean, pstdev
 
-from workbench.checks import require_not_negative, require_positive
+from workbench.checks import require_counts, require_not_negative, require_positive
 from workbench.timeline import Kind, Task, Timeline, simulate
 
-from .partition import Chunk, partition_checkpoint
-from .profiling import Operation, ProfiledIteration, idle_spans_s
+__all__ = ["CheckpointTraffic", "Chunk", "IdleProfile", "InterleavedIteration", "Message", "Phase", "Scheme"]
+__all__ += ["idle_spans_s", "interleave", "least_spans", "partition_checkpoint", "partition_checkpoint_by_definition"]
+__all__ += ["planning_spans_s", "profile_idle_spans"]
 
-__all__ = ["CheckpointTraffic", "InterleavedIteration", "Phase", "Scheme", "interleave", "planning_spans_s"]
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Chunk:
+    """One message of a checkpoint."""
+
+    span: int  # index of the idle span that it travels in
+    replica: int  # which of the remote replicas it belongs to, from 0 to num_replicas - 2
+    offset_bytes: int  # where it begins in the replica
+    size_bytes: int  # how long it is, at least 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Setting:
+    """Checked arguments, as fractions: spans already times μ, the last one None for unbounded."""
+
+    spans_s: tuple[Fraction | None, ...]
+    checkpoint_bytes: int
+    num_remote: int
+    chunk_bytes: int
+    bandwidth: Fraction
+    startup_s: Fraction
+
+    def time_s(self, size_bytes: int) -> Fraction:
+        """f(s) = α + s / B."""
+        return self.startup_s + size_bytes / self.bandwidth
+
+    def room_bytes(self, left_s: Fraction | None) -> int:
+        """Bytes that one message can carry in the time left, however large the buffer."""
+        if left_s is None:
+            return self.num_remote * self.checkpoint_bytes
+        return max(0, math.floor((left_s - self.startup_s) * self.bandwidth))
+
+
+def partition_checkpoint(
+    idle_spans_s: Sequence[float],  # lengths of the profiled spans; the last one takes all that is left
+    checkpoint_bytes: int,  # C, of one replica
+    *,
+    num_replicas: int,  # m, the local one included; m - 1 travel
+    reserved_bytes: int,  # R, device memory set aside
+    num_buffers: int,  # p, parts of it; a chunk has at most R / p bytes
+    bandwidth_bytes_per_s: float,  # B
+    startup_s: float = 0.0,  # α of every message
+    safety: float = 0.9,  # μ, share of a span that is planned with, in (0, 1]
+    divide: Callable[[_Setting], Iterable[Chunk]] | None = None,  # the algorithm; None for the fast one
+) -> tuple[Chunk, ...]:
+    """Divide the remote replicas of a checkpoint into chunks that fill idle spans, in the order of travelling."""
+    spans_s = tuple(idle_spans_s)
+    if not spans_s:
+        raise ValueError("idle_spans_s is empty; it must have at least the last span")
+    require_not_negative(**{f"idle_spans_s[{index}]": span_s for index, span_s in enumerate(spans_s)})
+    require_counts(1, checkpoint_bytes=checkpoint_bytes, num_replicas=num_replicas, num_buffers=num_buffers)
+    require_counts(num_buffers, reserved_bytes=reserved_bytes)
+    require_positive(bandwidth_bytes_per_s=bandwidth_bytes_per_s, safety=safety)
+    require_not_negative(startup_s=startup_s)
+    if safety > 1:
+        raise ValueError(f"safety is {safety!r}; it must be in (0, 1]")
+    setting = _Setting(
+        spans_s=(*(Fraction(safety) * Fraction(span_s) for span_s in spans_s[:-1]), None),
+        checkpoint_bytes=int(checkpoint_bytes),
+        num_remote=int(num_replicas) - 1,
+        chunk_bytes=int(reserved_bytes) // int(num_buffers),
+        bandwidth=Fraction(bandwidth_bytes_per_s),
+        startup_s=Fraction(startup_s),
+    )
+    return tuple((divide or _chunks_by_division)(setting))
+
+
+def partition_checkpoint_by_definition(
+    idle_spans_s: Sequence[float], checkpoint_bytes: int, **choices: float
+) -> tuple[Chunk, ...]:
+    """Do the same one chunk after the other, as algorithm 6.2 means to; the choices are its keyword arguments."""
+    return partition_checkpoint(idle_spans_s, checkpoint_bytes, divide=_chunks_one_by_one, **choices)
+
+
+def _chunks_by_division(setting: _Setting) -> Iterator[Chunk]:
+    replica, offset = 0, 0
+    for span, left_s in enumerate(setting.spans_s):
+        while replica < setting.num_remote:
+            sizes, left_s = _fill(setting, setting.checkpoint_bytes - offset, left_s)
+            for size in sizes:
+                yield Chunk(span=span, replica=replica, offset_bytes=offset, size_bytes=size)
+                offset += size
+            if offset < setting.checkpoint_bytes:
+                break
+            replica, offset = replica + 1, 0
+
+
+def _chunks_one_by_one(setting: _Setting) -> Iterator[Chunk]:
+    replica, remaining = 0, setting.checkpoint_bytes
+    for span, remaining_s in enumerate(setting.spans_s):
+        while replica < setting.num_remote:
+            if remaining_s is None or remaining_s >= setting.time_s(setting.chunk_bytes):
+                size = setting.chunk_bytes
+            else:
+                size = setting.room_bytes(remaining_s)
+            size = min(remaining, size)
+            if size == 0:
+                break
+            offset = setting.checkpoint_bytes - remaining
+            yield Chunk(span=span, replica=replica, offset_bytes=offset, size_bytes=size)
+            remaining -= size
+            if remaining_s is not None:
+                remaining_s -= setting.time_s(size)
+            if remaining == 0:
+                replica, remaining = replica + 1, setting.checkpoint_bytes
+
+
+def _fill(setting: _Setting, wanted: int, left_s: Fraction | None) -> tuple[list[int], Fraction | None]:
+    """Return the sizes of chunks of one replica that fit, full ones and a rest, and the time that is left."""
+    most, full_s = wanted // setting.chunk_bytes, setting.time_s(setting.chunk_bytes)
+    num_full = most if left_s is None else min(most, max(0, math.floor(left_s / full_s)))
+    left_s = None if left_s is None else left_s - num_full * full_s
+    rest = min(wanted - num_full * setting.chunk_bytes, setting.chunk_bytes, setting.room_bytes(left_s))
+    sizes = [setting.chunk_bytes] * num_full + [rest] * (rest > 0)
+    if rest and left_s is not None:
+        left_s -= setting.time_s(rest)
+    return sizes, left_s
+
+
+Message = tuple[float, float]  # of training: start and end, seconds of any one clock
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IdleProfile:
+    """Idle spans to plan with."""
+
+    spans_s: tuple[float, ...]  # lengths, by index
+    deviations: tuple[float, ...]  # normalised standard deviation of each over the iterations, 0 where the span is 0
+
+    @property
+    def total_s(self) -> float:
+        """Idle time of an iteration."""
+        return math.fsum(self.spans_s)
+
+
+def idle_spans_s(messages: Sequence[Message], start_s: float, end_s: float) -> tuple[float, ...]:
+    """Return the idle spans of an iteration: one before each of its messages, in any order, and one at the end."""
+    if not (math.isfinite(start_s) and start_s <= end_s < math.inf):
+        raise ValueError(f"start_s, end_s are {start_s!r}, {end_s!r}; they must be finite and ascend")
+    spans, busy_until_s = [], start_s
+    for began_s, ended_s in sorted(messages):
+        if not start_s <= began_s <= ended_s <= end_s:
+            rule = f"it must lie between {start_s!r} and {end_s!r}"
+            raise ValueError(f"messages has {began_s!r} to {ended_s!r}; {rule}")
+        spans.append(max(0.0, began_s - busy_until_s))
+        busy_until_s = max(busy_until_s, ended_s)
+    return (*spans, end_s - busy_until_s)
+
+
+def profile_idle_spans(iterations_s: Sequence[Sequence[float]]) -> IdleProfile:
+    """Average the idle spans of one rank over iterations."""
+    numbers = sorted({len(spans_s) for spans_s in iterations_s})
+    if len(numbers) != 1:
+        raise ValueError(f"iterations_s have {numbers} spans; there must be iterations, all with the same number")
+    lengths_s = list(zip(*iterations_s, strict=True))
+    deviations = [pstdev(span_s) / fmean(span_s) if fmean(span_s) > 0 else 0.0 for span_s in lengths_s]
+    return IdleProfile(spans_s=tuple(map(fmean, lengths_s)), deviations=tuple(deviations))
+
+
+def least_spans(profiles: Sequence[IdleProfile]) -> IdleProfile:
+    """Return the profile that every rank has room for: of each span the shortest, and its largest deviation."""
+    numbers = [len(profile.spans_s) for profile in profiles]
+    if len(set(numbers)) != 1:
+        raise ValueError(f"profiles have {numbers} spans; there must be ranks, all with the same number")
+    return IdleProfile(
+        spans_s=tuple(map(min, zip(*(profile.spans_s for profile in profiles), strict=True))),
+        deviations=tuple(map(max, zip(*(profile.deviations for profile in profiles), strict=True))),
+    )
+
 
 NETWORK, COPY_ENGINE, COMPUTE = "network", "copy engine", "compute"
 _AHEAD = 2  # phases between a computation and the message that may start after it
@@ -109,23 +286,21 @@ def interleave(
 ) -> InterleavedIteration:
     """Place one iteration in time; the optimizer's update follows all phases and all messages."""
     if scheme not in list(Scheme):
-        raise ValueError(f"scheme is {scheme!r}; it must be one of {', '.join(repr(str(each)) for each in Scheme)}")
+        raise ValueError(f"scheme is {scheme!r}; it must be one of {', '.join(repr(str(known)) for known in Scheme)}")
     scheme = Scheme(scheme)
     require_not_negative(update_s=update_s)
     chunks, num_buffers = _planned(phases, traffic, scheme)
-    tasks = _tasks(phases, traffic, chunks, num_buffers, update_s)
-    timeline = simulate(tasks)
-    received = [action for action in timeline.actions if action.kind is Kind.ENCODE]
-    copied = [action for action in timeline.actions if action.resource == COPY_ENGINE]
+    timeline = simulate(_tasks(phases, traffic, chunks, num_buffers, update_s))
+    received_s = [action.duration_s for action in timeline.actions if action.kind is Kind.ENCODE]
+    copied_s = [action.end_s for action in timeline.actions if action.resource == COPY_ENGINE]
     iteration_s = max(action.end_s for action in timeline.actions if action.resource == COMPUTE)
-    largest = max((chunk.size_bytes for chunk in chunks), default=0)
-    buffer_bytes = largest * min(num_buffers, len(chunks))
+    buffer_bytes = max((chunk.size_bytes for chunk in chunks), default=0) * min(num_buffers, len(chunks))
     return InterleavedIteration(
         scheme=scheme,
         timeline=Timeline(actions=timeline.actions, resources=(NETWORK, COPY_ENGINE, COMPUTE)),
         iteration_s=iteration_s,
-        checkpoint_s=math.fsum(action.duration_s for action in received),
-        completed_s=max((action.end_s for action in copied), default=0.0),
+        checkpoint_s=math.fsum(received_s),
+        completed_s=max(copied_s, default=0.0),
         idle_s=iteration_s - timeline.total_s(resource=NETWORK) if NETWORK in timeline.resources else iteration_s,
         buffer_bytes=buffer_bytes,
         is_out_of_memory=buffer_bytes > traffic.free_bytes,
@@ -137,24 +312,24 @@ def planning_spans_s(phases: Sequence[Phase]) -> tuple[float, ...]:
     """Return the idle spans of an iteration without checkpoints: before each message, and before the update."""
     timeline = simulate(_tasks(phases, None, (), 1, 0.0))
     messages = timeline.of(NETWORK) if NETWORK in timeline.resources else ()
-    operations = tuple(Operation(start_s=action.start_s, end_s=action.end_s) for action in messages)
-    whole = ProfiledIteration(name="iteration", start_s=0.0, end_s=timeline.end_s, operations=operations)
-    return idle_spans_s(whole)
+    return idle_spans_s([(action.start_s, action.end_s) for action in messages], 0.0, timeline.end_s)
 
 
 def _planned(phases: Sequence[Phase], traffic: CheckpointTraffic, scheme: Scheme) -> tuple[tuple[Chunk, ...], int]:
     """Return the chunks, each with the message of training before which it travels, and the number of buffers."""
-    if scheme is Scheme.BASELINE:
-        return (), traffic.num_buffers
     network, copying = traffic.bandwidth_bytes_per_s, traffic.copy_bytes_per_s
-    if scheme is Scheme.BLOCKING:  # one unbounded span, before the first message
-        return traffic.chunks((0.0,), network), traffic.num_buffers
-    spans_s = planning_spans_s(phases)
-    if scheme is Scheme.NAIVE:
-        return traffic.chunks(spans_s, network, buffer_bytes=traffic.checkpoint_bytes, num_buffers=1), 1
-    if scheme is Scheme.UNPIPELINED:
-        return traffic.chunks(spans_s, 1 / (1 / network + 1 / copying), num_buffers=1), 1
-    return traffic.chunks(spans_s, min(network, copying)), traffic.num_buffers
+    match scheme:
+        case Scheme.BASELINE:
+            return (), traffic.num_buffers
+        case Scheme.BLOCKING:  # one unbounded span, before the first message
+            return traffic.chunks((0.0,), network), traffic.num_buffers
+        case Scheme.NAIVE:
+            return traffic.chunks(
+                planning_spans_s(phases), network, buffer_bytes=traffic.checkpoint_bytes, num_buffers=1
+            ), 1
+        case Scheme.UNPIPELINED:
+            return traffic.chunks(planning_spans_s(phases), 1 / (1 / network + 1 / copying), num_buffers=1), 1
+    return traffic.chunks(planning_spans_s(phases), min(network, copying)), traffic.num_buffers
 
 
 def _messages(phases: Sequence[Phase]) -> list[Task]:
@@ -182,53 +357,36 @@ def _tasks(
     num_buffers: int,
     update_s: float,
 ) -> list[Task]:
+    """Return all of an iteration: messages and chunks in the order of the network, copies, computations, update."""
     if not phases:
         raise ValueError("phases is empty; an iteration must have one")
     messages = _messages(phases)
     network: list[Task] = []
     copies: list[Task] = []
-    waiting = iter(enumerate(chunks))
-    number, chunk = next(waiting, (0, None))
     for place in range(len(messages) + 1):
-        while chunk is not None and chunk.span <= place:
-            _add_chunk(network, copies, traffic, chunk, number, num_buffers)
-            number, chunk = next(waiting, (0, None))
+        for number, chunk in enumerate(chunks[len(copies) :], len(copies)):
+            if chunk.span > place:
+                break
+            free = (f"copy {number - num_buffers}",) if number >= num_buffers else ()
+            before = tuple(task.name for task in network[-1:])
+            arrival, label = f"receive {number}", f"c{number}"
+            receive_s = traffic.startup_s + chunk.size_bytes / traffic.bandwidth_bytes_per_s
+            on_network = {"resources": (NETWORK,), "kind": Kind.ENCODE, "duration_s": receive_s}
+            network.append(Task(name=arrival, after=before + free, label=label, **on_network))
+            copy_s = chunk.size_bytes / traffic.copy_bytes_per_s
+            on_engine = {"resources": (COPY_ENGINE,), "kind": Kind.DECODE, "duration_s": copy_s}
+            copies.append(Task(name=f"copy {number}", after=(arrival,), label=label, **on_engine))
         if place < len(messages):
             before = tuple(task.name for task in network[-1:])
             network.append(replace(messages[place], after=before + messages[place].after))
-    after = (f"compute {len(phases) - 1}", *(task.name for task in network[-1:]))
-    update = Task(name="update", resources=(COMPUTE,), duration_s=update_s, after=after, kind=Kind.OTHER, label="U")
-    return [*network, *copies, *_computations(phases, messages), update]
-
-
-def _add_chunk(
-    network: list[Task], copies: list[Task], traffic: CheckpointTraffic, chunk: Chunk, number: int, num_buffers: int
-) -> None:
-    free = (f"copy {number - num_buffers}",) if number >= num_buffers else ()
-    before = tuple(task.name for task in network[-1:])
-    arrival, copied, label = f"receive {number}", f"copy {number}", f"c{number}"
-    receive_s = traffic.startup_s + chunk.size_bytes / traffic.bandwidth_bytes_per_s
-    copy_s = chunk.size_bytes / traffic.copy_bytes_per_s
-    on_network = {"resources": (NETWORK,), "kind": Kind.ENCODE, "duration_s": receive_s}
-    on_engine = {"resources": (COPY_ENGINE,), "kind": Kind.DECODE, "duration_s": copy_s}
-    network.append(Task(name=arrival, after=before + free, label=label, **on_network))
-    copies.append(Task(name=copied, after=(arrival,), label=label, **on_engine))
-
-
-def _computations(phases: Sequence[Phase], messages: Sequence[Task]) -> list[Task]:
     sent = {message.name for message in messages}
-    tasks = []
+    computations = []
     for index, phase in enumerate(phases):
         gathered = (f"gather {index}",) if f"gather {index}" in sent else ()
         before = (f"compute {index - 1}",) if index else ()
-        tasks.append(
-            Task(
-                name=f"compute {index}",
-                resources=(COMPUTE,),
-                duration_s=phase.compute_s,
-                after=gathered + before,
-                kind=phase.kind,
-                label=phase.label,
-            )
-        )
-    return tasks
+        on_device = {"resources": (COMPUTE,), "kind": phase.kind, "duration_s": phase.compute_s}
+        name = f"compute {index}"
+        computations.append(Task(name=name, after=gathered + before, label=phase.label, **on_device))
+    after = (f"compute {len(phases) - 1}", *(task.name for task in network[-1:]))
+    update = Task(name="update", resources=(COMPUTE,), duration_s=update_s, after=after, kind=Kind.OTHER, label="U")
+    return [*network, *copies, *computations, update]

@@ -1,13 +1,24 @@
-"""Which machines keep a replica of which machine's shard: groups, groups and one ring (algorithm 6.1), or a ring."""
+"""Which machines keep a replica of which machine's shard: groups, groups and one ring (algorithm 6.1), or a ring.
 
+And the probability that training recovers from memory when k machines are lost at once. Groups are counted by inclusion
+and exclusion, rings by the runs between living machines, small parts of any other form by trying all subsets; parts
+that share nothing are multiplied as polynomials.
+"""
+
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial, reduce
+from itertools import combinations, product
+from math import comb
 from typing import Self
 
 from workbench.checks import require_counts, require_not_negative
 
-__all__ = ["BUFFERS_PER_REPLICA", "KINDS", "Placement", "components", "connected_parts", "is_recoverable", "kept_bytes"]
-__all__ += ["placement", "replicas_kept", "sent_bytes", "survivors"]
+__all__ = ["BUFFERS_PER_REPLICA", "BestPlacement", "Placement", "TooTangled", "best_placement", "components"]
+__all__ += ["gap_bound", "gap_to_upper_bound", "group_bound", "is_recoverable", "kept_bytes", "placement"]
+__all__ += ["recovery_probability", "recovery_probability_by_definition", "replicas_kept", "survivors", "upper_bound"]
 
 KINDS = ("group", "mixed", "ring")  # What `placement` knows; a placement of one's own is of the kind "own"
 OWN = "own"
@@ -32,7 +43,13 @@ class Placement:
         if len(self.holders) != self.num_machines:
             raise ValueError(f"holders has {len(self.holders)} entries; it must have num_machines, {self.num_machines}")
         for machine, holders in enumerate(self.holders):
-            _check_holders(machine, holders, self)
+            words = f"holders[{machine}] is {holders!r}"
+            if len(holders) != self.num_replicas or len(set(holders)) != len(holders):
+                raise ValueError(f"{words}; it must name num_replicas, {self.num_replicas}, different machines")
+            if holders[0] != machine:
+                raise ValueError(f"{words}; it must begin with machine {machine} itself")
+            for holder in holders:
+                _check_machine(f"holders[{machine}]", holder, self.num_machines)
 
     @classmethod
     def own(cls, holders: Sequence[Sequence[int]]) -> Self:
@@ -56,13 +73,13 @@ def placement(num_machines: int, num_replicas: int, kind: str = "mixed") -> Plac
         raise ValueError(f"kind is 'group' and num_machines is {num_machines}; {rule}")
     kind = "group" if kind == "mixed" and divides else kind
     num_grouped = {"group": num_machines, "ring": 0}.get(kind, num_replicas * (num_machines // num_replicas - 1))
+    circles = [range(first, first + num_replicas) for first in range(0, num_grouped, num_replicas)]
+    circles.append(range(num_grouped, num_machines))
     holders = [
-        _next_in(range(first, first + num_replicas), place, num_replicas)
-        for first in range(0, num_grouped, num_replicas)
-        for place in range(num_replicas)
+        tuple(circle[(place + step) % len(circle)] for step in range(num_replicas))
+        for circle in circles
+        for place in range(len(circle))
     ]
-    ring = range(num_grouped, num_machines)
-    holders += [_next_in(ring, place, num_replicas) for place in range(len(ring))]
     return Placement(num_machines=num_machines, num_replicas=num_replicas, kind=kind, holders=tuple(holders))
 
 
@@ -81,13 +98,6 @@ def kept_bytes(placed: Placement, machine: int, shard_bytes: int) -> int:
     require_not_negative(shard_bytes=shard_bytes)
     num_kept = sum(machine in holders for holders in placed.holders)
     return BUFFERS_PER_REPLICA * num_kept * shard_bytes
-
-
-def sent_bytes(placed: Placement, machine: int, shard_bytes: int) -> int:
-    """Return the bytes that a machine sends to others for one checkpoint: (m - 1)·shard."""
-    _check_machine("machine", machine, placed.num_machines)
-    require_not_negative(shard_bytes=shard_bytes)
-    return (len(placed.holders[machine]) - 1) * shard_bytes
 
 
 def survivors(placed: Placement, failed: Collection[int]) -> tuple[tuple[int, ...], ...]:
@@ -110,8 +120,8 @@ def components(placed: Placement) -> tuple[tuple[int, ...], ...]:
 
 def connected_parts(sets: Iterable[Iterable[int]]) -> tuple[Part, ...]:
     """Part sets into the smallest parts that share nothing, by their smallest member; equal sets count once."""
-    distinct = {frozenset(each) for each in sets}
-    root = {thing: thing for each in distinct for thing in each}
+    distinct = {frozenset(members) for members in sets}
+    root = {thing: thing for members in distinct for thing in members}
 
     def find(thing: int) -> int:
         while root[thing] != thing:
@@ -119,22 +129,16 @@ def connected_parts(sets: Iterable[Iterable[int]]) -> tuple[Part, ...]:
             thing = root[thing]
         return thing
 
-    for each in distinct:
-        first, *others = each
+    for first, *others in distinct:
         for other in others:
             root[find(other)] = find(first)
     things: dict[int, list[int]] = {}
     within: dict[int, set[frozenset[int]]] = {}
     for thing in sorted(root):
         things.setdefault(find(thing), []).append(thing)
-    for each in distinct:
-        within.setdefault(find(next(iter(each))), set()).add(each)
+    for members in distinct:
+        within.setdefault(find(next(iter(members))), set()).add(members)
     return tuple((tuple(members), frozenset(within[top])) for top, members in things.items())
-
-
-def _next_in(circle: Sequence[int], place: int, count: int) -> tuple[int, ...]:
-    """Return `count` machines of a circle, from a place on."""
-    return tuple(circle[(place + step) % len(circle)] for step in range(count))
 
 
 def _check_numbers(num_machines: int, num_replicas: int) -> None:
@@ -143,16 +147,202 @@ def _check_numbers(num_machines: int, num_replicas: int) -> None:
         raise ValueError(f"num_replicas is {num_replicas}; it must be at most num_machines, {num_machines}")
 
 
-def _check_holders(machine: int, holders: tuple[int, ...], placed: Placement) -> None:
-    where = f"holders[{machine}] is {holders!r}"
-    if len(holders) != placed.num_replicas or len(set(holders)) != len(holders):
-        raise ValueError(f"{where}; it must name num_replicas, {placed.num_replicas}, different machines")
-    if holders[0] != machine:
-        raise ValueError(f"{where}; it must begin with machine {machine} itself")
-    for holder in holders:
-        _check_machine(f"holders[{machine}]", holder, placed.num_machines)
-
-
 def _check_machine(name: str, machine: int, num_machines: int) -> None:
     if isinstance(machine, bool) or not isinstance(machine, int) or not 0 <= machine < num_machines:
         raise ValueError(f"{name} names machine {machine!r}; machines are 0 to {num_machines - 1}")
+
+
+LARGEST_PART = 16  # machines of a part of no known form: all of its subsets are tried, in less than a second
+
+
+class TooTangled(ValueError):
+    """A part of a placement has no exact way of counting that ends in reasonable time."""
+
+
+def num_surviving_by_definition(sets: Iterable[Iterable[int]], num_things: int, k: int) -> int:
+    """Try every subset of k things."""
+    distinct = {frozenset(members) for members in sets}
+    return sum(not any(members <= set(lost) for members in distinct) for lost in combinations(range(num_things), k))
+
+
+def num_surviving(sets: Iterable[Iterable[int]], num_things: int, k: int) -> int:
+    """Count the ways to lose k things and no set as a whole; TooTangled where sets are many and much entwined."""
+    parts = connected_parts(sets)
+    num_free = num_things - sum(len(things) for things, _ in parts)
+    factors = [[comb(num_free, lost) for lost in range(min(num_free, k) + 1)]]
+    for things, within in parts:
+        if len(within) > 1:
+            size, most = _ring_size(things, within), min(len(things), k)
+            if size is None:
+                factors.append(surviving_of_part(things, within, k))
+            else:
+                factors.append([surviving_of_ring(len(things), size, lost) for lost in range(most + 1)])
+    groups = Counter(len(things) for things, within in parts if len(within) == 1)
+    (size, num_groups), *others = groups.most_common() or [(1, 0)]
+    for other_size, number in others:
+        most = min(number * other_size, k)
+        factors.append([surviving_of_groups(number, other_size, lost) for lost in range(most + 1)])
+    rest = reduce(partial(_product, k=k), factors)
+    # Of the most frequent groups, often hundreds, only the coefficients that the others leave room for are needed.
+    return sum(ways * surviving_of_groups(num_groups, size, k - lost) for lost, ways in enumerate(rest) if ways)
+
+
+def surviving_of_groups(num_groups: int, size: int, k: int) -> int:
+    """Count the ways to lose k members of g groups of s and no whole group: the coefficient in ((1+x)^s - x^s)^g."""
+    num_members = num_groups * size
+    return sum(
+        (-1) ** whole * comb(num_groups, whole) * comb(num_members - size * whole, k - size * whole)
+        for whole in range(min(num_groups, k // size) + 1)
+    )
+
+
+def surviving_of_ring(num_members: int, size: int, k: int) -> int:
+    """Count the ways to lose k of the n members of a ring and no s neighbours in a row.
+
+    Cut the ring behind each of its a = n - k living members: a runs of lost ones, each shorter than s, which together
+    are k. There are c = sum over j of (-1)^j C(a, j) C(n - 1 - s·j, a - 1) such rows of runs, and each of n rotations
+    of a ring is met a times: n·c/a.
+    """
+    alive = num_members - k
+    if alive <= 0:
+        return 0
+    rows = sum(
+        (-1) ** too_long * comb(alive, too_long) * comb(num_members - 1 - size * too_long, alive - 1)
+        for too_long in range(min(alive, k // size) + 1)
+    )
+    return num_members * rows // alive
+
+
+def surviving_of_part(things: Sequence[int], sets: Iterable[frozenset[int]], k: int) -> list[int]:
+    """Count for any sets, trying all subsets of the things; TooTangled where these are too many."""
+    if len(things) > LARGEST_PART:
+        rule = f"it can be counted exactly up to {LARGEST_PART} machines"
+        raise TooTangled(f"a part of {len(things)} machines is neither group nor ring; {rule}")
+    place = {thing: number for number, thing in enumerate(things)}
+    masks = [sum(1 << place[thing] for thing in members) for members in sets]
+    ways = [0] * (min(len(things), k) + 1)
+    for lost in range(1 << len(things)):
+        if lost.bit_count() <= k and all(lost & mask != mask for mask in masks):
+            ways[lost.bit_count()] += 1
+    return ways
+
+
+def _ring_size(things: Sequence[int], sets: frozenset[frozenset[int]]) -> int | None:
+    """Return the size of the sets if they are all runs of neighbours in a ring, ascending or (pairs) in any order."""
+    size, *others = {len(members) for members in sets}
+    if others or len(sets) != len(things):
+        return None
+    if size == 2:  # a connected graph all of whose nodes have two edges is a ring
+        num_edges = Counter(thing for members in sets for thing in members)
+        return size if set(num_edges.values()) == {2} else None
+    circle = [*things, *things]
+    return size if all(frozenset(circle[at : at + size]) in sets for at in range(len(things))) else None
+
+
+def _product(left: list[int], right: list[int], k: int) -> list[int]:
+    """Multiply two polynomials and keep what has degree k or less."""
+    result = [0] * min(len(left) + len(right) - 1, k + 1)
+    for low, a in enumerate(left):
+        if a:
+            for high, b in enumerate(right[: k + 1 - low]):
+                result[low + high] += a * b
+    return result
+
+
+MOST_PLACEMENTS = 300_000  # Tried in some seconds
+
+
+def recovery_probability_by_definition(placed: Placement, k: int) -> Fraction:
+    """Try every set of k failed machines."""
+    _check_k(k, placed.num_machines)
+    surviving = num_surviving_by_definition(placed.holders, placed.num_machines, k)
+    return Fraction(surviving, comb(placed.num_machines, k))
+
+
+def recovery_probability(placed: Placement, k: int) -> Fraction:
+    """Count the exact probability of recovery when k machines are lost at once; TooTangled where it takes too long."""
+    _check_k(k, placed.num_machines)
+    surviving = num_surviving(placed.holders, placed.num_machines, k)
+    return Fraction(surviving, comb(placed.num_machines, k))
+
+
+def group_bound(num_machines: int, num_replicas: int, k: int) -> Fraction:
+    """Bound the probability of the group placement from below (corollary 6.1, Eq. 6.4): exact where k < 2m."""
+    _check_numbers(num_machines, num_replicas)
+    if num_machines % num_replicas:
+        raise ValueError(f"num_machines is {num_machines}; it must be a multiple of num_replicas, {num_replicas}")
+    _check_k(k, num_machines)
+    if k < num_replicas:
+        return Fraction(1)
+    num_fatal = num_machines // num_replicas * comb(num_machines - num_replicas, k - num_replicas)
+    return max(Fraction(0), 1 - Fraction(num_fatal, comb(num_machines, k)))
+
+
+def upper_bound(num_machines: int, num_replicas: int) -> Fraction:
+    """Bound the probability of every placement at k = m from above: 1 - ceil(N/m) / C(N, m) (proof of theorem 6.1)."""
+    _check_numbers(num_machines, num_replicas)
+    return 1 - Fraction(-(-num_machines // num_replicas), comb(num_machines, num_replicas))
+
+
+def gap_to_upper_bound(placed: Placement) -> Fraction:
+    """Return by how much a placement misses the upper bound at k = m."""
+    bound = upper_bound(placed.num_machines, placed.num_replicas)
+    return bound - recovery_probability(placed, placed.num_replicas)
+
+
+def gap_bound(num_machines: int, num_replicas: int) -> Fraction:
+    """Return the paper's bound of the mixed placement's gap, (2m - 3) / C(N, m) (Eq. 6.3); N mod m = m - 1 meets it."""
+    _check_numbers(num_machines, num_replicas)
+    if num_machines % num_replicas == 0:
+        raise ValueError(f"num_machines is {num_machines}, a multiple of num_replicas, {num_replicas}: there is no gap")
+    return Fraction(2 * num_replicas - 3, comb(num_machines, num_replicas))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BestPlacement:
+    """The best probability, and one placement that has it."""
+
+    probability: Fraction  # that training recovers from memory when k machines are lost
+    example: Placement  # the first best placement that was met
+    num_best: int  # how many placements have it
+    num_tried: int  # of how many
+
+
+def best_placement(num_machines: int, num_replicas: int, k: int, *, balanced: bool = False) -> BestPlacement:
+    """Try every placement, or only those in which every machine keeps m replicas, as in a group or a ring."""
+    _check_numbers(num_machines, num_replicas)
+    _check_k(k, num_machines)
+    num_placements = comb(num_machines - 1, num_replicas - 1) ** num_machines
+    if num_placements > MOST_PLACEMENTS:
+        sizes = f"num_machines is {num_machines} and num_replicas {num_replicas}"
+        raise ValueError(f"{sizes}, which makes {num_placements:,} placements; it must be at most {MOST_PLACEMENTS:,}")
+    losses = [frozenset(lost) for lost in combinations(range(num_machines), k)]
+    choices = []  # of each machine: its possible holders, with the losses (as bits) that take all of them
+    for machine in range(num_machines):
+        others = [other for other in range(num_machines) if other != machine]
+        rows = [(machine, *chosen) for chosen in combinations(others, num_replicas - 1)]
+        choices.append([(row, sum(1 << bit for bit, lost in enumerate(losses) if lost >= {*row})) for row in rows])
+    fewest, example, num_best, num_tried = len(losses) + 1, None, 0, 0
+    for rows in product(*choices):
+        kept = Counter(holder for row, _ in rows for holder in row)
+        if balanced and set(kept.values()) != {num_replicas}:
+            continue
+        num_tried += 1
+        fatal = 0
+        for _, lost in rows:
+            fatal |= lost
+        num_fatal = fatal.bit_count()
+        if num_fatal < fewest:
+            fewest, example, num_best = num_fatal, rows, 0
+        num_best += num_fatal == fewest
+    return BestPlacement(
+        probability=1 - Fraction(fewest, len(losses)),
+        example=Placement.own([row for row, _ in example]),
+        num_best=num_best,
+        num_tried=num_tried,
+    )
+
+
+def _check_k(k: int, num_machines: int) -> None:
+    if isinstance(k, bool) or not isinstance(k, int) or not 0 <= k <= num_machines:
+        raise ValueError(f"k is {k!r}; it must be a whole number from 0 to num_machines, {num_machines}")

@@ -140,9 +140,9 @@ class Matching:
 
 def _spread(needed: list[tuple[int, list[int]]]) -> dict[int, int]:
     """Choose a peer for each rank: the smallest largest load, then the first choice in rank order."""
-    if not needed:
-        return {}
     options = dict(needed)
+    if not options:
+        return {}
     load = -(-len(options) // len({peer for peers in options.values() for peer in peers}))
     while not (matching := Matching(options, load)).place_all():
         load += 1
@@ -167,43 +167,38 @@ def _keepers(rows: Mapping[int, Sequence[Held]], iteration: int) -> list[int]:
 def _needed(copies: Copies, homes: Sequence[int], iteration: int) -> list[tuple[int, list[int]]]:
     """List the ranks that a peer must serve, each with the peers that can."""
     keepers = [_keepers(rows, iteration) for rows in copies]
-    return [(rank, found) for rank, found in enumerate(keepers) if found and homes[rank] not in found]
+    return [(rank, peers) for rank, peers in enumerate(keepers) if peers and homes[rank] not in peers]
 
 
 def _plan(
     copies: Copies, homes: Sequence[int], iteration: int, stored: Collection[int], chosen: Mapping[int, int]
 ) -> RecoveryPlan:
     sources = []
-    for rank, home in enumerate(homes):
-        keepers = _keepers(copies[rank], iteration)
-        local, peers = _reasons(copies[rank], home, iteration)
+    for rank, (home, rows) in enumerate(zip(homes, copies, strict=True)):
+        keepers = _keepers(rows, iteration)
+        local = f"local memory: {_reason(rows.get(home, ()), iteration)}"
+        others = [f"machine {machine}: {_reason(row, iteration)}" for machine, row in rows.items() if machine != home]
+        peers = f"peers: {'; '.join(others) or 'no machine holds this shard'}"
         if home in keepers:
-            sources.append(Source(rank=rank, tier=Tier.LOCAL, machine=home, passed_over=()))
+            tier, machine, passed_over = Tier.LOCAL, home, ()
         elif keepers:
-            sources.append(Source(rank=rank, tier=Tier.PEER, machine=chosen[rank], passed_over=(local,)))
+            tier, machine, passed_over = Tier.PEER, chosen[rank], (local,)
         elif iteration in stored:
-            sources.append(Source(rank=rank, tier=Tier.STORAGE, machine=None, passed_over=(local, peers)))
+            tier, machine, passed_over = Tier.STORAGE, None, (local, peers)
         else:
             nothing = "persistent storage: nothing is complete there"
-            sources.append(Source(rank=rank, tier=Tier.START, machine=None, passed_over=(local, peers, nothing)))
+            tier, machine, passed_over = Tier.START, None, (local, peers, nothing)
+        sources.append(Source(rank=rank, tier=tier, machine=machine, passed_over=passed_over))
     return RecoveryPlan(iteration=iteration, sources=tuple(sources))
 
 
-def _reasons(rows: Mapping[int, Sequence[Held]], home: int, iteration: int) -> tuple[str, str]:
-    """Say why local memory, and why no peer, has the iteration of a rank's shard."""
-    local = _found(rows.get(home, ()), iteration)
-    found = [f"machine {machine}: {_found(row, iteration)}" for machine, row in rows.items() if machine != home]
-    return f"local memory: {local}", f"peers: {'; '.join(found) or 'no machine holds this shard'}"
-
-
-def _found(row: Sequence[Held], iteration: int) -> str:
-    if not row:
-        return "nothing is held"
+def _reason(row: Sequence[Held], iteration: int) -> str:
+    """Say why a machine cannot serve an iteration from the replicas that it keeps."""
     parts = [
         f"iteration {held.iteration}: {held.fault or (NOT_ALL if held.iteration > iteration else OLDER)}"
         for held in sorted(row, key=lambda held: -held.iteration)
     ]
-    return ", ".join(parts)
+    return ", ".join(parts) or "nothing is held"
 
 
 def _checked(

@@ -1,13 +1,118 @@
-"""The time that a failure wastes, Eqs. 6.1 and 6.2, and three policies; the paper's frequency f is the interval 1/f."""
+"""Sizes of checkpoints, the time that a failure wastes (Eqs. 6.1 and 6.2), three policies, and the best checkpointing.
+
+The paper's frequency f is the interval 1/f. With m replicas of s bytes, n iterations of T seconds with b idle ones
+each, and blocking a, a checkpoint takes v = (m - 1) s / B to send, its interval is W = nT + a + max(0, v - nb), and a
+second of training loses
+
+    (a + max(0, v - nb)) / W  +  rate * (t_ckpt + W / 2 + t_rtvl)
+
+where t_ckpt is the sending, spread over the idle spans of whole iterations. Both terms are convex in n where the
+traffic fits the idle time and where it does not, so that each part has its minimum at a root or at its end.
+Young: CACM 17(9), 1974. Daly: FGCS 22(3), 2006, Eq. 37.
+"""
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from enum import StrEnum
+from functools import cache
+from types import MappingProxyType
 
 from workbench.checks import require_counts, require_not_negative, require_positive
 
+from .placement import BUFFERS_PER_REPLICA, placement, recovery_probability
 from .recovery import Tier
 
-__all__ = ["CheckpointPolicy", "Job", "Level", "Tier", "average_wasted_s", "gemini", "high_frequency", "strawman"]
+__all__ = ["BYTES_PER_PARAMETER", "GPU_BYTES_PER_PARAMETER", "TABLE_6_2", "BestCheckpointing", "CheckpointPolicy"]
+__all__ += ["CheckpointingNeeds", "Family", "Job", "Level", "ModelSizes", "average_wasted_s", "best_checkpointing"]
+__all__ += ["best_checkpointing_by_definition", "checkpoint_bytes", "daly_interval_s", "expected_waste", "gemini"]
+__all__ += ["high_frequency", "machine_shard_bytes", "memory_level", "num_parameters", "strawman", "wasted_time_s"]
+__all__ += ["wasted_time_s_by_definition", "young_interval_s"]
+
+# Of a checkpoint: the parameter and Adam's two moments, 4 bytes each (table 2.1's sizes over its parameters)
+BYTES_PER_PARAMETER = 12
+# Of mixed-precision training with Adam: the 12, and 2 each for a half-precision parameter and its gradient (Rajbhandari
+# et al., ZeRO, section 3.1)
+GPU_BYTES_PER_PARAMETER = 16
+VOCABULARY = 50_265  # Tokens (section 6.7.1)
+SEQUENCE = 512  # Tokens (section 6.7.1)
+
+
+class Family(StrEnum):
+    """A family of models: what surrounds the layers differs."""
+
+    GPT_2 = "GPT-2"
+    ROBERTA = "RoBERTa"
+    BERT = "BERT"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelSizes:
+    """A row of table 6.2."""
+
+    family: Family  # GPT-2, RoBERTa or BERT
+    hidden_size: int  # h
+    intermediate_size: int  # i, inner units of a perceptron
+    num_layers: int  # L
+    num_heads: int  # attention heads, which change no count
+    vocab_size: int = VOCABULARY  # V
+    max_positions: int = SEQUENCE  # P, of the learned position embedding; RoBERTa adds its two
+
+    def __post_init__(self) -> None:
+        require_counts(1, **{field.name: getattr(self, field.name) for field in fields(self) if field.name != "family"})
+
+
+def num_parameters(sizes: ModelSizes) -> int:
+    """Count the parameters of a model with its language-model head.
+
+    A layer has 4h² + 4h in attention, 2hi + i + h in the perceptron and 4h in two norms: 12h² + 13h where i = 4h. The
+    head shares its matrix with the token embedding. GPT-2: a norm at the end. BERT: two token types, a norm behind the
+    embeddings, the pooler, a head of h² + h, a norm and V biases. RoBERTa: as BERT, with one token type, two more
+    positions and no pooler.
+    """
+    hidden, inner = sizes.hidden_size, sizes.intermediate_size
+    layer = (4 * hidden**2 + 4 * hidden) + (2 * hidden * inner + inner + hidden) + 4 * hidden
+    embeddings = (sizes.vocab_size + sizes.max_positions) * hidden
+    head = hidden**2 + hidden + 2 * hidden + sizes.vocab_size
+    around = {
+        Family.GPT_2: 2 * hidden,
+        Family.BERT: (2 + 2) * hidden + (hidden**2 + hidden) + head,
+        Family.ROBERTA: (2 + 1 + 2) * hidden + head,
+    }[sizes.family]
+    return embeddings + sizes.num_layers * layer + around
+
+
+def checkpoint_bytes(parameters: float) -> float:
+    """Return the bytes of a checkpoint, 12 a parameter."""
+    require_not_negative(parameters=parameters)
+    return BYTES_PER_PARAMETER * parameters
+
+
+def machine_shard_bytes(parameters: float, num_machines: int) -> float:
+    """Return the bytes of one machine's shard, the states being shared out evenly (ZeRO-3)."""
+    require_counts(1, num_machines=num_machines)
+    return checkpoint_bytes(parameters) / num_machines
+
+
+# The models of the evaluation, by the paper's names
+TABLE_6_2: Mapping[str, ModelSizes] = MappingProxyType(
+    {
+        name: ModelSizes(
+            family=family, hidden_size=hidden, intermediate_size=4 * hidden, num_layers=layers, num_heads=heads
+        )
+        for name, family, hidden, layers, heads in (
+            ("GPT-2 10B", Family.GPT_2, 2560, 46, 40),
+            ("GPT-2 20B", Family.GPT_2, 5120, 64, 40),
+            ("GPT-2 40B", Family.GPT_2, 5120, 128, 40),
+            ("RoBERTa 40B", Family.ROBERTA, 5120, 128, 40),
+            ("BERT 40B", Family.BERT, 5120, 128, 40),
+            ("GPT-2 100B", Family.GPT_2, 8192, 124, 64),
+            ("RoBERTa 100B", Family.ROBERTA, 8192, 124, 64),
+            ("BERT 100B", Family.BERT, 8192, 124, 64),
+        )
+    }
+)
+
 
 STRAWMAN_INTERVAL_S = 3 * 3600.0  # section 6.7.1: every three hours, as BLOOM's training did
 
@@ -33,7 +138,7 @@ def wasted_time_s_by_definition(
     wasted_s = 0.0
     for moment in range(num_moments):
         failure_s = first_s + (moment + 0.5) / num_moments * interval_s
-        snapshots_s = [each * interval_s for each in range(12) if each * interval_s + checkpoint_s <= failure_s]
+        snapshots_s = [number * interval_s for number in range(12) if number * interval_s + checkpoint_s <= failure_s]
         wasted_s += failure_s - snapshots_s[-1] + retrieval_s
     return wasted_s / num_moments
 
@@ -157,3 +262,180 @@ def average_wasted_s(policy: CheckpointPolicy, job: Job, tier: Tier) -> float:
 
 def _least_iterations(job: Job) -> int:
     return max(1, math.ceil(job.storage_s / job.iteration_s))
+
+
+DAY_S = 86_400.0
+_NEGLIGIBLE = 1e-12  # probability below which still more simultaneous failures are left out
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointingNeeds:
+    """What the choice depends on."""
+
+    job: Job  # iteration, states, machines, storage and link
+    idle_s: float  # seconds of an iteration in which the network is idle
+    memory_bytes: float  # of one machine, for replicas
+    failures_per_machine_day: float  # rate of one machine, hardware and software together
+    hardware_share: float = 1.0  # of the failures; these lose the machine's memory
+    window_s: float = 600.0  # machines that fail within so long of one another count as lost at once
+    blocking_s: float = 0.0  # for which every checkpoint stops training, however it is sent
+    storage_interval_s: float = 3 * 3600.0  # seconds between checkpoints in storage, the last resort
+    most_iterations: int = 10_000  # longest interval that is considered
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.idle_s <= self.job.iteration_s:
+            raise ValueError(f"idle_s is {self.idle_s!r}; it must be in 0..{self.job.iteration_s!r}, an iteration")
+        if not 0 <= self.hardware_share <= 1:
+            raise ValueError(f"hardware_share is {self.hardware_share!r}; it must be in [0, 1]")
+        require_positive(failures_per_machine_day=self.failures_per_machine_day)
+        require_not_negative(window_s=self.window_s, blocking_s=self.blocking_s)
+        require_counts(1, most_iterations=self.most_iterations)
+        if self.memory_bytes < (least_bytes := BUFFERS_PER_REPLICA * self.job.shard_bytes):
+            rule = f"{BUFFERS_PER_REPLICA} buffers of one replica need {least_bytes!r}"
+            raise ValueError(f"memory_bytes is {self.memory_bytes!r}; {rule}")
+
+    @property
+    def most_replicas(self) -> int:
+        """How many replicas, the machine's own included, fit into memory with two buffers each."""
+        fit = int(self.memory_bytes // (BUFFERS_PER_REPLICA * self.job.shard_bytes))
+        return min(fit, self.job.num_machines)
+
+    @property
+    def failures_per_s(self) -> float:
+        """Rate of all machines together."""
+        return self.failures_per_machine_day * self.job.num_machines / DAY_S
+
+    def sending_s(self, num_replicas: int) -> float:
+        """Seconds of the link that a checkpoint takes: a machine's shard to all its peers."""
+        return (num_replicas - 1) * self.job.shard_bytes / self.job.network_bytes_per_s
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BestCheckpointing:
+    """A choice and what it loses."""
+
+    num_replicas: int  # m, the machine's own included
+    interval_iterations: int  # n, from checkpoint to checkpoint
+    waste: float  # expected seconds lost in a second of training
+    storage_share: float  # probability that a hardware failure has to be recovered from storage
+    young_s: float  # Young's interval for the time that a checkpoint stops training; 0 where it stops none
+    daly_s: float  # Daly's
+
+
+def best_checkpointing(needs: CheckpointingNeeds) -> BestCheckpointing:
+    """Find the number of replicas and the interval that lose least; a tie goes to fewer, then to more frequent ones."""
+    numbers = range(1, needs.most_replicas + 1)
+    return _best(needs, ((m, n) for m in numbers for n in _candidates(needs, m)))
+
+
+def best_checkpointing_by_definition(needs: CheckpointingNeeds) -> BestCheckpointing:
+    """Find the same by trying every number of replicas with every interval."""
+    numbers, intervals = range(1, needs.most_replicas + 1), range(1, needs.most_iterations + 1)
+    return _best(needs, ((m, n) for m in numbers for n in intervals))
+
+
+def expected_waste(needs: CheckpointingNeeds, num_replicas: int, interval_iterations: int) -> float:
+    """Return the expected seconds lost in a second of training."""
+    if not 1 <= num_replicas <= needs.most_replicas:
+        raise ValueError(f"num_replicas is {num_replicas!r}; it must be in 1..{needs.most_replicas}, what memory holds")
+    require_counts(1, interval_iterations=interval_iterations)
+    level = memory_level(needs, num_replicas, interval_iterations)
+    interval_s = interval_iterations * needs.job.iteration_s + level.blocking_s
+    from_memory_s = level.blocking_s + level.transfer_s + interval_s / 2
+    lost_share = storage_share(needs, num_replicas) * needs.hardware_share
+    peer_s = (needs.hardware_share - lost_share) * needs.job.retrieval_s(Tier.PEER)
+    storage = gemini(needs.job, storage_interval_s=needs.storage_interval_s).storage
+    from_storage_s = wasted_time_s(
+        checkpoint_s=storage.transfer_s,
+        interval_s=storage.interval_iterations * needs.job.iteration_s,
+        retrieval_s=needs.job.retrieval_s(Tier.STORAGE),
+    )
+    failure_s = (1 - lost_share) * from_memory_s + peer_s + lost_share * from_storage_s
+    return level.blocking_s / interval_s + needs.failures_per_s * failure_s
+
+
+def memory_level(needs: CheckpointingNeeds, num_replicas: int, interval_iterations: int) -> Level:
+    """Return the checkpoints in memory of a choice: what does not fit the idle time stops training."""
+    sending_s, iteration_s = needs.sending_s(num_replicas), needs.job.iteration_s
+    excess_s = max(0.0, sending_s - interval_iterations * needs.idle_s)
+    spread = interval_iterations if excess_s else _iterations_to_send(needs, num_replicas)
+    return Level(
+        in_memory=True,
+        interval_iterations=interval_iterations,
+        blocking_s=needs.blocking_s + excess_s,
+        transfer_s=spread * iteration_s,
+    )
+
+
+def storage_share(needs: CheckpointingNeeds, num_replicas: int) -> float:
+    """Return the probability that a hardware failure finds all replicas of some shard gone."""
+    num_machines = needs.job.num_machines
+    rate = needs.failures_per_machine_day * needs.hardware_share / DAY_S
+    return _storage_share(num_machines, num_replicas, rate * (num_machines - 1) * needs.window_s)
+
+
+def young_interval_s(blocking_s: float, mean_time_between_failures_s: float) -> float:
+    """Return Young's interval: the time of training between two checkpoints, sqrt(2 * blocking * MTBF)."""
+    require_not_negative(blocking_s=blocking_s)
+    require_positive(mean_time_between_failures_s=mean_time_between_failures_s)
+    return math.sqrt(2 * blocking_s * mean_time_between_failures_s)
+
+
+def daly_interval_s(blocking_s: float, mean_time_between_failures_s: float) -> float:
+    """Return Daly's interval of higher order; the mean time between failures where checkpoints take twice that."""
+    young_s = young_interval_s(blocking_s, mean_time_between_failures_s)
+    half = blocking_s / (2 * mean_time_between_failures_s)
+    if half >= 1:
+        return mean_time_between_failures_s
+    return young_s * (1 + math.sqrt(half) / 3 + half / 9) - blocking_s
+
+
+def _best(needs: CheckpointingNeeds, choices: Iterable[tuple[int, int]]) -> BestCheckpointing:
+    waste, replicas, iterations = min((expected_waste(needs, m, n), m, n) for m, n in choices)
+    level = memory_level(needs, replicas, iterations)
+    common = level.blocking_s, 1 / needs.failures_per_s
+    return BestCheckpointing(
+        num_replicas=replicas,
+        interval_iterations=iterations,
+        waste=waste,
+        storage_share=storage_share(needs, replicas),
+        young_s=young_interval_s(*common),
+        daly_s=daly_interval_s(*common),
+    )
+
+
+def _candidates(needs: CheckpointingNeeds, num_replicas: int) -> set[int]:
+    """Return the intervals among which the best is: the ends of both parts, and beside the roots."""
+    fits, iteration_s = _iterations_to_send(needs, num_replicas), needs.job.iteration_s
+    # Share of failures whose loss grows with the interval: all but those recovered from storage.
+    rate = needs.failures_per_s * (1 - storage_share(needs, num_replicas) * needs.hardware_share)
+    roots = []
+    # Where the traffic fits: W = nT + a, and a / W + rate * W / 2 is least at W = sqrt(2 a / rate), Young's interval.
+    if rate:
+        roots.append((math.sqrt(2 * needs.blocking_s / rate) - needs.blocking_s) / iteration_s)
+    # Where it does not: W = n (T - b) + A with A = a + v, t_ckpt = W, and (A - nb) / W + 1.5 * rate * W.
+    grows_s, fixed_s = iteration_s - needs.idle_s, needs.blocking_s + needs.sending_s(num_replicas)
+    if rate and grows_s:
+        roots.append((math.sqrt(fixed_s * iteration_s / (1.5 * rate * grows_s)) - fixed_s) / grows_s)
+    places = {1, fits - 1, fits, needs.most_iterations, *map(math.floor, roots), *map(math.ceil, roots)}
+    return {place for place in places if 1 <= place <= needs.most_iterations}
+
+
+def _iterations_to_send(needs: CheckpointingNeeds, num_replicas: int) -> int:
+    """Return in how many iterations the idle spans suffice; one more than allowed where they never do."""
+    if needs.sending_s(num_replicas) <= needs.idle_s:
+        return 1
+    never = needs.most_iterations + 1
+    return min(never, math.ceil(needs.sending_s(num_replicas) / needs.idle_s)) if needs.idle_s else never
+
+
+@cache
+def _storage_share(num_machines: int, num_replicas: int, mean_more: float) -> float:
+    placed, lost, weight, rest = placement(num_machines, num_replicas), 0.0, math.exp(-mean_more), 1.0
+    for lost_machines in range(1, num_machines + 1):
+        lost += weight * float(1 - recovery_probability(placed, lost_machines))
+        rest -= weight
+        weight *= mean_more / lost_machines
+        if rest < _NEGLIGIBLE or (weight < _NEGLIGIBLE and lost_machines > mean_more):
+            return lost
+    return lost + max(rest, 0.0)

@@ -4,13 +4,14 @@ import importlib
 
 _ROOMS = {
     "checkpoints": ("CheckpointOptions", "CheckpointTimeout", "InMemoryCheckpoints"),
-    "idle": ("Interleaving", "measure_link"),
-    "recovering": ("recover_",),
-    "replicas": ("BufferState", "KeptShards", "Slot"),
+    "encoding": ("PackedTree", "pack_tree", "unpack_tree"),
+    "replicas": ("KeptShards", "Slot", "recover_"),
     "state": ("StateMismatch", "TrainingState"),
     "storage": ("PersistentTier", "StorageCorrupt"),
-    "traffic": ("TrafficWatch", "watch_traffic"),
-    "transfer": ("Arriving", "Leaving", "ReplicaDamaged", "Route", "Transfer", "routes_of"),
+    "transfer": (
+        *("Arriving", "Interleaving", "Leaving", "ReplicaDamaged", "Route", "TrafficWatch", "Transfer"),
+        *("measure_link", "routes_of", "watch_traffic"),
+    ),
 }
 _HOMES = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -20,20 +20,28 @@ from torch import Tensor, nn, optim
 
 from workbench.checks import require_counts, require_positive
 from workbench.launch.agreement import meet, tell_all
-from workbench.launch.control.service import RankContext
 from workbench.parallel.timeouts import timeout_of
+from workbench.techniques.gemini.control.service import RankContext
 from workbench.techniques.gemini.method.interleaving import Scheme
 from workbench.techniques.gemini.method.placement import placement
 
 from .encoding import CHECKSUM_BYTES, checksum
-from .extras import refuse_unseen_scaler
-from .idle import NUM_BUFFERS, NUM_PROFILED, RESERVED_BYTES, SAFETY, Interleaving
-from .recovering import recover_, replicate_
-from .replicas import KeptShards, Slot, holders_of_ranks
-from .state import HasState, TrainingState
+from .replicas import KeptShards, Slot, holders_of_ranks, recover_, replicate_
+from .state import HasState, TrainingState, refuse_unseen_scaler
 from .storage import PersistentTier
-from .traffic import TrafficWatch, watch_traffic
-from .transfer import Arriving, Leaving, Transfer, routes_of
+from .transfer import (
+    NUM_BUFFERS,
+    NUM_PROFILED,
+    RESERVED_BYTES,
+    SAFETY,
+    Arriving,
+    Interleaving,
+    Leaving,
+    TrafficWatch,
+    Transfer,
+    routes_of,
+    watch_traffic,
+)
 
 __all__ = ["PRELOAD", "CheckpointOptions", "CheckpointTimeout", "InMemoryCheckpoints"]
 
@@ -41,7 +49,7 @@ __all__ = ["PRELOAD", "CheckpointOptions", "CheckpointTimeout", "InMemoryCheckpo
 PRELOAD = (__name__, "torch.distributed.fsdp", "torch._dynamo")
 
 TIMEOUT_S = 1800.0  # in which a checkpoint must be done once training waits for it, as long as torch waits for peers
-TOLD = struct.Struct(f"<Q{CHECKSUM_BYTES}s")  # what ranks tell each other of a checkpoint: bytes and checksum
+FACTS = struct.Struct(f"<Q{CHECKSUM_BYTES}s")  # of a rank's checkpoint, for the others: bytes and checksum
 NUM_LOOKED_AT = 3  # checkpoints that are compared with the state at the next forward pass; updates that are looked at
 
 
@@ -133,7 +141,7 @@ class InMemoryCheckpoints:
     def _resume(self, holders: Sequence[Sequence[int]]) -> None:
         """Go back to the newest iteration that all ranks can reach."""
         context, kept, group = self._context, self._kept, self._group
-        self.plan = recover_(self._state, context, kept, self._storage, log=context, group=group)
+        self.plan = recover_(self._state, context, kept, self._storage, group)
         self.iteration = self.plan.iteration  # iterations that are in the state; the one to begin with
         if self.iteration > 0:
             with context.during("replicate", iteration=self.iteration):
@@ -221,18 +229,18 @@ class InMemoryCheckpoints:
         self._update_began_s = time.monotonic()
 
     def _note_iteration(self) -> None:
-        started_s, operations = self.watch.started_s, self.watch.next_iteration()
+        started_s, messages = self.watch.started_s, self.watch.next_iteration()
         if not self.interleaving.wants_iterations:
             return
-        self.interleaving.note(self.iteration, started_s, self._update_began_s, operations)
+        self.interleaving.note(started_s, self._update_began_s, messages)
         if self.interleaving.settle(self._routes, self._group):
             self._chunks_of.cache_clear()  # they are to be divided anew
             self._context.log("profiled", idle_s=self.interleaving.profile.total_s)
 
     def _begin(self) -> None:
         """Copy the state into this machine's memory, and let threads send it and receive the others'."""
-        iteration, own = self.iteration, self._kept.slot(self._context.rank)
-        began_s, ended_s = time.monotonic(), {}
+        iteration, timeout_s = self.iteration, self._options.timeout_s
+        own, began_s, ended_s = self._kept.slot(self._context.rank), time.monotonic(), {}
         image = self._state.capture(iteration)
         # A device writes to locked memory at the full rate of its bus, sub-buffers or not; see `_pinned_buffers`.
         is_locked = bool(self._pinned) and self._options.scheme == Scheme.GEMINI
@@ -240,42 +248,36 @@ class InMemoryCheckpoints:
         image.write_(data, self._pinned)
         self._copied = iteration, data
         arriving: dict[int, Slot] = {route.source: self._kept.slot(route.source) for route in self._routes}
-        told: dict[int, tuple[int, bytes]] = {}
+        facts: list[tuple[int, bytes]] = []  # bytes and checksum of each rank's shard
 
         def prepare() -> tuple[Leaving, dict[int, Arriving]]:
-            told.update(self._tell(iteration, own, data))
+            # This rank's own replica is complete. All ranks meet: an older one is overwritten when all have the last.
+            digest = checksum(data.numpy())
+            own.complete(digest)
+            own_facts = FACTS.pack(data.numel(), digest)
+            rows = meet(f"checkpoint of iteration {iteration}", timeout_s, self._group, own_facts)
+            facts.extend(FACTS.unpack(row) for row in rows)
             places = {}
             for rank, slot in arriving.items():
-                num_bytes, digest = told[rank]
+                num_bytes, digest = facts[rank]
                 place = slot.begin(iteration, num_bytes)
                 places[rank] = Arriving(data=place, chunks=self._chunks_of(num_bytes), digest=digest)
             return Leaving(data=data, chunks=self._chunks_of(data.numel())), places
 
         def received() -> None:
             for rank, slot in arriving.items():
-                slot.complete(told[rank][1])
+                slot.complete(facts[rank][1])
             ended_s["received"] = time.monotonic()
 
         sending, receiving = self._transfer.start(
             prepare,
-            wait=lambda span: self.watch.wait_for_idle(span, self._options.timeout_s),
+            wait=lambda span: self.watch.wait_for_idle(span, timeout_s),
             sent=lambda: ended_s.update(sent=time.monotonic()),
             received=received,
         )
         self._under_way = _UnderWay(
             iteration=iteration, began_s=began_s, sending=sending, receiving=receiving, ended_s=ended_s
         )
-
-    def _tell(self, iteration: int, own: Slot, data: Tensor) -> dict[int, tuple[int, bytes]]:
-        """Complete this rank's own replica, and meet: nobody overwrites an older one before all have the last one.
-
-        Returns bytes and checksum of each rank's shard.
-        """
-        digest = checksum(data.numpy())
-        own.complete(digest)
-        told = TOLD.pack(data.numel(), digest)
-        rows = meet(f"checkpoint of iteration {iteration}", self._options.timeout_s, self._group, told)
-        return {rank: TOLD.unpack(row) for rank, row in enumerate(rows)}
 
     def _look_for_changes(self) -> None:
         """Say once what changed after an iteration's end and is in no checkpoint of it."""

@@ -6,6 +6,7 @@ Layout: 8 bytes (the JSON's length, little endian), the JSON, then each tensor's
 import base64
 import json
 import math
+import random
 import struct
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Sequence
@@ -17,10 +18,51 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
-from .generators import GENERATORS, generator_state, make_generator
+__all__ = ["CHECKSUM_BYTES", "GENERATORS", "MAPPINGS", "PLAIN", "SEQUENCES", "PackedTree", "aligned", "as_bytes"]
+__all__ += ["can_pack", "checksum", "generator_state", "pack_tree", "restore_generator_", "unpack_tree"]
 
-__all__ = ["CHECKSUM_BYTES", "MAPPINGS", "PLAIN", "SEQUENCES", "PackedTree", "aligned", "as_bytes", "can_pack"]
-__all__ += ["checksum", "dtype_named", "pack_tree", "raw_bytes", "unpack_tree"]
+GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)  # in the order of their codes
+
+
+def generator_state(generator: Any) -> Any:
+    """Return a generator's position: a tensor, or plain values and arrays."""
+    match generator:
+        case torch.Generator():
+            return generator.get_state()
+        case np.random.Generator():
+            return generator.bit_generator.state
+        case np.random.RandomState():
+            return generator.get_state(legacy=False)
+    version, words, gauss = generator.getstate()
+    return version, np.array(words, dtype=np.uint32), gauss  # as text, 625 words would take 20 times as long
+
+
+def restore_generator_(generator: Any, state: Any) -> None:
+    """Move a generator to a position."""
+    match generator:
+        case torch.Generator():
+            generator.set_state(state.clone())  # it ends the process for a view that begins within its memory
+        case np.random.RandomState():
+            generator.set_state(state)
+        case np.random.Generator():
+            generator.bit_generator.state = state
+        case _:
+            version, words, gauss = state
+            generator.setstate((version, tuple(words.tolist()), gauss))
+
+
+def _make_generator(code: int, state: Any, device: str) -> Any:
+    """Make a generator of a class of `GENERATORS` at a position."""
+    kind = GENERATORS[code]
+    if kind is torch.Generator:
+        generator: Any = torch.Generator(device)
+    elif kind is random.Random:
+        generator = random.Random()
+    else:
+        generator = kind(getattr(np.random, state["bit_generator"])())
+    restore_generator_(generator, state)
+    return generator
+
 
 CHECKSUM_BYTES = 16  # XXH3-128
 LENGTH = struct.Struct("<Q")
@@ -31,7 +73,6 @@ MAPPINGS = (dict, OrderedDict, Counter, defaultdict)
 SEQUENCES = (list, tuple, set, frozenset, deque, torch.Size)
 MAPPING_NAMES = {kind.__name__: kind for kind in MAPPINGS}
 SEQUENCE_NAMES: dict[str, Any] = {kind.__name__: kind for kind in SEQUENCES}
-WORDS = (complex, torch.dtype, torch.device)
 FACTORIES = (int, float, bool, str, list, dict, set, tuple)  # of a defaultdict
 TAG = "$"  # marks a JSON object that stands for something else than a dictionary with text keys
 
@@ -70,17 +111,19 @@ class PackedTree:
         """
         is_locked = torch.cuda.is_initialized() and out.is_pinned()
         for start, end, blob in zip(self._starts, self._starts[1:], self._blobs, strict=False):
-            size, source = blob.numel() * blob.itemsize, raw_bytes(blob)
-            if source.is_cuda and pinned and not is_locked:
-                copy_through(pinned, source, out[start : start + size])
+            # The bytes of a dense tensor in their order in memory; as_strided, because permutations have bytes too.
+            flat = blob.detach().as_strided((blob.numel(),), (1,), blob.storage_offset()).view(torch.uint8)
+            size = flat.numel()
+            if flat.is_cuda and pinned and not is_locked:
+                _copy_through(pinned, flat, out[start : start + size])
             else:
-                out[start : start + size].copy_(source, non_blocking=is_locked)
+                out[start : start + size].copy_(flat, non_blocking=is_locked)
             out[start + size : end] = 0
         if is_locked:
             torch.cuda.synchronize()
 
 
-def copy_through(pinned: Sequence[Tensor], source: Tensor, out: Tensor) -> None:
+def _copy_through(pinned: Sequence[Tensor], source: Tensor, out: Tensor) -> None:
     """Copy device memory to the host: one sub-buffer is emptied while the next one is being filled (figure 6.5d)."""
     stream, waiting = torch.cuda.Stream(source.device), deque()
     stream.wait_stream(torch.cuda.current_stream(source.device))
@@ -131,14 +174,6 @@ def can_pack(tree: Any) -> bool:
     return True
 
 
-def raw_bytes(tensor: Tensor) -> Tensor:
-    """View a tensor's memory as bytes, in their order in memory; ValueError where elements overlap or leave gaps."""
-    if not _is_dense(tensor):
-        raise ValueError(f"strides {tuple(tensor.stride())} of shape {tuple(tensor.shape)} leave gaps or overlap")
-    # detach: bytes have no gradient; as_strided: 0-dim tensors and permutations have bytes too
-    return tensor.detach().as_strided((tensor.numel(),), (1,), tensor.storage_offset()).view(torch.uint8)
-
-
 def as_bytes(buffer) -> Tensor:
     """View any buffer as a uint8 tensor; a read-only buffer is copied, since torch has no such tensors."""
     if isinstance(buffer, Tensor):
@@ -147,14 +182,6 @@ def as_bytes(buffer) -> Tensor:
     if not view.nbytes:
         return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer(bytearray(view) if view.readonly else view, dtype=torch.uint8)
-
-
-def dtype_named(name: str) -> torch.dtype:
-    """Return the torch dtype of a name such as "float32"."""
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"dtype is {name!r}; it must be one of torch's")
-    return dtype
 
 
 def _encode(tree: Any, path: str, tensors: list[tuple[Tensor, dict]]) -> Any:
@@ -183,38 +210,34 @@ def _encode(tree: Any, path: str, tensors: list[tuple[Tensor, dict]]) -> Any:
         return items if kind is list else {TAG: kind.__name__, "items": items, **limit}
     if kind in (bytes, bytearray):
         return {TAG: kind.__name__, "base64": base64.b64encode(tree).decode()}
-    if kind in WORDS:
+    if kind in (complex, torch.dtype, torch.device):
         return {TAG: kind.__name__, "text": str(tree).removeprefix("torch.")}
-    if kind in (Tensor, nn.Parameter):
-        return _encode_tensor(tree, path, tensors)
+    if kind in GENERATORS:
+        device = str(tree.device) if kind is torch.Generator else ""
+        position = _encode(generator_state(tree), path, tensors)
+        return {TAG: "generator", "code": GENERATORS.index(kind), "position": position, "device": device}
     if (kind is np.ndarray or isinstance(tree, np.generic)) and tree.dtype.kind in "biufc":
         node = {TAG: "array", "array": tree.dtype.str, "shape": tree.shape, "is_scalar": kind is not np.ndarray}
         node["order"] = "F" if tree.flags.f_contiguous and not tree.flags.c_contiguous else "C"
         tensors.append((as_bytes(tree.tobytes(node["order"])), node))
         return node
-    if kind in GENERATORS:
-        device = str(tree.device) if kind is torch.Generator else ""
-        position = _encode(generator_state(tree), path, tensors)
-        return {TAG: "generator", "code": GENERATORS.index(kind), "position": position, "device": device}
-    rule = "it must be a tensor, an array, a plain value or a collection"
-    raise ValueError(f"state{path} is of class {kind.__name__}; {rule}")
-
-
-def _encode_tensor(tensor: Tensor, path: str, tensors: list[tuple[Tensor, dict]]) -> dict[str, Any]:
-    if tensor.layout is torch.sparse_coo:
-        parts = [_encode(part, path, tensors) for part in (tensor.detach()._indices(), tensor.detach()._values())]
-        return {TAG: "sparse", "parts": parts, "shape": list(tensor.shape), "is_coalesced": tensor.is_coalesced()}
-    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-        kind = "quantized" if tensor.is_quantized else "on meta" if tensor.is_meta else str(tensor.layout)
+    if kind not in (Tensor, nn.Parameter):
+        rule = "it must be a tensor, an array, a plain value or a collection"
+        raise ValueError(f"state{path} is of class {kind.__name__}; {rule}")
+    if tree.layout is torch.sparse_coo:
+        parts = [_encode(part, path, tensors) for part in (tree.detach()._indices(), tree.detach()._values())]
+        return {TAG: "sparse", "parts": parts, "shape": list(tree.shape), "is_coalesced": tree.is_coalesced()}
+    if tree.layout is not torch.strided or tree.is_quantized or tree.is_meta:
+        kind = "quantized" if tree.is_quantized else "on meta" if tree.is_meta else str(tree.layout)
         raise ValueError(f"state{path} is a tensor that is {kind}; it must have strides and bytes of its own")
-    node = {TAG: "tensor", "dtype": str(tensor.dtype).removeprefix("torch."), "shape": list(tensor.shape)}
-    if tensor.device.type != "cpu":
-        node["device"] = tensor.device.type
-    if tensor.requires_grad and tensor.is_leaf:
+    node = {TAG: "tensor", "dtype": str(tree.dtype).removeprefix("torch."), "shape": list(tree.shape)}
+    if tree.device.type != "cpu":
+        node["device"] = tree.device.type
+    if tree.requires_grad and tree.is_leaf:
         node["requires_grad"] = True
-    if type(tensor) is nn.Parameter:
+    if type(tree) is nn.Parameter:
         node["is_parameter"] = True
-    tensors.append((tensor.detach().resolve_conj().resolve_neg(), node))
+    tensors.append((tree.detach().resolve_conj().resolve_neg(), node))
     return node
 
 
@@ -302,20 +325,26 @@ class _Reader:
             return node
         if TAG not in node:
             return {key: self.tree(value) for key, value in node.items()}
-        name = node[TAG]
-        if name in MAPPING_NAMES:
-            return self._mapping(MAPPING_NAMES[name], node)
-        if name in SEQUENCE_NAMES:
-            more = {"maxlen": node["maxlen"]} if "maxlen" in node else {}
-            return SEQUENCE_NAMES[name](map(self.tree, node["items"]), **more)
-        match name:
+        match name := node[TAG]:
+            case _ if name in MAPPING_NAMES:
+                mapping = MAPPING_NAMES[name]()
+                if "factory" in node:
+                    mapping.default_factory = FACTORIES[node["factory"]]
+                for key, value in node["items"]:
+                    mapping[self.tree(key)] = self.tree(value)
+                if "attributes" in node:
+                    vars(mapping).update(self.tree(node["attributes"]))
+                return mapping
+            case _ if name in SEQUENCE_NAMES:
+                more = {"maxlen": node["maxlen"]} if "maxlen" in node else {}
+                return SEQUENCE_NAMES[name](map(self.tree, node["items"]), **more)
             case "bytes" | "bytearray":
                 data = base64.b64decode(node["base64"])
                 return data if name == "bytes" else bytearray(data)
             case "complex":
                 return complex(node["text"])
             case "dtype":
-                return dtype_named(node["text"])
+                return _dtype_named(node["text"])
             case "device":
                 return torch.device(node["text"])
             case "array":
@@ -323,26 +352,16 @@ class _Reader:
                 array = flat.reshape(node["shape"], order=node["order"])
                 return array[()].copy() if node["is_scalar"] else array
             case "tensor":
-                return self._tensor(node)
+                key = json.dumps(node)
+                if key not in self._tensors:
+                    self._tensors[key] = self._tensor(node)
+                return self._tensors[key]
             case "sparse":
-                indices, values = map(self.tree, node["parts"])
-                shape, is_coalesced = node["shape"], node["is_coalesced"]
-                return torch.sparse_coo_tensor(
-                    indices, values, shape, is_coalesced=is_coalesced, check_invariants=False
-                )
+                parts, choices = map(self.tree, node["parts"]), {"is_coalesced": node["is_coalesced"]}
+                return torch.sparse_coo_tensor(*parts, node["shape"], **choices, check_invariants=False)
             case "generator":
-                return make_generator(node["code"], self.tree(node["position"]), node["device"])
+                return _make_generator(node["code"], self.tree(node["position"]), node["device"])
         raise ValueError(f"data has a value of kind {name!r}; it must be a kind that pack_tree writes")
-
-    def _mapping(self, kind: type, node: dict[str, Any]) -> Any:
-        mapping = kind()
-        if "factory" in node:
-            mapping.default_factory = FACTORIES[node["factory"]]
-        for key, value in node["items"]:
-            mapping[self.tree(key)] = self.tree(value)
-        if "attributes" in node:
-            vars(mapping).update(self.tree(node["attributes"]))
-        return mapping
 
     def _blob(self, number: int, device: str) -> Tensor:
         """Return a blob's bytes, the same tensor to all that lie in it."""
@@ -356,22 +375,24 @@ class _Reader:
         return self._blobs[number, device]
 
     def _tensor(self, node: dict[str, Any]) -> Tensor:
-        key = json.dumps(node)
-        if key in self._tensors:
-            return self._tensors[key]
-        dtype, shape = dtype_named(node["dtype"]), node["shape"]
+        dtype, shape = _dtype_named(node["dtype"]), node["shape"]
         if 0 in shape:
             tensor = torch.empty(shape, dtype=dtype)
         else:
             data = self._blob(node["blob"], node.get("device", "cpu"))[node["start"] :]
             data = data[: data.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
-            tensor = (
-                data.as_strided(shape, node["stride"]) if "stride" in node else data[: math.prod(shape)].view(shape)
-            )
+            is_strided = "stride" in node
+            tensor = data.as_strided(shape, node["stride"]) if is_strided else data[: math.prod(shape)].view(shape)
         if node.get("is_parameter"):
             tensor = nn.Parameter(tensor, requires_grad=False)
-        tensor = self._tensors[key] = tensor.requires_grad_() if node.get("requires_grad") else tensor
-        return tensor
+        return tensor.requires_grad_() if node.get("requires_grad") else tensor
+
+
+def _dtype_named(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"dtype is {name!r}; it must be one of torch's")
+    return dtype
 
 
 def aligned(size: int, multiple: int) -> int:

@@ -1,24 +1,159 @@
-"""All that training changes in a module, as trees, and putting it back in place.
+"""All that training changes in modules and optimizers, as trees, and putting it back in place.
 
-Kept: parameters, whether each is trained, and gradients that no update has cleared; buffers, also those that a
-state_dict leaves out or that appear later; whatever else is in its state_dict (`get_extra_state`, hooks); and plain
-values, tensors and generators that its modules have as attributes, also in collections.
+Of a module: parameters, whether each is trained, and gradients that no update has cleared; buffers, also those that a
+state_dict leaves out or that appear later; and whatever else is in its state_dict (`get_extra_state`, hooks). Of an
+optimizer: the state of each parameter and other entries of `state`; groups, also those that come later; and what a
+`state_dict` of its own adds. Of both: plain values, tensors and generators that they have as attributes.
 """
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from itertools import zip_longest
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
-from .attributes import Attributes, put_back
-from .encoding import pack_tree, unpack_tree
+from .encoding import (
+    GENERATORS,
+    MAPPINGS,
+    PLAIN,
+    SEQUENCES,
+    can_pack,
+    generator_state,
+    pack_tree,
+    restore_generator_,
+    unpack_tree,
+)
 
-__all__ = ["ModuleState", "StateMismatch", "kind_of", "local_part", "sharded_as", "unwrapped"]
+__all__ = ["ModuleState", "OptimizerState", "StateMismatch", "kind_of", "put_back", "unwrapped"]
+
+Objects = Callable[[], Mapping[str, Any]]  # returns the objects by name
+
+
+class Attributes:
+    """Those of some objects: every tensor, array and generator, and the plain values that have changed since.
+
+    Left alone are parameters and buffers, which modules register, and tensors of a graph, which end with its iteration.
+    """
+
+    def __init__(self, objects: Objects, *, ignored: frozenset[str], owned: Callable[[], set[int]]):
+        self._objects, self._ignored = objects, ignored
+        self._owned = owned  # returns the addresses of parameters and buffers
+        self._first = {
+            name: {key: copy.deepcopy(value) for key, value in kept.items() if not _is_live(value)}
+            for name, kept in self._all().items()
+        }
+
+    def tree(self) -> dict[str, dict[str, Any]]:
+        """Return their values by object and name."""
+        trees = {}
+        for name, kept in self._all().items():
+            first = self._first.get(name, {})
+            changed = {key: value for key, value in kept.items() if key not in first or not _same(first[key], value)}
+            if changed:
+                trees[name] = changed
+        return trees
+
+    def generators(self) -> list[str]:
+        """Name the generators."""
+        kept = [(name, key, value) for name, values in self._all().items() for key, value in values.items()]
+        return [f"{name}.{key}" if name else key for name, key, value in kept if type(value) in GENERATORS]
+
+    def restore_(self, trees: Mapping[str, Mapping[str, Any]]) -> None:
+        """Put the values of a tree back, in place where that can be done; what was not in it is as it was at first."""
+        objects = self._objects()
+        for name, kept in self._all().items():
+            first, live = self._first.get(name, {}), vars(objects[name])
+            for key in kept.keys() - trees.get(name, {}).keys():
+                if key not in first:
+                    del live[key]
+                elif not _same(first[key], live[key]):
+                    live[key] = copy.deepcopy(first[key])
+        for name, stored in trees.items():
+            live = vars(objects[name])
+            for key, value in stored.items():
+                live[key] = put_back(live.get(key), value)
+
+    def _all(self) -> dict[str, dict[str, Any]]:
+        owned = self._owned()
+        return {
+            name: {
+                key: value
+                for key, value in vars(item).items()
+                if key not in self._ignored and _can_be_kept(value, f"{name}.{key}", owned)
+            }
+            for name, item in self._objects().items()
+        }
+
+
+def put_back(live: Any, stored: Any) -> Any:
+    """Return a stored value, or the live object with its content, so that other holders of the live object see it."""
+    if type(live) is not type(stored):
+        return stored
+    match live:
+        case Tensor():
+            is_alike = (live.shape, live.dtype, live.device) == (stored.shape, stored.dtype, stored.device)
+            is_expanded = any(not stride and size > 1 for size, stride in zip(live.shape, live.stride(), strict=True))
+            if not is_alike or is_expanded:  # elements of an expanded tensor lie at one place
+                return stored
+            live.detach().copy_(stored)
+        case np.ndarray():
+            if (live.shape, live.dtype, live.flags.writeable) != (stored.shape, stored.dtype, True):
+                return stored
+            live[...] = stored
+        case dict():
+            values = {key: put_back(live.get(key), value) for key, value in stored.items()}
+            live.clear()
+            live.update(values)
+        case list():
+            live[:] = [put_back(old, new) for old, new in zip_longest(live[: len(stored)], stored)]
+        case _ if type(live) in GENERATORS:
+            restore_generator_(live, generator_state(stored))
+        case _:
+            return stored
+    return live
+
+
+def _can_be_kept(value: Any, name: str, owned: set[int]) -> bool:
+    if type(value) in PLAIN:
+        return True
+    if isinstance(value, GENERATORS) and type(value) not in GENERATORS:
+        rule = "it must be of torch, NumPy or Python's random, whose positions are known"
+        raise ValueError(f"generator {name} is a {type(value).__name__}; {rule}")
+    if not can_pack(value):
+        return False
+    return not any(
+        isinstance(leaf, nn.Parameter) or leaf.grad_fn is not None or leaf.data_ptr() in owned
+        for leaf in _leaves(value)
+        if isinstance(leaf, Tensor)
+    )
+
+
+def _is_live(value: Any) -> bool:
+    """Say whether a value can change in place, without being another object: then it is always kept."""
+    return any(isinstance(leaf, (Tensor, np.ndarray, *GENERATORS)) for leaf in _leaves(value))
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if type(tree) in MAPPINGS:
+        for value in tree.values():
+            yield from _leaves(value)
+    elif type(tree) in SEQUENCES:
+        for item in tree:
+            yield from _leaves(item)
+    else:
+        yield tree
+
+
+def _same(first: Any, value: Any) -> bool:
+    return type(first) is type(value) and not _is_live(value) and first == value
+
 
 WRAPPERS = ("_orig_mod", "_checkpoint_wrapped_module")  # of torch.compile and activation checkpointing
 OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
@@ -55,17 +190,14 @@ class ModuleState:
         state = self.module.state_dict()  # first: FSDP2 shards again what a forward pass left whole
         self._refuse_other_parameters()
         self._refuse_unsharded_gradients()
+        gradients = {name: parameter.grad for name, parameter in self.parameters.items()}
         return {
             "buffers": self.buffers(),
             "not persistent": [name for name, _, is_persistent in self._buffers() if not is_persistent],
             "further": self._further(state),
             "attributes": self._attributes.tree(),
             "frozen": [name for name, parameter in self.parameters.items() if not parameter.requires_grad],
-            "gradients": {
-                name: local_part(parameter.grad)
-                for name, parameter in self.parameters.items()
-                if parameter.grad is not None
-            },
+            "gradients": {name: local_part(grad) for name, grad in gradients.items() if grad is not None},
         }
 
     def check(self, kinds: Mapping[str, str], rest: Mapping[str, Any], first_buffers: Mapping[str, str | None]) -> None:
@@ -98,8 +230,7 @@ class ModuleState:
     def state_dict(self) -> dict[str, Any]:
         """Return all as one tree."""
         kinds = {name: kind_of(parameter) for name, parameter in self.parameters.items()}
-        facts = {"kinds": kinds, "first_buffers": self.first_buffers}
-        return {"weights": self.weights(), "rest": self.rest(), **facts}
+        return {"weights": self.weights(), "rest": self.rest(), "kinds": kinds, "first_buffers": self.first_buffers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Check a tree of `state_dict`, and put it back."""
@@ -214,14 +345,8 @@ def kind_of(tensor: Tensor | None) -> str | None:
 
 def sharded_as(parameter: nn.Parameter, local: Tensor) -> Tensor:
     """Make a DTensor of this rank's shard, placed as a parameter is."""
-    return DTensor.from_local(
-        local,
-        parameter.device_mesh,
-        parameter.placements,
-        run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
-    )
+    size = {"shape": parameter.shape, "stride": parameter.stride()}
+    return DTensor.from_local(local, parameter.device_mesh, parameter.placements, run_check=False, **size)
 
 
 def _plain(name: str) -> str:
@@ -241,5 +366,129 @@ def _refuse_other_kinds(what: str, stored: Mapping[str, str | None], live: Mappi
         if name not in live or name not in stored:
             places = ("it", "this run") if name in stored else ("this run", "it")
             raise StateMismatch(f"checkpoint: '{what}{name}' is in {places[0]} and not in {places[1]}")
-        if stored[name] != live[name] and (stored[name] and live[name]):  # one that was None may have come
+        if stored[name] != live[name] and (stored[name] and live[name]):  # a buffer that was None may have come
             raise StateMismatch(f"checkpoint: '{what}{name}' is {stored[name]}; this run's is {live[name]}")
+
+
+USUAL = frozenset({"state", "param_groups"})  # of an optimizer's state_dict
+
+
+class OptimizerState:
+    """The state of an optimizer of these parameters."""
+
+    def __init__(self, optimizer: optim.Optimizer, parameters: Mapping[str, nn.Parameter], given: set[int]):
+        self.optimizer, self._parameters = optimizer, parameters
+        self._names = {id(parameter): name for name, parameter in parameters.items()}
+        for name, value in vars(optimizer).items():
+            if isinstance(value, optim.Optimizer) and id(value) not in given:
+                inner = f"{type(optimizer).__name__} has the optimizer {type(value).__name__} as {name!r}"
+                raise ValueError(f"{inner}, which is in no state_dict: give it as an entry of extra, too")
+        self._refuse_other_parameters()
+        usual = frozenset(vars(optim.SGD([nn.Parameter(torch.empty(0))]))) | {"step", "_opt_called"}
+        self._attributes = Attributes(lambda: {"": optimizer}, ignored=usual, owned=set)
+
+    def tensors(self) -> dict[str, dict[str, list]]:
+        """Return by parameter and key the tensors, this rank's shards, with kinds of device and tensor."""
+        return {
+            name: {
+                key: [local_part(value), value.device.type, kind_of(value)]
+                for key, value in state.items()
+                if isinstance(value, Tensor)
+            }
+            for name, state in self._by_parameter().items()
+        }
+
+    def groups(self) -> list[dict[str, Any]]:
+        """Return the groups, with the names of their parameters."""
+        return [
+            {**group, "params": [self._names[id(parameter)] for parameter in group["params"]]}
+            for group in self.optimizer.param_groups
+        ]
+
+    def rest(self) -> dict[str, Any]:
+        """Return all but these tensors; ValueError where something could not be put back."""
+        self._refuse_other_parameters()
+        optimizer, further = self.optimizer, {}
+        # A state_dict of the optimizer's own, or its hooks, may add to the usual entries.
+        if type(optimizer).state_dict is not optim.Optimizer.state_dict or optimizer._optimizer_state_dict_post_hooks:
+            try:
+                further = {key: value for key, value in optimizer.state_dict().items() if key not in USUAL}
+            except RuntimeError as error:
+                rule = f"its state must be at hand: {error}"
+                raise ValueError(f"optimizer is {type(optimizer).__name__}; {rule}") from error
+        return {
+            "groups": self.groups(),
+            "values": {
+                name: {key: value for key, value in state.items() if not isinstance(value, Tensor)}
+                for name, state in self._by_parameter().items()
+            },
+            "others": {key: value for key, value in optimizer.state.items() if not isinstance(key, Tensor)},
+            "further": further,
+            "attributes": self._attributes.tree(),
+        }
+
+    def check(self, rest: Mapping[str, Any]) -> None:
+        """Raise StateMismatch if the rest is of groups with other parameters; groups may have been added at the end."""
+        live = [group["params"] for group in self.groups()]
+        stored = [group["params"] for group in rest["groups"]]
+        if live != stored[: len(live)] or any(name not in self._parameters for group in stored for name in group):
+            raise StateMismatch(f"checkpoint: optimizer parameter groups differ; it has {stored}, this run {live}")
+
+    @torch.no_grad()
+    def restore_(self, tensors: Mapping[str, Mapping[str, list]], rest: Mapping[str, Any]) -> None:
+        """Put tensors and the rest back, in place where there are tensors of the same kind already."""
+        optimizer = self.optimizer
+        for group in rest["groups"][len(optimizer.param_groups) :]:
+            optimizer.add_param_group({**group, "params": [self._parameters[name] for name in group["params"]]})
+        if rest["further"]:
+            optimizer.load_state_dict({**optimizer.state_dict(), **rest["further"]})
+        for name, parameter in self._parameters.items():
+            if name in tensors:
+                self._restore_state_(parameter, tensors[name], rest["values"][name])
+            else:
+                optimizer.state.pop(parameter, None)  # it never had a gradient
+        for key in [key for key in optimizer.state if not isinstance(key, Tensor) and key not in rest["others"]]:
+            del optimizer.state[key]
+        optimizer.state.update(rest["others"])
+        for group, stored in zip(optimizer.param_groups, rest["groups"], strict=True):
+            for key in stored.keys() - {"params"}:
+                if isinstance(stored[key], Tensor) and isinstance(group.get(key), Tensor):
+                    group[key].copy_(stored[key])  # a learning rate that is a tensor stays the same tensor
+                else:
+                    group[key] = stored[key]
+        self._attributes.restore_(rest["attributes"])
+
+    def _restore_state_(self, parameter: nn.Parameter, tensors: Mapping[str, list], values: Mapping[str, Any]) -> None:
+        live, local = self.optimizer.state[parameter], local_part(parameter)
+        for key in live.keys() - tensors.keys() - values.keys():
+            del live[key]
+        live.update(values)
+        for key, (tensor, device_type, kind) in tensors.items():
+            device = local.device if device_type == local.device.type else torch.device(device_type)
+            known = live.get(key)
+            if isinstance(known, Tensor) and kind_of(known) == kind and local_part(known).device == device:
+                local_part(known).copy_(tensor)
+                continue
+            made = torch.empty_like(local, dtype=tensor.dtype, device=device) if tensor.shape == local.shape else None
+            made = tensor.to(device, copy=True) if made is None else made.copy_(tensor)
+            live[key] = sharded_as(parameter, made) if "Shard" in kind or "Replicate" in kind else made
+
+    def _by_parameter(self) -> dict[str, dict[str, Any]]:
+        """Return the state of each parameter that has one, in the order of the model's."""
+        states = {}
+        for name, parameter in self._parameters.items():
+            state = self.optimizer.state.get(parameter)
+            if state is not None and not isinstance(state, dict):
+                kind = type(state).__name__
+                raise ValueError(f"optimizer's state of {name!r} is a {kind}; it must be a dictionary")
+            if state is not None:
+                states[name] = state
+        return states
+
+    def _refuse_other_parameters(self) -> None:
+        rule = "it must have parameters of the model only: wrap or shard the model first"
+        for index, group in enumerate(self.optimizer.param_groups):
+            if any(id(parameter) not in self._names for parameter in group["params"]):
+                raise ValueError(f"optimizer's group {index} has other parameters; {rule}")
+        if any(isinstance(key, Tensor) and id(key) not in self._names for key in self.optimizer.state):
+            raise ValueError(f"optimizer's state has other parameters; {rule}")

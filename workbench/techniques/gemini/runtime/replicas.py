@@ -1,7 +1,8 @@
 """The replicas that a machine keeps in its memory: buffers that hold complete ones while another is in progress.
 
-A writer may be killed after any byte: the buffer in progress is never taken for a complete one, and the others are left
-alone. The record that makes a replica complete is written last; it holds the sender's checksum, and one of its own.
+A writer may be killed after any byte: the buffer in progress is never taken for complete, and the others stay as they
+are. The record that makes a replica complete is written last; it holds the sender's checksum, and one of its own.
+Recovery goes back to the newest iteration that every rank can reach, and fetches it from memory, a peer or storage.
 """
 
 import mmap
@@ -9,20 +10,24 @@ import os
 import re
 import struct
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from workbench.launch.control.service import RankContext
+from workbench.launch.agreement import tell_all
+from workbench.techniques.gemini.control.service import RankContext
 from workbench.techniques.gemini.method.placement import Placement
-from workbench.techniques.gemini.method.recovery import Held
+from workbench.techniques.gemini.method.recovery import Held, RecoveryPlan, Tier, plan_recovery
 
 from .encoding import CHECKSUM_BYTES, aligned, as_bytes, checksum
+from .state import TrainingState
+from .storage import PersistentTier, StorageCorrupt
+from .transfer import ReplicaDamaged
 
-__all__ = ["BufferReport", "BufferState", "KeptShards", "Replica", "Slot", "holders_of_ranks", "holdings_of"]
+__all__ = ["KeptShards", "Replica", "Slot", "holders_of_ranks", "recover_", "replicate_"]
 
 PEER_BUFFERS = 2  # one complete, one in progress (section 6.7.1)
 OWN_BUFFERS = 3  # a rank's own is copied before all ranks have said that the one before is complete
@@ -34,30 +39,13 @@ NAME = "shard of rank {rank}, buffer {buffer}"
 NAMED = re.compile(r"shard of rank (\d+), buffer (\d+)")
 
 
-class BufferState(Enum):
-    """The content of one buffer of a slot."""
-
-    EMPTY = "empty"  # never written
-    INCOMPLETE = "incomplete"  # begun and not completed
-    CORRUPT = "corrupt"  # completed, and changed since
-    COMPLETE = "complete"  # whole, its checksum verified
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BufferReport:
-    """The state of one buffer."""
-
-    state: BufferState  # of its content
-    iteration: int | None  # of the replica; None where the buffer is empty or does not say
-    reason: str  # why it cannot be used, to be read after the iteration's number; empty where it can
-
-
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Replica:
-    """A complete, verified replica."""
+    """The content of a buffer, verified."""
 
-    iteration: int  # whose state it is
-    data: Tensor  # uint8, a view of the slot's memory; valid until its buffer is used again
+    iteration: int  # whose state it is; 0 where the buffer does not say
+    data: Tensor | None = None  # uint8, a view of the slot's memory; valid until its buffer is used again
+    fault: str = ""  # why it cannot be used, to be read after the iteration's number; empty where it can
 
 
 class _Buffer:
@@ -85,39 +73,32 @@ class _Buffer:
                 self._unlock()
             os.ftruncate(self._descriptor, aligned(PAGE_BYTES + int(ROOM * num_bytes), PAGE_BYTES))
             self._map()
-        self._write_record(PROGRESS, iteration, num_bytes, bytes(CHECKSUM_BYTES))
+        self.write_record(PROGRESS, iteration, num_bytes, bytes(CHECKSUM_BYTES))
         return self._memory[PAGE_BYTES : PAGE_BYTES + num_bytes]
-
-    def complete(self, iteration: int, num_bytes: int, digest: bytes) -> None:
-        self._write_record(COMPLETE, iteration, num_bytes, digest)
 
     def empty(self) -> None:
         self._memory[:PAGE_BYTES] = 0
 
-    def _write_record(self, *values) -> None:
+    def write_record(self, *values) -> None:
         """Write the record; a writer killed within leaves one whose checksum is wrong."""
         fields = FIELDS.pack(*values)
         record = as_bytes(fields + checksum(fields))
         self._memory[: record.numel()] = record
 
-    def examined(self) -> tuple[BufferReport, Tensor | None]:
-        """Verify the content; return its data where it is complete."""
+    def examined(self) -> Replica | None:
+        """Verify the content; None where nothing has been written."""
         record = self._memory[: FIELDS.size + CHECKSUM_BYTES].numpy().tobytes()
         if not any(record):
-            return _report(BufferState.EMPTY, None, "nothing has been written"), None
+            return None
         if checksum(record[: FIELDS.size]) != record[FIELDS.size :]:
-            return _report(BufferState.CORRUPT, None, "its record's checksum is wrong"), None
+            return Replica(iteration=0, fault="its record's checksum is wrong")
         mark, iteration, num_bytes, digest = FIELDS.unpack_from(record)
         if mark != COMPLETE:
-            return _report(BufferState.INCOMPLETE, iteration, "begun and not completed"), None
+            return Replica(iteration=iteration, fault="begun and not completed")
         data = self._memory[PAGE_BYTES : PAGE_BYTES + num_bytes]
         if checksum(data.numpy()) != digest:
-            return _report(BufferState.CORRUPT, iteration, "the checksum of its data is wrong"), None
-        return _report(BufferState.COMPLETE, iteration, ""), data
-
-
-def _report(state: BufferState, iteration: int | None, reason: str) -> BufferReport:
-    return BufferReport(state=state, iteration=iteration, reason=reason)
+            return Replica(iteration=iteration, fault="the checksum of its data is wrong")
+        return Replica(iteration=iteration, data=data)
 
 
 class Slot:
@@ -141,12 +122,15 @@ class Slot:
         """
         if num_bytes < 1:
             raise ValueError(f"num_bytes is {num_bytes}; it must be at least 1")
-        kept = self._find_kept()
-        if kept and iteration <= max(kept.values()):
-            rule = f"it must be after {max(kept.values())}, which is complete (see discard_after)"
+        if self._kept is None:  # once after the memory was opened
+            examined = {number: buffer.examined() for number, buffer in enumerate(self._buffers) if buffer is not None}
+            kept = {number: replica for number, replica in examined.items() if replica and not replica.fault}
+            self._kept = {number: replica.iteration for number, replica in kept.items()}
+        if self._kept and iteration <= (newest := max(self._kept.values())):
+            rule = f"it must be after {newest}, which is complete (see discard_after)"
             raise ValueError(f"iteration is {iteration}; {rule}")
-        target = min(range(len(self._buffers)), key=lambda number: kept.get(number, -1))
-        kept.pop(target, None)
+        target = min(range(len(self._buffers)), key=lambda number: self._kept.get(number, -1))
+        self._kept.pop(target, None)
         if self._buffers[target] is None:
             self._buffers[target] = _Buffer(self._open_file(target, PAGE_BYTES + num_bytes))
         self._begun = target, iteration, num_bytes
@@ -160,7 +144,7 @@ class Slot:
         if self._begun is None:
             raise RuntimeError("no replica is in progress: call begin(iteration, num_bytes) first")
         target, iteration, num_bytes = self._begun
-        self._buffers[target].complete(iteration, num_bytes, digest)
+        self._buffers[target].write_record(COMPLETE, iteration, num_bytes, digest)
         self._kept[target], self._begun = iteration, None
 
     def write(self, iteration: int, data) -> None:
@@ -171,8 +155,9 @@ class Slot:
 
     def discard_after(self, iteration: int) -> None:
         """Empty every buffer that is unusable or newer than an iteration, to which training goes back."""
-        for buffer, report in zip(self._opened(), self.reports(), strict=True):
-            if report.state is not BufferState.COMPLETE or report.iteration > iteration:
+        for buffer in self._opened():
+            replica = buffer.examined()
+            if replica is not None and (replica.fault or replica.iteration > iteration):
                 buffer.empty()
         self._kept = self._begun = None
 
@@ -180,14 +165,13 @@ class Slot:
         """Return the newest complete replica, verified; None if there is none."""
         return max(self.replicas(), key=lambda replica: replica.iteration, default=None)
 
+    def examined(self) -> tuple[Replica, ...]:
+        """Return the content of all buffers in which something has been written, verified."""
+        return tuple(replica for buffer in self._opened() if (replica := buffer.examined()) is not None)
+
     def replicas(self) -> tuple[Replica, ...]:
         """Return all complete replicas, verified."""
-        examined = (buffer.examined() for buffer in self._opened())
-        return tuple(Replica(iteration=report.iteration, data=data) for report, data in examined if data is not None)
-
-    def reports(self) -> tuple[BufferReport, ...]:
-        """Examine the buffers that have been used."""
-        return tuple(buffer.examined()[0] for buffer in self._opened())
+        return tuple(replica for replica in self.examined() if not replica.fault)
 
     @property
     def num_bytes(self) -> int:
@@ -196,15 +180,6 @@ class Slot:
 
     def _opened(self) -> list[_Buffer]:
         return [buffer for buffer in self._buffers if buffer is not None]
-
-    def _find_kept(self) -> dict[int, int]:
-        """Find, once after the memory was opened, which buffers hold what."""
-        if self._kept is None:
-            self._kept = {}
-            for number, buffer in enumerate(self._buffers):
-                if buffer is not None and not (report := buffer.examined()[0]).reason:
-                    self._kept[number] = report.iteration
-        return self._kept
 
 
 def holders_of_ranks(placed: Placement, ranks_per_machine: int) -> tuple[tuple[int, ...], ...]:
@@ -219,13 +194,13 @@ def holders_of_ranks(placed: Placement, ranks_per_machine: int) -> tuple[tuple[i
 class KeptShards:
     """The slots that one rank looks after; a file's name holds the rank, so that it is found after a restart."""
 
-    def __init__(self, place: RankContext):
-        self._place = place
+    def __init__(self, context: RankContext):
+        self._context = context
         self._slots: dict[int, Slot] = {}
         self.unusable: tuple[str, ...] = ()  # replicas that were damaged or incomplete at the last look
         known: dict[int, list[int]] = {}
-        for name in place.memory_names():
-            if (parts := NAMED.fullmatch(name)) and int(parts[1]) % place.ranks_per_machine == place.local_rank:
+        for name in context.memory_names():
+            if (parts := NAMED.fullmatch(name)) and int(parts[1]) % context.ranks_per_machine == context.local_rank:
                 known.setdefault(int(parts[1]), []).append(int(parts[2]))
         for rank, buffers in known.items():
             self._make(rank, buffers)
@@ -237,9 +212,9 @@ class KeptShards:
     def _make(self, rank: int, known: Sequence[int] = ()) -> Slot:
         def open_file(buffer: int, num_bytes: int) -> int:
             name = NAME.format(rank=rank, buffer=buffer)
-            return self._place.memory(name, self._place.memory_names().get(name, num_bytes))
+            return self._context.memory(name, self._context.memory_names().get(name, num_bytes))
 
-        num_buffers = OWN_BUFFERS if rank == self._place.rank else PEER_BUFFERS
+        num_buffers = OWN_BUFFERS if rank == self._context.rank else PEER_BUFFERS
         slot = self._slots[rank] = Slot(max([num_buffers, *(number + 1 for number in known)]), open_file, known)
         return slot
 
@@ -251,7 +226,7 @@ class KeptShards:
     def examined(self) -> dict[int, list[tuple[int, str]]]:
         """Examine every slot: rank -> iteration and fault ("" for none) of each replica of its shard."""
         replicas = {
-            rank: [(buffer.iteration or 0, buffer.reason) for buffer in slot.reports() if buffer.state is not EMPTY]
+            rank: [(replica.iteration, replica.fault) for replica in slot.examined()]
             for rank, slot in sorted(self._slots.items())
         }
         self.unusable = tuple(
@@ -267,7 +242,9 @@ class KeptShards:
         for replica in self._slots[rank].replicas() if rank in self._slots else ():
             if replica.iteration == iteration:
                 return replica
-        raise LookupError(f"iteration {iteration} of rank {rank}'s shard is not kept on machine {self._place.machine}")
+        raise LookupError(
+            f"iteration {iteration} of rank {rank}'s shard is not kept on machine {self._context.machine}"
+        )
 
     def discard_after(self, iteration: int) -> None:
         """Forget what is newer than an iteration, or incomplete: training goes back there."""
@@ -275,14 +252,94 @@ class KeptShards:
             slot.discard_after(iteration)
 
 
-EMPTY = BufferState.EMPTY
+def recover_(
+    state: TrainingState,  # loaded in place
+    context: RankContext,  # its log says which tier served this rank
+    kept: KeptShards,  # replicas that are newer are forgotten
+    storage: PersistentTier | None,  # an iteration that is damaged there is passed over, and the log says so
+    group: dist.ProcessGroup | None = None,  # on which replicas travel; None for the default one
+) -> RecoveryPlan:
+    """Go back to the newest iteration that all ranks can reach; every rank calls it. StateMismatch, ReplicaDamaged."""
+    damaged: list[int] = []
+    machine_of = [rank // context.ranks_per_machine for rank in range(context.world_size)]
+    while True:
+        stored = [] if storage is None or context.rank != 0 else sorted(set(storage.iterations()) - set(damaged))
+        reports = tell_all({"kept": kept.examined(), "stored": stored}, group)
+        holdings: dict[int, dict[int, list[Held]]] = {}
+        for machine, report in zip(machine_of, reports, strict=True):
+            for shard, replicas in report["kept"].items():  # ranks are text after JSON
+                held = [Held(iteration=iteration, fault=fault) for iteration, fault in replicas]
+                holdings.setdefault(machine, {})[int(shard)] = held
+        plan = plan_recovery(holdings, context.world_size, stored=reports[0]["stored"], machine_of=machine_of)
+        source = plan.sources[context.rank]
+        details = {"tier": source.tier.value, "iteration": plan.iteration, "passed_over": list(source.passed_over)}
+        details["unusable"] = list(kept.unusable)  # also other ranks' shards, which may go back further for it
+        with context.during("retrieve", **details):
+            image, fault = _exchange(plan, context, kept, group), ""
+            if source.tier is Tier.LOCAL:
+                image = kept.replica(context.rank, plan.iteration).data
+            elif source.tier is Tier.STORAGE:
+                try:
+                    image = storage.read(state, plan.iteration)
+                except StorageCorrupt as error:
+                    fault = f"rank {context.rank}: {error}"
+            faults = [fault for fault in tell_all(fault, group) if fault]
+            if not faults:
+                kept.discard_after(plan.iteration)
+                if image is not None:
+                    state.load_(image)
+                return plan
+        damaged.append(plan.iteration)
+        context.log("storage refused", iteration=plan.iteration, reason=faults[0])
 
 
-def holdings_of(examined: Sequence[Mapping[str, Sequence]], ranks_per_machine: int) -> dict[int, dict[int, list[Held]]]:
-    """Turn the examined slots of all ranks, which went through JSON, into machine -> rank -> replicas."""
-    holdings: dict[int, dict[int, list[Held]]] = {}
-    for rank, shards in enumerate(examined):
-        for shard, kept in shards.items():
-            held = [Held(iteration=iteration, fault=fault) for iteration, fault in kept]
-            holdings.setdefault(rank // ranks_per_machine, {})[int(shard)] = held
-    return holdings
+def replicate_(
+    state: TrainingState,
+    iteration: int,
+    holders: Sequence[Sequence[int]],
+    context: RankContext,
+    kept: KeptShards,
+    group: dist.ProcessGroup | None = None,
+) -> None:
+    """Give every machine the replicas of a loaded iteration that it lacks, before another loss; every rank calls it."""
+    present = {rank for rank, replicas in kept.examined().items() if (iteration, "") in replicas}
+    missing = [rank for rank, keepers in enumerate(holders) if context.rank in keepers and rank not in present]
+    receivers = [rank for rank, wanted in enumerate(tell_all(missing, group)) if context.rank in wanted]
+    image = state.image(iteration) if receivers else torch.empty(0, dtype=torch.uint8)
+    sizes = tell_all(image.numel(), group)
+    works = [dist.isend(image, group_dst=rank, group=group) for rank in receivers if rank != context.rank]
+    for rank in missing:
+        arrived = image
+        if rank != context.rank:
+            arrived = torch.empty(sizes[rank], dtype=torch.uint8)
+            dist.recv(arrived, group_src=rank, group=group)
+        kept.slot(rank).write(iteration, arrived)
+    for work in works:
+        work.wait()
+
+
+def _exchange(
+    plan: RecoveryPlan, context: RankContext, kept: KeptShards, group: dist.ProcessGroup | None
+) -> Tensor | None:
+    """Send the replicas that other ranks need from this one; return the one that this rank needs from a peer."""
+    # A rank is served from a machine's memory by the rank there with the same local number.
+    servers = {
+        source.rank: source.machine * context.ranks_per_machine + source.rank % context.ranks_per_machine
+        for source in plan.sources
+        if source.tier is Tier.PEER
+    }
+    served = [rank for rank, server in servers.items() if server == context.rank]
+    images = {rank: kept.replica(rank, plan.iteration).data for rank in served}
+    sent = {rank: [image.numel(), checksum(image.numpy()).hex()] for rank, image in images.items()}
+    announced = {int(rank): facts for of_rank in tell_all(sent, group) for rank, facts in of_rank.items()}
+    works = [dist.isend(image, group_dst=rank, group=group) for rank, image in images.items()]
+    received = None
+    if context.rank in announced:
+        num_bytes, expected = announced[context.rank]
+        received, server = torch.empty(num_bytes, dtype=torch.uint8), servers[context.rank]
+        dist.recv(received, group_src=server, group=group)
+        if checksum(received.numpy()).hex() != expected:
+            raise ReplicaDamaged(f"the shard of rank {context.rank} arrived changed from rank {server}")
+    for work in works:
+        work.wait()
+    return received

@@ -11,25 +11,162 @@ in `extra`. What cannot be put back is refused by a ValueError that names it, be
 checkpoint after it appears. So are a scheduler or a hook's state that can be seen and was not given.
 """
 
+import contextlib
+import functools
 import random
 import struct
-from collections.abc import Mapping, Sequence
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch import distributed as dist
+import torch.distributed as dist
+from torch import Tensor, nn, optim
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LRScheduler
 
-from .encoding import ALIGNMENT_BYTES, PackedTree, aligned, as_bytes, unpack_tree
-from .extras import HasState, checked_extras, refuse_unseen
-from .generators import generator_state, restore_generator_
-from .modules import ModuleState, StateMismatch, kind_of, unwrapped
-from .optimizers import OptimizerState
+from .encoding import (
+    ALIGNMENT_BYTES,
+    PLAIN,
+    PackedTree,
+    aligned,
+    as_bytes,
+    generator_state,
+    restore_generator_,
+    unpack_tree,
+)
+from .modules import ModuleState, OptimizerState, StateMismatch, kind_of, put_back, unwrapped
+from .transfer import TrafficWatch
 
-__all__ = ["HasState", "Image", "StateMismatch", "TrainingState", "image_of", "parts_of"]
+__all__ = ["HasState", "Image", "StateMismatch", "TrainingState", "image_of", "parts_of", "refuse_unseen_scaler"]
+
+MOST_FRAMES = 12  # between a loss scaler's step and the hook of an optimizer's
+
+# What a communication hook may hold without having a state that training changes.
+STATELESS = (*PLAIN, bytes, complex, torch.dtype, torch.device, dist.ProcessGroup, TrafficWatch, type)
+STATELESS += (types.ModuleType,)
+
+
+class HasState(Protocol):
+    """Anything whose state can be taken and put back."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state: tensors, arrays, plain values and collections of them."""
+
+    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
+        """Put a state back."""
+
+
+class HookState:
+    """The attributes of a communication hook's state without a state_dict, such as torch's PowerSGDState."""
+
+    def __init__(self, state: Any):
+        self._state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all but process groups."""
+        slots = [name for kind in type(self._state).__mro__ for name in getattr(kind, "__slots__", ())]
+        names = [name for name in (*slots, *getattr(self._state, "__dict__", {})) if hasattr(self._state, name)]
+        values = {name: getattr(self._state, name) for name in names}
+        return {name: value for name, value in values.items() if not isinstance(value, dist.ProcessGroup)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Put them back."""
+        for name, value in state.items():
+            setattr(self._state, name, put_back(getattr(self._state, name, None), value))
+
+
+def checked_extras(given: Mapping[str, Any], model: nn.Module) -> dict[str, HasState]:
+    """Return objects with state_dict and load_state_dict for those given, or refuse them."""
+    hook_states = [id(item) for item in _hook_objects(model)]
+    objects: dict[str, HasState] = {}
+    for name, item in given.items():
+        if isinstance(item, nn.Module):
+            objects[name] = ModuleState(item, f"extra/{name}")
+        elif hasattr(item, "state_dict") and hasattr(item, "load_state_dict"):
+            objects[name] = item
+        elif id(item) in hook_states and not isinstance(item, dict | list | set):
+            objects[name] = HookState(item)
+        else:
+            rule = "it must have state_dict and load_state_dict"
+            raise ValueError(f"extra[{name!r}] is {type(item).__name__}; {rule}")
+    return objects
+
+
+def refuse_unseen(model: nn.Module, optimizer: optim.Optimizer, given: Mapping[str, Any]) -> None:
+    """Raise ValueError if a state of the training is seen that was not given: of a hook, or a scheduler."""
+    known = {id(item) for item in (optimizer, *given.values())}
+    for item in _hook_objects(model):
+        if id(item) not in known and not (isinstance(item, nn.Module) and not item.state_dict()):
+            kind = type(item).__name__
+            rule = "give it as an entry of extra, or a run that resumes would begin with an empty one"
+            raise ValueError(f"the communication hook of {type(model).__name__} has a state, a {kind}; {rule}")
+    is_scheduled = hasattr(optimizer.step, "_wrapped_by_lr_sched")
+    if is_scheduled and not any(isinstance(part, LRScheduler) for part in _parts(given)):
+        rule = "give it as `scheduler`, or a run that resumes would begin its schedule again"
+        raise ValueError(f"optimizer {type(optimizer).__name__} has a learning-rate scheduler; {rule}")
+
+
+def _parts(given: Mapping[str, Any]) -> Iterator[Any]:
+    """Give the objects, and what they have as attributes."""
+    for item in given.values():
+        yield item
+        yield from getattr(item, "__dict__", {}).values()
+
+
+def refuse_unseen_scaler(given: Mapping[str, Any]) -> None:
+    """Raise ValueError if this update of an optimizer comes from a loss scaler that was not given."""
+    frame = sys._getframe(1)
+    for _ in range(MOST_FRAMES):
+        scaler = frame.f_locals.get("self")
+        is_scaler = isinstance(scaler, torch.amp.GradScaler) and scaler.is_enabled()
+        if is_scaler and not any(part is scaler for part in _parts(given)):
+            rule = "give it as an entry of extra, or a run that resumes would begin with its first scale"
+            raise ValueError(f"the loss is scaled by a {type(scaler).__name__}; {rule}")
+        if frame.f_back is None:
+            return
+        frame = frame.f_back
+
+
+def _hook_objects(model: nn.Module) -> Iterator[Any]:
+    """Give all that a DDP model's communication hooks hold and that may be a state: arguments, cells of closures."""
+    seen: set[int] = set()
+
+    def walk(item: Any) -> Iterator[Any]:
+        if id(item) in seen:
+            return
+        seen.add(id(item))
+        parts: Sequence[Any] = ()
+        if isinstance(item, functools.partial):
+            parts = (item.func, item.args, *item.keywords.values())
+        elif isinstance(item, tuple):
+            parts = item
+        elif hasattr(item, "__self__") and isinstance(item, Callable):
+            parts = (item.__self__, getattr(item, "__func__", None))
+        elif hasattr(item, "__code__"):
+            for cell in item.__closure__ or ():
+                with contextlib.suppress(ValueError):  # not assigned yet
+                    parts = (*parts, cell.cell_contents)
+        elif not isinstance(item, STATELESS) and not _is_of_parameters(item):
+            yield item
+        for part in parts:
+            yield from walk(part)
+
+    if isinstance(model, DistributedDataParallel):
+        seen.update(map(id, (model, *model.modules())))
+        for hook, state in model._comm_hooks:
+            yield from walk(state)
+            yield from walk(hook)
+
+
+def _is_of_parameters(item: Any) -> bool:
+    """Say whether an object is a parameter or a collection of parameters, by name or not."""
+    parts = [*item, *item.values()] if isinstance(item, dict) else item if isinstance(item, list | set) else [item]
+    return bool(parts) and all(isinstance(part, nn.Parameter | str) for part in parts)
+
 
 MARK = b"GEMINI-3"
 PREFIX = struct.Struct("<8sQQ")  # mark, bytes of the shared part, bytes of the rank's own
@@ -148,14 +285,15 @@ class TrainingState:
         The model's state_dict is not asked for: FSDP2 would shard weights that a forward pass is about to use.
         """
         shared, own = (unpack_tree(part, copy=False) for part in parts_of(image))
-        found = [f"model/{name}" for name in _differing(shared["model"], self._shared()["model"])]
-        found += [f"optimizer/{name}" for name in _differing(shared["optimizer"], self._shared()["optimizer"])]
-        found += [f"buffer {name}" for name in _differing(own["model"]["buffers"], self._module.buffers())]
+        now = self._shared()
+        changed = [f"model/{name}" for name in _differing(shared["model"], now["model"])]
+        changed += [f"optimizer/{name}" for name in _differing(shared["optimizer"], now["optimizer"])]
+        changed += [f"buffer {name}" for name in _differing(own["model"]["buffers"], self._module.buffers())]
         if not _equal(own["optimizer"]["groups"], self._update.groups()):
-            found.append("settings of the optimizer, such as its learning rate")
+            changed.append("settings of the optimizer, such as its learning rate")
         extras = own["extra"], {name: item.state_dict() for name, item in self._extra.items()}
         floats = ({name: _floats(value) for name, value in extra.items()} for extra in extras)
-        return found + [f"extra/{name}" for name in _differing(*floats)]
+        return changed + [f"extra/{name}" for name in _differing(*floats)]
 
     def _shared(self) -> dict[str, Any]:
         """Return weights and optimizer's tensors."""
@@ -268,14 +406,10 @@ def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]
 
 def _equal(before: Any, after: Any) -> bool:
     if isinstance(before, Tensor) and isinstance(after, Tensor):
-        own = after.detach().cpu()
-        return (
-            before.shape == own.shape
-            and before.dtype == own.dtype
-            and torch.equal(
-                before.contiguous().reshape(-1).view(torch.uint8), own.contiguous().reshape(-1).view(torch.uint8)
-            )
-        )
+        live = after.detach().cpu()
+        if (before.shape, before.dtype) != (live.shape, live.dtype):
+            return False
+        return torch.equal(*(tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (before, live)))
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         return before.keys() == after.keys() and not _differing(before, after)
     if isinstance(before, list | tuple) and isinstance(after, list | tuple):

@@ -47,18 +47,23 @@ class PersistentTier:
     def save(self, image: Tensor, iteration: int) -> None:
         """Store the image of this rank; every rank calls it, with the same iteration."""
         folder = self._folder(iteration)
-        rank = dist.get_rank() if _is_in_group() else 0
+        in_group = dist.is_available() and dist.is_initialized()
+        rank = dist.get_rank() if in_group else 0
+
+        def gathered(value: Any) -> list[Any]:
+            return tell_all(value) if in_group else [value]  # all ranks have come then
+
         parts = [(checksum(part.numpy()).hex(), part) for part in parts_of(image)]
-        names = _gathered([name for name, _ in parts])
+        names = gathered([name for name, _ in parts])
         if rank == 0:  # before anything that the marker of an earlier attempt vouches for is overwritten
             self._fs.makedirs(folder, exist_ok=True)
             self._remove(f"{folder}/{MARKER}")
-        _gathered(None)
+        gathered(None)
         written = {name for of_rank in names[:rank] for name in of_rank}
         for name, part in parts:
             if name not in written:
                 self._write(f"{folder}/{name}", part.numpy())
-        _gathered(None)
+        gathered(None)
         if rank == 0:
             body = json.dumps({"iteration": iteration, "parts": names})
             self._write(f"{folder}/{MARKER}", json.dumps({"checksum": _digest(body), "body": body}).encode())
@@ -80,13 +85,14 @@ class PersistentTier:
         names = self._marker(iteration)["parts"]
         if len(names) != state.world_size:
             raise StateMismatch(f"checkpoint: world_size is {len(names)}; this run's is {state.world_size}")
-        return image_of(*(self._read(f"{self._folder(iteration)}/{name}", name) for name in names[state.rank]))
-
-    def _read(self, path: str, name: str) -> Tensor:
-        data = self._file(path)
-        if checksum(data).hex() != name:
-            raise StorageCorrupt(f"{path}: its checksum is not its name")
-        return as_bytes(data)
+        parts = []
+        for name in names[state.rank]:
+            path = f"{self._folder(iteration)}/{name}"
+            data = self._file(path)
+            if checksum(data).hex() != name:
+                raise StorageCorrupt(f"{path}: its checksum is not its name")
+            parts.append(as_bytes(data))
+        return image_of(*parts)
 
     def _marker(self, iteration: int) -> dict[str, Any]:
         """Read and verify a checkpoint's marker."""
@@ -129,14 +135,14 @@ class PersistentTier:
         self._fs.invalidate_cache()
         if not self._fs.exists(self._root):
             return []
-        found = []
+        iterations = []
         for about in self._fs.ls(self._root, detail=True):
             name = FOLDER.fullmatch(about["name"].rstrip("/").rpartition("/")[2])
             if name and about["type"] == "directory" and not about.get("islink"):
-                found.append(int(name[1]))
+                iterations.append(int(name[1]))
             elif name:
                 warnings.warn(f"{about['name']} is passed over: it is no folder", stacklevel=2)
-        return sorted(found)
+        return sorted(iterations)
 
     def _remove_old(self, newest: int) -> None:
         """Remove the checkpoints, complete or not, that are older than the last complete ones; the marker first."""
@@ -173,12 +179,3 @@ def _writable(url: str, options: dict[str, Any]) -> tuple[Any, str]:
 
 def _digest(text: str) -> str:
     return checksum(text.encode()).hex()
-
-
-def _is_in_group() -> bool:
-    return dist.is_available() and dist.is_initialized()
-
-
-def _gathered(value: Any) -> list[Any]:
-    """Gather a value of every rank; all have come then."""
-    return tell_all(value) if _is_in_group() else [value]

@@ -1,24 +1,172 @@
-"""A checkpoint on its way to peers, beside training, in chunks of which a few are under way (sections 6.5.2, 6.5.3)."""
+"""Checkpoints beside training: its own messages, the idle spans between them, and chunks in these (section 6.5)."""
 
-from collections import deque
+import statistics
+import threading
+import time
+import warnings
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
+import torch
 import torch.distributed as dist
 import xxhash
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
+from torch.nn.parallel import DistributedDataParallel
 
 from workbench.checks import require_counts
-from workbench.techniques.gemini.method.partition import Chunk
+from workbench.launch.agreement import tell_all
+from workbench.techniques.gemini.method.interleaving import (
+    Chunk,
+    IdleProfile,
+    Message,
+    Scheme,
+    idle_spans_s,
+    least_spans,
+    partition_checkpoint,
+    profile_idle_spans,
+)
 
-__all__ = ["Arriving", "Leaving", "ReplicaDamaged", "Route", "Transfer", "routes_of"]
+__all__ = ["NUM_BUFFERS", "NUM_PROFILED", "RESERVED_BYTES", "SAFETY", "Arriving", "Interleaving", "Leaving"]
+__all__ += ["ReplicaDamaged", "Route", "TrafficWatch", "Transfer", "measure_link", "routes_of", "watch_traffic"]
 
-WaitForSpan = Callable[[int], object]  # returns once an idle span has come
+# No postponed annotations: DDP reads the annotations of a hook.
 
 
-class ReplicaDamaged(RuntimeError):
-    """A replica arrived changed."""
+class TrafficWatch:
+    """Notes the messages of an iteration, and lets others wait for an idle network."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._operations: list[Message] = []
+        self._num_under_way = 0
+        self._is_over = False
+        self.started_s = clock()  # of the iteration
+
+    @property
+    def operations(self) -> tuple[Message, ...]:
+        """Start and end of the messages that have ended in this iteration, in the order of their ends."""
+        with self._changed:
+            return tuple(self._operations)
+
+    def begin(self) -> float:
+        """Note that a message begins; return the time, for `end`."""
+        with self._changed:
+            self._num_under_way += 1
+        return self._clock()
+
+    def end(self, started_s: float) -> None:
+        """Note that the message that began at that time has ended."""
+        with self._changed:
+            self._operations.append((started_s, self._clock()))
+            self._num_under_way -= 1
+            self._changed.notify_all()
+
+    @contextmanager
+    def message(self) -> Iterator[None]:
+        """Note one message for as long as the body runs."""
+        started_s = self.begin()
+        try:
+            yield
+        finally:
+            self.end(started_s)
+
+    def next_iteration(self) -> tuple[Message, ...]:
+        """Forget this iteration's messages and return them; the next iteration begins now."""
+        with self._changed:
+            ended, self._operations = self._operations, []
+            self._is_over, self.started_s = False, self._clock()
+            return tuple(ended)
+
+    def finish_iteration(self) -> None:
+        """Note that this iteration sends nothing more: waits for a further idle span end at once."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def wait_for_idle(self, num_ended: int, timeout_s: float) -> bool:
+        """Wait until `num_ended` messages have ended and none is under way, or the iteration is over; False if late."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self._is_over or (self._num_under_way == 0 and len(self._operations) >= num_ended), timeout_s
+            )
+
+
+def watch_traffic(model: nn.Module, watch: TrafficWatch) -> None:
+    """Make a model report its collectives, before its first iteration; one on a single rank has none."""
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
+    sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    if isinstance(model, DistributedDataParallel):
+        try:
+            model.register_comm_hook((watch, model.process_group), _averaged)
+        except RuntimeError as error:
+            if "once" not in str(error):
+                raise
+            words = "its messages are not seen, and checkpoints may travel beside them"
+            warnings.warn(f"model has a communication hook of its own: {words}", stacklevel=2)
+    elif sharded:
+        for module in sharded:
+            module.set_custom_all_gather(_WatchedAllGather(watch))
+            module.set_custom_reduce_scatter(_WatchedReduceScatter(watch))
+    elif dist.is_initialized() and dist.get_world_size() > 1:
+        rule = "where there are several ranks it must be wrapped in DDP or given to fully_shard"
+        raise ValueError(f"model is {type(model).__name__}; {rule}")
+
+
+def _averaged(state: tuple[TrafficWatch, dist.ProcessGroup], bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """Average a bucket over the model's group as DDP does without a hook: multiply by 1 / N, then add."""
+    watch, group = state
+    started_s, gradients = watch.begin(), bucket.buffer()
+    gradients.mul_(1.0 / dist.get_world_size(group))
+    added = dist.all_reduce(gradients, group=group, async_op=True).get_future()
+
+    def ended(future: torch.futures.Future) -> Tensor:
+        watch.end(started_s)
+        return future.value()[0]
+
+    return added.then(ended)
+
+
+class _Watched:
+    """Allocates as usual and reports a collective, also an asynchronous one."""
+
+    def __init__(self, watch: TrafficWatch) -> None:
+        self._watch = watch
+
+    def allocate(self, size, *, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Return an empty tensor."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def _call(self, collective: Callable[..., dist.Work | None], async_op: bool) -> dist.Work | None:
+        if not async_op:
+            with self._watch.message():
+                return collective(async_op=False)
+        started_s, work = self._watch.begin(), collective(async_op=True)
+        work.get_future().add_done_callback(lambda _: self._watch.end(started_s))
+        return work
+
+
+class _WatchedAllGather(_Watched, AllGather):
+    """The all-gather of parameters, reported."""
+
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group, async_op: bool = False) -> dist.Work | None:
+        return self._call(partial(dist.all_gather_single, output_tensor, input_tensor, group=group), async_op)
+
+
+class _WatchedReduceScatter(_Watched, ReduceScatter):
+    """The reduce-scatter of gradients, reported."""
+
+    def __call__(
+        self, output_tensor: Tensor, input_tensor: Tensor, group, op, async_op: bool = False
+    ) -> dist.Work | None:
+        scatter = partial(dist.reduce_scatter_single, output=output_tensor, input=input_tensor, group=group, op=op)
+        return self._call(scatter, async_op)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,6 +175,141 @@ class Route:
 
     target: int  # rank that keeps this rank's replica
     source: int  # rank whose replica this rank keeps
+
+
+RESERVED_BYTES = 128 * 2**20  # R, section 6.7.1
+NUM_BUFFERS = 4  # p, the same
+NUM_PROFILED = 20  # iterations, section 6.5.4
+TRIALS = 5  # messages of either size; their median is taken
+SMALL_BYTES = 1024
+LARGE_BYTES = 2**20  # at least: well above the burst of an idle link, and long beside waking a process
+SAFETY = 0.9  # μ: the text gives none, and says that spans vary by less than 10 %
+PATIENCE = 3  # times the iterations that are to be profiled, after which it is given up
+SKIPPED = 1  # iterations before the profile: the first one opens connections and makes the optimizer's state
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinkSpeed:
+    """f(s) = α + s / B."""
+
+    startup_s: float  # α, seconds
+    bandwidth_bytes_per_s: float  # B
+
+
+def measure_link(routes: Sequence[Route], group: dist.ProcessGroup, num_bytes: int) -> LinkSpeed:
+    """Time messages to the first peer, all ranks at once, and take the slowest rank's; every rank calls it."""
+    medians_s, large = [], max(num_bytes, LARGE_BYTES)
+    for size in (SMALL_BYTES, large):
+        out, into = torch.zeros(size, dtype=torch.uint8), torch.empty(size, dtype=torch.uint8)
+        seconds = []
+        for _ in range(TRIALS):
+            dist.barrier(group=group)
+            began_s = time.perf_counter()
+            arriving = dist.irecv(into, group_src=routes[0].source, group=group)
+            for work in (dist.isend(out, group_dst=routes[0].target, group=group), arriving):
+                work.wait()
+            seconds.append(time.perf_counter() - began_s)
+        medians_s.append(max(tell_all(statistics.median(seconds))))
+    small_s, large_s = medians_s
+    seconds_per_byte = max(large_s - small_s, 1e-9) / (large - SMALL_BYTES)
+    startup_s = max(small_s - SMALL_BYTES * seconds_per_byte, 0.0)
+    return LinkSpeed(startup_s=startup_s, bandwidth_bytes_per_s=1 / seconds_per_byte)
+
+
+class Interleaving:
+    """Decides which chunks travel when."""
+
+    def __init__(
+        self,
+        scheme: Scheme | str = Scheme.GEMINI,  # how checkpoint traffic goes with training's
+        *,
+        num_replicas: int,  # m
+        reserved_bytes: int = RESERVED_BYTES,  # R, of the sub-buffers of one direction
+        num_buffers: int = NUM_BUFFERS,  # p
+        num_profiled: int = NUM_PROFILED,  # iterations to profile
+        safety: float = SAFETY,  # μ
+    ):
+        scheme = Scheme(scheme)
+        if scheme is Scheme.BASELINE:
+            raise ValueError(f"scheme is {scheme.value!r}; it must be one that checkpoints")
+        require_counts(1, num_profiled=num_profiled, num_buffers=num_buffers)
+        require_counts(num_buffers, reserved_bytes=reserved_bytes)
+        self.scheme, self.num_replicas, self.safety = scheme, num_replicas, safety
+        self.num_buffers = 1 if scheme in (Scheme.NAIVE, Scheme.UNPIPELINED) else num_buffers
+        self.reserved_bytes = reserved_bytes
+        self._num_profiled, self._num_noted, self._gave_up = num_profiled, 0, False
+        self._spans_s: list[tuple[float, ...]] = []  # idle spans of the noted iterations
+        self.profile: IdleProfile | None = None
+        self.link: LinkSpeed | None = None
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Size of a sub-buffer, R / p."""
+        return max(1, self.reserved_bytes // self.num_buffers)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether checkpoints go beside training; else it waits for them. Without peers nothing has to be sent."""
+        return self.profile is not None or self.num_replicas == 1
+
+    @property
+    def wants_iterations(self) -> bool:
+        """Whether further iterations are to be profiled."""
+        return self.scheme is not Scheme.BLOCKING and not self.is_settled and not self._gave_up
+
+    def note(self, started_s: float, ended_s: float, messages: Sequence[Message]) -> None:
+        """Note the messages of one iteration up to its update; an iteration without update is skipped."""
+        self._num_noted += 1
+        if self._num_noted > SKIPPED and ended_s >= started_s:
+            within = [(max(start, started_s), min(end, ended_s)) for start, end in messages if start < ended_s]
+            self._spans_s.append(idle_spans_s(within, started_s, ended_s))
+
+    def settle(self, routes: Sequence[Route], group: dist.ProcessGroup) -> bool:
+        """Agree with all ranks on spans after enough iterations; return whether there are any. Every rank calls it."""
+        if self._num_noted < SKIPPED + self._num_profiled:
+            return False
+        # Of this rank: the iterations with the commonest number of messages, if there are enough of these.
+        counts = Counter(map(len, self._spans_s))
+        commonest, number = counts.most_common(1)[0] if counts else (0, 0)
+        facts = None
+        if number >= self._num_profiled:
+            profile = profile_idle_spans([spans_s for spans_s in self._spans_s if len(spans_s) == commonest])
+            facts = {"spans_s": profile.spans_s, "deviations": profile.deviations}
+        profiles = tell_all(facts)
+        if None in profiles or len({len(profile["spans_s"]) for profile in profiles}) > 1:
+            # Where iterations communicate too differently, checkpoints block.
+            self._gave_up = self._num_noted >= SKIPPED + PATIENCE * self._num_profiled
+            return False
+        self.profile = least_spans(
+            [IdleProfile(**{name: tuple(value) for name, value in profile.items()}) for profile in profiles]
+        )
+        self.link = measure_link(routes, group, self.chunk_bytes)
+        return True
+
+    def chunks(self, num_bytes: int) -> tuple[Chunk, ...]:
+        """Divide the remote replicas of a shard into chunks; their spans are all 0 until spans are known."""
+        if self.num_replicas == 1:
+            return ()
+        is_naive = self.scheme is Scheme.NAIVE and self.profile is not None
+        chunk_bytes = num_bytes if is_naive else self.chunk_bytes  # naive chunks are as large as a span has room for
+        link = self.link or LinkSpeed(startup_s=0.0, bandwidth_bytes_per_s=1.0)
+        return partition_checkpoint(
+            (1.0,) if self.profile is None else self.profile.spans_s,  # the last one takes all that is left
+            num_bytes,
+            num_replicas=self.num_replicas,
+            reserved_bytes=chunk_bytes * self.num_buffers,
+            num_buffers=self.num_buffers,
+            bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
+            startup_s=link.startup_s,
+            safety=self.safety,
+        )
+
+
+WaitForSpan = Callable[[int], object]  # returns once an idle span has come
+
+
+class ReplicaDamaged(RuntimeError):
+    """A replica arrived changed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -86,7 +369,7 @@ class Transfer:
         return sending, self._threads.submit(self._receive, prepared, received)
 
     def close(self) -> None:
-        """Let go of the threads; a transfer under way ends with the process group."""
+        """Stop the threads; a transfer under way ends with the process group."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _send(self, prepared: Future, wait: WaitForSpan, sent: Callable[[], object]) -> None:
@@ -113,20 +396,17 @@ class Transfer:
             sums[source].update(part.numpy())  # the chunks of a shard come in the order of their offsets
 
         # Messages match by their order in a plan that both sides have.
-        for source, chunk in self._in_order(arriving):
-            if len(under_way) == self._num_buffers:
-                take_oldest()
-            part = arriving[source].data[chunk.offset_bytes : chunk.offset_bytes + chunk.size_bytes]
-            under_way.append((dist.irecv(part, group_src=source, group=self._group), source, part))
+        for number, route in enumerate(self._routes):
+            place = arriving[route.source]
+            for chunk in (chunk for chunk in place.chunks if chunk.replica == number):
+                if len(under_way) == self._num_buffers:
+                    take_oldest()
+                part = place.data[chunk.offset_bytes : chunk.offset_bytes + chunk.size_bytes]
+                work = dist.irecv(part, group_src=route.source, group=self._group)
+                under_way.append((work, route.source, part))
         while under_way:
             take_oldest()
-        for source, found in sums.items():
-            if found.digest() != arriving[source].digest:
+        for source, computed in sums.items():
+            if computed.digest() != arriving[source].digest:
                 raise ReplicaDamaged(f"the shard of rank {source} arrived at rank {dist.get_rank()} changed")
         received()
-
-    def _in_order(self, arriving: Mapping[int, Arriving]) -> Iterator[tuple[int, Chunk]]:
-        for number, route in enumerate(self._routes):
-            for chunk in arriving[route.source].chunks:
-                if chunk.replica == number:
-                    yield route.source, chunk

@@ -11,19 +11,19 @@ from workbench.study.published import published_value
 from workbench.study.rows import value_row
 from workbench.timeline import Kind
 
-from ..cost import (
-    CALIBRATION,
-    agent_memory_bytes,
-    calibrated,
-    checkpoint_s,
-    iteration_of,
-    job_of,
-    phases_of,
-    storage_s,
-    workload_named,
+from .. import cost
+from ..method import (
+    CheckpointTraffic,
+    InterleavedIteration,
+    Phase,
+    Scheme,
+    Tier,
+    gemini,
+    high_frequency,
+    interleave,
+    planning_spans_s,
+    strawman,
 )
-from ..method.interleaving import CheckpointTraffic, InterleavedIteration, Phase, Scheme, interleave, planning_spans_s
-from ..method.waste import Tier, gemini, high_frequency, strawman
 
 __all__ = ["EXAMPLE_PHASES", "EXAMPLE_TRAFFIC", "STEP_S", "calibration_of", "example_iterations", "predict_ablation"]
 __all__ += ["predict_frequencies", "predict_models", "predict_reductions", "predict_schemes"]
@@ -86,13 +86,13 @@ def scheme_rows(iteration: InterleavedIteration, baseline_s: float) -> Rows:
 
 def calibration_of() -> dict[str, object]:
     """Return what the model is fitted to and what came of it, as `record` takes it."""
-    fitted = calibrated()
+    fitted = cost.calibrated()
     shares = {
         name: machine.flops_per_s / machine.peak_flops_per_s
         for name, machine in (("A100", fitted.p4d), ("V100", fitted.p3dn))
     }
     return {
-        "cells": [cell.keys() for cell in CALIBRATION],
+        "cells": [cell.keys() for cell in cost.CALIBRATION],
         "network_efficiency": fitted.network_share,
         "share_of_peak": shares,
         "p4d": fitted.p4d.as_record(),
@@ -102,31 +102,41 @@ def calibration_of() -> dict[str, object]:
 
 def predict_models(machine: str, models: Sequence[str]) -> Rows:
     """Predict iterations without checkpoints and with a checkpoint in every iteration."""
-    fitted = {"p4d": calibrated().p4d, "p3dn": calibrated().p3dn}
+    fitted = {"p4d": cost.calibrated().p4d, "p3dn": cost.calibrated().p3dn}
     if machine not in fitted:
         raise ValueError(f"machine is {machine!r}; it must be 'p4d' or 'p3dn'")
-    return [row for model in models for row in _model_rows(fitted[machine], workload_named(model))]
+    return [row for model in models for row in _model_rows(fitted[machine], cost.workload_named(model))]
 
 
 def predict_reductions(model: str, networks: Sequence[float], nums_machines: Sequence[int]) -> Rows:
     """Predict how many times shorter checkpoints are than storage's (figure 6.11)."""
-    workload, base = workload_named(model), calibrated().p4d
+    workload, base = cost.workload_named(model), cost.calibrated().p4d
     rows: Rows = []
     for number in nums_machines:
-        stored_s = storage_s(workload, replace(base, num_hosts=number))
+        stored_s = cost.storage_s(workload, replace(base, num_hosts=number))
         rows.append(value_row("storage_s", stored_s, "s", num_machines=number))
         for network in networks:
             keys = {"network_gbit_per_s": network, "num_machines": number}
-            seconds = checkpoint_s(workload, replace(base, num_hosts=number).with_network(network))
+            seconds = cost.checkpoint_s(workload, replace(base, num_hosts=number).with_network(network))
             rows.append(value_row("checkpoint_s", seconds, "s", **keys))
             rows.append(value_row("reduction", stored_s / seconds, "1", **keys))
-    return rows + _bound_rows(workload, base)
+    # 16 machines at 400 Gbit/s beside the text's bound, and the storage that would be as fast.
+    bound = published_value("gemini", "fig-6-11", "reduction", network_gbit_per_s=400, num_machines=16)
+    paper = replace(base, num_hosts=16).with_network(400)
+    ours = cost.storage_s(workload, paper) / cost.checkpoint_s(workload, paper)
+    rows += _beside("reduction_at_400", ours, bound, "1")
+    rates = {"nominal": paper.full_network.bandwidth_bytes_per_s, "fitted": paper.network_bytes_per_s}
+    for rate, bytes_per_s in rates.items():
+        keys = {"network_gbit_per_s": 400, "num_machines": 16, "rate": rate}
+        value = paper.num_hosts * bytes_per_s / TERABIT_BYTES
+        rows.append(value_row("matching_storage_tbit_per_s", value, "Tbit/s", **keys))
+    return rows
 
 
 def predict_frequencies(model: str) -> Rows:
     """Predict how often each policy checkpoints on 16 p4d (figure 6.12)."""
-    workload, machine = workload_named(model), calibrated().p4d
-    job = job_of(workload, machine)
+    workload, machine = cost.workload_named(model), cost.calibrated().p4d
+    job = cost.job_of(workload, machine)
     policies = [strawman(job), high_frequency(job), gemini(job)]
     interval_s = {policy.name: policy.levels[0].interval_iterations * policy.iteration_s for policy in policies}
     rows: Rows = []
@@ -134,7 +144,7 @@ def predict_frequencies(model: str) -> Rows:
         keys = {"policy": policy.name}
         iterations = policy.levels[0].interval_iterations
         gain = interval_s[policy.name] / interval_s["Gemini"]
-        seconds = checkpoint_s(workload, machine) if policy.name == "Gemini" else job.storage_s
+        seconds = cost.checkpoint_s(workload, machine) if policy.name == "Gemini" else job.storage_s
         rows += [
             value_row("interval_s", interval_s[policy.name], "s", **keys),
             value_row("interval_iterations", iterations, **keys),
@@ -145,19 +155,19 @@ def predict_frequencies(model: str) -> Rows:
     gain_bound = published_value("gemini", "fig-6-12", "frequency_gain", policy="Strawman")
     bound_s = published_value("gemini", "fig-6-12", "checkpoint_s", policy="Gemini")
     rows += _beside("gain_over_strawman", gain, gain_bound, "1")
-    rows += _beside("checkpoint_and_bound_s", checkpoint_s(workload, machine), bound_s, "s")
+    rows += _beside("checkpoint_and_bound_s", cost.checkpoint_s(workload, machine), bound_s, "s")
     rows.append(value_row("retrieval_gain", job.storage_s / job.retrieval_s(Tier.PEER), policy="Gemini"))
     return rows + _beside("retrieval_and_bound_s", job.retrieval_s(Tier.PEER), bound_s, "s")
 
 
 def predict_ablation(model: str, schemes: Sequence[str], free_mb: float, copy_rates: Sequence[float]) -> Rows:
     """Predict what each scheme costs on 16 p3dn (figure 6.16)."""
-    fitted, workload = calibrated(), workload_named(model)
+    fitted, workload = cost.calibrated(), cost.workload_named(model)
     first = replace(fitted.p3dn, copy_bytes_per_s=copy_rates[0] * GIGABIT_BYTES_PER_S)
-    baseline_s = iteration_of(workload, first, Scheme.BASELINE).iteration_s
+    baseline_s = cost.iteration_of(workload, first, Scheme.BASELINE).iteration_s
     rows: Rows = []
     for scheme in schemes:
-        rows += scheme_rows(iteration_of(workload, first, scheme, free_mb * 1e6), baseline_s)
+        rows += scheme_rows(cost.iteration_of(workload, first, scheme, free_mb * 1e6), baseline_s)
         for rate in copy_rates if scheme != Scheme.BASELINE else ():
             keys = {"scheme": str(scheme), "copy_gbit_per_s": rate}
             overhead = _overhead(workload, fitted.p3dn, scheme, rate)
@@ -168,29 +178,18 @@ def predict_ablation(model: str, schemes: Sequence[str], free_mb: float, copy_ra
 
 
 def _model_rows(machine: FittedMachine, workload: Workload) -> Rows:
-    without, with_checkpoints = (iteration_of(workload, machine, scheme) for scheme in (Scheme.BASELINE, Scheme.GEMINI))
+    without, with_checkpoints = (
+        cost.iteration_of(workload, machine, scheme) for scheme in (Scheme.BASELINE, Scheme.GEMINI)
+    )
     rows = scheme_rows(without, without.iteration_s) + scheme_rows(with_checkpoints, without.iteration_s)
     rows = [row for row in rows if row["quantity"] in ("iteration_s", "idle_s", "overhead")]
-    usable_s = math.fsum(planning_spans_s(phases_of(workload, machine).phases))
+    usable_s = math.fsum(planning_spans_s(cost.phases_of(workload, machine).phases))
     times_s = {"idle without checkpoints": usable_s, "needed by the checkpoint": with_checkpoints.checkpoint_s}
     rows += [value_row("network_s", value, "s", what=what) for what, value in times_s.items()]
-    kept_gb = agent_memory_bytes(workload, machine) / GIGABYTE
+    kept_gb = cost.agent_memory_bytes(workload, machine) / GIGABYTE
     memory_gb = {"agent_memory_gb": kept_gb, "host_memory_gb": machine.host_memory_bytes / GIGABYTE}
     rows += [value_row(name, value, "GB") for name, value in memory_gb.items()]
     return [{"model": workload.name, **row} for row in rows]
-
-
-def _bound_rows(workload: Workload, base: FittedMachine) -> Rows:
-    """Return 16 machines at 400 Gbit/s beside what the text bounds, and the storage that would be as fast."""
-    said = published_value("gemini", "fig-6-11", "reduction", network_gbit_per_s=400, num_machines=16)
-    paper = replace(base, num_hosts=16).with_network(400)
-    rows = _beside("reduction_at_400", storage_s(workload, paper) / checkpoint_s(workload, paper), said, "1")
-    rates = {"nominal": paper.full_network.bandwidth_bytes_per_s, "fitted": paper.network_bytes_per_s}
-    for rate, bytes_per_s in rates.items():
-        keys = {"network_gbit_per_s": 400, "num_machines": 16, "rate": rate}
-        value = paper.num_hosts * bytes_per_s / TERABIT_BYTES
-        rows.append(value_row("matching_storage_tbit_per_s", value, "Tbit/s", **keys))
-    return rows
 
 
 def _beside(quantity: str, ours: float, bound: float, unit: str) -> Rows:
@@ -202,8 +201,8 @@ def _beside(quantity: str, ours: float, bound: float, unit: str) -> Rows:
 def _overhead(workload: Workload, machine: FittedMachine, scheme: Scheme | str, copy_rate: float) -> float:
     """Return in % how much longer an iteration is than without checkpoints, at a rate of copying in Gbit/s."""
     machine = replace(machine, copy_bytes_per_s=copy_rate * GIGABIT_BYTES_PER_S)
-    baseline_s = iteration_of(workload, machine, Scheme.BASELINE).iteration_s
-    return 100 * (iteration_of(workload, machine, scheme).iteration_s / baseline_s - 1)
+    baseline_s = cost.iteration_of(workload, machine, Scheme.BASELINE).iteration_s
+    return 100 * (cost.iteration_of(workload, machine, scheme).iteration_s / baseline_s - 1)
 
 
 def _span_rows(workload: Workload, machine: FittedMachine, free_mb: float) -> Rows:
@@ -211,7 +210,7 @@ def _span_rows(workload: Workload, machine: FittedMachine, free_mb: float) -> Ro
     span_s = published_value("gemini", "fig-6-16", "largest_span_s", scheme="Naive")
     said = published_value("gemini", "fig-6-16", "largest_span_buffer_gb", scheme="Naive")
     buffer_gb = span_s * machine.network_bytes_per_s / machine.devices_per_host / GIGABYTE
-    ours_s = max(planning_spans_s(phases_of(workload, machine).phases))
+    ours_s = max(planning_spans_s(cost.phases_of(workload, machine).phases))
     is_out = int(buffer_gb * GIGABYTE > free_mb * 1e6)
     return [
         value_row("largest_span_s", ours_s, "s", scheme="Naive"),
@@ -223,11 +222,11 @@ def _span_rows(workload: Workload, machine: FittedMachine, free_mb: float) -> Ro
 def _asked_row(workload: Workload, machine: FittedMachine) -> dict[str, object]:
     """Return the rate of copying below which the unpipelined scheme is slower than the text says, by bisection."""
     said = published_value("gemini", "fig-6-16", "overhead", scheme="Unpipelined")
-    allowed_s = (1 + said / 100) * iteration_of(workload, machine, Scheme.BASELINE).iteration_s
+    allowed_s = (1 + said / 100) * cost.iteration_of(workload, machine, Scheme.BASELINE).iteration_s
 
     def excess_s(rate: float) -> float:
         copying = replace(machine, copy_bytes_per_s=rate * GIGABIT_BYTES_PER_S)
-        return iteration_of(workload, copying, Scheme.UNPIPELINED).iteration_s - allowed_s
+        return cost.iteration_of(workload, copying, Scheme.UNPIPELINED).iteration_s - allowed_s
 
     rate = bisected(lambda rate: excess_s(rate) > 0, LEAST_RATE, LARGEST_RATE, NUM_BISECTIONS)
     return value_row("copy_rate_asked_gbit_per_s", rate, "Gbit/s", scheme="Unpipelined")

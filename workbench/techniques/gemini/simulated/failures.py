@@ -1,6 +1,7 @@
-"""Rows of figures 6.10 and 6.15, of section 6.2.2, and of the map of the best checkpointing: what failures cost."""
+"""Rows of section 6.2.2, figures 6.1, 6.10, 6.14 and 6.15, and the map of the best checkpointing: costs of failures."""
 
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 from types import MappingProxyType
@@ -8,39 +9,15 @@ from typing import Any
 
 from workbench.cluster import GIGABIT_BYTES_PER_S
 from workbench.study.rows import value_row
-from workbench.timeline.faults import (
-    DAY_S,
-    OPT_FAILURES_PER_MACHINE_DAY,
-    FaultKind,
-    FaultSpan,
-    FaultTrace,
-    dated_faults,
-    poisson_faults,
-)
+from workbench.timeline import Action, Kind, Timeline
 
-from ..cost import GPT2_100B, MT_NLG, PAPER_OVERHEADS, Cause, Overheads, Setting, TrainingRun, simulate_training
-from ..method.best import (
-    BestCheckpointing,
-    CheckpointingNeeds,
-    best_checkpointing,
-    best_checkpointing_by_definition,
-    expected_waste,
-    memory_level,
-)
-from ..method.placement import placement
-from ..method.waste import (
-    CheckpointPolicy,
-    Job,
-    Tier,
-    average_wasted_s,
-    gemini,
-    high_frequency,
-    strawman,
-    wasted_time_s,
-)
+from .. import cost, method
+from ..cost import DAY_S, GPT2_100B, PAPER_OVERHEADS, Cause, FaultTrace, Setting, TrainingRun, simulate_training
+from ..method import CheckpointingNeeds, CheckpointPolicy, Job, Tier, expected_waste, gemini, high_frequency, placement
 
-__all__ = ["GEMINI", "HIGH_FREQUENCY", "STRAWMAN", "best_rows", "mt_nlg_rows", "paper_needs", "policies"]
-__all__ += ["rows_by_failures", "rows_by_machines", "seeds_row", "serialising_rows", "wasted_rows"]
+__all__ = ["GEMINI", "HIGH_FREQUENCY", "STRAWMAN", "best_rows", "mt_nlg_rows", "overhead_rows", "overhead_timelines"]
+__all__ += ["paper_needs", "policies", "rows_by_failures", "rows_by_machines", "serialising_rows", "training_timeline"]
+__all__ += ["wasted_rows", "worked_example_rows", "worked_example_timeline"]
 
 Rows = list[dict[str, Any]]
 NUM_REPLICAS = 2  # section 6.7.2
@@ -54,19 +31,40 @@ PAPERS_FACTOR = 13  # section 6.7.2: reduced by more than 13 times compared to H
 MACHINES_LOST, NO_STANDBY = "Gemini, machines lost, standby", "Gemini, machines lost, no standby"
 ENOUGH_STANDBYS_SHARE = 0.01  # of the machines, at least 2: replacements take minutes, failures come by the day
 P4D_MEMORY_BYTES = 1152 * 2**30  # section 6.7.1
-NOTHING = Overheads(detection_s=0, serialise_s=0, least_replacement_s=0, most_replacement_s=0, warm_up_s=0)
+NOTHING = cost.Overheads(detection_s=0, serialise_s=0, least_replacement_s=0, most_replacement_s=0, warm_up_s=0)
+
+BLOOM_INTERVAL_ITERATIONS = 100  # figure 6.1, as BLOOM
+FAILURE_ITERATION = 310  # figure 6.1
+BLOOM_ITERATION_S = 105.0  # BLOOM's logbook; the example counts iterations, so that it only scales the figure
+FOURTH_S = 3.5 * GPT2_100B.iteration_s  # figure 6.14: during iteration 4
+SOFTWARE, HARDWARE, STANDBY = "software", "hardware", "hardware, standby machine"
+TRAINING, MEMORY, STORAGE, RECOVERY = ROWS = ("training", "checkpoint in memory", "checkpoint in storage", "recovery")
+KEPT, LOST, CHECKPOINT = "progress that stays", "progress that is lost", "checkpoint"
+# The kind of action of every label.
+KINDS = MappingProxyType(
+    {KEPT: Kind.COMPUTE, LOST: Kind.OTHER, CHECKPOINT: Kind.COMMUNICATE, Cause.RETRIEVAL.value: Kind.DECODE}
+    | dict.fromkeys((Cause.CHECKPOINTING.value, Cause.SERIALISING.value), Kind.ENCODE)
+    | dict.fromkeys((Cause.DETECTION.value, Cause.REPLACEMENT.value, Cause.WARM_UP.value), Kind.WAIT)
+)
 
 
 def policies(job: Job, *, as_in_the_text: bool = True) -> dict[str, CheckpointPolicy]:
     """Return the policies by name."""
-    nine = {HIGH_FREQUENCY_9: high_frequency(job, interval_iterations=ITERATIONS_IN_THE_TEXT)} if as_in_the_text else {}
-    return {STRAWMAN: strawman(job), HIGH_FREQUENCY: high_frequency(job), **nine, GEMINI: gemini(job)}
+    known = {STRAWMAN: method.strawman(job), HIGH_FREQUENCY: high_frequency(job)}
+    if as_in_the_text:
+        known[HIGH_FREQUENCY_9] = high_frequency(job, interval_iterations=ITERATIONS_IN_THE_TEXT)
+    return {**known, GEMINI: gemini(job)}
 
 
-def seeds_row(quantity: str, values: Sequence[float], unit: str, keys: Mapping[str, Any]) -> dict[str, Any]:
+def _seeds_row(quantity: str, values: Sequence[float], unit: str, **keys: Any) -> dict[str, Any]:
     """Return one row: the mean over seeds, and the least and the most of them."""
     spread = {"low": min(values), "high": max(values)} if len(values) > 1 else {}
     return value_row(quantity, fmean(values), unit, **spread, **keys)
+
+
+def _by_equation(name: str, replaced: str) -> float:
+    tier = REPLACED[replaced] if name == GEMINI else Tier.STORAGE
+    return method.average_wasted_s(policies(GPT2_100B)[name], GPT2_100B, tier)
 
 
 def wasted_rows(num_failures: int, seeds: Sequence[int]) -> Rows:
@@ -83,58 +81,44 @@ def wasted_rows(num_failures: int, seeds: Sequence[int]) -> Rows:
     for highfreq in (HIGH_FREQUENCY, HIGH_FREQUENCY_9):
         for replaced in (NONE, ONE, TWO_HELD):
             keys = {"highfreq": highfreq, "replaced": replaced}
-            theirs_s, ours_s = wasted_s[highfreq, replaced], wasted_s[GEMINI, replaced]
-            rows.append(value_row("reduction", theirs_s / ours_s, **keys))
-            for of, value in ((f"{PAPERS_FACTOR} x Gemini", PAPERS_FACTOR * ours_s), ("HighFreq", theirs_s)):
+            highfreq_s, gemini_s = wasted_s[highfreq, replaced], wasted_s[GEMINI, replaced]
+            rows.append(value_row("reduction", highfreq_s / gemini_s, **keys))
+            for of, value in ((f"{PAPERS_FACTOR} x Gemini", PAPERS_FACTOR * gemini_s), ("HighFreq", highfreq_s)):
                 rows.append(value_row("bound_s", value, "s", **keys, of=of))
-    return rows + _simulated_waste(num_failures, seeds)
+    for name in (STRAWMAN, HIGH_FREQUENCY, GEMINI):
+        replaced = ONE if name == GEMINI else NONE
+        runs = [_daily_run(name, replaced, num_failures, seed) for seed in seeds]
+        simulated_s = [run.wasted_s[Cause.LOST] + run.wasted_s[Cause.RETRIEVAL] for run in runs]
+        numbers = [sum(run.num_recoveries.values()) for run in runs]
+        expected_s = _by_equation(name, replaced)
+        ratios = [seconds / number / expected_s for seconds, number in zip(simulated_s, numbers, strict=True)]
+        rows.append(_seeds_row("simulated_over_equation", ratios, "1", solution=name, replaced=replaced))
+    runs = [_daily_run(GEMINI, TWO_HELD, num_failures, seed) for seed in seeds]
+    shares = [100 * run.num_recoveries[Tier.STORAGE] / sum(run.num_recoveries.values()) for run in runs]
+    return [*rows, _seeds_row("storage_share", shares, "%", num_machines=GPT2_100B.num_machines, lost=2)]
+
+
+def _daily_run(name: str, replaced: str, num_failures: int, seed: int) -> TrainingRun:
+    """Simulate a failure a day, in its first half: each is recovered from, and storage written, before the next."""
+    num_machines, num_hit = GPT2_100B.num_machines, 2 if replaced == TWO_HELD else 1
+    kind = cost.FaultKind.SOFTWARE if replaced == NONE else cost.FaultKind.HARDWARE
+    faults = []
+    for day in range(num_failures):
+        generator = random.Random(f"{seed} span {day}")
+        time_s = generator.uniform((day + 0.25) * DAY_S, (day + 0.75) * DAY_S)
+        machines = tuple(generator.sample(range(num_machines), num_hit))
+        faults.append(cost.Fault(time_s=time_s, kind=kind, machines=machines))
+    trace = FaultTrace(num_machines=num_machines, duration_s=num_failures * DAY_S, faults=tuple(faults))
+    placed = placement(num_machines, NUM_REPLICAS)
+    return simulate_training(Setting(job=GPT2_100B, policy=policies(GPT2_100B)[name], placement=placed), trace)
 
 
 def mt_nlg_rows() -> Rows:
     """Return the example of section 6.2.2: one checkpoint of MT-NLG, and what a failure then wastes at least."""
-    checkpoint_s = MT_NLG.storage_s
-    wasted_s = wasted_time_s(checkpoint_s=checkpoint_s, interval_s=checkpoint_s, retrieval_s=checkpoint_s)
+    checkpoint_s = cost.MT_NLG.storage_s
+    wasted_s = method.wasted_time_s(checkpoint_s=checkpoint_s, interval_s=checkpoint_s, retrieval_s=checkpoint_s)
     values = {"checkpoint_min": checkpoint_s / 60, "wasted_min": wasted_s / 60}
     return [value_row(name, value, "min", model="MT-NLG") for name, value in values.items()]
-
-
-def _by_equation(name: str, replaced: str) -> float:
-    tier = REPLACED[replaced] if name == GEMINI else Tier.STORAGE
-    return average_wasted_s(policies(GPT2_100B)[name], GPT2_100B, tier)
-
-
-def _simulated_waste(num_failures: int, seeds: Sequence[int]) -> Rows:
-    rows: Rows = []
-    for name in (STRAWMAN, HIGH_FREQUENCY, GEMINI):
-        replaced = ONE if name == GEMINI else NONE
-        runs = [_daily_run(name, _daily(replaced, num_failures, seed)) for seed in seeds]
-        wasted_s = [
-            (run.wasted_s[Cause.LOST] + run.wasted_s[Cause.RETRIEVAL]) / sum(run.num_recoveries.values())
-            for run in runs
-        ]
-        ratios = [value / _by_equation(name, replaced) for value in wasted_s]
-        keys = {"solution": name, "replaced": replaced}
-        rows.append(seeds_row("simulated_over_equation", ratios, "1", keys))
-    runs = [_daily_run(GEMINI, _daily(TWO_HELD, num_failures, seed)) for seed in seeds]
-    shares = [100 * run.num_recoveries[Tier.STORAGE] / sum(run.num_recoveries.values()) for run in runs]
-    rows.append(seeds_row("storage_share", shares, "%", {"num_machines": GPT2_100B.num_machines, "lost": 2}))
-    return rows
-
-
-def _daily(replaced: str, num_failures: int, seed: int) -> FaultTrace:
-    """Draw a failure a day, in its first half: each is recovered from, and storage written, before the next."""
-    hit = 2 if replaced == TWO_HELD else 1
-    kind = FaultKind.SOFTWARE if replaced == NONE else FaultKind.HARDWARE
-    spans = [
-        FaultSpan(start_s=(day + 0.25) * DAY_S, end_s=(day + 0.75) * DAY_S, kind=kind, machines_each=hit)
-        for day in range(num_failures)
-    ]
-    return dated_faults(GPT2_100B.num_machines, spans, duration_s=num_failures * DAY_S, seed=seed)
-
-
-def _daily_run(name: str, trace: FaultTrace) -> TrainingRun:
-    placed = placement(GPT2_100B.num_machines, NUM_REPLICAS)
-    return simulate_training(Setting(job=GPT2_100B, policy=policies(GPT2_100B)[name], placement=placed), trace)
 
 
 def rows_by_failures(failures_per_day: Sequence[float], *, num_days: float, seeds: Sequence[int]) -> Rows:
@@ -145,8 +129,8 @@ def rows_by_failures(failures_per_day: Sequence[float], *, num_days: float, seed
         traces = [_software(num_machines, rate / num_machines, num_days, seed) for seed in seeds]
         for name in policies(GPT2_100B):
             runs = [_run(name, trace, num_machines, seed) for seed, trace in zip(seeds, traces, strict=True)]
-            keys = {"solution": name, "failures_per_day": rate}
-            rows.append(seeds_row("effective_ratio", [run.effective_ratio for run in runs], "1", keys))
+            ratios = [run.effective_ratio for run in runs]
+            rows.append(_seeds_row("effective_ratio", ratios, "1", solution=name, failures_per_day=rate))
     return rows + serialising_rows()
 
 
@@ -156,11 +140,8 @@ def serialising_rows() -> Rows:
     for name in (HIGH_FREQUENCY, HIGH_FREQUENCY_9):
         level = policies(GPT2_100B)[name].storage
         training_s = level.interval_iterations * GPT2_100B.iteration_s
-        shares = {
-            "training time": level.blocking_s / training_s,
-            "all time": level.blocking_s / (training_s + level.blocking_s),
-        }
-        rows += [value_row("serialising_share", 100 * share, "%", solution=name, of=of) for of, share in shares.items()]
+        for of, time_s in (("training time", training_s), ("all time", training_s + level.blocking_s)):
+            rows.append(value_row("serialising_share", 100 * (level.blocking_s / time_s), "%", solution=name, of=of))
     return rows
 
 
@@ -168,71 +149,61 @@ def rows_by_machines(nums_machines: Sequence[int], *, num_days: float, seeds: Se
     """Return figure 6.15b: by the number of machines, of which 1.5 % fail every day."""
     rows: Rows = []
     for number in nums_machines:
-        runs = _runs(number, num_days, seeds)
+        # Every policy has the same failures, of software; those of Gemini's further runs lose machines.
+        runs: dict[str, list[TrainingRun]] = {name: [] for name in (*policies(GPT2_100B), MACHINES_LOST, NO_STANDBY)}
+        for seed in seeds:
+            software = _software(number, cost.OPT_FAILURES_PER_MACHINE_DAY, num_days, seed)
+            hardware = cost.poisson_faults(number, duration_s=num_days * DAY_S, seed=seed)
+            for name, seeded in runs.items():
+                trace = hardware if name in (MACHINES_LOST, NO_STANDBY) else software
+                seeded.append(_run(name, trace, number, seed))
         for name, seeded in runs.items():
             keys = {"solution": name, "num_machines": number}
-            rows.append(seeds_row("effective_ratio", [run.effective_ratio for run in seeded], "1", keys))
-            rows += _share_rows(seeded[0], keys)
+            rows.append(_seeds_row("effective_ratio", [run.effective_ratio for run in seeded], "1", **keys))
+            run = seeded[0]
+            shares = {"progress": run.productive_s} | {cause.value: spent_s for cause, spent_s in run.wasted_s.items()}
+            rows += [
+                value_row("time_share", spent_s / run.duration_s, **keys, cause=cause)
+                for cause, spent_s in shares.items()
+            ]
         for highfreq in (HIGH_FREQUENCY, HIGH_FREQUENCY_9):
-            rows += _gain_rows(highfreq, number, runs[GEMINI], runs[highfreq])
+            keys = {"highfreq": highfreq, "num_machines": number}
+            pairs = _ratios(runs[GEMINI], runs[highfreq])
+            rows.append(_seeds_row("gain", [100 * (a - b) for a, b in pairs], "%", **keys, of="all time"))
+            if all(b for _, b in pairs):
+                gains = [100 * (a / b - 1) for a, b in pairs]
+                rows.append(_seeds_row("gain", gains, "%", **keys, of="HighFreq's ratio"))
         for name in (MACHINES_LOST, NO_STANDBY):
-            pairs = zip(runs[name], runs[GEMINI], strict=True)
-            ratios = [lost.effective_ratio / software.effective_ratio for lost, software in pairs]
-            rows.append(seeds_row("over_software", ratios, "1", {"solution": name, "num_machines": number}))
+            ratios = [lost / software for lost, software in _ratios(runs[name], runs[GEMINI])]
+            rows.append(_seeds_row("over_software", ratios, "1", solution=name, num_machines=number))
         rows += _added_rows(number)
     return rows
 
 
-def _runs(num_machines: int, num_days: float, seeds: Sequence[int]) -> dict[str, list[TrainingRun]]:
-    """Simulate every policy with the same failures, of software, and Gemini's with those that lose machines."""
-    duration_s, names = num_days * DAY_S, (*policies(GPT2_100B), MACHINES_LOST, NO_STANDBY)
-    runs: dict[str, list[TrainingRun]] = {name: [] for name in names}
-    for seed in seeds:
-        software = _software(num_machines, OPT_FAILURES_PER_MACHINE_DAY, num_days, seed)
-        hardware = poisson_faults(num_machines, duration_s=duration_s, seed=seed)
-        for name in names:
-            trace = hardware if name in (MACHINES_LOST, NO_STANDBY) else software
-            runs[name].append(_run(name, trace, num_machines, seed))
-    return runs
+def _ratios(runs: Sequence[TrainingRun], others: Sequence[TrainingRun]) -> list[tuple[float, float]]:
+    return [(run.effective_ratio, other.effective_ratio) for run, other in zip(runs, others, strict=True)]
 
 
 def _run(name: str, trace: FaultTrace, num_machines: int, seed: int) -> TrainingRun:
-    losing = name in (MACHINES_LOST, NO_STANDBY)
-    standbys = max(2, round(ENOUGH_STANDBYS_SHARE * num_machines)) if name == MACHINES_LOST else 0
+    is_lossy = name in (MACHINES_LOST, NO_STANDBY)
     setting = Setting(
         job=GPT2_100B,
-        policy=policies(GPT2_100B)[GEMINI if losing else name],
-        placement=placement(num_machines, min(NUM_REPLICAS, num_machines)) if losing else None,
-        num_standbys=standbys,
+        policy=policies(GPT2_100B)[GEMINI if is_lossy else name],
+        placement=placement(num_machines, min(NUM_REPLICAS, num_machines)) if is_lossy else None,
+        num_standbys=max(2, round(ENOUGH_STANDBYS_SHARE * num_machines)) if name == MACHINES_LOST else 0,
         seed=seed,
     )
     return simulate_training(setting, trace)
 
 
 def _software(num_machines: int, rate: float, num_days: float, seed: int) -> FaultTrace:
-    return poisson_faults(
-        num_machines, duration_s=num_days * DAY_S, failures_per_machine_day=rate, hardware_share=0.0, seed=seed
-    )
-
-
-def _share_rows(run: TrainingRun, keys: dict) -> Rows:
-    shares = {"progress": run.productive_s} | {cause.value: seconds for cause, seconds in run.wasted_s.items()}
-    return [value_row("time_share", seconds / run.duration_s, **keys, cause=cause) for cause, seconds in shares.items()]
-
-
-def _gain_rows(highfreq: str, number: int, gemini_runs: list[TrainingRun], runs: list[TrainingRun]) -> Rows:
-    pairs = [(a.effective_ratio, b.effective_ratio) for a, b in zip(gemini_runs, runs, strict=True)]
-    keys = {"highfreq": highfreq, "num_machines": number}
-    rows = [seeds_row("gain", [100 * (a - b) for a, b in pairs], "%", {**keys, "of": "all time"})]
-    if all(b for _, b in pairs):
-        gains = [100 * (a / b - 1) for a, b in pairs]
-        rows.append(seeds_row("gain", gains, "%", {**keys, "of": "HighFreq's ratio"}))
-    return rows
+    draw = {"failures_per_machine_day": rate, "hardware_share": 0.0, "seed": seed}
+    return cost.poisson_faults(num_machines, duration_s=num_days * DAY_S, **draw)
 
 
 def _added_rows(number: int) -> Rows:
     """Add up losses as if they never met: serialising as a share of training, then each failure's mean cost."""
-    failures_per_s = OPT_FAILURES_PER_MACHINE_DAY * number / DAY_S
+    failures_per_s = cost.OPT_FAILURES_PER_MACHINE_DAY * number / DAY_S
     ratios: dict[str, float] = {}
     for name, policy in policies(GPT2_100B).items():
         shares = [level.blocking_s / (level.interval_iterations * GPT2_100B.iteration_s) for level in policy.levels]
@@ -250,23 +221,16 @@ def _added_rows(number: int) -> Rows:
 
 
 def paper_needs(
-    failures_per_machine_day: float,
-    gigabits: float,
-    *,
-    idle_s: float,
-    blocking_s: float = 0.0,
-    window_s: float = 0.0,
-    most_iterations: int = 500,
+    failures_per_machine_day: float, gigabits: float, *, most_iterations: int = 500, window_s: float = 0.0, **needs: Any
 ) -> CheckpointingNeeds:
-    """Return the paper's job with another failure rate and link."""
+    """Return the paper's job with another failure rate and link; other needs are fields of `CheckpointingNeeds`."""
     return CheckpointingNeeds(
         job=replace(GPT2_100B, network_bytes_per_s=gigabits * GIGABIT_BYTES_PER_S),
-        idle_s=idle_s,
         memory_bytes=P4D_MEMORY_BYTES,
         failures_per_machine_day=failures_per_machine_day,
-        window_s=window_s,
-        blocking_s=blocking_s,
         most_iterations=most_iterations,
+        window_s=window_s,
+        **needs,
     )
 
 
@@ -286,36 +250,145 @@ def best_rows(
         for link in links_gbps:
             needs = paper_needs(rate, link, idle_s=idle_s, blocking_s=blocking_s, window_s=window_s)
             keys = {"failures_per_machine_day": rate, "link_gbps": link}
-            rows += [{**row, **keys} for row in _chosen(needs, best_checkpointing(needs))]
-            ratios = [_simulated(needs, num_failures, seed) for seed in seeds]
-            rows.append(seeds_row("simulated_over_expected", ratios, "1", keys))
+            best, searched = method.best_checkpointing(needs), method.best_checkpointing_by_definition(needs)
+            intervals = range(1, needs.most_iterations + 1)
+            two = min(expected_waste(needs, NUM_REPLICAS, interval) for interval in intervals)
+            rows += [
+                value_row("best_replicas", best.num_replicas, "1", **keys),
+                value_row("best_interval", best.interval_iterations, "iteration", **keys),
+                value_row("waste", 100 * best.waste, "%", **keys),
+                value_row("gap_to_search", best.waste - searched.waste, "1", **keys),
+                value_row("two_over_best", two / best.waste, "1", **keys),
+                value_row("young_interval", best.young_s / needs.job.iteration_s, "iteration", **keys),
+            ]
+            ratios = [_simulated_over_expected(needs, num_failures, seed) for seed in seeds]
+            rows.append(_seeds_row("simulated_over_expected", ratios, "1", **keys))
     return rows
 
 
-def _chosen(needs: CheckpointingNeeds, best: BestCheckpointing) -> Rows:
-    searched = best_checkpointing_by_definition(needs)
-    two = min(expected_waste(needs, NUM_REPLICAS, interval) for interval in range(1, needs.most_iterations + 1))
-    values = {
-        "best_replicas": (best.num_replicas, "1"),
-        "best_interval": (best.interval_iterations, "iteration"),
-        "waste": (100 * best.waste, "%"),
-        "gap_to_search": (best.waste - searched.waste, "1"),
-        "two_over_best": (two / best.waste, "1"),
-        "young_interval": (best.young_s / needs.job.iteration_s, "iteration"),
-    }
-    return [value_row(name, value, unit) for name, (value, unit) in values.items()]
-
-
-def _simulated(needs: CheckpointingNeeds, num_failures: int, seed: int) -> float:
+def _simulated_over_expected(needs: CheckpointingNeeds, num_failures: int, seed: int) -> float:
     """Return the simulated loss over the expected one, with the best interval of two replicas and no window."""
-    alone, number = replace(needs, window_s=0.0), needs.job.num_machines
+    alone, number, rate = replace(needs, window_s=0.0), needs.job.num_machines, needs.failures_per_machine_day
     iterations = min(range(1, needs.most_iterations + 1), key=lambda count: expected_waste(alone, NUM_REPLICAS, count))
-    level = memory_level(alone, NUM_REPLICAS, iterations)
-    policy = gemini(needs.job, interval_iterations=iterations, blocking_s=level.blocking_s, transfer_s=level.transfer_s)
+    level = method.memory_level(alone, NUM_REPLICAS, iterations)
+    times = {"blocking_s": level.blocking_s, "transfer_s": level.transfer_s}
+    policy = gemini(needs.job, interval_iterations=iterations, **times)
+    duration_s = num_failures / (rate * number) * DAY_S
+    trace = cost.poisson_faults(number, duration_s=duration_s, failures_per_machine_day=rate, seed=seed)
     placed = placement(number, NUM_REPLICAS)
-    rate = needs.failures_per_machine_day
-    trace = poisson_faults(
-        number, duration_s=num_failures / (rate * number) * DAY_S, failures_per_machine_day=rate, seed=seed
-    )
     run = simulate_training(Setting(job=needs.job, policy=policy, overheads=NOTHING, placement=placed), trace)
     return (1 - run.effective_ratio) / expected_waste(alone, NUM_REPLICAS, iterations)
+
+
+def worked_example_rows(checkpoint_iterations: Sequence[int]) -> Rows:
+    """Return figure 6.1: where training goes back to and what is lost, by how long a checkpoint takes (not given)."""
+    rows: Rows = []
+    for iterations in checkpoint_iterations:
+        lost = _worked_example(iterations)[1].wasted_s[Cause.LOST] / BLOOM_ITERATION_S
+        keys = {"checkpoint_iterations": iterations}
+        rows.append(value_row("back_to", FAILURE_ITERATION - lost, "iteration", **keys))
+        rows.append(value_row("lost_iterations", lost, "iteration", **keys))
+    return rows
+
+
+def worked_example_timeline(checkpoint_iterations: int) -> Timeline:
+    """Return figure 6.1 as a timeline, its iterations joined."""
+    return training_timeline(*_worked_example(checkpoint_iterations), every_iteration=False)
+
+
+def _worked_example(checkpoint_iterations: int) -> tuple[Setting, TrainingRun]:
+    transfer_s = checkpoint_iterations * BLOOM_ITERATION_S
+    rates = {"storage_bytes_per_s": 1 / transfer_s, "network_bytes_per_s": 1}
+    job = Job(iteration_s=BLOOM_ITERATION_S, state_bytes=1, num_machines=1, **rates)
+    level = method.Level(in_memory=False, interval_iterations=BLOOM_INTERVAL_ITERATIONS, transfer_s=transfer_s)
+    policy = CheckpointPolicy(name="BLOOM", iteration_s=BLOOM_ITERATION_S, storage=level)
+    setting = Setting(job=job, policy=policy, overheads=NOTHING)
+    return setting, _with_one_fault(setting, FAILURE_ITERATION * BLOOM_ITERATION_S, SOFTWARE, 500 * BLOOM_ITERATION_S)
+
+
+def _with_one_fault(setting: Setting, time_s: float, failure: str, duration_s: float) -> TrainingRun:
+    kind = cost.FaultKind.SOFTWARE if failure == SOFTWARE else cost.FaultKind.HARDWARE
+    fault = cost.Fault(time_s=time_s, kind=kind, machines=(0,))
+    trace = FaultTrace(num_machines=setting.job.num_machines, duration_s=duration_s, faults=(fault,))
+    return simulate_training(setting, trace, keep_spans=True)
+
+
+def overhead_rows() -> Rows:
+    """Return figure 6.14: minutes a failure costs besides lost progress, and where training resumes."""
+    rows: Rows = []
+    for failure in (SOFTWARE, HARDWARE, STANDBY):
+        run = _one_failure(failure)[1]
+        keys = {"failure": failure}
+        parts = _besides_progress_s(run)
+        rows += [value_row("part_s", seconds, "s", **keys, part=part.value) for part, seconds in parts.items()]
+        low, high = (sum(_besides_progress_s(_one_failure(failure, at)[1]).values()) / 60 for at in (0.0, 1.0))
+        spread = {"low": low, "high": high} if high > low else {}
+        rows.append(value_row("total_min", sum(parts.values()) / 60, "min", **spread, **keys))
+        lost = run.wasted_s[Cause.LOST] / GPT2_100B.iteration_s
+        rows.append(value_row("lost_iterations", lost, "iteration", **keys))
+        resumed = round(FOURTH_S / GPT2_100B.iteration_s - lost) + 1
+        rows.append(value_row("resumes_with", resumed, "iteration", **keys))
+    return rows
+
+
+def _besides_progress_s(run: TrainingRun) -> dict[Cause, float]:
+    return {cause: run.wasted_s[cause] for cause in Cause if cause not in (Cause.LOST, Cause.CHECKPOINTING)}
+
+
+def overhead_timelines() -> dict[str, Timeline]:
+    """Return figure 6.14 as timelines, by what fails."""
+    return {failure: training_timeline(*_one_failure(failure)) for failure in (SOFTWARE, HARDWARE, STANDBY)}
+
+
+def _one_failure(failure: str, replacement_share: float = 0.5) -> tuple[Setting, TrainingRun]:
+    """Recover from one failure; a share of the way from the least to the longest replacement."""
+    low_s, high_s = PAPER_OVERHEADS.least_replacement_s, PAPER_OVERHEADS.most_replacement_s
+    wait_s = low_s + replacement_share * (high_s - low_s)
+    setting = Setting(
+        job=GPT2_100B,
+        policy=gemini(GPT2_100B),
+        overheads=replace(PAPER_OVERHEADS, least_replacement_s=wait_s, most_replacement_s=wait_s),
+        placement=placement(GPT2_100B.num_machines, 2),
+        num_standbys=int(failure == STANDBY),
+    )
+    return setting, _with_one_fault(setting, FOURTH_S, failure, 20 * 62.0)
+
+
+def training_timeline(setting: Setting, run: TrainingRun, *, every_iteration: bool = True) -> Timeline:
+    """Return the timeline of a run."""
+    if not run.spans:
+        raise ValueError("spans is empty; simulate with keep_spans=True")
+    actions: list[Action] = []
+    kept_until = float("inf")  # the least iteration to which any later recovery goes back
+    for span in reversed(run.spans):
+        if span.cause is None:
+            actions[:0] = _trained(setting, span, kept_until, every_iteration)
+        else:
+            actions.insert(0, _action(RECOVERY, span.start_s, span.end_s, span.cause.value, span.cause.value))
+            kept_until = min(kept_until, span.iteration)
+    rows = tuple(row for row in ROWS if row != MEMORY or setting.policy.memory is not None)
+    return Timeline(actions=tuple(actions), resources=rows)
+
+
+def _trained(setting: Setting, span: cost.Span, kept_until: float, every_iteration: bool) -> Iterator[Action]:
+    iterations: list[Action] = []
+    for what, number, begin_s, end_s in cost.stretch_moments(setting.policy, span.iteration, span.end_s - span.start_s):
+        start_s, stop_s = span.start_s + begin_s, min(span.start_s + end_s, span.end_s)
+        if what == "iteration":
+            iterations.append(_action(TRAINING, start_s, stop_s, KEPT if number <= kept_until else LOST, str(number)))
+        elif what == "blocking":
+            yield _action(TRAINING, start_s, stop_s, Cause.CHECKPOINTING.value, "")
+        else:
+            row, is_whole = MEMORY if what == "memory" else STORAGE, span.start_s + end_s <= span.end_s
+            yield _action(row, start_s, stop_s, CHECKPOINT, str(number) if is_whole else "lost")
+    if every_iteration:
+        yield from iterations
+        return
+    for kind in dict.fromkeys(action.kind for action in iterations):  # joined; pauses vanish under the next bar drawn
+        alike = [action for action in iterations if action.kind is kind]
+        label = alike[0].label if len(alike) == 1 else f"{alike[0].label} to {alike[-1].label}"
+        yield Action(resource=TRAINING, start_s=alike[0].start_s, end_s=alike[-1].end_s, kind=kind, label=label)
+
+
+def _action(row: str, start_s: float, end_s: float, what: str, label: str) -> Action:
+    return Action(resource=row, start_s=start_s, end_s=end_s, kind=KINDS[what], label=label)

@@ -14,8 +14,7 @@ import importlib
 _ROOMS = {
     "agent": ("ControlAgent", "LeaseBook", "Timing"),
     "hosts_of_torchrun": ("run_under_torchrun",),
-    "events": ("Event", "EventName", "Fault", "Victim"),
-    "service": ("RankContext",),
+    "service": ("Event", "EventName", "Fault", "RankContext", "Victim"),
     "store": ("EtcdKeyValueStore", "StoreUnavailable", "TcpKeyValueStore"),
     "training": ("Training", "TrainingOutcome", "run_training"),
 }

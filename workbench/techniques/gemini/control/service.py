@@ -1,4 +1,4 @@
-"""The agent in a machine, which starts and stops the ranks there; and a rank of a generation, seen from within."""
+"""The log of a training, the agent in a machine, which starts and stops its ranks, and a rank seen from within."""
 
 import datetime
 import mmap
@@ -7,26 +7,103 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum, StrEnum
 from functools import partial
 from typing import Any
 
 import cloudpickle
 
+from workbench.checks import require_counts, require_not_negative
 from workbench.launch.machines import Machine, RankEnded, RankExit, RankLink
+from workbench.launch.tcp_store import listening_socket, serve_tcp_store
 
-from .agent import ControlAgent, Step, Timing
-from .events import EventName
-from .ordering import Order, Phase
-from .store import (
-    EtcdKeyValueStore,
-    KeyValueStore,
-    SignedKeyValueStore,
-    TcpKeyValueStore,
-    listening_socket,
-    serve_tcp_store,
-)
+from .agent import ControlAgent, Order, Phase, Step, Timing
+from .store import EtcdKeyValueStore, KeyValueStore, SignedKeyValueStore, TcpKeyValueStore
 
-__all__ = ["AgentPlan", "Logged", "RankContext", "Seat", "run_program", "serve_agent", "serve_store"]
+__all__ = ["AgentPlan", "Event", "EventName", "Fault", "Logged", "RankContext", "Seat", "Victim", "run_program"]
+__all__ += ["serve_agent", "serve_store"]
+
+
+class EventName(StrEnum):
+    """The events that the control plane logs; ranks may log others."""
+
+    MACHINE_STARTED = "machine started"
+    MACHINE_ENDED = "machine ended"
+    KILLED = "killed"  # by a fault of the schedule, or on request
+    HEARTBEAT_LOST = "heartbeat lost"
+    STORE_LOST = "store lost"  # as an agent noticed
+    STORE_FOUND = "store found"  # the same agent again
+    STORE_REPLACED = "store replaced"  # by the operator, because the old one did not answer
+    STORE_STARTED = "store started"
+    MESSAGE_DROPPED = "message dropped"  # an agent found in the store what this training had not written, or old news
+    ROOT_ELECTED = "root elected"
+    FAILURE_DETECTED = "failure detected"  # by the root
+    REPLACEMENT_ASKED = "replacement asked"  # of the operator, by the root
+    REPLACED = "replaced"
+    GENERATION_ORDERED = "generation ordered"
+    RANKS_STARTED = "ranks started"  # of one machine
+    JOINED = "joined"  # a rank has joined its process group
+    RANK_FAILED = "rank failed"  # raised or died
+    RETURNED = "returned"  # a rank's function
+    FINISHED = "finished"  # all ranks have returned
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event:
+    """An event of a training, and its place."""
+
+    name: str  # an EventName, or what a rank logged
+    time_s: float  # when it happened or began, monotonic clock
+    duration_s: float = 0.0  # how long it took
+    machine: str = ""  # name of the machine it concerns
+    number: int | None = None  # number of that machine, if it had one
+    rank: int | None = None  # the rank it concerns
+    generation: int | None = None  # in which generation
+    details: dict[str, Any] = field(default_factory=dict)  # more of it
+
+
+class Victim(Enum):
+    """The kind of thing that a fault kills."""
+
+    MACHINE = "machine"  # agents, ranks and memory of the machines with the given numbers
+    RANK = "rank"  # the processes of the given ranks
+    ROOT = "root"  # the machine whose agent is root
+    STORE = "store"  # the embedded store, which comes back empty
+    FROZEN_STORE = "frozen store"  # the embedded store stops to answer, and is not ended
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fault:
+    """One failure, at one moment of a training; a victim that is gone already is left alone."""
+
+    kills: Victim  # the kind
+    numbers: tuple[int, ...] = ()  # of the machines or ranks, which die at once; empty for all else
+    at_iteration: int | None = None  # when a rank first reports this iteration or a later one
+    after_event: str | None = None  # or when this event is logged
+    occurrence: int = 1  # of that event
+    delay_s: float = 0.0  # seconds after that
+    down_s: float = 0.5  # seconds until a killed store comes back
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kills, Victim):
+            raise ValueError(f"Fault.kills is {self.kills!r}; it must be a Victim")
+        if (self.at_iteration is None) == (self.after_event is None):
+            times = f"{self.at_iteration!r} and {self.after_event!r}"
+            raise ValueError(f"Fault.at_iteration and after_event are {times}; one of them must be given")
+        rule = "different numbers" if self.kills in (Victim.MACHINE, Victim.RANK) else "empty"
+        if (rule != "empty") != bool(self.numbers) or len(set(self.numbers)) != len(self.numbers):
+            raise ValueError(f"Fault.numbers is {self.numbers!r}; for a {self.kills.value} it must be {rule}")
+        require_counts(1, **{"Fault.occurrence": self.occurrence})
+        require_not_negative(**{"Fault.delay_s": self.delay_s, "Fault.down_s": self.down_s})
+
+    def check_fits(self, num_machines: int, num_ranks: int, has_store: bool) -> None:
+        """Refuse a fault that the training cannot have."""
+        limit = num_machines if self.kills is Victim.MACHINE else num_ranks
+        if any(not 0 <= number < limit for number in self.numbers):
+            raise ValueError(f"Fault.numbers is {self.numbers!r}; each must lie in 0..{limit - 1}")
+        if self.kills in (Victim.STORE, Victim.FROZEN_STORE) and not has_store:
+            raise ValueError(f"Fault.kills is {self.kills!r}; only the embedded store can be killed or stopped")
+
 
 STORE_CALL_S = 0.5  # most seconds a call to the store may take, well below a lease
 FOREVER_S = 3600.0  # seconds between two looks of a process that has nothing to do
@@ -114,9 +191,7 @@ class Seat:
 
 class _Service:
     def __init__(self, machine: Machine, plan: AgentPlan, start: Callable[..., Any]):
-        self._machine = machine
-        self._plan = plan
-        self._start = start
+        self._machine, self._plan, self._start = machine, plan, start
         self._listening = listening_socket(machine.address)
         kind, (place, rest) = plan.store
         if kind == "tcp":
@@ -125,14 +200,12 @@ class _Service:
             store = EtcdKeyValueStore(place, prefix=rest, timeout_s=STORE_CALL_S)
         self._store = SignedKeyValueStore(store, plan.token)
         known = {"initial": plan.initial, "roster": plan.roster, "timing": plan.timing}
-        self._agent = ControlAgent(machine.name, self._store, meeting=self._meeting, **known)
+        self._agent = ControlAgent(
+            machine.name, self._store, meeting=lambda: "{}:{}".format(*self._listening.getsockname()), **known
+        )
         self._exits: dict[int, RankExit] = {}  # of this generation, by rank
         self._waiting: Order | None = None  # whose ranks are not started yet
         self._start_s = 0.0  # before which none are
-
-    def _meeting(self) -> str:
-        address, port = self._listening.getsockname()
-        return f"{address}:{port}"
 
     def run(self) -> None:
         """Beat, listen and obey, until the owner lets go."""
@@ -151,15 +224,13 @@ class _Service:
                 self._start_s = time.monotonic() + seconds
             case RankEnded(rank=rank, label=generation) if generation == self._agent.order.generation:
                 self._exits[rank] = happening.exit
-                self._agent.phase = self._phase()
-
-    def _phase(self) -> Phase:
-        exits = set(self._exits.values())
-        if exits & {RankExit.RAISED, RankExit.KILLED}:
-            return Phase.FAILED
-        if RankExit.LOST_PEER in exits:
-            return Phase.LOST_PEER
-        return Phase.RETURNED if len(self._exits) == self._plan.ranks_per_machine else Phase.RUNNING
+                exits = set(self._exits.values())
+                if exits & {RankExit.RAISED, RankExit.KILLED}:
+                    self._agent.phase = Phase.FAILED
+                elif RankExit.LOST_PEER in exits:
+                    self._agent.phase = Phase.LOST_PEER
+                elif len(self._exits) == self._plan.ranks_per_machine:
+                    self._agent.phase = Phase.RETURNED
 
     def _obey(self, step: Step) -> None:
         now_s = time.monotonic()
@@ -180,28 +251,25 @@ class _Service:
             self._waiting = None
 
     def _start_ranks(self, order: Order) -> None:
-        number = order.members.index(self._machine.name)
-        for local in range(self._plan.ranks_per_machine):
-            self._start_rank(order, number, number * self._plan.ranks_per_machine + local)
+        number, num_local = order.members.index(self._machine.name), self._plan.ranks_per_machine
+        address, _, port = order.meeting.rpartition(":")
+        for rank in range(number * num_local, (number + 1) * num_local):
+            meeting_fd = self._meeting_socket(address, int(port)) if rank == 0 else -1
+            seat = Seat(
+                generation=order.generation,
+                rank=rank,
+                world_size=len(order.members) * num_local,
+                machine=number,
+                machine_name=self._machine.name,
+                num_machines=len(order.members),
+                meeting=(address, int(port)),
+                meeting_fd=meeting_fd,
+                collective_s=self._plan.timing.collective_s,
+            )
+            function = partial(self._start, program=self._plan.program, seat=seat)
+            self._machine.start_rank(rank, function, label=order.generation, keep=meeting_fd)
         details = {"generation": order.generation, "number": number}
         self._machine.tell(Logged(name="ranks started", time_s=time.monotonic(), details=details))
-
-    def _start_rank(self, order: Order, number: int, rank: int) -> None:
-        address, _, port = order.meeting.rpartition(":")
-        meeting_fd = self._meeting_socket(address, int(port)) if rank == 0 else -1
-        seat = Seat(
-            generation=order.generation,
-            rank=rank,
-            world_size=len(order.members) * self._plan.ranks_per_machine,
-            machine=number,
-            machine_name=self._machine.name,
-            num_machines=len(order.members),
-            meeting=(address, int(port)),
-            meeting_fd=meeting_fd,
-            collective_s=self._plan.timing.collective_s,
-        )
-        function = partial(self._start, program=self._plan.program, seat=seat)
-        self._machine.start_rank(rank, function, label=order.generation, keep=meeting_fd)
 
     def _meeting_socket(self, address: str, port: int) -> int:
         """Return the descriptor of the socket that the order names, and listen elsewhere for the next one."""
@@ -226,13 +294,10 @@ class RankContext:
 
     def __init__(self, link: RankLink, seat: Seat):
         self._link = link
-        self.rank = seat.rank
-        self.world_size = seat.world_size
+        self.rank, self.world_size = seat.rank, seat.world_size
+        self.machine, self.num_machines, self.machine_name = seat.machine, seat.num_machines, seat.machine_name
         self.ranks_per_machine = seat.world_size // seat.num_machines
         self.local_rank = seat.rank % self.ranks_per_machine
-        self.machine = seat.machine
-        self.num_machines = seat.num_machines
-        self.machine_name = seat.machine_name
         self.generation = seat.generation
 
     def memory(self, name: str, num_bytes: int) -> int:
@@ -271,25 +336,16 @@ class RankContext:
 
 def run_program(link: RankLink, *, program: bytes, seat: Seat) -> Any:
     """Join the generation's process group and call the user's function."""
-    function, args, kwargs = cloudpickle.loads(program)
-    context = RankContext(link, seat)
-    _join(seat)
-    context.log("joined")
-    return function(context, *args, **kwargs)
-
-
-def _join(seat: Seat) -> None:
     import torch
     import torch.distributed as dist
 
-    for name, value in (("RANK", seat.rank), ("WORLD_SIZE", seat.world_size)):
-        os.environ[name] = str(value)
-    ranks_per_machine = seat.world_size // seat.num_machines
-    local_rank = seat.rank % ranks_per_machine
-    os.environ["LOCAL_RANK"] = str(local_rank)
-    has_devices = torch.cuda.is_available() and torch.cuda.device_count() >= ranks_per_machine
+    function, args, kwargs = cloudpickle.loads(program)
+    context = RankContext(link, seat)
+    numbers = {"RANK": seat.rank, "WORLD_SIZE": seat.world_size, "LOCAL_RANK": context.local_rank}
+    os.environ.update({name: str(value) for name, value in numbers.items()})
+    has_devices = torch.cuda.is_available() and torch.cuda.device_count() >= context.ranks_per_machine
     if has_devices:
-        torch.cuda.set_device(local_rank)
+        torch.cuda.set_device(context.local_rank)
     timeout = datetime.timedelta(seconds=seat.collective_s)
     choices = {} if seat.meeting_fd < 0 else {"master_listen_fd": seat.meeting_fd}
     store = dist.TCPStore(
@@ -303,3 +359,5 @@ def _join(seat: Seat) -> None:
         timeout=timeout,
     )
     dist.barrier()  # rank 0 serves the store, and must not end before all have read it
+    context.log("joined")
+    return function(context, *args, **kwargs)

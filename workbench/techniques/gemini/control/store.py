@@ -22,7 +22,6 @@ __all__ = ["EtcdKeyValueStore", "KeyValueStore", "SignedKeyValueStore", "StoreUn
 
 MAC_BYTES = 32  # HMAC-SHA256 of a key and its value, before the value
 NOTHING = b"\0"  # stands for a value that is empty, which cannot be compared
-BACKLOG = 512  # connections that may wait to be accepted
 
 
 class StoreUnavailable(RuntimeError):
@@ -43,14 +42,14 @@ class KeyValueStore(Protocol):
         """Write `desired` if the value is `expected` (None: if there is none); return the value afterwards."""
 
     def close(self) -> None:
-        """Let go of the connection; calling it again does nothing."""
+        """Close the connection; calling it again does nothing."""
 
 
-def checked_value(name: str, value: bytes) -> bytes:
-    """Return a value, or refuse it: TCPStore reads an empty expected value as "no such key"."""
-    if not isinstance(value, bytes) or not value:
-        raise ValueError(f"{name} is {value!r}; it must be bytes, at least one")
-    return value
+def check_values(**values: bytes | None) -> None:
+    """Refuse an empty value, which TCPStore reads as "no such key"; None is no value."""
+    for name, value in values.items():
+        if value is not None and (not isinstance(value, bytes) or not value):
+            raise ValueError(f"{name} is {value!r}; it must be bytes, at least one")
 
 
 class SignedKeyValueStore:
@@ -73,8 +72,8 @@ class SignedKeyValueStore:
         self._store.set(key, self._signed(key, value))
 
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
-        there = self._forged.get(key) if expected is None else self._signed(key, expected)
-        return self._verified(key, self._store.compare_set(key, there, self._signed(key, desired)))
+        known = self._forged.get(key) if expected is None else self._signed(key, expected)
+        return self._verified(key, self._store.compare_set(key, known, self._signed(key, desired)))
 
     def take_dropped(self) -> list[str]:
         """Return the keys at which forged values were found since the last call; each value counts once."""
@@ -85,40 +84,18 @@ class SignedKeyValueStore:
         self._store.close()
 
     def _signed(self, key: str, value: bytes) -> bytes:
-        checked_value("value", value)
+        check_values(value=value)
         return hmac.digest(self._token, key.encode() + b"\0" + value, "sha256") + value
 
     def _verified(self, key: str, raw: bytes | None) -> bytes | None:
-        if raw is None:
+        value = (raw or b"")[MAC_BYTES:]
+        if raw is None or (value and hmac.compare_digest(self._signed(key, value), raw)):
             self._forged.pop(key, None)
-            return None
-        value = raw[MAC_BYTES:]
-        if value and hmac.compare_digest(self._signed(key, value), raw):
-            self._forged.pop(key, None)
-            return value
+            return value or None
         if self._forged.get(key) != raw:
             self._forged[key] = raw
             self._dropped.append(key)
         return None
-
-
-def listening_socket(address: str, port: int = 0) -> socket.socket:
-    """Return a socket that listens; port 0 takes a free one, another one may have been used just before."""
-    listening = socket.socket()
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((address, port))
-        listening.listen(BACKLOG)
-    except BaseException:
-        listening.close()
-        raise
-    return listening
-
-
-def serve_tcp_store(listening: socket.socket) -> dist.TCPStore:
-    """Serve an empty store as long as the returned object lives; the socket is taken over."""
-    address, port = listening.getsockname()
-    return dist.TCPStore(address, port, None, True, wait_for_workers=False, master_listen_fd=listening.detach())
 
 
 class _Client:
@@ -168,22 +145,22 @@ class TcpKeyValueStore(KeyValueStore):
         return self._ask(lambda client: bytes(client.get(key)) if client.check([key]) else None)
 
     def set(self, key: str, value: bytes) -> None:
-        checked_value("value", value)
+        check_values(value=value)
         self._ask(lambda client: client.set(key, value))
 
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
-        check_change(expected, desired)
+        check_values(desired=desired, expected=expected)
         now = self._ask(lambda client: bytes(client.compare_set(key, expected or b"", desired)))
         # For a missing key the server echoes what was expected.
         return None if now == expected and now != desired else now
 
     def _ask(self, question: Callable[[dist.TCPStore], Any]) -> Any:
-        self._client = self._client or _Client(partial(_connect, self._place, self._timeout_s))
+        address, port = self._place
         try:
+            self._client = self._client or _Client(partial(_connect, self._place, self._timeout_s))
             return self._client.ask(question, self._timeout_s)
         except (dist.DistError, OSError) as error:  # a TimeoutError is an OSError
             self.close()
-            address, port = self._place
             reason = str(error).partition("\n")[0]
             raise StoreUnavailable(f"the store at {address}:{port} does not answer: {reason}") from error
 
@@ -227,21 +204,24 @@ class EtcdKeyValueStore(KeyValueStore):
         return values[0] if values else None
 
     def set(self, key: str, value: bytes) -> None:
-        checked_value("value", value)
+        check_values(value=value)
         with self._asking():
             self._client.put(self._prefix + key, value)
 
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
-        check_change(expected, desired)
-        name = _base64(self._prefix.encode() + key.encode())
+        check_values(desired=desired, expected=expected)
+        name, new = (base64.b64encode(data).decode() for data in ((self._prefix + key).encode(), desired))
+        if expected is None:
+            condition = {"target": "VERSION", "version": 0}
+        else:
+            condition = {"target": "VALUE", "value": base64.b64encode(expected).decode()}
+        change = {
+            "compare": [{"key": name, "result": "EQUAL", **condition}],
+            "success": [{"request_put": {"key": name, "value": new}}],
+            "failure": [{"request_range": {"key": name}}],
+        }
         with self._asking():
-            answer = self._client.transaction(
-                {
-                    "compare": [_condition(name, expected)],
-                    "success": [{"request_put": {"key": name, "value": _base64(desired)}}],
-                    "failure": [{"request_range": {"key": name}}],
-                }
-            )
+            answer = self._client.transaction(change)
         if answer.get("succeeded"):
             return desired
         pairs = answer["responses"][0]["response_range"].get("kvs", [])
@@ -266,19 +246,3 @@ class EtcdKeyValueStore(KeyValueStore):
 
     def close(self) -> None:
         self._client.session.close()
-
-
-def check_change(expected: bytes | None, desired: bytes) -> None:
-    checked_value("desired", desired)
-    if expected is not None:
-        checked_value("expected", expected)
-
-
-def _condition(name: str, expected: bytes | None) -> dict[str, Any]:
-    if expected is None:
-        return {"key": name, "target": "VERSION", "result": "EQUAL", "version": 0}
-    return {"key": name, "target": "VALUE", "result": "EQUAL", "value": _base64(expected)}
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()

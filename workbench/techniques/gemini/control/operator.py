@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,17 +20,19 @@ from workbench.launch.machines import MachineEnded, Machines, MachineSaid, Machi
 from workbench.launch.messages import NotAMessage
 from workbench.launch.protocol import Reply
 
-from .agent import Timing
-from .events import Event, EventName, Fault, Victim
-from .ordering import Order, Replacement
+from .agent import Order, Replacement, Timing
 from .service import (
     AgentPlan,
+    Event,
+    EventName,
+    Fault,
     Logged,
     Pause,
     Progress,
     Roster,
     StoreReady,
     TrainingEnded,
+    Victim,
     run_program,
     serve_agent,
     serve_store,
@@ -125,31 +128,28 @@ class Operator:
         self.events: list[Event] = []
         self.requests: queue.SimpleQueue[Fault] = queue.SimpleQueue()
         self.give_up = threading.Event()
-        self._machines = machines
-        self._task = task
+        self._machines, self._task, self._shows_errors = machines, task, shows_errors
         self._num_ranks = len(task.names) * task.ranks_per_machine
         self._roster: list[str] = []
         self._members: tuple[str, ...] = task.names
         self._host_of: dict[str, int] = {}
         self._lives: dict[str, int] = {}  # of replacements, by the name of the first
         self._successor: dict[str, str] = {}  # of a lost machine
-        self._on_the_way: set[str] = set()  # replacements not started yet
+        self._arriving: set[str] = set()  # replacements not started yet
         self._root = ""
         self._store_address: tuple[str, int] | None = None
+        self._store_started_s = 0.0
+        self._storeless_s: dict[str, float] = {}  # since when a machine has no answer of the store
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._waiting = list(task.faults)
-        self._counts: dict[str, int] = {}
-        self._progress = -1
-        self._generation = 0
+        self._counts: Counter[str] = Counter()  # of events by name
+        self._progress, self._generation = -1, 0
         self._results: dict[int, dict[int, Any]] = {}
         self._finished: Order | None = None
         self._repeats = Repeats()
-        self._shows_errors = shows_errors
         self._shown: set[str] = set()  # signatures of errors whose tracebacks were shown
         self._failed_s = math.inf  # when a failure began that no generation has followed yet
-        self._storeless_s: dict[str, float] = {}  # since when a machine has no answer of the store
-        self._store_started_s = 0.0
 
     def run(self, timeout_s: float | None) -> list[Any]:
         """Start everything and wait for the results, in rank order; an error says what was going on."""
@@ -157,21 +157,18 @@ class Operator:
         self._start_store()
         while self._store_address is None:
             self._turn(deadline_s, timeout_s)
-        for host, name in enumerate((*self._task.names, *self._task.standby_names)):
-            self._host_of[name] = host
-            self._roster.append(name)
+        self._roster = [*self._task.names, *self._task.standby_names]
+        self._host_of = {name: host for host, name in enumerate(self._roster)}
         for name in self._roster:
             self._start(name)
-        while not self._is_over():
+        while True:
+            results = self._results.get(self._finished.generation, {}) if self._finished else {}
+            if len(results) == self._num_ranks:
+                return [results[rank] for rank in sorted(results)]
             self._turn(deadline_s, timeout_s)
-        results = self._results[self._finished.generation]
-        return [results[rank] for rank in sorted(results)]
-
-    def _is_over(self) -> bool:
-        done = self._finished and self._results.get(self._finished.generation)
-        return bool(done) and len(done) == self._num_ranks
 
     def _turn(self, deadline_s: float, timeout_s: float | None) -> None:
+        """Do what is due, then wait a little for machines to say something."""
         now_s = time.monotonic()
         if now_s > deadline_s:
             raise TimeoutError(f"training did not end within {timeout_s:g} s: {self._situation()}")
@@ -181,22 +178,26 @@ class Operator:
         while self._due and self._due[0][0] <= now_s:
             heapq.heappop(self._due)[2]()
         while not self.requests.empty():
-            self._strike(self.requests.get())
+            self._kill(self.requests.get())
         next_s = self._due[0][0] if self._due else now_s + LOOK_S
         for happening in self._machines.wait(max(0.0, min(LOOK_S, next_s - now_s))):
             self._hear(happening)
 
     def _situation(self) -> str:
+        """Say which ranks and machines a training waits for; a rank that hangs is behind the others."""
         done = self._results.get(self._generation, {})
         missing = [rank for rank in range(self._num_ranks) if rank not in done]
-        gone = [name for name in self._members if name not in self._machines.names]
-        of_now = [event for event in self.events if event.generation == self._generation]
-        joined = {event.rank for event in of_now if event.name == EventName.JOINED}
+        ended = [name for name in self._members if name not in self._machines.names]
+        events = [event for event in self.events if event.generation == self._generation]
+        joined = {event.rank for event in events if event.name == EventName.JOINED}
         absent = [rank for rank in missing if rank not in joined]
+        reached = {event.rank: event.details["iteration"] for event in events if event.name == "iteration"}
+        most = max(reached.values(), default=0)
+        behind = [f"rank {rank} at iteration {number}" for rank, number in sorted(reached.items()) if number < most]
         words = f"generation {self._generation}, no result of ranks {missing}"
         words += f", ranks {absent} have not joined" if absent else ""
-        words += _behind({event.rank: event.details["iteration"] for event in of_now if event.name == "iteration"})
-        words += f", machines {gone} are gone" if gone else ""
+        words += f", behind the others' iteration {most}: {', '.join(behind)}" if behind else ""
+        words += f", machines {ended} are gone" if ended else ""
         return f"{words}; last event: {self.events[-1].name}" if self.events else words
 
     def _later(self, delay_s: float, action: Callable[[], None]) -> None:
@@ -204,12 +205,13 @@ class Operator:
 
     # Machines
 
-    def _start_store(self, port: int = 0) -> None:
+    def _start_store(self) -> None:
+        """Start the embedded store, if it does not run: at its old port, if it had one."""
         if self._task.etcd_url is not None:
             self._store_address = ("", 0)
-            return
-        if STORE not in self._machines.names:
+        elif STORE not in self._machines.names:
             self._store_started_s = time.monotonic()
+            port = self._store_address[1] if self._store_address else 0
             self._machines.start(STORE, serve_store, port, host=0 if self._task.has_hosts else None)
 
     def _look_after_store(self, now_s: float) -> None:
@@ -260,11 +262,12 @@ class Operator:
         self._successor[lost] = name
         self._roster = [other for other in self._roster if other != lost] + [name]
         self._note(EventName.REPLACEMENT_ASKED, machine=lost, number=wanted.number, details={"by": name})
-        self._on_the_way.add(name)
+        self._arriving.add(name)
         self._later(self._task.replacement_s, lambda: self._deliver(name))
 
     def _deliver(self, name: str) -> None:
-        self._on_the_way.discard(name)
+        """Start a machine that was asked for, and tell the others of it."""
+        self._arriving.discard(name)
         if name in self._roster:
             self._start(name)
             running = tuple(other for other in self._roster if other in self._machines.names)
@@ -277,41 +280,33 @@ class Operator:
         match happening:
             case MachineStarted(machine=name, time_s=time_s) if name != STORE:
                 self._note(EventName.MACHINE_STARTED, time_s, machine=name, details={"pid": happening.pid})
+            case MachineEnded(machine=name) if name == STORE:
+                if not any(action == self._start_store for _, _, action in self._due):
+                    self._start_store()
             case MachineEnded(machine=name, time_s=time_s):
-                self._hear_end(name, time_s, happening.status)
+                self._note_end_of_machine(name, time_s, happening.status)
             case MachineSaid(machine=name, message=message):
-                self._hear_machine(name, message)
+                self._hear_agent(name, message)
             case RankSaid(machine=name, rank=rank, label=generation, message=message):
-                self._hear_rank(name, rank, generation, message)
+                self._note_message(name, rank, generation, message)
             case RankEnded(rank=rank, label=generation, time_s=time_s, status=status, exit=RankExit.KILLED):
                 failure = RankFailure(rank=rank, kind=FailureKind.DIED, time_s=time_s, message=describe_end(status))
                 self._note_failure(failure, generation, happening.machine)
 
-    def _hear_end(self, name: str, time_s: float, status: int) -> None:
-        if name == STORE:
-            if not any(action == self._revive_store for _, _, action in self._due):
-                self._revive_store()
-            return
+    def _note_end_of_machine(self, name: str, time_s: float, status: int) -> None:
+        """Note that a machine ended; replace all machines if none is alive or starting."""
         details = {"exit_code": os.waitstatus_to_exitcode(status)}
         self._note(EventName.MACHINE_ENDED, time_s, machine=name, details=details)
         self._storeless_s.pop(name, None)
         if name in self._members:
             self._note_end(self._generation, time_s, f"machine {name!r} ended")
-        self._replace_all_if_none_is_left()
+        available = {*self._machines.names, *self._arriving}
+        if self._finished is None and not available & set(self._roster):
+            for lost in tuple(self._roster):
+                number = self._members.index(lost) if lost in self._members else None
+                self._replace(Replacement(lost=lost, number=number))
 
-    def _replace_all_if_none_is_left(self) -> None:
-        """Replace all machines unasked where none lives, or is on its way, that could ask for it."""
-        there = {*self._machines.names, *self._on_the_way}
-        if self._finished is not None or there & set(self._roster):
-            return
-        for lost in tuple(self._roster):
-            number = self._members.index(lost) if lost in self._members else None
-            self._replace(Replacement(lost=lost, number=number))
-
-    def _revive_store(self) -> None:
-        self._start_store(self._store_address[1])
-
-    def _hear_machine(self, name: str, message: Any) -> None:
+    def _hear_agent(self, name: str, message: Any) -> None:
         match message:
             case StoreReady(address=address):
                 self._store_address = address
@@ -322,12 +317,13 @@ class Operator:
                 self._finished = order
                 self._note(EventName.FINISHED, machine=name, generation=order.generation)
             case Logged(name=what, time_s=time_s, details=details):
-                self._hear_log(name, what, time_s, dict(details))
+                self._note_log(name, what, time_s, dict(details))
             case Reply() | Exception():
                 words = getattr(message, "traceback", "") or str(message)
                 raise RuntimeError(f"machine {name!r} cannot run its agent: {words}")
 
-    def _hear_log(self, name: str, what: str, time_s: float, details: dict[str, Any]) -> None:
+    def _note_log(self, name: str, what: str, time_s: float, details: dict[str, Any]) -> None:
+        """Note an event of an agent, and what it changes."""
         concerned = details.pop("lost", name)
         generation = details.pop("generation", None)
         if what == EventName.STORE_LOST:
@@ -337,19 +333,16 @@ class Operator:
         if what == EventName.ROOT_ELECTED:
             self._root = details.pop("root")
         if what == EventName.GENERATION_ORDERED:
-            self._take_members(tuple(details["members"]), generation, time_s)
+            self._failed_s, self._generation = math.inf, generation
+            before, self._members = self._members, tuple(details["members"])
+            for number, (old, new) in enumerate(zip(before, self._members, strict=True)):
+                if old != new:
+                    common = {"machine": new, "number": number, "generation": generation}
+                    self._note(EventName.REPLACED, time_s, **common, details={"lost": old})
         self._note(what, time_s, machine=concerned, generation=generation, details=details)
 
-    def _take_members(self, members: tuple[str, ...], generation: int, time_s: float) -> None:
-        self._failed_s = math.inf
-        before, self._members = self._members, members
-        self._generation = generation
-        for number, (old, new) in enumerate(zip(before, members, strict=True)):
-            if old != new:
-                common = {"machine": new, "number": number, "generation": generation}
-                self._note(EventName.REPLACED, time_s, **common, details={"lost": old})
-
-    def _hear_rank(self, name: str, rank: int, generation: int, message: Any) -> None:
+    def _note_message(self, name: str, rank: int, generation: int, message: Any) -> None:
+        """Note what a rank said: progress, an event, its result or its error."""
         common = {"machine": name, "rank": rank, "generation": generation}
         match message:
             case Progress(iteration=iteration, time_s=time_s):
@@ -362,9 +355,8 @@ class Operator:
                 self._note(what, time_s, **common, duration_s=duration_s, details=details)
             case Exception():
                 what = "sent what cannot be read" if isinstance(message, NotAMessage) else UNREADABLE
-                words = f"{what}: {message}"
-                failure = RankFailure(rank=rank, kind=FailureKind.RAISED, time_s=time.monotonic(), message=words)
-                raise RankFailed([failure])
+                failure = {"rank": rank, "kind": FailureKind.RAISED, "time_s": time.monotonic()}
+                raise RankFailed([RankFailure(**failure, message=f"{what}: {message}")])
             case Reply(failure=None, value=value, time_s=time_s):
                 self._results.setdefault(generation, {})[rank] = value
                 self._note(EventName.RETURNED, time_s, **common)
@@ -409,7 +401,7 @@ class Operator:
             number = self._members.index(machine)
         time_s = time.monotonic() if time_s is None else time_s
         self.events.append(Event(name=str(name), time_s=time_s, machine=machine, number=number, **fields))
-        self._counts[name] = self._counts.get(name, 0) + 1
+        self._counts[name] += 1
         self._trigger(lambda fault: fault.after_event == name and self._counts[name] >= fault.occurrence)
 
     # Faults
@@ -417,44 +409,31 @@ class Operator:
     def _trigger(self, is_due: Callable[[Fault], bool]) -> None:
         for fault in [fault for fault in self._waiting if is_due(fault)]:
             self._waiting.remove(fault)
-            self._later(fault.delay_s, lambda fault=fault: self._strike(fault))
+            self._later(fault.delay_s, lambda fault=fault: self._kill(fault))
 
-    def _strike(self, fault: Fault) -> None:
+    def _kill(self, fault: Fault) -> None:
+        """Kill the victims of a fault that are still there."""
         match fault.kills:
             case Victim.RANK:
-                self._kill_ranks(fault.numbers)
-            case Victim.MACHINE:
-                self._kill_machines([self._members[number] for number in fault.numbers])
-            case Victim.ROOT:
-                self._kill_machines([self._root])
+                for rank in fault.numbers:
+                    name = self._members[rank // self._task.ranks_per_machine]
+                    if rank in self._machines.pids.get(name, {}).get("ranks", {}):
+                        self._note_kill("rank", machine=name, rank=rank)
+                        self._machines.kill_rank(name, rank)
+            case Victim.MACHINE | Victim.ROOT:
+                names = [self._members[number] for number in fault.numbers] or [self._root]
+                running = [name for name in names if name in self._machines.names]
+                for name in running:
+                    self._note_kill("machine", machine=name)
+                if running:
+                    self._machines.kill(*running)
             case Victim.STORE if STORE in self._machines.names:
                 self._note_kill("store")
-                self._later(fault.down_s, self._revive_store)
+                self._later(fault.down_s, self._start_store)
                 self._machines.kill(STORE)
             case Victim.FROZEN_STORE if STORE in self._machines.names:
                 self._note_kill("frozen store")
                 os.kill(self._machines.pids[STORE]["agent"], signal.SIGSTOP)
 
-    def _kill_ranks(self, ranks: Sequence[int]) -> None:
-        for rank in ranks:
-            name = self._members[rank // self._task.ranks_per_machine]
-            if rank in self._machines.pids.get(name, {}).get("ranks", {}):
-                self._note_kill("rank", machine=name, rank=rank)
-                self._machines.kill_rank(name, rank)
-
-    def _kill_machines(self, names: Sequence[str]) -> None:
-        running = [name for name in names if name in self._machines.names]
-        for name in running:
-            self._note_kill("machine", machine=name)
-        if running:
-            self._machines.kill(*running)
-
     def _note_kill(self, what: str, **fields: Any) -> None:
         self._note(EventName.KILLED, **fields, generation=self._generation, details={"what": what})
-
-
-def _behind(reached: dict[int, int]) -> str:
-    """Name the ranks that have done fewer iterations than others: a rank that hangs is among them."""
-    most = max(reached.values(), default=0)
-    places = [f"rank {rank} at iteration {number}" for rank, number in sorted(reached.items()) if number < most]
-    return f", behind the others' iteration {most}: {', '.join(places)}" if places else ""

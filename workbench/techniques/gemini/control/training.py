@@ -1,5 +1,6 @@
 """Training that outlives the loss of ranks, machines, the root and the store: the launcher that restarts."""
 
+import contextlib
 import secrets
 import threading
 import uuid
@@ -13,8 +14,8 @@ from workbench.launch.machines import Machines
 from workbench.launch.main_of_rank import dumps_by_value
 
 from .agent import Timing
-from .events import Event, EventName, Fault, Victim
 from .operator import STORE, Operator, Task
+from .service import Event, EventName, Fault, Victim
 from .store import EtcdKeyValueStore, StoreUnavailable
 
 __all__ = ["Fault", "Timing", "Training", "TrainingOutcome", "Victim", "run_training"]
@@ -70,8 +71,11 @@ class Training:
         echo: bool = True,  # whether the output and the errors of ranks are shown at once
         **choices: Any,  # timing, faults, replacement_s, memory_limit_bytes: see `Task`
     ):
-        if machines is not None:
-            hosts = _hosts_of(machines, hosts)
+        if machines is not None and hosts is not None:
+            raise ValueError("hosts is given beside machines; give them to the machines")
+        if machines is not None and machines.names:
+            raise ValueError(f"machines has {machines.names!r} running; there must be none")
+        hosts = hosts if machines is None else machines.shaped
         require_counts(1, num_machines=num_machines, ranks_per_machine=ranks_per_machine)
         require_counts(0, standbys=standbys)
         self._task = Task(
@@ -85,7 +89,11 @@ class Training:
             has_hosts=hosts is not None,
             **choices,
         )
-        self._check(hosts)
+        num_hosts = num_machines + standbys
+        if hosts is not None and hosts.num_hosts != num_hosts:
+            raise ValueError(f"hosts.num_hosts is {hosts.num_hosts!r}; it must be {num_hosts}, standbys included")
+        for fault in self._task.faults:
+            self._check_fault(fault)
         self._owns_machines = machines is None
         self._machines = machines or Machines(
             hosts=hosts, preload=preload, threads_per_rank=threads_per_rank, echo=echo
@@ -93,14 +101,6 @@ class Training:
         self._operator = Operator(self._machines, self._task, echo)
         self._thread: threading.Thread | None = None
         self._end: Future[TrainingOutcome] = Future()
-
-    def _check(self, hosts: Any) -> None:
-        task = self._task
-        num_hosts = len(task.names) + len(task.standby_names)
-        if hosts is not None and hosts.num_hosts != num_hosts:
-            raise ValueError(f"hosts.num_hosts is {hosts.num_hosts!r}; it must be {num_hosts}, standbys included")
-        for fault in task.faults:
-            self._check_fault(fault)
 
     def _check_fault(self, fault: Fault) -> None:
         num_machines = len(self._task.names)
@@ -165,7 +165,10 @@ class Training:
             self._machines.close()
         else:
             self._machines.kill_all()
-        _forget(self._task)
+        if self._task.etcd_url is not None:  # it outlives the training: remove its keys
+            store = EtcdKeyValueStore(self._task.etcd_url, prefix=self._task.prefix)
+            with contextlib.closing(store), contextlib.suppress(StoreUnavailable):
+                store.delete_all()
 
     def __enter__(self) -> "Training":
         return self
@@ -181,27 +184,6 @@ def run_training(
     _positive("timeout_s", timeout_s)
     with Training(function, num_machines, ranks_per_machine, **choices) as training:
         return training.run(timeout_s)
-
-
-def _hosts_of(machines: Machines, hosts: Any) -> Any:
-    if hosts is not None:
-        raise ValueError("hosts is given beside machines; give them to the machines")
-    if machines.names:
-        raise ValueError(f"machines has {machines.names!r} running; there must be none")
-    return machines.shaped
-
-
-def _forget(task: Task) -> None:
-    """Remove the training's keys from a store that outlives it."""
-    if task.etcd_url is None:
-        return
-    store = EtcdKeyValueStore(task.etcd_url, prefix=task.prefix)
-    try:
-        store.delete_all()
-    except StoreUnavailable:
-        return  # its server is gone
-    finally:
-        store.close()
 
 
 def _checked_names(names: Sequence[str] | None, num_machines: int, standbys: int) -> tuple[str, ...]:

@@ -1,38 +1,215 @@
-"""An agent's control loop, one step at a time: heartbeat, leases, election, orders; it starts no processes."""
+"""An agent's control loop, one step at a time: heartbeat, leases, election, orders; it starts no processes.
 
+The root's election and its orders are pure functions of the records in the store, lines of JSON (section 6.6.2).
+"""
+
+import json
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Self
 
 from workbench.checks import require_positive
 
-from .ordering import (
-    ORDER_KEY,
-    ROOT_KEY,
-    AgentStatus,
-    Decision,
-    Order,
-    Phase,
-    Replacement,
-    RootRecord,
-    View,
-    decide,
-    election_step,
-    status_key,
-)
 from .store import KeyValueStore, StoreUnavailable
 
-__all__ = ["ControlAgent", "LeaseBook", "Step", "Timing", "is_expired_by_definition"]
+__all__ = ["ORDER_KEY", "ROOT_KEY", "AgentStatus", "ControlAgent", "Decision", "LeaseBook", "Order", "Phase"]
+__all__ += ["Replacement", "RootRecord", "Step", "Timing", "View", "decide", "election_step", "status_key"]
+
+ROOT_KEY = "root"  # of the RootRecord
+ORDER_KEY = "order"  # of the newest Order
+
+
+def status_key(name: str) -> str:
+    """Return the key of a machine's heartbeat."""
+    return f"agents/{name}"
+
+
+class Phase(StrEnum):
+    """The state of a machine's ranks in the generation that its agent has accepted."""
+
+    IDLE = "idle"  # it has none: a standby, or a machine that was replaced
+    RUNNING = "running"
+    LOST_PEER = "lost peer"  # a rank ended because one of another machine was gone
+    FAILED = "failed"  # a rank ended for a reason of its own
+    RETURNED = "returned"  # all ranks ended well
+
+
+class _Record:
+    """Turns itself into bytes and back."""
+
+    __slots__ = ()
+
+    def to_bytes(self) -> bytes:
+        """Return the record as one line of JSON."""
+        return json.dumps(asdict(self), sort_keys=True).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Return the record of one line of JSON; unknown fields are an error."""
+        values = {name: tuple(value) if isinstance(value, list) else value for name, value in json.loads(data).items()}
+        return cls(**values)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RootRecord(_Record):
+    """The root; a new one takes a higher term."""
+
+    term: int  # grows with every election
+    name: str  # machine on which the root agent runs
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Order(_Record):
+    """An order of the root: these machines train together now, whatever ran before."""
+
+    generation: int  # grows with every restart of training
+    term: int  # of the root that ordered it
+    root: str  # its name
+    members: tuple[str, ...]  # machines by machine number
+    meeting: str  # host:port at which the ranks meet
+
+    @property
+    def identity(self) -> tuple[int, int, str]:
+        """The three numbers and names that no other order has."""
+        return self.generation, self.term, self.root
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentStatus(_Record):
+    """A heartbeat."""
+
+    name: str  # of the machine
+    count: int  # grows with every heartbeat
+    phase: str  # a Phase
+    generation: int  # of the newest order it has accepted; 0 before the first
+    term: int  # of that order
+    root: str  # of that order
+    seen_term: int  # highest term it has seen
+    served: bool  # whether it was ever a member of an order
+    meeting: str  # host:port at which ranks could meet in the next generation
+
+    @property
+    def identity(self) -> tuple[int, int, str]:
+        """The order it has accepted."""
+        return self.generation, self.term, self.root
+
+
+def election_step(
+    *,
+    me: str,  # this machine
+    record: RootRecord | None,  # the store's; None at the start, or after it has lost everything
+    known: RootRecord | None,  # the newest record that this machine has ever read
+    root_is_lost: bool,  # whether the lease of `record` or else of `known` has expired; without either, may I be first?
+    seen_term: int,  # highest term in any record, order or heartbeat that this machine has read
+) -> RootRecord | None:
+    """Return the record that a machine should try to write in place of the one it has read; None for none."""
+    # Agents refuse orders of an older term: a root that was succeeded while it slept cannot act any more.
+    candidate = RootRecord(term=seen_term + 1, name=me)
+    if record is None:
+        if known is not None and known.name == me and known.term == seen_term:
+            return known  # the store has forgotten me
+        return candidate if root_is_lost else None
+    if record.name == me:
+        return candidate if seen_term > record.term else None
+    return candidate if root_is_lost else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """The root's view of all machines."""
+
+    order: Order | None  # the newest one, or None at the start
+    initial: tuple[str, ...]  # machines by number, before the first order
+    roster: tuple[str, ...]  # all machines that the operator has started, oldest first
+    alive: frozenset[str]  # machines with a heartbeat and a lease
+    lost: frozenset[str]  # machines whose lease has expired
+    statuses: Mapping[str, AgentStatus]  # the last heartbeat of each that ever had one
+    peer_loss_is_ripe: bool  # whether a rank lost its peer so long ago that a lost machine would be known by now
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Replacement:
+    """A machine that the operator should replace."""
+
+    lost: str  # its name
+    number: int | None  # its machine number; None if it was a standby
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decision:
+    """The next acts of the root."""
+
+    replace: tuple[Replacement, ...] = ()  # to ask of the operator, which replaces a machine only once
+    members: tuple[str, ...] | None = None  # of a new order, or None for no new order
+    generation: int = 0  # of the new order
+    finished: bool = False  # whether all ranks of the newest order have returned
+    reason: str = ""  # for a new order, or for waiting
+
+
+def decide(view: View) -> Decision:
+    """Decide from a view what the root does now."""
+    order = view.order
+    members = order.members if order else view.initial
+    phases = {name: _phase_in(order, status) for name, status in view.statuses.items()} if order else {}
+    if order is not None and all(phases.get(name) == Phase.RETURNED for name in members):
+        return Decision(finished=True)
+    numbers = {name: number for number, name in enumerate(members)}
+    retired = {name for name, status in view.statuses.items() if status.served} - set(members)
+    replace = tuple(
+        Replacement(lost=name, number=numbers.get(name))
+        for name in dict.fromkeys((*members, *view.roster))
+        if name in view.lost and name not in retired
+    )
+    seats = _filled(view, members)
+    if None in seats:
+        waiting = [members[number] for number, name in enumerate(seats) if name is None]
+        return Decision(replace=replace, reason=f"waits for a replacement of {', '.join(waiting)}")
+    if unheard := [name for name in seats if name not in view.alive]:
+        return Decision(replace=replace, reason=f"waits for {', '.join(unheard)}")
+    if seats != members:
+        reason = "machines were replaced"
+    elif order is None:
+        reason = "training begins"
+    elif failed := [name for name in members if phases[name] == Phase.FAILED]:
+        reason = f"a rank of {', '.join(failed)} failed"
+    elif view.peer_loss_is_ripe and any(phases[name] == Phase.LOST_PEER for name in members):
+        reason = "ranks lost each other"
+    elif any(_cannot_follow(order, view.statuses[name]) for name in members):
+        reason = "machines disagree about the newest order"
+    else:
+        return Decision(replace=replace)
+    generations = [status.generation for status in view.statuses.values()]
+    newest = max([order.generation if order else 0, *generations])
+    return Decision(replace=replace, members=seats, generation=newest + 1, reason=reason)
+
+
+def _filled(view: View, members: tuple[str, ...]) -> tuple[str | None, ...]:
+    """Return the members with lost ones replaced, by their own replacements first; None where there is none."""
+    spares = [
+        name for name in view.roster if name in view.alive and name not in members and not view.statuses[name].served
+    ]
+    lost = [name for name in members if name in view.lost]
+    # A replacement's name is that of the first machine of its line, a plus sign and a number.
+    taken = {name: spare for name in lost for spare in spares if spare.partition("+")[0] == name.partition("+")[0]}
+    others = [spare for spare in spares if spare not in taken.values()]
+    taken |= {name: others.pop(0) if others else None for name in lost if name not in taken}
+    return tuple(taken.get(name, name) for name in members)
+
+
+def _phase_in(order: Order, status: AgentStatus) -> str:
+    return status.phase if status.identity == order.identity else Phase.RUNNING
+
+
+def _cannot_follow(order: Order, status: AgentStatus) -> bool:
+    """Return whether a machine holds another order that it will not give up for this one."""
+    if status.generation >= order.generation:
+        return status.identity != order.identity
+    return status.seen_term > order.term
+
 
 STANDBY_LEASES = 2.0  # a standby lets the machines with a number go first in an election
-
-
-def is_expired_by_definition(seen: Sequence[tuple[float, int | None]], lease_s: float, now_s: float) -> bool:
-    """Judge a lease from all counts of a machine that a watcher has read, and when; the first look starts the lease."""
-    known = [(time_s, count) for time_s, count in seen if count is not None]
-    renewed_s = [time_s for place, (time_s, count) in enumerate(known) if all(count > old for _, old in known[:place])]
-    return now_s - max([seen[0][0], *renewed_s]) > lease_s
 
 
 class LeaseBook:
@@ -176,19 +353,22 @@ class ControlAgent:
         raw = self._store.get(ROOT_KEY)
         record = RootRecord.from_bytes(raw) if raw else None
         self._note_root(record)
-        lost = self._root_is_lost(record or self._known_root, now_s)
+        known = self._known_root
         claim = election_step(
-            me=self.name, record=record, known=self._known_root, root_is_lost=lost, seen_term=self._seen_term
+            me=self.name,
+            record=record,
+            known=known,
+            root_is_lost=self._root_is_lost(record or known, now_s),
+            seen_term=self._seen_term,
         )
         if claim is None:
             return record
-        now = self._store.compare_set(ROOT_KEY, raw, claim.to_bytes())
-        if now is None:
+        stored = self._store.compare_set(ROOT_KEY, raw, claim.to_bytes())
+        if stored is None:
             return None
-        is_new = claim != self._known_root
-        record = RootRecord.from_bytes(now)
+        record = RootRecord.from_bytes(stored)
         self._note_root(record)
-        if record == claim and is_new:
+        if record == claim and claim != known:
             self._begin_to_lead()
             step.events.append(("root elected", {"root": self.name, "term": claim.term}))
         return record
@@ -243,27 +423,42 @@ class ControlAgent:
         self._reason = ""  # why it last wanted a new generation
 
     def _lead(self, record: RootRecord, raw: bytes | None, now_s: float, step: Step) -> None:
+        """Decide what to do about the machines as they are now, and write a new order if there is one."""
         stored = Order.from_bytes(raw) if raw else None
         newest = max((order for order in (stored, self.order) if order), key=lambda order: order.identity, default=None)
-        view = self._look_around(newest, now_s, step)
-        decision = decide(view)
+        decision = decide(self._view(newest, now_s, step))
         if decision.reason and not self._reason and newest is not None:
             step.events.append(("failure detected", {"generation": newest.generation, "reason": decision.reason}))
         self._reason = decision.reason
-        self._ask_operator(decision.replace, now_s, step)
+        for replacement in decision.replace:  # again after a lease, because the operator may not have heard it
+            if now_s - self._asked_s.get(replacement.lost, -math.inf) > self._timing.lease_s:
+                self._asked_s[replacement.lost] = now_s
+                step.replace.append(replacement)
         if decision.finished and self._finished != newest.identity:
             self._finished = newest.identity
             step.finished = newest
         if record.term < self._seen_term:
             return  # the next step takes a higher term first
-        if decision.members is not None:
-            self._order(record, raw, decision, step)
-        elif newest is not None and stored != newest:
-            self._store.compare_set(ORDER_KEY, raw, newest.to_bytes())  # the store has forgotten it
+        if decision.members is None:
+            if newest is not None and stored != newest:
+                self._store.compare_set(ORDER_KEY, raw, newest.to_bytes())  # the store has forgotten it
+            return
+        order = Order(
+            generation=decision.generation,
+            term=record.term,
+            root=self.name,
+            members=decision.members,
+            meeting=self._statuses[decision.members[0]].meeting,
+        )
+        written = self._store.compare_set(ORDER_KEY, raw, order.to_bytes())
+        if written == order.to_bytes():  # otherwise another root was faster
+            details = {"generation": order.generation, "members": list(order.members), "reason": decision.reason}
+            step.events.append(("generation ordered", {**details, "term": order.term}))
+            self._accept(written, step)
 
-    def _look_around(self, newest: Order | None, now_s: float, step: Step) -> View:
-        members = newest.members if newest else self._initial
-        names = dict.fromkeys((*members, *self.roster))
+    def _view(self, newest: Order | None, now_s: float, step: Step) -> View:
+        """Read the heartbeats of all machines, and log machines whose lease has newly expired."""
+        names = dict.fromkeys((*(newest.members if newest else self._initial), *self.roster))
         for name in names:
             raw = self.status().to_bytes() if name == self.name else self._store.get(status_key(name))
             status = AgentStatus.from_bytes(raw) if raw else None
@@ -274,8 +469,7 @@ class ControlAgent:
                 self._statuses[name] = status
                 self._seen_term = max(self._seen_term, status.seen_term)
         lost = frozenset(name for name in names if self._leases.is_expired(name, now_s))
-        for name in sorted(lost - self._said_lost):
-            step.events.append(("heartbeat lost", {"lost": name}))
+        step.events += [("heartbeat lost", {"lost": name}) for name in sorted(lost - self._said_lost)]
         self._said_lost = set(lost)
         return View(
             order=newest,
@@ -284,18 +478,16 @@ class ControlAgent:
             lost=lost,
             statuses=self._statuses,
             alive=frozenset(name for name in names if name not in lost and name in self._statuses),
-            peer_loss_is_ripe=self._peer_loss_is_ripe(newest, now_s),
+            peer_loss_is_ripe=newest is not None and self._peer_loss_is_ripe(newest, now_s),
         )
 
-    def _peer_loss_is_ripe(self, newest: Order | None, now_s: float) -> bool:
+    def _peer_loss_is_ripe(self, newest: Order, now_s: float) -> bool:
         """Return whether ranks lost their peers longer ago than a lease runs, and no lease is about to expire.
 
         A lost machine's last heartbeat may be read late, so that its lease ends later.
         """
-        lost_peer = newest is not None and any(
-            status.identity == newest.identity and status.phase == Phase.LOST_PEER for status in self._statuses.values()
-        )
-        if not lost_peer:
+        statuses = [status for status in self._statuses.values() if status.identity == newest.identity]
+        if not any(status.phase == Phase.LOST_PEER for status in statuses):
             self._peer_loss = None
             return False
         if self._peer_loss is None or self._peer_loss[0] != newest.generation:
@@ -304,25 +496,3 @@ class ControlAgent:
         if any(self._leases.is_expired(name, now_s, leases=0.5) for name in others):
             return False
         return now_s - self._peer_loss[1] > self._timing.lease_s + self._timing.heartbeat_s
-
-    def _ask_operator(self, wanted: tuple[Replacement, ...], now_s: float, step: Step) -> None:
-        for replacement in wanted:
-            asked_s = self._asked_s.get(replacement.lost)
-            if asked_s is None or now_s - asked_s > self._timing.lease_s:
-                self._asked_s[replacement.lost] = now_s
-                step.replace.append(replacement)
-
-    def _order(self, record: RootRecord, raw: bytes | None, decision: Decision, step: Step) -> None:
-        order = Order(
-            generation=decision.generation,
-            term=record.term,
-            root=self.name,
-            members=decision.members,
-            meeting=self._statuses[decision.members[0]].meeting,
-        )
-        now = self._store.compare_set(ORDER_KEY, raw, order.to_bytes())
-        if now != order.to_bytes():
-            return  # another root was faster
-        details = {"generation": order.generation, "members": list(order.members), "reason": decision.reason}
-        step.events.append(("generation ordered", {**details, "term": order.term}))
-        self._accept(now, step)

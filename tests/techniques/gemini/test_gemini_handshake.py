@@ -15,10 +15,10 @@ from multiprocessing.connection import Connection
 import pytest
 import torch.distributed as dist
 
-from workbench.launch.control import handshake
-from workbench.launch.control.handshake import accept_hosts, connect_to_operator, read_secret
-from workbench.launch.control.store import listening_socket
 from workbench.launch.environment import own_environment
+from workbench.launch.tcp_store import listening_socket
+from workbench.techniques.gemini.control import hosts_of_torchrun as handshake
+from workbench.techniques.gemini.control.hosts_of_torchrun import accept_hosts, connect_to_operator, read_secret
 
 pytestmark = pytest.mark.timeout(600)
 SECRET = b"0123456789abcdef0123456789abcdef"
@@ -188,7 +188,7 @@ def test_the_secret_is_a_variable_or_a_file_that_nobody_else_reads_and_is_never_
 
 
 JOB = """
-from workbench.launch.control.hosts_of_torchrun import run_under_torchrun
+from workbench.techniques.gemini.control.hosts_of_torchrun import run_under_torchrun
 
 class Reached(Exception): pass
 

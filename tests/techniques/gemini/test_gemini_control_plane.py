@@ -11,11 +11,12 @@ import warnings
 import pytest
 from cases import refusals
 
-from workbench.launch import control
-from workbench.launch.control import ControlAgent, LeaseBook, StoreUnavailable, Timing, ordering
-from workbench.launch.control import store as stores
-from workbench.launch.control.agent import is_expired_by_definition
-from workbench.launch.control.ordering import ORDER_KEY, Order, Phase, RootRecord, decide
+from workbench.launch.tcp_store import listening_socket, serve_tcp_store
+from workbench.techniques.gemini import control
+from workbench.techniques.gemini.control import ControlAgent, LeaseBook, StoreUnavailable, Timing
+from workbench.techniques.gemini.control import agent as ordering
+from workbench.techniques.gemini.control import store as stores
+from workbench.techniques.gemini.control.agent import ORDER_KEY, Order, Phase, RootRecord, decide
 
 
 def test_a_lease_ends_when_the_same_count_was_seen_for_longer_than_it_lasts():
@@ -30,6 +31,13 @@ def test_a_lease_ends_when_the_same_count_was_seen_for_longer_than_it_lasts():
     assert [book.is_expired("never heard", time_s) for time_s in (10.0, 10.1)] == [False, True]
     book.pardon(5.0)  # all have a fresh lease
     assert [book.is_expired("a", time_s) for time_s in (7.0, 7.1)] == [False, True]
+
+
+def is_expired_by_definition(seen, lease_s, now_s):
+    """Judge a lease from all counts of a machine that were read, and when; the first look starts the lease."""
+    known = [(time_s, count) for time_s, count in seen if count is not None]
+    renewed_s = [time_s for place, (time_s, count) in enumerate(known) if all(count > old for _, old in known[:place])]
+    return now_s - max([seen[0][0], *renewed_s]) > lease_s
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -170,12 +178,13 @@ class MemoryKeyValueStore:
 
     def set(self, key, value):
         self.before("set", key)
-        self.values[key] = stores.checked_value("value", value)
+        stores.check_values(value=value)
+        self.values[key] = value
         self.after("set", key, value)
 
     def compare_set(self, key, expected, desired):
         self.before("compare_set", key)
-        stores.check_change(expected, desired)
+        stores.check_values(desired=desired, expected=expected)
         if self.values.get(key) == expected:
             self.values[key] = desired
         now = self.values.get(key)
@@ -421,7 +430,7 @@ def test_whatever_happens_no_two_roots_act_in_one_generation_and_training_ends(k
 
 def serve(listening):
     os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
-    server = stores.serve_tcp_store(listening)
+    server = serve_tcp_store(listening)
     while server:
         time.sleep(1.0)
 
@@ -429,7 +438,7 @@ def serve(listening):
 @contextlib.contextmanager
 def tcp_server(port=0):
     """Run a TCPStore server in a process of its own, and give its port."""
-    listening = stores.listening_socket("127.0.0.1", port)
+    listening = listening_socket("127.0.0.1", port)
     process = multiprocessing.get_context("fork").Process(target=serve, args=[listening], daemon=True)
     with warnings.catch_warnings():  # about forking a process with threads, which this server does not mind
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -9,10 +9,10 @@ import pytest
 
 from workbench.cluster import Link
 from workbench.launch import ShapedHosts
-from workbench.launch.control.hosts_of_torchrun import run_under_torchrun
 from workbench.launch.environment import own_environment
 from workbench.launch.machines import Machines, MachineSaid
 from workbench.launch.namespaces import why_unavailable
+from workbench.techniques.gemini.control.hosts_of_torchrun import run_under_torchrun
 
 pytestmark = pytest.mark.timeout(600)
 NUM_HOSTS, ITERATIONS = 3, 12
@@ -20,8 +20,8 @@ SECRET = "a secret that is the same on all hosts"
 
 PROGRAM = """
 import sys, time, torch
-from workbench.launch.control import Timing
-from workbench.launch.control.hosts_of_torchrun import run_under_torchrun
+from workbench.techniques.gemini.control import Timing
+from workbench.techniques.gemini.control.hosts_of_torchrun import run_under_torchrun
 from workbench.techniques.gemini import InMemoryCheckpoints
 from workbench.techniques.gemini.measured.training import shard
 

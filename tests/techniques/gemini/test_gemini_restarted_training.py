@@ -20,10 +20,11 @@ from cases import refusals
 from processes_seen import assert_all_dead_within, family, wait_for
 
 from workbench.cluster import Link
-from workbench.launch import RankFailed, ShapedHosts, control
-from workbench.launch.control import Fault, Victim, operator, run_training, service
-from workbench.launch.control.operator import Repeats
+from workbench.launch import RankFailed, ShapedHosts
 from workbench.launch.machines import Machines
+from workbench.techniques.gemini import control
+from workbench.techniques.gemini.control import Fault, Victim, operator, run_training, service
+from workbench.techniques.gemini.control.operator import Repeats
 
 pytestmark = pytest.mark.timeout(100)
 TIMING = control.Timing(heartbeat_s=0.05, lease_s=1.0)
@@ -255,7 +256,7 @@ def test_on_shaped_hosts_a_successor_is_on_the_host_of_the_lost_machine():
 OWNER = """
 import sys
 sys.path[:0] = {folders!r}
-from test_restarted_training import *
+from test_gemini_restarted_training import *
 def slow(context, mark):
     context.mapped("replica", 1 << 20)
     if context.rank == 0:
@@ -268,7 +269,7 @@ run(2, function=slow, args=(sys.argv[1],), standbys=1)
 def test_no_process_and_no_memory_is_left_two_seconds_after_the_owner_was_killed(tmp_path):
     mark = tmp_path / "mark"
     shared = set(os.listdir("/dev/shm"))
-    program = OWNER.format(folders=[str(folder) for folder in Path(__file__).parents[:2]])
+    program = OWNER.format(folders=[str(folder) for folder in Path(__file__).parents[:3]])
     owner = subprocess.Popen([sys.executable, "-c", program, str(mark)])
     wait_for(lambda: mark.exists() or owner.poll() is not None, 80.0)
     everyone = family(owner.pid)

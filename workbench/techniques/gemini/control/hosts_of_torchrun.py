@@ -1,0 +1,515 @@
+"""The same training on the hosts of a cluster: torchrun starts one process on each, and they meet in its rendezvous.
+
+The process of rank 0 is the operator. Each process keeps the machines of its host and connects to the operator. Where
+a process ends, its machines are gone. torchrun restarts nothing itself:
+
+    export WORKBENCH_SECRET=...                         # on each host the same, made once by openssl rand -hex 32
+    torchrun --nnodes 3 --nproc-per-node 1 --rdzv-backend c10d --rdzv-endpoint host:29500 train.py   # on each host
+
+    outcome = run_under_torchrun(train, standbys=1)     # in train.py: two hosts train and one stands by
+
+Nothing is unpickled from a connection before both ends have proved the job's secret, which the user gives to every
+host. Each end sends a random number and an HMAC-SHA256 of both numbers, with the secret as key; the secret itself is
+never sent. Later messages carry an HMAC with a key of that connection. Messages are not encrypted.
+"""
+
+import contextlib
+import hmac
+import json
+import os
+import secrets
+import selectors
+import socket
+import stat
+import struct
+import sys
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import psutil
+import torch.distributed as dist
+
+from workbench.checks import require_counts
+from workbench.launch.machines import MachineEnded, Machines, MachineStarted, RankEnded, RankStarted
+from workbench.launch.tcp_store import listening_socket
+
+from .training import TrainingOutcome, run_training
+
+__all__ = ["AuthenticatedConnection", "ClusterMachines", "PlainHost", "accept_hosts", "connect_to_operator"]
+__all__ += ["keep_machines", "read_secret", "run_under_torchrun"]
+
+SECRET_VARIABLE, FILE_VARIABLE = "WORKBENCH_SECRET", "WORKBENCH_SECRET_FILE"
+LEAST_CHARACTERS = 32  # who sees a handshake can try out secrets, and must not come to an end
+MOST_BYTES = 4096  # of a file
+HOW = (
+    f"make one secret, and give it to every host of the job: export {SECRET_VARIABLE}=$(openssl rand -hex 32), "
+    f"or a file of mode 600 that {FILE_VARIABLE} names"
+)
+MAGIC = b"workben1"
+NONCE_BYTES = MAC_BYTES = 32
+HELLO = struct.Struct(f"<8sI{NONCE_BYTES}s")  # magic, rank, nonce of the host
+PROOF_S = 10.0  # seconds in which a connection must prove that it knows the secret
+MOST_UNPROVEN = 128  # connections at a time; the oldest one makes room
+
+
+def read_secret() -> bytes:
+    """Return the secret of this job, which its user gives by an environment variable or a file that nobody else reads.
+
+    Raises:
+        RuntimeError: where there is none; it says how to give one.
+        ValueError: where it is too short, or the file is a link, of another user, or open to others.
+    """
+    if SECRET_VARIABLE in os.environ:
+        return _checked_secret(SECRET_VARIABLE, os.environ[SECRET_VARIABLE])
+    path = os.environ.get(FILE_VARIABLE) or str(Path.home() / ".config" / "workbench" / "secret")
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise RuntimeError(f"{SECRET_VARIABLE} is not set, and there is no file {path}; {HOW}") from None
+    except OSError as error:
+        raise ValueError(f"the file {path} cannot be the secret ({error.strerror}); it must be no link") from error
+    try:
+        known = os.fstat(fd)
+        if not stat.S_ISREG(known.st_mode) or known.st_uid != os.geteuid() or known.st_mode & 0o077:
+            found = f"of user {known.st_uid} and mode {stat.S_IMODE(known.st_mode):o}"
+            raise ValueError(f"the file {path} is {found}; it must be a plain file of your own, of mode 600")
+        return _checked_secret(f"the secret in {path}", os.read(fd, MOST_BYTES).decode(errors="replace"))
+    finally:
+        os.close(fd)
+
+
+def _checked_secret(name: str, text: str) -> bytes:
+    text = text.strip()
+    if len(text) < LEAST_CHARACTERS:
+        raise ValueError(f"{name} has {len(text)} characters; it must have at least {LEAST_CHARACTERS}; {HOW}")
+    return text.encode()
+
+
+class AuthenticatedConnection:
+    """A connection whose ends know one secret; a message that was changed, repeated or left out ends it."""
+
+    def __init__(self, end: socket.socket, secret: bytes, handshake: bytes, is_operator: bool):
+        end.setblocking(True)
+        self._connection = Connection(end.detach())
+        names = (b"from operator", b"from host")
+        own, other = names if is_operator else names[::-1]
+        self._own_key, self._other_key = (_mac(secret, name, handshake) for name in (own, other))
+        self._num_sent = self._num_received = 0
+
+    def send(self, value: Any) -> None:
+        """Send a picklable object; OSError if the other end is gone."""
+        data = cloudpickle.dumps(value)
+        self._connection.send_bytes(_mac(self._own_key, b"%d" % self._num_sent, data) + data)
+        self._num_sent += 1
+
+    def receive(self) -> Any:
+        """Wait for an object; EOFError or ConnectionError if the other end is gone or was not its sender."""
+        message = self._connection.recv_bytes()
+        data = message[MAC_BYTES:]
+        if not hmac.compare_digest(_mac(self._other_key, b"%d" % self._num_received, data), message[:MAC_BYTES]):
+            raise ConnectionAbortedError("a message between hosts was not sent by the other host")
+        self._num_received += 1
+        return cloudpickle.loads(data)
+
+    def poll(self, timeout_s: float = 0.0) -> bool:
+        """Return whether there is something to receive, within so many seconds."""
+        return self._connection.poll(timeout_s)
+
+    def fileno(self) -> int:
+        """Return the descriptor, to wait for."""
+        return self._connection.fileno()
+
+    def close(self) -> None:
+        """Close this end."""
+        self._connection.close()
+
+
+def connect_to_operator(
+    address: tuple[str, int], secret: bytes, rank: int, limit_s: float = 60.0
+) -> AuthenticatedConnection:
+    """Connect a host, by its torchrun rank, to the operator; RuntimeError if what is there does not know the secret."""
+    deadline_s = time.monotonic() + limit_s
+    hello = HELLO.pack(MAGIC, rank, secrets.token_bytes(NONCE_BYTES))
+    end = None
+    try:
+        end = socket.create_connection(address, limit_s)
+        end.sendall(hello)
+        answer = b""
+        while len(answer) < NONCE_BYTES + MAC_BYTES:
+            end.settimeout(max(0.001, deadline_s - time.monotonic()))
+            if not (data := end.recv(NONCE_BYTES + MAC_BYTES - len(answer))):
+                raise EOFError("it closed the connection")
+            answer += data
+        handshake = hello + answer[:NONCE_BYTES]
+        if not hmac.compare_digest(_mac(secret, b"operator", handshake), answer[NONCE_BYTES:]):
+            raise EOFError("its proof is wrong")
+        end.sendall(_mac(secret, b"host", handshake))
+    except (OSError, EOFError) as error:
+        if end is not None:
+            end.close()
+        what = f"{address[0]}:{address[1]}, which the rendezvous store names as the operator"
+        raise RuntimeError(f"{what}, did not prove that it knows this job's secret: {error or 'no answer'}") from error
+    return AuthenticatedConnection(end, secret, handshake, is_operator=False)
+
+
+def accept_hosts(
+    listening: socket.socket, secret: bytes, ranks: Collection[int], limit_s: float
+) -> tuple[list[AuthenticatedConnection], int]:
+    """Wait for every host, and drop whoever else connects; return the connections by rank, and how many were dropped.
+
+    TimeoutError names the hosts that did not come.
+    """
+    deadline_s = time.monotonic() + limit_s
+    with contextlib.closing(_Admission(listening, secret, ranks)) as admission:
+        while admission.missing:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                for connection in admission.proven.values():
+                    connection.close()
+                others = f"{admission.num_dropped} connections did not prove that they know the secret"
+                raise TimeoutError(f"hosts {admission.missing} did not come within {limit_s:g} s; {others}")
+            admission.listen(min(left_s, 1.0))
+    return [admission.proven[rank] for rank in sorted(admission.proven)], admission.num_dropped
+
+
+class _Admission:
+    """The connections to a listening socket, of which each proves the secret in time or is dropped."""
+
+    def __init__(self, listening: socket.socket, secret: bytes, ranks: Collection[int]):
+        self.missing = sorted(ranks)
+        self.proven: dict[int, AuthenticatedConnection] = {}
+        self.num_dropped = 0
+        self._listening, self._secret = listening, secret
+        self._unproven: dict[socket.socket, _Candidate] = {}  # oldest first
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listening, selectors.EVENT_READ)
+        listening.setblocking(False)
+
+    def listen(self, timeout_s: float) -> None:
+        """Wait until something is heard, for so many seconds at most."""
+        for key, _ in self._selector.select(timeout_s):
+            if key.fileobj is self._listening:
+                with contextlib.suppress(OSError):  # it is gone again
+                    end, _ = self._listening.accept()
+                    end.setblocking(False)
+                    self._selector.register(end, selectors.EVENT_READ)
+                    self._unproven[end] = _Candidate(end, self._secret)
+            elif (end := key.fileobj) in self._unproven:
+                try:
+                    rank = self._unproven[end].read()
+                except (OSError, EOFError):
+                    self._drop(end)
+                    continue
+                if rank in self.missing:
+                    self._selector.unregister(end)
+                    handshake = self._unproven.pop(end).handshake
+                    self.proven[rank] = AuthenticatedConnection(end, self._secret, handshake, is_operator=True)
+                    self.missing.remove(rank)
+                elif rank is not None:
+                    self._drop(end)
+        for number, (end, candidate) in enumerate(reversed(list(self._unproven.items()))):
+            if number >= MOST_UNPROVEN or time.monotonic() > candidate.deadline_s:
+                self._drop(end)
+
+    def _drop(self, end: socket.socket) -> None:
+        self.num_dropped += 1
+        self._selector.unregister(end)
+        del self._unproven[end]
+        end.close()
+
+    def close(self) -> None:
+        for end in list(self._unproven):
+            self._drop(end)
+        self._selector.close()
+
+
+class _Candidate:
+    """A connection that has not proved yet that it knows the secret."""
+
+    def __init__(self, end: socket.socket, secret: bytes):
+        self.deadline_s = time.monotonic() + PROOF_S
+        self.handshake = b""  # the hello of the host and the nonce of the operator
+        self._end, self._secret = end, secret
+        self._received = b""
+
+    def read(self) -> int | None:
+        """Read on; return the rank that was proved, None if more must come, or raise EOFError."""
+        wanted = MAC_BYTES if self.handshake else HELLO.size
+        data = self._end.recv(wanted - len(self._received))
+        self._received += data
+        if not data or not (self.handshake or MAGIC.startswith(self._received[: len(MAGIC)])):
+            raise EOFError("it does not speak this protocol")
+        if len(self._received) < wanted:
+            return None
+        if self.handshake:
+            if not hmac.compare_digest(_mac(self._secret, b"host", self.handshake), self._received):
+                raise EOFError("its proof is wrong")
+            return HELLO.unpack(self.handshake[: HELLO.size])[1]
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        self.handshake, self._received = self._received + nonce, b""
+        self._end.send(nonce + _mac(self._secret, b"operator", self.handshake))
+        return None
+
+
+def _mac(key: bytes, purpose: bytes, data: bytes) -> bytes:
+    return hmac.digest(key, purpose + b"\0" + data, "sha256")
+
+
+OPERATOR_KEY = "workbench/operator"  # of its address, in the rendezvous store, where anybody may write another one
+MEETING_S = 300.0  # in which every host must connect to the operator
+CLOCK_S = 300.0  # in which a host that has connected must have its machines ready, and say the time
+LOOK_S = 0.02  # seconds between two looks of a host at its machines and its operator
+KILL_PATIENCE_S = 15.0  # seconds that killed machines may need to be gone
+KILLED_STATUS = 9  # wait status of a machine whose host is gone
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlainHost:
+    """This host as it is, in the form of the shaped hosts that machines may be on."""
+
+    ip: str  # IPv4 address, which the other hosts reach
+    interface: str  # network interface with this address
+    num_hosts: int = 1
+    description: None = None
+
+    def open(self) -> "PlainHost":
+        """Nothing has to be built."""
+        return self
+
+    def enter(self, host: int) -> None:
+        """The process is there."""
+
+    def address(self, host: int) -> str:
+        """Return the address."""
+        return self.ip
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def run_under_torchrun(
+    function: Callable[..., Any],
+    *,
+    standbys: int = 0,  # hosts that wait to take a lost one's number
+    preload: Sequence[str] = (),  # modules that are imported once on each host
+    threads_per_rank: int = 1,
+    **choices: Any,  # ranks_per_machine, args, kwargs, timing, timeout_s, ...: see `run_training`
+) -> TrainingOutcome | None:
+    """Train on the hosts of a torchrun job, one process of it on each; return the outcome on rank 0, None elsewhere.
+
+    With more than one host the secret of the job is taken from `WORKBENCH_SECRET`, or from the file of mode 600 that
+    `WORKBENCH_SECRET_FILE` names, by default ~/.config/workbench/secret.
+
+    Raises:
+        RuntimeError: where torchrun did not start this process, there is no secret, what is found as the operator does
+            not know it, or too few hosts are left.
+        TimeoutError: where hosts do not come; it names them.
+    """
+    if "MASTER_ADDR" not in os.environ or os.environ.get("LOCAL_WORLD_SIZE") != "1":
+        raise RuntimeError("run_under_torchrun must be called in a process of torchrun --nproc-per-node 1")
+    secret = read_secret() if int(os.environ["WORLD_SIZE"]) > 1 else b""
+    store, rank, num_hosts = next(dist.rendezvous("env://"))
+    require_counts(1, **{"hosts less standbys": num_hosts - standbys})
+    # This host's address and interface are those from which the rendezvous is reached.
+    server = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    with socket.create_connection(server, timeout=30.0) as connection:
+        ip = connection.getsockname()[0]
+    names = [name for name, known in psutil.net_if_addrs().items() if any(place.address == ip for place in known)]
+    host = PlainHost(ip=ip, interface=names[0])
+    local = {"hosts": host, "preload": preload, "threads_per_rank": threads_per_rank}
+    if rank != 0:
+        data = store.get(OPERATOR_KEY)
+        try:
+            operator_ip, port = json.loads(data)
+            operator = str(operator_ip), int(port)
+        except (ValueError, TypeError) as error:
+            rule = "it must be [ip, port]"
+            raise RuntimeError(f"the rendezvous store has {data[:99]!r} as the operator; {rule}") from error
+        keep_machines(operator, secret, rank, **local)
+        return None
+    with listening_socket(ip) as listening:
+        store.set(OPERATOR_KEY, json.dumps(listening.getsockname()))
+        connections, num_dropped = accept_hosts(listening, secret, range(1, num_hosts), MEETING_S)
+    if num_dropped:
+        words = f"dropped {num_dropped} connections that did not prove that they know this job's secret"
+        print(f"workbench: {words}", file=sys.stderr, flush=True)
+    with ClusterMachines(Machines(**local), connections, num_needed=num_hosts - standbys) as machines:
+        return run_training(function, num_hosts - standbys, standbys=standbys, machines=machines, **choices)
+
+
+def keep_machines(address: tuple[str, int], secret: bytes, rank: int, **choices: Any) -> None:
+    """Start and end machines of this host as the operator asks, until it lets go or is gone."""
+    with contextlib.closing(connect_to_operator(address, secret, rank)) as operator, Machines(**choices) as machines:
+        try:
+            operator.receive()  # the question for the time
+            operator.send(time.monotonic())
+            while True:
+                while operator.poll():
+                    name, args, more = operator.receive()
+                    with contextlib.suppress(ValueError):  # what is to be told or killed has ended meanwhile
+                        getattr(machines, name)(*args, **more)
+                for event in machines.wait(LOOK_S):
+                    operator.send(event)
+        except (EOFError, ConnectionError):
+            return
+
+
+@dataclass(slots=True)
+class _Host:
+    """Another host, as the operator sees it."""
+
+    connection: AuthenticatedConnection
+    ahead_s: float  # its clock less this one's
+    machines: set[str]
+
+    def ask(self, name: str, *args: Any, **more: Any) -> None:
+        try:
+            self.connection.send((name, args, more))
+        except (BrokenPipeError, ConnectionError):
+            return  # its end is heard where events are
+
+
+class ClusterMachines:
+    """Machines on several hosts, with the interface of `Machines`: host 0 is this one, the others are connected."""
+
+    hosts = None  # no description of shaped hosts
+
+    def __init__(self, local: Machines, connections: Sequence[AuthenticatedConnection], num_needed: int):
+        self._local, self._num_needed = local, num_needed
+        self._others: dict[int, _Host] = {}
+        for number, connection in enumerate(connections, 1):
+            try:
+                connection.send("What time is it?")
+                if not connection.poll(CLOCK_S):
+                    raise TimeoutError(f"host {number} has not said the time within {CLOCK_S:g} s after it connected")
+                ahead_s = connection.receive() - time.monotonic()
+            except (EOFError, ConnectionError) as error:
+                raise RuntimeError(f"host {number} was lost after it had connected: {error}") from error
+            self._others[number] = _Host(connection, ahead_s, set())
+        self.shaped = self  # machine i is on host i: the operator asks how many there are
+        self.num_hosts = 1 + len(connections)
+        self._pids: dict[str, dict[str, Any]] = {}
+        self._unread: list[Any] = []
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The machines that have been started and have not been seen to end."""
+        return (*self._local.names, *(name for host in self._others.values() for name in host.machines))
+
+    @property
+    def pids(self) -> dict[str, dict[str, Any]]:
+        """By machine: `agent`, its process id on its host, and `ranks`, theirs by number."""
+        return {**self._pids, **self._local.pids}
+
+    def start(self, name: str, function: Callable[..., Any], /, *args: Any, host: int = 0, **more: Any) -> None:
+        """Start a machine on a host; one on a host that is gone ends at once."""
+        if host == 0:
+            self._local.start(name, function, *args, host=0, **more)
+        elif host in self._others:
+            self._others[host].machines.add(name)
+            self._others[host].ask("start", name, function, *args, host=0, **more)
+        else:
+            self._unread.append(MachineEnded(machine=name, status=KILLED_STATUS, time_s=time.monotonic()))
+
+    def tell(self, name: str, message: Any) -> None:
+        """Send a machine's function a message."""
+        if name in self._local.names:
+            self._local.tell(name, message)
+        else:
+            self._ask_host(name, "tell", name, message)
+
+    def kill_rank(self, name: str, rank: int) -> None:
+        """Kill one rank of a machine."""
+        if name in self._local.names:
+            self._local.kill_rank(name, rank)
+        else:
+            self._ask_host(name, "kill_rank", name, rank)
+
+    def kill(self, *names: str) -> None:
+        """Kill machines at once; return when nothing of them is left."""
+        self._local.kill(*(name for name in names if name in self._local.names))
+        for name in names:
+            self._ask_host(name, "kill", name)
+        deadline_s = time.monotonic() + KILL_PATIENCE_S
+        while left := [name for name in names if self._host_of(name) is not None]:
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"machines {left!r} are still there {KILL_PATIENCE_S} s after they were killed")
+            self._unread += self._received(LOOK_S)
+
+    def kill_all(self) -> None:
+        """Kill all machines, and forget the events that nobody has waited for."""
+        self.kill(*self.names)
+        self._unread.clear()
+
+    def wait(self, timeout_s: float) -> list[Any]:
+        """Wait until something happens, for so many seconds at most; RuntimeError where too few hosts are left."""
+        events, self._unread = self._unread, []
+        deadline_s = time.monotonic() + timeout_s
+        while not events:
+            events = self._local.wait(0.0) or self._received(min(LOOK_S, max(0.0, deadline_s - time.monotonic())))
+            if time.monotonic() >= deadline_s:
+                break
+        return events
+
+    def _received(self, timeout_s: float) -> list[Any]:
+        """Receive what the other hosts say, with their moments on this host's clock."""
+        events: list[Any] = []
+        hosts = {host.connection: (number, host) for number, host in self._others.items()}
+        for connection in wait(list(hosts), timeout_s) if hosts else ():
+            number, host = hosts[connection]
+            try:
+                events.append(self._noted(host, connection.receive()))
+            except (EOFError, ConnectionError):
+                events += self._lost(number)
+        return events
+
+    def _noted(self, host: _Host, event: Any) -> Any:
+        match event:
+            case MachineStarted(machine=name, pid=pid):
+                self._pids[name] = {"agent": pid, "ranks": {}}
+            case MachineEnded(machine=name):
+                host.machines.discard(name)
+                self._pids.pop(name, None)
+            case RankStarted(machine=name, rank=rank, pid=pid) if name in self._pids:
+                self._pids[name]["ranks"][rank] = pid
+            case RankEnded(machine=name, rank=rank) if name in self._pids:
+                self._pids[name]["ranks"].pop(rank, None)
+        if hasattr(message := getattr(event, "message", None), "time_s"):
+            event = replace(event, message=replace(message, time_s=message.time_s - host.ahead_s))
+        return replace(event, time_s=event.time_s - host.ahead_s) if hasattr(event, "time_s") else event
+
+    def _lost(self, number: int) -> list[MachineEnded]:
+        """Note that a host is gone, with all its machines."""
+        host = self._others.pop(number)
+        host.connection.close()
+        if 1 + len(self._others) < self._num_needed:
+            rule = f"{1 + len(self._others)} are left, fewer than the {self._num_needed} that train"
+            raise RuntimeError(f"host {number} is gone, with {sorted(host.machines)}: {rule}")
+        return [
+            MachineEnded(machine=name, status=KILLED_STATUS, time_s=time.monotonic()) for name in sorted(host.machines)
+        ]
+
+    def _host_of(self, name: str) -> _Host | None:
+        return next((host for host in self._others.values() if name in host.machines), None)
+
+    def _ask_host(self, name: str, *request: Any) -> None:
+        """Send a request to the other host on which a machine is, if there is one."""
+        if (host := self._host_of(name)) is not None:
+            host.ask(*request)
+
+    def close(self) -> None:
+        """End all machines, also of the other hosts; calling it again does nothing."""
+        while self._others:
+            self._others.popitem()[1].connection.close()
+        self._local.close()
+
+    def __enter__(self) -> "ClusterMachines":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
