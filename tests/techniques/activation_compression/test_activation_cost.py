@@ -120,7 +120,7 @@ ACROSS = Setting(tp=2, pp=2, num_nodes=2, nvlink=False)
 test_fused_layers_and_missing_cells_and_networks_are_refused_by_name = refusals(
     (lambda: layer_time(Setting(method="A1", fused=True), slow_link()), "fused is True"),
     (lambda: layer_time(Setting(method="Q3"), slow_link()), "encode_ms with {'method': 'Q3'"),
-    (lambda: cost.calibrate(cost.published_ms(cost.CALIBRATION[:5])), "lacks tensor_ms of .* pp 4 in table-7"),
+    (lambda: cost.calibrate(cost.published_ms(cost.CALIBRATION[:5])), "lacks tensor_ms of .* pp 2 in table-4"),
     (lambda: iteration_time(ACROSS, machine()), "network is None"),
 )
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from cases import refusals
 
-from workbench.datasets.glue import TASKS
 from workbench.launch import Ranks
 from workbench.models.hugging_face import to_hugging_face
 from workbench.models.pretrained import stand_in_encoder
@@ -145,7 +144,7 @@ def bytes_of_a_step(method: str, precision: str = "fp32") -> dict[str, float]:
     recipe = Recipe(epochs=1, batch=4, learning_rate=1e-3, precision=precision)
     setting = measured.FineTuning(task="mrpc", method=method, recipe=recipe, encoder="stand-in")
     group = VirtualTensorGroup(2)
-    pipeline = measured.on_virtual_ranks(setting, stand_in_encoder(), measured.classifier(setting.glue_task), group)
+    pipeline = measured.on_virtual_ranks(setting, stand_in_encoder(), group)
     ledger = measured.Ledger(group.traffic, setting.compressed_layers(2), setting.compressed_boundaries(2))
     group.traffic.clear()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
@@ -249,14 +248,13 @@ def gradients_of_a_step(pipeline, precision: str, parts, boundaries) -> dict:
 
 def on_a_rank(method: str, precision: str) -> dict:
     mesh = open_mesh(tensor=2, pipeline=2)
-    pipeline = measured.on_real_ranks(setting(method), stand_in_encoder(), measured.classifier(TASKS["mrpc"]), mesh)
+    pipeline = measured.on_real_ranks(setting(method), stand_in_encoder(), mesh)
     ends = [end for end in (pipeline.before, pipeline.after) if end is not None]
     return gradients_of_a_step(pipeline, precision, [pipeline.module.part], ends)
 
 
 def in_this_process(method: str, precision: str) -> dict:
-    group, head = VirtualTensorGroup(2), measured.classifier(TASKS["mrpc"])
-    pipeline = measured.on_virtual_ranks(setting(method), stand_in_encoder(), head, group)
+    pipeline = measured.on_virtual_ranks(setting(method), stand_in_encoder(), VirtualTensorGroup(2))
     return gradients_of_a_step(pipeline, precision, pipeline.parts, pipeline.boundaries)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from workbench.cluster import Algorithm, Backend, Collective, FittedMachine, Link, algorithm_of, collective_time_s
 from workbench.study.published import published_value
 
-from ..method import Family, method
+from ..method import Family
 from .setting import ALL_REDUCES_PER_LAYER, SUMMABLE, Setting
 
 __all__ = ["LayerTime", "all_reduce_s", "encoded_tensor_s", "head_times", "layer_compute_s", "layer_time", "send_s"]
@@ -49,12 +49,12 @@ def all_reduce_s(setting: Setting, machine: FittedMachine, stage: int, message_b
     Inside a host a ring; across hosts a ring in each, and between them two trees.
     """
     hosts = len(setting.hosts_of(stage))
-    link = _group_link(setting, machine, stage)
-    local = _ring_s(Collective.ALL_REDUCE, _local_ranks(setting, stage), message_bytes, link)
+    num_ranks, link = _ranks_of_a_host(setting, machine, stage)
+    local_s = collective_time_s(Collective.ALL_REDUCE, Algorithm.RING, num_ranks, message_bytes, link)
     if hosts == 1:
-        return local
+        return local_s
     trees = Collective.ALL_REDUCE, Algorithm.DOUBLE_TREE
-    return local + collective_time_s(*trees, hosts, message_bytes, machine.reached_network)
+    return local_s + collective_time_s(*trees, hosts, message_bytes, machine.reached_network)
 
 
 def encoded_tensor_s(setting: Setting, machine: FittedMachine, stage: int) -> float:
@@ -63,13 +63,14 @@ def encoded_tensor_s(setting: Setting, machine: FittedMachine, stage: int) -> fl
     Codes are summed; the messages of other methods are gathered.
     """
     message_bytes = setting.encoded_bytes()
-    if method(setting.method).family in SUMMABLE:
+    if setting.family in SUMMABLE:
         return all_reduce_s(setting, machine, stage, message_bytes)
     if setting.tp == 1:
         return 0.0
     across = len(setting.hosts_of(stage)) > 1
-    link = machine.full_network if across else _group_link(setting, machine, stage)
-    return machine.gather_s + _ring_s(Collective.ALL_GATHER, setting.tp, message_bytes, link)
+    link = machine.full_network if across else _ranks_of_a_host(setting, machine, stage)[1]
+    gather = Collective.ALL_GATHER, Algorithm.RING
+    return machine.gather_s + collective_time_s(*gather, setting.tp, message_bytes, link)
 
 
 def send_s(setting: Setting, machine: FittedMachine, boundary: int, message_bytes: float) -> float:
@@ -80,22 +81,13 @@ def send_s(setting: Setting, machine: FittedMachine, boundary: int, message_byte
     return machine.handover_s + machine.full_network.time_s(message_bytes / len(hosts))
 
 
-def _ring_s(collective: Collective, num_ranks: int, message_bytes: float, link: Link) -> float:
-    return collective_time_s(collective, Algorithm.RING, num_ranks, message_bytes, link)
-
-
-def _local_ranks(setting: Setting, stage: int) -> int:
-    """Ranks that one stage has on one host, on the fullest where they differ."""
-    return math.ceil(setting.tp / len(setting.hosts_of(stage)))
-
-
-def _group_link(setting: Setting, machine: FittedMachine, stage: int) -> Link:
-    """Return what joins the ranks that one stage has on one host."""
-    num_ranks = _local_ranks(setting, stage)
+def _ranks_of_a_host(setting: Setting, machine: FittedMachine, stage: int) -> tuple[int, Link]:
+    """Return how many ranks one stage has on its fullest host, and the link that joins them there."""
+    num_ranks = math.ceil(setting.tp / len(setting.hosts_of(stage)))
     connections = machine.connections_of(num_ranks)
     group = stage * setting.tp % setting.ranks_per_node // num_ranks
     rate = machine.link.bandwidth_bytes_per_s * connections[group % len(connections)]
-    return replace(machine.link, bandwidth_bytes_per_s=rate)
+    return num_ranks, replace(machine.link, bandwidth_bytes_per_s=rate)
 
 
 # --- one layer alone
@@ -130,48 +122,35 @@ def layer_time(setting: Setting, link: Link, *, flops_per_s: float | None = None
         ValueError: for a method whose encoding time table 4 does not give, a rate that is not positive, or a code that
             is fused with the layer, which only `iteration_time` knows.
     """
-    flops_per_s = _table_4_flops_per_s() if flops_per_s is None else flops_per_s
+
+    def table_4_ms(name: str, column: str) -> float:
+        return published_value("activation_compression", "table-4", f"{column}_ms", method=name, **TABLE_4)
+
+    def reduction_s(collective: Collective, message_bytes: int) -> float:
+        algorithm = algorithm_of(Backend.NCCL, collective)
+        return collective_time_s(collective, algorithm, setting.tp, message_bytes, link)
+
+    if flops_per_s is None:
+        computed_s = 1e-3 * (table_4_ms("w/o", "forward") - table_4_ms("w/o", "tensor"))
+        flops_per_s = TABLE_4_LAYERS * Setting().workload.layer_flops / TABLE_4["tp"] / computed_s
     if not flops_per_s > 0:
         raise ValueError(f"flops_per_s is {flops_per_s}; it must be above 0")
     if setting.is_fused:
         raise ValueError("fused is True; it must be False, for only iteration_time knows fused codes")
-    encode_s, decode_s = _encode_and_decode_s(setting)
+    encode_s = decode_s = 0.0
+    if setting.family not in (Family.NONE, Family.HALF):  # table 4's columns, scaled to the layer's elements
+        scale = setting.activation_bytes() / Setting().activation_bytes() * Setting().value_bytes / setting.value_bytes
+        per_ms = 1e-3 * scale * ALL_REDUCES_PER_LAYER / TABLE_4_LAYERS
+        encode_s, decode_s = (per_ms * table_4_ms(setting.method, column) for column in ("encode", "decode"))
+        decode_s *= 1 if setting.family is Family.AUTOENCODER else setting.tp / TABLE_4["tp"]
     forward_s = setting.workload.layer_flops / setting.tp / flops_per_s
-    family = method(setting.method).family
-    carried_by = Collective.ALL_REDUCE if family in SUMMABLE else Collective.ALL_GATHER
+    collective = Collective.ALL_REDUCE if setting.family in SUMMABLE else Collective.ALL_GATHER
+    full_s = reduction_s(Collective.ALL_REDUCE, setting.activation_bytes())
     return LayerTime(
         forward_s=forward_s,
         encode_s=encode_s,
-        transfer_s=ALL_REDUCES_PER_LAYER * _transfer_s(carried_by, setting, setting.encoded_bytes(), link),
+        transfer_s=ALL_REDUCES_PER_LAYER * reduction_s(collective, setting.encoded_bytes()),
         decode_s=decode_s,
         backward_s=BACKWARD_OVER_FORWARD * forward_s,
-        backward_transfer_s=ALL_REDUCES_PER_LAYER
-        * _transfer_s(Collective.ALL_REDUCE, setting, setting.activation_bytes(), link),
+        backward_transfer_s=ALL_REDUCES_PER_LAYER * full_s,
     )
-
-
-def _transfer_s(collective: Collective, setting: Setting, message_bytes: int, link: Link) -> float:
-    return collective_time_s(collective, algorithm_of(Backend.NCCL, collective), setting.tp, message_bytes, link)
-
-
-def _table_4_ms(name: str, column: str) -> float:
-    return published_value("activation_compression", "table-4", f"{column}_ms", method=name, **TABLE_4)
-
-
-def _table_4_flops_per_s() -> float:
-    """Return what one V100 reached in table 4's uncompressed forward passes, communication apart."""
-    computed_s = 1e-3 * (_table_4_ms("w/o", "forward") - _table_4_ms("w/o", "tensor"))
-    return TABLE_4_LAYERS * Setting().workload.layer_flops / TABLE_4["tp"] / computed_s
-
-
-def _encode_and_decode_s(setting: Setting) -> tuple[float, float]:
-    """Scale table 4's columns Tensor Enc. and Tensor Dec., which have no row for Q3, to the layer's elements."""
-    family = method(setting.method).family
-    if family in (Family.NONE, Family.HALF):
-        return 0.0, 0.0
-    scale = setting.activation_bytes() / Setting().activation_bytes() * Setting().value_bytes / setting.value_bytes
-    encode_s, decode_s = (
-        1e-3 * scale * ALL_REDUCES_PER_LAYER / TABLE_4_LAYERS * _table_4_ms(setting.method, column)
-        for column in ("encode", "decode")
-    )
-    return encode_s, decode_s * (1 if family is Family.AUTOENCODER else setting.tp / TABLE_4["tp"])

@@ -2,15 +2,16 @@
 
 The paper fits alpha, beta, gamma and w and does not print them. Here alpha is four devices' data-sheet peak, beta a
 layer's four ring all-reduces among four ranks of the local machine, gamma what A2 costs there (table 4), w 10 Gbit/s
-shared by the four ranks of a node. Legend: B batch, s sequence, h hidden, e code size, m micro-batches, n nodes,
-L layers.
+shared by the four ranks of a node.
+
+Legend: B `batch`, sequences of one micro-batch; s `sequence`, tokens; h `hidden`, elements; e `code_size`, elements;
+m `num_micro_batches`; n `num_nodes`, one pipeline stage each; L `layers`, of the whole model.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 from workbench.cluster import FittedMachine, bisected, catalogue
@@ -21,22 +22,9 @@ from .layer import all_reduce_s
 from .paper import paper_machine
 from .setting import ALL_REDUCES_PER_LAYER, Setting
 
-__all__ = [
-    "BreakEven",
-    "LayerSample",
-    "ScalingModel",
-    "break_even",
-    "break_even_map",
-    "cluster_speedup",
-    "communication_s",
-    "fit_scaling",
-    "flops",
-    "layer_seconds_by_definition",
-    "layer_speedup",
-    "machine_scaling",
-    "speedup_at",
-    "v100_scaling",
-]
+__all__ = ["TENSOR_RANKS", "BreakEven", "ScalingModel", "break_even", "break_even_map", "cluster_speedup"]
+__all__ += ["communication_s", "flops", "layer_seconds_by_definition", "layer_speedup", "machine_scaling", "speedup_at"]
+__all__ += ["v100_scaling"]
 
 TENSOR_RANKS = 4  # table 10
 THRESHOLD_ELEMENTS = 409_600  # d, section 4.7, as printed
@@ -79,14 +67,7 @@ def communication_s(model: ScalingModel, elements: float) -> float:
 def layer_seconds_by_definition(
     model: ScalingModel, *, batch: int, sequence: int, hidden: int, compressed: bool
 ) -> float:
-    """Return T or T_AE of one layer, term by term.
-
-    Args:
-        model: the constants.
-        batch: B, sequences of one micro-batch.
-        sequence: s, tokens.
-        hidden: h, elements.
-        compressed: whether the activations travel as codes.
+    """Return T of one layer, or T_AE where its activations travel as codes, term by term.
 
     Source: equation 1, and the equation of T_AE below it.
     """
@@ -118,15 +99,6 @@ def cluster_speedup(
     num_micro_batches: float,
 ) -> float:
     """Return the speedup of a pipeline over n nodes, which tends to h/e as n grows and all else stays.
-
-    Args:
-        model: the constants.
-        batch: B, sequences of one micro-batch.
-        sequence: s, tokens.
-        hidden: h, elements.
-        layers: L, of the whole model.
-        num_nodes: n, one pipeline stage each.
-        num_micro_batches: m.
 
     Source: equation 3; (m - 1)/n + 1 layers' worth of L is m - 1 + n slots of L/n layers.
     """
@@ -167,8 +139,9 @@ def machine_scaling(
     codec, code = machine.codec(Family.AUTOENCODER), Setting(method="A2").sent_elements()
     coded_s = codec.encode_s(elements, code) + codec.decode_s(elements, code)
     network = network_bytes_per_s or (machine.network or machine.link).bandwidth_bytes_per_s
-    fixed_s = machine.collective_launch_s + least_s
-    beta_s, small_s = (2 * ALL_REDUCES_PER_LAYER * each for each in (whole_s / elements, fixed_s))
+    all_reduces = 2 * ALL_REDUCES_PER_LAYER
+    beta_s = all_reduces * (whole_s / elements)
+    small_s = all_reduces * (machine.collective_launch_s + least_s)
     return ScalingModel(
         alpha_s_per_flop=1 / (TENSOR_RANKS * (flops_per_s or machine.flops_per_s)),
         beta_s_per_element=beta_s,
@@ -176,59 +149,6 @@ def machine_scaling(
         bandwidth_elements_per_s=network / VALUE_BYTES / TENSOR_RANKS,
         small_s=small_s,
         threshold_elements=small_s / beta_s,
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LayerSample:
-    """One layer, measured."""
-
-    batch: int  # B
-    sequence: int  # s
-    hidden: int  # h
-    computation_s: float  # without communication
-    communication_s: float  # of the messages of B·s·h elements
-    overhead_s: float  # of encoding and decoding
-
-    @property
-    def elements(self) -> int:
-        """B·s·h."""
-        return self.batch * self.sequence * self.hidden
-
-
-def fit_scaling(
-    samples: Iterable[LayerSample],
-    *,
-    bandwidth_elements_per_s: float,
-    threshold_elements: float,
-    code_size: int = CODE_SIZE,
-) -> ScalingModel:
-    """Fit the constants as section 4.7 does: alpha from the largest hidden size, the others as means.
-
-    Args:
-        samples: measured layers, at least one above and one up to the threshold.
-        bandwidth_elements_per_s: w.
-        threshold_elements: d.
-        code_size: e.
-
-    Raises:
-        ValueError: where no sample lies on one side of the threshold.
-    """
-    samples = list(samples)
-    small = [sample for sample in samples if sample.elements <= threshold_elements]
-    large = [sample for sample in samples if sample.elements > threshold_elements]
-    if not small or not large:
-        counts = f"{len(small)} up to threshold_elements {threshold_elements} and {len(large)} above"
-        raise ValueError(f"samples has {counts}; it must have both")
-    largest = max(samples, key=lambda sample: sample.hidden)
-    return ScalingModel(
-        alpha_s_per_flop=largest.computation_s / flops(largest.batch, largest.sequence, largest.hidden),
-        beta_s_per_element=statistics.fmean(sample.communication_s / sample.elements for sample in large),
-        gamma_s_per_element=statistics.fmean(sample.overhead_s / sample.elements for sample in samples),
-        bandwidth_elements_per_s=bandwidth_elements_per_s,
-        small_s=statistics.fmean(sample.communication_s for sample in small),
-        threshold_elements=threshold_elements,
-        code_size=code_size,
     )
 
 
@@ -248,13 +168,7 @@ class BreakEven:
 
 
 def speedup_at(machine: FittedMachine, setting: Setting, bandwidth_bytes_per_s: float) -> float:
-    """Return the time without compression over the time with it, over a link of this bandwidth.
-
-    Args:
-        machine: whose link is replaced by one as late but of this bandwidth.
-        setting: with the method that compresses.
-        bandwidth_bytes_per_s: of one connection between tensor-parallel ranks.
-    """
+    """Return the time without compression over the time with it, where a machine's link has this bandwidth."""
     linked = machine.with_bandwidth(bandwidth_bytes_per_s)
     return iteration_time(replace(setting, method="w/o"), linked).total_s / iteration_time(setting, linked).total_s
 
@@ -274,26 +188,20 @@ def break_even(machine: FittedMachine, setting: Setting) -> BreakEven:
     def pays(bandwidth: float) -> bool:
         return speedup_at(machine, setting, bandwidth) > 1
 
-    point = {"micro_batch": setting.micro_batch, "code_size": setting.chosen.paper_code_size}
     if not pays(SLOWEST_BYTES_PER_S):
-        return BreakEven(bandwidth_bytes_per_s=0.0, **point)
-    if pays(FASTEST_BYTES_PER_S):
-        return BreakEven(bandwidth_bytes_per_s=math.inf, **point)
-    bandwidth = bisected(pays, SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S, NUM_BISECTIONS)
-    return BreakEven(bandwidth_bytes_per_s=bandwidth, **point)
+        bandwidth = 0.0
+    elif pays(FASTEST_BYTES_PER_S):
+        bandwidth = math.inf
+    else:
+        bandwidth = bisected(pays, SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S, NUM_BISECTIONS)
+    size = setting.chosen.paper_code_size
+    return BreakEven(micro_batch=setting.micro_batch, code_size=size, bandwidth_bytes_per_s=bandwidth)
 
 
 def break_even_map(
     machine: FittedMachine, setting: Setting, *, micro_batches: Sequence[int], code_sizes: Sequence[int]
 ) -> tuple[BreakEven, ...]:
-    """Find the break-even bandwidth for every batch and code size.
-
-    Args:
-        machine: as break_even.
-        setting: as break_even; its batch and code size are replaced.
-        micro_batches: B.
-        code_sizes: c at a hidden size of 1024.
-    """
+    """Find the break-even bandwidth for every batch B and code size c, which replace those of the setting."""
     return tuple(
         break_even(machine, replace(setting, micro_batch=batch, code_size=size))
         for size in code_sizes

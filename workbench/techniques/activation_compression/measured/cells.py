@@ -68,22 +68,15 @@ def fine_tuning_cells(
     for task, times in epochs.items():
         if task not in tasks or times < 1:
             raise ValueError(f"epochs has {task!r}: {times}; it must be of {', '.join(tasks)} and at least 1")
-    return [
-        {
-            **_arguments(task, limit, epochs, encoder),
-            "task": task,
-            "method": method,
-            "seed": seed,
-            "batch": batch,
-            "max_tokens": min(max_tokens, longest_sequence(task, encoder)),
-            "precision": precision,
-            "encoder": encoder,
-            **more,
-        }
-        for seed in seeds
-        for task in tasks
-        for method in methods
-    ]
+    recipes = {}
+    for task in tasks:
+        recipe = {**RECIPES[task], **ENCODER_RECIPES.get(encoder, {})}
+        recipe["epochs"] = epochs.get(task, recipe["epochs"])
+        if limit is not None:
+            recipe["limit"] = min(limit, recipe["limit"] or limit)
+        recipe["max_tokens"] = min(max_tokens, longest_sequence(task, encoder))
+        recipes[task] = recipe | {"task": task, "batch": batch, "precision": precision, "encoder": encoder, **more}
+    return [recipes[task] | {"method": method, "seed": seed} for seed in seeds for task in tasks for method in methods]
 
 
 def cells_by_layers(
@@ -101,12 +94,6 @@ def cells_by_layers(
         more = {} if list(layers) in ([], last_half) else {"layers": list(layers)}
         cells += fine_tuning_cells(tasks, [method if layers else "w/o"], seeds, **more, **options)
     return cells
-
-
-def _arguments(task: str, limit: int | None, epochs: Mapping[str, int], encoder: str) -> dict[str, Any]:
-    recipe = {**RECIPES[task], **ENCODER_RECIPES.get(encoder, {})}
-    recipe |= {"epochs": epochs.get(task, recipe["epochs"])}
-    return recipe if limit is None else recipe | {"limit": min(limit, recipe["limit"] or limit)}
 
 
 @cache

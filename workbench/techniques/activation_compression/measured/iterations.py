@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -16,36 +15,24 @@ import torch
 from workbench.cluster import Link
 from workbench.launch import Ranks
 from workbench.parallel.groups import RecordedTensorGroup
-from workbench.parallel.pipeline import Mesh, open_mesh
+from workbench.parallel.pipeline import open_mesh
 from workbench.study.breakdown import OPTIMIZER, StageBreakdown, break_down_stages
 from workbench.study.rows import median_row, ratio_row
-from workbench.study.timing import Timed as Rounds
 from workbench.study.timing import Trial, Turns, keep_to_one_core, open_ranks, time_variants
 from workbench.timeline import Kind, Recorder, Timeline, chrome_trace
 from workbench.training.measuring import FEWEST_ROUNDS
 
-from ..training import compressed_pipeline, small_batch
-from .variants import Timed, Variant, timed
+from ..cost import Setting, Variant, read_variant
+from ..training import compressed_pipeline, setting_codec, small_batch
 
 __all__ = ["BASELINE", "PRELOAD", "Measured", "measure_iterations", "measure_on", "trials"]
 
 PRELOAD = ("workbench.models.bert", __name__)
 LEARNING_RATE = 1e-4  # of Adam, section 4.1; any, since only the time of a step is looked at
-PARTS = (
-    "iteration",
-    "forward",
-    "backward",
-    "optimizer",
-    "waiting_and_pipeline",
-    "encode",
-    "decode",
-    "tensor",
-    "tensor_waiting",
-    "tensor_backward",
-)
+PARTS = ("iteration", "forward", "backward", "optimizer", "waiting_and_pipeline", "encode", "decode")
+PARTS += ("tensor", "tensor_waiting", "tensor_backward")
 BASELINE = "w/o"
 MS_PER_S = 1e3
-Breakdowns = Mapping[str, Sequence[StageBreakdown]]  # by method, round by round
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,29 +44,32 @@ class Measured:
     hosts: dict | None  # description of the shaped hosts; None for this machine's loopback
 
 
-def trials(recorder: Recorder, methods: Sequence[Timed], seed: int, device: str = "cpu") -> dict[str, Trial]:
-    """Build the model and the training step of every method on this rank; all methods are of one (TP, PP)."""
-    first = methods[0].setting
+def trials(
+    recorder: Recorder, variants: Mapping[str, tuple[Setting, Variant]], seed: int, device: str = "cpu"
+) -> dict[str, Trial]:
+    """Build the model and the training step of every variant on this rank; all are of one (TP, PP)."""
+    first, _ = next(iter(variants.values()))
     if device == "cpu" and first.num_micro_batches == 1:
         keep_to_one_core()  # with several micro-batches stages work at once, and the scheduler balances them better
     mesh = open_mesh(tensor=first.tp, pipeline=first.pp, device=device)
     mesh = replace(mesh, tensor_group=RecordedTensorGroup(mesh.tensor_group.process_group, recorder=recorder))
-    return {each.name: Trial(step=_step_of(each, mesh, recorder, seed, device)) for each in methods}
 
+    def trial(setting: Setting, variant: Variant) -> Trial:
+        codec = setting_codec(setting, variant, recorder, seed)
+        pipeline = compressed_pipeline(setting, mesh, codec=codec, recorder=recorder, device=device, seed=seed)
+        weights = pipeline.module.parameters()
+        optimizer = torch.optim.Adam(weights, lr=LEARNING_RATE, fused=True)  # the paper's takes 1 %
+        inputs, targets = (tensor.to(device) for tensor in small_batch(setting))
 
-def _step_of(method: Timed, mesh: Mesh, recorder: Recorder, seed: int, device: str):
-    codec = method.codec(recorder, seed)
-    pipeline = compressed_pipeline(method.setting, mesh, codec=codec, recorder=recorder, device=device, seed=seed)
-    optimizer = torch.optim.Adam(pipeline.module.parameters(), lr=LEARNING_RATE, fused=True)  # the paper's takes 1 %
-    inputs, targets = (tensor.to(device) for tensor in small_batch(method.setting))
+        def step() -> None:
+            pipeline.step(inputs, targets)
+            with recorder.during(OPTIMIZER, Kind.OTHER):
+                optimizer.step()
+                optimizer.zero_grad()
 
-    def step() -> None:
-        pipeline.step(inputs, targets)
-        with recorder.during(OPTIMIZER, Kind.OTHER):
-            optimizer.step()
-            optimizer.zero_grad()
+        return Trial(step=step)
 
-    return step
+    return {name: trial(*variant) for name, variant in variants.items()}
 
 
 def measure_on(
@@ -96,11 +86,16 @@ def measure_on(
     """Train every method, "w/o" among them, on every (TP, PP); `keys` come into every row, `sizes` into Setting."""
     turns, rows, trace = _turns(names, num_iterations, warmup=warmup, seed=seed), [], {}
     for tp, pp in meshes:
-        methods = [timed(name, tp=tp, pp=pp, **sizes) for name in names]
-        found = time_variants(ranks, trials, methods, seed, ranks.device, turns=turns)
-        parts = _breakdowns(methods, found)
-        rows += [row for method in methods for row in _rows(method, parts, keys or {})]
-        trace = _trace(found)
+        variants = {name: read_variant(name, tp=tp, pp=pp, **sizes) for name in names}
+        timed = time_variants(ranks, trials, variants, seed, ranks.device, turns=turns)
+        parts = {}
+        for name, rounds in timed.rounds.items():
+            stages = {"tp": tp, "num_micro_batches": variants[name][0].num_micro_batches}
+            parts[name] = [break_down_stages([turn.actions for turn in taken], **stages) for taken in rounds]
+        for name in names:
+            rows += _rows(name, parts, {"tp": tp, "pp": pp, **(keys or {})})
+        last = max((rounds[-1] for rounds in timed.rounds.values()), key=lambda taken: taken[0].actions[-1].end_s)
+        trace = chrome_trace(Timeline.merged([turn.actions for turn in last]), name=last[0].name)
     return Measured(rows=rows, trace=trace, hosts=ranks.hosts)
 
 
@@ -129,56 +124,29 @@ def _turns(names: Sequence[str], num_iterations: int, **more: Any) -> Turns:
     return Turns(rounds=num_iterations, **more)
 
 
-def _breakdowns(methods: Sequence[Timed], found: Rounds) -> dict[str, list[StageBreakdown]]:
-    settings = {method.name: method.setting for method in methods}
-    return {
-        name: [
-            break_down_stages(
-                [turn.actions for turn in turns],
-                tp=settings[name].tp,
-                num_micro_batches=settings[name].num_micro_batches,
-            )
-            for turns in rounds
-        ]
-        for name, rounds in found.rounds.items()
-    }
+def _rows(name: str, parts: Mapping[str, Sequence[StageBreakdown]], mesh: Mapping[str, int | str]) -> list[dict]:
+    """Return the rows of one variant, from the parts of every round of all variants."""
 
+    def seconds(variant: str, part: str) -> list[float]:
+        return [getattr(taken, f"{part}_s") for taken in parts[variant]]
 
-def _rows(method: Timed, parts: Breakdowns, keys: Mapping[str, int | str]) -> list[dict]:
-    own, plain = parts[method.name], parts[BASELINE]
-    common = {"method": method.name, "tp": method.setting.tp, "pp": method.setting.pp, **keys}
-    rows = [median_row(f"{part}_ms", _in_ms(own, part), "ms", **common) for part in PARTS]
-    for number in range(method.setting.pp - 1):
-        times, plain_times = ([each.boundaries_s[number] for each in rounds] for rounds in (own, plain))
-        rows.append(median_row("boundary_ms", [MS_PER_S * time for time in times], "ms", **common, boundary=number))
-        rows.append(ratio_row("boundary_share", times, plain_times, **common, boundary=number))
-    iterations, plain_iterations = ([each.iteration_s for each in rounds] for rounds in (own, plain))
-    if method.setting.pp > 1:
-        boundaries = [fmean(each.boundaries_s) for each in own]
-        rows.append(ratio_row("boundary_of_iteration", boundaries, iterations, **common))
-    rows.append(ratio_row("speedup", plain_iterations, iterations, **common))
-    tensor, plain_tensor = ([each.tensor_s for each in rounds] for rounds in (own, plain))
-    rows.append(ratio_row("communication_share", tensor, iterations, **common))
-    if method.setting.tp > 1:
-        rows.append(ratio_row("tensor_share", tensor, plain_tensor, **common))
-    return rows + _fusing_rows(method, parts, common)
-
-
-def _in_ms(rounds: Sequence[StageBreakdown], part: str) -> list[float]:
-    return [MS_PER_S * getattr(each, f"{part}_s") for each in rounds]
-
-
-def _fusing_rows(method: Timed, parts: Breakdowns, common: Mapping) -> list[dict]:
-    """Compare a fused code with the same code as the paper executes it, within rounds."""
-    base = method.setting.method
-    if method.variant is not Variant.FUSED or base not in parts:
-        return []
-    papers, fused = ([each.iteration_s for each in parts[name]] for name in (base, method.name))
-    row = partial(ratio_row, "speedup_of_fusing", papers, **{**common, "method": base})
-    return [row(papers, execution="as in the paper"), row(fused, execution="fused")]
-
-
-def _trace(found: Rounds) -> dict:
-    """Draw the last iteration that was measured."""
-    last = max((rounds[-1] for rounds in found.rounds.values()), key=lambda turns: turns[0].actions[-1].end_s)
-    return chrome_trace(Timeline.merged([turn.actions for turn in last]), name=last[0].name)
+    keys = {"method": name, **mesh}
+    iterations = seconds(name, "iteration")
+    rows = [median_row(f"{part}_ms", [MS_PER_S * time for time in seconds(name, part)], "ms", **keys) for part in PARTS]
+    for number in range(mesh["pp"] - 1):
+        times, plain = ([taken.boundaries_s[number] for taken in parts[variant]] for variant in (name, BASELINE))
+        rows.append(median_row("boundary_ms", [MS_PER_S * time for time in times], "ms", **keys, boundary=number))
+        rows.append(ratio_row("boundary_share", times, plain, **keys, boundary=number))
+    if mesh["pp"] > 1:
+        boundaries = [fmean(taken.boundaries_s) for taken in parts[name]]
+        rows.append(ratio_row("boundary_of_iteration", boundaries, iterations, **keys))
+    rows.append(ratio_row("speedup", seconds(BASELINE, "iteration"), iterations, **keys))
+    rows.append(ratio_row("communication_share", seconds(name, "tensor"), iterations, **keys))
+    if mesh["tp"] > 1:
+        rows.append(ratio_row("tensor_share", seconds(name, "tensor"), seconds(BASELINE, "tensor"), **keys))
+    base, _, suffix = name.partition(" ")
+    if suffix == "fused" and base in parts:  # the same code, as the paper executes it
+        papers, keys = seconds(base, "iteration"), {**keys, "method": base}
+        rows.append(ratio_row("speedup_of_fusing", papers, papers, **keys, execution="as in the paper"))
+        rows.append(ratio_row("speedup_of_fusing", papers, iterations, **keys, execution="fused"))
+    return rows

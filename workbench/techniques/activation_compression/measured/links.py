@@ -13,6 +13,7 @@ from enum import Enum
 from itertools import product
 from math import prod
 from types import MappingProxyType
+from typing import Any
 
 import pandas as pd
 
@@ -25,25 +26,14 @@ from workbench.training.measuring import FEWEST_ROUNDS
 from ..cost import Setting
 from .iterations import BASELINE, PRELOAD, measure_on
 
-__all__ = [
-    "SMALL_BERT",
-    "Calibration",
-    "ShareOf",
-    "TableTimes",
-    "Trial",
-    "beside_largest",
-    "carried_over_share",
-    "measure_table",
-    "next_rate",
-    "ranks_at_share",
-    "share_row",
-    "slower_by",
-]
+__all__ = ["SMALL_BERT", "Calibration", "ShareOf", "TableTimes", "Trial", "beside_largest", "carried_over_share"]
+__all__ += ["measure_table", "next_rate", "places_of", "ranks_at_share", "share_row"]
 
 CLOSE_ENOUGH = 0.01  # of an iteration
 SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S = 1e6, 2e9  # what shaped hosts can follow
 FARTHEST = 2.0  # a line through two trials is trusted up to this factor of the last rate
 APART = 1.05  # closer rates differ by noise alone
+HOPELESS = 10.0  # times slower, where no rate gives the share: the next trial tries again
 SLOW, CARRIED_OVER, FAST = "slow", "carried over", "fast"
 MeshOf = tuple[int, int]  # (TP, PP)
 SMALL_BERT = MappingProxyType(
@@ -61,8 +51,7 @@ class ShareOf(Enum):
     BOUNDARY = "the bytes of a pipeline boundary"
 
 
-# Saves a trial on two cores.
-FIRST_GUESS_BYTES_PER_S = MappingProxyType({ShareOf.TENSOR: 65e6, ShareOf.BOUNDARY: 130e6})
+FIRST_GUESS_BYTES_PER_S = MappingProxyType({ShareOf.TENSOR: 65e6, ShareOf.BOUNDARY: 130e6})  # saves a trial on 2 cores
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,9 +108,8 @@ def carried_over_share(share: float, *, tp: int, to_tp: int) -> float:
 
 def _check_share(share: float) -> None:
     if not 0 < share < 0.5:
-        raise ValueError(
-            f"share is {share}; it must be in 0 < share < 0.5, since each forward message has a backward twin"
-        )
+        rule = "it must be in 0 < share < 0.5, since each forward message has a backward twin"
+        raise ValueError(f"share is {share}; {rule}")
 
 
 @contextmanager
@@ -147,11 +135,10 @@ def ranks_at_share(
         raise ValueError(f"runs is {runs}; it must be at least 2: one to find the rate and one to check it")
     link = Link(bandwidth_bytes_per_s=FIRST_GUESS_BYTES_PER_S[of], source="where the calibration starts")
     setting, trials = Setting(tp=tp, pp=pp, **sizes), []
+    few = {"num_iterations": FEWEST_ROUNDS, "warmup": 2, "seed": seed}
     for run in range(1, runs + 1):
         with open_ranks(tp * pp, link=link, num_hosts=num_hosts, device=device, preload=PRELOAD) as ranks:
-            rows = measure_on(
-                ranks, [BASELINE], [(tp, pp)], num_iterations=FEWEST_ROUNDS, warmup=2, seed=seed, **sizes
-            ).rows
+            rows = measure_on(ranks, [BASELINE], [(tp, pp)], **few, **sizes).rows
             trials.append(_trial(rows, link, of, setting, num_hosts))
             if run == runs or abs(trials[-1].share - share) < CLOSE_ENOUGH:
                 yield ranks, Calibration(link=link, of=of, asked=share, trials=tuple(trials), tp=tp, pp=pp)
@@ -163,37 +150,23 @@ def ranks_at_share(
 def next_rate(trials: Sequence[Trial], share: float) -> float:
     """Choose the bandwidth to try next, in bytes/s.
 
-    Through two trials the part and the iteration are lines in x, the seconds a byte takes; where they are in the ratio
-    `share` is the next x. With a single trial, or where that leads far away, all transfers are proportional to x.
+    With a single trial all communication is proportional to x, the seconds a byte takes, and the rest of the iteration
+    stays: part·x / (rest + communication·x) = share gives x. Through two trials the part and the iteration are lines in
+    x; where they are in the ratio `share` is the next x, unless that leads far away or noise rules: the two rates are
+    close, or the slower link gave the smaller share.
     """
     last = trials[-1]
-    slower = slower_by(last.part_ms, last.communication_ms, last.iteration_ms, share)
-    if len(trials) > 1 and (factor := _on_the_line(trials[-2], last, share)) is not None:
-        slower = factor
+    beyond_ms = last.part_ms - share * last.communication_ms
+    rest_ms = last.iteration_ms - last.communication_ms
+    slower = share * rest_ms / beyond_ms if beyond_ms > 0 else HOPELESS
+    if len(trials) > 1:
+        x_before, x_last = (1 / trial.bandwidth_bytes_per_s for trial in trials[-2:])
+        missing_before, missing = (share * trial.iteration_ms - trial.part_ms for trial in trials[-2:])
+        are_apart = max(x_before / x_last, x_last / x_before) >= APART
+        gained_per_x = (missing_before - missing) / (x_last - x_before) if are_apart else 0.0
+        factor = 1 + missing / gained_per_x / x_last if gained_per_x > 0 else 0.0
+        slower = factor if 1 / FARTHEST < factor < FARTHEST else slower
     return min(max(last.bandwidth_bytes_per_s / slower, SLOWEST_BYTES_PER_S), FASTEST_BYTES_PER_S)
-
-
-def _on_the_line(before: Trial, last: Trial, share: float) -> float | None:
-    """Return the factor by which the link must become slower on the line through two trials; None where noise rules."""
-    x_before, x_last = 1 / before.bandwidth_bytes_per_s, 1 / last.bandwidth_bytes_per_s
-    if max(x_before / x_last, x_last / x_before) < APART:
-        return None
-    missing_before, missing = (share * trial.iteration_ms - trial.part_ms for trial in (before, last))
-    gained_per_x = (missing_before - missing) / (x_last - x_before)
-    if gained_per_x <= 0:  # noise: the slower link would have given the smaller share
-        return None
-    factor = 1 + missing / gained_per_x / x_last
-    return factor if 1 / FARTHEST < factor < FARTHEST else None
-
-
-def slower_by(part: float, communication: float, iteration: float, share: float) -> float:
-    """Return the factor by which a link must become slower so that a part of its communication takes a share.
-
-    The rest r = iteration - communication stays: part·x / (r + communication·x) = share gives x. Where communication
-    grows so fast that no x does, the link becomes ten times slower and the next trial tries again.
-    """
-    beyond = part - share * communication
-    return share * (iteration - communication) / beyond if beyond > 0 else 10.0
 
 
 def share_row(rows: Sequence[Mapping], link: Link, of: ShareOf, setting: Setting, num_hosts: int) -> dict:
@@ -207,12 +180,11 @@ def share_row(rows: Sequence[Mapping], link: Link, of: ShareOf, setting: Setting
 
 
 def _boundary_ms(link: Link, setting: Setting, num_hosts: int) -> float:
-    """Return what an iteration's messages and gradients over one boundary take by the link's rate alone."""
+    """Return the transfer time of an iteration's messages and gradients over one boundary, at the link's rate."""
     ranks_of_a_host = setting.tp * setting.pp // num_hosts
     if setting.tp % ranks_of_a_host:
-        raise ValueError(
-            f"tp is {setting.tp}; it must be a multiple of the {ranks_of_a_host} ranks of a host, or boundaries differ"
-        )
+        rule = f"it must be a multiple of the {ranks_of_a_host} ranks of a host, or boundaries differ"
+        raise ValueError(f"tp is {setting.tp}; {rule}")
     messages = 2 * setting.num_micro_batches * ranks_of_a_host  # all ranks of a host share its card
     return 1e3 * messages * setting.activation_bytes() / link.bandwidth_bytes_per_s
 
@@ -243,15 +215,6 @@ class TableTimes:
     trace: dict  # Chrome trace of one iteration
     hosts: list[dict]  # descriptions of the shaped hosts
     calibrations: tuple[Calibration, ...]  # of the links that are not this machine's loopback
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Place:
-    """A link and the meshes that are measured over it."""
-
-    link: str  # its name
-    meshes: tuple[MeshOf, ...]  # (TP, PP) pairs; the first one is calibrated where there is a share
-    share: float | None = None  # of that mesh's uncompressed iteration; None leaves the ranks on the loopback
 
 
 def measure_table(
@@ -299,91 +262,61 @@ def measure_table(
     rounds = dict.fromkeys(links, num_iterations) | dict(num_iterations_over or {})
     if unknown := set(rounds) - set(links):
         raise ValueError(f"num_iterations_over is for {sorted(unknown)}; it must be for links of {list(links)}")
-    calibrate = {"of": ShareOf[share_of], "num_hosts": num_hosts, "device": device}
-    common = {"seed": seed, **sizes}
-    found = [
-        _measure_place(place, methods, batches, calibrate, {"num_iterations": rounds[place.link], **common})
-        for place in _places(links, meshes, share, share_mesh)
-    ]
-    rows = [row for place in found for row in place.rows]
-    return TableTimes(
-        rows=rows + (_by_link(rows) if len(links) > 1 else []),
-        trace=found[0].trace,
-        hosts=[host for place in found for host in place.hosts],
-        calibrations=tuple(calibration for place in found for calibration in place.calibrations),
-    )
+    of, opened = ShareOf[share_of], {"num_hosts": num_hosts, "device": device}
+    shapes = [{"micro_batch": micro_batch, "sequence": sequence} for micro_batch, sequence in batches]
+    rows, traces, hosts, calibrations = [], [], [], []
+    for link, over, link_share in places_of(links, meshes, share, share_mesh):
+        (tp, pp), keys = over[0], {"link": link, "nvlink": int(link == FAST)}
+        first = {"tp": tp, "pp": pp, **shapes[0]}
+        if link_share is None:
+            opening = _on_loopback(prod(over[0]), device)
+        else:
+            opening = ranks_at_share(link_share, of=of, seed=seed, **opened, **first, **sizes)
+        here = []
+        with opening as (ranks, calibration):
+            for shape, mesh in product(shapes, over):
+                common = {"num_iterations": rounds[link], "seed": seed, **shape, **sizes}
+                measured = measure_on(ranks, methods, [mesh], keys=keys | shape, **common)
+                here += measured.rows
+                traces.append(measured.trace)
+        if calibration is not None:  # by how much the share in the measurement lies above the one that was asked for
+            at_first = {"link": link, **first}
+            plain = [row for row in here if at_first.items() <= row.items()]
+            reached = share_row(plain, calibration.link, of, Setting(**first, **sizes), num_hosts)
+            above = {name: value - calibration.asked for name, value in reached.items()}
+            here.append(value_row("share_error", above.pop("value"), **above, of=of.value, **at_first))
+            hosts.append(measured.hosts)
+            calibrations.append(calibration)
+        rows += here
+    if len(links) > 1:  # speedups again, without the paper's key nvlink, so that a method's stand side by side
+        speedups = [row for row in rows if row["quantity"] == "speedup"]
+        plain = [{name: key for name, key in row.items() if name != "nvlink"} for row in speedups]
+        rows += [row | {"quantity": "speedup_by_link"} for row in plain]
+    return TableTimes(rows=rows, trace=traces[0], hosts=hosts, calibrations=tuple(calibrations))
 
 
-def _places(links: Sequence[str], meshes: Sequence[MeshOf], share: float, share_mesh: MeshOf) -> Iterator[_Place]:
+def places_of(
+    links: Sequence[str], meshes: Sequence[MeshOf], share: float, share_mesh: MeshOf
+) -> Iterator[tuple[str, tuple[MeshOf, ...], float | None]]:
+    """Yield each link with the meshes measured over it, and the share of communication on the first; None: loopback."""
     for link in links:
         if link == FAST:
-            yield _Place(link=link, meshes=tuple(meshes))
+            yield link, tuple(meshes), None
         elif link == SLOW:
-            others = (mesh for mesh in meshes if mesh != share_mesh)
-            yield _Place(link=link, meshes=(share_mesh, *others), share=share)
+            yield link, (share_mesh, *(mesh for mesh in meshes if mesh != share_mesh)), share
         else:
             for mesh in meshes:
                 if mesh[0] > share_mesh[0]:
-                    carried = carried_over_share(share, tp=share_mesh[0], to_tp=mesh[0])
-                    yield _Place(link=link, meshes=(mesh,), share=carried)
-
-
-def _measure_place(
-    place: _Place, methods: Sequence[str], batches: Sequence[Sequence[int]], calibrate: dict, common: dict
-) -> TableTimes:
-    """Measure all methods over one link, on the ranks that its calibration leaves open."""
-    rows, trace, keys = [], {}, {"link": place.link, "nvlink": int(place.link == FAST)}
-    with _ranks_over(place, batches[0], calibrate, common) as (ranks, calibration):
-        for (micro_batch, sequence), mesh in product(batches, place.meshes):
-            shape = {"micro_batch": micro_batch, "sequence": sequence}
-            measured = measure_on(ranks, methods, [mesh], keys=keys | shape, **shape, **common)
-            rows, trace = rows + measured.rows, trace or measured.trace
-    if calibration is None:
-        return TableTimes(rows=rows, trace=trace, hosts=[], calibrations=())
-    rows += _share_error(rows, calibration, place.link, calibrate["num_hosts"], _shape(batches[0], common))
-    return TableTimes(rows=rows, trace=trace, hosts=[measured.hosts], calibrations=(calibration,))
+                    yield link, (mesh,), carried_over_share(share, tp=share_mesh[0], to_tp=mesh[0])
 
 
 @contextmanager
-def _ranks_over(
-    place: _Place, batch: Sequence[int], calibrate: dict, common: dict
-) -> Iterator[tuple[Ranks, Calibration | None]]:
-    """Open ranks over a place's link."""
-    if place.share is None:
-        with open_ranks(prod(place.meshes[0]), device=calibrate["device"], preload=PRELOAD) as ranks:
-            yield ranks, None
-    else:
-        tp, pp = place.meshes[0]
-        with ranks_at_share(
-            place.share, tp=tp, pp=pp, seed=common["seed"], **calibrate, **_shape(batch, common)
-        ) as opened:
-            yield opened
+def _on_loopback(num_ranks: int, device: str | None) -> Iterator[tuple[Ranks, None]]:
+    with open_ranks(num_ranks, device=device, preload=PRELOAD) as ranks:
+        yield ranks, None
 
 
-def _by_link(rows: Sequence[dict]) -> list[dict]:
-    """Repeat the speedups without the paper's key nvlink, so that one method's stand side by side for all links."""
-    speedups = [row for row in rows if row["quantity"] == "speedup"]
-    plain = [{name: key for name, key in row.items() if name != "nvlink"} for row in speedups]
-    return [row | {"quantity": "speedup_by_link"} for row in plain]
-
-
-def _shape(batch: Sequence[int], common: dict) -> dict:
-    """Return the fields of Setting that a batch and the sizes of all batches give."""
-    sizes = {name: value for name, value in common.items() if name not in ("num_iterations", "seed")}
-    return {"micro_batch": batch[0], "sequence": batch[1], **sizes}
-
-
-def _share_error(rows: Sequence[dict], calibration: Calibration, link: str, num_hosts: int, shape: dict) -> list[dict]:
-    """Say by how much the share in the measurement lies above the one that was asked for."""
-    mesh = {"tp": calibration.tp, "pp": calibration.pp}
-    keys = {"link": link, **mesh, "micro_batch": shape["micro_batch"], "sequence": shape["sequence"]}
-    own = [row for row in rows if keys.items() <= row.items()]
-    reached = share_row(own, calibration.link, calibration.of, Setting(**mesh, **shape), num_hosts)
-    above = {name: value - calibration.asked for name, value in reached.items()}
-    return [value_row("share_error", above.pop("value"), **above, of=calibration.of.value, **keys)]
-
-
-def beside_largest(rows: Iterable[Mapping], published: pd.DataFrame) -> list[dict]:
+def beside_largest(rows: Iterable[Mapping], published: pd.DataFrame) -> list[dict[str, Any]]:
     """Put the speedup of the paper's fastest learned code, at TP 4 without NVLink, beside ours of the same code.
 
     Returns:
@@ -393,14 +326,14 @@ def beside_largest(rows: Iterable[Mapping], published: pd.DataFrame) -> list[dic
     ours = [row for row in rows if row["quantity"] == "speedup" and TARGET.items() <= row.items()]
     if "nvlink" not in published or not ours:
         return []
-    theirs = published[(published[list(TARGET)] == list(TARGET.values())).all(axis=1)]
-    largest = theirs.loc[theirs.value.idxmax()]
+    papers = published[(published[list(TARGET)] == list(TARGET.values())).all(axis=1)]
+    largest = papers.loc[papers.value.idxmax()]
     executions = {largest.method: "as in the paper", f"{largest.method} fused": "fused"}
-    found = []
+    beside = []
     for row in ours:
         if row["method"] in executions:
             keys = {"link": row["link"], "execution": executions[row["method"]]}
-            found.append(value_row("largest_speedup", float(largest.value), **keys, of="published"))
             spread = {"low": row["low"], "high": row["high"]}
-            found.append(value_row("largest_speedup", row["value"], **spread, **keys, of="measured"))
-    return found
+            beside.append(value_row("largest_speedup", float(largest.value), **keys, of="published"))
+            beside.append(value_row("largest_speedup", row["value"], **spread, **keys, of="measured"))
+    return beside

@@ -1,6 +1,7 @@
 """Activation compression on real and virtual ranks: encoded sums, encoded outputs, and the call that adds them."""
 
-from .compression import CompressedOutput, Compression, compress
+from .compression import CODEC_NAMES, CompressedOutput, Compression, compress
 from .reduction import CompressedReduction, EncoderGradients, FusedReduction
 
-__all__ = ["CompressedOutput", "CompressedReduction", "Compression", "EncoderGradients", "FusedReduction", "compress"]
+__all__ = ["CODEC_NAMES", "CompressedOutput", "CompressedReduction", "Compression", "EncoderGradients"]
+__all__ += ["FusedReduction", "compress"]

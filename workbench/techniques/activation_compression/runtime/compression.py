@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from difflib import get_close_matches
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from workbench.compression import Aggregation, Codec
 from workbench.parallel import RowParallelLinear
-from workbench.parallel.linear import Reduction
 
 from ..method import PAPER_HIDDEN, Family, method
-from .layers import Layers, chosen_layers, codec_home
 from .reduction import CompressedReduction, EncoderGradients, FusedReduction, check_fusible, require_wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CompressedOutput", "Compression", "compress"]
+__all__ = ["CODEC_NAMES", "CompressedOutput", "Compression", "compress"]
+
+CODEC_NAMES = ("output_codec", "sequence_codec")  # sub-modules that layers with a compressed output get
+WRAPPERS = {"DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel"}  # know the parameters of their start
+MOST_NAMED = 8  # modules that an error lists
+
+Layers = int | str | Iterable[int] | Iterable[str] | None
+NamedModules = list[tuple[str, nn.Module]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
@@ -101,24 +106,127 @@ def compress(
 
     Source: section 4.1 (the last 12 of 24 layers), sections 3.2 and 3.3.
     """
-    chosen = chosen_layers(model, layers)
-    changes = [change for name, layer in chosen for change in _changes(name, layer, codec, fused)]
-    sites = [change.site for change in changes]
-    if twice := {site for site in sites if sites.count(site) > 1}:
+    sites = [site for name, layer in _chosen_layers(model, layers) for site in _sites(name, layer, codec, fused)]
+    names = [site.name for site in sites]
+    if twice := {name for name in names if names.count(name) > 1}:
         raise ValueError(f"layers: {sorted(twice)[0]} is chosen twice")
-    _require_unwrapped(model, changes)
-    undo = [change.apply(gradients) for change in changes]
-    sent = tuple(change.sent_bytes() for change in changes)
-    undo += [change.module.register_forward_hook(each).remove for change, each in zip(changes, sent, strict=True)]
-    codecs = tuple(change.codec for change in changes)
+    classes = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
+    is_learned = any(True for site in sites for _ in site.codec.parameters())
+    if is_learned and (wrappers := sorted(WRAPPERS & classes)):
+        rule = "would not synchronise the weights of learned codes: compress the model first, then wrap it"
+        raise ValueError(f"model holds a {wrappers[0]}, which {rule}")
+    undo: list[Callable[[], None]] = []
+    sent = []
+    for site in sites:
+        if isinstance(site.module, RowParallelLinear):
+            undo.append(_encode_reduction(site.module, site.codec, fused, gradients))
+            size = site.module.group.size  # a ring's all-reduce, and its all-gather where codes cannot be summed
+            plain, gathered = 2 * (size - 1) / size, size - 1
+            encoded = plain if site.codec.aggregation is Aggregation.SUM else gathered
+            sent.append(SentBytes(codec=site.codec, plain_copies=plain, encoded_copies=encoded))
+        else:
+            undo.append(_encode_output(site))
+            sent.append(SentBytes(codec=site.codec))  # one message to the next stage
+        undo.append(site.module.register_forward_hook(sent[-1]).remove)
     _forget_compiled_code()
-    return Compression(sites=tuple(sites), codecs=codecs, undo=tuple(undo), sent=sent)
+    codecs = tuple(site.codec for site in sites)
+    return Compression(sites=tuple(names), codecs=codecs, undo=tuple(undo), sent=tuple(sent))
 
 
 def _forget_compiled_code() -> None:
     """Have torch.compile compile what it has compiled again: it takes no notice of hooks that come or go later."""
     if "torch._dynamo" in sys.modules:
         torch.compiler.reset()
+
+
+# --- call sites
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Site:
+    name: str
+    module: nn.Module  # a row-parallel linear that is to reduce through the codec, or else a layer with an output
+    codec: Codec
+
+
+def _sites(name: str, layer: nn.Module, codec: Codec | str, fused: bool) -> Iterator[_Site]:
+    """Yield the call sites of one layer; refuse the layer before anything changes."""
+    reducers = [module for module in layer.modules() if isinstance(module, RowParallelLinear)]
+    for module in reducers:
+        weight = module.weights[0]
+        site_codec = _codec_for(codec, module.site, module.out_features, weight)
+        if fused:
+            check_fusible(site_codec)
+        yield _Site(name=module.site, module=module, codec=site_codec)
+    if reducers:
+        return
+    if fused:
+        raise ValueError(f"fused=True: {name} holds no row-parallel linear, so no weight can be encoded")
+    site_codec = _codec_for(codec, name, None, next(layer.parameters(), torch.empty(0)))
+    if any(isinstance(hook, CompressedOutput) for hook in layer._forward_hooks.values()):
+        raise ValueError(f"layers: the output of {name} is compressed already; remove that first")
+    if isinstance(layer, nn.ModuleList | nn.ModuleDict):
+        inner = [f"{name}.{child}" for child, _ in layer.named_children()][-2:]
+        raise ValueError(f"layers has {name!r}, a list without an output; name its modules, such as {inner}")
+    if _codec_home(layer) is None:
+        raise ValueError(f"layers has {name!r}, a Sequential without a layer that could hold one more codec")
+    yield _Site(name=name, module=layer, codec=site_codec)
+
+
+def _codec_for(codec: Codec | str, site: str, hidden: int | None, like: Tensor) -> Codec:
+    """Return the codec of a call site, with the type and on the device of one of its weights."""
+    if isinstance(codec, str):
+        if hidden is None and method(codec).family is Family.AUTOENCODER:
+            rule = "pass AutoEncoder(hidden, code_size) of workbench.compression, with that width as hidden"
+            raise ValueError(f"codec is {codec!r}, a learned code; the width of {site}'s output is not known: {rule}")
+        codec = method(codec).codec(hidden or PAPER_HIDDEN, dtype=like.dtype)
+    return codec.for_site(site, hidden).to(like.device)
+
+
+def _encode_reduction(
+    linear: RowParallelLinear, codec: Codec, fused: bool, gradients: EncoderGradients | None
+) -> Callable[[], None]:
+    """Let a linear reduce through a codec; return what undoes it."""
+    plain, kind = linear.reduction, FusedReduction if fused else CompressedReduction
+    linear.reduction = kind(codec, linear.group, gradients)
+
+    def undo() -> None:
+        linear.reduction = plain
+        if gradients is not None:
+            gradients.forget(codec)
+
+    return undo
+
+
+def _encode_output(site: _Site) -> Callable[[], None]:
+    """Hook a layer's output; return what undoes it."""
+    home, name = _codec_home(site.module)
+    home.add_module(name, site.codec)
+    output = CompressedOutput(site.codec, site.name)
+    hooks = [site.module.register_forward_hook(output), site.codec.register_forward_pre_hook(output.refuse_others)]
+
+    def undo() -> None:
+        for hook in hooks:
+            hook.remove()
+        delattr(home, name)
+
+    return undo
+
+
+def _codec_home(layer: nn.Module) -> tuple[nn.Module, str] | None:
+    """Return the module that holds the codec of a layer's output, and the codec's name there; None if there is none.
+
+    A Sequential would run a further child, as a layer of its own: there it is the first leaf that has none yet.
+    """
+    in_layer, in_sequence = CODEC_NAMES
+    if not isinstance(layer, nn.Sequential):
+        return layer, in_layer
+    for name, module in layer.named_modules():
+        is_list = isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict)
+        is_codec = set(CODEC_NAMES) & set(name.split("."))
+        if not is_list and not is_codec and all(child == in_layer for child, _ in module.named_children()):
+            return module, in_sequence
+    return None
 
 
 class CompressedOutput:
@@ -158,7 +266,7 @@ class SentBytes:
     """A forward hook that notes how many bytes are sent of a module's output, plain and encoded."""
 
     codec: Codec
-    plain_copies: float = 1.0  # times that a rank sends the plain output: once to the next stage
+    plain_copies: float = 1.0  # times that a rank sends the plain output
     encoded_copies: float = 1.0
     plain_bytes: int = 0  # of the last forward pass
     encoded_bytes: int = 0
@@ -170,107 +278,89 @@ class SentBytes:
         self.encoded_bytes = round(self.encoded_copies * self.codec.payload_bytes(tensor.shape, tensor.dtype))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _ReductionChange:
-    """A row-parallel linear that is to reduce through a codec: nothing has happened before `apply`."""
-
-    site: str
-    module: RowParallelLinear
-    codec: Codec
-    fused: bool
-
-    def __post_init__(self) -> None:
-        if self.fused:
-            check_fusible(self.codec)
-
-    def sent_bytes(self) -> SentBytes:
-        """Count a ring's all-reduce, and its all-gather where codes cannot be summed."""
-        size = self.module.group.size
-        summed, gathered = 2 * (size - 1) / size, size - 1
-        copies = summed if self.codec.aggregation is Aggregation.SUM else gathered
-        return SentBytes(codec=self.codec, plain_copies=summed, encoded_copies=copies)
-
-    def apply(self, gradients: EncoderGradients | None) -> Callable[[], None]:
-        """Replace the reduction; return what undoes it."""
-        plain, kind = self.module.reduction, FusedReduction if self.fused else CompressedReduction
-        self.module.reduction = kind(self.codec, self.module.group, gradients)
-        return partial(self._restore, plain, gradients)
-
-    def _restore(self, plain: Reduction | None, gradients: EncoderGradients | None) -> None:
-        self.module.reduction = plain
-        if gradients is not None:
-            gradients.forget(self.codec)
+# --- layers, by name or counted in the model's one stack of blocks
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _OutputChange:
-    """A module whose output is to be encoded and decoded: nothing has happened before `apply`."""
-
-    site: str
-    module: nn.Module
-    codec: Codec
-
-    def __post_init__(self) -> None:
-        if any(isinstance(hook, CompressedOutput) for hook in self.module._forward_hooks.values()):
-            raise ValueError(f"layers: the output of {self.site} is compressed already; remove that first")
-        if isinstance(self.module, nn.ModuleList | nn.ModuleDict):
-            inner = [f"{self.site}.{name}" for name, _ in self.module.named_children()][-2:]
-            raise ValueError(f"layers has {self.site!r}, a list without an output; name its modules, such as {inner}")
-        if codec_home(self.module) is None:
-            raise ValueError(f"layers has {self.site!r}, a Sequential without a layer that could hold one more codec")
-
-    def sent_bytes(self) -> SentBytes:
-        """Count one message to the next stage."""
-        return SentBytes(codec=self.codec)
-
-    def apply(self, gradients: EncoderGradients | None) -> Callable[[], None]:
-        """Hook the output; return what undoes it."""
-        home, name = codec_home(self.module)
-        home.add_module(name, self.codec)
-        output = CompressedOutput(self.codec, self.site)
-        hooks = [self.module.register_forward_hook(output), self.codec.register_forward_pre_hook(output.refuse_others)]
-        return partial(self._restore, hooks, partial(delattr, home, name))
-
-    def _restore(self, hooks: list[RemovableHandle], forget: Callable[[], None]) -> None:
-        for hook in hooks:
-            hook.remove()
-        forget()
+def _chosen_layers(model: nn.Module, layers: Layers) -> NamedModules:
+    """Return the chosen layers of a model, each with its name, or refuse them by the names of the modules there are."""
+    if layers is None or isinstance(layers, int):
+        blocks = _blocks(model, layers)
+        count = -(-len(blocks) // 2) if layers is None else layers
+        if not 1 <= count <= len(blocks):
+            rule = f"it must be in 1..{len(blocks)}, the blocks {_range(blocks)}; or name modules"
+            raise ValueError(f"layers is {layers}; {rule}")
+        return blocks[len(blocks) - count :]
+    asked = [layers] if isinstance(layers, str) else list(layers)
+    if not asked:
+        raise ValueError("layers is empty; it must hold at least one layer")
+    modules = dict(model.named_modules())
+    blocks = [] if all(isinstance(layer, str) for layer in asked) else _blocks(model, asked)
+    chosen = []
+    for layer in asked:
+        if not isinstance(layer, str):
+            if not 0 <= layer < len(blocks):
+                raise ValueError(f"layers has {layer}; it must be in 0..{len(blocks) - 1}, the blocks {_range(blocks)}")
+            chosen.append(blocks[layer])
+            continue
+        if layer not in modules:
+            near = get_close_matches(layer, modules, cutoff=0.3) or _examples(modules.items())
+            raise ValueError(f"layers has {layer!r}; it must name modules of the model, such as {near}")
+        chosen.append((layer, modules[layer]))
+    return chosen
 
 
-_Change = _ReductionChange | _OutputChange
-WRAPPERS = {"DistributedDataParallel", "FSDPModule", "FullyShardedDataParallel"}  # know the parameters of their start
+def _blocks(model: nn.Module, layers: object) -> NamedModules:
+    """Return the model's one stack of blocks; ValueError that asks for names if it has none, or several."""
+    stacks = list(_stacks("", model))
+    stacks = [stack for stack in stacks if any(True for _ in stack[0][1].children())] or stacks  # not lists of linears
+    if len(stacks) == 1:
+        return stacks[0]
+    if stacks:
+        held = f"{len(stacks)} stacks of blocks ({'; '.join(map(_range, stacks))})"
+        example = f"layers={[name for name, _ in stacks[-1][-2:]]}"
+    else:
+        held, example = "no stack of equal blocks", f"layers={_examples(model.named_modules())} or some of them"
+    rule = f"{type(model).__name__} has {held}, so name the layers whose outputs are to be compressed"
+    raise ValueError(f"layers is {layers}; {rule}: {example}")
 
 
-def _require_unwrapped(model: nn.Module, changes: list[_Change]) -> None:
-    learned = [change.site for change in changes if any(True for _ in change.codec.parameters())]
-    classes = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
-    if learned and (wrappers := sorted(WRAPPERS & classes)):
-        rule = "would not synchronise the weights of learned codes: compress the model first, then wrap it"
-        raise ValueError(f"model holds a {wrappers[0]}, which {rule}")
+def _stacks(name: str, module: nn.Module) -> Iterator[NamedModules]:
+    """Yield the outermost stacks: lists whose modules are all blocks of one kind, and such a run in a Sequential."""
+    children = [(f"{name}.{child}" if name else child, part) for child, part in module.named_children()]
+    if isinstance(module, nn.ModuleList | nn.Sequential):
+        runs = [list(run) for kind, run in groupby(children, lambda child: _kind(child[1])) if kind is not None]
+        longest = max(runs, key=len, default=[])
+        is_whole = len(longest) == len(children) > 0
+        if len(longest) > 1 if isinstance(module, nn.Sequential) else is_whole:
+            yield longest
+            return
+    for child, part in children:
+        yield from _stacks(child, part)
 
 
-def _changes(name: str, layer: nn.Module, codec: Codec | str, fused: bool) -> Iterator[_Change]:
-    reducers = [module for module in layer.modules() if isinstance(module, RowParallelLinear)]
-    for module in reducers:
-        weight = module.weights[0]
-        site_codec = _codec_for(codec, module.site, module.out_features, weight.dtype).to(weight.device)
-        yield _ReductionChange(site=module.site, module=module, codec=site_codec, fused=fused)
-    if not reducers:
-        yield _output_change(name, layer, codec, fused)
+def _kind(module: nn.Module) -> object:
+    """Tell kinds of blocks apart; None for no block, such as a ReLU, a norm, or a linear that changes the width.
+
+    Blocks of a class that is not torch's may differ in shapes: T5's first one has a bias that the others lack.
+    """
+    parameters = [(name, tuple(weight.shape)) for name, weight in module.named_parameters()]
+    shapes = tuple((name, shape) for name, shape in parameters if not set(CODEC_NAMES) & set(name.split(".")))
+    is_torchs = type(module).__module__.startswith("torch.nn.")
+    if not any(True for name, _ in module.named_children() if name not in CODEC_NAMES):
+        matrices = [shape for _, shape in shapes if len(shape) > 1]
+        if not matrices or (is_torchs and any(shape[0] != shape[1] for shape in matrices)):
+            return None
+    return (type(module), shapes) if is_torchs else type(module)
 
 
-def _output_change(name: str, layer: nn.Module, codec: Codec | str, fused: bool) -> _OutputChange:
-    if fused:
-        raise ValueError(f"fused=True: {name} holds no row-parallel linear, so no weight can be encoded")
-    parameter = next(layer.parameters(), torch.empty(0))
-    site_codec = _codec_for(codec, name, None, parameter.dtype).to(parameter.device)
-    return _OutputChange(site=name, module=layer, codec=site_codec)
+def _range(blocks: NamedModules) -> str:
+    """Describe blocks: the first and the last name, and their class."""
+    names = blocks[0][0] if len(blocks) == 1 else f"{blocks[0][0]} to {blocks[-1][0]}"
+    return f"{names} ({type(blocks[0][1]).__name__})"
 
 
-def _codec_for(codec: Codec | str, site: str, hidden: int | None, dtype: torch.dtype) -> Codec:
-    if isinstance(codec, str):
-        if hidden is None and method(codec).family is Family.AUTOENCODER:
-            rule = "pass AutoEncoder(hidden, code_size) of workbench.compression, with that width as hidden"
-            raise ValueError(f"codec is {codec!r}, a learned code; the width of {site}'s output is not known: {rule}")
-        codec = method(codec).codec(hidden or PAPER_HIDDEN, dtype=dtype)
-    return codec.for_site(site, hidden)
+def _examples(modules: Iterable[tuple[str, nn.Module]]) -> str:
+    """List the first modules that have a weight matrix themselves."""
+    names = [name for name, module in modules if name and any(w.ndim > 1 for w in module.parameters(recurse=False))]
+    more = ", ..." if len(names) > MOST_NAMED else ""
+    return f"[{', '.join(map(repr, names[:MOST_NAMED]))}{more}]"

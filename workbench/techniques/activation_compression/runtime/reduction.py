@@ -42,11 +42,7 @@ class CompressedReduction(nn.Module):
             gradients.expect(self.codecs[0])
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
-        """Return the sum over all ranks of their partials [..., hidden].
-
-        Args:
-            partials: one tensor a local rank, all of one shape.
-        """
+        """Return the sum over all ranks of their partials [..., hidden], one tensor a local rank, all of one shape."""
         if self.codecs[0].aggregation is Aggregation.SUM:
             return self._sum_of_codes(self._encode_alike(partials))
         return _SumOfGathered.apply(self, *partials)
@@ -60,20 +56,11 @@ class CompressedReduction(nn.Module):
         """Encode one tensor a local rank with the weights that all ranks share."""
         require_wrapped(self.codecs[0])
         encoders = [_Encoder(codec) for codec in self.codecs]
-        # Each rank applies the same weights to its own tensor: their gradient is the sum over the group.
-        shared = self.group.copy if self.gradients is None else _alone
-        weights = {name: shared(weight) for name, weight in encoders[0].named_parameters()}
-        return [functional_call(*call) for call in zip(encoders, [weights] * len(encoders), tensors, strict=True)]
-
-    def encode(self, partials: Sequence[Tensor]) -> list[Payload]:
-        """Return the payload of each local rank's partial."""
-        return [codec.encode(partial) for codec, partial in zip(self.codecs, partials, strict=True)]
-
-    def gather(self, payloads: Sequence[Payload]) -> list[Payload]:
-        """Return the payloads of all ranks, in rank order, given those of the local ranks."""
-        by_position = zip(*(payload.tensors for payload in payloads), strict=True)
-        gathered = [self.group.gather(messages) for messages in by_position]
-        return [dataclasses.replace(payloads[0], tensors=tensors) for tensors in zip(*gathered, strict=True)]
+        weights = dict(encoders[0].named_parameters())
+        if self.gradients is None:
+            # Each rank applies the same weights to its own tensor: their gradient is the sum over the group.
+            weights = {name: self.group.copy(weight) for name, weight in weights.items()}
+        return [functional_call(encoder, weights, tensor) for encoder, tensor in zip(encoders, tensors, strict=True)]
 
 
 class FusedReduction(CompressedReduction):
@@ -105,7 +92,9 @@ class FusedReduction(CompressedReduction):
         """Return the sum over all ranks of their partials [..., hidden]; see `ReductionOfProducts`."""
         encoded = self._encode_alike([weight.t() for weight in weights])
         codes = multiply([payload.tensors[0].t() for payload in encoded])
-        return self._sum_of_codes([_of_codes(*pair) for pair in zip(codes, encoded, strict=True)])
+        # A payload of activations [..., h] has their codes [..., c]; that of the weight has its shape [I/T, h].
+        shape = torch.Size((*codes[0].shape[:-1], encoded[0].shape[-1]))
+        return self._sum_of_codes([Payload(tensors=(code,), shape=shape, dtype=code.dtype) for code in codes])
 
 
 class EncoderGradients:
@@ -130,11 +119,7 @@ class EncoderGradients:
         self._waiting: list[tuple[nn.Parameter, Tensor]] = []
 
     def expect(self, codec: Codec) -> None:
-        """Take over the gradients of the weights that a codec encodes with, those named "encoder".
-
-        Raises:
-            ValueError: for a codec whose weights have other names: which of them encode cannot be known.
-        """
+        """Take over the gradients of the weights that a codec encodes with: those named "encoder", else ValueError."""
         weights = {name: weight for name, weight in codec.named_parameters() if name.rpartition(".")[2] == "encoder"}
         if not weights and any(True for _ in codec.parameters()):
             rule = "none of its weights is named encoder; sum its gradients by itself"
@@ -164,22 +149,14 @@ class EncoderGradients:
 
 
 def check_fusible(codec: Codec) -> None:
-    """Refuse a codec that cannot encode a weight in place of its products.
-
-    Raises:
-        ValueError: naming the codec and the rule.
-    """
+    """Raise ValueError for a codec that cannot encode a weight in place of its products."""
     if not codec.is_linear:
         rule = "only a linear code, encode(x W) = x encode(W), can be taken of the weight in place of the activation"
         raise ValueError(f"fused=True with codec={codec}: {rule}")
 
 
 def require_wrapped(codec: Codec) -> None:
-    """Refuse a learned code that came into a model after DistributedDataParallel, which would not synchronise it.
-
-    Raises:
-        RuntimeError: naming the codec and the rule.
-    """
+    """Raise RuntimeError for a learned code that came into a model after DistributedDataParallel had wrapped it."""
     wrapper = DistributedDataParallel._active_ddp_module
     if wrapper is None or torch.compiler.is_compiling():
         return
@@ -187,16 +164,6 @@ def require_wrapped(codec: Codec) -> None:
     if not weights <= {id(weight) for weight in (wrapper._module_parameters if weights else ())}:
         rule = "compress the model before DistributedDataParallel wraps it"
         raise RuntimeError(f"weights of {codec} would not be synchronised between ranks: {rule}")
-
-
-def _of_codes(codes: Tensor, encoded: Payload) -> Payload:
-    """Make the payload of activations [..., h] of their codes [..., c], given that of the weight [I/T, h]."""
-    shape = torch.Size((*codes.shape[:-1], encoded.shape[-1]))
-    return Payload(tensors=(codes,), shape=shape, dtype=codes.dtype)
-
-
-def _alone(weight: Tensor) -> Tensor:
-    return weight
 
 
 class _Encoder(nn.Module):
@@ -215,8 +182,12 @@ class _SumOfGathered(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, reduction: CompressedReduction, *partials: Tensor) -> Tensor:
-        ctx.codecs, ctx.payloads = reduction.codecs, reduction.encode(partials)
-        return reduction.codecs[0].decode_sum(reduction.gather(ctx.payloads))
+        ctx.codecs = reduction.codecs
+        ctx.payloads = [codec.encode(partial) for codec, partial in zip(ctx.codecs, partials, strict=True)]
+        by_position = zip(*(payload.tensors for payload in ctx.payloads), strict=True)
+        gathered = [reduction.group.gather(messages) for messages in by_position]  # of all ranks, in rank order
+        payloads = [dataclasses.replace(ctx.payloads[0], tensors=sent) for sent in zip(*gathered, strict=True)]
+        return ctx.codecs[0].decode_sum(payloads)
 
     @staticmethod
     def backward(ctx, grad_output: Tensor):
