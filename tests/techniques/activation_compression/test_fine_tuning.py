@@ -12,7 +12,7 @@ from workbench.models.pretrained import stand_in_encoder
 from workbench.parallel import VirtualTensorGroup
 from workbench.parallel.pipeline import open_mesh
 from workbench.techniques.activation_compression import measured
-from workbench.techniques.activation_compression.measured import cells, fine_tuning
+from workbench.techniques.activation_compression.measured import fine_tuning
 from workbench.techniques.activation_compression.method import METHODS
 from workbench.training.loop import Recipe
 from workbench.training.precision import PRECISIONS, computing_in
@@ -52,7 +52,7 @@ test_what_cannot_be_run_is_named_before_anything_is = refusals(
 
 
 def test_berts_recipe_takes_the_place_of_every_tasks_and_all_others_keep_theirs(monkeypatch):
-    monkeypatch.setattr(cells, "longest_sequence", lambda *_: 128)
+    monkeypatch.setattr(fine_tuning, "longest_sequence", lambda *_: 128)
     large, small = (
         measured.fine_tuning_cells(["sst2", "rte"], ["A1"], [0], max_tokens=512, encoder=encoder, device=device)
         for encoder, device in (("bert-large-uncased", "cuda"), ("all-MiniLM-L6-v2", "cpu"))
@@ -108,7 +108,7 @@ def test_after_pretraining_each_task_is_fine_tuned_without_a_codec():
 
 
 def test_what_fine_tuning_refuses_is_refused_before_pretraining(monkeypatch):
-    monkeypatch.setattr(fine_tuning, "load_encoder", lambda *_, **__: pytest.fail("work has begun"))
+    monkeypatch.setattr(fine_tuning.wikitext2, "load", lambda *_, **__: pytest.fail("work has begun"))
     with pytest.raises(ValueError, match="limit is 0; it must be at least the batch"):
         measured.pretrain_then_fine_tune(method="w/o", seed=0, tasks=["mrpc"], limit=0)
 

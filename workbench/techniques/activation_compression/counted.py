@@ -38,10 +38,9 @@ TOKEN_ELEMENT_BYTES = 4  # see `workbench.parallel.boundary`: an empty fp32 tens
 def count_messages(names: Sequence[str], *, micro_batch: int, sequence: int, hidden: int, seed: int = 0) -> Rows:
     """Encode one random fp16 activation by every method and count what would cross the wire.
 
-    Returns:
-        Rows: encoded_bytes (counted on the payload), defined_bytes (the paper's definition), bits_per_element,
-        element_ratio (elements over elements sent), and wire_over_code (bytes that all ranks send, over those of the
-        code said to cost the same) for 2 and 4 ranks.
+    Rows: encoded_bytes (counted on the payload), defined_bytes (the paper's definition), bits_per_element,
+    element_ratio (elements over elements sent), and wire_over_code (bytes that all ranks send, over those of the code
+    said to cost the same) for 2 and 4 ranks.
     """
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(micro_batch, sequence, hidden, generator=generator).to(torch.float16)
@@ -69,11 +68,10 @@ def count_messages(names: Sequence[str], *, micro_batch: int, sequence: int, hid
 def count_study(names: Sequence[str], meshes: Sequence[Sequence[int]], *, rehearse: bool, **sizes: int) -> Rows:
     """Count the bytes of one training iteration for every method and (TP, PP).
 
-    Returns:
-        Rows with the keys method, tp, pp: bytes on the wire by purpose, forward, backward and in all, and of the rank
-        that sends most; shares of the bytes without compression: forward tensor bytes, each boundary, each boundary's
-        gradient (the columns Tensor Comm. of tables 4 and 7 are the times of the first, table 9 those of the second);
-        and those of `rehearse_iterations`.
+    Rows with the keys method, tp, pp: bytes on the wire by purpose, forward, backward and in all, and of the rank that
+    sends most; shares of the bytes without compression: forward tensor bytes, each boundary, each boundary's gradient
+    (the columns Tensor Comm. of tables 4 and 7 are the times of the first, table 9 those of the second); and those of
+    `rehearse_iterations`.
     """
     rows: Rows = []
     for tp, pp in meshes:
@@ -110,9 +108,8 @@ def _total(setting: Setting, purposes: Container[Purpose], layer: int | None = N
 def rehearse_iterations(names: Sequence[str], meshes: Sequence[tuple[int, int]], **sizes: int) -> Rows:
     """Train a small model for one step on real ranks and compare what sockets sent with the plan.
 
-    Returns:
-        Rows, over all ranks: rehearsal_sent_bytes (by the kernel's TCP counters), rehearsal_planned_bytes (by
-        `planned_messages`), rehearsal_header_bytes (gloo's) and rehearsal_unexplained_bytes (what remains).
+    Rows, over all ranks: rehearsal_sent_bytes (by the kernel's TCP counters), rehearsal_planned_bytes (by
+    `planned_messages`), rehearsal_header_bytes (gloo's) and rehearsal_unexplained_bytes (what remains).
     """
     settings = [Setting(method=name, tp=tp, pp=pp, **{**REHEARSAL, **sizes}) for tp, pp in meshes for name in names]
     with Ranks(math.prod(meshes[0]), preload=("workbench.models.bert", __name__)) as ranks:

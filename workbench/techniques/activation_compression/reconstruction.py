@@ -117,8 +117,7 @@ def best_linear_code(matrix_NH: Tensor, code_size: int) -> Tensor:
 def losses(text: EncodedText, names: Sequence[str]) -> list[dict]:
     """Return how much each method loses of every reduction's result, all else uncompressed.
 
-    Returns:
-        Rows: method, layer (from 1), reduction ("attention" or "MLP"), lost_share.
+    Rows: method, layer (from 1), reduction ("attention" or "MLP"), lost_share.
     """
     rows, hidden = [], text.hidden_size
     for name in names:
@@ -138,8 +137,7 @@ def losses(text: EncodedText, names: Sequence[str]) -> list[dict]:
 def error_path(text: EncodedText, name: str, layers: Iterable[int]) -> list[dict]:
     """Compress some layers and return how far the output of every layer is from the uncompressed encoder's.
 
-    Returns:
-        Rows: method, layer (from 1), is_compressed, lost_share.
+    Rows: method, layer (from 1), is_compressed, lost_share.
     """
     compressed = sorted(set(layers))
     codec = method(name).codec(text.hidden_size, dtype=torch.float32)

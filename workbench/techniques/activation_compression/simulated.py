@@ -33,9 +33,8 @@ def simulate_times(
 ) -> Rows:
     """Predict iterations for every method or variant ("A1 fused", "w/o fp32"), (TP, PP) and machine.
 
-    Returns:
-        Rows: iteration_ms and total_ms (the same under the names that tables use), the parts of table 4, speedup,
-        exceeds_100_s; keys method, tp, pp, and nvlink where there are two machines; and uncompressed_ms by mesh.
+    Rows: iteration_ms and total_ms (the same under the names that tables use), the parts of table 4, speedup,
+    exceeds_100_s; keys method, tp, pp, and nvlink where there are two machines; and uncompressed_ms by mesh.
     """
     rows: Rows = []
     for joined in nvlink:
@@ -65,8 +64,7 @@ def _setting(name: str, **sizes: int) -> Setting:
 def simulate_boundaries(methods: Sequence[str], meshes: Sequence[Sequence[int]], **sizes: int) -> Rows:
     """Predict the time of each pipeline boundary, as many messages as table 9's calibrating cell covers.
 
-    Returns:
-        Rows: boundary_ms and boundary_share (over "w/o"), keys method, tp, pp, boundary; messages_timed.
+    Rows: boundary_ms and boundary_share (over "w/o"), keys method, tp, pp, boundary; messages_timed.
     """
 
     def boundaries_ms(setting: Setting, messages: float) -> list[float]:
@@ -94,8 +92,7 @@ def simulate_shares(
 ) -> Rows:
     """Predict which share of an uncompressed iteration tensor communication takes, forward alone as in table 4.
 
-    Returns:
-        Rows: communication_share, keys method, tp, pp, nvlink, micro_batch, sequence.
+    Rows: communication_share, keys method, tp, pp, nvlink, micro_batch, sequence.
     """
     rows: Rows = []
     for joined in nvlink:
@@ -113,9 +110,8 @@ def simulate_break_even(
 ) -> Rows:
     """Map where compression begins to pay.
 
-    Returns:
-        Rows: break_even_bandwidth, bytes/s of one connection between ranks below which the method pays, 0 where it
-        never does; a point where it always does has none; keys micro_batch, code_size.
+    Rows: break_even_bandwidth, bytes/s of one connection between ranks below which the method pays, 0 where it never
+    does; a point where it always does has none; keys micro_batch, code_size.
     """
     rows: Rows = []
     for point in cost.break_even_map(machine, setting, micro_batches=micro_batches, code_sizes=code_sizes):
@@ -128,8 +124,7 @@ def simulate_break_even(
 def simulate_gains(methods: Sequence[str], meshes: Sequence[Sequence[int]], places: Sequence[Sequence[int]]) -> Rows:
     """Predict whether compression pays where the paper measured it.
 
-    Returns:
-        Rows: speedup, and pays, 1 where it exceeds 1; keys method, tp, pp, nvlink, micro_batch, sequence.
+    Rows: speedup, and pays, 1 where it exceeds 1; keys method, tp, pp, nvlink, micro_batch, sequence.
     """
     rows: Rows = []
     for nvlink, micro_batch, sequence in places:
@@ -177,12 +172,11 @@ MANY_NODES = 10**9
 def table_10_rows(model: ScalingModel) -> Rows:
     """Predict table 10, and what its last setting would gain with ever more nodes.
 
-    Returns:
-        Rows: speedup; speedup_with_m_16, for the text's other reading of m; layer_speedup, of one layer; keys hidden,
-        layers, num_nodes, batch. speedup_with_fitted_alpha, with alpha from the rate that the paper's machine without
-        NVLink reached, and gain_error_with_fitted_alpha, a share of the published gain; key hidden. limit_over_h_e: the
-        speedup with very many nodes over h/e. boundary_bytes_over_counted, key of: bytes of an uncompressed boundary in
-        the cost model and in equation 3.
+    Rows: speedup; speedup_with_m_16, for the text's other reading of m; layer_speedup, of one layer; keys hidden,
+    layers, num_nodes, batch. speedup_with_fitted_alpha, with alpha from the rate that the paper's machine without
+    NVLink reached, and gain_error_with_fitted_alpha, a share of the published gain; key hidden. limit_over_h_e: the
+    speedup with very many nodes over h/e. boundary_bytes_over_counted, key of: bytes of an uncompressed boundary in the
+    cost model and in equation 3.
     """
     fitted = replace(model, alpha_s_per_flop=cost.machine_scaling(paper_machine(nvlink=False)).alpha_s_per_flop)
     rows: Rows = []
@@ -216,8 +210,7 @@ def table_10_rows(model: ScalingModel) -> Rows:
 def table_10_on(machine: FittedMachine) -> Rows:
     """Predict table 10 for nodes of four ranks of a machine, by the paper's own model.
 
-    Returns:
-        Rows: table_10_speedup; key hidden, which tells the table's settings apart.
+    Rows: table_10_speedup; key hidden, which tells the table's settings apart.
     """
     rows = table_10_rows(cost.machine_scaling(machine))
     speedups = ((row["hidden"], row["value"]) for row in rows if row["quantity"] == "speedup")
@@ -238,9 +231,8 @@ def fixed_cluster_rows(model: ScalingModel, hiddens: Sequence[int], nodes: Seque
 def figure_5_rows(model: ScalingModel, hiddens: Sequence[int]) -> Rows:
     """Predict figure 5: one layer on four tensor-parallel ranks, by hidden size.
 
-    Returns:
-        Rows: computation_ms (a), communication_ms (b), overhead_ms (c), layer_speedup (d), key hidden;
-        threshold_elements, the product the text gives for d; pieces_at_threshold, beta·d over c.
+    Rows: computation_ms (a), communication_ms (b), overhead_ms (c), layer_speedup (d), key hidden; threshold_elements,
+    the product the text gives for d; pieces_at_threshold, beta·d over c.
     """
     rows: Rows = []
     for hidden in hiddens:

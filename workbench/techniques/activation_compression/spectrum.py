@@ -76,8 +76,7 @@ def dimension_share(values: Tensor, share: float) -> float:
 def area_above_diagonal(values: Tensor) -> float:
     """Return the area between the cumulative curve and the diagonal: 0 for equal values, 1/2 - 1/(2K) for rank one.
 
-    Returns:
-        The trapezoid rule over the K + 1 points from (0, 0) to (1, 1), less the 1/2 below the diagonal.
+    The trapezoid rule over the K + 1 points from (0, 0) to (1, 1), less the 1/2 below the diagonal.
     """
     curve = cumulative_share(values)
     return float((curve.sum() - curve[-1] / 2) / len(values)) - 0.5
@@ -173,12 +172,10 @@ def measure_on_ranks(setting: Setting, *, timeout_s: float = 600) -> Measurement
     """Measure on real ranks of this machine, by rank 0; other ranks' measurements differ in their messages alone."""
     from workbench.launch import run_on_ranks
 
-    return run_on_ranks(_measure_here, setting.tensor_ranks, setting, timeout_s=timeout_s, preload=PRELOAD)[0]
+    def measure_here() -> Measurement:
+        return measure(setting, ProcessTensorGroup())
 
-
-def _measure_here(setting: Setting) -> Measurement:
-    """Measure as one of the real ranks."""
-    return measure(setting, ProcessTensorGroup())
+    return run_on_ranks(measure_here, setting.tensor_ranks, timeout_s=timeout_s, preload=PRELOAD)[0]
 
 
 def measure(setting: Setting, group: TensorGroup | None = None) -> Measurement:

@@ -43,8 +43,7 @@ def compressed_pipeline(
 ) -> Pipeline:
     """Build this rank's stage of a BERT encoder, compressed as the setting says.
 
-    Returns:
-        A pipeline ready to `step`; its loss is the mean square of the last hidden states.
+    A pipeline ready to `step`; its loss is the mean square of the last hidden states.
     """
     codec = setting_codec(setting, seed=seed) if codec is None else codec
     config = BertConfig(

@@ -2,22 +2,18 @@
 
 from workbench.cluster import CodecCost, FittedMachine
 
-from .iteration import IterationTime, boundary_times, iteration_time
+from .iteration import BreakEven, IterationTime, boundary_times, break_even, break_even_map, iteration_time, speedup_at
 from .layer import LayerTime, all_reduce_s, layer_time
 from .paper import CALIBRATION, PaperMachines, calibrate, calibration_cells, paper_machine, published_ms
 from .scaling import (
     TENSOR_RANKS,
-    BreakEven,
     ScalingModel,
-    break_even,
-    break_even_map,
     cluster_speedup,
     communication_s,
     flops,
     layer_seconds_by_definition,
     layer_speedup,
     machine_scaling,
-    speedup_at,
     v100_scaling,
 )
 from .setting import (

@@ -1,4 +1,4 @@
-"""Seconds of one training iteration, and where they go (tables 2 to 4, 6, 7 and 12).
+"""Seconds of one training iteration, and where they go (tables 2 to 4, 6, 7 and 12); where compression begins to pay.
 
 A pass on a stage takes what the device needs or what launching its kernels needs, overlapped. m micro-batches run 1F1B:
 m - 1 slots of the slowest stage on top of one pass through all, that is m - 1 + pp slots where all are alike. A fused
@@ -7,16 +7,26 @@ code is computed together with the row-parallel layer in front of it: x·(W·E) 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from workbench.cluster import FittedMachine
+from workbench.cluster import FittedMachine, bisected
 
 from ..method import Family
 from .layer import all_reduce_s, encoded_tensor_s, head_times, layer_compute_s, send_s
 from .paper import paper_machine
 from .setting import ALL_REDUCES_PER_LAYER, SUMMABLE, Setting
 
-__all__ = ["IterationTime", "boundary_times", "iteration_time"]
+__all__ = [
+    "BreakEven",
+    "IterationTime",
+    "boundary_times",
+    "break_even",
+    "break_even_map",
+    "iteration_time",
+    "speedup_at",
+]
 
 ROW_PARALLEL_INPUTS = (1, 4)  # of h: the output of attention, the second product of the MLP
 
@@ -105,7 +115,7 @@ def _stage_time(setting: Setting, machine: FittedMachine, stage: int) -> StageTi
 
     # Coding: of each reduction in this stage, and one half of the codec of each boundary beside it.
     cost = machine.codec(setting.family)
-    elements, sent = setting.micro_batch * setting.sequence * setting.hidden, setting.sent_elements()
+    elements, sent = setting.workload.elements, setting.sent_elements()
     encodes = int(not is_last and setting.is_compressed((stage + 1) * layers))
     decodes = int(stage > 0 and setting.is_compressed(stage * layers))
     gathered = 1 if setting.family in SUMMABLE else setting.tp  # messages that a rank decodes for each that it sends
@@ -157,3 +167,60 @@ def _fused_encode_s(setting: Setting, machine: FittedMachine) -> float:
         inputs = widths * hidden / setting.tp
         total_s += narrow_product_s(inputs) + inputs / hidden * narrow_product_s(rows)
     return total_s / ALL_REDUCES_PER_LAYER
+
+
+# --- where compression begins to pay
+
+SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S = 1e3, 1e15  # the search; no link of today lies outside
+NUM_BISECTIONS = 80  # of the logarithm: the place is exact to rounding
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BreakEven:
+    """One point of the map."""
+
+    micro_batch: int  # B
+    code_size: int  # c at a hidden size of 1024
+    bandwidth_bytes_per_s: float  # below it compression pays; 0 where it never does, infinity where it always does
+
+
+def speedup_at(machine: FittedMachine, setting: Setting, bandwidth_bytes_per_s: float) -> float:
+    """Return the time without compression over the time with it, where a machine's link has this bandwidth."""
+    linked = machine.with_bandwidth(bandwidth_bytes_per_s)
+    return iteration_time(replace(setting, method="w/o"), linked).total_s / iteration_time(setting, linked).total_s
+
+
+def break_even(machine: FittedMachine, setting: Setting) -> BreakEven:
+    """Find the bandwidth below which a method pays.
+
+    Args:
+        machine: rates, launching, links and codecs, the paper's or your own.
+        setting: model, mesh, batch and method, with `code_size` or the method's own.
+
+    Returns:
+        The point; its bandwidth is 0 where even the slowest link gains nothing (a message that is larger than what it
+        replaces), infinity where even the fastest does.
+    """
+
+    def pays(bandwidth: float) -> bool:
+        return speedup_at(machine, setting, bandwidth) > 1
+
+    if not pays(SLOWEST_BYTES_PER_S):
+        bandwidth = 0.0
+    elif pays(FASTEST_BYTES_PER_S):
+        bandwidth = math.inf
+    else:
+        bandwidth = bisected(pays, SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S, NUM_BISECTIONS)
+    size = setting.chosen.paper_code_size
+    return BreakEven(micro_batch=setting.micro_batch, code_size=size, bandwidth_bytes_per_s=bandwidth)
+
+
+def break_even_map(
+    machine: FittedMachine, setting: Setting, *, micro_batches: Sequence[int], code_sizes: Sequence[int]
+) -> tuple[BreakEven, ...]:
+    """Find the break-even bandwidth for every batch B and code size c, which replace those of the setting."""
+    return tuple(
+        break_even(machine, replace(setting, micro_batch=batch, code_size=size))
+        for size in code_sizes
+        for batch in micro_batches
+    )

@@ -1,4 +1,4 @@
-"""The paper's own model of larger models and clusters (equations 1 to 3), and where compression begins to pay.
+"""The paper's own model of larger models and clusters (equations 1 to 3).
 
 The paper fits alpha, beta, gamma and w and does not print them. Here alpha is four devices' data-sheet peak, beta a
 layer's four ring all-reduces among four ranks of the local machine, gamma what A2 costs there (table 4), w 10 Gbit/s
@@ -10,21 +10,17 @@ m `num_micro_batches`; n `num_nodes`, one pipeline stage each; L `layers`, of th
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
-from workbench.cluster import FittedMachine, bisected, catalogue
+from workbench.cluster import FittedMachine, catalogue
 
 from ..method import Family
-from .iteration import iteration_time
 from .layer import all_reduce_s
 from .paper import paper_machine
 from .setting import ALL_REDUCES_PER_LAYER, Setting
 
-__all__ = ["TENSOR_RANKS", "BreakEven", "ScalingModel", "break_even", "break_even_map", "cluster_speedup"]
-__all__ += ["communication_s", "flops", "layer_seconds_by_definition", "layer_speedup", "machine_scaling", "speedup_at"]
-__all__ += ["v100_scaling"]
+__all__ = ["TENSOR_RANKS", "ScalingModel", "cluster_speedup", "communication_s", "flops"]
+__all__ += ["layer_seconds_by_definition", "layer_speedup", "machine_scaling", "v100_scaling"]
 
 TENSOR_RANKS = 4  # table 10
 THRESHOLD_ELEMENTS = 409_600  # d, section 4.7, as printed
@@ -149,61 +145,4 @@ def machine_scaling(
         bandwidth_elements_per_s=network / VALUE_BYTES / TENSOR_RANKS,
         small_s=small_s,
         threshold_elements=small_s / beta_s,
-    )
-
-
-# --- where compression begins to pay
-
-SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S = 1e3, 1e15  # the search; no link of today lies outside
-NUM_BISECTIONS = 80  # of the logarithm: the place is exact to rounding
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BreakEven:
-    """One point of the map."""
-
-    micro_batch: int  # B
-    code_size: int  # c at a hidden size of 1024
-    bandwidth_bytes_per_s: float  # below it compression pays; 0 where it never does, infinity where it always does
-
-
-def speedup_at(machine: FittedMachine, setting: Setting, bandwidth_bytes_per_s: float) -> float:
-    """Return the time without compression over the time with it, where a machine's link has this bandwidth."""
-    linked = machine.with_bandwidth(bandwidth_bytes_per_s)
-    return iteration_time(replace(setting, method="w/o"), linked).total_s / iteration_time(setting, linked).total_s
-
-
-def break_even(machine: FittedMachine, setting: Setting) -> BreakEven:
-    """Find the bandwidth below which a method pays.
-
-    Args:
-        machine: rates, launching, links and codecs, the paper's or your own.
-        setting: model, mesh, batch and method, with `code_size` or the method's own.
-
-    Returns:
-        The point; its bandwidth is 0 where even the slowest link gains nothing (a message that is larger than what it
-        replaces), infinity where even the fastest does.
-    """
-
-    def pays(bandwidth: float) -> bool:
-        return speedup_at(machine, setting, bandwidth) > 1
-
-    if not pays(SLOWEST_BYTES_PER_S):
-        bandwidth = 0.0
-    elif pays(FASTEST_BYTES_PER_S):
-        bandwidth = math.inf
-    else:
-        bandwidth = bisected(pays, SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S, NUM_BISECTIONS)
-    size = setting.chosen.paper_code_size
-    return BreakEven(micro_batch=setting.micro_batch, code_size=size, bandwidth_bytes_per_s=bandwidth)
-
-
-def break_even_map(
-    machine: FittedMachine, setting: Setting, *, micro_batches: Sequence[int], code_sizes: Sequence[int]
-) -> tuple[BreakEven, ...]:
-    """Find the break-even bandwidth for every batch B and code size c, which replace those of the setting."""
-    return tuple(
-        break_even(machine, replace(setting, micro_batch=batch, code_size=size))
-        for size in code_sizes
-        for batch in micro_batches
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 
 _NAMES_OF = {
-    "cells": "RECIPES cells_by_layers fine_tuning_cells longest_sequence",
     "fine_tuned_model": "FineTuning Ledger PreTraining on_real_ranks on_virtual_ranks",
-    "fine_tuning": "compare_on_ranks fine_tune fine_tune_on_ranks masked_blocks pretrain_then_fine_tune",
+    "fine_tuning": "RECIPES cells_by_layers compare_on_ranks fine_tune fine_tune_on_ranks fine_tuning_cells "
+    "longest_sequence masked_blocks pretrain_then_fine_tune",
     "fitting": "FitStudy Fitted break_even_rows fit_line fit_machine measure_fit prediction_rows r_squared "
     "settings_of small_fit_row",
     "iterations": "PRELOAD Measured measure_iterations measure_on trials",

@@ -67,11 +67,6 @@ class MeasuredSetting:
         """Reductions that travel encoded."""
         return ALL_REDUCES_PER_LAYER * self.setting.compressed_layers
 
-    @property
-    def elements(self) -> int:
-        """Of one activation."""
-        return self.setting.micro_batch * self.setting.sequence * self.setting.hidden
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fitted:
@@ -106,7 +101,7 @@ def fit_machine(measured: Sequence[MeasuredSetting]) -> Fitted:
     twins = {_sizes_of(run): run for run in plain}
 
     # A layer's forward computation takes the FLOPs of a rank, the elements, and a constant.
-    columns = [[run.setting.workload.layer_flops / run.setting.tp, run.elements, 1.0] for run in plain]
+    columns = [[run.setting.workload.layer_flops / run.setting.tp, run.setting.workload.elements, 1.0] for run in plain]
     layer_s = [run.forward_compute_s / run.setting.layers for run in plain]
     (per_flop, per_element, per_layer), line_s = fit_line(columns, layer_s)
     if not per_flop > 0:
@@ -168,7 +163,7 @@ def fit_machine(measured: Sequence[MeasuredSetting]) -> Fitted:
 
 
 def _sizes_of(run: MeasuredSetting) -> tuple:
-    """Return what an uncompressed iteration has in common with a compressed one."""
+    """Return what a compressed iteration has in common with its uncompressed twin."""
     return tuple((name, value) for name, value in run.keys.items() if name != "method")
 
 
@@ -176,7 +171,7 @@ def _fit_codec(
     family: Family, coded: Sequence[MeasuredSetting], twins: Mapping[tuple, MeasuredSetting]
 ) -> tuple[CodecCost, float]:
     """Fit encoding and decoding to elements and to sent elements; the constant is launching. Return R² as well."""
-    columns = [[run.elements, run.setting.sent_elements(), 1.0] for run in coded]
+    columns = [[run.setting.workload.elements, run.setting.sent_elements(), 1.0] for run in coded]
     messages = [1 if family in SUMMABLE else run.setting.tp for run in coded]  # decoded for each one sent
     decoded = [[count * a, count * b, c] for count, (a, b, c) in zip(messages, columns, strict=True)]
     encode_s, decode_s = ([run.parts_s[part] / run.num_encoded for run in coded] for part in ("encode", "decode"))
@@ -238,7 +233,6 @@ def measure_fit(
     num_hosts: int,
     num_iterations: int,
     seed: int = 0,
-    device: str | None = None,
     **sizes,
 ) -> FitStudy:
     """Fit a machine to some measured settings, predict the others, and the gain of a code over `faster` links.
@@ -247,8 +241,7 @@ def measure_fit(
     """
     shape = {name: fit_on[0][name] for name in SIZES}
     common = {"num_iterations": num_iterations, "seed": seed, **sizes}
-    where = {"num_hosts": num_hosts, "device": device}
-    with ranks_at_share(share, seed=seed, **where, **shape, **sizes) as (ranks, calibration):
+    with ranks_at_share(share, num_hosts=num_hosts, seed=seed, **shape, **sizes) as (ranks, calibration):
         seen, trace = _measure(ranks, fit_on, common)
         unseen, _ = _measure(ranks, held_out, common)
     fitted = fit_machine(settings_of(seen, **sizes))
@@ -268,7 +261,9 @@ def measure_fit(
     over_links = {}  # a learned code at TP 4 over faster and faster links: the row of its speedup
     for factor in faster:
         over = replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * factor)
-        timed = measure_iterations([BASELINE, LEARNED], [(4, 1)], link=over, **where, **shape, **common).rows
+        timed = measure_iterations(
+            [BASELINE, LEARNED], [(4, 1)], link=over, num_hosts=num_hosts, **shape, **common
+        ).rows
         (over_links[factor],) = [row for row in timed if row["quantity"] == "speedup" and row["method"] == LEARNED]
     rows += break_even_rows(machine, Setting(method=LEARNED, tp=4, pp=1, **shape, **sizes), link, over_links)
     return FitStudy(rows=rows, fitted=fitted, calibration=calibration, trace=trace)
@@ -309,15 +304,13 @@ def break_even_rows(machine: FittedMachine, setting: Setting, link: Link, over_l
     """Put the measured gain of a code over faster links beside the gain by a machine's model.
 
     Args:
-        machine: Fitted over `link`.
+        machine, link: The slowest link, over which the machine was fitted.
         setting: Of the code.
-        link: The slowest.
-        over_links: By factor of its rate, the measured speedup: {"value", "low", "high"}.
+        over_links: By factor of the link's rate, the measured speedup: {"value", "low", "high"}.
 
-    Returns:
-        Rows by factor: both speedups; saved_share_error, predicted less measured share of the iteration that the code
-        saves; same_side, 1 or 0, where the measured interval does not hold a speedup of 1: whether both say that the
-        code pays, or that it does not. And the predicted break_even_bandwidth.
+    Rows by factor: both speedups; saved_share_error, predicted less measured share of the iteration that the code
+    saves; same_side, 1 or 0, where the measured interval does not hold a speedup of 1: whether both say that the code
+    pays, or that it does not. And the predicted break_even_bandwidth.
     """
     fitted_over_real = machine.link.bandwidth_bytes_per_s / link.bandwidth_bytes_per_s
     rows, keys = [], {"method": setting.method, "tp": setting.tp, "pp": setting.pp}

@@ -106,13 +106,12 @@ def measure_iterations(
     link: Link | None,
     num_hosts: int,
     num_iterations: int,
-    device: str | None = None,
     **more,
 ) -> Measured:
     """Open ranks on hosts joined by a link (None: this machine's loopback), and measure on them; see `measure_on`."""
     _turns(names, num_iterations)
     tp, pp = meshes[0]
-    with open_ranks(tp * pp, link=link, num_hosts=num_hosts, device=device, preload=PRELOAD) as ranks:
+    with open_ranks(tp * pp, link=link, num_hosts=num_hosts, preload=PRELOAD) as ranks:
         return measure_on(ranks, names, meshes, num_iterations=num_iterations, **more)
 
 

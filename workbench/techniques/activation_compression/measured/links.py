@@ -7,11 +7,10 @@ boundary takes 88.69 of 1422.4 ms. "With NVLink" is this machine's loopback; "wi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from itertools import product
-from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -87,15 +86,9 @@ def carried_over_share(share: float, *, tp: int, to_tp: int) -> float:
 
     With one micro-batch the stages work one after another, so a device's computing is divided by the tensor-parallel
     ranks alone. A ring all-reduce over n ranks takes the time of 2·(n - 1)/n messages on each of their links, and the
-    backward pass communicates as much as the forward pass. Nothing overlaps. Of an iteration of 1, computing is
-    1 - 2·share; hence
-
-        s' = b·s / (2·b·s + c·(1 - 2·s)),   b = ring(to_tp) / ring(tp),   c = tp / to_tp.
-
-    From table 4's 150.72 of 646.14 ms: b = 1.5, c = 0.5, s' = 36.2 % at TP 4.
-
-    Raises:
-        ValueError: For a share outside of 0..0.5 or a single rank, which communicates nothing.
+    backward pass communicates as much as the forward pass. Nothing overlaps: of an iteration of 1, computing is
+    1 - 2·s. Hence s' = b·s / (2·b·s + c·(1 - 2·s)) with b = ring(to_tp) / ring(tp) and c = tp / to_tp. From table 4's
+    150.72 of 646.14 ms: b = 1.5, c = 0.5, s' = 36.2 % at TP 4.
     """
     _check_share(share)
     for name, ranks in (("tp", tp), ("to_tp", to_tp)):
@@ -122,14 +115,9 @@ def ranks_at_share(
     num_hosts: int = 4,
     runs: int = 4,
     seed: int = 0,
-    device: str | None = None,
     **sizes,
 ) -> Iterator[tuple[Ranks, Calibration]]:
-    """Open ranks over the link on which communication takes a share of an uncompressed iteration.
-
-    Yields:
-        The ranks, closed afterwards, and how their link was calibrated.
-    """
+    """Open ranks over the link on which communication takes a share of an uncompressed iteration; close them after."""
     _check_share(share)
     if runs < 2:
         raise ValueError(f"runs is {runs}; it must be at least 2: one to find the rate and one to check it")
@@ -137,7 +125,7 @@ def ranks_at_share(
     setting, trials = Setting(tp=tp, pp=pp, **sizes), []
     few = {"num_iterations": FEWEST_ROUNDS, "warmup": 2, "seed": seed}
     for run in range(1, runs + 1):
-        with open_ranks(tp * pp, link=link, num_hosts=num_hosts, device=device, preload=PRELOAD) as ranks:
+        with open_ranks(tp * pp, link=link, num_hosts=num_hosts, preload=PRELOAD) as ranks:
             rows = measure_on(ranks, [BASELINE], [(tp, pp)], **few, **sizes).rows
             trials.append(_trial(rows, link, of, setting, num_hosts))
             if run == runs or abs(trials[-1].share - share) < CLOSE_ENOUGH:
@@ -230,29 +218,19 @@ def measure_table(
     num_iterations: int,
     num_iterations_over: Mapping[str, int] | None = None,
     seed: int = 0,
-    device: str | None = None,
     **sizes,
 ) -> TableTimes:
-    """Measure all methods on all meshes, links and batches.
+    """Measure all methods, "w/o" among them and perhaps with variants, on all meshes, links and batches.
 
     Args:
-        methods: Names, perhaps with variants; "w/o" among them.
         meshes: (TP, PP) pairs with one product.
         links: Of "slow", the calibrated one; "fast", the loopback; "carried over", for each mesh with more
             tensor-parallel ranks than `share_mesh` a link on which they communicate as `carried_over_share` says.
         batches: (micro-batch, sequence) pairs; links are calibrated on the first one.
-        share: Of an uncompressed iteration over the slow link that communication takes.
-        share_of: Name of a ShareOf, such as "TENSOR".
-        share_mesh: (TP, PP) that the share belongs to.
-        num_hosts: Hosts that the ranks are spread over.
-        num_iterations: Of each method.
-        num_iterations_over: A link's name to another number, where an interval has to be narrow.
-        seed: Of weights, random methods and orders.
-        device: "cpu" or "cuda"; None takes WORKBENCH_DEVICE, else "cpu".
+        share, share_of, share_mesh: Share of an uncompressed iteration over the slow link that communication takes, the
+            name of a ShareOf, such as "TENSOR", and the (TP, PP) that the share belongs to.
+        num_iterations_over: A link's name to another number of iterations, where an interval has to be narrow.
         sizes: Further fields of Setting.
-
-    Raises:
-        ValueError: For a link that is none of the three, or is not measured, or a slow one that no mesh calibrates.
     """
     meshes, share_mesh = [tuple(mesh) for mesh in meshes], tuple(share_mesh)
     if unknown := set(links) - {SLOW, CARRIED_OVER, FAST}:
@@ -262,18 +240,19 @@ def measure_table(
     rounds = dict.fromkeys(links, num_iterations) | dict(num_iterations_over or {})
     if unknown := set(rounds) - set(links):
         raise ValueError(f"num_iterations_over is for {sorted(unknown)}; it must be for links of {list(links)}")
-    of, opened = ShareOf[share_of], {"num_hosts": num_hosts, "device": device}
+    of = ShareOf[share_of]
     shapes = [{"micro_batch": micro_batch, "sequence": sequence} for micro_batch, sequence in batches]
     rows, traces, hosts, calibrations = [], [], [], []
     for link, over, link_share in places_of(links, meshes, share, share_mesh):
         (tp, pp), keys = over[0], {"link": link, "nvlink": int(link == FAST)}
         first = {"tp": tp, "pp": pp, **shapes[0]}
-        if link_share is None:
-            opening = _on_loopback(prod(over[0]), device)
-        else:
-            opening = ranks_at_share(link_share, of=of, seed=seed, **opened, **first, **sizes)
-        here = []
-        with opening as (ranks, calibration):
+        here, calibration = [], None
+        with ExitStack() as stack:
+            if link_share is None:
+                ranks = stack.enter_context(open_ranks(tp * pp, preload=PRELOAD))
+            else:
+                opening = ranks_at_share(link_share, of=of, num_hosts=num_hosts, seed=seed, **first, **sizes)
+                ranks, calibration = stack.enter_context(opening)
             for shape, mesh in product(shapes, over):
                 common = {"num_iterations": rounds[link], "seed": seed, **shape, **sizes}
                 measured = measure_on(ranks, methods, [mesh], keys=keys | shape, **common)
@@ -310,18 +289,11 @@ def places_of(
                     yield link, (mesh,), carried_over_share(share, tp=share_mesh[0], to_tp=mesh[0])
 
 
-@contextmanager
-def _on_loopback(num_ranks: int, device: str | None) -> Iterator[tuple[Ranks, None]]:
-    with open_ranks(num_ranks, device=device, preload=PRELOAD) as ranks:
-        yield ranks, None
-
-
 def beside_largest(rows: Iterable[Mapping], published: pd.DataFrame) -> list[dict[str, Any]]:
     """Put the speedup of the paper's fastest learned code, at TP 4 without NVLink, beside ours of the same code.
 
-    Returns:
-        Rows of quantity largest_speedup: published and measured (key of), for each link and each way to execute the
-        code (keys link, execution); none where either side has no such setting.
+    Rows of quantity largest_speedup: published and measured (key of), for each link and each way to execute the code
+    (keys link, execution); none where either side has no such setting.
     """
     ours = [row for row in rows if row["quantity"] == "speedup" and TARGET.items() <= row.items()]
     if "nvlink" not in published or not ours:

@@ -34,11 +34,10 @@ QUANTITIES_PER_BYTE = ("score", "chance", "num_steps", "points_lost", "relative_
 def score_rows(cells: Iterable[Values], keys: Sequence[str] = ()) -> Rows:
     """Return rows of cells in any order.
 
-    Returns:
-        For each cell `score` (%), `chance` (%), steps, bytes a step and seconds. Where the uncompressed cell of its
-        task and seed is among them also `relative_score`, `points_lost`, `constant_share` (of the score, kept by a
-        constant answer), and of the bytes at compressed sites `message_share` and, with the gradients of learned codes,
-        which no smaller batch makes smaller, `sent_share`. Over the seeds `points_below`.
+    For each cell `score` (%), `chance` (%), steps, bytes a step and seconds. Where the uncompressed cell of its task
+    and seed is among them also `relative_score`, `points_lost`, `constant_share` (of the score, kept by a constant
+    answer), and of the bytes at compressed sites `message_share` and, with the gradients of learned codes, which no
+    smaller batch makes smaller, `sent_share`. Over the seeds `points_below`.
     """
     cells = list(cells)
     baselines = {(cell["task"], cell["seed"]): cell for cell in cells if cell["method"] == BASELINE}
@@ -70,9 +69,8 @@ def with_layers(cells: Iterable[Values]) -> Rows:
 
     Uncompressed cells must be among them: these name the last layer.
 
-    Returns:
-        Cells with `layer_share`, of all layers, and `place`: 0 where the compressed layers are the first, 1 where they
-        are the last, None where neither can be said.
+    Cells with `layer_share`, of all layers, and `place`: 0 where the compressed layers are the first, 1 where they are
+    the last, None where neither can be said.
     """
     cells = list(cells)
     depth = 1 + max(layer for cell in cells for layer in cell["layers"])
@@ -169,8 +167,7 @@ def finding_per_byte(rows: Iterable[Values], tasks: Collection[str], batch: int)
 
     Three points are asked of tasks that the paper does not except and that have more than twice as much to lose.
 
-    Returns:
-        Sentences, methods by the bytes that they send; empty where nothing was compressed.
+    Sentences, methods by the bytes that they send; empty where nothing was compressed.
     """
     counted = [row for row in rows if row.get("task") in tasks]
     means: dict[str, dict[str, float]] = {}

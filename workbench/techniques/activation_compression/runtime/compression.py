@@ -45,14 +45,10 @@ class Compression:
         return f"Compression({kinds} at {', '.join(self.sites)}; report() has the bytes, remove() undoes it)"
 
     def report(self) -> pd.DataFrame:
-        """Tell the bytes saved at each site, and at all of them, in the last forward pass.
+        """Return a table of the bytes of the last forward pass, by layer and for all; RuntimeError before there is one.
 
-        Returns:
-            A table by layer: plain_bytes, sent_bytes and saved_bytes, and what share is `saved`. A layer's output is
-            one message to the next stage; a sum over ranks counts as the bytes that a rank sends in ring collectives.
-
-        Raises:
-            RuntimeError: where no site was reached by a forward pass yet.
+        Columns are plain_bytes, sent_bytes and saved_bytes, and what share is `saved`. A layer's output is one message
+        to the next stage; a sum over ranks counts as the bytes that a rank sends in ring collectives.
         """
         import pandas as pd  # half a second, which ranks that train need not wait
 
@@ -95,9 +91,6 @@ def compress(
             far fewer operations, for linear codecs on row-parallel linears. False is the paper's way.
         gradients: sums all encoders' gradients in one message; None sums each by itself.
 
-    Returns:
-        The call sites, the bytes that they save, and how to undo it.
-
     Raises:
         ValueError: for layers that the model does not have, that come twice, that are none or that have an encoded
             output already, for a number of blocks where it is not clear which, for a learned method's name where the
@@ -116,21 +109,13 @@ def compress(
         rule = "would not synchronise the weights of learned codes: compress the model first, then wrap it"
         raise ValueError(f"model holds a {wrappers[0]}, which {rule}")
     undo: list[Callable[[], None]] = []
-    sent = []
     for site in sites:
-        if isinstance(site.module, RowParallelLinear):
-            undo.append(_encode_reduction(site.module, site.codec, fused, gradients))
-            size = site.module.group.size  # a ring's all-reduce, and its all-gather where codes cannot be summed
-            plain, gathered = 2 * (size - 1) / size, size - 1
-            encoded = plain if site.codec.aggregation is Aggregation.SUM else gathered
-            sent.append(SentBytes(codec=site.codec, plain_copies=plain, encoded_copies=encoded))
-        else:
-            undo.append(_encode_output(site))
-            sent.append(SentBytes(codec=site.codec))  # one message to the next stage
-        undo.append(site.module.register_forward_hook(sent[-1]).remove)
+        reduces = isinstance(site.module, RowParallelLinear)
+        undo.append(_encode_reduction(site, fused, gradients) if reduces else _encode_output(site))
+        undo.append(site.module.register_forward_hook(site.sent).remove)
     _forget_compiled_code()
-    codecs = tuple(site.codec for site in sites)
-    return Compression(sites=tuple(names), codecs=codecs, undo=tuple(undo), sent=tuple(sent))
+    sent = tuple(site.sent for site in sites)
+    return Compression(sites=tuple(names), codecs=tuple(site.codec for site in sites), undo=tuple(undo), sent=sent)
 
 
 def _forget_compiled_code() -> None:
@@ -147,6 +132,7 @@ class _Site:
     name: str
     module: nn.Module  # a row-parallel linear that is to reduce through the codec, or else a layer with an output
     codec: Codec
+    sent: SentBytes
 
 
 def _sites(name: str, layer: nn.Module, codec: Codec | str, fused: bool) -> Iterator[_Site]:
@@ -157,7 +143,11 @@ def _sites(name: str, layer: nn.Module, codec: Codec | str, fused: bool) -> Iter
         site_codec = _codec_for(codec, module.site, module.out_features, weight)
         if fused:
             check_fusible(site_codec)
-        yield _Site(name=module.site, module=module, codec=site_codec)
+        size = module.group.size  # a ring's all-reduce, and its all-gather where codes cannot be summed
+        plain = 2 * (size - 1) / size
+        encoded = plain if site_codec.aggregation is Aggregation.SUM else size - 1
+        sent = SentBytes(codec=site_codec, plain_copies=plain, encoded_copies=encoded)
+        yield _Site(name=module.site, module=module, codec=site_codec, sent=sent)
     if reducers:
         return
     if fused:
@@ -170,7 +160,7 @@ def _sites(name: str, layer: nn.Module, codec: Codec | str, fused: bool) -> Iter
         raise ValueError(f"layers has {name!r}, a list without an output; name its modules, such as {inner}")
     if _codec_home(layer) is None:
         raise ValueError(f"layers has {name!r}, a Sequential without a layer that could hold one more codec")
-    yield _Site(name=name, module=layer, codec=site_codec)
+    yield _Site(name=name, module=layer, codec=site_codec, sent=SentBytes(codec=site_codec))
 
 
 def _codec_for(codec: Codec | str, site: str, hidden: int | None, like: Tensor) -> Codec:
@@ -183,17 +173,15 @@ def _codec_for(codec: Codec | str, site: str, hidden: int | None, like: Tensor) 
     return codec.for_site(site, hidden).to(like.device)
 
 
-def _encode_reduction(
-    linear: RowParallelLinear, codec: Codec, fused: bool, gradients: EncoderGradients | None
-) -> Callable[[], None]:
+def _encode_reduction(site: _Site, fused: bool, gradients: EncoderGradients | None) -> Callable[[], None]:
     """Let a linear reduce through a codec; return what undoes it."""
-    plain, kind = linear.reduction, FusedReduction if fused else CompressedReduction
-    linear.reduction = kind(codec, linear.group, gradients)
+    plain, kind = site.module.reduction, FusedReduction if fused else CompressedReduction
+    site.module.reduction = kind(site.codec, site.module.group, gradients)
 
     def undo() -> None:
-        linear.reduction = plain
+        site.module.reduction = plain
         if gradients is not None:
-            gradients.forget(codec)
+            gradients.forget(site.codec)
 
     return undo
 

@@ -70,14 +70,7 @@ class FusedReduction(CompressedReduction):
     code size c, a rank's share of the layer takes forward and backward 6·(h·I/T + N·I/T + N·h)·c floating point
     operations, not 6·N·h·(I/T + 2·c). Outputs and all gradients are those of `CompressedReduction` up to rounding:
     the gradient g of the code reaches xᵣ as g (Wᵣᵀ E)ᵀ, the weight as E (xᵣᵀ g)ᵀ and the encoder as Wᵣ xᵣᵀ g. What is
-    communicated is the same.
-
-    Args:
-        codec: built for this call site; it must be linear.
-        group, gradients: as in `CompressedReduction`.
-
-    Raises:
-        ValueError: for a codec that is not linear, error feedback included.
+    communicated is the same. A codec that is not linear is refused, error feedback included.
 
     Source: ours; section 3.2 is `CompressedReduction`.
     """
@@ -101,13 +94,7 @@ class EncoderGradients:
     """The gradients of all encoders of a model, summed over the group in one message a backward pass.
 
     Every encoder must take part in every backward pass: the sum runs when the last gradient has arrived. Gradients of
-    several passes add up as usual. Real ranks only: virtual ranks share weights, and autograd sums their gradients.
-
-    Args:
-        group: the tensor-parallel group, of real ranks.
-
-    Raises:
-        ValueError: for virtual ranks.
+    several passes add up as usual. Virtual ranks are refused: they share weights, and autograd sums their gradients.
     """
 
     def __init__(self, group: TensorGroup) -> None:
