@@ -124,10 +124,7 @@ def rehearse_iterations(names: Sequence[str], meshes: Sequence[tuple[int, int]],
 
 
 def header_bytes(setting: Setting) -> int:
-    """Return the bytes that gloo adds to the planned messages of one iteration, over all ranks.
-
-    Source: `workbench.cluster.gloo_header_bytes`; a payload of several tensors is as many messages to gloo.
-    """
+    """Return the bytes that gloo adds to an iteration's messages, over all ranks; each tensor is a message."""
     return sum(
         planned.count
         * (planned.senders if planned.collective is Collective.SEND else 1)

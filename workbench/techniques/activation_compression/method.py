@@ -58,11 +58,8 @@ class Method:
     ) -> Codec:
         """Build the codec for activations whose last dimension is `hidden`.
 
-        Args:
-            hidden: h, elements.
-            dtype: of the activation and of learned weights; it fixes the bytes of a value.
-            index_dtype: of the indices that a sparse method sends.
-            seed: of the learned weights and of the random choice.
+        `dtype` is that of the activation and of learned weights, and fixes the bytes of a value; `index_dtype` that of
+        the indices that a sparse method sends; `seed` that of learned weights and of random choices.
         """
         value_bytes = torch.empty((), dtype=dtype).element_size()
         keep = self.kept_share(hidden, value_bytes=value_bytes, index_bytes=index_dtype.itemsize)
@@ -135,11 +132,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 
 
 def method(name: str) -> Method:
-    """Return the method called `name`.
-
-    Raises:
-        ValueError: for a name that is not in METHODS.
-    """
+    """Return the method called `name`; another name than those in METHODS is refused."""
     if name not in METHODS:
         raise ValueError(f"method={name!r}: one of {', '.join(METHODS)}")
     return METHODS[name]

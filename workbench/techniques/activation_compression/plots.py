@@ -104,10 +104,7 @@ def draw_setting(
 
 
 def scores_beside_published(rows: Iterable[Mapping], published: pd.DataFrame, task: str) -> pd.DataFrame:
-    """Put the relative scores of one task beside the paper's: method, ours, low, high, published, constant.
-
-    `constant` is the share of the uncompressed score that a constant answer keeps.
-    """
+    """Put one task's relative scores beside the paper's, and the share `constant` that a constant answer keeps."""
     rows = list(rows)
     ours = merged(rows, "relative_score", ["method"], task=task).rename(columns={"value": "ours"})
     constant = merged(rows, "constant_share", ["task"]).set_index("task").value
@@ -179,12 +176,8 @@ def draw_points_lost(rows: Iterable[Mapping], *, ax: Axes, at_chance: Collection
     Below the mean stands the spread of the seeds. Green: no seed loses more than 3; blue: 3 lies inside the spread;
     red: every seed loses more. Hatched is no better than a constant answer, whose loss stands below the task; a grey
     task is at chance without compression. Beside a method stands its mean share of the bytes over tasks that say
-    something; in brackets the bytes of a learned code with its gradients.
-
-    Args:
-        rows: of the accuracy study.
-        ax: where to draw.
-        at_chance: tasks that say nothing, and pairs (task, method) that have learned nothing.
+    something; in brackets the bytes of a learned code with its gradients. `at_chance` holds tasks that say nothing, and
+    pairs (task, method) that have learned nothing.
     """
     rows = list(rows)
     counted = [row for row in rows if row["task"] not in at_chance] or rows

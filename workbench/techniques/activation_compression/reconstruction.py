@@ -115,10 +115,7 @@ def best_linear_code(matrix_NH: Tensor, code_size: int) -> Tensor:
 
 @torch.no_grad()
 def losses(text: EncodedText, names: Sequence[str]) -> list[dict]:
-    """Return how much each method loses of every reduction's result, all else uncompressed.
-
-    Rows: method, layer (from 1), reduction ("attention" or "MLP"), lost_share.
-    """
+    """Return rows of the lost_share of each reduction's result under each method: method, layer from 1, reduction."""
     rows, hidden = [], text.hidden_size
     for name in names:
         codec = method("A2" if name == BEST_LINEAR_CODE else name).codec(hidden, dtype=torch.float32)
@@ -135,10 +132,7 @@ def losses(text: EncodedText, names: Sequence[str]) -> list[dict]:
 
 @torch.no_grad()
 def error_path(text: EncodedText, name: str, layers: Iterable[int]) -> list[dict]:
-    """Compress some layers and return how far the output of every layer is from the uncompressed encoder's.
-
-    Rows: method, layer (from 1), is_compressed, lost_share.
-    """
+    """Compress some layers; return rows of every output's lost_share: method, layer from 1, is_compressed."""
     compressed = sorted(set(layers))
     codec = method(name).codec(text.hidden_size, dtype=torch.float32)
     compression = compress(text.model, codec, layers=compressed)

@@ -62,10 +62,7 @@ def _setting(name: str, **sizes: int) -> Setting:
 
 
 def simulate_boundaries(methods: Sequence[str], meshes: Sequence[Sequence[int]], **sizes: int) -> Rows:
-    """Predict the time of each pipeline boundary, as many messages as table 9's calibrating cell covers.
-
-    Rows: boundary_ms and boundary_share (over "w/o"), keys method, tp, pp, boundary; messages_timed.
-    """
+    """Predict boundary_ms, boundary_share over "w/o", and messages_timed, which table 9's calibrating cell tells."""
 
     def boundaries_ms(setting: Setting, messages: float) -> list[float]:
         times = cost.boundary_times(setting, paper_machine(nvlink=setting.nvlink))
@@ -90,10 +87,7 @@ def simulate_boundaries(methods: Sequence[str], meshes: Sequence[Sequence[int]],
 def simulate_shares(
     meshes: Sequence[Sequence[int]], shapes: Sequence[Sequence[int]], *, nvlink: Sequence[bool] = (True, False)
 ) -> Rows:
-    """Predict which share of an uncompressed iteration tensor communication takes, forward alone as in table 4.
-
-    Rows: communication_share, keys method, tp, pp, nvlink, micro_batch, sequence.
-    """
+    """Predict the communication_share of an uncompressed iteration that forward tensor communication takes."""
     rows: Rows = []
     for joined in nvlink:
         for tp, pp in meshes:
@@ -108,10 +102,9 @@ def simulate_shares(
 def simulate_break_even(
     machine: FittedMachine, setting: Setting, *, micro_batches: Sequence[int], code_sizes: Sequence[int]
 ) -> Rows:
-    """Map where compression begins to pay.
+    """Map break_even_bandwidth, bytes/s between two ranks below which the method pays, by batch and code size.
 
-    Rows: break_even_bandwidth, bytes/s of one connection between ranks below which the method pays, 0 where it never
-    does; a point where it always does has none; keys micro_batch, code_size.
+    It is 0 where the method never pays; a point where it always does has no row.
     """
     rows: Rows = []
     for point in cost.break_even_map(machine, setting, micro_batches=micro_batches, code_sizes=code_sizes):
@@ -122,10 +115,7 @@ def simulate_break_even(
 
 
 def simulate_gains(methods: Sequence[str], meshes: Sequence[Sequence[int]], places: Sequence[Sequence[int]]) -> Rows:
-    """Predict whether compression pays where the paper measured it.
-
-    Rows: speedup, and pays, 1 where it exceeds 1; keys method, tp, pp, nvlink, micro_batch, sequence.
-    """
+    """Predict speedup where the paper measured it, and pays, 1 above 1; a place is (nvlink, batch, sequence)."""
     rows: Rows = []
     for nvlink, micro_batch, sequence in places:
         shape = {"nvlink": int(nvlink), "micro_batch": micro_batch, "sequence": sequence}
@@ -208,10 +198,7 @@ def table_10_rows(model: ScalingModel) -> Rows:
 
 
 def table_10_on(machine: FittedMachine) -> Rows:
-    """Predict table 10 for nodes of four ranks of a machine, by the paper's own model.
-
-    Rows: table_10_speedup; key hidden, which tells the table's settings apart.
-    """
+    """Predict table_10_speedup for nodes of four ranks of a machine, by the paper's own model; key hidden."""
     rows = table_10_rows(cost.machine_scaling(machine))
     speedups = ((row["hidden"], row["value"]) for row in rows if row["quantity"] == "speedup")
     return [value_row("table_10_speedup", value, hidden=hidden) for hidden, value in speedups]

@@ -129,11 +129,8 @@ def _by_group(spectra: Iterable[Spectrum]) -> dict[tuple[str, str, int], dict[in
 
 def _resampled(values: Tensor, num_points: int) -> Tensor:
     """Return a cumulative curve at num_points even dimension shares; straight lines join its points and (0, 0)."""
-    curve = cumulative_share(values)
-    if len(curve) == num_points:
-        return curve
-    share, wanted = (np.linspace(0, 1, count + 1) for count in (len(curve), num_points))
-    return torch.from_numpy(np.interp(wanted[1:], share, np.concatenate([[0.0], curve.numpy()])))
+    share, even = (np.linspace(0, 1, count + 1) for count in (len(values), num_points))
+    return torch.from_numpy(np.interp(even[1:], share, np.concatenate([[0.0], cumulative_share(values).numpy()])))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

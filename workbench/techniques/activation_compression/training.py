@@ -1,7 +1,4 @@
-"""A small BERT under compression on real ranks, its codecs with variants, and the bytes that its sockets send.
-
-No optimizer, no data.
-"""
+"""A small BERT under compression on real ranks, codecs of variants, and sent bytes; no optimizer, no data."""
 
 from __future__ import annotations
 
@@ -41,10 +38,7 @@ def compressed_pipeline(
     device: str = "cpu",
     seed: int = 0,
 ) -> Pipeline:
-    """Build this rank's stage of a BERT encoder, compressed as the setting says.
-
-    A pipeline ready to `step`; its loss is the mean square of the last hidden states.
-    """
+    """Build this rank's stage of a BERT, compressed as set; its loss is the mean square of the last hidden states."""
     codec = setting_codec(setting, seed=seed) if codec is None else codec
     config = BertConfig(
         hidden_size=setting.hidden,

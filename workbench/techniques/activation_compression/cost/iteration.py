@@ -28,6 +28,7 @@ __all__ = [
     "speedup_at",
 ]
 
+PARTS = ("forward", "backward", "encode", "decode", "tensor")  # what every stage takes part in
 ROW_PARALLEL_INPUTS = (1, 4)  # of h: the output of attention, the second product of the MLP
 
 
@@ -37,11 +38,16 @@ class IterationTime:
 
     forward_s: float  # forward passes, with encoding, decoding and tensor communication
     backward_s: float  # backward passes, with their communication and a learned code's gradients
-    optimizer_s: float  # the update
-    waiting_and_pipeline_s: float  # waiting for other stages, and messages between them
+    optimizer_s: float = 0.0  # the update
+    waiting_and_pipeline_s: float = 0.0  # waiting for other stages, and messages between them
     encode_s: float  # of forward_s: encoding for tensor communication
     decode_s: float  # of forward_s: decoding after it
     tensor_s: float  # of forward_s: tensor communication
+
+    @property
+    def pass_s(self) -> float:
+        """Forward and backward."""
+        return self.forward_s + self.backward_s
 
     @property
     def total_s(self) -> float:
@@ -49,32 +55,11 @@ class IterationTime:
         return self.forward_s + self.backward_s + self.optimizer_s + self.waiting_and_pipeline_s
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StageTime:
-    """One micro-batch on one stage; the fields mean what IterationTime's do."""
-
-    forward_s: float
-    backward_s: float
-    encode_s: float
-    decode_s: float
-    tensor_s: float
-
-    @property
-    def pass_s(self) -> float:
-        """Forward and backward."""
-        return self.forward_s + self.backward_s
-
-
 def iteration_time(setting: Setting, machine: FittedMachine | None = None) -> IterationTime:
     """Predict one training iteration.
 
-    Args:
-        setting: model, method, mesh and machine.
-        machine: rates and links; by default those of the paper's machine that the setting names (`nvlink`), fitted to
-            the cells in `paper.CALIBRATION`.
-
-    Raises:
-        ValueError: for a setting that spans hosts on a machine without a network.
+    A machine that is not given is the paper's that the setting names (`nvlink`), fitted to `paper.CALIBRATION`. A
+    setting that spans hosts on a machine without a network is refused.
     """
     machine = paper_machine(nvlink=setting.nvlink) if machine is None else machine
     stages = [_stage_time(setting, machine, stage) for stage in range(setting.pp)]
@@ -90,7 +75,7 @@ def iteration_time(setting: Setting, machine: FittedMachine | None = None) -> It
         shown = [last] * setting.num_micro_batches
     parameters = setting.workload.layer_parameters * setting.layers_per_stage / setting.tp  # of a rank
     return IterationTime(
-        **{name: sum(getattr(stage, name) for stage in shown) for name in StageTime.__dataclass_fields__},
+        **{f"{part}_s": sum(getattr(stage, f"{part}_s") for stage in shown) for part in PARTS},
         optimizer_s=machine.optimizer_s + machine.optimizer_s_per_parameter * parameters,
         waiting_and_pipeline_s=exchanged_s + waits_s,
     )
@@ -105,7 +90,8 @@ def boundary_times(setting: Setting, machine: FittedMachine) -> tuple[tuple[floa
     return tuple(times)
 
 
-def _stage_time(setting: Setting, machine: FittedMachine, stage: int) -> StageTime:
+def _stage_time(setting: Setting, machine: FittedMachine, stage: int) -> IterationTime:
+    """Return the time of one micro-batch on one stage."""
     layers, is_last = setting.layers_per_stage, stage == setting.pp - 1
     messages = ALL_REDUCES_PER_LAYER * setting.encoded_layers(stage)
     reductions = ALL_REDUCES_PER_LAYER * layers  # a pass
@@ -144,7 +130,7 @@ def _stage_time(setting: Setting, machine: FittedMachine, stage: int) -> StageTi
     launch_s += both * cost.launch_s + decoded * cost.launch_s_per_decoded
     backward_launch_s = layers * machine.backward_over_forward * machine.layer_launch_s
     backward_launch_s += backward_collectives * machine.collective_launch_s + both * cost.backward_launch_s
-    return StageTime(
+    return IterationTime(
         forward_s=(messages + encodes) * sample_s + machine.overlapped_s(forward_s, launch_s),
         backward_s=machine.overlapped_s(backward_s, backward_launch_s),
         encode_s=reduced_s + messages * sample_s,
@@ -191,15 +177,10 @@ def speedup_at(machine: FittedMachine, setting: Setting, bandwidth_bytes_per_s: 
 
 
 def break_even(machine: FittedMachine, setting: Setting) -> BreakEven:
-    """Find the bandwidth below which a method pays.
+    """Find the bandwidth below which a method pays, on the paper's machine or on your own.
 
-    Args:
-        machine: rates, launching, links and codecs, the paper's or your own.
-        setting: model, mesh, batch and method, with `code_size` or the method's own.
-
-    Returns:
-        The point; its bandwidth is 0 where even the slowest link gains nothing (a message that is larger than what it
-        replaces), infinity where even the fastest does.
+    It is 0 where even the slowest link gains nothing (a message that is larger than what it replaces), infinity where
+    even the fastest does.
     """
 
     def pays(bandwidth: float) -> bool:

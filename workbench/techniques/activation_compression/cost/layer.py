@@ -44,10 +44,7 @@ def head_times(setting: Setting, machine: FittedMachine) -> tuple[float, float]:
 
 
 def all_reduce_s(setting: Setting, machine: FittedMachine, stage: int, message_bytes: float) -> float:
-    """Return the seconds of summing a message over a stage's tensor-parallel ranks; 0 for one rank.
-
-    Inside a host a ring; across hosts a ring in each, and between them two trees.
-    """
+    """Return the seconds of summing a message over a stage's ranks: rings in hosts, two trees between them."""
     hosts = len(setting.hosts_of(stage))
     num_ranks, link = _ranks_of_a_host(setting, machine, stage)
     local_s = collective_time_s(Collective.ALL_REDUCE, Algorithm.RING, num_ranks, message_bytes, link)
@@ -58,10 +55,7 @@ def all_reduce_s(setting: Setting, machine: FittedMachine, stage: int, message_b
 
 
 def encoded_tensor_s(setting: Setting, machine: FittedMachine, stage: int) -> float:
-    """Return the seconds in which a stage's ranks exchange their encoded activations; 0 for one rank.
-
-    Codes are summed; the messages of other methods are gathered.
-    """
+    """Return the seconds in which a stage's ranks sum their codes, or gather other encoded messages; 0 for one rank."""
     message_bytes = setting.encoded_bytes()
     if setting.family in SUMMABLE:
         return all_reduce_s(setting, machine, stage, message_bytes)
@@ -113,14 +107,9 @@ class LayerTime:
 def layer_time(setting: Setting, link: Link, *, flops_per_s: float | None = None) -> LayerTime:
     """Predict one compressed layer; nothing overlaps, since each reduction waits for what it sums.
 
-    Args:
-        setting: sizes and method; `layers`, `pp` and micro-batches do not matter here.
-        link: between tensor-parallel ranks.
-        flops_per_s: of one device, reached; None takes what the V100s of table 4 reached without compression.
-
-    Raises:
-        ValueError: for a method whose encoding time table 4 does not give, a rate that is not positive, or a code that
-            is fused with the layer, which only `iteration_time` knows.
+    `link` joins the tensor-parallel ranks; `layers`, `pp` and micro-batches of the setting do not matter. A device
+    reaches `flops_per_s`, or what the V100s of table 4 reached without compression. Refused are methods whose encoding
+    time table 4 does not give, and fused codes, which only `iteration_time` knows.
     """
 
     def table_4_ms(name: str, column: str) -> float:

@@ -85,11 +85,7 @@ def calibration_cells(table: str) -> list[dict[str, Key]]:
 
 
 def published_ms(cells: Iterable[Cell] = CALIBRATION) -> dict[Cell, float]:
-    """Read the milliseconds of cells from the published files.
-
-    Raises:
-        ValueError: naming a cell that its file does not hold.
-    """
+    """Read the milliseconds of cells from the published files; a cell that a file lacks is refused by name."""
     return {cell: cell.value("activation_compression") for cell in cells}
 
 
@@ -125,14 +121,7 @@ def paper_machine(*, nvlink: bool) -> FittedMachine:
 
 
 def calibrate(cells_ms: Mapping[Cell, float]) -> PaperMachines:
-    """Fit both machines to published cells.
-
-    Args:
-        cells_ms: milliseconds of every cell of `CALIBRATION`; no other is looked at.
-
-    Raises:
-        ValueError: naming a cell that is missing.
-    """
+    """Fit both machines to the milliseconds of every cell of `CALIBRATION`; one that is missing is refused by name."""
 
     def seconds(table: int, quantity: str, name: str, tp: int, pp: int, **keys: int) -> float:
         cell = Cell.of(f"table-{table}", f"{quantity}_ms", method=name, tp=tp, pp=pp, **keys)
@@ -193,9 +182,8 @@ def _p3_compute(seconds: Reader, local_link: Link) -> FittedMachine:
     link = replace(rings, bandwidth_bytes_per_s=rings.bandwidth_bytes_per_s / RINGS)
     tensor_s = seconds(4, "tensor", "w/o", 2, 2)  # likewise backward; T1's backward pass carries no codec
     ratio = (seconds(4, "backward", "T1", 2, 2) - tensor_s) / (seconds(4, "forward", "w/o", 2, 2) - tensor_s)
-    coded_bytes = Setting(
-        method="A2"
-    ).encoded_bytes()  # A2 waits for two messages of its boundary, and for handing over
+    # A2 waits for two messages of its boundary, and for handing over.
+    coded_bytes = Setting(method="A2").encoded_bytes()
     handover_s = seconds(4, "waiting_and_pipeline", "A2", 2, 2) / 2 - local_link.time_s(coded_bytes)
     per_parameter_s = OPTIMIZER_BYTES_PER_PARAMETER / MEMORY_BYTES_PER_S
     optimizer_s = seconds(7, "optimizer", "w/o", 4, 4) - per_parameter_s * PARAMETERS / 16

@@ -48,10 +48,7 @@ class ScalingModel:
 
 
 def flops(batch: int, sequence: int, hidden: int) -> float:
-    """Return the FLOPs of one layer: 96·B·s·h² + 16·B·s²·h.
-
-    Source: section 4.7, after Narayanan et al. 2021; forward, backward, and forward again.
-    """
+    """Return the FLOPs of one layer, 96·B·s·h² + 16·B·s²·h: forward, backward, and forward again (section 4.7)."""
     return 96 * batch * sequence * hidden**2 + 16 * batch * sequence**2 * hidden
 
 
@@ -63,10 +60,7 @@ def communication_s(model: ScalingModel, elements: float) -> float:
 def layer_seconds_by_definition(
     model: ScalingModel, *, batch: int, sequence: int, hidden: int, compressed: bool
 ) -> float:
-    """Return T of one layer, or T_AE where its activations travel as codes, term by term.
-
-    Source: equation 1, and the equation of T_AE below it.
-    """
+    """Return T of one layer (equation 1), or T_AE where its activations travel as codes (below it), term by term."""
     computation_s = model.alpha_s_per_flop * flops(batch, sequence, hidden)
     if not compressed:
         return computation_s + communication_s(model, batch * sequence * hidden)
@@ -75,10 +69,7 @@ def layer_seconds_by_definition(
 
 
 def layer_speedup(model: ScalingModel, *, batch: int, sequence: int, hidden: int) -> float:
-    """Return T / T_AE, which tends to 1 as the hidden size grows.
-
-    Source: equation 2, figure 5d.
-    """
+    """Return T / T_AE (equation 2, figure 5d), which tends to 1 as the hidden size grows."""
     shape = {"batch": batch, "sequence": sequence, "hidden": hidden}
     plain, coded = (layer_seconds_by_definition(model, compressed=compressed, **shape) for compressed in (False, True))
     return plain / coded
@@ -124,11 +115,9 @@ def machine_scaling(
 ) -> ScalingModel:
     """Return the constants of four tensor-parallel ranks of a machine, a node, and of nodes like it.
 
-    Args:
-        machine: gives beta by the layer's four all-reduces, c by four of one element, gamma by what A2 costs in a
-            layer, and what is not given; d is where c and beta meet.
-        flops_per_s: of one device; by default what the machine's matrix products reach.
-        network_bytes_per_s: of a node, which its ranks share; by default that of the machine's network, or of its link.
+    The machine gives beta by the layer's four all-reduces, c by four of one element, gamma by what A2 costs in a layer;
+    d is where c and beta meet. `flops_per_s` of one device and `network_bytes_per_s` of a node, which its ranks share,
+    are the machine's where they are not given; its link serves where it has no network.
     """
     ranks, elements = Setting(tp=TENSOR_RANKS, pp=1), Setting().workload.elements
     whole_s, least_s = (all_reduce_s(ranks, machine, 0, size) for size in (Setting().activation_bytes(), VALUE_BYTES))

@@ -222,10 +222,7 @@ class PlannedMessages:
 
 
 def planned_messages(setting: Setting) -> tuple[PlannedMessages, ...]:
-    """List the messages of one training iteration, in the order of the layers.
-
-    Source: sections 3.2, 3.3; both forward reductions of a compressed layer travel encoded, both backward ones do not.
-    """
+    """List one iteration's messages, layer by layer (sections 3.2, 3.3); both backward reductions stay full size."""
     whole_bytes, micro_batches = setting.activation_bytes(), setting.num_micro_batches
     summed = {"collective": Collective.ALL_REDUCE, "num_ranks": setting.tp, "compressed": False}
     planned = []

@@ -170,10 +170,7 @@ def on_real_ranks(setting: Compressed, encoder: PretrainedEncoder, mesh: Mesh) -
 
 
 def _part(setting: Compressed, encoder: PretrainedEncoder, group: TensorGroup, stage: Stage) -> Part:
-    """Build one stage's part, its chosen layers compressed and its word embeddings frozen.
-
-    Activations are handed on and sent in the precision of the recipe.
-    """
+    """Build one stage's part: chosen layers compressed, word embeddings frozen, activations in the set precision."""
     config = BertConfig.from_hugging_face(encoder.config, dropout=0.0, attention_dropout=0.0, seed=setting.recipe.seed)
     part = setting.build(config, group, stage)
     load_hugging_face(part, encoder.state_dict)

@@ -74,9 +74,8 @@ def fine_tuning_cells(
     """List the arguments of `fine_tune` for every task, method and seed.
 
     `max_tokens` is lowered to the longest sequence of the task, which changes nothing; a `limit` below the recipe's
-    wins; `epochs` holds tasks whose epochs are not the recipe's; `more` are further arguments, such as `layers`.
-
-    Cells, all methods of a seed before the next seed. A cell on the CPU does not name its device.
+    wins; `epochs` holds tasks whose epochs are not the recipe's; `more` are further arguments, such as `layers`. All
+    methods of a seed come before the next seed. A cell on the CPU does not name its device.
     """
     more |= {} if device == "cpu" else {"device": device}
     for name in methods:
@@ -100,10 +99,9 @@ def fine_tuning_cells(
 def cells_by_layers(
     tasks: Sequence[str], method: str, layer_sets: Sequence[Sequence[int]], seeds: Sequence[int], **options: Any
 ) -> list[dict[str, Any]]:
-    """List the arguments of `fine_tune` for every set of compressed layers.
+    """List the arguments of `fine_tune` for every set of compressed layers; an empty set is the uncompressed encoder.
 
-    An empty set is the uncompressed encoder; the last half of the layers is written as in the tables, so that it is run
-    once.
+    The last half of the layers is written as in the tables, so that it is run once.
     """
     num_layers = load_encoder(options.get("encoder", DEFAULT_ENCODER), or_stand_in=True).config["num_hidden_layers"]
     last_half = list(range(num_layers // 2, num_layers))
@@ -147,25 +145,17 @@ def fine_tune(
     pp: int = 2,
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """Fine-tune on virtual ranks in this process, and score on the validation split.
+    """Fine-tune on virtual ranks in this process, and score on the validation split; equal seeds give equal bits.
 
-    The arguments are the fields of `FineTuning` and of its `Recipe`; equal seeds give equal bits. With fixed_length the
-    rest of an epoch that fills no batch is left out.
-
-    Plain values: `score` in the task's leading `metric` and all `scores`, `chance` of a constant prediction,
-    `train_loss` at the end, bytes a rank sends in a step, seconds, and where text and weights came from.
-
-    Raises:
-        ValueError: for an argument outside its range, before any work.
+    The arguments are the fields of `FineTuning` and of its `Recipe`; with fixed_length the rest of an epoch that fills
+    no batch is left out. Returned are `score` in the task's leading `metric` and all `scores`, `chance` of a constant
+    prediction, `train_loss` at the end, bytes a rank sends in a step, seconds, and where text and weights came from.
     """
     return _run(_setting_of(locals())) | {"ranks": "virtual"}
 
 
 def fine_tune_on_ranks(*, timeout_s: float = 600, **arguments: Any) -> dict[str, Any]:
-    """Fine-tune on tp times pp real ranks of this machine, stopped after a time limit.
-
-    As `fine_tune`; bytes are those of the stages' first ranks together.
-    """
+    """Fine-tune on tp times pp real ranks of this machine; bytes are those of the stages' first ranks together."""
     setting = _setting_of(arguments)
     by_rank = run_on_ranks(_run, setting.tp * setting.pp, setting, True, timeout_s=timeout_s, preload=PRELOAD)
     of_stages = by_rank[:: setting.tp]
@@ -208,8 +198,8 @@ def pretrain_then_fine_tune(
 ) -> dict[str, Any]:
     """Train a masked language model on pieces of WikiText-2 under compression, then fine-tune it on each task without.
 
-    Plain values: `pretraining_loss` at the end, and `cells`, what `fine_tune` returns for each task, each with the
-    method of the masked language model as its `method`.
+    Returned are `pretraining_loss` at the end, and `cells`: what `fine_tune` returns for each task, with the method of
+    the masked language model as `method`.
     """
     more = {"precision": precision, "seed": seed, "device": device}
     recipe = Recipe(epochs=epochs, batch=batch, learning_rate=learning_rate, **more)

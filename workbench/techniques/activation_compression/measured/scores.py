@@ -89,10 +89,7 @@ def layer_rows(cells: Iterable[Values], along: str) -> Rows:
 
 
 def feedback_rows(cells: Sequence[Values], with_feedback: Sequence[Values]) -> Rows:
-    """Return rows of cells without and with error feedback, told apart by `error_feedback` (0 or 1).
-
-    Uncompressed cells are among those without it.
-    """
+    """Return rows told apart by `error_feedback`: cells without (0), uncompressed ones included, and with it (1)."""
     baselines = [cell for cell in cells if cell["method"] == BASELINE]
     off = score_rows([{**cell, "error_feedback": 0} for cell in cells], ("error_feedback",))
     on = score_rows([{**cell, "error_feedback": 1} for cell in [*baselines, *with_feedback]], ("error_feedback",))
