@@ -18,7 +18,7 @@ from workbench.study.breakdown import break_down_stages
 from workbench.study.timing import Timed, Turns, take_turns
 from workbench.techniques.activation_compression import measured
 from workbench.techniques.activation_compression.cost import Setting, all_reduce_s, iteration_time, read_variant
-from workbench.techniques.activation_compression.measured import links, next_rate, trials
+from workbench.techniques.activation_compression.measured import iterations, next_rate, trials
 from workbench.techniques.activation_compression.method import Family
 from workbench.techniques.activation_compression.training import compressed_pipeline, setting_codec, small_batch
 from workbench.timeline import Recorder
@@ -157,7 +157,7 @@ def test_carried_over_links_are_for_more_tensor_parallel_ranks_and_their_share_f
     assert [share for *_, share in places] == [0.2333, pytest.approx(0.362, abs=5e-4), None]
 
 
-def iterations(names, num_iterations):
+def iterate(names, num_iterations):
     measured.measure_iterations(names, [(2, 1)], link=None, num_hosts=1, num_iterations=num_iterations, **TINY)
 
 
@@ -167,8 +167,8 @@ def opened(share, **more):
 
 
 test_links_and_times_that_cannot_be_fitted_are_refused_before_any_rank_starts = refusals(
-    (lambda: iterations(["w/o"], 5), "num_iterations is 5; it must be at least 6"),
-    (lambda: iterations(["A1"], 6), "'w/o' must be among them"),
+    (lambda: iterate(["w/o"], 5), "num_iterations is 5; it must be at least 6"),
+    (lambda: iterate(["A1"], 6), "'w/o' must be among them"),
     (lambda: measured.carried_over_share(0.5, tp=2, to_tp=4), r"share is 0.5; it must be in 0 < share < 0\.5"),
     (lambda: measured.carried_over_share(0.2, tp=2, to_tp=1), "to_tp is 1; it must be at least 2"),
     (lambda: opened(0.6), r"share is 0.6; it must be in 0 < share < 0\.5"),
@@ -233,7 +233,7 @@ def table(**changes):
 
 @pytest.mark.skipif(MISSING is not None, reason=f"shaped hosts need {MISSING}")
 def test_the_share_that_the_measurement_reached_is_told_beside_the_one_that_was_asked(monkeypatch):
-    monkeypatch.setattr(links, "ranks_at_share", partial(measured.ranks_at_share, runs=2))
+    monkeypatch.setattr(iterations, "ranks_at_share", partial(measured.ranks_at_share, runs=2))
     found = table(links=["slow"])
     (calibration,) = found.calibrations
     assert calibration.of is measured.ShareOf.TENSOR

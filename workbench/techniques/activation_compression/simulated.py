@@ -191,7 +191,7 @@ def table_10_rows(model: ScalingModel) -> Rows:
         for planned in cost.planned_messages(setting)
         if planned.purpose is Purpose.BOUNDARY_FORWARD
     )
-    sent = setting.activation_bytes() * setting.num_micro_batches  # in `cost.layer.send_s`, shared by the ranks
+    sent = setting.activation_bytes() * setting.num_micro_batches  # in `cost.setting.send_s`, shared by the ranks
     by_model = {"simulated times": sent, "equation 3": cost.TENSOR_RANKS * sent}  # equation 3 with w of one rank
     rows += [value_row("boundary_bytes_over_counted", size / counted, of=name) for name, size in by_model.items()]
     return rows

@@ -2,27 +2,35 @@
 
 from workbench.cluster import CodecCost, FittedMachine
 
-from .iteration import BreakEven, IterationTime, boundary_times, break_even, break_even_map, iteration_time, speedup_at
-from .layer import LayerTime, all_reduce_s, layer_time
-from .paper import CALIBRATION, PaperMachines, calibrate, calibration_cells, paper_machine, published_ms
-from .scaling import (
+from .iteration import (
     TENSOR_RANKS,
+    BreakEven,
+    IterationTime,
     ScalingModel,
+    boundary_times,
+    break_even,
+    break_even_map,
     cluster_speedup,
     communication_s,
     flops,
+    iteration_time,
     layer_seconds_by_definition,
     layer_speedup,
     machine_scaling,
+    speedup_at,
     v100_scaling,
 )
+from .paper import CALIBRATION, PaperMachines, calibrate, calibration_cells, paper_machine, published_ms
 from .setting import (
     ALL_REDUCES_PER_LAYER,
     SUMMABLE,
+    LayerTime,
     PlannedMessages,
     Purpose,
     Setting,
     Variant,
+    all_reduce_s,
+    layer_time,
     planned_messages,
     read_variant,
 )

@@ -21,8 +21,7 @@ from workbench.study.published import Cell
 from workbench.study.rows import Key
 
 from ..method import Family
-from .layer import HEAD_FLOPS_PER_LOGIT, head_times, layer_compute_s
-from .setting import ALL_REDUCES_PER_LAYER, BERT_VOCABULARY, Setting
+from .setting import ALL_REDUCES_PER_LAYER, BERT_VOCABULARY, HEAD_FLOPS_PER_LOGIT, Setting, head_times, layer_compute_s
 
 __all__ = ["CALIBRATION", "PaperMachines", "calibrate", "calibration_cells", "paper_machine", "published_ms"]
 

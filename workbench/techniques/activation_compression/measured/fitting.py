@@ -30,8 +30,7 @@ from ..cost import (
     speedup_at,
 )
 from ..method import Family
-from .iterations import BASELINE, measure_iterations, measure_on
-from .links import Calibration, ranks_at_share
+from .iterations import BASELINE, Calibration, measure_iterations, measure_on, ranks_at_share
 
 __all__ = ["FitStudy", "Fitted", "MeasuredSetting", "break_even_rows", "fit_line", "fit_machine", "measure_fit"]
 __all__ += ["prediction_rows", "r_squared", "settings_of", "small_fit_row"]

@@ -1,14 +1,21 @@
 """Methods timed in turn on real ranks, and the rows of tables 2 to 9: times in milliseconds, and ratios within rounds.
 
-`speedup` = uncompressed iteration / iteration; one small batch, always the same.
+`speedup` = uncompressed iteration / iteration; one small batch, always the same. Links are slowed until communication
+takes the share of an iteration that it has in the paper: in table 4 forward tensor communication takes 150.72 of
+646.14 ms without NVLink, in table 9 over table 7 a pipeline boundary takes 88.69 of 1422.4 ms. "With NVLink" is this
+machine's loopback; "without" and networks are shaped links.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from itertools import product
 from statistics import fmean
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,15 +24,21 @@ from workbench.launch import Ranks
 from workbench.parallel.groups import RecordedTensorGroup
 from workbench.parallel.pipeline import open_mesh
 from workbench.study.breakdown import OPTIMIZER, StageBreakdown, break_down_stages
-from workbench.study.rows import median_row, ratio_row
-from workbench.study.timing import Trial, Turns, keep_to_one_core, open_ranks, time_variants
+from workbench.study.rows import median_row, ratio_row, value_row
+from workbench.study.timing import Trial as TimedTrial
+from workbench.study.timing import Turns, keep_to_one_core, open_ranks, time_variants
 from workbench.timeline import Kind, Recorder, Timeline, chrome_trace
 from workbench.training.measuring import FEWEST_ROUNDS
 
 from ..cost import Setting, Variant, read_variant
 from ..training import compressed_pipeline, setting_codec, small_batch
 
-__all__ = ["BASELINE", "PRELOAD", "Measured", "measure_iterations", "measure_on", "trials"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["BASELINE", "PRELOAD", "SMALL_BERT", "Calibration", "Measured", "ShareOf", "TableTimes", "Trial"]
+__all__ += ["beside_largest", "carried_over_share", "measure_iterations", "measure_on", "measure_table", "next_rate"]
+__all__ += ["places_of", "ranks_at_share", "share_row", "trials"]
 
 PRELOAD = ("workbench.models.bert", __name__)
 LEARNING_RATE = 1e-4  # of Adam, section 4.1; any, since only the time of a step is looked at
@@ -46,7 +59,7 @@ class Measured:
 
 def trials(
     recorder: Recorder, variants: Mapping[str, tuple[Setting, Variant]], seed: int, device: str = "cpu"
-) -> dict[str, Trial]:
+) -> dict[str, TimedTrial]:
     """Build the model and the training step of every variant on this rank; all are of one (TP, PP)."""
     first, _ = next(iter(variants.values()))
     if device == "cpu" and first.num_micro_batches == 1:
@@ -54,7 +67,7 @@ def trials(
     mesh = open_mesh(tensor=first.tp, pipeline=first.pp, device=device)
     mesh = replace(mesh, tensor_group=RecordedTensorGroup(mesh.tensor_group.process_group, recorder=recorder))
 
-    def trial(setting: Setting, variant: Variant) -> Trial:
+    def trial(setting: Setting, variant: Variant) -> TimedTrial:
         codec = setting_codec(setting, variant, recorder, seed)
         pipeline = compressed_pipeline(setting, mesh, codec=codec, recorder=recorder, device=device, seed=seed)
         weights = pipeline.module.parameters()
@@ -67,7 +80,7 @@ def trials(
                 optimizer.step()
                 optimizer.zero_grad()
 
-        return Trial(step=step)
+        return TimedTrial(step=step)
 
     return {name: trial(*variant) for name, variant in variants.items()}
 
@@ -149,3 +162,288 @@ def _rows(name: str, parts: Mapping[str, Sequence[StageBreakdown]], mesh: Mappin
         rows.append(ratio_row("speedup_of_fusing", papers, papers, **keys, execution="as in the paper"))
         rows.append(ratio_row("speedup_of_fusing", papers, iterations, **keys, execution="fused"))
     return rows
+
+
+# --- links on which communication takes its share
+
+CLOSE_ENOUGH = 0.01  # of an iteration
+SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S = 1e6, 2e9  # what shaped hosts can follow
+FARTHEST = 2.0  # a line through two trials is trusted up to this factor of the last rate
+APART = 1.05  # closer rates differ by noise alone
+HOPELESS = 10.0  # times slower, where no rate gives the share: the next trial tries again
+SLOW, CARRIED_OVER, FAST = "slow", "carried over", "fast"
+MeshOf = tuple[int, int]  # (TP, PP)
+SMALL_BERT = MappingProxyType(
+    {"hidden": 256, "layers": 4, "compressed_layers": 2, "value_bytes": 4, "fuse_gradients": True}
+)  # an iteration takes some 0.2 s on two cores; half of its layers are compressed, as in the paper
+TARGET = MappingProxyType({"tp": 4, "pp": 1, "nvlink": 0})  # where the paper gains most, 17.8 %
+
+
+class ShareOf(Enum):
+    """Part of an iteration that takes the share."""
+
+    TENSOR = "forward tensor communication"  # as measured, from the last rank's entry on
+    # Over the link's rate, both directions: where 16 ranks share two cores, a boundary's measured time is mostly the
+    # time until its receiver gets a core, which no link makes shorter.
+    BOUNDARY = "the bytes of a pipeline boundary"
+
+
+FIRST_GUESS_BYTES_PER_S = MappingProxyType({ShareOf.TENSOR: 65e6, ShareOf.BOUNDARY: 130e6})  # saves a trial on 2 cores
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """A few uncompressed iterations over one link."""
+
+    bandwidth_bytes_per_s: float  # of the link
+    share: float  # of the iteration, taken by the part
+    part_ms: float  # the communication whose share it is
+    communication_ms: float  # all communication that is slower over a slower link, the part included
+    iteration_ms: float  # of the whole iteration
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Calibration:
+    """A link that was slowed or sped up until communication took its share."""
+
+    link: Link  # between hosts
+    of: ShareOf  # the part that takes the share
+    asked: float  # share that the part was to take, 0..1
+    trials: tuple[Trial, ...]  # the rates that were tried; the last one is the link's
+    tp: int  # of the iterations it was calibrated on
+    pp: int  # likewise
+
+    def as_record(self) -> dict:
+        """Return plain values for a record; `reached` is the share in the last trial."""
+        trials = [asdict(trial) for trial in self.trials]
+        return asdict(self) | {"of": self.of.value, "reached": self.trials[-1].share, "trials": trials}
+
+
+def carried_over_share(share: float, *, tp: int, to_tp: int) -> float:
+    """Carry a share measured with few tensor-parallel ranks over to more of them, on as many devices and links alike.
+
+    With one micro-batch the stages work one after another, so a device's computing is divided by the tensor-parallel
+    ranks alone. A ring all-reduce over n ranks takes the time of 2·(n - 1)/n messages on each of their links, and the
+    backward pass communicates as much as the forward pass. Nothing overlaps: of an iteration of 1, computing is
+    1 - 2·s. Hence s' = b·s / (2·b·s + c·(1 - 2·s)) with b = ring(to_tp) / ring(tp) and c = tp / to_tp. From table 4's
+    150.72 of 646.14 ms: b = 1.5, c = 0.5, s' = 36.2 % at TP 4.
+    """
+    _check_share(share)
+    for name, ranks in (("tp", tp), ("to_tp", to_tp)):
+        if ranks < 2:
+            raise ValueError(f"{name} is {ranks}; it must be at least 2, or nothing is communicated")
+    ring, to_ring = (2 * (ranks - 1) / ranks for ranks in (tp, to_tp))
+    communication = share * to_ring / ring
+    return communication / (2 * communication + (1 - 2 * share) * tp / to_tp)
+
+
+def _check_share(share: float) -> None:
+    if not 0 < share < 0.5:
+        rule = "it must be in 0 < share < 0.5, since each forward message has a backward twin"
+        raise ValueError(f"share is {share}; {rule}")
+
+
+@contextmanager
+def ranks_at_share(
+    share: float,
+    *,
+    of: ShareOf = ShareOf.TENSOR,
+    tp: int = 2,
+    pp: int = 2,
+    num_hosts: int = 4,
+    runs: int = 4,
+    seed: int = 0,
+    **sizes,
+) -> Iterator[tuple[Ranks, Calibration]]:
+    """Open ranks over the link on which communication takes a share of an uncompressed iteration; close them after."""
+    _check_share(share)
+    if runs < 2:
+        raise ValueError(f"runs is {runs}; it must be at least 2: one to find the rate and one to check it")
+    link = Link(bandwidth_bytes_per_s=FIRST_GUESS_BYTES_PER_S[of], source="where the calibration starts")
+    setting, trials = Setting(tp=tp, pp=pp, **sizes), []
+    few = {"num_iterations": FEWEST_ROUNDS, "warmup": 2, "seed": seed}
+    for run in range(1, runs + 1):
+        with open_ranks(tp * pp, link=link, num_hosts=num_hosts, preload=PRELOAD) as ranks:
+            rows = measure_on(ranks, [BASELINE], [(tp, pp)], **few, **sizes).rows
+            trials.append(_trial(rows, link, of, setting, num_hosts))
+            if run == runs or abs(trials[-1].share - share) < CLOSE_ENOUGH:
+                yield ranks, Calibration(link=link, of=of, asked=share, trials=tuple(trials), tp=tp, pp=pp)
+                return
+        source = f"calibrated: {of.value} takes about {share:.1%} of an iteration"
+        link = replace(link, bandwidth_bytes_per_s=next_rate(trials, share), source=source)
+
+
+def next_rate(trials: Sequence[Trial], share: float) -> float:
+    """Choose the bandwidth to try next, in bytes/s.
+
+    With a single trial all communication is proportional to x, the seconds a byte takes, and the rest of the iteration
+    stays: part·x / (rest + communication·x) = share gives x. Through two trials the part and the iteration are lines in
+    x; where they are in the ratio `share` is the next x, unless that leads far away or noise rules: the two rates are
+    close, or the slower link gave the smaller share.
+    """
+    last = trials[-1]
+    beyond_ms = last.part_ms - share * last.communication_ms
+    rest_ms = last.iteration_ms - last.communication_ms
+    slower = share * rest_ms / beyond_ms if beyond_ms > 0 else HOPELESS
+    if len(trials) > 1:
+        x_before, x_last = (1 / trial.bandwidth_bytes_per_s for trial in trials[-2:])
+        missing_before, missing = (share * trial.iteration_ms - trial.part_ms for trial in trials[-2:])
+        are_apart = max(x_before / x_last, x_last / x_before) >= APART
+        gained_per_x = (missing_before - missing) / (x_last - x_before) if are_apart else 0.0
+        factor = 1 + missing / gained_per_x / x_last if gained_per_x > 0 else 0.0
+        slower = factor if 1 / FARTHEST < factor < FARTHEST else slower
+    return min(max(last.bandwidth_bytes_per_s / slower, SLOWEST_BYTES_PER_S), FASTEST_BYTES_PER_S)
+
+
+def share_row(rows: Sequence[Mapping], link: Link, of: ShareOf, setting: Setting, num_hosts: int) -> dict:
+    """Return the share of the uncompressed iterations that a part took: {"value", "low", "high"}."""
+    plain = {row["quantity"]: row for row in rows if row["method"] == BASELINE and "boundary" not in row}
+    if of is ShareOf.TENSOR:
+        return {name: plain["communication_share"][name] for name in ("value", "low", "high")}
+    boundary_ms, iteration_ms = _boundary_ms(link, setting, num_hosts), plain["iteration_ms"]
+    turned = {"value": "value", "low": "high", "high": "low"}  # a longer iteration makes the share smaller
+    return {name: boundary_ms / iteration_ms[other] for name, other in turned.items()}
+
+
+def _boundary_ms(link: Link, setting: Setting, num_hosts: int) -> float:
+    """Return the transfer time of an iteration's messages and gradients over one boundary, at the link's rate."""
+    ranks_of_a_host = setting.tp * setting.pp // num_hosts
+    if setting.tp % ranks_of_a_host:
+        rule = f"it must be a multiple of the {ranks_of_a_host} ranks of a host, or boundaries differ"
+        raise ValueError(f"tp is {setting.tp}; {rule}")
+    messages = 2 * setting.num_micro_batches * ranks_of_a_host  # all ranks of a host share its card
+    return 1e3 * messages * setting.activation_bytes() / link.bandwidth_bytes_per_s
+
+
+def _trial(rows: Sequence[Mapping], link: Link, of: ShareOf, setting: Setting, num_hosts: int) -> Trial:
+    boundaries_ms = sum(row["value"] for row in rows if row["quantity"] == "boundary_ms")
+    times = {row["quantity"]: row["value"] for row in rows if row["unit"] == "ms" and "boundary" not in row}
+    if of is ShareOf.TENSOR:
+        part_ms, communication_ms = times["tensor_ms"], times["tensor_ms"] + times["tensor_backward_ms"] + boundaries_ms
+    else:  # with several micro-batches boundaries overlap: an iteration becomes longer by one of them at most
+        part_ms = communication_ms = _boundary_ms(link, setting, num_hosts)
+    return Trial(
+        bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
+        share=share_row(rows, link, of, setting, num_hosts)["value"],
+        part_ms=part_ms,
+        communication_ms=communication_ms,
+        iteration_ms=times["iteration_ms"],
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableTimes:
+    """Measurements for a table."""
+
+    # As of `measure_on`, with the keys link, nvlink, micro_batch and sequence; for each calibrated link share_error, by
+    # which the measured share lies above the asked one; for several links speedup_by_link, without the key nvlink.
+    rows: list[dict]
+    trace: dict  # Chrome trace of one iteration
+    hosts: list[dict]  # descriptions of the shaped hosts
+    calibrations: tuple[Calibration, ...]  # of the links that are not this machine's loopback
+
+
+def measure_table(
+    methods: Sequence[str],
+    meshes: Sequence[Sequence[int]],
+    *,
+    links: Sequence[str],
+    batches: Sequence[Sequence[int]],
+    share: float,
+    share_of: str,
+    share_mesh: Sequence[int],
+    num_hosts: int,
+    num_iterations: int,
+    num_iterations_over: Mapping[str, int] | None = None,
+    seed: int = 0,
+    **sizes,
+) -> TableTimes:
+    """Measure all methods, "w/o" among them and perhaps with variants, on all meshes, links and batches.
+
+    Args:
+        meshes: (TP, PP) pairs with one product.
+        links: Of "slow", the calibrated one; "fast", the loopback; "carried over", for each mesh with more
+            tensor-parallel ranks than `share_mesh` a link on which they communicate as `carried_over_share` says.
+        batches: (micro-batch, sequence) pairs; links are calibrated on the first one.
+        share, share_of, share_mesh: Share of an uncompressed iteration over the slow link that communication takes, the
+            name of a ShareOf, such as "TENSOR", and the (TP, PP) that the share belongs to.
+        num_iterations_over: A link's name to another number of iterations, where an interval has to be narrow.
+        sizes: Further fields of Setting.
+    """
+    meshes, share_mesh = [tuple(mesh) for mesh in meshes], tuple(share_mesh)
+    if unknown := set(links) - {SLOW, CARRIED_OVER, FAST}:
+        raise ValueError(f"links is {sorted(unknown)}; it must be of {[SLOW, CARRIED_OVER, FAST]}")
+    if SLOW in links and share_mesh not in meshes:
+        raise ValueError(f"share_mesh is {share_mesh}; it must be one of meshes, {meshes}, where its share is measured")
+    rounds = dict.fromkeys(links, num_iterations) | dict(num_iterations_over or {})
+    if unknown := set(rounds) - set(links):
+        raise ValueError(f"num_iterations_over is for {sorted(unknown)}; it must be for links of {list(links)}")
+    of = ShareOf[share_of]
+    shapes = [{"micro_batch": micro_batch, "sequence": sequence} for micro_batch, sequence in batches]
+    rows, traces, hosts, calibrations = [], [], [], []
+    for link, over, link_share in places_of(links, meshes, share, share_mesh):
+        (tp, pp), keys = over[0], {"link": link, "nvlink": int(link == FAST)}
+        first = {"tp": tp, "pp": pp, **shapes[0]}
+        here, calibration = [], None
+        with ExitStack() as stack:
+            if link_share is None:
+                ranks = stack.enter_context(open_ranks(tp * pp, preload=PRELOAD))
+            else:
+                opening = ranks_at_share(link_share, of=of, num_hosts=num_hosts, seed=seed, **first, **sizes)
+                ranks, calibration = stack.enter_context(opening)
+            for shape, mesh in product(shapes, over):
+                common = {"num_iterations": rounds[link], "seed": seed, **shape, **sizes}
+                measured = measure_on(ranks, methods, [mesh], keys=keys | shape, **common)
+                here += measured.rows
+                traces.append(measured.trace)
+        if calibration is not None:  # by how much the share in the measurement lies above the one that was asked for
+            at_first = {"link": link, **first}
+            plain = [row for row in here if at_first.items() <= row.items()]
+            reached = share_row(plain, calibration.link, of, Setting(**first, **sizes), num_hosts)
+            above = {name: value - calibration.asked for name, value in reached.items()}
+            here.append(value_row("share_error", above.pop("value"), **above, of=of.value, **at_first))
+            hosts.append(measured.hosts)
+            calibrations.append(calibration)
+        rows += here
+    if len(links) > 1:  # speedups again, without the paper's key nvlink, so that a method's stand side by side
+        speedups = [row for row in rows if row["quantity"] == "speedup"]
+        plain = [{name: key for name, key in row.items() if name != "nvlink"} for row in speedups]
+        rows += [row | {"quantity": "speedup_by_link"} for row in plain]
+    return TableTimes(rows=rows, trace=traces[0], hosts=hosts, calibrations=tuple(calibrations))
+
+
+def places_of(
+    links: Sequence[str], meshes: Sequence[MeshOf], share: float, share_mesh: MeshOf
+) -> Iterator[tuple[str, tuple[MeshOf, ...], float | None]]:
+    """Yield each link with the meshes measured over it, and the share of communication on the first; None: loopback."""
+    for link in links:
+        if link == FAST:
+            yield link, tuple(meshes), None
+        elif link == SLOW:
+            yield link, (share_mesh, *(mesh for mesh in meshes if mesh != share_mesh)), share
+        else:
+            for mesh in meshes:
+                if mesh[0] > share_mesh[0]:
+                    yield link, (mesh,), carried_over_share(share, tp=share_mesh[0], to_tp=mesh[0])
+
+
+def beside_largest(rows: Iterable[Mapping], published: pd.DataFrame) -> list[dict[str, Any]]:
+    """Put the speedup of the paper's fastest learned code, at TP 4 without NVLink, beside ours of the same code.
+
+    Rows of quantity largest_speedup: published and measured (key of), for each link and each way to execute the code
+    (keys link, execution); none where either side has no such setting.
+    """
+    ours = [row for row in rows if row["quantity"] == "speedup" and TARGET.items() <= row.items()]
+    if "nvlink" not in published or not ours:
+        return []
+    papers = published[(published[list(TARGET)] == list(TARGET.values())).all(axis=1)]
+    largest = papers.loc[papers.value.idxmax()]
+    executions = {largest.method: "as in the paper", f"{largest.method} fused": "fused"}
+    beside = []
+    for row in ours:
+        if row["method"] in executions:
+            keys = {"link": row["link"], "execution": executions[row["method"]]}
+            spread = {"low": row["low"], "high": row["high"]}
+            beside.append(value_row("largest_speedup", float(largest.value), **keys, of="published"))
+            beside.append(value_row("largest_speedup", row["value"], **spread, **keys, of="measured"))
+    return beside
