@@ -41,7 +41,7 @@ class Method:
     family: Family  # what is done to the activation
     paper_code_size: int = 0  # c at a hidden size of 1024 for the learned and the sparse methods, else 0
     same_bytes: bool = False  # a sparse method sends as many bytes as the code of size c (else: as many elements)
-    bits: int = 0  # of a quantised value, else 0
+    bits: int = 0  # bits of a quantised value, else 0
     by_feature: bool = False  # a feature shares a scale (else: a token)
 
     def kept_share(self, hidden: int, *, value_bytes: int = VALUE_BYTES, index_bytes: int = 8) -> float:

@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import PercentFormatter
 
 from workbench import plots
-from workbench.plots import merged
+from workbench.plots import merged, rows_of
 from workbench.plots.style import BLACK, GREY, KIND_COLOR, PALETTE, PUBLISHED
 from workbench.timeline import Kind
 
@@ -44,16 +44,12 @@ UNCOMPRESSED = "w/o"  # as table 1 names it
 FAMILY_COLORS = MappingProxyType(dict(zip("wATQR", (BLACK, *PALETTE), strict=False)))
 SHARES = (0.05, 0.1, 0.2, 0.5, 1.0)  # that are written at the axis
 UNSEEN = 0.01  # a share whose bar is too low to be seen
-CLOSE_POINTS = 3  # of a score: as near as section 4.3 asks of a method that preserves accuracy
+CLOSE_POINTS = 3  # points of score that section 4.3 lets a method lose
 KEPT_COLOR, OPEN_COLOR, AT_CHANCE_COLOR = "#a6d8a8", "#cfdcec", "#dddddd"  # no seed loses more; some do; no matter
 LOST_POINTS = (10.0, 20.0)  # at which the colour of a loss changes
 LOST_COLORS = ("#fbd3b8", "#f7a479", "#d9604c")
 LOST_LEGEND = f"green: no seed loses more than {CLOSE_POINTS}; blue: some do; red: all do"
-UP, DOWN = 0.15, 0.27  # of a line's height, from the middle of a cell: its mean, its spread
-
-
-def _at(rows: Iterable[Mapping], setting: Mapping) -> pd.DataFrame:
-    return pd.DataFrame([row for row in rows if all(row.get(key) == value for key, value in setting.items())])
+UP, DOWN = 0.15, 0.27  # distance of mean and spread from the middle of a cell, in cells
 
 
 def _with_published(ours: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
@@ -67,7 +63,8 @@ def stacked_parts(rows: Iterable[Mapping], setting: Mapping) -> pd.DataFrame:
     Waiting is that for the last rank of a collective and that for other stages, messages between stages included.
     Parts are medians, so they need not add up to the median iteration.
     """
-    table = _at(rows, setting).pivot_table(index="method", columns="quantity", values="value", sort=False)
+    here = pd.DataFrame([row for row in rows if setting.items() <= row.items()])
+    table = here.pivot_table(index="method", columns="quantity", values="value", sort=False)
     table["compute_ms"] = table.forward_ms - table[list(INSIDE_FORWARD)].sum(axis=1)
     table["waits_ms"] = table.tensor_waiting_ms + table.waiting_and_pipeline_ms
     parts = table[list(PARTS)].clip(lower=0).rename(columns={quantity: name for quantity, (name, _) in PARTS.items()})
@@ -76,8 +73,7 @@ def stacked_parts(rows: Iterable[Mapping], setting: Mapping) -> pd.DataFrame:
 
 def speedups_beside_published(rows: Iterable[Mapping], setting: Mapping, published: pd.DataFrame) -> pd.DataFrame:
     """Put one setting's speedups beside the paper's: method, ours, low, high, published."""
-    ours = _at(rows, setting)
-    ours = ours[ours.quantity == "speedup"].rename(columns={"value": "ours"})[["method", "ours", "low", "high"]]
+    ours = rows_of(rows, "speedup", **setting).rename(columns={"value": "ours"})[["method", "ours", "low", "high"]]
     for key in {"tp", "pp", "nvlink"} & set(published):
         published = published[published[key] == setting[key]]
     return _with_published(ours, published)

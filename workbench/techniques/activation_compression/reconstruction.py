@@ -27,7 +27,7 @@ from .runtime import compress
 
 __all__ = ["BEST_LINEAR_CODE", "EncodedText", "best_linear_code", "encode_text", "error_path", "losses", "lost_share"]
 
-BEST_LINEAR_CODE = "best linear code"  # of A2's size, fitted to the very message
+BEST_LINEAR_CODE = "best linear code"  # as large as A2's, fitted to the very message
 MAX_TOKENS = 64  # tokens a sentence; few of SST-2 have more
 PARTS = {"attention.output": "attention", "mlp.output": "MLP"}  # a layer's reductions, and how a reader calls them
 

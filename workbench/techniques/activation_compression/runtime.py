@@ -262,7 +262,7 @@ class SentBytes:
     codec: Codec
     plain_copies: float = 1.0  # times that a rank sends the plain output
     encoded_copies: float = 1.0
-    plain_bytes: int = 0  # of the last forward pass
+    plain_bytes: int = 0  # in the last forward pass
     encoded_bytes: int = 0
 
     def __call__(self, module: nn.Module, inputs: tuple, output) -> None:
@@ -512,7 +512,7 @@ class _SumOfGathered(torch.autograd.Function):
         ctx.codecs = reduction.codecs
         ctx.payloads = [codec.encode(partial) for codec, partial in zip(ctx.codecs, partials, strict=True)]
         by_position = zip(*(payload.tensors for payload in ctx.payloads), strict=True)
-        gathered = [reduction.group.gather(messages) for messages in by_position]  # of all ranks, in rank order
+        gathered = [reduction.group.gather(messages) for messages in by_position]  # all ranks, in order
         payloads = [dataclasses.replace(ctx.payloads[0], tensors=sent) for sent in zip(*gathered, strict=True)]
         return ctx.codecs[0].decode_sum(payloads)
 

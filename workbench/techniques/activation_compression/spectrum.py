@@ -48,7 +48,7 @@ class Spectrum:
     part: str  # the linear it belongs to, empty where a layer has only one such matrix
     depth: str  # "middle", "last", or "layer 1", "layer 2", ...
     sentences: int  # batch size
-    seed: int  # of the batch
+    seed: int  # draws the batch
     values: Tensor  # [K], float64, falling
 
 
@@ -141,7 +141,7 @@ class Setting:
     task: str = "sst2"  # the GLUE task whose loss gives the gradients
     sentences: Sequence[int] = (32, 480)  # batch sizes, each measured by itself
     tensor_ranks: int = 2  # tensor-parallel ranks
-    seeds: Sequence[int] = (0, 1, 2)  # of the drawn sentences and of the classification head, one measurement each
+    seeds: Sequence[int] = (0, 1, 2)  # draw sentences and classification head; one measurement each
     in_full: bool = False  # every layer and weight matrix by itself too, not only the middle and last layer
 
     def __post_init__(self) -> None:

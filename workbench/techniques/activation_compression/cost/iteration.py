@@ -38,7 +38,7 @@ __all__ += ["break_even_map", "cluster_speedup", "communication_s", "flops", "it
 __all__ += ["layer_seconds_by_definition", "layer_speedup", "machine_scaling", "speedup_at", "v100_scaling"]
 
 PARTS = ("forward", "backward", "encode", "decode", "tensor")  # what every stage takes part in
-ROW_PARALLEL_INPUTS = (1, 4)  # of h: the output of attention, the second product of the MLP
+ROW_PARALLEL_INPUTS = (1, 4)  # times h: the output of attention, the second product of the MLP
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,9 +49,9 @@ class IterationTime:
     backward_s: float  # backward passes, with their communication and a learned code's gradients
     optimizer_s: float = 0.0  # the update
     waiting_and_pipeline_s: float = 0.0  # waiting for other stages, and messages between them
-    encode_s: float  # of forward_s: encoding for tensor communication
-    decode_s: float  # of forward_s: decoding after it
-    tensor_s: float  # of forward_s: tensor communication
+    encode_s: float  # part of forward_s: encoding for tensor communication
+    decode_s: float  # part of forward_s: decoding after it
+    tensor_s: float  # part of forward_s: tensor communication
 
     @property
     def pass_s(self) -> float:
@@ -82,7 +82,7 @@ def iteration_time(setting: Setting, machine: FittedMachine | None = None) -> It
         slower_s = max(0.0, max(slots) - last.pass_s)
         waits_s = sum(stage.pass_s for stage in stages[:-1]) + (setting.num_micro_batches - 1) * slower_s
         shown = [last] * setting.num_micro_batches
-    parameters = setting.workload.layer_parameters * setting.layers_per_stage / setting.tp  # of a rank
+    parameters = setting.workload.layer_parameters * setting.layers_per_stage / setting.tp  # on one rank
     return IterationTime(
         **{f"{part}_s": sum(getattr(stage, f"{part}_s") for stage in shown) for part in PARTS},
         optimizer_s=machine.optimizer_s + machine.optimizer_s_per_parameter * parameters,
@@ -167,7 +167,7 @@ def _fused_encode_s(setting: Setting, machine: FittedMachine) -> float:
 # --- where compression begins to pay
 
 SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S = 1e3, 1e15  # the search; no link of today lies outside
-NUM_BISECTIONS = 80  # of the logarithm: the place is exact to rounding
+NUM_BISECTIONS = 80  # halvings of the logarithm: the place is exact to rounding
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -229,9 +229,9 @@ VALUE_BYTES = 2  # fp16
 class ScalingModel:
     """The constants of equations 1 to 3."""
 
-    alpha_s_per_flop: float  # of a layer's FLOPs, over all tensor-parallel ranks
-    beta_s_per_element: float  # of a message longer than the threshold
-    gamma_s_per_element: float  # of encoding and decoding, an element of the activation
+    alpha_s_per_flop: float  # per FLOP of a layer, over all tensor-parallel ranks
+    beta_s_per_element: float  # per element of a message longer than the threshold
+    gamma_s_per_element: float  # encoding and decoding, per element of the activation
     bandwidth_elements_per_s: float  # w, between nodes
     small_s: float = SMALL_S  # c, of a message up to the threshold
     threshold_elements: float = THRESHOLD_ELEMENTS  # d

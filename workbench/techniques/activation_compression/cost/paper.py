@@ -30,7 +30,7 @@ SHORT = Setting(micro_batch=8, sequence=128)  # table 12
 PRE = Setting(micro_batch=128, sequence=128, vocabulary=BERT_VOCABULARY)  # tables 6, 7 and 9, one micro-batch
 
 LAYERS = LONG.layers
-ELEMENTS = LONG.workload.elements  # of one activation in tables 2 to 4, and as many in PRE
+ELEMENTS = LONG.workload.elements  # one activation in tables 2 to 4, and as many in PRE
 MESSAGES = ALL_REDUCES_PER_LAYER * LONG.compressed_layers  # encoded forward, an iteration of tables 2 to 4 and 12
 ALL_REDUCES = 2 * ALL_REDUCES_PER_LAYER * LAYERS  # both ways, likewise, without compression
 PRE_STAGE_LAYERS, PRE_MICRO_BATCHES = 6, 8  # table 7: the last of 4 stages, whose layers are all encoded
@@ -93,7 +93,7 @@ def published_ms(cells: Iterable[Cell] = CALIBRATION) -> dict[Cell, float]:
 CLUSTER = catalogue["activation-compression/4x-p3.8xlarge"]
 MEMORY_BYTES_PER_S = CLUSTER.host.device.memory_bytes_per_s
 MESSAGE_BYTES = LONG.activation_bytes()
-PARAMETERS = LONG.workload.num_parameters  # of the layers of BERT-large
+PARAMETERS = LONG.workload.num_parameters  # all layers of BERT-large
 NVLINK_CONNECTIONS = MappingProxyType({2: (1.0, 2.0), 4: (4.0,)})  # pairs 0-1 and 2-3; rings through all four
 RINGS = NVLINK_CONNECTIONS[4][0]
 SCORE_BYTES = 13  # forward: product writes 2; mask and softmax 2 + 2; dropout 2 + 2 and a mask of 1; product reads 2

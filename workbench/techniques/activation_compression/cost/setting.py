@@ -62,8 +62,8 @@ class Setting:
     hidden: int = 1024  # h, elements
     layers: int = 24  # transformer layers
     compressed_layers: int = 12  # number of compressed layers, the last ones
-    value_bytes: int = 2  # of an uncompressed value; 2 is fp16
-    index_bytes: int = 8  # of an index of a sparse message; 8 is int64
+    value_bytes: int = 2  # bytes of an uncompressed value; 2 is fp16
+    index_bytes: int = 8  # bytes of an index in a sparse message; 8 is int64
     # Words that the last stage's language-model head tells apart, 0 for no such head; None takes BERT's 30,522 on
     # several hosts, where the study pre-trains, and no head on one, where it fine-tunes.
     vocabulary: int | None = None
@@ -262,7 +262,7 @@ def planned_messages(setting: Setting) -> tuple[PlannedMessages, ...]:
         planned.append(PlannedMessages(purpose=Purpose.TENSOR_FORWARD, **forward))
         planned.append(PlannedMessages(purpose=Purpose.TENSOR_BACKWARD, **both, **summed))
         sums, elements = setting.encoder_sums(stage)
-        is_first = not place or not setting.is_compressed(layer - 1)  # of the stage's encoded layers
+        is_first = not place or not setting.is_compressed(layer - 1)  # encoded layer of the stage
         if compressed and sums and (is_first or not setting.fuse_gradients):
             count = (1 if setting.fuse_gradients else ALL_REDUCES_PER_LAYER) * micro_batches
             gradient = both | summed | {"count": count, "message_bytes": elements * setting.value_bytes}
@@ -272,7 +272,7 @@ def planned_messages(setting: Setting) -> tuple[PlannedMessages, ...]:
 
 # --- what a layer and messages take
 
-HEAD_FLOPS_PER_LOGIT = 2  # of h: a product and a sum
+HEAD_FLOPS_PER_LOGIT = 2  # times h: a product and a sum
 BACKWARD_OVER_FORWARD = 2  # gradients of weights and of inputs
 TABLE_4 = {"tp": 2, "pp": 2}  # where table 4 was measured, on the local machine
 TABLE_4_LAYERS = 24  # as many encoded activations, two for each of 12 layers

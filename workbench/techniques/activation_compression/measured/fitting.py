@@ -48,7 +48,7 @@ class MeasuredSetting:
 
     setting: Setting  # that was run
     parts_s: Mapping[str, float]  # quantity without its unit, such as "forward", to seconds
-    keys: Mapping  # of its rows
+    keys: Mapping  # key columns of its rows
 
     @property
     def forward_compute_s(self) -> float:
@@ -72,7 +72,7 @@ class Fitted:
     """A machine and how well its lines fit."""
 
     machine: FittedMachine  # for `cost.iteration_time` and `cost.break_even`
-    r_squared: Mapping[str, float]  # of "computation", "communication", and "coding" of each family
+    r_squared: Mapping[str, float]  # by "computation", "communication", and "coding" of each family
 
 
 def settings_of(rows: Iterable[Mapping], **sizes) -> list[MeasuredSetting]:
@@ -177,7 +177,7 @@ def _fit_codec(
     (encode, encode_sent, encode_launch_s), encode_line_s = fit_line(columns, encode_s)
     (decode, decode_sent, decode_launch_s), decode_line_s = fit_line(decoded, decode_s)
     coding_s = [a + b for a, b in zip(encode_s, decode_s, strict=True)]
-    backward_s = []  # of one encoded reduction, beyond a plain one, communication apart
+    backward_s = []  # what an encoded reduction adds to a plain one, communication apart
     for run in coded:
         twin = twins.get(_sizes_of(run), run)
         coded_s, plain_s = (other.parts_s["backward"] - other.parts_s["tensor_backward"] for other in (run, twin))
@@ -219,7 +219,7 @@ class FitStudy:
 
     rows: Rows  # errors, goodness of fit, predicted beside measured iterations and speedups
     fitted: Fitted  # the machine
-    calibration: Calibration  # of the link
+    calibration: Calibration  # how the link was found
     trace: dict  # Chrome trace of one iteration
 
 

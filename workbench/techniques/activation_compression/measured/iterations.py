@@ -41,7 +41,7 @@ __all__ += ["beside_largest", "carried_over_share", "measure_iterations", "measu
 __all__ += ["places_of", "ranks_at_share", "share_row", "trials"]
 
 PRELOAD = ("workbench.models.bert", __name__)
-LEARNING_RATE = 1e-4  # of Adam, section 4.1; any, since only the time of a step is looked at
+LEARNING_RATE = 1e-4  # Adam's, section 4.1; any rate does, since only the time of a step counts
 PARTS = ("iteration", "forward", "backward", "optimizer", "waiting_and_pipeline", "encode", "decode")
 PARTS += ("tensor", "tensor_waiting", "tensor_backward")
 BASELINE = "w/o"
@@ -166,7 +166,7 @@ def _rows(name: str, parts: Mapping[str, Sequence[StageBreakdown]], mesh: Mappin
 
 # --- links on which communication takes its share
 
-CLOSE_ENOUGH = 0.01  # of an iteration
+CLOSE_ENOUGH = 0.01  # share of an iteration
 SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S = 1e6, 2e9  # what shaped hosts can follow
 FARTHEST = 2.0  # a line through two trials is trusted up to this factor of the last rate
 APART = 1.05  # closer rates differ by noise alone
@@ -195,11 +195,11 @@ FIRST_GUESS_BYTES_PER_S = MappingProxyType({ShareOf.TENSOR: 65e6, ShareOf.BOUNDA
 class Trial:
     """A few uncompressed iterations over one link."""
 
-    bandwidth_bytes_per_s: float  # of the link
-    share: float  # of the iteration, taken by the part
+    bandwidth_bytes_per_s: float  # rate of the link
+    share: float  # what the part takes of the iteration
     part_ms: float  # the communication whose share it is
     communication_ms: float  # all communication that is slower over a slower link, the part included
-    iteration_ms: float  # of the whole iteration
+    iteration_ms: float  # the whole iteration
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -210,7 +210,7 @@ class Calibration:
     of: ShareOf  # the part that takes the share
     asked: float  # share that the part was to take, 0..1
     trials: tuple[Trial, ...]  # the rates that were tried; the last one is the link's
-    tp: int  # of the iterations it was calibrated on
+    tp: int  # mesh it was calibrated on
     pp: int  # likewise
 
     def as_record(self) -> dict:
@@ -340,7 +340,7 @@ class TableTimes:
     rows: list[dict]
     trace: dict  # Chrome trace of one iteration
     hosts: list[dict]  # descriptions of the shaped hosts
-    calibrations: tuple[Calibration, ...]  # of the links that are not this machine's loopback
+    calibrations: tuple[Calibration, ...]  # one for each link that is not this machine's loopback
 
 
 def measure_table(

@@ -21,9 +21,9 @@ Values = Mapping[str, Any]  # the results of a cell
 Rows = list[dict[str, Any]]
 
 BASELINE = "w/o"
-CLOSE_POINTS = 3.0  # of a score: as near as section 4.3 asks of a method that preserves accuracy
-MOST_TOLERATED = 0.5  # of the score above a constant answer's
-DIGITS = 3  # of a share or place, so that a claim can name it
+CLOSE_POINTS = 3.0  # points of score that section 4.3 lets a method lose
+MOST_TOLERATED = 0.5  # share of the score above a constant answer's
+DIGITS = 3  # decimals of a share or place, so that a claim can name it
 SHORTER = ("score", "train_loss", "points_lost", "points_below")
 AVERAGED = ("relative_score", "constant_share", "message_share", "sent_share")
 EXCEPTED = ("cola", "rte")  # tasks that the paper excepts from its 3 points
@@ -67,10 +67,8 @@ def score_rows(cells: Iterable[Values], keys: Sequence[str] = ()) -> Rows:
 def with_layers(cells: Iterable[Values]) -> Rows:
     """Add to each cell which layers are compressed, in numbers that mean the same for encoders of any depth.
 
-    Uncompressed cells must be among them: these name the last layer.
-
-    Cells with `layer_share`, of all layers, and `place`: 0 where the compressed layers are the first, 1 where they are
-    the last, None where neither can be said.
+    `layer_share` is the share of all layers; `place` is 0 where the compressed layers are the first, 1 where they are
+    the last, None where neither can be said. Uncompressed cells must be among them: these name the last layer.
     """
     cells = list(cells)
     depth = 1 + max(layer for cell in cells for layer in cell["layers"])
@@ -163,8 +161,7 @@ def finding_per_byte(rows: Iterable[Values], tasks: Collection[str], batch: int)
     """Say which methods preserve accuracy in every run, where the others do not, and what all keep on average.
 
     Three points are asked of tasks that the paper does not except and that have more than twice as much to lose.
-
-    Sentences, methods by the bytes that they send; empty where nothing was compressed.
+    Methods come by the bytes that they send; the text is empty where nothing was compressed.
     """
     counted = [row for row in rows if row.get("task") in tasks]
     means: dict[str, dict[str, float]] = {}
