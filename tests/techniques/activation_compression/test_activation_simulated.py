@@ -153,11 +153,6 @@ def test_constants_of_v100s_and_of_a_machine_are_those_worked_by_hand():
     assert model.bandwidth_elements_per_s == 50e6 / 2 / 4  # its link joins the nodes, too
 
 
-def test_constants_of_zero_are_refused_by_name():
-    with pytest.raises(ValueError, match="beta_s_per_element is 0"):
-        replace(ROUND, beta_s_per_element=0.0)
-
-
 def simple() -> FittedMachine:
     link = Link(bandwidth_bytes_per_s=1e9)
     return FittedMachine(name="t", source="by hand", flops_per_s=1e12, link=link, overlap_power=1.0)

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["BASELINE", "PRELOAD", "SMALL_BERT", "Calibration", "Measured", "ShareOf", "TableTimes", "Trial"]
-__all__ += ["beside_largest", "carried_over_share", "measure_iterations", "measure_on", "measure_table", "next_rate"]
-__all__ += ["places_of", "ranks_at_share", "share_row", "trials"]
+__all__ += ["carried_over_share", "largest_speedup_rows", "measure_iterations", "measure_on", "measure_table"]
+__all__ += ["next_rate", "places_of", "ranks_at_share", "share_row", "trials"]
 
 PRELOAD = ("workbench.models.bert", __name__)
 LEARNING_RATE = 1e-4  # Adam's, section 4.1; any rate does, since only the time of a step counts
@@ -427,7 +427,7 @@ def places_of(
                     yield link, (mesh,), carried_over_share(share, tp=share_mesh[0], to_tp=mesh[0])
 
 
-def beside_largest(rows: Iterable[Mapping], published: pd.DataFrame) -> list[dict[str, Any]]:
+def largest_speedup_rows(rows: Iterable[Mapping], published: pd.DataFrame) -> list[dict[str, Any]]:
     """Put the speedup of the paper's fastest learned code, at TP 4 without NVLink, beside ours of the same code.
 
     Rows of quantity largest_speedup: published and measured (key of), for each link and each way to execute the code
