@@ -32,7 +32,7 @@ from workbench.compression import DGC, AutoEncoder, ErrorFeedback, Quantize, Ran
 from workbench.parallel import ProcessTensorGroup, RowParallelLinear
 from workbench.techniques.activation_compression import METHODS, compress
 from workbench.techniques.activation_compression.method import method
-from workbench.techniques.activation_compression.runtime.layers import CODEC_NAMES
+from workbench.techniques.activation_compression.runtime import CODEC_NAMES
 
 NAME = "activation_compression"
 WIDTH, SHARE = 16, 0.25

@@ -343,13 +343,13 @@ def test_speedups_and_the_papers_largest_one_stand_beside_ours_of_the_same_setti
     assert (table.ours["A1"], table.low["A1"]) == (1.15, pytest.approx(1.14))
     rows = [speedup("A1", 1.15), speedup("A2", 1.3), speedup("A1 fused", 1.19), speedup("A1", 1.4, tp=2, pp=2)]
     rows += [speedup("A1", 1.18, link="carried over"), speedup("A1", 0.9, link="fast", nvlink=1)]
-    found = measured.beside_largest(rows, PUBLISHED)
+    found = measured.largest_speedup_rows(rows, PUBLISHED)
     ours = {("slow", "as in the paper"): 1.15, ("slow", "fused"): 1.19, ("carried over", "as in the paper"): 1.18}
     expected = {(*key, "published"): 1.178 for key in ours} | {(*key, "measured"): value for key, value in ours.items()}
     assert {(row["link"], row["execution"], row["of"]): row["value"] for row in found} == expected
     assert all(row["low"] < row["value"] < row["high"] for row in found if row["of"] == "measured")
-    assert measured.beside_largest([speedup("A1", 1.1, tp=2, pp=2)], PUBLISHED) == []
-    assert measured.beside_largest([speedup("A1", 1.1)], PUBLISHED.drop(columns="nvlink")) == []
+    assert measured.largest_speedup_rows([speedup("A1", 1.1, tp=2, pp=2)], PUBLISHED) == []
+    assert measured.largest_speedup_rows([speedup("A1", 1.1)], PUBLISHED.drop(columns="nvlink")) == []
 
 
 def test_a_spectrum_starts_at_the_origin_and_is_the_mean_over_seeds_with_their_range():

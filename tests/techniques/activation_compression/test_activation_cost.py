@@ -3,6 +3,7 @@
 import csv
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -117,11 +118,18 @@ def test_a_faster_link_never_makes_a_layer_slower(name):
 
 
 ACROSS = Setting(tp=2, pp=2, num_nodes=2, nvlink=False)
-test_fused_layers_and_missing_cells_and_networks_are_refused_by_name = refusals(
-    (lambda: layer_time(Setting(method="A1", fused=True), slow_link()), "fused is True"),
-    (lambda: layer_time(Setting(method="Q3"), slow_link()), "encode_ms with {'method': 'Q3'"),
-    (lambda: cost.calibrate(cost.published_ms(cost.CALIBRATION[:5])), "lacks tensor_ms of .* pp 4 in table-7"),
-    (lambda: iteration_time(ACROSS, machine()), "network is None"),
+test_fused_layers_missing_cells_and_networks_zeros_and_variants_that_a_method_cannot_have_are_refused_by_name = (
+    refusals(
+        (lambda: layer_time(Setting(method="A1", fused=True), slow_link()), "fused is True"),
+        (lambda: layer_time(Setting(method="Q3"), slow_link()), "encode_ms with {'method': 'Q3'"),
+        (lambda: cost.calibrate(cost.published_ms(cost.CALIBRATION[:5])), "lacks tensor_ms of .* pp 2 in table-4"),
+        (lambda: iteration_time(ACROSS, machine()), "network is None"),
+        (lambda: replace(cost.v100_scaling(), beta_s_per_element=0.0), "beta_s_per_element is 0"),
+        *(
+            (partial(cost.read_variant, name), f"name is '{name}'; the variant of {name[:2]} must be one of")
+            for name in ("A1 int32", "T1 literal", "T1 fused", "A1 other")
+        ),
+    )
 )
 
 test_a_wrong_setting_names_the_field = refusals(

@@ -153,26 +153,6 @@ def test_constants_of_v100s_and_of_a_machine_are_those_worked_by_hand():
     assert model.bandwidth_elements_per_s == 50e6 / 2 / 4  # its link joins the nodes, too
 
 
-def test_a_fit_gives_back_the_constants_that_made_the_samples_which_lie_on_both_sides_of_the_threshold():
-    def sample(hidden: int) -> cost.LayerSample:
-        elements = 2 * hidden
-        seconds = {
-            "computation_s": ROUND.alpha_s_per_flop * (96 * 2 * hidden**2 + 16 * 4 * hidden),
-            "communication_s": ROUND.small_s if elements <= 4 else ROUND.beta_s_per_element * elements,
-            "overhead_s": ROUND.gamma_s_per_element * elements,
-        }
-        return cost.LayerSample(batch=1, sequence=2, hidden=hidden, **seconds)
-
-    samples = [sample(hidden) for hidden in (1, 2, 10, 100)]
-    found = cost.fit_scaling(samples, bandwidth_elements_per_s=2.0, threshold_elements=4, code_size=2)
-    for name in ROUND.__dataclass_fields__:
-        assert getattr(found, name) == pytest.approx(getattr(ROUND, name)), name
-    with pytest.raises(ValueError, match="0 up to threshold_elements 4 and 1 above"):
-        cost.fit_scaling(samples[2:3], bandwidth_elements_per_s=1.0, threshold_elements=4)
-    with pytest.raises(ValueError, match="beta_s_per_element is 0"):
-        replace(ROUND, beta_s_per_element=0.0)
-
-
 def simple() -> FittedMachine:
     link = Link(bandwidth_bytes_per_s=1e9)
     return FittedMachine(name="t", source="by hand", flops_per_s=1e12, link=link, overlap_power=1.0)

@@ -6,14 +6,13 @@ import pytest
 import torch
 from cases import refusals
 
-from workbench.datasets.glue import TASKS
 from workbench.launch import Ranks
 from workbench.models.hugging_face import to_hugging_face
 from workbench.models.pretrained import stand_in_encoder
 from workbench.parallel import VirtualTensorGroup
 from workbench.parallel.pipeline import open_mesh
 from workbench.techniques.activation_compression import measured
-from workbench.techniques.activation_compression.measured import cells, fine_tuning
+from workbench.techniques.activation_compression.measured import fine_tuning
 from workbench.techniques.activation_compression.method import METHODS
 from workbench.training.loop import Recipe
 from workbench.training.precision import PRECISIONS, computing_in
@@ -53,7 +52,7 @@ test_what_cannot_be_run_is_named_before_anything_is = refusals(
 
 
 def test_berts_recipe_takes_the_place_of_every_tasks_and_all_others_keep_theirs(monkeypatch):
-    monkeypatch.setattr(cells, "longest_sequence", lambda *_: 128)
+    monkeypatch.setattr(fine_tuning, "longest_sequence", lambda *_: 128)
     large, small = (
         measured.fine_tuning_cells(["sst2", "rte"], ["A1"], [0], max_tokens=512, encoder=encoder, device=device)
         for encoder, device in (("bert-large-uncased", "cuda"), ("all-MiniLM-L6-v2", "cpu"))
@@ -109,7 +108,7 @@ def test_after_pretraining_each_task_is_fine_tuned_without_a_codec():
 
 
 def test_what_fine_tuning_refuses_is_refused_before_pretraining(monkeypatch):
-    monkeypatch.setattr(fine_tuning, "load_encoder", lambda *_, **__: pytest.fail("work has begun"))
+    monkeypatch.setattr(fine_tuning.wikitext2, "load", lambda *_, **__: pytest.fail("work has begun"))
     with pytest.raises(ValueError, match="limit is 0; it must be at least the batch"):
         measured.pretrain_then_fine_tune(method="w/o", seed=0, tasks=["mrpc"], limit=0)
 
@@ -145,7 +144,7 @@ def bytes_of_a_step(method: str, precision: str = "fp32") -> dict[str, float]:
     recipe = Recipe(epochs=1, batch=4, learning_rate=1e-3, precision=precision)
     setting = measured.FineTuning(task="mrpc", method=method, recipe=recipe, encoder="stand-in")
     group = VirtualTensorGroup(2)
-    pipeline = measured.on_virtual_ranks(setting, stand_in_encoder(), measured.classifier(setting.glue_task), group)
+    pipeline = measured.on_virtual_ranks(setting, stand_in_encoder(), group)
     ledger = measured.Ledger(group.traffic, setting.compressed_layers(2), setting.compressed_boundaries(2))
     group.traffic.clear()
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16"):
@@ -249,14 +248,13 @@ def gradients_of_a_step(pipeline, precision: str, parts, boundaries) -> dict:
 
 def on_a_rank(method: str, precision: str) -> dict:
     mesh = open_mesh(tensor=2, pipeline=2)
-    pipeline = measured.on_real_ranks(setting(method), stand_in_encoder(), measured.classifier(TASKS["mrpc"]), mesh)
+    pipeline = measured.on_real_ranks(setting(method), stand_in_encoder(), mesh)
     ends = [end for end in (pipeline.before, pipeline.after) if end is not None]
     return gradients_of_a_step(pipeline, precision, [pipeline.module.part], ends)
 
 
 def in_this_process(method: str, precision: str) -> dict:
-    group, head = VirtualTensorGroup(2), measured.classifier(TASKS["mrpc"])
-    pipeline = measured.on_virtual_ranks(setting(method), stand_in_encoder(), head, group)
+    pipeline = measured.on_virtual_ranks(setting(method), stand_in_encoder(), VirtualTensorGroup(2))
     return gradients_of_a_step(pipeline, precision, pipeline.parts, pipeline.boundaries)
 
 

@@ -17,12 +17,10 @@ from workbench.parallel.pipeline import open_mesh
 from workbench.study.breakdown import break_down_stages
 from workbench.study.timing import Timed, Turns, take_turns
 from workbench.techniques.activation_compression import measured
-from workbench.techniques.activation_compression.cost import Setting, all_reduce_s, iteration_time
-from workbench.techniques.activation_compression.measured import links, timed, trials
-from workbench.techniques.activation_compression.measured.fitting import _line, small_fit_row
-from workbench.techniques.activation_compression.measured.links import Trial, _places, next_rate, share_row, slower_by
+from workbench.techniques.activation_compression.cost import Setting, all_reduce_s, iteration_time, read_variant
+from workbench.techniques.activation_compression.measured import iterations, next_rate, trials
 from workbench.techniques.activation_compression.method import Family
-from workbench.techniques.activation_compression.training import compressed_pipeline, small_batch
+from workbench.techniques.activation_compression.training import compressed_pipeline, setting_codec, small_batch
 from workbench.timeline import Recorder
 
 pytestmark = pytest.mark.timeout(90)
@@ -31,23 +29,20 @@ TINY = {"micro_batch": 2, "sequence": 8, "hidden": 32, "layers": 4, "compressed_
 
 
 def test_a_variant_says_what_differs_from_its_method():
-    assert [timed(name, **TINY).setting.index_bytes for name in ("T1 int32", "T1")] == [4, 8]
-    assert [timed(name, **TINY).setting.is_fused for name in ("A1 fused", "A1")] == [True, False]
-    assert "literal" in timed("R1 literal", **TINY).name
+    assert [read_variant(name, **TINY)[0].index_bytes for name in ("T1 int32", "T1")] == [4, 8]
+    assert [read_variant(name, **TINY)[0].is_fused for name in ("A1 fused", "A1")] == [True, False]
 
 
-@pytest.mark.parametrize("name", ["A1 int32", "T1 literal", "T1 fused", "A1 other"])
-def test_a_variant_that_its_method_cannot_have_is_refused(name):
-    with pytest.raises(ValueError, match=f"name is '{name}'; the variant of {name[:2]} must be one of"):
-        timed(name, **TINY)
+def codec_of(name, recorder=None):
+    return setting_codec(*read_variant(name, **TINY), recorder)
 
 
 def test_narrow_indices_keep_more_elements_in_as_many_bytes_and_literal_random_k_as_many_positions():
     x = torch.randn(2, 8, 32)
-    wide, narrow = (timed(name, **TINY).codec().encode(x) for name in ("T2", "T2 int32"))
+    wide, narrow = (codec_of(name).encode(x) for name in ("T2", "T2 int32"))
     assert len(narrow.tensors[0]) > len(wide.tensors[0])
     assert abs(narrow.num_bytes - wide.num_bytes) <= 12  # one element of 4 + 8 bytes
-    fast, literal = (timed(name, **TINY).codec().for_site("a").for_rank(0).encode(x) for name in ("R4", "R4 literal"))
+    fast, literal = (codec_of(name).for_site("a").for_rank(0).encode(x) for name in ("R4", "R4 literal"))
     for payload in (fast, literal):
         assert payload.tensors[1].tolist() == sorted(set(payload.tensors[1].tolist()))
     assert len(fast.tensors[1]) == len(literal.tensors[1])
@@ -57,15 +52,14 @@ def test_narrow_indices_keep_more_elements_in_as_many_bytes_and_literal_random_k
 @pytest.mark.parametrize("name", ["w/o", "fp16", "A1", "T1", "Q1", "T1 feedback"])
 def test_a_recorded_codec_gives_the_same_bits_and_notes_both_halves(name):
     x, recorder = torch.randn(2, 8, 32), Recorder(resource="rank 0")
-    plain = timed(name, **TINY).codec().for_site("here", 32)
-    noted = timed(name, **TINY).codec(recorder).for_site("here", 32)
+    plain, noted = (codec_of(name, place).for_site("here", 32) for place in (None, recorder))
     assert torch.equal(plain.decode(plain.encode(x)), noted.decode(noted.encode(x)))
     assert [action.label for action in recorder.actions] == ["encode here", "decode here"]
 
 
 def two_rounds(tp, pp, device):
-    methods = [timed(name, tp=tp, pp=pp, **TINY) for name in ("w/o", "A1", "T1", "Q1")]
-    return take_turns(trials, [methods, 0, device], Turns(rounds=2, warmup=1), device)
+    variants = {name: read_variant(name, tp=tp, pp=pp, **TINY) for name in ("w/o", "A1", "T1", "Q1")}
+    return take_turns(trials, [variants, 0, device], Turns(rounds=2, warmup=1), device)
 
 
 @pytest.mark.cuda
@@ -107,7 +101,7 @@ def test_rows_carry_their_interval_and_the_uncompressed_iteration_has_speedup_on
 
 
 def encoder_gradients(fuse, name="A1"):
-    setting = timed(name, tp=2, pp=1, num_micro_batches=2, fuse_gradients=fuse, **TINY).setting
+    setting, _ = read_variant(name, tp=2, pp=1, num_micro_batches=2, fuse_gradients=fuse, **TINY)
     mesh = open_mesh(tensor=2, pipeline=1)
     pipeline = compressed_pipeline(setting, mesh)
     for _ in range(2):
@@ -128,7 +122,8 @@ def test_encoder_gradients_in_one_message_and_fused_codes_train_with_the_gradien
 
 
 def fused_round():
-    return take_turns(trials, [[timed("A1 fused", tp=2, pp=1, **TINY)], 0], Turns(rounds=1))
+    variants = {"A1 fused": read_variant("A1 fused", tp=2, pp=1, **TINY)}
+    return take_turns(trials, [variants, 0], Turns(rounds=1))
 
 
 def test_a_fused_code_passes_through_the_recorder_and_is_noted(pools):
@@ -147,16 +142,16 @@ def test_carried_over_links_are_for_more_tensor_parallel_ranks_and_their_share_f
     assert found == pytest.approx(0.362, abs=5e-4)
     shares = [measured.carried_over_share(0.2, tp=2, to_tp=ranks) for ranks in (2, 4, 8, 1000)]
     assert shares == sorted(shares) and shares[0] == pytest.approx(0.2) and shares[-1] < 0.5
-    places = list(_places(["slow", "carried over", "fast"], [(1, 4), (2, 2), (4, 1)], 150.72 / 646.14, (2, 2)))
-    assert [(place.link, place.meshes) for place in places] == [
+    places = list(measured.places_of(["slow", "carried over", "fast"], [(1, 4), (2, 2), (4, 1)], 0.2333, (2, 2)))
+    assert [(link, meshes) for link, meshes, _ in places] == [
         ("slow", ((2, 2), (1, 4), (4, 1))),
         ("carried over", ((4, 1),)),
         ("fast", ((1, 4), (2, 2), (4, 1))),
     ]
-    assert [place.share for place in places] == [pytest.approx(0.2333, abs=1e-4), pytest.approx(0.362, abs=5e-4), None]
+    assert [share for *_, share in places] == [0.2333, pytest.approx(0.362, abs=5e-4), None]
 
 
-def iterations(names, num_iterations):
+def iterate(names, num_iterations):
     measured.measure_iterations(names, [(2, 1)], link=None, num_hosts=1, num_iterations=num_iterations, **TINY)
 
 
@@ -166,8 +161,8 @@ def opened(share, **more):
 
 
 test_links_and_times_that_cannot_be_fitted_are_refused_before_any_rank_starts = refusals(
-    (lambda: iterations(["w/o"], 5), "num_iterations is 5; it must be at least 6"),
-    (lambda: iterations(["A1"], 6), "'w/o' must be among them"),
+    (lambda: iterate(["w/o"], 5), "num_iterations is 5; it must be at least 6"),
+    (lambda: iterate(["A1"], 6), "'w/o' must be among them"),
     (lambda: measured.carried_over_share(0.5, tp=2, to_tp=4), r"share is 0.5; it must be in 0 < share < 0\.5"),
     (lambda: measured.carried_over_share(0.2, tp=2, to_tp=1), "to_tp is 1; it must be at least 2"),
     (lambda: opened(0.6), r"share is 0.6; it must be in 0 < share < 0\.5"),
@@ -180,10 +175,9 @@ test_links_and_times_that_cannot_be_fitted_are_refused_before_any_rank_starts = 
 
 def test_a_link_becomes_as_much_slower_as_its_share_asks():
     # 10 of 100 ms forward, 20 in all: at 2.5 times the time 25 of 80 + 50 = 130, that is 5/26.
-    assert slower_by(10, 20, 100, 25 / 130) == pytest.approx(2.5)
-    assert slower_by(10, 20, 100, 0.1) == pytest.approx(1)
-    assert slower_by(1, 50, 100, 0.4) == 10  # no link gives that at once
     assert next_rate([trial(50e6, 10, 20, 100)], 25 / 130) == pytest.approx(50e6 / 2.5)
+    assert next_rate([trial(50e6, 10, 20, 100)], 0.1) == pytest.approx(50e6)
+    assert next_rate([trial(50e6, 1, 50, 100)], 0.4) == 5e6  # no link gives that at once
     # A rate stays where shaped hosts can follow.
     assert next_rate([trial(2e6, 1, 1, 100)], 0.4) == 1e6
     assert next_rate([trial(1e9, 90, 95, 100)], 0.01) == 2e9
@@ -191,7 +185,7 @@ def test_a_link_becomes_as_much_slower_as_its_share_asks():
 
 def trial(rate, part, communication, iteration):
     times = {"part_ms": part, "communication_ms": communication, "iteration_ms": iteration}
-    return Trial(bandwidth_bytes_per_s=rate, share=part / iteration, **times)
+    return measured.Trial(bandwidth_bytes_per_s=rate, share=part / iteration, **times)
 
 
 def test_a_boundarys_share_is_that_of_its_bytes_over_the_links_rate():
@@ -201,10 +195,11 @@ def test_a_boundarys_share_is_that_of_its_bytes_over_the_links_rate():
     setting = Setting(tp=4, pp=4, num_micro_batches=8, **shape)
     rows = [{"quantity": "iteration_ms", "method": "w/o", "value": 1000, "low": 800, "high": 1200, "unit": "ms"}]
     link = Link(bandwidth_bytes_per_s=100e6, source="made up")
-    found = share_row(rows, link, measured.ShareOf.BOUNDARY, setting, num_hosts=4)
+    found = measured.share_row(rows, link, measured.ShareOf.BOUNDARY, setting, num_hosts=4)
     assert found == pytest.approx({"value": 0.08388608, "low": 0.08388608 / 1.2, "high": 0.08388608 / 0.8})
     with pytest.raises(ValueError, match="tp is 2; it must be a multiple of the 4"):
-        share_row(rows, link, measured.ShareOf.BOUNDARY, Setting(tp=2, pp=8, **(shape | {"layers": 8})), num_hosts=4)
+        setting = Setting(tp=2, pp=8, **(shape | {"layers": 8}))
+        measured.share_row(rows, link, measured.ShareOf.BOUNDARY, setting, num_hosts=4)
 
 
 def affine(rate):
@@ -232,7 +227,7 @@ def table(**changes):
 
 @pytest.mark.skipif(MISSING is not None, reason=f"shaped hosts need {MISSING}")
 def test_the_share_that_the_measurement_reached_is_told_beside_the_one_that_was_asked(monkeypatch):
-    monkeypatch.setattr(links, "ranks_at_share", partial(measured.ranks_at_share, runs=2))
+    monkeypatch.setattr(iterations, "ranks_at_share", partial(measured.ranks_at_share, runs=2))
     found = table(links=["slow"])
     (calibration,) = found.calibrations
     assert calibration.of is measured.ShareOf.TENSOR
@@ -300,17 +295,16 @@ def fitted():
 
 
 def test_a_line_goes_through_its_points_and_a_coefficient_that_would_be_negative_is_left_out():
-    line = _line([[1.0, 1.0], [2.0, 1.0], [4.0, 1.0]], [5.0, 7.0, 11.0])  # 2 x + 3
-    assert line.coefficients == pytest.approx((2, 3))
-    assert line.fitted == pytest.approx((5, 7, 11))
-    assert line.residuals == pytest.approx((0, 0, 0), abs=1e-12)
-    assert line.r_squared == pytest.approx(1)
+    coefficients, fitted_s = measured.fit_line([[1.0, 1.0], [2.0, 1.0], [4.0, 1.0]], [5.0, 7.0, 11.0])  # 2 x + 3
+    assert coefficients == pytest.approx((2, 3))
+    assert fitted_s.tolist() == pytest.approx([5, 7, 11])
+    assert measured.r_squared([5.0, 7.0, 11.0], fitted_s) == pytest.approx(1)
     # 3 - x: the best line without negative coefficients is a constant c with the least sum of (c/2 - 1)^2 + (c - 1)^2,
     # c = (1/2 + 1) / (1/4 + 1) = 1.2. Around the weighted mean (2/4 + 1) / (1/4 + 1) = 1.2 lies as much: R^2 = 0.
-    line = _line([[1.0, 1.0], [2.0, 1.0]], [2.0, 1.0])
-    assert line.coefficients == pytest.approx((0, 1.2))
-    assert line.residuals == pytest.approx((2 / 1.2 - 1, 1 / 1.2 - 1))
-    assert line.r_squared == pytest.approx(0)
+    coefficients, fitted_s = measured.fit_line([[1.0, 1.0], [2.0, 1.0]], [2.0, 1.0])
+    assert coefficients == pytest.approx((0, 1.2))
+    assert fitted_s.tolist() == pytest.approx([1.2, 1.2])
+    assert measured.r_squared([2.0, 1.0], fitted_s) == pytest.approx(0)
 
 
 def test_the_machine_is_found_again_from_its_own_times(fitted):
@@ -342,7 +336,7 @@ def test_alpha_of_the_smallest_hidden_size_is_three_times_too_slow_where_the_lar
         return replace(setting, parts_s={**setting.parts_s, "forward": seconds + outside_s})
 
     small, large = measured_on(["w/o"], [(4, 1)], [(4, 64, 128), (4, 64, 512)])
-    row = small_fit_row([computing(large, 3e9), computing(small, 1e9)])
+    row = measured.small_fit_row([computing(large, 3e9), computing(small, 1e9)])
     assert row["value"] == pytest.approx(3) and (row["fitted_at"], row["predicted_at"]) == (128, 512)
 
 

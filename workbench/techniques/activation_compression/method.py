@@ -1,6 +1,7 @@
 """The compression methods of table 1, as codecs and as bytes.
 
-B is the micro-batch, s the sequence, h the hidden size and c the code size, which keeps its share of the hidden size.
+B is the micro-batch, s the sequence, h the hidden size and c the code size, which keeps its share of the hidden size; v
+are the bytes of a value (`value_bytes`) and i those of an index (`index_bytes`) on the wire.
 """
 
 from __future__ import annotations
@@ -40,18 +41,14 @@ class Method:
     family: Family  # what is done to the activation
     paper_code_size: int = 0  # c at a hidden size of 1024 for the learned and the sparse methods, else 0
     same_bytes: bool = False  # a sparse method sends as many bytes as the code of size c (else: as many elements)
-    bits: int = 0  # of a quantised value, else 0
+    bits: int = 0  # bits of a quantised value, else 0
     by_feature: bool = False  # a feature shares a scale (else: a token)
 
     def kept_share(self, hidden: int, *, value_bytes: int = VALUE_BYTES, index_bytes: int = 8) -> float:
         """Return the share of the elements that a sparse method keeps.
 
-        Args:
-            hidden: h, elements.
-            value_bytes: v, bytes of a value on the wire.
-            index_bytes: i, bytes of an index on the wire; 8 is int64, which `torch.topk` returns (section 3.2).
-
-        Source: table 1; k = B·s·c·v/(v+i) for equal bytes, k = B·s·c for equal elements.
+        Source: table 1; k = B·s·c·v/(v+i) for equal bytes, k = B·s·c for equal elements. `torch.topk` gives int64
+        indices, i = 8 (section 3.2).
         """
         share = code_size(self.paper_code_size, hidden) / hidden
         return share * value_bytes / (value_bytes + index_bytes) if self.same_bytes else share
@@ -61,11 +58,8 @@ class Method:
     ) -> Codec:
         """Build the codec for activations whose last dimension is `hidden`.
 
-        Args:
-            hidden: h, elements.
-            dtype: of the activation and of learned weights; it fixes the bytes of a value.
-            index_dtype: of the indices that a sparse method sends; `torch.topk`, which the paper calls, gives int64.
-            seed: of the learned weights and of the random choice.
+        `dtype` is that of the activation and of learned weights, and fixes the bytes of a value; `index_dtype` that of
+        the indices that a sparse method sends; `seed` that of learned weights and of random choices.
         """
         value_bytes = torch.empty((), dtype=dtype).element_size()
         keep = self.kept_share(hidden, value_bytes=value_bytes, index_bytes=index_dtype.itemsize)
@@ -84,13 +78,7 @@ class Method:
                 return QuantizeFeatures(self.bits) if self.by_feature else Quantize(self.bits)
 
     def message_bytes(self, rows: int, hidden: int, *, value_bytes: int = VALUE_BYTES, index_bytes: int = 8) -> int:
-        """Return the bytes of one encoded activation, by the paper's definition.
-
-        Args:
-            rows: B·s, elements of all dimensions but the last.
-            hidden: h, elements.
-            value_bytes: v, bytes of an uncompressed value.
-            index_bytes: i, bytes of an index.
+        """Return the bytes of one encoded activation [rows, hidden], rows = B·s, by the paper's definition.
 
         Source: section 3.1, table 1; the closed form that the codecs' own counts are tested against.
         """
@@ -144,11 +132,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 
 
 def method(name: str) -> Method:
-    """Return the method called `name`.
-
-    Raises:
-        ValueError: for a name that is not in METHODS.
-    """
+    """Return the method called `name`; another name than those in METHODS is refused."""
     if name not in METHODS:
         raise ValueError(f"method={name!r}: one of {', '.join(METHODS)}")
     return METHODS[name]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,22 +14,12 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import PercentFormatter
 
 from workbench import plots
-from workbench.plots import merged
+from workbench.plots import merged, rows_of
 from workbench.plots.style import BLACK, GREY, KIND_COLOR, PALETTE, PUBLISHED
 from workbench.timeline import Kind
 
-__all__ = [
-    "draw_by_layers",
-    "draw_per_byte",
-    "draw_points_lost",
-    "draw_relative_scores",
-    "draw_setting",
-    "draw_spectrum",
-    "score_table",
-    "scores_beside_published",
-    "speedups_beside_published",
-    "stacked_parts",
-]
+__all__ = ["draw_by_layers", "draw_per_byte", "draw_points_lost", "draw_relative_scores", "draw_setting"]
+__all__ += ["draw_spectrum", "score_table", "scores_beside_published", "speedups_beside_published", "stacked_parts"]
 
 PARTS = MappingProxyType(
     {
@@ -55,12 +44,17 @@ UNCOMPRESSED = "w/o"  # as table 1 names it
 FAMILY_COLORS = MappingProxyType(dict(zip("wATQR", (BLACK, *PALETTE), strict=False)))
 SHARES = (0.05, 0.1, 0.2, 0.5, 1.0)  # that are written at the axis
 UNSEEN = 0.01  # a share whose bar is too low to be seen
-CLOSE_POINTS = 3  # of a score: as near as section 4.3 asks of a method that preserves accuracy
+CLOSE_POINTS = 3  # points of score that section 4.3 lets a method lose
 KEPT_COLOR, OPEN_COLOR, AT_CHANCE_COLOR = "#a6d8a8", "#cfdcec", "#dddddd"  # no seed loses more; some do; no matter
 LOST_POINTS = (10.0, 20.0)  # at which the colour of a loss changes
 LOST_COLORS = ("#fbd3b8", "#f7a479", "#d9604c")
 LOST_LEGEND = f"green: no seed loses more than {CLOSE_POINTS}; blue: some do; red: all do"
-UP, DOWN = 0.15, 0.27  # of a line's height, from the middle of a cell: its mean, its spread
+UP, DOWN = 0.15, 0.27  # distance of mean and spread from the middle of a cell, in cells
+
+
+def _with_published(ours: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
+    known = dict(zip(published.method, published.value, strict=True)) if len(published) else {}
+    return ours.assign(published=[known.get(name, float("nan")) for name in ours.method])
 
 
 def stacked_parts(rows: Iterable[Mapping], setting: Mapping) -> pd.DataFrame:
@@ -69,7 +63,8 @@ def stacked_parts(rows: Iterable[Mapping], setting: Mapping) -> pd.DataFrame:
     Waiting is that for the last rank of a collective and that for other stages, messages between stages included.
     Parts are medians, so they need not add up to the median iteration.
     """
-    table = _at(rows, setting).pivot_table(index="method", columns="quantity", values="value", sort=False)
+    here = pd.DataFrame([row for row in rows if setting.items() <= row.items()])
+    table = here.pivot_table(index="method", columns="quantity", values="value", sort=False)
     table["compute_ms"] = table.forward_ms - table[list(INSIDE_FORWARD)].sum(axis=1)
     table["waits_ms"] = table.tensor_waiting_ms + table.waiting_and_pipeline_ms
     parts = table[list(PARTS)].clip(lower=0).rename(columns={quantity: name for quantity, (name, _) in PARTS.items()})
@@ -78,8 +73,7 @@ def stacked_parts(rows: Iterable[Mapping], setting: Mapping) -> pd.DataFrame:
 
 def speedups_beside_published(rows: Iterable[Mapping], setting: Mapping, published: pd.DataFrame) -> pd.DataFrame:
     """Put one setting's speedups beside the paper's: method, ours, low, high, published."""
-    ours = _at(rows, setting)
-    ours = ours[ours.quantity == "speedup"].rename(columns={"value": "ours"})[["method", "ours", "low", "high"]]
+    ours = rows_of(rows, "speedup", **setting).rename(columns={"value": "ours"})[["method", "ours", "low", "high"]]
     for key in {"tp", "pp", "nvlink"} & set(published):
         published = published[published[key] == setting[key]]
     return _with_published(ours, published)
@@ -106,15 +100,12 @@ def draw_setting(
 
 
 def scores_beside_published(rows: Iterable[Mapping], published: pd.DataFrame, task: str) -> pd.DataFrame:
-    """Put the relative scores of one task beside the paper's: method, ours, low, high, published, constant.
-
-    `constant` is the share of the uncompressed score that a constant answer keeps.
-    """
+    """Put one task's relative scores beside the paper's, and the share `constant` that a constant answer keeps."""
     rows = list(rows)
     ours = merged(rows, "relative_score", ["method"], task=task).rename(columns={"value": "ours"})
     constant = merged(rows, "constant_share", ["task"]).set_index("task").value
-    theirs = published[published.task == task] if len(published) else published
-    return _with_published(ours, theirs).assign(constant=constant.get(task))
+    papers = published[published.task == task] if len(published) else published
+    return _with_published(ours, papers).assign(constant=constant.get(task))
 
 
 def draw_relative_scores(rows: Iterable[Mapping], published: pd.DataFrame, *, ax: Axes, task: str) -> Axes:
@@ -180,22 +171,31 @@ def draw_points_lost(rows: Iterable[Mapping], *, ax: Axes, at_chance: Collection
 
     Below the mean stands the spread of the seeds. Green: no seed loses more than 3; blue: 3 lies inside the spread;
     red: every seed loses more. Hatched is no better than a constant answer, whose loss stands below the task; a grey
-    task is at chance without compression. In brackets stand the bytes of a learned code with its gradients.
-
-    Args:
-        rows: of the accuracy study.
-        ax: where to draw.
-        at_chance: tasks that say nothing, and pairs (task, method) that have learned nothing.
+    task is at chance without compression. Beside a method stands its mean share of the bytes over tasks that say
+    something; in brackets the bytes of a learned code with its gradients. `at_chance` holds tasks that say nothing, and
+    pairs (task, method) that have learned nothing.
     """
     rows = list(rows)
+    counted = [row for row in rows if row["task"] not in at_chance] or rows
+    order = merged(counted, "message_share", ["method"]).sort_values("value", kind="stable").method
+    shares, sent = (
+        merged(counted, name, ["method"]).set_index("method").value.map("{:.0%}".format)
+        for name in ("message_share", "sent_share")
+    )
+    more = {method: f" ({sent[method]} with gradients)" if sent[method] != shares[method] else "" for method in order}
+    names = {method: f"{method}  {shares[method]}{more[method]}".replace("%", "\u00a0%") for method in order}
     lost = merged(rows, "points_lost", ["task", "method"])
-    tasks, names = list(lost.task.unique()), _names_with_bytes(rows, at_chance)
+    tasks = list(lost.task.unique())
     for row in lost.itertuples():
-        grey, hatched = row.task in at_chance, (row.task, row.method) in at_chance
-        look = {"facecolor": AT_CHANCE_COLOR if grey else _lost_color(row), "edgecolor": "white", "linewidth": 2}
-        column, line = tasks.index(row.task), list(names).index(row.method)
-        ax.add_patch(Rectangle((column - 0.5, line - 0.5), 1, 1, **look, hatch="///" if hatched and not grey else None))
-        has_spread = row.low < row.high
+        color = LOST_COLORS[bisect_left(LOST_POINTS, row.value)]
+        if row.low <= CLOSE_POINTS:
+            color = KEPT_COLOR if row.high <= CLOSE_POINTS else OPEN_COLOR
+        hatch = "///" if (row.task, row.method) in at_chance else None
+        if row.task in at_chance:
+            color, hatch = AT_CHANCE_COLOR, None
+        column, line, has_spread = tasks.index(row.task), list(names).index(row.method), row.low < row.high
+        look = {"facecolor": color, "edgecolor": "white", "linewidth": 2, "hatch": hatch}
+        ax.add_patch(Rectangle((column - 0.5, line - 0.5), 1, 1, **look))
         ax.text(column, line - UP * has_spread, f"{row.value:z.1f}", ha="center", va="center")
         if has_spread:
             spread = f"{row.low:z.1f} to {row.high:z.1f}"
@@ -229,30 +229,3 @@ def draw_spectrum(curves: Mapping[str, Sequence], *, ax: Axes, title: str = "") 
         axis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
     ax.legend(loc="lower right")  # curves rise above the diagonal
     return ax
-
-
-def _at(rows: Iterable[Mapping], setting: Mapping) -> pd.DataFrame:
-    return pd.DataFrame([row for row in rows if all(row.get(key) == value for key, value in setting.items())])
-
-
-def _with_published(ours: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
-    known = dict(zip(published.method, published.value, strict=True)) if len(published) else {}
-    return ours.assign(published=[known.get(name, float("nan")) for name in ours.method])
-
-
-def _names_with_bytes(rows: list[Mapping], at_chance: Collection) -> dict[str, str]:
-    """Write each method with its mean share of the bytes over tasks that say something, least first."""
-    rows = [row for row in rows if row["task"] not in at_chance] or rows
-    shares, sent = (
-        merged(rows, name, ["method"]).set_index("method").value.map("{:.0%}".format)
-        for name in ("message_share", "sent_share")
-    )
-    order = merged(rows, "message_share", ["method"]).sort_values("value", kind="stable").method
-    more = {method: f" ({sent[method]} with gradients)" if sent[method] != shares[method] else "" for method in order}
-    return {method: f"{method}  {shares[method]}{more[method]}".replace("%", "\u00a0%") for method in order}
-
-
-def _lost_color(row: Any) -> str:
-    if row.high <= CLOSE_POINTS:
-        return KEPT_COLOR
-    return OPEN_COLOR if row.low <= CLOSE_POINTS else LOST_COLORS[bisect_left(LOST_POINTS, row.value)]

@@ -9,8 +9,7 @@ Shapes: B = sentences, S = longest sentence, N = tokens (padding left out), H = 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,7 +27,7 @@ from .runtime import compress
 
 __all__ = ["BEST_LINEAR_CODE", "EncodedText", "best_linear_code", "encode_text", "error_path", "losses", "lost_share"]
 
-BEST_LINEAR_CODE = "best linear code"  # of A2's size, fitted to the very message
+BEST_LINEAR_CODE = "best linear code"  # as large as A2's, fitted to the very message
 MAX_TOKENS = 64  # tokens a sentence; few of SST-2 have more
 PARTS = {"attention.output": "attention", "mlp.output": "MLP"}  # a layer's reductions, and how a reader calls them
 
@@ -50,6 +49,7 @@ class EncodedText:
         return self.hidden_NH[0].shape[1]
 
 
+@torch.no_grad()
 def encode_text(
     sentences: int = 32, *, encoder: str = DEFAULT_ENCODER, task: str = "sst2", tensor_ranks: int = 2, seed: int = 0
 ) -> EncodedText:
@@ -61,8 +61,18 @@ def encode_text(
     load_hugging_face(model, pretrained.state_dict)
     tokens = pretrained.encode(*text.texts, max_tokens=MAX_TOKENS)
     is_token_BS = tokens["attention_mask"].bool()
-    with _seen_messages(model, is_token_BS) as messages:
-        hidden = _hidden(model, tokens)
+    messages: dict[tuple[int, str], Tensor] = {}
+
+    def keep(key: tuple[int, str], linear: RowParallelLinear, partials: Sequence[Tensor]) -> Tensor:
+        messages[key] = torch.stack([partial_BSH[is_token_BS] for partial_BSH in partials])
+        return linear.group.sum(partials)
+
+    linears = {(number, part): layer.get_submodule(part) for number, layer in enumerate(model.layers) for part in PARTS}
+    for key, linear in linears.items():
+        linear.reduction = partial(keep, key, linear)
+    hidden = _hidden(model, tokens)
+    for linear in linears.values():
+        linear.reduction = None
     return EncodedText(
         model=model,
         tokens=tokens,
@@ -71,78 +81,6 @@ def encode_text(
         messages_RNH=messages,
         data=(text.source, pretrained.source),
     )
-
-
-def lost_share(arrived: Tensor, sent: Tensor) -> float:
-    """Return the norm of the error as a share of the norm of the message: 0 is perfect, an empty message loses 1."""
-    return float((arrived - sent).norm() / sent.norm())
-
-
-def best_linear_code(matrix_NH: Tensor, code_size: int) -> Tensor:
-    """Decode a matrix from the best of all linear codes of one size: no other loses less of it.
-
-    Returns:
-        [N, H], of rank `code_size` at most.
-    """
-    if code_size < 1:
-        raise ValueError(f"code_size is {code_size}; it must be at least 1")
-    left, values, right = torch.linalg.svd(matrix_NH, full_matrices=False)
-    return (left[:, :code_size] * values[:code_size]) @ right[:code_size]
-
-
-@torch.no_grad()
-def losses(text: EncodedText, names: Sequence[str]) -> list[dict]:
-    """Return how much each method loses of every reduction's result, all else uncompressed.
-
-    Returns:
-        Rows: method, layer (from 1), reduction ("attention" or "MLP"), lost_share.
-    """
-    arriving = {name: _arrival(name, text.hidden_size) for name in names}
-    return [
-        {
-            "method": name,
-            "layer": layer + 1,
-            "reduction": PARTS[part],
-            "lost_share": lost_share(arrive(f"{layer}.{part}", message_RNH), message_RNH.sum(0)),
-        }
-        for name, arrive in arriving.items()
-        for (layer, part), message_RNH in text.messages_RNH.items()
-    ]
-
-
-@torch.no_grad()
-def error_path(text: EncodedText, name: str, layers: Iterable[int]) -> list[dict]:
-    """Compress some layers and return how far the output of every layer is from the uncompressed encoder's.
-
-    Returns:
-        Rows: method, layer (from 1), is_compressed, lost_share.
-    """
-    compressed = set(layers)
-    compression = compress(
-        text.model, method(name).codec(text.hidden_size, dtype=torch.float32), layers=sorted(compressed)
-    )
-    try:
-        hidden = _hidden(text.model, text.tokens)
-    finally:
-        compression.remove()
-    return [
-        {
-            "method": name,
-            "layer": number + 1,
-            "is_compressed": number in compressed,
-            "lost_share": lost_share(now, before),
-        }
-        for number, (now, before) in enumerate(zip(hidden, text.hidden_NH, strict=True))
-    ]
-
-
-def _arrival(name: str, hidden: int) -> Callable[[str, Tensor], Tensor]:
-    """Return a function from a call site and its partial sums [R, N, H] to the sum [N, H] that arrives."""
-    if name == BEST_LINEAR_CODE:
-        size = method("A2").codec(hidden, dtype=torch.float32).code_size
-        return lambda site, message_RNH: best_linear_code(message_RNH.sum(0), size)
-    codec = method(name).codec(hidden, dtype=torch.float32)
-    return lambda site, message_RNH: sum(map(codec.for_site(site, hidden), message_RNH))
 
 
 @torch.no_grad()
@@ -162,20 +100,48 @@ def _hidden(model: BertEncoder, tokens: Mapping[str, Tensor]) -> tuple[Tensor, .
     return tuple(kept)
 
 
-@contextmanager
-def _seen_messages(model: BertEncoder, is_token_BS: Tensor) -> Iterator[dict[tuple[int, str], Tensor]]:
-    """Keep the partial sums of every reduction while the body runs."""
-    seen: dict[tuple[int, str], Tensor] = {}
+def lost_share(arrived: Tensor, sent: Tensor) -> float:
+    """Return the norm of the error as a share of the norm of the message: 0 is perfect, an empty message loses 1."""
+    return float((arrived - sent).norm() / sent.norm())
 
-    def keep(key: tuple[int, str], linear: RowParallelLinear, partials: Sequence[Tensor]) -> Tensor:
-        seen[key] = torch.stack([partial_BSH[is_token_BS] for partial_BSH in partials])
-        return linear.group.sum(partials)
 
-    linears = {(number, part): layer.get_submodule(part) for number, layer in enumerate(model.layers) for part in PARTS}
-    for key, linear in linears.items():
-        linear.reduction = partial(keep, key, linear)
+def best_linear_code(matrix_NH: Tensor, code_size: int) -> Tensor:
+    """Decode a matrix from the best of all linear codes of one size, as [N, H] of that rank: no other loses less."""
+    if code_size < 1:
+        raise ValueError(f"code_size is {code_size}; it must be at least 1")
+    left, values, right = torch.linalg.svd(matrix_NH, full_matrices=False)
+    return (left[:, :code_size] * values[:code_size]) @ right[:code_size]
+
+
+@torch.no_grad()
+def losses(text: EncodedText, names: Sequence[str]) -> list[dict]:
+    """Return rows of the lost_share of each reduction's result under each method: method, layer from 1, reduction."""
+    rows, hidden = [], text.hidden_size
+    for name in names:
+        codec = method("A2" if name == BEST_LINEAR_CODE else name).codec(hidden, dtype=torch.float32)
+        for (layer, part), message_RNH in text.messages_RNH.items():
+            sent_NH = message_RNH.sum(0)
+            if name == BEST_LINEAR_CODE:
+                arrived_NH = best_linear_code(sent_NH, codec.code_size)
+            else:
+                arrived_NH = sum(map(codec.for_site(f"{layer}.{part}", hidden), message_RNH))
+            keys = {"method": name, "layer": layer + 1, "reduction": PARTS[part]}
+            rows.append({**keys, "lost_share": lost_share(arrived_NH, sent_NH)})
+    return rows
+
+
+@torch.no_grad()
+def error_path(text: EncodedText, name: str, layers: Iterable[int]) -> list[dict]:
+    """Compress some layers; return rows of every output's lost_share: method, layer from 1, is_compressed."""
+    compressed = sorted(set(layers))
+    codec = method(name).codec(text.hidden_size, dtype=torch.float32)
+    compression = compress(text.model, codec, layers=compressed)
     try:
-        yield seen
+        hidden = _hidden(text.model, text.tokens)
     finally:
-        for linear in linears.values():
-            linear.reduction = None
+        compression.remove()
+    rows = []
+    for number, (now, before) in enumerate(zip(hidden, text.hidden_NH, strict=True)):
+        keys = {"method": name, "layer": number + 1, "is_compressed": number in compressed}
+        rows.append({**keys, "lost_share": lost_share(now, before)})
+    return rows

@@ -15,48 +15,17 @@ from workbench.cluster import FittedMachine
 from workbench.study.published import published_value
 from workbench.study.rows import value_row
 
-from .cost import (
-    CALIBRATION,
-    IterationTime,
-    Purpose,
-    ScalingModel,
-    Setting,
-    boundary_times,
-    break_even_map,
-    cluster_speedup,
-    communication_s,
-    flops,
-    iteration_time,
-    layer_seconds_by_definition,
-    layer_speedup,
-    machine_scaling,
-    paper_machine,
-    planned_messages,
-    published_ms,
-)
-from .cost.scaling import TENSOR_RANKS
-from .cost.setting import ALL_REDUCES_PER_LAYER
-from .measured.variants import timed
+from . import cost
+from .cost import IterationTime, Purpose, ScalingModel, Setting, iteration_time, paper_machine
 
-__all__ = [
-    "TABLE_10",
-    "figure_5_rows",
-    "fixed_cluster_rows",
-    "machine_rows",
-    "simulate_boundaries",
-    "simulate_break_even",
-    "simulate_gains",
-    "simulate_shares",
-    "simulate_times",
-    "table_10_on",
-    "table_10_rows",
-]
+__all__ = ["TABLE_10", "figure_5_rows", "fixed_cluster_rows", "machine_rows", "simulate_boundaries"]
+__all__ += ["simulate_break_even", "simulate_gains", "simulate_shares", "simulate_times", "table_10_on"]
+__all__ += ["table_10_rows"]
 
 Rows = list[dict[str, Any]]
 
 UNCOMPRESSED_FP32, FP32_BYTES = "w/o fp32", 4  # a name, bytes of a value; the paper sends fp16 (section 4.1)
 LIMIT_S = 100.0  # table 6 prints longer times as "over 100,000 ms"
-PARTS = tuple(field.name for field in fields(IterationTime))
 
 
 def simulate_times(
@@ -64,56 +33,50 @@ def simulate_times(
 ) -> Rows:
     """Predict iterations for every method or variant ("A1 fused", "w/o fp32"), (TP, PP) and machine.
 
-    Returns:
-        Rows: iteration_ms and total_ms (the same under the names that tables use), the parts of table 4, speedup,
-        exceeds_100_s; keys method, tp, pp, and nvlink where there are two machines; and uncompressed_ms by mesh.
+    Rows: iteration_ms and total_ms (the same under the names that tables use), the parts of table 4, speedup,
+    exceeds_100_s; keys method, tp, pp, and nvlink where there are two machines; and uncompressed_ms by mesh.
     """
     rows: Rows = []
     for joined in nvlink:
+        place = {"nvlink": int(joined)} if len(nvlink) > 1 else {}
         for tp, pp in meshes:
-            plain = Setting(tp=tp, pp=pp, nvlink=joined, **sizes)
-            plain_s = iteration_time(plain).total_s
-            mesh = {"mesh": f"TP {tp}, PP {pp}"} | ({"nvlink": int(joined)} if len(nvlink) > 1 else {})
-            rows.append(value_row("uncompressed_ms", 1e3 * plain_s, "ms", **mesh))
+            plain_s = iteration_time(Setting(tp=tp, pp=pp, nvlink=joined, **sizes)).total_s
+            rows.append(value_row("uncompressed_ms", 1e3 * plain_s, "ms", mesh=f"TP {tp}, PP {pp}", **place))
             for name in methods:
                 setting = _setting(name, tp=tp, pp=pp, nvlink=joined, **sizes)
-                rows += _times_of(name, setting, plain_s, two_machines=len(nvlink) > 1)
+                time, keys = iteration_time(setting), {"method": name, "tp": tp, "pp": pp, **place}
+                seconds = {"iteration": time.total_s, "total": time.total_s}
+                seconds |= {part.name.removesuffix("_s"): getattr(time, part.name) for part in fields(IterationTime)}
+                for part, value in seconds.items():
+                    if setting.method != "w/o" or part not in ("encode", "decode"):
+                        rows.append(value_row(f"{part}_ms", 1e3 * value, "ms", **keys))
+                rows.append(value_row("speedup", plain_s / time.total_s, **keys))
+                rows.append(value_row("exceeds_100_s", int(time.total_s > LIMIT_S), **keys))
     return rows
 
 
 def _setting(name: str, **sizes: int) -> Setting:
-    if name == UNCOMPRESSED_FP32:
-        return Setting(value_bytes=FP32_BYTES, **sizes)
-    return timed(name, **sizes).setting
-
-
-def _times_of(name: str, setting: Setting, plain_s: float, *, two_machines: bool) -> Rows:
-    time = iteration_time(setting)
-    keys = {"method": name, "tp": setting.tp, "pp": setting.pp}
-    if two_machines:
-        keys["nvlink"] = int(setting.nvlink)
-    in_ms = {"iteration_ms": time.total_s, "total_ms": time.total_s}
-    in_ms |= {f"{part.removesuffix('_s')}_ms": getattr(time, part) for part in PARTS}
-    if setting.method == "w/o":
-        in_ms = {part: value for part, value in in_ms.items() if part not in ("encode_ms", "decode_ms")}
-    pure = {"speedup": plain_s / time.total_s, "exceeds_100_s": int(time.total_s > LIMIT_S)}
-    rows = [value_row(quantity, 1e3 * value, "ms", **keys) for quantity, value in in_ms.items()]
-    return rows + [value_row(quantity, value, **keys) for quantity, value in pure.items()]
+    return (
+        Setting(value_bytes=FP32_BYTES, **sizes) if name == UNCOMPRESSED_FP32 else cost.read_variant(name, **sizes)[0]
+    )
 
 
 def simulate_boundaries(methods: Sequence[str], meshes: Sequence[Sequence[int]], **sizes: int) -> Rows:
-    """Predict the time of each pipeline boundary, as many messages as table 9's calibrating cell covers.
+    """Predict boundary_ms, boundary_share over "w/o", and messages_timed, which table 9's calibrating cell tells."""
 
-    Returns:
-        Rows: boundary_ms and boundary_share (over "w/o"), keys method, tp, pp, boundary; messages_timed.
-    """
-    messages = _messages_timed()
+    def boundaries_ms(setting: Setting, messages: float) -> list[float]:
+        times = cost.boundary_times(setting, paper_machine(nvlink=setting.nvlink))
+        return [1e3 * messages * (there + back) / 2 for there, back in times]
+
+    one_ms = boundaries_ms(Setting(tp=4, pp=4, micro_batch=128, sequence=128, num_nodes=4), 1.0)[0]
+    (cell,) = [cell for cell in cost.CALIBRATION if cell.table == "table-9"]
+    messages = cost.published_ms([cell])[cell] / one_ms
     rows: Rows = [value_row("messages_timed", messages, "message")]
     for tp, pp in meshes:
-        plain = _boundaries_ms(Setting(tp=tp, pp=pp, **sizes), messages)
+        plain_ms = boundaries_ms(Setting(tp=tp, pp=pp, **sizes), messages)
         for name in methods:
-            ours = _boundaries_ms(_setting(name, tp=tp, pp=pp, **sizes), messages)
-            for boundary, (value, whole) in enumerate(zip(ours, plain, strict=True)):
+            coded_ms = boundaries_ms(_setting(name, tp=tp, pp=pp, **sizes), messages)
+            for boundary, (value, whole) in enumerate(zip(coded_ms, plain_ms, strict=True)):
                 keys = {"method": name, "tp": tp, "pp": pp, "boundary": boundary}
                 rows.append(value_row("boundary_ms", value, "ms", **keys))
                 if name != "w/o":
@@ -121,32 +84,17 @@ def simulate_boundaries(methods: Sequence[str], meshes: Sequence[Sequence[int]],
     return rows
 
 
-def _messages_timed() -> float:
-    one = _boundaries_ms(Setting(tp=4, pp=4, micro_batch=128, sequence=128, num_nodes=4), 1.0)[0]
-    (cell,) = [cell for cell in CALIBRATION if cell.table == "table-9"]
-    return published_ms([cell])[cell] / one
-
-
-def _boundaries_ms(setting: Setting, messages: float) -> list[float]:
-    times = boundary_times(setting, paper_machine(nvlink=setting.nvlink))
-    return [1e3 * messages * (there + back) / 2 for there, back in times]
-
-
 def simulate_shares(
     meshes: Sequence[Sequence[int]], shapes: Sequence[Sequence[int]], *, nvlink: Sequence[bool] = (True, False)
 ) -> Rows:
-    """Predict which share of an uncompressed iteration tensor communication takes, forward alone as in table 4.
-
-    Returns:
-        Rows: communication_share, keys method, tp, pp, nvlink, micro_batch, sequence.
-    """
+    """Predict the communication_share of an uncompressed iteration that forward tensor communication takes."""
     rows: Rows = []
     for joined in nvlink:
         for tp, pp in meshes:
             for micro_batch, sequence in shapes:
-                shape = {"micro_batch": micro_batch, "sequence": sequence}
-                time = iteration_time(Setting(tp=tp, pp=pp, nvlink=joined, **shape))
-                keys = {"method": "w/o", "tp": tp, "pp": pp, "nvlink": int(joined), **shape}
+                sizes = {"tp": tp, "pp": pp, "micro_batch": micro_batch, "sequence": sequence}
+                time = iteration_time(Setting(nvlink=joined, **sizes))
+                keys = {"method": "w/o", "nvlink": int(joined), **sizes}
                 rows.append(value_row("communication_share", time.tensor_s / time.total_s, **keys))
     return rows
 
@@ -154,37 +102,25 @@ def simulate_shares(
 def simulate_break_even(
     machine: FittedMachine, setting: Setting, *, micro_batches: Sequence[int], code_sizes: Sequence[int]
 ) -> Rows:
-    """Map where compression begins to pay.
+    """Map break_even_bandwidth, bytes/s between two ranks below which the method pays, by batch and code size.
 
-    Returns:
-        Rows: break_even_bandwidth, bytes/s of one connection between ranks below which the method pays, 0 where it
-        never does; a point where it always does has none; keys micro_batch, code_size.
+    It is 0 where the method never pays; a point where it always does has no row.
     """
-    points = break_even_map(machine, setting, micro_batches=micro_batches, code_sizes=code_sizes)
-    return [
-        value_row(
-            "break_even_bandwidth",
-            point.bandwidth_bytes_per_s,
-            "byte/s",
-            micro_batch=point.micro_batch,
-            code_size=point.code_size,
-        )
-        for point in points
-        if math.isfinite(point.bandwidth_bytes_per_s)
-    ]
+    rows: Rows = []
+    for point in cost.break_even_map(machine, setting, micro_batches=micro_batches, code_sizes=code_sizes):
+        if math.isfinite(point.bandwidth_bytes_per_s):
+            keys = {"micro_batch": point.micro_batch, "code_size": point.code_size}
+            rows.append(value_row("break_even_bandwidth", point.bandwidth_bytes_per_s, "byte/s", **keys))
+    return rows
 
 
 def simulate_gains(methods: Sequence[str], meshes: Sequence[Sequence[int]], places: Sequence[Sequence[int]]) -> Rows:
-    """Predict whether compression pays where the paper measured it.
-
-    Returns:
-        Rows: speedup, and pays, 1 where it exceeds 1; keys method, tp, pp, nvlink, micro_batch, sequence.
-    """
+    """Predict speedup where the paper measured it, and pays, 1 above 1; a place is (nvlink, batch, sequence)."""
     rows: Rows = []
     for nvlink, micro_batch, sequence in places:
         shape = {"nvlink": int(nvlink), "micro_batch": micro_batch, "sequence": sequence}
-        found = simulate_times(methods, meshes, nvlink=[bool(nvlink)], micro_batch=micro_batch, sequence=sequence)
-        for row in found:
+        times = simulate_times(methods, meshes, nvlink=[bool(nvlink)], micro_batch=micro_batch, sequence=sequence)
+        for row in times:
             if row["quantity"] == "speedup":
                 rows += [{**row, **shape}, {**row, **shape, "quantity": "pays", "value": int(row["value"] > 1)}]
     return rows
@@ -226,117 +162,79 @@ MANY_NODES = 10**9
 def table_10_rows(model: ScalingModel) -> Rows:
     """Predict table 10, and what its last setting would gain with ever more nodes.
 
-    Returns:
-        Rows: speedup; speedup_with_m_16, for the text's other reading of m; layer_speedup, of one layer; keys hidden,
-        layers, num_nodes, batch. limit_over_h_e: the speedup with very many nodes over h/e.
+    Rows: speedup; speedup_with_m_16, for the text's other reading of m; layer_speedup, of one layer; keys hidden,
+    layers, num_nodes, batch. speedup_with_fitted_alpha, with alpha from the rate that the paper's machine without
+    NVLink reached, and gain_error_with_fitted_alpha, a share of the published gain; key hidden. limit_over_h_e: the
+    speedup with very many nodes over h/e. boundary_bytes_over_counted, key of: bytes of an uncompressed boundary in the
+    cost model and in equation 3.
     """
+    fitted = replace(model, alpha_s_per_flop=cost.machine_scaling(paper_machine(nvlink=False)).alpha_s_per_flop)
     rows: Rows = []
     for hidden, layers, num_nodes, batch in TABLE_10:
         keys = {"hidden": hidden, "layers": layers, "num_nodes": num_nodes, "batch": batch}
         shape = {"batch": MICRO_BATCH, "sequence": SEQUENCE, "hidden": hidden}
-        cluster = {**shape, "layers": layers, "num_nodes": num_nodes}
-        found = {
-            "speedup": cluster_speedup(model, num_micro_batches=batch / MICRO_BATCH, **cluster),
-            "speedup_with_m_16": cluster_speedup(model, num_micro_batches=MICRO_BATCH, **cluster),
-            "layer_speedup": layer_speedup(model, **shape),
-        }
-        rows += [value_row(name, value, **keys) for name, value in found.items()]
-    many = cluster | {"num_nodes": MANY_NODES}
-    limit = cluster_speedup(model, num_micro_batches=batch / MICRO_BATCH, **many) / (hidden / model.code_size)
-    return [
-        *rows,
-        value_row("limit_over_h_e", limit, hidden=hidden, layers=layers),
-        *_fitted_rows(model),
-        *_boundary_rows(),
-    ]
-
-
-def _fitted_rows(model: ScalingModel) -> Rows:
-    """Predict table 10 with alpha from the rate that the paper's machine without NVLink reached.
-
-    Returns:
-        Rows: speedup_with_fitted_alpha; gain_error_with_fitted_alpha, a share of the published gain; key hidden.
-    """
-    fitted = replace(model, alpha_s_per_flop=machine_scaling(paper_machine(nvlink=False)).alpha_s_per_flop)
-    rows: Rows = []
-    for hidden, layers, num_nodes, batch in TABLE_10:
-        shape = {"batch": MICRO_BATCH, "sequence": SEQUENCE, "hidden": hidden, "layers": layers}
-        speedup = cluster_speedup(fitted, num_nodes=num_nodes, num_micro_batches=batch / MICRO_BATCH, **shape)
+        cluster = {**shape, "layers": layers, "num_nodes": num_nodes, "num_micro_batches": batch / MICRO_BATCH}
+        other = cost.cluster_speedup(model, **cluster | {"num_micro_batches": MICRO_BATCH})
+        rows.append(value_row("speedup", cost.cluster_speedup(model, **cluster), **keys))
+        rows.append(value_row("speedup_with_m_16", other, **keys))
+        rows.append(value_row("layer_speedup", cost.layer_speedup(model, **shape), **keys))
+        speedup = cost.cluster_speedup(fitted, **cluster)
         printed = published_value("activation_compression", "table-10", "speedup", hidden=hidden)
         rows.append(value_row("speedup_with_fitted_alpha", speedup, hidden=hidden))
         rows.append(value_row("gain_error_with_fitted_alpha", abs(speedup - printed) / (printed - 1), hidden=hidden))
+    limit = cost.cluster_speedup(model, **cluster | {"num_nodes": MANY_NODES}) / (hidden / model.code_size)
+    rows.append(value_row("limit_over_h_e", limit, hidden=hidden, layers=layers))
+
+    setting = Setting(tp=cost.TENSOR_RANKS, pp=2)
+    counted = sum(
+        planned.message_bytes * planned.senders * planned.count
+        for planned in cost.planned_messages(setting)
+        if planned.purpose is Purpose.BOUNDARY_FORWARD
+    )
+    sent = setting.activation_bytes() * setting.num_micro_batches  # in `cost.setting.send_s`, shared by the ranks
+    by_model = {"simulated times": sent, "equation 3": cost.TENSOR_RANKS * sent}  # equation 3 with w of one rank
+    rows += [value_row("boundary_bytes_over_counted", size / counted, of=name) for name, size in by_model.items()]
     return rows
 
 
-def _boundary_rows() -> Rows:
-    """Compare the bytes of an uncompressed boundary in the cost model and in equation 3 with the counted ones."""
-    setting = Setting(tp=TENSOR_RANKS, pp=2)
-    counted = sum(
-        planned.message_bytes * planned.senders * planned.count
-        for planned in planned_messages(setting)
-        if planned.purpose is Purpose.BOUNDARY_FORWARD
-    )
-    one = setting.activation_bytes() * setting.num_micro_batches  # what `cost.layer.send_s` sends, shared by the ranks
-    every_rank = TENSOR_RANKS * one  # equation 3 with w of one rank
-    return [
-        value_row("boundary_bytes_over_counted", sent / counted, of=name)
-        for name, sent in (("simulated times", one), ("equation 3", every_rank))
-    ]
-
-
 def table_10_on(machine: FittedMachine) -> Rows:
-    """Predict table 10 for nodes of four ranks of a machine, by the paper's own model.
-
-    Returns:
-        Rows: table_10_speedup; key hidden, which tells the table's settings apart.
-    """
-    rows = table_10_rows(machine_scaling(machine))
+    """Predict table_10_speedup for nodes of four ranks of a machine, by the paper's own model; key hidden."""
+    rows = table_10_rows(cost.machine_scaling(machine))
     speedups = ((row["hidden"], row["value"]) for row in rows if row["quantity"] == "speedup")
     return [value_row("table_10_speedup", value, hidden=hidden) for hidden, value in speedups]
 
 
 def fixed_cluster_rows(model: ScalingModel, hiddens: Sequence[int], nodes: Sequence[int]) -> Rows:
-    """Predict the speedup as the model grows on a cluster that does not.
-
-    Returns:
-        Rows: fixed_cluster_speedup; keys hidden, num_nodes.
-    """
+    """Predict the speedup as the model grows on a cluster that does not: fixed_cluster_speedup by hidden, num_nodes."""
     shape = {"batch": MICRO_BATCH, "sequence": SEQUENCE, "layers": 40, "num_micro_batches": 64}
-    return [
-        value_row(
-            "fixed_cluster_speedup",
-            cluster_speedup(model, hidden=hidden, num_nodes=num_nodes, **shape),
-            hidden=hidden,
-            num_nodes=num_nodes,
-        )
-        for num_nodes in nodes
-        for hidden in hiddens
-    ]
+    rows: Rows = []
+    for num_nodes in nodes:
+        for hidden in hiddens:
+            keys = {"hidden": hidden, "num_nodes": num_nodes}
+            rows.append(value_row("fixed_cluster_speedup", cost.cluster_speedup(model, **keys, **shape), **keys))
+    return rows
 
 
 def figure_5_rows(model: ScalingModel, hiddens: Sequence[int]) -> Rows:
     """Predict figure 5: one layer on four tensor-parallel ranks, by hidden size.
 
-    Returns:
-        Rows: computation_ms (a), communication_ms (b), overhead_ms (c), layer_speedup (d), key hidden;
-        threshold_elements, the product the text gives for d; pieces_at_threshold, beta·d over c.
+    Rows: computation_ms (a), communication_ms (b), overhead_ms (c), layer_speedup (d), key hidden; threshold_elements,
+    the product the text gives for d; pieces_at_threshold, beta·d over c.
     """
     rows: Rows = []
     for hidden in hiddens:
         shape = {"batch": MICRO_BATCH, "sequence": SEQUENCE, "hidden": hidden}
         elements = MICRO_BATCH * SEQUENCE * hidden
         times = {
-            "computation_ms": model.alpha_s_per_flop * flops(**shape),
-            "communication_ms": communication_s(model, elements),
+            "computation_ms": model.alpha_s_per_flop * cost.flops(**shape),
+            "communication_ms": cost.communication_s(model, elements),
             "overhead_ms": model.gamma_s_per_element * elements,
-            "layer_ms": layer_seconds_by_definition(model, compressed=False, **shape),
+            "layer_ms": cost.layer_seconds_by_definition(model, compressed=False, **shape),
         }
         rows += [value_row(name, 1e3 * value, "ms", hidden=hidden) for name, value in times.items()]
-        rows.append(value_row("layer_speedup", layer_speedup(model, **shape), hidden=hidden))
+        rows.append(value_row("layer_speedup", cost.layer_speedup(model, **shape), hidden=hidden))
     meeting = model.beta_s_per_element * model.threshold_elements / model.small_s
-    return [
-        *rows,
-        value_row("threshold_elements", PRINTED_PRODUCT, "element"),
-        value_row("pieces_at_threshold", meeting),
-        value_row("pieces_at_threshold_of_one_all_reduce", meeting / (2 * ALL_REDUCES_PER_LAYER)),
-    ]
+    rows.append(value_row("threshold_elements", PRINTED_PRODUCT, "element"))
+    rows.append(value_row("pieces_at_threshold", meeting))
+    rows.append(value_row("pieces_at_threshold_of_one_all_reduce", meeting / (2 * cost.ALL_REDUCES_PER_LAYER)))
+    return rows

@@ -10,9 +10,11 @@ K = min(N, H).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -27,26 +29,14 @@ from workbench.models.pretrained import DEFAULT_ENCODER, PretrainedEncoder, load
 from workbench.parallel import ProcessTensorGroup, TensorGroup, TransformerLayer, VirtualTensorGroup, generator_for
 from workbench.study.rows import value_row
 
-__all__ = [
-    "Measurement",
-    "Setting",
-    "Spectrum",
-    "area_above_diagonal",
-    "cumulative_share",
-    "dimension_share",
-    "mean_curves",
-    "measure",
-    "measure_on_ranks",
-    "singular_values",
-    "summary_rows",
-]
+__all__ = ["Measurement", "Setting", "Spectrum", "area_above_diagonal", "cumulative_share", "dimension_share"]
+__all__ += ["mean_curves", "measure", "measure_on_ranks", "singular_values", "summary_rows"]
 
 MICRO_BATCH = 32  # sentences; the paper's micro-batch in fine-tuning
 MAX_TOKENS = 128  # tokens a sentence; SST-2's longest has fewer
 PRELOAD = (__name__, "transformers.models.bert.tokenization_bert")  # imported once for all ranks
 LINEARS = ("attention.query_key_value", "attention.output", "mlp.input", "mlp.output")  # the weights of a layer
 SUMMED = ("attention.output", "mlp.output")  # the linears whose partial sums are sent
-SHARES = (50, 90)  # percent of the sum of singular values; the dimension share that holds them is reported
 ROUNDING = 1e-12  # relative; what a running sum of a few thousand float64 values may be off by
 
 
@@ -58,7 +48,7 @@ class Spectrum:
     part: str  # the linear it belongs to, empty where a layer has only one such matrix
     depth: str  # "middle", "last", or "layer 1", "layer 2", ...
     sentences: int  # batch size
-    seed: int  # of the batch
+    seed: int  # draws the batch
     values: Tensor  # [K], float64, falling
 
 
@@ -86,45 +76,32 @@ def dimension_share(values: Tensor, share: float) -> float:
 def area_above_diagonal(values: Tensor) -> float:
     """Return the area between the cumulative curve and the diagonal: 0 for equal values, 1/2 - 1/(2K) for rank one.
 
-    Returns:
-        The trapezoid rule over the K + 1 points from (0, 0) to (1, 1), less the 1/2 below the diagonal.
+    The trapezoid rule over the K + 1 points from (0, 0) to (1, 1), less the 1/2 below the diagonal.
     """
     curve = cumulative_share(values)
     return float((curve.sum() - curve[-1] / 2) / len(values)) - 0.5
 
 
-def _summaries(values: Tensor) -> dict[str, float]:
-    """Return the numbers that a record holds for one spectrum."""
-    shares = {f"dimension_share_for_{percent}": dimension_share(values, percent / 100) for percent in SHARES}
-    return {"area_above_diagonal": area_above_diagonal(values), **shares}
-
-
-def _by_group(spectra: Iterable[Spectrum]) -> dict[tuple[str, str, int], dict[int, list[Tensor]]]:
-    """Group values by (matrix, depth, sentences), then by seed."""
-    groups: dict[tuple[str, str, int], dict[int, list[Tensor]]] = {}
-    for spectrum in spectra:
-        by_seed = groups.setdefault((spectrum.matrix, spectrum.depth, spectrum.sentences), {})
-        by_seed.setdefault(spectrum.seed, []).append(spectrum.values)
-    return groups
+SUMMARIES = MappingProxyType(
+    {
+        "area_above_diagonal": area_above_diagonal,
+        "dimension_share_for_50": partial(dimension_share, share=0.5),  # holds 50 % of the sum of singular values
+        "dimension_share_for_90": partial(dimension_share, share=0.9),
+    }
+)
+"""The numbers that a record holds for one spectrum."""
 
 
 def summary_rows(spectra: Iterable[Spectrum]) -> list[dict[str, Any]]:
     """Sum up spectra as rows for a record: the mean over seeds (and parts), with the range over seeds."""
     rows = []
     for (matrix, depth, sentences), by_seed in _by_group(spectra).items():
-        per_seed = [_mean_summaries(values) for values in by_seed.values()]
         keys = {"matrix": matrix, "depth": depth, "sentences": sentences}
-        for quantity in per_seed[0]:
-            values = [summaries[quantity] for summaries in per_seed]
-            spread = {"low": min(values), "high": max(values)}
-            rows.append(value_row(quantity, fmean(values), "share", **spread, **keys))
+        for quantity, summarise in SUMMARIES.items():
+            means = [fmean(summarise(values) for values in parts) for parts in by_seed.values()]
+            spread = {"low": min(means), "high": max(means)}
+            rows.append(value_row(quantity, fmean(means), "share", **spread, **keys))
     return rows
-
-
-def _mean_summaries(parts: Sequence[Tensor]) -> dict[str, float]:
-    """Average the numbers of several matrices."""
-    by_part = [_summaries(values) for values in parts]
-    return {quantity: fmean(summaries[quantity] for summaries in by_part) for quantity in by_part[0]}
 
 
 def mean_curves(spectra: Iterable[Spectrum], depth: str, sentences: int) -> Mapping[str, Tensor]:
@@ -136,22 +113,24 @@ def mean_curves(spectra: Iterable[Spectrum], depth: str, sentences: int) -> Mapp
     for (matrix, at, count), by_seed in _by_group(spectra).items():
         if (at, count) == (depth, sentences):
             num_points = min(len(values) for parts in by_seed.values() for values in parts)
-            curves[matrix] = torch.stack([_mean_curve(parts, num_points) for parts in by_seed.values()])
+            means = [torch.stack([_resampled(values, num_points) for values in parts]) for parts in by_seed.values()]
+            curves[matrix] = torch.stack([mean.mean(0) for mean in means])
     return curves
 
 
-def _mean_curve(parts: Sequence[Tensor], num_points: int) -> Tensor:
-    """Average cumulative curves at the dimension shares 1/num_points, 2/num_points, ..., 1."""
-    return torch.stack([_resampled(cumulative_share(values), num_points) for values in parts]).mean(0)
+def _by_group(spectra: Iterable[Spectrum]) -> dict[tuple[str, str, int], dict[int, list[Tensor]]]:
+    """Group values by (matrix, depth, sentences), then by seed."""
+    groups: dict[tuple[str, str, int], dict[int, list[Tensor]]] = {}
+    for spectrum in spectra:
+        by_seed = groups.setdefault((spectrum.matrix, spectrum.depth, spectrum.sentences), {})
+        by_seed.setdefault(spectrum.seed, []).append(spectrum.values)
+    return groups
 
 
-def _resampled(curve: Tensor, num_points: int) -> Tensor:
-    """Read a curve at other dimension shares, joining its points and (0, 0) by straight lines."""
-    if len(curve) == num_points:
-        return curve
-    share = np.linspace(0, 1, len(curve) + 1)
-    wanted = np.linspace(0, 1, num_points + 1)[1:]
-    return torch.from_numpy(np.interp(wanted, share, np.concatenate([[0.0], curve.numpy()])))
+def _resampled(values: Tensor, num_points: int) -> Tensor:
+    """Return a cumulative curve at num_points even dimension shares; straight lines join its points and (0, 0)."""
+    share, even = (np.linspace(0, 1, count + 1) for count in (len(values), num_points))
+    return torch.from_numpy(np.interp(even[1:], share, np.concatenate([[0.0], cumulative_share(values).numpy()])))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,7 +141,7 @@ class Setting:
     task: str = "sst2"  # the GLUE task whose loss gives the gradients
     sentences: Sequence[int] = (32, 480)  # batch sizes, each measured by itself
     tensor_ranks: int = 2  # tensor-parallel ranks
-    seeds: Sequence[int] = (0, 1, 2)  # of the drawn sentences and of the classification head, one measurement each
+    seeds: Sequence[int] = (0, 1, 2)  # draw sentences and classification head; one measurement each
     in_full: bool = False  # every layer and weight matrix by itself too, not only the middle and last layer
 
     def __post_init__(self) -> None:
@@ -190,12 +169,10 @@ def measure_on_ranks(setting: Setting, *, timeout_s: float = 600) -> Measurement
     """Measure on real ranks of this machine, by rank 0; other ranks' measurements differ in their messages alone."""
     from workbench.launch import run_on_ranks
 
-    return run_on_ranks(_measure_here, setting.tensor_ranks, setting, timeout_s=timeout_s, preload=PRELOAD)[0]
+    def measure_here() -> Measurement:
+        return measure(setting, ProcessTensorGroup())
 
-
-def _measure_here(setting: Setting) -> Measurement:
-    """Measure as one of the real ranks."""
-    return measure(setting, ProcessTensorGroup())
+    return run_on_ranks(measure_here, setting.tensor_ranks, timeout_s=timeout_s, preload=PRELOAD)[0]
 
 
 def measure(setting: Setting, group: TensorGroup | None = None) -> Measurement:
@@ -208,110 +185,73 @@ def measure(setting: Setting, group: TensorGroup | None = None) -> Measurement:
     for seed in setting.seeds:
         for count in setting.sentences:
             text = glue.load(setting.task, "train", limit=count, seed=seed)
-            matrices = _matrices(setting, text, encoder, group, seed)
             keys = {"sentences": count, "seed": seed}
-            spectra += [Spectrum(**names, **keys, values=singular_values(matrix)) for names, matrix in matrices]
-    return Measurement(
-        spectra=tuple(spectra),
-        data=(text.source, encoder.source),
-        configuration=_configuration(setting, encoder, group),
-    )
-
-
-def _configuration(setting: Setting, encoder: PretrainedEncoder, group: TensorGroup) -> dict[str, Any]:
-    """Say what was measured, as a record holds it."""
+            for names, matrix in _matrices(setting, text, encoder, group, seed):
+                spectra.append(Spectrum(**names, **keys, values=singular_values(matrix)))
     sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
-    ranks = "real" if isinstance(group, ProcessTensorGroup) else "virtual"
-    found = {name: encoder.config[name] for name in sizes}
-    return {**asdict(setting), "ranks": ranks, "encoder_found": encoder.source.kind.value, **found}
+    configuration = {
+        **asdict(setting),
+        "ranks": "real" if isinstance(group, ProcessTensorGroup) else "virtual",
+        "encoder_found": encoder.source.kind.value,
+        **{name: encoder.config[name] for name in sizes},
+    }
+    return Measurement(spectra=tuple(spectra), data=(text.source, encoder.source), configuration=configuration)
 
 
 def _matrices(
     setting: Setting, text: Dataset, encoder: PretrainedEncoder, group: TensorGroup, seed: int
 ) -> Iterator[tuple[dict[str, str], Tensor]]:
-    """Run one batch and yield its matrices, each with the names that say which it is."""
+    """Run one batch forward and backward, and yield its matrices, each with the names that say which it is.
+
+    Micro-batches hold sentences of about the same length. In full all layers are looked at, else the middle one and the
+    last one.
+    """
     config = BertConfig.from_hugging_face(encoder.config, dropout=0.0, attention_dropout=0.0, seed=seed)
     model = BertForSequenceClassification(config, group, glue.TASKS[setting.task].num_outputs)
     load_hugging_face(model, encoder.state_dict)
-    depths = _depths(config.num_layers, setting.in_full)
-    watches = {depth: _Watch(model.encoder.layers[index]) for depth, index in depths.items()}
-    _run(model, text, encoder, watches.values())
-    for depth, watch in watches.items():
-        for kind, part, matrix in watch.matrices():
+    depths = {"middle": max(0, config.num_layers // 2 - 1), "last": config.num_layers - 1}
+    if setting.in_full:
+        others = [index for index in range(config.num_layers) if index not in depths.values()]
+        depths |= {f"layer {index + 1}": index for index in others}
+    layers = {depth: model.encoder.layers[index] for depth, index in depths.items()}
+    passing: dict[tuple[str, str, str], Tensor] = {}  # by depth, kind and part: of the micro-batch under way
+    kept: dict[tuple[str, str, str], list[Tensor]] = {}  # likewise, tokens only: one [N, H] a micro-batch
+
+    def see_output(depth: str, layer: TransformerLayer, inputs: tuple[Tensor, ...], output_BSH: Tensor) -> None:
+        output_BSH.retain_grad()
+        passing[depth, "activation", ""] = output_BSH
+
+    def see_message(depth: str, part: str, partials: Sequence[Tensor]) -> Tensor:
+        passing[depth, "message", part] = partials[0]  # the first local rank's
+        return group.sum(partials)
+
+    for depth, layer in layers.items():
+        layer.register_forward_hook(partial(see_output, depth))
+        for part in SUMMED:
+            layer.get_submodule(part).reduction = partial(see_message, depth, part)
+    lengths = [sum(len(column[row]) for column in text.texts) for row in range(len(text))]
+    longest_first = sorted(range(len(text)), key=lengths.__getitem__, reverse=True)
+    for start in range(0, len(text), MICRO_BATCH):
+        rows = text.rows(longest_first[start : start + MICRO_BATCH])
+        tokens = encoder.encode(*rows.texts, max_tokens=MAX_TOKENS)
+        logits = model(tokens["input_ids"], tokens["attention_mask"], tokens["token_type_ids"])
+        loss = functional.cross_entropy(logits, torch.tensor(rows.labels), reduction="sum") / len(text)
+        loss.backward()
+        passing |= {(depth, "activation gradient", ""): passing[depth, "activation", ""].grad for depth in layers}
+        for name, tensor_BSH in passing.items():
+            kept.setdefault(name, []).append(tensor_BSH.detach()[tokens["attention_mask"].bool()])
+        passing.clear()
+
+    parts = {"activation": ("",), "weight gradient": LINEARS, "activation gradient": ("",), "message": SUMMED}
+    for depth, layer in layers.items():
+        for kind, part in ((kind, part) for kind, names in parts.items() for part in names):
+            if kind == "weight gradient":
+                matrix = layer.get_submodule(part).full_weight(gradient=True)
+            else:
+                matrix = torch.cat(kept[depth, kind, part])
             yield {"matrix": kind, "part": part, "depth": depth}, matrix
             if setting.in_full and part:
                 yield {"matrix": f"{kind}: {part}", "part": part, "depth": depth}, matrix
-        noise = torch.randn(watch.shape, generator=generator_for(seed, "spectrum.reference"))
+        shape = torch.cat(kept[depth, "activation", ""]).shape
+        noise = torch.randn(shape, generator=generator_for(seed, "spectrum.reference"))
         yield {"matrix": "random reference", "part": "", "depth": depth}, noise
-
-
-def _depths(num_layers: int, in_full: bool) -> dict[str, int]:
-    """Name the layers to look at: the middle one, the last one, and in full all others by their number."""
-    named = {"middle": max(0, num_layers // 2 - 1), "last": num_layers - 1}
-    others = {f"layer {index + 1}": index for index in range(num_layers) if index not in named.values()}
-    return {**named, **(others if in_full else {})}
-
-
-def _run(
-    model: BertForSequenceClassification, text: Dataset, encoder: PretrainedEncoder, watches: Iterable[_Watch]
-) -> None:
-    """Run the batch forward and backward in micro-batches of sentences of about the same length."""
-    longest_first = sorted(
-        range(len(text)), key=lambda row: sum(len(column[row]) for column in text.texts), reverse=True
-    )
-    for start in range(0, len(text), MICRO_BATCH):
-        part = text.rows(longest_first[start : start + MICRO_BATCH])
-        tokens = encoder.encode(*part.texts, max_tokens=MAX_TOKENS)
-        logits = model(tokens["input_ids"], tokens["attention_mask"], tokens["token_type_ids"])
-        loss = functional.cross_entropy(logits, torch.tensor(part.labels), reduction="sum") / len(text)
-        loss.backward()
-        for watch in watches:
-            watch.collect_(tokens["attention_mask"].bool())
-
-
-class _Watch:
-    """Keeps what one layer of a model shows; the layer is changed for good, so the model must be the caller's own."""
-
-    def __init__(self, layer: TransformerLayer) -> None:
-        self.layer = layer
-        self.passing: dict[tuple[str, str], Tensor] = {}  # of the micro-batch under way
-        self.kept: dict[tuple[str, str], list[Tensor]] = {}  # tokens only, one [N, H] a micro-batch
-        layer.register_forward_hook(self._see_output)
-        for part in SUMMED:
-            linear = layer.get_submodule(part)
-            linear.reduction = self._seeing(part, linear.group)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Number of tokens and hidden size of the whole batch."""
-        activations = self.kept["activation", ""]
-        return sum(len(part) for part in activations), activations[0].shape[1]
-
-    def _see_output(self, layer: TransformerLayer, inputs: tuple[Tensor, ...], output_BSH: Tensor) -> None:
-        output_BSH.retain_grad()
-        self.passing["activation", ""] = output_BSH
-
-    def _seeing(self, part: str, group: TensorGroup) -> Callable[[Sequence[Tensor]], Tensor]:
-        """Wrap the group's sum so that the first local rank's message is kept."""
-
-        def reduction(partials: Sequence[Tensor]) -> Tensor:
-            self.passing["message", part] = partials[0]
-            return group.sum(partials)
-
-        return reduction
-
-    def collect_(self, is_token_BS: Tensor) -> None:
-        """Keep the tokens' rows of what passed, after the backward pass; `is_token_BS` is false for padding."""
-        self.passing["activation gradient", ""] = self.passing["activation", ""].grad
-        for name, tensor_BSH in self.passing.items():
-            self.kept.setdefault(name, []).append(tensor_BSH.detach()[is_token_BS])
-        self.passing = {}
-
-    def matrices(self) -> Iterator[tuple[str, str, Tensor]]:
-        """Yield (kind, part, matrix): what was kept of the whole batch, and the weights' gradients."""
-        yield "activation", "", torch.cat(self.kept["activation", ""])
-        for part in LINEARS:
-            yield "weight gradient", part, self.layer.get_submodule(part).full_weight(gradient=True)
-        yield "activation gradient", "", torch.cat(self.kept["activation gradient", ""])
-        for part in SUMMED:
-            yield "message", part, torch.cat(self.kept["message", part])

@@ -1,25 +1,44 @@
-"""Seconds of one training iteration, and where they go (tables 2 to 4, 6, 7 and 12).
+"""Seconds of one training iteration, and where they go (tables 2 to 4, 6, 7 and 12); where compression begins to pay.
 
 A pass on a stage takes what the device needs or what launching its kernels needs, overlapped. m micro-batches run 1F1B:
 m - 1 slots of the slowest stage on top of one pass through all, that is m - 1 + pp slots where all are alike. A fused
 code is computed together with the row-parallel layer in front of it: x·(W·E) in place of (x·W)·E, exactly the same.
+
+Last comes the paper's own model of larger models and clusters (equations 1 to 3), whose constants it fits and does not
+print. Here alpha is four devices' data-sheet peak, beta a layer's four ring all-reduces among four ranks of the local
+machine, gamma what A2 costs there (table 4), w 10 Gbit/s shared by the four ranks of a node.
+
+Legend: B `batch`, sequences of one micro-batch; s `sequence`, tokens; h `hidden`, elements; e `code_size`, elements;
+m `num_micro_batches`; n `num_nodes`, one pipeline stage each; L `layers`, of the whole model.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
-from workbench.cluster import FittedMachine
+from workbench.cluster import FittedMachine, bisected, catalogue
 
-from ..method import Family, method
-from .layer import all_reduce_s, encoded_tensor_s, head_times, layer_compute_s, send_s
+from ..method import Family
 from .paper import paper_machine
-from .setting import ALL_REDUCES_PER_LAYER, SUMMABLE, Setting
+from .setting import (
+    ALL_REDUCES_PER_LAYER,
+    SUMMABLE,
+    Setting,
+    all_reduce_s,
+    encoded_tensor_s,
+    head_times,
+    layer_compute_s,
+    send_s,
+)
 
-__all__ = ["IterationTime", "boundary_times", "iteration_time"]
+__all__ = ["TENSOR_RANKS", "BreakEven", "IterationTime", "ScalingModel", "boundary_times", "break_even"]
+__all__ += ["break_even_map", "cluster_speedup", "communication_s", "flops", "iteration_time"]
+__all__ += ["layer_seconds_by_definition", "layer_speedup", "machine_scaling", "speedup_at", "v100_scaling"]
 
-ROW_PARALLEL_INPUTS = (1, 4)  # of h: the output of attention, the second product of the MLP
+PARTS = ("forward", "backward", "encode", "decode", "tensor")  # what every stage takes part in
+ROW_PARALLEL_INPUTS = (1, 4)  # times h: the output of attention, the second product of the MLP
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,11 +47,16 @@ class IterationTime:
 
     forward_s: float  # forward passes, with encoding, decoding and tensor communication
     backward_s: float  # backward passes, with their communication and a learned code's gradients
-    optimizer_s: float  # the update
-    waiting_and_pipeline_s: float  # waiting for other stages, and messages between them
-    encode_s: float  # of forward_s: encoding for tensor communication
-    decode_s: float  # of forward_s: decoding after it
-    tensor_s: float  # of forward_s: tensor communication
+    optimizer_s: float = 0.0  # the update
+    waiting_and_pipeline_s: float = 0.0  # waiting for other stages, and messages between them
+    encode_s: float  # part of forward_s: encoding for tensor communication
+    decode_s: float  # part of forward_s: decoding after it
+    tensor_s: float  # part of forward_s: tensor communication
+
+    @property
+    def pass_s(self) -> float:
+        """Forward and backward."""
+        return self.forward_s + self.backward_s
 
     @property
     def total_s(self) -> float:
@@ -40,42 +64,29 @@ class IterationTime:
         return self.forward_s + self.backward_s + self.optimizer_s + self.waiting_and_pipeline_s
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StageTime:
-    """One micro-batch on one stage; the fields mean what IterationTime's do."""
-
-    forward_s: float
-    backward_s: float
-    encode_s: float
-    decode_s: float
-    tensor_s: float
-
-    @property
-    def pass_s(self) -> float:
-        """Forward and backward."""
-        return self.forward_s + self.backward_s
-
-
 def iteration_time(setting: Setting, machine: FittedMachine | None = None) -> IterationTime:
     """Predict one training iteration.
 
-    Args:
-        setting: model, method, mesh and machine.
-        machine: rates and links; by default those of the paper's machine that the setting names (`nvlink`), fitted to
-            the cells in `paper.CALIBRATION`.
-
-    Raises:
-        ValueError: for a setting that spans hosts on a machine without a network.
+    A machine that is not given is the paper's that the setting names (`nvlink`), fitted to `paper.CALIBRATION`. A
+    setting that spans hosts on a machine without a network is refused.
     """
     machine = paper_machine(nvlink=setting.nvlink) if machine is None else machine
     stages = [_stage_time(setting, machine, stage) for stage in range(setting.pp)]
     boundaries = boundary_times(setting, machine)
-    optimizer_s = machine.optimizer_s + machine.optimizer_s_per_parameter * _parameters_of_a_rank(setting)
-    exchanged_s = sum(there + back for there, back in boundaries)
+    exchanged_s, waits_s = sum(there + back for there, back in boundaries), 0.0
+    shown = stages
+    if setting.num_micro_batches > 1:
+        # The last stage waits while the pipeline fills and drains, and for a slower stage and its exchanges in between.
+        last, exchanges = stages[-1], [0.0, *(max(pair) for pair in boundaries), 0.0]
+        slots = (stage.pass_s + exchanges[place] + exchanges[place + 1] for place, stage in enumerate(stages))
+        slower_s = max(0.0, max(slots) - last.pass_s)
+        waits_s = sum(stage.pass_s for stage in stages[:-1]) + (setting.num_micro_batches - 1) * slower_s
+        shown = [last] * setting.num_micro_batches
+    parameters = setting.workload.layer_parameters * setting.layers_per_stage / setting.tp  # on one rank
     return IterationTime(
-        **_shown(stages, setting.num_micro_batches),
-        optimizer_s=optimizer_s,
-        waiting_and_pipeline_s=exchanged_s + _waiting_s(stages, boundaries, setting.num_micro_batches),
+        **{f"{part}_s": sum(getattr(stage, f"{part}_s") for stage in shown) for part in PARTS},
+        optimizer_s=machine.optimizer_s + machine.optimizer_s_per_parameter * parameters,
+        waiting_and_pipeline_s=exchanged_s + waits_s,
     )
 
 
@@ -83,130 +94,240 @@ def boundary_times(setting: Setting, machine: FittedMachine) -> tuple[tuple[floa
     """Return the seconds of one micro-batch's message and of its gradient, boundary by boundary."""
     times = []
     for boundary in range(setting.pp - 1):
-        compressed = setting.is_compressed((boundary + 1) * setting.layers_per_stage)
-        there = setting.encoded_bytes() if compressed else setting.activation_bytes()
-        back = setting.boundary_gradient_bytes() if compressed else setting.activation_bytes()
+        there, back = setting.boundary_bytes((boundary + 1) * setting.layers_per_stage)
         times.append((send_s(setting, machine, boundary, there), send_s(setting, machine, boundary, back)))
     return tuple(times)
 
 
-def _slot_s(stages: Sequence[StageTime], boundaries: Sequence[tuple[float, float]]) -> float:
-    """Return the seconds between two micro-batches in a full pipeline: the slowest stage and its exchanges."""
-    exchanges = [0.0, *(max(pair) for pair in boundaries), 0.0]
-    return max(stage.pass_s + exchanges[number] + exchanges[number + 1] for number, stage in enumerate(stages))
-
-
-def _waiting_s(stages: Sequence[StageTime], boundaries: Sequence[tuple[float, float]], num_micro_batches: int) -> float:
-    """Return how long the last stage waits: while the pipeline fills and drains, and for a slower stage in between."""
-    if num_micro_batches == 1:
-        return 0.0
-    slower_s = max(0.0, _slot_s(stages, boundaries) - stages[-1].pass_s)
-    return sum(stage.pass_s for stage in stages[:-1]) + (num_micro_batches - 1) * slower_s
-
-
-def _shown(stages: Sequence[StageTime], num_micro_batches: int) -> dict[str, float]:
-    counted = stages if num_micro_batches == 1 else [stages[-1]] * num_micro_batches
-    return {name: sum(getattr(stage, name) for stage in counted) for name in StageTime.__dataclass_fields__}
-
-
-def _parameters_of_a_rank(setting: Setting) -> float:
-    return setting.workload.layer_parameters * setting.layers_per_stage / setting.tp
-
-
-def _stage_time(setting: Setting, machine: FittedMachine, stage: int) -> StageTime:
+def _stage_time(setting: Setting, machine: FittedMachine, stage: int) -> IterationTime:
+    """Return the time of one micro-batch on one stage."""
+    layers, is_last = setting.layers_per_stage, stage == setting.pp - 1
     messages = ALL_REDUCES_PER_LAYER * setting.encoded_layers(stage)
-    plain = ALL_REDUCES_PER_LAYER * setting.layers_per_stage - messages
+    reductions = ALL_REDUCES_PER_LAYER * layers  # a pass
     full_s = all_reduce_s(setting, machine, stage, setting.activation_bytes())
-    tensor_s = plain * full_s + (messages * encoded_tensor_s(setting, machine, stage) if messages else 0.0)
-    codec = _codec_time(setting, machine, messages, *_boundary_codecs(setting, stage))
-    compute_s = setting.layers_per_stage * layer_compute_s(setting, machine)
-    compute_s -= setting.encoded_layers(stage) * spared_s(setting, machine)
-    head_s, head_backward_s = head_times(setting, machine) if stage == setting.pp - 1 else (0.0, 0.0)
-    forward_s = compute_s + tensor_s + codec.device_s + head_s
-    sums, elements = setting.encoder_sums(stage)
-    backward_s = machine.backward_over_forward * compute_s + head_backward_s + codec.backward_s
-    backward_s += (plain + messages) * full_s
-    backward_s += sums * all_reduce_s(setting, machine, stage, elements * setting.value_bytes) if sums else 0.0
-    forward_launch_s = _launch_s(setting, machine, collectives=plain + messages) + codec.launch_s
-    backward_launch_s = _launch_s(setting, machine, collectives=plain + messages + sums, backward=True)
-    return StageTime(
-        forward_s=codec.sample_s + machine.overlapped_s(forward_s, forward_launch_s),
-        backward_s=machine.overlapped_s(backward_s, backward_launch_s + codec.backward_launch_s),
-        encode_s=codec.tensor_encode_s,
-        decode_s=codec.tensor_decode_s,
+    tensor_s = (reductions - messages) * full_s
+    tensor_s += messages * encoded_tensor_s(setting, machine, stage) if messages else 0.0
+
+    # Coding: of each reduction in this stage, and one half of the codec of each boundary beside it.
+    cost = machine.codec(setting.family)
+    elements, sent = setting.workload.elements, setting.sent_elements()
+    encodes = int(not is_last and setting.is_compressed((stage + 1) * layers))
+    decodes = int(stage > 0 and setting.is_compressed(stage * layers))
+    gathered = 1 if setting.family in SUMMABLE else setting.tp  # messages that a rank decodes for each that it sends
+    encode_s, decode_s = cost.encode_s(elements, sent), cost.decode_s(elements, sent)
+    sample_s = cost.sample_s(elements, sent)
+    reduced_s = messages * (_fused_encode_s(setting, machine) if setting.is_fused else encode_s)
+    decoded = messages * gathered + decodes
+    both = messages + (encodes + decodes) / 2
+    coding_s = reduced_s + encodes * encode_s + decoded * decode_s
+    coding_backward_s = reduced_s + messages * decode_s + (both - messages) * (encode_s + decode_s)
+
+    compute_s = layers * layer_compute_s(setting, machine)
+    if setting.is_fused:  # the full-size row-parallel products of encoded layers never run
+        rows, inputs = setting.micro_batch * setting.sequence, sum(ROW_PARALLEL_INPUTS) * setting.hidden / setting.tp
+        compute_s -= setting.encoded_layers(stage) * (2 * rows * inputs * setting.hidden / machine.flops_per_s)
+    head_s, head_backward_s = head_times(setting, machine) if is_last else (0.0, 0.0)
+    forward_s = compute_s + tensor_s + coding_s + head_s
+    sums, gradient_elements = setting.encoder_sums(stage)
+    gradient_bytes = gradient_elements * setting.value_bytes
+    backward_s = machine.backward_over_forward * compute_s + head_backward_s + cost.backward_ratio * coding_backward_s
+    backward_s += reductions * full_s
+    backward_s += sums * all_reduce_s(setting, machine, stage, gradient_bytes) if sums else 0.0
+
+    collectives, backward_collectives = (reductions, reductions + sums) if setting.tp > 1 else (0, 0)
+    launch_s = layers * machine.layer_launch_s + collectives * machine.collective_launch_s
+    launch_s += both * cost.launch_s + decoded * cost.launch_s_per_decoded
+    backward_launch_s = layers * machine.backward_over_forward * machine.layer_launch_s
+    backward_launch_s += backward_collectives * machine.collective_launch_s + both * cost.backward_launch_s
+    return IterationTime(
+        forward_s=(messages + encodes) * sample_s + machine.overlapped_s(forward_s, launch_s),
+        backward_s=machine.overlapped_s(backward_s, backward_launch_s),
+        encode_s=reduced_s + messages * sample_s,
+        decode_s=messages * gathered * decode_s,
         tensor_s=tensor_s,
     )
 
 
-def _launch_s(setting: Setting, machine: FittedMachine, *, collectives: int, backward: bool = False) -> float:
-    layers = setting.layers_per_stage * (machine.backward_over_forward if backward else 1.0)
-    return layers * machine.layer_launch_s + (collectives if setting.tp > 1 else 0) * machine.collective_launch_s
-
-
-def _boundary_codecs(setting: Setting, stage: int) -> tuple[int, int]:
-    """Return how many boundary messages a stage encodes, and how many it decodes: 0 or 1 of each."""
-    encodes = stage < setting.pp - 1 and setting.is_compressed((stage + 1) * setting.layers_per_stage)
-    decodes = stage > 0 and setting.is_compressed(stage * setting.layers_per_stage)
-    return int(encodes), int(decodes)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CodecTime:
-    """What the codec of one stage costs one micro-batch, in seconds: on the device, in launching, on the CPU."""
-
-    device_s: float
-    launch_s: float
-    sample_s: float
-    backward_s: float
-    backward_launch_s: float
-    tensor_encode_s: float
-    tensor_decode_s: float
-
-
-def _codec_time(setting: Setting, machine: FittedMachine, messages: int, encodes: int, decodes: int) -> CodecTime:
-    family = method(setting.method).family
-    cost = machine.codec(family)
-    elements, sent = setting.micro_batch * setting.sequence * setting.hidden, setting.sent_elements()
-    gathered = 1 if family in SUMMABLE else setting.tp  # messages that a rank decodes for each that it sends
-    encode_s, decode_s = cost.encode_s(elements, sent), cost.decode_s(elements, sent)
-    sample_s = cost.sample_s(elements, sent)
-    reduced_s = messages * (fused_encode_s(setting, machine) if setting.is_fused else encode_s)  # before an all-reduce
-    encoded, decoded = messages + encodes, messages * gathered + decodes
-    both = messages + (encodes + decodes) / 2  # a stage runs one half of a boundary's codec
-    return CodecTime(
-        device_s=reduced_s + encodes * encode_s + decoded * decode_s,
-        launch_s=both * cost.launch_s + decoded * cost.launch_s_per_decoded,
-        sample_s=encoded * sample_s,
-        backward_s=cost.backward_ratio * (reduced_s + messages * decode_s + (both - messages) * (encode_s + decode_s)),
-        backward_launch_s=both * cost.backward_launch_s,
-        tensor_encode_s=reduced_s + messages * sample_s,
-        tensor_decode_s=messages * gathered * decode_s,
-    )
-
-
-# --- fused codes
-
-
-def spared_s(setting: Setting, machine: FittedMachine) -> float:
-    """Return the seconds of one layer's two full-size row-parallel products, forward, which a fused code never runs."""
-    if not setting.is_fused:
-        return 0.0
-    rows, inputs = setting.micro_batch * setting.sequence, sum(ROW_PARALLEL_INPUTS) * setting.hidden / setting.tp
-    return 2 * rows * inputs * setting.hidden / machine.flops_per_s
-
-
-def fused_encode_s(setting: Setting, machine: FittedMachine) -> float:
+def _fused_encode_s(setting: Setting, machine: FittedMachine) -> float:
     """Return the seconds of forming one fused code, the mean of a layer's two: W·E, and x·(W·E)."""
-    rows, h = setting.micro_batch * setting.sequence, setting.hidden
+    rows, hidden = setting.micro_batch * setting.sequence, setting.hidden
+    columns, cost = setting.encoder_elements / hidden, machine.codec(Family.AUTOENCODER)
+
+    def narrow_product_s(num_rows: float) -> float:  # [num_rows, h] x [h, c]
+        fitted_s = cost.encode_s(num_rows * hidden, num_rows * columns)
+        return max(fitted_s, 2 * num_rows * hidden * columns / machine.flops_per_s)
+
     total_s = 0.0
     for widths in ROW_PARALLEL_INPUTS:
-        inputs = widths * h / setting.tp
-        total_s += _narrow_product_s(setting, machine, inputs) + inputs / h * _narrow_product_s(setting, machine, rows)
+        inputs = widths * hidden / setting.tp
+        total_s += narrow_product_s(inputs) + inputs / hidden * narrow_product_s(rows)
     return total_s / ALL_REDUCES_PER_LAYER
 
 
-def _narrow_product_s(setting: Setting, machine: FittedMachine, rows: float) -> float:
-    """Return the seconds of a product [rows, h] x [h, c]."""
-    columns = setting.encoder_elements / setting.hidden
-    fitted_s = machine.codec(Family.AUTOENCODER).encode_s(rows * setting.hidden, rows * columns)
-    return max(fitted_s, 2 * rows * setting.hidden * columns / machine.flops_per_s)
+# --- where compression begins to pay
+
+SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S = 1e3, 1e15  # the search; no link of today lies outside
+NUM_BISECTIONS = 80  # halvings of the logarithm: the place is exact to rounding
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BreakEven:
+    """One point of the map."""
+
+    micro_batch: int  # B
+    code_size: int  # c at a hidden size of 1024
+    bandwidth_bytes_per_s: float  # below it compression pays; 0 where it never does, infinity where it always does
+
+
+def speedup_at(machine: FittedMachine, setting: Setting, bandwidth_bytes_per_s: float) -> float:
+    """Return the time without compression over the time with it, where a machine's link has this bandwidth."""
+    linked = machine.with_bandwidth(bandwidth_bytes_per_s)
+    return iteration_time(replace(setting, method="w/o"), linked).total_s / iteration_time(setting, linked).total_s
+
+
+def break_even(machine: FittedMachine, setting: Setting) -> BreakEven:
+    """Find the bandwidth below which a method pays, on the paper's machine or on your own.
+
+    It is 0 where even the slowest link gains nothing (a message that is larger than what it replaces), infinity where
+    even the fastest does.
+    """
+
+    def pays(bandwidth: float) -> bool:
+        return speedup_at(machine, setting, bandwidth) > 1
+
+    if not pays(SLOWEST_BYTES_PER_S):
+        bandwidth = 0.0
+    elif pays(FASTEST_BYTES_PER_S):
+        bandwidth = math.inf
+    else:
+        bandwidth = bisected(pays, SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S, NUM_BISECTIONS)
+    size = setting.chosen.paper_code_size
+    return BreakEven(micro_batch=setting.micro_batch, code_size=size, bandwidth_bytes_per_s=bandwidth)
+
+
+def break_even_map(
+    machine: FittedMachine, setting: Setting, *, micro_batches: Sequence[int], code_sizes: Sequence[int]
+) -> tuple[BreakEven, ...]:
+    """Find the break-even bandwidth for every batch B and code size c, which replace those of the setting."""
+    return tuple(
+        break_even(machine, replace(setting, micro_batch=batch, code_size=size))
+        for size in code_sizes
+        for batch in micro_batches
+    )
+
+
+# --- the paper's model of larger models and clusters
+
+TENSOR_RANKS = 4  # table 10
+THRESHOLD_ELEMENTS = 409_600  # d, section 4.7, as printed
+SMALL_S = 0.2e-3  # c, section 4.7; the unit is inferred
+CODE_SIZE = 100  # e, section 4.7
+VALUE_BYTES = 2  # fp16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScalingModel:
+    """The constants of equations 1 to 3."""
+
+    alpha_s_per_flop: float  # per FLOP of a layer, over all tensor-parallel ranks
+    beta_s_per_element: float  # per element of a message longer than the threshold
+    gamma_s_per_element: float  # encoding and decoding, per element of the activation
+    bandwidth_elements_per_s: float  # w, between nodes
+    small_s: float = SMALL_S  # c, of a message up to the threshold
+    threshold_elements: float = THRESHOLD_ELEMENTS  # d
+    code_size: int = CODE_SIZE  # e
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if not getattr(self, field.name) > 0:
+                raise ValueError(f"{field.name} is {getattr(self, field.name)}; it must be above 0")
+
+
+def flops(batch: int, sequence: int, hidden: int) -> float:
+    """Return the FLOPs of one layer, 96·B·s·h² + 16·B·s²·h: forward, backward, and forward again (section 4.7)."""
+    return 96 * batch * sequence * hidden**2 + 16 * batch * sequence**2 * hidden
+
+
+def communication_s(model: ScalingModel, elements: float) -> float:
+    """Return T_comm of a message: c up to d elements, beta an element above."""
+    return model.small_s if elements <= model.threshold_elements else model.beta_s_per_element * elements
+
+
+def layer_seconds_by_definition(
+    model: ScalingModel, *, batch: int, sequence: int, hidden: int, compressed: bool
+) -> float:
+    """Return T of one layer (equation 1), or T_AE where its activations travel as codes (below it), term by term."""
+    computation_s = model.alpha_s_per_flop * flops(batch, sequence, hidden)
+    if not compressed:
+        return computation_s + communication_s(model, batch * sequence * hidden)
+    overhead_s = model.gamma_s_per_element * batch * sequence * hidden
+    return computation_s + communication_s(model, batch * sequence * model.code_size) + overhead_s
+
+
+def layer_speedup(model: ScalingModel, *, batch: int, sequence: int, hidden: int) -> float:
+    """Return T / T_AE (equation 2, figure 5d), which tends to 1 as the hidden size grows."""
+    shape = {"batch": batch, "sequence": sequence, "hidden": hidden}
+    plain, coded = (layer_seconds_by_definition(model, compressed=compressed, **shape) for compressed in (False, True))
+    return plain / coded
+
+
+def cluster_speedup(
+    model: ScalingModel,
+    *,
+    batch: int,
+    sequence: int,
+    hidden: int,
+    layers: int,
+    num_nodes: int,
+    num_micro_batches: float,
+) -> float:
+    """Return the speedup of a pipeline over n nodes, which tends to h/e as n grows and all else stays.
+
+    Source: equation 3; (m - 1)/n + 1 layers' worth of L is m - 1 + n slots of L/n layers.
+    """
+    shape = {"batch": batch, "sequence": sequence, "hidden": hidden}
+    repeats = (num_micro_batches - 1) / num_nodes + 1
+    plain, coded = (
+        repeats * layers * layer_seconds_by_definition(model, compressed=compressed, **shape)
+        + (num_nodes - 1) * batch * sequence * columns / model.bandwidth_elements_per_s
+        for compressed, columns in ((False, hidden), (True, model.code_size))
+    )
+    return plain / coded
+
+
+def v100_scaling() -> ScalingModel:
+    """Return the constants from facts about the paper's machines; see the module for each."""
+    cluster = catalogue["activation-compression/4x-p3.8xlarge"]
+    model = machine_scaling(
+        paper_machine(nvlink=False),
+        flops_per_s=cluster.host.device.fp16_flops_per_s,
+        network_bytes_per_s=cluster.network.bandwidth_bytes_per_s,
+    )
+    return replace(model, small_s=SMALL_S, threshold_elements=THRESHOLD_ELEMENTS)
+
+
+def machine_scaling(
+    machine: FittedMachine, *, flops_per_s: float | None = None, network_bytes_per_s: float | None = None
+) -> ScalingModel:
+    """Return the constants of four tensor-parallel ranks of a machine, a node, and of nodes like it.
+
+    The machine gives beta by the layer's four all-reduces, c by four of one element, gamma by what A2 costs in a layer;
+    d is where c and beta meet. `flops_per_s` of one device and `network_bytes_per_s` of a node, which its ranks share,
+    are the machine's where they are not given; its link serves where it has no network.
+    """
+    ranks, elements = Setting(tp=TENSOR_RANKS, pp=1), Setting().workload.elements
+    whole_s, least_s = (all_reduce_s(ranks, machine, 0, size) for size in (Setting().activation_bytes(), VALUE_BYTES))
+    codec, code = machine.codec(Family.AUTOENCODER), Setting(method="A2").sent_elements()
+    coded_s = codec.encode_s(elements, code) + codec.decode_s(elements, code)
+    network = network_bytes_per_s or (machine.network or machine.link).bandwidth_bytes_per_s
+    all_reduces = 2 * ALL_REDUCES_PER_LAYER
+    beta_s = all_reduces * (whole_s / elements)
+    small_s = all_reduces * (machine.collective_launch_s + least_s)
+    return ScalingModel(
+        alpha_s_per_flop=1 / (TENSOR_RANKS * (flops_per_s or machine.flops_per_s)),
+        beta_s_per_element=beta_s,
+        gamma_s_per_element=ALL_REDUCES_PER_LAYER * (1 + codec.backward_ratio) * coded_s / elements,
+        bandwidth_elements_per_s=network / VALUE_BYTES / TENSOR_RANKS,
+        small_s=small_s,
+        threshold_elements=small_s / beta_s,
+    )

@@ -1,32 +1,40 @@
-"""The setting of an iteration, and the messages that it sends (table 1, sections 3.2, 3.3 and 4.1).
+"""The setting of an iteration, the messages that it sends (sections 3.2, 3.3, 4.1), and what a layer and they take.
+
+Where messages travel: ranks of a stage stand side by side, hosts are filled one after the other. Inside a host a ring;
+across hosts NCCL's double tree, and a boundary of which each rank sends its own share.
 
 Legend: B micro-batch, s sequence, h hidden, c code size, k elements kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 
-from workbench.cluster import Backend, Collective, algorithm_of, collective_bytes
+from workbench.cluster import (
+    Algorithm,
+    Backend,
+    Collective,
+    FittedMachine,
+    Link,
+    algorithm_of,
+    collective_bytes,
+    collective_time_s,
+)
 from workbench.models import Workload
+from workbench.study.published import published_value
 
 from ..method import PAPER_HIDDEN, Family, Method, code_size, method
 
-__all__ = [
-    "ALL_REDUCES_PER_LAYER",
-    "BERT_VOCABULARY",
-    "SUMMABLE",
-    "PlannedMessages",
-    "Purpose",
-    "Setting",
-    "planned_messages",
-]
+__all__ = ["ALL_REDUCES_PER_LAYER", "BERT_VOCABULARY", "SUMMABLE", "LayerTime", "PlannedMessages", "Purpose", "Setting"]
+__all__ += ["Variant", "all_reduce_s", "encoded_tensor_s", "head_times", "layer_compute_s", "layer_time"]
+__all__ += ["planned_messages", "read_variant", "send_s"]
 
 ALL_REDUCES_PER_LAYER = 2  # forward, and as many backward: attention and MLP (section 2.1)
 BERT_VOCABULARY = 30522  # words of BERT's vocabulary (Devlin et al. 2018)
 SUMMABLE = frozenset({Family.NONE, Family.HALF, Family.AUTOENCODER})  # methods whose messages an all-reduce can add
+SPARSE = (Family.TOP_K, Family.RANDOM_K)
 
 
 class Purpose(Enum):
@@ -53,9 +61,9 @@ class Setting:
     num_nodes: int = 1  # hosts
     hidden: int = 1024  # h, elements
     layers: int = 24  # transformer layers
-    compressed_layers: int = 12  # of them, counted from the last
-    value_bytes: int = 2  # of an uncompressed value; 2 is fp16
-    index_bytes: int = 8  # of an index of a sparse message; 8 is int64
+    compressed_layers: int = 12  # number of compressed layers, the last ones
+    value_bytes: int = 2  # bytes of an uncompressed value; 2 is fp16
+    index_bytes: int = 8  # bytes of an index in a sparse message; 8 is int64
     # Words that the last stage's language-model head tells apart, 0 for no such head; None takes BERT's 30,522 on
     # several hosts, where the study pre-trains, and no head on one, where it fine-tunes.
     vocabulary: int | None = None
@@ -72,41 +80,51 @@ class Setting:
         for field in ("tp", "pp", "micro_batch", "sequence", "num_micro_batches", "num_nodes", "hidden", "layers"):
             if getattr(self, field) < 1:
                 raise ValueError(f"{field} is {getattr(self, field)}; it must be at least 1")
-        if self.layers % self.pp:
-            raise ValueError(f"pp is {self.pp}; it must divide the {self.layers} layers")
-        if not 0 <= self.compressed_layers <= self.layers:
-            raise ValueError(
-                f"compressed_layers is {self.compressed_layers}; it must be in 0..{self.layers}, the layers"
-            )
-        if self.tp * self.pp % self.num_nodes:
-            raise ValueError(f"num_nodes is {self.num_nodes}; it must divide the {self.tp * self.pp} ranks")
-        if self.vocabulary is not None and self.vocabulary < 0:
-            raise ValueError(f"vocabulary is {self.vocabulary}; it must be None, or 0 or more")
-        if self.code_size is not None and not 1 <= self.code_size <= PAPER_HIDDEN:
-            raise ValueError(f"code_size is {self.code_size}; it must be None, or in 1..{PAPER_HIDDEN}")
+        rules = {
+            "pp": (self.layers % self.pp == 0, f"divide the {self.layers} layers"),
+            "compressed_layers": (0 <= self.compressed_layers <= self.layers, f"be in 0..{self.layers}, the layers"),
+            "num_nodes": (self.tp * self.pp % self.num_nodes == 0, f"divide the {self.tp * self.pp} ranks"),
+            "vocabulary": (self.vocabulary is None or self.vocabulary >= 0, "be None, or 0 or more"),
+            "code_size": (
+                self.code_size is None or 1 <= self.code_size <= PAPER_HIDDEN,
+                f"be None, or in 1..{PAPER_HIDDEN}",
+            ),
+        }
+        for field, (holds, rule) in rules.items():
+            if not holds:
+                raise ValueError(f"{field} is {getattr(self, field)}; it must {rule}")
 
     @property
     def chosen(self) -> Method:
         """The method, with the setting's own code size where it has one."""
-        own = method(self.method)
-        return own if self.code_size is None else replace(own, paper_code_size=self.code_size)
+        named = method(self.method)
+        return named if self.code_size is None else replace(named, paper_code_size=self.code_size)
+
+    @property
+    def family(self) -> Family:
+        """What the method does to an activation."""
+        return method(self.method).family
 
     @property
     def encoder_elements(self) -> int:
         """Weights of one learned encoder, h·c; 0 for methods that learn none."""
-        if self.chosen.family is not Family.AUTOENCODER:
-            return 0
-        return self.hidden * code_size(self.chosen.paper_code_size, self.hidden)
+        is_learned = self.family is Family.AUTOENCODER
+        return self.hidden * code_size(self.chosen.paper_code_size, self.hidden) if is_learned else 0
 
     @property
     def is_fused(self) -> bool:
         """Whether the method learns a code and it is fused with the layers that it encodes."""
-        return self.fused and self.chosen.family is Family.AUTOENCODER
+        return self.fused and self.family is Family.AUTOENCODER
 
     @property
     def ranks_per_node(self) -> int:
         """Ranks on one host; ranks of one stage stand side by side."""
         return self.tp * self.pp // self.num_nodes
+
+    @property
+    def layers_per_stage(self) -> int:
+        """Layers of one pipeline stage."""
+        return self.layers // self.pp
 
     @property
     def workload(self) -> Workload:
@@ -126,6 +144,10 @@ class Setting:
         first, last = stage * self.tp, (stage + 1) * self.tp - 1
         return range(first // self.ranks_per_node, last // self.ranks_per_node + 1)
 
+    def is_compressed(self, layer: int) -> bool:
+        """Tell whether the reductions of a layer, and the boundary in front of it, travel encoded."""
+        return self.method != "w/o" and layer >= self.layers - self.compressed_layers
+
     def encoded_layers(self, stage: int) -> int:
         """Return how many layers of a stage reduce encoded; none where a stage is one rank, which reduces nothing."""
         first = stage * self.layers_per_stage
@@ -138,44 +160,53 @@ class Setting:
             return 1, encoders * self.encoder_elements
         return encoders, self.encoder_elements
 
-    @property
-    def layers_per_stage(self) -> int:
-        """Layers of one pipeline stage."""
-        return self.layers // self.pp
-
-    def is_compressed(self, layer: int) -> bool:
-        """Tell whether the reductions of a layer, and the boundary in front of it, travel encoded."""
-        return self.method != "w/o" and layer >= self.layers - self.compressed_layers
-
     def activation_bytes(self) -> int:
         """Return the bytes of one uncompressed activation, B·s·h·v."""
         return self.micro_batch * self.sequence * self.hidden * self.value_bytes
 
     def encoded_bytes(self) -> int:
         """Return the bytes of one encoded activation."""
-        return self.chosen.message_bytes(
-            self.micro_batch * self.sequence, self.hidden, value_bytes=self.value_bytes, index_bytes=self.index_bytes
-        )
+        sizes = {"value_bytes": self.value_bytes, "index_bytes": self.index_bytes}
+        return self.chosen.message_bytes(self.micro_batch * self.sequence, self.hidden, **sizes)
 
     def sent_elements(self) -> int:
         """Return the code's or the kept elements of one encoded activation; 0 where no element is singled out."""
-        family = method(self.method).family
-        if family is Family.AUTOENCODER:
+        if self.family is Family.AUTOENCODER:
             return self.encoded_bytes() // self.value_bytes
-        if family in (Family.TOP_K, Family.RANDOM_K):
-            return self.encoded_bytes() // (self.value_bytes + self.index_bytes)
-        return 0
+        return self.encoded_bytes() // (self.value_bytes + self.index_bytes) if self.family in SPARSE else 0
 
-    def boundary_gradient_bytes(self) -> int:
-        """Return the bytes of the gradient that answers an encoded boundary message.
+    def boundary_bytes(self, layer: int) -> tuple[int, int]:
+        """Return the bytes of the message at the boundary in front of a layer, and of the gradient that answers it.
 
         A code's gradient has the code's size; a sparse message's gradient is its kept values, whose indices the
         receiver knows; a quantised message's gradient is of full size (section 3.3).
         """
-        family = method(self.method).family
-        if family in (Family.TOP_K, Family.RANDOM_K):
-            return self.encoded_bytes() * self.value_bytes // (self.value_bytes + self.index_bytes)
-        return self.activation_bytes() if family is Family.QUANTIZATION else self.encoded_bytes()
+        whole, encoded = self.activation_bytes(), self.encoded_bytes()
+        if not self.is_compressed(layer):
+            return whole, whole
+        if self.family in SPARSE:
+            return encoded, encoded * self.value_bytes // (self.value_bytes + self.index_bytes)
+        return encoded, whole if self.family is Family.QUANTIZATION else encoded
+
+
+class Variant(Enum):
+    """A difference from a method of table 1: its suffix in a name, families that can have it, fields it changes."""
+
+    PLAIN = "", tuple(Family), {}
+    NARROW_INDEX = "int32", SPARSE, {"index_bytes": 4}
+    LITERAL = "literal", (Family.RANDOM_K,), {}  # positions drawn one Python number at a time, as the paper's code does
+    FEEDBACK = "feedback", tuple(Family), {}  # each message holds the error of the one before
+    FUSED = "fused", (Family.AUTOENCODER,), {"fused": True}
+
+
+def read_variant(name: str, **sizes) -> tuple[Setting, Variant]:
+    """Read the name of a method or of a variant, such as "A1" or "T1 int32"; `sizes` are fields of the setting."""
+    base, _, suffix = name.partition(" ")
+    family = method(base).family
+    possible = {variant.value[0]: variant for variant in Variant if family in variant.value[1]}
+    if suffix not in possible:
+        raise ValueError(f"name is {name!r}; the variant of {base} must be one of {list(possible)}")
+    return Setting(method=base, **sizes | possible[suffix].value[2]), possible[suffix]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,102 +232,169 @@ class PlannedMessages:
     def wire_bytes(self) -> int:
         """Bytes that all ranks of the stage send an iteration, by the closed form of the collective."""
         algorithm = algorithm_of(Backend.NCCL, self.collective)
-        one = collective_bytes(self.collective, algorithm, self.num_ranks, self.message_bytes).total
-        return self.count * one * (self.senders if self.collective is Collective.SEND else 1)
+        of_one = collective_bytes(self.collective, algorithm, self.num_ranks, self.message_bytes).total
+        return self.count * of_one * (self.senders if self.collective is Collective.SEND else 1)
 
 
 def planned_messages(setting: Setting) -> tuple[PlannedMessages, ...]:
-    """List the messages of one training iteration, in the order of the layers.
+    """List one iteration's messages, layer by layer (sections 3.2, 3.3); both backward reductions stay full size."""
+    whole_bytes, micro_batches = setting.activation_bytes(), setting.num_micro_batches
+    summed = {"collective": Collective.ALL_REDUCE, "num_ranks": setting.tp, "compressed": False}
+    planned = []
+    for layer in range(setting.layers):
+        stage, place = divmod(layer, setting.layers_per_stage)
+        compressed = setting.is_compressed(layer)
+        common = {"layer": layer, "senders": setting.tp}
+        if layer and not place:
+            there, back = setting.boundary_bytes(layer)
+            sent = common | {"count": micro_batches, "collective": Collective.SEND, "num_ranks": 2}
+            forward = {"stage": stage - 1, "message_bytes": there, "compressed": compressed}
+            backward = {"stage": stage, "message_bytes": back, "compressed": back < whole_bytes}
+            planned.append(PlannedMessages(purpose=Purpose.BOUNDARY_FORWARD, **sent, **forward))
+            planned.append(PlannedMessages(purpose=Purpose.BOUNDARY_BACKWARD, **sent, **backward))
+        if setting.tp == 1:
+            continue
+        both = common | {"stage": stage, "count": ALL_REDUCES_PER_LAYER * micro_batches, "message_bytes": whole_bytes}
+        forward = both | summed | {"compressed": compressed}
+        if compressed:
+            forward["message_bytes"] = setting.encoded_bytes()
+            forward["collective"] = Collective.ALL_REDUCE if setting.family in SUMMABLE else Collective.ALL_GATHER
+        planned.append(PlannedMessages(purpose=Purpose.TENSOR_FORWARD, **forward))
+        planned.append(PlannedMessages(purpose=Purpose.TENSOR_BACKWARD, **both, **summed))
+        sums, elements = setting.encoder_sums(stage)
+        is_first = not place or not setting.is_compressed(layer - 1)  # encoded layer of the stage
+        if compressed and sums and (is_first or not setting.fuse_gradients):
+            count = (1 if setting.fuse_gradients else ALL_REDUCES_PER_LAYER) * micro_batches
+            gradient = both | summed | {"count": count, "message_bytes": elements * setting.value_bytes}
+            planned.append(PlannedMessages(purpose=Purpose.ENCODER_GRADIENT, **gradient))
+    return tuple(planned)
 
-    Source: sections 3.2, 3.3; both forward reductions of a compressed layer travel encoded, both backward ones do not.
-    """
-    return tuple(
-        planned
-        for layer in range(setting.layers)
-        for planned in (
-            *_boundary_messages(setting, layer),
-            *_tensor_messages(setting, layer),
-            *_encoder_messages(setting, layer),
-        )
-    )
+
+# --- what a layer and messages take
+
+HEAD_FLOPS_PER_LOGIT = 2  # times h: a product and a sum
+BACKWARD_OVER_FORWARD = 2  # gradients of weights and of inputs
+TABLE_4 = {"tp": 2, "pp": 2}  # where table 4 was measured, on the local machine
+TABLE_4_LAYERS = 24  # as many encoded activations, two for each of 12 layers
 
 
-def _tensor_messages(setting: Setting, layer: int) -> Iterator[PlannedMessages]:
+def layer_compute_s(setting: Setting, machine: FittedMachine) -> float:
+    """Return the seconds that one rank computes one layer's forward pass, launching apart."""
+    work = setting.workload
+    shared_s = work.layer_flops / machine.flops_per_s + work.scores * machine.attention_s_per_score
+    return shared_s / setting.tp + work.elements * machine.replicated_s_per_element
+
+
+def head_times(setting: Setting, machine: FittedMachine) -> tuple[float, float]:
+    """Return the seconds of one micro-batch's language-model head and loss on a rank, forward and backward."""
+    if not setting.workload.logits:
+        return 0.0, 0.0
+    logits = setting.workload.logits / setting.tp
+    product_s = HEAD_FLOPS_PER_LOGIT * setting.hidden * logits / machine.flops_per_s
+    forward_s = machine.head_s + product_s + logits * machine.head_forward_s_per_logit
+    return forward_s, machine.backward_over_forward * product_s + logits * machine.head_backward_s_per_logit
+
+
+# --- messages
+
+
+def all_reduce_s(setting: Setting, machine: FittedMachine, stage: int, message_bytes: float) -> float:
+    """Return the seconds of summing a message over a stage's ranks: rings in hosts, two trees between them."""
+    hosts = len(setting.hosts_of(stage))
+    num_ranks, link = _ranks_of_a_host(setting, machine, stage)
+    local_s = collective_time_s(Collective.ALL_REDUCE, Algorithm.RING, num_ranks, message_bytes, link)
+    if hosts == 1:
+        return local_s
+    trees = Collective.ALL_REDUCE, Algorithm.DOUBLE_TREE
+    return local_s + collective_time_s(*trees, hosts, message_bytes, machine.reached_network)
+
+
+def encoded_tensor_s(setting: Setting, machine: FittedMachine, stage: int) -> float:
+    """Return the seconds in which a stage's ranks sum their codes, or gather other encoded messages; 0 for one rank."""
+    message_bytes = setting.encoded_bytes()
+    if setting.family in SUMMABLE:
+        return all_reduce_s(setting, machine, stage, message_bytes)
     if setting.tp == 1:
-        return
-    compressed = setting.is_compressed(layer)
-    common = {
-        "stage": layer // setting.layers_per_stage,
-        "layer": layer,
-        "count": ALL_REDUCES_PER_LAYER * setting.num_micro_batches,
-        "num_ranks": setting.tp,
-        "senders": setting.tp,
-    }
-    family = method(setting.method).family
-    summable = not compressed or family in SUMMABLE
-    yield PlannedMessages(
-        purpose=Purpose.TENSOR_FORWARD,
-        message_bytes=setting.encoded_bytes() if compressed else setting.activation_bytes(),
-        collective=Collective.ALL_REDUCE if summable else Collective.ALL_GATHER,
-        compressed=compressed,
-        **common,
-    )
-    yield PlannedMessages(
-        purpose=Purpose.TENSOR_BACKWARD,
-        message_bytes=setting.activation_bytes(),
-        collective=Collective.ALL_REDUCE,
-        compressed=False,
-        **common,
-    )
+        return 0.0
+    across = len(setting.hosts_of(stage)) > 1
+    link = machine.full_network if across else _ranks_of_a_host(setting, machine, stage)[1]
+    gather = Collective.ALL_GATHER, Algorithm.RING
+    return machine.gather_s + collective_time_s(*gather, setting.tp, message_bytes, link)
 
 
-def _encoder_messages(setting: Setting, layer: int) -> Iterator[PlannedMessages]:
-    """Yield a layer's encoder gradients, or with its first encoder those of the whole stage."""
-    stage = layer // setting.layers_per_stage
-    messages, elements = setting.encoder_sums(stage)
-    if not messages or not setting.is_compressed(layer):
-        return
-    together = setting.fuse_gradients
-    before = layer - 1
-    if together and before // setting.layers_per_stage == stage and setting.is_compressed(before):
-        return
-    yield PlannedMessages(
-        purpose=Purpose.ENCODER_GRADIENT,
-        stage=stage,
-        layer=layer,
-        count=(1 if together else ALL_REDUCES_PER_LAYER) * setting.num_micro_batches,
-        message_bytes=elements * setting.value_bytes,
-        collective=Collective.ALL_REDUCE,
-        num_ranks=setting.tp,
-        senders=setting.tp,
-        compressed=False,
-    )
+def send_s(setting: Setting, machine: FittedMachine, boundary: int, message_bytes: float) -> float:
+    """Return the seconds of one message from stage `boundary` to the next, or back."""
+    hosts = setting.hosts_of(boundary)
+    if hosts == setting.hosts_of(boundary + 1):
+        return machine.handover_s + machine.link.time_s(message_bytes)
+    return machine.handover_s + machine.full_network.time_s(message_bytes / len(hosts))
 
 
-def _boundary_messages(setting: Setting, layer: int) -> Iterator[PlannedMessages]:
-    if layer == 0 or layer % setting.layers_per_stage:
-        return
-    compressed = setting.is_compressed(layer)
-    stage = layer // setting.layers_per_stage
-    common = {
-        "layer": layer,
-        "count": setting.num_micro_batches,
-        "collective": Collective.SEND,
-        "num_ranks": 2,
-        "senders": setting.tp,
-    }
-    yield PlannedMessages(
-        purpose=Purpose.BOUNDARY_FORWARD,
-        stage=stage - 1,
-        message_bytes=setting.encoded_bytes() if compressed else setting.activation_bytes(),
-        compressed=compressed,
-        **common,
-    )
-    backward_bytes = setting.boundary_gradient_bytes() if compressed else setting.activation_bytes()
-    yield PlannedMessages(
-        purpose=Purpose.BOUNDARY_BACKWARD,
-        stage=stage,
-        message_bytes=backward_bytes,
-        compressed=backward_bytes < setting.activation_bytes(),
-        **common,
+def _ranks_of_a_host(setting: Setting, machine: FittedMachine, stage: int) -> tuple[int, Link]:
+    """Return how many ranks one stage has on its fullest host, and the link that joins them there."""
+    num_ranks = math.ceil(setting.tp / len(setting.hosts_of(stage)))
+    connections = machine.connections_of(num_ranks)
+    group = stage * setting.tp % setting.ranks_per_node // num_ranks
+    rate = machine.link.bandwidth_bytes_per_s * connections[group % len(connections)]
+    return num_ranks, replace(machine.link, bandwidth_bytes_per_s=rate)
+
+
+# --- one layer alone
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LayerTime:
+    """Seconds of one tensor-parallel layer, forward and backward, one after the other."""
+
+    forward_s: float  # matrix products and attention, forward
+    encode_s: float  # encoding of both activations
+    transfer_s: float  # both forward reductions
+    decode_s: float  # decoding of what arrived
+    backward_s: float  # matrix products and attention, backward
+    backward_transfer_s: float  # both backward reductions, which stay full size
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of the whole layer."""
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+def layer_time(setting: Setting, link: Link, *, flops_per_s: float | None = None) -> LayerTime:
+    """Predict one compressed layer; nothing overlaps, since each reduction waits for what it sums.
+
+    `link` joins the tensor-parallel ranks; `layers`, `pp` and micro-batches of the setting do not matter. A device
+    reaches `flops_per_s`, or what the V100s of table 4 reached without compression. Refused are methods whose encoding
+    time table 4 does not give, and fused codes, which only `iteration_time` knows.
+    """
+
+    def table_4_ms(name: str, column: str) -> float:
+        return published_value("activation_compression", "table-4", f"{column}_ms", method=name, **TABLE_4)
+
+    def reduction_s(collective: Collective, message_bytes: int) -> float:
+        algorithm = algorithm_of(Backend.NCCL, collective)
+        return collective_time_s(collective, algorithm, setting.tp, message_bytes, link)
+
+    if flops_per_s is None:
+        computed_s = 1e-3 * (table_4_ms("w/o", "forward") - table_4_ms("w/o", "tensor"))
+        flops_per_s = TABLE_4_LAYERS * Setting().workload.layer_flops / TABLE_4["tp"] / computed_s
+    if not flops_per_s > 0:
+        raise ValueError(f"flops_per_s is {flops_per_s}; it must be above 0")
+    if setting.is_fused:
+        raise ValueError("fused is True; it must be False, for only iteration_time knows fused codes")
+    encode_s = decode_s = 0.0
+    if setting.family not in (Family.NONE, Family.HALF):  # table 4's columns, scaled to the layer's elements
+        scale = setting.activation_bytes() / Setting().activation_bytes() * Setting().value_bytes / setting.value_bytes
+        per_ms = 1e-3 * scale * ALL_REDUCES_PER_LAYER / TABLE_4_LAYERS
+        encode_s, decode_s = (per_ms * table_4_ms(setting.method, column) for column in ("encode", "decode"))
+        decode_s *= 1 if setting.family is Family.AUTOENCODER else setting.tp / TABLE_4["tp"]
+    forward_s = setting.workload.layer_flops / setting.tp / flops_per_s
+    collective = Collective.ALL_REDUCE if setting.family in SUMMABLE else Collective.ALL_GATHER
+    full_s = reduction_s(Collective.ALL_REDUCE, setting.activation_bytes())
+    return LayerTime(
+        forward_s=forward_s,
+        encode_s=encode_s,
+        transfer_s=ALL_REDUCES_PER_LAYER * reduction_s(collective, setting.encoded_bytes()),
+        decode_s=decode_s,
+        backward_s=BACKWARD_OVER_FORWARD * forward_s,
+        backward_transfer_s=ALL_REDUCES_PER_LAYER * full_s,
     )

@@ -7,7 +7,7 @@ receiving stage starts with a compressed layer.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,24 +21,13 @@ from workbench.models.hugging_face import load_hugging_face
 from workbench.models.pretrained import DEFAULT_ENCODER, PretrainedEncoder
 from workbench.parallel import MessageKind, Phase, Stage, TensorGroup, Traffic, VirtualTensorGroup
 from workbench.parallel.boundary import Boundary
-from workbench.parallel.pipeline import Loss, Mesh, Pipeline, VirtualPipeline, boundary_site
+from workbench.parallel.pipeline import Mesh, Pipeline, VirtualPipeline, boundary_site
 from workbench.training.loop import Recipe
 
 from ..method import Family, method
 from ..runtime import compress
 
-__all__ = [
-    "BYTES",
-    "Compressed",
-    "FineTuning",
-    "Head",
-    "Ledger",
-    "PreTraining",
-    "classifier",
-    "masked_words",
-    "on_real_ranks",
-    "on_virtual_ranks",
-]
+__all__ = ["BYTES", "Compressed", "FineTuning", "Ledger", "PreTraining", "on_real_ranks", "on_virtual_ranks"]
 
 Part = BertForSequenceClassification | BertForMaskedLM
 ACTIVATION_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -48,7 +37,7 @@ BYTES = ("tensor_bytes", "boundary_bytes", "compressed_site_bytes", "encoder_gra
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compressed:
-    """A training of a pretrained encoder whose messages are encoded."""
+    """A training of a pretrained encoder whose messages are encoded; a subclass says what stands on the encoder."""
 
     method: str  # a row of table 1, such as "A1"
     recipe: Recipe  # its seed is also that of head, codecs and drawn examples
@@ -96,10 +85,18 @@ class Compressed:
         codec = row.codec(hidden, dtype=dtype, seed=self.recipe.seed)
         return ErrorFeedback(codec) if self.error_feedback else codec
 
+    def build(self, config: BertConfig, group: TensorGroup, stage: Stage) -> Part:
+        """Build one stage's part of the model."""
+        raise NotImplementedError
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of the last stage's output; a target of -100 asks for nothing."""
+        return functional.cross_entropy(output.float().flatten(0, -2), targets.flatten())
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FineTuning(Compressed):
-    """One cell of tables 5, 15 and 16."""
+    """One cell of tables 5, 15 and 16: classes, or one number for a regression."""
 
     task: str  # a GLUE task
     fixed_length: bool = False  # pad every batch to the longest sequence of all, not to its own longest
@@ -120,6 +117,16 @@ class FineTuning(Compressed):
         """The task with its measures."""
         return glue.TASKS[self.task]
 
+    def build(self, config: BertConfig, group: TensorGroup, stage: Stage) -> Part:
+        """Build one stage's part of the model."""
+        return BertForSequenceClassification(config, group, self.glue_task.num_outputs, stage)
+
+    def loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        """Return the squared error of a regression, else the cross entropy."""
+        if self.glue_task.is_regression:
+            return functional.mse_loss(output.float().squeeze(-1), targets)
+        return Compressed.loss(self, output, targets)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreTraining(Compressed):
@@ -132,61 +139,40 @@ class PreTraining(Compressed):
         if self.num_blocks < self.recipe.batch:
             raise ValueError(f"num_blocks is {self.num_blocks}; it must be at least the batch, {self.recipe.batch}")
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Head:
-    """The part that is trained on top of the encoder."""
-
-    build: Callable[[BertConfig, TensorGroup, Stage], Part]  # one stage's part of the model
-    loss: Loss  # of the last stage's output
+    def build(self, config: BertConfig, group: TensorGroup, stage: Stage) -> Part:
+        """Build one stage's part of the model."""
+        return BertForMaskedLM(config, group, stage)
 
 
-def classifier(task: glue.Task) -> Head:
-    """Return the head of a GLUE task: classes, or one number for a regression."""
-
-    def build(config: BertConfig, group: TensorGroup, stage: Stage) -> Part:
-        return BertForSequenceClassification(config, group, task.num_outputs, stage)
-
-    return Head(build=build, loss=_squared_error if task.is_regression else _cross_entropy)
-
-
-def masked_words() -> Head:
-    """Return the head that predicts masked words; a label of -100 asks for nothing."""
-    return Head(build=BertForMaskedLM, loss=_cross_entropy)
-
-
-def on_virtual_ranks(
-    setting: Compressed, encoder: PretrainedEncoder, head: Head, group: VirtualTensorGroup
-) -> VirtualPipeline:
+def on_virtual_ranks(setting: Compressed, encoder: PretrainedEncoder, group: VirtualTensorGroup) -> VirtualPipeline:
     """Build all stages in this process, on `setting.tp` virtual ranks, whose traffic also counts the boundaries."""
     stages = [Stage(index=index, num_stages=setting.pp) for index in range(setting.pp)]
-    parts = [_part(setting, encoder, head, group, stage) for stage in stages]
-    boundaries = [_boundary(setting, encoder, stage, group) for stage in stages[1:]]
-    pipeline = VirtualPipeline(parts, loss=head.loss, boundaries=boundaries)
+    parts = [_part(setting, encoder, group, stage) for stage in stages]
+    boundaries = [_boundary(setting, encoder, stage.index, group) for stage in stages[1:]]
+    pipeline = VirtualPipeline(parts, loss=setting.loss, boundaries=boundaries)
     pipeline.module.to(setting.recipe.device)
     return pipeline
 
 
-def on_real_ranks(setting: Compressed, encoder: PretrainedEncoder, head: Head, mesh: Mesh) -> Pipeline:
+def on_real_ranks(setting: Compressed, encoder: PretrainedEncoder, mesh: Mesh) -> Pipeline:
     """Build the stage of this rank, at its place in a mesh of `setting.tp` times `setting.pp` ranks."""
     group, stage, device = mesh.tensor_group, mesh.stage, setting.recipe.device
-    after = None if stage.is_last else Stage(index=stage.index + 1, num_stages=stage.num_stages)
     return Pipeline(
-        _part(setting, encoder, head, group, stage).to(device),
+        _part(setting, encoder, group, stage).to(device),
         mesh,
         hidden_size=encoder.config["hidden_size"],
-        loss=head.loss,
-        before=None if stage.is_first else _boundary(setting, encoder, stage, group).to(device),
-        after=None if after is None else _boundary(setting, encoder, after, group).to(device),
+        loss=setting.loss,
+        before=None if stage.is_first else _boundary(setting, encoder, stage.index, group).to(device),
+        after=None if stage.is_last else _boundary(setting, encoder, stage.index + 1, group).to(device),
         dtype=ACTIVATION_DTYPES[setting.recipe.precision],
         device=device,
     )
 
 
-def _part(setting: Compressed, encoder: PretrainedEncoder, head: Head, group: TensorGroup, stage: Stage) -> Part:
-    """Build one stage's part, its chosen layers compressed."""
+def _part(setting: Compressed, encoder: PretrainedEncoder, group: TensorGroup, stage: Stage) -> Part:
+    """Build one stage's part: chosen layers compressed, word embeddings frozen, activations in the set precision."""
     config = BertConfig.from_hugging_face(encoder.config, dropout=0.0, attention_dropout=0.0, seed=setting.recipe.seed)
-    part = head.build(config, group, stage=stage)
+    part = setting.build(config, group, stage)
     load_hugging_face(part, encoder.state_dict)
     chosen = set(setting.compressed_layers(config.num_layers))
     here = [place for place, layer in enumerate(stage.layers(config.num_layers)) if layer in chosen]
@@ -195,35 +181,18 @@ def _part(setting: Compressed, encoder: PretrainedEncoder, head: Head, group: Te
     if (words := getattr(part, "tied_weight", None)) is not None:
         words.requires_grad_(False)
     if stage.is_first:
+        dtype = ACTIVATION_DTYPES[setting.recipe.precision]
         part.encoder.embeddings.word.weight.requires_grad_(False)
-        part.encoder.embeddings.register_forward_hook(_Cast(ACTIVATION_DTYPES[setting.recipe.precision]))
+        part.encoder.embeddings.register_forward_hook(lambda module, inputs, output: output.to(dtype))
     return part
 
 
-class _Cast:
-    """A forward hook that gives activations the precision in which they are handed on and sent."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-
-    def __call__(self, module: torch.nn.Module, inputs: tuple, output: Tensor) -> Tensor:
-        return output.to(self.dtype)
-
-
-def _boundary(setting: Compressed, encoder: PretrainedEncoder, receiver: Stage, group: TensorGroup) -> Boundary:
+def _boundary(setting: Compressed, encoder: PretrainedEncoder, receiver: int, group: TensorGroup) -> Boundary:
     """Make the boundary in front of a stage."""
     hidden, codec = encoder.config["hidden_size"], None
-    if setting.is_compressed and receiver.index in setting.compressed_boundaries(encoder.config["num_hidden_layers"]):
-        codec = setting.codec(hidden).for_site(f"boundary.{receiver.index}", hidden)
+    if setting.is_compressed and receiver in setting.compressed_boundaries(encoder.config["num_hidden_layers"]):
+        codec = setting.codec(hidden).for_site(f"boundary.{receiver}", hidden)
     return Boundary(codec, group.traffic)
-
-
-def _squared_error(output: Tensor, targets: Tensor) -> Tensor:
-    return functional.mse_loss(output.float().squeeze(-1), targets)
-
-
-def _cross_entropy(output: Tensor, targets: Tensor) -> Tensor:
-    return functional.cross_entropy(output.float().flatten(0, -2), targets.flatten())
 
 
 class Ledger:
@@ -239,16 +208,13 @@ class Ledger:
         """Add the messages of one step, of any batch, and clear them."""
         self.num_steps += 1
         for message in self.traffic:
-            for quantity in self._quantities(message):
-                self.totals[quantity] += message.message_bytes
+            is_compressed, is_boundary = message.site in self.sites, message.what is MessageKind.SEND
+            if is_boundary or message.phase is not Phase.BACKWARD:
+                self.totals["boundary_bytes" if is_boundary else "tensor_bytes"] += message.message_bytes
+                self.totals["compressed_site_bytes"] += message.message_bytes if is_compressed else 0
+            elif is_compressed:
+                self.totals["encoder_gradient_bytes"] += message.message_bytes
         self.traffic.clear()
-
-    def _quantities(self, message) -> list[str]:
-        is_boundary = message.what is MessageKind.SEND
-        if message.phase is Phase.BACKWARD and not is_boundary:
-            return ["encoder_gradient_bytes"] if message.site in self.sites else []
-        quantity = "boundary_bytes" if is_boundary else "tensor_bytes"
-        return [quantity, "compressed_site_bytes"] if message.site in self.sites else [quantity]
 
     def per_step(self) -> dict[str, float]:
         """Return each quantity in bytes a step."""
