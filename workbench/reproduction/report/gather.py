@@ -12,6 +12,7 @@ from typing import Any
 from workbench.reproduction.claims import Whose
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.fingerprint import Fingerprinter
+from workbench.reproduction.notebook_cells import parse_source
 from workbench.reproduction.project import Project
 
 from .claims import WHOSE_MEANINGS, count_verdicts
@@ -145,7 +146,7 @@ def _card(project: Project, technique: str) -> str:
     for root in (Path(project.root, "workbench"), Path(__file__).parents[2]):
         path = root / "techniques" / technique / "__init__.py"
         if path.is_file():
-            text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            text = ast.get_docstring(parse_source(path.read_text(encoding="utf-8"))) or ""
             return text.strip().split("\n", 1)[0]
     return ""
 
