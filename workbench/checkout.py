@@ -22,7 +22,10 @@ def find_root() -> Path:
     """Return the root of WORKBENCH_ROOT, else the nearest at or above the current folder, else the package's own."""
     if named := os.environ.get(ROOT_VARIABLE):
         return Path(named).resolve()
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # it was deleted
+        return HOME
     return next((folder for folder in (here, *here.parents) if all((folder / name).is_dir() for name in FOLDERS)), HOME)
 
 

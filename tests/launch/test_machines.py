@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -170,7 +171,7 @@ def test_a_memory_needs_a_positive_whole_number_of_bytes(num_bytes):
 
 
 OWNER = """
-sys.path.insert(0, sys.argv[2])
+sys.path[:0] = sys.argv[2:]
 from test_machines import Machines, put_to_sleep
 machines = Machines()
 for name in ("a", "b"):
@@ -182,7 +183,7 @@ time.sleep(600)
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_process_is_left_two_seconds_after_the_owner_was_killed(number, start_owner):
-    owner, _ = start_owner(OWNER, os.path.dirname(__file__))
+    owner, _ = start_owner(OWNER, *map(str, Path(__file__).parents[:2]))
     everyone = family(owner.pid)
     assert len(everyone) == 9  # owner, guard, fork server, and twice agent, rank, sleep
     owner.send_signal(number)
