@@ -1,6 +1,6 @@
-"""The rivals on real ranks: All-Reduce+Pipe, AD-PSGD+Pipe, and HetPipe with a parameter server on a rank of its own.
+"""The rivals on real ranks: All-Reduce+Pipe, AD-PSGD+Pipe, and HetPipe with a parameter server on an extra rank.
 
-Each has `before_update` and `after_update`, called around an optimizer's step, and `close`, on every worker.
+Every worker calls `before_update` and `after_update` around the optimizer's step, and `close` at the end.
 """
 
 import math
@@ -22,12 +22,12 @@ from .averaging import Log, SDPipe
 
 __all__ = ["AdPsgd", "AllReduce", "HetPipe", "SDPipeWorker", "Worker", "serve_parameters"]
 
-PUSH, PULL = 11, 12  # tags
-END = -1.0  # in place of a clock: a worker has ended
+PUSH, PULL = 11, 12  # message tags
+END = -1.0  # clock value of a worker's last message
 
 
 class Worker:
-    """A worker's part of a scheme."""
+    """The interface of a scheme on one worker."""
 
     log: Log
 
@@ -38,7 +38,7 @@ class Worker:
         """Run after the optimizer's step."""
 
     def close(self) -> dict[str, int]:
-        """Free what is held; every worker calls it."""
+        """Free all resources; every worker calls it."""
         return {}
 
 
@@ -54,7 +54,7 @@ class _Flat:
 
     def gradient(self) -> Tensor:
         if any(weight.grad is None for weight in self._weights):
-            raise ValueError("a trained parameter has no gradient; the scheme adds up the gradients of all")
+            raise ValueError("a trained parameter has no gradient; the scheme needs the gradients of all parameters")
         return torch.cat([weight.grad.flatten() for weight in self._weights])
 
     @torch.no_grad()
@@ -64,22 +64,28 @@ class _Flat:
 
 
 class SDPipeWorker(Worker):
-    """SDPipe in the form of its rivals."""
+    """SDPipe behind the interface of its rivals."""
 
     def __init__(self, sdpipe: SDPipe):
         self.log = sdpipe.log
-        self.before_update, self.after_update, self.close = sdpipe.ready, sdpipe.average_, sdpipe.close
+        self.before_update = sdpipe.ready
+        self.after_update = sdpipe.average_
+        self.close = sdpipe.close
 
 
 class AllReduce(Worker):
     """Averages gradients over all workers of the stage before each update."""
 
     def __init__(self, module: nn.Module, place: Place, group: dist.ProcessGroup):
-        self._flat, self._place, self._group, self.log = _Flat(module), place, group, Log()
+        self._flat = _Flat(module)
+        self._place = place
+        self._group = group
+        self.log = Log()
 
     def before_update(self) -> None:
-        """Put the mean gradient in place of this worker's."""
-        began_s, flat = time.monotonic(), self._flat.gradient()
+        """Replace this worker's gradient by the mean gradient."""
+        began_s = time.monotonic()
+        flat = self._flat.gradient()
         dist.all_reduce(flat, group=self._group)
         self._flat.write(flat / self._place.num_pipelines, gradients=True)
         self.log.averaged_s += time.monotonic() - began_s
@@ -87,112 +93,129 @@ class AllReduce(Worker):
 
 
 class AdPsgd(Worker):
-    """Averages its model with one other worker after each update, see `cost.pairs`."""
+    """Averages its model with one other worker after each update; see `cost.pairs`."""
 
     def __init__(self, module: nn.Module, place: Place, group: dist.ProcessGroup, seed: int = 0):
-        self._flat, self._place, self._group, self.log = _Flat(module), place, group, Log()
-        self._iteration, self._seed = 0, seed
+        self._flat = _Flat(module)
+        self._place = place
+        self._group = group
+        self._seed = seed
+        self._iteration = 0
+        self.log = Log()
 
     def after_update(self) -> None:
-        """Exchange models with this iteration's partner; both hold the mean."""
-        began_s, own = time.monotonic(), self._place.pipeline
-        (pair,) = (p for p in pairs(self._place.num_pipelines, self._iteration, self._seed) if own in p)
+        """Exchange models with this iteration's partner; both workers keep the mean."""
+        began_s = time.monotonic()
+        pipeline = self._place.pipeline
+        (pair,) = (p for p in pairs(self._place.num_pipelines, self._iteration, self._seed) if pipeline in p)
         self._iteration += 1
         if len(pair) == 2:
-            partner, flat = sum(pair) - own, self._flat.read()
-            other = torch.empty_like(flat)
+            partner = sum(pair) - pipeline
+            flat = self._flat.read()
+            received = torch.empty_like(flat)
             sending = dist.isend(flat, group_dst=partner, group=self._group)
-            dist.recv(other, group_src=partner, group=self._group)
+            dist.recv(received, group_src=partner, group=self._group)
             sending.wait()
-            self._flat.write((flat + other) / 2)
+            self._flat.write((flat + received) / 2)
         self.log.averaged_s += time.monotonic() - began_s
         self.log.groups.append(Group(self._place.stage, frozenset(pair)))
 
 
 class HetPipe(Worker):
-    """Pushes each update to the server and goes on with its own model, at most s pushes ahead of the slowest.
+    """Pushes each update to the server and continues with a local model, at most s pushes ahead of the slowest worker.
 
-    A pull overlaps with the next mini-batch. Updates that its model does not hold yet are added to it. Updates are
-    divided by the number of pipelines, so that all together are one step of the mean.
+    A pull overlaps with the next mini-batch. The worker adds its newer updates to the model that it pulls. Updates are
+    divided by the number of pipelines, so that together they make one mean step.
 
     Args:
         module: this worker's stage.
-        place: of this rank.
+        place: this worker's stage and pipeline.
         server: rank of the server, which runs `serve_parameters`.
-        staleness: s of SSP; 0 is as all-reduce.
-        largest: parameters of the largest stage; messages are of one size, so that the server takes any worker's.
+        staleness: s of SSP; 0 behaves like all-reduce.
+        largest: number of parameters of the largest stage. It sets the size of all messages, so that the server can
+            receive from any worker.
     """
 
     def __init__(self, module: nn.Module, place: Place, *, server: int, staleness: int, largest: int):
         require_counts(0, staleness=staleness)
-        self._flat, self._place, self._server = _Flat(module), place, server
-        self.log, self._before, self._largest = Log(), torch.empty(0), largest
+        self._flat = _Flat(module)
+        self._place = place
+        self._server = server
+        self._largest = largest
+        self._before = torch.empty(0)
         self._most_under_way = _overlapped(staleness)
         self._under_way: deque[tuple[int, Tensor, Tensor, dist.Work, Future]] = deque()  # clock, update, answer, ...
-        self._waiter = ThreadPoolExecutor(1)  # a pull must be waited for to be seen
+        self._waiter = ThreadPoolExecutor(1)  # only a waiting thread sees that a pull has arrived
         self._clock = 0
+        self.log = Log()
 
     def before_update(self) -> None:
-        """Remember the model."""
+        """Store the model."""
         self._before = self._flat.read()
 
     def after_update(self) -> None:
-        """Push the update, and take in the models that have arrived, or that the bound makes it wait for."""
+        """Push the update, then load the models that have arrived or that the bound requires."""
         self._clock += 1
         update = (self._flat.read() - self._before) / self._place.num_pipelines
-        self._flat.write(self._before + update)  # its own model counts the update as the server will
+        self._flat.write(self._before + update)  # scaled as on the server
         answer = torch.empty(1 + update.numel())
         push = self._push(self._clock, update)
         pull = self._waiter.submit(dist.irecv(answer, self._server, tag=PULL).wait)
         self._under_way.append((self._clock, update, answer, push, pull))
         began_s = time.monotonic()
         while self._under_way and (len(self._under_way) > self._most_under_way or self._under_way[0][-1].done()):
-            self._take_in()
+            self._load_oldest()
         self.log.waited_s += time.monotonic() - began_s
 
     def _push(self, clock: float, update: Tensor) -> dist.Work:
         message = torch.zeros(1 + self._largest)
-        message[0], message[1 : 1 + update.numel()] = clock, update
+        message[0] = clock
+        message[1 : 1 + update.numel()] = update
         return dist.isend(message, self._server, tag=PUSH)
 
-    def _take_in(self) -> None:
+    def _load_oldest(self) -> None:
+        """Wait for the oldest pull; load its model, with the updates that it lacks."""
         _, _, answer, push, pull = self._under_way.popleft()
-        push.wait(), pull.result()
-        held, model = answer[0].item(), answer[1:]
+        push.wait()
+        pull.result()
+        included, model = answer[0].item(), answer[1:]
         for clock, update, *_ in self._under_way:
-            if clock > held:
+            if clock > included:
                 model += update
         self._flat.write(model)
 
     def close(self) -> dict[str, int]:
-        """Take in all that is under way, and let the server end."""
+        """Finish all pulls, and tell the server that this worker has ended."""
         while self._under_way:
-            self._take_in()
+            self._load_oldest()
         self._push(END, torch.zeros(0)).wait()
         self._waiter.shutdown()
         return {"num_signals": self._clock}
 
 
 def _overlapped(staleness: int) -> int:
-    """Return how many of the s pushes a worker may be ahead without an answer; the server answers within the rest."""
+    """Return how many of the s pushes may be unanswered at the worker; the server applies the rest of the bound."""
     return min(1, staleness)
 
 
 def serve_parameters(models: Sequence[Tensor], num_pipelines: int, staleness: int) -> int:
-    """Add up the updates of all workers until all have ended; return the number of pushes.
+    """Add the updates of all workers until all have ended; return the number of pushes.
 
-    A push is answered as soon as it is few enough pushes ahead of the slowest worker of its stage. The answer is the
-    clock of the worker's last push that the model holds, and the model.
+    The server answers a push once it is within the bound of the slowest worker of its stage. The answer holds the model
+    and the clock of the worker's last push in it.
 
     Args:
-        models: of each stage, flat; changed in place. Workers are the first ranks, stages of a pipeline side by side.
+        models: the flat model of each stage, changed in place. Workers are the first ranks, in order of pipelines, and
+            of stages in each pipeline.
         num_pipelines: N.
         staleness: s.
     """
-    num_stages, num_pushes, ahead = len(models), 0, staleness - _overlapped(staleness)
+    num_stages = len(models)
+    num_pushes = 0
+    most_ahead = staleness - _overlapped(staleness)
     clocks = dict.fromkeys(range(num_stages * num_pipelines), 0.0)
     message = torch.empty(1 + max(model.numel() for model in models))
-    unanswered: list[tuple[int, float]] = []  # pushes: rank and clock, in the order of arrival
+    unanswered: list[tuple[int, float]] = []  # rank and clock of each push, in order of arrival
     answers: dict[int, deque[tuple[Tensor, dist.Work]]] = {rank: deque() for rank in clocks}
     while min(clocks.values()) < math.inf:
         sender = dist.recv(message, tag=PUSH)
@@ -200,19 +223,21 @@ def serve_parameters(models: Sequence[Tensor], num_pipelines: int, staleness: in
         if clock == END:
             clocks[sender] = math.inf
         else:
-            clocks[sender], num_pushes = clock, num_pushes + 1
+            clocks[sender] = clock
+            num_pushes += 1
             model += message[1 : 1 + model.numel()]
             unanswered.append((sender, clock))
         for push in list(unanswered):
             rank, clock = push
             slowest = min(clocks[other] for other in range(rank % num_stages, len(clocks), num_stages))
-            if clock - slowest > ahead:
+            if clock - slowest > most_ahead:
                 continue
             unanswered.remove(push)
             answer = torch.cat([torch.tensor([clocks[rank]]), models[rank % num_stages]])
             answers[rank].append((answer, dist.isend(answer, rank, tag=PULL)))
-            if len(answers[rank]) > 1 + _overlapped(staleness):  # it has taken the first, or would not have pushed
+            if len(answers[rank]) > 1 + _overlapped(staleness):  # the worker has the first, or it would not have pushed
                 answers[rank].popleft()[1].wait()
-    for _, work in (sent for of_rank in answers.values() for sent in of_rank):
-        work.wait()
+    for rank_answers in answers.values():
+        for _, work in rank_answers:
+            work.wait()
     return num_pushes
