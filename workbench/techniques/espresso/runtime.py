@@ -1,8 +1,8 @@
-"""The chosen option of each tensor on real ranks, as a communication hook of DistributedDataParallel.
+"""Run the chosen option of each tensor on real ranks, as a communication hook of DistributedDataParallel.
 
-A rank has four workers, one a resource: the device and the CPU serve what comes first; the links inside and between
-machines serve in the order of the plan's timeline, which is the same on all ranks. A tensor goes from worker to worker
-while the backward pass computes the next gradients.
+A rank has four worker threads, one for each resource. The device and the CPU serve tasks as they arrive. The links
+inside and between machines serve tasks in the order of the plan's timeline, the same on all ranks. A gradient passes
+from worker to worker while the backward pass computes the next gradients.
 """
 
 import copy
@@ -57,15 +57,15 @@ from .planning import Plan
 
 __all__ = ["BUCKET_MB", "GradientExchange", "Groups", "compress_gradients", "measure_cluster"]
 
-MEASURED_ELEMENTS = (1024, 16_384, 131_072, 524_288)  # that a rank sends to each other
-UNUSED_BYTES_PER_S = 1e12  # of a link that joins nothing
+MEASURED_ELEMENTS = (1024, 16_384, 131_072, 524_288)  # elements that a rank sends to each other rank
+UNUSED_BYTES_PER_S = 1e12  # bandwidth of a link that nothing uses
 
 
 class Groups:
-    """The process groups of one rank: its machine's ranks, those of its place on all machines, and all.
+    """The process groups of one rank: the ranks of its machine, the ranks at its place on all machines, and all ranks.
 
-    All ranks make them together, with the timeout of `parent`, by default that of the job. ValueError if the ranks are
-    not as many as the machines have.
+    All ranks create them together. Their timeout is that of `parent`, by default the default group. ValueError if the
+    number of ranks is not the number of GPUs.
     """
 
     def __init__(
@@ -75,33 +75,38 @@ class Groups:
         device: torch.device | str = "cpu",
         parent: dist.ProcessGroup | None = None,
     ):
-        self.place, self.rank = (num_machines, gpus_per_machine), dist.get_rank()
-        wanted, world = num_machines * gpus_per_machine, dist.get_world_size()
-        if wanted != world:
+        self.place = num_machines, gpus_per_machine
+        self.rank = dist.get_rank()
+        world = dist.get_world_size()
+        if num_machines * gpus_per_machine != world:
             raise ValueError(f"the plan is for {num_machines} machines of {gpus_per_machine}; there are {world} ranks")
         self._device = torch.device("cpu") if dist.get_backend() == "gloo" else torch.device(device)
         self._groups = {}
         for phase in Phase:
             members = dict.fromkeys(group_of(phase, rank, *self.place) for rank in range(world))
-            made = {ranks: dist.new_group(list(ranks), timeout=timeout_of(parent)) for ranks in members}
-            own = group_of(phase, self.rank, *self.place)
-            self._groups[phase] = made[own], own
+            groups = {ranks: dist.new_group(list(ranks), timeout=timeout_of(parent)) for ranks in members}
+            ranks = group_of(phase, self.rank, *self.place)
+            self._groups[phase] = groups[ranks], ranks
 
     def interrupt(self) -> None:
-        """End what waits for ranks that have failed, with an error."""
+        """End all collectives that wait for failed ranks, with an error."""
         for group, _ in self._groups.values():
             break_connections(group)
 
     def close(self) -> None:
-        """Let go of the groups' connections; nothing must be under way."""
+        """Close the groups' connections; no collective may be running."""
         for group, _ in self._groups.values():
             dist.destroy_process_group(group)
         self._groups.clear()
 
     def communicate(self, value: Tensor | None, task: Comm, second: bool, shape: Sequence[int]) -> Tensor | None:
-        """Run one collective with what this rank holds; return what it holds then, None for nothing.
+        """Run one collective with this rank's value, None if it has none; return its value afterwards.
 
-        `second` says whether it is the second step of its phase, `shape` is that of what a root broadcasts.
+        Args:
+            value: this rank's input.
+            task: the collective.
+            second: whether the task is the second step of its phase.
+            shape: shape of the tensor that the root broadcasts.
         """
         group, ranks = self._groups[task.phase]
         if len(ranks) == 1:
@@ -109,72 +114,71 @@ class Groups:
         if value is None:
             value = torch.empty(*shape, dtype=torch.uint8 if task.is_compressed else torch.float32, device=self._device)
         value = value.to(self._device).contiguous()
-        with naming_lost_ranks(group, str(task)):
-            return self._communicated(value, task, second, group, ranks)
-
-    def _communicated(
-        self, value: Tensor, task: Comm, second: bool, group: dist.ProcessGroup, ranks: Sequence[int]
-    ) -> Tensor | None:
         root, n = ranks[0], len(ranks)
-        match task.routine:
-            case Routine.BROADCAST:
-                dist.broadcast(value, root, group=group)
-                return value
-            case Routine.ALL_REDUCE | Routine.REDUCE:
-                total, is_reduce = value.clone(), task.routine is Routine.REDUCE
-                dist.reduce(total, root, group=group) if is_reduce else dist.all_reduce(total, group=group)
-                return total if not is_reduce or self.rank == root else None
-            case Routine.REDUCE_SCATTER | Routine.ALL_TO_ALL:  # the sum is made here: gloo's sends twice as much
-                sent = torch.stack(outgoing(value, task, n))
-                received = torch.empty_like(sent)
-                dist.all_to_all_single(received, sent, group=group)
-            case Routine.ALL_GATHER:
-                received = [torch.empty_like(value) for _ in ranks]
-                dist.all_gather(received, value, group=group)
-            case Routine.GATHER:
-                received = [torch.empty_like(value) for _ in ranks] if self.rank == root else None
-                dist.gather(value, received, root, group=group)
-        return None if received is None else merged(list(received), task, second)
+        with naming_lost_ranks(group, str(task)):
+            match task.routine:
+                case Routine.BROADCAST:
+                    dist.broadcast(value, root, group=group)
+                    return value
+                case Routine.ALL_REDUCE | Routine.REDUCE:
+                    total, is_reduce = value.clone(), task.routine is Routine.REDUCE
+                    dist.reduce(total, root, group=group) if is_reduce else dist.all_reduce(total, group=group)
+                    return total if not is_reduce or self.rank == root else None
+                case Routine.REDUCE_SCATTER | Routine.ALL_TO_ALL:  # summed here: gloo's reduce_scatter sends twice this
+                    sent = torch.stack(outgoing(value, task, n))
+                    received = torch.empty_like(sent)
+                    dist.all_to_all_single(received, sent, group=group)
+                case Routine.ALL_GATHER:
+                    received = [torch.empty_like(value) for _ in ranks]
+                    dist.all_gather(received, value, group=group)
+                case Routine.GATHER:
+                    received = [torch.empty_like(value) for _ in ranks] if self.rank == root else None
+                    dist.gather(value, received, root, group=group)
+            return None if received is None else merged(list(received), task, second)
 
 
-class _Journey:
-    """A gradient on its way along its option, on one rank."""
+class _Transfer:
+    """The transfer of one gradient on one rank, task by task along its option."""
 
     def __init__(self, name: str, option: Option, encoders: Encoders, groups: Groups, momentum: float):
-        self.name, self._option, self.encoders, self._groups = name, option, encoders, groups
-        self._momentum = 0.0 if option.is_compressed else momentum  # where it is compressed, DGC has it
-        self._layouts, self._velocity = layouts_of(option, *groups.place), None
+        self.name = name
+        self._option = option
+        self.encoders = encoders
+        self._groups = groups
+        self._momentum = 0.0 if option.is_compressed else momentum  # for a compressed gradient the codec has it
+        self._layouts = layouts_of(option, *groups.place)
+        self._velocity = None
         self.resources = tuple(step.resource for step in steps_of(option, *groups.place))
         self.number, self._value, self._gradient, self._done = 0, None, None, None
 
     @property
     def memory(self) -> tuple[Tensor, ...]:
-        """What is remembered of the passes before."""
+        """State of previous passes: errors of the codecs, or the velocity."""
         return self.encoders.memory if self._velocity is None else (self._velocity,)
 
     def begin_(self, gradient: Tensor, done: Callable[[Tensor], None], *, may_be_discarded: bool = False) -> None:
-        """Start with a gradient, which will hold the mean over ranks when `done` is called with it.
+        """Start the transfer of a gradient, which holds the mean over ranks when `done` is called with it.
 
-        What is remembered is kept for `put_back_` if the result may be discarded.
+        If the result may be discarded, the state is kept for `restore_`.
         """
-        self._before = [remembered.clone() for remembered in self.memory] if may_be_discarded else []
+        self._before = [state.clone() for state in self.memory] if may_be_discarded else []
         self.number, self._gradient, self._done = 0, gradient, done
-        if self._momentum:  # of the sum it is the sum of all ranks' own
+        if self._momentum:  # the velocities of the ranks add up to the velocity of the sum
             self._velocity = gradient.clone() if self._velocity is None else self._momentum * self._velocity + gradient
         self._value = padded(self._velocity if self._momentum else gradient, math.prod(self._groups.place))
         self._num_elements = self._value.numel()
 
-    def put_back_(self) -> None:
-        """Remember what was remembered before the last pass: its result has not been applied."""
-        for number, remembered in enumerate(self.memory):  # there was none of a codec that is new
-            remembered.zero_() if number >= len(self._before) else remembered.copy_(self._before[number])
+    def restore_(self) -> None:
+        """Restore the state before the last pass, because its result was not applied."""
+        for number, state in enumerate(self.memory):  # the state of a new codec was zero
+            state.zero_() if number >= len(self._before) else state.copy_(self._before[number])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of what is remembered."""
+        """Return a copy of the state."""
         return {"encoders": self.encoders.state_dict(), "velocity": copy.deepcopy(self._velocity)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with what `state_dict` gave."""
+        """Load a state of `state_dict`."""
         self.encoders.load_state_dict(state["encoders"])
         self._velocity = copy.deepcopy(state["velocity"])
 
@@ -182,21 +186,21 @@ class _Journey:
     def key(self) -> tuple[str, int]:
         return self.name, self.number
 
-    def leave_(self) -> None:
-        """Remember what the worker, or the backward pass, has queued on a GPU."""
+    def record_event_(self) -> None:
+        """Record an event behind the work that this thread has queued on a GPU."""
         self._queued = torch.cuda.current_stream().record_event() if self._gradient.is_cuda else None
 
     def run_(self) -> bool:
         """Do the next task, and return whether there are more.
 
-        After the last one the backward pass may go on, and begin the journey anew at once: it belongs to the worker no
-        longer.
+        After the last task the worker must not touch the transfer: the next backward pass may already begin it again.
         """
         if self._queued is not None:
             torch.cuda.current_stream().wait_event(self._queued)
             if self._value is not None and self._value.is_cuda:
                 self._value.record_stream(torch.cuda.current_stream())
-        task, before, after = self._option.tasks[self.number], *self._layouts[self.number : self.number + 2]
+        task = self._option.tasks[self.number]
+        before, after = self._layouts[self.number : self.number + 2]
         if isinstance(task, Comm):
             self._communicate_(task, before)
         elif self._value is not None:
@@ -221,7 +225,7 @@ class _Journey:
     def _communicate_(self, task: Comm, before: Layout) -> None:
         others = replace(before, rooted=before.rooted - {task.phase})
         if not holds(others, self._groups.rank, *self._groups.place):
-            return  # the roots of another phase communicate
+            return  # only the roots of another phase communicate
         shape = (self._num_elements // before.split,)
         if task.is_compressed and task.routine is Routine.BROADCAST:
             piece = self.encoders.template(shape[0] // before.pieces, self._gradient.device)
@@ -230,30 +234,32 @@ class _Journey:
 
 
 class _Worker(threading.Thread):
-    """Serves tasks of one resource: in the order in which they come, or in a given order, again in every iteration."""
+    """Serves the tasks of one resource, as they arrive or in an order that repeats every iteration."""
 
     def __init__(
         self, resource: int, serve: Callable[..., None], order: Sequence[tuple[str, int]] | None, device: torch.device
     ):
         super().__init__(name=f"espresso, {RESOURCES[resource]}", daemon=True)
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._serve, self._order = serve, None if order is None else itertools.cycle(order)
-        self.inbox: queue.SimpleQueue[_Journey | None] = queue.SimpleQueue()
+        self._serve = serve
+        self._order = None if order is None else itertools.cycle(order)
+        self.inbox: queue.SimpleQueue[_Transfer | None] = queue.SimpleQueue()
 
     def run(self) -> None:
-        waiting, following = {}, None if self._order is None else next(self._order, None)
-        while (journey := self.inbox.get()) is not None:
+        waiting = {}
+        following = None if self._order is None else next(self._order, None)
+        while (transfer := self.inbox.get()) is not None:
             if self._order is None:
-                self._serve(journey, self._stream)
+                self._serve(transfer, self._stream)
                 continue
-            waiting[journey.key] = journey
+            waiting[transfer.key] = transfer
             while following in waiting:
                 self._serve(waiting.pop(following), self._stream)
                 following = next(self._order)
 
 
 class GradientExchange:
-    """The hook's state on one rank; `close` ends its workers, as leaving a `with` block does."""
+    """The hook's state on one rank; `close` or the end of a `with` block ends its workers."""
 
     def __init__(
         self,
@@ -265,19 +271,22 @@ class GradientExchange:
         scaler: Scaler | None,
     ):
         make = partial(make_codec, plan.codec, momentum=momentum, warmup=warmup)
-        self._journeys = {
-            name: _Journey(name, option, Encoders(make, name), groups, momentum)
+        self._transfers = {
+            name: _Transfer(name, option, Encoders(make, name), groups, momentum)
             for name, option in plan.options.items()
         }
         self._names = {parameter: name for name, parameter in model.module.named_parameters()}
         options = {name: str(option) for name, option in plan.options.items()}
         facts = {"codec": plan.codec, "machines and GPUs": groups.place, "options": options}
         facts |= {"numbers of elements": dict(plan.num_elements), "momentum": momentum, "warmup": list(warmup)}
-        self._whose = {"rank": groups.rank} | {name: json.dumps(fact) for name, fact in facts.items()}
-        self._passes, self._epoch = Passes(model, scaler, self._put_back_), 0
-        self._groups, self._lock, self._failure = groups, threading.Lock(), None
+        self._identity = {"rank": groups.rank} | {name: json.dumps(fact) for name, fact in facts.items()}
+        self._passes = Passes(model, scaler, lambda name: self._transfers[name].restore_())
+        self._epoch = 0
+        self._groups = groups
+        self._lock = threading.Lock()
+        self._failure = None
         self._device = next(model.module.parameters()).device
-        self._open: dict[torch.futures.Future, int] = {}  # buckets, and how many of their gradients are on their way
+        self._open: dict[torch.futures.Future, int] = {}  # number of unfinished gradients in each bucket
         model.register_comm_hook(self, GradientExchange.synchronise)
         orders = {INTRA: plan.orders[0], INTER: plan.orders[1]}
         self._workers = [
@@ -287,7 +296,7 @@ class GradientExchange:
             worker.start()
 
     def synchronise(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-        """Start the gradients of a bucket on their way: the communication hook."""
+        """Start the transfers of a bucket's gradients; DDP calls this communication hook."""
         future = torch.futures.Future(devices=[self._device] if self._device.type == "cuda" else [])
         gradients = list(zip(bucket.parameters(), bucket.gradients(), strict=True))
         with self._lock:
@@ -296,19 +305,17 @@ class GradientExchange:
             self._open[future] = len(gradients)
         if bucket.index() == 0:
             factor = self._passes.begin_()
-            for remembered in (tensor for journey in self._journeys.values() for tensor in journey.memory):
-                remembered.mul_(factor)
+            for transfer in self._transfers.values():
+                for state in transfer.memory:
+                    state.mul_(factor)
         for parameter, gradient in gradients:
-            journey = self._journeys[self._names[parameter]]
+            transfer = self._transfers[self._names[parameter]]
             done = partial(self._arrived, future, bucket.buffer())
-            journey.begin_(gradient, done, may_be_discarded=self._passes.may_be_discarded(parameter))
-            self._hand_on(journey)
+            transfer.begin_(gradient, done, may_be_discarded=self._passes.may_be_discarded(parameter))
+            self._enqueue(transfer)
         if bucket.is_last():
             self._passes.end_()
         return future.then(self._received)
-
-    def _put_back_(self, name: str) -> None:
-        self._journeys[name].put_back_()
 
     def _received(self, done: torch.futures.Future) -> Tensor:
         if self._failure is not None:
@@ -320,7 +327,7 @@ class GradientExchange:
         with self._lock:
             self._passes.all_finite &= is_finite
             if future not in self._open:
-                return  # it has failed meanwhile
+                return  # the exchange has failed
             self._open[future] -= 1
             is_last = self._open[future] == 0
             if is_last:
@@ -328,19 +335,19 @@ class GradientExchange:
         if is_last:
             future.set_result(buffer)
 
-    def _hand_on(self, journey: _Journey) -> None:
-        journey.leave_()
-        self._workers[journey.resources[journey.number]].inbox.put(journey)
+    def _enqueue(self, transfer: _Transfer) -> None:
+        transfer.record_event_()
+        self._workers[transfer.resources[transfer.number]].inbox.put(transfer)
 
-    def _serve(self, journey: _Journey, stream: torch.cuda.Stream | None) -> None:
+    def _serve(self, transfer: _Transfer, stream: torch.cuda.Stream | None) -> None:
         if self._failure is not None:
             return
         try:
             with torch.cuda.stream(stream), torch.no_grad():
-                if journey.run_():
-                    self._hand_on(journey)
-        except BaseException as error:  # it must reach the training, which waits for the futures
-            self._fail(RuntimeError(f"rank {self._groups.rank} could not exchange {journey.name}: {error!r}"))
+                if transfer.run_():
+                    self._enqueue(transfer)
+        except BaseException as error:  # the training waits for the futures and must see the error
+            self._fail(RuntimeError(f"rank {self._groups.rank} could not exchange {transfer.name}: {error!r}"))
 
     def _fail(self, error: Exception) -> None:
         with self._lock:
@@ -351,35 +358,36 @@ class GradientExchange:
             future.set_result(torch.empty(0))  # `_received` raises
 
     def at_epoch(self, epoch: int) -> None:
-        """Let DGC keep the share of an epoch of its warm-up; all ranks call it between two steps."""
+        """Set DGC's share to that of an epoch of its warm-up; all ranks call this between two steps."""
         self._epoch = epoch
-        for journey in self._journeys.values():
-            journey.encoders.at_epoch(epoch)
+        for transfer in self._transfers.values():
+            transfer.encoders.at_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of all that this rank remembers, between two backward passes; each rank saves its own."""
-        more = {"epoch": self._epoch, "scale": self._passes.scale}
-        return self._whose | more | {"gradients": {name: one.state_dict() for name, one in self._journeys.items()}}
+        """Return a copy of this rank's state between two backward passes; each rank saves its own state."""
+        progress = {"epoch": self._epoch, "scale": self._passes.scale}
+        gradients = {name: transfer.state_dict() for name, transfer in self._transfers.items()}
+        return self._identity | progress | {"gradients": gradients}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with what `state_dict` gave on this rank, with the same plan.
+        """Load a state that `state_dict` returned on this rank with the same plan.
 
         Raises:
-            ValueError: naming it, if the state is of another plan, rank or number of ranks; nothing is changed then.
+            ValueError: if the state belongs to another plan, rank or number of ranks; nothing changes then.
         """
-        require_own_state(state, self._whose)
+        require_own_state(state, self._identity)
         self._passes.scale = state["scale"]
         self.at_epoch(state["epoch"])
-        for name, journey in self._journeys.items():
-            journey.load_state_dict(state["gradients"][name])
+        for name, transfer in self._transfers.items():
+            transfer.load_state_dict(state["gradients"][name])
 
     def close(self) -> None:
-        """End the workers, also those that wait for ranks that have failed; the model's next backward pass raises."""
-        is_whole = self._failure is None and not self._open
+        """End the workers, even while they wait for failed ranks; the model's next backward pass raises."""
+        is_idle = self._failure is None and not self._open
         self._fail(RuntimeError("the exchange is closed"))
         for worker in self._workers:
             worker.inbox.put(None)
-        if not is_whole:
+        if not is_idle:
             self._groups.interrupt()
         for worker in self._workers:
             worker.join()
@@ -404,25 +412,24 @@ def compress_gradients(
     warmup: Sequence[float] = (),
     scaler: Scaler | None = None,
 ) -> GradientExchange:
-    """Synchronise a model's gradients as a plan says, from the next backward pass on; all ranks call it.
+    """Synchronise a model's gradients by a plan, from the next backward pass on; all ranks call it.
 
     Args:
-        model: whose backward pass has no other communication hook.
-        plan: for this model and as many ranks; equal on all ranks.
-        momentum: of DGC, which corrects it; the optimizer then has none.
-        warmup: shares that DGC keeps in its first epochs, as `compression.exponential_warmup` gives; see `at_epoch`.
-        scaler: the `torch.amp.GradScaler` of the loss, or any object whose `get_scale()` returns the factor by which
-            the next loss is multiplied: what is remembered follows it. A pass with a gradient that is not finite, whose
-            step a scaler skips, leaves what is remembered as it was.
+        model: a model without another communication hook.
+        plan: a plan for this model and this number of ranks, equal on all ranks.
+        momentum: momentum for DGC's correction; the optimizer then has none.
+        warmup: shares that DGC keeps in its first epochs, see `compression.exponential_warmup` and `at_epoch`.
+        scaler: the `torch.amp.GradScaler` of the loss, or any object whose `get_scale()` returns the factor of the next
+            loss. The state of the codecs is scaled with it. If a gradient is not finite, the scaler skips the step, and
+            the state stays as before the pass.
 
     Returns:
-        The exchange; its `state_dict()`, each rank's own, is saved with the model's and loaded to resume.
+        The exchange. To resume a training, each rank saves and loads its `state_dict()` with the model's.
 
     Raises:
-        ValueError: on all ranks, before gradients are sent, if on one the plan is for other parameters or another
-            number of ranks, or momentum or warm-up are for another codec, or if ranks have different plans; or if the
-            model's process group has not all ranks, those of the machines; in the first pass, if a GradScaler lives
-            and is not given.
+        ValueError: on all ranks, before gradients are sent, if the plan of a rank is for other parameters or another
+            number of ranks, if plans differ, if momentum or warm-up are given for a codec other than DGC, or if the
+            model's process group lacks ranks; in the first pass, if a GradScaler exists but was not given.
     """
 
     def check() -> None:
@@ -443,28 +450,27 @@ def compress_gradients(
 
 
 def measure_cluster(num_machines: int, gpus_per_machine: int, *, device: str = "cpu", runs: int = 5) -> Machines:
-    """Measure the links inside and between machines of so many ranks; all ranks call it and work at the same time.
+    """Measure the links inside and between machines; all ranks call it and send at the same time.
 
-    Each size is exchanged by all ranks of a machine, or of a place on all machines, as gradients are; start-up and
-    bandwidth are fitted to the medians of the slowest rank. ValueError if there are not as many ranks.
+    Ranks exchange messages of several sizes as they exchange gradients. Start-up and bandwidth are fitted to the median
+    times of the slowest rank. ValueError if the number of ranks is not the number of GPUs.
     """
     groups = Groups(num_machines, gpus_per_machine, device)
-    found = {
-        phase: _fitted(groups, phase, n, sharing, device, runs)
-        for phase, n, sharing in ((Phase.INTRA, gpus_per_machine, 1), (Phase.INTER, num_machines, gpus_per_machine))
-    }
+    intra = _fitted(groups, Phase.INTRA, gpus_per_machine, 1, device, runs)
+    inter = _fitted(groups, Phase.INTER, num_machines, gpus_per_machine, device, runs)
     groups.close()
-    sizes = {"num_machines": num_machines, "gpus_per_machine": gpus_per_machine}
-    return Machines(**sizes, intra=found[Phase.INTRA], inter=found[Phase.INTER])
+    return Machines(num_machines=num_machines, gpus_per_machine=gpus_per_machine, intra=intra, inter=inter)
 
 
 def _fitted(groups: Groups, phase: Phase, n: int, sharing: int, device: str, runs: int) -> Link:
-    if n == 1:  # nothing is ever sent
+    if n == 1:  # no other rank to send to
         return Link(bandwidth_bytes_per_s=UNUSED_BYTES_PER_S, source="unused")
-    task, samples = Comm(phase, Routine.REDUCE_SCATTER, False), []
+    task = Comm(phase, Routine.REDUCE_SCATTER, False)
+    samples = []
     for size in MEASURED_ELEMENTS:
-        value, seconds = torch.zeros(size * n, device=device), []
-        for _ in range(runs + 1):  # the first opens connections
+        value = torch.zeros(size * n, device=device)
+        seconds = []
+        for _ in range(runs + 1):  # the first run opens connections
             dist.barrier()
             began_s = time.monotonic()
             groups.communicate(value, task, False, value.shape)
