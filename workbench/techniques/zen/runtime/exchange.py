@@ -1,4 +1,4 @@
-"""Sparse gradients, and their messages among the ranks of a group, with every byte counted by direction."""
+"""Sparse gradients, and their messages between the ranks of a group; all sent and received bytes are counted."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,13 +30,13 @@ class Sparse:
 
     @classmethod
     def of(cls, gradient: Tensor) -> "Sparse":
-        """Take the non-zero entries of a dense tensor, or those of a sparse one; equal indices are summed.
+        """Take the non-zero entries of a dense tensor, or all entries of a sparse tensor; equal indices are summed.
 
-        An entry of a dense tensor is a number if it has one dimension, else a row; NaN is not zero.
+        An entry is a number of a tensor with one dimension, else a row. NaN is not zero.
         """
         if gradient.layout not in (torch.sparse_coo, torch.strided) or gradient.dim() == 0 or not len(gradient):
-            found = f"{gradient.layout} of shape {tuple(gradient.shape)}"
-            raise ValueError(f"gradient is {found}; it must be dense or sparse_coo, with rows")
+            kind = f"{gradient.layout} of shape {tuple(gradient.shape)}"
+            raise ValueError(f"gradient is {kind}; it must be dense or sparse_coo, with rows")
         if gradient.layout == torch.sparse_coo:
             if gradient.sparse_dim() != 1:
                 raise ValueError(f"gradient has {gradient.sparse_dim()} sparse dimensions; it must have 1")
@@ -62,25 +62,25 @@ class Sparse:
         return whole.index_copy_(0, self.indices, self.values)
 
     def split(self, order: Tensor, counts: Sequence[int]) -> list["Sparse"]:
-        """Cut these gradients, taken in an order, into parts of so many."""
+        """Reorder these gradients, then cut them into parts of the given sizes."""
         ordered = (self.indices.index_select(0, order), self.values.index_select(0, order))
         parts = zip(*(whole.split(counts) for whole in ordered), strict=True)
         return [Sparse(indices, values, self.domain_size) for indices, values in parts]
 
     @classmethod
     def joined(cls, parts: Sequence["Sparse"]) -> "Sparse":
-        """Put parts without a common index together."""
+        """Join parts that have no index in common."""
         indices, values = (torch.cat([getattr(part, name) for part in parts]) for name in ("indices", "values"))
         return cls(indices, values, parts[0].domain_size)
 
 
 def added(parts: Sequence[Sparse]) -> Sparse:
-    """Add gradients of one domain in the order given; the indices of the sum ascend."""
-    is_there = torch.zeros(parts[0].domain_size, dtype=torch.bool, device=parts[0].indices.device)
+    """Add gradients of one domain in the given order; the indices of the sum ascend."""
+    is_nonzero = torch.zeros(parts[0].domain_size, dtype=torch.bool, device=parts[0].indices.device)
     for part in parts:
-        is_there.index_fill_(0, part.indices, True)
-    union = _places(is_there)
-    place = torch.empty(len(is_there), dtype=torch.int32, device=union.device)
+        is_nonzero.index_fill_(0, part.indices, True)
+    union = _places(is_nonzero)
+    place = torch.empty(len(is_nonzero), dtype=torch.int32, device=union.device)
     place[union] = torch.arange(len(union), dtype=torch.int32, device=union.device)
     total = parts[0].values.new_zeros((len(union), *parts[0].values.shape[1:]))
     for part in parts:
@@ -89,14 +89,14 @@ def added(parts: Sequence[Sparse]) -> Sparse:
 
 
 def _places(mask: Tensor) -> Tensor:
-    """Return where a mask is set, int64, ascending; NumPy is several times as fast as torch on a CPU."""
+    """Return the set places of a mask, int64, ascending; on a CPU NumPy is several times as fast as torch."""
     return torch.from_numpy(np.flatnonzero(mask.numpy())) if mask.device.type == "cpu" else mask.nonzero().squeeze(1)
 
 
 class Wire:
-    """Messages of this rank with the others of a group; None is the default group.
+    """Messages between this rank and the other ranks of a group; None is the default group.
 
-    A message is a tuple of tensors, of the same dtypes and trailing shapes for all ranks, whose lengths travel first.
+    A message is a tuple of tensors with the same dtypes and trailing shapes on all ranks. Their lengths are sent first.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None):
@@ -107,31 +107,30 @@ class Wire:
         self._on_cpu = dist.get_backend(group) == "gloo"
 
     def agree(self, facts: Mapping[str, object], error: str = "") -> None:
-        """Raise ValueError on all ranks, naming one, if it has an error or facts other than rank 0's; all call it."""
-        own = torch.tensor([crc32(text.encode()) for text in (error, *map(str, facts.values()))])
-        heads = self._gathered(own)
-        if (heads == heads[0]).all() and not heads[0, 0]:
+        """Raise ValueError on all ranks if a rank has an error, or other facts than rank 0; all ranks call it."""
+        checksums = self._gathered(torch.tensor([crc32(text.encode()) for text in (error, *map(str, facts.values()))]))
+        if (checksums == checksums[0]).all() and not checksums[0, 0]:
             return
-        told: list[tuple[str, dict[str, str]]] = [("", {})] * self.size
-        dist.all_gather_object(told, (error, {k: str(v) for k, v in facts.items()}), self._group.process_group)
-        for rank, (text, _) in enumerate(told):
+        reports: list[tuple[str, dict[str, str]]] = [("", {})] * self.size
+        dist.all_gather_object(reports, (error, {k: str(v) for k, v in facts.items()}), self._group.process_group)
+        for rank, (text, _) in enumerate(reports):
             if text:
                 raise ValueError(f"rank {rank}: {text}")
-        for rank, (_, theirs) in enumerate(told):
-            for name, value in told[0][1].items():
-                if theirs[name] != value:
-                    raise ValueError(f"{name} is {theirs[name]} on rank {rank} and {value} on rank 0; it must be one")
+        for rank, (_, values) in enumerate(reports):
+            for name, value in reports[0][1].items():
+                if values[name] != value:
+                    raise ValueError(f"{name} is {values[name]} on rank {rank} and {value} on rank 0; it must be one")
 
-    def _gathered(self, own: Tensor) -> Tensor:
-        """Return one small tensor of every rank, [ranks, ...]."""
-        return self._moves.gather([own if self._on_cpu else own.cuda()]).wait().cpu()
+    def _gathered(self, tensor: Tensor) -> Tensor:
+        """Gather a small tensor from every rank, [ranks, ...]."""
+        return self._moves.gather([tensor if self._on_cpu else tensor.cuda()]).wait().cpu()
 
     def exchange(self, outgoing: Mapping[int, tuple[Tensor, ...]]) -> dict[int, tuple[Tensor, ...]]:
-        """Send messages to ranks, all ranks at once, and return those that arrive, by rank in ascending order."""
+        """Send messages to ranks, and return the messages received, by rank in ascending order; all ranks call it."""
         return self.begin(outgoing)()
 
     def begin(self, outgoing: Mapping[int, tuple[Tensor, ...]]) -> Callable[[], dict[int, tuple[Tensor, ...]]]:
-        """Start an exchange; the function that is returned waits for it. What goes to this rank itself is not sent."""
+        """Start an exchange; the returned function waits for it. A message to this rank itself is not sent."""
         lengths = self._lengths(outgoing)
         model = next(iter(outgoing.values()))
         expected = {source: counts[self.rank] for source, counts in enumerate(lengths) if source != self.rank}
@@ -140,24 +139,25 @@ class Wire:
         sent = {to: self._packed(message) for to, message in outgoing.items() if to != self.rank}
         self.sent_bytes += sum(len(message) for message in sent.values())
         self.received_bytes += sum(shape.sizes[0] for shape in shapes.values())
-        arrival = self._moves.exchange(  # a message of no bytes is not sent
+        arrival = self._moves.exchange(  # an empty message is not sent
             [{to: message for to, message in sent.items() if len(message)}],
             [{source: shape for source, shape in shapes.items() if shape.sizes[0]}],
         )
 
         def wait() -> dict[int, tuple[Tensor, ...]]:
             (arrived,) = arrival.wait()
-            found = {source: self._unpacked(arrived.get(source), model, counts) for source, counts in expected.items()}
-            own = {to: message for to, message in outgoing.items() if to == self.rank}
-            return dict(sorted((found | own).items()))
+            messages = {to: message for to, message in outgoing.items() if to == self.rank}
+            for source, counts in expected.items():
+                messages[source] = self._unpacked(arrived.get(source), model, counts)
+            return dict(sorted(messages.items()))
 
         return wait
 
     def _lengths(self, outgoing: Mapping[int, tuple[Tensor, ...]]) -> list[list[list[int]]]:
-        """Return the lengths of all messages, [from, to, parts]; those of a message that is not sent are -1."""
+        """Return the lengths of all messages, [from, to, parts]; -1 if there is no message."""
         nothing = [-1] * len(next(iter(outgoing.values())))
-        own = [[len(part) for part in outgoing[to]] if to in outgoing else nothing for to in range(self.size)]
-        return self._gathered(torch.tensor(own)).tolist()
+        lengths = [[len(part) for part in outgoing[to]] if to in outgoing else nothing for to in range(self.size)]
+        return self._gathered(torch.tensor(lengths)).tolist()
 
     def _packed(self, message: tuple[Tensor, ...]) -> Tensor:
         whole = torch.cat([part.contiguous().flatten().view(torch.uint8) for part in message])
@@ -172,36 +172,32 @@ class Wire:
         if whole is None:
             return tuple(part[:0] for part in model)
         sizes = [count * _entry_bytes(part) for part, count in zip(model, counts, strict=True)]
-        pieces = zip(whole.to(model[0].device).split(sizes), model, counts, strict=True)
-        return tuple(_typed(*one) for one in pieces)
+        message = []
+        for piece, part, count in zip(whole.to(model[0].device).split(sizes), model, counts, strict=True):
+            aligned = piece if piece.storage_offset() % part.element_size() == 0 else piece.clone()
+            message.append(aligned.view(part.dtype).view(count, *part.shape[1:]))
+        return tuple(message)
 
     def all_reduce(self, whole: Tensor) -> Tensor:
-        """Return the sum of a dense tensor over the ranks; a ring sends 2(n - 1)/n of it."""
+        """Return the sum of a dense tensor over the ranks; a ring sends 2(n - 1)/n of its bytes."""
         total = whole.clone()
         self._group.communicate(dist.all_reduce, total)
-        self._count(2 * (self.size - 1) * total.nbytes // self.size)
+        num_bytes = 2 * (self.size - 1) * total.nbytes // self.size
+        self.sent_bytes += num_bytes
+        self.received_bytes += num_bytes
         return total
 
     def all_reduce_by_torch(self, gradient: Tensor) -> Tensor:
-        """Return the sum of a sparse tensor by gloo's all-reduce: entries go around a ring, indices of 8 bytes."""
-        total, counts = gradient.clone(), self._gathered(torch.tensor(gradient._nnz())).tolist()
+        """Return the sum of a sparse tensor by gloo's all-reduce, a ring that sends values and 8-byte indices."""
+        total = gradient.clone()
+        counts = self._gathered(torch.tensor(gradient._nnz())).tolist()
         self._group.communicate(dist.all_reduce, total)
         entry = gradient.indices().element_size() + _entry_bytes(gradient.values())
         self.sent_bytes += entry * (sum(counts) - counts[(self.rank + 1) % self.size])
         self.received_bytes += entry * (sum(counts) - counts[self.rank])
         return total.coalesce()
 
-    def _count(self, num_bytes: int) -> None:
-        self.sent_bytes += num_bytes
-        self.received_bytes += num_bytes
-
 
 def _entry_bytes(part: Tensor) -> int:
     """Return the bytes of one entry of a tensor's first dimension."""
     return part.element_size() * prod(part.shape[1:])
-
-
-def _typed(piece: Tensor, part: Tensor, count: int) -> Tensor:
-    """Read bytes as entries like those of a tensor."""
-    aligned = piece if piece.storage_offset() % part.element_size() == 0 else piece.clone()
-    return aligned.view(part.dtype).view(count, *part.shape[1:])

@@ -28,11 +28,11 @@ class SparseSynchroniser:
 
     Args:
         group: None for the default group.
-        scheme: of `SCHEMES`, or a function like those.
-        seed: of h0, equal on all ranks; for Zen alone.
-        ranks_per_host: with more than 1, ranks of a host first sum densely, each a shard of the tensor, and each shard
-            is summed over the hosts by the scheme (section 3.4.1); consecutive ranks share a host. The group is then
-            all ranks, which make the synchroniser together.
+        scheme: a name in `SCHEMES`, or a function with the same arguments.
+        seed: seed of h0, equal on all ranks; only Zen uses it.
+        ranks_per_host: if above 1, each rank of a host first sums one shard of the dense tensor over the host, then
+            the scheme sums each shard over the hosts (section 3.4.1). Consecutive ranks share a host. The group must
+            then have all ranks, and all of them create the synchroniser together.
     """
 
     def __init__(
@@ -45,12 +45,12 @@ class SparseSynchroniser:
     ):
         size = dist.get_world_size(group)
         _check(scheme, ranks_per_host, size)
-        named = _name_of(scheme)
-        self._state = {"scheme": named, "seed": seed, "ranks_per_host": ranks_per_host, "num_ranks": size}
+        self._facts = {"scheme": _name_of(scheme), "seed": seed}
+        self._state = self._facts | {"ranks_per_host": ranks_per_host, "num_ranks": size}
         self._sum = SCHEMES[scheme] if isinstance(scheme, str) else scheme
-        self._facts = {"scheme": named, "seed": seed}
         self._seeded = {"seed": seed} if self._sum is zen else {}
-        self._whole, self._host, between = Wire(group), None, group
+        self._whole = Wire(group)
+        self._host, between = None, group
         if ranks_per_host > 1:
             self._host, between = _groups(group, size, ranks_per_host)
         self.wire = Wire(between)
@@ -59,19 +59,20 @@ class SparseSynchroniser:
         """Return the sum over the ranks, in the gradient's layout: [rows, ...], sparse or dense.
 
         Raises:
-            ValueError: on all ranks, if one has an index out of range, or they disagree in shape, dtype, layout,
+            ValueError: on all ranks, if a rank has an index out of range, or if ranks differ in shape, dtype, layout,
                 scheme or seed.
         """
-        own, error = None, ""
+        sparse, error = None, ""
+        stays_dense = self._sum is dense and gradient.layout == torch.strided
         try:
-            own = Sparse.of(gradient) if self._host is None and not self._is_dense(gradient) else None
-            whole = gradient.to_dense() if own is None else gradient
+            sparse = Sparse.of(gradient) if self._host is None and not stays_dense else None
+            whole = gradient.to_dense() if sparse is None else gradient
         except (ValueError, RuntimeError) as refusal:
             error = str(refusal)
         tensor = {"dtype": gradient.dtype, "shape": tuple(gradient.shape), "layout": gradient.layout}
         self._whole.agree(self._facts | tensor, error)
-        if own is not None:
-            return self._sum(own, self.wire, **self._seeded).like(gradient)
+        if sparse is not None:
+            return self._sum(sparse, self.wire, **self._seeded).like(gradient)
         if self._host is None:
             return self.wire.all_reduce(whole)
         shard = _own_shard_of_sum(whole, self._host)
@@ -80,20 +81,16 @@ class SparseSynchroniser:
         return Sparse.of(total).like(gradient) if gradient.layout == torch.sparse_coo else total
 
     def state_dict(self) -> dict[str, str | int]:
-        """Return what a training that resumes must be given again; of gradients nothing is remembered."""
+        """Return the settings that a resumed training must repeat; there is no other state."""
         return dict(self._state)
 
     def load_state_dict(self, state: Mapping[str, str | int]) -> None:
-        """Check that a training that resumes sums as before; ValueError names what differs, and nothing is changed."""
+        """Check that a resumed training has the same settings; ValueError names a different one."""
         if state.keys() != self._state.keys():
             raise ValueError(f"state has {', '.join(state) or 'nothing'}; it must have {', '.join(self._state)}")
         for name, value in self._state.items():
             if state[name] != value:
                 raise ValueError(f"{name} is {value!r} and was {state[name]!r} before; sums would differ")
-
-    def _is_dense(self, gradient: Tensor) -> bool:
-        """Whether all is summed as it is."""
-        return self._sum is dense and gradient.layout == torch.strided
 
 
 def _name_of(scheme: str | Scheme) -> str:
@@ -101,7 +98,7 @@ def _name_of(scheme: str | Scheme) -> str:
 
 
 def _check(scheme: str | Scheme, ranks_per_host: int, num_ranks: int) -> None:
-    """Raise ValueError if a scheme is not known, or ranks do not fill the hosts."""
+    """Raise ValueError if a scheme is unknown, or if the ranks do not fill the hosts."""
     if isinstance(scheme, str) and scheme not in SCHEMES:
         raise ValueError(f"scheme is {scheme!r}; it must be one of {', '.join(SCHEMES)}")
     require_counts(1, ranks_per_host=ranks_per_host)
@@ -115,17 +112,17 @@ def _check(scheme: str | Scheme, ranks_per_host: int, num_ranks: int) -> None:
 
 
 def _groups(group: dist.ProcessGroup | None, size: int, per_host: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-    """Return this rank's group on its host, and that of the ranks of other hosts with its shard."""
+    """Return this rank's group on its host, and its group of the ranks on all hosts with the same shard."""
     ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
     inside = [ranks[first : first + per_host] for first in range(0, size, per_host)]
     across = [ranks[local::per_host] for local in range(per_host)]
     timeout = timeout_of(group)
-    own, between = (dist.new_subgroups_by_enumeration(every, timeout=timeout)[0] for every in (inside, across))
-    return own, between
+    host, between = (dist.new_subgroups_by_enumeration(groups, timeout=timeout)[0] for groups in (inside, across))
+    return host, between
 
 
 def _own_shard_of_sum(whole: Tensor, host: dist.ProcessGroup) -> Tensor:
-    """Return this rank's shard of the sum of a host's tensors; gloo's own reduce-scatter sends all of them twice."""
+    """Return this rank's shard of the sum of a host's tensors; gloo's reduce_scatter would send twice the bytes."""
     size, rank = dist.get_world_size(host), dist.get_rank(host)
     rows = -(-len(whole) // size)
     padded = torch.cat([whole, whole.new_zeros(rows * size - len(whole), *whole.shape[1:])])
@@ -146,16 +143,16 @@ def all_reduce_sparse(tensor: Tensor, group: dist.ProcessGroup | None = None, *,
     """Return the sum of a sparse tensor over the ranks of a group, by Zen; all ranks of the group call it.
 
     Args:
-        tensor: [rows, ...], of any float dtype, on any device; `torch.sparse_coo` with one sparse dimension, equal
-            indices of which are summed, or dense with few rows that are not zero.
+        tensor: [rows, ...], of any float dtype, on any device; either `torch.sparse_coo` with one sparse dimension,
+            whose equal indices are summed, or dense with few nonzero rows.
         group: None for the default group.
-        seed: of the hash function, equal on all ranks.
+        seed: seed of the hash function, equal on all ranks.
 
     Returns:
         The sum, in the tensor's layout; the same bits on all ranks.
 
     Raises:
-        ValueError: on all ranks, if they disagree in shape, dtype or seed.
+        ValueError: on all ranks, if ranks differ in shape, dtype or seed.
 
     Source: section 3.3. It also works where NCCL has no all-reduce of sparse tensors.
     """
@@ -163,7 +160,7 @@ def all_reduce_sparse(tensor: Tensor, group: dist.ProcessGroup | None = None, *,
 
 
 def _tables(module: nn.Module) -> tuple[set[Tensor], list[str]]:
-    """Return the weights that embeddings alone have, and the names of embeddings that share theirs with a layer."""
+    """Return the weights that only embeddings use, and the names of embeddings that share a weight with a layer."""
     embeddings = {name: part.weight for name, part in module.named_modules() if isinstance(part, EMBEDDINGS)}
     layers = (part for part in module.modules() if not isinstance(part, EMBEDDINGS))
     others = {weight for part in layers for weight in part.parameters(recurse=False)}
@@ -171,7 +168,7 @@ def _tables(module: nn.Module) -> tuple[set[Tensor], list[str]]:
 
 
 def _refuse_shrinking(model: DistributedDataParallel | None) -> None:
-    """Raise RuntimeError in a `join` that divides by the ranks that still have batches, of which no hook is told."""
+    """Raise RuntimeError if `join` divides by the ranks with batches left, a number that a hook does not know."""
     if model is not None and not getattr(model, "_divide_by_initial_world_size", True):
         rule = "a communication hook divides by all ranks: leave it True"
         raise RuntimeError(f"divide_by_initial_world_size of join is False; {rule}")
@@ -185,22 +182,22 @@ def _summed(group: dist.ProcessGroup, done: torch.futures.Future[list[Tensor]]) 
 def synchronise(
     model: DistributedDataParallel, *, scheme: str | Scheme = "Zen", seed: int = SEED, ranks_per_host: int = 1
 ) -> SparseSynchroniser:
-    """Sum the gradients of a model's embeddings by Zen from the next backward pass on, the others densely.
+    """Sum the gradients of embeddings by Zen and all others densely, from the next backward pass on; all ranks call it.
 
     Args:
-        model: whose backward pass has no other communication hook; made with `bucket_cap_mb=zen.BUCKET_MB`, so that
-            each gradient travels alone; all ranks call it. Its embeddings may be sparse or dense. The gradient of one
-            that shares its weight with another layer has no zeros: it is summed densely, with a warning.
-        scheme: of `SCHEMES`, or a function like those.
-        seed: of the hash function, equal on all ranks.
+        model: a model without another communication hook, made with `bucket_cap_mb=zen.BUCKET_MB` so that each bucket
+            holds one gradient. Its embeddings may be sparse or dense. An embedding that shares its weight with another
+            layer has a gradient without zeros: it is summed densely, with a warning.
+        scheme: a name in `SCHEMES`, or a function with the same arguments.
+        seed: seed of the hash function, equal on all ranks.
         ranks_per_host: see `SparseSynchroniser`.
 
     Returns:
-        What sums the embeddings' gradients: its `wire` counts their bytes.
+        The synchroniser of the embeddings' gradients; its `wire` counts their bytes.
 
     Raises:
-        ValueError: on all ranks, if on one the model has no embedding or the scheme is not known, or if ranks disagree
-            about scheme or seed.
+        ValueError: on all ranks, if the model of a rank has no embedding, if the scheme is unknown, or if ranks differ
+            in scheme or seed.
     """
     require_ddp(model)
     group, size = model.process_group, dist.get_world_size(model.process_group)
@@ -218,10 +215,11 @@ def synchronise(
         rule = "its gradient has no zeros, and is summed densely; tie_word_embeddings=False would untie it"
         warnings.warn(f"{', '.join(shared)} shares its weight with a layer that is no embedding: {rule}", stacklevel=2)
     sparse = SparseSynchroniser(group, scheme=scheme, seed=seed, ranks_per_host=ranks_per_host)
-    whole, of_model = ProcessTensorGroup(group), weakref.ref(model)  # a hook that holds its model is never freed
+    all_ranks = ProcessTensorGroup(group)
+    model_ref = weakref.ref(model)  # a hook that holds its model is never freed
 
     def hook(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        _refuse_shrinking(of_model())
+        _refuse_shrinking(model_ref())
         buffer = bucket.buffer().div_(size)
         devices = [buffer.device] if buffer.is_cuda else []
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
@@ -232,11 +230,11 @@ def synchronise(
         if not any(parameter in tables for parameter, _ in pairs):
             work = dist.all_reduce(buffer, group=group, async_op=True)
             return work.get_future().then(partial(_summed, group))
-        for parameter, gradient in pairs:  # small ones share a bucket
+        for parameter, gradient in pairs:  # small gradients share a bucket
             if parameter in tables:
                 gradient.copy_(sparse.all_reduce(gradient))
             else:
-                whole.communicate(dist.all_reduce, gradient)
+                all_ranks.communicate(dist.all_reduce, gradient)
         future.set_result(buffer)
         return future
 
