@@ -28,17 +28,17 @@ __all__ = ["SummaBlock", "SummaLinear", "SummaMesh", "SummaNorm"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SummaMesh:
-    """All ranks as `depth` layers of q x q: rank (layer q + row) q + column. Every rank makes it, at the same time.
+    """All ranks as `depth` layers of q x q: rank (layer q + row) q + column. All ranks create it together.
 
-    Of activations, mesh columns share the last dimension, and mesh rows and layers the first; of weights, mesh rows
-    share the inputs and mesh columns the outputs, and all layers hold the same.
+    Activations: the last dimension is cut over mesh columns, the first over mesh rows and layers. Weights: inputs are
+    cut over mesh rows, outputs over mesh columns, and all layers hold the same weights.
     """
 
-    q: int  # rows, and columns
-    depth: int = 1  # layers; 1 is 2-D, more is 2.5-D
-    layer: int = field(init=False)  # of this rank
-    row: int = field(init=False)  # of this rank
-    column: int = field(init=False)  # of this rank
+    q: int  # number of rows and of columns
+    depth: int = 1  # number of layers; 1 is 2-D, more is 2.5-D
+    layer: int = field(init=False)  # place of this rank
+    row: int = field(init=False)  # place of this rank
+    column: int = field(init=False)  # place of this rank
     row_group: ProcessTensorGroup = field(init=False)  # ranks of this row and layer, by column
     column_group: ProcessTensorGroup = field(init=False)  # ranks of this column and layer, by row
     depth_group: ProcessTensorGroup = field(init=False)  # ranks of this row and column, by layer
@@ -50,10 +50,9 @@ class SummaMesh:
         ranks = torch.arange(num_ranks).view(depth, q, q)
         place = (ranks == dist.get_rank()).nonzero()[0].tolist()
         members = ranks.reshape(-1, q), ranks.mT.reshape(-1, q), ranks.flatten(1).mT
-        made = [dist.new_subgroups_by_enumeration(each.tolist(), timeout=timeout_of())[0] for each in members]
-        own = [ProcessTensorGroup(group) for group in made]
+        groups = [dist.new_subgroups_by_enumeration(rows.tolist(), timeout=timeout_of())[0] for rows in members]
         names = "layer", "row", "column", "row_group", "column_group", "depth_group"
-        for name, value in zip(names, place + own, strict=True):
+        for name, value in zip(names, place + [ProcessTensorGroup(group) for group in groups], strict=True):
             object.__setattr__(self, name, value)
 
     def cut(self, full: Tensor) -> Tensor:
@@ -70,11 +69,11 @@ class SummaMesh:
         return join(self.depth_group.gather([join(self.column_group.gather([strip]), dim=0)]), dim=0)
 
     def replicate(self, parameter: Tensor) -> Tensor:
-        """Return what all ranks of a mesh column, in all layers, hold; its gradient is summed over them."""
+        """Return a parameter that a mesh column holds in all layers; its gradient is summed over their ranks."""
         return self.depth_group.copy(self.column_group.copy(parameter))
 
     def elements(self, phase: Phase, element_bytes: int) -> PassElements:
-        """Count the elements of the messages so far, all of which had elements of this many bytes."""
+        """Count the elements of all messages so far; every element had `element_bytes` bytes."""
 
         def moved(group: ProcessTensorGroup, *kinds: MessageKind) -> int:
             return sum(group.traffic.num_bytes(what=kind, phase=phase) for kind in kinds) // element_bytes
@@ -113,22 +112,24 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_no: Tensor):
         (x_ni, weight_io), mesh = ctx.saved_tensors, ctx.mesh
-        row, column, x_sums, weight_sums = mesh.row_group, mesh.column_group, [], []
+        row, column = mesh.row_group, mesh.column_group
+        x_sums, weight_sums = [], []
         with row.traffic.at("", Phase.BACKWARD), column.traffic.at("", Phase.BACKWARD):
             for step in range(mesh.q):
                 x_arrival, weight_arrival = _broadcast(row, x_ni, step), _broadcast(column, weight_io, step)
                 x_sums.append(moves_of(row).reduce([grad_no @ weight_arrival.wait().mT], step))
                 weight_sums.append(moves_of(column).reduce([x_arrival.wait().mT @ grad_no], step))
-        x_sums, weight_sums = [each.wait() for each in x_sums], [each.wait() for each in weight_sums]
+        x_sums = [arrival.wait() for arrival in x_sums]
+        weight_sums = [arrival.wait() for arrival in weight_sums]
         return x_sums[mesh.column], weight_sums[mesh.row], None
 
 
-def _broadcast(group: ProcessTensorGroup, own: Tensor, source: int) -> Arrival[Tensor]:
-    return moves_of(group).broadcast([own], source, Shape.of(own))
+def _broadcast(group: ProcessTensorGroup, block: Tensor, source: int) -> Arrival[Tensor]:
+    return moves_of(group).broadcast([block], source, Shape.of(block))
 
 
 class _Shards(nn.Module):
-    """A weight and a bias of which this rank holds its part; both are zero until they are loaded."""
+    """This rank's parts of a weight and a bias; both are zero until they are loaded."""
 
     def __init__(self, mesh: SummaMesh, weight_shape: tuple[int, ...], *, num_blocks: int = 1):
         super().__init__()
@@ -139,30 +140,30 @@ class _Shards(nn.Module):
     @torch.no_grad()
     def load_full_(self, weight: Tensor, bias: Tensor) -> None:
         """Copy this rank's part of a weight, [O, I] of a linear or [H] of a norm, and of a bias [O] or [H]."""
-        for name, full, own in (("weight", weight, self.weight), ("bias", bias, self.bias)):
+        for name, full, shard in (("weight", weight, self.weight), ("bias", bias, self.bias)):
             part = cut(full, dim=0, rank=self.mesh.column, size=self.mesh.q, num_blocks=self.num_blocks)
             if part.dim() > 1:
                 part = cut(part, dim=1, rank=self.mesh.row, size=self.mesh.q).mT
-            if part.shape != own.shape:
-                raise ValueError(f"{name}: a part of {tuple(part.shape)} does not fit; it must be {tuple(own.shape)}")
-            own.copy_(part)
+            if part.shape != shard.shape:
+                raise ValueError(f"{name}: a part of {tuple(part.shape)} does not fit; it must be {tuple(shard.shape)}")
+            shard.copy_(part)
 
     def full(self, gradient: bool = False) -> dict[str, Tensor]:
         """Gather `weight` and `bias`, or their gradients, on every rank, detached, in the shapes of `load_full_`."""
-        parts = {name: own.grad if gradient else own.detach() for name, own in self.named_parameters()}
-        return {name: self._whole(part) for name, part in parts.items()}
-
-    def _whole(self, part: Tensor) -> Tensor:
-        strips = self.mesh.row_group.gather([part.mT if part.dim() > 1 else part])
-        whole = join(strips, dim=0, num_blocks=self.num_blocks)
-        return whole if whole.dim() == 1 else join(self.mesh.column_group.gather([whole]), dim=1)
+        tensors = {}
+        for name, parameter in self.named_parameters():
+            part = parameter.grad if gradient else parameter.detach()
+            strips = self.mesh.row_group.gather([part.mT if part.dim() > 1 else part])
+            whole = join(strips, dim=0, num_blocks=self.num_blocks)
+            tensors[name] = whole if whole.dim() == 1 else join(self.mesh.column_group.gather([whole]), dim=1)
+        return tensors
 
 
 class SummaLinear(_Shards):
     """y = x W + b of blocks; the gradients of W and b are those of the whole batch.
 
-    Outputs are a stack of `num_blocks` blocks, each of them cut over mesh columns: 3 for a fused query, key, value, so
-    that all of a head is on one rank.
+    Outputs are `num_blocks` stacked blocks, each cut over mesh columns. A fused query, key, value has 3 blocks, so that
+    every head is on one rank.
     """
 
     def __init__(self, in_features: int, out_features: int, mesh: SummaMesh, *, num_blocks: int = 1):
@@ -178,7 +179,7 @@ class SummaLinear(_Shards):
 
 
 class SummaNorm(_Shards):
-    """Layer norm over a dimension that mesh columns share: two all-reduces of a number a token, and two backward."""
+    """Layer norm over a dimension cut over mesh columns: forward and backward two all-reduces of a number a token."""
 
     def __init__(self, hidden_size: int, mesh: SummaMesh, *, eps: float = 1e-5):
         super().__init__(mesh, (share("hidden_size", hidden_size, "q", mesh.q),))
