@@ -69,7 +69,7 @@ def modelled(density: float, num_ranks: int, entry_elements: int = 1, num_entrie
 
 
 def chances_of(density: float, num_entries: int) -> np.ndarray:
-    """Return the chance of each entry not to be zero, [entries], so that their mean is a density: 1 - e^(-draws/i)."""
+    """Return each entry's probability 1 - e^(-draws/i) of being nonzero, [entries], whose mean is the density."""
     places = np.arange(1, num_entries + 1)
 
     def excess(draws: float) -> float:
@@ -81,12 +81,12 @@ def chances_of(density: float, num_entries: int) -> np.ndarray:
 
 
 def _fullest(chances: np.ndarray, num_ranges: int) -> float:
-    """Return the density of the first of n ranges, the fullest, over that of all."""
+    """Return the density of the first range, the fullest of n, divided by the density of all ranges."""
     return float(chances[: -(-len(chances) // num_ranges)].mean() / chances.mean())
 
 
 def _fullest_blocks(chances: np.ndarray, rows: int, num_ranges: int) -> float:
-    """Return the share of blocks with anything in them in the first range."""
+    """Return the share of nonzero blocks in the first range."""
     first = chances[: -(-len(chances) // num_ranges)]
     whole = first[: max(1, len(first) // rows) * rows].reshape(-1, min(rows, len(first)))
     return float((1 - np.prod(1 - whole, axis=1)).mean())
@@ -101,7 +101,7 @@ def map_rows(
     entry_elements: int,
     latency_s: float,
 ) -> list[dict[str, Any]]:
-    """Return the time of every scheme over that of the fastest, by density, ranks and rate of the link."""
+    """Return the time of every scheme relative to the fastest, by density, ranks and link rate."""
     rows = []
     for density, num in product(densities, num_ranks):
         of = modelled(density, num, entry_elements)
@@ -110,16 +110,18 @@ def map_rows(
             link = Link(
                 bandwidth_bytes_per_s=rate * GIGABIT_BYTES_PER_S / scale, latency_s=latency_s, source="a chosen rate"
             )
-            found = {scheme: seconds(scheme, of, link) for scheme in CANDIDATES}
-            least_s, keys = min(found.values()), {"density": density, "ranks": num, "gigabits_per_s": rate}
-            rows += [value_row("over_best", taken / least_s, scheme=name, **keys) for name, taken in found.items()]
-            rows.append(value_row("zen_gain", min(v for k, v in found.items() if k != "Zen") / found["Zen"], **keys))
+            times_s = {scheme: seconds(scheme, of, link) for scheme in CANDIDATES}
+            keys = {"density": density, "ranks": num, "gigabits_per_s": rate}
+            least_s = min(times_s.values())
+            rows += [value_row("over_best", time_s / least_s, scheme=name, **keys) for name, time_s in times_s.items()]
+            rival_s = min(time_s for name, time_s in times_s.items() if name != "Zen")
+            rows.append(value_row("zen_gain", rival_s / times_s["Zen"], **keys))
     return rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advice:
-    """What schemes take for a tensor on a link."""
+    """Times of all schemes for a tensor on a link."""
 
     sparsity: Sparsity
     link: Link
@@ -131,7 +133,7 @@ class Advice:
 
     @property
     def point(self) -> tuple[float, int]:
-        """Where this tensor lies on a map: density and ranks."""
+        """This tensor's place on a map: density and ranks."""
         return self.sparsity.density[1], self.sparsity.num_ranks
 
     def map_rows(self) -> list[dict[str, Any]]:
@@ -156,47 +158,47 @@ class Advice:
 
 
 def advise(gradient: Tensor, link: Link | None = None, group: dist.ProcessGroup | None = None) -> Advice:
-    """Say what each scheme takes to sum a gradient over the ranks of a group; all of its ranks call it.
+    """Predict the time of each scheme to sum a gradient over the ranks of a group; all its ranks call it.
 
     Args:
-        gradient: of this rank, before it is summed, as under `model.no_sync()`; as for `all_reduce_sparse`.
-        link: of a rank; None measures it with messages between neighbours.
-        group: None for the default group; a power of two ranks.
+        gradient: this rank's gradient before the sum, as under `model.no_sync()`; see `all_reduce_sparse`.
+        link: link of a rank; None measures it with messages between neighbours.
+        group: a group with a power of two ranks; None for the default group.
 
     Raises:
-        ValueError: if the ranks are no power of two, or all have the same gradient, as they do once it is summed.
+        ValueError: if the number of ranks is no power of two, or if all ranks have the same gradient, as after a sum.
     """
     num_ranks = dist.get_world_size(group)
     if num_ranks < 2 or num_ranks & (num_ranks - 1):
         raise ValueError(f"the group has {num_ranks} ranks; it must be a power of two, at least 2")
     Wire(group).agree({"shape": tuple(gradient.shape), "dtype": gradient.dtype})
-    own = Sparse.of(gradient)
-    totals = tell_all(own.values.double().sum().item(), group)
+    sparse = Sparse.of(gradient)
+    totals = tell_all(sparse.values.double().sum().item(), group)
     if totals[0] and len({*totals}) == 1:
         rule = "give this rank's own, before it is summed, as under `model.no_sync()`"
         raise ValueError(f"gradient is the same on all ranks, as a sum is; {rule}")
     sets: list[Any] = [None] * num_ranks
-    dist.all_gather_object(sets, own.indices.cpu().numpy(), group=group)
+    dist.all_gather_object(sets, sparse.indices.cpu().numpy(), group=group)
     link = link or measure_link(group, gradient.device)
-    value_bytes = own.values.element_size()
-    of = sparsity_of(sets, own.domain_size, prod(gradient.shape[1:]), value_bytes=value_bytes)
-    found = {scheme: seconds(scheme, of, link) for scheme in CANDIDATES}
-    return Advice(sparsity=of, link=link, seconds=dict(sorted(found.items(), key=lambda pair: pair[1])))
+    value_bytes = sparse.values.element_size()
+    of = sparsity_of(sets, sparse.domain_size, prod(gradient.shape[1:]), value_bytes=value_bytes)
+    times_s = {scheme: seconds(scheme, of, link) for scheme in CANDIDATES}
+    return Advice(sparsity=of, link=link, seconds=dict(sorted(times_s.items(), key=lambda pair: pair[1])))
 
 
 def measure_link(group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu") -> Link:
-    """Fit start-up and rate of a link, all ranks together, to a small all-reduce and to messages between neighbours.
+    """Fit a link's start-up and rate to a small all-reduce and to messages between neighbours; all ranks call it.
 
-    Of several rounds the fastest counts, of the slowest rank.
+    The fastest round of the slowest rank counts.
 
     Raises:
-        ValueError: on all ranks, if the large message takes no longer than the small one: there is no link to speak of.
+        ValueError: on all ranks, if the large message takes no longer than the small message.
     """
     wire, world = Wire(group), dist.get_world_size(group)
     small, large = (torch.zeros(num, dtype=torch.uint8, device=device) for num in (SMALL_BYTES, LARGE_BYTES))
     reduced_s = _fastest_s(lambda: dist.all_reduce(small, group=group), group, device)
     next_rank = (wire.rank + 1) % world
-    times = [_fastest_s(partial(wire.exchange, {next_rank: (one,)}), group, device) for one in (small, large)]
+    times = [_fastest_s(partial(wire.exchange, {next_rank: (message,)}), group, device) for message in (small, large)]
     if times[1] <= times[0]:
         raise ValueError(
             f"{LARGE_BYTES} bytes take {times[1]:.2g} s, {SMALL_BYTES} take {times[0]:.2g} s: too noisy to fit"
