@@ -67,7 +67,7 @@ class Group:
 
     @torch.no_grad()
     def encode(self, *, may_be_discarded: bool = False) -> None:
-        """Encode this rank's share of the mean over ranks; if it may be discarded, keep the state for `restore_`."""
+        """Encode this rank's share of the mean over ranks; if it may be discarded, keep the state for `put_back_`."""
         self._before = [state.clone() for state in self.memory] if may_be_discarded else []
         self.flat.div_(self._world)
         if self._momentum:  # the velocities of the ranks add up to the velocity of the sum
@@ -98,7 +98,7 @@ class Group:
         self._received = None if self._is_sum else self._message.expand(self._world, -1)
 
     @torch.no_grad()
-    def restore_(self, piece: int) -> None:
+    def put_back_(self, piece: int) -> None:
         """Restore the state of a piece before the last pass, because its result was not applied."""
         for number, state in enumerate(self.memory):
             before = self._before[number] if self._before else torch.zeros_like(state)
@@ -154,7 +154,7 @@ class FusedExchange:
         self._plan_by = plan_by
         self._is_closed = False
         self._ready: dict[str, object] = {}
-        self._passes = Passes(model, scaler, self._restore_)
+        self._passes = Passes(model, scaler, self._put_back_)
         self.plan = plan
         self._epoch = None
         self._ranks = model.process_group
@@ -219,9 +219,9 @@ class FusedExchange:
         names = self._members[number]
         return naming_lost_ranks(self._ranks, f"gradients of group {number}, {names[0]} to {names[-1]}")
 
-    def _restore_(self, name: str) -> None:
+    def _put_back_(self, name: str) -> None:
         number, piece = self._place[name]
-        self._groups[number].restore_(piece)
+        self._groups[number].put_back_(piece)
 
     def _finish_(self) -> None:
         """Receive and decode all groups in the order of sending, and return their gradients to DDP."""

@@ -159,7 +159,7 @@ class _Transfer:
     def begin_(self, gradient: Tensor, done: Callable[[Tensor], None], *, may_be_discarded: bool = False) -> None:
         """Start the transfer of a gradient, which holds the mean over ranks when `done` is called with it.
 
-        If the result may be discarded, the state is kept for `restore_`.
+        If the result may be discarded, the state is kept for `put_back_`.
         """
         self._before = [state.clone() for state in self.memory] if may_be_discarded else []
         self.number, self._gradient, self._done = 0, gradient, done
@@ -168,7 +168,7 @@ class _Transfer:
         self._value = padded(self._velocity if self._momentum else gradient, math.prod(self._groups.place))
         self._num_elements = self._value.numel()
 
-    def restore_(self) -> None:
+    def put_back_(self) -> None:
         """Restore the state before the last pass, because its result was not applied."""
         for number, state in enumerate(self.memory):  # the state of a new codec was zero
             state.zero_() if number >= len(self._before) else state.copy_(self._before[number])
@@ -280,7 +280,7 @@ class GradientExchange:
         facts = {"codec": plan.codec, "machines and GPUs": groups.place, "options": options}
         facts |= {"numbers of elements": dict(plan.num_elements), "momentum": momentum, "warmup": list(warmup)}
         self._identity = {"rank": groups.rank} | {name: json.dumps(fact) for name, fact in facts.items()}
-        self._passes = Passes(model, scaler, lambda name: self._transfers[name].restore_())
+        self._passes = Passes(model, scaler, lambda name: self._transfers[name].put_back_())
         self._epoch = 0
         self._groups = groups
         self._lock = threading.Lock()

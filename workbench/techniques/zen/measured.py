@@ -72,7 +72,8 @@ def _gradient_rows(task: EmbeddingTask, rank: int, step: int) -> dict[str, np.nd
 def table_rows(*, tasks: Sequence[str], batch: int, steps: int) -> list[dict[str, Any]]:
     """Return sizes and densities of the tasks' gradients after some steps of training.
 
-    `unlike_looked_up` counts rows of which batch and gradient disagree: index sets of many ranks come from batches.
+    `unlike_looked_up` counts rows that are only in the batch or only in the gradient. It checks that batches can give
+    the index sets of many ranks.
     """
     rows = []
     for name in tasks:
@@ -81,10 +82,10 @@ def table_rows(*, tasks: Sequence[str], batch: int, steps: int) -> list[dict[str
         tables = sum(weights[table].numel() for table in task.embeddings)
         others = sum(weight.numel() for weight in weights.values()) - tables
         rows += [value_row("embedding_parameters", tables, **keys), value_row("other_parameters", others, **keys)]
-        found, looked_up = _gradient_rows(task, 0, steps), task.touched(0, steps)
-        unlike = sum(len(np.setxor1d(found[table], looked_up[table])) for table in found)
+        nonzero, looked_up = _gradient_rows(task, 0, steps), task.touched(0, steps)
+        unlike = sum(len(np.setxor1d(nonzero[table], looked_up[table])) for table in nonzero)
         rows.append(value_row("unlike_looked_up", unlike, **keys))
-        elements = sum(len(found[table]) * weights[table][0].numel() for table in found)
+        elements = sum(len(nonzero[table]) * weights[table][0].numel() for table in nonzero)
         rows.append(value_row("density", elements / tables, **keys))
     return rows
 
@@ -127,7 +128,7 @@ def balance_rows(*, task: str, batch: int, num_ranks: Sequence[int], steps: int)
     width = dict(trained.module.named_parameters())[next(iter(trained.embeddings))].shape[1]
     for num in num_ranks:
         sets, num_rows = task_sets(trained, num, steps)[0]
-        values = [(one[:, None] * width + np.arange(width)).ravel() for one in sets]
+        values = [(indices[:, None] * width + np.arange(width)).ravel() for indices in sets]
         everything = torch.arange(num_rows * width)
         homes = {
             "Sparse PS": np.arange(num_rows) * num // num_rows,
@@ -139,20 +140,20 @@ def balance_rows(*, task: str, batch: int, num_ranks: Sequence[int], steps: int)
             rows.append(value_row("imbalance", push_imbalance(chosen, home, num), what="push", **keys))
             pull = imbalance_ratio(np.bincount(home[union_of(chosen)], minlength=num))
             rows.append(value_row("imbalance", pull, what="pull", **keys))
-        rows.append(value_row("rows", float(np.mean([len(one) for one in sets])), ranks=num))
+        rows.append(value_row("rows", float(np.mean([len(indices) for indices in sets])), ranks=num))
     return rows
 
 
 def device_for(name: str) -> torch.device:
-    """Return the device of this name; "auto" is the GPU where there is one. ValueError for a GPU that is not there."""
+    """Return the device of this name; "auto" prefers a GPU. ValueError for "cuda" without a GPU."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is 'cuda'; this machine has no GPU")
     return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
 
 
 def _seconds_of(calls: Mapping[str, Callable[[], object]], runs: int, device: torch.device) -> dict[str, list[float]]:
-    """Time calls in turns, after one of each; on a GPU until it has done its work."""
-    found: dict[str, list[float]] = {name: [] for name in calls}
+    """Time calls in turns, after a first round; on a GPU until its work is done."""
+    times_s: dict[str, list[float]] = {name: [] for name in calls}
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     for number in range(runs + 1):
         for name, call in calls.items():
@@ -161,8 +162,8 @@ def _seconds_of(calls: Mapping[str, Callable[[], object]], runs: int, device: to
             call()
             wait()
             if number:
-                found[name].append(time.perf_counter() - began_s)
-    return found
+                times_s[name].append(time.perf_counter() - began_s)
+    return times_s
 
 
 def extraction_rows(
@@ -179,9 +180,9 @@ def extraction_rows(
             slots = torch.zeros(round(memory * domain_size), dtype=torch.int32, device=place)
             slots[torch.randint(len(slots), (round(share * domain_size),), generator=draw).to(place)] = 1
             memory_of[memory] = slots.nonzero
-        found = _seconds_of(memory_of, runs, place)
-        rows += [median_row("extraction_s", taken, "s", memory=at, density=share) for at, taken in found.items()]
-        rows.append(ratio_row("over_zen", found[max(memories)], found[2 * share], density=share))
+        times = _seconds_of(memory_of, runs, place)
+        rows += [median_row("extraction_s", taken, "s", memory=at, density=share) for at, taken in times.items()]
+        rows.append(ratio_row("over_zen", times[max(memories)], times[2 * share], density=share))
     return rows
 
 
@@ -195,9 +196,9 @@ def hashing_rows(
     runs: int,
     device: str,
 ) -> list[dict[str, Any]]:
-    """Return how long partitioning takes: algorithm 3.2 by r1 and k, counting, sorting; and `nonzero`.
+    """Return times of partitioning, by algorithm 3.2 with r1 and k, by counting and by sorting, and of `nonzero`.
 
-    `over_counting` are ratios of one round each.
+    `over_counting` holds the ratios within each round.
     """
     place = device_for(device)
     gradient = torch.zeros(domain_size, device=place)
@@ -215,15 +216,16 @@ def hashing_rows(
     calls["nonzero, "] = gradient.nonzero
     calls["counting, "] = partial(partition, indices, num_partitions, SEED)
     calls["sorting, "] = lambda: indices[partition_of(indices, num_partitions, SEED).sort(stable=True)[1]]
-    found, rows = _seconds_of(calls, runs, place), []
+    times = _seconds_of(calls, runs, place)
+    rows = []
     if {3, 4} <= set(num_hashes):
-        rows.append(ratio_row("four_over_three", found["k, 4"], found["k, 3"]))
-    for name, taken in found.items():
+        rows.append(ratio_row("four_over_three", times["k, 4"], times["k, 3"]))
+    for name, taken in times.items():
         way, _, number = name.partition(", ")
         keys = {"way": way, "number": float(number)} if number else {"way": way}
         rows.append(median_row("partition_s", taken, "s", **keys))
-        rows.append(ratio_row("over_counting", taken, found["counting, "], **keys))
-        rows.append(ratio_row("over_nonzero", taken, found["nonzero, "], **keys))
+        rows.append(ratio_row("over_counting", taken, times["counting, "], **keys))
+        rows.append(ratio_row("over_nonzero", taken, times["nonzero, "], **keys))
     return rows
 
 
@@ -350,32 +352,33 @@ def in_words(values: Sequence[Mapping[str, Any]], setting: Setting, density: flo
 
 
 def scheme_rows(timed: Timed, key: str, predicted_s: Mapping[tuple[str, str], float] | None = None) -> list[dict]:
-    """Return times of all schemes, what Zen gains over each in one round, and the bytes of the busiest rank.
+    """Return times of all schemes, Zen's gain over each scheme within a round, and the bytes of the busiest rank.
 
     Args:
         timed: trials named "value of the key: scheme".
         key: "task" or "density".
-        predicted_s: by value of the key and scheme.
+        predicted_s: predicted times by value of the key and scheme.
     """
-    rows, taken = [], {name: timed.iterations_s(name) for name in timed.rounds}
-    for name, found in taken.items():
+    rows = []
+    times = {name: timed.iterations_s(name) for name in timed.rounds}
+    for name, taken in times.items():
         value, _, scheme = name.partition(": ")
         at = {key: float(value) if key == "density" else value}
-        rows.append(median_row("seconds", found, "s", scheme=scheme, **at))
-        rows.append(ratio_row("gain", found, taken[f"{value}: {ZEN}"], over=scheme, **at))
+        rows.append(median_row("seconds", taken, "s", scheme=scheme, **at))
+        rows.append(ratio_row("gain", taken, times[f"{value}: {ZEN}"], over=scheme, **at))
         counted = [facts for facts in timed.facts[name] if facts]
         if counted:
-            most = max(max(one["sent_bytes"], one["received_bytes"]) for one in counted)
+            most = max(max(facts["sent_bytes"], facts["received_bytes"]) for facts in counted)
             rows.append(value_row("busiest_bytes", most, "B", scheme=scheme, **at))
         if predicted_s and (value, scheme) in predicted_s:
             expected_s = predicted_s[value, scheme]
             rows.append(value_row("predicted_s", expected_s, "s", scheme=scheme, **at))
-            rows.append(value_row("measured_over_predicted", median(found) / expected_s, scheme=scheme, **at))
+            rows.append(value_row("measured_over_predicted", median(taken) / expected_s, scheme=scheme, **at))
     return rows + (_crossover_rows(rows) if key == "density" else [])
 
 
 def _crossover_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the density at which Dense takes as long as Zen, between two that were measured, if there is one."""
+    """Return the density with equal times of Dense and Zen, between two measured densities, if there is one."""
     gains = sorted((row["density"], row["value"]) for row in rows if row["quantity"] == "gain" and row["over"] == DENSE)
     for (low, before), (high, after) in pairwise(gains):
         if before >= 1 > after:
@@ -385,14 +388,14 @@ def _crossover_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def predicted_s(setting: Setting, densities: Sequence[float], num_elements: int) -> dict[tuple[str, str], float]:
-    """Return what schemes take on the setting's link in theory, for `time_densities`."""
-    found = {}
+    """Return the predicted times of schemes on the setting's link, for `time_densities`."""
+    times_s = {}
     for share in densities:
         ranks = range(setting.num_ranks)
         sets = [np.flatnonzero(zipf_values(num_elements, share, rank).numpy()) for rank in ranks]
         of = sparsity_of(sets, num_elements, 1)
-        found |= {(str(share), scheme): seconds(scheme, of, setting.link) for scheme in IN_THEORY}
-    return found
+        times_s |= {(str(share), scheme): seconds(scheme, of, setting.link) for scheme in IN_THEORY}
+    return times_s
 
 
 @named("zen/train")
@@ -407,15 +410,15 @@ def train(
     seed: int,
     points: int,
 ) -> dict[str, Any]:
-    """Train a task on real ranks: "AllReduce", "Zen", or a strawman that has so many slots for a non-zero value.
+    """Train a task on real ranks by "AllReduce", "Zen", or a strawman with `slots_per_value` slots.
 
-    Returns test scores at so many points of the curve, the share of values that are lost, and the data.
+    Returns the setting, test scores at `points` steps of the curve, and the data.
     """
     setting = {"task": task, "variant": variant, "slots_per_value": slots_per_value, "steps": steps, "batch": batch}
     setting |= {"num_ranks": num_ranks, "seed": seed, "points": points}
     with open_ranks(num_ranks, preload=("workbench.techniques.zen.measured",)) as ranks:
-        found, *_ = ranks.run(_train_on_a_rank, setting)
-    return {"setting": setting, **found}
+        result, *_ = ranks.run(_train_on_a_rank, setting)
+    return {"setting": setting, **result}
 
 
 def _train_on_a_rank(setting: Mapping[str, Any]) -> dict[str, Any]:
@@ -452,9 +455,9 @@ def learning_rows(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for name, by_seed in by_name.items():
         for metric in metrics:
             for place, point in enumerate(next(iter(by_seed.values()))):
-                found = [scores[place][metric] for scores in by_seed.values()]
+                values = [scores[place][metric] for scores in by_seed.values()]
                 keys = {"variant": name, "step": point["step"], "metric": metric}
-                rows.append(spread_row("score", found, "%", **keys))
+                rows.append(spread_row("score", values, "%", **keys))
             below = [plain[seed][-1][metric] - scores[-1][metric] for seed, scores in by_seed.items()]
             rows.append(spread_row("points_below", below, "%", variant=name, metric=metric))
     slots = {result["setting"]["variant"]: result["setting"]["slots_per_value"] for result in results}
