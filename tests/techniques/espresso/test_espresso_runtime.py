@@ -81,18 +81,18 @@ def own_gradients(steps=2):
 
 def exchange_each(names):
     """Run on a rank: a gradient along each option, task by task, without workers."""
-    from workbench.techniques.espresso.runtime import _Transfer
+    from workbench.techniques.espresso.runtime import _Journey
 
     groups, rank, found = Groups(*PLACE), dist.get_rank(), []
     for name in names:
         encoders = Encoders(lambda place: make_codec("efsignsgd", place), "w")
-        transfer = _Transfer("w", Option.parse(name), encoders, groups, 0.0)
+        journey = _Journey("w", Option.parse(name), encoders, groups, 0.0)
         gradient = torch.randn(13, generator=torch.Generator().manual_seed(rank))
-        transfer.begin_(gradient, lambda _: None)
-        is_unfinished = True
-        while is_unfinished:
-            transfer.record_event_()
-            is_unfinished = transfer.run_()
+        journey.begin_(gradient, lambda _: None)
+        is_on_its_way = True
+        while is_on_its_way:
+            journey.leave_()
+            is_on_its_way = journey.run_()
         found.append(4 * gradient)
     return found
 
@@ -225,8 +225,8 @@ def what_is_raised(plan, breaks):
     ddp = DistributedDataParallel(model(), bucket_cap_mb=espresso.BUCKET_MB)
     exchange = espresso.compress_gradients(ddp, plan)
     if breaks:
-        for transfer in exchange._transfers.values():
-            transfer.encoders.encode = None
+        for journey in exchange._journeys.values():
+            journey.encoders.encode = None
     else:
         exchange.close()
     try:

@@ -77,7 +77,7 @@ class Costs:
     @property
     def half(self) -> "Costs":
         """The costs with 16 bits a value instead of a codec, on all links; casting takes no time here."""
-        line, onward = (Linear(cost.startup_s, cost.s_per_byte / 2) for cost in (self.send_plain, self.onward))
+        line, onward = (Linear(one.startup_s, one.s_per_byte / 2) for one in (self.send_plain, self.onward))
         return replace(self.plain, codec="fp16", communicate=line, send_plain=line, onward=onward)
 
     @property
@@ -103,8 +103,8 @@ def _fitted(samples: Sequence[tuple[float, float]], flat_bytes: float) -> tuple[
     """Return the flat time and the seconds of each byte above, then the norm of the relative errors."""
     sizes, seconds = np.array(samples, float).T
     terms = np.stack([1 / seconds, np.maximum(0.0, sizes - flat_bytes) / seconds], axis=1)
-    coefficients, error = nnls(terms, np.ones(len(samples)))
-    return tuple(coefficients.tolist()), float(error)
+    found, error = nnls(terms, np.ones(len(samples)))
+    return tuple(found.tolist()), float(error)
 
 
 def largest_miss(cost: Cost, samples: Sequence[tuple[float, float]]) -> float:
@@ -161,13 +161,13 @@ def strategies(gradients: Gradients, costs: Costs, *, bucket_scale: float = 1.0)
 
     `bucket_scale` multiplies the sizes of bucket fusion.
     """
-    whole, plain, half = (variant.problem(gradients) for variant in (costs, costs.plain, costs.half))
-    by_name = {}
+    whole, plain, half = (one.problem(gradients) for one in (costs, costs.plain, costs.half))
+    found = {}
 
     def add(name: str, problem: FusionProblem, fusion: tuple[int, ...], flags: Sequence[bool] | None = None) -> None:
         flags = (problem is whole,) * len(fusion) if flags is None else tuple(flags)
         iteration_s = iteration_time(problem, fusion, flags)
-        by_name[name] = Strategy(name=name, fusion=fusion, compressed=flags, iteration_s=iteration_s)
+        found[name] = Strategy(name=name, fusion=fusion, compressed=flags, iteration_s=iteration_s)
 
     add(FP32, plain, each(plain))
     add(FP32_BUCKETS, plain, ddp_buckets(plain))
@@ -179,7 +179,7 @@ def strategies(gradients: Gradients, costs: Costs, *, bucket_scale: float = 1.0)
         if name != "Layer-wise":
             add(name, whole, rule(whole))
     add(CUPCAKE, whole, optimal_fusion(whole))
-    return by_name
+    return found
 
 
 TESTBEDS = MappingProxyType({"server": 8, "cluster": 64})  # GPUs
@@ -211,8 +211,8 @@ def _machines(testbed: str) -> Machines:
         return replace(machines, intra=replace(machines.intra, bandwidth_bytes_per_s=rate))
 
     def is_slow(rate: float) -> bool:
-        costs = costs_on(paper_codec("dgc"), with_rate(rate), num_decoded=1)
-        return strategies(resnet, costs)[FP32_BUCKETS].iteration_s > ALONE_S + OVERHEAD_S
+        found = strategies(resnet, costs_on(paper_codec("dgc"), with_rate(rate), num_decoded=1))
+        return found[FP32_BUCKETS].iteration_s > ALONE_S + OVERHEAD_S
 
     return with_rate(bisected(is_slow, 1e8, 1e11, 30))
 

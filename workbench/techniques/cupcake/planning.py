@@ -105,10 +105,10 @@ def fuse(
 
 def warn_if_slower(plan: Plan) -> None:
     """Warn if a plan predicts shorter iterations without compression."""
-    plan_s = plan.predicted_s[plan.scheme]
+    own_s = plan.predicted_s[plan.scheme]
     plain = {name: plan.predicted_s[name] for name in (FP16, FP32_BUCKETS, FP32_FUSED)}
-    if faster := [f"{name} {1e3 * seconds:.2f} ms" for name, seconds in plain.items() if seconds < plan_s]:
-        warnings.warn(f"do not compress: {plan.codec} takes {1e3 * plan_s:.2f} ms, {', '.join(faster)}", stacklevel=2)
+    if faster := [f"{name} {1e3 * seconds:.2f} ms" for name, seconds in plain.items() if seconds < own_s]:
+        warnings.warn(f"do not compress: {plan.codec} takes {1e3 * own_s:.2f} ms, {', '.join(faster)}", stacklevel=2)
 
 
 def plans_on_ranks(
@@ -123,10 +123,9 @@ def plans_on_ranks(
     costs = measure_costs(codec, sum(gradients.num_elements), device=device, ranks=ranks)
     written: list[object] = [None]
     if dist.get_rank(ranks) == 0:
-        by_name = strategies(gradients, costs, bucket_scale=bucket_scale)
-        world = dist.get_world_size(ranks)
-        predicted_s = {name: strategy.iteration_s for name, strategy in by_name.items()}
-        plans = {name: plan_of(gradients, strategy, codec, world, predicted_s) for name, strategy in by_name.items()}
+        found, world = strategies(gradients, costs, bucket_scale=bucket_scale), dist.get_world_size(ranks)
+        predicted_s = {name: strategy.iteration_s for name, strategy in found.items()}
+        plans = {name: plan_of(gradients, strategy, codec, world, predicted_s) for name, strategy in found.items()}
         measured = {"lines": costs.lines, "misses": costs.misses}
         written[0] = {name: replace(plan, **measured).to_json() for name, plan in plans.items()}
     dist.broadcast_object_list(written, group=ranks, group_src=0)
@@ -161,8 +160,7 @@ def _measured(
     """Return the times of encoding, sending and decoding for each size."""
     encode, send, decode = [], [], []
     for size in sizes:
-        group = Group(make(), [size], 0.0, device, ranks)
-        size_bytes = FP32_BYTES * size
+        group, size_bytes = Group(make(), [size], 0.0, device, ranks), FP32_BYTES * size
         is_sent = len(send) < 2 or send[-1][1] < LONG_S
         encode_s, send_s, decode_s = _medians_s(group, runs, is_sent)
         encode.append((size_bytes, encode_s))
@@ -173,8 +171,7 @@ def _measured(
 
 
 def _medians_s(group: Group, runs: int, is_sent: bool) -> list[float]:
-    draw = torch.Generator(group.flat.device).manual_seed(dist.get_rank())
-    seconds = []
+    draw, seconds = torch.Generator(group.flat.device).manual_seed(dist.get_rank()), []
 
     def timed_s(work: Callable[[], object]) -> float:
         dist.barrier(group.ranks)
@@ -188,7 +185,7 @@ def _medians_s(group: Group, runs: int, is_sent: bool) -> list[float]:
         group.flat.normal_(generator=draw)
         encode_s = timed_s(group.encode)
         send_s = timed_s(group.exchange) if is_sent else timed_s(group.keep)
-        slowest_s = torch.tensor([encode_s, send_s, timed_s(group.decode)], device=group.flat.device)
-        dist.all_reduce(slowest_s, dist.ReduceOp.MAX, group=group.ranks)
-        seconds.append(slowest_s.tolist())
+        found = torch.tensor([encode_s, send_s, timed_s(group.decode)], device=group.flat.device)
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=group.ranks)
+        seconds.append(found.tolist())
     return [median(column) for column in zip(*seconds[2:], strict=True)]

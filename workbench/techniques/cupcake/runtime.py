@@ -49,16 +49,12 @@ class Group:
         device: torch.device | str,
         ranks: dist.ProcessGroup | None = None,
     ):
-        self.codec = codec
-        self._momentum = momentum  # for an uncompressed group; a codec has its own
+        self.codec, self._momentum = codec, momentum  # of gradients that are sent as they are
         self.flat = torch.zeros(sum(num_elements), device=device)
-        self._sizes = list(num_elements)
-        self.pieces = self.flat.split(self._sizes)
+        self.pieces, self._sizes = self.flat.split(list(num_elements)), list(num_elements)
         self._velocity: Tensor | None = None
         self._before: list[Tensor] = []
-        self._is_sum = codec.aggregation is Aggregation.SUM
-        self.ranks = ranks
-        self._world = dist.get_world_size(ranks)
+        self._is_sum, self.ranks, self._world = codec.aggregation is Aggregation.SUM, ranks, dist.get_world_size(ranks)
 
     @property
     def memory(self) -> tuple[Tensor, ...]:
@@ -68,7 +64,7 @@ class Group:
     @torch.no_grad()
     def encode(self, *, may_be_discarded: bool = False) -> None:
         """Encode this rank's share of the mean over ranks; if it may be discarded, keep the state for `put_back_`."""
-        self._before = [state.clone() for state in self.memory] if may_be_discarded else []
+        self._before = [remembered.clone() for remembered in self.memory] if may_be_discarded else []
         self.flat.div_(self._world)
         if self._momentum:  # the velocities of the ranks add up to the velocity of the sum
             before = torch.zeros_like(self.flat) if self._velocity is None else self._velocity
@@ -100,9 +96,9 @@ class Group:
     @torch.no_grad()
     def put_back_(self, piece: int) -> None:
         """Restore the state of a piece before the last pass, because its result was not applied."""
-        for number, state in enumerate(self.memory):
-            before = self._before[number] if self._before else torch.zeros_like(state)
-            state.split(self._sizes)[piece].copy_(before.split(self._sizes)[piece])
+        for number, remembered in enumerate(self.memory):
+            before = self._before[number] if self._before else torch.zeros_like(remembered)
+            remembered.split(self._sizes)[piece].copy_(before.split(self._sizes)[piece])
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of the state."""
@@ -149,15 +145,10 @@ class FusedExchange:
         self._parameters = {name: p for name, p in model.module.named_parameters() if p.requires_grad}
         self._names = {p: name for name, p in self._parameters.items()}
         self._device = next(iter(self._parameters.values())).device
-        self._momentum = momentum
-        self._warmup = warmup
-        self._plan_by = plan_by
-        self._is_closed = False
+        self._momentum, self._warmup, self._plan_by, self._is_closed = momentum, warmup, plan_by, False
         self._ready: dict[str, object] = {}
         self._passes = Passes(model, scaler, self._put_back_)
-        self.plan = plan
-        self._epoch = None
-        self._ranks = model.process_group
+        self.plan, self._epoch, self._ranks = plan, None, model.process_group
         self._begin_()
         model.register_comm_hook(self, FusedExchange.synchronise)
 
@@ -191,9 +182,8 @@ class FusedExchange:
             raise RuntimeError("gradients are not exchanged: the exchange is closed")
         if bucket.index() == 0:
             factor = self._passes.begin_()
-            for group in self._groups:
-                for state in group.memory:
-                    state.mul_(factor)
+            for remembered in (tensor for group in self._groups for tensor in group.memory):
+                remembered.mul_(factor)
         future = torch.futures.Future(devices=[self._device] if self._device.type == "cuda" else [])
         self._buckets.append((bucket, future))
         for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
@@ -252,11 +242,11 @@ class FusedExchange:
         first = next(iter(self._ready.values()))
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-            times_s = {name: first.elapsed_time(mark) / 1e3 for name, mark in self._ready.items()}
+            found = {name: first.elapsed_time(mark) / 1e3 for name, mark in self._ready.items()}
         else:
-            times_s = {name: mark - first for name, mark in self._ready.items()}
+            found = {name: mark - first for name, mark in self._ready.items()}
         self._ready = {}
-        return times_s
+        return found
 
     def at_epoch(self, epoch: int) -> None:
         """Set DGC's share to that of an epoch of its warm-up, even before there is a plan; all ranks call it."""
@@ -268,8 +258,8 @@ class FusedExchange:
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of this rank's state between two backward passes; each rank saves its own state."""
-        progress = {"epoch": self._epoch, "scale": self._passes.scale}
-        return self._identity() | progress | {"groups": [group.state_dict() for group in self._groups]}
+        more = {"epoch": self._epoch, "scale": self._passes.scale}
+        return self._whose() | more | {"groups": [group.state_dict() for group in self._groups]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned on this rank with the same plan.
@@ -277,20 +267,20 @@ class FusedExchange:
         Raises:
             ValueError: if the state belongs to another plan, rank or number of ranks; nothing changes then.
         """
-        require_own_state(state, self._identity())
+        require_own_state(state, self._whose())
         self._passes.scale = state["scale"]
         if state["epoch"] is not None:
             self.at_epoch(state["epoch"])
         for group, saved in zip(self._groups, state["groups"], strict=True):
             group.load_state_dict(saved)
 
-    def _identity(self) -> dict[str, Any]:
+    def _whose(self) -> dict[str, Any]:
         codec = None if self.plan is None else self.plan.codec
         compressed = [] if self.plan is None else [int(flag) for flag in self.plan.compressed]
         facts = {"codec": codec, "compressed groups": compressed, "groups of parameters": self._members}
         facts |= {"momentum": self._momentum, "warmup": list(self._warmup)}
-        place = {"rank": dist.get_rank(self._ranks), "number of ranks": dist.get_world_size(self._ranks)}
-        return place | {name: json.dumps(fact) for name, fact in facts.items()}
+        of = {"rank": dist.get_rank(self._ranks), "number of ranks": dist.get_world_size(self._ranks)}
+        return of | {name: json.dumps(fact) for name, fact in facts.items()}
 
     def __deepcopy__(self, memo: object) -> "FusedExchange":
         return self  # a copied model, such as an average of weights, has no hook
@@ -350,15 +340,13 @@ def exchanged_by_definition(
         ends: a fusion, the ends of its groups.
         codecs: for each rank, a codec for each group; codecs keep their errors from step to step.
     """
-    means, start = [], 0
+    num_ranks, found, start = len(gradients), [], 0
     for group, end in enumerate(ends):
-        decoded = []
-        for rank_gradients, rank_codecs in zip(gradients, codecs, strict=True):
-            share = torch.cat([tensor.flatten() for tensor in rank_gradients[start:end]]) / len(gradients)
-            decoded.append(rank_codecs[group].decode(rank_codecs[group].encode(share)))
-        total = torch.stack(decoded).sum(dim=0)
-        tensors = gradients[0][start:end]
-        pieces = total.split([tensor.numel() for tensor in tensors])
-        means += [piece.view_as(tensor) for piece, tensor in zip(pieces, tensors, strict=True)]
+        shares = [torch.cat([tensor.flatten() for tensor in own[start:end]]) / num_ranks for own in gradients]
+        sent = [own[group].decode(own[group].encode(share)) for own, share in zip(codecs, shares, strict=True)]
+        total = torch.stack(sent).sum(dim=0)
+        sizes = [tensor.numel() for tensor in gradients[0][start:end]]
+        pairs = zip(total.split(sizes), gradients[0][start:end], strict=True)
+        found += [piece.view_as(tensor) for piece, tensor in pairs]
         start = end
-    return means
+    return found

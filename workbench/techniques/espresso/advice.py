@@ -37,24 +37,23 @@ def advice_rows(
 
     `pays_below` is the network rate, in Gbit/s, below which the plan gains 5 %; 0 if it never does.
     """
-    rows = []
-    casts = h100.codec_times()["fp16", "cuda"]
+    rows, casts = [], h100.codec_times()["fp16", "cuda"]
     for model in models:
         gradients = h100.load(model)
         mean = sum(gradients.num_elements) / gradients.num_tensors
-        cast_s = float(np.interp(mean, [cast.num_elements for cast in casts], [cast.encode_s for cast in casts]))
+        cast_s = float(np.interp(mean, [one.num_elements for one in casts], [one.encode_s for one in casts]))
         for machines in num_machines:
             best: dict[float, float] = {}
             for rate in gigabits_per_s:
                 keys = {"model": model, "machines": machines, "gigabits_per_s": rate}
                 jobs = {name: Job(gradients, h100.machines(machines, rate), h100.codec(name)) for name in codecs}
-                plans = {name: improve(job, find_strategy(job).strategy) for name, job in jobs.items()}
-                codec = min(plans, key=lambda name: plans[name].iteration_s)
+                found = {name: improve(job, find_strategy(job).strategy) for name, job in jobs.items()}
+                codec = min(found, key=lambda name: found[name].iteration_s)
                 plain = [jobs[codec].uncompressed] * gradients.num_tensors
                 plain_s = min(jobs[codec].half_precision_s(cast_s), jobs[codec].iteration_s(plain))
-                best[rate] = plain_s / plans[codec].iteration_s
+                best[rate] = plain_s / found[codec].iteration_s
                 bound_s = min(lower_bound_s(job) for job in jobs.values())
-                compressed = sum(option.is_compressed for option in plans[codec].strategy)
+                compressed = sum(option.is_compressed for option in found[codec].strategy)
                 rows.append(value_row("gain", best[rate], codec=codec, **keys))
                 rows.append(value_row("gain_at_most", plain_s / bound_s, **keys))
                 rows.append(value_row("compressed_tensors", compressed, codec=codec, **keys))
@@ -89,11 +88,12 @@ def certificate_rows(*, models: Sequence[str], num_gpus: int) -> list[dict[str, 
         options = [whole.uncompressed, *(o for o in whole.options if o.processors == {Processor.GPU})]
         job = Job(gradients, whole.machines, whole.codec, options)
         _, optimum_s = best_by_exhaustion(job, options)
-        espresso = compress_on_gpus(job)
-        results = {"Espresso": espresso, "Espresso, improved": improve(job, espresso.strategy)}
-        for scheme, result in results.items():
-            above = 100 * (result.iteration_s / optimum_s - 1)
-            rows.append(value_row("above_optimum", above, "%", scheme=scheme, model=model))
+        found = compress_on_gpus(job)
+        times = {"Espresso": found, "Espresso, improved": improve(job, found.strategy)}
+        for scheme, one in times.items():
+            rows.append(
+                value_row("above_optimum", 100 * (one.iteration_s / optimum_s - 1), "%", scheme=scheme, model=model)
+            )
         rows.append(value_row("bound_below_optimum", 100 * (1 - lower_bound_s(job) / optimum_s), "%", model=model))
         rows.append(value_row("strategies", len(options) ** gradients.num_tensors, model=model))
     return rows
@@ -113,8 +113,7 @@ def lemma_rows(num_jobs: int) -> list[dict[str, Any]]:
 
     Jobs have random gaps of up to 3 ms on 2 x 2 GPUs; a CPU takes four times as long as a GPU.
     """
-    draw = np.random.default_rng(0)
-    above = []
+    draw, above = np.random.default_rng(0), []
     links = {"intra": Link(bandwidth_bytes_per_s=1e10), "inter": Link(bandwidth_bytes_per_s=1e8, latency_s=1e-4)}
     machines = Machines(num_machines=2, gpus_per_machine=2, **links)
     times = {p: partial(np.multiply, factor * 1e-9) for p, factor in ((Processor.GPU, 1), (Processor.CPU, 4))}

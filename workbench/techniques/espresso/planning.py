@@ -127,11 +127,9 @@ def plan(
     largest = max(gradients.num_elements)
     job = Job(gradients, cluster, times or profiled_times(codec, largest, device))
     # A CPU that trains has no other processor to compress on.
-    searched = compress_on_gpus(job) if device == "cpu" and times is None else find_strategy(job)
-    strategy = improve(job, searched.strategy).strategy if is_improved else searched.strategy
-    mean = max(1, sum(gradients.num_elements) // gradients.num_tensors)
-    cast_s = profile_codec(FP16, [mean], device=device)[0].encode_s
-    return plan_of(job, strategy, codec, cast_s=cast_s)
+    found = compress_on_gpus(job) if device == "cpu" and times is None else find_strategy(job)
+    strategy = improve(job, found.strategy).strategy if is_improved else found.strategy
+    return plan_of(job, strategy, codec, cast_s=_cast_s(gradients, device))
 
 
 def _with_unused(module: nn.Module, gradients: Gradients) -> Gradients:
@@ -148,8 +146,7 @@ def _with_unused(module: nn.Module, gradients: Gradients) -> Gradients:
 
 def plan_of(job: Job, strategy: Sequence[Option], codec: str, *, cast_s: float = 0.0) -> Plan:
     """Make a plan of any strategy; FP16 takes `cast_s` to cast a gradient before sending, and again after it."""
-    gradients = job.gradients
-    orders = {INTRA: [], INTER: []}
+    gradients, orders = job.gradients, {INTRA: [], INTER: []}
     queues = job.queues(strategy)
     for tensor, spans in enumerate(queues.placed()):
         for number, ((start_s, _), resource) in enumerate(zip(spans[1:], job.resources(strategy[tensor]), strict=True)):
@@ -170,3 +167,9 @@ def plan_of(job: Job, strategy: Sequence[Option], codec: str, *, cast_s: float =
         orders=tuple(named),
         predicted_s=predicted_s,
     )
+
+
+def _cast_s(gradients: Gradients, device: str) -> float:
+    """Measure the cast of a gradient of mean size to FP16."""
+    mean = sum(gradients.num_elements) // gradients.num_tensors
+    return profile_codec(FP16, [max(1, mean)], device=device)[0].encode_s

@@ -75,18 +75,17 @@ class Groups:
         device: torch.device | str = "cpu",
         parent: dist.ProcessGroup | None = None,
     ):
-        self.place = num_machines, gpus_per_machine
-        self.rank = dist.get_rank()
-        world = dist.get_world_size()
-        if num_machines * gpus_per_machine != world:
+        self.place, self.rank = (num_machines, gpus_per_machine), dist.get_rank()
+        wanted, world = num_machines * gpus_per_machine, dist.get_world_size()
+        if wanted != world:
             raise ValueError(f"the plan is for {num_machines} machines of {gpus_per_machine}; there are {world} ranks")
         self._device = torch.device("cpu") if dist.get_backend() == "gloo" else torch.device(device)
         self._groups = {}
         for phase in Phase:
             members = dict.fromkeys(group_of(phase, rank, *self.place) for rank in range(world))
-            groups = {ranks: dist.new_group(list(ranks), timeout=timeout_of(parent)) for ranks in members}
-            ranks = group_of(phase, self.rank, *self.place)
-            self._groups[phase] = groups[ranks], ranks
+            made = {ranks: dist.new_group(list(ranks), timeout=timeout_of(parent)) for ranks in members}
+            own = group_of(phase, self.rank, *self.place)
+            self._groups[phase] = made[own], own
 
     def interrupt(self) -> None:
         """End all collectives that wait for failed ranks, with an error."""
@@ -114,54 +113,55 @@ class Groups:
         if value is None:
             value = torch.empty(*shape, dtype=torch.uint8 if task.is_compressed else torch.float32, device=self._device)
         value = value.to(self._device).contiguous()
-        root, n = ranks[0], len(ranks)
         with naming_lost_ranks(group, str(task)):
-            match task.routine:
-                case Routine.BROADCAST:
-                    dist.broadcast(value, root, group=group)
-                    return value
-                case Routine.ALL_REDUCE | Routine.REDUCE:
-                    total, is_reduce = value.clone(), task.routine is Routine.REDUCE
-                    dist.reduce(total, root, group=group) if is_reduce else dist.all_reduce(total, group=group)
-                    return total if not is_reduce or self.rank == root else None
-                case Routine.REDUCE_SCATTER | Routine.ALL_TO_ALL:  # summed here: gloo's reduce_scatter sends twice this
-                    sent = torch.stack(outgoing(value, task, n))
-                    received = torch.empty_like(sent)
-                    dist.all_to_all_single(received, sent, group=group)
-                case Routine.ALL_GATHER:
-                    received = [torch.empty_like(value) for _ in ranks]
-                    dist.all_gather(received, value, group=group)
-                case Routine.GATHER:
-                    received = [torch.empty_like(value) for _ in ranks] if self.rank == root else None
-                    dist.gather(value, received, root, group=group)
-            return None if received is None else merged(list(received), task, second)
+            return self._communicated(value, task, second, group, ranks)
+
+    def _communicated(
+        self, value: Tensor, task: Comm, second: bool, group: dist.ProcessGroup, ranks: Sequence[int]
+    ) -> Tensor | None:
+        root, n = ranks[0], len(ranks)
+        match task.routine:
+            case Routine.BROADCAST:
+                dist.broadcast(value, root, group=group)
+                return value
+            case Routine.ALL_REDUCE | Routine.REDUCE:
+                total, is_reduce = value.clone(), task.routine is Routine.REDUCE
+                dist.reduce(total, root, group=group) if is_reduce else dist.all_reduce(total, group=group)
+                return total if not is_reduce or self.rank == root else None
+            case Routine.REDUCE_SCATTER | Routine.ALL_TO_ALL:  # the sum is made here: gloo's sends twice as much
+                sent = torch.stack(outgoing(value, task, n))
+                received = torch.empty_like(sent)
+                dist.all_to_all_single(received, sent, group=group)
+            case Routine.ALL_GATHER:
+                received = [torch.empty_like(value) for _ in ranks]
+                dist.all_gather(received, value, group=group)
+            case Routine.GATHER:
+                received = [torch.empty_like(value) for _ in ranks] if self.rank == root else None
+                dist.gather(value, received, root, group=group)
+        return None if received is None else merged(list(received), task, second)
 
 
-class _Transfer:
-    """The transfer of one gradient on one rank, task by task along its option."""
+class _Journey:
+    """A gradient on its way along its option, on one rank."""
 
     def __init__(self, name: str, option: Option, encoders: Encoders, groups: Groups, momentum: float):
-        self.name = name
-        self._option = option
-        self.encoders = encoders
-        self._groups = groups
+        self.name, self._option, self.encoders, self._groups = name, option, encoders, groups
         self._momentum = 0.0 if option.is_compressed else momentum  # for a compressed gradient the codec has it
-        self._layouts = layouts_of(option, *groups.place)
-        self._velocity = None
+        self._layouts, self._velocity = layouts_of(option, *groups.place), None
         self.resources = tuple(step.resource for step in steps_of(option, *groups.place))
         self.number, self._value, self._gradient, self._done = 0, None, None, None
 
     @property
     def memory(self) -> tuple[Tensor, ...]:
-        """State of previous passes: errors of the codecs, or the velocity."""
+        """What is remembered of the passes before."""
         return self.encoders.memory if self._velocity is None else (self._velocity,)
 
     def begin_(self, gradient: Tensor, done: Callable[[Tensor], None], *, may_be_discarded: bool = False) -> None:
-        """Start the transfer of a gradient, which holds the mean over ranks when `done` is called with it.
+        """Start with a gradient, which will hold the mean over ranks when `done` is called with it.
 
-        If the result may be discarded, the state is kept for `put_back_`.
+        What is remembered is kept for `put_back_` if the result may be discarded.
         """
-        self._before = [state.clone() for state in self.memory] if may_be_discarded else []
+        self._before = [remembered.clone() for remembered in self.memory] if may_be_discarded else []
         self.number, self._gradient, self._done = 0, gradient, done
         if self._momentum:  # the velocities of the ranks add up to the velocity of the sum
             self._velocity = gradient.clone() if self._velocity is None else self._momentum * self._velocity + gradient
@@ -169,16 +169,16 @@ class _Transfer:
         self._num_elements = self._value.numel()
 
     def put_back_(self) -> None:
-        """Restore the state before the last pass, because its result was not applied."""
-        for number, state in enumerate(self.memory):  # the state of a new codec was zero
-            state.zero_() if number >= len(self._before) else state.copy_(self._before[number])
+        """Remember what was remembered before the last pass: its result has not been applied."""
+        for number, remembered in enumerate(self.memory):  # there was none of a codec that is new
+            remembered.zero_() if number >= len(self._before) else remembered.copy_(self._before[number])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of the state."""
+        """Return a copy of what is remembered."""
         return {"encoders": self.encoders.state_dict(), "velocity": copy.deepcopy(self._velocity)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a state of `state_dict`."""
+        """Continue with what `state_dict` gave."""
         self.encoders.load_state_dict(state["encoders"])
         self._velocity = copy.deepcopy(state["velocity"])
 
@@ -186,21 +186,21 @@ class _Transfer:
     def key(self) -> tuple[str, int]:
         return self.name, self.number
 
-    def record_event_(self) -> None:
-        """Record an event behind the work that this thread has queued on a GPU."""
+    def leave_(self) -> None:
+        """Remember what the worker, or the backward pass, has queued on a GPU."""
         self._queued = torch.cuda.current_stream().record_event() if self._gradient.is_cuda else None
 
     def run_(self) -> bool:
         """Do the next task, and return whether there are more.
 
-        After the last task the worker must not touch the transfer: the next backward pass may already begin it again.
+        After the last one the backward pass may go on, and begin the journey anew at once: it belongs to the worker no
+        longer.
         """
         if self._queued is not None:
             torch.cuda.current_stream().wait_event(self._queued)
             if self._value is not None and self._value.is_cuda:
                 self._value.record_stream(torch.cuda.current_stream())
-        task = self._option.tasks[self.number]
-        before, after = self._layouts[self.number : self.number + 2]
+        task, before, after = self._option.tasks[self.number], *self._layouts[self.number : self.number + 2]
         if isinstance(task, Comm):
             self._communicate_(task, before)
         elif self._value is not None:
@@ -225,7 +225,7 @@ class _Transfer:
     def _communicate_(self, task: Comm, before: Layout) -> None:
         others = replace(before, rooted=before.rooted - {task.phase})
         if not holds(others, self._groups.rank, *self._groups.place):
-            return  # only the roots of another phase communicate
+            return  # the roots of another phase communicate
         shape = (self._num_elements // before.split,)
         if task.is_compressed and task.routine is Routine.BROADCAST:
             piece = self.encoders.template(shape[0] // before.pieces, self._gradient.device)
@@ -241,18 +241,16 @@ class _Worker(threading.Thread):
     ):
         super().__init__(name=f"espresso, {RESOURCES[resource]}", daemon=True)
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._serve = serve
-        self._order = None if order is None else itertools.cycle(order)
-        self.inbox: queue.SimpleQueue[_Transfer | None] = queue.SimpleQueue()
+        self._serve, self._order = serve, None if order is None else itertools.cycle(order)
+        self.inbox: queue.SimpleQueue[_Journey | None] = queue.SimpleQueue()
 
     def run(self) -> None:
-        waiting = {}
-        following = None if self._order is None else next(self._order, None)
-        while (transfer := self.inbox.get()) is not None:
+        waiting, following = {}, None if self._order is None else next(self._order, None)
+        while (journey := self.inbox.get()) is not None:
             if self._order is None:
-                self._serve(transfer, self._stream)
+                self._serve(journey, self._stream)
                 continue
-            waiting[transfer.key] = transfer
+            waiting[journey.key] = journey
             while following in waiting:
                 self._serve(waiting.pop(following), self._stream)
                 following = next(self._order)
@@ -271,20 +269,17 @@ class GradientExchange:
         scaler: Scaler | None,
     ):
         make = partial(make_codec, plan.codec, momentum=momentum, warmup=warmup)
-        self._transfers = {
-            name: _Transfer(name, option, Encoders(make, name), groups, momentum)
+        self._journeys = {
+            name: _Journey(name, option, Encoders(make, name), groups, momentum)
             for name, option in plan.options.items()
         }
         self._names = {parameter: name for name, parameter in model.module.named_parameters()}
         options = {name: str(option) for name, option in plan.options.items()}
         facts = {"codec": plan.codec, "machines and GPUs": groups.place, "options": options}
         facts |= {"numbers of elements": dict(plan.num_elements), "momentum": momentum, "warmup": list(warmup)}
-        self._identity = {"rank": groups.rank} | {name: json.dumps(fact) for name, fact in facts.items()}
-        self._passes = Passes(model, scaler, lambda name: self._transfers[name].put_back_())
-        self._epoch = 0
-        self._groups = groups
-        self._lock = threading.Lock()
-        self._failure = None
+        self._whose = {"rank": groups.rank} | {name: json.dumps(fact) for name, fact in facts.items()}
+        self._passes, self._epoch = Passes(model, scaler, self._put_back_), 0
+        self._groups, self._lock, self._failure = groups, threading.Lock(), None
         self._device = next(model.module.parameters()).device
         self._open: dict[torch.futures.Future, int] = {}  # number of unfinished gradients in each bucket
         model.register_comm_hook(self, GradientExchange.synchronise)
@@ -305,17 +300,19 @@ class GradientExchange:
             self._open[future] = len(gradients)
         if bucket.index() == 0:
             factor = self._passes.begin_()
-            for transfer in self._transfers.values():
-                for state in transfer.memory:
-                    state.mul_(factor)
+            for remembered in (tensor for journey in self._journeys.values() for tensor in journey.memory):
+                remembered.mul_(factor)
         for parameter, gradient in gradients:
-            transfer = self._transfers[self._names[parameter]]
+            journey = self._journeys[self._names[parameter]]
             done = partial(self._arrived, future, bucket.buffer())
-            transfer.begin_(gradient, done, may_be_discarded=self._passes.may_be_discarded(parameter))
-            self._enqueue(transfer)
+            journey.begin_(gradient, done, may_be_discarded=self._passes.may_be_discarded(parameter))
+            self._hand_on(journey)
         if bucket.is_last():
             self._passes.end_()
         return future.then(self._received)
+
+    def _put_back_(self, name: str) -> None:
+        self._journeys[name].put_back_()
 
     def _received(self, done: torch.futures.Future) -> Tensor:
         if self._failure is not None:
@@ -335,19 +332,19 @@ class GradientExchange:
         if is_last:
             future.set_result(buffer)
 
-    def _enqueue(self, transfer: _Transfer) -> None:
-        transfer.record_event_()
-        self._workers[transfer.resources[transfer.number]].inbox.put(transfer)
+    def _hand_on(self, journey: _Journey) -> None:
+        journey.leave_()
+        self._workers[journey.resources[journey.number]].inbox.put(journey)
 
-    def _serve(self, transfer: _Transfer, stream: torch.cuda.Stream | None) -> None:
+    def _serve(self, journey: _Journey, stream: torch.cuda.Stream | None) -> None:
         if self._failure is not None:
             return
         try:
             with torch.cuda.stream(stream), torch.no_grad():
-                if transfer.run_():
-                    self._enqueue(transfer)
+                if journey.run_():
+                    self._hand_on(journey)
         except BaseException as error:  # the training waits for the futures and must see the error
-            self._fail(RuntimeError(f"rank {self._groups.rank} could not exchange {transfer.name}: {error!r}"))
+            self._fail(RuntimeError(f"rank {self._groups.rank} could not exchange {journey.name}: {error!r}"))
 
     def _fail(self, error: Exception) -> None:
         with self._lock:
@@ -360,14 +357,13 @@ class GradientExchange:
     def at_epoch(self, epoch: int) -> None:
         """Set DGC's share to that of an epoch of its warm-up; all ranks call this between two steps."""
         self._epoch = epoch
-        for transfer in self._transfers.values():
-            transfer.encoders.at_epoch(epoch)
+        for journey in self._journeys.values():
+            journey.encoders.at_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of this rank's state between two backward passes; each rank saves its own state."""
-        progress = {"epoch": self._epoch, "scale": self._passes.scale}
-        gradients = {name: transfer.state_dict() for name, transfer in self._transfers.items()}
-        return self._identity | progress | {"gradients": gradients}
+        more = {"epoch": self._epoch, "scale": self._passes.scale}
+        return self._whose | more | {"gradients": {name: one.state_dict() for name, one in self._journeys.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned on this rank with the same plan.
@@ -375,19 +371,19 @@ class GradientExchange:
         Raises:
             ValueError: if the state belongs to another plan, rank or number of ranks; nothing changes then.
         """
-        require_own_state(state, self._identity)
+        require_own_state(state, self._whose)
         self._passes.scale = state["scale"]
         self.at_epoch(state["epoch"])
-        for name, transfer in self._transfers.items():
-            transfer.load_state_dict(state["gradients"][name])
+        for name, journey in self._journeys.items():
+            journey.load_state_dict(state["gradients"][name])
 
     def close(self) -> None:
         """End the workers, even while they wait for failed ranks; the model's next backward pass raises."""
-        is_idle = self._failure is None and not self._open
+        is_whole = self._failure is None and not self._open
         self._fail(RuntimeError("the exchange is closed"))
         for worker in self._workers:
             worker.inbox.put(None)
-        if not is_idle:
+        if not is_whole:
             self._groups.interrupt()
         for worker in self._workers:
             worker.join()
@@ -456,20 +452,21 @@ def measure_cluster(num_machines: int, gpus_per_machine: int, *, device: str = "
     times of the slowest rank. ValueError if the number of ranks is not the number of GPUs.
     """
     groups = Groups(num_machines, gpus_per_machine, device)
-    intra = _fitted(groups, Phase.INTRA, gpus_per_machine, 1, device, runs)
-    inter = _fitted(groups, Phase.INTER, num_machines, gpus_per_machine, device, runs)
+    found = {
+        phase: _fitted(groups, phase, n, sharing, device, runs)
+        for phase, n, sharing in ((Phase.INTRA, gpus_per_machine, 1), (Phase.INTER, num_machines, gpus_per_machine))
+    }
     groups.close()
-    return Machines(num_machines=num_machines, gpus_per_machine=gpus_per_machine, intra=intra, inter=inter)
+    sizes = {"num_machines": num_machines, "gpus_per_machine": gpus_per_machine}
+    return Machines(**sizes, intra=found[Phase.INTRA], inter=found[Phase.INTER])
 
 
 def _fitted(groups: Groups, phase: Phase, n: int, sharing: int, device: str, runs: int) -> Link:
     if n == 1:  # no other rank to send to
         return Link(bandwidth_bytes_per_s=UNUSED_BYTES_PER_S, source="unused")
-    task = Comm(phase, Routine.REDUCE_SCATTER, False)
-    samples = []
+    task, samples = Comm(phase, Routine.REDUCE_SCATTER, False), []
     for size in MEASURED_ELEMENTS:
-        value = torch.zeros(size * n, device=device)
-        seconds = []
+        value, seconds = torch.zeros(size * n, device=device), []
         for _ in range(runs + 1):  # the first run opens connections
             dist.barrier()
             began_s = time.monotonic()

@@ -82,10 +82,10 @@ def table_rows(*, tasks: Sequence[str], batch: int, steps: int) -> list[dict[str
         tables = sum(weights[table].numel() for table in task.embeddings)
         others = sum(weight.numel() for weight in weights.values()) - tables
         rows += [value_row("embedding_parameters", tables, **keys), value_row("other_parameters", others, **keys)]
-        nonzero, looked_up = _gradient_rows(task, 0, steps), task.touched(0, steps)
-        unlike = sum(len(np.setxor1d(nonzero[table], looked_up[table])) for table in nonzero)
+        found, looked_up = _gradient_rows(task, 0, steps), task.touched(0, steps)
+        unlike = sum(len(np.setxor1d(found[table], looked_up[table])) for table in found)
         rows.append(value_row("unlike_looked_up", unlike, **keys))
-        elements = sum(len(nonzero[table]) * weights[table][0].numel() for table in nonzero)
+        elements = sum(len(found[table]) * weights[table][0].numel() for table in found)
         rows.append(value_row("density", elements / tables, **keys))
     return rows
 
@@ -128,7 +128,7 @@ def balance_rows(*, task: str, batch: int, num_ranks: Sequence[int], steps: int)
     width = dict(trained.module.named_parameters())[next(iter(trained.embeddings))].shape[1]
     for num in num_ranks:
         sets, num_rows = task_sets(trained, num, steps)[0]
-        values = [(indices[:, None] * width + np.arange(width)).ravel() for indices in sets]
+        values = [(one[:, None] * width + np.arange(width)).ravel() for one in sets]
         everything = torch.arange(num_rows * width)
         homes = {
             "Sparse PS": np.arange(num_rows) * num // num_rows,
@@ -140,7 +140,7 @@ def balance_rows(*, task: str, batch: int, num_ranks: Sequence[int], steps: int)
             rows.append(value_row("imbalance", push_imbalance(chosen, home, num), what="push", **keys))
             pull = imbalance_ratio(np.bincount(home[union_of(chosen)], minlength=num))
             rows.append(value_row("imbalance", pull, what="pull", **keys))
-        rows.append(value_row("rows", float(np.mean([len(indices) for indices in sets])), ranks=num))
+        rows.append(value_row("rows", float(np.mean([len(one) for one in sets])), ranks=num))
     return rows
 
 
@@ -153,7 +153,7 @@ def device_for(name: str) -> torch.device:
 
 def _seconds_of(calls: Mapping[str, Callable[[], object]], runs: int, device: torch.device) -> dict[str, list[float]]:
     """Time calls in turns, after a first round; on a GPU until its work is done."""
-    times_s: dict[str, list[float]] = {name: [] for name in calls}
+    found: dict[str, list[float]] = {name: [] for name in calls}
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     for number in range(runs + 1):
         for name, call in calls.items():
@@ -162,8 +162,8 @@ def _seconds_of(calls: Mapping[str, Callable[[], object]], runs: int, device: to
             call()
             wait()
             if number:
-                times_s[name].append(time.perf_counter() - began_s)
-    return times_s
+                found[name].append(time.perf_counter() - began_s)
+    return found
 
 
 def extraction_rows(
@@ -180,9 +180,9 @@ def extraction_rows(
             slots = torch.zeros(round(memory * domain_size), dtype=torch.int32, device=place)
             slots[torch.randint(len(slots), (round(share * domain_size),), generator=draw).to(place)] = 1
             memory_of[memory] = slots.nonzero
-        times = _seconds_of(memory_of, runs, place)
-        rows += [median_row("extraction_s", taken, "s", memory=at, density=share) for at, taken in times.items()]
-        rows.append(ratio_row("over_zen", times[max(memories)], times[2 * share], density=share))
+        found = _seconds_of(memory_of, runs, place)
+        rows += [median_row("extraction_s", taken, "s", memory=at, density=share) for at, taken in found.items()]
+        rows.append(ratio_row("over_zen", found[max(memories)], found[2 * share], density=share))
     return rows
 
 
@@ -216,16 +216,15 @@ def hashing_rows(
     calls["nonzero, "] = gradient.nonzero
     calls["counting, "] = partial(partition, indices, num_partitions, SEED)
     calls["sorting, "] = lambda: indices[partition_of(indices, num_partitions, SEED).sort(stable=True)[1]]
-    times = _seconds_of(calls, runs, place)
-    rows = []
+    found, rows = _seconds_of(calls, runs, place), []
     if {3, 4} <= set(num_hashes):
-        rows.append(ratio_row("four_over_three", times["k, 4"], times["k, 3"]))
-    for name, taken in times.items():
+        rows.append(ratio_row("four_over_three", found["k, 4"], found["k, 3"]))
+    for name, taken in found.items():
         way, _, number = name.partition(", ")
         keys = {"way": way, "number": float(number)} if number else {"way": way}
         rows.append(median_row("partition_s", taken, "s", **keys))
-        rows.append(ratio_row("over_counting", taken, times["counting, "], **keys))
-        rows.append(ratio_row("over_nonzero", taken, times["nonzero, "], **keys))
+        rows.append(ratio_row("over_counting", taken, found["counting, "], **keys))
+        rows.append(ratio_row("over_nonzero", taken, found["nonzero, "], **keys))
     return rows
 
 
@@ -359,21 +358,20 @@ def scheme_rows(timed: Timed, key: str, predicted_s: Mapping[tuple[str, str], fl
         key: "task" or "density".
         predicted_s: predicted times by value of the key and scheme.
     """
-    rows = []
-    times = {name: timed.iterations_s(name) for name in timed.rounds}
-    for name, taken in times.items():
+    rows, taken = [], {name: timed.iterations_s(name) for name in timed.rounds}
+    for name, found in taken.items():
         value, _, scheme = name.partition(": ")
         at = {key: float(value) if key == "density" else value}
-        rows.append(median_row("seconds", taken, "s", scheme=scheme, **at))
-        rows.append(ratio_row("gain", taken, times[f"{value}: {ZEN}"], over=scheme, **at))
+        rows.append(median_row("seconds", found, "s", scheme=scheme, **at))
+        rows.append(ratio_row("gain", found, taken[f"{value}: {ZEN}"], over=scheme, **at))
         counted = [facts for facts in timed.facts[name] if facts]
         if counted:
-            most = max(max(facts["sent_bytes"], facts["received_bytes"]) for facts in counted)
+            most = max(max(one["sent_bytes"], one["received_bytes"]) for one in counted)
             rows.append(value_row("busiest_bytes", most, "B", scheme=scheme, **at))
         if predicted_s and (value, scheme) in predicted_s:
             expected_s = predicted_s[value, scheme]
             rows.append(value_row("predicted_s", expected_s, "s", scheme=scheme, **at))
-            rows.append(value_row("measured_over_predicted", median(taken) / expected_s, scheme=scheme, **at))
+            rows.append(value_row("measured_over_predicted", median(found) / expected_s, scheme=scheme, **at))
     return rows + (_crossover_rows(rows) if key == "density" else [])
 
 
@@ -389,13 +387,13 @@ def _crossover_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def predicted_s(setting: Setting, densities: Sequence[float], num_elements: int) -> dict[tuple[str, str], float]:
     """Return the predicted times of schemes on the setting's link, for `time_densities`."""
-    times_s = {}
+    found = {}
     for share in densities:
         ranks = range(setting.num_ranks)
         sets = [np.flatnonzero(zipf_values(num_elements, share, rank).numpy()) for rank in ranks]
         of = sparsity_of(sets, num_elements, 1)
-        times_s |= {(str(share), scheme): seconds(scheme, of, setting.link) for scheme in IN_THEORY}
-    return times_s
+        found |= {(str(share), scheme): seconds(scheme, of, setting.link) for scheme in IN_THEORY}
+    return found
 
 
 @named("zen/train")
@@ -417,8 +415,8 @@ def train(
     setting = {"task": task, "variant": variant, "slots_per_value": slots_per_value, "steps": steps, "batch": batch}
     setting |= {"num_ranks": num_ranks, "seed": seed, "points": points}
     with open_ranks(num_ranks, preload=("workbench.techniques.zen.measured",)) as ranks:
-        result, *_ = ranks.run(_train_on_a_rank, setting)
-    return {"setting": setting, **result}
+        found, *_ = ranks.run(_train_on_a_rank, setting)
+    return {"setting": setting, **found}
 
 
 def _train_on_a_rank(setting: Mapping[str, Any]) -> dict[str, Any]:
@@ -455,9 +453,9 @@ def learning_rows(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for name, by_seed in by_name.items():
         for metric in metrics:
             for place, point in enumerate(next(iter(by_seed.values()))):
-                values = [scores[place][metric] for scores in by_seed.values()]
+                found = [scores[place][metric] for scores in by_seed.values()]
                 keys = {"variant": name, "step": point["step"], "metric": metric}
-                rows.append(spread_row("score", values, "%", **keys))
+                rows.append(spread_row("score", found, "%", **keys))
             below = [plain[seed][-1][metric] - scores[-1][metric] for seed, scores in by_seed.items()]
             rows.append(spread_row("points_below", below, "%", variant=name, metric=metric))
     slots = {result["setting"]["variant"]: result["setting"]["slots_per_value"] for result in results}

@@ -56,25 +56,24 @@ def measure(*, largest_bytes: int = LARGE_BYTES, device: str = "cpu") -> Measure
     Raises:
         ValueError: with fewer than two ranks.
     """
-    size = dist.get_world_size()
+    size, sizes_bytes = dist.get_world_size(), _sizes_bytes(largest_bytes)
     if size < 2:
         raise ValueError(f"ranks: {size}; links are measured between at least 2")
-    sizes_bytes = _sizes_bytes(largest_bytes)
     pairs = _pairs(size, device)
     near = group_size(pairs)
-    fits = [fit(_ring(sample, size) for sample in _times(dist.all_reduce, sizes_bytes, device))]
+    fits = [fit(_ring(one, size) for one in _times(dist.all_reduce, sizes_bytes, device))]
     if near < size:
         axis = init_mesh(device, (size // near, near)).get_group(1)
         reduce = partial(dist.all_reduce, group=axis)
-        fits.append(fit(_ring(sample, near) for sample in _times(reduce, sizes_bytes, device)))
+        fits.append(fit(_ring(one, near) for one in _times(reduce, sizes_bytes, device)))
     members, sizes = ([near, 1], [size // near, near]) if near < size else ([1], [size])
     layers = [
         Layer(
             p2p_bytes_per_s=_between(pairs, ranks, num),
-            group_bytes_per_s=layer_fit.bandwidth_bytes_per_s,
-            startup_s=layer_fit.latency_s,
+            group_bytes_per_s=found.bandwidth_bytes_per_s,
+            startup_s=found.latency_s,
         )
-        for ranks, num, layer_fit in zip(members, sizes, fits, strict=True)
+        for ranks, num, found in zip(members, sizes, fits, strict=True)
     ]
     axis_fits = _axis_fits(size, sizes_bytes, device)
     matrix = HierarchicalCommMatrix(
@@ -94,16 +93,16 @@ def _sizes_bytes(largest: int) -> tuple[int, ...]:
 
 def _axis_fits(size: int, sizes_bytes: Sequence[int], device: str) -> dict[tuple[int, int, int, str], Fit]:
     """Fit whole collectives along both axes of every mesh."""
-    fits = {}
+    found = {}
     for d1, d2 in meshes(size):
         groups = init_mesh(device, (d1, d2))
         for axis in (axis for axis, num in ((1, d1), (2, d2)) if num > 1):
             for name, exchange in EXCHANGES.items():
                 group = ProcessTensorGroup(groups.get_group(axis - 1))
-                fits[d1, d2, axis, name] = fit(_times(partial(_exchange, exchange, group), sizes_bytes, device))
+                found[d1, d2, axis, name] = fit(_times(partial(_exchange, exchange, group), sizes_bytes, device))
         for opened in {groups.get_group(axis) for axis in (0, 1)} - {dist.group.WORLD}:
             dist.destroy_process_group(opened)
-    return fits
+    return found
 
 
 def _exchange(exchange: Exchange, group: ProcessTensorGroup, message: Tensor) -> None:
@@ -114,11 +113,11 @@ def _exchange(exchange: Exchange, group: ProcessTensorGroup, message: Tensor) ->
 
 
 def _by_mesh(fits: Mapping[tuple[int, int, int, str], Fit]) -> dict[tuple[int, int], dict[int, AxisTimes]]:
-    times: dict[tuple[int, int], dict[int, AxisTimes]] = {}
+    found: dict[tuple[int, int], dict[int, AxisTimes]] = {}
     for d1, d2, axis in dict.fromkeys(key[:3] for key in fits):
         links = {name: fits[d1, d2, axis, name].link("measured") for name in EXCHANGES}
-        times.setdefault((d1, d2), {})[axis] = AxisTimes(**links)
-    return times
+        found.setdefault((d1, d2), {})[axis] = AxisTimes(**links)
+    return found
 
 
 def group_size(pairs: tuple[tuple[float, ...], ...]) -> int:
@@ -166,13 +165,13 @@ def _times(work: Callable[[Tensor], object], sizes_bytes: Sequence[int], device:
 
     A message that is faster than a smaller message counts as slightly slower: the smaller message was disturbed.
     """
-    samples, least_s = [], 0.0
+    found, least_s = [], 0.0
     for num_bytes in sizes_bytes:
         call = partial(work, torch.zeros(num_bytes // 4, device=device))
         taken_s = median([_slowest_s(call, device) for _ in range(RUNS + 1)][1:])
-        samples.append((num_bytes, max(taken_s, least_s)))
-        least_s = LONGER * samples[-1][1]
-    return samples
+        found.append((num_bytes, max(taken_s, least_s)))
+        least_s = LONGER * found[-1][1]
+    return found
 
 
 def _ring(sample: tuple[float, float], num_ranks: int) -> Sample:

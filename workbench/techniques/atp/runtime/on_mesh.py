@@ -96,10 +96,10 @@ class OnMesh(nn.Module):
 
     def set_extra_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore the states of dropout; ValueError if the shards belong to another place."""
-        place, here = state["place"].tolist(), self.get_extra_state()["place"].tolist()
-        if place != here:
+        place, own = state["place"].tolist(), self.get_extra_state()["place"].tolist()
+        if place != own:
             where = "mesh {} x {}, place ({}, {})"
-            raise ValueError(f"state: these are the shards of {where.format(*place)}; here is {where.format(*here)}")
+            raise ValueError(f"state: these are the shards of {where.format(*place)}; here is {where.format(*own)}")
         for drop, generator in zip(self._dropouts(), state["dropouts"].cpu(), strict=True):
             drop.generator.set_state(generator.clone())  # of a view of a larger tensor torch reads the wrong place
 
@@ -200,10 +200,10 @@ def require_same(names: Sequence[str], tensors: Sequence[Tensor | None], mesh: M
     """
     device = mesh.device_mesh.device_type
     numbers = torch.stack([_sample(tensor, device) for tensor in tensors])
-    samples = torch.stack(mesh.whole.gather([numbers])).tolist()
+    told = torch.stack(mesh.whole.gather([numbers])).tolist()
     argument, rule = rule.split(": ", 1)
-    for rank, sample in enumerate(samples):
-        for name, (rows, total, _), (first_rows, first_total, norm) in zip(names, sample, samples[0], strict=True):
+    for rank, own in enumerate(told):
+        for name, (rows, total, _), (first_rows, first_total, norm) in zip(names, own, told[0], strict=True):
             if rows != first_rows or abs(total - first_total) > differs * norm:
                 ranks = dist.get_process_group_ranks(mesh.whole.process_group or dist.group.WORLD)
                 raise ValueError(

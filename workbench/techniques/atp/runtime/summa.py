@@ -50,9 +50,10 @@ class SummaMesh:
         ranks = torch.arange(num_ranks).view(depth, q, q)
         place = (ranks == dist.get_rank()).nonzero()[0].tolist()
         members = ranks.reshape(-1, q), ranks.mT.reshape(-1, q), ranks.flatten(1).mT
-        groups = [dist.new_subgroups_by_enumeration(rows.tolist(), timeout=timeout_of())[0] for rows in members]
+        made = [dist.new_subgroups_by_enumeration(each.tolist(), timeout=timeout_of())[0] for each in members]
+        own = [ProcessTensorGroup(group) for group in made]
         names = "layer", "row", "column", "row_group", "column_group", "depth_group"
-        for name, value in zip(names, place + [ProcessTensorGroup(group) for group in groups], strict=True):
+        for name, value in zip(names, place + own, strict=True):
             object.__setattr__(self, name, value)
 
     def cut(self, full: Tensor) -> Tensor:
@@ -112,20 +113,18 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_no: Tensor):
         (x_ni, weight_io), mesh = ctx.saved_tensors, ctx.mesh
-        row, column = mesh.row_group, mesh.column_group
-        x_sums, weight_sums = [], []
+        row, column, x_sums, weight_sums = mesh.row_group, mesh.column_group, [], []
         with row.traffic.at("", Phase.BACKWARD), column.traffic.at("", Phase.BACKWARD):
             for step in range(mesh.q):
                 x_arrival, weight_arrival = _broadcast(row, x_ni, step), _broadcast(column, weight_io, step)
                 x_sums.append(moves_of(row).reduce([grad_no @ weight_arrival.wait().mT], step))
                 weight_sums.append(moves_of(column).reduce([x_arrival.wait().mT @ grad_no], step))
-        x_sums = [arrival.wait() for arrival in x_sums]
-        weight_sums = [arrival.wait() for arrival in weight_sums]
+        x_sums, weight_sums = [each.wait() for each in x_sums], [each.wait() for each in weight_sums]
         return x_sums[mesh.column], weight_sums[mesh.row], None
 
 
-def _broadcast(group: ProcessTensorGroup, block: Tensor, source: int) -> Arrival[Tensor]:
-    return moves_of(group).broadcast([block], source, Shape.of(block))
+def _broadcast(group: ProcessTensorGroup, own: Tensor, source: int) -> Arrival[Tensor]:
+    return moves_of(group).broadcast([own], source, Shape.of(own))
 
 
 class _Shards(nn.Module):
@@ -140,23 +139,23 @@ class _Shards(nn.Module):
     @torch.no_grad()
     def load_full_(self, weight: Tensor, bias: Tensor) -> None:
         """Copy this rank's part of a weight, [O, I] of a linear or [H] of a norm, and of a bias [O] or [H]."""
-        for name, full, shard in (("weight", weight, self.weight), ("bias", bias, self.bias)):
+        for name, full, own in (("weight", weight, self.weight), ("bias", bias, self.bias)):
             part = cut(full, dim=0, rank=self.mesh.column, size=self.mesh.q, num_blocks=self.num_blocks)
             if part.dim() > 1:
                 part = cut(part, dim=1, rank=self.mesh.row, size=self.mesh.q).mT
-            if part.shape != shard.shape:
-                raise ValueError(f"{name}: a part of {tuple(part.shape)} does not fit; it must be {tuple(shard.shape)}")
-            shard.copy_(part)
+            if part.shape != own.shape:
+                raise ValueError(f"{name}: a part of {tuple(part.shape)} does not fit; it must be {tuple(own.shape)}")
+            own.copy_(part)
 
     def full(self, gradient: bool = False) -> dict[str, Tensor]:
         """Gather `weight` and `bias`, or their gradients, on every rank, detached, in the shapes of `load_full_`."""
-        tensors = {}
-        for name, parameter in self.named_parameters():
-            part = parameter.grad if gradient else parameter.detach()
-            strips = self.mesh.row_group.gather([part.mT if part.dim() > 1 else part])
-            whole = join(strips, dim=0, num_blocks=self.num_blocks)
-            tensors[name] = whole if whole.dim() == 1 else join(self.mesh.column_group.gather([whole]), dim=1)
-        return tensors
+        parts = {name: own.grad if gradient else own.detach() for name, own in self.named_parameters()}
+        return {name: self._whole(part) for name, part in parts.items()}
+
+    def _whole(self, part: Tensor) -> Tensor:
+        strips = self.mesh.row_group.gather([part.mT if part.dim() > 1 else part])
+        whole = join(strips, dim=0, num_blocks=self.num_blocks)
+        return whole if whole.dim() == 1 else join(self.mesh.column_group.gather([whole]), dim=1)
 
 
 class SummaLinear(_Shards):

@@ -48,7 +48,7 @@ def full_state_dict(model: nn.Module) -> dict[str, Any]:
             state[name] = value
         elif prefix not in joined:
             joined.add(prefix)
-            state |= {f"{prefix}{part}": tensor for part, tensor in blocks[prefix].whole().items()}
+            state |= {f"{prefix}{own}": tensor for own, tensor in blocks[prefix].whole().items()}
     return state
 
 
@@ -61,9 +61,9 @@ def load_full_state_dict(model: nn.Module, state: Mapping[str, Any]) -> None:
         ValueError: if tensors are missing, unexpected or of another shape; nothing is loaded then.
     """
     model, blocks = _blocks(model)
-    local_state = model.state_dict()
+    own = model.state_dict()
     shapes, tied = {}, {}
-    for name, value in local_state.items():
+    for name, value in own.items():
         if not name.startswith(tuple(blocks)):
             shapes[name] = value.shape if isinstance(value, Tensor) else None
             if isinstance(value, Tensor):
@@ -78,7 +78,7 @@ def load_full_state_dict(model: nn.Module, state: Mapping[str, Any]) -> None:
     for name, value in state.items():
         if shapes[name] is not None and value.shape != shapes[name]:
             raise ValueError(f"state: {name} is {tuple(value.shape)}; it must be {tuple(shapes[name])}")
-    model.load_state_dict({name: value for name, value in state.items() if name in local_state}, strict=False)
+    model.load_state_dict({name: value for name, value in state.items() if name in own}, strict=False)
     for prefix, block in blocks.items():
         block.load_whole_({name: state[f"{prefix}{name}"] for name in block.plain_shapes})
 
@@ -102,17 +102,15 @@ def _save_pretrained(
             raise ValueError(f"state_dict: {_some(shards)} are parts of this rank; {rule}")
         save(state_dict=state_dict)
         return
-    state = full_state_dict(module)
-    error = None
+    state, error = full_state_dict(module), None
     if dist.get_rank() == 0:
         try:
             save(state_dict=state)
         except Exception as raised:
             error = raised
-    group = next(iter(blocks.values())).shard.mesh.whole.process_group
-    for message in tell_all(None if error is None else repr(error), group):
-        if message:
-            raise RuntimeError(f"save_pretrained: the first rank could not write: {message}") from error
+    told = tell_all(None if error is None else repr(error), next(iter(blocks.values())).shard.mesh.whole.process_group)
+    if any(told):
+        raise RuntimeError(f"save_pretrained: the first rank could not write: {next(filter(None, told))}") from error
 
 
 def _blocks(model: nn.Module) -> tuple[nn.Module, dict[str, OnMesh]]:

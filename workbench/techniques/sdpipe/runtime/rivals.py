@@ -54,7 +54,7 @@ class _Flat:
 
     def gradient(self) -> Tensor:
         if any(weight.grad is None for weight in self._weights):
-            raise ValueError("a trained parameter has no gradient; the scheme needs the gradients of all parameters")
+            raise ValueError("a trained parameter has no gradient; the scheme adds up the gradients of all")
         return torch.cat([weight.grad.flatten() for weight in self._weights])
 
     @torch.no_grad()
@@ -68,24 +68,18 @@ class SDPipeWorker(Worker):
 
     def __init__(self, sdpipe: SDPipe):
         self.log = sdpipe.log
-        self.before_update = sdpipe.ready
-        self.after_update = sdpipe.average_
-        self.close = sdpipe.close
+        self.before_update, self.after_update, self.close = sdpipe.ready, sdpipe.average_, sdpipe.close
 
 
 class AllReduce(Worker):
     """Averages gradients over all workers of the stage before each update."""
 
     def __init__(self, module: nn.Module, place: Place, group: dist.ProcessGroup):
-        self._flat = _Flat(module)
-        self._place = place
-        self._group = group
-        self.log = Log()
+        self._flat, self._place, self._group, self.log = _Flat(module), place, group, Log()
 
     def before_update(self) -> None:
         """Replace this worker's gradient by the mean gradient."""
-        began_s = time.monotonic()
-        flat = self._flat.gradient()
+        began_s, flat = time.monotonic(), self._flat.gradient()
         dist.all_reduce(flat, group=self._group)
         self._flat.write(flat / self._place.num_pipelines, gradients=True)
         self.log.averaged_s += time.monotonic() - began_s
@@ -96,27 +90,21 @@ class AdPsgd(Worker):
     """Averages its model with one other worker after each update; see `cost.pairs`."""
 
     def __init__(self, module: nn.Module, place: Place, group: dist.ProcessGroup, seed: int = 0):
-        self._flat = _Flat(module)
-        self._place = place
-        self._group = group
-        self._seed = seed
-        self._iteration = 0
-        self.log = Log()
+        self._flat, self._place, self._group, self.log = _Flat(module), place, group, Log()
+        self._iteration, self._seed = 0, seed
 
     def after_update(self) -> None:
         """Exchange models with this iteration's partner; both workers keep the mean."""
-        began_s = time.monotonic()
-        pipeline = self._place.pipeline
-        (pair,) = (p for p in pairs(self._place.num_pipelines, self._iteration, self._seed) if pipeline in p)
+        began_s, own = time.monotonic(), self._place.pipeline
+        (pair,) = (p for p in pairs(self._place.num_pipelines, self._iteration, self._seed) if own in p)
         self._iteration += 1
         if len(pair) == 2:
-            partner = sum(pair) - pipeline
-            flat = self._flat.read()
-            received = torch.empty_like(flat)
+            partner, flat = sum(pair) - own, self._flat.read()
+            other = torch.empty_like(flat)
             sending = dist.isend(flat, group_dst=partner, group=self._group)
-            dist.recv(received, group_src=partner, group=self._group)
+            dist.recv(other, group_src=partner, group=self._group)
             sending.wait()
-            self._flat.write((flat + received) / 2)
+            self._flat.write((flat + other) / 2)
         self.log.averaged_s += time.monotonic() - began_s
         self.log.groups.append(Group(self._place.stage, frozenset(pair)))
 
@@ -138,16 +126,12 @@ class HetPipe(Worker):
 
     def __init__(self, module: nn.Module, place: Place, *, server: int, staleness: int, largest: int):
         require_counts(0, staleness=staleness)
-        self._flat = _Flat(module)
-        self._place = place
-        self._server = server
-        self._largest = largest
-        self._before = torch.empty(0)
+        self._flat, self._place, self._server = _Flat(module), place, server
+        self.log, self._before, self._largest = Log(), torch.empty(0), largest
         self._most_under_way = _overlapped(staleness)
         self._under_way: deque[tuple[int, Tensor, Tensor, dist.Work, Future]] = deque()  # clock, update, answer, ...
         self._waiter = ThreadPoolExecutor(1)  # only a waiting thread sees that a pull has arrived
         self._clock = 0
-        self.log = Log()
 
     def before_update(self) -> None:
         """Store the model."""
@@ -164,30 +148,27 @@ class HetPipe(Worker):
         self._under_way.append((self._clock, update, answer, push, pull))
         began_s = time.monotonic()
         while self._under_way and (len(self._under_way) > self._most_under_way or self._under_way[0][-1].done()):
-            self._load_oldest()
+            self._take_in()
         self.log.waited_s += time.monotonic() - began_s
 
     def _push(self, clock: float, update: Tensor) -> dist.Work:
         message = torch.zeros(1 + self._largest)
-        message[0] = clock
-        message[1 : 1 + update.numel()] = update
+        message[0], message[1 : 1 + update.numel()] = clock, update
         return dist.isend(message, self._server, tag=PUSH)
 
-    def _load_oldest(self) -> None:
-        """Wait for the oldest pull; load its model, with the updates that it lacks."""
+    def _take_in(self) -> None:
         _, _, answer, push, pull = self._under_way.popleft()
-        push.wait()
-        pull.result()
-        included, model = answer[0].item(), answer[1:]
+        push.wait(), pull.result()
+        held, model = answer[0].item(), answer[1:]
         for clock, update, *_ in self._under_way:
-            if clock > included:
+            if clock > held:
                 model += update
         self._flat.write(model)
 
     def close(self) -> dict[str, int]:
         """Finish all pulls, and tell the server that this worker has ended."""
         while self._under_way:
-            self._load_oldest()
+            self._take_in()
         self._push(END, torch.zeros(0)).wait()
         self._waiter.shutdown()
         return {"num_signals": self._clock}
@@ -210,9 +191,7 @@ def serve_parameters(models: Sequence[Tensor], num_pipelines: int, staleness: in
         num_pipelines: N.
         staleness: s.
     """
-    num_stages = len(models)
-    num_pushes = 0
-    most_ahead = staleness - _overlapped(staleness)
+    num_stages, num_pushes, ahead = len(models), 0, staleness - _overlapped(staleness)
     clocks = dict.fromkeys(range(num_stages * num_pipelines), 0.0)
     message = torch.empty(1 + max(model.numel() for model in models))
     unanswered: list[tuple[int, float]] = []  # rank and clock of each push, in order of arrival
@@ -223,21 +202,19 @@ def serve_parameters(models: Sequence[Tensor], num_pipelines: int, staleness: in
         if clock == END:
             clocks[sender] = math.inf
         else:
-            clocks[sender] = clock
-            num_pushes += 1
+            clocks[sender], num_pushes = clock, num_pushes + 1
             model += message[1 : 1 + model.numel()]
             unanswered.append((sender, clock))
         for push in list(unanswered):
             rank, clock = push
             slowest = min(clocks[other] for other in range(rank % num_stages, len(clocks), num_stages))
-            if clock - slowest > most_ahead:
+            if clock - slowest > ahead:
                 continue
             unanswered.remove(push)
             answer = torch.cat([torch.tensor([clocks[rank]]), models[rank % num_stages]])
             answers[rank].append((answer, dist.isend(answer, rank, tag=PULL)))
             if len(answers[rank]) > 1 + _overlapped(staleness):  # the worker has the first, or it would not have pushed
                 answers[rank].popleft()[1].wait()
-    for rank_answers in answers.values():
-        for _, work in rank_answers:
-            work.wait()
+    for _, work in (sent for of_rank in answers.values() for sent in of_rank):
+        work.wait()
     return num_pushes

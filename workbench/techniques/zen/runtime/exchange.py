@@ -35,8 +35,8 @@ class Sparse:
         An entry is a number of a tensor with one dimension, else a row. NaN is not zero.
         """
         if gradient.layout not in (torch.sparse_coo, torch.strided) or gradient.dim() == 0 or not len(gradient):
-            kind = f"{gradient.layout} of shape {tuple(gradient.shape)}"
-            raise ValueError(f"gradient is {kind}; it must be dense or sparse_coo, with rows")
+            found = f"{gradient.layout} of shape {tuple(gradient.shape)}"
+            raise ValueError(f"gradient is {found}; it must be dense or sparse_coo, with rows")
         if gradient.layout == torch.sparse_coo:
             if gradient.sparse_dim() != 1:
                 raise ValueError(f"gradient has {gradient.sparse_dim()} sparse dimensions; it must have 1")
@@ -76,11 +76,11 @@ class Sparse:
 
 def added(parts: Sequence[Sparse]) -> Sparse:
     """Add gradients of one domain in the given order; the indices of the sum ascend."""
-    is_nonzero = torch.zeros(parts[0].domain_size, dtype=torch.bool, device=parts[0].indices.device)
+    is_there = torch.zeros(parts[0].domain_size, dtype=torch.bool, device=parts[0].indices.device)
     for part in parts:
-        is_nonzero.index_fill_(0, part.indices, True)
-    union = _places(is_nonzero)
-    place = torch.empty(len(is_nonzero), dtype=torch.int32, device=union.device)
+        is_there.index_fill_(0, part.indices, True)
+    union = _places(is_there)
+    place = torch.empty(len(is_there), dtype=torch.int32, device=union.device)
     place[union] = torch.arange(len(union), dtype=torch.int32, device=union.device)
     total = parts[0].values.new_zeros((len(union), *parts[0].values.shape[1:]))
     for part in parts:
@@ -108,22 +108,23 @@ class Wire:
 
     def agree(self, facts: Mapping[str, object], error: str = "") -> None:
         """Raise ValueError on all ranks if a rank has an error, or other facts than rank 0; all ranks call it."""
-        checksums = self._gathered(torch.tensor([crc32(text.encode()) for text in (error, *map(str, facts.values()))]))
-        if (checksums == checksums[0]).all() and not checksums[0, 0]:
+        own = torch.tensor([crc32(text.encode()) for text in (error, *map(str, facts.values()))])
+        heads = self._gathered(own)
+        if (heads == heads[0]).all() and not heads[0, 0]:
             return
-        reports: list[tuple[str, dict[str, str]]] = [("", {})] * self.size
-        dist.all_gather_object(reports, (error, {k: str(v) for k, v in facts.items()}), self._group.process_group)
-        for rank, (text, _) in enumerate(reports):
+        told: list[tuple[str, dict[str, str]]] = [("", {})] * self.size
+        dist.all_gather_object(told, (error, {k: str(v) for k, v in facts.items()}), self._group.process_group)
+        for rank, (text, _) in enumerate(told):
             if text:
                 raise ValueError(f"rank {rank}: {text}")
-        for rank, (_, values) in enumerate(reports):
-            for name, value in reports[0][1].items():
-                if values[name] != value:
-                    raise ValueError(f"{name} is {values[name]} on rank {rank} and {value} on rank 0; it must be one")
+        for rank, (_, theirs) in enumerate(told):
+            for name, value in told[0][1].items():
+                if theirs[name] != value:
+                    raise ValueError(f"{name} is {theirs[name]} on rank {rank} and {value} on rank 0; it must be one")
 
-    def _gathered(self, tensor: Tensor) -> Tensor:
+    def _gathered(self, own: Tensor) -> Tensor:
         """Gather a small tensor from every rank, [ranks, ...]."""
-        return self._moves.gather([tensor if self._on_cpu else tensor.cuda()]).wait().cpu()
+        return self._moves.gather([own if self._on_cpu else own.cuda()]).wait().cpu()
 
     def exchange(self, outgoing: Mapping[int, tuple[Tensor, ...]]) -> dict[int, tuple[Tensor, ...]]:
         """Send messages to ranks, and return the messages received, by rank in ascending order; all ranks call it."""
@@ -146,18 +147,17 @@ class Wire:
 
         def wait() -> dict[int, tuple[Tensor, ...]]:
             (arrived,) = arrival.wait()
-            messages = {to: message for to, message in outgoing.items() if to == self.rank}
-            for source, counts in expected.items():
-                messages[source] = self._unpacked(arrived.get(source), model, counts)
-            return dict(sorted(messages.items()))
+            found = {source: self._unpacked(arrived.get(source), model, counts) for source, counts in expected.items()}
+            own = {to: message for to, message in outgoing.items() if to == self.rank}
+            return dict(sorted((found | own).items()))
 
         return wait
 
     def _lengths(self, outgoing: Mapping[int, tuple[Tensor, ...]]) -> list[list[list[int]]]:
         """Return the lengths of all messages, [from, to, parts]; -1 if there is no message."""
         nothing = [-1] * len(next(iter(outgoing.values())))
-        lengths = [[len(part) for part in outgoing[to]] if to in outgoing else nothing for to in range(self.size)]
-        return self._gathered(torch.tensor(lengths)).tolist()
+        own = [[len(part) for part in outgoing[to]] if to in outgoing else nothing for to in range(self.size)]
+        return self._gathered(torch.tensor(own)).tolist()
 
     def _packed(self, message: tuple[Tensor, ...]) -> Tensor:
         whole = torch.cat([part.contiguous().flatten().view(torch.uint8) for part in message])
@@ -172,32 +172,36 @@ class Wire:
         if whole is None:
             return tuple(part[:0] for part in model)
         sizes = [count * _entry_bytes(part) for part, count in zip(model, counts, strict=True)]
-        message = []
-        for piece, part, count in zip(whole.to(model[0].device).split(sizes), model, counts, strict=True):
-            aligned = piece if piece.storage_offset() % part.element_size() == 0 else piece.clone()
-            message.append(aligned.view(part.dtype).view(count, *part.shape[1:]))
-        return tuple(message)
+        pieces = zip(whole.to(model[0].device).split(sizes), model, counts, strict=True)
+        return tuple(_typed(*one) for one in pieces)
 
     def all_reduce(self, whole: Tensor) -> Tensor:
         """Return the sum of a dense tensor over the ranks; a ring sends 2(n - 1)/n of its bytes."""
         total = whole.clone()
         self._group.communicate(dist.all_reduce, total)
-        num_bytes = 2 * (self.size - 1) * total.nbytes // self.size
-        self.sent_bytes += num_bytes
-        self.received_bytes += num_bytes
+        self._count(2 * (self.size - 1) * total.nbytes // self.size)
         return total
 
     def all_reduce_by_torch(self, gradient: Tensor) -> Tensor:
         """Return the sum of a sparse tensor by gloo's all-reduce, a ring that sends values and 8-byte indices."""
-        total = gradient.clone()
-        counts = self._gathered(torch.tensor(gradient._nnz())).tolist()
+        total, counts = gradient.clone(), self._gathered(torch.tensor(gradient._nnz())).tolist()
         self._group.communicate(dist.all_reduce, total)
         entry = gradient.indices().element_size() + _entry_bytes(gradient.values())
         self.sent_bytes += entry * (sum(counts) - counts[(self.rank + 1) % self.size])
         self.received_bytes += entry * (sum(counts) - counts[self.rank])
         return total.coalesce()
 
+    def _count(self, num_bytes: int) -> None:
+        self.sent_bytes += num_bytes
+        self.received_bytes += num_bytes
+
 
 def _entry_bytes(part: Tensor) -> int:
     """Return the bytes of one entry of a tensor's first dimension."""
     return part.element_size() * prod(part.shape[1:])
+
+
+def _typed(piece: Tensor, part: Tensor, count: int) -> Tensor:
+    """Read bytes as entries like those of a tensor."""
+    aligned = piece if piece.storage_offset() % part.element_size() == 0 else piece.clone()
+    return aligned.view(part.dtype).view(count, *part.shape[1:])

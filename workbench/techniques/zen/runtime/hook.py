@@ -45,12 +45,12 @@ class SparseSynchroniser:
     ):
         size = dist.get_world_size(group)
         _check(scheme, ranks_per_host, size)
-        self._facts = {"scheme": _name_of(scheme), "seed": seed}
-        self._state = self._facts | {"ranks_per_host": ranks_per_host, "num_ranks": size}
+        named = _name_of(scheme)
+        self._state = {"scheme": named, "seed": seed, "ranks_per_host": ranks_per_host, "num_ranks": size}
         self._sum = SCHEMES[scheme] if isinstance(scheme, str) else scheme
+        self._facts = {"scheme": named, "seed": seed}
         self._seeded = {"seed": seed} if self._sum is zen else {}
-        self._whole = Wire(group)
-        self._host, between = None, group
+        self._whole, self._host, between = Wire(group), None, group
         if ranks_per_host > 1:
             self._host, between = _groups(group, size, ranks_per_host)
         self.wire = Wire(between)
@@ -62,17 +62,16 @@ class SparseSynchroniser:
             ValueError: on all ranks, if a rank has an index out of range, or if ranks differ in shape, dtype, layout,
                 scheme or seed.
         """
-        sparse, error = None, ""
-        stays_dense = self._sum is dense and gradient.layout == torch.strided
+        own, error = None, ""
         try:
-            sparse = Sparse.of(gradient) if self._host is None and not stays_dense else None
-            whole = gradient.to_dense() if sparse is None else gradient
+            own = Sparse.of(gradient) if self._host is None and not self._is_dense(gradient) else None
+            whole = gradient.to_dense() if own is None else gradient
         except (ValueError, RuntimeError) as refusal:
             error = str(refusal)
         tensor = {"dtype": gradient.dtype, "shape": tuple(gradient.shape), "layout": gradient.layout}
         self._whole.agree(self._facts | tensor, error)
-        if sparse is not None:
-            return self._sum(sparse, self.wire, **self._seeded).like(gradient)
+        if own is not None:
+            return self._sum(own, self.wire, **self._seeded).like(gradient)
         if self._host is None:
             return self.wire.all_reduce(whole)
         shard = _own_shard_of_sum(whole, self._host)
@@ -91,6 +90,10 @@ class SparseSynchroniser:
         for name, value in self._state.items():
             if state[name] != value:
                 raise ValueError(f"{name} is {value!r} and was {state[name]!r} before; sums would differ")
+
+    def _is_dense(self, gradient: Tensor) -> bool:
+        """Whether all is summed as it is."""
+        return self._sum is dense and gradient.layout == torch.strided
 
 
 def _name_of(scheme: str | Scheme) -> str:
@@ -117,8 +120,8 @@ def _groups(group: dist.ProcessGroup | None, size: int, per_host: int) -> tuple[
     inside = [ranks[first : first + per_host] for first in range(0, size, per_host)]
     across = [ranks[local::per_host] for local in range(per_host)]
     timeout = timeout_of(group)
-    host, between = (dist.new_subgroups_by_enumeration(groups, timeout=timeout)[0] for groups in (inside, across))
-    return host, between
+    own, between = (dist.new_subgroups_by_enumeration(every, timeout=timeout)[0] for every in (inside, across))
+    return own, between
 
 
 def _own_shard_of_sum(whole: Tensor, host: dist.ProcessGroup) -> Tensor:
@@ -215,11 +218,10 @@ def synchronise(
         rule = "its gradient has no zeros, and is summed densely; tie_word_embeddings=False would untie it"
         warnings.warn(f"{', '.join(shared)} shares its weight with a layer that is no embedding: {rule}", stacklevel=2)
     sparse = SparseSynchroniser(group, scheme=scheme, seed=seed, ranks_per_host=ranks_per_host)
-    all_ranks = ProcessTensorGroup(group)
-    model_ref = weakref.ref(model)  # a hook that holds its model is never freed
+    whole, of_model = ProcessTensorGroup(group), weakref.ref(model)  # a hook that holds its model is never freed
 
     def hook(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        _refuse_shrinking(model_ref())
+        _refuse_shrinking(of_model())
         buffer = bucket.buffer().div_(size)
         devices = [buffer.device] if buffer.is_cuda else []
         future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
@@ -234,7 +236,7 @@ def synchronise(
             if parameter in tables:
                 gradient.copy_(sparse.all_reduce(gradient))
             else:
-                all_ranks.communicate(dist.all_reduce, gradient)
+                whole.communicate(dist.all_reduce, gradient)
         future.set_result(buffer)
         return future
 

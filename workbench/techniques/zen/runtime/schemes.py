@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..method.formats import BLOCK_ELEMENTS, hash_bitmap, nonzero_blocks
 from ..method.hashing import partition_order, strawman_hash
-from .exchange import INDEX_BYTES, Sparse, Wire, added
+from .exchange import Sparse, Wire, added
 
 __all__ = [
     "SCHEMES",
@@ -65,20 +65,24 @@ def ag_sparse(gradient: Sparse, wire: Wire) -> Sparse:
 def sparcml(gradient: Sparse, wire: Wire) -> Sparse:
     """Exchange sums with ranks at distance 1, 2, 4, ...; send the dense tensor if COO is longer (SparCML)."""
     if wire.size & (wire.size - 1):
-        raise ValueError(f"there are {wire.size} ranks; recursive doubling needs a power of two")
-    dense_bytes = gradient.values.element_size() * prod(gradient.values.shape[1:]) * gradient.domain_size
+        raise ValueError(f"ranks are {wire.size}; recursive doubling needs a power of two")
     distance = 1
     while distance < wire.size:
-        partner = wire.rank ^ distance
-        values, indices = _message(gradient)
-        if values.nbytes + indices.nbytes > dense_bytes:
-            values, indices = gradient.to_dense(), indices[:0]
-        values, indices = wire.exchange({partner: (values, indices)})[partner]
-        is_dense = len(values) > len(indices)
-        received = Sparse.of(values) if is_dense else _read((values, indices), gradient.domain_size)
-        gradient = added([gradient, received] if wire.rank < partner else [received, gradient])
+        other = wire.rank ^ distance
+        arrived = wire.exchange({other: _shorter(gradient)})[other]
+        values, indices = arrived
+        is_whole = len(values) > len(indices)
+        theirs = Sparse.of(values) if is_whole else _read(arrived, gradient.domain_size)
+        gradient = added([gradient, theirs] if wire.rank < other else [theirs, gradient])
         distance *= 2
     return gradient
+
+
+def _shorter(gradient: Sparse) -> tuple[Tensor, Tensor]:
+    """Return COO, or the whole tensor and no indices."""
+    values, indices = _message(gradient)
+    whole_bytes = values.element_size() * prod(values.shape[1:]) * gradient.domain_size
+    return (gradient.to_dense(), indices[:0]) if values.nbytes + indices.nbytes > whole_bytes else (values, indices)
 
 
 def sparse_ps(gradient: Sparse, wire: Wire) -> Sparse:
@@ -103,8 +107,7 @@ def omni_reduce(gradient: Sparse, wire: Wire, num_streams: int = 4) -> Sparse:
 
 def _in_blocks(gradient: Sparse, rows: int) -> Sparse:
     """Return the nonzero blocks of `rows` entries each, [blocks, rows, elements of an entry]."""
-    blocks = nonzero_blocks(gradient.indices, rows)
-    num_blocks = -(-gradient.domain_size // rows)
+    blocks, num_blocks = nonzero_blocks(gradient.indices, rows), -(-gradient.domain_size // rows)
     place = torch.empty(num_blocks, dtype=torch.int64, device=blocks.device)
     place[blocks] = torch.arange(len(blocks), device=blocks.device)
     filled = gradient.values.new_zeros(len(blocks), rows, prod(gradient.values.shape[1:]))
@@ -127,8 +130,8 @@ def _pushed(parts: Sequence[Sparse], wire: Wire) -> list[Callable[[], Sparse]]:
         pushes.append(wire.begin(dict(enumerate(map(_message, part.split(order, counts))))))
     pulls = []
     for part, push in zip(parts, pushes, strict=True):
-        shard = added([_read(message, part.domain_size) for message in push().values()])
-        pulls.append(wire.begin(dict.fromkeys(range(wire.size), _message(shard))))
+        own = added([_read(message, part.domain_size) for message in push().values()])
+        pulls.append(wire.begin(dict.fromkeys(range(wire.size), _message(own))))
     return [partial(_joined, pull, part.domain_size) for part, pull in zip(parts, pulls, strict=True)]
 
 
@@ -144,25 +147,25 @@ def zen(gradient: Sparse, wire: Wire, seed: int = SEED, *, coo: bool = False) ->
     bitmap = hash_bitmap(gradient.domain_size, wire.size, seed, str(gradient.indices.device))
     order, counts = partition_order(gradient.indices, wire.size, seed)
     pushed = wire.exchange(dict(enumerate(map(_message, gradient.split(order, counts)))))
+    arrived = [_read(message, gradient.domain_size) for message in pushed.values()]
+    places = [bitmap.places(one.indices) for one in arrived]
     size = bitmap.sizes[wire.rank]
-    received = []
-    for message in pushed.values():
-        part = _read(message, gradient.domain_size)
-        received.append(Sparse(bitmap.places(part.indices), part.values, size))
-    shard = added(received)
-    written = bitmap.at(shard.indices, wire.rank).int().view(torch.uint8)
+    own = added([Sparse(at, one.values, size) for at, one in zip(places, arrived, strict=True)])
+    written = bitmap.at(own.indices, wire.rank).int().view(torch.uint8)
     if len(written) >= bitmap.num_bytes(wire.rank) and not coo:
-        written = bitmap.of_places(shard.indices, wire.rank)
-    pulled = wire.exchange(dict.fromkeys(range(wire.size), (shard.values, written)))
+        written = bitmap.of_places(own.indices, wire.rank)
+    pulled = wire.exchange(dict.fromkeys(range(wire.size), (own.values, written)))
     parts = []
     for server, (values, written) in pulled.items():
-        if len(written) == bitmap.num_bytes(server) and not coo:
-            indices = bitmap.decode(written, server)
-        else:
-            aligned = written if written.storage_offset() % INDEX_BYTES == 0 else written.clone()
-            indices = aligned.view(torch.int32).long()
+        is_bitmap = len(written) == bitmap.num_bytes(server) and not coo
+        indices = bitmap.decode(written, server) if is_bitmap else _integers(written)
         parts.append(Sparse(indices, values, gradient.domain_size))
     return Sparse.joined(parts)
+
+
+def _integers(written: Tensor) -> Tensor:
+    """Read indices of four bytes."""
+    return (written if written.storage_offset() % 4 == 0 else written.clone()).view(torch.int32).long()
 
 
 def strawman(gradient: Sparse, wire: Wire, slots_per_value: float, seed: int = SEED) -> Sparse:
@@ -186,4 +189,4 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         "Zen": zen,
     }
 )
-"""The schemes by their names in the paper's figures, and torch's all-reduce; figure 3.18 has Zen with COO."""
+"""By the names of the paper's figures, and torch's own; figure 3.18 has Zen with COO."""
