@@ -1,7 +1,7 @@
-"""What groups of gradients take to encode, send and decode, and the iteration with every rule to fuse them.
+"""The time to encode, send and decode a group of gradients, and the iteration time with every fusion rule.
 
-`Costs` come from times measured on ranks (`runtime.measure_costs`) or from a codec's times and the links of a cluster.
-Between ranks an all-gather brings every rank the messages of all others; what is not compressed is all-reduced.
+`Costs` come from times measured on ranks (`planning.measure_costs`) or from a codec's times and the links of a cluster.
+An all-gather exchanges encoded groups; an all-reduce sums uncompressed groups.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,15 +49,15 @@ ALL_REDUCE_STARTUPS = 2  # in the planner of Espresso's authors: one for each ha
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Costs:
-    """Seconds of one operation on a group, by its bytes in fp32."""
+    """The time of each operation on a group, as a function of its bytes in fp32."""
 
     codec: str
     compress: Cost
-    communicate: Cost  # an encoded group
-    decode: Cost  # the parts of all ranks
-    send_plain: Linear  # a group as it is
+    communicate: Cost  # of an encoded group
+    decode: Cost  # of the messages of all ranks
+    send_plain: Linear  # of an uncompressed group
     onward: Linear = FREE  # inside machines, encoded or not
-    misses: Mapping[str, float] = field(default_factory=dict)  # largest relative error of each where it was fitted
+    misses: Mapping[str, float] = field(default_factory=dict)  # largest relative error of each fitted operation
 
     def problem(self, gradients: Gradients, **more: object) -> FusionProblem:
         """Return the problem of a model's gradients with these costs."""
@@ -66,31 +66,31 @@ class Costs:
 
     @property
     def lines(self) -> dict[str, tuple[float, float, float]]:
-        """The `numbers` of each operation: with them a `FlatThenLinear` gives its seconds again."""
+        """The `numbers` of each operation, which are the arguments of an equal `FlatThenLinear`."""
         return {name: getattr(self, name).numbers for name in ("compress", "communicate", "decode", "send_plain")}
 
     @property
     def plain(self) -> "Costs":
-        """Without a codec."""
+        """The costs without a codec."""
         return replace(self, codec="FP32", compress=FREE, communicate=self.send_plain, decode=FREE)
 
     @property
     def half(self) -> "Costs":
-        """With 16 bits a value instead of a codec, on all links; casting takes no time here."""
+        """The costs with 16 bits a value instead of a codec, on all links; casting takes no time here."""
         line, onward = (Linear(one.startup_s, one.s_per_byte / 2) for one in (self.send_plain, self.onward))
         return replace(self.plain, codec="fp16", communicate=line, send_plain=line, onward=onward)
 
     @property
     def as_in_the_paper(self) -> "Costs":
-        """With α + β·x for encoding, fitted to what it takes up to the largest size, and decoding left out."""
+        """The costs with a fitted α + β·x for encoding, and without decoding."""
         line = fitted([(size, float(self.compress(size))) for size in SIZES])[0]
         return replace(self, compress=line, decode=FREE)
 
 
 def fitted(samples: Sequence[tuple[float, float]]) -> tuple[Linear, FlatThenLinear]:
-    """Fit both models to pairs of bytes and seconds, with the least squares of relative errors, nothing negative.
+    """Fit both models to pairs of bytes and seconds, by non-negative least squares of the relative errors.
 
-    The flat part ends at one of the sizes, or before the smallest.
+    The flat part ends at a size of the samples, or at 0.
     """
     (startup_s, s_per_byte), _ = _fitted(samples, 0.0)
     ends = (0.0, *sorted({size for size, _ in samples})[:-1])
@@ -100,7 +100,7 @@ def fitted(samples: Sequence[tuple[float, float]]) -> tuple[Linear, FlatThenLine
 
 
 def _fitted(samples: Sequence[tuple[float, float]], flat_bytes: float) -> tuple[tuple[float, float], float]:
-    """Return the flat time and the seconds of each byte above, and the length of the relative errors."""
+    """Return the flat time and the seconds of each byte above, then the norm of the relative errors."""
     sizes, seconds = np.array(samples, float).T
     terms = np.stack([1 / seconds, np.maximum(0.0, sizes - flat_bytes) / seconds], axis=1)
     found, error = nnls(terms, np.ones(len(samples)))
@@ -108,16 +108,16 @@ def _fitted(samples: Sequence[tuple[float, float]], flat_bytes: float) -> tuple[
 
 
 def largest_miss(cost: Cost, samples: Sequence[tuple[float, float]]) -> float:
-    """Return the largest relative error of a model of pairs of bytes and seconds."""
+    """Return the largest relative error of a cost for pairs of bytes and seconds."""
     return max(abs(float(cost(size)) / seconds - 1) for size, seconds in samples)
 
 
 def costs_on(codec: CodecTimes, machines: Machines, *, num_decoded: int = 0) -> Costs:
-    """Return the costs on a cluster's GPUs; 0 `num_decoded` messages a group are those of all peers.
+    """Return the costs on a cluster's GPUs; each group has `num_decoded` messages, or with 0 those of all peers.
 
-    On one machine all GPUs gather all messages. On several, gradients are summed inside machines first, as they are;
-    each GPU encodes its share, which its peers on the other machines gather, and shares the sum with its machine. The
-    two steps inside count as one link after that between machines.
+    On one machine all GPUs gather all messages. On several machines, the GPUs of a machine first sum uncompressed
+    gradients. Each GPU encodes its share, gathers the messages of its peers on other machines, and shares the sum with
+    its machine. The two steps inside machines count as one link after the link between machines.
     """
     n, per_machine = machines.num_machines, machines.gpus_per_machine
     peers, share = (n, 1 / per_machine) if n > 1 else (per_machine, 1.0)
@@ -151,13 +151,13 @@ class Strategy:
 
 
 def is_worth_compressing(costs: Costs, size_bytes: float) -> bool:
-    """Say whether a tensor by itself is sent sooner encoded than as it is: HiPress' rule."""
+    """Say whether a single tensor is faster encoded than uncompressed: HiPress' rule."""
     encoded_s = costs.compress(size_bytes) + costs.communicate(size_bytes) + costs.decode(size_bytes)
     return bool(encoded_s < costs.send_plain(size_bytes))
 
 
 def strategies(gradients: Gradients, costs: Costs, *, bucket_scale: float = 1.0) -> dict[str, Strategy]:
-    """Return every rule's fusion: without compression, each tensor, HiPress, simpler fusions, and the optimum.
+    """Return every rule's fusion: no compression, single tensors, HiPress, simpler fusions, and the optimum.
 
     `bucket_scale` multiplies the sizes of bucket fusion.
     """
@@ -185,7 +185,7 @@ def strategies(gradients: Gradients, costs: Costs, *, bucket_scale: float = 1.0)
 TESTBEDS = MappingProxyType({"server": 8, "cluster": 64})  # GPUs
 
 
-ALONE_S, OVERHEAD_S = 48e-3, 56e-3  # ResNet50 over CIFAR-10: on one GPU; what FP32 adds on eight (section 5.2.3)
+ALONE_S, OVERHEAD_S = 48e-3, 56e-3  # ResNet50, CIFAR-10: time on one GPU, overhead of FP32 on eight (section 5.2.3)
 
 
 @cache
@@ -201,7 +201,7 @@ def alone_s(gradients: Gradients) -> float:
 
 @cache
 def _machines(testbed: str) -> Machines:
-    """Return a testbed; the server's links are such that FP32 adds to ResNet50 what the text says."""
+    """Return a testbed; the server's link rate gives ResNet50 the text's overhead of FP32."""
     machines = paper_machines(testbed, TESTBEDS[testbed])
     if testbed != "server":
         return machines

@@ -1,4 +1,4 @@
-"""The plan that a training follows: which gradients travel together, and which groups are compressed."""
+"""The plan of a training: the groups of gradients, and the groups that are compressed."""
 
 import json
 from collections import Counter
@@ -20,22 +20,22 @@ __all__ = ["Plan", "plan_of"]
 class Plan:
     """The groups of a model's gradients; prints, and is saved as JSON."""
 
-    codec: str  # of GRADIENT_CODECS
+    codec: str  # a name in GRADIENT_CODECS
     num_ranks: int
     num_elements: Mapping[str, int]  # by parameter
-    groups: Sequence[Sequence[str]]  # names of parameters, those that are sent first come first
-    compressed: Sequence[bool]  # of each group
-    predicted_s: Mapping[str, float]  # iteration by rule; with this plan under `scheme`
+    groups: Sequence[Sequence[str]]  # names of parameters, in the order of sending
+    compressed: Sequence[bool]  # for each group
+    predicted_s: Mapping[str, float]  # iteration time by rule; `scheme` is this plan's rule
     scheme: str = CUPCAKE
-    gap_s: Sequence[float] = ()  # backward seconds before each gradient, in the order of `num_elements`
-    forward_s: float = 0.0  # before the first of them
-    source: str = ""  # of these times, and from when on they are counted
-    lines: Mapping[str, Sequence[float]] = field(default_factory=dict)  # `Costs.lines` that were measured
+    gap_s: Sequence[float] = ()  # backward time before each gradient, in the order of `num_elements`
+    forward_s: float = 0.0  # time before the first gap
+    source: str = ""  # source of these times, and the moment from which they count
+    lines: Mapping[str, Sequence[float]] = field(default_factory=dict)  # measured `Costs.lines`
     misses: Mapping[str, float] = field(default_factory=dict)  # `Costs.misses`
 
     @property
     def num_compressed(self) -> int:
-        """Groups that are compressed."""
+        """Number of compressed groups."""
         return sum(self.compressed)
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Plan:
         return "\n".join(lines)
 
     def check(self, module: nn.Module, num_ranks: int) -> None:
-        """Raise ValueError unless groups hold each parameter once and ranks and parameters, in FP32, are the plan's."""
+        """Raise ValueError unless groups hold each parameter once, and ranks and FP32 parameters match the plan."""
         held = Counter(chain.from_iterable(self.groups))
         if len(self.compressed) != len(self.groups) or not all(self.groups):
             sizes = [len(names) for names in self.groups]
@@ -66,7 +66,7 @@ class Plan:
         require_parameters(module, self.num_elements)
 
     def to_json(self) -> str:
-        """Write the plan; `from_json` reads it. Its times, sizes and `lines` are those from which it was predicted."""
+        """Write the plan; `from_json` reads it. Its times, sizes and `lines` are the inputs of the prediction."""
         return json.dumps(asdict(self))
 
     @classmethod

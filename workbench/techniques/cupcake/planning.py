@@ -1,4 +1,4 @@
-"""A plan: which gradients of a user's model are one group; and the one line that measures, plans, and goes on.
+"""Fusion for a user's model with one line that measures, plans, and continues the training.
 
 model = DistributedDataParallel(module, bucket_cap_mb=cupcake.BUCKET_MB)
 cupcake.fuse(model, "dgc")                          # on every rank
@@ -33,9 +33,9 @@ from .runtime import FusedExchange, Group
 
 __all__ = ["fuse", "measure_costs", "plans_on_ranks", "warn_if_slower"]
 
-SETTLING, MEASURED = 2, 3  # backward passes before the plan: DDP rebuilds its buckets after the first
-SMALLEST, FACTOR = 256, 8  # elements of the first measured group, and from one to the next
-LONG_S = 0.3  # a larger group is not sent: its seconds follow from the line
+SETTLING, MEASURED = 2, 3  # backward passes before the plan; DDP rebuilds its buckets after the first pass
+SMALLEST, FACTOR = 256, 8  # elements of the first measured group, and the factor to the next size
+LONG_S = 0.3  # after a send this long, larger groups are not sent; the fitted line gives their time
 RUNS = 5
 
 
@@ -47,25 +47,25 @@ def fuse(
     warmup: Sequence[float] = (),
     scaler: Scaler | None = None,
 ) -> FusedExchange:
-    """Compress a model's gradients in the groups with which its iterations take least; all its ranks call it.
+    """Compress a model's gradients in the groups with the shortest iteration; all its ranks call it.
 
-    In the first five backward passes gradients are sent uncompressed after the pass, while their times are measured;
-    then the codec and the network are measured, and the plan is made: `plan` of what is returned. DGC's momentum begins
-    anew with it. A warning says so if FP32 or FP16 is predicted to be faster.
+    The first five backward passes send uncompressed gradients and measure when they are ready. Then the codec and the
+    network are measured, and the exchange gets its `plan`. DGC's momentum restarts with the plan. If FP32 or FP16 is
+    predicted to be faster, a warning says so.
 
     Args:
-        model: whose backward pass has no other communication hook; made with `bucket_cap_mb=cupcake.BUCKET_MB`.
-        codec: of `compression.gradients.GRADIENT_CODECS`.
-        momentum: of DGC, which corrects it; the optimizer then has none.
+        model: a model without another communication hook, made with `bucket_cap_mb=cupcake.BUCKET_MB`.
+        codec: a name in `compression.gradients.GRADIENT_CODECS`.
+        momentum: momentum for DGC's correction; the optimizer then has none.
         warmup: shares that DGC keeps in its first epochs; see `FusedExchange.at_epoch`.
-        scaler: of the loss, such as a GradScaler; see `exchange`.
+        scaler: scaler of the loss, such as a GradScaler; see `exchange`.
 
     Returns:
-        The exchange; to resume, save its `plan` and `state_dict()`, and load this into `exchange(model, plan)`.
+        The exchange. To resume, save its `plan` and `state_dict()`, then load the state into `exchange(model, plan)`.
 
     Raises:
-        ValueError: on all ranks, before gradients are sent, if on one the codec is not known, momentum or warm-up are
-            for another codec than DGC, or a parameter is not in FP32, or if arguments differ between ranks.
+        ValueError: on all ranks, before gradients are sent, if a rank has an unknown codec, momentum or warm-up for a
+            codec other than DGC, or a parameter that is not FP32, or if arguments differ between ranks.
     """
 
     def check() -> None:
@@ -104,7 +104,7 @@ def fuse(
 
 
 def warn_if_slower(plan: Plan) -> None:
-    """Warn if a plan's own predictions are shorter without compression."""
+    """Warn if a plan predicts shorter iterations without compression."""
     own_s = plan.predicted_s[plan.scheme]
     plain = {name: plan.predicted_s[name] for name in (FP16, FP32_BUCKETS, FP32_FUSED)}
     if faster := [f"{name} {1e3 * seconds:.2f} ms" for name, seconds in plain.items() if seconds < own_s]:
@@ -119,7 +119,7 @@ def plans_on_ranks(
     ranks: dist.ProcessGroup | None = None,
     bucket_scale: float = 1.0,
 ) -> dict[str, Plan]:
-    """Measure the costs and plan with every rule on the first of the ranks, for all; they call it together."""
+    """Measure the costs, then plan with every rule on the first rank, for all ranks; all ranks call it."""
     costs = measure_costs(codec, sum(gradients.num_elements), device=device, ranks=ranks)
     written: list[object] = [None]
     if dist.get_rank(ranks) == 0:
@@ -135,9 +135,9 @@ def plans_on_ranks(
 def measure_costs(
     codec: str, largest: int, *, device: str = "cpu", runs: int = RUNS, ranks: dist.ProcessGroup | None = None
 ) -> Costs:
-    """Measure encoding, sending and decoding of groups of up to so many elements; all ranks call it together.
+    """Measure encoding, sending and decoding of groups up to `largest` elements; all ranks call it together.
 
-    Of each size the median over runs is taken, of the slowest rank, and the costs are fitted.
+    Costs are fitted to the median time of the slowest rank for each size.
     """
     sizes, largest = [SMALLEST], max(largest, SMALLEST * FACTOR)
     while sizes[-1] < largest:
@@ -157,7 +157,7 @@ Samples = list[tuple[float, float]]  # bytes in fp32, and seconds
 def _measured(
     make: Callable, sizes: Sequence[int], device: str, runs: int, ranks: dist.ProcessGroup | None
 ) -> tuple[Samples, Samples, Samples]:
-    """Return the seconds of encoding, sending and decoding."""
+    """Return the times of encoding, sending and decoding for each size."""
     encode, send, decode = [], [], []
     for size in sizes:
         group, size_bytes = Group(make(), [size], 0.0, device, ranks), FP32_BYTES * size
@@ -181,7 +181,7 @@ def _medians_s(group: Group, runs: int, is_sent: bool) -> list[float]:
             torch.cuda.synchronize()
         return time.perf_counter() - began_s
 
-    for _ in range(runs + 2):  # the first two open connections and make room
+    for _ in range(runs + 2):  # the first two runs open connections and allocate memory
         group.flat.normal_(generator=draw)
         encode_s = timed_s(group.encode)
         send_s = timed_s(group.exchange) if is_sent else timed_s(group.keep)

@@ -1,8 +1,8 @@
 """Fused groups on real ranks, as a communication hook of DistributedDataParallel.
 
-The hook runs between the computation of two gradients, where the paper encodes: it collects a group, encodes it, starts
-its sending, and returns. Behind the last group it receives and decodes all of them, one after the other. It has no
-thread of its own, and on a GPU it uses the stream of the backward pass.
+The hook runs between the computation of two gradients, where the paper encodes. It collects a group, encodes it, starts
+to send it, and returns. After the last group it receives and decodes all groups in turn. It has no thread, and on a GPU
+it uses the stream of the backward pass.
 """
 
 import copy
@@ -39,7 +39,7 @@ __all__ = ["FusedExchange", "Group", "exchange", "exchanged_by_definition"]
 
 
 class Group:
-    """A group of gradients as one tensor on one rank: encoded, sent, received and decoded."""
+    """A group of gradients as one tensor on one rank, with the steps encode, send, receive and decode."""
 
     def __init__(
         self,
@@ -58,22 +58,22 @@ class Group:
 
     @property
     def memory(self) -> tuple[Tensor, ...]:
-        """What is remembered of the passes before, each with an element for every one of the group."""
+        """State of previous passes: tensors with as many elements as the group."""
         return self.codec.memory if self._velocity is None else (self._velocity,)
 
     @torch.no_grad()
     def encode(self, *, may_be_discarded: bool = False) -> None:
-        """Encode the group's share in the mean over ranks; keep what is remembered for `put_back_` if asked to."""
+        """Encode this rank's share of the mean over ranks; if it may be discarded, keep the state for `put_back_`."""
         self._before = [remembered.clone() for remembered in self.memory] if may_be_discarded else []
         self.flat.div_(self._world)
-        if self._momentum:  # of the sum it is the sum of all ranks' own
+        if self._momentum:  # the velocities of the ranks add up to the velocity of the sum
             before = torch.zeros_like(self.flat) if self._velocity is None else self._velocity
             self._velocity = self.flat.add_(before, alpha=self._momentum).clone()
         self._payload = self.codec.encode(self.flat)
         self._message = self._payload.tensors[0] if self._is_sum else packed(self._payload)
 
     def send(self) -> None:
-        """Start to exchange messages with all ranks of the process group."""
+        """Start the exchange of messages with all ranks of the process group."""
         if self._is_sum:
             self._work = dist.all_reduce(self._message, group=self.ranks, async_op=True)
             return
@@ -90,28 +90,28 @@ class Group:
         self.receive()
 
     def keep(self) -> None:
-        """Receive this rank's own message from all, without a network: to measure decoding."""
+        """Take this rank's message as that of every rank, without a network, to measure decoding."""
         self._received = None if self._is_sum else self._message.expand(self._world, -1)
 
     @torch.no_grad()
     def put_back_(self, piece: int) -> None:
-        """Remember of a piece what was remembered before the last pass: its result has not been applied."""
+        """Restore the state of a piece before the last pass, because its result was not applied."""
         for number, remembered in enumerate(self.memory):
             before = self._before[number] if self._before else torch.zeros_like(remembered)
             remembered.split(self._sizes)[piece].copy_(before.split(self._sizes)[piece])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of what is remembered."""
+        """Return a copy of the state."""
         return copy.deepcopy({"codec": dict(self.codec.state_dict()), "velocity": self._velocity})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with what `state_dict` gave."""
+        """Load a state of `state_dict`."""
         self.codec.load_state_dict(state["codec"])
         self._velocity = copy.deepcopy(state["velocity"])
 
     @torch.no_grad()
     def decode(self) -> None:
-        """Make the group the mean over ranks."""
+        """Replace the group by its mean over ranks."""
         if not self._is_sum:
             self.flat.copy_(self.codec.decode_sum([unpacked(row, self._payload) for row in self._received]))
         elif self._message is not self.flat:
@@ -123,12 +123,13 @@ class FusedExchange:
     """The hook's state on one rank.
 
     Args:
-        model: whose gradients are exchanged from its next backward pass on.
-        plan: how; without one, gradients are sent uncompressed in one group for some passes, while `plan_by` is called
-            with the moments in which they are ready and returns a plan, or None to go on.
-        momentum: of DGC, which corrects it; the optimizer then has none.
+        model: the model whose gradients are exchanged, from its next backward pass on.
+        plan: the groups and their codec. Without a plan, gradients are sent uncompressed in one group. After each pass
+            `plan_by` gets the times when gradients were ready, and returns a plan, or None to continue without.
+        momentum: momentum for DGC's correction; the optimizer then has none.
         warmup: shares that DGC keeps in its first epochs; see `at_epoch`.
-        scaler: of the loss; see `exchange`.
+        scaler: scaler of the loss; see `exchange`.
+        plan_by: see `plan`.
     """
 
     def __init__(
@@ -176,7 +177,7 @@ class FusedExchange:
         self._buckets: list[tuple[dist.GradBucket, torch.futures.Future]] = []
 
     def synchronise(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-        """Take over the gradients of a bucket: the communication hook."""
+        """Take the gradients of a bucket; DDP calls this communication hook."""
         if self._is_closed:
             raise RuntimeError("gradients are not exchanged: the exchange is closed")
         if bucket.index() == 0:
@@ -213,7 +214,7 @@ class FusedExchange:
         self._groups[number].put_back_(piece)
 
     def _finish_(self) -> None:
-        """Receive and decode all groups in the order in which they were sent, and hand the gradients back."""
+        """Receive and decode all groups in the order of sending, and return their gradients to DDP."""
         for number in self._sent:
             with self._naming(number):
                 self._groups[number].receive()
@@ -237,7 +238,7 @@ class FusedExchange:
         return time.perf_counter()
 
     def _seconds(self) -> dict[str, float]:
-        """Return when each gradient of the last pass was ready, from the first one on."""
+        """Return the time when each gradient of the last pass was ready, counted from the first gradient."""
         first = next(iter(self._ready.values()))
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
@@ -248,7 +249,7 @@ class FusedExchange:
         return found
 
     def at_epoch(self, epoch: int) -> None:
-        """Let DGC keep the share of an epoch of its warm-up, also before the plan is made; all ranks call it."""
+        """Set DGC's share to that of an epoch of its warm-up, even before there is a plan; all ranks call it."""
         require_counts(0, epoch=epoch)
         self._epoch = epoch
         for group in self._groups:
@@ -256,15 +257,15 @@ class FusedExchange:
                 group.codec.at_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of all that this rank remembers, between two backward passes; each rank saves its own."""
+        """Return a copy of this rank's state between two backward passes; each rank saves its own state."""
         more = {"epoch": self._epoch, "scale": self._passes.scale}
         return self._whose() | more | {"groups": [group.state_dict() for group in self._groups]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with what `state_dict` gave on this rank, with the same plan.
+        """Load a state that `state_dict` returned on this rank with the same plan.
 
         Raises:
-            ValueError: naming it, if the state is of another plan, rank or number of ranks; nothing is changed then.
+            ValueError: if the state belongs to another plan, rank or number of ranks; nothing changes then.
         """
         require_own_state(state, self._whose())
         self._passes.scale = state["scale"]
@@ -285,7 +286,7 @@ class FusedExchange:
         return self  # a copied model, such as an average of weights, has no hook
 
     def close(self) -> None:
-        """Exchange no more: the model's next backward pass raises."""
+        """End the exchange; the model's next backward pass raises."""
         self._is_closed = True
         self._passes.close()
 
@@ -298,24 +299,24 @@ def exchange(
     warmup: Sequence[float] = (),
     scaler: Scaler | None = None,
 ) -> FusedExchange:
-    """Synchronise a model's gradients as a plan says, from the next backward pass on; all its ranks call it.
+    """Synchronise a model's gradients by a plan, from the next backward pass on; all its ranks call it.
 
     Args:
-        model: whose backward pass has no other communication hook.
-        plan: for this model and the ranks of its process group; equal on all of them.
-        momentum: of DGC, which corrects it; the optimizer then has none.
-        warmup: shares that DGC keeps in its first epochs, as `compression.exponential_warmup` gives.
-        scaler: the `torch.amp.GradScaler` of the loss, or any object whose `get_scale()` returns the factor by which
-            the next loss is multiplied: what is remembered follows it. A pass with a gradient that is not finite, whose
-            step a scaler skips, leaves what is remembered as it was.
+        model: a model without another communication hook.
+        plan: a plan for this model and the ranks of its process group, equal on all ranks.
+        momentum: momentum for DGC's correction; the optimizer then has none.
+        warmup: shares that DGC keeps in its first epochs, see `compression.exponential_warmup`.
+        scaler: the `torch.amp.GradScaler` of the loss, or any object whose `get_scale()` returns the factor of the next
+            loss. The state of the codecs is scaled with it. If a gradient is not finite, the scaler skips the step, and
+            the state stays as before the pass.
 
     Returns:
-        The exchange; its `state_dict()`, each rank's own, is saved with the model's and loaded to resume.
+        The exchange. To resume a training, each rank saves and loads its `state_dict()` with the model's.
 
     Raises:
-        ValueError: on all ranks, before gradients are sent, if on one the plan is for other parameters or another
-            number of ranks, has no groups of all of them, or has momentum or warm-up for another codec than DGC, or if
-            ranks have different plans; in the first pass, if a GradScaler lives and is not given.
+        ValueError: on all ranks, before gradients are sent, if the plan of a rank is for other parameters or another
+            number of ranks, if its groups lack parameters, if plans differ, or if momentum or warm-up are given for a
+            codec other than DGC; in the first pass, if a GradScaler exists but was not given.
     """
 
     def check() -> None:
@@ -332,12 +333,12 @@ def exchange(
 def exchanged_by_definition(
     gradients: Sequence[Sequence[Tensor]], ends: Sequence[int], codecs: Sequence[Sequence[Codec]]
 ) -> list[Tensor]:
-    """Return the gradients that every rank has after a step: the sums of all ranks' encoded shares in the mean.
+    """Return the gradients after a step, the same on all ranks: sums of the ranks' decoded shares of the mean.
 
     Args:
-        gradients: of each rank, N tensors in the order in which they are fused.
-        ends: of the groups, a fusion.
-        codecs: of each rank, one for each group; they remember errors from step to step.
+        gradients: for each rank, N tensors in the order of fusion.
+        ends: a fusion, the ends of its groups.
+        codecs: for each rank, a codec for each group; codecs keep their errors from step to step.
     """
     num_ranks, found, start = len(gradients), [], 0
     for group, end in enumerate(ends):

@@ -1,4 +1,4 @@
-"""Should I compress? The best plan beside FP32 and FP16, by network; and how near to the best a plan is."""
+"""Should I compress? The best plan compared with FP32 and FP16, by network, and its distance from the optimum."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,18 +24,18 @@ from .planning import PAYS
 
 __all__ = ["MEASURED_ON", "advice_rows", "begins_to_pay", "certificate_rows", "lemma_rows", "shortened"]
 
-WORSE = 1e-6  # per cent: more than rounding
+WORSE = 1e-6  # per cent; a larger difference is more than rounding
 MEASURED_ON = MappingProxyType({"source": "gradients and codecs measured on an H100 (models.h100); start-ups assumed"})
 
 
 def advice_rows(
     *, models: Sequence[str], codecs: Sequence[str], gigabits_per_s: Sequence[float], num_machines: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Return how many times as fast as not to compress the best plan trains: by the plan, and at most, by the bound.
+    """Return the speedup of the best plan over no compression, and its upper bound.
 
-    Not to compress is to send FP32 or FP16, whichever is faster: on a fast network the casts cost more than they save.
+    Without compression the faster of FP32 and FP16 is sent; on a fast network the casts cost more than they save.
 
-    `pays_below` is the rate of the network, in Gbit/s, below which the plan gains 5 %; 0 if it never does.
+    `pays_below` is the network rate, in Gbit/s, below which the plan gains 5 %; 0 if it never does.
     """
     rows, casts = [], h100.codec_times()["fp16", "cuda"]
     for model in models:
@@ -63,9 +63,9 @@ def advice_rows(
 
 
 def begins_to_pay(gains: dict[float, float]) -> float:
-    """Return the rate up to which the gain is at least `PAYS`, on a line through the logarithms of rates.
+    """Return the rate up to which the gain is at least `PAYS`, interpolated over the logarithms of rates.
 
-    It is the largest rate where all pay, and 0 where the smallest does not.
+    Return the largest rate if all rates pay, and 0 if the smallest does not.
     """
     last = 0.0
     for rate in sorted(gains):
@@ -77,9 +77,9 @@ def begins_to_pay(gains: dict[float, float]) -> float:
 
 
 def certificate_rows(*, models: Sequence[str], num_gpus: int) -> list[dict[str, Any]]:
-    """Return how far algorithm 4.1, our further passes and the lower bound are from the optimum of small jobs, in %.
+    """Return the distance in % of algorithm 4.1, our further passes and the bound from the optimum of small jobs.
 
-    A job has the three largest gradients of a released model. All options on GPUs are tried.
+    A job has the three largest gradients of a released model. The optimum tries all options on GPUs.
     """
     rows = []
     for model in models:
@@ -100,7 +100,7 @@ def certificate_rows(*, models: Sequence[str], num_gpus: int) -> list[dict[str, 
 
 
 def shortened(gradients: Gradients) -> Gradients:
-    """Return the three largest gradients; the seconds of those between are the next one's."""
+    """Return the three largest gradients; the gap of each includes the gaps of the gradients dropped before it."""
     sizes, ready_s = gradients.num_elements, np.cumsum(gradients.gap_s)
     kept = sorted(sorted(range(len(sizes)), key=lambda tensor: -sizes[tensor])[:3])
     gaps = np.diff(ready_s[kept], prepend=0.0)
@@ -109,9 +109,9 @@ def shortened(gradients: Gradients) -> Gradients:
 
 
 def lemma_rows(num_jobs: int) -> list[dict[str, Any]]:
-    """Return how far algorithm 4.2 is above the best offloading of six equal gradients at most, in %, and how often.
+    """Return the largest excess of algorithm 4.2 over the best offloading of six equal gradients, in %, and how often.
 
-    Jobs have gaps at random of up to 3 ms on 2 x 2 GPUs, whose CPUs take four times as long as a GPU.
+    Jobs have random gaps of up to 3 ms on 2 x 2 GPUs; a CPU takes four times as long as a GPU.
     """
     draw, above = np.random.default_rng(0), []
     links = {"intra": Link(bandwidth_bytes_per_s=1e10), "inter": Link(bandwidth_bytes_per_s=1e8, latency_s=1e-4)}

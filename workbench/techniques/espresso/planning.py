@@ -1,4 +1,4 @@
-"""A plan: which option each gradient of a user's model has on a user's machines, and what it should bring.
+"""A plan: the option of each gradient of a user's model on a user's machines, and the predicted gain.
 
 plan = espresso.plan(model, cluster, step=step)     # gradients and codec are measured on this machine
 espresso.compress_gradients(ddp_model, plan)        # on every rank
@@ -27,7 +27,7 @@ from .method.search import compress_on_gpus, find_strategy, improve
 __all__ = ["FP16_SCHEME", "FP32_SCHEME", "PAYS", "PLANNED", "Plan", "plan", "plan_of"]
 
 PLANNED, FP32_SCHEME, FP16_SCHEME = "this plan", "FP32", "FP16"
-PAYS = 1.05  # times as fast as not to compress: a plan that gains less is not worth its trouble
+PAYS = 1.05  # least speedup over no compression that is worth the effort
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,21 +35,21 @@ class Plan:
     """The option of every gradient of a model on a cluster; prints, and is saved as JSON."""
 
     model: str
-    codec: str  # of CODECS
+    codec: str  # a name in CODECS
     machines: Machines
-    num_elements: Mapping[str, int]  # by parameter, the first gradient ready first
-    options: Mapping[str, Option]  # likewise
+    num_elements: Mapping[str, int]  # by parameter, in the order of ready gradients
+    options: Mapping[str, Option]  # by parameter, in the same order
     orders: tuple[tuple[tuple[str, int], ...], ...]  # the tasks of the links inside and between machines, in order
-    predicted_s: Mapping[str, float]  # iteration of this plan, and of FP32 and FP16 without compression
+    predicted_s: Mapping[str, float]  # iteration time of this plan, and of FP32 and FP16 without compression
 
     @property
     def num_compressed(self) -> int:
-        """Gradients that are compressed."""
+        """Number of compressed gradients."""
         return sum(option.is_compressed for option in self.options.values())
 
     @property
     def gain(self) -> float:
-        """How many times as fast as without compression, in FP32 or FP16, the plan is predicted to train."""
+        """Predicted speedup over the faster of FP32 and FP16 without compression."""
         return min(self.predicted_s[FP32_SCHEME], self.predicted_s[FP16_SCHEME]) / self.predicted_s[PLANNED]
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Plan:
         return "\n".join([*lines, *(f"{count:4d} x {option}" for option, count in counts.items())])
 
     def check(self, module: nn.Module) -> None:
-        """Raise ValueError if a model's parameters are not those of the plan, or not in FP32."""
+        """Raise ValueError if a model's parameters differ from the plan's, or are not FP32."""
         require_parameters(module, self.num_elements, self.model)
 
     def to_json(self) -> str:
@@ -75,7 +75,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
-        """Read a plan; ValueError if an option or a machine cannot be."""
+        """Read a plan; ValueError if an option or a machine is invalid."""
         values = json.loads(text)
         machines = values["machines"]
         for name in ("intra", "inter"):
@@ -99,16 +99,16 @@ def plan(
     """Choose the option of every gradient.
 
     Args:
-        model: to train, or its gradients, such as `models.gradients.measure` or `datasets.gradient_traces.load` give.
+        model: a model, or its gradients from `models.gradients.measure` or `datasets.gradient_traces.load`.
         cluster: machines to train on.
         step: runs the model forward and backward once; needed to measure the gradients of a module.
-        codec: of CODECS.
-        times: what the codec takes; by default it is profiled here, for some seconds.
+        codec: a name in CODECS.
+        times: times of the codec; by default they are profiled here, which takes some seconds.
         device: "cpu" or a CUDA device; by default that of the module's parameters.
-        is_improved: go on after the paper's algorithms, until no gradient gains by another option.
+        is_improved: continue after the paper's algorithms until no other option of a gradient gains.
 
     Returns:
-        the plan, with its predicted iteration beside those of FP32 and FP16.
+        The plan, with the predicted iteration times of the plan, FP32 and FP16.
 
     Raises:
         ValueError: if a module comes without a step, or the codec is unknown.
@@ -133,7 +133,7 @@ def plan(
 
 
 def _with_unused(module: nn.Module, gradients: Gradients) -> Gradients:
-    """Add the parameters that the step left without a gradient, behind the others."""
+    """Append the parameters without a gradient to the gradients of a step."""
     sizes = {name: p.numel() for name, p in module.named_parameters() if p.requires_grad}
     unused = tuple(name for name in sizes if name not in gradients.tensors)
     return replace(
@@ -145,7 +145,7 @@ def _with_unused(module: nn.Module, gradients: Gradients) -> Gradients:
 
 
 def plan_of(job: Job, strategy: Sequence[Option], codec: str, *, cast_s: float = 0.0) -> Plan:
-    """Make a plan of any strategy; FP16 casts a gradient in `cast_s` before it is sent, and again after."""
+    """Make a plan of any strategy; FP16 takes `cast_s` to cast a gradient before sending, and again after it."""
     gradients, orders = job.gradients, {INTRA: [], INTER: []}
     queues = job.queues(strategy)
     for tensor, spans in enumerate(queues.placed()):

@@ -1,8 +1,8 @@
-"""The chosen option of each tensor on real ranks, as a communication hook of DistributedDataParallel.
+"""Run the chosen option of each tensor on real ranks, as a communication hook of DistributedDataParallel.
 
-A rank has four workers, one a resource: the device and the CPU serve what comes first; the links inside and between
-machines serve in the order of the plan's timeline, which is the same on all ranks. A tensor goes from worker to worker
-while the backward pass computes the next gradients.
+A rank has four worker threads, one for each resource. The device and the CPU serve tasks as they arrive. The links
+inside and between machines serve tasks in the order of the plan's timeline, the same on all ranks. A gradient passes
+from worker to worker while the backward pass computes the next gradients.
 """
 
 import copy
@@ -57,15 +57,15 @@ from .planning import Plan
 
 __all__ = ["BUCKET_MB", "GradientExchange", "Groups", "compress_gradients", "measure_cluster"]
 
-MEASURED_ELEMENTS = (1024, 16_384, 131_072, 524_288)  # that a rank sends to each other
-UNUSED_BYTES_PER_S = 1e12  # of a link that joins nothing
+MEASURED_ELEMENTS = (1024, 16_384, 131_072, 524_288)  # elements that a rank sends to each other rank
+UNUSED_BYTES_PER_S = 1e12  # bandwidth of a link that nothing uses
 
 
 class Groups:
-    """The process groups of one rank: its machine's ranks, those of its place on all machines, and all.
+    """The process groups of one rank: the ranks of its machine, the ranks at its place on all machines, and all ranks.
 
-    All ranks make them together, with the timeout of `parent`, by default that of the job. ValueError if the ranks are
-    not as many as the machines have.
+    All ranks create them together. Their timeout is that of `parent`, by default the default group. ValueError if the
+    number of ranks is not the number of GPUs.
     """
 
     def __init__(
@@ -88,20 +88,24 @@ class Groups:
             self._groups[phase] = made[own], own
 
     def interrupt(self) -> None:
-        """End what waits for ranks that have failed, with an error."""
+        """End all collectives that wait for failed ranks, with an error."""
         for group, _ in self._groups.values():
             break_connections(group)
 
     def close(self) -> None:
-        """Let go of the groups' connections; nothing must be under way."""
+        """Close the groups' connections; no collective may be running."""
         for group, _ in self._groups.values():
             dist.destroy_process_group(group)
         self._groups.clear()
 
     def communicate(self, value: Tensor | None, task: Comm, second: bool, shape: Sequence[int]) -> Tensor | None:
-        """Run one collective with what this rank holds; return what it holds then, None for nothing.
+        """Run one collective with this rank's value, None if it has none; return its value afterwards.
 
-        `second` says whether it is the second step of its phase, `shape` is that of what a root broadcasts.
+        Args:
+            value: this rank's input.
+            task: the collective.
+            second: whether the task is the second step of its phase.
+            shape: shape of the tensor that the root broadcasts.
         """
         group, ranks = self._groups[task.phase]
         if len(ranks) == 1:
@@ -142,7 +146,7 @@ class _Journey:
 
     def __init__(self, name: str, option: Option, encoders: Encoders, groups: Groups, momentum: float):
         self.name, self._option, self.encoders, self._groups = name, option, encoders, groups
-        self._momentum = 0.0 if option.is_compressed else momentum  # where it is compressed, DGC has it
+        self._momentum = 0.0 if option.is_compressed else momentum  # for a compressed gradient the codec has it
         self._layouts, self._velocity = layouts_of(option, *groups.place), None
         self.resources = tuple(step.resource for step in steps_of(option, *groups.place))
         self.number, self._value, self._gradient, self._done = 0, None, None, None
@@ -159,7 +163,7 @@ class _Journey:
         """
         self._before = [remembered.clone() for remembered in self.memory] if may_be_discarded else []
         self.number, self._gradient, self._done = 0, gradient, done
-        if self._momentum:  # of the sum it is the sum of all ranks' own
+        if self._momentum:  # the velocities of the ranks add up to the velocity of the sum
             self._velocity = gradient.clone() if self._velocity is None else self._momentum * self._velocity + gradient
         self._value = padded(self._velocity if self._momentum else gradient, math.prod(self._groups.place))
         self._num_elements = self._value.numel()
@@ -230,7 +234,7 @@ class _Journey:
 
 
 class _Worker(threading.Thread):
-    """Serves tasks of one resource: in the order in which they come, or in a given order, again in every iteration."""
+    """Serves the tasks of one resource, as they arrive or in an order that repeats every iteration."""
 
     def __init__(
         self, resource: int, serve: Callable[..., None], order: Sequence[tuple[str, int]] | None, device: torch.device
@@ -253,7 +257,7 @@ class _Worker(threading.Thread):
 
 
 class GradientExchange:
-    """The hook's state on one rank; `close` ends its workers, as leaving a `with` block does."""
+    """The hook's state on one rank; `close` or the end of a `with` block ends its workers."""
 
     def __init__(
         self,
@@ -277,7 +281,7 @@ class GradientExchange:
         self._passes, self._epoch = Passes(model, scaler, self._put_back_), 0
         self._groups, self._lock, self._failure = groups, threading.Lock(), None
         self._device = next(model.module.parameters()).device
-        self._open: dict[torch.futures.Future, int] = {}  # buckets, and how many of their gradients are on their way
+        self._open: dict[torch.futures.Future, int] = {}  # number of unfinished gradients in each bucket
         model.register_comm_hook(self, GradientExchange.synchronise)
         orders = {INTRA: plan.orders[0], INTER: plan.orders[1]}
         self._workers = [
@@ -287,7 +291,7 @@ class GradientExchange:
             worker.start()
 
     def synchronise(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-        """Start the gradients of a bucket on their way: the communication hook."""
+        """Start the transfers of a bucket's gradients; DDP calls this communication hook."""
         future = torch.futures.Future(devices=[self._device] if self._device.type == "cuda" else [])
         gradients = list(zip(bucket.parameters(), bucket.gradients(), strict=True))
         with self._lock:
@@ -320,7 +324,7 @@ class GradientExchange:
         with self._lock:
             self._passes.all_finite &= is_finite
             if future not in self._open:
-                return  # it has failed meanwhile
+                return  # the exchange has failed
             self._open[future] -= 1
             is_last = self._open[future] == 0
             if is_last:
@@ -339,7 +343,7 @@ class GradientExchange:
             with torch.cuda.stream(stream), torch.no_grad():
                 if journey.run_():
                     self._hand_on(journey)
-        except BaseException as error:  # it must reach the training, which waits for the futures
+        except BaseException as error:  # the training waits for the futures and must see the error
             self._fail(RuntimeError(f"rank {self._groups.rank} could not exchange {journey.name}: {error!r}"))
 
     def _fail(self, error: Exception) -> None:
@@ -351,21 +355,21 @@ class GradientExchange:
             future.set_result(torch.empty(0))  # `_received` raises
 
     def at_epoch(self, epoch: int) -> None:
-        """Let DGC keep the share of an epoch of its warm-up; all ranks call it between two steps."""
+        """Set DGC's share to that of an epoch of its warm-up; all ranks call this between two steps."""
         self._epoch = epoch
         for journey in self._journeys.values():
             journey.encoders.at_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of all that this rank remembers, between two backward passes; each rank saves its own."""
+        """Return a copy of this rank's state between two backward passes; each rank saves its own state."""
         more = {"epoch": self._epoch, "scale": self._passes.scale}
         return self._whose | more | {"gradients": {name: one.state_dict() for name, one in self._journeys.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with what `state_dict` gave on this rank, with the same plan.
+        """Load a state that `state_dict` returned on this rank with the same plan.
 
         Raises:
-            ValueError: naming it, if the state is of another plan, rank or number of ranks; nothing is changed then.
+            ValueError: if the state belongs to another plan, rank or number of ranks; nothing changes then.
         """
         require_own_state(state, self._whose)
         self._passes.scale = state["scale"]
@@ -374,7 +378,7 @@ class GradientExchange:
             journey.load_state_dict(state["gradients"][name])
 
     def close(self) -> None:
-        """End the workers, also those that wait for ranks that have failed; the model's next backward pass raises."""
+        """End the workers, even while they wait for failed ranks; the model's next backward pass raises."""
         is_whole = self._failure is None and not self._open
         self._fail(RuntimeError("the exchange is closed"))
         for worker in self._workers:
@@ -404,25 +408,24 @@ def compress_gradients(
     warmup: Sequence[float] = (),
     scaler: Scaler | None = None,
 ) -> GradientExchange:
-    """Synchronise a model's gradients as a plan says, from the next backward pass on; all ranks call it.
+    """Synchronise a model's gradients by a plan, from the next backward pass on; all ranks call it.
 
     Args:
-        model: whose backward pass has no other communication hook.
-        plan: for this model and as many ranks; equal on all ranks.
-        momentum: of DGC, which corrects it; the optimizer then has none.
-        warmup: shares that DGC keeps in its first epochs, as `compression.exponential_warmup` gives; see `at_epoch`.
-        scaler: the `torch.amp.GradScaler` of the loss, or any object whose `get_scale()` returns the factor by which
-            the next loss is multiplied: what is remembered follows it. A pass with a gradient that is not finite, whose
-            step a scaler skips, leaves what is remembered as it was.
+        model: a model without another communication hook.
+        plan: a plan for this model and this number of ranks, equal on all ranks.
+        momentum: momentum for DGC's correction; the optimizer then has none.
+        warmup: shares that DGC keeps in its first epochs, see `compression.exponential_warmup` and `at_epoch`.
+        scaler: the `torch.amp.GradScaler` of the loss, or any object whose `get_scale()` returns the factor of the next
+            loss. The state of the codecs is scaled with it. If a gradient is not finite, the scaler skips the step, and
+            the state stays as before the pass.
 
     Returns:
-        The exchange; its `state_dict()`, each rank's own, is saved with the model's and loaded to resume.
+        The exchange. To resume a training, each rank saves and loads its `state_dict()` with the model's.
 
     Raises:
-        ValueError: on all ranks, before gradients are sent, if on one the plan is for other parameters or another
-            number of ranks, or momentum or warm-up are for another codec, or if ranks have different plans; or if the
-            model's process group has not all ranks, those of the machines; in the first pass, if a GradScaler lives
-            and is not given.
+        ValueError: on all ranks, before gradients are sent, if the plan of a rank is for other parameters or another
+            number of ranks, if plans differ, if momentum or warm-up are given for a codec other than DGC, or if the
+            model's process group lacks ranks; in the first pass, if a GradScaler exists but was not given.
     """
 
     def check() -> None:
@@ -443,10 +446,10 @@ def compress_gradients(
 
 
 def measure_cluster(num_machines: int, gpus_per_machine: int, *, device: str = "cpu", runs: int = 5) -> Machines:
-    """Measure the links inside and between machines of so many ranks; all ranks call it and work at the same time.
+    """Measure the links inside and between machines; all ranks call it and send at the same time.
 
-    Each size is exchanged by all ranks of a machine, or of a place on all machines, as gradients are; start-up and
-    bandwidth are fitted to the medians of the slowest rank. ValueError if there are not as many ranks.
+    Ranks exchange messages of several sizes as they exchange gradients. Start-up and bandwidth are fitted to the median
+    times of the slowest rank. ValueError if the number of ranks is not the number of GPUs.
     """
     groups = Groups(num_machines, gpus_per_machine, device)
     found = {
@@ -459,12 +462,12 @@ def measure_cluster(num_machines: int, gpus_per_machine: int, *, device: str = "
 
 
 def _fitted(groups: Groups, phase: Phase, n: int, sharing: int, device: str, runs: int) -> Link:
-    if n == 1:  # nothing is ever sent
+    if n == 1:  # no other rank to send to
         return Link(bandwidth_bytes_per_s=UNUSED_BYTES_PER_S, source="unused")
     task, samples = Comm(phase, Routine.REDUCE_SCATTER, False), []
     for size in MEASURED_ELEMENTS:
         value, seconds = torch.zeros(size * n, device=device), []
-        for _ in range(runs + 1):  # the first opens connections
+        for _ in range(runs + 1):  # the first run opens connections
             dist.barrier()
             began_s = time.monotonic()
             groups.communicate(value, task, False, value.shape)

@@ -103,10 +103,10 @@ def drawn_delays_s(
 def traced_delays_s(
     slowness: Sequence[Sequence[float]], num_iterations: int, num_stages: int, num_pipelines: int, busy_s: float
 ) -> np.ndarray:
-    """Turn how many times slower workers of a trace ran into delays [K, M, N] of workers that work `busy_s`.
+    """Turn a trace of slowdowns into delays [K, M, N] of workers that compute for `busy_s`.
 
-    Worker (j, i) replays row i M + j of the trace; moments of the trace are spread over all iterations. Where there are
-    fewer rows, they are used again from the first, and each use of a row begins at another moment of the trace.
+    Worker (j, i) replays row i M + j of the trace; the trace is spread over all iterations. If the trace has too few
+    rows, they repeat from the first, and each use of a row begins at another moment of the trace.
     """
     rows = np.asarray(slowness)
     num_rows, num_moments = rows.shape
@@ -121,13 +121,13 @@ def traced_delays_s(
 class Run:
     """A simulated run."""
 
-    ends_s: np.ndarray  # [K, N]: when a pipeline's last stage has synchronised its k-th mini-batch
-    groups: list[Group] = field(default_factory=list)  # in the order they were formed; none of HetPipe's
+    ends_s: np.ndarray  # [K, N]: time when the last stage of a pipeline has synchronised its k-th mini-batch
+    groups: list[Group] = field(default_factory=list)  # in the order of formation; empty for HetPipe
     num_unchecked: int = 0  # see `Scheduler`
 
     @property
     def iteration_s(self) -> float:
-        """Seconds of a mean iteration: pipelines' mini-batches by the time that the slowest half of the run takes."""
+        """Mean time of an iteration, over all pipelines in the second half of the run."""
         half = len(self.ends_s) // 2
         spans = self.ends_s[-1] - self.ends_s[half - 1] if half else self.ends_s[-1]
         return float(len(spans) / (1 / (spans / (len(self.ends_s) - half))).sum())
@@ -149,14 +149,17 @@ def simulate(
 
     Args:
         scheme: one of four.
-        workload, cluster: what runs where.
-        delays_s: [K, M, N], of each worker in each of its iterations.
-        history, window_s, settings: of SDPipe's scheduler; a window of None is the settings' own, or the paper's T, 1/N
-            of an iteration.
-        staleness: s of HetPipe; None is M, as the paper has it.
-        seed: of AD-PSGD's pairs.
+        workload: the pipeline's passes.
+        cluster: the machines.
+        delays_s: [K, M, N], the delay of each worker in each of its iterations.
+        history: P of SDPipe's scheduler.
+        window_s: T of SDPipe's scheduler; None takes the settings' T, or else the paper's, 1/N of an iteration.
+        settings: settings of SDPipe's scheduler.
+        staleness: s of HetPipe; None is the paper's, M.
+        seed: seed of AD-PSGD's pairs.
     """
-    scheme, (_, num_stages, num_pipelines) = Scheme(scheme), delays_s.shape
+    scheme = Scheme(scheme)
+    _, num_stages, num_pipelines = delays_s.shape
     if num_stages != workload.num_stages:
         raise ValueError(f"delays_s is of {num_stages} stages; it must be of num_stages, {workload.num_stages}")
     if scheme is Scheme.HETPIPE:
@@ -172,21 +175,23 @@ def simulate(
 
 
 def _scheduled(workload: Workload, cluster: Cluster, delays_s: np.ndarray, scheduler: Scheduler) -> Run:
-    """Let workers signal after their backward pass; a pipeline's next mini-batch needs all its stages."""
+    """Simulate workers that signal after their backward pass; a mini-batch starts when all its stages are ready."""
     num_iterations, num_stages, num_pipelines = delays_s.shape
     delays = delays_s.transpose(0, 2, 1).tolist()
     ends = _Ends(workload)
     ready = [[0.0] * num_stages for _ in range(num_pipelines)]
-    missing, done = [num_stages] * num_pipelines, [0] * num_pipelines
-    ends_s, groups, signals = np.zeros((num_iterations, num_pipelines)), [], []
-    push, pop = heapq.heappush, heapq.heappop
+    missing = [num_stages] * num_pipelines  # stages that have not synchronised
+    done = [0] * num_pipelines  # iterations
+    ends_s = np.zeros((num_iterations, num_pipelines))
+    groups = []
+    signals = []  # a heap
     for pipeline in range(num_pipelines):
         for stage, end_s in enumerate(ends(ready[pipeline], delays[0][pipeline])):
-            push(signals, (end_s, stage, pipeline))
+            heapq.heappush(signals, (end_s, stage, pipeline))
     deadline_s = math.inf
     while signals or deadline_s < math.inf:
         if signals and signals[0][0] < deadline_s:
-            now_s, stage, pipeline = pop(signals)
+            now_s, stage, pipeline = heapq.heappop(signals)
             formed = scheduler.signal(stage, pipeline, now_s)
         else:
             now_s = deadline_s
@@ -196,28 +201,29 @@ def _scheduled(workload: Workload, cluster: Cluster, delays_s: np.ndarray, sched
             deadline_s = math.inf
         for group in formed:
             groups.append(group)
-            stage, synced_s = group.stage, now_s + cluster.average_s(workload, group.members)
+            synced_s = now_s + cluster.average_s(workload, group.members)
             for pipeline in group.members:
-                ready[pipeline][stage] = synced_s
+                ready[pipeline][group.stage] = synced_s
                 missing[pipeline] -= 1
                 if missing[pipeline]:
                     continue
-                iteration, missing[pipeline] = done[pipeline], num_stages
-                ends_s[iteration, pipeline] = max(ready[pipeline])
-                done[pipeline] = iteration = iteration + 1
-                if iteration == num_iterations:
-                    formed += [left for place in range(num_stages) for left in scheduler.leave(place, pipeline)]
+                missing[pipeline] = num_stages
+                ends_s[done[pipeline], pipeline] = max(ready[pipeline])
+                done[pipeline] += 1
+                if done[pipeline] == num_iterations:
+                    for stage in range(num_stages):
+                        formed += scheduler.leave(stage, pipeline)
                     continue
-                for place, end_s in enumerate(ends(ready[pipeline], delays[iteration][pipeline])):
-                    push(signals, (end_s, place, pipeline))
+                for stage, end_s in enumerate(ends(ready[pipeline], delays[done[pipeline]][pipeline])):
+                    heapq.heappush(signals, (end_s, stage, pipeline))
     return Run(ends_s=ends_s, groups=groups, num_unchecked=scheduler.num_unchecked)
 
 
 def pairs(num_workers: int, iteration: int, seed: int = 0) -> list[tuple[int, ...]]:
-    """Return who averages with whom in AD-PSGD: neighbours of a seeded shuffle, in all stages, as in the release.
+    """Return AD-PSGD's pairs of workers: neighbours of a seeded shuffle, the same in all stages, as in the release.
 
-    A pair waits for both. All workers pair in the order of iterations, so that none wait for each other in a circle.
-    With an odd number one stays alone.
+    A pair waits for both workers. All workers pair in the order of iterations, so that no workers wait in a circle. Of
+    an odd number one worker stays alone.
     """
     order = random.Random(f"{seed} {iteration}").sample(range(num_workers), num_workers)
     return [tuple(order[start : start + 2]) for start in range(0, num_workers, 2)]
@@ -225,7 +231,9 @@ def pairs(num_workers: int, iteration: int, seed: int = 0) -> list[tuple[int, ..
 
 def _in_pairs(workload: Workload, cluster: Cluster, delays_s: np.ndarray, seed: int) -> Run:
     num_iterations, num_stages, num_pipelines = delays_s.shape
-    ready_s, ends_s, groups = np.zeros((num_stages, num_pipelines)), np.zeros((num_iterations, num_pipelines)), []
+    ready_s = np.zeros((num_stages, num_pipelines))
+    ends_s = np.zeros((num_iterations, num_pipelines))
+    groups = []
     for iteration in range(num_iterations):
         done_s = np.array(backward_ends(workload, ready_s, delays_s[iteration]))
         for stage in range(num_stages):
@@ -238,17 +246,21 @@ def _in_pairs(workload: Workload, cluster: Cluster, delays_s: np.ndarray, seed: 
 
 
 def _parameter_server(workload: Workload, cluster: Cluster, delays_s: np.ndarray, staleness: int) -> Run:
-    """Push each mini-batch's update and pull the model beside training; nobody is more than s pushes ahead of all."""
+    """Simulate pushes and pulls beside the training; no pipeline is more than s pushes ahead of the slowest."""
     require_counts(0, staleness=staleness)
     num_iterations, num_stages, num_pipelines = delays_s.shape
-    delays, ends, busy_s = delays_s.transpose(0, 2, 1).tolist(), _Ends(workload), 2 * cluster.server_s(workload)
+    delays = delays_s.transpose(0, 2, 1).tolist()
+    ends = _Ends(workload)
+    busy_s = 2 * cluster.server_s(workload)  # a push and a pull
     ends_s = np.zeros((num_iterations, num_pipelines))
-    computed, pushed, free_s, idle = [0] * num_pipelines, [0] * num_pipelines, 0.0, set(range(num_pipelines))
-    events: list[tuple[float, int, int]] = []  # time, whether it is a push that is done, pipeline
+    computed, pushed = [0] * num_pipelines, [0] * num_pipelines  # mini-batches of each pipeline
+    free_s = 0.0  # time when the server is free
+    idle = set(range(num_pipelines))
+    events: list[tuple[float, int, int]] = []  # time, 1 for the end of a push, pipeline
 
     def begin(now_s: float) -> None:
         slowest = min(pushed)
-        for pipeline in [name for name in idle if computed[name] - slowest <= staleness]:
+        for pipeline in [number for number in idle if computed[number] - slowest <= staleness]:
             idle.discard(pipeline)
             if computed[pipeline] < num_iterations:
                 done_s = max(ends([now_s] * num_stages, delays[computed[pipeline]][pipeline]))
@@ -262,7 +274,7 @@ def _parameter_server(workload: Workload, cluster: Cluster, delays_s: np.ndarray
             pushed[pipeline] += 1
         else:
             computed[pipeline] += 1
-            free_s = max(free_s, now_s) + busy_s  # the server's card serves one pipeline after the other
+            free_s = max(free_s, now_s) + busy_s  # the server's network card serves one pipeline at a time
             heapq.heappush(events, (free_s, 1, pipeline))
             idle.add(pipeline)
         begin(now_s)
@@ -274,17 +286,17 @@ def backward_ends(workload: Workload, ready_s: Sequence, delay_s: Sequence) -> l
 
     Args:
         workload: M stages.
-        ready_s: M times at which stages may begin; numbers, or arrays of one shape for many pipelines at once.
-        delay_s: of the same form, seconds that each stage loses before its first micro-batch.
+        ready_s: M times when stages may begin, as numbers, or as arrays of one shape for many pipelines at once.
+        delay_s: delay of each stage before its first micro-batch, in the same form.
     """
     return _Ends(workload)(list(ready_s), list(delay_s), np.maximum if np.ndim(ready_s[0]) else max)
 
 
 class _Ends:
-    """The passes of 1F1B in an order in which each comes after those that it needs."""
+    """The passes of 1F1B, sorted so that each pass follows the passes that it needs."""
 
     def __init__(self, workload: Workload):
-        self._num_stages, self._num_results = workload.num_stages, 0
+        self._num_stages = workload.num_stages
         rows = [list(row) for row in one_forward_one_backward(workload.num_stages, workload.num_micro_batches).rows]
         place, passes = {}, []
         while any(rows):
@@ -295,10 +307,11 @@ class _Ends:
                     seconds = workload.forward_s if cell.kind is Kind.FORWARD else workload.backward_s
                     source = -1 if needed is None else place[needed]
                     passes.append((cell.stage, source, seconds))
-        self._passes, self._transfer_s = passes, workload.transfer_s
+        self._passes = passes
+        self._transfer_s = workload.transfer_s
 
     def _needed(self, cell: Cell) -> Cell | None:
-        """Return the pass of another stage whose result a pass needs."""
+        """Return the pass of the neighbouring stage that a pass needs, None if there is none."""
         stage = cell.stage - 1 if cell.kind is Kind.FORWARD else cell.stage + 1
         if not 0 <= stage < self._num_stages:
             return None
@@ -306,11 +319,11 @@ class _Ends:
 
     def __call__(self, ready_s: Sequence, delay_s: Sequence, later=max) -> list:
         free = [ready + delay for ready, delay in zip(ready_s, delay_s, strict=True)]
-        arrived, transfer_s = [], self._transfer_s
+        arrived = []
         for stage, source, seconds in self._passes:
             start = free[stage]
             if source >= 0:
                 start = later(start, arrived[source])
             end = free[stage] = start + seconds
-            arrived.append(end + transfer_s)
+            arrived.append(end + self._transfer_s)
         return free

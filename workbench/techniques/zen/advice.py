@@ -69,7 +69,7 @@ def modelled(density: float, num_ranks: int, entry_elements: int = 1, num_entrie
 
 
 def chances_of(density: float, num_entries: int) -> np.ndarray:
-    """Return the chance of each entry not to be zero, [entries], so that their mean is a density: 1 - e^(-draws/i)."""
+    """Return each entry's probability 1 - e^(-draws/i) of being nonzero, [entries], whose mean is the density."""
     places = np.arange(1, num_entries + 1)
 
     def excess(draws: float) -> float:
@@ -81,12 +81,12 @@ def chances_of(density: float, num_entries: int) -> np.ndarray:
 
 
 def _fullest(chances: np.ndarray, num_ranges: int) -> float:
-    """Return the density of the first of n ranges, the fullest, over that of all."""
+    """Return the density of the first range, the fullest of n, divided by the density of all ranges."""
     return float(chances[: -(-len(chances) // num_ranges)].mean() / chances.mean())
 
 
 def _fullest_blocks(chances: np.ndarray, rows: int, num_ranges: int) -> float:
-    """Return the share of blocks with anything in them in the first range."""
+    """Return the share of nonzero blocks in the first range."""
     first = chances[: -(-len(chances) // num_ranges)]
     whole = first[: max(1, len(first) // rows) * rows].reshape(-1, min(rows, len(first)))
     return float((1 - np.prod(1 - whole, axis=1)).mean())
@@ -101,7 +101,7 @@ def map_rows(
     entry_elements: int,
     latency_s: float,
 ) -> list[dict[str, Any]]:
-    """Return the time of every scheme over that of the fastest, by density, ranks and rate of the link."""
+    """Return the time of every scheme relative to the fastest, by density, ranks and link rate."""
     rows = []
     for density, num in product(densities, num_ranks):
         of = modelled(density, num, entry_elements)
@@ -119,7 +119,7 @@ def map_rows(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advice:
-    """What schemes take for a tensor on a link."""
+    """Times of all schemes for a tensor on a link."""
 
     sparsity: Sparsity
     link: Link
@@ -131,7 +131,7 @@ class Advice:
 
     @property
     def point(self) -> tuple[float, int]:
-        """Where this tensor lies on a map: density and ranks."""
+        """This tensor's place on a map: density and ranks."""
         return self.sparsity.density[1], self.sparsity.num_ranks
 
     def map_rows(self) -> list[dict[str, Any]]:
@@ -156,15 +156,15 @@ class Advice:
 
 
 def advise(gradient: Tensor, link: Link | None = None, group: dist.ProcessGroup | None = None) -> Advice:
-    """Say what each scheme takes to sum a gradient over the ranks of a group; all of its ranks call it.
+    """Predict the time of each scheme to sum a gradient over the ranks of a group; all its ranks call it.
 
     Args:
-        gradient: of this rank, before it is summed, as under `model.no_sync()`; as for `all_reduce_sparse`.
-        link: of a rank; None measures it with messages between neighbours.
-        group: None for the default group; a power of two ranks.
+        gradient: this rank's gradient before the sum, as under `model.no_sync()`; see `all_reduce_sparse`.
+        link: link of a rank; None measures it with messages between neighbours.
+        group: a group with a power of two ranks; None for the default group.
 
     Raises:
-        ValueError: if the ranks are no power of two, or all have the same gradient, as they do once it is summed.
+        ValueError: if the number of ranks is no power of two, or if all ranks have the same gradient, as after a sum.
     """
     num_ranks = dist.get_world_size(group)
     if num_ranks < 2 or num_ranks & (num_ranks - 1):
@@ -185,12 +185,12 @@ def advise(gradient: Tensor, link: Link | None = None, group: dist.ProcessGroup 
 
 
 def measure_link(group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu") -> Link:
-    """Fit start-up and rate of a link, all ranks together, to a small all-reduce and to messages between neighbours.
+    """Fit a link's start-up and rate to a small all-reduce and to messages between neighbours; all ranks call it.
 
-    Of several rounds the fastest counts, of the slowest rank.
+    The fastest round of the slowest rank counts.
 
     Raises:
-        ValueError: on all ranks, if the large message takes no longer than the small one: there is no link to speak of.
+        ValueError: on all ranks, if the large message takes no longer than the small message.
     """
     wire, world = Wire(group), dist.get_world_size(group)
     small, large = (torch.zeros(num, dtype=torch.uint8, device=device) for num in (SMALL_BYTES, LARGE_BYTES))

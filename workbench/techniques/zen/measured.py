@@ -72,7 +72,8 @@ def _gradient_rows(task: EmbeddingTask, rank: int, step: int) -> dict[str, np.nd
 def table_rows(*, tasks: Sequence[str], batch: int, steps: int) -> list[dict[str, Any]]:
     """Return sizes and densities of the tasks' gradients after some steps of training.
 
-    `unlike_looked_up` counts rows of which batch and gradient disagree: index sets of many ranks come from batches.
+    `unlike_looked_up` counts rows that are only in the batch or only in the gradient. It checks that batches can give
+    the index sets of many ranks.
     """
     rows = []
     for name in tasks:
@@ -144,14 +145,14 @@ def balance_rows(*, task: str, batch: int, num_ranks: Sequence[int], steps: int)
 
 
 def device_for(name: str) -> torch.device:
-    """Return the device of this name; "auto" is the GPU where there is one. ValueError for a GPU that is not there."""
+    """Return the device of this name; "auto" prefers a GPU. ValueError for "cuda" without a GPU."""
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is 'cuda'; this machine has no GPU")
     return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
 
 
 def _seconds_of(calls: Mapping[str, Callable[[], object]], runs: int, device: torch.device) -> dict[str, list[float]]:
-    """Time calls in turns, after one of each; on a GPU until it has done its work."""
+    """Time calls in turns, after a first round; on a GPU until its work is done."""
     found: dict[str, list[float]] = {name: [] for name in calls}
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     for number in range(runs + 1):
@@ -195,9 +196,9 @@ def hashing_rows(
     runs: int,
     device: str,
 ) -> list[dict[str, Any]]:
-    """Return how long partitioning takes: algorithm 3.2 by r1 and k, counting, sorting; and `nonzero`.
+    """Return times of partitioning, by algorithm 3.2 with r1 and k, by counting and by sorting, and of `nonzero`.
 
-    `over_counting` are ratios of one round each.
+    `over_counting` holds the ratios within each round.
     """
     place = device_for(device)
     gradient = torch.zeros(domain_size, device=place)
@@ -350,12 +351,12 @@ def in_words(values: Sequence[Mapping[str, Any]], setting: Setting, density: flo
 
 
 def scheme_rows(timed: Timed, key: str, predicted_s: Mapping[tuple[str, str], float] | None = None) -> list[dict]:
-    """Return times of all schemes, what Zen gains over each in one round, and the bytes of the busiest rank.
+    """Return times of all schemes, Zen's gain over each scheme within a round, and the bytes of the busiest rank.
 
     Args:
         timed: trials named "value of the key: scheme".
         key: "task" or "density".
-        predicted_s: by value of the key and scheme.
+        predicted_s: predicted times by value of the key and scheme.
     """
     rows, taken = [], {name: timed.iterations_s(name) for name in timed.rounds}
     for name, found in taken.items():
@@ -375,7 +376,7 @@ def scheme_rows(timed: Timed, key: str, predicted_s: Mapping[tuple[str, str], fl
 
 
 def _crossover_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the density at which Dense takes as long as Zen, between two that were measured, if there is one."""
+    """Return the density with equal times of Dense and Zen, between two measured densities, if there is one."""
     gains = sorted((row["density"], row["value"]) for row in rows if row["quantity"] == "gain" and row["over"] == DENSE)
     for (low, before), (high, after) in pairwise(gains):
         if before >= 1 > after:
@@ -385,7 +386,7 @@ def _crossover_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def predicted_s(setting: Setting, densities: Sequence[float], num_elements: int) -> dict[tuple[str, str], float]:
-    """Return what schemes take on the setting's link in theory, for `time_densities`."""
+    """Return the predicted times of schemes on the setting's link, for `time_densities`."""
     found = {}
     for share in densities:
         ranks = range(setting.num_ranks)
@@ -407,9 +408,9 @@ def train(
     seed: int,
     points: int,
 ) -> dict[str, Any]:
-    """Train a task on real ranks: "AllReduce", "Zen", or a strawman that has so many slots for a non-zero value.
+    """Train a task on real ranks by "AllReduce", "Zen", or a strawman with `slots_per_value` slots.
 
-    Returns test scores at so many points of the curve, the share of values that are lost, and the data.
+    Returns the setting, test scores at `points` steps of the curve, and the data.
     """
     setting = {"task": task, "variant": variant, "slots_per_value": slots_per_value, "steps": steps, "batch": batch}
     setting |= {"num_ranks": num_ranks, "seed": seed, "points": points}

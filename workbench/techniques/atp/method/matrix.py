@@ -20,11 +20,11 @@ GB = 1e9  # bytes
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layer:
-    """One layer: links between members, each of which is a device or a group of devices."""
+    """One layer: links between members; a member is a device or a group of devices."""
 
     p2p_bytes_per_s: tuple[tuple[float, ...], ...]  # [R, R], symmetric; 0 where two members have no link
-    group_bytes_per_s: float  # of one member to all others together
-    startup_s: float = 0.0  # of a message between two members; the paper leaves it out
+    group_bytes_per_s: float  # rate from one member to all others together
+    startup_s: float = 0.0  # start-up of a message between two members; the paper leaves it out
 
     def __post_init__(self) -> None:
         require_positive(group_bytes_per_s=self.group_bytes_per_s)
@@ -46,7 +46,7 @@ class Layer:
 
     @classmethod
     def switched(cls, members: int, p2p: float, group: float, startup_s: float = 0.0) -> Layer:
-        """Return a layer whose members are all joined to each other, at the same rate."""
+        """Return a layer with a link of the same rate between each two members."""
         rows = tuple(tuple(0.0 if i == j else p2p for j in range(members)) for i in range(members))
         return cls(p2p_bytes_per_s=rows, group_bytes_per_s=group, startup_s=startup_s)
 
@@ -56,9 +56,9 @@ class Layer:
         return len(self.p2p_bytes_per_s)
 
     def reached_bytes_per_s(self, num_members: int) -> float:
-        """Return what a member reaches with the links inside blocks of so many neighbours: at most the group's rate.
+        """Return the least total rate of a member's links inside blocks of neighbours, at most the group's rate.
 
-        ValueError if a member has no link inside its block.
+        ValueError if a member has no link inside its block of `num_members`.
         """
         if num_members < 2 or self.size < 2:
             return self.group_bytes_per_s
@@ -75,16 +75,16 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class AxisTimes:
-    """What collectives of whole tensors take along an axis, all its groups at once: a start-up, and a rate."""
+    """Start-up and rate of collectives along an axis, while all its groups work; bytes are those of whole tensors."""
 
     all_reduce: Link
-    all_gather: Link  # of the gathered tensor
-    reduce_scatter: Link  # of the tensor that is summed
+    all_gather: Link  # bytes of the gathered tensor
+    reduce_scatter: Link  # bytes of the summed tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Bandwidths:
-    """What the all-reduces along the two axes of a mesh get; an axis of one device has infinitely much."""
+    """Bandwidths of the all-reduces along the two axes of a mesh; infinite for an axis of one device."""
 
     b1_bytes_per_s: float
     b2_bytes_per_s: float
@@ -106,11 +106,11 @@ class HierarchicalCommMatrix:
 
     @property
     def num_devices(self) -> int:
-        """Devices of all groups."""
+        """Number of devices of all groups."""
         return math.prod(layer.size for layer in self.layers)
 
     def require_mesh(self, d1: int, d2: int) -> None:
-        """Refuse a mesh that is not made of all devices."""
+        """Refuse a mesh that does not have all devices."""
         require_counts(1, d1=d1, d2=d2)
         if d1 * d2 != self.num_devices:
             raise ValueError(f"d1, d2: {d1} x {d2} is not the number of devices, {self.num_devices}")
@@ -118,7 +118,8 @@ class HierarchicalCommMatrix:
     def crossed(self, d1: int, d2: int) -> tuple[range, range]:
         """Return the layers (from 0) that the groups of axis 1 and of axis 2 cross, as equation 3 has them."""
         self.require_mesh(d1, d2)
-        covered, num = 1, 0
+        covered = 1
+        num = 0
         while covered < d1:
             covered *= self.layers[num].size
             num += 1
@@ -126,28 +127,30 @@ class HierarchicalCommMatrix:
         return range(num), range(first_of_axis2, len(self.layers))
 
     def shared(self, d1: int, d2: int) -> Bandwidths:
-        """Return B1' and B2' of equation 3: each axis-1 group has its share, 1 / d2, of the group bandwidth."""
+        """Return B1' and B2' of equation 3: each axis-1 group has its share, 1 / d2, of the group bandwidth.
+
+        A group bandwidth is reduced if the links of d1 or d2 devices cannot reach it.
+        """
         outer, inner = self.crossed(d1, d2)
-        b1 = min((self._reached(layer, d1) / d2 for layer in outer), default=math.inf) if d1 > 1 else math.inf
-        b2 = min((self._reached(layer, d2) for layer in inner), default=math.inf) if d2 > 1 else math.inf
+        b1 = b2 = math.inf
+        if d1 > 1:
+            b1 = min((self.layers[layer].reached_bytes_per_s(d1) / d2 for layer in outer), default=math.inf)
+        if d2 > 1:
+            b2 = min((self.layers[layer].reached_bytes_per_s(d2) for layer in inner), default=math.inf)
         return Bandwidths(b1, b2)
 
-    def _reached(self, layer: int, num_devices: int) -> float:
-        """Return a layer's group bandwidth, corrected where an all-reduce of so many devices cannot use it all."""
-        return self.layers[layer].reached_bytes_per_s(num_devices)
-
     def algorithm(self, d1: int, d2: int) -> Bandwidths:
-        """Return B1 and B2 of equation 4, d / (2 (d - 1)) of B'; calibrated ones where there are."""
+        """Return B1 and B2: the calibrated rates if there are any, else those of equation 4, d / (2 (d - 1)) of B'."""
         if (d1, d2) in self.calibrated:
             return self.calibrated[d1, d2]
-        own = self.shared(d1, d2)
-        factors = (d / (2 * (d - 1)) if d > 1 else 1.0 for d in (d1, d2))
-        return Bandwidths(*(f * b for f, b in zip(factors, (own.b1_bytes_per_s, own.b2_bytes_per_s), strict=True)))
+        shared = self.shared(d1, d2)
+        factor1, factor2 = (d / (2 * (d - 1)) if d > 1 else 1.0 for d in (d1, d2))
+        return Bandwidths(factor1 * shared.b1_bytes_per_s, factor2 * shared.b2_bytes_per_s)
 
     def rings(self, d1: int, d2: int) -> tuple[dict[int, int], dict[int, int]]:
-        """Return for each axis how many of its rings leave one member of a layer, by layer, counted device by device.
+        """Return, for each axis and layer, the number of rings that leave one member, counted device by device.
 
-        Equation 3 takes d2 for axis 1 and 1 for axis 2, which is too many where a member has fewer devices than d2.
+        Equation 3 takes d2 for axis 1 and 1 for axis 2. That is too many if a member has fewer devices than d2.
         """
         self.require_mesh(d1, d2)
         groups1 = [range(start, d1 * d2, d2) for start in range(d2)]
@@ -155,26 +158,24 @@ class HierarchicalCommMatrix:
         return self.leaving(groups1), self.leaving(groups2)
 
     def leaving(self, groups: Sequence[Sequence[int]]) -> dict[int, int]:
-        """Return by layer how many of the rings through these groups of devices leave one member, at most."""
-        found = {}
-        for number, members in enumerate(self._member_sizes()):
-            leaving: dict[int, int] = {}
+        """Return, for each layer, the largest number of rings through these groups of devices that leave one member."""
+        most = {}
+        for number, layer in enumerate(self.layers):
+            member_size = math.prod(inner.size for inner in self.layers[number + 1 :])  # devices
+            layer_size = layer.size * member_size
+            leaving: dict[int, int] = {}  # by member
             for group in groups:
-                for one, following in zip(group, [*group[1:], group[0]], strict=True):
-                    above = self.layers[number].size * members
-                    if one // members != following // members and one // above == following // above:
-                        leaving[one // members] = leaving.get(one // members, 0) + 1
+                for device, following in zip(group, [*group[1:], group[0]], strict=True):
+                    member = device // member_size
+                    if member != following // member_size and device // layer_size == following // layer_size:
+                        leaving[member] = leaving.get(member, 0) + 1
             if leaving:
-                found[number] = max(leaving.values())
-        return found
-
-    def _member_sizes(self) -> list[int]:
-        """Return the devices of one member of each layer."""
-        return [math.prod(layer.size for layer in self.layers[number + 1 :]) for number in range(len(self.layers))]
+                most[number] = max(leaving.values())
+        return most
 
 
 def flat(name: str, num_devices: int, group: float, source: str) -> HierarchicalCommMatrix:
-    """Return devices that are all joined to each other: one layer."""
+    """Return one layer of devices with a link between each two."""
     return HierarchicalCommMatrix(name=name, layers=(Layer.switched(num_devices, group, group),), source=source)
 
 

@@ -1,4 +1,4 @@
-"""The search for the best mesh (section 3.5), and with start-ups and sequence parallelism in its space."""
+"""The search for the best mesh (section 3.5); a second search adds start-ups and sequence parallelism."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ __all__ += ["require_meshes", "search_exactly"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Strategy:
-    """A mesh and what its communication should take in a training step."""
+    """A mesh, and the predicted communication time of a training step."""
 
     d1: int
     d2: int
-    b1_bytes_per_s: float  # B1: of an all-reduce along axis 1; infinite where the axis has one device
+    b1_bytes_per_s: float  # B1, the rate of an all-reduce along axis 1; infinite if the axis has one device
     b2_bytes_per_s: float
     axis2_s: float  # equation 2's first term: 7h / (d1 B2)
-    axis1_s: float  # its second: 2h / (d2 B1)
+    axis1_s: float  # equation 2's second term: 2h / (d2 B1)
     startup_s: float = 0.0  # start-ups of all messages
     repeated_s: float = 0.0  # work that the ranks of axis 1 repeat
     sequence_parallel: bool = False
 
     @property
     def name(self) -> str:
-        """ATP-i for DeviceMesh(N / i, i), as the paper has it."""
+        """The paper's name: ATP-i for DeviceMesh(N / i, i)."""
         return f"ATP-{self.d2}" + (", sequence parallel" if self.sequence_parallel else "")
 
     @property
     def total_s(self) -> float:
-        """All terms together."""
+        """Sum of all terms."""
         return self.axis1_s + self.axis2_s + self.startup_s + self.repeated_s
 
 
 def meshes(num_devices: int) -> list[tuple[int, int]]:
-    """Return all (d1, d2) of so many devices, (N, 1) first."""
+    """Return all meshes (d1, d2) of N devices, (N, 1) first."""
     require_counts(1, num_devices=num_devices)
     return [(num_devices // d2, d2) for d2 in range(1, num_devices + 1) if num_devices % d2 == 0]
 
@@ -63,24 +63,24 @@ def search(matrix: HierarchicalCommMatrix, num_devices: int, workload: Workload)
     """Return all meshes, the fastest first, by equations 2 to 4.
 
     Args:
-        matrix: The interconnect, such as one of `PRESETS` or what `measure` found.
-        num_devices: N; all devices of the matrix.
-        workload: What is trained.
+        matrix: The interconnect, such as a preset or the result of `measure`.
+        num_devices: N, the number of devices of the matrix.
+        workload: The model and its batch.
 
     Raises:
-        ValueError: if the matrix has another number of devices, or these do not divide heads and hidden size.
+        ValueError: if the matrix has another number of devices, or if no mesh divides heads and hidden size.
 
     Source: section 3.5.
     """
-    found = []
+    strategies = []
     tokens = workload.num_layers * workload.batch * workload.sequence * workload.value_bytes
     for d1, d2 in _require(matrix, num_devices, workload):
-        own = matrix.algorithm(d1, d2)
+        rates = matrix.algorithm(d1, d2)
         axis2, axis1 = equation2_terms(tokens, workload.hidden, d1, d2)
-        terms = {"axis2_s": axis2 / own.b2_bytes_per_s, "axis1_s": axis1 / own.b1_bytes_per_s}
-        bandwidths = {"b1_bytes_per_s": own.b1_bytes_per_s, "b2_bytes_per_s": own.b2_bytes_per_s}
-        found.append(Strategy(d1=d1, d2=d2, **bandwidths, **terms))
-    return sorted(found, key=lambda strategy: strategy.total_s)
+        terms = {"axis2_s": axis2 / rates.b2_bytes_per_s, "axis1_s": axis1 / rates.b1_bytes_per_s}
+        bandwidths = {"b1_bytes_per_s": rates.b1_bytes_per_s, "b2_bytes_per_s": rates.b2_bytes_per_s}
+        strategies.append(Strategy(d1=d1, d2=d2, **bandwidths, **terms))
+    return sorted(strategies, key=lambda strategy: strategy.total_s)
 
 
 def search_exactly(
@@ -92,20 +92,20 @@ def search_exactly(
 ) -> list[Strategy]:
     """Return all strategies, the fastest first, by exact bytes, counted rings, start-ups and repeated work.
 
-    Beyond the paper: `sequence_parallel` says which of its two values are in the space; see `search` for the rest.
+    This goes beyond the paper. `sequence_parallel` lists the values to search; see `search` for the other arguments.
     """
-    found = []
+    strategies = []
     for d1, d2 in _require(matrix, num_devices, workload):
-        own = matrix.algorithm(d1, d2)
+        rates = matrix.algorithm(d1, d2)
         for cuts in (cuts for cuts in sequence_parallel if not cuts or workload.sequence % d1 == 0):
             axis1, axis2, startup = exact_time_s(workload, matrix, d1, d2, sequence_parallel=cuts)
             repeated = workload.num_layers * workload.repeated_s_per_value * workload.num_values / d2
-            found.append(
+            strategies.append(
                 Strategy(
                     d1=d1,
                     d2=d2,
-                    b1_bytes_per_s=own.b1_bytes_per_s,
-                    b2_bytes_per_s=own.b2_bytes_per_s,
+                    b1_bytes_per_s=rates.b1_bytes_per_s,
+                    b2_bytes_per_s=rates.b2_bytes_per_s,
                     axis1_s=axis1,
                     axis2_s=axis2,
                     startup_s=startup,
@@ -113,9 +113,9 @@ def search_exactly(
                     sequence_parallel=cuts,
                 )
             )
-    if not found:
+    if not strategies:
         raise ValueError(f"sequence is {workload.sequence}; no mesh of {num_devices} devices divides it")
-    return sorted(found, key=lambda strategy: strategy.total_s)
+    return sorted(strategies, key=lambda strategy: strategy.total_s)
 
 
 TORCH_BYTES_PER_S, TORCH_BETWEEN = 87.7 * 2**30, 0.22  # within a host, and its share between hosts
@@ -123,15 +123,15 @@ TORCH_FIXED_S, TORCH_HOP_S, TORCH_HOP_BETWEEN_S = 6.6e-6, 0.6e-6, 2.7e-6
 
 
 def search_by_torch(num_devices: int, workload: Workload, devices_per_host: int) -> list[Strategy]:
-    """Return all meshes, the fastest first, by torch's topology model: what a user has who measures nothing.
+    """Return all meshes, the fastest first, by torch's topology model, the choice without measurements.
 
-    The model knows one rate and one start-up within a host, and others between hosts, which an axis has whose devices
-    and those of the axes inside it are more than a host's.
+    The model has one rate and one start-up within a host, and others between hosts. An axis crosses hosts if its
+    devices, together with those of the axes inside it, are more than a host has.
 
     Source: torch 2.13, `torch.distributed.tensor._collective_utils`: its constants, for Ampere or Hopper.
     """
     require_counts(1, devices_per_host=devices_per_host)
-    found = []
+    strategies = []
     for d1, d2 in require_meshes(num_devices, workload):
         seconds, startup_s = {1: 0.0, 2: 0.0}, 0.0
         for message in messages(workload, d1, d2):
@@ -140,7 +140,7 @@ def search_by_torch(num_devices: int, workload: Workload, devices_per_host: int)
             startup_s += TORCH_FIXED_S + hops * (TORCH_HOP_BETWEEN_S if is_between else TORCH_HOP_S)
             rate = TORCH_BYTES_PER_S * (TORCH_BETWEEN if is_between else 1.0)
             seconds[message.axis] += message.num_bytes * hops / size / rate
-        own = {"b1_bytes_per_s": TORCH_BYTES_PER_S, "b2_bytes_per_s": TORCH_BYTES_PER_S}
+        rates = {"b1_bytes_per_s": TORCH_BYTES_PER_S, "b2_bytes_per_s": TORCH_BYTES_PER_S}
         times = {"axis1_s": seconds[1], "axis2_s": seconds[2], "startup_s": startup_s}
-        found.append(Strategy(d1=d1, d2=d2, **own, **times))
-    return sorted(found, key=lambda strategy: strategy.total_s)
+        strategies.append(Strategy(d1=d1, d2=d2, **rates, **times))
+    return sorted(strategies, key=lambda strategy: strategy.total_s)

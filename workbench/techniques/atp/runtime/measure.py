@@ -1,4 +1,4 @@
-"""Filling a hierarchical communication matrix from the ranks there are: links of pairs, then rings of whole groups."""
+"""Measure a hierarchical communication matrix on the running ranks: links of pairs, then rings of groups."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from ..method.search import meshes
 
 __all__ = ["Measured", "group_size", "measure"]
 
-PAIR_BYTES = 1 << 19  # of a message between two ranks
-SMALL_BYTES, LARGE_BYTES = 1 << 12, 1 << 19  # of the collectives to which start-ups and rates are fitted
-RUNS = 3  # of each, after one; the median counts
-TRIPS = 3  # between two ranks; the fastest counts
-LONGER = 1.01  # times as long as a smaller message: what a larger one takes at least
+PAIR_BYTES = 1 << 19  # size of a message between two ranks
+SMALL_BYTES, LARGE_BYTES = 1 << 12, 1 << 19  # sizes of the collectives that start-ups and rates are fitted to
+RUNS = 3  # timed runs of a collective after a first run; the median counts
+TRIPS = 3  # round trips between two ranks; the fastest counts
+LONGER = 1.01  # least time of a message, as a multiple of a smaller message's time
 EXCHANGES = {"all_reduce": Exchange.SUM, "all_gather": Exchange.GATHER, "reduce_scatter": Exchange.SCATTER_SUM}
-FASTER = 2.0  # times the fastest link between groups: what every link within a group reaches
+FASTER = 2.0  # least rate of a link within a group, as a multiple of the fastest link between groups
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A matrix, and how well its numbers describe the all-reduces they were fitted to."""
+    """A matrix, and the fits of its numbers to measured collectives."""
 
     matrix: HierarchicalCommMatrix
-    fits: tuple[Fit, ...]  # of each layer, the outermost first
+    fits: tuple[Fit, ...]  # a fit for each layer, the outermost first
     axis_fits: Mapping[tuple[int, int, int, str], Fit]  # by d1, d2, axis and collective
     pairs_bytes_per_s: tuple[tuple[float, ...], ...]  # between all ranks, one pair at a time
 
@@ -45,13 +45,13 @@ class Measured:
 def measure(*, largest_bytes: int = LARGE_BYTES, device: str = "cpu") -> Measured:
     """Measure the links between all ranks; every rank calls it and has the same result.
 
-    One pair of ranks after the other exchanges messages, which tells the groups of neighbours that are near each other.
-    Then a ring of all ranks, all groups at once, and the axes of every mesh run collectives of several sizes, to which
-    start-ups and rates are fitted.
+    First the pairs of ranks exchange messages in turn, which shows the groups of neighbours with fast links. Then a
+    ring of all ranks, all groups at once, and the axes of every mesh run collectives of several sizes. Start-ups and
+    rates are fitted to their times.
 
     Args:
-        largest_bytes: Of the collectives: best the size of the messages that will be sent.
-        device: Where the tensors are: "cpu" or "cuda".
+        largest_bytes: Largest message of the collectives, at best the size of a training's messages.
+        device: Device of the tensors, "cpu" or "cuda".
 
     Raises:
         ValueError: with fewer than two ranks.
@@ -83,7 +83,7 @@ def measure(*, largest_bytes: int = LARGE_BYTES, device: str = "cpu") -> Measure
 
 
 def _sizes_bytes(largest: int) -> tuple[int, ...]:
-    """Return three sizes, of whole values for any number of ranks."""
+    """Return three message sizes, each a whole number of values for every rank."""
     unit = 4 * dist.get_world_size()
     return tuple(
         max(unit, num // unit * unit)
@@ -106,7 +106,7 @@ def _axis_fits(size: int, sizes_bytes: Sequence[int], device: str) -> dict[tuple
 
 
 def _exchange(exchange: Exchange, group: ProcessTensorGroup, message: Tensor) -> None:
-    """Run an exchange of a whole tensor, of which a rank has a part where it is gathered."""
+    """Run an exchange of a whole tensor; for a gather each rank holds one part."""
     parts = message.view(group.size, -1)
     whole = {Exchange.SUM: message, Exchange.GATHER: parts[0], Exchange.SCATTER_SUM: parts}[exchange]
     begin(whole, exchange, group, Phase.FORWARD, "measure").wait()
@@ -121,9 +121,9 @@ def _by_mesh(fits: Mapping[tuple[int, int, int, str], Fit]) -> dict[tuple[int, i
 
 
 def group_size(pairs: tuple[tuple[float, ...], ...]) -> int:
-    """Return how many neighbours are near each other: the smallest even cut of the ranks into blocks of fast links.
+    """Return the size of the smallest equal blocks of neighbouring ranks with fast links.
 
-    All ranks, if no cut has links within its blocks that are `FASTER` times as fast as all between them.
+    Fast links are at least `FASTER` times as fast as all links between blocks. Without such blocks, return all ranks.
     """
     size = len(pairs)
     for block in (block for block in range(2, size) if size % block == 0):
@@ -161,9 +161,9 @@ def _trip_s(message: Tensor, answer: Tensor, sends: bool, other: int) -> float:
 
 
 def _times(work: Callable[[Tensor], object], sizes_bytes: Sequence[int], device: str) -> list[tuple[float, float]]:
-    """Return bytes and seconds of what the groups that ranks are in do, all at once, with messages of several sizes.
+    """Return bytes and seconds of messages of several sizes, while all groups of ranks work at the same time.
 
-    A message that took less than a smaller one counts as a little longer: the smaller one was disturbed.
+    A message that is faster than a smaller message counts as slightly slower: the smaller message was disturbed.
     """
     found, least_s = [], 0.0
     for num_bytes in sizes_bytes:
@@ -175,13 +175,13 @@ def _times(work: Callable[[Tensor], object], sizes_bytes: Sequence[int], device:
 
 
 def _ring(sample: tuple[float, float], num_ranks: int) -> Sample:
-    """Return a sample of an all-reduce on a ring, to which the start-up of a step and the rate of a link are fitted."""
+    """Return a sample of a ring all-reduce, to fit the start-up of a step and the rate of a link."""
     ring = {"collective": Collective.ALL_REDUCE, "algorithm": Algorithm.RING, "num_ranks": num_ranks}
     return Sample(message_bytes=sample[0], time_s=sample[1], **ring)
 
 
 def _slowest_s(work: Callable[[], object], device: str) -> float:
-    """Return how long work took on the slowest of all ranks, which begin together."""
+    """Return the time of the slowest rank; all ranks begin together."""
     dist.barrier()
     began_s = time.perf_counter()
     work()
@@ -193,7 +193,7 @@ def _slowest_s(work: Callable[[], object], device: str) -> float:
 
 
 def _between(pairs: tuple[tuple[float, ...], ...], ranks: int, num: int) -> tuple[tuple[float, ...], ...]:
-    """Return the mean rate of the pairs between each two members of so many ranks, for the first `num` members."""
+    """Return the mean rate of pairs between each two members, for the first `num` members of `ranks` ranks each."""
 
     def rate(i: int, j: int) -> float:
         links = [pairs[a][b] for a in range(i * ranks, (i + 1) * ranks) for b in range(j * ranks, (j + 1) * ranks)]

@@ -95,7 +95,7 @@ class OnMesh(nn.Module):
         return {"place": place, "dropouts": torch.stack([drop.generator.get_state() for drop in self._dropouts()])}
 
     def set_extra_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on with the states of dropout; ValueError if the shards are those of another place."""
+        """Restore the states of dropout; ValueError if the shards belong to another place."""
         place, own = state["place"].tolist(), self.get_extra_state()["place"].tolist()
         if place != own:
             where = "mesh {} x {}, place ({}, {})"
@@ -120,7 +120,7 @@ class OnMesh(nn.Module):
         joins_hidden_states: bool = False,
         **_,
     ) -> Tensor:
-        """Transform hidden states; the mask is the argument of that name, or the one at its place."""
+        """Transform hidden states; the mask is passed by name or by position."""
         mask = args[self.mask_at] if len(args) > self.mask_at else attention_mask
         if (self.mask_at and args and args[0] is not None) or past_key_values is not None:
             raise ValueError("past_key_values: blocks on a mesh keep no keys and values; call with use_cache=False")
@@ -150,13 +150,13 @@ class OnMesh(nn.Module):
 
 @dataclass(slots=True)
 class WholeWeights:
-    """Called before each pass of a model on a mesh: weights that all ranks hold are compared once in `EVERY` passes."""
+    """Compares weights that all ranks hold, once in `EVERY` passes; called before each pass of a model on a mesh."""
 
     mesh: Mesh
     passes: int = field(default=0)
 
     def __call__(self, model: nn.Module, _: Any) -> None:
-        """Raise ValueError on all ranks if whole weights of one differ from the first rank's, or FSDP has the model."""
+        """Raise ValueError on all ranks if whole weights differ between ranks, or if FSDP has the model."""
         self.passes += 1
         if (self.passes - 1) % EVERY:
             return
@@ -171,7 +171,7 @@ class WholeWeights:
 
 
 def _require_replicas(mesh: Mesh) -> None:
-    """Raise ValueError if DistributedDataParallel averages over other ranks than those at one place of all meshes."""
+    """Raise ValueError if DistributedDataParallel averages over ranks at different places of their meshes."""
     wrapper = DistributedDataParallel._get_active_ddp_module()
     if mesh.replicas is None or wrapper is None:
         return
@@ -188,15 +188,15 @@ def _require_same_gradient(mesh: Mesh, gradient: Tensor) -> None:
 
 @torch.no_grad()
 def require_same(names: Sequence[str], tensors: Sequence[Tensor | None], mesh: Mesh, differs: float, rule: str) -> None:
-    """Raise ValueError on all ranks of a mesh if tensors of one differ from the first rank's.
+    """Raise ValueError on all ranks of a mesh if a rank's tensors differ from the first rank's.
 
-    Of each tensor ranks tell each other its number of rows, its norm, and one sum of its elements with fixed factors.
+    Ranks exchange, for each tensor, the number of rows, the norm, and a weighted sum of the elements.
 
     Args:
-        names: Of the tensors, in errors.
-        tensors: None counts as a tensor without elements.
-        differs: How far the sums may be apart, as part of the norm.
-        rule: What a user must do; its first word names the argument.
+        names: Names of the tensors in errors.
+        tensors: Tensors to compare; None counts as a tensor without elements.
+        differs: Largest difference of the sums, as a share of the norm.
+        rule: Advice for the user; its first word names the argument.
     """
     device = mesh.device_mesh.device_type
     numbers = torch.stack([_sample(tensor, device) for tensor in tensors])

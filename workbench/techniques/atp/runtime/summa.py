@@ -28,17 +28,17 @@ __all__ = ["SummaBlock", "SummaLinear", "SummaMesh", "SummaNorm"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SummaMesh:
-    """All ranks as `depth` layers of q x q: rank (layer q + row) q + column. Every rank makes it, at the same time.
+    """All ranks as `depth` layers of q x q: rank (layer q + row) q + column. All ranks create it together.
 
-    Of activations, mesh columns share the last dimension, and mesh rows and layers the first; of weights, mesh rows
-    share the inputs and mesh columns the outputs, and all layers hold the same.
+    Activations: the last dimension is cut over mesh columns, the first over mesh rows and layers. Weights: inputs are
+    cut over mesh rows, outputs over mesh columns, and all layers hold the same weights.
     """
 
-    q: int  # rows, and columns
-    depth: int = 1  # layers; 1 is 2-D, more is 2.5-D
-    layer: int = field(init=False)  # of this rank
-    row: int = field(init=False)  # of this rank
-    column: int = field(init=False)  # of this rank
+    q: int  # number of rows and of columns
+    depth: int = 1  # number of layers; 1 is 2-D, more is 2.5-D
+    layer: int = field(init=False)  # place of this rank
+    row: int = field(init=False)  # place of this rank
+    column: int = field(init=False)  # place of this rank
     row_group: ProcessTensorGroup = field(init=False)  # ranks of this row and layer, by column
     column_group: ProcessTensorGroup = field(init=False)  # ranks of this column and layer, by row
     depth_group: ProcessTensorGroup = field(init=False)  # ranks of this row and column, by layer
@@ -70,11 +70,11 @@ class SummaMesh:
         return join(self.depth_group.gather([join(self.column_group.gather([strip]), dim=0)]), dim=0)
 
     def replicate(self, parameter: Tensor) -> Tensor:
-        """Return what all ranks of a mesh column, in all layers, hold; its gradient is summed over them."""
+        """Return a parameter that a mesh column holds in all layers; its gradient is summed over their ranks."""
         return self.depth_group.copy(self.column_group.copy(parameter))
 
     def elements(self, phase: Phase, element_bytes: int) -> PassElements:
-        """Count the elements of the messages so far, all of which had elements of this many bytes."""
+        """Count the elements of all messages so far; every element had `element_bytes` bytes."""
 
         def moved(group: ProcessTensorGroup, *kinds: MessageKind) -> int:
             return sum(group.traffic.num_bytes(what=kind, phase=phase) for kind in kinds) // element_bytes
@@ -128,7 +128,7 @@ def _broadcast(group: ProcessTensorGroup, own: Tensor, source: int) -> Arrival[T
 
 
 class _Shards(nn.Module):
-    """A weight and a bias of which this rank holds its part; both are zero until they are loaded."""
+    """This rank's parts of a weight and a bias; both are zero until they are loaded."""
 
     def __init__(self, mesh: SummaMesh, weight_shape: tuple[int, ...], *, num_blocks: int = 1):
         super().__init__()
@@ -161,8 +161,8 @@ class _Shards(nn.Module):
 class SummaLinear(_Shards):
     """y = x W + b of blocks; the gradients of W and b are those of the whole batch.
 
-    Outputs are a stack of `num_blocks` blocks, each of them cut over mesh columns: 3 for a fused query, key, value, so
-    that all of a head is on one rank.
+    Outputs are `num_blocks` stacked blocks, each cut over mesh columns. A fused query, key, value has 3 blocks, so that
+    every head is on one rank.
     """
 
     def __init__(self, in_features: int, out_features: int, mesh: SummaMesh, *, num_blocks: int = 1):
@@ -178,7 +178,7 @@ class SummaLinear(_Shards):
 
 
 class SummaNorm(_Shards):
-    """Layer norm over a dimension that mesh columns share: two all-reduces of a number a token, and two backward."""
+    """Layer norm over a dimension cut over mesh columns: forward and backward two all-reduces of a number a token."""
 
     def __init__(self, hidden_size: int, mesh: SummaMesh, *, eps: float = 1e-5):
         super().__init__(mesh, (share("hidden_size", hidden_size, "q", mesh.q),))

@@ -21,17 +21,17 @@ from .on_mesh import OnMesh
 
 __all__ = ["full_state_dict", "load_full_state_dict", "replace_save_pretrained_"]
 
-WAIT = timedelta(seconds=60)  # for all ranks of a mesh to ask for a checkpoint; they have just had a pass together
+WAIT = timedelta(seconds=60)  # longest wait for all ranks of a mesh to ask for a checkpoint after a common pass
 
 
 def full_state_dict(model: nn.Module) -> dict[str, Any]:
-    """Return the state of the whole model as before `parallelize`, on every rank; every rank of the mesh calls it.
+    """Return the whole model's state, as before `parallelize`, on every rank; every rank of the mesh calls it.
 
-    Tensors are copies, on the device of the model; tied ones stay tied.
+    Tensors are copies on the device of the model; tied tensors stay tied.
 
     Raises:
         ValueError: if the model has no blocks on a mesh.
-        RankLost: naming ranks that did not call it within a minute.
+        RankLost: if ranks do not call it within a minute; the message names them.
     """
     model, blocks = _blocks(model)
     mesh = next(iter(blocks.values())).shard.mesh
@@ -53,12 +53,12 @@ def full_state_dict(model: nn.Module) -> dict[str, Any]:
 
 
 def load_full_state_dict(model: nn.Module, state: Mapping[str, Any]) -> None:
-    """Load a plain state, such as `full_state_dict` or the model before `parallelize` gives; every rank calls it.
+    """Load a plain state, from `full_state_dict` or from the model before `parallelize`; every rank calls it.
 
-    Each rank takes its part; nothing is sent. Of tied tensors one is enough.
+    Each rank takes its part without communication. The state may have only one name of tied tensors.
 
     Raises:
-        ValueError: naming tensors that are missing, unexpected or of another shape, before anything is loaded.
+        ValueError: if tensors are missing, unexpected or of another shape; nothing is loaded then.
     """
     model, blocks = _blocks(model)
     own = model.state_dict()
@@ -84,7 +84,7 @@ def load_full_state_dict(model: nn.Module, state: Mapping[str, Any]) -> None:
 
 
 def replace_save_pretrained_(model: nn.Module) -> None:
-    """Let `save_pretrained` of each Hugging Face model that has blocks on a mesh write the whole model."""
+    """Make `save_pretrained` write the whole model, for each Hugging Face model with blocks on a mesh."""
     for module in model.modules():
         if hasattr(type(module), "save_pretrained") and any(isinstance(part, OnMesh) for part in module.modules()):
             module.save_pretrained = partial(_save_pretrained, module)
@@ -93,7 +93,7 @@ def replace_save_pretrained_(model: nn.Module) -> None:
 def _save_pretrained(
     module: nn.Module, save_directory: str | os.PathLike, *, state_dict: Mapping[str, Any] | None = None, **options
 ) -> None:
-    """Write the whole model to a folder, by the first rank; every rank of the mesh calls it, unless given the state."""
+    """Write the whole model to a folder on the first rank; every rank calls it, unless a state is given."""
     _, blocks = _blocks(module)
     save = partial(type(module).save_pretrained, module, save_directory, **options)
     if state_dict is not None:
@@ -123,7 +123,7 @@ def _blocks(model: nn.Module) -> tuple[nn.Module, dict[str, OnMesh]]:
 
 
 def _meet(mesh: Mesh) -> None:
-    """Wait until all ranks of a mesh are here; RankLost names those that do not come."""
+    """Wait until all ranks of a mesh call it; RankLost names the missing ranks."""
     group = mesh.whole.process_group
     here = torch.zeros(1, device=mesh.device_mesh.device_type)
     with naming_lost_ranks(group, "a whole model is asked for, which every rank of its mesh must do together"):

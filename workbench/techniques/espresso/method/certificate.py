@@ -1,12 +1,13 @@
-"""How far a strategy can be from the best: a lower bound of F by linear programming, and the optimum of small jobs.
+"""Certificates of optimality: a lower bound of F by linear programming, and the optimum of small jobs.
 
-Let x[j, o] say that tensor j has option o; a share is allowed. For every resource r and tensor i, all that r does for
-tensors i, i + 1, ... happens after the gradient of i is ready:
+x[j, o] is the share of tensor j that has option o. For every resource r and tensor i, the work of r for tensors
+i, i + 1, ... begins after the gradient of i is ready:
 
     T >= ready_i + sum over j >= i and o of x[j, o] seconds[r, j, o]
 
-The device computes besides, so that its sum begins at 0 and holds all gaps. And T >= ready_j + all tasks of j. The
-smallest T that shares allow is at most that of any strategy.
+The device also computes the gradients, so that its sum begins at tensor 0 and includes all gaps. Every tensor j also
+gives T >= ready_j + all tasks of j. The smallest T over all shares is a lower bound for strategies, whose
+shares are 0 or 1.
 """
 
 import math
@@ -26,21 +27,22 @@ from .options import Option
 
 __all__ = ["best_by_exhaustion", "lower_bound_s"]
 
-ROUNDED = 9  # digits of a number of messages: sums in another order differ in later ones
+ROUNDED = 9  # digits that are equal in sums of another order
 
 
 def lower_bound_s(job: Job) -> float:
-    """Return a time below which no strategy of the job's options brings F.
+    """Return a lower bound of F for all strategies of the job's options.
 
     Raises:
         RuntimeError: if the linear program is not solved.
     """
-    sizes, num_resources = job.gradients.num_elements, len(RESOURCES)
+    sizes = job.gradients.num_elements
+    num_resources = len(RESOURCES)
     loads = _loads(job)  # by size [options, R + 1]
     counts = [len(loads[size]) for size in sizes]
     starts = np.concatenate([[0], np.cumsum(counts)])
     num_tensors, num_shares = len(sizes), int(starts[-1])
-    # Variables: shares; then for each resource and tensor the work from this tensor on; then T.
+    # Variables: the shares; the work of each resource from each tensor on; T.
     work = num_shares + np.arange(num_resources * (num_tensors + 1)).reshape(num_resources, num_tensors + 1)
     last = int(work[-1, -1]) + 1
     ready_s = np.cumsum(job.gradients.gap_s)
@@ -59,32 +61,33 @@ def lower_bound_s(job: Job) -> float:
         equal.add([(work[resource, -1], 1.0)], 0.0)
     objective = np.zeros(last + 1)
     objective[last] = 1.0
-    found = linprog(
+    solution = linprog(
         objective, A_ub=limits.matrix(last + 1), b_ub=limits.right, A_eq=equal.matrix(last + 1), b_eq=equal.right
     )
-    if not found.success:
-        raise RuntimeError(f"the lower bound of {job.gradients.name} was not found: {found.message}")
-    return job.gradients.forward_s + float(found.fun)
+    if not solution.success:
+        raise RuntimeError(f"the lower bound of {job.gradients.name} was not found: {solution.message}")
+    return job.gradients.forward_s + float(solution.fun)
 
 
 def best_by_exhaustion(job: Job, options: Sequence[Option]) -> tuple[tuple[Option, ...], float]:
-    """Return the best strategy of these options, and its F, by trying all: |options| ** tensors evaluations."""
+    """Return the best strategy of these options and its F by trying all |options| ** tensors strategies."""
     *sizes, last = job.gradients.num_elements
     chains = {size: [job.packed([option], [size]) for option in options] for size in set(sizes)}
     lasts = job.packed(options, [last] * len(options))
-    queues, best_s, best = job.queues([options[0]] * (len(sizes) + 1)), math.inf, ()
+    queues = job.queues([options[0]] * (len(sizes) + 1))
+    best_s, best = math.inf, ()
     for chosen in product(range(len(options)), repeat=len(sizes)):
         for tensor, (size, number) in enumerate(zip(sizes, chosen, strict=True)):
             queues.set_(tensor, chains[size][number])
-        found, found_s = queues.best_chain(len(sizes), lasts, best_s)
-        if found >= 0:
-            best, best_s = (*chosen, found), found_s
+        number, duration_s = queues.best_chain(len(sizes), lasts, best_s)
+        if number >= 0:
+            best, best_s = (*chosen, number), duration_s
     return tuple(options[number] for number in best), job.gradients.forward_s + best_s
 
 
 def _loads(job: Job) -> dict[int, np.ndarray]:
-    """Return by size the seconds on each resource, and of the whole chain, of options that none is below in all."""
-    different: dict[frozenset, Option] = {}  # options that do equal work in another order count once
+    """Return, by size, the times of undominated options on each resource, then the time of their whole chain."""
+    different: dict[frozenset, Option] = {}  # options with equal work in another order count once
     for option in (job.uncompressed, *job.options):
         work: dict[tuple, np.ndarray] = defaultdict(lambda: np.zeros(2))
         for step in job.steps(option):
@@ -102,7 +105,7 @@ def _loads(job: Job) -> dict[int, np.ndarray]:
 
 @njit(cache=True)
 def _undominated(loads):
-    """Return the rows that no other is below in all columns, of rows in lexicographic order without equal ones."""
+    """Return the rows that no other row is below in all columns; rows are distinct, in lexicographic order."""
     kept = np.empty(len(loads), np.int64)
     num_kept = 0
     for row in range(len(loads)):

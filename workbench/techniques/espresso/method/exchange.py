@@ -1,6 +1,6 @@
-"""A gradient on its way along an option: its layout after every task, and what ranks send each other.
+"""The transfer of a gradient along an option: its layout after each task, and the messages between ranks.
 
-`exchanged_by_definition` moves the gradients of all ranks in one process; `runtime` does it with collectives.
+`exchanged_by_definition` transfers the gradients of all ranks in one process; `runtime` uses collectives.
 """
 
 import copy
@@ -22,7 +22,7 @@ __all__ = ["Encoders", "Layout", "exchanged_by_definition", "group_of", "is_seco
 __all__ += ["CODECS", "holds", "make_codec", "padded", "sizes_of", "stream_of"]
 
 CODECS = ("randomk", "dgc", "efsignsgd")
-# A value is a tensor [E] or, compressed, messages uint8 [C, P, B]: C messages to be added up, of P pieces of B bytes.
+# A value is a tensor [E] or, compressed, messages uint8 [C, P, B]: a sum of C messages with P pieces of B bytes each.
 GATHERING = (Routine.ALL_GATHER, Routine.GATHER, Routine.ALL_TO_ALL)
 SPLITTING = (Routine.REDUCE_SCATTER, Routine.ALL_TO_ALL)
 ROOTED = (Routine.REDUCE, Routine.GATHER)
@@ -30,35 +30,35 @@ ROOTED = (Routine.REDUCE, Routine.GATHER)
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the ranks hold of a tensor before a task."""
+    """The distribution of a tensor over the ranks before a task."""
 
-    split: int = 1  # each holder has one of so many parts
-    copies: int = 1  # messages of it that are to be added up
-    pieces: int = 1  # that its part was encoded in
-    rooted: frozenset[Phase] = frozenset()  # phases of whose groups only the first rank holds something
+    split: int = 1  # number of parts; each holder has one part
+    copies: int = 1  # number of messages that add up to the part
+    pieces: int = 1  # number of pieces that encode the part
+    rooted: frozenset[Phase] = frozenset()  # phases in whose groups only the first rank holds a value
 
 
 @cache
 def layouts_of(option: Option, num_machines: int, gpus_per_machine: int) -> tuple[Layout, ...]:
-    """Follow a tensor along an option: its layout before each task, and at the end.
+    """Return the layout of a tensor before each task of an option, and at the end.
 
     Raises:
-        ValueError: if not every rank holds the whole sum in the end.
+        ValueError: if a rank lacks the whole sum at the end.
     """
     size = sizes_of(num_machines, gpus_per_machine)
-    found = [Layout()]
+    layouts = [Layout()]
     for number, task in enumerate(option.tasks):
-        now = found[-1]
+        now = layouts[-1]
         if isinstance(task, Comp):
             now = replace(now, copies=1, pieces=_pieces(option, number, size))
         elif isinstance(task, Decomp):
             now = replace(now, copies=1, pieces=1)
         else:
             now = _sent(now, task, size[task.phase], is_second(option, number))
-        found.append(now)
-    if found[-1] != Layout():
-        raise ValueError(f"option is {option}; at its end a GPU holds {found[-1]}")
-    return tuple(found)
+        layouts.append(now)
+    if layouts[-1] != Layout():
+        raise ValueError(f"option is {option}; at its end a GPU holds {layouts[-1]}")
+    return tuple(layouts)
 
 
 def sizes_of(num_machines: int, gpus_per_machine: int) -> dict[Phase, int]:
@@ -74,7 +74,7 @@ def is_second(option: Option, number: int) -> bool:
 
 
 def _pieces(option: Option, number: int, size: dict[Phase, int]) -> int:
-    """Return in how many pieces to encode, so that the shuffles before the next decompression can part them."""
+    """Return the number of pieces to encode, so that shuffles before the next decompression can distribute them."""
     pieces = 1
     for task in option.tasks[number + 1 :]:
         if isinstance(task, Decomp):
@@ -98,7 +98,7 @@ def _sent(now: Layout, task: Comm, n: int, second: bool) -> Layout:
 
 
 def group_of(phase: Phase, rank: int, num_machines: int, gpus_per_machine: int) -> tuple[int, ...]:
-    """Return the ranks that a rank communicates with in a phase, itself among them; machines are blocks of ranks."""
+    """Return the ranks, in ascending order, of a rank's group in a phase; machines are blocks of ranks."""
     machine, gpu = divmod(rank, gpus_per_machine)
     if phase is Phase.INTRA:
         return tuple(range(machine * gpus_per_machine, (machine + 1) * gpus_per_machine))
@@ -107,9 +107,9 @@ def group_of(phase: Phase, rank: int, num_machines: int, gpus_per_machine: int) 
 
 
 def stream_of(option: Option, number: int, rank: int, gpus_per_machine: int) -> int:
-    """Return whose random numbers a compression draws.
+    """Return the rank whose random stream a compression uses.
 
-    After the last step between machines the ranks of one place hold the same sum, and must send the same of it.
+    After the last step between machines, ranks at the same place hold the same sum and must send equal messages.
     """
     is_inter = [isinstance(task, Comm) and task.phase is Phase.INTER for task in option.tasks]
     is_over = any(is_inter[:number]) and not any(is_inter[number:])
@@ -117,25 +117,25 @@ def stream_of(option: Option, number: int, rank: int, gpus_per_machine: int) -> 
 
 
 def holds(layout: Layout, rank: int, num_machines: int, gpus_per_machine: int) -> bool:
-    """Return whether a rank holds something: it is the first of its group of each rooted phase."""
+    """Return whether a rank holds a value: it is the first of its group in each rooted phase."""
     return all(group_of(phase, rank, num_machines, gpus_per_machine)[0] == rank for phase in layout.rooted)
 
 
 def padded(tensor: Tensor, num_ranks: int) -> Tensor:
-    """Return a flat copy whose number of elements all ranks can share, zeros behind."""
+    """Return a flat copy, padded with zeros to a multiple of the number of ranks."""
     flat = tensor.detach().reshape(-1)
     return torch.cat([flat, flat.new_zeros(-flat.numel() % num_ranks)])
 
 
 def outgoing(value: Tensor, task: Comm, n: int) -> list[Tensor]:
-    """Return what a rank has for each of the n ranks of its group."""
+    """Return a rank's values for each of the n ranks of its group."""
     if task.routine in SPLITTING:
         return list(value.chunk(n, dim=1 if task.is_compressed else 0))
     return [value] * n
 
 
 def merged(received: Sequence[Tensor], task: Comm, second: bool) -> Tensor:
-    """Return what a rank makes of the values of its group, in the order of ranks."""
+    """Merge the values received from a group, in the order of ranks."""
     if task.routine is Routine.BROADCAST:
         return received[0]
     if task.is_compressed:
@@ -146,27 +146,30 @@ def merged(received: Sequence[Tensor], task: Comm, second: bool) -> Tensor:
 
 
 def make_codec(name: str, place: int = 0, *, momentum: float = 0.0, warmup: Sequence[float] = ()) -> Codec:
-    """Return the codec of a tensor's first (0), second, ... compression; DGC's momentum belongs to the first."""
+    """Return the codec of a tensor's compression number `place`, from 0; only the first has DGC's momentum."""
     if name not in CODECS:
         raise ValueError(f"codec is {name!r}; it must be one of {', '.join(CODECS)}")
     return gradient_codec(name, momentum=0.0 if place else momentum, warmup=warmup)
 
 
 class Encoders:
-    """The codecs of one tensor on one rank: each task that compresses, and each piece, has its own remembered error.
+    """The codecs of one tensor on one rank: one codec, with its error, for each compression and piece.
 
     Args:
-        make: returns the codec of the first, second, ... compression of an option (0, 1, ...).
-        name: of the tensor.
+        make: returns the codec of a compression of an option by its number, from 0.
+        name: name of the tensor.
     """
 
     def __init__(self, make: Callable[[int], Codec], name: str):
-        self._make, self._name, self._epoch, self._decoder = make, name, 0, make(0)
+        self._make = make
+        self._name = name
+        self._epoch = 0
+        self._decoder = make(0)
         self._codecs: dict[tuple[int, int], Codec] = {}
         self._templates: dict[int, Payload] = {}
 
     def at_epoch(self, epoch: int) -> None:
-        """Let DGC keep the share of an epoch, from 0 on; to be called alike on all ranks."""
+        """Set DGC's share to that of an epoch, from 0; all ranks call it."""
         self._epoch = epoch
         self._templates.clear()
         for codec in self._codecs.values():
@@ -179,29 +182,29 @@ class Encoders:
 
     @property
     def memory(self) -> tuple[Tensor, ...]:
-        """What all codecs remember of the tensor's parts; new codecs come last."""
-        return tuple(remembered for codec in self._codecs.values() for remembered in codec.memory)
+        """State of all codecs; new codecs come last."""
+        return tuple(state for codec in self._codecs.values() for state in codec.memory)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return a copy of what all codecs remember, by place and piece."""
+        """Return a copy of the state of all codecs, by compression and piece."""
         return {f"{place}, {piece}": copy.deepcopy(dict(c.state_dict())) for (place, piece), c in self._codecs.items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with what `state_dict` gave: streams of random numbers, too."""
+        """Load a state of `state_dict`, including the random streams."""
         self._codecs.clear()
         for key, saved in state.items():
             place, piece = map(int, key.split(", "))
             self._codec(place, piece, stream=0).load_state_dict(saved)
 
     def encode(self, part: Tensor, place: int, pieces: int, stream: int) -> Tensor:
-        """Encode a part [E] in pieces, with the random numbers of `stream_of`; return messages [1, P, B]."""
+        """Encode a part [E] in pieces, with the random stream of `stream_of`; return messages [1, P, B]."""
         rows = [
             packed(self._codec(place, number, stream).encode(piece)) for number, piece in enumerate(part.chunk(pieces))
         ]
         return torch.stack(rows)[None]
 
     def decode(self, messages: Tensor, num_elements: int) -> Tensor:
-        """Decode messages [C, P, B] of a part of so many elements, and add them up [E]."""
+        """Decode messages [C, P, B] of a part with `num_elements` elements, and add them [E]."""
         template = self.template(num_elements // messages.shape[1], messages.device)
         sums = []
         for rows in messages.unbind(dim=1):
@@ -209,7 +212,7 @@ class Encoders:
         return torch.cat(sums)
 
     def template(self, num_elements: int, device: torch.device | str) -> Payload:
-        """Return a payload of a piece of so many elements, for its dtypes and sizes."""
+        """Return a payload with the dtypes and sizes of a piece with `num_elements` elements."""
         if num_elements not in self._templates:
             codec = self._set_epoch(self._make(0)).to(device)
             self._templates[num_elements] = codec.encode(torch.zeros(num_elements, device=device))
@@ -225,10 +228,12 @@ class Encoders:
 def exchanged_by_definition(
     option: Option, gradients: Sequence[Tensor], encoders: Sequence[Encoders], num_machines: int, gpus_per_machine: int
 ) -> list[Tensor]:
-    """Move the gradients of all ranks along an option, one task after the other; return the sum that each ends with."""
-    place, shape = (num_machines, gpus_per_machine), gradients[0].shape
+    """Transfer the gradients of all ranks along an option, task by task; return the sum on each rank."""
+    place = num_machines, gpus_per_machine
+    shape = gradients[0].shape
     values: list[Tensor | None] = [padded(gradient, len(gradients)) for gradient in gradients]
-    num_elements, compressions = values[0].numel(), 0
+    num_elements = values[0].numel()
+    compressions = 0
     for number, (task, layout) in enumerate(zip(option.tasks, layouts_of(option, *place)[:-1], strict=True)):
         after = layouts_of(option, *place)[number + 1]
         before, values = values, [None] * len(values)

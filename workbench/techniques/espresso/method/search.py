@@ -1,4 +1,4 @@
-"""Algorithms 4.1 and 4.2: options for GPUs tensor by tensor, the largest first; then compression moved to CPUs."""
+"""Algorithm 4.1 chooses options for GPUs, tensor by tensor; algorithm 4.2 then moves compression to CPUs."""
 
 import math
 from collections import defaultdict
@@ -17,33 +17,35 @@ from .options import Option
 
 __all__ = ["Found", "choose_options", "compress_on_gpus", "find_strategy", "improve", "offload", "offloaded"]
 
-NUM_PAIRED = 4  # tensors of `improve`
-MOST_TRAVERSED = 20_000  # combinations of algorithm 4.2; beyond it one group after the other is chosen
+NUM_PAIRED = 4  # largest tensors, which `improve` changes in pairs
+MOST_TRAVERSED = 20_000  # combinations that algorithm 4.2 tries; with more, it optimises one group at a time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """A strategy, and how it was found."""
+    """A strategy, its iteration time, and the effort of the search."""
 
-    strategy: tuple[Option, ...]  # of the tensors, in the order of the job's gradients
-    iteration_s: float  # F of it
+    strategy: tuple[Option, ...]  # an option for each tensor, in the order of the job's gradients
+    iteration_s: float  # F
     num_evaluated: int  # strategies
-    is_traversed: bool = True  # algorithm 4.2 looked at all its combinations
+    is_traversed: bool = True  # algorithm 4.2 tried all combinations
 
 
 @dataclass(frozen=True, slots=True)
 class _Choices:
-    """Options for tensors of one size, and their chains."""
+    """Options for tensors of one size, and their chains of tasks."""
 
     options: Sequence[Option]
     chains: Chains
 
 
 class _Plan:
-    """A strategy that is changed tensor by tensor, and its timeline."""
+    """A strategy that changes tensor by tensor, and its timeline."""
 
     def __init__(self, job: Job, strategy: Sequence[Option]):
-        self.job, self.strategy, self.queues = job, list(strategy), job.queues(strategy)
+        self.job = job
+        self.strategy = list(strategy)
+        self.queues = job.queues(strategy)
         self.num_evaluated = 0
 
     def set_(self, tensor: int, option: Option) -> None:
@@ -51,7 +53,7 @@ class _Plan:
         self.queues.set_(tensor, self.job.packed([option], [self.job.gradients.num_elements[tensor]]))
 
     def take_best_(self, tensor: int, choices: _Choices, *, must_change: bool = False) -> bool:
-        """Give a tensor the option with the least F, if it is less than that of its own: GetBestOption()."""
+        """Give a tensor the option with the least F if this lowers F; say whether it changed: GetBestOption()."""
         limit_s = math.inf if must_change else self.queues.duration_s
         best, _ = self.queues.best_chain(tensor, choices.chains, limit_s)
         self.num_evaluated += len(choices.options)
@@ -60,21 +62,22 @@ class _Plan:
         return best >= 0
 
     def take_best_pair_(self, pair: Sequence[int], choices: Sequence[_Choices]) -> bool:
-        """Give two tensors the options with which F is least, if it is less than with their own."""
-        (first, second), before = pair, self.strategy[pair[0]]
+        """Give two tensors the options with the least F if these lower F; say whether they changed."""
+        first, second = pair
+        before = self.strategy[first]
         best_s, best = self.queues.duration_s, None
         for option in choices[0].options:
             self.set_(first, option)
-            number, found_s = self.queues.best_chain(second, choices[1].chains, best_s)
+            number, duration_s = self.queues.best_chain(second, choices[1].chains, best_s)
             if number >= 0:
-                best_s, best = found_s, (option, choices[1].options[number])
+                best_s, best = duration_s, (option, choices[1].options[number])
         self.num_evaluated += len(choices[0].options) * len(choices[1].options)
         self.set_(first, before if best is None else best[0])
         if best is not None:
             self.set_(second, best[1])
         return best is not None
 
-    def found(self, **more: bool) -> Found:
+    def result(self, **more: bool) -> Found:
         iteration_s = self.job.gradients.forward_s + self.queues.duration_s
         return Found(strategy=tuple(self.strategy), iteration_s=iteration_s, num_evaluated=self.num_evaluated, **more)
 
@@ -82,12 +85,12 @@ class _Plan:
 def find_strategy(job: Job) -> Found:
     """Run algorithm 4.1, then 4.2: Espresso's strategy for a job."""
     on_gpus = compress_on_gpus(job)
-    found = offload(job, on_gpus.strategy)
-    return replace(found, num_evaluated=on_gpus.num_evaluated + found.num_evaluated)
+    on_both = offload(job, on_gpus.strategy)
+    return replace(on_both, num_evaluated=on_gpus.num_evaluated + on_both.num_evaluated)
 
 
 def compress_on_gpus(job: Job, *, is_pruned: bool = True) -> Found:
-    """Run algorithm 4.1 over the job's options on GPUs alone; see `choose_options`."""
+    """Run algorithm 4.1 with the options that use GPUs only; see `choose_options`."""
     options = [option for option in _without_cpus(job.options) if option.is_compressed]
     return choose_options(job, options, is_pruned=is_pruned)
 
@@ -103,11 +106,11 @@ def choose_options(
     """Run algorithm 4.1.
 
     Args:
-        job: whose tensors are to be compressed.
-        options: that compress, and may be chosen.
-        must_compress: every tensor gets the best of them, whether it gains or not, also before a bubble.
-        is_pruned: of all options that use the resources in one order, leave out those that take at least as long as
-            another one in every task. Without it all are looked at, as the algorithm is written.
+        job: the job with the tensors to compress.
+        options: the compressing options to choose from.
+        must_compress: compress every tensor with its best option, even without a gain and before a bubble.
+        is_pruned: skip an option if another option with the same order of resources is at least as fast in every
+            task. If false, try all options, as the paper does.
     """
     sizes = job.gradients.num_elements
     plan = _Plan(job, [job.uncompressed] * len(sizes))
@@ -119,55 +122,56 @@ def choose_options(
         is_changed = plan.take_best_(tensor, choices[sizes[tensor]], must_change=must_compress)
         if is_changed and not must_compress:
             removed |= _before_bubbles(plan)
-    return plan.found()
+    return plan.result()
 
 
 def improve(job: Job, strategy: Sequence[Option]) -> Found:
-    """Change one tensor's option after the other to the best one on GPUs, until none gains; not in the paper.
+    """Give tensors their best GPU options in turn until no change gains; not in the paper.
 
-    Algorithm 4.1 looks at a tensor once, and never at those before a bubble. Each pass here looks at all, the largest
-    first, and may take a compression back. Where none gains, the `NUM_PAIRED` largest are changed two at a time: of two
-    large gradients in a row, compressing one alone may gain nothing.
+    Algorithm 4.1 visits a tensor once and skips tensors before a bubble. Here each pass visits all tensors, the largest
+    first, and may undo a compression. If no single change gains, the `NUM_PAIRED` largest tensors change in pairs: with
+    two large gradients in a row, compressing only one may gain nothing.
     """
     plan = _Plan(job, strategy)
-    choices, order = _choices(job, [job.uncompressed, *_without_cpus(job.options)]), _largest_first(job)
-    of = [choices[size] for size in job.gradients.num_elements]
+    by_size = _choices(job, [job.uncompressed, *_without_cpus(job.options)])
+    choices = [by_size[size] for size in job.gradients.num_elements]
+    order = _largest_first(job)
     is_better = True
     while is_better:
-        num_changed = sum(plan.take_best_(tensor, of[tensor]) for tensor in order)
+        num_changed = sum(plan.take_best_(tensor, choices[tensor]) for tensor in order)
         pairs = combinations(order[:NUM_PAIRED], 2)
-        is_better = num_changed > 0 or any(plan.take_best_pair_(pair, [of[t] for t in pair]) for pair in pairs)
-    return plan.found()
+        is_better = num_changed > 0 or any(plan.take_best_pair_(pair, [choices[t] for t in pair]) for pair in pairs)
+    return plan.result()
 
 
 def _largest_first(job: Job) -> list[int]:
-    """Sort tensors by size; of one size, the gradient that comes last goes first: it overlaps least (property 2)."""
+    """Sort tensors by size; of equal tensors, the latest gradient comes first since it overlaps least (property 2)."""
     sizes = job.gradients.num_elements
     return sorted(range(len(sizes)), key=lambda tensor: (-sizes[tensor], -tensor))
 
 
 def _choices(job: Job, options: Sequence[Option], *, is_pruned: bool = True) -> dict[int, _Choices]:
-    """Return the options of each size; pruned: only those that no other of the same order beats in all tasks."""
+    """Return the options of each size, pruned as in `choose_options`."""
     orders = defaultdict(list)
     for number, option in enumerate(options):
         orders[job.resources(option)].append(number)
     kept = np.ones((len(job.sizes), len(options)), bool)
     for numbers in orders.values() if is_pruned else ():
         seconds = np.stack([job.seconds(options[number]).T for number in numbers])  # [n, sizes, tasks]
-        is_below = (seconds[:, None] <= seconds[None]).all(axis=3)  # [n, n, sizes]: the first, in all tasks
-        is_first = np.tri(len(numbers), k=-1, dtype=bool).T[:, :, None]  # of equal ones
+        is_below = (seconds[:, None] <= seconds[None]).all(axis=3)  # [n, n, sizes]: option 1 <= option 2 in all tasks
+        is_first = np.tri(len(numbers), k=-1, dtype=bool).T[:, :, None]  # the first of equal options stays
         kept[:, numbers] = ~(is_below & (is_first | ~is_below.swapaxes(0, 1))).any(axis=0).T
-    found = {}
+    choices = {}
     for row, size in enumerate(job.sizes):
-        of_size = [options[number] for number in np.flatnonzero(kept[row])]
-        found[size] = _Choices(of_size, job.packed(of_size, [size] * len(of_size)))
-    return found
+        kept_options = [options[number] for number in np.flatnonzero(kept[row])]
+        choices[size] = _Choices(kept_options, job.packed(kept_options, [size] * len(kept_options)))
+    return choices
 
 
 def _before_bubbles(plan: _Plan) -> set[int]:
-    """Return the uncompressed tensors whose communication is over when a bubble begins: Remove().
+    """Return the uncompressed tensors whose communication ends before a bubble: Remove().
 
-    A bubble is a time in which no link works, because the next tensor is not ready for its first communication.
+    In a bubble no link works because the next tensor is not ready for its first communication.
     """
     spans = plan.queues.spans
     is_sent = spans.is_task & (spans.resource >= INTRA)
@@ -183,16 +187,15 @@ def _before_bubbles(plan: _Plan) -> set[int]:
 
 
 def offloaded(option: Option) -> Option:
-    """Return the option that does on CPUs what this one does on GPUs."""
-    text = str(option).replace(f".{Processor.GPU}", f".{Processor.CPU}")
-    return Option.parse(text)
+    """Return the option with all compression moved from GPUs to CPUs."""
+    return Option.parse(str(option).replace(f".{Processor.GPU}", f".{Processor.CPU}"))
 
 
 def offload(job: Job, strategy: Sequence[Option]) -> Found:
-    """Run algorithm 4.2 on a strategy of GPUs: how many tensors of each group go to CPUs, the earliest gradients first.
+    """Run algorithm 4.2: choose how many tensors of each group move from GPUs to CPUs, the earliest gradients first.
 
-    A group is of one size and one option. All combinations of numbers are traversed; where they are more than
-    `MOST_TRAVERSED`, the groups choose their number in turn, the largest first, until none gains.
+    The tensors of a group have the same size and option. All combinations of counts are tried. If these are more than
+    `MOST_TRAVERSED`, the counts of single groups are optimised in turn, the largest tensors first, until none gains.
     """
     groups = defaultdict(list)
     for tensor, (option, size) in enumerate(zip(strategy, job.gradients.num_elements, strict=True)):
@@ -208,23 +211,24 @@ def offload(job: Job, strategy: Sequence[Option]) -> Found:
         is_better = False
         for group in range(len(groups)):
             is_better |= plan.take_best_counts_([group])
-    return plan.found(is_traversed=is_traversed)
+    return plan.result(is_traversed=is_traversed)
 
 
 class _Offloading(_Plan):
-    """A strategy of GPUs, of whose groups the first so many tensors each are on CPUs."""
+    """A GPU strategy; the first k tensors of each group run on CPUs."""
 
     def __init__(self, job: Job, strategy: Sequence[Option], groups: Sequence[Sequence[int]]):
         super().__init__(job, strategy)
-        self._groups, self._counts = groups, [0] * len(groups)
-        self._places = tuple(strategy), tuple(map(offloaded, strategy))
+        self._groups = groups
+        self._counts = [0] * len(groups)  # k of each group
+        self._places = tuple(strategy), tuple(map(offloaded, strategy))  # each tensor's options on GPUs and on CPUs
 
     def take_best_counts_(self, chosen: Iterable[int]) -> bool:
-        """Move to the best numbers of the chosen groups, if it is better than now."""
+        """Give the chosen groups their best counts if these lower F; say whether they changed."""
         ranges = [(count,) for count in self._counts]
-        # The groups whose tensors come last vary fastest: that changes the end of the timeline.
         for group in chosen:
             ranges[group] = range(len(self._groups[group]) + 1)
+        # Groups with the latest tensors vary fastest, because they change only the end of the timeline.
         order = sorted(range(len(ranges)), key=lambda group: self._groups[group][0])
         counts = np.array(list(product(*(ranges[group] for group in order))), int).reshape(-1, len(order))
         on_cpus = np.zeros((len(counts), len(self.strategy)), bool)
@@ -232,8 +236,8 @@ class _Offloading(_Plan):
             tensors = self._groups[group]
             on_cpus[:, tensors] = np.arange(len(tensors)) < counts[:, place, None]
         now = np.array([option is not on_gpus for option, on_gpus in zip(self.strategy, self._places[0], strict=True)])
-        others = [self._places[int(not is_on_cpu)][tensor] for tensor, is_on_cpu in enumerate(now)]
-        packed = self.job.packed(others, self.job.gradients.num_elements)
+        flipped = [self._places[int(not is_on_cpu)][tensor] for tensor, is_on_cpu in enumerate(now)]
+        packed = self.job.packed(flipped, self.job.gradients.num_elements)
         best = self.queues.take_best_(packed, on_cpus ^ now)
         self.num_evaluated += len(counts)
         if best >= 0:

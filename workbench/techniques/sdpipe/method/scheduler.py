@@ -1,6 +1,6 @@
-"""Which workers average their models: algorithm 2 with group validation and deadlock prevention (section 3.4).
+"""Group the workers that average their models: algorithm 2, group validation, deadlock prevention (section 3.4).
 
-Events go in and groups come out; time is an argument, so that the simulator and the server run the same object.
+Events go in and groups come out. Time is an argument, so that the simulator and the server use the same class.
 """
 
 import math
@@ -25,19 +25,19 @@ class Group:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What the paper leaves open, and where its released scheduler differs.
+    """Settings that the paper leaves open, or that differ in its released scheduler.
 
-    Section 4: the window is "slightly" enlarged where too few are ready. The factors are our reading of it.
+    Section 4 enlarges the window "slightly" if too few workers are ready. The default factors are our choice.
     """
 
-    wanted: int = 2  # workers; a smaller group enlarges its stage's window, another one shortens it
-    enlarge: float = 1.1  # factor of an enlarged window
-    shorten: float = 0.9  # factor of a shortened one
-    least: float = 1.0  # a window is at least so many times the one at the start
-    most: float = 2.0  # and at most so many times
-    start_s: float | None = None  # T where nothing else is said; None is the paper's, 1/N of an iteration
-    by_signals: bool = False  # a check is due after every P signals of each worker, over all groups since the last one
-    exclusive: bool = True  # one stage enforces at a time; without it stages deadlock (figure 3)
+    wanted: int = 2  # workers; a smaller group enlarges its stage's window, any other group shortens it
+    enlarge: float = 1.1  # factor that enlarges a window
+    shorten: float = 0.9  # factor that shortens a window
+    least: float = 1.0  # shortest window, as a multiple of the first window
+    most: float = 2.0  # longest window, as a multiple of the first window
+    start_s: float | None = None  # default T; None is the paper's, 1/N of an iteration
+    by_signals: bool = False  # check after every P signals a worker, over all groups since the last check
+    exclusive: bool = True  # only one stage enforces at a time; otherwise stages deadlock (figure 3)
 
     def __post_init__(self) -> None:
         require_counts(1, wanted=self.wanted)
@@ -55,38 +55,38 @@ class Settings:
         return cls(start_s=0.001, enlarge=2.0, least=0.01, most=10.0, by_signals=True)
 
 
-_KEPT = ("window_s", "num_signals", "is_due")  # of a stage, beside its history, when a training is resumed
+_KEPT = ("window_s", "num_signals", "is_due")  # attributes of a stage that are saved, beside its history
 
 
 class _Stage:
-    """What the scheduler knows of one stage; sets of workers are bits of an integer."""
+    """The scheduler's state of one stage; sets of workers are bits of an integer."""
 
     __slots__ = ("deadline_s", "everyone", "history", "is_due", "num_signals", "ready", "waiting", "window_s")
 
     def __init__(self, everyone: int, history: int | None, window_s: float):
-        self.everyone = everyone  # that have not left
+        self.everyone = everyone  # all workers that have not left
         self.history: deque[int] = deque(maxlen=history)
         self.window_s = window_s
         self.waiting: list[int] = []
         self.ready = 0
         self.deadline_s = math.inf
         self.num_signals = 0  # in all formed groups
-        self.is_due = False  # where checks are counted by signals: until a group has passed one
+        self.is_due = False  # only with `by_signals`: a check is due until a group passes it
 
 
 class Scheduler:
     """Forms groups of every stage from its workers' ready signals.
 
-    A window T begins with the first signal. When it ends, or all workers of the stage are ready, the candidate is
-    valid if it and the last P - 1 groups connect all workers; before P - 1 groups are formed every candidate is. If it
-    is not valid, the stage enforces: it waits for more workers. While one stage enforces, candidates of the others
-    pass without validation, which `num_unchecked` counts.
+    The first signal opens a window T. At its end, or when all workers of the stage are ready, the ready workers are a
+    candidate group. A candidate is valid if it and the last P - 1 groups connect all workers, or if there are not yet
+    P - 1 groups. If it is invalid, the stage enforces: it waits for more workers. While one stage enforces, candidates
+    of other stages pass without validation; `num_unchecked` counts those that are invalid.
 
     Args:
         num_stages: M, at least 1.
-        num_pipelines: N, at least 2; workers of a stage have their numbers.
-        history: P, groups of a stage that connect all its workers, at least 1.
-        window_s: T, seconds; 0 gives groups of one, infinity waits for all.
+        num_pipelines: N, at least 2; a worker has the number of its pipeline.
+        history: P, the number of groups that must connect all workers of a stage, at least 1.
+        window_s: T, seconds; 0 makes groups of one worker, infinity waits for all workers.
         settings: None for the paper's.
     """
 
@@ -102,11 +102,11 @@ class Scheduler:
         self._stages = [_Stage(everyone, kept, window_s) for _ in range(num_stages)]
         self.set_window(window_s)
         self._enforcing: set[int] = set()
-        self.num_enforced = 0  # groups that were waited for
+        self.num_enforced = 0  # groups for which a stage enforced
         self.num_unchecked = 0  # invalid groups that passed because another stage enforced
 
     def set_window(self, window_s: float) -> None:
-        """Set the T of all stages; a window that is open keeps its end."""
+        """Set T for all stages; an open window keeps its end."""
         if not window_s >= 0:
             raise ValueError(f"window_s is {window_s!r}; it must be at least 0, or infinity")
         self._least_s, self._most_s = self._settings.least * window_s, self._settings.most * window_s
@@ -114,10 +114,10 @@ class Scheduler:
             state.window_s = window_s
 
     def signal(self, stage: int, worker: int, now_s: float) -> list[Group]:
-        """Take a worker's ready signal; return the groups that are formed now.
+        """Take a worker's ready signal; return the groups that it completes.
 
         Raises:
-            ValueError: of a stage or a worker that is not there, or a worker that waits already.
+            ValueError: if the stage or the worker is unknown, or if the worker already waits.
         """
         bit = self._known(stage, worker)
         state = self._stages[stage]
@@ -130,17 +130,17 @@ class Scheduler:
         return self._close(stage) if state.ready == state.everyone or now_s >= state.deadline_s else []
 
     def expire(self, now_s: float) -> list[Group]:
-        """Close the windows that have ended; return the groups that are formed."""
+        """Close the windows that have ended; return their groups."""
         due = [stage for stage, state in enumerate(self._stages) if state.deadline_s <= now_s]
         return [group for stage in due for group in self._close(stage)]
 
     def next_deadline_s(self) -> float | None:
-        """Return when `expire` is due; None where no window is open."""
+        """Return the time when `expire` is due; None if no window is open."""
         deadline_s = min(state.deadline_s for state in self._stages)
         return None if deadline_s == math.inf else deadline_s
 
     def leave(self, stage: int, worker: int) -> list[Group]:
-        """Take a worker out of its stage; return the group that waited for it alone, or is valid without it."""
+        """Remove a worker from its stage; return the group that waited only for it, or that is valid without it."""
         bit = self._known(stage, worker)
         state = self._stages[stage]
         state.everyone &= ~bit
@@ -155,22 +155,22 @@ class Scheduler:
         return self._close(stage) if state.ready and is_free else []
 
     def join(self, stage: int, worker: int) -> None:
-        """Take in a worker that had left."""
+        """Add a worker that had left."""
         self._stages[stage].everyone |= 1 << worker
 
     def state_dict(self, stage: int) -> dict[str, Any]:
-        """Return what decides on the coming groups of a stage nobody of which waits, as plain values."""
+        """Return the state of a stage without waiting workers, as plain values."""
         state = self._stages[stage]
-        found = {"history": list(state.history), "bounds_s": [self._least_s, self._most_s]}
-        return found | {name: getattr(state, name) for name in _KEPT}
+        saved = {"history": list(state.history), "bounds_s": [self._least_s, self._most_s]}
+        return saved | {name: getattr(state, name) for name in _KEPT}
 
-    def load_state_dict(self, stage: int, found: dict[str, Any]) -> None:
-        """Go on with a stage where another scheduler was."""
+    def load_state_dict(self, stage: int, saved: dict[str, Any]) -> None:
+        """Load the state of a stage from another scheduler's `state_dict`."""
         state = self._stages[stage]
-        state.history.extend(found["history"])
-        self._least_s, self._most_s = found["bounds_s"]
+        state.history.extend(saved["history"])
+        self._least_s, self._most_s = saved["bounds_s"]
         for name in _KEPT:
-            setattr(state, name, found[name])
+            setattr(state, name, saved[name])
 
     def waiting(self, stage: int) -> frozenset[int]:
         """Return the workers of a stage that wait for a group."""
@@ -191,10 +191,12 @@ class Scheduler:
         return 1 << worker
 
     def _close(self, stage: int) -> list[Group]:
-        """Form the group of a stage's ready workers, or go on waiting for more."""
-        state, enforcing = self._stages[stage], self._enforcing
+        """Form the group of a stage's ready workers, or wait for more workers."""
+        state = self._stages[stage]
+        enforcing = self._enforcing
         state.deadline_s = math.inf
-        was_enforcing, is_valid = stage in enforcing, self._is_valid(state)
+        was_enforcing = stage in enforcing
+        is_valid = self._is_valid(state)
         if not is_valid:
             if not enforcing or was_enforcing or not self._settings.exclusive:
                 enforcing.add(stage)
@@ -234,7 +236,7 @@ class Scheduler:
 
 
 def _connects(groups: Sequence[int], everyone: int) -> bool:
-    """Whether groups, bits of their members, connect everyone: what one worker reaches grows until it rests."""
+    """Whether groups, as bits, connect all workers: grow the set that a worker reaches until it stays the same."""
     together = 0
     for group in groups:
         together |= group
@@ -268,20 +270,20 @@ def connects_by_definition(groups: Iterable[frozenset[int]], everyone: Iterable[
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Certificate:
-    """How well the groups of a run kept assumption 1, over all stages."""
+    """How often the groups of a training kept assumption 1, over all stages."""
 
     num_groups: int
     num_runs: int  # runs of P consecutive groups of a stage
-    num_connected: int  # of them, those that connect all workers
+    num_connected: int  # runs that connect all workers
 
     @property
     def share(self) -> float:
-        """Share of the runs that connect all workers; 1 where no run is complete."""
+        """Share of the runs that connect all workers; 1 if there is no complete run."""
         return self.num_connected / self.num_runs if self.num_runs else 1.0
 
 
 def certify(groups: Iterable[Group], *, num_pipelines: int, history: int) -> Certificate:
-    """Look at every run of P consecutive groups of each stage."""
+    """Check every run of P consecutive groups of each stage."""
     everyone, recent = (1 << num_pipelines) - 1, {}
     num_groups = num_runs = num_connected = 0
     for group in groups:

@@ -1,7 +1,7 @@
-"""The lines that a user's own pipeline needs of SDPipe.
+"""SDPipe for a user's own pipeline:
 
 with synchronized(part, optimizer, num_stages=2):
-    for batch in batches:  # the loop as it was
+    for batch in batches:  # the unchanged loop
         schedule.step(batch)
         optimizer.step()
 """
@@ -38,13 +38,13 @@ __all__ = ["Log", "Options", "SDPipe", "synchronized"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
-    """How SDPipe synchronises."""
+    """Settings of SDPipe."""
 
     history: int = 10  # P
-    window_s: float | None = None  # T; None is the settings' own, or 1/N of the median of each worker's ten first ones
-    settings: Settings | None = None  # of the scheduler; None for the paper's
-    lease_s: float = LEASE_S  # without an answer, after which a scheduler counts as lost
-    host: str = "127.0.0.1"  # address of the first rank's host, as the others see it
+    window_s: float | None = None  # T; None takes the settings' T, or else 1/N of the median of ten iterations a worker
+    settings: Settings | None = None  # settings of the scheduler; None for the paper's
+    lease_s: float = LEASE_S  # time without an answer after which the scheduler counts as lost
+    host: str = "127.0.0.1"  # address of the first rank's host on the network of all ranks
 
     def __post_init__(self) -> None:
         require_counts(1, history=self.history)
@@ -54,19 +54,19 @@ class Options:
 
 @dataclass(slots=True)
 class Log:
-    """What a worker saw."""
+    """Groups and times of a worker."""
 
-    groups: list[Group] = field(default_factory=list)  # its own
-    waited_s: float = 0.0  # for groups, after its update was done
-    averaged_s: float = 0.0  # in messages
+    groups: list[Group] = field(default_factory=list)
+    waited_s: float = 0.0  # waiting for groups, after the update
+    averaged_s: float = 0.0  # sending and receiving messages
 
 
 class SDPipe:
-    """Synchronises a stage's workers in groups; every rank makes one, over all ranks of the default group.
+    """Synchronises a stage's workers in groups; every rank of the default group creates one.
 
-    All workers of a stage begin with the parameters and buffers of its first one, and end with the mean of all.
-    `ready` says that this worker's backward pass is done, `average_` waits for its group. `synchronized` does both in
-    the optimizer's hooks, and has the arguments.
+    All workers of a stage begin with the parameters and buffers of its first worker, and end with the mean of all
+    workers. `ready` reports the end of this worker's backward pass, `average_` waits for its group. `synchronized`
+    calls both from the optimizer's hooks, and documents the arguments.
     """
 
     def __init__(
@@ -78,9 +78,12 @@ class SDPipe:
         timeout: timedelta | None = None,
         tied: Mapping[str, str] | None = None,
     ):
-        options, timeout = options or Options(), timeout or timeout_of()
-        self.place, self.log, self._module = place, Log(), module
-        self._told = {"place": asdict(place), "history": options.history, "window_s": options.window_s}
+        options = options or Options()
+        timeout = timeout or timeout_of()
+        self.place = place
+        self.log = Log()
+        self._module = module
+        self._identity = {"place": asdict(place), "history": options.history, "window_s": options.window_s}
         require_alike(module, place)
         name = tell_all(os.urandom(8).hex())[0]
         self._replica = Replica(module)
@@ -90,22 +93,22 @@ class SDPipe:
         self._ties = self._tie(name=name)
         self._server = None
         if dist.get_rank() == 0:
-            how = {"history": options.history, "window_s": options.window_s, "settings": options.settings}
-            self._server = Server(place.num_stages, place.num_pipelines, **how, host=options.host)
+            settings = {"history": options.history, "window_s": options.window_s, "settings": options.settings}
+            self._server = Server(place.num_stages, place.num_pipelines, **settings, host=options.host)
         access = tell_all(self._server and self._server.access)[0]
         limits = {"lease_s": options.lease_s, "timeout_s": timeout.total_seconds()}
         self._client = Client(access, place.stage, place.pipeline, **limits)
-        self._averaged_s: float | None = None  # when the last group had averaged
+        self._averaged_s: float | None = None  # end of the last averaging
         self._is_averaged = self._is_closed = False
-        self._hooks: list[RemovableHandle] = []  # of an optimizer
-        self._optimizer: torch.optim.Optimizer | None = None  # that GradScaler always calls, for SDPipe's sake
+        self._hooks: list[RemovableHandle] = []  # hooks of an optimizer
+        self._optimizer: torch.optim.Optimizer | None = None  # the optimizer that `follow_` has marked for GradScaler
         self._skipped: list[tuple[Tensor, Tensor]] = []  # weights and gradients of a step that a scaler skips
 
     def ready(self) -> None:
-        """Tell the scheduler; returns at once, so that the update is computed while it decides."""
+        """Report to the scheduler; returns at once, so that the update overlaps with the scheduler's decision."""
         if self._is_averaged:
             raise RuntimeError("step inside `averaged`, whose end would undo it; take it before or afterwards")
-        self._while(self._ties.compare_gradients, "comparing the gradients of tied weights")
+        self._naming_lost(self._ties.compare_gradients, "comparing the gradients of tied weights")
         self._client.signal(None if self._averaged_s is None else time.monotonic() - self._averaged_s)
 
     def average_(self) -> Grouped:
@@ -115,7 +118,7 @@ class SDPipe:
         grouped_s = time.monotonic()
         if len(grouped.members) > 1:
             self._replica.put_(self._mean(grouped))
-        self._while(self._ties.average_, "averaging tied weights")
+        self._naming_lost(self._ties.average_, "averaging tied weights")
         self._averaged_s = time.monotonic()
         self.log.waited_s += grouped_s - began_s
         self.log.averaged_s += self._averaged_s - grouped_s
@@ -124,12 +127,12 @@ class SDPipe:
 
     @contextmanager
     def averaged(self) -> Iterator[Met]:
-        """Let the module hold the mean of all workers inside a `with` block, for a checkpoint or an evaluation.
+        """Give the module the mean of all workers inside a `with` block, for a checkpoint or an evaluation.
 
-        Every rank calls it, after the same or another number of steps; those that have ended take part. Afterwards
-        each worker has its own weights and buffers again.
+        Every rank calls it; the numbers of their steps may differ. Ranks that have ended take part. Afterwards each
+        worker has its previous weights and buffers again.
         """
-        own = self._replica.vectors()
+        vectors = self._replica.vectors()
         self._client.come(is_last=False)
         met = self._client.meet()
         try:
@@ -138,20 +141,20 @@ class SDPipe:
             yield met
         finally:
             self._is_averaged = False
-            self._replica.put_(own)
+            self._replica.put_(vectors)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what this rank needs to go on, as plain values; the module and the optimizer have their own."""
-        return self._told | {"weights": self._replica.fingerprint(), "scheduler": self._client.state()}
+        """Return this rank's state as plain values, without the states of the module and the optimizer."""
+        return self._identity | {"weights": self._replica.fingerprint(), "scheduler": self._client.state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken; every rank calls it, after it has loaded the module's own state.
+        """Load a state of `state_dict`; every rank calls it, after it has loaded the module's state.
 
         Raises:
-            ValueError: on all ranks, if one has the state of another place, P or T, or of other weights.
+            ValueError: on all ranks, if the state of a rank has another place, P or T, or other weights.
         """
         rule = "call `synchronized`, load the module's state_dict of this rank, and then this one"
-        expected = self._told | {"weights": self._replica.fingerprint()}
+        expected = self._identity | {"weights": self._replica.fingerprint()}
         wrong = next((name for name in expected if state.get(name) != expected[name]), None)
         text = f"state of rank {dist.get_rank()} has {wrong} {state.get(wrong)}, not {expected.get(wrong)}; {rule}"
         for refused in tell_all(None if wrong is None else text):
@@ -160,19 +163,20 @@ class SDPipe:
         if self.place.pipeline == 0:
             self._client.load(state["scheduler"])
         self._ties.close()
-        self._ties = self._tie(name=tell_all(os.urandom(8).hex())[0])  # of other weights; nobody signals before
+        self._ties = self._tie(name=tell_all(os.urandom(8).hex())[0])  # the weights have changed; no rank steps before
 
     def follow_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Average after every step of an optimizer, until this rank leaves; a step that GradScaler skips is one, too.
+        """Average after every step of an optimizer, until this rank leaves, including steps that GradScaler skips.
 
-        GradScaler does not call an optimizer whose gradients are not finite, unless it is one that skips by itself.
-        It is made one here: else others would wait for this worker's next step, some for ever.
+        If gradients are not finite, GradScaler calls only an optimizer that can skip steps itself. The optimizer is
+        marked as such here; otherwise other workers would wait for this worker's next step, possibly forever.
         """
         if not getattr(optimizer, "_step_supports_amp_scaling", False):
-            optimizer._step_supports_amp_scaling, self._optimizer = True, optimizer
+            optimizer._step_supports_amp_scaling = True
+            self._optimizer = optimizer
         before = optimizer.register_step_pre_hook(lambda *_: self._before_step(optimizer))
         after = optimizer.register_step_post_hook(lambda *_: self._after_step())
-        optimizer._optimizer_step_pre_hooks.move_to_end(before.id, last=False)  # others see unscaled gradients
+        optimizer._optimizer_step_pre_hooks.move_to_end(before.id, last=False)  # other hooks see unscaled gradients
         optimizer._optimizer_step_post_hooks.move_to_end(after.id, last=False)  # and the averaged model
         self._hooks = [before, after]
 
@@ -181,13 +185,13 @@ class SDPipe:
         if self._optimizer is not None and found_inf is not None:
             optimizer.grad_scale = optimizer.found_inf = None  # as without a scaler
             weights = [weight for group in optimizer.param_groups for weight in group["params"]]
-            held = [weight for weight in weights if weight.grad is not None]
+            weights = [weight for weight in weights if weight.grad is not None]
             if found_inf.item():
-                self._skipped = [(weight, weight.grad) for weight in held]
+                self._skipped = [(weight, weight.grad) for weight in weights]
                 optimizer.zero_grad(set_to_none=True)
-            for weight in held if scale is not None and not self._skipped else ():
+            for weight in weights if scale is not None and not self._skipped else ():
                 if weight.grad.dtype == torch.float16:
-                    raise ValueError("Attempting to unscale FP16 gradients.")  # as the scaler says
+                    raise ValueError("Attempting to unscale FP16 gradients.")  # GradScaler's message
                 weight.grad.mul_(scale.double().reciprocal().float())
         self.ready()
 
@@ -198,21 +202,21 @@ class SDPipe:
         self.average_()
 
     def _mean(self, grouped: Grouped | Met) -> list[Tensor]:
-        """Return the mean of the members' vectors; of what is no number the first member's."""
+        """Return the mean of the members' vectors; values that are not floats come from the first member."""
         weights, floats, rest = vectors = self._replica.vectors()
         if self.place.pipeline != grouped.members[0]:
             rest.zero_()
         is_kept = isinstance(grouped, Grouped) and grouped.is_kept
         for vector in vectors:
             if vector.numel():
-                add_up = partial(self.averager.sum_, vector, grouped.members, is_kept)
-                self._while(add_up, f"averaging with workers {[*grouped.members]}")
+                add = partial(self.averager.sum_, vector, grouped.members, is_kept)
+                self._naming_lost(add, f"averaging with workers {[*grouped.members]}")
         weights /= len(grouped.members)
         floats /= len(grouped.members)
         return vectors
 
-    def _while(self, communicate: Callable[[], None], what: str) -> None:
-        """Exchange messages with other workers; where that fails, name whoever has failed or is silent."""
+    def _naming_lost(self, communicate: Callable[[], None], what: str) -> None:
+        """Communicate with other workers; if that fails, raise an error that names failed or silent workers."""
         try:
             communicate()
         except RuntimeError as error:
@@ -225,7 +229,7 @@ class SDPipe:
         if met.failed:
             warnings.warn(f"the mean is of pipelines {[*met.members]} only: {met.failed}", stacklevel=4)
         self._replica.put_(self._mean(met))
-        self._while(self._ties.average_, "averaging tied weights")
+        self._naming_lost(self._ties.average_, "averaging tied weights")
 
     def __enter__(self) -> Self:
         return self
@@ -234,20 +238,20 @@ class SDPipe:
         self.close() if error is None else self.fail(error)
 
     def close(self) -> dict[str, int]:
-        """Wait until all workers have ended, and end with the mean of all; every rank calls it.
+        """Wait until all workers have ended, and give the module their mean; every rank calls it.
 
         Returns:
-            What was counted, on rank 0.
+            The scheduler's counts, on rank 0.
 
         Raises:
-            WorkerLost, SchedulerLost: if there is no such mean; the module then holds this worker's own weights.
+            WorkerLost, SchedulerLost: if there is no mean of all; the module then holds this worker's weights.
         """
         if self._is_closed:
             return {}
         try:
             self._client.come(is_last=True)
             while not (met := self._client.meet()).is_over:
-                self._mean(met)  # of those that train on
+                self._mean(met)  # other workers evaluate their mean, and train on
             self._put_mean_of_all_(met)
         except BaseException as error:
             self.fail(error)
@@ -255,14 +259,14 @@ class SDPipe:
         return self._free()
 
     def fail(self, error: BaseException | None = None) -> None:
-        """Leave after an error on this rank; the others go on without its pipeline, but not without rank 0."""
+        """Leave after an error on this rank; other ranks continue without its pipeline, but not without rank 0."""
         if self._is_closed:
             return
-        with suppress(RuntimeError, ValueError):  # the error that led here says more
+        with suppress(RuntimeError, ValueError):  # the first error says more
             gave_up = isinstance(error, WorkerLost | SchedulerLost)
             grouped = self._client.fail(f"gave up ({error})" if gave_up else "has failed")
             if grouped is not None and len(grouped.members) > 1:
-                self._replica.put_(self._mean(grouped))  # its members wait for this worker already
+                self._replica.put_(self._mean(grouped))  # the members already wait for this worker
         self._free()
 
     def _free(self) -> dict[str, int]:
@@ -278,7 +282,7 @@ class SDPipe:
 
 
 def _require_its_own(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Refuse a module that averages by itself or holds shards, and an optimizer of another module."""
+    """Refuse a module that averages or holds shards, and an optimizer of another module."""
     for part in module.modules():
         if isinstance(part, DistributedDataParallel | FullyShardedDataParallel):
             raise ValueError(f"module is a {type(part).__name__}, which averages by itself; give the module in it")
@@ -288,7 +292,7 @@ def _require_its_own(module: nn.Module, optimizer: torch.optim.Optimizer) -> Non
             raise ValueError(f"module's {name} {kind}; each worker must hold its stage's weights whole")
     updated = {weight for group in optimizer.param_groups for weight in group["params"]}
     if updated.isdisjoint(module.parameters()):
-        raise ValueError("optimizer has no parameter of the module; it must be the one that updates it")
+        raise ValueError("optimizer has no parameter of the module; it must be the module's optimizer")
 
 
 def synchronized(
@@ -302,25 +306,25 @@ def synchronized(
 ) -> SDPipe:
     """Synchronise a pipeline's stage after every step of its optimizer; every rank calls it.
 
-    It begins at once; leaving its `with` block ends it, as `close` on all ranks does. An error inside is raised again
-    on its rank. Other ranks go on without its pipeline, or raise `WorkerLost` or `SchedulerLost`, within the timeout of
-    the group.
+    It begins at once, and ends with its `with` block or with `close` on all ranks. An error inside the block is raised
+    on its rank. Within the timeout of the group, other ranks continue without its pipeline, or raise `WorkerLost` or
+    `SchedulerLost`.
 
     Args:
         module: this rank's stage, on one device; all workers of a stage begin with its first worker's parameters and
             buffers.
-        optimizer: of the module.
-        num_stages: M, where stages of a pipeline are neighbouring ranks of the default group; it divides their number
-            into N pipelines, at least 2.
-        group: in place of `num_stages`, the workers of this rank's stage, as a group or as a mesh of one dimension,
+        optimizer: the optimizer of the module.
+        num_stages: M, if the stages of a pipeline are neighbouring ranks of the default group. The ranks form N
+            pipelines, at least 2.
+        group: instead of `num_stages`, the workers of this rank's stage, as a group or as a mesh of one dimension,
             such as `mesh["pipelines"]`.
         tied: weights that this stage shares with other stages, {"a name that all of them use": "name of this stage"};
-            you add up their gradients. None takes equal matrices for one weight while their gradients are equal.
+            you add their gradients. None treats equal matrices as one weight while their gradients are equal.
         options: None for the paper's: P = 10, T = 1/N of an iteration.
 
     Raises:
-        ValueError: if the ranks do not fit, the optimizer is of another module, workers of a stage hold different
-            tensors, or `tied` names no weights of one shape.
+        ValueError: if the ranks do not fit, if the optimizer is of another module, if workers of a stage hold different
+            tensors, or if the weights in `tied` differ in shape or are unknown.
     """
     if (num_stages is None) == (group is None):
         rule = "give exactly one, num_stages=1 where each rank has the whole model"

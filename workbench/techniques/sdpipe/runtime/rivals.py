@@ -1,6 +1,6 @@
-"""The rivals on real ranks: All-Reduce+Pipe, AD-PSGD+Pipe, and HetPipe with a parameter server on a rank of its own.
+"""The rivals on real ranks: All-Reduce+Pipe, AD-PSGD+Pipe, and HetPipe with a parameter server on an extra rank.
 
-Each has `before_update` and `after_update`, called around an optimizer's step, and `close`, on every worker.
+Every worker calls `before_update` and `after_update` around the optimizer's step, and `close` at the end.
 """
 
 import math
@@ -22,12 +22,12 @@ from .averaging import Log, SDPipe
 
 __all__ = ["AdPsgd", "AllReduce", "HetPipe", "SDPipeWorker", "Worker", "serve_parameters"]
 
-PUSH, PULL = 11, 12  # tags
-END = -1.0  # in place of a clock: a worker has ended
+PUSH, PULL = 11, 12  # message tags
+END = -1.0  # clock value of a worker's last message
 
 
 class Worker:
-    """A worker's part of a scheme."""
+    """The interface of a scheme on one worker."""
 
     log: Log
 
@@ -38,7 +38,7 @@ class Worker:
         """Run after the optimizer's step."""
 
     def close(self) -> dict[str, int]:
-        """Free what is held; every worker calls it."""
+        """Free all resources; every worker calls it."""
         return {}
 
 
@@ -64,7 +64,7 @@ class _Flat:
 
 
 class SDPipeWorker(Worker):
-    """SDPipe in the form of its rivals."""
+    """SDPipe behind the interface of its rivals."""
 
     def __init__(self, sdpipe: SDPipe):
         self.log = sdpipe.log
@@ -78,7 +78,7 @@ class AllReduce(Worker):
         self._flat, self._place, self._group, self.log = _Flat(module), place, group, Log()
 
     def before_update(self) -> None:
-        """Put the mean gradient in place of this worker's."""
+        """Replace this worker's gradient by the mean gradient."""
         began_s, flat = time.monotonic(), self._flat.gradient()
         dist.all_reduce(flat, group=self._group)
         self._flat.write(flat / self._place.num_pipelines, gradients=True)
@@ -87,14 +87,14 @@ class AllReduce(Worker):
 
 
 class AdPsgd(Worker):
-    """Averages its model with one other worker after each update, see `cost.pairs`."""
+    """Averages its model with one other worker after each update; see `cost.pairs`."""
 
     def __init__(self, module: nn.Module, place: Place, group: dist.ProcessGroup, seed: int = 0):
         self._flat, self._place, self._group, self.log = _Flat(module), place, group, Log()
         self._iteration, self._seed = 0, seed
 
     def after_update(self) -> None:
-        """Exchange models with this iteration's partner; both hold the mean."""
+        """Exchange models with this iteration's partner; both workers keep the mean."""
         began_s, own = time.monotonic(), self._place.pipeline
         (pair,) = (p for p in pairs(self._place.num_pipelines, self._iteration, self._seed) if own in p)
         self._iteration += 1
@@ -110,17 +110,18 @@ class AdPsgd(Worker):
 
 
 class HetPipe(Worker):
-    """Pushes each update to the server and goes on with its own model, at most s pushes ahead of the slowest.
+    """Pushes each update to the server and continues with a local model, at most s pushes ahead of the slowest worker.
 
-    A pull overlaps with the next mini-batch. Updates that its model does not hold yet are added to it. Updates are
-    divided by the number of pipelines, so that all together are one step of the mean.
+    A pull overlaps with the next mini-batch. The worker adds its newer updates to the model that it pulls. Updates are
+    divided by the number of pipelines, so that together they make one mean step.
 
     Args:
         module: this worker's stage.
-        place: of this rank.
+        place: this worker's stage and pipeline.
         server: rank of the server, which runs `serve_parameters`.
-        staleness: s of SSP; 0 is as all-reduce.
-        largest: parameters of the largest stage; messages are of one size, so that the server takes any worker's.
+        staleness: s of SSP; 0 behaves like all-reduce.
+        largest: number of parameters of the largest stage. It sets the size of all messages, so that the server can
+            receive from any worker.
     """
 
     def __init__(self, module: nn.Module, place: Place, *, server: int, staleness: int, largest: int):
@@ -129,18 +130,18 @@ class HetPipe(Worker):
         self.log, self._before, self._largest = Log(), torch.empty(0), largest
         self._most_under_way = _overlapped(staleness)
         self._under_way: deque[tuple[int, Tensor, Tensor, dist.Work, Future]] = deque()  # clock, update, answer, ...
-        self._waiter = ThreadPoolExecutor(1)  # a pull must be waited for to be seen
+        self._waiter = ThreadPoolExecutor(1)  # only a waiting thread sees that a pull has arrived
         self._clock = 0
 
     def before_update(self) -> None:
-        """Remember the model."""
+        """Store the model."""
         self._before = self._flat.read()
 
     def after_update(self) -> None:
-        """Push the update, and take in the models that have arrived, or that the bound makes it wait for."""
+        """Push the update, then load the models that have arrived or that the bound requires."""
         self._clock += 1
         update = (self._flat.read() - self._before) / self._place.num_pipelines
-        self._flat.write(self._before + update)  # its own model counts the update as the server will
+        self._flat.write(self._before + update)  # scaled as on the server
         answer = torch.empty(1 + update.numel())
         push = self._push(self._clock, update)
         pull = self._waiter.submit(dist.irecv(answer, self._server, tag=PULL).wait)
@@ -165,7 +166,7 @@ class HetPipe(Worker):
         self._flat.write(model)
 
     def close(self) -> dict[str, int]:
-        """Take in all that is under way, and let the server end."""
+        """Finish all pulls, and tell the server that this worker has ended."""
         while self._under_way:
             self._take_in()
         self._push(END, torch.zeros(0)).wait()
@@ -174,25 +175,26 @@ class HetPipe(Worker):
 
 
 def _overlapped(staleness: int) -> int:
-    """Return how many of the s pushes a worker may be ahead without an answer; the server answers within the rest."""
+    """Return how many of the s pushes may be unanswered at the worker; the server applies the rest of the bound."""
     return min(1, staleness)
 
 
 def serve_parameters(models: Sequence[Tensor], num_pipelines: int, staleness: int) -> int:
-    """Add up the updates of all workers until all have ended; return the number of pushes.
+    """Add the updates of all workers until all have ended; return the number of pushes.
 
-    A push is answered as soon as it is few enough pushes ahead of the slowest worker of its stage. The answer is the
-    clock of the worker's last push that the model holds, and the model.
+    The server answers a push once it is within the bound of the slowest worker of its stage. The answer holds the model
+    and the clock of the worker's last push in it.
 
     Args:
-        models: of each stage, flat; changed in place. Workers are the first ranks, stages of a pipeline side by side.
+        models: the flat model of each stage, changed in place. Workers are the first ranks, in order of pipelines, and
+            of stages in each pipeline.
         num_pipelines: N.
         staleness: s.
     """
     num_stages, num_pushes, ahead = len(models), 0, staleness - _overlapped(staleness)
     clocks = dict.fromkeys(range(num_stages * num_pipelines), 0.0)
     message = torch.empty(1 + max(model.numel() for model in models))
-    unanswered: list[tuple[int, float]] = []  # pushes: rank and clock, in the order of arrival
+    unanswered: list[tuple[int, float]] = []  # rank and clock of each push, in order of arrival
     answers: dict[int, deque[tuple[Tensor, dist.Work]]] = {rank: deque() for rank in clocks}
     while min(clocks.values()) < math.inf:
         sender = dist.recv(message, tag=PUSH)
@@ -211,7 +213,7 @@ def serve_parameters(models: Sequence[Tensor], num_pipelines: int, staleness: in
             unanswered.remove(push)
             answer = torch.cat([torch.tensor([clocks[rank]]), models[rank % num_stages]])
             answers[rank].append((answer, dist.isend(answer, rank, tag=PULL)))
-            if len(answers[rank]) > 1 + _overlapped(staleness):  # it has taken the first, or would not have pushed
+            if len(answers[rank]) > 1 + _overlapped(staleness):  # the worker has the first, or it would not have pushed
                 answers[rank].popleft()[1].wait()
     for _, work in (sent for of_rank in answers.values() for sent in of_rank):
         work.wait()

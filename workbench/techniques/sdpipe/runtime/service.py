@@ -1,10 +1,10 @@
-"""The scheduler's process, a ROUTER of pyzmq around the state machine (section 4), and a worker's connection to it.
+"""The scheduler's process, a pyzmq ROUTER around the state machine (section 4), and a worker's connection to it.
 
     python -m workbench.techniques.sdpipe.runtime.service
 
-reads its arguments, a line of JSON, from its standard input, prints its port, and serves until its standard input is
-closed, which its owner's end does. Connections are encrypted by CURVE; only the training's workers have the key.
-It imports no torch.
+reads its arguments, a line of JSON, from standard input and prints its port. It serves until its standard input closes,
+which also happens when its owner ends. CURVE encrypts the connections; only the training's workers have the key. The
+process does not import torch.
 """
 
 import dataclasses
@@ -29,24 +29,24 @@ from workbench.techniques.sdpipe.method.scheduler import Group, Scheduler, Setti
 __all__ = ["Client", "Grouped", "Met", "SchedulerLost", "Server", "WorkerLost", "serve"]
 
 SERVER = "workbench.techniques.sdpipe.runtime.service"  # the module that the process runs
-LEASE_S = 10.0  # in which a scheduler that is alive answers
+LEASE_S = 10.0  # time without an answer after which the scheduler counts as lost
 PINGS_PER_LEASE = 3
-STOPPING_S = 5.0  # in which a server must have ended, or it is killed
-FREQUENT = 2  # groups of the same members from which on their communicator is kept
+STOPPING_S = 5.0  # time for a server to end before it is killed
+FREQUENT = 2  # meetings of the same members after which they keep their communicator
 MOST_KEPT = 16  # communicators that a worker keeps
-MEASURED = 10  # iterations of each worker whose median gives the window where none is told
-FIRST_WINDOW_S = 10.0  # until then
-AUTHENTICATION = "inproc://zeromq.zap.01"  # where ZeroMQ asks whether a key is known (RFC 27)
+MEASURED = 10  # iterations of each worker, whose median sets a window that is not given
+FIRST_WINDOW_S = 10.0  # window until then
+AUTHENTICATION = "inproc://zeromq.zap.01"  # address where ZeroMQ asks whether a key is admitted (RFC 27)
 
-Worker = tuple[int, int]  # its stage and its pipeline
+Worker = tuple[int, int]  # stage and pipeline
 
 
 class SchedulerLost(RuntimeError):
-    """The scheduler does not answer; the message says for how long, or why."""
+    """The scheduler does not answer; the message says why or for how long."""
 
 
 class WorkerLost(RuntimeError):
-    """A worker that is needed has failed, ended, or been silent for too long; the message names it."""
+    """A needed worker has failed, ended, or been silent for too long; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +54,24 @@ class Grouped:
     """The scheduler's answer to a ready signal."""
 
     members: tuple[int, ...]  # pipelines, ascending
-    is_kept: bool  # the members keep their communicator, since they meet often
+    is_kept: bool  # the members keep their communicator because they meet often
 
 
 @dataclass(frozen=True, slots=True)
 class Met:
     """The scheduler's answer to workers that wait for all others."""
 
-    members: tuple[int, ...]  # pipelines that are complete, ascending
-    is_over: bool  # all have ended their training
-    failed: str  # why the other pipelines are not complete
+    members: tuple[int, ...]  # complete pipelines, ascending
+    is_over: bool  # all workers have ended their training
+    failed: str  # why the other pipelines are incomplete
 
 
 class Server:
-    """Starts the scheduler's process and ends it; it ends by itself when its owner does.
+    """Starts and ends the scheduler's process, which also ends with its owner.
 
-    Arguments are those of `Scheduler`. A window of None is the settings' own, or 1/N of the median of the workers'
-    iterations, once each worker has told ten. `access` is what a client needs: address, public key, and the secret key
-    of the training's workers.
+    The arguments are those of `Scheduler`. If `window_s` is None, the settings give the window. Without theirs, it is
+    1/N of the median iteration once each worker has reported ten iterations. `access` is for clients: the address, the
+    server's public key, and the secret key of the training's workers.
     """
 
     def __init__(
@@ -87,57 +87,64 @@ class Server:
         window_s = settings.start_s if window_s is None and settings else window_s
         first_s = FIRST_WINDOW_S if window_s is None else window_s
         Scheduler(num_stages, num_pipelines, history, first_s, settings=settings)  # refuses bad arguments here
-        (public, secret), (admitted, secret_of_workers) = ([key.decode() for key in zmq.curve_keypair()] for _ in "ab")
-        told = {"num_stages": num_stages, "num_pipelines": num_pipelines, "history": history, "window_s": window_s}
-        told |= {"host": host, "settings": dataclasses.asdict(settings or Settings())}
+        public, secret = (key.decode() for key in zmq.curve_keypair())
+        worker_public, worker_secret = (key.decode() for key in zmq.curve_keypair())
+        arguments = {"num_stages": num_stages, "num_pipelines": num_pipelines, "history": history}
+        arguments |= {"window_s": window_s, "host": host, "settings": dataclasses.asdict(settings or Settings())}
         command = [sys.executable, "-m", SERVER]
         self._process = Popen(command, stdin=PIPE, stdout=PIPE, env=own_environment(), text=True)
-        # Not by arguments, which every user of the machine can read.
-        self._process.stdin.write(json.dumps(told | {"secret": secret, "admitted": admitted}) + "\n")
+        # Keys go through the pipe, since every user of the machine can read a command line.
+        self._process.stdin.write(json.dumps(arguments | {"secret": secret, "admitted": worker_public}) + "\n")
         self._process.stdin.flush()
         port = self._process.stdout.readline().strip()
         if not port:
             raise RuntimeError(f"the scheduler ended with exit code {self._process.wait()} before it served")
-        self.access = (f"tcp://{host}:{port}", public, secret_of_workers)
+        self.access = (f"tcp://{host}:{port}", public, worker_secret)
         self.pid = self._process.pid
 
     def close(self) -> dict[str, int]:
-        """End the process; return what it counted, nothing if it was lost. May be called once."""
+        """End the process; return its counts, or nothing if it was lost. May be called once."""
         try:
-            counted, _ = self._process.communicate(timeout=STOPPING_S)
+            counts, _ = self._process.communicate(timeout=STOPPING_S)
         except TimeoutExpired:
             self._process.kill()
-            counted, _ = self._process.communicate()
-        return json.loads(counted) if counted else {}
+            counts, _ = self._process.communicate()
+        return json.loads(counts) if counts else {}
 
 
 class Client:
     """A worker's connection to the scheduler.
 
     Args:
-        access: of the server.
-        stage, worker: who asks.
-        lease_s: seconds without an answer after which the scheduler counts as lost.
-        timeout_s: seconds that others are waited for.
+        access: `access` of the server.
+        stage: stage of this worker.
+        worker: number of its pipeline.
+        lease_s: time without an answer after which the scheduler counts as lost.
+        timeout_s: longest wait for other workers.
     """
 
     def __init__(
         self, access: Sequence[str], stage: int, worker: int, *, lease_s: float = LEASE_S, timeout_s: float = 1800.0
     ):
         require_positive(lease_s=lease_s, timeout_s=timeout_s)
-        self._stage, self._worker, self._lease_s, self._timeout_s = stage, worker, lease_s, timeout_s
+        self._stage = stage
+        self._worker = worker
+        self._lease_s = lease_s
+        self._timeout_s = timeout_s
         self._ping_s = min(lease_s, timeout_s) / PINGS_PER_LEASE
-        self._who, self._lost = f"worker {worker} of stage {stage}", ""
+        self._name = f"worker {worker} of stage {stage}"
+        self._lost = ""  # why the scheduler counts as lost
         self._address, public, secret = access
         self._socket = zmq.Context.instance().socket(zmq.DEALER)
         self._socket.linger = 0
-        self._socket.curve_serverkey, self._socket.curve_secretkey = public.encode(), secret.encode()
+        self._socket.curve_serverkey = public.encode()
+        self._socket.curve_secretkey = secret.encode()
         self._socket.curve_publickey = zmq.curve_public(secret.encode())
         self._socket.connect(self._address)
-        self._send("ping")  # whose connection it is
+        self._send("ping")  # tells the server the worker of this connection
 
     def signal(self, length_s: float | None = None) -> None:
-        """Say that this worker's backward pass is done, and how long its iteration was; returns at once."""
+        """Report the end of this worker's backward pass, and the length of its iteration; returns at once."""
         self._send("signal", length_s)
 
     def group(self) -> Grouped:
@@ -145,50 +152,50 @@ class Client:
 
         Raises:
             SchedulerLost: if the scheduler is silent for a lease.
-            WorkerLost: if no group comes within `timeout_s`, or this worker's pipeline is not complete any more.
-            ValueError: if it refused the signal.
+            WorkerLost: if no group comes within `timeout_s`, or if this worker's pipeline has become incomplete.
+            ValueError: if the scheduler refused the signal.
         """
-        answer = self._hear("members", limit_s=self._timeout_s, what=f"no group for {self._timeout_s:g} s")
+        answer = self._wait("members", limit_s=self._timeout_s, what=f"no group for {self._timeout_s:g} s")
         return Grouped(tuple(answer["members"]), answer["is_kept"])
 
     def fail(self, why: str = "has failed") -> Grouped | None:
-        """Say that this worker has failed, so that nobody waits for it; return the group that does so already."""
+        """Report that this worker has failed, so that no worker waits for it; return the group that already waits."""
         self._send("fail", why)
-        answer = self._hear("members", "has_left", limit_s=self._lease_s)
+        answer = self._wait("members", "has_left", limit_s=self._lease_s)
         return Grouped(tuple(answer["members"]), answer["is_kept"]) if "members" in answer else None
 
     def come(self, *, is_last: bool) -> None:
-        """Say that this worker waits until all others do, and whether its training has ended."""
+        """Report that this worker waits for all others, and whether its training has ended."""
         self._send("come", is_last)
 
     def meet(self) -> Met:
-        """Wait until all come; a worker that has ended may meet several times. Raises as `group` does."""
-        answer = self._hear("met", limit_s=self._timeout_s, is_patient=True, what="not all have come")
+        """Wait until all workers come; a worker that has ended may meet several times. Raises as `group` does."""
+        answer = self._wait("met", limit_s=self._timeout_s, is_patient=True, what="not all have come")
         return Met(tuple(answer["met"]), answer["is_over"], answer["failed"])
 
     def blame(self, what: str) -> None:
-        """Raise `WorkerLost` of whoever has failed or is silent, after an exchange that did not succeed."""
+        """Raise `WorkerLost` with the names of failed or silent workers, after an exchange has failed."""
         self._send("ping")
-        self._hear(limit_s=2 * self._ping_s, what=what)
+        self._wait(limit_s=2 * self._ping_s, what=what)
 
     def state(self) -> dict[str, Any]:
-        """Return what the scheduler knows of this worker's stage."""
+        """Return the scheduler's state of this worker's stage."""
         self._send("save")
-        return self._hear("state", limit_s=self._timeout_s)["state"]
+        return self._wait("state", limit_s=self._timeout_s)["state"]
 
     def load(self, state: dict[str, Any]) -> None:
-        """Let the scheduler go on with what it knew of this worker's stage."""
+        """Load the scheduler's state of this worker's stage."""
         self._send("load", state)
-        self._hear("has_loaded", limit_s=self._timeout_s)
+        self._wait("has_loaded", limit_s=self._timeout_s)
 
     def close(self) -> None:
-        """Close the connection; what was sent is delivered within a second."""
+        """Close the connection within a second, after sent messages are delivered."""
         self._socket.close(linger=1000)
 
-    def _hear(self, *wanted: str, limit_s: float, is_patient: bool = False, what: str = "no answer") -> dict[str, Any]:
-        """Wait for an answer of a kind; ask meanwhile whether the scheduler lives, and who is silent.
+    def _wait(self, *wanted: str, limit_s: float, is_patient: bool = False, what: str = "no answer") -> dict[str, Any]:
+        """Wait for an answer with a wanted key; meanwhile ask for a sign of life and the silent workers.
 
-        With `is_patient` the limit counts only while somebody is silent for as long.
+        With `is_patient` the limit applies only while a worker has been silent for that long.
         """
         began_s = heard_s = time.monotonic()
         while not self._lost:
@@ -205,7 +212,7 @@ class Client:
             if not answer.keys().isdisjoint(wanted):
                 return answer
             if "lost" in answer:
-                raise WorkerLost(f"{self._who}: {answer['lost']}")
+                raise WorkerLost(f"{self._name}: {answer['lost']}")
             self._lost = answer.get("ended", self._lost)
             if "silent" not in answer or heard_s - began_s < limit_s:
                 continue
@@ -213,37 +220,42 @@ class Client:
             silent = ", ".join(f"{name} for {age_s:.0f} s" for name, age_s in answer["silent"] if age_s > least_s)
             if silent or not is_patient:
                 why = "; ".join([f"silent: {silent}"] * bool(silent) + answer["failed"]) or "all others wait, too"
-                raise WorkerLost(f"{self._who}: {what}; {why}")
-        raise SchedulerLost(f"{self._who}: {self._lost}")
+                raise WorkerLost(f"{self._name}: {what}; {why}")
+        raise SchedulerLost(f"{self._name}: {self._lost}")
 
-    def _send(self, what: str, told: Any = None) -> None:
-        self._socket.send(json.dumps([what, self._stage, self._worker, told]).encode())
+    def _send(self, kind: str, content: Any = None) -> None:
+        self._socket.send(json.dumps([kind, self._stage, self._worker, content]).encode())
 
 
 class _Service:
     """The loop of the server: messages in, groups out."""
 
-    def __init__(self, scheduler: Scheduler, router: zmq.Socket, keys: zmq.Socket, told: dict[str, Any]):
-        self._scheduler, self._router, self._keys = scheduler, router, keys
-        self._num_pipelines, self._admitted = told["num_pipelines"], z85.decode(told["admitted"])
-        self._here = {(stage, worker) for stage in range(told["num_stages"]) for worker in range(self._num_pipelines)}
-        self._met: set[Worker] = set()  # that wait for all
-        self._left: set[Worker] = set()  # that have ended, and wait for all
-        self._failed: dict[int, str] = {}  # pipelines that are not complete any more, and why
+    def __init__(self, scheduler: Scheduler, router: zmq.Socket, keys: zmq.Socket, arguments: dict[str, Any]):
+        self._scheduler = scheduler
+        self._router = router
+        self._keys = keys
+        self._num_pipelines = arguments["num_pipelines"]
+        self._admitted = z85.decode(arguments["admitted"])
+        stages, pipelines = range(arguments["num_stages"]), range(self._num_pipelines)
+        self._present = {(stage, worker) for stage in stages for worker in pipelines}
+        self._waiting: set[Worker] = set()  # workers that wait for all others and train on
+        self._ended: set[Worker] = set()  # workers that wait for all others and have ended
+        self._failed: dict[int, str] = {}  # incomplete pipelines, and why
         self._is_over = False
-        self._measures = told["window_s"] is None
+        self._measures = arguments["window_s"] is None
         self._lengths_s: dict[Worker, list[float]] = defaultdict(list)  # of iterations
-        self._names: dict[Worker, bytes] = {}
-        self._workers: dict[int, Worker] = {}  # by their connections
-        self._heard_s = dict.fromkeys(self._here, time.monotonic())
-        self._met_often: Counter[tuple[int, frozenset[int]]] = Counter()
+        self._names: dict[Worker, bytes] = {}  # ZeroMQ's names of the connections
+        self._workers: dict[int, Worker] = {}  # by socket number
+        self._heard_s = dict.fromkeys(self._present, time.monotonic())
+        self._num_met: Counter[tuple[int, frozenset[int]]] = Counter()
         self._kept: Counter[Worker] = Counter()
         self.counts = Counter(num_signals=0, num_groups=0, num_refused=0)
 
     def run(self) -> None:
-        poller, gone = zmq.Poller(), self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        for heard in (self._router, self._keys, gone, sys.stdin.fileno()):
-            poller.register(heard, zmq.POLLIN)
+        poller = zmq.Poller()
+        disconnected = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        for source in (self._router, self._keys, disconnected, sys.stdin.fileno()):
+            poller.register(source, zmq.POLLIN)
         while True:
             deadline_s = self._scheduler.next_deadline_s()
             wait_ms = None if deadline_s is None else max(0.0, deadline_s - time.monotonic()) * 1e3
@@ -252,13 +264,13 @@ class _Service:
                 break
             if self._keys in events:
                 self._admit()
-            while gone.poll(0):
-                worker = self._workers.pop(recv_monitor_message(gone)["value"], None)
+            while disconnected.poll(0):
+                worker = self._workers.pop(recv_monitor_message(disconnected)["value"], None)
                 if worker is None:
-                    self.counts["num_refused"] += 1  # a connection without the key, or without a message
+                    self.counts["num_refused"] += 1  # the connection had no key, or sent no message
                 else:
                     self._lose(worker, "has ended its process")
-            self._hear_all()
+            self._receive_all()
             self._tell(self._scheduler.expire(time.monotonic()))
         ended = "; ".join(["rank 0 has ended, and the scheduler with it", *self._failed.values()])
         for name in self._names.values():
@@ -270,88 +282,90 @@ class _Service:
         status = b"200" if key == self._admitted else b"400"
         self._keys.send_multipart([version, number, status, b"", b"", b""])
 
-    def _hear_all(self) -> None:
-        hear = {"signal": self._hear_signal, "come": self._hear_come, "fail": self._hear_failed}
-        hear |= {"ping": self._hear_ping, "save": self._save, "load": self._load}
+    def _receive_all(self) -> None:
+        handlers = {"signal": self._on_signal, "come": self._on_come, "fail": self._on_fail}
+        handlers |= {"ping": self._on_ping, "save": self._on_save, "load": self._on_load}
         while self._router.poll(0):
             name, *frames = self._router.recv_multipart(copy=False)
             try:
-                what, stage, number, told = json.loads(frames[-1].bytes)
-                worker, hear_it = (stage, number), hear[what]
+                kind, stage, number, content = json.loads(frames[-1].bytes)
+                worker, handle = (stage, number), handlers[kind]
                 if worker not in self._heard_s:
                     raise ValueError(f"worker is {worker}")
             except (ValueError, TypeError, LookupError, RecursionError):
                 self.counts["num_refused"] += 1
                 continue
-            self._heard_s[worker], self._names[worker] = time.monotonic(), name.bytes
+            self._heard_s[worker] = time.monotonic()
+            self._names[worker] = name.bytes
             self._workers[frames[-1].get(zmq.SRCFD)] = worker
-            if worker not in self._here and what in ("signal", "come", "ping"):
+            if worker not in self._present and kind in ("signal", "come", "ping"):
                 self._answer(worker, {"lost": self._failed[worker[1]]})
                 continue
             try:
-                hear_it(worker, told)
+                handle(worker, content)
             except ValueError as error:
                 self._answer(worker, {"error": str(error)})
 
-    def _hear_signal(self, worker: Worker, length_s: float | None) -> None:
+    def _on_signal(self, worker: Worker, length_s: float | None) -> None:
         formed = self._scheduler.signal(*worker, time.monotonic())
         self.counts["num_signals"] += 1
         self._tell(formed)
         if not self._measures or length_s is None:
             return
         self._lengths_s[worker].append(length_s)
-        if all(len(self._lengths_s[place]) >= MEASURED for place in self._here - self._left):
+        if all(len(self._lengths_s[place]) >= MEASURED for place in self._present - self._ended):
             window_s = median(length_s for of_worker in self._lengths_s.values() for length_s in of_worker)
             self._scheduler.set_window(window_s / self._num_pipelines)
             self._measures = False
 
-    def _hear_ping(self, worker: Worker, _: None) -> None:
+    def _on_ping(self, worker: Worker, _: None) -> None:
         now_s = time.monotonic()
-        silent = sorted(((now_s - self._heard_s[other], other) for other in self._here - {worker}), reverse=True)
-        told = [[f"worker {number} of stage {stage}", length_s] for length_s, (stage, number) in silent]
-        self._answer(worker, {"silent": told, "failed": [*self._failed.values()]})
+        silent = sorted(((now_s - self._heard_s[other], other) for other in self._present - {worker}), reverse=True)
+        ages = [[f"worker {number} of stage {stage}", age_s] for age_s, (stage, number) in silent]
+        self._answer(worker, {"silent": ages, "failed": [*self._failed.values()]})
 
-    def _hear_failed(self, worker: Worker, why: str) -> None:
+    def _on_fail(self, worker: Worker, why: str) -> None:
         self._lose(worker, why)
         self._answer(worker, {"has_left": True})
 
-    def _hear_come(self, worker: Worker, is_last: bool) -> None:
+    def _on_come(self, worker: Worker, is_last: bool) -> None:
         self._tell(self._scheduler.leave(*worker))
-        (self._left if is_last else self._met).add(worker)
+        (self._ended if is_last else self._waiting).add(worker)
         self._let_meet()
 
     def _let_meet(self) -> None:
-        """Tell all workers that they have met, if they have; those that train on come back."""
-        if self._is_over or not self._here or self._met | self._left != self._here:
+        """If all workers have come, tell them; workers that train on join the scheduler again."""
+        if self._is_over or not self._present or self._waiting | self._ended != self._present:
             return
-        self._is_over = not self._met
-        for worker in self._met:
+        self._is_over = not self._waiting
+        for worker in self._waiting:
             self._scheduler.join(*worker)
-        self._met = set()
-        answer = {"met": sorted({number for _, number in self._here}), "is_over": self._is_over}
-        for worker in self._here:
+        self._waiting = set()
+        answer = {"met": sorted({number for _, number in self._present}), "is_over": self._is_over}
+        for worker in self._present:
             self._answer(worker, answer | {"failed": "; ".join(self._failed.values())})
 
     def _lose(self, worker: Worker, why: str) -> None:
-        """Go on without the pipeline of a worker."""
-        if self._is_over or worker not in self._here:
+        """Continue without the pipeline of a worker."""
+        if self._is_over or worker not in self._present:
             return
         reason = f"worker {worker[1]} of stage {worker[0]} {why}"
         self._failed[worker[1]] = reason
-        for other in {place for place in self._here if place[1] == worker[1]}:
-            self._here.discard(other)
-            if other not in self._met | self._left:
+        for other in {place for place in self._present if place[1] == worker[1]}:
+            self._present.discard(other)
+            if other not in self._waiting | self._ended:
                 self._tell(self._scheduler.leave(*other))
             if other != worker and other in self._names:
                 self._answer(other, {"lost": reason})
-        self._met, self._left = self._met & self._here, self._left & self._here
+        self._waiting &= self._present
+        self._ended &= self._present
         self._let_meet()
 
-    def _save(self, worker: Worker, _: None) -> None:
+    def _on_save(self, worker: Worker, _: None) -> None:
         state = self._scheduler.state_dict(worker[0]) | {"measures": self._measures}
         self._answer(worker, {"state": state})
 
-    def _load(self, worker: Worker, state: dict[str, Any]) -> None:
+    def _on_load(self, worker: Worker, state: dict[str, Any]) -> None:
         self._scheduler.load_state_dict(worker[0], state)
         self._measures = state["measures"]
         self._answer(worker, {"has_loaded": True})
@@ -364,15 +378,15 @@ class _Service:
                 self._answer((group.stage, worker), answer)
 
     def _is_kept(self, group: Group) -> bool:
-        """Decide for all members alike whether they keep a communicator."""
+        """Decide, for all members together, whether they keep a communicator."""
         place = group.stage, group.members
-        self._met_often[place] += 1
-        if self._met_often[place] == FREQUENT:
+        self._num_met[place] += 1
+        if self._num_met[place] == FREQUENT:
             if any(self._kept[group.stage, worker] >= MOST_KEPT for worker in group.members):
-                self._met_often[place] = 0
+                self._num_met[place] = 0
             else:
                 self._kept.update((group.stage, worker) for worker in group.members)
-        return self._met_often[place] >= FREQUENT
+        return self._num_met[place] >= FREQUENT
 
     def _answer(self, worker: Worker, answer: dict[str, Any]) -> None:
         self._send(self._names[worker], answer)
@@ -382,22 +396,24 @@ class _Service:
 
 
 def serve() -> None:
-    """Serve until standard input is closed; print the port first, and what was counted last."""
-    told, context = json.loads(sys.stdin.readline()), zmq.Context.instance()
+    """Serve until standard input closes; print the port first and the counts last."""
+    arguments = json.loads(sys.stdin.readline())
+    context = zmq.Context.instance()
     keys, router = context.socket(zmq.REP), context.socket(zmq.ROUTER)
     keys.bind(AUTHENTICATION)
-    router.linger, keys.linger = 1000, 0  # ms, in which the workers hear that it ends
-    router.curve_server, router.curve_secretkey, router.zap_domain = True, told["secret"].encode(), b"sdpipe"
-    sys.stdout.write(f"{router.bind_to_random_port('tcp://' + told['host'])}\n")
+    router.linger, keys.linger = 1000, 0  # ms; the last messages tell the workers that the scheduler ends
+    router.curve_server, router.curve_secretkey, router.zap_domain = True, arguments["secret"].encode(), b"sdpipe"
+    sys.stdout.write(f"{router.bind_to_random_port('tcp://' + arguments['host'])}\n")
     sys.stdout.flush()
-    window_s = FIRST_WINDOW_S if told["window_s"] is None else told["window_s"]
-    settings = Settings(**told["settings"])
-    scheduler = Scheduler(told["num_stages"], told["num_pipelines"], told["history"], window_s, settings=settings)
-    service = _Service(scheduler, router, keys, told)
+    window_s = FIRST_WINDOW_S if arguments["window_s"] is None else arguments["window_s"]
+    sizes = arguments["num_stages"], arguments["num_pipelines"], arguments["history"]
+    scheduler = Scheduler(*sizes, window_s, settings=Settings(**arguments["settings"]))
+    service = _Service(scheduler, router, keys, arguments)
     service.run()
     counts = {**service.counts, "num_enforced": scheduler.num_enforced, "num_unchecked": scheduler.num_unchecked}
     sys.stdout.write(json.dumps(counts))
-    router.close(), keys.close()
+    router.close()
+    keys.close()
 
 
 if __name__ == "__main__":

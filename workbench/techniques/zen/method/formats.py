@@ -1,7 +1,4 @@
-"""How the indices of a sparse gradient are written: hash bitmap (algorithm 3.3), bitmap, coordinates, tensor blocks.
-
-Bytes of a partition's indices; values cost `value_bytes` each, and whole blocks of them for tensor blocks.
-"""
+"""Formats for the indices of a sparse gradient, and their bytes: hash bitmap (algorithm 3.3), bitmap, COO, blocks."""
 
 from functools import cache, cached_property
 
@@ -16,19 +13,19 @@ from .hashing import LARGEST_INDEX, partition, partition_of, require_indices
 
 __all__ = ["BLOCK_ELEMENTS", "FORMATS", "HashBitmap", "hash_bitmap", "index_bytes", "nonzero_blocks"]
 
-BITS = 8  # of a byte
+BITS = 8  # bits of a byte
 INDEX_BYTES = 4
-BLOCK_ELEMENTS = 256  # of OmniReduce
+BLOCK_ELEMENTS = 256  # OmniReduce
 FORMATS = ("hash bitmap", "bitmap", "COO", "tensor blocks")
 
 
 class HashBitmap:
-    """One bit for each index that h0 sends to a partition: set if the gradient there is not zero.
+    """A bitmap for each partition, with one bit for each of its indices: 1 if the gradient there is not zero.
 
     Args:
-        domain_size: |G|, of the gradient; indices are below it.
+        domain_size: |G|, the number of indices.
         num_partitions: n.
-        seed: of h0.
+        seed: seed of h0.
 
     Source: algorithm 3.3. The indices of each partition are computed and sorted once.
     """
@@ -38,21 +35,20 @@ class HashBitmap:
         if domain_size > LARGEST_INDEX + 1:
             raise ValueError(f"domain_size is {domain_size}; it must be at most {LARGEST_INDEX + 1}")
         self.domain_size, self.num_partitions, self.seed, self.device = domain_size, num_partitions, seed, device
-        everything = torch.arange(domain_size, device=device)
-        members = partition(everything, num_partitions, seed)
-        self.sizes = tuple(len(one) for one in members)  # |I_p| of each partition
-        self._members = tuple(one.int() for one in members)
+        partitions = partition(torch.arange(domain_size, device=device), num_partitions, seed)
+        self._members = tuple(members.int() for members in partitions)
+        self.sizes = tuple(map(len, partitions))  # |I_p| of each partition
 
     @cached_property
     def _place(self) -> Tensor:
-        """Where each index stands among its partition's, int32 [|G|]."""
+        """Place of each index in its partition, int32 [|G|]."""
         place = torch.empty(self.domain_size, dtype=torch.int32, device=self.device)
-        for own in self._members:
-            place[own.long()] = torch.arange(len(own), dtype=torch.int32, device=self.device)
+        for members in self._members:
+            place[members.long()] = torch.arange(len(members), dtype=torch.int32, device=self.device)
         return place
 
     def num_bytes(self, partition: int | None = None) -> int:
-        """Return the bytes of a partition's bitmap, or of all of them: |G| / 8 but for what fills the last bytes."""
+        """Return the bytes of a partition's bitmap, or of all bitmaps: |G| / 8, with their last bytes padded."""
         if partition is None:
             return sum(map(self.num_bytes, range(self.num_partitions)))
         return -(-self.sizes[self._known(partition)] // BITS)
@@ -61,11 +57,11 @@ class HashBitmap:
         """Return a partition's bitmap, uint8 [num_bytes(partition)], the first index in the lowest bit.
 
         Args:
-            indices: int64 [I], in any order, each of which h0 sends to the partition; one given twice is one bit.
-            partition: its number.
+            indices: int64 [I], in any order, all in the partition by h0; equal indices set one bit.
+            partition: number of the partition.
 
         Raises:
-            ValueError: naming an index that is out of range or of another partition.
+            ValueError: if an index is out of range or in another partition.
         """
         require_indices(indices, self.domain_size)
         homes = partition_of(indices, self.num_partitions, self.seed)
@@ -74,11 +70,11 @@ class HashBitmap:
         return self.of_places(self.places(indices), partition)
 
     def places(self, indices: Tensor) -> Tensor:
-        """Return where each index stands among all of its partition, int64 [I]."""
+        """Return the place of each index in its partition, int64 [I]."""
         return self._place.index_select(0, indices).long()
 
     def of_places(self, places: Tensor, partition: int) -> Tensor:
-        """Return the bitmap of places, as `encode` does of indices."""
+        """Return the bitmap of a partition for places instead of indices; see `encode`."""
         num_bytes = self.num_bytes(partition)
         if places.device.type == "cpu":
             return torch.from_numpy(_bitmap_of(places.numpy(), num_bytes))
@@ -93,8 +89,8 @@ class HashBitmap:
     def decode(self, bitmap: Tensor, partition: int) -> Tensor:
         """Return the indices of a bitmap, int64 [I], ascending."""
         if bitmap.dtype != torch.uint8 or bitmap.shape != (self.num_bytes(partition),):
-            found = f"{bitmap.dtype} {tuple(bitmap.shape)}"
-            raise ValueError(f"bitmap is {found}; of partition {partition} it is uint8 ({self.num_bytes(partition)},)")
+            kind = f"{bitmap.dtype} {tuple(bitmap.shape)}"
+            raise ValueError(f"bitmap is {kind}; of partition {partition} it is uint8 ({self.num_bytes(partition)},)")
         if bitmap.device.type == "cpu":
             places = torch.from_numpy(_set_bits(bitmap.numpy()))
         else:
@@ -110,7 +106,7 @@ class HashBitmap:
 
 @cache
 def hash_bitmap(domain_size: int, num_partitions: int, seed: int, device: str = "cpu") -> HashBitmap:
-    """Return a `HashBitmap`, made once for equal arguments."""
+    """Return a `HashBitmap`; equal arguments share one object."""
     return HashBitmap(domain_size, num_partitions, seed, device)
 
 
@@ -124,7 +120,7 @@ def _bitmap_of(places: np.ndarray, num_bytes: int) -> np.ndarray:
 
 @njit(cache=True)
 def _set_bits(bitmap: np.ndarray) -> np.ndarray:
-    """Return the numbers of the bits that are set, ascending."""
+    """Return the numbers of the set bits, ascending."""
     count = 0
     for byte in bitmap:
         while byte:
@@ -140,7 +136,7 @@ def _set_bits(bitmap: np.ndarray) -> np.ndarray:
 
 
 def nonzero_blocks(indices: Tensor, block_elements: int = BLOCK_ELEMENTS) -> Tensor:
-    """Return the numbers of the blocks that hold one of the indices, int64, ascending."""
+    """Return the numbers of the blocks that contain an index, int64, ascending."""
     return torch.unique(indices // block_elements)
 
 
@@ -148,8 +144,8 @@ def index_bytes(written: str, num_nonzero: int, domain_size: int, num_partitions
     """Return the bytes of all partitions' indices, as one rank receives them in Pull.
 
     Args:
-        written: of `FORMATS`, but for tensor blocks, whose bytes depend on where the indices are.
-        num_nonzero: indices of all partitions together.
+        written: a format of `FORMATS` except tensor blocks, whose bytes depend on the indices themselves.
+        num_nonzero: number of indices of all partitions.
         domain_size: |G|.
         num_partitions: n. A plain bitmap of a hashed partition has a bit for every index of the gradient.
 

@@ -1,9 +1,9 @@
-"""Hierarchical hashing (algorithm 3.2): even partitions without loss, and a cheaper way to the same.
+"""Hierarchical hashing (algorithm 3.2) makes even partitions without loss; `partition` makes the same ones cheaper.
 
-The hash function h0 gives an index's partition, the same on every rank; h1 to hk try slots of a parallel area; what
-finds none free goes to the partition's serial area, and beyond that to an overflow, which the paper does not have.
-MurmurHash3 with seeds stands for all of them. The sets that come out depend on h0 alone: `partition` makes them by
-counting.
+The hash function h0 gives the partition of an index, the same on every rank. h1 to hk try slots of a parallel area. An
+index without a free slot goes to the partition's serial area. If that is full, it goes to an overflow, which the paper
+does not have. All hash functions are MurmurHash3 with different seeds. The partitions, as sets, depend only on h0, so
+`partition` finds them by counting.
 """
 
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ __all__ = [
 __all__ += ["partition_by_definition", "partition_of", "partition_order", "require_indices", "strawman_hash"]
 
 LARGEST_INDEX = 2**31 - 1
-EMPTY = -1  # a slot; the paper marks it by 0 and counts indices from 1
+EMPTY = -1  # mark of an empty slot; the paper uses 0 and counts indices from 1
 WORD_BITS, WORD = 32, 0xFFFFFFFF
-C1, C2, C3, M1, M2 = 0xCC9E2D51, 0x1B873593, 0xE6546B64, 0x85EBCA6B, 0xC2B2AE35  # of MurmurHash3, x86, 32 bits
+C1, C2, C3, M1, M2 = 0xCC9E2D51, 0x1B873593, 0xE6546B64, 0x85EBCA6B, 0xC2B2AE35  # MurmurHash3, x86, 32 bits
 KEY_BYTES = 4
 
 
 def hash_of_by_definition(index: int, seed: int) -> int:
-    """Return MurmurHash3 (x86, 32 bits) of an index as four bytes, the lowest first."""
+    """Return MurmurHash3 (x86, 32 bits) of an index, as four little-endian bytes."""
 
     def rotated(word: int, bits: int) -> int:
         return (word << bits | word >> WORD_BITS - bits) & WORD
@@ -69,7 +69,7 @@ def _seeds(seed: int, num_hashes: int) -> list[int]:
 
 
 def _scaled(hashes: Tensor, sizes: Tensor | int) -> Tensor:
-    """Bring hashes into [0, size) by multiplication, which costs less than a division and is as even."""
+    """Map hashes to [0, size) by multiplication, which is cheaper than a division and as even."""
     return hashes * sizes >> WORD_BITS
 
 
@@ -96,18 +96,18 @@ def _require(indices: Tensor, num_partitions: int, num_hashes: int, parallel_slo
 
 
 def _edges(num_slots: int, num_partitions: int) -> list[int]:
-    """Return where the areas of the partitions begin and end, as even as whole slots allow."""
+    """Return the edges between the partitions' areas, which differ by at most one slot in size."""
     return [number * num_slots // num_partitions for number in range(num_partitions + 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Where algorithm 3.2 put the indices of each partition; `EMPTY` where there is none."""
+    """The indices of each partition in the areas of algorithm 3.2."""
 
-    parallel: list[list[int]]
+    parallel: list[list[int]]  # `EMPTY` marks free slots
     serial: list[list[int]]
-    overflow: list[list[int]]  # beyond the serial area
-    tries: dict[int, int]  # by index: hash functions tried for a slot
+    overflow: list[list[int]]  # indices beyond a full serial area
+    tries: dict[int, int]  # number of hash functions tried for each index
 
 
 def slots_by_definition(
@@ -121,22 +121,22 @@ def slots_by_definition(
 ) -> Slots:
     """Fill the slots by algorithm 3.2, one index after the other; see `hierarchical_hash`."""
     seeds = _seeds(seed, num_hashes)
-    edges, serial_edges = _edges(parallel_slots, num_partitions), _edges(serial_slots, num_partitions)
-    parallel = [[EMPTY] * (end - start) for start, end in pairwise(edges)]
-    found = Slots(parallel, [[] for _ in parallel], [[] for _ in parallel], {})
+    serial_edges = _edges(serial_slots, num_partitions)
+    parallel = [[EMPTY] * (end - start) for start, end in pairwise(_edges(parallel_slots, num_partitions))]
+    slots = Slots(parallel, [[] for _ in parallel], [[] for _ in parallel], {})
     for index in indices:
         p = hash_of_by_definition(index, seeds[0]) * num_partitions >> WORD_BITS
-        slots = found.parallel[p]
+        area = slots.parallel[p]
         for number, h in enumerate(seeds[1:], 1):
-            found.tries[index] = number
-            q = hash_of_by_definition(index, h) * len(slots) >> WORD_BITS
-            if slots and slots[q] == EMPTY:
-                slots[q] = index
+            slots.tries[index] = number
+            q = hash_of_by_definition(index, h) * len(area) >> WORD_BITS
+            if area and area[q] == EMPTY:
+                area[q] = index
                 break
         else:
-            has_room = len(found.serial[p]) < serial_edges[p + 1] - serial_edges[p]
-            (found.serial if has_room else found.overflow)[p].append(index)
-    return found
+            has_room = len(slots.serial[p]) < serial_edges[p + 1] - serial_edges[p]
+            (slots.serial if has_room else slots.overflow)[p].append(index)
+    return slots
 
 
 def partition_by_definition(
@@ -151,10 +151,12 @@ def partition_by_definition(
     """Partition indices by algorithm 3.2, one index after the other; see `hierarchical_hash`."""
     _require(indices, num_partitions, num_hashes, parallel_slots, serial_slots)
     sizes = {"num_hashes": num_hashes, "parallel_slots": parallel_slots, "serial_slots": serial_slots}
-    found = slots_by_definition(indices.tolist(), num_partitions, seed, **sizes)
-    areas = zip(found.parallel, found.serial, found.overflow, strict=True)
-    kept = ([index for index in slots if index != EMPTY] + serial + over for slots, serial, over in areas)
-    return [torch.tensor(one, dtype=torch.int64, device=indices.device) for one in kept]
+    slots = slots_by_definition(indices.tolist(), num_partitions, seed, **sizes)
+    partitions = []
+    for parallel, serial, overflow in zip(slots.parallel, slots.serial, slots.overflow, strict=True):
+        members = [index for index in parallel if index != EMPTY] + serial + overflow
+        partitions.append(torch.tensor(members, dtype=torch.int64, device=indices.device))
+    return partitions
 
 
 def hierarchical_hash(
@@ -163,28 +165,28 @@ def hierarchical_hash(
     """Partition indices by algorithm 3.2, all indices at once.
 
     Args:
-        indices: int64 [I], distinct, in [0, 2^31), on any device; in any order.
+        indices: int64 [I], distinct, in [0, 2^31), in any order, on any device.
         num_partitions: n.
-        num_hashes: k, hash functions tried for a slot before the serial area.
-        parallel_slots: r1, of all partitions together; the paper takes twice the number of indices.
-        serial_slots: r2, of all partitions together; the paper takes a tenth of r1. Nothing is lost beyond it.
-        seed: of the hash functions, the same on all ranks.
+        num_hashes: k, the number of hash functions tried for a slot before the serial area.
+        parallel_slots: r1, the total of all partitions; the paper takes twice the number of indices.
+        serial_slots: r2, the total of all partitions; the paper takes a tenth of r1. The overflow keeps all others.
+        seed: seed of the hash functions, the same on all ranks.
 
     Returns:
-        The indices of each partition, n tensors int64. As sets they depend on indices, n and seed alone; their order is
-        that of the slots.
+        The indices of each partition, n tensors int64, in the order of the slots. As sets they depend only on indices,
+        n and seed.
 
     Raises:
-        ValueError: for counts below their least value, and indices of another type or range.
+        ValueError: if a count is too small, or if indices have another type or range.
 
-    Source: section 3.3.3. On a GPU a thread claims a slot by compare-and-swap; elsewhere two indices that write one
-    free slot at once are told apart by reading it again.
+    Source: section 3.3.3. On a GPU a thread claims a slot by compare-and-swap. On a CPU all indices write their free
+    slots, then read them again: an index that reads another index has lost the slot.
     """
     _require(indices, num_partitions, num_hashes, parallel_slots, serial_slots)
     seeds, device = _seeds(seed, num_hashes), indices.device
     areas = [torch.tensor(_edges(slots, num_partitions), device=device) for slots in (parallel_slots, serial_slots)]
     sizes, serial_sizes = (edges.diff() for edges in areas)
-    begins = areas[0] + areas[1]  # of each partition's slots, the serial ones behind the parallel ones
+    begins = areas[0] + areas[1]  # first slot of each partition; its serial slots follow its parallel slots
     memory = torch.full((parallel_slots + serial_slots,), EMPTY, dtype=torch.int32, device=device)
     waiting = indices
     if parallel_slots >= num_partitions:
@@ -192,15 +194,14 @@ def hierarchical_hash(
     home = _scaled(hash_of(waiting, seeds[0]), num_partitions)
     home, order = home.sort(stable=True)
     waiting = waiting[order]
-    position = torch.arange(len(home), device=device) - torch.searchsorted(home, home)  # the atomic counter's value
+    position = torch.arange(len(home), device=device) - torch.searchsorted(home, home)  # value of the atomic counter
     has_room = position < serial_sizes[home]
     memory[(begins[:-1] + sizes)[home[has_room]] + position[has_room]] = waiting[has_room].int()
-    overflow = waiting[~has_room], home[~has_room]
-    return _extracted(memory, begins, overflow)
+    return _extracted(memory, begins, waiting[~has_room], home[~has_room])
 
 
 def _without_slot(indices: Tensor, memory: Tensor, begins: Tensor, sizes: Tensor, seeds: Sequence[int]) -> Tensor:
-    """Put indices into free parallel slots, trying one hash function after the other; return those that found none."""
+    """Put indices into free parallel slots, hash function by hash function; return the indices left over."""
     if indices.is_cuda and find_spec("triton"):
         from .kernels import claim_slots
 
@@ -215,46 +216,45 @@ def _without_slot(indices: Tensor, memory: Tensor, begins: Tensor, sizes: Tensor
     return waiting
 
 
-def _extracted(memory: Tensor, begins: Tensor, overflow: tuple[Tensor, Tensor]) -> list[Tensor]:
-    """Return the indices of each partition's slots, and of the overflow."""
+def _extracted(memory: Tensor, begins: Tensor, overflow: Tensor, home: Tensor) -> list[Tensor]:
+    """Return the indices of each partition, from its slots and from the overflow, whose partitions are `home`."""
     occupied = (memory != EMPTY).nonzero().squeeze(1)
     counts = torch.searchsorted(occupied, begins).diff().tolist()
-    found = list(memory[occupied].long().split(counts))
-    waiting, home = overflow
-    if len(waiting):
-        found = [torch.cat([one, waiting[home == p]]) for p, one in enumerate(found)]
-    return found
+    partitions = list(memory[occupied].long().split(counts))
+    if len(overflow):
+        partitions = [torch.cat([members, overflow[home == p]]) for p, members in enumerate(partitions)]
+    return partitions
 
 
 def strawman_hash(indices: Tensor, num_partitions: int, num_slots: int, seed: int) -> list[Tensor]:
-    """Partition indices by algorithm 3.1: an index takes its slot from whoever is there, who is lost.
+    """Partition indices by algorithm 3.1: on a collision the later index overwrites the earlier.
 
     Args:
         indices: int64 [I], distinct.
         num_partitions: n.
-        num_slots: of all partitions together, at least n.
-        seed: of the hash function.
+        num_slots: total of all partitions, at least n.
+        seed: seed of the hash function.
     """
     _require(indices, num_partitions, 1, num_slots, 0)
     require_counts(num_partitions, num_slots=num_slots)
     begins = torch.tensor(_edges(num_slots, num_partitions), device=indices.device)
     memory = torch.full((num_slots,), EMPTY, dtype=torch.int32, device=indices.device)
     memory[_scaled(hash_of(indices, _seeds(seed, 0)[0]), num_slots)] = indices.int()
-    nothing = indices[:0]
-    return _extracted(memory, begins, (nothing, nothing))
+    no_overflow = indices[:0]
+    return _extracted(memory, begins, no_overflow, no_overflow)
 
 
 def partition(indices: Tensor, num_partitions: int, seed: int) -> list[Tensor]:
-    """Partition indices as `hierarchical_hash` does, by counting: no slots, and the order of the indices stays."""
+    """Return the partitions of `hierarchical_hash` by counting, without slots; the order of the indices stays."""
     order, counts = partition_order(indices, num_partitions, seed)
     return list(indices[order].split(counts))
 
 
 def partition_order(indices: Tensor, num_partitions: int, seed: int) -> tuple[Tensor, list[int]]:
-    """Return the places of the indices partition by partition, int64 [I], and how many each partition has.
+    """Return the places of the indices, partition by partition, int64 [I], and the size of each partition.
 
-    Algorithm 3.2 needs slots since threads must not wait for each other. One core counts the indices of each partition
-    and notes the place of each; a GPU sorts the partitions' numbers, in less time than the slots take (figure 3.16).
+    Algorithm 3.2 needs slots because its threads must not wait for each other. Here a CPU core counts the indices of
+    each partition, then writes their places. A GPU sorts partition numbers, which is faster than slots (figure 3.16).
     """
     _require(indices, num_partitions, 1, 0, 0)
     if indices.device.type == "cpu":
@@ -269,12 +269,14 @@ _murmur = njit(cache=True)(hash_of_by_definition)  # on 64 bits, of which the lo
 
 @njit(cache=True)
 def _counted(indices: np.ndarray, seed: int, num_partitions: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the places of the indices partition by partition, and how many each has."""
-    home, counts = np.empty(len(indices), np.int32), np.zeros(num_partitions, np.int64)
+    """Return the places of the indices, partition by partition, and the size of each partition."""
+    home = np.empty(len(indices), np.int32)
+    counts = np.zeros(num_partitions, np.int64)
     for place in range(len(indices)):
         home[place] = _murmur(indices[place], seed) * num_partitions >> WORD_BITS
         counts[home[place]] += 1
-    next_place, order = np.zeros(num_partitions, np.int64), np.empty(len(indices), np.int64)
+    next_place = np.zeros(num_partitions, np.int64)
+    order = np.empty(len(indices), np.int64)
     for number in range(1, num_partitions):
         next_place[number] = next_place[number - 1] + counts[number - 1]
     for place in range(len(indices)):

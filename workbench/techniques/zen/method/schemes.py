@@ -1,7 +1,7 @@
-"""The space of schemes that synchronise sparse gradients (section 3.2.3): four dimensions, and what each scheme sends.
+"""The space of schemes that synchronise sparse gradients (section 3.2.3), and the traffic of each scheme.
 
-A scheme is a point: how ranks are joined, when they add, whether the gradient is cut into partitions, and how evenly.
-`stages` counts what every rank sends and receives with real index sets; theorem 3.1 follows by enumeration.
+A scheme is a point in four dimensions: communication, aggregation, partition and balance. `stages` counts the gradients
+that every rank sends and receives for given index sets. Theorem 3.1 follows by enumeration.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,32 +17,32 @@ __all__ += ["traffic"]
 
 
 class Communication(StrEnum):
-    """Who sends to whom."""
+    """The pairs of ranks that communicate."""
 
-    RING = "Ring"  # each rank to the next
-    HIERARCHY = "Hierarchy"  # in log2(n) stages, to ever more distant ranks
-    POINT_TO_POINT = "Point-to-point"  # each rank to all others
+    RING = "Ring"  # each rank sends to the next
+    HIERARCHY = "Hierarchy"  # log2(n) stages, each with twice the distance between ranks
+    POINT_TO_POINT = "Point-to-point"  # each rank sends to all others
 
 
 class Aggregation(StrEnum):
-    """When gradients of one index are added."""
+    """When gradients with the same index are added."""
 
     INCREMENTAL = "Incremental"  # at every stage
-    ONE_SHOT = "One-shot"  # behind the last stage
+    ONE_SHOT = "One-shot"  # after the last stage
 
 
 class Partition(StrEnum):
     """Whether the gradient is cut."""
 
     CENTRALIZATION = "Centralization"  # every rank receives all gradients
-    PARALLELISM = "Parallelism"  # a rank adds one partition, then hands it to all
+    PARALLELISM = "Parallelism"  # a rank adds one partition, then sends it to all
 
 
 class Balance(StrEnum):
     """How the gradient is cut."""
 
-    NONE = "N/A"  # not at all
-    BALANCED = "Balanced"  # partitions of equally many non-zero gradients
+    NONE = "N/A"  # not cut
+    BALANCED = "Balanced"  # partitions with equal numbers of non-zero gradients
     IMBALANCED = "Imbalanced"  # equal ranges of indices
 
 
@@ -64,7 +64,7 @@ class Scheme:
 
     @classmethod
     def parse(cls, text: str) -> "Scheme":
-        """Read what `str` printed."""
+        """Parse the text of `str`."""
         kinds, words = (Communication, Aggregation, Partition, Balance), text.split(", ")
         if len(words) != len(kinds):
             raise ValueError(f"scheme is {text!r}; it must name one choice in each of {len(kinds)} dimensions")
@@ -72,7 +72,7 @@ class Scheme:
 
 
 def _space() -> Iterator[Scheme]:
-    """List the schemes; with one stage, point-to-point, both aggregations are the same and count as one-shot."""
+    """List the schemes; point-to-point has one stage, so that both aggregations are equal and count as one-shot."""
     for communication, aggregation, balance in product(Communication, Aggregation, Balance):
         partition = Partition.CENTRALIZATION if balance is Balance.NONE else Partition.PARALLELISM
         if communication is not Communication.POINT_TO_POINT or aggregation is Aggregation.ONE_SHOT:
@@ -94,14 +94,14 @@ RIVALS: Mapping[str, Scheme] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What each rank sends and receives at once, in non-zero gradients: int64 [ranks]."""
+    """The numbers of non-zero gradients that each rank sends and receives in a stage, int64 [ranks]."""
 
     sent: np.ndarray
     received: np.ndarray
 
     @property
     def largest(self) -> int:
-        """Of the busiest rank, in its busier direction: links are full duplex."""
+        """The number for the busiest rank in its busier direction; links are full duplex."""
         return int(max(self.sent.max(), self.received.max()))
 
 
@@ -111,12 +111,12 @@ def traffic(scheme: Scheme, sets: Sequence[np.ndarray], home: np.ndarray) -> int
 
 
 def stages(scheme: Scheme, sets: Sequence[np.ndarray], home: np.ndarray) -> list[Stage]:
-    """Return what is sent stage by stage until every rank has the sum of all gradients.
+    """Return the traffic of each stage until every rank has the sum of all gradients.
 
     Args:
-        scheme: a point of the space. Hierarchy needs a power of two ranks.
-        sets: of each of n ranks, its distinct indices, each below |G|.
-        home: the partition of each index, int [|G|] in [0, n); of centralised schemes it does not matter.
+        scheme: a point of the space. A hierarchy needs a power of two ranks.
+        sets: for each of n ranks, its distinct indices, each below |G|.
+        home: the partition of each index, int [|G|] in [0, n); centralised schemes ignore it.
     """
     num_ranks = len(sets)
     if scheme.communication is Communication.HIERARCHY and num_ranks & (num_ranks - 1):
@@ -128,25 +128,27 @@ def stages(scheme: Scheme, sets: Sequence[np.ndarray], home: np.ndarray) -> list
 
 
 class _Counts:
-    """How many gradients a message holds that some ranks' gradients of some partitions make up."""
+    """The number of gradients in a message, given the ranks and partitions that it combines."""
 
     def __init__(self, sets: Sequence[np.ndarray], home: np.ndarray, num_partitions: int, added: bool):
-        there = np.unique(np.concatenate(list(sets)))
-        self._masks = np.zeros((len(sets), len(there)), bool)
+        union = np.unique(np.concatenate(list(sets)))
+        self._masks = np.zeros((len(sets), len(union)), bool)
         for mask, indices in zip(self._masks, sets, strict=True):
-            mask[np.searchsorted(there, indices)] = True
-        self._home, self._num, self.added = home[there], num_partitions, added
-        self.each = np.stack([self._by_partition(mask) for mask in self._masks])  # [ranks, partitions]
-        self.total = self._by_partition(self._masks.any(axis=0))  # [partitions], of the sum
+            mask[np.searchsorted(union, indices)] = True
+        self._home = home[union]
+        self._num_partitions = num_partitions
+        self.added = added
+        self.by_rank = np.stack([self._by_partition(mask) for mask in self._masks])  # [ranks, partitions]
+        self.total = self._by_partition(self._masks.any(axis=0))  # [partitions] of the sum
 
     def _by_partition(self, mask: np.ndarray) -> np.ndarray:
-        return np.bincount(self._home[mask], minlength=self._num)
+        return np.bincount(self._home[mask], minlength=self._num_partitions)
 
     def of(self, ranks: Sequence[int]) -> np.ndarray:
-        """Return the counts [partitions] of the gradients of some ranks, added if the scheme adds at every stage."""
+        """Return the counts [partitions] for some ranks, whose gradients are added if the scheme is incremental."""
         if self.added and len(ranks) > 1:
             return self._by_partition(self._masks[list(ranks)].any(axis=0))
-        return self.each[list(ranks)].sum(axis=0)
+        return self.by_rank[list(ranks)].sum(axis=0)
 
 
 def _all_to_all(counts: np.ndarray) -> Stage:
@@ -156,71 +158,71 @@ def _all_to_all(counts: np.ndarray) -> Stage:
 
 
 def _central_point_to_point(counts: _Counts, num: int) -> list[Stage]:
-    return [_all_to_all(np.repeat(counts.each, num, axis=1))]
+    return [_all_to_all(np.repeat(counts.by_rank, num, axis=1))]
 
 
 def _central_ring(counts: _Counts, num: int) -> list[Stage]:
-    """One-shot, each tensor goes once around; incrementally, each rank's sum of the ranks before it travels on."""
-    found = []
+    """One-shot: each tensor goes around the ring. Incremental: each rank sends its sum of the previous ranks."""
+    schedule = []
     for stage in range(1, num):
         if counts.added:
             sent = [counts.of([(rank - back) % num for back in range(stage)])[0] for rank in range(num)]
         else:
-            sent = [counts.each[(rank + 1 - stage) % num, 0] for rank in range(num)]
-        found.append(Stage(np.array(sent), np.roll(sent, 1)))
-    return found
+            sent = [counts.by_rank[(rank + 1 - stage) % num, 0] for rank in range(num)]
+        schedule.append(Stage(np.array(sent), np.roll(sent, 1)))
+    return schedule
 
 
 def _central_hierarchy(counts: _Counts, num: int) -> list[Stage]:
-    """Recursive doubling: with the rank at distance 1, 2, 4, and so on, swap all that was received."""
-    found, distance = [], 1
+    """Recursive doubling: exchange all gradients with ranks at distance 1, 2, 4, and so on."""
+    schedule, distance = [], 1
     while distance < num:
         sent = [counts.of(_block(rank, distance))[0] for rank in range(num)]
-        found.append(Stage(np.array(sent), np.array([sent[rank ^ distance] for rank in range(num)])))
+        schedule.append(Stage(np.array(sent), np.array([sent[rank ^ distance] for rank in range(num)])))
         distance *= 2
-    return found
+    return schedule
 
 
 def _block(rank: int, size: int) -> list[int]:
-    """Return the aligned block of so many ranks that a rank is in."""
+    """Return the aligned block of `size` ranks with a given rank."""
     return list(range(rank // size * size, rank // size * size + size))
 
 
 def _push_pull(counts: _Counts, num: int) -> list[Stage]:
-    return [_all_to_all(counts.each), _all_to_all(np.repeat(counts.total[:, None], num, axis=1))]
+    return [_all_to_all(counts.by_rank), _all_to_all(np.repeat(counts.total[:, None], num, axis=1))]
 
 
 def _parallel_ring(counts: _Counts, num: int) -> list[Stage]:
     """Reduce-scatter, then all-gather, both around the ring."""
-    found = []
+    schedule = []
     for stage in range(1, num):
         sent = []
         for rank in range(num):  # partition p starts at rank p + 1 and ends at rank p
             p = (rank - stage) % num
             sent.append(counts.of([(p + 1 + step) % num for step in range(stage)])[p])
-        found.append(Stage(np.array(sent), np.roll(sent, 1)))
+        schedule.append(Stage(np.array(sent), np.roll(sent, 1)))
     for stage in range(num - 1):
         sent = counts.total[(np.arange(num) - stage) % num]
-        found.append(Stage(sent, np.roll(sent, 1)))
-    return found
+        schedule.append(Stage(sent, np.roll(sent, 1)))
+    return schedule
 
 
 def _parallel_hierarchy(counts: _Counts, num: int) -> list[Stage]:
     """Recursive halving, then recursive doubling."""
-    found, distance = [], num // 2
+    schedule, distance = [], num // 2
     while distance:
         sent = []
-        for rank in range(num):  # holds what ranks of its remainder sent, of its block's partitions
-            of = counts.of([other for other in range(num) if other % (2 * distance) == rank % (2 * distance)])
-            sent.append(of[_block(rank ^ distance, distance)].sum())
-        found.append(Stage(np.array(sent), np.array([sent[rank ^ distance] for rank in range(num)])))
+        for rank in range(num):  # holds its block's partitions of all ranks with the same remainder
+            held = counts.of([other for other in range(num) if other % (2 * distance) == rank % (2 * distance)])
+            sent.append(held[_block(rank ^ distance, distance)].sum())
+        schedule.append(Stage(np.array(sent), np.array([sent[rank ^ distance] for rank in range(num)])))
         distance //= 2
     distance = 1
     while distance < num:
         sent = [counts.total[_block(rank, distance)].sum() for rank in range(num)]
-        found.append(Stage(np.array(sent), np.array([sent[rank ^ distance] for rank in range(num)])))
+        schedule.append(Stage(np.array(sent), np.array([sent[rank ^ distance] for rank in range(num)])))
         distance *= 2
-    return found
+    return schedule
 
 
 _centralised = {

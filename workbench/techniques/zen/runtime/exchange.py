@@ -1,4 +1,4 @@
-"""Sparse gradients, and their messages among the ranks of a group, with every byte counted by direction."""
+"""Sparse gradients, and their messages between the ranks of a group; all sent and received bytes are counted."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ class Sparse:
 
     @classmethod
     def of(cls, gradient: Tensor) -> "Sparse":
-        """Take the non-zero entries of a dense tensor, or those of a sparse one; equal indices are summed.
+        """Take the non-zero entries of a dense tensor, or all entries of a sparse tensor; equal indices are summed.
 
-        An entry of a dense tensor is a number if it has one dimension, else a row; NaN is not zero.
+        An entry is a number of a tensor with one dimension, else a row. NaN is not zero.
         """
         if gradient.layout not in (torch.sparse_coo, torch.strided) or gradient.dim() == 0 or not len(gradient):
             found = f"{gradient.layout} of shape {tuple(gradient.shape)}"
@@ -62,20 +62,20 @@ class Sparse:
         return whole.index_copy_(0, self.indices, self.values)
 
     def split(self, order: Tensor, counts: Sequence[int]) -> list["Sparse"]:
-        """Cut these gradients, taken in an order, into parts of so many."""
+        """Reorder these gradients, then cut them into parts of the given sizes."""
         ordered = (self.indices.index_select(0, order), self.values.index_select(0, order))
         parts = zip(*(whole.split(counts) for whole in ordered), strict=True)
         return [Sparse(indices, values, self.domain_size) for indices, values in parts]
 
     @classmethod
     def joined(cls, parts: Sequence["Sparse"]) -> "Sparse":
-        """Put parts without a common index together."""
+        """Join parts that have no index in common."""
         indices, values = (torch.cat([getattr(part, name) for part in parts]) for name in ("indices", "values"))
         return cls(indices, values, parts[0].domain_size)
 
 
 def added(parts: Sequence[Sparse]) -> Sparse:
-    """Add gradients of one domain in the order given; the indices of the sum ascend."""
+    """Add gradients of one domain in the given order; the indices of the sum ascend."""
     is_there = torch.zeros(parts[0].domain_size, dtype=torch.bool, device=parts[0].indices.device)
     for part in parts:
         is_there.index_fill_(0, part.indices, True)
@@ -89,14 +89,14 @@ def added(parts: Sequence[Sparse]) -> Sparse:
 
 
 def _places(mask: Tensor) -> Tensor:
-    """Return where a mask is set, int64, ascending; NumPy is several times as fast as torch on a CPU."""
+    """Return the set places of a mask, int64, ascending; on a CPU NumPy is several times as fast as torch."""
     return torch.from_numpy(np.flatnonzero(mask.numpy())) if mask.device.type == "cpu" else mask.nonzero().squeeze(1)
 
 
 class Wire:
-    """Messages of this rank with the others of a group; None is the default group.
+    """Messages between this rank and the other ranks of a group; None is the default group.
 
-    A message is a tuple of tensors, of the same dtypes and trailing shapes for all ranks, whose lengths travel first.
+    A message is a tuple of tensors with the same dtypes and trailing shapes on all ranks. Their lengths are sent first.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None):
@@ -107,7 +107,7 @@ class Wire:
         self._on_cpu = dist.get_backend(group) == "gloo"
 
     def agree(self, facts: Mapping[str, object], error: str = "") -> None:
-        """Raise ValueError on all ranks, naming one, if it has an error or facts other than rank 0's; all call it."""
+        """Raise ValueError on all ranks if a rank has an error, or other facts than rank 0; all ranks call it."""
         own = torch.tensor([crc32(text.encode()) for text in (error, *map(str, facts.values()))])
         heads = self._gathered(own)
         if (heads == heads[0]).all() and not heads[0, 0]:
@@ -123,15 +123,15 @@ class Wire:
                     raise ValueError(f"{name} is {theirs[name]} on rank {rank} and {value} on rank 0; it must be one")
 
     def _gathered(self, own: Tensor) -> Tensor:
-        """Return one small tensor of every rank, [ranks, ...]."""
+        """Gather a small tensor from every rank, [ranks, ...]."""
         return self._moves.gather([own if self._on_cpu else own.cuda()]).wait().cpu()
 
     def exchange(self, outgoing: Mapping[int, tuple[Tensor, ...]]) -> dict[int, tuple[Tensor, ...]]:
-        """Send messages to ranks, all ranks at once, and return those that arrive, by rank in ascending order."""
+        """Send messages to ranks, and return the messages received, by rank in ascending order; all ranks call it."""
         return self.begin(outgoing)()
 
     def begin(self, outgoing: Mapping[int, tuple[Tensor, ...]]) -> Callable[[], dict[int, tuple[Tensor, ...]]]:
-        """Start an exchange; the function that is returned waits for it. What goes to this rank itself is not sent."""
+        """Start an exchange; the returned function waits for it. A message to this rank itself is not sent."""
         lengths = self._lengths(outgoing)
         model = next(iter(outgoing.values()))
         expected = {source: counts[self.rank] for source, counts in enumerate(lengths) if source != self.rank}
@@ -140,7 +140,7 @@ class Wire:
         sent = {to: self._packed(message) for to, message in outgoing.items() if to != self.rank}
         self.sent_bytes += sum(len(message) for message in sent.values())
         self.received_bytes += sum(shape.sizes[0] for shape in shapes.values())
-        arrival = self._moves.exchange(  # a message of no bytes is not sent
+        arrival = self._moves.exchange(  # an empty message is not sent
             [{to: message for to, message in sent.items() if len(message)}],
             [{source: shape for source, shape in shapes.items() if shape.sizes[0]}],
         )
@@ -154,7 +154,7 @@ class Wire:
         return wait
 
     def _lengths(self, outgoing: Mapping[int, tuple[Tensor, ...]]) -> list[list[list[int]]]:
-        """Return the lengths of all messages, [from, to, parts]; those of a message that is not sent are -1."""
+        """Return the lengths of all messages, [from, to, parts]; -1 if there is no message."""
         nothing = [-1] * len(next(iter(outgoing.values())))
         own = [[len(part) for part in outgoing[to]] if to in outgoing else nothing for to in range(self.size)]
         return self._gathered(torch.tensor(own)).tolist()
@@ -176,14 +176,14 @@ class Wire:
         return tuple(_typed(*one) for one in pieces)
 
     def all_reduce(self, whole: Tensor) -> Tensor:
-        """Return the sum of a dense tensor over the ranks; a ring sends 2(n - 1)/n of it."""
+        """Return the sum of a dense tensor over the ranks; a ring sends 2(n - 1)/n of its bytes."""
         total = whole.clone()
         self._group.communicate(dist.all_reduce, total)
         self._count(2 * (self.size - 1) * total.nbytes // self.size)
         return total
 
     def all_reduce_by_torch(self, gradient: Tensor) -> Tensor:
-        """Return the sum of a sparse tensor by gloo's all-reduce: entries go around a ring, indices of 8 bytes."""
+        """Return the sum of a sparse tensor by gloo's all-reduce, a ring that sends values and 8-byte indices."""
         total, counts = gradient.clone(), self._gathered(torch.tensor(gradient._nnz())).tolist()
         self._group.communicate(dist.all_reduce, total)
         entry = gradient.indices().element_size() + _entry_bytes(gradient.values())

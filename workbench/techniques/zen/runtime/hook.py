@@ -28,11 +28,11 @@ class SparseSynchroniser:
 
     Args:
         group: None for the default group.
-        scheme: of `SCHEMES`, or a function like those.
-        seed: of h0, equal on all ranks; for Zen alone.
-        ranks_per_host: with more than 1, ranks of a host first sum densely, each a shard of the tensor, and each shard
-            is summed over the hosts by the scheme (section 3.4.1); consecutive ranks share a host. The group is then
-            all ranks, which make the synchroniser together.
+        scheme: a name in `SCHEMES`, or a function with the same arguments.
+        seed: seed of h0, equal on all ranks; only Zen uses it.
+        ranks_per_host: if above 1, each rank of a host first sums one shard of the dense tensor over the host, then
+            the scheme sums each shard over the hosts (section 3.4.1). Consecutive ranks share a host. The group must
+            then have all ranks, and all of them create the synchroniser together.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class SparseSynchroniser:
         """Return the sum over the ranks, in the gradient's layout: [rows, ...], sparse or dense.
 
         Raises:
-            ValueError: on all ranks, if one has an index out of range, or they disagree in shape, dtype, layout,
+            ValueError: on all ranks, if a rank has an index out of range, or if ranks differ in shape, dtype, layout,
                 scheme or seed.
         """
         own, error = None, ""
@@ -80,11 +80,11 @@ class SparseSynchroniser:
         return Sparse.of(total).like(gradient) if gradient.layout == torch.sparse_coo else total
 
     def state_dict(self) -> dict[str, str | int]:
-        """Return what a training that resumes must be given again; of gradients nothing is remembered."""
+        """Return the settings that a resumed training must repeat; there is no other state."""
         return dict(self._state)
 
     def load_state_dict(self, state: Mapping[str, str | int]) -> None:
-        """Check that a training that resumes sums as before; ValueError names what differs, and nothing is changed."""
+        """Check that a resumed training has the same settings; ValueError names a different one."""
         if state.keys() != self._state.keys():
             raise ValueError(f"state has {', '.join(state) or 'nothing'}; it must have {', '.join(self._state)}")
         for name, value in self._state.items():
@@ -101,7 +101,7 @@ def _name_of(scheme: str | Scheme) -> str:
 
 
 def _check(scheme: str | Scheme, ranks_per_host: int, num_ranks: int) -> None:
-    """Raise ValueError if a scheme is not known, or ranks do not fill the hosts."""
+    """Raise ValueError if a scheme is unknown, or if the ranks do not fill the hosts."""
     if isinstance(scheme, str) and scheme not in SCHEMES:
         raise ValueError(f"scheme is {scheme!r}; it must be one of {', '.join(SCHEMES)}")
     require_counts(1, ranks_per_host=ranks_per_host)
@@ -115,7 +115,7 @@ def _check(scheme: str | Scheme, ranks_per_host: int, num_ranks: int) -> None:
 
 
 def _groups(group: dist.ProcessGroup | None, size: int, per_host: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-    """Return this rank's group on its host, and that of the ranks of other hosts with its shard."""
+    """Return this rank's group on its host, and its group of the ranks on all hosts with the same shard."""
     ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
     inside = [ranks[first : first + per_host] for first in range(0, size, per_host)]
     across = [ranks[local::per_host] for local in range(per_host)]
@@ -125,7 +125,7 @@ def _groups(group: dist.ProcessGroup | None, size: int, per_host: int) -> tuple[
 
 
 def _own_shard_of_sum(whole: Tensor, host: dist.ProcessGroup) -> Tensor:
-    """Return this rank's shard of the sum of a host's tensors; gloo's own reduce-scatter sends all of them twice."""
+    """Return this rank's shard of the sum of a host's tensors; gloo's reduce_scatter would send twice the bytes."""
     size, rank = dist.get_world_size(host), dist.get_rank(host)
     rows = -(-len(whole) // size)
     padded = torch.cat([whole, whole.new_zeros(rows * size - len(whole), *whole.shape[1:])])
@@ -146,16 +146,16 @@ def all_reduce_sparse(tensor: Tensor, group: dist.ProcessGroup | None = None, *,
     """Return the sum of a sparse tensor over the ranks of a group, by Zen; all ranks of the group call it.
 
     Args:
-        tensor: [rows, ...], of any float dtype, on any device; `torch.sparse_coo` with one sparse dimension, equal
-            indices of which are summed, or dense with few rows that are not zero.
+        tensor: [rows, ...], of any float dtype, on any device; either `torch.sparse_coo` with one sparse dimension,
+            whose equal indices are summed, or dense with few nonzero rows.
         group: None for the default group.
-        seed: of the hash function, equal on all ranks.
+        seed: seed of the hash function, equal on all ranks.
 
     Returns:
         The sum, in the tensor's layout; the same bits on all ranks.
 
     Raises:
-        ValueError: on all ranks, if they disagree in shape, dtype or seed.
+        ValueError: on all ranks, if ranks differ in shape, dtype or seed.
 
     Source: section 3.3. It also works where NCCL has no all-reduce of sparse tensors.
     """
@@ -163,7 +163,7 @@ def all_reduce_sparse(tensor: Tensor, group: dist.ProcessGroup | None = None, *,
 
 
 def _tables(module: nn.Module) -> tuple[set[Tensor], list[str]]:
-    """Return the weights that embeddings alone have, and the names of embeddings that share theirs with a layer."""
+    """Return the weights that only embeddings use, and the names of embeddings that share a weight with a layer."""
     embeddings = {name: part.weight for name, part in module.named_modules() if isinstance(part, EMBEDDINGS)}
     layers = (part for part in module.modules() if not isinstance(part, EMBEDDINGS))
     others = {weight for part in layers for weight in part.parameters(recurse=False)}
@@ -171,7 +171,7 @@ def _tables(module: nn.Module) -> tuple[set[Tensor], list[str]]:
 
 
 def _refuse_shrinking(model: DistributedDataParallel | None) -> None:
-    """Raise RuntimeError in a `join` that divides by the ranks that still have batches, of which no hook is told."""
+    """Raise RuntimeError if `join` divides by the ranks with batches left, a number that a hook does not know."""
     if model is not None and not getattr(model, "_divide_by_initial_world_size", True):
         rule = "a communication hook divides by all ranks: leave it True"
         raise RuntimeError(f"divide_by_initial_world_size of join is False; {rule}")
@@ -185,22 +185,22 @@ def _summed(group: dist.ProcessGroup, done: torch.futures.Future[list[Tensor]]) 
 def synchronise(
     model: DistributedDataParallel, *, scheme: str | Scheme = "Zen", seed: int = SEED, ranks_per_host: int = 1
 ) -> SparseSynchroniser:
-    """Sum the gradients of a model's embeddings by Zen from the next backward pass on, the others densely.
+    """Sum the gradients of embeddings by Zen and all others densely, from the next backward pass on; all ranks call it.
 
     Args:
-        model: whose backward pass has no other communication hook; made with `bucket_cap_mb=zen.BUCKET_MB`, so that
-            each gradient travels alone; all ranks call it. Its embeddings may be sparse or dense. The gradient of one
-            that shares its weight with another layer has no zeros: it is summed densely, with a warning.
-        scheme: of `SCHEMES`, or a function like those.
-        seed: of the hash function, equal on all ranks.
+        model: a model without another communication hook, made with `bucket_cap_mb=zen.BUCKET_MB` so that each bucket
+            holds one gradient. Its embeddings may be sparse or dense. An embedding that shares its weight with another
+            layer has a gradient without zeros: it is summed densely, with a warning.
+        scheme: a name in `SCHEMES`, or a function with the same arguments.
+        seed: seed of the hash function, equal on all ranks.
         ranks_per_host: see `SparseSynchroniser`.
 
     Returns:
-        What sums the embeddings' gradients: its `wire` counts their bytes.
+        The synchroniser of the embeddings' gradients; its `wire` counts their bytes.
 
     Raises:
-        ValueError: on all ranks, if on one the model has no embedding or the scheme is not known, or if ranks disagree
-            about scheme or seed.
+        ValueError: on all ranks, if the model of a rank has no embedding, if the scheme is unknown, or if ranks differ
+            in scheme or seed.
     """
     require_ddp(model)
     group, size = model.process_group, dist.get_world_size(model.process_group)
@@ -232,7 +232,7 @@ def synchronise(
         if not any(parameter in tables for parameter, _ in pairs):
             work = dist.all_reduce(buffer, group=group, async_op=True)
             return work.get_future().then(partial(_summed, group))
-        for parameter, gradient in pairs:  # small ones share a bucket
+        for parameter, gradient in pairs:  # small gradients share a bucket
             if parameter in tables:
                 gradient.copy_(sparse.all_reduce(gradient))
             else:

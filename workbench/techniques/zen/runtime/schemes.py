@@ -1,7 +1,7 @@
-"""Six ways to sum sparse gradients over real ranks, behind one interface: Zen, its rivals, and the dense all-reduce.
+"""Zen, its rivals and the dense all-reduce sum sparse gradients over real ranks, behind one interface.
 
-All ranks of a wire call a scheme at once; it returns the sum, with the same bits on all ranks. A scheme sends what its
-paper says it sends, in messages from rank to rank.
+All ranks of a wire call a scheme together. It returns the sum, bit for bit the same on all ranks. Each scheme sends
+the messages that its paper describes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,12 +30,12 @@ __all__ = [
     "zen",
 ]
 
-SEED = 0  # of h0, where none is chosen
+SEED = 0  # default seed of h0
 Scheme = Callable[[Sparse, Wire], Sparse]
 
 
 def _message(gradient: Sparse) -> tuple[Tensor, Tensor]:
-    """Return values and indices (COO)."""
+    """Return a message in COO: values and indices."""
     return gradient.values, gradient.indices.int()
 
 
@@ -50,20 +50,20 @@ def dense(gradient: Sparse, wire: Wire) -> Sparse:
 
 
 def torch_sparse(gradient: Sparse, wire: Wire) -> Sparse:
-    """Sum by torch's own all-reduce of sparse tensors, which gloo has and NCCL lacks."""
+    """Sum with torch's all-reduce of sparse tensors, which gloo has and NCCL lacks."""
     shape = (gradient.domain_size, *gradient.values.shape[1:])
     whole = torch.sparse_coo_tensor(gradient.indices[None], gradient.values, shape, check_invariants=False)
     return Sparse.of(wire.all_reduce_by_torch(whole.coalesce()))
 
 
 def ag_sparse(gradient: Sparse, wire: Wire) -> Sparse:
-    """Send everything to all, then add (AGsparse)."""
+    """Send all gradients to all ranks, then add them (AGsparse)."""
     arrived = wire.exchange(dict.fromkeys(range(wire.size), _message(gradient)))
     return added([_read(message, gradient.domain_size) for message in arrived.values()])
 
 
 def sparcml(gradient: Sparse, wire: Wire) -> Sparse:
-    """Swap sums with ranks at distance 1, 2, 4, ...; where COO is longer than the tensor, send that (SparCML)."""
+    """Exchange sums with ranks at distance 1, 2, 4, ...; send the dense tensor if COO is longer (SparCML)."""
     if wire.size & (wire.size - 1):
         raise ValueError(f"ranks are {wire.size}; recursive doubling needs a power of two")
     distance = 1
@@ -86,16 +86,16 @@ def _shorter(gradient: Sparse) -> tuple[Tensor, Tensor]:
 
 
 def sparse_ps(gradient: Sparse, wire: Wire) -> Sparse:
-    """Push equal ranges of indices to a server each, add there, pull the sums (Sparse PS)."""
+    """Push each of n equal index ranges to a server, which adds; pull the sums (Sparse PS)."""
     (pull,) = _pushed([gradient], wire)
     return pull()
 
 
 def omni_reduce(gradient: Sparse, wire: Wire, num_streams: int = 4) -> Sparse:
-    """Push blocks that are not all zero to the server of their range, stream by stream, and pull sums (OmniReduce)."""
+    """Push nonzero blocks to the server of their range, stream by stream, and pull the sums (OmniReduce)."""
     rows = max(1, BLOCK_ELEMENTS // prod(gradient.values.shape[1:]))
     blocks = _in_blocks(gradient, rows)
-    order, counts = _by_home(blocks.indices % num_streams, num_streams)  # every server has work in each
+    order, counts = _by_home(blocks.indices % num_streams, num_streams)  # each stream has blocks for every server
     pulls = _pushed(blocks.split(order, counts), wire)
     summed = Sparse.joined([pull() for pull in pulls])
     entries = summed.indices[:, None] * rows + torch.arange(rows, device=summed.indices.device)
@@ -106,7 +106,7 @@ def omni_reduce(gradient: Sparse, wire: Wire, num_streams: int = 4) -> Sparse:
 
 
 def _in_blocks(gradient: Sparse, rows: int) -> Sparse:
-    """Return the blocks of so many entries that are not all zero, [blocks, rows, elements of an entry]."""
+    """Return the nonzero blocks of `rows` entries each, [blocks, rows, elements of an entry]."""
     blocks, num_blocks = nonzero_blocks(gradient.indices, rows), -(-gradient.domain_size // rows)
     place = torch.empty(num_blocks, dtype=torch.int64, device=blocks.device)
     place[blocks] = torch.arange(len(blocks), device=blocks.device)
@@ -117,13 +117,13 @@ def _in_blocks(gradient: Sparse, rows: int) -> Sparse:
 
 
 def _by_home(home: Tensor, num_homes: int) -> tuple[Tensor, list[int]]:
-    """Return the places of entries home by home, and how many each home has."""
+    """Return the places of entries, sorted by home, and the number of entries of each home."""
     home, order = home.sort(stable=True)
     return order, torch.bincount(home, minlength=num_homes).tolist()
 
 
 def _pushed(parts: Sequence[Sparse], wire: Wire) -> list[Callable[[], Sparse]]:
-    """Push parts of a gradient to the servers of their ranges, and start to pull each; wait by calling."""
+    """Push parts of a gradient to the servers of their ranges and start the pulls; each result waits for its sum."""
     pushes = []
     for part in parts:
         order, counts = _by_home(part.indices * wire.size // part.domain_size, wire.size)
@@ -140,9 +140,9 @@ def _joined(pull: Callable[[], dict[int, tuple[Tensor, ...]]], domain_size: int)
 
 
 def zen(gradient: Sparse, wire: Wire, seed: int = SEED, *, coo: bool = False) -> Sparse:
-    """Push hashed partitions to a server each, add there, pull values with a hash bitmap (Zen).
+    """Push each hashed partition to a server, which adds; pull the sums as values and a hash bitmap (Zen).
 
-    A server sends indices instead of a bitmap that would be longer; with `coo` it always does.
+    A server sends indices if the bitmap is longer, or always with `coo`.
     """
     bitmap = hash_bitmap(gradient.domain_size, wire.size, seed, str(gradient.indices.device))
     order, counts = partition_order(gradient.indices, wire.size, seed)
@@ -169,7 +169,7 @@ def _integers(written: Tensor) -> Tensor:
 
 
 def strawman(gradient: Sparse, wire: Wire, slots_per_value: float, seed: int = SEED) -> Sparse:
-    """Sum what algorithm 3.1 keeps of each rank's values, hashed one by one; the others are lost."""
+    """Sum the values that algorithm 3.1 keeps on each rank; values that lose a hash collision are missing."""
     width = prod(gradient.values.shape[1:])
     places = (gradient.indices[:, None] * width + torch.arange(width, device=gradient.indices.device)).flatten()
     kept = strawman_hash(places, wire.size, max(wire.size, round(slots_per_value * len(places))), seed)
