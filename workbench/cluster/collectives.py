@@ -33,7 +33,7 @@ __all__ = [
 
 
 class Collective(Enum):
-    """What the ranks do together."""
+    """A collective operation, or a send."""
 
     ALL_REDUCE = "all-reduce"
     ALL_GATHER = "all-gather"
@@ -44,7 +44,7 @@ class Collective(Enum):
 
 
 class Algorithm(Enum):
-    """How they do it."""
+    """The way in which a collective is carried out."""
 
     RING = "parts travel round a ring"
     DOUBLE_TREE = "halves of the message travel up and down two complementary trees"
@@ -55,7 +55,7 @@ class Algorithm(Enum):
 
 
 class Backend(Enum):
-    """Who does it."""
+    """The library that carries out a collective."""
 
     GLOO = "gloo"
     NCCL = "nccl"
@@ -82,7 +82,7 @@ class CollectiveBytes:
 class CollectiveCost:
     """The two factors of the alpha-beta model."""
 
-    num_latencies: int  # how many times a latency is waited for
+    num_latencies: int  # number of latencies in series
     bytes_in_series: float  # bytes that pass the slowest way one after the other
 
     def time_s(self, link: Link) -> float:
@@ -265,7 +265,7 @@ def _require_equal_parts(collective: Collective, num_ranks: int, message_bytes: 
 # --- how a ring cuts a message
 
 MAX_SEGMENT_BYTES = 1024 * 1024  # gloo/allreduce.h, kMaxSegmentSize
-MIN_SEGMENTS_PER_RANK = 2  # one is on its way while the other is reduced
+MIN_SEGMENTS_PER_RANK = 2  # one segment is sent while the other is reduced
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -287,7 +287,7 @@ def _row_bytes(columns: int, bits: int) -> int:
     return packed_bytes(columns, bits) + SCALE_AND_BIAS_BYTES
 
 
-SCALE_BYTES = 2  # of a feature, float16
+SCALE_BYTES = 2  # bytes of a feature's scale, float16
 
 
 class QuantizeFeatures(Quantize):

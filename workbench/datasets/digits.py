@@ -16,7 +16,7 @@ from workbench.datasets.source import DataSource, ImageDataset, SourceKind
 __all__ = ["load"]
 
 ROWS = MappingProxyType({"train": slice(0, 1500), "test": slice(1500, 1797)})  # images of each split
-SIDE_PIXELS = 8  # of an image as it comes
+SIDE_PIXELS = 8  # side of an original image
 WHITEST = 16  # the highest grey level
 
 

@@ -23,7 +23,7 @@ class GpuPerformance:
     """Speeds of workers over time."""
 
     speeds: tuple[tuple[float, ...], ...]  # a row a worker, each a share of the peak every 2.7 minutes
-    source: DataSource  # where they came from
+    source: DataSource  # origin of the numbers
 
 
 def load() -> GpuPerformance:

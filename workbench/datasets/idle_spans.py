@@ -24,7 +24,7 @@ class IdleSpans:
     """Seconds by iteration and place."""
 
     iterations: tuple[dict[Place, float], ...]  # spans in their order
-    source: DataSource  # where they came from
+    source: DataSource  # origin of the spans
 
 
 def load() -> IdleSpans:

@@ -41,9 +41,9 @@ class DataSource:
     """Where a data set came from, as it is written into a record."""
 
     name: str  # the data set and split, such as "glue/sst2/train"
-    kind: SourceKind  # which place it came from
+    kind: SourceKind  # the place it came from
     detail: str  # rows used, and a warning where they are not the published split
-    sha256: str  # of the files that were read, or of the generated rows
+    sha256: str  # digest of the files that were read, or of the generated rows
     complete: bool = True  # whether all rows of the published split were there to choose from
 
     @property
@@ -150,8 +150,8 @@ class Found:
 
     paths: tuple[Path, ...]  # the files, in order
     kind: SourceKind  # the place
-    sha256: str  # of their bytes, one after the other
-    note: str = ""  # what else a reader should know, empty if nothing
+    sha256: str  # digest of their bytes, one file after the other
+    note: str = ""  # further information for readers, empty if there is none
 
 
 def _in_workbench_data(folder: Path, entry: Entry, file: DataFile) -> Found:
