@@ -139,7 +139,7 @@ class FittedMachine:
 
         Args:
             name: such as "gemini/16x-p4d".
-            peak_share: share of a device's half-precision peak that matrix products reach, unless `flops_per_s` is given.
+            peak_share: share of a device's peak in half precision that products reach, unless `flops_per_s` is given.
             fitted: other fields, such as `network_share`.
         """
         if not 0 < peak_share <= 1:

@@ -38,7 +38,7 @@ MatrixProduct = Callable[[Tensor, Tensor], Tensor]
 
 @runtime_checkable
 class JointProduct(Protocol):
-    """A matrix product for which ranks work together: it is given all local ranks at once."""
+    """A matrix product of all ranks together; it gets the inputs of all local ranks at once."""
 
     def multiply(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
         """Return xᵣ Wᵣᵀ of every local rank, differentiable; every rank of the group calls it."""
@@ -50,7 +50,7 @@ Reduction = Callable[[Sequence[Tensor]], Tensor]
 
 @runtime_checkable
 class ReductionOfProducts(Protocol):
-    """A reduction that has its say before anything is multiplied."""
+    """A reduction that carries out the products itself."""
 
     def reduce_products(
         self, weights: Sequence[Tensor], multiply: Callable[[Sequence[Tensor]], list[Tensor]]

@@ -20,7 +20,7 @@ __all__ = ["Message", "MessageKind", "Phase", "Traffic", "tcp_bytes_sent"]
 
 
 class MessageKind(StrEnum):
-    """What the ranks did together."""
+    """The kind of a message."""
 
     SUM = "sum"  # all-reduce of partial results
     GATHER = "gather"  # all-gather of messages

@@ -182,7 +182,7 @@ class PreNormTransformerLayer(TransformerLayer):
 
 
 def _is_narrow_on_cpu(x: Tensor) -> bool:
-    """Say whether torch's fused attention is the slower one: 4 times, in bfloat16 on a CPU, at 30 to 100 tokens."""
+    """Return whether torch's fused attention is slower: by 4 times, in bfloat16 on a CPU, at 30 to 100 tokens."""
     return x.device.type == "cpu" and x.dtype.itemsize < torch.float32.itemsize
 
 
