@@ -45,9 +45,10 @@ def measure(module: nn.Module, step: Callable, *, device: str, iterations: int =
     if not str(device).startswith(("cpu", "cuda")):
         raise ValueError(f"device is {device}; it must be a cpu or cuda device")
     mark, seconds = _clock(device)
-    marks, steps = [], []  # of one step: its start and the module's returns as "", gradients by name; of all: seconds
+    marks = []  # (name, time) in one step, with "" for its start and for returns of the module
+    steps = []  # seconds by name of each step
     parameters = {key: p for key, p in module.named_parameters() if p.requires_grad}
-    without = [p for p in parameters.values() if p.grad is None]  # and so they are again, for a training that follows
+    without = [p for p in parameters.values() if p.grad is None]  # restored for a training that follows
     with ExitStack() as hooks:
         hooks.enter_context(module.register_forward_hook(lambda *_: marks.append(("", mark()))))
         for key, p in parameters.items():

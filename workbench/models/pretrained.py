@@ -59,7 +59,7 @@ class PretrainedEncoder:
     config: Mapping[str, Any]  # the published configuration, as in its config.json
     state_dict: Mapping[str, Tensor]  # parameter name to value, as the file names them
     tokenizer: PreTrainedTokenizerFast  # the matching fast tokenizer
-    source: DataSource  # where it was found, as records hold it
+    source: DataSource  # origin of the encoder, for records
 
     def encode(self, *texts: Sequence[str], max_tokens: int) -> dict[str, Tensor]:
         """Turn one list of texts, or two for pairs, into int64 [B, S] input_ids, token_type_ids and attention_mask."""

@@ -279,7 +279,8 @@ class Ties:
         timeout: timedelta,
     ):
         self._module, self._averagers = module, {}
-        is_given, self._sure = tied is not None, set((tied or {}).values())  # names of weights that are surely shared
+        is_given = tied is not None
+        self._sure = set((tied or {}).values())  # names of weights that are surely shared
         if tied is None:
             tied = _hashed(module.named_parameters()) if place.num_stages > 1 else {}
         shapes = {weight: [*held.shape] for weight, held in module.named_parameters(remove_duplicate=False)}

@@ -14,7 +14,7 @@ __all__ = ["heatmap", "matrix"]
 
 _ON_CELL = MappingProxyType({"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.7})  # text stays legible
 _COLORS = "RdBu_r"  # blue below zero, red above: colour-blind readers can tell them apart
-_FILL_ALPHA = 0.35  # of a cell that counts, so that its number stays legible
+_FILL_ALPHA = 0.35  # opacity of a cell, so that its number stays legible
 
 
 @styled()

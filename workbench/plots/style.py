@@ -41,9 +41,9 @@ YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 BROWN = "#6E3B00"
 GREY, PALE, INK = "#999999", "#DDDDDD", "#222222"
 
-PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, BROWN)  # of series, in order
-MARKERS = "osD^vPX*"  # of series, as many
-LINE_STYLES = ("-", "--", "-.", ":")  # of the first eight series, of the next eight, ...
+PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, BROWN)  # colours of series, in order
+MARKERS = "osD^vPX*"  # markers of series, in order
+LINE_STYLES = ("-", "--", "-.", ":")  # line style of the first eight series, of the next eight, ...
 PUBLISHED, OURS = GREY, BLUE  # a paper's value and ours, where a figure shows both
 
 KIND_COLOR = MappingProxyType(

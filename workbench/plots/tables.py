@@ -41,8 +41,8 @@ def with_intervals(rows: Iterable[Mapping], *quantities: str, columns: str = "qu
     """Write values as "value (low to high) unit", a row a setting.
 
     Args:
-        rows: of a record.
-        quantities: to be shown; none shows all.
+        rows: rows of a record.
+        quantities: quantities to show; none shows all.
         columns: the key whose values are the columns; all other keys name the rows.
     """
     chosen = [row | {"written": _written(row)} for row in rows if not quantities or row["quantity"] in quantities]

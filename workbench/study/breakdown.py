@@ -49,7 +49,7 @@ class StageBreakdown:
     iteration_s: float  # from the first rank's start to the last one's end
     forward_s: float  # forward passes, coding and communication included
     backward_s: float  # backward passes, communication included
-    optimizer_s: float  # of the slowest stage
+    optimizer_s: float  # optimizer step of the slowest stage
     waiting_and_pipeline_s: float  # the rest of the iteration
     encode_s: float  # for forward tensor communication
     decode_s: float  # after forward tensor communication

@@ -53,7 +53,7 @@ class Turns:
     warmup: int = 0  # rounds before, not kept: they open connections, fill caches, let plans settle
     length: int = 1  # iterations of a turn, timed as one
     repeats: int = 1  # times that rounds and warm-up are run, such as once for each place of a moving straggler
-    seed: int = 0  # of the order of turns; the same on every rank
+    seed: int = 0  # seed of the order of turns, the same on every rank
 
     def __post_init__(self) -> None:
         for name, least in (("rounds", 1), ("warmup", 0), ("length", 1), ("repeats", 1)):
@@ -74,7 +74,7 @@ class Turns:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
-    """One variant on one rank: its iteration, and what surrounds it outside of the measured time."""
+    """One variant on one rank: its iteration, and functions that run outside of the measured time."""
 
     step: Callable[[], object]  # one iteration
     settling: int = 0  # iterations before the first turn, in one go
@@ -87,11 +87,11 @@ class Trial:
 class Turn:
     """One turn of one variant on one rank."""
 
-    name: str  # of the variant
+    name: str  # name of the variant
     length: int  # iterations
-    actions: tuple[Action, ...]  # of the rank; the action "iteration" spans the turn
+    actions: tuple[Action, ...]  # the rank's actions; the action "iteration" spans the turn
     cpu_s: float  # processor seconds of an iteration, all threads of the rank
-    notes: Any = None  # of `Trial.end`
+    notes: Any = None  # result of `Trial.end`
 
     @property
     def iteration_s(self) -> float:
@@ -201,10 +201,10 @@ def keep_to_one_core() -> None:
 
 
 def dose_rows(doses: Sequence[Sequence[Dose]], **keys: Any) -> list[dict[str, Any]]:
-    """Return each rank's injected delay in a mean turn, and by what share the delivered one misses the intended one.
+    """Return each rank's injected delay in a mean turn, and the relative error of the delivered delay.
 
     Args:
-        doses: Of each round, for each rank.
+        doses: Doses of each round and rank.
         keys: Key columns of the variant; `rank` is added.
     """
     rows = []

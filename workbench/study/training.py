@@ -1,4 +1,4 @@
-"""What every accuracy study needs, once: seeds, losses against a baseline, chance, virtual ranks beside real ranks.
+"""The common part of accuracy studies: seeds, losses against a baseline, chance, virtual ranks beside real ranks.
 
 Scores are shares of 1 or correlations; rows hold per cent. A score is at chance within two standard errors of the score
 of a constant answer.
@@ -55,7 +55,7 @@ def is_at_chance(score: float, chance: float, num_tested: int) -> bool:
 
 def chance_of_accuracy(chance: float) -> float:
     """Return the accuracy of the best constant answer from the F1 of always yes, 2 share / (1 + share)."""
-    share = chance / (2 - chance)  # of yes
+    share = chance / (2 - chance)  # share of the answer yes
     return max(share, 1 - share)
 
 
