@@ -126,7 +126,8 @@ class Quantize(Codec):
     @torch.no_grad()
     def encode(self, x: Tensor) -> Payload:
         """Quantise each row and pack the codes; a tensor without dimensions is one row of one."""
-        payload_RW = quantize_rows(_rows(x), self.bits)
+        x_RC = x.detach().reshape(_row_shape(x.shape)).contiguous()
+        payload_RW = quantize_rows(x_RC, self.bits)
         return Payload(tensors=(payload_RW,), shape=x.shape, dtype=x.dtype)
 
     @torch.no_grad()
@@ -213,7 +214,7 @@ def dequantize_rows(
 
 
 def _operators_apply(device: torch.device, bits: int, columns: int) -> bool:
-    """Say whether PyTorch's row-wise packing operators can do it."""
+    """Return whether PyTorch's row-wise packing operators support the device, bits and columns."""
     return device.type == "cpu" and bits in (2, 4) and columns > 0 and columns * bits % 8 == 0
 
 
@@ -269,11 +270,6 @@ def _blocks(x_RC: Tensor) -> list[slice]:
     """Cut rows into blocks that stay in a CPU's cache; one block elsewhere."""
     step = max(1, BLOCK_ELEMENTS // max(1, x_RC.shape[1])) if x_RC.device.type == "cpu" else max(1, len(x_RC))
     return [slice(start, start + step) for start in range(0, len(x_RC), step)]
-
-
-def _rows(x: Tensor) -> Tensor:
-    """View a tensor as contiguous [rows, columns]."""
-    return x.detach().reshape(_row_shape(x.shape)).contiguous()
 
 
 def _row_shape(shape: Sequence[int]) -> tuple[int, int]:

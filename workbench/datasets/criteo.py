@@ -45,7 +45,7 @@ class ClickDataset:
         return len(self.labels)
 
     def first(self, limit: int) -> ClickDataset:
-        """Return the first rows, under a source that says how many they are."""
+        """Return the first rows, with a source that states their number."""
         kept = {name: getattr(self, name)[:limit] for name in ("numbers", "categories", "labels")}
         detail = f"{len(kept['labels']):,} rows chosen from: {self.source.detail}"
         return replace(self, **kept, source=replace(self.source, detail=detail))

@@ -61,7 +61,7 @@ class Entry:
 
 
 class FileStatus(str, Enum):
-    """What checking one file gave."""
+    """The result of checking one file."""
 
     OK = "ok"
     DIFFERS = "differs"

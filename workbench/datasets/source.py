@@ -100,7 +100,7 @@ class Dataset:
         return list(self.columns["label"])
 
     def rows(self, chosen: Sequence[int]) -> Dataset:
-        """Return the chosen rows, in the order given, under a source that says how many they are."""
+        """Return the chosen rows in the given order, with a source that states their number."""
         columns = {name: [values[row] for row in chosen] for name, values in self.columns.items()}
         detail = f"{len(chosen):,} rows chosen from: {self.source.detail}"
         return replace(self, columns=columns, source=replace(self.source, detail=detail))
@@ -198,7 +198,7 @@ def read_tables(paths: Sequence[Path], columns: Sequence[str]) -> dict[str, list
 
 
 def source_of(name: str, files: Found, num_rows: int, num_published: int, unit: str, warning: str) -> DataSource:
-    """Return the source of the rows of a split, with a warning where they are not all that are published."""
+    """Return the source of the rows of a split, with a warning if published rows are missing."""
     complete = num_rows == num_published
     rows = f"all {num_rows:,} {unit}" if complete else f"{num_rows:,} of {num_published:,} {unit}: {warning}"
     detail = "; ".join(filter(None, (rows, files.note)))

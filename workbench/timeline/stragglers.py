@@ -143,8 +143,8 @@ class StragglerTrace:
 
     def as_grid(self) -> str:
         """Write the trace as a grid, a row a rank and a column an epoch."""
-        rows = {f"rank {rank}": [_word(value) for value in row] for rank, row in enumerate(self.rows)}
-        return format_rows(rows)
+        words = ([IDLE if value == 1 else repr(value).removesuffix(".0") for value in row] for row in self.rows)
+        return format_rows({f"rank {rank}": row for rank, row in enumerate(words)})
 
     @classmethod
     def from_grid(cls, grid: str, *, iterations_per_epoch: int = 1) -> StragglerTrace:
@@ -275,7 +275,3 @@ def _drawn_row(
         growth = generator.uniform(0, most_skewness - 1) / length
         row += [round(1 + growth * (epoch + 1), _SKEWNESS_DECIMALS) for epoch in range(length)]
     return tuple(row[:num_epochs])
-
-
-def _word(skewness: float) -> str:
-    return IDLE if skewness == 1 else repr(skewness).removesuffix(".0")
