@@ -51,7 +51,9 @@ class DGC(TopK):
             raise ValueError(f"momentum is {momentum}: it must lie in [0, 1)")
         if not all(0 < share <= 1 for share in warmup):
             raise ValueError(f"warmup is {warmup}: each share must lie in (0, 1]")
-        self.momentum, self.masking, self.site = momentum, masking, ""
+        self.momentum = momentum
+        self.masking = masking
+        self.site = ""
         self.shares = (*map(float, warmup), keep)
         self.velocity: Tensor | None = None  # no buffers: DistributedDataParallel would broadcast them
         self.accumulated: Tensor | None = None
@@ -152,7 +154,9 @@ def dgc_by_definition(
     gradients: Sequence[list[float]], num_kept: int, momentum: float, masking: bool = True
 ) -> list[dict[int, float]]:
     """Return the sent values of each step by ascending position, computed with plain numbers."""
-    velocity, accumulated, sent = [0.0] * len(gradients[0]), [0.0] * len(gradients[0]), []
+    velocity = [0.0] * len(gradients[0])
+    accumulated = [0.0] * len(gradients[0])
+    sent = []
     for gradient in gradients:
         velocity = [momentum * u + g for u, g in zip(velocity, gradient, strict=True)]
         accumulated = [v + u for v, u in zip(accumulated, velocity, strict=True)]

@@ -21,7 +21,7 @@ __all__ = ["measure", "of_module"]
 def of_module(module: nn.Module, *, backward_s: float, forward_s: float | None = None, name: str = "") -> Gradients:
     """List the gradients of a module, also on the meta device, in the reversed order of its parameters.
 
-    A simplification: each gets a part of backward_s in proportion to its number of elements, whereas convolutions near
+    A simplification: each gradient gets a part of backward_s in proportion to its elements, whereas convolutions near
     the input have few elements and long times. `measure` gives the real order and seconds. Shared parameters count
     once; without forward_s, `FORWARD_SHARE` of backward_s is assumed. ValueError if no parameter requires a gradient.
     """

@@ -51,7 +51,8 @@ class Passes:
         self.is_scaled = scaler is not None and getattr(scaler, "is_enabled", lambda: True)()
         self.all_finite = True  # whether all results of this pass are finite, where the loss is scaled
         trained = {name: parameter for name, parameter in model.module.named_parameters() if parameter.requires_grad}
-        self._trained, self._num_references = trained, 0
+        self._trained = trained
+        self._num_references = 0  # to the classes of scalers, at the last search for a scaler
         self._may_be_unused = model.find_unused_parameters or model.static_graph
         self._used: set[Tensor] = set()  # on this rank, since gradients were exchanged
         hooked = trained.values() if self._may_be_unused else ()
@@ -68,7 +69,8 @@ class Passes:
             self._require_no_scaler()
         if self._model()._join_config.enable:
             self._check_join()
-        before, self.scale = self.scale, float(self._scaler.get_scale()) if self.is_scaled else 1.0
+        before = self.scale
+        self.scale = float(self._scaler.get_scale()) if self.is_scaled else 1.0
         if not 0 < self.scale < math.inf:
             raise ValueError(f"scaler.get_scale() is {self.scale}; it must be a positive number")
         self.all_finite = True

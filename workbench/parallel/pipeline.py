@@ -209,7 +209,8 @@ class Pipeline:
         """
         if self.loss is None:
             raise ValueError("loss: None; a step needs one")
-        schedule, losses = self._schedule_for(inputs, self._share_of_loss), []
+        schedule = self._schedule_for(inputs, self._share_of_loss)
+        losses: list[Tensor] = []
         last = {"target": targets, "losses": losses} if self.stage.is_last else {}
         tied = self._tied_weight()
         earlier = set_aside_gradient_(tied)
@@ -360,7 +361,9 @@ class VirtualPipeline:
 
     def step(self, inputs: Tensor, targets: Tensor, **context: Tensor) -> StepResult:
         """Run one batch forward and backward, as `Pipeline.step` does."""
-        losses, outputs, tied = [], [], self._tied_weights()
+        losses: list[Tensor] = []
+        outputs: list[Tensor] = []
+        tied = self._tied_weights()
         earlier = [set_aside_gradient_(weight) for weight in tied]
         for micro_inputs, micro_targets, micro_context in self._cut(inputs, targets, context):
             output = self._forward(micro_inputs, micro_context)

@@ -79,7 +79,9 @@ class Averager:
 
     def __init__(self, place: Place, device: torch.device, name: str, timeout: timedelta):
         backends = dict(pair.split(":") for pair in dist.get_backend_config().split(","))
-        self._place, self._is_nccl, self._timeout = place, backends.get(device.type) == "nccl", timeout
+        self._place = place
+        self._is_nccl = backends.get(device.type) == "nccl"
+        self._timeout = timeout
         self.number = place.pipeline
         self._store = dist.PrefixStore(f"replicas/{name}/{place.stage}", _get_default_store())
         self.workers = tuple(range(place.num_pipelines))
@@ -185,8 +187,9 @@ class Replica:
         """Return the present weights and buffers; refuse a module that has changed since the start."""
         tensors = self._tensors()
         for name in tensors.keys() | self._shapes.keys():
-            now, is_new = tensors.get(name), name not in self._trained
-            if now is None or now.shape != self._shapes.get(name) or (is_new and now.requires_grad):
+            tensor = tensors.get(name)
+            is_unfrozen = tensor is not None and tensor.requires_grad and name not in self._trained
+            if tensor is None or tensor.shape != self._shapes.get(name) or is_unfrozen:
                 rule = "what is averaged may not change; close it, and begin with the changed module"
                 raise RuntimeError(f"module's {name} was added, removed, resized or unfrozen after the start; {rule}")
         buffers = [tensor for tensor in tensors.values() if not isinstance(tensor, nn.Parameter)]

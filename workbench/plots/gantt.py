@@ -73,7 +73,7 @@ def gantts(timelines: Mapping[str, Timeline], *, figsize: tuple[float, float], l
 
 
 def kind_legend(drawn: Figure, names: Mapping[str, Kind], *, num_rows: int = 2) -> None:
-    """Say under a figure what its colours stand for, where a name says more than the kind of action."""
+    """Put a legend of colours under a figure, with more specific names than the kinds of action."""
     columns = math.ceil(len(names) / num_rows)
     drawn.legend(handles=_patches(names), loc="outside lower center", ncols=columns)
 

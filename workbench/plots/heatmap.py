@@ -1,4 +1,4 @@
-"""A matrix as colours, zero in the middle, on a scale that is shared by all that are compared; or as its numbers."""
+"""A matrix as colours on a scale around zero that compared figures share, or as its numbers."""
 
 from collections.abc import Collection, Sequence
 from types import MappingProxyType
@@ -34,7 +34,7 @@ def heatmap(
     Args:
         values: [rows, columns]; row 0 on top.
         ax: where to draw; None starts a figure.
-        limit: the value of the darkest colours, with either sign; beyond it nothing changes.
+        limit: absolute value of the darkest colours, also used for values beyond it.
         x_label: at the axis of columns.
         y_label: at the axis of rows.
         x_ticks: the name of each column; None numbers them.

@@ -1,4 +1,4 @@
-"""The one style sheet of every figure, and the colours of its words.
+"""The style sheet of all figures, and the colours of kinds and series.
 
 The palette is that of Okabe and Ito (2008), which colour-blind readers can tell apart, with a dark brown for its
 yellow. Kinds of action also differ by hatching and series by markers, so that no meaning hangs on colour alone.
@@ -96,7 +96,7 @@ STYLE = MappingProxyType(
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Give the style to everything drawn in the body, and to nothing outside it; also a decorator."""
+    """Use the style for all drawing in the body only; also a decorator."""
     # Only these settings are put back: a notebook's backend, which is loaded at the first figure, turns interactive
     # drawing on, and `matplotlib.rc_context` would undo that.
     before = {name: plt.rcParams[name] for name in STYLE}

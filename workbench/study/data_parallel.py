@@ -201,15 +201,19 @@ def train(hooks: Hooks, **arguments: Any) -> dict[str, Any]:
 
 def _train_on_a_rank(setting: Setting, learning: Learning, hooks: Hooks) -> dict[str, Any]:
     torch.manual_seed(setting.seed)
-    task, rank = Task(setting.model, batch=setting.batch, seed=setting.seed, encoder=learning.encoder), dist.get_rank()
-    examples, plan = task.draw(rank, 0), None
+    task = Task(setting.model, batch=setting.batch, seed=setting.seed, encoder=learning.encoder)
+    rank = dist.get_rank()
+    examples = task.draw(rank, 0)
+    plan = None
     if learning.scheme in hooks.schemes:
         plans = hooks.plan(setting, task.module, lambda: task.loss(task.module, examples).backward())
         plan = plans[learning.scheme]
     momentum = task.momentum if plan is not None and plan.num_compressed and setting.codec == "dgc" else 0.0
     model, exchange = _hooked(task.module, learning.scheme, plan, hooks, momentum)
     optimizer = task.optimizer(model.parameters(), learning.learning_rate, 0.0 if momentum else task.momentum)
-    curve, losses, began_s = [], [], time.monotonic()
+    curve = []
+    losses = []
+    began_s = time.monotonic()
     edges = set(np.linspace(0, learning.steps, min(NUM_POINTS, learning.steps) + 1).round().astype(int)[1:].tolist())
     for step in range(learning.steps):
         for group in optimizer.param_groups:
@@ -255,7 +259,9 @@ def learning_rows(
 
 
 def _variant_rows(name: str, by_name: Mapping[str, Any], target: float, others: Mapping[str, str]) -> list[dict]:
-    by_seed, keys, rows = by_name[name], {"variant": name}, []
+    by_seed = by_name[name]
+    keys = {"variant": name}
+    rows = []
     for metric in next(iter(by_seed.values()))["scores"]:
         scores = {seed: result["scores"][metric] for seed, result in by_seed.items()}
         rows.append(spread_row(metric, [*scores.values()], "%", **keys))

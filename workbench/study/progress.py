@@ -39,7 +39,8 @@ def say_progress(
     rank: int = 0,
 ) -> None:
     """Write the progress of a call, at most twice a second; among several ranks only the given rank writes."""
-    path, dist = os.environ.get(PROGRESS_VARIABLE), sys.modules.get("torch.distributed")
+    path = os.environ.get(PROGRESS_VARIABLE)
+    dist = sys.modules.get("torch.distributed")
     if not path or (dist is not None and dist.is_initialized() and dist.get_rank() != rank):
         return
     with suppress(OSError):  # without a file only the bar stands still

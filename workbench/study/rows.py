@@ -51,7 +51,7 @@ class Row:
     high: float | None = None  # upper end of the spread, in `unit`
     seed: int | None = None  # seed it was obtained with
     source: str = ""  # place in the paper; empty for our values
-    calibrated: bool = False  # a cost model was calibrated on this cell, so that it proves nothing; judging says so
+    calibrated: bool = False  # whether a cost model was calibrated on this cell, which then proves nothing
 
     def __post_init__(self) -> None:
         if not self.quantity:
@@ -144,7 +144,7 @@ def number(value: Any, what: str) -> float:
 
 
 def canonical(key: Any) -> Key | None:
-    """Return a key in the one form that is compared: a finite number where it reads as one, else text, or None."""
+    """Return a key in the form for comparisons: a number if it reads as a finite number, else text, or None."""
     if type(key) is int:
         return key
     return _canonical(plain(key))

@@ -52,7 +52,7 @@ class Turns:
     rounds: int  # turns of each variant that are kept
     warmup: int = 0  # rounds before, not kept: they open connections, fill caches, let plans settle
     length: int = 1  # iterations of a turn, timed as one
-    repeats: int = 1  # times that rounds and warm-up are run, such as once for each place of a moving straggler
+    repeats: int = 1  # repetitions of warm-up and rounds, such as one for each place of a moving straggler
     seed: int = 0  # seed of the order of turns, the same on every rank
 
     def __post_init__(self) -> None:
@@ -149,7 +149,7 @@ def time_variants(ranks: Ranks, build: Callable[..., Mapping[str, Trial]], /, *a
         build: Called on every rank as build(recorder, *args); returns the trials by name, in one order on all ranks.
             What it records with the recorder becomes the turn's actions.
         args: Further arguments of `build`.
-        turns: How many, how long.
+        turns: Number and length of turns.
     """
     turns.check_interval()
     return Timed.of(ranks.run(take_turns, build, args, turns, ranks.device), ranks.hosts)
@@ -161,7 +161,9 @@ def take_turns(
     """Run all turns on this rank; every rank calls it. Return the kept turns in their order, and facts by variant."""
     synchronize = {"synchronize": torch.cuda.synchronize} if device == "cuda" else {}
     recorder = Recorder(resource=f"rank {dist.get_rank()}", **synchronize)
-    trials, order, kept = build(recorder, *args), random.Random(turns.seed), []
+    trials = build(recorder, *args)
+    order = random.Random(turns.seed)
+    kept: list[Turn] = []
     for name, trial in trials.items():
         if trial.settling:
             _take_turn(name, trial, recorder, trial.settling)
@@ -187,10 +189,10 @@ def _take_turn(name: str, trial: Trial, recorder: Recorder, length: int) -> Turn
 
 
 def keep_to_one_core() -> None:
-    """Give this rank its core, neighbouring ranks sharing one, so that every rank computes equally fast.
+    """Bind this rank to a core, shared with neighbouring ranks, so that all ranks compute equally fast.
 
-    With four ranks on two cores each rank of a two-rank stage then has half a core, as each of four ranks that work
-    at once has: doubling the tensor-parallel ranks halves what a rank multiplies, as on GPUs.
+    With four ranks on two cores, each rank of a two-rank stage then has half a core, like each of four ranks that work
+    at once: doubling the tensor-parallel ranks halves the products of a rank, as on GPUs.
     """
     if not hasattr(os, "sched_setaffinity"):  # not on macOS, where the scheduler decides
         return

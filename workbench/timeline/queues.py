@@ -182,7 +182,8 @@ def _best_chain(tasks, saved, scratch, gradient, chains, limit_s):
     original = tasks[0][gradient].copy(), tasks[1][gradient].copy(), tasks[2][gradient]
     loads_s = _loads(tasks, scratch[0].shape[0])
     _move_load_(loads_s, original, -1.0)
-    best, best_s, nowhere = -1, limit_s, np.empty((0, 0))
+    best, best_s = -1, limit_s
+    nowhere = np.empty((0, 0))  # `_run` then saves neither starts nor states
     for index in range(len(chains[2])):
         chain = chains[0][index], chains[1][index], chains[2][index]
         _put_(tasks, gradient, chain)
@@ -201,7 +202,8 @@ def _best_choice(tasks, saved, scratch, others, choices, limit_s, starts_s):
     num_gradients = len(tasks[2])
     loads_s = _loads(tasks, scratch[0].shape[0])
     now, wanted = np.zeros(num_gradients, np.bool_), np.zeros(num_gradients, np.bool_)
-    best, best_s, valid = -1, limit_s, num_gradients - 1  # saved states hold up to gradient `valid`
+    best, best_s = -1, limit_s
+    valid = num_gradients - 1  # last gradient with a valid saved state
     for index in range(len(choices) + 1):
         if index < len(choices):
             wanted = choices[index]

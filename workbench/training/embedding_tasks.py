@@ -271,7 +271,7 @@ EMBEDDING_TASKS = tuple(_WORKS)
 
 
 def _windows(ids: np.ndarray) -> Tensor:
-    """Cut running text into windows of the words that are read and one more; neighbours share that one."""
+    """Cut running text into windows of `SEQUENCE` words and the next word, with which the next window begins."""
     num_windows = (len(ids) - 1) // SEQUENCE
     starts = SEQUENCE * np.arange(num_windows)
     return torch.from_numpy(ids[starts[:, None] + np.arange(SEQUENCE + 1)])
@@ -298,7 +298,7 @@ def _padded_sentences(sentences: Sequence[tuple[Tensor, int]]) -> tuple[tuple[Te
 
 
 def _tested(model: nn.Module, batches: Iterable[tuple[tuple[Tensor, ...], Tensor]]) -> tuple[float, float]:
-    """Return the mean loss over all labels but ignored ones, and the share of them that score highest."""
+    """Return the mean loss over all labels that are not ignored, and the share of labels with the highest score."""
     loss, num_correct, num_labels = 0.0, 0, 0
     for inputs, labels in batches:
         logits, labels = model(*inputs).flatten(0, -2), labels.flatten()

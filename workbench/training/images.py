@@ -64,7 +64,7 @@ class ImageExamples:
 
     @property
     def lengths(self) -> np.ndarray:
-        """One for every image: all are of one size, and batches take them in any order."""
+        """1 for every image: all have the same size, so that batches take them in any order."""
         return np.ones(len(self), dtype=np.int64)
 
     def batch(self, rows: Sequence[int], device: str | torch.device = "cpu") -> ImageBatch:

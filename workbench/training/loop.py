@@ -130,7 +130,8 @@ def train(
     optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True)
     schedule = linear_warm_up_and_decay(optimizer, len(batches), warm_up=recipe.warm_up)
     pipeline.module.train()
-    start, losses = time.perf_counter(), []
+    start = time.perf_counter()
+    losses = []
     for step, rows in enumerate(batches):
         batch = examples.batch(rows, recipe.device)
         batch = batch if augment is None else augment(batch, step)
@@ -158,7 +159,8 @@ def predict(
     pipeline: Trainable, examples: LabelledExamples, recipe: Recipe, *, batch: int = EVALUATION_BATCH
 ) -> Tensor | None:
     """Run all examples forward without dropout; return float32 outputs in order, None except in the last stage."""
-    outputs, order = [], sorted_batches(examples.lengths, batch)
+    outputs = []
+    order = sorted_batches(examples.lengths, batch)
     for rows in order:
         part = examples.batch(rows, recipe.device)
         with computing_in(recipe.precision, recipe.device):

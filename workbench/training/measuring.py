@@ -151,7 +151,8 @@ def run_benchmarks(
     pattern: str = "*", folder: Path | str = BENCHMARK_FOLDER, *, on_row: Callable[[BenchmarkRow], None] | None = None
 ) -> list[BenchmarkRow]:
     """Run a folder's benchmarks whose names match a shell pattern, each file in its own process."""
-    files, rows = sorted(Path(folder).glob("bench_*.py")), []
+    files = sorted(Path(folder).glob("bench_*.py"))
+    rows = []
     for file in files:
         for row in _rows_of(file, pattern):
             rows.append(row)
