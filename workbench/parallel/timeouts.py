@@ -28,8 +28,8 @@ GLOO_WORDS = (
 def timeout_of(group: dist.ProcessGroup | None = None) -> timedelta:
     """Return how long a collective of a group waits for its members; None is the default group.
 
-    A group with several backends, such as gloo and NCCL, has the shortest of their timeouts; a backend without a
-    timeout counts with torch's default.
+    A group with several backends, such as gloo and NCCL, has the shortest of their timeouts, or torch's default if no
+    backend has a timeout.
     """
     group = dist.group.WORLD if group is None else group
     options = [group._get_backend(device).options for device in group._device_types]

@@ -1,7 +1,7 @@
 """The parts of an iteration's time, from the timelines of its ranks; waiting and transfer are told apart.
 
 The ranks of one machine share a clock, so no barrier is needed. `break_down` suits ranks that work at once: a rank
-in a message waits while another rank is not in a message; while all ranks are in messages, it is transfer.
+in a message waits while another rank is not in a message; the time in which all ranks are in messages is transfer.
 `break_down_stages` suits pipelines: forward, backward, coding, and the transfers over each boundary.
 """
 

@@ -22,8 +22,8 @@ from .grid import IDLE, format_rows, parse_rows
 
 __all__ = ["Dose", "Sleeper", "StragglerTrace"]
 
-# A sleep takes about 60 microseconds longer than asked (Linux's timer slack of 50, and waking up). A shorter debt waits
-# until it has grown.
+# A sleep takes about 60 microseconds longer than asked (Linux's timer slack of 50, and waking up). A debt below a few
+# times that waits until it has grown.
 LEAST_SLEEP_S = 200e-6
 _SKEWNESS_DECIMALS = 2  # drawn values are rounded, so that a grid stays readable
 
