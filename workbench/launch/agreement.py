@@ -1,4 +1,4 @@
-"""An all-gather of small JSON values without pickle, and a barrier that names missing ranks when its time is up."""
+"""Small JSON values gathered on all ranks without pickle, and a barrier whose time limit names the missing ranks."""
 
 import json
 import time
@@ -10,46 +10,44 @@ import torch.distributed as dist
 
 __all__ = ["RankMissing", "meet", "tell_all"]
 
-MEETING = 1  # tag of the messages of `meet`
+MEETING = 1  # tag of messages that say that a rank is here
 
 
 class RankMissing(TimeoutError):
-    """Some ranks did not join in time; the message names them."""
+    """Some ranks did not come in time; the message names them."""
 
 
 def meet(purpose: str, timeout_s: float, group: dist.ProcessGroup | None = None, told: bytes = b"\0") -> list[bytes]:
-    """Wait for all ranks of a CPU group, and all-gather `told`, bytes of equal length, in rank order.
+    """Wait for every rank of a group on processors; return what each told, as many bytes from all, in rank order.
 
-    Raises:
-        RankMissing: if a rank is late.
-        RuntimeError: if a rank is lost.
+    RankMissing if one is late, RuntimeError if one is lost.
     """
     size, ends_s = dist.get_world_size(group), time.monotonic() + timeout_s
-    messages = torch.zeros(size, len(told), dtype=torch.uint8)
-    message = messages[dist.get_rank(group)]
-    message.copy_(torch.frombuffer(bytearray(told), dtype=torch.uint8))
+    everyone = torch.zeros(size, len(told), dtype=torch.uint8)
+    own = everyone[dist.get_rank(group)]
+    own.copy_(torch.frombuffer(bytearray(told), dtype=torch.uint8))
     if dist.get_rank(group) == 0:
         others = range(1, size)
-        arriving = [dist.irecv(messages[rank], group_src=rank, group=group, tag=MEETING) for rank in others]
+        arriving = [dist.irecv(everyone[rank], group_src=rank, group=group, tag=MEETING) for rank in others]
         missing = [rank for rank, work in zip(others, arriving, strict=True) if not _is_done(work, ends_s)]
         if missing:
             raise RankMissing(f"rank 0: {purpose}: ranks {missing} did not come within {timeout_s:g} s")
-        for work in [dist.isend(messages, group_dst=rank, group=group, tag=MEETING) for rank in others]:
+        for work in [dist.isend(everyone, group_dst=rank, group=group, tag=MEETING) for rank in others]:
             work.wait()
     else:
-        arrival = dist.isend(message, group_dst=0, group=group, tag=MEETING)
-        received = torch.empty_like(messages)
-        answer = dist.irecv(received, group_src=0, group=group, tag=MEETING)
-        ends_s += timeout_s / 2  # rank 0 knows which ranks are missing: its error comes first
+        arrival = dist.isend(own, group_dst=0, group=group, tag=MEETING)
+        answered = torch.empty_like(everyone)
+        answer = dist.irecv(answered, group_src=0, group=group, tag=MEETING)
+        ends_s += timeout_s / 2  # the first rank knows more, and is heard first
         if not (_is_done(arrival, ends_s) and _is_done(answer, ends_s)):
             missing = f"rank 0 did not answer within {timeout_s * 1.5:g} s"
             raise RankMissing(f"rank {dist.get_rank(group)}: {purpose}: {missing}")
-        messages = received
-    return [row.numpy().tobytes() for row in messages]
+        everyone = answered
+    return [row.numpy().tobytes() for row in everyone]
 
 
 def _is_done(work: dist.Work, ends_s: float) -> bool:
-    """Return whether a message is through by a moment; RuntimeError if its peer is lost before."""
+    """Wait for a message until a moment; a peer that is lost before then is an error."""
     try:
         work.wait(timedelta(seconds=max(ends_s - time.monotonic(), 0.001)))
     except RuntimeError:
@@ -60,8 +58,8 @@ def _is_done(work: dist.Work, ends_s: float) -> bool:
 
 
 def tell_all(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
-    """All-gather one JSON value of each rank, in rank order; every rank of the group calls it."""
-    device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"  # NCCL carries only CUDA tensors
+    """Gather one JSON value of every rank on every rank, in rank order; every rank of the group calls it."""
+    device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"  # NCCL carries nothing else
     message = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     size = dist.get_world_size(group)
     lengths = torch.empty(size, dtype=torch.int64, device=device)

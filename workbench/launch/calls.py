@@ -15,12 +15,12 @@ from workbench.launch.protocol import Request
 
 __all__ = ["PerRank", "own_part", "pack_call"]
 
-MAX_CAPTURED_BYTES = 16 << 20  # larger captured variables cause a warning
+MAX_CAPTURED_BYTES = 16 << 20  # beyond this a function is asked to take arguments instead
 
 
 @dataclass(frozen=True, slots=True)
 class PerRank:
-    """An argument with a value for each rank."""
+    """An argument of which every rank gets its own part."""
 
     values: Sequence[Any]  # one a rank, in rank order
 
@@ -54,7 +54,7 @@ def pack_call(
 
 
 def own_part(rank: int, args: Sequence[Any], kwargs: dict[str, Any], num_ranks: int) -> tuple[tuple, dict[str, Any]]:
-    """Return the arguments of one rank, with the rank's value in place of a PerRank."""
+    """Return the arguments of one rank, with its own value in the place of a PerRank."""
     own_args = tuple(_own_value(rank, value, num_ranks) for value in args)
     return own_args, {name: _own_value(rank, value, num_ranks) for name, value in kwargs.items()}
 

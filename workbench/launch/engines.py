@@ -1,6 +1,6 @@
 """The same functions beyond one machine: on ranks that torchrun has started, and on an ipyparallel cluster.
 
-Such a cluster can be made by SSH, MPI or Slurm. `put`, `start`, shaped hosts and ending processes are left to these
+Such a cluster can be made by SSH, MPI or Slurm. `put`, `start`, shaped hosts and the end of processes are left to these
 engines.
 """
 
@@ -21,11 +21,11 @@ from workbench.launch.failures import GRACE_S, FailureKind, RankFailed, RankFail
 __all__ = ["IPyParallelRanks", "run_here"]
 
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-POLL_S = 0.02  # interval of polling the engines
+POLL_S = 0.02  # seconds between two looks at the engines
 JOIN_TIMEOUT_S = 1800.0  # in which engines must meet, and a peer must come to a collective, unless a limit is given
-OUTPUT_PATIENCE_S = 5.0  # time that output may arrive after the result
+OUTPUT_PATIENCE_S = 5.0  # seconds that output may arrive after the result
 BROKEN = "The process group is broken; restart the engines and make new IPyParallelRanks."
-# Any outside address: no packet is sent, but the system chooses the interface to it.
+# Any address outside: no packet is sent, the system only tells which interface it would use.
 OUTSIDE = ("192.0.2.1", 9)  # documentation range, RFC 5737
 
 
@@ -130,7 +130,7 @@ class IPyParallelRanks:
 
 
 def _address_for(host_names: set[str]) -> str:
-    """Return this machine's address for engines on other machines, or loopback if all engines are here."""
+    """Return this machine's address as engines on other machines, or all on this one, see it."""
     if host_names == {socket.gethostname()}:
         return "127.0.0.1"
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -146,7 +146,7 @@ def _join_cluster(
 
     variables = rank_environment(threads_per_rank)
     if address != "127.0.0.1":
-        del variables["GLOO_SOCKET_IFNAME"]  # with several machines gloo finds the interface
+        del variables["GLOO_SOCKET_IFNAME"]  # engines on several machines: gloo finds it
     os.environ.update(variables)
     torch.set_num_threads(threads_per_rank)
     patience = datetime.timedelta(seconds=timeout_s)
@@ -164,7 +164,7 @@ def _leave_cluster() -> None:
 def _show_output(answers: Sequence[Any]) -> None:
     for rank, answer in enumerate(answers):
         if answer.ready():
-            answer.wait_for_output(OUTPUT_PATIENCE_S)  # output travels apart from the result
+            answer.wait_for_output(OUTPUT_PATIENCE_S)  # it travels apart from the result
         for text, stream in ((answer.stdout, sys.stdout), (answer.stderr, sys.stderr)):
             for line in text.splitlines() if stream else ():  # a process may have none
                 stream.write(f"[rank {rank}] {line}\n")

@@ -1,4 +1,4 @@
-"""Failures of ranks, reported with the first cause first."""
+"""How ranks fail, reported with the first cause first."""
 
 import itertools
 import os
@@ -21,9 +21,9 @@ __all__ = [
     "waits_for_peer",
 ]
 
-GRACE_S = 0.5  # time after the first failure in which other ranks may report their failures
+GRACE_S = 0.5  # seconds after the first failure in which other ranks may report theirs
 
-# Words in errors of gloo and NCCL about a lost peer, in lower case; the libraries have no error class for it.
+# Words of gloo and NCCL when a peer is gone, in lower case; the libraries have no error class for it.
 PEER_WORDS = (
     "closed by peer",
     "reset by peer",
@@ -33,12 +33,12 @@ PEER_WORDS = (
     "connectfullmesh failed",
 )
 
-# From the frame of this file outwards all stack dumps are equal.
+# Frames from here outwards are the same in every stack dump.
 RANK_FILE = str(Path(__file__).with_name("rank.py"))
 
 
 class FailureKind(Enum):
-    """The kind of a rank's failure."""
+    """How a rank failed."""
 
     RAISED = "raised"
     DIED = "died"
@@ -50,11 +50,11 @@ class FailureKind(Enum):
 class RankFailure:
     """One rank's part in a failed run."""
 
-    rank: int  # number of the rank
-    kind: FailureKind  # kind of the failure
-    time_s: float  # time on the machine's monotonic clock
-    message: str  # one line that does not name the rank
-    traceback: str = ""  # empty if it is not known
+    rank: int  # which rank
+    kind: FailureKind  # how it failed
+    time_s: float  # when, on the machine's monotonic clock
+    message: str  # one line without the rank
+    traceback: str = ""  # where, as text; empty if nothing is known
 
     def __str__(self) -> str:
         line = f"rank {self.rank} {self.message}"
@@ -62,11 +62,11 @@ class RankFailure:
 
 
 class RankFailed(RuntimeError):
-    """A run failed on at least one rank; `failures` has the first cause first, and `note` says what to do next."""
+    """A run failed on at least one rank; `failures` has the first cause first, and `note` what to do next."""
 
     def __init__(self, failures: Iterable[RankFailure], note: str = ""):
-        # By time; ranks that failed only because of a peer are at the end.
-        self.failures = tuple(sorted(failures, key=lambda part: (part.kind is FailureKind.PEER_LOST, part.time_s)))
+        # By time, with ranks that failed only because a peer did at the end.
+        self.failures = tuple(sorted(failures, key=lambda one: (one.kind is FailureKind.PEER_LOST, one.time_s)))
         self.note = note
         super().__init__("\n\n".join([*map(str, self.failures), *([note] if note else [])]))
 
@@ -77,13 +77,13 @@ def kind_of_error(error: BaseException) -> FailureKind:
 
 
 def kind_of_words(message: str) -> FailureKind:
-    """Return the kind of an error from its message."""
+    """Return the same for the message of an error."""
     lost = any(word in message.lower() for word in PEER_WORDS)
     return FailureKind.PEER_LOST if lost else FailureKind.RAISED
 
 
 def describe_end(status: int) -> str:
-    """Describe the end of a process with this wait status."""
+    """Say in words how a process with this wait status ended."""
     if not os.WIFSIGNALED(status):
         return f"ended by itself with exit status {os.WEXITSTATUS(status)}"
     number = os.WTERMSIG(status)

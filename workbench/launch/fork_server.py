@@ -1,7 +1,7 @@
 """The fork server: one process with one thread that imports torch once and forks ranks or machines.
 
-It runs below a guard. When its owner or the guard ends in any way, it kills all its descendants and ends. When
-it ends, the kernel kills the ranks and the machines' agents, and the guard kills the rest.
+It runs below a guard. When its owner or the guard ends, however that happens, it kills all that lies below it and ends;
+when it ends, the kernel kills the ranks and the machines' agents, and the guard kills the rest.
 
 Started as `python -m workbench.launch.fork_server CONTROL_FD OWNER_PID`.
 """
@@ -33,8 +33,8 @@ from workbench.launch.supervisor import Supervisor
 
 __all__ = ["ForkServer", "main"]
 
-END_PATIENCE_S = 10.0  # time that a fork server may need to end after its owner has closed the channel
-KILL_PATIENCE_S = 10.0  # time that a guard may need to kill its descendants
+END_PATIENCE_S = 10.0  # seconds until a fork server whose owner let go is killed
+KILL_PATIENCE_S = 10.0  # seconds a guard may need to kill all that is below it
 
 
 class ForkServer:
@@ -42,22 +42,22 @@ class ForkServer:
 
     def __init__(self, setup: Setup, defaults: Mapping[str, str] | None = None):
         _check_not_importing_main()
-        self.alive = True  # False after its end was noticed or it was killed
+        self.alive = True  # False once it was found dead or was killed
         open_standard_streams()
         self.channel, channel_of_server = channel_pair()
         folder = _deleted_folder()
         self._process = subprocess.Popen(
-            # -P: nothing may be imported from the working folder before the owner's path is known.
+            # -P: before the owner's path is known, nothing is imported from the working folder.
             [sys.executable, "-P", "-m", __name__, str(channel_of_server.fileno()), str(os.getpid())],
             pass_fds=[channel_of_server.fileno()],
-            # One thread, whatever the number of threads of a rank: a process that used OpenMP must not fork.
+            # One thread here, whatever the ranks get: a process that used OpenMP must not fork.
             env={**(defaults or {}), **own_environment(), **rank_environment(1)},
             stdin=subprocess.DEVNULL,
             start_new_session=True,  # a terminal's Ctrl-C is for the owner alone
             cwd=None if folder is None else "/",
         )
         channel_of_server.close()
-        # This also runs when the interpreter ends without close().
+        # Also runs when the interpreter ends without close().
         self._close = weakref.finalize(self, _end, self._process, self.channel, os.getpid())
         try:
             self.hosts = self._introduce(setup, folder)  # description of the shaped hosts, or None
@@ -85,12 +85,12 @@ class ForkServer:
         return answer.hosts
 
     def send(self, message: Any, fds: Sequence[int] = ()) -> None:
-        """Send a message; nothing happens if the server has ended, which `receive` notices."""
+        """Send a message; nothing happens if it has ended, which is noticed where its messages are received."""
         with contextlib.suppress(ConnectionError):
             self.channel.send(message, fds)
 
     def receive(self) -> tuple[Any, list[int]]:
-        """Return its next message with the descriptors sent with it; None as the message if it has ended."""
+        """Return its next message with the descriptors beside it, or None if it has ended."""
         try:
             return self.channel.receive_with_fds()
         except (EOFError, ConnectionError):
@@ -98,17 +98,17 @@ class ForkServer:
             return None, []
 
     def kill(self) -> None:
-        """Kill it with all its descendants, even if it does not answer, and wait for its end."""
+        """End it, whether it answers or not, with everything below it; also wait for its end."""
         self.alive = False
         _kill(self._process)
 
     def close(self) -> None:
-        """End it with all its descendants; calling it again does nothing."""
+        """End it with everything below it; calling it again does nothing."""
         self._close()
 
 
 def _check_not_importing_main() -> None:
-    """Refuse to start ranks while a spawned process imports the script: it would start processes without end."""
+    """Refuse what would start processes without end: a spawned process imports the script that starts ranks."""
     process = sys.modules.get("multiprocessing.process")
     if process is not None and getattr(process.current_process(), "_inheriting", False):
         rule = 'what starts ranks must be called below `if __name__ == "__main__":`'
@@ -116,7 +116,7 @@ def _check_not_importing_main() -> None:
 
 
 def _deleted_folder() -> int | None:
-    """Return a descriptor of the working folder if it was deleted, since torch cannot be imported there; else None."""
+    """Return a descriptor of the working folder if it was deleted, where torch cannot be imported; else None."""
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -126,7 +126,7 @@ def _deleted_folder() -> int | None:
 
 def _end(process: subprocess.Popen, channel: Channel, owner_pid: int) -> None:
     if os.getpid() != owner_pid:
-        return  # a forked copy of the owner does not own the fork server
+        return  # a forked copy of the owner: the fork server is not its own
     channel.close()
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(END_PATIENCE_S)
@@ -144,7 +144,7 @@ def _kill(process: subprocess.Popen) -> None:
 
 
 def main(control_fd: int, owner_pid: int) -> None:
-    """Run a fork server, below a guard, until the owner closes the control channel or ends."""
+    """Be a fork server, below a guard, until the owner closes the control channel or ends."""
     open_standard_streams()
     control = Channel(socket.socket(fileno=control_fd))
     owner = ProcessWatch(owner_pid)
@@ -178,18 +178,18 @@ def _dying_on_hang_up(control: Channel):
 
 def _import_everything(setup: Setup, deleted_folder: Sequence[int]) -> Any:
     sys.path[:] = [path for path in setup.sys_path if path or not deleted_folder]
-    # Before any other import, since a process with several threads gets no new user namespace.
+    # A new user namespace is refused to a process with threads: before any other import.
     hosts = setup.hosts.open() if setup.hosts is not None else None
     for name in (*setup.preload, "torch", "torch.distributed"):
         importlib.import_module(name)
     for fd in deleted_folder:
-        os.fchdir(fd)  # the owner's folder: relative paths fail there as they do for the owner
+        os.fchdir(fd)  # the owner's; what is relative fails there as it does for the owner
         os.close(fd)
     return hosts
 
 
 class _Server(Supervisor):
-    """Follows its owner's orders until the owner or the guard ends, then kills all its descendants."""
+    """Follows its owner's orders until the owner or the guard ends, then leaves nothing behind."""
 
     def __init__(self, control: Channel, watches: Sequence[ProcessWatch], setup: Setup, hosts: Any):
         super().__init__(control, watches)
@@ -222,7 +222,7 @@ class _Server(Supervisor):
             case KillMachine(name=name):
                 for pid, started in self._children.items():
                     if started.machine == name:
-                        os.killpg(pid, signal.SIGKILL)  # the agent and its ranks at once
+                        os.killpg(pid, signal.SIGKILL)  # the agent and its ranks at one stroke
 
     def _start_ranks(self) -> None:
         meeting_fd, meeting_path = self._meeting_place()
@@ -232,7 +232,7 @@ class _Server(Supervisor):
         os.close(meeting_fd)
 
     def _meeting_place(self) -> tuple[int, str]:
-        """Return a file for the ranks' FileStore; on Linux it has no name and is never left behind."""
+        """Return a file for the ranks' FileStore; on Linux it has no name and cannot be left."""
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create("workbench-store")
             return fd, f"/proc/self/fd/{fd}"
@@ -242,7 +242,7 @@ class _Server(Supervisor):
     def _start_machine(self, order: StartMachine, fd: int) -> None:
         pid = self._fork(partial(be_machine, order, self._setup, self._hosts, os.getpid(), fd))
         with contextlib.suppress(PermissionError, ProcessLookupError):
-            os.setpgid(pid, pid)  # the agent does the same; the first call counts
+            os.setpgid(pid, pid)  # the agent does so too; the first to come counts
         os.close(fd)
         self._children[pid] = MachineStarted(machine=order.name, pid=pid, time_s=time.monotonic())
         self._owner.send(self._children[pid])

@@ -1,4 +1,4 @@
-"""Shaped hosts: ranks on this machine, with traffic that really takes as long as over a given link.
+"""Shaped hosts: ranks on this machine whose traffic really takes as long as over a given link.
 
 `ShapedHosts(4, link=Link.gigabit())` puts ranks on network namespaces. Each host has one network card that its ranks
 share and that sends and receives at the link's rate, packet headers included; ranks of one host talk over its loopback,
@@ -33,12 +33,12 @@ MIN_RATE_BYTES_PER_S = 10_000
 NOTED_RATE_BYTES_PER_S = 2.5e9 / 8
 
 MTU_BYTES = 9000  # jumbo frames, as clouds use between their instances; they keep the share of headers below 1 %
-ETHERNET_HEADER_BYTES = 14  # counted by tbf, as are the following headers
+ETHERNET_HEADER_BYTES = 14  # counted by tbf, as are the next
 IP_TCP_HEADER_BYTES = 20 + 32  # IPv4, and TCP with time stamps
 MAX_SEGMENT_BYTES = 65_536  # largest packet that the kernel forms for IPv4 (GSO)
-SEGMENT_TIME_S = 0.25e-3  # longest time of a packet on a slow link
+SEGMENT_TIME_S = 0.25e-3  # a packet should not hold a slow link longer than this
 BURST_TIME_S = 0.5e-3  # covers the kernel waking up late; shorter, and a busy machine misses the rate by 20 %
-QUEUE_TIME_S = 50e-3  # traffic that a switch port buffers before it drops packets
+QUEUE_TIME_S = 50e-3  # what a switch port buffers before it drops
 MIN_QUEUE_BYTES = 1_000_000
 
 
@@ -48,10 +48,10 @@ class LatencyNotImposed(UserWarning):
 
 @dataclass(frozen=True)
 class ShapedHosts:
-    """Hosts for ranks, which are placed in contiguous blocks."""
+    """Hosts to put ranks on, in contiguous blocks."""
 
-    num_hosts: int  # number of hosts
-    link: Link  # joins each host to all others
+    num_hosts: int  # how many
+    link: Link  # joins each of them to all others
     require_latency: bool = False  # refuse, rather than record it, when the kernel cannot impose the link's latency
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class ShapedHosts:
     def open(self) -> HostNamespaces:
         """Build the hosts around this process, which must have one thread and ends in the namespace of the switch.
 
-        After a NamespaceError, which names the missing part, the process should end.
+        After a NamespaceError, which says what this machine lacks, the process should end.
         """
         files, built = build_hosts(self.num_hosts, self.cable())
         hosts = HostNamespaces(files, self._describe(built))
@@ -91,7 +91,7 @@ class ShapedHosts:
         )
 
     def rate_note(self) -> str | None:
-        """Return a remark if the processor, which copies every byte several times, may not keep up; else None."""
+        """Return a remark on the rate, or None if a processor, which copies every byte several times, keeps up."""
         if self.link.bandwidth_bytes_per_s <= NOTED_RATE_BYTES_PER_S:
             return None
         return "above 2.5 Gbit/s the processor may be slower than the link; the rate reached was not measured"
@@ -112,7 +112,7 @@ class ShapedHosts:
 
     @staticmethod
     def missing() -> str | None:
-        """Return the name of the missing part for shaped hosts, or None."""
+        """Return in words what this machine lacks to run shaped hosts, or None."""
         return why_unavailable()
 
     def host_of(self, rank: int, num_ranks: int) -> int:
@@ -145,13 +145,13 @@ class ShapedHosts:
 
 
 class HostNamespaces:
-    """The hosts of one pool, held by open files; they vanish with the last process inside them or with such a file."""
+    """The hosts of one pool, held by open files; they vanish with the last process that is in them or holds one."""
 
     interface = INTERFACE  # name of every host's network card, for GLOO_SOCKET_IFNAME
 
     def __init__(self, files: list[int], description: dict) -> None:
         self._files = list(files)
-        self.description = description  # description of the hosts for the record
+        self.description = description  # of the hosts, for the record
 
     def enter(self, host: int) -> None:
         """Move the calling process, which must have one thread, onto a host."""
@@ -164,6 +164,6 @@ class HostNamespaces:
         return address_of(host)
 
     def close(self) -> None:
-        """Close the files of the hosts; calling it again does nothing."""
+        """Let go of the hosts; calling it again does nothing."""
         while self._files:
             os.close(self._files.pop())

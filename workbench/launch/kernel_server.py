@@ -1,9 +1,9 @@
-"""Kernels that start in a tenth of a second: forked from a process that has imported the modules of notebooks.
+"""Kernels that start in a tenth of a second: forked from one process that has imported what notebooks import.
 
     python -P -m workbench.launch.kernel_server CONTROL_FD OWNER_PID
 
-The server runs below a guard and ends with its owner. Each kernel is below its own tether: when the kernel ends
-in any way, all processes that it started end with it.
+The server runs below a guard and ends with its owner. Each kernel is below a tether of its own: when the kernel ends,
+however that happens, all that it started ends with it.
 """
 
 import atexit
@@ -41,18 +41,18 @@ from workbench.launch.tether import hold
 __all__ = ["ForkedKernel", "KernelServer"]
 
 PRELOADED = ("torch", "torch.distributed", "pandas", "matplotlib.pyplot", "IPython.display", "ipykernel.kernelapp")
-INLINE = "module://matplotlib_inline.backend_inline"  # ipykernel's choice before matplotlib is imported
+INLINE = "module://matplotlib_inline.backend_inline"  # what ipykernel would choose before matplotlib is imported
 NUMBER = struct.Struct("<q")  # a process id, later a wait status
-START_PATIENCE_S = 60.0  # time that the imports may take on a cold disk
-END_PATIENCE_S = 10.0  # time that a server may need to end after its owner has closed the channel
+START_PATIENCE_S = 60.0  # seconds the imports may take on a cold disk
+END_PATIENCE_S = 10.0  # seconds until a server whose owner let go is killed
 POLL_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Start:
-    """An order to fork a kernel; the descriptors of its output and of the pipe for its numbers are sent with this."""
+    """An order to fork a kernel; the descriptors beside it are its output's and that of the pipe for its numbers."""
 
-    arguments: tuple[str, ...]  # arguments of ipykernel, such as -f and the connection file
+    arguments: tuple[str, ...]  # of ipykernel, such as -f and the connection file
     environment: dict[str, str]
     folder: str  # its working folder
 
@@ -66,17 +66,17 @@ class ForkedKernel:
         self._numbers = os.fdopen(numbers, "rb", buffering=0)
         self._lock = threading.Lock()
         self.returncode: int | None = None
-        data = self._numbers.read(NUMBER.size) or b""
-        if len(data) < NUMBER.size:
+        told = self._numbers.read(NUMBER.size) or b""
+        if len(told) < NUMBER.size:
             raise RuntimeError("the kernel server ended before it started a kernel")
-        (self.pid,) = NUMBER.unpack(data)
+        (self.pid,) = NUMBER.unpack(told)
 
     def poll(self) -> int | None:
         """Return the exit status, negative for a signal, or None while it runs."""
         with self._lock:
             if self.returncode is None and is_readable(self._numbers.fileno()):
-                data = self._numbers.read(NUMBER.size) or b""  # empty if the server was killed, and the kernel with it
-                status = NUMBER.unpack(data)[0] if len(data) == NUMBER.size else signal.SIGKILL.value
+                told = self._numbers.read(NUMBER.size) or b""  # nothing where the server was killed, and all below it
+                status = NUMBER.unpack(told)[0] if len(told) == NUMBER.size else signal.SIGKILL.value
                 self.returncode = os.waitstatus_to_exitcode(status)
                 self._numbers.close()
             return self.returncode
@@ -101,7 +101,7 @@ class ForkedKernel:
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill it and all processes that it started."""
+        """End it and all that it started."""
         self.send_signal(signal.SIGKILL)
 
 
@@ -125,7 +125,7 @@ class KernelServer:
     def start(
         self, arguments: Sequence[str], *, environment: Mapping[str, str], folder: str, output: int
     ) -> ForkedKernel:
-        """Fork a kernel; output that bypasses Jupyter goes to the descriptor `output`.
+        """Fork a kernel that writes what bypasses Jupyter to the descriptor `output`.
 
         RuntimeError if the server has ended. The first kernel waits until everything is imported.
         """
@@ -189,13 +189,13 @@ def main(control_fd: int, owner_pid: int) -> None:
         while not listener.deserted():
             listener.listen()
     except (EOFError, ConnectionError):
-        pass  # the owner closed its end
+        pass  # the owner let go
     finally:
         kill_descendants()
 
 
 def _hold(order: _Start, output: int, owner_pid: int, not_its_own: Sequence[int]) -> NoReturn:
-    """Run as the tether of a kernel, in its own session and with the kernel's output."""
+    """Be the tether of a kernel: in a session of its own, with the kernel's output."""
     for fd in not_its_own:
         os.close(fd)
     os.setsid()
@@ -206,18 +206,18 @@ def _hold(order: _Start, output: int, owner_pid: int, not_its_own: Sequence[int]
 
 
 def _be_kernel(order: _Start) -> int:
-    """Run a kernel like a fresh process, with its own environment, folder and random numbers."""
+    """Be a kernel as a fresh process would be: with its own environment, folder and random numbers."""
     os.environ.clear()
     os.environ.update(order.environment)
     os.environ["JPY_PARENT_PID"] = str(os.getppid())
     os.chdir(order.folder)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    tempfile.tempdir = None  # TMPDIR has changed
+    tempfile.tempdir = None  # TMPDIR is another one now
     random.seed()
     sys.modules["numpy"].random.seed()
     for name in [name for name in sys.modules if name.split(".")[0] == "workbench"]:
-        del sys.modules[name]  # the kernel imports the present version of the library
+        del sys.modules[name]  # the library as it is now
     from ipykernel.kernelapp import IPKernelApp
 
     try:

@@ -18,11 +18,11 @@ from workbench.launch.tether import tether_command
 __all__ = ["KernelPlace", "RanksKernel", "install", "installed", "remove"]
 
 PREFIX = "workbench-"
-UNITS = {"cpu": "ranks", "cuda": "gpus"}  # unit of the number in a kernel's name
+UNITS = {"cpu": "ranks", "cuda": "gpus"}  # what the number in a kernel's name counts
 
 
 class KernelPlace(Enum):
-    """The place of installed kernels."""
+    """Where kernels are installed."""
 
     USER = "user"  # the user's Jupyter folder, seen by every Jupyter of the user
     ENVIRONMENT = "environment"  # this Python's own folder, removed with it
@@ -32,7 +32,7 @@ class KernelPlace(Enum):
 class RanksKernel:
     """A Jupyter kernel for a number of ranks."""
 
-    num_ranks: int  # number of ranks that Ranks() starts in it; one a GPU where it has GPUs
+    num_ranks: int  # what Ranks() starts in it; one a GPU where it has GPUs
     device: str = "cpu"  # "cpu" or "cuda"
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
-"""The process of one machine's agent, which forks the machine's ranks and keeps memory for them.
+"""One machine, seen from within: the agent's process, which forks its ranks and keeps memory for them.
 
-When the agent ends, the kernel ends its ranks. The memory consists of anonymous files, whose descriptors it hands
-to its ranks. It outlives every rank, and the kernel frees it when the last process of the machine has ended.
+When the agent ends, the kernel ends its ranks. The memory that it keeps is anonymous files whose descriptors it hands
+to its ranks: it outlives every rank, and the kernel frees it when the last process of the machine is gone.
 """
 
 import os
@@ -28,7 +28,7 @@ THIS_HOST = "127.0.0.1"  # address of a machine that is on no shaped host
 def be_machine(order: StartMachine, setup: Setup, hosts: Any, parent_pid: int, fd: int) -> int:
     """Be a machine until its function returns or its owner ends; return the exit status."""
     owner = Channel(socket.socket(fileno=fd))
-    MainOfRank.enter(setup.main)  # the ranks inherit it
+    MainOfRank.enter(setup.main)  # also of the ranks that it forks
     try:
         os.setpgid(0, 0)  # one signal kills all of it
         if hosts is not None:
@@ -37,7 +37,7 @@ def be_machine(order: StartMachine, setup: Setup, hosts: Any, parent_pid: int, f
         request: Request = owner.receive()
         request.function(Machine(order, setup, hosts, owner), *request.args, **request.kwargs)
     except (EOFError, ConnectionError):
-        pass  # the owner closed its end
+        pass  # the owner let go of this machine
     except BaseException as error:
         message = traceback.format_exception_only(error)[-1].strip()
         owner.send(Reply(failure=FailureKind.RAISED, message=message, traceback=traceback.format_exc()))
@@ -48,7 +48,7 @@ def be_machine(order: StartMachine, setup: Setup, hosts: Any, parent_pid: int, f
 
 
 class Machine(Supervisor):
-    """A machine as the function of its agent sees it."""
+    """What the function that runs in an agent works with."""
 
     def __init__(self, order: StartMachine, setup: Setup, hosts: Any, owner: Channel):
         super().__init__(owner)
@@ -57,11 +57,11 @@ class Machine(Supervisor):
         self.interface = LOOPBACK if hosts is None else hosts.interface
         self.memory = MachineMemory(order.memory_limit_bytes)
         self._num_threads = setup.threads_per_rank
-        self._requests: dict[int, Channel] = {}  # channels of the ranks' memory requests, by process id
+        self._requests: dict[int, Channel] = {}  # where ranks ask for memory, by process id
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The numbers of the running ranks."""
+        """The numbers of the ranks that run."""
         return tuple(sorted(started.rank for started in self._children.values()))
 
     def tell(self, message: Any) -> None:
@@ -69,9 +69,9 @@ class Machine(Supervisor):
         self._owner.send(message)
 
     def start_rank(self, rank: int, function: Callable[[RankLink], Any], *, label: Any = None, keep: int = -1) -> int:
-        """Fork a rank that calls `function` with a `RankLink` and sends the result to the owner; return its process id.
+        """Fork a rank, whose function is called with a `RankLink` and returns to the owner; return its process id.
 
-        The label names this run of the rank in the owner's events. Only the rank keeps the descriptor `keep`, such as
+        The label names this life of the rank in the owner's events. Only the rank keeps the descriptor `keep`, such as
         a listening socket; -1 is none.
         """
         if rank in self.ranks:
@@ -94,15 +94,15 @@ class Machine(Supervisor):
         return pid
 
     def stop_ranks(self) -> None:
-        """Kill all ranks and the processes that they started, and wait for their ends."""
+        """Kill every rank and all that they started, and wait until they are gone."""
         kill_descendants()
         for pid in list(self._children):
             self._forget(pid)
 
     def wait(self, timeout_s: float) -> list[Any]:
-        """Wait for an event, for `timeout_s` seconds at most, and meanwhile serve memory requests of ranks.
+        """Wait until something happens, for `timeout_s` seconds at most, and meanwhile give ranks their memory.
 
-        Returns `RankEnded` for ended ranks, and objects as the owner sent them. EOFError if the owner closed its end.
+        Returns `RankEnded` for ranks that ended, other objects as the owner sent them. EOFError if the owner let go.
         """
         return self._listener.wait(timeout_s)
 
@@ -134,12 +134,12 @@ class Machine(Supervisor):
             else:
                 requests.send(MemoryAnswer(), [fd])
         except (EOFError, ConnectionError, CannotUnpack, NotAMessage):
-            self._listener.remove(requests)  # the rank is ending, or has written something that is no request
+            self._listener.remove(requests)  # the rank is ending, or has written something else there
             requests.close()
 
 
 class MachineMemory:
-    """Named files in memory, together at most `limit_bytes`; a file counts from its allocation on."""
+    """Named files in memory, of `limit_bytes` together at most; a file's bytes count when it is allocated."""
 
     def __init__(self, limit_bytes: int | None = None):
         if limit_bytes is not None and not limit_bytes >= 0:
@@ -175,7 +175,7 @@ class MachineMemory:
             raise ValueError(f"num_bytes of {name!r} is {num_bytes}; {rule}")
 
     def close(self) -> None:
-        """Close this process's descriptors; memory that other processes hold lives on."""
+        """Close this process's descriptors; memory that others hold lives on."""
         for fd, _ in self._files.values():
             os.close(fd)
         self._files.clear()

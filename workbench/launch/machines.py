@@ -1,6 +1,6 @@
 """Machines: worker-agent processes with their ranks, each of which can be killed while the others go on.
 
-A pool (`Ranks`) ends as a whole when one rank fails. Here a single machine, or a single rank, can be lost and started
+A pool (`Ranks`) ends as a whole when one rank fails; here one machine, or one rank of it, can be lost and started
 again. A machine is its agent, a process with one thread, and the ranks that the agent forks. Memory that an agent keeps
 for its ranks outlives a rank and dies with the machine.
 
@@ -52,13 +52,13 @@ __all__ = [
     "RankStarted",
 ]
 
-KILL_PATIENCE_S = 10.0  # time that a killed machine may need to end
-# The events report a lost store; torch's C++ stack adds nothing to them.
+KILL_PATIENCE_S = 10.0  # seconds a killed machine may need to be gone
+# The events report a lost store; torch's C++ stack beside them says no more.
 ENVIRONMENT = MappingProxyType({"TORCH_CPP_LOG_LEVEL": "ERROR"})
 
 
 class Machines:
-    """A set of machines, simulated by processes of this machine.
+    """A set of machines on this one.
 
     `hosts`, `preload`, `threads_per_rank` and `echo` are those of `Ranks`. RuntimeError says why they cannot start.
     """
@@ -68,13 +68,13 @@ class Machines:
             raise RuntimeError(f"machines need Linux (memfd_create, pidfd), and this is {sys.platform}")
         if threads_per_rank < 1:
             raise ValueError(f"threads_per_rank is {threads_per_rank!r}; it must be at least 1")
-        self.shaped = hosts  # the given ShapedHosts, or None
+        self.shaped = hosts  # the ShapedHosts that were asked for, or None
         self._echo = echo
         self._lock = threading.RLock()
         self._agents: dict[str, Channel] = {}
         self._started: dict[str, MachineStarted] = {}
         self._ranks: dict[tuple[str, int], RankProcess] = {}
-        self._unread: list[Any] = []  # events that arrived during another wait
+        self._unread: list[Any] = []  # events seen while something else was waited for
         paths = [path for path in sys.path if isinstance(path, str)]
         setup = Setup(sys_path=paths, preload=tuple(preload), hosts=hosts, threads_per_rank=threads_per_rank)
         self._server = ForkServer(setup, ENVIRONMENT)
@@ -84,12 +84,12 @@ class Machines:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The started machines whose ends have not been noticed."""
+        """The machines that have been started and have not been seen to end."""
         return tuple(self._agents)
 
     @property
     def pids(self) -> dict[str, dict[str, Any]]:
-        """By machine: `agent`, the process id of its agent, and `ranks`, process ids by rank."""
+        """By machine: `agent`, its process id, and `ranks`, theirs by number."""
         pids = {name: {"agent": started.pid, "ranks": {}} for name, started in self._started.items()}
         for (name, rank), process in self._ranks.items():
             pids[name]["ranks"][rank] = process.started.pid
@@ -107,7 +107,7 @@ class Machines:
     ) -> None:
         """Start a machine, whose process calls `function(machine, *args, **kwargs)`, without waiting for it.
 
-        `host` is its shaped host; `memory_limit_bytes` limits the memory that the machine keeps for its ranks.
+        `host` is the shaped host to be on; `memory_limit_bytes` the most the machine may keep for its ranks.
         """
         self._check_new(name, host)
         channel, channel_of_agent = channel_pair()
@@ -130,19 +130,19 @@ class Machines:
             raise ValueError(f"host is {host!r}; it must lie in 0..{self.shaped.num_hosts - 1}")
 
     def tell(self, name: str, message: Any) -> None:
-        """Send a machine's function a message, which `Machine.wait` returns; ValueError for an unknown machine."""
+        """Send a machine's function a message, which arrives through `Machine.wait`; ValueError if it has no such."""
         self._check_known(name)
         try:
             self._agents[name].send(message)
         except ConnectionError:
-            return  # the machine has ended, which is an event
+            return  # it has ended, which is an event
 
     def _check_known(self, name: str) -> None:
         if name not in self._agents:
             raise ValueError(f"name is {name!r}; it must be one of {self.names!r}")
 
     def kill(self, *names: str) -> None:
-        """Kill machines at once: agents, ranks and all processes that these started; wait for their ends."""
+        """Kill machines at once: agents, ranks and all that these started; return when nothing of them is left."""
         for name in names:
             self._check_known(name)
         with self._lock:
@@ -155,22 +155,22 @@ class Machines:
                 self._unread += self._listener.listen(0.1)
 
     def kill_all(self) -> None:
-        """Kill all machines and forget unread events, but keep the fork server warm."""
+        """Kill all machines, and forget the events that nobody has waited for: as new, but warm."""
         with self._lock:
             self.kill(*self._agents)
             self._unread.clear()
 
     def kill_rank(self, name: str, rank: int) -> None:
-        """Kill one rank of a machine, whose agent goes on; ValueError if the rank does not run."""
+        """Kill one rank of a machine, whose agent goes on; ValueError if the machine has no such rank now."""
         process = self._ranks.get((name, rank))
         if process is None:
             raise ValueError(f"rank is {rank!r}; machine {name!r} must have it")
         process.send_signal(signal.SIGKILL)
 
     def wait(self, timeout_s: float) -> list[Any]:
-        """Wait for an event, for `timeout_s` seconds at most, and meanwhile show the output of ranks.
+        """Wait until something happens, for `timeout_s` seconds at most, and meanwhile pass on what ranks write.
 
-        Returns the `Machine...` and `Rank...` events, if there are any. RuntimeError if the fork server has ended.
+        Returns the `Machine...` and `Rank...` events; none after the time. RuntimeError if the fork server has ended.
         """
         with self._lock:
             events, self._unread = self._unread, []
@@ -187,7 +187,7 @@ class Machines:
                 raise RuntimeError("the fork server of the machines has ended, and all machines with it")
 
     def _drop_machine(self, name: str) -> list[Any]:
-        """Return the last messages of a machine that has ended, and forget the machine."""
+        """Hear the last messages of a machine that has ended, then forget it."""
         events: list[Any] = []
         agent = self._agents[name]
         while agent in self._listener and is_readable(agent.fileno()):
@@ -204,12 +204,12 @@ class Machines:
         try:
             message, fds = agent.receive_with_fds()
         except (EOFError, ConnectionError):
-            self._listener.remove(agent)  # the fork server reports its end
+            self._listener.remove(agent)  # the fork server says how it ended
             return []
         except CannotUnpack as error:
             return [MachineSaid(machine=name, message=error)]
         except NotAMessage as error:
-            self._listener.remove(agent)  # later bytes cannot be read either
+            self._listener.remove(agent)  # nor is what follows
             return [MachineSaid(machine=name, message=error)]
         if not isinstance(message, RankStarted | RankEnded):
             return [MachineSaid(machine=name, message=message)]
@@ -220,7 +220,7 @@ class Machines:
         return events
 
     def _drop_rank(self, key: tuple[str, int]) -> list[Any]:
-        """Return the last messages of a rank that has ended or has a successor, and forget the rank."""
+        """Hear the last messages of a rank that has ended or has a successor, then forget it."""
         if key not in self._ranks:
             return []
         process = self._ranks.pop(key)
@@ -230,7 +230,7 @@ class Machines:
         return events
 
     def close(self) -> None:
-        """End all machines and the processes that they started; calling it again does nothing."""
+        """End all machines and everything they started; calling it again does nothing."""
         with self._lock:
             self._server.close()
             for key in list(self._ranks):

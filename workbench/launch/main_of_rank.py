@@ -24,21 +24,21 @@ _RECEIVED: weakref.WeakSet[type] = weakref.WeakSet()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MainModule:
-    """The origin of `__main__`, by which processes that a rank spawns can import it."""
+    """Where `__main__` comes from, so that processes that a rank spawns can import it."""
 
     file: str | None  # path of the script; None in a notebook
-    name: str | None  # name of the module, if it was started by `python -m`
+    name: str | None  # of the module, if it was started by `python -m`
 
     @classmethod
     def of_this_process(cls) -> "MainModule":
-        """Describe this process's `__main__`."""
+        """Describe this process's own."""
         main = sys.modules["__main__"]
         file, spec = getattr(main, "__file__", None), getattr(main, "__spec__", None)
         return cls(file=file if file and os.path.isfile(file) else None, name=spec.name if spec else None)
 
 
 class MainOfRank(types.ModuleType):
-    """Definitions of a rank's cells, and behind them the newest definitions received from the caller's `__main__`."""
+    """What cells of a rank define, and behind it what has come from the caller's `__main__`, the newest of a name."""
 
     __slots__ = ("_received",)  # no attribute, or cells would find it among their names
 
@@ -52,7 +52,7 @@ class MainOfRank(types.ModuleType):
 
     @classmethod
     def enter(cls, origin: MainModule) -> None:
-        """Make a new module this process's `__main__`, also under the name that `multiprocessing` uses."""
+        """Make a new one this process's `__main__`, by the name that `multiprocessing` has for it as well."""
         sys.modules["__main__"] = sys.modules["__mp_main__"] = cls(origin)
 
     def __getattr__(self, name: str) -> Any:
@@ -65,7 +65,7 @@ class MainOfRank(types.ModuleType):
         return "<module '__main__' of a rank, which has the classes and functions that calls have brought>"
 
     def receive(self, qualname: str, item: Any) -> None:
-        """Store an item by its name, which may be "Outer.Inner" without a received class "Outer"."""
+        """Let an item be found by its name, "Outer.Inner" within a class that has not come."""
         *outer, name = qualname.split(".")
         place = self._received
         for part in outer:
@@ -76,7 +76,7 @@ class MainOfRank(types.ModuleType):
 
 
 class ByValuePickler(cloudpickle.Pickler):
-    """Pickles classes and functions of `__main__` by value; a rank that unpickles them puts them in its `__main__`."""
+    """Pickles classes and functions of `__main__` by value; a rank that unpickles them has them in its own."""
 
     def reducer_override(self, obj: Any) -> Any:
         reduced = super().reducer_override(obj)
@@ -96,7 +96,7 @@ def dumps_by_value(obj: Any) -> bytes:
 
 
 def _name_in_main(item: Any) -> str | None:
-    """Return the name of an item in `__main__`; None for an older definition or an item of another module."""
+    """Return the name by which `__main__` has an item now; None for an older definition, and for other modules."""
     if item.__module__ != "__main__":
         return None
     place: Any = sys.modules["__main__"]
@@ -118,7 +118,7 @@ def _received(make: Callable[..., Any], args: tuple, name: str | None) -> Any:
 
 
 def _fill_class(received: type, state: tuple[Callable[[type, Any], None], Any]) -> None:
-    """Fill a class that came in a message; a class that was made here is not changed by a message."""
+    """Fill a class that came in a message; one that was made here stays as it is, whatever others made of it."""
     set_state, content = state
     if received in _RECEIVED:
         set_state(received, content)

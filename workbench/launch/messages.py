@@ -1,4 +1,4 @@
-"""Messages over socket pairs: objects are pickled with cloudpickle, and large buffers travel in shared memory.
+"""Messages over socket pairs: an object is pickled with cloudpickle, its large buffers travel in shared memory.
 
 The shared memory has no name, so nothing is left when a process is killed. The receiver maps it copy-on-write: one
 message to four ranks occupies memory once, and every rank may change its tensors.
@@ -35,34 +35,34 @@ __all__ = [
 ]
 
 INLINE_BYTES = 1 << 16  # below a socket's buffer, so that sending to an idle rank never waits
-SOCKET_BUFFER_BYTES = 4 * INLINE_BYTES  # the default of macOS is only 8 KiB
+SOCKET_BUFFER_BYTES = 4 * INLINE_BYTES  # macOS gives 8 KiB unless asked
 HEADER = struct.Struct("<4s?QQ")  # magic, whether shared, number of frames, number of bytes
 MAGIC = b"wbm1"
-MAX_FDS = 8  # most descriptors of one message
+MAX_FDS = 8  # descriptors one message may carry
 CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 class NotAMessage(ValueError):
-    """Received bytes are not of a channel; later bytes of this socket cannot be read either."""
+    """What arrived was not written by the other end's channel; what follows cannot be read either."""
 
 
 class CannotUnpack(ValueError):
-    """A complete message has arrived, but its object cannot be created here; `__cause__` is the error."""
+    """A message arrived whole, but its object cannot be made here; `__cause__` says why."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Handle:
-    """A reference to an object that the ranks keep; as an argument it arrives as the object."""
+    """Stands for an object that the ranks keep; arrives on a rank as that object."""
 
-    name: str  # name of the kept object
-    group: str  # name of the worker group that keeps it
+    name: str  # the name it was put under
+    group: str  # the worker group that keeps it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Message:
     """A pickled object."""
 
-    frames: Sequence[memoryview]  # the pickle, then the large buffers outside of it
+    frames: Sequence[memoryview]  # the pickle, then the buffers that are not part of it
 
     @property
     def num_bytes(self) -> int:
@@ -71,7 +71,7 @@ class Message:
 
     @property
     def is_shared(self) -> bool:
-        """Whether it travels in shared memory, because it may not fit into the buffer of a socket."""
+        """Whether it travels in shared memory, because a socket's buffer may not hold it."""
         return len(self.frames) > 1 or self.num_bytes > INLINE_BYTES
 
 
@@ -98,15 +98,15 @@ class Channel:
         self._socket = end
 
     def fileno(self) -> int:
-        """Return the descriptor of the socket."""
+        """Return the descriptor, to wait for or to hand on."""
         return self._socket.fileno()
 
     def send(self, obj: Any, fds: Sequence[int] = ()) -> None:
-        """Send an object with descriptors, which arrive as duplicates; OSError if the other end is closed."""
+        """Send an object, and descriptors that arrive as duplicates; OSError if the other end is closed."""
         self.send_message(pack(obj), fds)
 
     def send_message(self, message: Message, fds: Sequence[int] = ()) -> None:
-        """Send a pickled message."""
+        """Send what was pickled before."""
         if message.is_shared:
             shared = SharedFile(message)
             try:
@@ -119,7 +119,7 @@ class Channel:
         self._socket.sendall(message.frames[0])
 
     def send_shared(self, shared: "SharedFile", fds: Sequence[int] = ()) -> None:
-        """Send a message in a shared file, which can be sent through several channels."""
+        """Send a shared file that several channels may be given."""
         header = HEADER.pack(MAGIC, True, shared.num_frames, shared.num_bytes)
         socket.send_fds(self._socket, [header], [shared.fd, *fds])
 
@@ -184,7 +184,7 @@ class SharedFile:
             _write(self.fd, frame.cast("B"), start)
 
     def close(self) -> None:
-        """Close the file; it lives on while a receiver has it."""
+        """Let go of the file; it lives on while a receiver has it."""
         os.close(self.fd)
 
 
@@ -290,7 +290,7 @@ def _write(fd: int, data: memoryview, offset: int) -> None:
 
 
 def _map(fd: int, offset: int, length: int) -> Any:
-    # Python's own mmap keeps a descriptor for every mapping: results in a notebook would use up all descriptors.
+    # Python's own mmap keeps a descriptor for every mapping: results kept in a notebook would use them up.
     if length == 0:
         return b""
     libc = _libc()

@@ -1,8 +1,8 @@
 """Network namespaces that live exactly as long as the processes inside them.
 
 System calls (unshare, setns) and netlink messages (pyroute2) build hosts, a bridge and rate-limited cables, without any
-other program and, where the kernel allows it, without root. No namespace has a name in /var/run/netns: it is held by
-open files and processes, so the kernel removes it when the last of them ends in any way.
+other program and, where the kernel allows it, without root. Nothing is named in /var/run/netns: a namespace is held by
+open files and processes, so the kernel removes it with the last of them, however that ends.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Cable", "NamespaceError", "build_hosts", "enter_namespace", "probe",
 CLONE_NEWUSER = 0x10000000  # <linux/sched.h>
 CLONE_NEWNET = 0x40000000  # <linux/sched.h>
 
-INTERFACE = "shaped0"  # the only network card of every host, used by gloo
+INTERFACE = "shaped0"  # the one network card of every host; gloo is told this name
 BRIDGE = "bridge0"
 SUBNET = "10.77.0"  # private to these namespaces, so two pools may both use it
 PREFIX_BITS = 24
@@ -36,17 +36,17 @@ CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 
 
 class NamespaceError(RuntimeError):
-    """This machine cannot build shaped hosts; the message names the missing part."""
+    """This machine cannot build shaped hosts; the message says what is missing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cable:
-    """The connection of one host to the bridge, equal in both directions."""
+    """How one host is joined to the bridge, the same in both directions."""
 
     rate_bytes_per_s: int  # headers included
-    latency_s: float  # delay by netem; 0 for none
-    burst_bytes: int  # bytes that pass an idle cable at once
-    queue_bytes: int  # bytes that may wait before packets are dropped
+    latency_s: float  # delay that is asked of netem; 0 asks for none
+    burst_bytes: int  # pass an idle cable at once
+    queue_bytes: int  # may wait before packets are dropped
     segment_bytes: int  # largest packet that TCP hands to the cable in one piece
     mtu_bytes: int  # largest packet on the wire
 
@@ -87,7 +87,7 @@ def address_of(host: int) -> str:
 
 
 def probe() -> str | None:
-    """Try every step in this process, which must end afterwards; return the failure or None."""
+    """Try every step in this process, which must be a throw-away one, and return what failed."""
     sizes = {"burst_bytes": 131_072, "queue_bytes": 1_000_000, "segment_bytes": 65_536, "mtu_bytes": 1500}
     cable = Cable(rate_bytes_per_s=125_000_000, latency_s=0.0, **sizes)
     try:
@@ -98,7 +98,7 @@ def probe() -> str | None:
 
 
 def why_unavailable() -> str | None:
-    """Return the missing part for shaped hosts, or None; a separate process tries to build them."""
+    """Return what this machine lacks for shaped hosts, or None; a separate process tries."""
     try:
         _require_linux()
     except NamespaceError as error:
@@ -128,17 +128,17 @@ def _require_one_thread() -> None:
 
 
 def _leave_network() -> bool:
-    """Enter a fresh network namespace; return whether this needed a user namespace."""
+    """Enter a fresh network namespace; return whether it took a user namespace to be allowed to."""
     try:
         _call("unshare", CLONE_NEWNET)
         return False
-    except OSError:  # not root, or root of a container without this right
+    except OSError:  # not root, or root of a container without the right
         _enter_user_namespace()
         return True
 
 
 def _enter_user_namespace() -> None:
-    """Enter a fresh user namespace with its own network as its administrator, with the same user number."""
+    """Become the administrator of a fresh user namespace with its own network, under one's own user number."""
     user, group = os.getuid(), os.getgid()
     try:
         _call("unshare", CLONE_NEWUSER | CLONE_NEWNET)
@@ -188,7 +188,7 @@ def _plug(bridge_side, host: int, host_file: int, cable: Cable) -> bool:
 
 
 def _finish_host(host: int, cable: Cable) -> str:
-    """Give this process's host an address and limit its sending rate; return its TCP congestion control."""
+    """Address the card of the host that this process is in and limit what it sends; return its TCP's flavour."""
     from pyroute2 import IPRoute
 
     _quiet_ipv6()

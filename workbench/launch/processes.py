@@ -1,6 +1,6 @@
-"""Ties between processes: ending together, noticing the end of another process, and killing a whole tree.
+"""Ties between processes: who ends with whom, how an end is noticed, and the end of a whole tree.
 
-Linux has prctl(2) and pidfd_open(2) for this. Elsewhere processes are polled, and orphans are not adopted.
+On Linux by prctl(2) and pidfd_open(2). Elsewhere processes are watched by polling, and orphans are not adopted.
 """
 
 import contextlib
@@ -40,14 +40,14 @@ __all__ = [
 
 PR_SET_PDEATHSIG = 1  # option number, linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36  # option number, linux/prctl.h
-POLL_S = 0.1  # interval of polling a process that has no pidfd
-KILL_PATIENCE_S = 5.0  # time that a killed process may need to end (uninterruptible I/O)
+POLL_S = 0.1  # seconds between two looks at a process that has no pidfd
+KILL_PATIENCE_S = 5.0  # seconds a killed process may need (uninterruptible I/O)
 CHILDREN_OF_THREAD = "/proc/{pid}/task/{thread}/children"  # kernels with CONFIG_PROC_CHILDREN
-ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # signals by which a guard ends its child
+ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)  # a guard that gets one ends its child
 
 
 class ProcessWatch:
-    """Watches for the end of another process; a zombie counts as ended."""
+    """Says when another process has ended; a zombie has."""
 
     def __init__(self, pid: int):
         self.pid = pid
@@ -71,9 +71,9 @@ class ProcessWatch:
 
 
 class Listener:
-    """Waits for several sources, calls the handlers of readable sources, and notices the ends of watched processes.
+    """Waits for several sources, calls the handler of each that can be read, and notices when a process ends.
 
-    A source is a descriptor or has a descriptor. `listen` returns the events that the handlers return.
+    A source has a descriptor or is one; what its handler returns is what `listen` returns.
     """
 
     def __init__(self, watches: Sequence[ProcessWatch] = ()):
@@ -85,24 +85,24 @@ class Listener:
                 self.add(watch.pidfd, tuple)
 
     def add(self, source: Any, handler: Callable[..., Iterable[Any] | None], *args: Any) -> None:
-        """Listen to a source; a method as a handler does not keep its object alive."""
+        """Listen to a source; a handler that is a method does not keep its object alive."""
         handler_ref = weakref.WeakMethod(handler) if inspect.ismethod(handler) else lambda: handler
         self._selector.register(source, selectors.EVENT_READ, (handler_ref, args))
 
     def remove(self, source: Any) -> None:
-        """Stop listening to a source; nothing happens if it was removed before."""
+        """Stop listening to a source; nothing if it was removed before."""
         if source in self:
             self._selector.unregister(source)
 
     def __contains__(self, source: Any) -> bool:
-        return any(key.fileobj is source for key in self._selector.get_map().values())  # the source may be closed
+        return any(key.fileobj is source for key in self._selector.get_map().values())  # it may be closed by now
 
     def deserted(self) -> bool:
         """Return whether a watched process has ended."""
         return any(watch.gone() for watch in self._watches)
 
     def listen(self, timeout_s: float | None = None) -> list[Any]:
-        """Wait once for a source or the end of a watched process; return the events of the handlers."""
+        """Wait for a source or the end of a watched process, once, and return the events that handlers returned."""
         events: list[Any] = []
         for key, _ in self._selector.select(self._poll_s if timeout_s is None else timeout_s):
             if key.fileobj in self:  # else another handler has just removed it
@@ -137,21 +137,21 @@ def _prctl(option: int, value: int) -> None:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Let the kernel kill this process when its parent ends; the parent must have one thread."""
+    """Let the kernel kill this process when the thread that forked it ends, which must be its parent's only one."""
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:  # the parent ended before this call
+    if os.getppid() != parent_pid:  # it died before this call
         os._exit(1)
 
 
 def open_standard_streams() -> None:
-    """Open the descriptors 0 to 2 where they are closed, so that new sockets do not get these numbers."""
+    """Open the closed ones of the descriptors 0 to 2, or new sockets would get these numbers."""
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
 
 
 def flush_streams() -> None:
-    """Flush the buffers of Python and C for standard output and error."""
+    """Write what Python and C hold back of standard output and error."""
     for stream in filter(None, (sys.stdout, sys.stderr)):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -159,9 +159,9 @@ def flush_streams() -> None:
 
 
 def fork(life: Callable[[], int]) -> int:
-    """Fork a child that calls `life` and exits with the returned status; it never returns into the caller.
+    """Fork a child that calls `life`, ends with the status that it returns, and never returns into the caller.
 
-    The parent must have one thread. The child closes the parent's socket for signals.
+    The parent must have one thread. The child hears of no signals that the parent catches.
     """
     gc.freeze()  # a collection in the child then leaves the shared pages alone
     flush_streams()
@@ -187,9 +187,9 @@ def _let_go_of_signals() -> None:
 
 
 def adopt_children(signals: Collection[int] = ()) -> socket.socket:
-    """Adopt orphaned descendants from now on, and return a socket for signals and the ends of children.
+    """Become the parent of descendants whose parent dies, and return a socket for signals and the ends of children.
 
-    Each signal arrives as one byte, its number.
+    Each arrives as a byte, its number.
     """
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
     reader, writer = socket.socketpair()
@@ -202,7 +202,7 @@ def adopt_children(signals: Collection[int] = ()) -> socket.socket:
 
 
 def reap() -> dict[int, int]:
-    """Reap ended children without waiting; return their wait statuses by process id."""
+    """Collect the children that have ended, without waiting; return their wait statuses by process id."""
     statuses = {}
     with contextlib.suppress(ChildProcessError):
         while True:
@@ -214,9 +214,9 @@ def reap() -> dict[int, int]:
 
 
 def kill_descendants(spared: Collection[int] = ()) -> None:
-    """Kill all descendants of this process, except spared children and their descendants, and wait for their ends.
+    """Kill everything below this process until it is gone, but not the spared children and what is below them.
 
-    In a process that adopts orphans this finds every descendant, since orphans become its children.
+    A process that adopts orphans has nothing else below it: what lost its parent is its child.
     """
     give_up_s = time.monotonic() + KILL_PATIENCE_S
     while time.monotonic() < give_up_s:
@@ -224,7 +224,7 @@ def kill_descendants(spared: Collection[int] = ()) -> None:
         if not doomed:
             return
         for pid in (*doomed, *_below(doomed)):
-            # Zombies, too: threads of a program may outlive its main thread.
+            # Dead ones too: threads of a program may outlive its main one.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         for pid in doomed:
@@ -234,7 +234,7 @@ def kill_descendants(spared: Collection[int] = ()) -> None:
 
 
 def _below(pids: Iterable[int]) -> list[int]:
-    """Return all present descendants of processes, zombies included."""
+    """Return all processes below others, zombies included, as one look finds them."""
     below: list[int] = []
     parents = list(pids)
     while parents:
@@ -259,11 +259,11 @@ def _children_of(pid: int) -> list[int]:
 
 
 def go_below_guard(owner: ProcessWatch, let_go: Callable[[], None]) -> ProcessWatch:
-    """Fork a guard: the parent becomes the guard and never returns; the child goes on and gets a watch of the guard.
+    """Fork; the parent becomes a guard and never returns, the child goes on and gets a watch of the guard.
 
-    The guard adopts all processes that the child starts, and runs no other code that could block it. It kills all its
-    descendants when the child or the owner ends, or when it gets a signal of `ENDING`. It calls `let_go` to close
-    descriptors that only the child may hold.
+    The guard adopts whatever the child starts, and never runs anybody's code, so nothing can keep it from acting: it
+    kills all that is left below it when the child or the owner ends, or when a signal asks for it. It calls `let_go` to
+    close what only the child may hold.
     """
     before = {number: signal.getsignal(number) for number in (*ENDING, signal.SIGCHLD)}
     signals = adopt_children(ENDING)
@@ -278,7 +278,7 @@ def go_below_guard(owner: ProcessWatch, let_go: Callable[[], None]) -> ProcessWa
     let_go()
 
     def end(pid: int, number: int) -> None:
-        os.kill(pid, signal.SIGKILL)  # a stopped child reacts to no other signal
+        os.kill(pid, signal.SIGKILL)  # the child may be stopped, and then hears nothing else
 
     try:
         end_like(stand_by(child_pid, [owner], signals, end))
@@ -290,10 +290,10 @@ def go_below_guard(owner: ProcessWatch, let_go: Callable[[], None]) -> ProcessWa
 def stand_by(
     child_pid: int, watches: Sequence[ProcessWatch], signals: socket.socket, send: Callable[[int, int], None]
 ) -> int:
-    """Wait for the end of the child or of a watched process, then kill all remaining descendants.
+    """Wait for the end of the child or of a watched process, then kill what is left.
 
-    Signals are passed on to the child by `send(pid, number)`. Returns the child's wait status; if a watched
-    process ended first, it is that of SIGKILL.
+    Signals that arrive are passed to the child by `send(pid, number)`. Returns the child's wait status, that of a
+    killed one if a watched process ended first.
     """
 
     def pass_on_signals() -> None:
@@ -315,7 +315,7 @@ def stand_by(
 
 
 def _let_go_of_output() -> None:
-    # Otherwise the reader of the child's output would not see its end when the child closes it.
+    # The reader of the child's output must see its end when the child closes it.
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1):
         os.dup2(nothing, stream)
@@ -323,13 +323,13 @@ def _let_go_of_output() -> None:
 
 
 def end_like(status: int) -> NoReturn:
-    """End this process in the same way as another process, given by its wait status."""
+    """End this process as another one ended, by its wait status."""
     if os.WIFSIGNALED(status):
         import resource
 
         number = os.WTERMSIG(status)
         if number not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(number, signal.SIG_DFL)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the other process has left its core file
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the other one has left its core file
         os.kill(os.getpid(), number)
     os._exit(os.WEXITSTATUS(status))

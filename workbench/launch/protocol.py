@@ -47,37 +47,37 @@ class Setup:
     threads_per_rank: int  # threads of each rank
     num_ranks: int = 0  # ranks of a worker group
     device: str = "cpu"  # "cpu" or "cuda"
-    backend: str | None = None  # backend of torch.distributed; None chooses by device
-    main: MainModule = field(default_factory=MainModule.of_this_process)  # the owner's `__main__`
+    backend: str | None = None  # of torch.distributed; None chooses by device
+    main: MainModule = field(default_factory=MainModule.of_this_process)  # of the owner
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ready:
-    """The fork server has imported everything, or has failed to."""
+    """The fork server has imported everything, or could not."""
 
     hosts: dict | None = None  # description of the shaped hosts
-    error: str = ""  # the failure, with a traceback; empty if there is none
+    error: str = ""  # why it could not, with a traceback
 
 
 class GroupOrder(enum.Enum):
     """An order about the worker group."""
 
     START = "fork it"
-    STOP = "end it and everything it started"  # sent back when all its processes have ended
+    STOP = "end it and everything it started"  # sent back when nothing of it is left
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StartMachine:
-    """Fork a machine; the descriptor sent with the order is the agent's end of its channel."""
+    """Fork a machine; the descriptor beside it is the agent's end of its channel."""
 
     name: str  # of the machine
     host: int | None  # shaped host to be on
-    memory_limit_bytes: int | None  # limit of the memory that it keeps for its ranks
+    memory_limit_bytes: int | None  # what it may keep for its ranks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KillMachine:
-    """End a machine at once: agent, ranks, and all processes that these have started."""
+    """End a machine at once: agent, ranks, and all that these have started."""
 
     name: str  # of the machine
 
@@ -86,7 +86,7 @@ class KillMachine:
 class Request:
     """A call of a function on a rank, or in an agent with the machine as first argument."""
 
-    function: Callable[..., Any]  # function to call
+    function: Callable[..., Any]  # what to call
     args: tuple  # positional arguments
     kwargs: dict[str, Any]  # keyword arguments
     keep_as: str | None = None  # keep the result under this name and return nothing
@@ -106,7 +106,7 @@ class Reply:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineStarted:
-    """The agent of a machine has started."""
+    """A machine's agent runs."""
 
     machine: str  # its name
     pid: int  # process id of the agent
@@ -115,7 +115,7 @@ class MachineStarted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineEnded:
-    """A machine has ended: no agent, no rank and no memory is left."""
+    """Nothing of a machine is left: no agent, no rank, no memory."""
 
     machine: str  # its name
     status: int  # wait status of the agent
@@ -124,7 +124,7 @@ class MachineEnded:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineSaid:
-    """The function of an agent has sent its owner a message."""
+    """The function that runs in an agent sent its owner a message."""
 
     machine: str  # its name
     message: Any  # an exception where the message cannot be unpickled
@@ -133,13 +133,13 @@ class MachineSaid:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _RankEvent:
     rank: int  # its number
-    machine: str = ""  # name of the rank's machine; empty in a pool
-    label: Any = None  # the agent's name for this run of the rank
+    machine: str = ""  # of the rank; empty in a pool
+    label: Any = None  # the agent's name for this life of the rank
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankStarted(_RankEvent):
-    """A rank was forked; descriptors of its channel, outputs, stack dumps and, on Linux, pidfd are sent with this."""
+    """A rank was forked; beside it travel its channel, output, errors, stack dumps and, on Linux, its pidfd."""
 
     pid: int  # its process id
     time_s: float  # monotonic clock
@@ -155,7 +155,7 @@ class RankExit(enum.Enum):
 
     @classmethod
     def of(cls, status: int) -> "RankExit":
-        """Return the meaning of a wait status; an unknown exit status counts as RAISED."""
+        """Return what a wait status means; an exit status that is none of ours counts as RAISED."""
         if os.WIFSIGNALED(status):
             return cls.KILLED
         code = os.WEXITSTATUS(status)
@@ -164,35 +164,35 @@ class RankExit(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankEnded(_RankEvent):
-    """A rank's process has ended without being stopped by its supervisor."""
+    """A rank's process has ended, and its supervisor did not stop it."""
 
     status: int  # wait status
     time_s: float  # monotonic clock
 
     @property
     def exit(self) -> RankExit:
-        """The kind of its end."""
+        """How it ended."""
         return RankExit.of(self.status)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RankSaid(_RankEvent):
-    """A rank has sent its owner a message; the last message is a `Reply` with the result or the error."""
+    """A rank sent its owner a message, the last one a `Reply` with its result or its error."""
 
     message: Any  # an exception where the message cannot be unpickled
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryRequest:
-    """A rank asks for memory of its machine or, without a name, for the names of all memory."""
+    """A rank asks for memory of its machine; without a name, for the names of all there is."""
 
-    name: str | None = None  # name of the memory
-    num_bytes: int = 0  # size of the memory
+    name: str | None = None  # of the memory
+    num_bytes: int = 0  # how much
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryAnswer:
-    """The agent's answer; the descriptor of the memory is sent with it."""
+    """The agent's answer; the descriptor travels beside it."""
 
-    error: str = ""  # the reason for a refusal; empty if there is none
+    error: str = ""  # why there is none
     names: dict[str, int] | None = None  # bytes by name, where the names were asked for

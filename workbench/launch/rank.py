@@ -1,7 +1,7 @@
-"""The process of a rank: a pool's rank answers requests, a machine's rank runs one function.
+"""A rank, seen from within: a pool's rank answers requests, a machine's rank runs one function.
 
-Ranks of one worker group meet in a shared file (a FileStore), so no port can be taken by another
-program. NCCL refuses two ranks on one GPU: there gloo carries the CUDA tensors.
+Ranks of one worker group share one file to meet (a FileStore), so no port is chosen and none can be taken by another
+program. NCCL refuses two ranks on one GPU; there gloo carries the CUDA tensors.
 """
 
 import datetime
@@ -29,13 +29,13 @@ from workbench.launch.protocol import MemoryAnswer, MemoryRequest, RankExit, Rep
 
 __all__ = ["GROUP_PATIENCE", "STACK_SIGNAL", "MachinePlace", "RankLink", "run_function", "serve_requests"]
 
-STACK_SIGNAL = signal.SIGUSR1  # makes a rank dump its stack
-# The owner enforces the time limit of every run; the group's own limit only has to be later.
+STACK_SIGNAL = signal.SIGUSR1  # makes a rank write down where it is
+# The owner watches the clock of every run; the group's own limit must only be later.
 GROUP_PATIENCE = datetime.timedelta(days=30)
 
 
 def serve_requests(rank: int, setup: Setup, hosts: Any, meeting_path: str, parent_pid: int, fds: Sequence[int]) -> int:
-    """Run a pool's rank: join the group, then answer requests until the owner closes the channel."""
+    """Be a pool's rank: join the group, then answer requests until the owner closes the channel."""
     channel = _take_streams(fds)
     MainOfRank.enter(setup.main)
     os.setpgid(0, 0)  # Ctrl-C is the owner's business
@@ -59,7 +59,7 @@ def serve_requests(rank: int, setup: Setup, hosts: Any, meeting_path: str, paren
 
 
 def _take_streams(fds: Sequence[int]) -> Channel:
-    """Redirect this process's output to the pipes, so that later errors are seen, and return its channel."""
+    """Make the pipes this process's output and return its channel; errors of what follows are then seen."""
     channel, out, err, stacks = fds
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (out, 1), (err, 2)):
@@ -91,11 +91,11 @@ def _carry_out(request: Request, kept: dict[str, Any]) -> Any:
 
 
 def _answer(send: Callable[[Message], None], action: Callable[[], Any]) -> FailureKind | None:
-    """Send the result or the error of an action; return the kind of a failure."""
+    """Send what an action returns or raises, and return how it failed."""
     try:
         reply = Reply(value=action(), time_s=time.monotonic())
         message = pack(reply)
-    except BaseException as error:  # also an error of pickling the result
+    except BaseException as error:  # also what pickling the result raises
         reply = _failed(error)
         message = pack(reply)
     flush_streams()
@@ -129,7 +129,7 @@ def _prepare_torch(num_threads: int, interface: str) -> None:
 
     os.environ.update(rank_environment(num_threads, interface))
     torch.set_num_threads(num_threads)
-    # A fresh process draws NumPy's seed from the operating system; forked processes would share the fork server's.
+    # A fresh process draws NumPy's seed from the operating system; forked ones would share the fork server's.
     # (`random` does this itself; torch starts every process alike.)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -149,27 +149,27 @@ def _take_device(rank: int, setup: Setup) -> str:
 
 
 class RankLink:
-    """The link of a machine's rank to its owner and its agent, given to the rank's function."""
+    """What the function of a machine's rank works with besides torch.distributed."""
 
     def __init__(self, rank: int, requests: Channel, owner: Channel):
         self.rank = rank
-        self._requests = requests  # channel to the agent, which keeps memory for the rank
+        self._requests = requests  # to the agent, which keeps memory for the rank
         self._owner = owner
         self._turn = threading.Lock()
 
     def tell(self, message: Any) -> None:
-        """Send the owner a message, from any thread."""
+        """Send the owner a message; any thread may."""
         self.send(pack(message))
 
     def send(self, message: Message) -> None:
-        """Send the owner a pickled message."""
+        """Send the owner what was pickled before."""
         with self._turn:
             self._owner.send_message(message)
 
     def memory(self, name: str, num_bytes: int) -> int:
-        """Return a descriptor of memory that the machine keeps, filled with zeros when new; the caller closes it.
+        """Return a descriptor of memory that the machine keeps, zeros when it is new; the caller closes it.
 
-        A name stands for the same memory on all ranks of the machine, also after a restart; its size must be the same.
+        The same name gives every rank of the machine the same memory, also after a restart, and takes the same size.
         """
         answer, fds = self._ask(MemoryRequest(name=name, num_bytes=num_bytes))
         if answer.error:
@@ -177,7 +177,7 @@ class RankLink:
         return fds[0]
 
     def mapped(self, name: str, num_bytes: int) -> mmap.mmap:
-        """Map such memory, shared by all processes that map it."""
+        """Return the same memory mapped, shared with all that map it."""
         fd = self.memory(name, num_bytes)
         try:
             return mmap.mmap(fd, num_bytes, mmap.MAP_SHARED)
@@ -185,7 +185,7 @@ class RankLink:
             os.close(fd)
 
     def names(self) -> dict[str, int]:
-        """Return the sizes of all memory that the machine keeps, by name."""
+        """Return the bytes of each memory that the machine keeps by its name."""
         return self._ask(MemoryRequest())[0].names
 
     def _ask(self, request: MemoryRequest) -> tuple[MemoryAnswer, list[int]]:
@@ -200,16 +200,16 @@ class MachinePlace:
 
     rank: int  # its number
     interface: str  # network interface gloo listens on
-    num_threads: int  # threads that it may use
-    agent_pid: int  # process id of its parent
-    requests: Channel  # channel to its agent
+    num_threads: int  # how many it may use
+    agent_pid: int  # its parent
+    requests: Channel  # to its agent
 
 
 def run_function(function: Callable[[RankLink], Any], place: MachinePlace, fds: Sequence[int]) -> int:
-    """Run a machine's rank: call one function and send its result to the owner; return the exit status.
+    """Be a machine's rank: run one function and send its result to the owner; return the exit status.
 
-    From the status the agent learns whether the rank returned, raised or lost a peer, so it never unpickles
-    objects of the user.
+    The agent learns from the status only whether the rank returned, raised or lost a peer, so it never unpickles
+    anything of the user's.
     """
     owner = _take_streams(fds)
     die_with_parent(place.agent_pid)

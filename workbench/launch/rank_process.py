@@ -1,4 +1,4 @@
-"""A rank as its owner sees it: messages, output line by line, stack dumps, and process."""
+"""A rank as its owner sees it: its messages, its output line by line, its stack dumps, and its process."""
 
 import codecs
 import collections
@@ -18,16 +18,16 @@ from workbench.launch.protocol import RankSaid, RankStarted
 
 __all__ = ["RankOutput", "RankProcess"]
 
-LAST_LINES = 20  # lines kept for the report of a rank that dies
+LAST_LINES = 20  # kept for the report of a rank that dies
 CHUNK_BYTES = 1 << 16  # the size of a pipe
-MOST_CHARACTERS = 1 << 20  # longer lines are shown in pieces, each longer by at most one read
-MOST_STACK_BYTES = 1 << 20  # bound on a stack dump; faulthandler stops after 100 frames a thread
+MOST_CHARACTERS = 1 << 20  # of a line, which is shown in pieces; one read more may be in it
+MOST_STACK_BYTES = 1 << 20  # of a stack dump; faulthandler stops after 100 frames a thread
 
 
 class RankProcess:
-    """A started rank, from the message of its start and the descriptors sent with it.
+    """A rank that was started, by the message of its start and the descriptors beside it.
 
-    The listener shows the rank's output, if `echo`, and returns its messages as events.
+    The listener shows what the rank writes, if `echo`, and returns its messages as events.
     """
 
     def __init__(self, started: RankStarted, fds: Sequence[int], listener: Listener, echo: bool):
@@ -51,31 +51,31 @@ class RankProcess:
         try:
             message = self.channel.receive()
         except (EOFError, ConnectionError):
-            self._listener.remove(self.channel)  # its supervisor reports its end
+            self._listener.remove(self.channel)  # its supervisor says how it ended
             return []
         except CannotUnpack as error:
             message = error
         except NotAMessage as error:
-            self._listener.remove(self.channel)  # later bytes cannot be read either
+            self._listener.remove(self.channel)  # nor is what follows
             message = error
         started = self.started
         return [RankSaid(rank=started.rank, machine=started.machine, label=started.label, message=message)]
 
     def hear_rest(self) -> list[RankSaid]:
-        """Return all messages that have arrived."""
+        """Return the messages that have arrived."""
         events: list[RankSaid] = []
         while self.channel in self._listener and is_readable(self.channel.fileno()):
             events += self._hear()
         return events
 
     def show_rest(self) -> None:
-        """Show the content of the pipes: all output from before the rank's answer or end."""
+        """Show what the pipes hold: all that the rank wrote before it answered or ended."""
         for output in self.outputs:
             output.pass_on()
             output.finish_line()
 
     def send_signal(self, number: int) -> None:
-        """Send the rank's process a signal; nothing happens if it has ended."""
+        """Send this very process a signal; nothing happens if it has ended."""
         with contextlib.suppress(ProcessLookupError):
             if self._pidfd:
                 signal.pidfd_send_signal(self._pidfd[0].fileno(), number)
@@ -83,12 +83,12 @@ class RankProcess:
                 os.kill(self.started.pid, number)
 
     def stack(self) -> str:
-        """Return the stack dump of the rank."""
+        """Return what the rank has written down of its stack."""
         # Not seek and read: the rank writes through the same open file and its position.
         return os.pread(self._stacks.fileno(), MOST_STACK_BYTES, 0).decode(errors="replace")
 
     def last_words(self) -> str:
-        """Return the last output of a dead rank: the stack dump of a fatal signal, or lines of standard error."""
+        """Return what a dead rank wrote last: a fatal signal's stack, or lines of standard error."""
         return own_frames(self.stack()) or "\n".join(self.outputs[1].last_lines)
 
     def close(self) -> None:
@@ -100,7 +100,7 @@ class RankProcess:
 
 
 class RankOutput:
-    """A rank's "stdout" or "stderr", named by `name`, passed on from a pipe to that stream line by line."""
+    """A rank's "stdout" or "stderr", as `name` says, read from a pipe and written there line by line."""
 
     def __init__(self, rank: int, fd: int, name: str, echo: bool):
         self.last_lines: collections.deque[str] = collections.deque(maxlen=LAST_LINES)
@@ -110,9 +110,9 @@ class RankOutput:
         self._name = name
         self._echo = echo
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        # It keeps a final \r back until it is known whether \n follows.
+        # Keeps a final \r back until it is known whether \n follows.
         self._decoder = io.IncrementalNewlineDecoder(decoder, translate=False)
-        self._rest: list[str] = []  # pieces of an unfinished line
+        self._rest: list[str] = []  # of an unfinished line
         self._rest_characters = 0
 
     def fileno(self) -> int:
@@ -120,7 +120,7 @@ class RankOutput:
         return self._pipe.fileno()
 
     def pass_on(self) -> bool:
-        """Pass on the present content of the pipe; return whether more may come."""
+        """Write what the pipe holds now, however fast it is filled; return whether more may come."""
         data = self._pipe.read(CHUNK_BYTES)
         if data:
             self._feed(self._decoder.decode(data))
@@ -154,7 +154,7 @@ class RankOutput:
         if self._echo and lines:
             stream: TextIO | None = getattr(sys, self._name)
             if stream is None:
-                return  # this process was started without this stream
+                return  # this process was started without one
             stream.write("".join(self._prefix + line for line in lines))
             stream.flush()
 

@@ -3,8 +3,8 @@
     with Ranks(4) as ranks:
         losses = ranks.run(train, config)      # list of return values, in rank order
 
-After a failure, a timeout or Ctrl-C the state of the collectives is unknown, so the ranks are stopped. The next
-call starts new ranks within a fraction of a second, without the objects kept by `put`.
+After a failure, a timeout or Ctrl-C the state of the group's collectives is unknown, so the ranks are stopped. The next
+call starts new ones within a fraction of a second, which have lost what `put` had kept.
 """
 
 import asyncio
@@ -29,8 +29,8 @@ __all__ = ["PerRank", "Ranks", "Run", "run_on_ranks"]
 NUM_RANKS_VARIABLE = "WORKBENCH_NUM_RANKS"  # set by the Jupyter kernels of the workbench
 DEVICE_VARIABLE = "WORKBENCH_DEVICE"  # the same
 DEVICES = ("cpu", "cuda")
-START_TIMEOUT_S = 300.0  # time in which a pool must be ready
-CLOSE_PATIENCE_S = 30.0  # time that a run in another thread may need to stop
+START_TIMEOUT_S = 300.0  # in which a pool must be ready
+CLOSE_PATIENCE_S = 30.0  # seconds that a run in another thread may need to stop
 # A Jupyter kernel acts on an interrupt of an awaiting cell only when its event loop wakes.
 INTERRUPT_LATENCY_S = 0.2
 
@@ -39,12 +39,12 @@ class Ranks:
     """A pool of ranks on this machine, ready when the constructor returns; one run at a time.
 
     Args:
-        num_ranks: number of ranks; None takes WORKBENCH_NUM_RANKS from the environment.
-        hosts: ShapedHosts for the ranks, in contiguous blocks; None for this host.
+        num_ranks: how many; None takes WORKBENCH_NUM_RANKS from the environment.
+        hosts: ShapedHosts to put them on, in contiguous blocks; None for this host.
         device: "cpu" or "cuda"; None takes WORKBENCH_DEVICE, else "cpu".
-        backend: backend of torch.distributed; None takes nccl where every rank has its own GPU, gloo on the CPU or
-            where ranks share a GPU.
-        timeout_s: time limit of a call without a limit of its own; None for no limit.
+        backend: of torch.distributed; None takes gloo on the CPU, nccl where every rank has its own GPU, gloo where
+            ranks share one.
+        timeout_s: seconds a call may take unless it says otherwise; None for no limit.
         preload: modules that are imported once, before the ranks are forked.
         threads_per_rank: threads of each rank.
         echo: whether the output of the ranks is shown, each line with its rank.
@@ -99,11 +99,11 @@ class Ranks:
         Args:
             function: called with the process group initialised; may be defined in a cell.
             args: its arguments; PerRank gives every rank its own, a handle arrives as the object the ranks keep.
-            timeout_s: seconds until silent ranks count as failed; None takes the pool's limit.
+            timeout_s: seconds until silent ranks count as failed; None takes the pool's.
             kwargs: its keyword arguments.
 
         Returns:
-            Values in rank order; RankFailed if the call fails on a rank.
+            Values in rank order; RankFailed if it fails on a rank.
         """
         timeout_s = self._timeout_s if timeout_s is None else _checked_timeout(timeout_s)
         with self._exclusively():
@@ -140,7 +140,7 @@ class Ranks:
         return self._group.pids if self._group is not None and self._group.alive else ()
 
     def close(self) -> None:
-        """End the ranks, and a run in progress; calling it again does nothing."""
+        """End the ranks, and a run that is still going on; calling it again does nothing."""
         group, self._group = self._group, None
         server, self._server = self._server, None
         if group is not None and group.alive:
@@ -179,7 +179,7 @@ class Ranks:
             self._turn.release()
 
     def _ready_group(self) -> WorkerGroup:
-        """Return the running group, or start a new group."""
+        """Return the running group, or start one where there is none or it was stopped."""
         if not self._server.alive:
             self._server.close()
             self._server, self._group = ForkServer(self._setup), None
@@ -214,16 +214,16 @@ def run_on_ranks(
     preload: Sequence[str] = ("workbench.models",),
     **kwargs: Any,
 ) -> list[Any]:
-    """Start ranks, call a function on all of them once, and end them; arguments as in `Ranks` and `Ranks.run`."""
+    """Start ranks, call a function on every one once, and end them; arguments as in `Ranks` and `Ranks.run`."""
     choices = {"hosts": hosts, "device": device, "timeout_s": timeout_s, "preload": preload}
     with Ranks(num_ranks, threads_per_rank=threads_per_rank, **choices) as ranks:
         return ranks.run(function, *args, **kwargs)
 
 
 class Run:
-    """A call on every rank, running in the background.
+    """A call on every rank that was started and not waited for.
 
-    `result()` waits, as `await run` does in a notebook cell. The ranks' output goes to the cell that started the call.
+    `result()` waits; `await run` does so in a notebook cell. The output of the ranks goes to the cell that started it.
     """
 
     def __init__(self, exchange: Callable[[], list[Any]], interrupt: Callable[[], None]):
@@ -262,7 +262,7 @@ class Run:
 
     async def _wait(self) -> list[Any]:
         future = asyncio.wrap_future(self._future)
-        # Read the error of a run that ends when it is no longer awaited, or asyncio complains.
+        # Look at the error of a run that ends when nobody awaits it any more, or asyncio complains.
         future.add_done_callback(lambda future: future.cancelled() or future.exception())
         try:
             while not future.done():

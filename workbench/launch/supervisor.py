@@ -1,4 +1,7 @@
-"""The common part of a fork server and a machine's agent: forking, and events of starts and ends for the owner."""
+"""A supervisor: a process with one thread that forks others and tells its owner of their starts and ends.
+
+The fork server is one, and so is a machine's agent.
+"""
 
 import contextlib
 import os
@@ -15,10 +18,10 @@ __all__ = ["Supervisor"]
 
 
 class Supervisor(ABC):
-    """A process with one thread that forks and reaps children; it exits when a watched process exits."""
+    """Forks children and hears of their ends; the watches are of processes whose end ends this one."""
 
     def __init__(self, owner: Channel, watches: Sequence[ProcessWatch] = ()):
-        self._owner = owner  # sends the orders
+        self._owner = owner  # gives the orders
         self._children: dict[int, MachineStarted | RankStarted] = {}  # by process id
         self._signals = adopt_children()
         self._listener = Listener(watches)
@@ -27,10 +30,10 @@ class Supervisor(ABC):
 
     @abstractmethod
     def _hear_owner(self) -> Iterable[Any] | None:
-        """Carry out the owner's next order; return the resulting events."""
+        """Take the owner's next order; return the events that follow from it."""
 
     def _fork(self, life: Callable[[], int]) -> int:
-        """Fork a child, which closes this process's own channels and then runs `life`."""
+        """Fork a child, which closes the ends that only this process may hold before it lives."""
 
         def live() -> int:
             self._let_go()
@@ -44,7 +47,7 @@ class Supervisor(ABC):
         self._owner.close()
 
     def _fork_rank(self, life: Callable[[Sequence[int]], int], *, private: Sequence[Channel] = (), **names: Any) -> int:
-        """Fork a rank; `life` gets one end of the channel and the pipes, the owner gets the other."""
+        """Fork a rank; its life gets its end of the channel and the pipes, the owner the other end."""
         channel, channel_of_rank = channel_pair()
         (out, out_of_rank), (err, err_of_rank) = os.pipe(), os.pipe()
         stacks = anonymous_file("workbench-stacks")
@@ -72,7 +75,7 @@ class Supervisor(ABC):
             self._signals.recv(4096)
         events = [self._end(pid, status) for pid, status in reap().items() if pid in self._children]
         if events:
-            kill_descendants(spared=self._children)  # ended children leave their processes to this one
+            kill_descendants(spared=self._children)  # what the ended ones had started has come to this process
         for event in events:
             self._owner.send(event)
         return events

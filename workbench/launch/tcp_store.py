@@ -10,7 +10,7 @@ BACKLOG = 512  # connections that may wait to be accepted
 
 
 def listening_socket(address: str, port: int = 0) -> socket.socket:
-    """Return a listening socket; port 0 takes a free port, and a recently used port can be given again."""
+    """Return a socket that listens; port 0 takes a free one, another one may have been used just before."""
     listening = socket.socket()
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -23,6 +23,6 @@ def listening_socket(address: str, port: int = 0) -> socket.socket:
 
 
 def serve_tcp_store(listening: socket.socket) -> dist.TCPStore:
-    """Serve an empty store on a socket, which it takes over, as long as the returned object lives."""
+    """Serve an empty store as long as the returned object lives; the socket is taken over."""
     address, port = listening.getsockname()
     return dist.TCPStore(address, port, None, True, wait_for_workers=False, master_listen_fd=listening.detach())

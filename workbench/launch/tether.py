@@ -1,10 +1,10 @@
-"""The tether: a command that ends with its owner, together with all processes that it started.
+"""The tether: a command that ends with its owner, together with everything it started.
 
     python -m workbench.launch.tether --owner PID -- COMMAND...
 
-Two small processes stay above the command, which may be stuck in C code: the tether, and a guard as its parent. Both
-adopt orphans, watch the owner and each other, and kill all their descendants when one of these or the command
-ends. Signals are passed on to the command, and its exit status is returned.
+Two small processes hold the command, which may be stuck in C code: the tether and a guard, the command's parent. Both
+adopt orphans and watch the owner and each other, and kill all that is left below them when one of these or the command
+ends. Signals are passed on to the command, and its status is returned.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ PASSED_ON = (
     signal.SIGUSR2,
     signal.SIGWINCH,
 )
-CANNOT_START = 127  # exit status of a shell for a missing command
+CANNOT_START = 127  # exit status a shell gives for a command that is not there
 USAGE = "usage: python -m workbench.launch.tether [--owner PID] -- COMMAND..."
 WRONG_USE = 2  # exit status
 
@@ -48,7 +48,7 @@ def tether_command(*options: str) -> list[str]:
 
 
 def tethered(command: Sequence[str], owner_pid: int) -> list[str]:
-    """Return a command that runs the given command until the process `owner_pid` ends."""
+    """Return the command that runs another one until the process `owner_pid` ends."""
     return [*tether_command("--owner", str(owner_pid)), *command]
 
 
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> NoReturn:
 
 
 def hold(life: Callable[[], int], owner_pid: int) -> NoReturn:
-    """Run as the tether of a process that calls `life`, and end with its status."""
+    """Be the tether of a process that calls `life`, and end with its status."""
     open_standard_streams()
     owner = ProcessWatch(owner_pid)
     tether_pid = os.getpid()
@@ -80,11 +80,11 @@ def _parse(arguments: Sequence[str]) -> tuple[int, list[str]]:
 
 def _guard(life: Callable[[], int], watches: Sequence[ProcessWatch], tether_pid: int) -> int:
     try:
-        os.setsid()  # a signal to the tether's group then arrives once, through the tether
+        os.setsid()  # what is sent to the tether's group arrives once, through the tether
         signals = adopt_children(PASSED_ON)
         guard_pid = os.getpid()
         held_pid = fork(lambda: _held(life, guard_pid))
-        with contextlib.suppress(OSError):  # both sides do this, so that the first signal finds the group
+        with contextlib.suppress(OSError):  # both sides do it: the first signal finds the group
             os.setpgid(held_pid, held_pid)
         if os.getppid() == tether_pid:
             end_like(stand_by(held_pid, watches, signals, os.killpg))
@@ -103,7 +103,7 @@ def _held(life: Callable[[], int], guard_pid: int) -> int:
 
 def _become(command: Sequence[str]) -> int:
     try:
-        if "JPY_PARENT_PID" in os.environ:  # Jupyter kernels watch this parent
+        if "JPY_PARENT_PID" in os.environ:  # Jupyter kernels look whether this changes
             os.environ["JPY_PARENT_PID"] = str(os.getppid())
         os.execvp(command[0], command)
     except OSError as error:

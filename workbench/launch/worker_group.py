@@ -30,17 +30,17 @@ from workbench.launch.rank_process import RankProcess
 __all__ = ["WorkerGroup"]
 
 STOPPED = "The ranks were stopped; the next run starts new ones, without what put() had kept."
-LOOK_S = 3600.0  # longest single wait; a call without a time limit has no end
-STOP_PATIENCE_S = 10.0  # time that a fork server may need to end its ranks before it is killed
-STACK_PATIENCE_S = 1.0  # time that a silent rank may need to dump its stack
+LOOK_S = 3600.0  # longest wait between two looks at the clock; a call without limit has no end
+STOP_PATIENCE_S = 10.0  # seconds until a fork server that does not end its ranks is killed
+STACK_PATIENCE_S = 1.0  # seconds a silent rank has to write down where it is
 
 
 class WorkerGroup:
-    """Ranks that a fork server forks together; handles carry the group's `name`."""
+    """Ranks that a fork server forks together; `name` tells the group's handles from those of others."""
 
     def __init__(self, name: str, server: ForkServer, num_ranks: int, echo: bool):
         self.name = name
-        self.alive = True  # False after the ranks were stopped
+        self.alive = True  # False once the ranks were stopped
         self._server = server
         self._num_ranks = num_ranks
         self._echo = echo
@@ -57,14 +57,14 @@ class WorkerGroup:
         return tuple(self._ranks[rank].started.pid for rank in sorted(self._ranks))
 
     def interrupt(self) -> None:
-        """Raise KeyboardInterrupt in the exchange that another thread waits for."""
+        """Make the exchange that another thread waits for raise KeyboardInterrupt."""
         self._interrupter.send(b"!")
 
     def exchange(self, messages: Sequence[Message], timeout_s: float) -> list[Any]:
         """Send every rank its request, or one request to all, and return the values of the replies in rank order.
 
-        After the first failure the other ranks get a short time to report their failures, and the group is stopped.
-        Without a message it waits until the ranks are ready.
+        After the first failure the other ranks get a short grace to report theirs, and the group is stopped. Without a
+        request it waits for the ranks to be ready.
         """
         exchange = _Exchange(range(self._num_ranks))
         try:
@@ -84,7 +84,7 @@ class WorkerGroup:
         channels = [self._ranks[rank].channel for rank in sorted(self._ranks)]
         shared = SharedFile(messages[0]) if len(messages) == 1 < len(channels) and messages[0].is_shared else None
         for channel, message in zip(channels, itertools.cycle(messages)):  # one message goes to all
-            with contextlib.suppress(ConnectionError):  # the end of a rank is reported anyway
+            with contextlib.suppress(ConnectionError):  # its death is reported anyway
                 channel.send_shared(shared) if shared else channel.send_message(message)
         if shared:
             shared.close()
@@ -132,7 +132,7 @@ class WorkerGroup:
             process.show_rest()
 
     def stop(self) -> None:
-        """End all ranks and the processes that they started; calling it again does nothing."""
+        """End every rank and all that they started; calling it again does nothing."""
         if not self.alive:
             return
         self.alive = False
@@ -162,7 +162,7 @@ def _raise_interrupt() -> None:
 
 
 class _Exchange:
-    """The state of one exchange: the ranks that have not answered yet, values and failures."""
+    """The state of one exchange: which ranks have answered, and how."""
 
     def __init__(self, ranks: Iterable[int]):
         self.waiting = set(ranks)
@@ -171,7 +171,7 @@ class _Exchange:
         self.grace_ends_s = math.inf
 
     def hear(self, event: Any) -> None:
-        """Note a rank's reply or end, or the end of the fork server (None)."""
+        """Take a rank's reply or its end, or None for the end of the fork server."""
         match event:
             case RankSaid(rank=rank, message=Reply(failure=None, value=value)):
                 self.values[rank] = value
@@ -193,7 +193,7 @@ class _Exchange:
     def fail(
         self, rank: int, kind: FailureKind, message: str, traceback: str = "", time_s: float | None = None
     ) -> None:
-        """Note a rank's failure; only its first failure counts."""
+        """Note a rank's failure; its first one counts."""
         time_s = time.monotonic() if time_s is None else time_s
         failure = RankFailure(rank=rank, kind=kind, time_s=time_s, message=message, traceback=traceback)
         self.failures.setdefault(rank, failure)
