@@ -33,7 +33,7 @@ __all__ = [
 
 
 class Collective(Enum):
-    """What the ranks do together."""
+    """A collective operation, or a send."""
 
     ALL_REDUCE = "all-reduce"
     ALL_GATHER = "all-gather"
@@ -44,7 +44,7 @@ class Collective(Enum):
 
 
 class Algorithm(Enum):
-    """How they do it."""
+    """The way in which a collective is carried out."""
 
     RING = "parts travel round a ring"
     DOUBLE_TREE = "halves of the message travel up and down two complementary trees"
@@ -55,7 +55,7 @@ class Algorithm(Enum):
 
 
 class Backend(Enum):
-    """Who does it."""
+    """The library that carries out a collective."""
 
     GLOO = "gloo"
     NCCL = "nccl"
@@ -82,7 +82,7 @@ class CollectiveBytes:
 class CollectiveCost:
     """The two factors of the alpha-beta model."""
 
-    num_latencies: int  # how many times a latency is waited for
+    num_latencies: int  # number of latencies in series
     bytes_in_series: float  # bytes that pass the slowest way one after the other
 
     def time_s(self, link: Link) -> float:
@@ -265,7 +265,7 @@ def _require_equal_parts(collective: Collective, num_ranks: int, message_bytes: 
 # --- how a ring cuts a message
 
 MAX_SEGMENT_BYTES = 1024 * 1024  # gloo/allreduce.h, kMaxSegmentSize
-MIN_SEGMENTS_PER_RANK = 2  # one is on its way while the other is reduced
+MIN_SEGMENTS_PER_RANK = 2  # one segment is sent while the other is reduced
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -277,7 +277,7 @@ class Segments:
 
 
 def ring_segments(num_ranks: int, message_bytes: int, element_bytes: int) -> Segments:
-    """Return how gloo's ring all-reduce cuts a message.
+    """Return the segments into which gloo's ring all-reduce cuts a message.
 
     At least two segments a rank, none above 1 MiB, all of whole elements.
 
@@ -305,9 +305,9 @@ def _divide_up(number: int, by: int) -> int:
 
 
 def num_binomial_children(rank: int, num_ranks: int) -> int:
-    """Return how many ranks a rank sends a broadcast of rank 0 to.
+    """Return the number of ranks to which a rank sends a broadcast of rank 0.
 
-    Step i doubles the ranks that have the message: those below 2^i send to the one 2^i above.
+    In step i each rank r below 2^i sends the message to rank r + 2^i, which doubles the ranks that have it.
     """
     first_step = rank.bit_length()
     last_step = (num_ranks - 1).bit_length()
@@ -315,9 +315,9 @@ def num_binomial_children(rank: int, num_ranks: int) -> int:
 
 
 def binomial_series(num_ranks: int) -> int:
-    """Return when the last rank has a broadcast of rank 0, in units of the time one message takes on a link.
+    """Return the time until the last rank has a broadcast of rank 0, in units of the time of one message on a link.
 
-    A rank starts sending to its k children when it has the message, and they, sharing its link, all have it k
+    A rank starts sending to its k children when it has the message. The children share its link and all have it k
     messages later.
     """
     ready = [0] * num_ranks
@@ -331,7 +331,7 @@ def binomial_series(num_ranks: int) -> int:
 
 
 def num_double_tree_edges(rank: int, num_ranks: int) -> tuple[int, int]:
-    """Return how many neighbours a rank has in the first and in the second tree.
+    """Return the number of a rank's neighbours in the first and in the second tree.
 
     The second tree is the first one mirrored, or, for an odd number of ranks, shifted by one: the inner nodes of
     one are then leaves of the other.
@@ -346,7 +346,7 @@ def _num_tree_edges(node: int, num_nodes: int) -> int:
 
 
 def _tree_parent(node: int, num_nodes: int) -> int:
-    """Return the parent of a node above 0: a node hangs from the next multiple of twice its lowest set bit."""
+    """Return the parent of a node above 0: the next multiple of twice the node's lowest set bit."""
     bit = node & -node
     parent = (node ^ bit) | (bit << 1)
     return parent if parent < num_nodes else node ^ bit
@@ -378,7 +378,7 @@ def gloo_header_bytes(
 def _message_counts(
     collective: Collective, num_ranks: int, message_bytes: int, element_bytes: int
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Return how many messages each rank sends and receives."""
+    """Return the number of messages that each rank sends and receives."""
     if collective in (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER):
         sends = _ring_sends(num_ranks, message_bytes, element_bytes)
         return sends, [sends[(rank + 1) % num_ranks] for rank in range(num_ranks)]
@@ -395,7 +395,7 @@ def _message_counts(
 
 
 def _ring_sends(num_ranks: int, message_bytes: int, element_bytes: int) -> list[int]:
-    """Return the segments that each rank sends to the rank below it: all but its own, then all but that one's."""
+    """Return the segments that each rank sends to the rank below it: all but its own, then all but that rank's."""
     if message_bytes == 0:
         return [0] * num_ranks
     cut = ring_segments(num_ranks, message_bytes, element_bytes)

@@ -16,7 +16,7 @@ from workbench.cluster.papers import catalogue
 
 __all__ = ["CodecCost", "FittedMachine", "lists_population"]
 
-GROWN_FROM = 2**20  # indices: what one costs is stated for so many
+GROWN_FROM = 2**20  # number of indices for which the cost of one index is stated
 SMALL_SAMPLE = 5  # elements; CPython, Lib/random.py
 SMALL_SET = 21  # entries of a small set; likewise
 ROUNDING = 1e-9  # keeps the logarithm of a power of four whole
@@ -24,12 +24,12 @@ ROUNDING = 1e-9  # keeps the logarithm of a power of four whole
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CodecCost:
-    """What encoding and decoding one message costs a rank; every field in seconds but the ratio and the exponent."""
+    """A rank's costs of encoding and decoding one message; all fields but the ratio and the exponent are in seconds."""
 
-    encode_s_per_element: float = 0.0  # of the tensor
-    encode_s_per_sent: float = 0.0  # of the code, or of the elements kept
-    decode_s_per_element: float = 0.0  # of the tensor, for each message decoded
-    decode_s_per_sent: float = 0.0  # of the code or of the elements kept, for each message decoded
+    encode_s_per_element: float = 0.0  # for each element of the tensor
+    encode_s_per_sent: float = 0.0  # for each element of the code, or for each element kept
+    decode_s_per_element: float = 0.0  # for each element of the tensor, a message
+    decode_s_per_sent: float = 0.0  # for each element of the code, or for each element kept, a message
     backward_ratio: float = 0.0  # the backward pass of a learned code over its encoding and decoding
     launch_s: float = 0.0  # fixed: launching the kernels of one message, forward
     launch_s_per_decoded: float = 0.0  # fixed, for each message decoded
@@ -43,11 +43,11 @@ class CodecCost:
             require_number(self, entry.name, above_zero=False)
 
     def encode_s(self, elements: float, sent: float) -> float:
-        """Return the seconds of encoding one message on the device, launching apart."""
+        """Return the seconds of encoding one message on the device, without launching."""
         return self.encode_s_per_element * elements + self.encode_s_per_sent * sent
 
     def decode_s(self, elements: float, sent: float) -> float:
-        """Return the seconds of decoding one message, launching apart."""
+        """Return the seconds of decoding one message, without launching."""
         return self.decode_s_per_element * elements + self.decode_s_per_sent * sent
 
     def sample_s(self, elements: int, sent: int) -> float:
@@ -82,26 +82,26 @@ def lists_population(elements: int, sent: int) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FittedMachine:
-    """Hosts of one kind with their rates and fixed costs; put your own in, or fit them. No codec listed is free."""
+    """Hosts of one kind with stated or fitted rates and fixed costs. A codec that is not listed costs nothing."""
 
-    name: str  # what it is
-    source: str  # where its numbers come from
-    flops_per_s: float  # that matrix products reach on one device
+    name: str  # name of the machine
+    source: str  # where the numbers come from
+    flops_per_s: float  # rate of matrix products on one device
     link: Link  # one connection between two devices of a host
     num_hosts: int = 1  # hosts
     devices_per_host: int = 1  # devices, each with a rank
-    peak_flops_per_s: float | None = None  # of one device, by its data sheet
-    memory_bytes_per_s: float | None = None  # of one device's memory
-    host_memory_bytes: float | None = None  # of one host
-    link_share: float = 1.0  # of the link's bandwidth that messages between two ranks reach; collectives reach all
-    # For a number of ranks, the connections that its groups use at once, group by group of a host. A number that is not
-    # listed has those of the next smaller one, or else 1.
+    peak_flops_per_s: float | None = None  # peak of one device, by its data sheet
+    memory_bytes_per_s: float | None = None  # memory bandwidth of one device
+    host_memory_bytes: float | None = None  # CPU memory of one host
+    link_share: float = 1.0  # share of the link that a message between two ranks reaches; collectives reach all
+    # For a number of ranks, the connections that each group of a host uses at once. A number of ranks that is not
+    # listed has the connections of the next smaller listed number, or else 1.
     connections: Mapping[int, tuple[float, ...]] = field(default_factory=lambda: MappingProxyType({}))
     network: Link | None = None  # a host's connection to the others; None on a single host
-    network_share: float = 1.0  # of the network's bandwidth that messages between hosts reach
-    copy_bytes_per_s: float | None = None  # of one host, from devices to its memory or back
+    network_share: float = 1.0  # share of the network's bandwidth that messages between hosts reach
+    copy_bytes_per_s: float | None = None  # one host's rate from devices to its memory or back
     storage_bytes_per_s: float | None = None  # to persistent storage, of all hosts together
-    replicated_s_per_element: float = 0.0  # of b·s·h: what every tensor-parallel rank does alike, a layer, forward
+    replicated_s_per_element: float = 0.0  # work that every tensor-parallel rank repeats, a layer, forward, for b·s·h
     attention_s_per_score: float = 0.0  # masking, softmax and dropout of scores, shared by the ranks, a layer, forward
     backward_over_forward: float = 2.0  # a layer's backward pass over its forward pass, communication apart
     layer_launch_s: float = 0.0  # launching one layer's kernels, forward
@@ -139,7 +139,7 @@ class FittedMachine:
 
         Args:
             name: such as "gemini/16x-p4d".
-            peak_share: of a device's peak in half precision that matrix products reach, unless `flops_per_s` says it.
+            peak_share: share of a device's peak in half precision that products reach, unless `flops_per_s` is given.
             fitted: other fields, such as `network_share`.
         """
         if not 0 < peak_share <= 1:
@@ -162,7 +162,7 @@ class FittedMachine:
         return cls(**stated | fitted)
 
     def require(self, *names: str) -> None:
-        """Refuse a machine of which one of these fields is not known."""
+        """Refuse a machine with an unknown value of one of these fields."""
         for name in names:
             if getattr(self, name) is None:
                 raise ValueError(f"{name} of machine {self.name!r} is None; it must be known")
@@ -174,7 +174,7 @@ class FittedMachine:
 
     @property
     def message_link(self) -> Link:
-        """The link as a message between two ranks of a host finds it."""
+        """The link with the bandwidth that a message between two ranks of a host reaches."""
         return replace(self.link, bandwidth_bytes_per_s=self.link.bandwidth_bytes_per_s * self.link_share)
 
     @property
@@ -186,21 +186,21 @@ class FittedMachine:
 
     @property
     def reached_network(self) -> Link:
-        """The network as a message between two hosts finds it."""
+        """The network with the bandwidth that a message between two hosts reaches."""
         reached = self.full_network.bandwidth_bytes_per_s * self.network_share
         return replace(self.full_network, bandwidth_bytes_per_s=reached)
 
     @property
     def network_bytes_per_s(self) -> float:
-        """Bytes a second of one host that messages between hosts reach."""
+        """Bandwidth of one host that messages between hosts reach."""
         return self.reached_network.bandwidth_bytes_per_s
 
     def with_bandwidth(self, bandwidth_bytes_per_s: float) -> FittedMachine:
-        """Return the same machine with another link inside hosts, as late as this one."""
+        """Return the same machine with another bandwidth of the link inside hosts, at the same latency."""
         return replace(self, link=replace(self.link, bandwidth_bytes_per_s=bandwidth_bytes_per_s))
 
     def with_network(self, num_gigabits: float) -> FittedMachine:
-        """Return the same hosts on a network of another nominal rate in Gbit/s, reached and late as this one."""
+        """Return the same hosts on a network of another nominal rate, with the same latency and reached share."""
         nominal = num_gigabits * GIGABIT_BYTES_PER_S
         return replace(self, network=replace(self.full_network, bandwidth_bytes_per_s=nominal))
 
@@ -209,7 +209,7 @@ class FittedMachine:
         return replace(self, flops_per_s=share * self.peak_flops_per_s)
 
     def as_record(self) -> dict[str, Any]:
-        """Return the numbers that are known and not 0, as a record's calibration takes them; codecs apart."""
+        """Return the known numbers that are not 0, as a record's calibration takes them; codecs are left out."""
         known = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         plain = {name: value for name, value in known.items() if value and not isinstance(value, Mapping)}
         return {name: asdict(value) if isinstance(value, Link) else value for name, value in plain.items()}
@@ -219,7 +219,7 @@ class FittedMachine:
         return self.codecs.get(family, CodecCost())
 
     def connections_of(self, num_ranks: int) -> tuple[float, ...]:
-        """Return the connections that groups of so many ranks use, group by group of a host."""
+        """Return the connections that each group of a host uses, for a number of ranks."""
         listed = max((known for known in self.connections if known <= num_ranks), default=None)
         return (1.0,) if listed is None else self.connections[listed]
 

@@ -23,10 +23,10 @@ class Sample:
     """One measured time."""
 
     message_bytes: float  # size of the message, as for collective_cost
-    time_s: float  # how long it took
-    num_ranks: int = 2  # how many ranks took part
-    collective: Collective = Collective.SEND  # what they did
-    algorithm: Algorithm = Algorithm.DIRECT  # how
+    time_s: float  # measured time
+    num_ranks: int = 2  # number of participating ranks
+    collective: Collective = Collective.SEND  # operation of the ranks
+    algorithm: Algorithm = Algorithm.DIRECT  # algorithm of the operation
 
     def __post_init__(self) -> None:
         if not 0 <= self.message_bytes < math.inf:
@@ -136,5 +136,5 @@ def _r_squared(times_s: Sequence[float], residuals: Sequence[float]) -> float:
     return 1 - around_line / around_mean
 
 
-def _dot(one: Sequence[float], other: Sequence[float]) -> float:
-    return sum(x * y for x, y in zip(one, other, strict=True))
+def _dot(xs: Sequence[float], ys: Sequence[float]) -> float:
+    return sum(x * y for x, y in zip(xs, ys, strict=True))

@@ -108,9 +108,9 @@ class Device:
 class Host:
     """A machine with devices."""
 
-    name: str  # what the paper or the vendor calls it
-    device: Device  # what it computes with
-    num_devices: int  # how many of them
+    name: str  # the paper's or the vendor's name
+    device: Device  # kind of accelerator
+    num_devices: int  # number of accelerators
     device_link: Link  # joins any two devices of the host that share no island
     wiring: Wiring = Wiring.SWITCHED  # how the devices share that link
     island_size: int = 1  # devices per island; 1 where there are no islands
@@ -137,8 +137,8 @@ class Topology:
     """Hosts and the network between them."""
 
     name: str  # the catalogue's name
-    host: Host  # what every machine of the cluster is
-    num_hosts: int = 1  # how many
+    host: Host  # kind of all machines
+    num_hosts: int = 1  # number of machines
     network: Link | None = None  # joins any two hosts; None where there is one
     wiring: Wiring = Wiring.SWITCHED  # how the hosts share the network
     storage: Link | None = None  # the way to remote persistent storage, shared by all hosts, where the paper has one
@@ -163,7 +163,7 @@ class Topology:
         return device // self.host.num_devices
 
     def link_between(self, one: int, other: int) -> Link:
-        """Return the link that a message between two different devices is limited by."""
+        """Return the link that limits a message between two different devices."""
         if one == other:
             raise ValueError(f"one and other are both {one}: they must be different devices")
         if self.host_of(one) != self.host_of(other):
@@ -192,8 +192,8 @@ class Machines:
 
     num_machines: int
     gpus_per_machine: int
-    intra: Link  # of each GPU
-    inter: Link  # of each machine
+    intra: Link  # link of each GPU inside its machine
+    inter: Link  # link of each machine to the others
 
     def __post_init__(self) -> None:
         for field in ("num_machines", "gpus_per_machine"):

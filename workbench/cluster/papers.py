@@ -1,4 +1,4 @@
-"""The machines of the papers by name, and the parts they are made of, each number with its source.
+"""The machines of the papers by name, and their parts, each number with its source.
 
 Peak rates of data sheets; a paper's own figure for a link replaces the vendor's. No paper states a latency: every link
 marks its own as inferred, an order of magnitude.
@@ -49,7 +49,7 @@ def _a100(name: str, memory_bytes: float, memory_bytes_per_s: float) -> Device:
 
 
 def _link(bandwidth_bytes_per_s: float, latency_s: float, source: str) -> Link:
-    """Return a link whose bandwidth `source` states, and not its latency."""
+    """Return a link with a bandwidth that `source` states and an inferred latency."""
     return Link(
         bandwidth_bytes_per_s=bandwidth_bytes_per_s, latency_s=latency_s, source=source, inferred=("latency_s",)
     )

@@ -19,7 +19,7 @@ __all__ = ["Aggregation", "Codec", "Payload", "site_seed"]
 
 
 class Aggregation(Enum):
-    """What ranks may do with the payloads of one reduction."""
+    """How ranks combine the payloads of one reduction: sum and decode once, or gather and decode each."""
 
     SUM = "sum"
     GATHER = "gather"
@@ -27,11 +27,11 @@ class Aggregation(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Payload:
-    """One encoded tensor: what crosses the wire, and what the receiver knows."""
+    """One encoded tensor: the tensors that cross the wire, and the shape and dtype that the receiver knows."""
 
-    tensors: tuple[Tensor, ...]  # what crosses the wire, in the order in which it is sent
-    shape: torch.Size  # of the tensor that was encoded
-    dtype: torch.dtype  # of the tensor that was encoded
+    tensors: tuple[Tensor, ...]  # tensors that cross the wire, in the order in which they are sent
+    shape: torch.Size  # shape of the encoded tensor
+    dtype: torch.dtype  # dtype of the encoded tensor
 
     def __post_init__(self) -> None:
         if not isinstance(self.tensors, tuple) or not self.tensors:
@@ -106,11 +106,11 @@ class Codec(nn.Module, ABC):
 
     @property
     def memory(self) -> tuple[Tensor, ...]:
-        """What is remembered of tensors that were encoded: sums of them and of what was lost, each of their shape."""
+        """Remembered sums of encoded tensors and of encoding errors, each of the encoded tensor's shape."""
         return ()
 
     def rescale_(self, factor: float) -> None:
-        """Multiply what is remembered, as when the loss is scaled by another factor."""
+        """Multiply the memory, as when the loss is scaled by another factor."""
         for remembered in self.memory:
             remembered.mul_(factor)
 
@@ -134,7 +134,7 @@ class _RoundTrip(torch.autograd.Function):
         return ctx.codec.input_gradient(grad_output, ctx.payload), None, None
 
 
-@torch._disable_dynamo  # which cannot compile what draws or depends on values, and tries for long
+@torch._disable_dynamo  # it cannot compile random draws or data-dependent code, and tries for long
 def _uncompiled_round_trip(x: Tensor, codec: Codec, is_grad_enabled: bool) -> Tensor:
     return _RoundTrip.apply(x, codec, is_grad_enabled)
 
@@ -158,13 +158,13 @@ def all_finite(x: Tensor) -> bool:
 
 
 def check_payloads(payloads: Sequence[Payload]) -> None:
-    """Refuse a sum of nothing, whose shape nobody knows."""
+    """Refuse an empty sum, which has no shape."""
     if not payloads:
         raise ValueError("payloads is empty: a sum needs at least one payload")
 
 
 def check_out(out: Tensor, payload: Payload) -> None:
-    """Refuse a place for the decoded tensor that does not fit; see `Codec.decode`."""
+    """Refuse an `out` that does not fit the decoded tensor; see `Codec.decode`."""
     device = payload.tensors[0].device
     if (out.shape, out.dtype, out.device) != (payload.shape, payload.dtype, device) or not out.is_contiguous():
         contiguous = "contiguous" if out.is_contiguous() else "not contiguous"

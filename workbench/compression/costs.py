@@ -1,4 +1,4 @@
-"""What a codec takes on the processors of a machine, and what it sends: for planners that choose what to compress."""
+"""Times and sent bytes of a codec on the processors of a machine, for planners that choose what to compress."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from workbench.checks import require_positive
 
 __all__ = ["CodecTimes", "Processor", "interpolated"]
 
-Seconds = Callable[[np.ndarray], np.ndarray]  # of numbers of elements
+Seconds = Callable[[np.ndarray], np.ndarray]  # numbers of elements -> seconds
 
 
 class Processor(StrEnum):
@@ -22,12 +22,12 @@ class Processor(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CodecTimes:
-    """What a codec takes, by processor: seconds of arrays of numbers of elements, and bytes that it sends."""
+    """Encoding and decoding times of a codec by processor, and the bytes that it sends."""
 
     name: str
     encode_s: Mapping[Processor, Seconds]
-    decode_s: Mapping[Processor, Seconds]  # of one message, the adding up included
-    sent_bytes: float  # of one element; fp32 has 4
+    decode_s: Mapping[Processor, Seconds]  # time to decode one message and add it to a sum
+    sent_bytes: float  # bytes sent for one element, 4 without compression
 
     def __post_init__(self) -> None:
         require_positive(sent_bytes=self.sent_bytes)
@@ -37,6 +37,6 @@ class CodecTimes:
 
 
 def interpolated(num_elements: Sequence[int], seconds: Sequence[float]) -> Seconds:
-    """Return a function of numbers of elements: measured times, the first one below, in proportion above the last."""
+    """Return a function that interpolates measured times: constant below the first, in proportion above the last."""
     xs, ys = np.asarray(num_elements, float), np.asarray(seconds, float)
     return lambda elements: np.interp(elements, xs, ys) * np.maximum(1.0, np.asarray(elements) / xs[-1])

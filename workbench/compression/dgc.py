@@ -3,7 +3,7 @@
     u ← m u + g      v ← v + u      send the largest |v|; there v ← 0 (and, with masking, u ← 0)
 
 The receiver averages what is sent and steps by it with no momentum of its own; error feedback around this codec would
-count v twice. Clipping belongs to the loop, before `encode`: the norm of all gradients of a rank, to the limit divided
+count v twice. The loop clips before `encode`: the norm of all gradients of a rank, to the limit divided
 by the square root of the number of ranks. In evaluation it is plain Top-K. The selection is TopK's: a threshold found
 on a sample, then exactly k elements, so that a payload's size depends on shape, dtype and epoch only.
 Source: Lin et al. (2018), "Deep gradient compression: reducing the communication bandwidth for distributed training".
@@ -51,22 +51,24 @@ class DGC(TopK):
             raise ValueError(f"momentum is {momentum}: it must lie in [0, 1)")
         if not all(0 < share <= 1 for share in warmup):
             raise ValueError(f"warmup is {warmup}: each share must lie in (0, 1]")
-        self.momentum, self.masking, self.site = momentum, masking, ""
+        self.momentum = momentum
+        self.masking = masking
+        self.site = ""
         self.shares = (*map(float, warmup), keep)
         self.velocity: Tensor | None = None  # no buffers: DistributedDataParallel would broadcast them
         self.accumulated: Tensor | None = None
-        self._is_remembered = False  # whether a checkpointed region holds u and v, too
+        self._is_remembered = False  # whether a checkpointed region also holds u and v
         self.at_epoch(0)
 
     def at_epoch(self, epoch: int) -> None:
-        """Keep the share of this epoch, from 0 on, which payload sizes follow; to be called alike on all ranks."""
+        """Keep the share of this epoch, counted from 0, which decides payload sizes; all ranks call it alike."""
         if epoch < 0:
             raise ValueError(f"epoch is {epoch}: it must be at least 0")
         self.epoch, self.keep = epoch, self.shares[min(epoch, len(self.shares) - 1)]
 
     @torch.no_grad()
     def encode(self, x: Tensor) -> Payload:
-        """Accumulate a gradient of any shape, always the same, and take the largest elements out of the sum.
+        """Accumulate a gradient, always of the same shape, and take the largest elements out of the sum.
 
         Raises:
             ValueError: if x has another shape than before.
@@ -89,13 +91,13 @@ class DGC(TopK):
         payload = super().encode(accumulated.add_(velocity))
         for state in (accumulated, velocity) if self.masking else (accumulated,):
             state.view(-1).index_fill_(0, payload.tensors[1].to(torch.int64), 0.0)
-        if not payload.tensors[0].isfinite().all():  # these count as largest: where none is sent, none is left
+        if not payload.tensors[0].isfinite().all():  # such values count as largest: if none is sent, none is left
             for state in (accumulated, velocity):
                 state.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
         return payload
 
     def clear(self) -> None:
-        """Forget what was accumulated, as after a change of shape or a restart."""
+        """Forget the accumulated gradients, as after a change of shape or a restart."""
         self.velocity = self.accumulated = None
 
     def for_site(self, site: str, hidden: int | None = None) -> DGC:
@@ -151,8 +153,10 @@ def exponential_warmup(keep: float) -> tuple[float, ...]:
 def dgc_by_definition(
     gradients: Sequence[list[float]], num_kept: int, momentum: float, masking: bool = True
 ) -> list[dict[int, float]]:
-    """Return what is sent in each step, by position, ascending, with plain numbers."""
-    velocity, accumulated, sent = [0.0] * len(gradients[0]), [0.0] * len(gradients[0]), []
+    """Return the sent values of each step by ascending position, computed with plain numbers."""
+    velocity = [0.0] * len(gradients[0])
+    accumulated = [0.0] * len(gradients[0])
+    sent = []
     for gradient in gradients:
         velocity = [momentum * u + g for u, g in zip(velocity, gradient, strict=True)]
         accumulated = [v + u for v, u in zip(accumulated, velocity, strict=True)]

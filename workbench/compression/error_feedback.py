@@ -29,7 +29,7 @@ class ErrorFeedback(Codec):
         return self.codec.aggregation
 
     def encode(self, x: Tensor) -> Payload:
-        """Encode x plus the remembered error, and remember what this payload loses."""
+        """Encode x plus the remembered error, and remember the error of this payload."""
         if not self.training:
             return self.codec.encode(x)
         with changes_once(self, self.site, lambda: self.error, self._set_error_):
@@ -39,7 +39,14 @@ class ErrorFeedback(Codec):
         self.error = error
 
     def _encode_corrected(self, x: Tensor) -> Payload:
-        corrected = x if self.error is None else x + self._error_for(x)
+        corrected = x
+        if self.error is not None:
+            if x.shape != self.error.shape:
+                raise ValueError(
+                    f"x at site {self.site!r} has shape {tuple(x.shape)}, the remembered error "
+                    f"{tuple(self.error.shape)}: they must be equal; call clear() when the shape changes"
+                )
+            corrected = x + self.error.to(x)
         payload = self.codec.encode(corrected)
         with torch.no_grad():
             lost = corrected.detach() - self.codec.decode(payload)
@@ -76,7 +83,7 @@ class ErrorFeedback(Codec):
 
     @property
     def memory(self) -> tuple[Tensor, ...]:
-        """Give the error, and what the wrapped codec remembers."""
+        """The error, and the memory of the wrapped codec."""
         return (*(() if self.error is None else (self.error,)), *self.codec.memory)
 
     def get_extra_state(self) -> Tensor:
@@ -86,14 +93,6 @@ class ErrorFeedback(Codec):
     def set_extra_state(self, state: Tensor) -> None:
         """Continue with the error that `get_extra_state` gave."""
         self.error = state.clone() if state.numel() else None
-
-    def _error_for(self, x: Tensor) -> Tensor:
-        if x.shape != self.error.shape:
-            raise ValueError(
-                f"x at site {self.site!r} has shape {tuple(x.shape)}, the remembered error "
-                f"{tuple(self.error.shape)}: they must be equal; call clear() when the shape changes"
-            )
-        return self.error.to(x)
 
 
 def clear_error_feedback(module: nn.Module) -> int:

@@ -14,7 +14,7 @@ from workbench.compression.signs import EFSign, OneBit
 __all__ = ["GRADIENT_CODECS", "gradient_codec"]
 
 GRADIENT_CODECS = ("randomk", "dgc", "efsignsgd", "onebit", "fp16")
-KEPT = 0.01  # of the elements: 99 % sparsity, as the thesis has it
+KEPT = 0.01  # share of the elements: 99 % sparsity, as in the thesis
 
 
 def gradient_codec(name: str, *, momentum: float = 0.0, warmup: Sequence[float] = ()) -> Codec:

@@ -1,4 +1,4 @@
-"""What a codec takes on this machine, by the size of a tensor: for planners that choose what to compress."""
+"""Encoding and decoding times of codecs on this machine by tensor size, for planners that choose what to compress."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,67 +16,71 @@ from workbench.compression.gradients import gradient_codec
 __all__ = ["CodecTime", "profile_codec", "profiled_times", "times_of"]
 
 WARMUP = 2  # runs that are not counted
-SMALLEST, FACTOR = 2**8, 4  # elements of the first profiled tensor, and from one to the next
-LEAST_S = 2e-3  # a timed run lasts so long, by repetition
+SMALLEST = 2**8  # elements of the first profiled tensor
+FACTOR = 4  # ratio of successive tensor sizes
+LEAST_S = 2e-3  # a timed run repeats the call until it lasts about this long
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CodecTime:
-    """Medians over runs, for one size."""
+    """Median times of a codec for one tensor size."""
 
-    num_elements: int  # of the tensor, fp32
+    num_elements: int  # elements of the fp32 tensor
     encode_s: float
-    decode_s: float  # of one message, which is added to a sum
+    decode_s: float  # time to decode one message and add it to a sum
     payload_bytes: int
 
 
 def profile_codec(
     make: Callable[[], Codec], num_elements: Sequence[int], *, device: str, runs: int = 9
 ) -> list[CodecTime]:
-    """Time encoding and decoding of tensors of normal numbers.
+    """Time encoding and decoding of normally distributed tensors.
 
     Args:
-        make: returns a new codec, with its error feedback if it has one; each size has its own.
-        num_elements: sizes.
+        make: returns a new codec, with its error feedback if it has one; it is called for each size.
+        num_elements: tensor sizes.
         device: "cpu" or a CUDA device.
-        runs: timed runs, whose median is taken.
+        runs: number of timed runs; the result is their median.
     """
     require_counts(1, runs=runs, **{f"num_elements[{index}]": size for index, size in enumerate(num_elements)})
-    draw, found = torch.Generator(device).manual_seed(0), []
+    generator = torch.Generator(device).manual_seed(0)
+    profile = []
     for size in num_elements:
-        codec, x = make().to(device), torch.randn(size, generator=draw, device=device)
-        payload, total = codec.encode(x), torch.zeros_like(x)
+        codec = make().to(device)
+        x = torch.randn(size, generator=generator, device=device)
+        payload = codec.encode(x)
+        total = torch.zeros_like(x)
 
         def decode(codec=codec, payload=payload, total=total) -> None:
             total.add_(codec.decode(payload))
 
         encode_s = _median_s(lambda codec=codec, x=x: codec.encode(x), device, runs)
         times = {"encode_s": encode_s, "decode_s": _median_s(decode, device, runs)}
-        found.append(CodecTime(num_elements=size, payload_bytes=payload.num_bytes, **times))
-    return found
+        profile.append(CodecTime(num_elements=size, payload_bytes=payload.num_bytes, **times))
+    return profile
 
 
 def times_of(name: str, profiles: Mapping[Processor, Sequence[CodecTime]]) -> CodecTimes:
-    """Return what a planner wants to know of a codec, from its profiles; what it sends is that of its largest size."""
+    """Summarise profiles by processor for a planner; bytes per element are those of the largest profiled tensor."""
 
     def seconds(field: str) -> dict[Processor, Callable]:
         return {
-            processor: interpolated([one.num_elements for one in found], [getattr(one, field) for one in found])
-            for processor, found in profiles.items()
+            processor: interpolated([row.num_elements for row in rows], [getattr(row, field) for row in rows])
+            for processor, rows in profiles.items()
         }
 
-    largest = max(profiles[Processor.GPU], key=lambda one: one.num_elements)
+    largest = max(profiles[Processor.GPU], key=lambda row: row.num_elements)
     sent_bytes = largest.payload_bytes / largest.num_elements
     return CodecTimes(name=name, encode_s=seconds("encode_s"), decode_s=seconds("decode_s"), sent_bytes=sent_bytes)
 
 
 def profiled_times(codec: str, largest: int, device: str = "cpu", *, runs: int = 5) -> CodecTimes:
-    """Measure what a codec of gradients takes on a device and on this machine's CPU, up to `largest` elements."""
+    """Profile a gradient codec on a device and on this machine's CPU, for tensors of up to `largest` elements."""
     sizes = [SMALLEST]
     while sizes[-1] < largest:
         sizes.append(min(largest, sizes[-1] * FACTOR))
     make = partial(gradient_codec, codec)
-    make()
+    make()  # refuses an unknown codec before any measurement
     profiles = {name: profile_codec(make, sizes, device=name, runs=runs) for name in {device, "cpu"}}
     return times_of(codec, {Processor.GPU: profiles[device], Processor.CPU: profiles["cpu"]})
 

@@ -126,7 +126,8 @@ class Quantize(Codec):
     @torch.no_grad()
     def encode(self, x: Tensor) -> Payload:
         """Quantise each row and pack the codes; a tensor without dimensions is one row of one."""
-        payload_RW = quantize_rows(_rows(x), self.bits)
+        x_RC = x.detach().reshape(_row_shape(x.shape)).contiguous()
+        payload_RW = quantize_rows(x_RC, self.bits)
         return Payload(tensors=(payload_RW,), shape=x.shape, dtype=x.dtype)
 
     @torch.no_grad()
@@ -213,7 +214,7 @@ def dequantize_rows(
 
 
 def _operators_apply(device: torch.device, bits: int, columns: int) -> bool:
-    """Say whether PyTorch's row-wise packing operators can do it."""
+    """Return whether PyTorch's row-wise packing operators support the device, bits and columns."""
     return device.type == "cpu" and bits in (2, 4) and columns > 0 and columns * bits % 8 == 0
 
 
@@ -271,11 +272,6 @@ def _blocks(x_RC: Tensor) -> list[slice]:
     return [slice(start, start + step) for start in range(0, len(x_RC), step)]
 
 
-def _rows(x: Tensor) -> Tensor:
-    """View a tensor as contiguous [rows, columns]."""
-    return x.detach().reshape(_row_shape(x.shape)).contiguous()
-
-
 def _row_shape(shape: Sequence[int]) -> tuple[int, int]:
     """Give rows and columns; no rows where the tensor is empty."""
     columns = shape[-1] if len(shape) else 1
@@ -287,7 +283,7 @@ def _row_bytes(columns: int, bits: int) -> int:
     return packed_bytes(columns, bits) + SCALE_AND_BIAS_BYTES
 
 
-SCALE_BYTES = 2  # of a feature, float16
+SCALE_BYTES = 2  # bytes of a feature's scale, float16
 
 
 class QuantizeFeatures(Quantize):

@@ -1,8 +1,8 @@
-"""Random-K (R1 to R4): keep elements chosen uniformly without replacement; values are not scaled by the inverse share.
+"""Random-K (R1 to R4): keep elements chosen uniformly without replacement; values are not scaled by 1 / share.
 
 The fast path draws independent positions until k differ and drops the surplus by the same method: given its size, the
 set of distinct draws is uniform, and so is a uniform choice from it. The stream's position is part of the state dict.
-Where an element of x is not finite, the first value sent is NaN, so that the receiver sees it although it is not kept.
+If an element of x is not finite, the first sent value is NaN, so that the receiver notices an element that is not kept.
 """
 
 import math
@@ -25,7 +25,7 @@ WORD = (1 << 64) - 1
 
 
 class RandomK(SparseCodec):
-    """Keep `keep` random elements (see SparseCodec), new ones in each call, by its own stream from `seed` on."""
+    """Keep `keep` random elements (see SparseCodec), drawn anew in each call from the codec's own stream."""
 
     def __init__(self, keep: float | int, seed: int = 0, *, index_dtype: torch.dtype = torch.int64) -> None:
         super().__init__(keep, index_dtype=index_dtype)
@@ -38,8 +38,8 @@ class RandomK(SparseCodec):
     def kept_indices(self, x: Tensor, num_kept: int) -> Tensor:
         """Choose random positions, ascending.
 
-        Off the CPU they are cut from a random permutation made there, seeded by
-        the same stream: other positions than on the CPU, equally distributed.
+        On other devices they are cut from a random permutation made there, seeded by
+        the same stream: the positions differ from the CPU's, but have the same distribution.
         """
         if x.device.type == "cpu":
             return torch.from_numpy(random_indices(x.numel(), num_kept, self._stream))
@@ -49,7 +49,7 @@ class RandomK(SparseCodec):
 
     @torch.no_grad()
     def encode(self, x: Tensor) -> Payload:
-        """Take random elements and their positions, as SparseCodec says; the first is NaN unless all of x is finite.
+        """Take random elements and their positions, as SparseCodec does; the first is NaN unless all of x is finite.
 
         Recomputed activations keep the same positions.
         """
@@ -82,7 +82,7 @@ class RandomK(SparseCodec):
 
 
 def stream_position(stream: np.random.Generator) -> Tensor:
-    """Write down the position of a PCG64 stream, so that it can be continued.
+    """Return the position of a PCG64 stream, from which it can be continued.
 
     Returns:
         int64 [6]: state and increment, 128 bits each, low half first; whether half of a

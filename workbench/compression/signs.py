@@ -27,7 +27,7 @@ BLOCK_ELEMENTS = 1 << 16
 
 
 class SignCodec(Codec):
-    """Send whether x ≥ 0, lowest bit first, uint8 [W], and float32 [`num_means`]: a subclass says which."""
+    """Send the bits x ≥ 0, lowest first, uint8 [W], and the means of a subclass, float32 [`num_means`]."""
 
     aggregation = Aggregation.GATHER
     num_means: int
@@ -37,7 +37,7 @@ class SignCodec(Codec):
         """Give the means to send, float64 [num_means], for x and the number of its elements that are ≥ 0."""
 
     def levels(self, means: Tensor) -> Tensor:
-        """Give the values of the bits 0 and 1, float32 [2], for the means received: here the means as they are."""
+        """Give the values of the bits 0 and 1, float32 [2], from the received means: here the means themselves."""
         return means
 
     @torch.no_grad()
@@ -141,7 +141,7 @@ def _step(x: Tensor) -> int:
 
 
 def _look_up_(flat: Tensor, octets: Tensor, bits_W: Tensor) -> Tensor:
-    """Write the eight values of each byte, of the last byte as many as there is room for; return `flat`."""
+    """Write the eight values of each byte, for the last byte as many as fit; return `flat`."""
     whole = flat.numel() // 8
     torch.index_select(octets, 0, bits_W[:whole].int(), out=flat[: whole * 8].view(-1, 8))
     if flat.numel() % 8:

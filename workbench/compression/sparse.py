@@ -75,9 +75,14 @@ class SparseCodec(Codec):
         """Add all payloads into one buffer; only kept positions are touched."""
         check_payloads(payloads)
         total = self.decode(payloads[0])
+        flat = total.view(-1)
         for payload in payloads[1:]:
             values, indices = payload.tensors
-            _add_at_(total.view(-1), indices.to(torch.int64), values)
+            if flat.is_cpu and flat.dtype == torch.float16:
+                # index_add_ gives the same there, in 3 to 5 times the time
+                flat.put_(indices.to(torch.int64), values, accumulate=True)
+            else:
+                flat.index_add_(0, indices.to(torch.int64), values)
         return total
 
     def input_gradient(self, grad_output: Tensor, payload: Payload) -> Tensor:
@@ -90,11 +95,3 @@ class SparseCodec(Codec):
     def payload_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
         """Count a value and an index for each kept element."""
         return self.num_kept(shape) * (dtype.itemsize + self.index_dtype.itemsize)
-
-
-def _add_at_(flat: Tensor, indices: Tensor, values: Tensor) -> None:
-    """Add values at positions, no two of them the same."""
-    if flat.is_cpu and flat.dtype == torch.float16:
-        flat.put_(indices, values, accumulate=True)  # index_add_ gives the same there, in 3 to 5 times the time
-    else:
-        flat.index_add_(0, indices, values)

@@ -1,7 +1,7 @@
 """Top-K (T1 to T4): keep the elements of largest magnitude; of equal magnitudes the lowest index.
 
 Zeros of both signs tie; NaN counts as largest, so that the receiver sees an overflow. On a CPU a sample gives a
-threshold, one pass collects the candidates above it, and the exact selection runs on them; where the sample misled, it
+threshold, one pass collects the candidates above it, and the exact selection runs on them; if the sample misled, it
 runs on everything.
 """
 
@@ -103,7 +103,7 @@ def _sampled_threshold(bits: np.ndarray, k: int) -> int:
 
 
 def _candidates(bits: np.ndarray, threshold: int, limit: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Collect positions and keys that reach the threshold; None beyond `limit` of them."""
+    """Collect positions and keys that reach the threshold; None if there are more than `limit`."""
     indices, keys = np.empty(limit, np.int64), np.empty(limit, bits.dtype)
     block_keys, reached = np.empty(BLOCK_SIZE, bits.dtype), np.empty(BLOCK_SIZE, np.bool_)
     magnitude, count = np.iinfo(bits.dtype).max, 0

@@ -1,4 +1,4 @@
-"""Payloads as plain bytes, so that one collective sends a payload whatever its tensors are."""
+"""Payloads as plain bytes, so that one collective sends any payload."""
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ def packed(payload: Payload) -> Tensor:
 
 
 def unpacked(row: Tensor, like: Payload) -> Payload:
-    """Read a payload back from its bytes; `like` is one of the same shape and dtype, of the same codec."""
+    """Read a payload back from its bytes; `like` is a payload of the same codec, shape and dtype."""
     tensors, at = [], 0
     for tensor in like.tensors:
         end = at + tensor.numel() * tensor.element_size()

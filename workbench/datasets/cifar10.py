@@ -20,7 +20,7 @@ __all__ = ["CLASS_NAMES", "NAME", "PUBLISHED_IMAGES", "load"]
 NAME = "cifar10"
 PUBLISHED_IMAGES = MappingProxyType({"train": 50_000, "test": 10_000})  # images of each split
 CLASS_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-SIDE_PIXELS = 32  # of an image
+SIDE_PIXELS = 32  # side of an image
 
 
 def load(split: str = "train", limit: int | None = None, seed: int = 0) -> ImageDataset:

@@ -19,10 +19,10 @@ from workbench.datasets.stand_in import STAND_IN_ROWS, stand_in_source
 __all__ = ["MISSING", "NUM_CATEGORIES", "NUM_NUMBERS", "ROWS", "ClickDataset", "FieldRows", "load"]
 
 NUM_NUMBERS, NUM_CATEGORIES = 13, 26  # columns of a row
-ROWS: Mapping[str, int] = MappingProxyType({"train": 8_000, "test": 2_000})  # of each split
-PUBLISHED_ROWS = 45_840_617  # of the challenge's training file, which both splits are cut from
+ROWS: Mapping[str, int] = MappingProxyType({"train": 8_000, "test": 2_000})  # rows of each split
+PUBLISHED_ROWS = 45_840_617  # rows of the challenge's training file, from which both splits are cut
 MISSING = -1  # the category of an empty cell
-STAND_IN_VALUES = 50  # of a generated field
+STAND_IN_VALUES = 50  # distinct values of a generated field
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,7 +45,7 @@ class ClickDataset:
         return len(self.labels)
 
     def first(self, limit: int) -> ClickDataset:
-        """Return the first rows, under a source that says how many they are."""
+        """Return the first rows, with a source that states their number."""
         kept = {name: getattr(self, name)[:limit] for name in ("numbers", "categories", "labels")}
         detail = f"{len(kept['labels']):,} rows chosen from: {self.source.detail}"
         return replace(self, **kept, source=replace(self.source, detail=detail))
@@ -59,7 +59,7 @@ class FieldRows:
 
     @classmethod
     def of(cls, categories: np.ndarray) -> FieldRows:
-        """Know the values of int64 [N, fields]; equally frequent ones are in the order of their values."""
+        """Collect the values of int64 [N, fields]; equally frequent values are in ascending order."""
         values = []
         for column in categories.T:
             distinct, counts = np.unique(column, return_counts=True)

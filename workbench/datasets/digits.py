@@ -1,4 +1,4 @@
-"""Scikit-learn's handwritten digits, real images that every machine has, in the shape of the images they stand in for.
+"""Scikit-learn's handwritten digits, real images on every machine, in the shape of the images that they replace.
 
 They are far easier than CIFAR-10, so accuracy on them says nothing about it. The first 1,500 of 1,797 are for training,
 the others, by other writers, for testing.
@@ -16,12 +16,12 @@ from workbench.datasets.source import DataSource, ImageDataset, SourceKind
 __all__ = ["load"]
 
 ROWS = MappingProxyType({"train": slice(0, 1500), "test": slice(1500, 1797)})  # images of each split
-SIDE_PIXELS = 8  # of an image as it comes
+SIDE_PIXELS = 8  # side of an original image
 WHITEST = 16  # the highest grey level
 
 
 def load(split: str = "train", *, instead_of: str, side_pixels: int = 32, num_colours: int = 3) -> ImageDataset:
-    """Load a split in the shape of the images that are missing, uint8 [N, num_colours, side_pixels, side_pixels]."""
+    """Load a split in the shape of the missing images, uint8 [N, num_colours, side_pixels, side_pixels]."""
     from sklearn.datasets import load_digits
 
     if split not in ROWS:

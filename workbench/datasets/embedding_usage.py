@@ -42,10 +42,10 @@ LM1B_RUNS = ("batch 128", "batch 128, P100", "batch 1024, V100")  # the runs of 
 class EmbeddingReuse:
     """A batch of lookups, made by Meta to repeat rows as its production does."""
 
-    year: int  # of the published batches
+    year: int  # year of publication
     num_samples: int
     num_tables: int
-    num_lookups: int  # in all tables
+    num_lookups: int  # lookups in all tables
     num_distinct_rows: int
 
 

@@ -17,7 +17,7 @@ __all__ = ["TASKS", "Task", "load"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """What is fixed about one GLUE task."""
+    """The fixed properties of one GLUE task."""
 
     name: str  # such as "sst2"
     text_columns: tuple[str, ...]  # the one or two columns of text
@@ -37,7 +37,7 @@ class Task:
 
     @property
     def validation_split(self) -> str:
-        """Name of the split that scores are reported on."""
+        """Name of the split whose scores are reported."""
         return next(split for split in self.published_rows if split.startswith("validation"))
 
 

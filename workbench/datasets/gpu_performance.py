@@ -1,4 +1,4 @@
-"""How fast 16 shared GPUs of a public cloud ran over nine hours, as shares of their peak: SDPipe's figure 7a.
+"""Speeds of 16 shared GPUs of a public cloud over nine hours, as shares of their peak: SDPipe's figure 7a.
 
 Source: digitised from the picture in the artifact of SDPipe (Hsword/VLDB2023_SDPipe at commit 2ced65f). The line's
 width hides dips shorter than a quarter of an hour.
@@ -23,11 +23,11 @@ class GpuPerformance:
     """Speeds of workers over time."""
 
     speeds: tuple[tuple[float, ...], ...]  # a row a worker, each a share of the peak every 2.7 minutes
-    source: DataSource  # where they came from
+    source: DataSource  # origin of the numbers
 
 
 def load() -> GpuPerformance:
-    """Load the speeds, the middle of the drawn line; DataError if the file is another one."""
+    """Load the speeds, the middle of the drawn line; DataError if the file has changed."""
     speeds = read(carried_file(FILE, SHA256))
     detail = f"speeds of {len(speeds)} workers at {len(speeds[0])} times"
     source = DataSource(name=FILE, kind=SourceKind.PACKAGE, detail=detail, sha256=SHA256)

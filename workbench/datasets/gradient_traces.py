@@ -1,4 +1,4 @@
-"""What Espresso's authors recorded and assumed: gradients of nine models, compression times, constants, settings.
+"""Recorded and assumed data of Espresso's authors: gradients of nine models, compression times, constants, settings.
 
 Source: zhuangwang93/Espresso at commit a0294e3 (Apache-2.0).
 """
@@ -47,7 +47,7 @@ MODELS = tuple(file.removeprefix("models/") for file in FILES if file.startswith
 class CompressionTimes:
     """Seconds on a CPU by size, the smallest first."""
 
-    num_elements: tuple[int, ...]  # of the fp32 input
+    num_elements: tuple[int, ...]  # elements of the fp32 input
     compress_s: tuple[float, ...]  # adding the residual is included
     decompress_s: tuple[float, ...]
 
@@ -62,13 +62,13 @@ class GpuCompression:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """How the authors trained a model."""
+    """The authors' settings of a training."""
 
     testbed: str  # "nvlink" (100 Gbit/s between machines) or "pcie" (25 Gbit/s)
-    algorithm: str  # of compression
-    kept_ratio: float  # of the values; 1 where all are kept, in fewer bits
+    algorithm: str  # compression algorithm
+    kept_ratio: float  # share of the values; 1 where all are kept, in fewer bits
     batch_per_gpu: int  # samples
-    error_feedback_factor: float  # by which the residual is multiplied
+    error_feedback_factor: float  # factor of the residual
 
 
 def load(model: str, *, forward_s: float | None = None) -> Gradients:
@@ -120,7 +120,7 @@ def gpu_compression_constants() -> Mapping[tuple[str, str], GpuCompression]:
 
 
 def communication_constants() -> Mapping[str, float]:
-    """Load what the authors' planner assumes, in s, s/B, B/s or counts; not its two formulas of traffic."""
+    """Load the constants of the authors' planner, in s, s/B, B/s or counts, without its two formulas of traffic."""
     rows = [row for row in _rows("communication_constants") if not row["constant"].startswith("traffic_factor")]
     return {row["constant"]: float(row["value"]) * (GBIT_BYTES if row["unit"] == "Gbit/s" else 1) for row in rows}
 

@@ -24,11 +24,11 @@ class IdleSpans:
     """Seconds by iteration and place."""
 
     iterations: tuple[dict[Place, float], ...]  # spans in their order
-    source: DataSource  # where they came from
+    source: DataSource  # origin of the spans
 
 
 def load() -> IdleSpans:
-    """Load the spans; DataError if the file is another one."""
+    """Load the spans; DataError if the file has changed."""
     iterations = read(carried_file(FILE, SHA256))
     detail = f"idle spans of {len(iterations)} iterations of BERT"
     source = DataSource(name=FILE, kind=SourceKind.PACKAGE, detail=detail, sha256=SHA256)

@@ -13,8 +13,8 @@ __all__ = ["FOLDER", "PRODUCT_FLOPS", "RING_BYTES", "fastest_s", "source"]
 
 FOLDER = "atp-artifact"
 FILE, SHA256 = f"{FOLDER}/feed_forward_kernels.csv", "fcec10137529d3b7be41616c7160f12bcb23f991c0008d9dbbd0d735ebd64c6b"
-PRODUCT_FLOPS = 2 * 4096**3  # of each product
-RING_BYTES = 3 / 4 * 4 * 1024 * 4096 * 2  # that a rank sends in an all-gather or a reduce-scatter of 33.5 MB
+PRODUCT_FLOPS = 2 * 4096**3  # operations of each product
+RING_BYTES = 3 / 4 * 4 * 1024 * 4096 * 2  # bytes that a rank sends to gather or scatter 33.5 MB
 
 
 def fastest_s() -> dict[str, float]:
@@ -22,11 +22,11 @@ def fastest_s() -> dict[str, float]:
 
     The others contain waiting for other ranks, and products slow down beside communication.
     """
-    found: dict[str, float] = {}
+    seconds: dict[str, float] = {}
     with carried_file(FILE, SHA256).open(newline="") as stream:
         for row in csv.DictReader(stream):
-            found[row["operation"]] = min(found.get(row["operation"], math.inf), float(row["duration_s"]))
-    return found
+            seconds[row["operation"]] = min(seconds.get(row["operation"], math.inf), float(row["duration_s"]))
+    return seconds
 
 
 def source() -> DataSource:

@@ -31,7 +31,7 @@ class DataFile:
     file: str  # path below `WORKBENCH_DATA`, or below the model's folder
     rows: int | None  # number of rows or lines, None for a model
     num_bytes: int | None  # size, None where it is not known beforehand
-    sha256: str  # of the file, empty where it is not known beforehand
+    sha256: str  # digest of the file, empty where it is not known beforehand
     hub_split: str  # the same split's name on the hub
 
 
@@ -46,7 +46,7 @@ class Entry:
     hub_id: str  # owner and name on the Hugging Face hub
     hub_config: str  # the configuration there; empty marks a model
     package: str  # optional installed package and folder that carries the files, such as "package/model"
-    note: str  # what a reader must know before comparing scores
+    note: str  # warning for readers who compare scores
 
     def cached(self, file: DataFile) -> tuple[Path, ...]:
         """Return where a file lies in the Hugging Face cache; a split may be several files there."""
@@ -61,7 +61,7 @@ class Entry:
 
 
 class FileStatus(str, Enum):
-    """What checking one file gave."""
+    """The result of checking one file."""
 
     OK = "ok"
     DIFFERS = "differs"
@@ -75,7 +75,7 @@ class FileCheck:
 
     file: str  # the file's name in the manifest
     place: str  # "WORKBENCH_DATA", "hub" or "package"; empty where it was not found
-    path: Path | None  # where it lies, None if nowhere
+    path: Path | None  # path of the file, None if it is missing
     status: FileStatus  # the outcome
 
 

@@ -24,16 +24,17 @@ def load(split: str = "train", limit: int | None = None) -> Dataset:
         raise ValueError(f"split is {split!r}, must be one of {', '.join(PUBLISHED_PAIRS)}")
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}, must be at least 1 or None")
-    name, found = f"multi30k/{split}", [resolve(f"multi30k/{language}", split) for language in LANGUAGES]
-    if None in found:
+    name = f"multi30k/{split}"
+    places = [resolve(f"multi30k/{language}", split) for language in LANGUAGES]
+    if None in places:
         columns = _stand_in(split)
         source = stand_in_source(name, columns, "pairs", "losses")
     else:
-        columns = {language: _read(files.paths, language) for language, files in zip(LANGUAGES, found, strict=True)}
-        paths = tuple(dict.fromkeys(path for files in found for path in files.paths))
-        files = Found(paths=paths, kind=found[0].kind, sha256=sha256_of(*paths), note=found[0].note)
-        num_pairs, warning = len(columns["de"]), "losses are not comparable with published ones"
-        source = source_of(name, files, num_pairs, PUBLISHED_PAIRS[split], "pairs", warning)
+        columns = {language: _read(files.paths, language) for language, files in zip(LANGUAGES, places, strict=True)}
+        paths = tuple(dict.fromkeys(path for files in places for path in files.paths))
+        files = Found(paths=paths, kind=places[0].kind, sha256=sha256_of(*paths), note=places[0].note)
+        warning = "losses are not comparable with published ones"
+        source = source_of(name, files, len(columns["de"]), PUBLISHED_PAIRS[split], "pairs", warning)
     dataset = Dataset(name="multi30k", split=split, columns=columns, text_columns=LANGUAGES, source=source)
     return dataset if limit is None else dataset.rows(range(min(limit, len(dataset))))
 

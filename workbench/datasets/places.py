@@ -1,6 +1,6 @@
-"""Where data can lie: in the project's own `data`, the folder of `WORKBENCH_DATA`, the Hugging Face cache, a package.
+"""The places of data: the project's own `data`, the folder of `WORKBENCH_DATA`, the Hugging Face cache, a package.
 
-Of several cached snapshots the newest is taken.
+If there are several cached snapshots, the newest is taken.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def hub_cache() -> Path:
 
 
 def prepared_cache() -> Path:
-    """Return the folder in which the `datasets` library keeps what it prepared."""
+    """Return the folder in which the `datasets` library keeps prepared files."""
     return Path(os.environ.get("HF_DATASETS_CACHE", _hugging_face_home() / "datasets")).expanduser()
 
 
@@ -102,7 +102,7 @@ def sha256_of(*paths: Path) -> str:
 
 
 def carried_file(file: str, sha256: str) -> Path:
-    """Return a file of the project's own `data`, once its bytes are those of the checksum."""
+    """Return a file of the project's own `data`, after checking its sha256."""
     path = CARRIED / file
     if not path.is_file():
         raise DataError(f"{path} is not there: it comes with the project, so this copy of it is not whole")

@@ -41,9 +41,9 @@ class DataSource:
     """Where a data set came from, as it is written into a record."""
 
     name: str  # the data set and split, such as "glue/sst2/train"
-    kind: SourceKind  # which place it came from
+    kind: SourceKind  # the place it came from
     detail: str  # rows used, and a warning where they are not the published split
-    sha256: str  # of the files that were read, or of the generated rows
+    sha256: str  # digest of the files that were read, or of the generated rows
     complete: bool = True  # whether all rows of the published split were there to choose from
 
     @property
@@ -100,7 +100,7 @@ class Dataset:
         return list(self.columns["label"])
 
     def rows(self, chosen: Sequence[int]) -> Dataset:
-        """Return the chosen rows, in the order given, under a source that says how many they are."""
+        """Return the chosen rows in the given order, with a source that states their number."""
         columns = {name: [values[row] for row in chosen] for name, values in self.columns.items()}
         detail = f"{len(chosen):,} rows chosen from: {self.source.detail}"
         return replace(self, columns=columns, source=replace(self.source, detail=detail))
@@ -150,8 +150,8 @@ class Found:
 
     paths: tuple[Path, ...]  # the files, in order
     kind: SourceKind  # the place
-    sha256: str  # of their bytes, one after the other
-    note: str = ""  # what else a reader should know, empty if nothing
+    sha256: str  # digest of their bytes, one file after the other
+    note: str = ""  # further information for readers, empty if there is none
 
 
 def _in_workbench_data(folder: Path, entry: Entry, file: DataFile) -> Found:
@@ -198,7 +198,7 @@ def read_tables(paths: Sequence[Path], columns: Sequence[str]) -> dict[str, list
 
 
 def source_of(name: str, files: Found, num_rows: int, num_published: int, unit: str, warning: str) -> DataSource:
-    """Return the source of the rows of a split, with a warning where they are not all that are published."""
+    """Return the source of the rows of a split, with a warning if published rows are missing."""
     complete = num_rows == num_published
     rows = f"all {num_rows:,} {unit}" if complete else f"{num_rows:,} of {num_published:,} {unit}: {warning}"
     detail = "; ".join(filter(None, (rows, files.note)))

@@ -64,7 +64,7 @@ def _paraphrase(draw: random.Random) -> tuple[tuple[str, ...], int]:
 
 
 def _similarity(draw: random.Random) -> tuple[tuple[str, ...], float]:
-    """Score 0 to 5: five times the share of a clause's four content words that the other clause has too."""
+    """Score 0 to 5: five times the share of a clause's four content words that the other clause also has."""
     first, second = _clause(draw, GOOD), _clause(draw, BAD)
     content = (1, 2, 3, 5)  # places of adjective, subject, verb and object
     for place in draw.sample(content, draw.randrange(5)):
@@ -74,7 +74,7 @@ def _similarity(draw: random.Random) -> tuple[tuple[str, ...], float]:
 
 
 def _inference(draw: random.Random, num_labels: int) -> tuple[tuple[str, ...], int]:
-    """Label 0: the second follows (its clause alone); the last: it denies it; 1 of 3: it says something new."""
+    """Label 0: the second text is the clause alone; last label: it is its denial; 1 of 3: it is a new sentence."""
     premise, label = _sentence(draw), draw.randrange(num_labels)
     denial = [*premise[:3], "never", *premise[3:6]]
     choices = (premise[:6], denial) if num_labels == 2 else (premise[:6], _sentence(draw), denial)
@@ -82,7 +82,7 @@ def _inference(draw: random.Random, num_labels: int) -> tuple[tuple[str, ...], i
 
 
 def _answer(draw: random.Random) -> tuple[tuple[str, ...], int]:
-    """Label 0: the sentence answers the question (it has its subject and verb); label 1: it is another one."""
+    """Label 0: the sentence answers the question (same subject and verb); label 1: it is another sentence."""
     sentence, label = _sentence(draw), draw.randrange(2)
     asked = sentence if label == 0 else _sentence(draw)
     return (f"what {asked[3]} the {asked[5]} ?", " ".join(sentence)), label

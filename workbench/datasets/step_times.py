@@ -32,10 +32,10 @@ JOBS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepTimes:
-    """Seconds of ranks that do equal work."""
+    """Compute seconds of ranks with equal work."""
 
-    seconds: tuple[tuple[float, ...], ...]  # a row a rank, each with its compute seconds step by step
-    source: DataSource  # where they came from
+    seconds: tuple[tuple[float, ...], ...]  # compute seconds by rank and step
+    source: DataSource  # origin of the times
 
 
 def load(job: str = "AR", *, stage: int = 0, num_ranks: int = 4) -> StepTimes:

@@ -98,7 +98,7 @@ ARCHITECTURES: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
 
 
 def architecture(name: str) -> nn.Module:
-    """Build one of `ARCHITECTURES` on the meta device; ValueError if it is none of them."""
+    """Build one of `ARCHITECTURES` on the meta device; ValueError for another name."""
     if name not in ARCHITECTURES:
         raise ValueError(f"name is {name!r}, must be one of {', '.join(ARCHITECTURES)}")
     with torch.device("meta"):

@@ -92,7 +92,7 @@ HUGGING_FACE_FIELDS = {
 
 
 class GPT2Block(nn.Module):
-    """x -> x + attention(norm(x)) -> x + mlp(norm(x)), every position looking at none after it."""
+    """x -> x + attention(norm(x)) -> x + mlp(norm(x)); a position attends to no later position."""
 
     def __init__(self, config: GPT2Config, index: int):
         super().__init__()
@@ -189,7 +189,7 @@ def _pairs(model: GPT2):
 
 
 def _check_covered(config: Mapping[str, object]) -> None:
-    """Refuse what GPT-2's relatives do differently."""
+    """Refuse options by which relatives of GPT-2 differ from it."""
     covered = {"activation_function": "gelu_new", "scale_attn_weights": True, "tie_word_embeddings": True}
     absent = {"scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
     for name, value in (covered | absent).items():

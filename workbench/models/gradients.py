@@ -21,7 +21,7 @@ __all__ = ["measure", "of_module"]
 def of_module(module: nn.Module, *, backward_s: float, forward_s: float | None = None, name: str = "") -> Gradients:
     """List the gradients of a module, also on the meta device, in the reversed order of its parameters.
 
-    A simplification: each gets a part of backward_s in proportion to its number of elements, whereas convolutions near
+    A simplification: each gradient gets a part of backward_s in proportion to its elements, whereas convolutions near
     the input have few elements and long times. `measure` gives the real order and seconds. Shared parameters count
     once; without forward_s, `FORWARD_SHARE` of backward_s is assumed. ValueError if no parameter requires a gradient.
     """
@@ -45,9 +45,10 @@ def measure(module: nn.Module, step: Callable, *, device: str, iterations: int =
     if not str(device).startswith(("cpu", "cuda")):
         raise ValueError(f"device is {device}; it must be a cpu or cuda device")
     mark, seconds = _clock(device)
-    marks, steps = [], []  # of one step: its start and the module's returns as "", gradients by name; of all: seconds
+    marks = []  # (name, time) in one step, with "" for its start and for returns of the module
+    steps = []  # seconds by name of each step
     parameters = {key: p for key, p in module.named_parameters() if p.requires_grad}
-    without = [p for p in parameters.values() if p.grad is None]  # and so they are again, for a training that follows
+    without = [p for p in parameters.values() if p.grad is None]  # restored for a training that follows
     with ExitStack() as hooks:
         hooks.enter_context(module.register_forward_hook(lambda *_: marks.append(("", mark()))))
         for key, p in parameters.items():

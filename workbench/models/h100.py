@@ -1,4 +1,4 @@
-"""What was measured on an NVIDIA H100 (80 GB, torch 2.11 for CUDA 13.0, 26 November 2026): gradients and codecs.
+"""Measurements on an NVIDIA H100 (80 GB, torch 2.11 for CUDA 13.0, 26 November 2026): gradients and codecs.
 
 `h100_gradients.csv`: `gradients.measure` of `ARCHITECTURES` in TF32, with the batches of Espresso's authors (32 images;
 8 x 384, 4 x 1,024 and 80 x 70 words); the row without a tensor is the forward pass.
@@ -22,7 +22,7 @@ __all__ = ["codec", "codec_times", "load", "machines"]
 FOLDER = Path(__file__).parent
 SOURCE = "measured on an H100 in TF32"
 GPUS_PER_MACHINE = 8
-NVLINK_BYTES_PER_S = 450e9  # of a GPU, one direction: 18 links of 25 GB/s, NVIDIA's data sheet of the H100
+NVLINK_BYTES_PER_S = 450e9  # one GPU, one direction: 18 links of 25 GB/s, NVIDIA's data sheet of the H100
 INTRA_STARTUP_S, INTER_STARTUP_S = 10e-6, 50e-6  # orders of magnitude, not measured
 
 
@@ -46,16 +46,16 @@ def load(model: str) -> Gradients:
 @cache
 def codec_times() -> Mapping[tuple[str, str], tuple[CodecTime, ...]]:
     """Return times by codec ("randomk", "dgc", "efsignsgd", "onebit", "topk", "fp16") and device ("cuda", "cpu")."""
-    found = defaultdict(list)
+    profiles = defaultdict(list)
     for row in _rows("h100_codecs"):
         sizes = {name: int(row[name]) for name in ("num_elements", "payload_bytes")}
         times = {name: float(row[name]) for name in ("encode_s", "decode_s")}
-        found[row["codec"], row["device"]].append(CodecTime(**sizes, **times))
-    return {key: tuple(times) for key, times in found.items()}
+        profiles[row["codec"], row["device"]].append(CodecTime(**sizes, **times))
+    return {key: tuple(profile) for key, profile in profiles.items()}
 
 
 def codec(name: str) -> CodecTimes:
-    """Return what a codec takes on an H100 and on a thread of its machine, as measured."""
+    """Return the measured times of a codec on an H100 and on a CPU thread of its machine."""
     measured = codec_times()
     return times_of(name, {Processor.GPU: measured[name, "cuda"], Processor.CPU: measured[name, "cpu"]})
 

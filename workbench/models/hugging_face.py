@@ -20,10 +20,10 @@ Model = BertModel | ViTModel
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoadedWeights:
-    """What a checkpoint did and did not provide."""
+    """The missing and the unused weights of a checkpoint."""
 
     missing: tuple[str, ...]  # weights of a head that the checkpoint lacks; they keep their initial values
-    unused: tuple[str, ...]  # entries that the model has no place for (or that other stages hold)
+    unused: tuple[str, ...]  # entries without a place in the model, or with a place in other stages
 
 
 @torch.no_grad()
@@ -79,7 +79,7 @@ FAMILIES = (BERT_NAMES, VIT_NAMES)
 
 
 def _names_of(model: Model) -> Names:
-    """Give the names of the family that a model is of."""
+    """Give the names of a model's family."""
     for names in FAMILIES:
         if isinstance(model, names.models):
             return names

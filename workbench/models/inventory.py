@@ -12,7 +12,7 @@ __all__ = ["OPTIMIZER_BYTES_PER_PARAMETER", "Cut", "Linear", "Message", "Tensor"
 
 PRODUCTS_PER_LINEAR = 3  # output, input gradient and weight gradient: equal in operations
 OPTIMIZER_BYTES_PER_PARAMETER = 28  # Adam on fp32 states: reads 16 (weight, gradient, two moments), writes 12
-LAYER_NORM_BYTES = 4  # of an fp16 element: reads 2, writes 2
+LAYER_NORM_BYTES = 4  # bytes for an fp16 element: reads 2, writes 2
 RESIDUAL_BYTES = 11  # dropout reads 2, writes 2 and a mask of 1; the sum reads 2 + 2, writes 2
 ACTIVATION_BYTES = 4  # GELU reads 2, writes 2
 SCORE_BYTES = 9  # softmax reads 2, writes 2; dropout reads 2, writes 2 and a mask of 1
@@ -31,11 +31,11 @@ class Linear:
     """One rank's part of a linear layer: y [N, O] = x [N, K] Wᵀ [K, O], and its two gradients."""
 
     site: str  # call site, as in the ledger
-    cut: Cut  # which side is cut
+    cut: Cut  # the side that is cut
     num_rows: int  # N, positions of the micro-batch
     num_inputs: float  # K of the shard
     num_outputs: float  # O of the shard
-    element_bytes: int = 2  # of every value
+    element_bytes: int = 2  # bytes of every value
 
     @property
     def input_bytes(self) -> float:
@@ -71,7 +71,7 @@ class Tensor:
     shape: tuple[int, ...]  # full shape
     cut_dim: int | None  # dimension that ranks share; None if every rank holds it whole
     num_ranks: int  # ranks that share it
-    element_bytes: int = 2  # of every value
+    element_bytes: int = 2  # bytes of every value
 
     @property
     def local_shape(self) -> tuple[int, ...]:
@@ -95,7 +95,7 @@ class Message:
 
     site: str  # call site, as in the ledger
     phase: str  # pass in which it travels: "forward" or "backward"
-    message_bytes: int  # of what one rank contributes
+    message_bytes: int  # bytes that one rank contributes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +111,7 @@ class Workload:
     head_size: int = 64  # elements of an attention head
     vocabulary: int = 0  # words of the language-model head; 0 for no such head
     other_parameters: int = 0  # outside of the layers' matrices: embeddings, norms, biases
-    element_bytes: int = 2  # of an activation, a weight and a gradient
+    element_bytes: int = 2  # bytes of an element of an activation, a weight or a gradient
     num_samples: int | None = None  # sequences of an epoch, where there is one
 
     def __post_init__(self) -> None:
@@ -133,7 +133,7 @@ class Workload:
 
     @property
     def elements(self) -> int:
-        """Of one activation, b·s·h."""
+        """Elements of one activation, b·s·h."""
         return self.num_tokens * self.hidden
 
     @property
@@ -165,7 +165,7 @@ class Workload:
 
     @property
     def num_parameters(self) -> int:
-        """Of the whole model."""
+        """Parameters of the whole model."""
         return self.num_layers * self.layer_parameters + self.other_parameters
 
     @property

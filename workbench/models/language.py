@@ -1,6 +1,6 @@
 """A language model of words with two separate tables, and the sampled softmax that makes both gradients sparse.
 
-Jozefowicz et al., 2016 train it so: a step scores the true words and a sample of others; a sampled word's score is
+After Jozefowicz et al., 2016: a step scores the true words and a sample of others; a sampled word's score is
 reduced by the logarithm of its probability to be in the sample, so that the loss estimates that of all words.
 (`architectures.WordLSTM` ties its tables and scores all words.)
 
@@ -77,7 +77,7 @@ class SampledLSTM(nn.Module):
             ids_BS: int64.
             targets_BS: int64, the true next words; None scores all words.
             sampled_K: Distinct words of `LogUniform.draw`.
-            num_tries: Of that draw.
+            num_tries: Tries of that draw.
 
         Returns:
             Logits [B, S, V]; with targets [B, S, 1 + K], the true word first.

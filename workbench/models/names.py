@@ -15,7 +15,7 @@ class Names:
     """The names of one family, in both directions."""
 
     models: tuple[type[nn.Module], ...]  # classes of the family
-    required: tuple[str, ...]  # prefixes of entries without which nothing is loaded: all but the heads
+    required: tuple[str, ...]  # prefixes of entries that a checkpoint must have: all but the heads
     plain: Callable[[str], str]  # a checkpoint's name, of whatever age and with whatever prefix -> the name used here
     # Gives a model's cut linears with the names of the linears that each is a stack of
     cut: Callable[[nn.Module], Iterator[tuple[tuple[str, ...], ShardedLinear]]]

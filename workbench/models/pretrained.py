@@ -1,6 +1,6 @@
-"""The pretrained encoder all-MiniLM-L6-v2: found on this machine, verified by its sha256, and loaded, offline.
+"""The pretrained encoder all-MiniLM-L6-v2, loaded offline from this machine and verified by its sha256.
 
-`stand_in_encoder()` is a tiny random one that reads any text. Pooling and normalisation of sentences are left out.
+`stand_in_encoder()` is a tiny random encoder that reads any text. Pooling and normalising sentences are left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 DEFAULT_ENCODER = "all-MiniLM-L6-v2"
-STAND_IN = "stand-in"  # the name that asks for random weights on purpose
+STAND_IN = "stand-in"  # name of the encoder with random weights
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # in the order that gives padding the id 0
 STAND_IN_SIZES = MappingProxyType(  # as a config.json names them; small enough for a smoke run
     {
@@ -59,7 +59,7 @@ class PretrainedEncoder:
     config: Mapping[str, Any]  # the published configuration, as in its config.json
     state_dict: Mapping[str, Tensor]  # parameter name to value, as the file names them
     tokenizer: PreTrainedTokenizerFast  # the matching fast tokenizer
-    source: DataSource  # where it was found, as records hold it
+    source: DataSource  # origin of the encoder, for records
 
     def encode(self, *texts: Sequence[str], max_tokens: int) -> dict[str, Tensor]:
         """Turn one list of texts, or two for pairs, into int64 [B, S] input_ids, token_type_ids and attention_mask."""

@@ -14,7 +14,7 @@ from workbench.checks import require_counts
 
 __all__ = ["DeepFM", "interactions", "interactions_by_definition"]
 
-FACTOR_STD = 0.01  # of v at the start: products of two are then near 0
+FACTOR_STD = 0.01  # standard deviation of the initial v: products of two are then near 0
 
 
 def interactions(fields_BFD: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from workbench.checks import require_counts
 
 __all__ = ["resnet_stages"]
 
-GROUP_CHANNELS = 4  # of a group norm
+GROUP_CHANNELS = 4  # channels of a group in a group norm
 NUM_ROWS = 3
 COLOURS = 3
 

@@ -1,4 +1,4 @@
-"""Small models of the families that gradient compression is tried on, to be trained on a CPU, with inputs at random."""
+"""Small models, for training on a CPU, of the families used for gradient compression, with random inputs."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType

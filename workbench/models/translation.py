@@ -55,7 +55,7 @@ class Translator(nn.Module):
         return self.output(upper_BTH)
 
     def _read(self, source_BS: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Read sentences to their ends; return what was read at every word, and the last states of both directions."""
+        """Read sentences to their ends; return the output at every word, and the last states of both directions."""
         lengths = (source_BS != PADDING).sum(dim=1).cpu()
         packed = pack_padded_sequence(self.source(source_BS), lengths, batch_first=True, enforce_sorted=False)
         read, states = self.reader(packed)

@@ -96,7 +96,7 @@ class Boundary(nn.Module):
         return tuple(tensor.contiguous() for tensor in tensors)
 
     def receive(self, *tensors: Tensor) -> Tensor:
-        """Turn the tensors that `send` gave on the other side into the activation, as far as the codec kept it."""
+        """Decode the tensors of the other side's `send` to the activation."""
         if self.has_full_gradient:
             *tensors, token = tensors
             return _DecodeFullGradient.apply(token, self, *tensors)

@@ -1,6 +1,6 @@
-"""Collectives that autograd knows and that go on while something else is computed: each with its conjugate.
+"""Differentiable collectives that overlap with computation; the backward pass runs the conjugate collective.
 
-Tensors of several parts have one part a rank in their first dimension: [T, ...] for T ranks. On gloo a reduce-scatter
+Tensors with a part for each of T ranks have the parts in their first dimension: [T, ...]. On gloo a reduce-scatter
 is an all-to-all and a local sum, since gloo's own is a whole all-reduce.
 """
 
@@ -22,7 +22,7 @@ __all__ = ["Exchange", "Pending", "start", "start_gather", "start_scatter_sum", 
 
 
 class Exchange(Enum):
-    """What happens to a tensor between ranks; in the backward pass its gradient meets the conjugate."""
+    """An exchange of a tensor between ranks; in the backward pass its gradient goes through the conjugate exchange."""
 
     COPY = "nothing"
     SUM = "all-reduce"
@@ -36,22 +36,22 @@ KINDS = {Exchange.SUM: MessageKind.SUM, Exchange.GATHER: MessageKind.GATHER, Exc
 
 @dataclass(slots=True)
 class Pending:
-    """A tensor on its way; nobody may read it before `wait`."""
+    """A tensor that is being exchanged; it must not be read before `wait`."""
 
     tensor: Tensor
-    work: dist.Work | None = None  # None: it is there
-    finish: Callable[[Tensor], Tensor] = lambda tensor: tensor  # differentiable, applied once it is there
-    group: ProcessTensorGroup | None = None  # where there is work
+    work: dist.Work | None = None  # None if the tensor has arrived
+    finish: Callable[[Tensor], Tensor] = lambda tensor: tensor  # differentiable, applied to the arrived tensor
+    group: ProcessTensorGroup | None = None  # given where work is given
 
     def wait(self) -> Tensor:
-        """Return the tensor once it is there; `RankLost` if a rank of the group is lost."""
+        """Return the tensor once it has arrived; `RankLost` if a rank of the group is lost."""
         if self.work is not None:
             with naming_lost_ranks(self.group.process_group, "exchange"):
                 self.work.wait()
         return self.finish(self.tensor)
 
     def then(self, finish: Callable[[Tensor], Tensor]) -> Pending:
-        """Return a pending tensor to which another function is applied after the ones before."""
+        """Return a pending tensor with a further function to apply at the end."""
         before = self.finish
         return replace(self, finish=lambda tensor: finish(before(tensor)))
 
@@ -73,15 +73,15 @@ def begin(x: Tensor, exchange: Exchange, group: ProcessTensorGroup, phase: Phase
         parts = x.new_empty(group.size, *x.shape)
         return Pending(parts, group.start(dist.all_gather_single, parts.view(-1), x.reshape(-1)), group=group)
     if x.device.type == "cuda" and dist.get_backend(group.process_group) == "nccl":
-        own = torch.empty_like(x[0])
-        return Pending(own, group.start(dist.reduce_scatter_single, own.view(-1), x.reshape(-1)), group=group)
+        share = torch.empty_like(x[0])
+        return Pending(share, group.start(dist.reduce_scatter_single, share.view(-1), x.reshape(-1)), group=group)
     parts = torch.empty_like(x, memory_format=torch.contiguous_format)
     work = group.start(dist.all_to_all_single, parts.view(-1), x.reshape(-1))
     return Pending(parts, work, lambda parts: parts.sum(0), group)
 
 
 class _Started(torch.autograd.Function):
-    """Forward: begins one exchange, whose result may still be on its way. Backward: the other one, waited for."""
+    """Forward: begins one exchange and does not wait for its result. Backward: runs the other exchange and waits."""
 
     @staticmethod
     def forward(ctx, x: Tensor, exchanges: tuple[Exchange, Exchange], group, site: str, box: list[Pending]) -> Tensor:
@@ -98,7 +98,7 @@ class _Started(torch.autograd.Function):
 
 
 def start(x: Tensor, forward: Exchange, backward: Exchange, group: ProcessTensorGroup) -> Pending:
-    """Begin an exchange; the gradient will meet the other one."""
+    """Begin the exchange `forward`; the gradient will go through the exchange `backward`."""
     if group.size == 1 and Exchange.GATHER not in (forward, backward):
         return Pending(x)
     box: list[Pending] = []
@@ -117,7 +117,7 @@ def take_share(x: Tensor, group: ProcessTensorGroup, dim: int) -> Tensor:
 def start_gather(x: Tensor, group: ProcessTensorGroup, dim: int, *, backward: Exchange = Exchange.OWN) -> Pending:
     """Begin to join the shares of all ranks along a dimension.
 
-    `backward` is OWN where all ranks go on to compute the same, SCATTER_SUM where each computes a part.
+    `backward` is OWN where all ranks compute the same with the result, SCATTER_SUM where each rank computes a part.
     """
     if group.size == 1:
         return Pending(x)

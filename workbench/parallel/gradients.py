@@ -1,6 +1,6 @@
-"""Norms of gradients, and the search for infinity in them, over ranks: what torch's own functions then give, too.
+"""Gradient norms and the search for infinities over ranks, also by torch's own functions.
 
-A parameter of which ranks hold parts counts once, part by part, and so does one that all ranks hold.
+A parameter that is cut over ranks counts once, and so does a parameter that all ranks hold.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from workbench.parallel.groups import TensorGroup
 
 __all__ = ["ShardGradient", "clip_grad_norm_", "mark_shard_"]
 
-KIND = "_shard_gradient"  # attribute of a parameter of which ranks hold parts: the class of its gradient
+KIND = "_shard_gradient"  # attribute of a parameter that is cut over ranks: the class of its gradient
 
 
 class ShardGradient(Tensor):
-    """The gradient of a parameter of which other ranks hold other parts, or the same.
+    """The gradient of this rank's part of a parameter; ranks may also hold equal parts.
 
-    `torch.nn.utils.clip_grad_norm_` and `GradScaler` look at gradients by three functions. Of these gradients the three
-    give what they give of the whole parameter, by small messages; every rank calls them. All other
-    functions give plain tensors of this rank's part.
+    `torch.nn.utils.clip_grad_norm_` and `GradScaler` inspect gradients by three functions. Here these functions return
+    the result of the whole parameter, by small messages; every rank calls them. All other functions give plain tensors
+    of this rank's part.
     """
 
     group: ClassVar[TensorGroup]  # all ranks that hold parts
-    counts: ClassVar[bool]  # whether this rank is the first of those that hold the same part
+    counts: ClassVar[bool]  # whether this rank is the first rank that holds this part
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
-        """Call a function of torch on the parts, and join what it says of norms and of infinity."""
+        """Call a function of torch on this rank's parts, and join norms and infinities over ranks."""
         with torch._C.DisableTorchFunctionSubclass():
             result = func(*args, **(kwargs or {}))
             if func is torch._amp_foreach_non_finite_check_and_unscale_:
@@ -45,16 +45,17 @@ class ShardGradient(Tensor):
 
 
 def _groups(gradients: Iterable[Tensor]) -> list[TensorGroup]:
-    return [*dict.fromkeys(type(one).group for one in gradients if isinstance(one, ShardGradient))]
+    return [*dict.fromkeys(type(part).group for part in gradients if isinstance(part, ShardGradient))]
 
 
 def _over_groups(norms: Sequence[Tensor], gradients: Sequence[Tensor], order: float) -> list[Tensor]:
     """Join the norms of parts over each group; the norms of other gradients stay as they are."""
     norms = list(norms)
     for group in _groups(gradients):
-        places = [at for at, one in enumerate(gradients) if isinstance(one, ShardGradient) and type(one).group is group]
-        own = torch.stack([norms[at] if type(gradients[at]).counts else torch.zeros_like(norms[at]) for at in places])
-        joined = torch.linalg.vector_norm(torch.stack(group.gather([own])), order, dim=0)
+        is_of_group = [isinstance(part, ShardGradient) and type(part).group is group for part in gradients]
+        places = [at for at, is_chosen in enumerate(is_of_group) if is_chosen]
+        counted = [norms[at] if type(gradients[at]).counts else torch.zeros_like(norms[at]) for at in places]
+        joined = torch.linalg.vector_norm(torch.stack(group.gather([torch.stack(counted)])), order, dim=0)
         for at, norm in zip(places, joined.unbind(), strict=True):
             norms[at] = norm
     return norms
@@ -66,7 +67,7 @@ def mark_shard_(parameter: nn.Parameter, group: TensorGroup, counts: bool) -> No
     Args:
         parameter: the part that this rank holds.
         group: all ranks that hold parts; one of them in each process.
-        counts: whether this rank is the first of those that hold the same part.
+        counts: whether this rank is the first rank that holds this part.
     """
     if hasattr(parameter, KIND) or not parameter.requires_grad:
         return
@@ -91,18 +92,18 @@ def clip_grad_norm_(
     norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
 ) -> Tensor:
-    """Clip the norm of all gradients of a model cut over ranks as torch's function of this name does, by one message.
+    """Clip the gradient norm of a model that is cut over ranks by one message, as torch's function of this name does.
 
-    torch's own gives the same, with a message for each parameter.
+    torch's function gives the same result with a message for each parameter.
 
     Args:
-        parameters: Of the model, or the model; every rank calls it with the same.
+        parameters: The model or its parameters, the same on every rank.
         max_norm: The largest norm afterwards.
         norm_type: Order of the norm, above 0; `inf` for the largest element.
         error_if_nonfinite: Whether a norm that is not finite is a RuntimeError.
 
     Returns:
-        The norm before, the same bits on all ranks.
+        The norm before clipping, the same bits on all ranks.
     """
     if isinstance(parameters, nn.Module):
         parameters = parameters.parameters()
@@ -112,7 +113,7 @@ def clip_grad_norm_(
     kinds = [getattr(parameter, KIND, None) for parameter in parameters]
     groups = [*dict.fromkeys(kind.group for kind in kinds if kind is not None)]
     if len(groups) != 1:
-        raise ValueError(f"parameters: {len(groups)} groups of ranks hold parts of them; it must be one")
+        raise ValueError(f"parameters: {len(groups)} groups of ranks hold parts; there must be one")
     is_first = groups[0].local_ranks[0] == 0
     counted = [
         parameter.grad.as_subclass(Tensor)

@@ -19,7 +19,7 @@ from workbench.timeline import Kind, Recorder
 
 __all__ = ["ProcessTensorGroup", "RecordedTensorGroup", "TensorGroup", "VirtualTensorGroup", "Watch", "both"]
 
-# (name of a collective) -> what is entered while the collective runs, such as a recorder's action
+# (name of a collective) -> a context that lasts while the collective runs, such as a recorder's action
 Watch = Callable[[str], AbstractContextManager]
 
 
@@ -103,7 +103,7 @@ class ProcessTensorGroup:
         self.local_ranks: tuple[int, ...] = (rank,)
         self.traffic = Traffic()
         self.watch: Watch = nullcontext
-        # (name of a collective that begins) -> what is called when it has ended, or None
+        # (name of a collective that begins) -> a function to call at its end, or None
         self.watch_begun: Callable[[str], Callable[[], object] | None] = lambda collective: None
 
     def __deepcopy__(self, memo) -> "ProcessTensorGroup":

@@ -1,6 +1,6 @@
-"""What communication hooks of DistributedDataParallel share.
+"""The common part of communication hooks of DistributedDataParallel.
 
-Early buckets, plans that fit model and ranks, and what a backward pass means for what a hook remembers.
+It holds early buckets, checks that a plan fits model and ranks, and the effect of a backward pass on a hook's memory.
 """
 
 import gc
@@ -20,62 +20,64 @@ from torch.nn.parallel import DistributedDataParallel
 __all__ = ["BUCKET_MB", "Passes", "Scaler", "require_all_handed_over", "require_ddp", "require_fp32"]
 __all__ += ["require_one_plan", "require_own_state", "require_parameters", "warn_if_late"]
 
-BUCKET_MB = 1e-4  # of DistributedDataParallel: every gradient is a bucket of its own
-LATE_BYTES = 2**20  # a larger bucket is handed over late
+BUCKET_MB = 1e-4  # bucket_cap_mb by which DistributedDataParallel makes every gradient a bucket
+LATE_BYTES = 2**20  # larger buckets are handed over late
 
 
 class Scaler(Protocol):
-    """A `torch.amp.GradScaler`, or anything else that tells by which factor a loss is multiplied."""
+    """A `torch.amp.GradScaler`, or another object that knows the scale of the loss."""
 
     def get_scale(self) -> float:
-        """Return the factor of the loss whose gradients are exchanged next."""
+        """Return the scale of the loss whose gradients are exchanged next."""
 
 
 class Passes:
-    """The backward passes of a model whose communication hook remembers something of its gradients.
+    """The backward passes of a model whose communication hook keeps a memory of gradients.
 
-    What is remembered follows the scale of the loss. Results that are not applied must leave no trace in it: that of a
-    parameter which no rank has used (DistributedDataParallel leaves its gradient alone), and, with a scaler, all of a
-    pass in which one is not finite, whose step the scaler skips.
+    The memory follows the scale of the loss. A result that is not applied must leave no trace in the memory. This is
+    the result of a parameter that no rank has used, whose gradient DistributedDataParallel leaves alone. With a scaler
+    it is every result of a pass with a value that is not finite, since the scaler skips its step.
 
     Args:
-        model: that has the hook.
-        scaler: of the loss; None where it is not scaled.
-        put_back_: is called, at the end of a pass, with the name of each parameter whose result is not applied.
+        model: the model with the hook.
+        scaler: scaler of the loss; None where the loss is not scaled.
+        put_back_: called at the end of a pass with the name of each parameter whose result is not applied.
     """
 
     def __init__(self, model: DistributedDataParallel, scaler: Scaler | None, put_back_: Callable[[str], None]):
-        self._model = weakref.ref(model)  # the model keeps its hook, and this with it, where no collector sees it
+        self._model = weakref.ref(model)  # the model keeps the hook and this object, unseen by the garbage collector
         self._scaler, self._put_back_ = scaler, put_back_
-        self.scale = 1.0  # of the loss in the last pass
+        self.scale = 1.0  # scale of the loss in the last pass
         self.is_scaled = scaler is not None and getattr(scaler, "is_enabled", lambda: True)()
-        self.all_finite = True  # the results of this pass, where the loss is scaled
+        self.all_finite = True  # whether all results of this pass are finite, where the loss is scaled
         trained = {name: parameter for name, parameter in model.module.named_parameters() if parameter.requires_grad}
-        self._trained, self._num_references = trained, 0
+        self._trained = trained
+        self._num_references = 0  # to the classes of scalers, at the last search for a scaler
         self._may_be_unused = model.find_unused_parameters or model.static_graph
         self._used: set[Tensor] = set()  # on this rank, since gradients were exchanged
         hooked = trained.values() if self._may_be_unused else ()
         self._handles = [parameter.register_post_accumulate_grad_hook(self._used.add) for parameter in hooked]
 
     def begin_(self) -> float:
-        """Return by which factor gradients are larger than in the last pass, before the first of a pass is exchanged.
+        """Return the ratio of this pass's scale to the last one's; called before the first gradient is exchanged.
 
         Raises:
-            ValueError: if a GradScaler lives that was not given, if the scale is not a positive number, or if the model
-                joins uneven inputs in a way that cannot be followed.
+            ValueError: if there is a GradScaler that was not given, if the scale is not a positive number, or if the
+                model joins uneven inputs in a way that is not supported.
         """
         if self._scaler is None:
             self._require_no_scaler()
         if self._model()._join_config.enable:
             self._check_join()
-        before, self.scale = self.scale, float(self._scaler.get_scale()) if self.is_scaled else 1.0
+        before = self.scale
+        self.scale = float(self._scaler.get_scale()) if self.is_scaled else 1.0
         if not 0 < self.scale < math.inf:
             raise ValueError(f"scaler.get_scale() is {self.scale}; it must be a positive number")
         self.all_finite = True
         return self.scale / before
 
     def may_be_discarded(self, parameter: Tensor) -> bool:
-        """Return whether the result of a parameter may not be applied, so that what is remembered now must be kept."""
+        """Return whether the result of a parameter may not be applied, so that its present memory must be kept."""
         return self.is_scaled or (self._may_be_unused and parameter not in self._used)
 
     def end_(self) -> None:
@@ -97,25 +99,25 @@ class Passes:
             self._put_back_(name)
 
     def close(self) -> None:
-        """Watch the parameters no more, and forget the scaler."""
+        """Stop watching the parameters, and forget the scaler."""
         self._scaler = None
         for handle in self._handles:
             handle.remove()
 
     def _require_no_scaler(self) -> None:
         classes = [GradScaler]
-        for one in classes:
-            classes += one.__subclasses__()
-        num_references = sum(map(sys.getrefcount, classes))  # a new instance refers to its class, too
+        for scaler_class in classes:
+            classes += scaler_class.__subclasses__()
+        num_references = sum(map(sys.getrefcount, classes))  # each instance refers to its class
         if num_references == self._num_references:
             return
         self._num_references = num_references
 
         def is_any_enabled() -> bool:
-            return any(isinstance(one, GradScaler) and one.is_enabled() for one in gc.get_referrers(*classes))
+            return any(isinstance(user, GradScaler) and user.is_enabled() for user in gc.get_referrers(*classes))
 
         if is_any_enabled():
-            gc.collect()  # it may be of a training that has ended
+            gc.collect()  # the scaler may belong to a training that has ended
         if is_any_enabled():
             raise ValueError(
                 "a GradScaler is enabled, but the exchange of gradients was not told: give it as scaler=, so that what "
@@ -135,7 +137,7 @@ class Passes:
 
 
 def warn_if_late(model: DistributedDataParallel, technique: str) -> None:
-    """Warn if a model hands its gradients over in large buckets, which a hook that chooses for itself gets late."""
+    """Warn if a model has large buckets, which reach a hook late in the backward pass."""
     if model.bucket_bytes_cap > LATE_BYTES:
         mib = model.bucket_bytes_cap / 2**20
         warnings.warn(
@@ -146,7 +148,7 @@ def warn_if_late(model: DistributedDataParallel, technique: str) -> None:
 
 
 def require_ddp(model: object) -> None:
-    """Raise ValueError if a model is not wrapped."""
+    """Raise ValueError if a model is no DistributedDataParallel with communication hooks."""
     if not isinstance(model, DistributedDataParallel):
         rule = "it must be a DistributedDataParallel, made with bucket_cap_mb=BUCKET_MB of the technique"
         raise ValueError(f"model is a {type(model).__name__}; {rule}")
@@ -167,15 +169,15 @@ def require_one_plan(
     except ValueError as refusal:
         error = str(refusal)
     ranks = dist.get_process_group_ranks(group)
-    told: list[tuple[str, str]] = [("", "")] * len(ranks)
-    dist.all_gather_object(told, (plan, error), group=group)
+    answers: list[tuple[str, str]] = [("", "")] * len(ranks)
+    dist.all_gather_object(answers, (plan, error), group=group)
 
     def named(at_fault: Callable[[str, str], bool]) -> str:
-        return ", ".join(str(rank) for rank, one in zip(ranks, told, strict=True) if at_fault(*one))
+        return ", ".join(str(rank) for rank, answer in zip(ranks, answers, strict=True) if at_fault(*answer))
 
-    if errors := [error for _, error in told if error]:
+    if errors := [error for _, error in answers if error]:
         raise ValueError(f"rank {named(lambda _, error: error == errors[0])}: {errors[0]}")
-    if differing := named(lambda plan, _: plan != told[0][0]):
+    if differing := named(lambda plan, _: plan != answers[0][0]):
         rule = "it must be one plan, made once and given to all ranks"
         raise ValueError(f"the plan of rank {ranks[0]} differs from that of rank {differing}; {rule}")
 
@@ -190,7 +192,7 @@ def require_own_state(state: Mapping[str, object], own: Mapping[str, object]) ->
 
 
 def require_all_handed_over(model: DistributedDataParallel) -> None:
-    """Raise ValueError naming a trained parameter whose gradient a model keeps from its communication hook."""
+    """Raise ValueError naming a trained parameter whose gradient does not reach the communication hook."""
     for name, parameter in model.module.named_parameters():
         if parameter.requires_grad and name in model.parameters_to_ignore:
             raise ValueError(
@@ -199,7 +201,7 @@ def require_all_handed_over(model: DistributedDataParallel) -> None:
 
 
 def require_fp32(module: nn.Module) -> None:
-    """Raise ValueError naming a parameter that is trained in another dtype."""
+    """Raise ValueError naming a trained parameter that is not float32."""
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and parameter.dtype != torch.float32:
             raise ValueError(f"{name} is {parameter.dtype}; parameters must be float32, as autocast leaves them")
@@ -208,10 +210,10 @@ def require_fp32(module: nn.Module) -> None:
 def require_parameters(module: nn.Module, num_elements: Mapping[str, int], name_of_model: str = "") -> None:
     """Raise ValueError if a model's trained parameters are not those of a plan, or not in FP32."""
     require_fp32(module)
-    found = {name: p.numel() for name, p in module.named_parameters() if p.requires_grad}
-    for name in sorted(found.keys() | num_elements.keys()):
-        ours, planned = found.get(name), num_elements.get(name)
-        if ours != planned:
-            sizes = f"{ours or 'none'} elements in the model and {planned or 'none'} in the plan"
+    sizes = {name: p.numel() for name, p in module.named_parameters() if p.requires_grad}
+    for name in sorted(sizes.keys() | num_elements.keys()):
+        size, planned = sizes.get(name), num_elements.get(name)
+        if size != planned:
+            difference = f"{size or 'none'} elements in the model and {planned or 'none'} in the plan"
             of_what = f", {name_of_model}" if name_of_model else ""
-            raise ValueError(f"the plan is of another model{of_what}: {name} has {sizes}")
+            raise ValueError(f"the plan is of another model{of_what}: {name} has {difference}")

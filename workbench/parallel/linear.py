@@ -38,7 +38,7 @@ MatrixProduct = Callable[[Tensor, Tensor], Tensor]
 
 @runtime_checkable
 class JointProduct(Protocol):
-    """A matrix product for which ranks work together: it is given all local ranks at once."""
+    """A matrix product of all ranks together; it gets the inputs of all local ranks at once."""
 
     def multiply(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
         """Return xᵣ Wᵣᵀ of every local rank, differentiable; every rank of the group calls it."""
@@ -50,7 +50,7 @@ Reduction = Callable[[Sequence[Tensor]], Tensor]
 
 @runtime_checkable
 class ReductionOfProducts(Protocol):
-    """A reduction that has its say before anything is multiplied."""
+    """A reduction that carries out the products itself."""
 
     def reduce_products(
         self, weights: Sequence[Tensor], multiply: Callable[[Sequence[Tensor]], list[Tensor]]
@@ -141,7 +141,8 @@ class ShardedLinear(nn.Module):
 
     def _products(self) -> Sequence[MatrixProduct]:
         """Give the matrix product of each local shard."""
-        num_local, given = len(self._places()), self.matrix_product
+        num_local = len(self._places())
+        given = self.matrix_product
         if not isinstance(given, list | tuple | nn.ModuleList):
             return (given,) * num_local
         if len(given) != num_local:
@@ -190,7 +191,8 @@ class ShardedLinear(nn.Module):
 
     def full_weight(self, gradient: bool = False) -> Tensor:
         """Join the shards of all ranks, or their gradients, as [O, I], detached; every rank must call it."""
-        shards, num_inputs = self._own(self.weights, gradient), len(self.input_group.local_ranks)
+        shards = self._own(self.weights, gradient)
+        num_inputs = len(self.input_group.local_ranks)
         with self.input_group.traffic.at(f"{self.site}.full"):
             rows = [self.input_group.gather(shards[at : at + num_inputs]) for at in range(0, len(shards), num_inputs)]
         return self._joined([join(row, dim=1) for row in rows])

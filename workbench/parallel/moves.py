@@ -23,11 +23,11 @@ __all__ = ["Arrival", "Moves", "Shape", "moves_of"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shape:
-    """What a rank that does not hold a tensor must know to receive it."""
+    """Sizes, dtype and device of a tensor, by which a rank can receive it."""
 
     sizes: tuple[int, ...]  # length of each dimension
-    dtype: torch.dtype  # of its values
-    device: torch.device  # where it is to be
+    dtype: torch.dtype  # dtype of the values
+    device: torch.device  # device of the received tensor
 
     @classmethod
     def of(cls, tensor: Tensor, sizes: Sequence[int] | None = None) -> Shape:
@@ -47,10 +47,10 @@ Content = TypeVar("Content", covariant=True)
 
 
 class Arrival(Protocol[Content]):
-    """Something on its way."""
+    """The content of messages that may not have arrived yet."""
 
     def wait(self) -> Content:
-        """Return it once it is there, or, where nothing is to arrive, once what this rank sends is on its way."""
+        """Return the content once it has arrived; a rank that only sends waits until its messages are sent."""
 
 
 class Moves(Protocol):
@@ -68,7 +68,7 @@ class Moves(Protocol):
     def exchange(
         self, outgoing: Sequence[Mapping[int, Tensor]], expected: Sequence[Mapping[int, Shape]]
     ) -> Arrival[list[dict[int, Tensor]]]:
-        """Start to send tensors by target rank, and to receive those that are expected by source rank."""
+        """Start to send tensors by target rank, and to receive the expected tensors by source rank."""
 
 
 def moves_of(group: TensorGroup) -> Moves:
@@ -81,7 +81,7 @@ def moves_of(group: TensorGroup) -> Moves:
 
 
 @dataclass(frozen=True, slots=True)
-class _There:
+class _Arrived:
     content: object
 
     def wait(self):
@@ -89,8 +89,8 @@ class _There:
 
 
 @dataclass(frozen=True, slots=True)
-class _OnItsWay:
-    name: str  # of the collective, for whoever watches the group
+class _Pending:
+    name: str  # name of the collective, for the group's watch
     content: object
     works: Sequence[dist.Work]
     group: ProcessTensorGroup
@@ -110,33 +110,33 @@ class _ProcessMoves:
         (self._rank,) = group.local_ranks
 
     def broadcast(self, held: Sequence[Tensor | None], source: int, shape: Shape) -> Arrival[Tensor]:
-        (own,) = held
-        tensor = shape.empty() if self._rank != source else own.detach().contiguous()
+        (sent,) = held
+        tensor = shape.empty() if self._rank != source else sent.detach().contiguous()
         self._group.traffic.record(MessageKind.BROADCAST, tensor, self._group.size)
         if self._group.size == 1:
-            return _There(tensor)
+            return _Arrived(tensor)
         work = dist.broadcast(tensor, group_src=source, group=self._group.process_group, async_op=True)
-        return _OnItsWay("broadcast", tensor, [work], self._group)
+        return _Pending("broadcast", tensor, [work], self._group)
 
     def gather(self, messages: Sequence[Tensor]) -> Arrival[Tensor]:
-        (own,) = messages
-        own = own.detach().contiguous()
-        self._group.traffic.record(MessageKind.GATHER, own, self._group.size)
+        (message,) = messages
+        message = message.detach().contiguous()
+        self._group.traffic.record(MessageKind.GATHER, message, self._group.size)
         if self._group.size == 1:
-            return _There(own.unsqueeze(0))
-        everyone = own.new_empty((self._group.size, *own.shape))
-        work = dist.all_gather_single(everyone, own.unsqueeze(0), group=self._group.process_group, async_op=True)
-        return _OnItsWay("gather", everyone, [work], self._group)
+            return _Arrived(message.unsqueeze(0))
+        gathered = message.new_empty((self._group.size, *message.shape))
+        work = dist.all_gather_single(gathered, message.unsqueeze(0), group=self._group.process_group, async_op=True)
+        return _Pending("gather", gathered, [work], self._group)
 
     def reduce(self, partials: Sequence[Tensor], target: int) -> Arrival[Tensor | None]:
-        (own,) = partials
-        total = own.detach().clone(memory_format=torch.contiguous_format)
+        (partial,) = partials
+        total = partial.detach().clone(memory_format=torch.contiguous_format)
         self._group.traffic.record(MessageKind.REDUCE, total, self._group.size)
         content = total if self._rank == target else None
         if self._group.size == 1:
-            return _There(content)
+            return _Arrived(content)
         work = dist.reduce(total, group_dst=target, group=self._group.process_group, async_op=True)
-        return _OnItsWay("reduce", content, [work], self._group)
+        return _Pending("reduce", content, [work], self._group)
 
     def exchange(
         self, outgoing: Sequence[Mapping[int, Tensor]], expected: Sequence[Mapping[int, Shape]]
@@ -149,10 +149,10 @@ class _ProcessMoves:
         for tensor in sending.values():
             self._group.traffic.record(MessageKind.SEND, tensor, 2)
         if not messages:
-            return _There([arrived])
+            return _Arrived([arrived])
         with naming_lost_ranks(group, "exchange"):
             works = dist.batch_isend_irecv(messages)
-        return _OnItsWay("exchange", [arrived], works, self._group)
+        return _Pending("exchange", [arrived], works, self._group)
 
 
 class _VirtualMoves:
@@ -164,15 +164,15 @@ class _VirtualMoves:
     def broadcast(self, held: Sequence[Tensor | None], source: int, shape: Shape) -> Arrival[Tensor]:
         tensor = held[source].detach()
         self._group.traffic.record(MessageKind.BROADCAST, tensor, self._group.size)
-        return _There(tensor)
+        return _Arrived(tensor)
 
     def gather(self, messages: Sequence[Tensor]) -> Arrival[Tensor]:
         self._group.traffic.record(MessageKind.GATHER, messages[0], self._group.size)
-        return _There(torch.stack([message.detach() for message in messages]))
+        return _Arrived(torch.stack([message.detach() for message in messages]))
 
     def reduce(self, partials: Sequence[Tensor], target: int) -> Arrival[Tensor | None]:
         self._group.traffic.record(MessageKind.REDUCE, partials[target], self._group.size)
-        return _There(reduce(torch.add, (partial.detach() for partial in partials)))
+        return _Arrived(reduce(torch.add, (partial.detach() for partial in partials)))
 
     def exchange(
         self, outgoing: Sequence[Mapping[int, Tensor]], expected: Sequence[Mapping[int, Shape]]
@@ -183,4 +183,4 @@ class _VirtualMoves:
         arrived = [
             {source: outgoing[source][rank].detach() for source in awaited} for rank, awaited in enumerate(expected)
         ]
-        return _There(arrived)
+        return _Arrived(arrived)

@@ -168,9 +168,9 @@ class Pipeline:
         schedule: Order of work.
         before, after: Boundaries to the neighbouring stages; None sends plain
             activations. Neighbours need equal codecs.
-        dtype: Of the messages.
-        device: Of the messages.
-        recorder: Notes each micro-batch's forward and backward pass; None notes nothing.
+        dtype: Dtype of the messages.
+        device: Device of the messages.
+        recorder: Records each micro-batch's forward and backward pass; None records nothing.
     """
 
     def __init__(
@@ -202,14 +202,15 @@ class Pipeline:
         self._prepared: dict[bool, tuple[torch.Size, PipelineScheduleSingle]] = {}
 
     def step(self, inputs: Tensor, targets: Tensor, **context: Tensor) -> StepResult:
-        """Run one batch forward and backward; gradients add to those that are there.
+        """Run one batch forward and backward; gradients are added to earlier ones.
 
         Inputs, targets and the context of every stage, such as masks, are [batch, ...], the same on every rank. Loss
         and output are in the last stage.
         """
         if self.loss is None:
             raise ValueError("loss: None; a step needs one")
-        schedule, losses = self._schedule_for(inputs, self._share_of_loss), []
+        schedule = self._schedule_for(inputs, self._share_of_loss)
+        losses: list[Tensor] = []
         last = {"target": targets, "losses": losses} if self.stage.is_last else {}
         tied = self._tied_weight()
         earlier = set_aside_gradient_(tied)
@@ -295,7 +296,7 @@ class Pipeline:
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Put a module and all inside it in evaluation mode, and afterwards back as they were."""
+    """Put a module in evaluation mode, and restore the modes of all inner modules afterwards."""
     modes = {inner: inner.training for inner in module.modules()}
     module.eval()
     try:
@@ -306,7 +307,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
 
 
 def set_aside_gradient_(weight: nn.Parameter | None) -> Tensor | None:
-    """Take a tied weight's gradient of earlier steps away, since it is whole already."""
+    """Return and remove a tied weight's gradient of earlier steps, which is complete already."""
     if weight is None:
         return None
     earlier, weight.grad = weight.grad, None
@@ -320,7 +321,7 @@ def add_earlier_(weight: nn.Parameter, earlier: Tensor | None) -> None:
 
 
 def micro_batch_size(inputs: Tensor, num_micro_batches: int) -> int:
-    """Divide a batch, or say why not."""
+    """Return the size of a micro-batch; refuse a batch that does not divide."""
     if num_micro_batches < 1 or len(inputs) % num_micro_batches:
         raise ValueError(f"num_micro_batches: {num_micro_batches} does not divide a batch of {len(inputs)}")
     return len(inputs) // num_micro_batches
@@ -360,7 +361,9 @@ class VirtualPipeline:
 
     def step(self, inputs: Tensor, targets: Tensor, **context: Tensor) -> StepResult:
         """Run one batch forward and backward, as `Pipeline.step` does."""
-        losses, outputs, tied = [], [], self._tied_weights()
+        losses: list[Tensor] = []
+        outputs: list[Tensor] = []
+        tied = self._tied_weights()
         earlier = [set_aside_gradient_(weight) for weight in tied]
         for micro_inputs, micro_targets, micro_context in self._cut(inputs, targets, context):
             output = self._forward(micro_inputs, micro_context)

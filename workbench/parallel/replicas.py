@@ -1,4 +1,4 @@
-"""Replicas of a pipeline's stages that average their models: places, vectors of tensors, sums among some of them.
+"""Replicas of a pipeline's stages that average their models: places, vectors of tensors, and sums among members.
 
 A module is three vectors: its trained weights, at least in single precision; its floating-point buffers, in double
 precision, in which constants keep their value; and the bytes of all other buffers, which are not averaged.
@@ -21,7 +21,7 @@ from workbench.launch.agreement import tell_all
 
 __all__ = ["Averager", "Place", "Replica", "Ties", "average_by_definition", "require_alike"]
 
-SAME_GRADIENT = 1e-4  # largest difference of norms and sums of equal gradients, beside the norm
+SAME_GRADIENT = 1e-4  # largest difference of norms and sums of equal gradients, as a share of the norm
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -56,30 +56,32 @@ class Place:
 
 
 def average_by_definition(models: Sequence[Tensor], members: Sequence[int]) -> list[Tensor]:
-    """Return the models after one synchronisation: members hold the mean of theirs."""
+    """Return the models after one synchronisation: each member holds the mean of the members' models."""
     mean = torch.stack([models[worker] for worker in members]).mean(dim=0)
     return [mean if worker in members else model for worker, model in enumerate(models)]
 
 
 class Averager:
-    """Adds up tensors among some workers of a stage; nobody else takes part.
+    """Adds up tensors among some workers of a stage, the members; the other workers take no part.
 
-    Members that meet often share a communicator, which they make by themselves and keep, as all together do. Else the
-    first member adds up what the others send it, and sends the sum back. Where a backend carries no tensors of their
-    device, as gloo those of GPUs, they go through host memory.
+    Members that meet often create a communicator of their own and keep it, as all workers together do. Otherwise the
+    first member adds up the tensors of the others, and sends the sum back. Where the backend carries no tensors of the
+    device, as gloo with a GPU, they go through host memory.
 
-    torch's own `new_group` names a communicator after how many a rank has already, which differs among members here.
+    `new_group` of torch names a communicator by the number that a rank has already, which differs among members here.
 
     Args:
-        place: of this rank; all workers of the stage make their averager together.
-        device: of the tensors.
-        name: the same on all workers, and new for each training.
-        timeout: in which the others must come.
+        place: place of this rank; all workers of the stage make their averager together.
+        device: device of the tensors.
+        name: a name that is the same on all workers, and new for each training.
+        timeout: limit of each wait for other workers.
     """
 
     def __init__(self, place: Place, device: torch.device, name: str, timeout: timedelta):
         backends = dict(pair.split(":") for pair in dist.get_backend_config().split(","))
-        self._place, self._is_nccl, self._timeout = place, backends.get(device.type) == "nccl", timeout
+        self._place = place
+        self._is_nccl = backends.get(device.type) == "nccl"
+        self._timeout = timeout
         self.number = place.pipeline
         self._store = dist.PrefixStore(f"replicas/{name}/{place.stage}", _get_default_store())
         self.workers = tuple(range(place.num_pipelines))
@@ -88,17 +90,17 @@ class Averager:
 
     @property
     def num_communicators(self) -> int:
-        """Communicators that are kept."""
+        """Number of communicators that are kept."""
         return len(self._communicators)
 
     def begin_(self, flat: Tensor) -> None:
-        """Put the first pipeline's tensor in place of all others'."""
+        """Replace the tensor by that of the first pipeline."""
         carried = self._carried(flat)
         self._everyone.broadcast([carried]).wait()
         flat.copy_(carried)
 
     def sum_(self, flat: Tensor, members: tuple[int, ...], is_kept: bool = False) -> None:
-        """Put the sum of the members' tensors, of one shape, in place of this one; all get the same bits."""
+        """Replace the tensor by the sum of all members' tensors, of one shape; all get the same bits."""
         if len(members) == 1:
             return
         carried = self._carried(flat)
@@ -133,15 +135,15 @@ class Averager:
         return dist.ProcessGroupGloo(store, number, size, self._timeout)
 
     def close(self) -> None:
-        """Free the communicators; whoever still waits for this worker gets an error, with gloo at once."""
+        """Free the communicators; a worker that still waits for this one gets an error, with gloo at once."""
         made = [*self._communicators.values(), self._everyone] if self._is_nccl and self._everyone else []
         self._communicators, self._everyone = {}, None
         for communicator in made:
-            communicator.shutdown()  # which gloo's do when nobody holds them
+            communicator.shutdown()  # gloo shuts down by itself when there is no reference left
 
 
 class Replica:
-    """A worker's tensors that are averaged: the trained parameters of a module, and the buffers in its state_dict."""
+    """The tensors of a worker that are averaged: a module's trained parameters, and the buffers in its state_dict."""
 
     def __init__(self, module: nn.Module):
         self._module = module
@@ -150,7 +152,7 @@ class Replica:
         self.device = next(weight.device for weight in module.parameters() if weight.requires_grad)
 
     def begin_(self, averager: Averager) -> None:
-        """Take over the first worker's parameters and buffers, all of them."""
+        """Take over all parameters and buffers of the first worker."""
         weights, others = _split(self._module.parameters())
         tensors = [*others, *self._module.buffers()]
         vectors = _packed(weights, tensors, self.device)
@@ -160,11 +162,11 @@ class Replica:
         _unpack_(weights, tensors, vectors)
 
     def vectors(self) -> list[Tensor]:
-        """Return copies of the weights, of the floating-point buffers, and of the bytes of the others."""
+        """Return copies of the weights, of the floating-point buffers, and of the bytes of the other buffers."""
         return _packed(*self._parts(), self.device)
 
     def put_(self, vectors: Sequence[Tensor]) -> None:
-        """Put vectors, as `vectors` returns them, in place of the tensors' values."""
+        """Set the tensors to vectors as `vectors` returns them."""
         _unpack_(*self._parts(), vectors)
 
     def fingerprint(self) -> int:
@@ -174,19 +176,20 @@ class Replica:
 
     def _tensors(self) -> dict[str, Tensor]:
         module = self._module
-        found = dict(module.named_parameters())
+        tensors = dict(module.named_parameters())
         for prefix, part in module.named_modules():
             for name, buffer in part.named_buffers(recurse=False):
-                if name not in part._non_persistent_buffers_set:  # the others are caches, which may have any shape
-                    found[f"{prefix}.{name}" if prefix else name] = buffer
-        return found
+                if name not in part._non_persistent_buffers_set:  # the others are caches of any shape
+                    tensors[f"{prefix}.{name}" if prefix else name] = buffer
+        return tensors
 
     def _parts(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Return the weights and the buffers of now; refuses those that were not there at the start."""
+        """Return the present weights and buffers; refuse a module that has changed since the start."""
         tensors = self._tensors()
         for name in tensors.keys() | self._shapes.keys():
-            now, is_new = tensors.get(name), name not in self._trained
-            if now is None or now.shape != self._shapes.get(name) or (is_new and now.requires_grad):
+            tensor = tensors.get(name)
+            is_unfrozen = tensor is not None and tensor.requires_grad and name not in self._trained
+            if tensor is None or tensor.shape != self._shapes.get(name) or is_unfrozen:
                 rule = "what is averaged may not change; close it, and begin with the changed module"
                 raise RuntimeError(f"module's {name} was added, removed, resized or unfrozen after the start; {rule}")
         buffers = [tensor for tensor in tensors.values() if not isinstance(tensor, nn.Parameter)]
@@ -203,7 +206,7 @@ def _hash(tensor: Tensor) -> int:
 
 
 def _split(tensors: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Return those of floating-point numbers, complex ones among them, and the others."""
+    """Return the tensors of floating-point and complex numbers, and the others."""
     kinds: tuple[list[Tensor], list[Tensor]] = [], []
     for tensor in tensors:
         kinds[not (tensor.is_floating_point() or tensor.is_complex())].append(tensor)
@@ -211,7 +214,7 @@ def _split(tensors: Iterable[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _packed(weights: Sequence[Tensor], others: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """Return three new vectors: of weights, of other floating-point tensors, and of the bytes of the rest."""
+    """Return three new vectors: the weights, the other floating-point tensors, and the bytes of the rest."""
     floats, rest = _split(others)
     dtype = reduce(torch.promote_types, (_real(weight).dtype for weight in weights), torch.float32)
     kinds = [[_real(weight).to(device, dtype) for weight in weights]]
@@ -239,11 +242,11 @@ def _unpack_(weights: Sequence[Tensor], others: Sequence[Tensor], vectors: Seque
 
 
 def require_alike(module: nn.Module, place: Place) -> None:
-    """Refuse, on all ranks alike, modules that differ among the workers of a stage, or have nothing to average."""
-    own = [[name, list(w.shape), str(w.dtype), w.requires_grad] for name, w in module.named_parameters()]
-    own += [[name, list(buffer.shape), str(buffer.dtype), False] for name, buffer in module.named_buffers()]
+    """Refuse, on all ranks, modules that differ among the workers of a stage, or that have nothing to average."""
+    tensors = [[name, list(w.shape), str(w.dtype), w.requires_grad] for name, w in module.named_parameters()]
+    tensors += [[name, list(buffer.shape), str(buffer.dtype), False] for name, buffer in module.named_buffers()]
     first: dict[int, tuple[int, list]] = {}
-    for rank, (stage, held) in enumerate(tell_all([place.stage, own])):
+    for rank, (stage, held) in enumerate(tell_all([place.stage, tensors])):
         if not any(is_trained for *_, is_trained in held):
             raise ValueError(f"module of rank {rank} has no parameter that is trained; it must have one")
         other, expected = first.setdefault(stage, (rank, held))
@@ -257,16 +260,16 @@ def require_alike(module: nn.Module, place: Place) -> None:
 
 
 class Ties:
-    """Weights that stages of a pipeline share, each of which holds a copy; every rank makes one.
+    """Weights that several stages of a pipeline share and hold copies of; every rank makes an object.
 
-    Where nothing is said, matrices that begin equal count as one weight until their gradients differ: a gradient that
-    was added up over the stages is the same in all, and of equal stages that share nothing it is not.
+    Without `tied`, matrices that begin equal count as one weight until their gradients differ: a gradient that
+    was added up over the stages is the same in all stages, but it differs between equal stages that share nothing.
 
     Args:
         module: this rank's stage.
-        place: of this rank.
-        tied: this stage's names of weights by names that all stages that hold them use; None where none is said.
-        device, name, timeout: as of an `Averager`.
+        place: place of this rank.
+        tied: this stage's names of shared weights, by keys that all stages with the weight use; None if unknown.
+        device, name, timeout: as for an `Averager`.
     """
 
     def __init__(
@@ -279,19 +282,20 @@ class Ties:
         timeout: timedelta,
     ):
         self._module, self._averagers = module, {}
-        is_said, self._sure = tied is not None, set((tied or {}).values())  # names of those that are one weight
+        is_given = tied is not None
+        self._sure = set((tied or {}).values())  # names of weights that are surely shared
         if tied is None:
             tied = _hashed(module.named_parameters()) if place.num_stages > 1 else {}
         shapes = {weight: [*held.shape] for weight, held in module.named_parameters(remove_duplicate=False)}
-        own = {key: [weight, shapes.get(weight)] for key, weight in tied.items()}
-        held = tell_all([place.stage, place.pipeline, own, is_said])
-        for stage, pipeline, theirs, is_said in held:
-            for key, (weight, shape) in theirs.items() if is_said else ():
-                there = [names[key][1] for _, number, names, _ in held if number == pipeline and key in names]
-                if shape is None or len(there) < 2 or any(other != shape for other in there):
+        weights = {key: [weight, shapes.get(weight)] for key, weight in tied.items()}
+        held = tell_all([place.stage, place.pipeline, weights, is_given])
+        for stage, pipeline, names, is_given in held:
+            for key, (weight, shape) in names.items() if is_given else ():
+                copies = [others[key][1] for _, number, others, _ in held if number == pipeline and key in others]
+                if shape is None or len(copies) < 2 or any(other != shape for other in copies):
                     rule = "it must name a parameter, and another stage must tie one of the same shape to it"
                     raise ValueError(f"tied[{key!r}] is {weight!r} in stage {stage} of pipeline {pipeline}; {rule}")
-        for key in sorted(own):
+        for key in sorted(weights):
             stages = sorted(stage for stage, number, names, _ in held if number == place.pipeline and key in names)
             if len(stages) > 1:
                 number = {"stage": place.pipeline, "pipeline": stages.index(place.stage)}
@@ -300,7 +304,7 @@ class Ties:
 
     @torch.no_grad()
     def average_(self) -> None:
-        """Put the mean of the copies in place of each, so that all are equal bit for bit."""
+        """Replace each copy by the mean of all copies, so that all are equal bit for bit."""
         for name, averager in self._averagers.items():
             weight = self._module.get_parameter(name)
             flat = weight.detach().flatten().to(torch.promote_types(weight.dtype, torch.float32))
@@ -308,11 +312,11 @@ class Ties:
             weight.copy_((flat / len(averager.workers)).view_as(weight))
 
     def compare_gradients(self) -> None:
-        """Refuse gradients that differ between the stages that share a weight; forget weights that only began equal.
+        """Refuse gradients that differ between the stages of a shared weight; forget weights that only began equal.
 
         Raises:
-            ValueError: of weights that are tied by name or once had equal gradients, and of those of which nobody can
-                know yet: in one stage the gradient is zero, or those of two of three stages are equal.
+            ValueError: if the weight is tied by name or once had equal gradients, or if it is not yet clear whether it
+                is shared: the gradient is zero in a stage, or only some of the gradients are equal.
         """
         for name, averager in [*self._averagers.items()]:
             weight = self._module.get_parameter(name)
@@ -343,7 +347,7 @@ class Ties:
 
 
 def _hashed(weights: Iterable[tuple[str, Tensor]]) -> dict[str, str]:
-    """Return the names of trained matrices that are not constant by texts that are equal for equal matrices."""
+    """Return names of trained matrices that are not constant, by texts that are equal for equal matrices."""
     return {
         f"{[*weight.shape]} {weight.dtype} {_hash(weight)}": name
         for name, weight in weights

@@ -1,4 +1,4 @@
-"""One random stream for every named place in a model, so that ranks that hold the same place draw the same numbers.
+"""A random stream for every named place in a model: ranks with the same place draw the same numbers.
 
 A model that is cut over ranks thus starts equal to the uncut one. The global generator is never touched.
 """

@@ -1,7 +1,7 @@
-"""The timeout of process groups, and the ranks that did not keep it.
+"""The timeout of process groups, and the ranks that did not answer in time.
 
-A group that is made from another one waits for its members just as long. torch gives a new group, and each axis of a
-new mesh, half an hour (NCCL ten minutes), whatever the job was given.
+A group that is made from another group gets its timeout. torch gives a new group, and each axis of a new mesh, half an
+hour (NCCL ten minutes), whatever the timeout of the job.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 __all__ = ["RankLost", "break_connections", "init_mesh", "naming_lost_ranks", "timeout_of"]
 
-ROLL_CALL = timedelta(seconds=5)  # at most, in which ranks say that a collective failed on them, too
+ROLL_CALL = timedelta(seconds=5)  # limit of the wait for other ranks on which the collective failed, too
 GLOO_WORDS = (
     "gloo/transport",
     "gloo/rendezvous",
@@ -28,12 +28,12 @@ GLOO_WORDS = (
 def timeout_of(group: dist.ProcessGroup | None = None) -> timedelta:
     """Return how long a collective of a group waits for its members; None is the default group.
 
-    Of a group with several backends, such as gloo and NCCL, it is the shortest; torch's default for a backend that
-    knows none.
+    A group with several backends, such as gloo and NCCL, has the shortest of their timeouts, or torch's default if no
+    backend has a timeout.
     """
     group = dist.group.WORLD if group is None else group
     options = [group._get_backend(device).options for device in group._device_types]
-    return min((each._timeout for each in options if each is not None), default=default_pg_timeout)
+    return min((option._timeout for option in options if option is not None), default=default_pg_timeout)
 
 
 def init_mesh(device: str, shape: Sequence[int], names: Sequence[str] | None = None) -> DeviceMesh:
@@ -42,16 +42,16 @@ def init_mesh(device: str, shape: Sequence[int], names: Sequence[str] | None = N
     Args:
         device: type of the ranks' devices, such as "cpu".
         shape: ranks along each axis; their product is the number of ranks.
-        names: of the axes.
+        names: names of the axes.
     """
     ranks = torch.arange(dist.get_world_size()).view(*shape)
     groups = []
     for axis, size in enumerate(shape):
         members = ranks.movedim(axis, -1).reshape(-1, size).tolist()
-        own = dist.group.WORLD
+        group = dist.group.WORLD
         if size < ranks.numel():
-            own, _ = dist.new_subgroups_by_enumeration(members, timeout=timeout_of())
-        groups.append(own)
+            group, _ = dist.new_subgroups_by_enumeration(members, timeout=timeout_of())
+        groups.append(group)
     names = tuple(names or (f"dim_{axis}" for axis in range(len(shape))))
     return DeviceMesh.from_group(groups, device, ranks, mesh_dim_names=names)
 
@@ -62,10 +62,10 @@ class RankLost(RuntimeError):
 
 @contextmanager
 def naming_lost_ranks(group: dist.ProcessGroup | None, purpose: str) -> Iterator[None]:
-    """Raise `RankLost` in the place of a backend's error, which names an address at best; None is the default group.
+    """Replace a backend's error, which names an address at best, by `RankLost`; None is the default group.
 
-    Each rank whose collective has failed closes its connections, so that the others' fail at once, too, and says in the
-    job's store that it is here. The ranks that say nothing have raised, ended or stopped. The group is of no more use.
+    A rank whose collective has failed closes its connections, so that the collective fails on the others at once, and
+    reports to the job's store. Ranks without a report have raised, ended or stopped. The group cannot be used again.
     """
     try:
         yield
@@ -76,7 +76,7 @@ def naming_lost_ranks(group: dist.ProcessGroup | None, purpose: str) -> Iterator
 
 
 def break_connections(group: dist.ProcessGroup | None = None) -> None:
-    """End, with an error, what this rank and its peers wait for in a group, which is of no more use; None as above."""
+    """End all waits of this rank and its peers in a group with an error; the group cannot be used again."""
     group = dist.group.WORLD if group is None else group
     if dist.get_backend(group) != "gloo":
         group.abort()

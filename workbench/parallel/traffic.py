@@ -20,7 +20,7 @@ __all__ = ["Message", "MessageKind", "Phase", "Traffic", "tcp_bytes_sent"]
 
 
 class MessageKind(StrEnum):
-    """What the ranks did together."""
+    """The kind of a message."""
 
     SUM = "sum"  # all-reduce of partial results
     GATHER = "gather"  # all-gather of messages
@@ -129,11 +129,7 @@ def tcp_bytes_sent() -> int:
     """
     if not sys.platform.startswith("linux"):
         raise RuntimeError(f"tcp_bytes_sent reads Linux's TCP_INFO; this is {sys.platform}")
-    return sum(_sent_by(descriptor) for descriptor in _open_files())
-
-
-def _open_files() -> list[int]:
-    return [int(name) for name in os.listdir("/proc/self/fd")]
+    return sum(_sent_by(int(name)) for name in os.listdir("/proc/self/fd"))
 
 
 def _sent_by(descriptor: int) -> int:

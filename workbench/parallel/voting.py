@@ -1,4 +1,4 @@
-"""torchft's way to train: ranks that vote, before they average, on who takes part. A package of its own."""
+"""Training with torchft, an optional package: ranks vote on the participants before they average."""
 
 import os
 import socket
@@ -15,8 +15,8 @@ from workbench.launch.tcp_store import listening_socket, serve_tcp_store
 __all__ = ["Voting", "is_installed"]
 
 QUORUM_TIMEOUT = timedelta(seconds=60)
-JOIN_TIMEOUT_MS = 100  # in which the lighthouse waits for more replicas
-SHAPED = "10."  # how addresses of shaped hosts begin
+JOIN_TIMEOUT_MS = 100  # wait of the lighthouse for more replicas
+SHAPED = "10."  # beginning of the addresses of shaped hosts
 
 
 def is_installed() -> bool:
@@ -27,13 +27,13 @@ def is_installed() -> bool:
 class Voting:
     """torchft's manager of this rank, one replica among the ranks of a group; the first rank runs the lighthouse.
 
-    Lighthouse and store listen on loopback, or on the address by which shaped hosts see one another. torchft's managers
-    themselves listen on all interfaces, and ask nobody for a secret: the network must be trusted.
+    The lighthouse and the store listen on loopback, or on the address of a shaped host. The managers of torchft
+    listen on all interfaces and ask for no secret: the network must be trusted.
 
     Args:
-        load, save: of the state that a replica which joins late would get.
-        group: whose ranks vote, None for all; every one of them makes this.
-        options: of `torchft.Manager`.
+        load, save: functions for the state that a late replica gets.
+        group: the ranks that vote, None for all ranks; every rank of the group makes an object.
+        options: options of `torchft.Manager`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Voting:
 
 
 def _own_address() -> str:
-    """Return this host's address: on a shaped host the one that others see, else loopback's."""
+    """Return this host's address: on a shaped host the address that other hosts see, else that of loopback."""
     import psutil
 
     interfaces = psutil.net_if_addrs().values()

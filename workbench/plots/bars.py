@@ -12,10 +12,10 @@ from .tables import table_of
 
 __all__ = ["bars", "comparison"]
 
-_GROUP_WIDTH = 0.8  # of the distance between two categories
+_GROUP_WIDTH = 0.8  # width of a group, as a share of the distance between two categories
 _SIDE_COLOR = MappingProxyType({"published": PUBLISHED, "ours": OURS})
 _ON_BAR = MappingProxyType({"label_type": "center", "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1}})
-_ROOM = 0.12  # above the highest bar, for its number
+_ROOM = 0.12  # margin above the highest bar, for its number
 
 
 @styled()

@@ -16,10 +16,10 @@ from .units import time_unit
 
 __all__ = ["gantt", "gantts", "kind_legend"]
 
-_BAR_HEIGHT = 0.7  # of the row
-_LETTER_SHARE = 0.012  # of the axes' width that one letter needs, at the style's size of text
+_BAR_HEIGHT = 0.7  # share of the row
+_LETTER_SHARE = 0.012  # width of one letter as a share of the axes' width, at the style's size of text
 _LEGEND_BELOW_IN = 0.42  # inches under the axes: below tick labels and the name of the axis
-_LABEL_ALPHA = 0.8  # of the white behind a label, so that hatching does not cross it
+_LABEL_ALPHA = 0.8  # opacity of the white behind a label, so that hatching does not cross it
 
 
 @styled()
@@ -58,7 +58,7 @@ def gantts(timelines: Mapping[str, Timeline], *, figsize: tuple[float, float], l
     Args:
         timelines: by title, from top to bottom.
         figsize: width and height in inches.
-        legend: name the kinds of action under the last one.
+        legend: name the kinds of action under the last timeline.
 
     Returns:
         The axes, from top to bottom.
@@ -73,7 +73,7 @@ def gantts(timelines: Mapping[str, Timeline], *, figsize: tuple[float, float], l
 
 
 def kind_legend(drawn: Figure, names: Mapping[str, Kind], *, num_rows: int = 2) -> None:
-    """Say under a figure what its colours stand for, where a name says more than the kind of action."""
+    """Put a legend of colours under a figure, with more specific names than the kinds of action."""
     columns = math.ceil(len(names) / num_rows)
     drawn.legend(handles=_patches(names), loc="outside lower center", ncols=columns)
 

@@ -1,4 +1,4 @@
-"""A matrix as colours, zero in the middle, on a scale that is shared by all that are compared; or as its numbers."""
+"""A matrix as colours on a scale around zero that compared figures share, or as its numbers."""
 
 from collections.abc import Collection, Sequence
 from types import MappingProxyType
@@ -14,7 +14,7 @@ __all__ = ["heatmap", "matrix"]
 
 _ON_CELL = MappingProxyType({"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.7})  # text stays legible
 _COLORS = "RdBu_r"  # blue below zero, red above: colour-blind readers can tell them apart
-_FILL_ALPHA = 0.35  # of a cell that counts, so that its number stays legible
+_FILL_ALPHA = 0.35  # opacity of a cell, so that its number stays legible
 
 
 @styled()
@@ -34,7 +34,7 @@ def heatmap(
     Args:
         values: [rows, columns]; row 0 on top.
         ax: where to draw; None starts a figure.
-        limit: the value of the darkest colours, with either sign; beyond it nothing changes.
+        limit: absolute value of the darkest colours, also used for values beyond it.
         x_label: at the axis of columns.
         y_label: at the axis of rows.
         x_ticks: the name of each column; None numbers them.

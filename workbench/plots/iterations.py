@@ -13,7 +13,7 @@ __all__ = ["measured_and_predicted"]
 
 
 def measured_and_predicted(rows: Iterable[Mapping]) -> Figure:
-    """Draw the measured iteration of every scheme, and what was predicted as a mark, a panel a model and place."""
+    """Draw measured iterations of all schemes as bars and predicted ones as marks, a panel a model and place."""
     table = pd.DataFrame(rows)
     table = table[table["quantity"].isin(["iteration_s", "predicted_s"])].assign(value=lambda t: 1e3 * t["value"])
     panels = [part for _, part in table.groupby(["model", "ranks"], sort=False)]
@@ -24,12 +24,12 @@ def measured_and_predicted(rows: Iterable[Mapping]) -> Figure:
     for ax in axes.flat[len(panels) :]:
         ax.remove()
     for ax, part in zip(axes.flat, panels, strict=False):
-        found = part[part["quantity"] == "iteration_s"].drop(columns=["low", "high"])
-        bars(found, ax=ax, x="scheme", y_label="ms an iteration")
+        measured = part[part["quantity"] == "iteration_s"].drop(columns=["low", "high"])
+        bars(measured, ax=ax, x="scheme", y_label="ms an iteration")
         predicted = part[part["quantity"] == "predicted_s"].set_index("scheme")["value"]
-        places = [(at, predicted[name]) for at, name in enumerate(found["scheme"]) if name in predicted]
+        places = [(at, predicted[name]) for at, name in enumerate(measured["scheme"]) if name in predicted]
         ax.scatter(*zip(*places, strict=True), marker="D", color="black", zorder=3, label="predicted")
         ax.set(title=" on ".join(part.iloc[0][["model", "ranks"]]), xlabel="")
-        ax.set_xticks(ax.get_xticks(), found["scheme"], rotation=40, ha="right", rotation_mode="anchor")
+        ax.set_xticks(ax.get_xticks(), measured["scheme"], rotation=40, ha="right", rotation_mode="anchor")
         ax.legend()
     return figure

@@ -1,4 +1,4 @@
-"""The one style sheet of every figure, and the colours of its words.
+"""The style sheet of all figures, and the colours of kinds and series.
 
 The palette is that of Okabe and Ito (2008), which colour-blind readers can tell apart, with a dark brown for its
 yellow. Kinds of action also differ by hatching and series by markers, so that no meaning hangs on colour alone.
@@ -41,9 +41,9 @@ YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
 BROWN = "#6E3B00"
 GREY, PALE, INK = "#999999", "#DDDDDD", "#222222"
 
-PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, BROWN)  # of series, in order
-MARKERS = "osD^vPX*"  # of series, as many
-LINE_STYLES = ("-", "--", "-.", ":")  # of the first eight series, of the next eight, ...
+PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, BROWN)  # colours of series, in order
+MARKERS = "osD^vPX*"  # markers of series, in order
+LINE_STYLES = ("-", "--", "-.", ":")  # line style of the first eight series, of the next eight, ...
 PUBLISHED, OURS = GREY, BLUE  # a paper's value and ours, where a figure shows both
 
 KIND_COLOR = MappingProxyType(
@@ -96,7 +96,7 @@ STYLE = MappingProxyType(
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Give the style to everything drawn in the body, and to nothing outside it; also a decorator."""
+    """Use the style for all drawing in the body only; also a decorator."""
     # Only these settings are put back: a notebook's backend, which is loaded at the first figure, turns interactive
     # drawing on, and `matplotlib.rc_context` would undo that.
     before = {name: plt.rcParams[name] for name in STYLE}

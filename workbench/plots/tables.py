@@ -11,7 +11,7 @@ NOT_KEYS = ("quantity", "value", "low", "high", "unit")
 
 
 def table_of(data: pd.DataFrame | Iterable[Mapping], columns: Iterable[str | None]) -> pd.DataFrame:
-    """Return rows as a table that has the named columns; None names none.
+    """Return rows as a table, and check that it has the named columns; None stands for no column.
 
     Raises:
         ValueError: if a column is missing.
@@ -24,7 +24,7 @@ def table_of(data: pd.DataFrame | Iterable[Mapping], columns: Iterable[str | Non
 
 
 def rows_of(rows: pd.DataFrame | Iterable[Mapping], quantity: str, **keys: Any) -> pd.DataFrame:
-    """Return the rows of one quantity that have the given keys; a column that none of them has is empty."""
+    """Return the rows of one quantity with the given keys; columns that only other rows have are empty."""
     rows = rows.to_dict("records") if isinstance(rows, pd.DataFrame) else list(rows)
     wanted = {"quantity": quantity, **keys}
     chosen = [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
@@ -41,8 +41,8 @@ def with_intervals(rows: Iterable[Mapping], *quantities: str, columns: str = "qu
     """Write values as "value (low to high) unit", a row a setting.
 
     Args:
-        rows: of a record.
-        quantities: to be shown; none shows all.
+        rows: rows of a record.
+        quantities: quantities to show; none shows all.
         columns: the key whose values are the columns; all other keys name the rows.
     """
     chosen = [row | {"written": _written(row)} for row in rows if not quantities or row["quantity"] in quantities]

@@ -1,1 +1,1 @@
-"""What every study needs, once: rows, names of cells, timing of variants in turns, training with seeds."""
+"""The common part of all studies: rows, names of cells, timing of variants in turns, training with seeds."""

@@ -1,7 +1,7 @@
-"""Where an iteration's time went, read from the timelines of its ranks: waiting apart from transferring.
+"""The parts of an iteration's time, from the timelines of its ranks; waiting and transfer are told apart.
 
-The ranks of one machine share a clock, so no barrier is needed. `break_down` suits ranks that work at once: while a
-rank is in a message and another one is not, it waits; while all are in messages, the transfer holds them up.
+The ranks of one machine share a clock, so no barrier is needed. `break_down` suits ranks that work at once: a rank
+in a message waits while another rank is not in a message; the time in which all ranks are in messages is transfer.
 `break_down_stages` suits pipelines: forward, backward, coding, and the transfers over each boundary.
 """
 
@@ -38,7 +38,7 @@ class Breakdown:
     iteration_s: float  # from the first rank's start to the last one's end
     product_s: tuple[float, ...]  # in matrix products, by rank, injected delays included
     waiting_s: tuple[float, ...]  # for other ranks, by rank
-    transfer_s: float  # in which messages hold all ranks up
+    transfer_s: float  # in which all ranks are in messages
     other_s: tuple[float, ...]  # the rest, by rank
 
 
@@ -49,7 +49,7 @@ class StageBreakdown:
     iteration_s: float  # from the first rank's start to the last one's end
     forward_s: float  # forward passes, coding and communication included
     backward_s: float  # backward passes, communication included
-    optimizer_s: float  # of the slowest stage
+    optimizer_s: float  # optimizer step of the slowest stage
     waiting_and_pipeline_s: float  # the rest of the iteration
     encode_s: float  # for forward tensor communication
     decode_s: float  # after forward tensor communication
@@ -60,13 +60,13 @@ class StageBreakdown:
 
 
 def span_s(ranks: Ranks) -> float:
-    """Return the seconds from the first rank's start of its turn to the last one's end."""
+    """Return the seconds from the first rank's start to the last rank's end."""
     whole = [_whole(actions) for actions in ranks]
     return max(action.end_s for action in whole) - min(action.start_s for action in whole)
 
 
 def break_down(ranks: Ranks) -> Breakdown:
-    """Break one turn of ranks down that work at once.
+    """Break down one turn of ranks that work at once.
 
     Args:
         ranks: The actions of each rank on one clock, in rank order: "iteration" spans all others, "product" is a
@@ -100,7 +100,7 @@ def timeline_of(ranks: Ranks, name: str = "") -> Timeline:
 def break_down_stages(ranks: Ranks, *, tp: int, num_micro_batches: int = 1) -> StageBreakdown:
     """Break one iteration of a pipeline down.
 
-    With one micro-batch the stages work one after another and their parts add up; with several the mean stage is given.
+    With one micro-batch the stages work in turn and their parts add up; with several the mean stage is returned.
 
     Args:
         ranks: The actions of each rank on one clock, in rank order: stages of `tp` neighbouring ranks.
@@ -166,7 +166,7 @@ def _inside(stage: Ranks, kind: Kind) -> list[list[Action]]:
 
 
 def _inside_forward(stage: Ranks) -> list[list[Action]]:
-    """Keep what belongs to tensor parallelism; boundaries have encodings and decodings of their own."""
+    """Keep the actions of tensor parallelism, without the encodings and decodings of boundaries."""
     return [[action for action in rank if "boundary" not in action.label] for rank in _inside(stage, Kind.FORWARD)]
 
 
@@ -187,7 +187,7 @@ def _boundary_s(sender: Ranks, receiver: Ranks) -> float:
 
 
 def _arrivals_s(sender: Sequence[Action], receiver: Sequence[Action], kind: Kind) -> float:
-    """A transfer begins when its message is ready and the receiver has finished its part before."""
+    """Return the seconds of transfers; each begins when the message is ready and the receiver's last pass has ended."""
     total_s, receiver_free_s = 0.0, float("-inf")
     for sent, used in zip(_of_kind(sender, kind), _of_kind(receiver, kind), strict=True):
         total_s += max(0.0, used.start_s - max(sent.end_s, receiver_free_s))
@@ -219,7 +219,7 @@ def _messages(actions: Iterable[Action]) -> list[Interval]:
 
 
 def _transfers(ranks: Ranks) -> list[Interval]:
-    """Return when all ranks were in messages at once."""
+    """Return the intervals in which all ranks were in messages."""
     common = _messages(ranks[0])
     for actions in ranks[1:]:
         common = _common(common, _messages(actions))

@@ -1,4 +1,4 @@
-"""The declared name of a study's function, by which its finished cells are found wherever its module moves."""
+"""The declared name of a study's function, which keeps its finished cells valid when the function moves."""
 
 import re
 from collections.abc import Callable

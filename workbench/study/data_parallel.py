@@ -36,19 +36,19 @@ __all__ = ["DDP", "FP16", "Hooks", "Learning", "Setting", "iteration_rows", "lea
 __all__ += ["learning_rows", "time_schemes", "train"]
 
 DDP, FP16 = "DDP", "FP16"
-NUM_POINTS = 60  # of a recorded curve
+NUM_POINTS = 60  # points of a recorded curve
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
-    """What trains where."""
+    """The model and the machines of a training."""
 
-    model: str  # of SMALL_MODELS; "minilm" is the pretrained encoder
-    codec: str = "efsignsgd"  # of GRADIENT_CODECS
+    model: str  # a name of SMALL_MODELS, or "minilm", the pretrained encoder
+    codec: str = "efsignsgd"  # a name of GRADIENT_CODECS
     num_machines: int = 2
     gpus_per_machine: int = 2
     gigabits_per_s: float = 0.2  # between machines
-    batch: int = 4  # examples of a rank
+    batch: int = 4  # examples of a rank and step
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -115,18 +115,18 @@ def time_schemes(setting: Setting, schemes: Sequence[str], hooks: Hooks, turns: 
 def iteration_rows(
     timed: Timed, setting: Setting, ours: Sequence[str], predicted_s: Mapping[str, float]
 ) -> list[dict[str, Any]]:
-    """Return the iteration of every scheme, what ours gain over the others, and what was predicted."""
+    """Return rows of every scheme's iteration, the gains of our schemes over the others, and the predictions."""
     keys = {"model": setting.model, "ranks": f"{setting.num_machines} x {setting.gpus_per_machine}"}
     seconds = {scheme: timed.iterations_s(scheme) for scheme in timed.rounds}
     rows = []
-    for scheme, found in seconds.items():
-        rows.append(median_row("iteration_s", found, "s", scheme=scheme, **keys))
+    for scheme, times in seconds.items():
+        rows.append(median_row("iteration_s", times, "s", scheme=scheme, **keys))
         if scheme not in ours:
-            chosen = [own for own in ours if own in seconds]
-            rows += [ratio_row("gain", found, seconds[own], scheme=own, over=scheme, **keys) for own in chosen]
+            measured = [name for name in ours if name in seconds]
+            rows += [ratio_row("gain", times, seconds[name], scheme=name, over=scheme, **keys) for name in measured]
         if scheme in predicted_s:
             rows.append(value_row("predicted_s", predicted_s[scheme], "s", scheme=scheme, **keys))
-            ratio = median(found) / predicted_s[scheme]
+            ratio = median(times) / predicted_s[scheme]
             rows.append(value_row("measured_over_predicted", ratio, scheme=scheme, **keys))
     return rows
 
@@ -137,8 +137,8 @@ def _trials(recorder: Recorder, setting: Setting, schemes: Sequence[str], hooks:
     inputs, labels = random_inputs(setting.model, setting.batch, draw)
     module = SMALL_MODELS[setting.model]()
     plans = hooks.plan(setting, module, lambda: _loss(module(inputs), labels).backward())
-    own = {scheme: plans[scheme] if scheme in hooks.schemes else None for scheme in schemes}
-    return {scheme: _trial(module, scheme, plan, hooks, inputs, labels) for scheme, plan in own.items()}
+    plan_of = {scheme: plans[scheme] if scheme in hooks.schemes else None for scheme in schemes}
+    return {scheme: _trial(module, scheme, plan, hooks, inputs, labels) for scheme, plan in plan_of.items()}
 
 
 def _trial(module: nn.Module, scheme: str, plan: Plan | None, hooks: Hooks, inputs: Tensor, labels: Tensor) -> Trial:
@@ -159,7 +159,7 @@ def _trial(module: nn.Module, scheme: str, plan: Plan | None, hooks: Hooks, inpu
 def _hooked(
     module: nn.Module, scheme: str, plan: Plan | None, hooks: Hooks, momentum: float = 0.0
 ) -> tuple[DistributedDataParallel, Exchange | None]:
-    """Return the model with a scheme's hook; the gradients of each are its own."""
+    """Return a copy of the model with a scheme's hook; each copy has its own gradients."""
     module.zero_grad()
     early = {} if plan is None else {"bucket_cap_mb": BUCKET_MB}
     model = DistributedDataParallel(copy.deepcopy(module), **early)
@@ -174,8 +174,8 @@ class Learning:
 
     scheme: str
     steps: int
-    learning_rate: float  # falls to zero in a line
-    encoder: str = "all-MiniLM-L6-v2"  # of "minilm", or "stand-in"
+    learning_rate: float  # initial rate, which falls linearly to zero
+    encoder: str = "all-MiniLM-L6-v2"  # encoder for "minilm"; "stand-in" has random weights
 
     def __post_init__(self) -> None:
         require_counts(2, steps=self.steps)
@@ -193,23 +193,27 @@ def train(hooks: Hooks, **arguments: Any) -> dict[str, Any]:
     setting = Setting(**{name: value for name, value in arguments.items() if name not in names})
     hooks.check([learning.scheme], setting.codec)
     with open_ranks(setting.num_ranks, **setting.places, preload=(hooks.plan.__module__,)) as ranks:
-        found, *_ = ranks.run(_train_on_a_rank, setting, learning, hooks)
+        result, *_ = ranks.run(_train_on_a_rank, setting, learning, hooks)
     is_plain = learning.scheme in (DDP, FP16)
     variant = learning.scheme if is_plain else f"{learning.scheme}, {setting.codec}"
-    return {"setting": asdict(setting) | asdict(learning) | {"variant": variant}, **found}
+    return {"setting": asdict(setting) | asdict(learning) | {"variant": variant}, **result}
 
 
 def _train_on_a_rank(setting: Setting, learning: Learning, hooks: Hooks) -> dict[str, Any]:
     torch.manual_seed(setting.seed)
-    task, rank = Task(setting.model, batch=setting.batch, seed=setting.seed, encoder=learning.encoder), dist.get_rank()
-    examples, plan = task.draw(rank, 0), None
+    task = Task(setting.model, batch=setting.batch, seed=setting.seed, encoder=learning.encoder)
+    rank = dist.get_rank()
+    examples = task.draw(rank, 0)
+    plan = None
     if learning.scheme in hooks.schemes:
         plans = hooks.plan(setting, task.module, lambda: task.loss(task.module, examples).backward())
         plan = plans[learning.scheme]
     momentum = task.momentum if plan is not None and plan.num_compressed and setting.codec == "dgc" else 0.0
     model, exchange = _hooked(task.module, learning.scheme, plan, hooks, momentum)
     optimizer = task.optimizer(model.parameters(), learning.learning_rate, 0.0 if momentum else task.momentum)
-    curve, losses, began_s = [], [], time.monotonic()
+    curve = []
+    losses = []
+    began_s = time.monotonic()
     edges = set(np.linspace(0, learning.steps, min(NUM_POINTS, learning.steps) + 1).round().astype(int)[1:].tolist())
     for step in range(learning.steps):
         for group in optimizer.param_groups:
@@ -255,7 +259,9 @@ def learning_rows(
 
 
 def _variant_rows(name: str, by_name: Mapping[str, Any], target: float, others: Mapping[str, str]) -> list[dict]:
-    by_seed, keys, rows = by_name[name], {"variant": name}, []
+    by_seed = by_name[name]
+    keys = {"variant": name}
+    rows = []
     for metric in next(iter(by_seed.values()))["scores"]:
         scores = {seed: result["scores"][metric] for seed, result in by_seed.items()}
         rows.append(spread_row(metric, [*scores.values()], "%", **keys))
@@ -268,9 +274,9 @@ def _variant_rows(name: str, by_name: Mapping[str, Any], target: float, others: 
         compared = by_name.get(other) or by_name.get(f"{other}, {codec}")
         if compared:
             pairs = [(compared[seed]["curve"][-1][0], by_seed[seed]["curve"][-1][0]) for seed in by_seed]
-            rows.append(spread_row(quantity, [theirs / own for theirs, own in pairs], **keys))
+            rows.append(spread_row(quantity, [other_s / seconds for other_s, seconds in pairs], **keys))
     moments = [(reached(by_name[DDP][s]["curve"], target), reached(by_seed[s]["curve"], target)) for s in by_seed]
-    rows.append(value_row("reached_seeds", sum(own is not None for _, own in moments), **keys))
-    if all(plain and own for plain, own in moments):
-        rows.append(spread_row("target_speedup", [plain[0] / own[0] for plain, own in moments], **keys))
+    rows.append(value_row("reached_seeds", sum(moment is not None for _, moment in moments), **keys))
+    if all(plain and moment for plain, moment in moments):
+        rows.append(spread_row("target_speedup", [plain[0] / moment[0] for plain, moment in moments], **keys))
     return rows

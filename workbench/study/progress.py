@@ -1,4 +1,4 @@
-"""How far a long call is: a small file that `workbench reproduce` reads while it waits.
+"""The progress of a long call: a small file that `workbench reproduce` reads while it waits.
 
 It touches no number, so calls of `say_progress` and their import are no part of an item's fingerprint.
 """
@@ -20,13 +20,13 @@ LEAST_BETWEEN_S = 0.5  # seconds between two writes; the reader looks once a sec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HowFar:
-    """How many of its parts a call has done."""
+    """The number of finished parts of a call."""
 
     num_done: int
     num_parts: int  # in all
     what: str  # the parts' name, such as "cells" or "turns"
     remaining_s: float | None = None  # estimate of the seconds to go; None while nobody knows
-    loss: float | None = None  # of the last step; None where there is none
+    loss: float | None = None  # loss of the last step; None if there is none
 
 
 def say_progress(
@@ -38,8 +38,9 @@ def say_progress(
     loss: SupportsFloat | None = None,
     rank: int = 0,
 ) -> None:
-    """Say how far a call is, at most twice a second; of several ranks one alone says it, the first or the given one."""
-    path, dist = os.environ.get(PROGRESS_VARIABLE), sys.modules.get("torch.distributed")
+    """Write the progress of a call, at most twice a second; among several ranks only the given rank writes."""
+    path = os.environ.get(PROGRESS_VARIABLE)
+    dist = sys.modules.get("torch.distributed")
     if not path or (dist is not None and dist.is_initialized() and dist.get_rank() != rank):
         return
     with suppress(OSError):  # without a file only the bar stands still
@@ -52,7 +53,7 @@ def say_progress(
 
 
 def read_progress(path: Path) -> HowFar | None:
-    """Return what was said last; None where nothing was."""
+    """Return the last progress; None if there is none."""
     try:
         return HowFar(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

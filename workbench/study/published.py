@@ -1,4 +1,4 @@
-"""The paper's numbers as cost models are fitted to and judged by: cells, their values, errors of those held out."""
+"""The paper's numbers, for fitting and judging cost models: cells, values, and errors of the held-out cells."""
 
 import csv
 import statistics
@@ -65,7 +65,7 @@ def error_rows(
         values: ours, flat rows.
         published: flat rows; those in `unit` are compared.
         calibration: quantity and keys of the cells that calibrate.
-        unit: of the compared quantities.
+        unit: unit of the compared quantities.
 
     Returns:
         Rows: relative_error of each cell (keys: the cell's and `of`, its quantity), and those of `summary_rows`.

@@ -1,4 +1,4 @@
-"""One value with its unit and the key columns that say what it is a value of, ours or the paper's.
+"""One value with its unit and its key columns, ours or the paper's.
 
 A flat row is a dictionary with `quantity`, `value`, `unit`, optionally `low`, `high`, `seed` and `source`, and any key
 columns (method, tp, ...). Keys are compared as numbers where both read as numbers ("4" equals 4.0), else as text.
@@ -41,17 +41,17 @@ NOT_KEYS = frozenset({"quantity", "value", "unit", "low", "high", "seed", "sourc
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """A value, its unit, and what it is a value of."""
+    """A value with its unit, quantity and keys."""
 
-    quantity: str  # what was counted, measured or simulated
+    quantity: str  # name of the counted, measured or simulated quantity
     value: float  # in `unit`; may be NaN or infinite, which no claim accepts
     unit: str  # unit of value, low and high
-    keys: Mapping[str, Key] = field(default_factory=dict)  # which one of its kind: method, tp, pp, ...
+    keys: Mapping[str, Key] = field(default_factory=dict)  # further keys: method, tp, pp, ...
     low: float | None = None  # lower end of the spread, in `unit`
     high: float | None = None  # upper end of the spread, in `unit`
     seed: int | None = None  # seed it was obtained with
-    source: str = ""  # where the paper says it; empty for ours
-    calibrated: bool = False  # a cost model was calibrated on this cell, so that it proves nothing; judging says so
+    source: str = ""  # place in the paper; empty for our values
+    calibrated: bool = False  # whether a cost model was calibrated on this cell, which then proves nothing
 
     def __post_init__(self) -> None:
         if not self.quantity:
@@ -144,7 +144,7 @@ def number(value: Any, what: str) -> float:
 
 
 def canonical(key: Any) -> Key | None:
-    """Return a key in the one form that is compared: a finite number where it reads as one, else text, or None."""
+    """Return a key in the form for comparisons: a number if it reads as a finite number, else text, or None."""
     if type(key) is int:
         return key
     return _canonical(plain(key))

@@ -31,7 +31,7 @@ FP32_BYTES = 4
 
 
 def paper_codec(algorithm: str) -> CodecTimes:
-    """Return what the authors measured of a codec: level up to 2^20 elements on a GPU, by size on a CPU."""
+    """Return the authors' measured codec times: constant up to 2^20 elements on a GPU, by size on a CPU."""
     on_gpu = gradient_traces.gpu_compression_constants()[algorithm, "one_level"]
     on_cpu, constants = gradient_traces.cpu_compression_times()[algorithm], gradient_traces.communication_constants()
     is_sparse = algorithm in ("randomk", "dgc")
@@ -52,7 +52,7 @@ def paper_codec(algorithm: str) -> CodecTimes:
 def paper_machines(testbed: str, num_gpus: int) -> Machines:
     """Return machines of a testbed, with start-up and links inside as in the authors' planner, on nominal networks."""
     name, constant = TESTBEDS[testbed]
-    (topology,) = (one for one in THESIS_MACHINES if one.name == name)
+    (topology,) = (machine for machine in THESIS_MACHINES if machine.name == name)
     constants, nominal = gradient_traces.communication_constants(), topology.host.device_link
     latency_s = nominal.latency_s if topology.network else constants["startup"]
     intra = Link(bandwidth_bytes_per_s=1 / constants[constant], latency_s=latency_s)
@@ -63,6 +63,6 @@ def paper_machines(testbed: str, num_gpus: int) -> Machines:
 
 
 def scaled(gradients: Gradients, scale: float) -> Gradients:
-    """Return gradients whose computation takes so many times as long."""
+    """Return gradients with all computing times multiplied by a factor."""
     times = {"forward_s": gradients.forward_s * scale, "gap_s": tuple(gap_s * scale for gap_s in gradients.gap_s)}
     return replace(gradients, **times, source=f"{gradients.source}, times scaled by {scale:.2f}")

@@ -52,8 +52,8 @@ class Turns:
     rounds: int  # turns of each variant that are kept
     warmup: int = 0  # rounds before, not kept: they open connections, fill caches, let plans settle
     length: int = 1  # iterations of a turn, timed as one
-    repeats: int = 1  # times that rounds and warm-up are run, such as once for each place of a moving straggler
-    seed: int = 0  # of the order of turns; the same on every rank
+    repeats: int = 1  # repetitions of warm-up and rounds, such as one for each place of a moving straggler
+    seed: int = 0  # seed of the order of turns, the same on every rank
 
     def __post_init__(self) -> None:
         for name, least in (("rounds", 1), ("warmup", 0), ("length", 1), ("repeats", 1)):
@@ -74,7 +74,7 @@ class Turns:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trial:
-    """One variant on one rank: its iteration, and what surrounds it outside of the measured time."""
+    """One variant on one rank: its iteration, and functions that run outside of the measured time."""
 
     step: Callable[[], object]  # one iteration
     settling: int = 0  # iterations before the first turn, in one go
@@ -87,11 +87,11 @@ class Trial:
 class Turn:
     """One turn of one variant on one rank."""
 
-    name: str  # of the variant
+    name: str  # name of the variant
     length: int  # iterations
-    actions: tuple[Action, ...]  # of the rank; the action "iteration" spans the turn
+    actions: tuple[Action, ...]  # the rank's actions; the action "iteration" spans the turn
     cpu_s: float  # processor seconds of an iteration, all threads of the rank
-    notes: Any = None  # of `Trial.end`
+    notes: Any = None  # result of `Trial.end`
 
     @property
     def iteration_s(self) -> float:
@@ -149,7 +149,7 @@ def time_variants(ranks: Ranks, build: Callable[..., Mapping[str, Trial]], /, *a
         build: Called on every rank as build(recorder, *args); returns the trials by name, in one order on all ranks.
             What it records with the recorder becomes the turn's actions.
         args: Further arguments of `build`.
-        turns: How many, how long.
+        turns: Number and length of turns.
     """
     turns.check_interval()
     return Timed.of(ranks.run(take_turns, build, args, turns, ranks.device), ranks.hosts)
@@ -161,7 +161,9 @@ def take_turns(
     """Run all turns on this rank; every rank calls it. Return the kept turns in their order, and facts by variant."""
     synchronize = {"synchronize": torch.cuda.synchronize} if device == "cuda" else {}
     recorder = Recorder(resource=f"rank {dist.get_rank()}", **synchronize)
-    trials, order, kept = build(recorder, *args), random.Random(turns.seed), []
+    trials = build(recorder, *args)
+    order = random.Random(turns.seed)
+    kept: list[Turn] = []
     for name, trial in trials.items():
         if trial.settling:
             _take_turn(name, trial, recorder, trial.settling)
@@ -187,10 +189,10 @@ def _take_turn(name: str, trial: Trial, recorder: Recorder, length: int) -> Turn
 
 
 def keep_to_one_core() -> None:
-    """Give this rank its core, neighbouring ranks sharing one, so that every rank computes equally fast.
+    """Bind this rank to a core, shared with neighbouring ranks, so that all ranks compute equally fast.
 
-    With four ranks on two cores each rank of a two-rank stage then has half a core, as each of four ranks that work
-    at once has: doubling the tensor-parallel ranks halves what a rank multiplies, as on GPUs.
+    With four ranks on two cores, each rank of a two-rank stage then has half a core, like each of four ranks that work
+    at once: doubling the tensor-parallel ranks halves the products of a rank, as on GPUs.
     """
     if not hasattr(os, "sched_setaffinity"):  # not on macOS, where the scheduler decides
         return
@@ -201,10 +203,10 @@ def keep_to_one_core() -> None:
 
 
 def dose_rows(doses: Sequence[Sequence[Dose]], **keys: Any) -> list[dict[str, Any]]:
-    """Return each rank's injected delay in a mean turn, and by what share the delivered one misses the intended one.
+    """Return each rank's injected delay in a mean turn, and the relative error of the delivered delay.
 
     Args:
-        doses: Of each round, for each rank.
+        doses: Doses of each round and rank.
         keys: Key columns of the variant; `rank` is added.
     """
     rows = []

@@ -1,4 +1,4 @@
-"""What every accuracy study needs, once: seeds, losses against a baseline, chance, virtual ranks beside real ranks.
+"""The common part of accuracy studies: seeds, losses against a baseline, chance, virtual ranks beside real ranks.
 
 Scores are shares of 1 or correlations; rows hold per cent. A score is at chance within two standard errors of the score
 of a constant answer.
@@ -49,13 +49,13 @@ def standard_error(score: float, num_tested: int) -> float:
 
 
 def is_at_chance(score: float, chance: float, num_tested: int) -> bool:
-    """Say whether a score lies less than two standard errors above the score of a constant answer."""
+    """Return whether a score lies less than two standard errors above the score of a constant answer."""
     return score <= chance + CHANCE_ERRORS * standard_error(chance, num_tested)
 
 
 def chance_of_accuracy(chance: float) -> float:
     """Return the accuracy of the best constant answer from the F1 of always yes, 2 share / (1 + share)."""
-    share = chance / (2 - chance)  # of yes
+    share = chance / (2 - chance)  # share of the answer yes
     return max(share, 1 - share)
 
 
@@ -66,7 +66,7 @@ def score_text(score: float, chance: float, num_tested: int, measure: str = "sco
 
 
 def chance_reason(score: float, chance: float, num_tested: int, measure: str = "score") -> str:
-    """Say why losses mean nothing where the baseline is at chance; empty where it is not."""
+    """Return a text that losses mean nothing if the baseline is at chance; empty if it is not."""
     if not is_at_chance(score, chance, num_tested):
         return ""
     return f"the baseline scores {score_text(score, chance, num_tested, measure)}: at chance, there is nothing to lose"
@@ -79,7 +79,7 @@ def loss_rows(score: float, baseline: float, **keys: Key) -> Rows:
 
 
 def steps_row(num_steps: int, **keys: Key) -> dict[str, Any]:
-    """Return the number of training steps as a row, by which a claim can say that they are too few."""
+    """Return a row with the number of training steps, by which a claim can refuse too short trainings."""
     return value_row("num_steps", num_steps, **keys)
 
 
@@ -104,7 +104,7 @@ def points_below_rows(rows: Iterable[Values]) -> Rows:
 
 
 def reached(curve: Sequence[tuple[float, float, float]], target: float) -> tuple[float, float] | None:
-    """Return seconds and steps at which a curve of (seconds, steps, loss) has come down to a target.
+    """Return seconds and steps at which a curve of (seconds, steps, loss) reaches a target loss.
 
     The loss is the mean over the last sixth of the training; None if it does not reach the target.
     """
@@ -135,7 +135,7 @@ def compare_on_ranks(
     Args:
         variants: name and arguments of each training.
         on_real, on_virtual: train with these arguments, on either kind of ranks.
-        more: gives further differences of two results, real less virtual: quantity, value, unit.
+        more: returns further differences of two results, real less virtual: quantity, value, unit.
         key: key column that holds the names.
         score: entry of a result that holds the score, a share.
 

@@ -14,7 +14,7 @@ __all__ = ["Action", "Kind", "Timeline", "chrome_trace", "chrome_trace_json"]
 
 
 class Kind(Enum):
-    """What an action does, and so its colour."""
+    """The kind of an action, which decides its colour."""
 
     COMPUTE = "compute"
     FORWARD = "forward"
@@ -28,13 +28,13 @@ class Kind(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Action:
-    """One thing that one resource did without a break."""
+    """An uninterrupted action of one resource."""
 
-    resource: str  # who did it, such as "rank 0" or "link"
+    resource: str  # the acting resource, such as "rank 0" or "link"
     start_s: float  # seconds on the timeline's clock
     end_s: float  # seconds on the timeline's clock, not before start_s
-    kind: Kind = Kind.COMPUTE  # what it does
-    label: str = ""  # what to write on it
+    kind: Kind = Kind.COMPUTE  # kind of action
+    label: str = ""  # text on its bar
 
     def __post_init__(self) -> None:
         if not self.resource:

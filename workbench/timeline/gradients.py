@@ -1,4 +1,4 @@
-"""The gradients of a training step in the order in which they become ready, with seconds."""
+"""The gradients of a training step in the order in which they become ready, with their times."""
 
 from dataclasses import dataclass
 
@@ -12,14 +12,14 @@ FORWARD_SHARE = 0.5  # assumed forward seconds per backward second: one product 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Gradients:
-    """The gradients of one training step, the first ready first: nearest the output."""
+    """The gradients of one training step, from the output to the input."""
 
-    name: str  # of the model
+    name: str  # name of the model
     tensors: tuple[str, ...]  # names of the parameters
-    num_elements: tuple[int, ...]  # of each
+    num_elements: tuple[int, ...]  # elements of each gradient
     gap_s: tuple[float, ...]  # backward seconds between the previous gradient and this; [0]: before the first one
     forward_s: float  # from the start of the step to the start of the backward pass
-    source: str  # where the numbers came from, and what is assumed
+    source: str  # origin of the numbers, and assumptions
 
     def __post_init__(self) -> None:
         lengths = len(self.tensors), len(self.num_elements), len(self.gap_s)

@@ -16,7 +16,7 @@ __all__ = ["CONTINUED", "IDLE", "format_rows", "format_timeline", "parse_rows", 
 IDLE = "."
 CONTINUED = "-"
 
-# How far from a whole number of steps a time may be: floating-point sums, nothing more.
+# Allowed distance of a time from a whole number of steps, for rounding errors of floating-point sums.
 _STEP_TOLERANCE = 1e-6
 
 
@@ -89,7 +89,7 @@ def _row(name: str, words: list[str], step_s: float, kind_of: Callable[[str], Ki
 
 
 def whole_steps(time_s: float, step_s: float) -> int:
-    """Return a time in steps; refuse one between two of them."""
+    """Return a time in steps; refuse a time that is not a multiple of the step."""
     steps = round(time_s / step_s)
     if abs(time_s / step_s - steps) > _STEP_TOLERANCE:
         raise ValueError(f"time is {time_s!r} s; in a grid it must be a multiple of step_s, {step_s!r}")

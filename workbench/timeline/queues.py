@@ -1,9 +1,9 @@
-"""Gradients that become ready one after another, and the chain of tasks of each on resources that serve in order.
+"""The schedule of gradients and of each gradient's chain of tasks, on resources that serve first come, first served.
 
-Resource 0 is the device: it computes gradient i after gradient i - 1, for `gap_s[i]` seconds, and serves tasks between.
-A resource serves one task at a time, whichever came first; of several that came at one moment, that of the gradient
-that was ready first. A started task is never interrupted. `Queues` evaluates changed chains fast: it begins where the
-first changed gradient becomes ready, and stops where the work that is left takes longer than allowed.
+Resource 0 is the device: it computes the gradients in order, gradient i for `gap_s[i]` seconds, and serves other tasks
+in between. A resource serves one task at a time; tasks that arrive together are served in the order of their gradients.
+A started task is never interrupted. `Queues` evaluates a changed chain fast: it begins where the first changed gradient
+is computed, and stops as soon as the remaining work cannot end within the limit.
 """
 
 from collections.abc import Sequence
@@ -15,24 +15,24 @@ from numba import njit
 
 __all__ = ["DEVICE", "Chain", "Chains", "Queues", "Spans", "queues_by_definition"]
 
-Chain = Sequence[tuple[int, float]]  # resource and seconds of each task, in order
+Chain = Sequence[tuple[int, float]]  # (resource, seconds) of each task, in order
 DEVICE = 0
 IDLE = -1
-ROUNDING = 1e-12  # sums of the same times in another order differ by a smaller part
+ROUNDING = 1e-12  # bound on the relative difference between sums of the same times in another order
 
 
 def queues_by_definition(gap_s: Sequence[float], chains: Sequence[Chain]) -> list[list[tuple[float, float]]]:
-    """Return start and end of every gradient's tasks, its computation first, going from moment to moment."""
+    """Return start and end of every gradient's tasks, its computation first, by stepping from event to event."""
     tasks = [[(DEVICE, gap), *chain] for gap, chain in zip(gap_s, chains, strict=True)]
     placed: list[list[tuple[float, float]]] = [[] for _ in tasks]
-    waiting = [(0.0, 0, 0)]  # when it came, gradient, number of the task
-    running: dict[int, tuple[float, int, int]] = {}  # resource -> end, gradient, number
+    waiting = [(0.0, 0, 0)]  # arrival time, gradient, task number
+    running: dict[int, tuple[float, int, int]] = {}  # resource -> end, gradient, task number
     now_s = 0.0
     while waiting or running:
         for resource in sorted({tasks[gradient][number][0] for _, gradient, number in waiting} - running.keys()):
-            came = min(task for task in waiting if tasks[task[1]][task[2]][0] == resource)
-            waiting.remove(came)
-            _, gradient, number = came
+            first = min(task for task in waiting if tasks[task[1]][task[2]][0] == resource)
+            waiting.remove(first)
+            _, gradient, number = first
             end_s = now_s + tasks[gradient][number][1]
             placed[gradient].append((now_s, end_s))
             running[resource] = end_s, gradient, number
@@ -48,16 +48,16 @@ def queues_by_definition(gap_s: Sequence[float], chains: Sequence[Chain]) -> lis
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """C chains as arrays; task 0 of each is the computation of its gradient, and is not filled in."""
+    """C chains as arrays; task 0 stands for the computation of the gradient, and its entries stay zero."""
 
     resource: np.ndarray  # [C, W]
     seconds: np.ndarray  # [C, W]
-    length: np.ndarray  # [C], with the computation
+    length: np.ndarray  # [C], task 0 included
     num_resources: int
 
     @classmethod
     def of(cls, chains: Sequence[Chain], *, num_resources: int, longest: int) -> "Chains":
-        """Check and pack chains of at most `longest` tasks; ValueError names the task that cannot be."""
+        """Check chains of at most `longest` tasks and pack them; ValueError names an invalid task."""
         shape = len(chains), longest + 1
         packed = cls(np.zeros(shape, np.int8), np.zeros(shape), np.ones(len(chains), int), num_resources)
         for index, chain in enumerate(chains):
@@ -67,7 +67,8 @@ class Chains:
                 if not 0 <= resource < num_resources or not 0 <= seconds < inf:
                     rule = f"the resource must be in 0..{num_resources - 1}, the time finite and not negative"
                     raise ValueError(f"chain {index} has the task {(resource, seconds)}; {rule}")
-                packed.resource[index, number], packed.seconds[index, number] = resource, seconds
+                packed.resource[index, number] = resource
+                packed.seconds[index, number] = seconds
             packed.length[index] = len(chain) + 1
         return packed
 
@@ -78,30 +79,31 @@ class Chains:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """When tasks are served [N, W]; a gradient's computation is its task 0."""
+    """Start and end of all tasks, [N, W]; task 0 of a gradient is its computation."""
 
     resource: np.ndarray
     start_s: np.ndarray
     end_s: np.ndarray
-    is_task: np.ndarray  # elsewhere the others say nothing
+    is_task: np.ndarray  # False where the other arrays hold no task
 
 
 class Queues:
-    """Gradients with a chain of tasks each, and when all of them are done.
+    """The schedule of N gradients, each with a chain of tasks, and its duration.
 
     Args:
-        gap_s: seconds that the device computes for each gradient, N of them.
-        chains: of each gradient.
+        gap_s: seconds that the device computes for each gradient, [N].
+        chains: one chain a gradient.
     """
 
     def __init__(self, gap_s: Sequence[float], chains: Chains):
         (num, width), num_resources = chains.resource.shape, chains.num_resources
         if num == 0 or len(gap_s) != num:
-            raise ValueError(f"gap_s has {len(gap_s)} values, chains {num}; it must be the same number, at least 1")
-        self._tasks, self._num_resources = tuple(array.copy() for array in chains.arrays), num_resources
+            raise ValueError(f"gap_s has {len(gap_s)} values, chains {num}; both must have the same number, at least 1")
+        self._tasks = tuple(array.copy() for array in chains.arrays)
+        self._num_resources = num_resources
         self._tasks[1][:, 0] = gap_s
         self._start_s = np.zeros((num, width))
-        # What runs, waits and was begun when each gradient is computed: that is where a change of its chain begins.
+        # The state at the moment when each gradient is computed: a changed chain is evaluated from there on.
         shape = num, num_resources
         ends_s, counts, begun_s = np.full(shape, inf), np.zeros(shape, np.int64), np.zeros(shape)
         waiting = np.zeros((num, num + 2), np.int64), np.zeros((num, num + 2))
@@ -111,25 +113,26 @@ class Queues:
         self.duration_s = self._run_from(IDLE)
 
     def best_chain(self, gradient: int, chains: Chains, limit_s: float = inf) -> tuple[int, float]:
-        """Return which chain of one gradient lets all tasks be done first, and when; (-1, limit_s) if none before."""
+        """Return the index and the duration of a gradient's best chain; (-1, limit_s) if none is below the limit."""
         return _best_chain(self._tasks, self._saved, self._scratch, gradient, chains.arrays, limit_s)
 
     def set_(self, gradient: int, chain: Chains) -> None:
-        """Give a gradient another chain."""
+        """Replace the chain of a gradient."""
         resource, seconds, length = chain.arrays
-        self._tasks[0][gradient], self._tasks[1][gradient, 1:] = resource[0], seconds[0, 1:]
+        self._tasks[0][gradient] = resource[0]
+        self._tasks[1][gradient, 1:] = seconds[0, 1:]
         self._tasks[2][gradient] = length[0]
         self.duration_s = self._run_from(gradient)
 
     def take_best_(self, others: Chains, choices: np.ndarray) -> int:
-        """Let gradients exchange their chains for others.
+        """Exchange chains of gradients for others where this shortens the schedule.
 
         Args:
-            others: N chains, one a gradient.
-            choices: [C, N] whether each gradient exchanges its chain. In lexicographic order they are fast.
+            others: one other chain a gradient; it receives the chain that it replaces.
+            choices: [C, N], whether each gradient exchanges its chain; fastest in lexicographic order.
 
         Returns:
-            the first choice with which all tasks are done earliest, if earlier than without one; or -1.
+            the index of the first choice with the shortest duration; -1 if no choice shortens it.
         """
         args = self._tasks, self._saved, self._scratch, others.arrays, choices
         best = _best_choice(*args, self.duration_s, self._start_s)
@@ -138,7 +141,7 @@ class Queues:
 
     @property
     def spans(self) -> "Spans":
-        """Start and end of every gradient's tasks, its computation first, as arrays."""
+        """Start and end of every task, as arrays."""
         resource, seconds, lengths = self._tasks
         is_task = np.arange(resource.shape[1]) < lengths[:, None]
         return Spans(resource, self._start_s, self._start_s + seconds, is_task)
@@ -156,15 +159,15 @@ class Queues:
         return _run(self._tasks, self._saved, self._scratch, loads_s, gradient, inf, self._start_s)[0]
 
 
-# A state is (running, ends_s, begun_s, queues, came_s, heads, tails): by resource the code of what runs, when it ends,
-# the work that was begun, and the codes of what waits and when they came. A code is gradient * W + number of the task,
-# number 0 its computation. Saved states, a row a gradient, are (running, ends_s, begun_s, counts, codes, came_s), codes
-# resource by resource. Tasks are (resources [N, W], seconds [N, W], lengths [N]).
+# The code of a task is gradient * W + task number. A state is (running, ends_s, begun_s, queues, came_s, heads, tails).
+# It holds by resource: the code of the running task, its end, the seconds of all started tasks, the codes of waiting
+# tasks, their arrivals, and the bounds of the queue. Saved states, a row a gradient, are (running, ends_s, begun_s,
+# counts, codes, came_s), with codes resource by resource. Tasks are (resources [N, W], seconds [N, W], lengths [N]).
 
 
 @njit(cache=True)
 def _loads(tasks, num_resources):
-    """Return the work on each resource."""
+    """Return the seconds of work on each resource."""
     resources, seconds, lengths = tasks
     loads_s = np.zeros(num_resources)
     for gradient in range(len(lengths)):
@@ -175,30 +178,32 @@ def _loads(tasks, num_resources):
 
 @njit(cache=True)
 def _best_chain(tasks, saved, scratch, gradient, chains, limit_s):
-    """Try chains of one gradient; return the first of the best and its duration."""
-    own = tasks[0][gradient].copy(), tasks[1][gradient].copy(), tasks[2][gradient]
+    """Try chains of one gradient; return the index of the first best chain and its duration."""
+    original = tasks[0][gradient].copy(), tasks[1][gradient].copy(), tasks[2][gradient]
     loads_s = _loads(tasks, scratch[0].shape[0])
-    _move_load_(loads_s, own, -1.0)
-    best, best_s, nowhere = -1, limit_s, np.empty((0, 0))
+    _move_load_(loads_s, original, -1.0)
+    best, best_s = -1, limit_s
+    nowhere = np.empty((0, 0))  # `_run` then saves neither starts nor states
     for index in range(len(chains[2])):
         chain = chains[0][index], chains[1][index], chains[2][index]
         _put_(tasks, gradient, chain)
         _move_load_(loads_s, chain, 1.0)
-        found_s, _ = _run(tasks, saved, scratch, loads_s, gradient, best_s, nowhere)
+        duration_s, _ = _run(tasks, saved, scratch, loads_s, gradient, best_s, nowhere)
         _move_load_(loads_s, chain, -1.0)
-        if found_s < best_s:
-            best, best_s = index, found_s
-    _put_(tasks, gradient, own)
+        if duration_s < best_s:
+            best, best_s = index, duration_s
+    _put_(tasks, gradient, original)
     return best, best_s
 
 
 @njit(cache=True)
 def _best_choice(tasks, saved, scratch, others, choices, limit_s, starts_s):
-    """Try which gradients exchange their chains for others, and leave the first of the best; return its index."""
+    """Try choices of gradients that exchange their chains, and apply the first best choice; return its index."""
     num_gradients = len(tasks[2])
     loads_s = _loads(tasks, scratch[0].shape[0])
     now, wanted = np.zeros(num_gradients, np.bool_), np.zeros(num_gradients, np.bool_)
-    best, best_s, valid = -1, limit_s, num_gradients - 1  # states are saved of gradients up to `valid`
+    best, best_s = -1, limit_s
+    valid = num_gradients - 1  # last gradient with a valid saved state
     for index in range(len(choices) + 1):
         if index < len(choices):
             wanted = choices[index]
@@ -209,33 +214,35 @@ def _best_choice(tasks, saved, scratch, others, choices, limit_s, starts_s):
         first = num_gradients
         for gradient in range(num_gradients - 1, -1, -1):
             if now[gradient] != wanted[gradient]:
-                first, now[gradient] = gradient, wanted[gradient]
+                first = gradient
+                now[gradient] = wanted[gradient]
                 _exchange_(tasks, others, loads_s, gradient)
         if index < len(choices):
             start = min(first, valid)
-            found_s, valid = _run(tasks, saved, scratch, loads_s, start, best_s, starts_s)
-            if found_s < best_s:
-                best, best_s = index, found_s
+            duration_s, valid = _run(tasks, saved, scratch, loads_s, start, best_s, starts_s)
+            if duration_s < best_s:
+                best, best_s = index, duration_s
     return best
 
 
 @njit(cache=True)
 def _exchange_(tasks, others, loads_s, gradient):
-    """Let a gradient exchange its chain for the other."""
-    own = tasks[0][gradient].copy(), tasks[1][gradient].copy(), tasks[2][gradient]
+    """Exchange the chain of a gradient for its other one."""
+    current = tasks[0][gradient].copy(), tasks[1][gradient].copy(), tasks[2][gradient]
     other = others[0][gradient], others[1][gradient], others[2][gradient]
-    _move_load_(loads_s, own, -1.0)
+    _move_load_(loads_s, current, -1.0)
     _move_load_(loads_s, other, 1.0)
     _put_(tasks, gradient, other)
-    others[0][gradient], others[1][gradient], others[2][gradient] = own
+    others[0][gradient], others[1][gradient], others[2][gradient] = current
 
 
 @njit(cache=True, inline="always")
 def _put_(tasks, gradient, chain):
-    """Let a gradient have a chain, after its computation."""
+    """Set the chain of a gradient; its computation stays."""
     length = chain[2]
     for number in range(1, length):
-        tasks[0][gradient, number], tasks[1][gradient, number] = chain[0][number], chain[1][number]
+        tasks[0][gradient, number] = chain[0][number]
+        tasks[1][gradient, number] = chain[1][number]
     tasks[2][gradient] = length
 
 
@@ -247,16 +254,16 @@ def _move_load_(loads_s, chain, sign):
 
 @njit(cache=True)
 def _run(tasks, saved, scratch, loads_s, changed, limit_s, starts_s):
-    """Serve all tasks from the start (changed = -1), or from where a changed gradient is computed.
+    """Serve all tasks from the start (changed = -1), or from the saved state of a changed gradient.
 
-    One loop: taken apart into functions it takes five times as long.
+    It is one loop, since split into functions it takes five times as long.
 
     Args:
         loads_s: work on each resource [R].
-        starts_s: [N, W], written together with the states; an empty array keeps both as they are.
+        starts_s: [N, W], written together with the saved states; an empty array leaves both unchanged.
 
     Returns:
-        when the last task ends, or infinity if after limit_s; and the last gradient whose saved state is true.
+        the end of the last task, or infinity if it is after limit_s; and the last gradient with a valid saved state.
     """
     resources, seconds, lengths = tasks
     (num_gradients, width), num_resources = resources.shape, scratch[0].shape[0]
@@ -308,7 +315,7 @@ def _run(tasks, saved, scratch, loads_s, changed, limit_s, starts_s):
 
 @njit(cache=True)
 def _is_too_late(state, loads_s, now_s, limit_s):
-    """Return whether the work that is left of a resource takes longer than until the limit."""
+    """Return whether the remaining work of a resource ends after the limit."""
     running, ends_s, begun_s = state[:3]
     for r in range(len(running)):
         left_s = loads_s[r] * (1 - ROUNDING) - begun_s[r]
@@ -319,7 +326,7 @@ def _is_too_late(state, loads_s, now_s, limit_s):
 
 @njit(cache=True, inline="always")
 def _push(state, resource, code, now_s):
-    """Let a task wait, behind all that came before and, of those that come now, behind smaller codes."""
+    """Queue a task behind all earlier arrivals; tasks that arrive at the same moment are queued by their codes."""
     _, _, _, queues, came_s, heads, tails = state
     at = tails[resource]
     while at > heads[resource] and came_s[resource, at - 1] == now_s and queues[resource, at - 1] > code:

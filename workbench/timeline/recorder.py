@@ -42,7 +42,7 @@ class Recorder:
 
     @property
     def actions(self) -> tuple[Action, ...]:
-        """What was recorded, in the order in which it ended."""
+        """The recorded actions, in the order of their ends."""
         return tuple(self._actions)
 
     @contextmanager
@@ -58,7 +58,7 @@ class Recorder:
             self._actions.append(Action(resource=self._resource, start_s=start_s, end_s=end_s, kind=kind, label=label))
 
     def begun(self, label: str, kind: Kind) -> Callable[[], None]:
-        """Begin an action that something else ends, such as a collective's callback on a CPU: by calling the result."""
+        """Begin an action and return a function that ends it, for a callback such as that of a collective on a CPU."""
         start_s = self._clock()
 
         def end() -> None:

@@ -87,7 +87,7 @@ def pipeline_tasks(
     """Turn a schedule into tasks that `simulate` can place in time.
 
     Args:
-        schedule: the order on each rank; steps of waiting are dropped, the simulation finds them.
+        schedule: the order on each rank; its waits are dropped, since the simulation finds them.
         duration_s: seconds a pass takes.
         transfer_s: seconds its result takes to the next stage (a backward pass: to the previous one).
 

@@ -1,7 +1,7 @@
-"""A deterministic event simulation by list scheduling (Graham, 1969): tasks, their resources, and what they wait for.
+"""A deterministic event simulation by list scheduling (Graham, 1969): tasks, their resources and dependencies.
 
-A task starts as soon as its predecessors have ended and its resources are free; of several the first in the list goes
-first. A started task is never interrupted.
+A task starts as soon as its predecessors have ended and its resources are free; among several, the first in the list
+goes first. A started task is never interrupted.
 """
 
 import heapq
@@ -22,10 +22,10 @@ class Task:
 
     name: str  # unique among the tasks of a simulation
     resources: tuple[str, ...]  # all that it occupies from start to end; may be empty
-    duration_s: float  # how long it takes once it has started
+    duration_s: float  # seconds from start to end
     after: tuple[str, ...] = ()  # names of the tasks that must have ended
-    kind: Kind = Kind.COMPUTE  # what it does
-    label: str = ""  # what to write on it; default: its name
+    kind: Kind = Kind.COMPUTE  # kind of work
+    label: str = ""  # text on its bar; empty for its name
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -35,7 +35,7 @@ class Task:
 
 
 def simulate(tasks: Sequence[Task]) -> Timeline:
-    """Place tasks in time from 0 s on; of two that compete for a resource the first in the list goes first.
+    """Place tasks in time from 0 s on; if two compete for a resource, the first in the list goes first.
 
     Raises:
         ValueError: if a name comes twice, a task waits for an unknown one, or tasks wait in a circle.
@@ -50,7 +50,7 @@ def simulate(tasks: Sequence[Task]) -> Timeline:
 
 
 class _Simulation:
-    """The state of one run: which tasks are ready, which run until when, what is busy."""
+    """The state of one run: ready tasks, running tasks with their ends, and busy resources."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self.tasks = tasks

@@ -1,7 +1,7 @@
-"""Stragglers by a seeded trace: how many times slower each rank is at each iteration, and the sleep that makes it so.
+"""Stragglers by a seeded trace of skewness, the factor by which a rank is slowed down, and the injected delays.
 
-A `Sleeper` sleeps (skewness - 1) x the CPU seconds of the rank's products and counts the dose. Skewness 1 is no
-straggler (the paper's 0). A trace prints as a grid, a row a rank and a column an epoch:
+A `Sleeper` sleeps (skewness - 1) x the CPU seconds of the rank's products and counts the dose. A rank of skewness 1
+(the paper's 0) is no straggler. A trace prints as a grid, a row a rank and a column an epoch:
 
     rank 0 | 8 . .
     rank 1 | . 8 .
@@ -22,26 +22,25 @@ from .grid import IDLE, format_rows, parse_rows
 
 __all__ = ["Dose", "Sleeper", "StragglerTrace"]
 
-# A sleep takes some 60 microseconds longer than asked (Linux's timer slack of 50, and waking up): debts below a few
-# times that wait for more.
+# A sleep takes about 60 microseconds longer than asked (Linux's timer slack of 50, and waking up). A debt below a few
+# times that waits until it has grown.
 LEAST_SLEEP_S = 200e-6
-_SKEWNESS_DECIMALS = 2  # of drawn values, so that a grid stays readable
+_SKEWNESS_DECIMALS = 2  # drawn values are rounded, so that a grid stays readable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StragglerTrace:
     """The skewness of every rank in every epoch."""
 
-    # a row a rank, each with its skewness epoch by epoch, all at least 1; after the last epoch comes the first
-    rows: tuple[tuple[float, ...], ...]
-    iterations_per_epoch: int = 1  # iterations for which a column holds
+    rows: tuple[tuple[float, ...], ...]  # skewness by rank and epoch, at least 1; the epochs repeat
+    iterations_per_epoch: int = 1  # iterations of an epoch
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", tuple(tuple(float(value) for value in row) for row in self.rows))
         if not self.rows or not self.rows[0]:
             raise ValueError(f"rows is {self.rows!r}; it must hold at least one rank and one epoch")
         if len({len(row) for row in self.rows}) > 1:
-            raise ValueError(f"rows has {[len(row) for row in self.rows]} epochs; they must be as many for each rank")
+            raise ValueError(f"rows has {[len(row) for row in self.rows]} epochs; all ranks must have the same number")
         for rank, row in enumerate(self.rows):
             for value in row:
                 if not 1 <= value < math.inf:
@@ -51,12 +50,12 @@ class StragglerTrace:
 
     @classmethod
     def none(cls, num_ranks: int) -> StragglerTrace:
-        """Return the trace without stragglers."""
+        """Return a trace without stragglers."""
         return cls.fixed(num_ranks, {})
 
     @classmethod
     def fixed(cls, num_ranks: int, skewness: Mapping[int, float]) -> StragglerTrace:
-        """Return a trace that never changes, by the skewness of ranks; ranks that are not named are no stragglers."""
+        """Return a trace that never changes; ranks without a given skewness are no stragglers."""
         unknown = [rank for rank in skewness if not 0 <= rank < num_ranks]
         if unknown:
             raise ValueError(f"skewness names rank {unknown[0]!r}; it must be in 0..{num_ranks - 1}")
@@ -82,16 +81,16 @@ class StragglerTrace:
     ) -> StragglerTrace:
         """Draw a trace in which stragglers come, grow and vanish.
 
-        Each rank has its own generator, so that its row does not depend on the other ranks or on the trace's length.
+        Each rank has its own generator: its row depends neither on other ranks nor on the length of the trace.
 
         Args:
-            num_ranks: how many ranks there are.
-            num_epochs: epochs before the trace starts again.
+            num_ranks: number of ranks.
+            num_epochs: number of epochs before the trace repeats.
             iterations_per_epoch: iterations of an epoch.
-            seed: of the draw.
-            straggling_share: share of the epochs that a rank spends as a straggler, on average; in [0, 1).
-            most_skewness: largest skewness; that of the last epoch as a straggler is uniform between 1 and it.
-            mean_length_epochs: epochs that a straggler stays one, on average; lengths are geometric.
+            seed: seed of all draws.
+            straggling_share: mean share of epochs in which a rank is a straggler, in [0, 1).
+            most_skewness: largest skewness; a straggler grows to a value that is uniform between 1 and this.
+            mean_length_epochs: mean number of epochs that a straggler lasts; lengths are geometric.
         """
         if not 0 <= straggling_share < 1:
             raise ValueError(f"straggling_share is {straggling_share!r}; it must be in [0, 1)")
@@ -107,31 +106,31 @@ class StragglerTrace:
 
     @classmethod
     def measured(cls, seconds: Sequence[Sequence[float]], *, iterations_per_epoch: int = 1) -> StragglerTrace:
-        """Return the trace of real ranks that did equal work: each one's time divided by the fastest one's.
+        """Return the trace of real ranks with equal work: the time of each rank over the time of the fastest rank.
 
         Args:
-            seconds: a row a rank, each with its compute seconds step by step; a step becomes an epoch.
-            iterations_per_epoch: iterations for which a step's skewness holds.
+            seconds: compute seconds by rank and step; a step becomes an epoch.
+            iterations_per_epoch: iterations of an epoch of the trace.
         """
         for rank, row in enumerate(seconds):
             if any(not 0 < value < math.inf for value in row):
                 raise ValueError(f"seconds of rank {rank} is {list(row)!r}; each must be finite and above 0")
-        fastest = [min(step) for step in zip(*seconds, strict=True)]
-        rows = (tuple(value / least for value, least in zip(row, fastest, strict=True)) for row in seconds)
+        fastest_s = [min(step) for step in zip(*seconds, strict=True)]
+        rows = (tuple(value / least for value, least in zip(row, fastest_s, strict=True)) for row in seconds)
         return cls(rows=tuple(rows), iterations_per_epoch=iterations_per_epoch)
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         return len(self.rows)
 
     @property
     def num_epochs(self) -> int:
-        """Epochs before the trace starts again."""
+        """Number of epochs before the trace repeats."""
         return len(self.rows[0])
 
     def skewness(self, rank: int, iteration: int) -> float:
-        """Return how many times slower than normal a rank's products are at an iteration, at least 1."""
+        """Return the factor, at least 1, by which a rank is slowed down at an iteration."""
         if not 0 <= rank < self.num_ranks:
             raise ValueError(f"rank is {rank!r}; it must be in 0..{self.num_ranks - 1}")
         if iteration < 0:
@@ -139,17 +138,17 @@ class StragglerTrace:
         return self.rows[rank][iteration // self.iterations_per_epoch % self.num_epochs]
 
     def stragglers(self, iteration: int) -> tuple[int, ...]:
-        """Return the ranks that are slower than normal at an iteration, ascending."""
+        """Return the stragglers at an iteration, ascending."""
         return tuple(rank for rank in range(self.num_ranks) if self.skewness(rank, iteration) > 1)
 
     def as_grid(self) -> str:
-        """Print the trace, a row a rank and a column an epoch."""
-        rows = {f"rank {rank}": [_word(value) for value in row] for rank, row in enumerate(self.rows)}
-        return format_rows(rows)
+        """Write the trace as a grid, a row a rank and a column an epoch."""
+        words = ([IDLE if value == 1 else repr(value).removesuffix(".0") for value in row] for row in self.rows)
+        return format_rows({f"rank {rank}": row for rank, row in enumerate(words)})
 
     @classmethod
     def from_grid(cls, grid: str, *, iterations_per_epoch: int = 1) -> StragglerTrace:
-        """Read what `as_grid` printed; the grid does not say how long an epoch is."""
+        """Read a grid of `as_grid`, which does not hold the length of an epoch."""
         rows = parse_rows(grid)
         if list(rows) != [f"rank {rank}" for rank in range(len(rows))]:
             raise ValueError(f"rows are {list(rows)!r}; they must be 'rank 0', 'rank 1', ... in this order")
@@ -158,7 +157,7 @@ class StragglerTrace:
 
     @property
     def digest(self) -> str:
-        """The sha256 of the trace: two runs with one digest were to get the same dose."""
+        """The sha256 of the trace: runs with equal digests were meant to get the same dose."""
         return hashlib.sha256(json.dumps(self._values(), sort_keys=True).encode()).hexdigest()
 
     def as_record(self) -> dict[str, Any]:
@@ -167,10 +166,10 @@ class StragglerTrace:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> StragglerTrace:
-        """Read what `as_record` wrote."""
+        """Read a record of `as_record`, and check its digest."""
         trace = cls(rows=record["skewness"], iterations_per_epoch=record["iterations_per_epoch"])
         if trace.digest != record["sha256"]:
-            raise ValueError(f"sha256 is {record['sha256']!r}; that of the values is {trace.digest!r}")
+            raise ValueError(f"sha256 is {record['sha256']!r}; the values have {trace.digest!r}")
         return trace
 
     def _values(self) -> dict[str, Any]:
@@ -179,20 +178,20 @@ class StragglerTrace:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dose:
-    """How much one rank was to sleep, and how much it did."""
+    """The intended and the delivered delay of one rank."""
 
-    intended_s: float = 0.0  # seconds owed
-    straggling_s: float = 0.0  # of them, those that make a straggler of the rank; the rest slows all ranks alike
-    delivered_s: float = 0.0  # seconds slept, as measured, and those that had passed anyway
-    passed_s: float = 0.0  # of them, those that had passed anyway, such as while the rank waited for a core
+    intended_s: float = 0.0  # delay that the rank was to have
+    straggling_s: float = 0.0  # part of intended_s that makes the rank a straggler; the rest slows all ranks alike
+    delivered_s: float = 0.0  # measured sleep, plus passed_s
+    passed_s: float = 0.0  # delay that occurred without a sleep, such as while the rank waited for a core
 
     def __sub__(self, before: Dose) -> Dose:
-        """Return what has been added since another dose of the same rank."""
+        """Return the difference to an earlier dose of the same rank."""
         return Dose(**{part.name: getattr(self, part.name) - getattr(before, part.name) for part in fields(self)})
 
     @property
     def error(self) -> float:
-        """Delivered less intended, as a share of intended; 0 where nothing was owed."""
+        """The relative error of the delivered delay; 0 where no delay was intended."""
         return self.delivered_s / self.intended_s - 1 if self.intended_s else 0.0
 
     def as_record(self) -> dict[str, float]:
@@ -201,10 +200,10 @@ class Dose:
 
 
 class Sleeper:
-    """Sleeps off what a rank owes, so that what was slept in all follows what was owed in all.
+    """Sleeps so that a rank's total sleep follows its total intended delay.
 
-    A sleep lasts longer than asked. The excess is measured and counts against the next debt; a debt too short to be
-    slept with any accuracy waits until it has grown.
+    A sleep lasts longer than asked. The excess is measured and deducted from the next sleep. A debt that is too short
+    for an accurate sleep waits until it has grown.
     """
 
     def __init__(
@@ -214,7 +213,7 @@ class Sleeper:
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """Owe nothing yet."""
+        """Start without a debt."""
         self._least_s = least_s
         self._clock = clock
         self._sleep = sleep
@@ -224,12 +223,12 @@ class Sleeper:
 
     @property
     def debt_s(self) -> float:
-        """Seconds owed and not slept; negative where the last sleep was too long."""
+        """Intended less delivered seconds; negative after a sleep that was too long."""
         return self._intended_s - self._delivered_s
 
     @property
     def dose(self) -> Dose:
-        """What was owed and slept so far."""
+        """The dose so far."""
         return Dose(intended_s=self._intended_s, delivered_s=self._delivered_s, passed_s=self._passed_s)
 
     def owe(self, seconds: float, *, passed_s: float = 0.0) -> float:
@@ -237,7 +236,7 @@ class Sleeper:
 
         Args:
             seconds: (skewness - 1) x the thread CPU seconds of the products just computed.
-            passed_s: of them, what has passed already, such as while the rank waited for a core.
+            passed_s: the part of them that has passed already, such as while the rank waited for a core.
         """
         if not 0 <= seconds < math.inf:
             raise ValueError(f"seconds is {seconds!r}; it must be finite and not negative")
@@ -247,7 +246,7 @@ class Sleeper:
         return self._pay() if 0 < self.debt_s >= self._least_s else 0.0
 
     def flush(self) -> float:
-        """Sleep off any debt that still waits; returns the seconds slept."""
+        """Sleep off the remaining debt; return the seconds slept."""
         return self._pay() if self.debt_s > 0 else 0.0
 
     def _pay(self) -> float:
@@ -263,7 +262,7 @@ def _drawn_row(
 ) -> tuple[float, ...]:
     """Draw one rank's skewness: normal, then growing in equal steps for some epochs, then normal again."""
     leave = 1 / mean_length_epochs  # probability that a straggler vanishes after an epoch
-    # A gap lasts (1 - come) / come epochs on average: mean length x (1 - share) / share for the share to be right.
+    # A gap lasts (1 - come) / come epochs on average. It must be mean length x (1 - share) / share.
     come = straggling_share / (straggling_share + mean_length_epochs * (1 - straggling_share))
     row: list[float] = []
     while len(row) < num_epochs:
@@ -276,7 +275,3 @@ def _drawn_row(
         growth = generator.uniform(0, most_skewness - 1) / length
         row += [round(1 + growth * (epoch + 1), _SKEWNESS_DECIMALS) for epoch in range(length)]
     return tuple(row[:num_epochs])
-
-
-def _word(skewness: float) -> str:
-    return IDLE if skewness == 1 else repr(skewness).removesuffix(".0")

@@ -28,12 +28,12 @@ class Batch:
 
     @property
     def inputs(self) -> Tensor:
-        """What a model takes first: the ids."""
+        """The first argument of a model: the ids."""
         return self.ids_BS
 
     @property
     def context(self) -> dict[str, Tensor]:
-        """What a model takes beside the ids, by the names of its arguments."""
+        """The further arguments of a model, by name."""
         return {"attention_mask": self.mask_BS, "token_type_ids": self.types_BS}
 
 

@@ -1,4 +1,4 @@
-"""Four trainings whose embedding gradients are sparse, on real data: the kinds of models of the thesis's table 3.1.
+"""Four trainings with sparse embedding gradients on real data, with the kinds of models of the thesis's table 3.1.
 
 A language model and a translator of words, a predictor of clicks, and a pretrained encoder. A batch says which rows of
 which tables it looks up, so that the non-zero rows of a gradient are known without a backward pass.
@@ -32,14 +32,14 @@ from workbench.models.translation import PADDING, Translator
 __all__ = ["EMBEDDING_TASKS", "SIZES", "EmbeddingBatch", "EmbeddingTask", "Size"]
 
 SEQUENCE = 20  # words that the language model reads, as in the One Billion Word training
-SAMPLED_SHARE = 8192 / 793_471  # of the words in a sampled softmax, as in the same training
-LEAST_SAMPLED = 8  # words, of a small vocabulary
-END = "<eos>"  # of a line
-SPECIAL = ("<pad>", "<s>", "</s>", UNKNOWN)  # of the translator; PADDING is the first
-START, STOP = 1, 2  # their ids
-LEAST_COUNT = 2  # of a word that the translator writes, so that it learns what is unknown
+SAMPLED_SHARE = 8192 / 793_471  # share of the words in a sampled softmax, as in the same training
+LEAST_SAMPLED = 8  # least number of sampled words
+END = "<eos>"  # end of a line
+SPECIAL = ("<pad>", "<s>", "</s>", UNKNOWN)  # special words of the translator; PADDING is the first
+START, STOP = 1, 2  # ids of "<s>" and "</s>"
+LEAST_COUNT = 2  # rarer words of the target are unknown, so that the translator learns the unknown word
 GLUE_TASK, TRAINED = "sst2", 20_000  # sentences
-MAX_TOKENS = MappingProxyType({"train": 24, "validation": 64})  # of a sentence, most have fewer
+MAX_TOKENS = MappingProxyType({"train": 24, "validation": 64})  # longest sentences; most are shorter
 TESTED = 1000  # examples
 TEST_BATCH = 50
 IGNORED = -100  # the label behind a sentence's end
@@ -49,10 +49,10 @@ IGNORED = -100  # the label behind a sentence's end
 class Size:
     """Widths of the models."""
 
-    width: int  # of the embeddings
-    hidden: int  # of translator and perceptron; the language model's cells are twice as many
-    encoder: str  # has its own widths
-    layers: int  # of the encoder, the lowest ones
+    width: int  # width of the embeddings
+    hidden: int  # hidden width of translator and perceptron; the language model has twice as many cells
+    encoder: str  # name of the encoder, which has its own widths
+    layers: int  # number of the encoder's lowest layers that are used
 
 
 SIZES: Mapping[str, Size] = MappingProxyType(
@@ -81,7 +81,7 @@ class EmbeddingTask:
     Args:
         name: One of `EMBEDDING_TASKS`.
         batch: Examples of a rank and step.
-        seed: Of weights and data.
+        seed: Seed of weights and data.
         sparse: Whether the gradients of `embeddings` are stored as sparse tensors.
         size: One of `SIZES`.
     """
@@ -97,7 +97,7 @@ class EmbeddingTask:
             torch.manual_seed(seed)
             self._work = _WORKS[name](SIZES[size], seed, sparse)
         self.module, self.sources = self._work.module, self._work.sources
-        self.learning_rate = self._work.learning_rate  # of Adagrad: the loss falls within 100 steps
+        self.learning_rate = self._work.learning_rate  # for Adagrad: the loss falls within 100 steps
         weights = dict(self.module.named_parameters())
         self.embeddings = {table: len(weights[table]) for table in self._work.tables}
 
@@ -138,7 +138,7 @@ class EmbeddingTask:
 
 
 class _Adagrad(torch.optim.Adagrad):
-    """Adagrad that says that it need not check the sparse tensors it makes, where torch's own warns."""
+    """Adagrad that switches the checks of its sparse tensors off explicitly, where torch's Adagrad warns."""
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         with torch.sparse.check_sparse_tensor_invariants(enable=False):
@@ -151,9 +151,9 @@ class _Language:
     tables, learning_rate = ("encoder.weight", "decoder.weight"), 0.1
 
     def __init__(self, size: Size, seed: int, sparse: bool):
-        found = [wikitext2.load(split) for split in ("train", "test")]
-        self.sources = [one.source.as_record() for one in found]
-        lines = [[[*line.split(), END] for line in one.columns["text"]] for one in found]
+        datasets = [wikitext2.load(split) for split in ("train", "test")]
+        self.sources = [dataset.source.as_record() for dataset in datasets]
+        lines = [[[*line.split(), END] for line in dataset.columns["text"]] for dataset in datasets]
         known = Vocabulary(lines[0])
         self._train, self._test = (_windows(known.encode(chain.from_iterable(text))) for text in lines)
         self.num_train = len(self._train)
@@ -183,13 +183,13 @@ class _Clicks:
     tables, learning_rate = ("embedding.weight", "first_order.weight"), 0.01
 
     def __init__(self, size: Size, seed: int, sparse: bool):
-        found = [criteo.load(split) for split in ("train", "test")]
-        self.sources = [one.source.as_record() for one in found]
-        table = criteo.FieldRows.of(found[0].categories)
+        datasets = [criteo.load(split) for split in ("train", "test")]
+        self.sources = [dataset.source.as_record() for dataset in datasets]
+        table = criteo.FieldRows.of(datasets[0].categories)
         self._train, self._test = (
-            tuple(map(torch.from_numpy, (table.rows(one.categories), one.numbers, one.labels))) for one in found
+            tuple(map(torch.from_numpy, (table.rows(d.categories), d.numbers, d.labels))) for d in datasets
         )
-        self.num_train = len(found[0])
+        self.num_train = len(datasets[0])
         hidden = (size.hidden, size.hidden)
         self.module = DeepFM(table.num_rows, width=size.width, hidden=hidden, sparse=sparse)
 
@@ -211,9 +211,9 @@ class _Pairs:
     tables, learning_rate = ("source.weight", "target.weight"), 0.1
 
     def __init__(self, size: Size, seed: int, sparse: bool):
-        found = [multi30k.load(split) for split in ("train", "test_2016_flickr")]
-        self.sources = [one.source.as_record() for one in found]
-        words = [[[split_words(text) for text in column] for column in one.texts] for one in found]
+        datasets = [multi30k.load(split) for split in ("train", "test_2016_flickr")]
+        self.sources = [dataset.source.as_record() for dataset in datasets]
+        words = [[[split_words(text) for text in column] for column in dataset.texts] for dataset in datasets]
         german = Vocabulary(words[0][0], special=SPECIAL)
         english = Vocabulary(words[0][1], special=SPECIAL, least=LEAST_COUNT)
         self._train, self._test = (
@@ -250,10 +250,10 @@ class _Sentences:
         self.module = BertForSequenceClassification(config)
         load_hugging_face(self.module.encoder, encoder.state_dict)
         self.module.encoder.embeddings.word.sparse = sparse
-        found = [glue.load(GLUE_TASK, "train", TRAINED), glue.load(GLUE_TASK, "validation", TESTED)]
-        self.sources = [encoder.source.as_record(), *(one.source.as_record() for one in found)]
-        self._train, self._test = (_tokens(one, encoder) for one in found)
-        self.num_train = len(found[0])
+        datasets = [glue.load(GLUE_TASK, "train", TRAINED), glue.load(GLUE_TASK, "validation", TESTED)]
+        self.sources = [encoder.source.as_record(), *(dataset.source.as_record() for dataset in datasets)]
+        self._train, self._test = (_tokens(dataset, encoder) for dataset in datasets)
+        self.num_train = len(datasets[0])
 
     def batch(self, rows: np.ndarray, draw: np.random.Generator) -> EmbeddingBatch:
         inputs, labels = _padded_sentences([self._train[row] for row in rows])
@@ -271,7 +271,7 @@ EMBEDDING_TASKS = tuple(_WORKS)
 
 
 def _windows(ids: np.ndarray) -> Tensor:
-    """Cut running text into windows of the words that are read and one more; neighbours share that one."""
+    """Cut running text into windows of `SEQUENCE` words and the next word, with which the next window begins."""
     num_windows = (len(ids) - 1) // SEQUENCE
     starts = SEQUENCE * np.arange(num_windows)
     return torch.from_numpy(ids[starts[:, None] + np.arange(SEQUENCE + 1)])
@@ -298,7 +298,7 @@ def _padded_sentences(sentences: Sequence[tuple[Tensor, int]]) -> tuple[tuple[Te
 
 
 def _tested(model: nn.Module, batches: Iterable[tuple[tuple[Tensor, ...], Tensor]]) -> tuple[float, float]:
-    """Return the mean loss over all labels but ignored ones, and the share of them that score highest."""
+    """Return the mean loss over all labels that are not ignored, and the share of labels with the highest score."""
     loss, num_correct, num_labels = 0.0, 0, 0
     for inputs, labels in batches:
         logits, labels = model(*inputs).flatten(0, -2), labels.flatten()

@@ -22,8 +22,8 @@ from workbench.training.loop import Recipe, Trainable, predict
 
 __all__ = ["Augmentation", "ImageBatch", "ImageExamples", "accuracy"]
 
-MEAN = (0.4914, 0.4822, 0.4465)  # of each colour of CIFAR-10's training images, 0 black, 1 white
-DEVIATION = (0.2470, 0.2435, 0.2616)  # of each colour of the same pixels; both as CIFAR-10's users publish them
+MEAN = (0.4914, 0.4822, 0.4465)  # mean of each colour of CIFAR-10's training images, 0 black, 1 white
+DEVIATION = (0.2470, 0.2435, 0.2616)  # standard deviation of each colour; both as CIFAR-10's users publish them
 WHITE = 255  # highest value of a uint8 pixel
 SHIFT_PIXELS = 4  # He et al., section 4.2
 
@@ -64,7 +64,7 @@ class ImageExamples:
 
     @property
     def lengths(self) -> np.ndarray:
-        """One for every image: all are of one size, and batches take them in any order."""
+        """1 for every image: all have the same size, so that batches take them in any order."""
         return np.ones(len(self), dtype=np.int64)
 
     def batch(self, rows: Sequence[int], device: str | torch.device = "cpu") -> ImageBatch:
@@ -79,7 +79,7 @@ class ImageExamples:
 class Augmentation:
     """Random variations of training images, the same for equal (seed, step) whatever the rank or the method."""
 
-    seed: int = 0  # of all draws
+    seed: int = 0  # seed of all draws
     flips: bool = True  # mirror each image with probability 1/2
     shift_pixels: int = SHIFT_PIXELS  # most pixels that an image moves up, down and sideways; uncovered ones are grey
 

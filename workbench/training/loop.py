@@ -7,7 +7,7 @@ BERT, appendix A.2), no gradient clipping.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,7 +24,7 @@ __all__ = ["LabelledBatch", "LabelledExamples", "Recipe", "Trainable", "Training
 __all__ += ["linear_warm_up_and_decay", "predict", "train"]
 
 EVALUATION_BATCH = 128  # rows
-END_SHARE = 0.1  # of the steps, whose losses are those at the end
+END_SHARE = 0.1  # share of the steps that counts as the end of the training
 
 
 class LabelledBatch(Protocol):
@@ -80,11 +80,11 @@ class Recipe:
     batch: int  # examples of a step
     learning_rate: float  # at its peak
     precision: str = "fp32"  # or "bf16": matrix products in bfloat16 by autocast, weights and their updates in fp32
-    seed: int = 0  # of the order of the examples
+    seed: int = 0  # seed of the order of the examples
     warm_up: float = 0.1  # share of the steps in which the learning rate rises
-    weight_decay: float = 0.01  # of AdamW
+    weight_decay: float = 0.01  # weight decay of AdamW
     drop_last: bool = False  # leave out the examples that do not fill a batch, so that all batches have one shape
-    device: str = "cpu"  # of model and batches
+    device: str = "cpu"  # device of model and batches
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch"):
@@ -102,7 +102,7 @@ class TrainingRun:
 
     losses: tuple[float, ...]  # one a step; empty except in the last stage
     num_steps: int  # updates
-    num_examples: int  # examples seen, each as often as it was
+    num_examples: int  # examples seen, repetitions included
     seconds: float  # wall clock, data included
 
     @property
@@ -119,15 +119,19 @@ def train(
     augment: Callable[[LabelledBatch, int], LabelledBatch] | None = None,
     on_step: Callable[[LabelledBatch], None] | None = None,
 ) -> TrainingRun:
-    """Train all parameters that want a gradient; `augment` takes a batch and the number of its step."""
-    batches = list(_batches(examples, recipe))
+    """Train all parameters that require a gradient; `augment` takes a batch and the number of its step."""
+    draw = np.random.default_rng(recipe.seed)
+    batches: list[np.ndarray] = []
+    for _ in range(recipe.epochs):
+        batches += shuffled_batches(examples.lengths, recipe.batch, draw, drop_last=recipe.drop_last)
     if not batches:
         raise ValueError(f"batch is {recipe.batch}; it must be at most the number of examples, {len(examples)}")
     weights = [weight for weight in pipeline.module.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True)
     schedule = linear_warm_up_and_decay(optimizer, len(batches), warm_up=recipe.warm_up)
     pipeline.module.train()
-    start, losses = time.perf_counter(), []
+    start = time.perf_counter()
+    losses = []
     for step, rows in enumerate(batches):
         batch = examples.batch(rows, recipe.device)
         batch = batch if augment is None else augment(batch, step)
@@ -139,12 +143,6 @@ def train(
     kept = tuple(float(loss) for loss in losses if loss is not None)
     num_examples = sum(len(rows) for rows in batches)
     return TrainingRun(losses=kept, num_steps=len(batches), num_examples=num_examples, seconds=seconds)
-
-
-def _batches(examples: LabelledExamples, recipe: Recipe) -> Iterator[np.ndarray]:
-    draw = np.random.default_rng(recipe.seed)
-    for _ in range(recipe.epochs):
-        yield from shuffled_batches(examples.lengths, recipe.batch, draw, drop_last=recipe.drop_last)
 
 
 def _update(
@@ -161,7 +159,8 @@ def predict(
     pipeline: Trainable, examples: LabelledExamples, recipe: Recipe, *, batch: int = EVALUATION_BATCH
 ) -> Tensor | None:
     """Run all examples forward without dropout; return float32 outputs in order, None except in the last stage."""
-    outputs, order = [], sorted_batches(examples.lengths, batch)
+    outputs = []
+    order = sorted_batches(examples.lengths, batch)
     for rows in order:
         part = examples.batch(rows, recipe.device)
         with computing_in(recipe.precision, recipe.device):

@@ -1,4 +1,4 @@
-"""Paired ratios of times, and benchmarks, each file of which runs in a process of its own in the environment of a rank.
+"""Paired ratios of times, and benchmarks; each benchmark file runs in its own process in the environment of a rank.
 
 The interval of a median is the sign test's: H. A. David and H. N. Nagaraja, Order Statistics, section 7.1.
 ``python -m workbench.training.measuring [PATTERN]`` runs benchmarks without the command line tool.
@@ -35,7 +35,7 @@ BENCHMARK_FOLDER = Path(__file__).parents[2] / "tests" / "benchmarks"
 class Ratio:
     """Time of A over time of B, measured in pairs."""
 
-    median: float  # of the ratios of the pairs
+    median: float  # median of the ratios of the pairs
     low: float  # lower end of the median's 95 % interval
     high: float  # upper end of it
     a_s: float  # median time of A
@@ -50,11 +50,11 @@ class Ratio:
 class BenchmarkRow:
     """One line of a benchmark's result."""
 
-    name: str  # of the measurement
+    name: str  # name of the measurement
     figure: float  # in `unit`
     unit: str  # "x" for a ratio, else an SI unit or "%"
-    asked: str = ""  # requirement on the figure, in words; empty for none
-    holds: bool | None = None  # whether the figure meets it; None where nothing is asked
+    asked: str = ""  # requirement on the figure, in words; empty if there is none
+    holds: bool | None = None  # whether the figure meets the requirement; None without a requirement
     low: float | None = None  # lower end of the figure's 95 % interval
     high: float | None = None  # upper end of it
 
@@ -66,9 +66,9 @@ class BenchmarkRow:
     def of(
         cls, name: str, ratio: Ratio, *, most: float | None = None, equal: bool = True, whole: bool = False
     ) -> "BenchmarkRow":
-        """Make the row of a ratio; where `most` is given it must be no more, its `whole` interval or its median.
+        """Make the row of a ratio; `most` is a limit of its median or, if `whole`, of its interval.
 
-        `equal` says whether both ways had the same results; a requirement holds only if they had.
+        `equal` says whether both functions had the same results; otherwise the requirement does not hold.
         """
         asked, reached = {}, ratio.high if whole else ratio.median
         if most is not None:
@@ -150,8 +150,9 @@ def without_garbage_collection() -> Iterator[None]:
 def run_benchmarks(
     pattern: str = "*", folder: Path | str = BENCHMARK_FOLDER, *, on_row: Callable[[BenchmarkRow], None] | None = None
 ) -> list[BenchmarkRow]:
-    """Run a folder's benchmarks whose names fit a shell pattern, each file in a process of its own."""
-    files, rows = sorted(Path(folder).glob("bench_*.py")), []
+    """Run a folder's benchmarks whose names match a shell pattern, each file in its own process."""
+    files = sorted(Path(folder).glob("bench_*.py"))
+    rows = []
     for file in files:
         for row in _rows_of(file, pattern):
             rows.append(row)

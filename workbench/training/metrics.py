@@ -1,6 +1,6 @@
 """The measures of the GLUE tasks (Wang et al., GLUE, section 3), and the score of a constant answer.
 
-Predictions that are all the same have no rank correlation; they score 0, as papers print it.
+Constant predictions have no rank correlation; they score 0, as in the papers.
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ _PRODUCTS: Mapping[Any, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
 
 
 class ProductsInFloat32(TorchDispatchMode):
-    """Within it, products of bfloat16 matrices on CPU are computed in float32 and rounded, backward ones too."""
+    """A mode in which products of bfloat16 matrices on CPU, also backward, are computed in float32 and rounded."""
 
     def __torch_dispatch__(self, operation: Any, types: tuple, args: tuple = (), kwargs: dict | None = None) -> Any:
-        """Replace one product; hand everything else on."""
+        """Replace a product; pass all other operations on."""
         product = _PRODUCTS.get(operation)
         if product is None or args[0].dtype is not torch.bfloat16 or args[0].device.type != "cpu":
             return operation(*args, **(kwargs or {}))
@@ -48,7 +48,7 @@ def computing_in(precision: str, device: str | torch.device = "cpu") -> Iterator
 
 
 def has_bfloat16_instructions() -> bool:
-    """Say whether this processor multiplies bfloat16 itself; where torch cannot tell, it is taken to."""
+    """Return whether this processor multiplies bfloat16; True where torch cannot tell."""
     capabilities = torch.cpu.get_capabilities()
     asked = [capabilities[name] for name in ("avx512_bf16", "amx_bf16", "amx_tile", "bf16") if name in capabilities]
     return any(asked) if asked else True

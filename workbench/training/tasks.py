@@ -18,9 +18,9 @@ from workbench.training.metrics import METRICS
 
 __all__ = ["Task"]
 
-GLUE_TASK, MAX_TOKENS = "qqp", 48  # its first measure is F1
-TESTED, TRAINED = 1000, 20_000  # examples tested, and of text learned
-MOMENTUM = 0.9  # of the images
+GLUE_TASK, MAX_TOKENS = "qqp", 48  # the first measure of QQP is F1
+TESTED, TRAINED = 1000, 20_000  # test examples, and training examples of text
+MOMENTUM = 0.9  # momentum of SGD for the images
 
 
 class Task:
@@ -32,18 +32,18 @@ class Task:
         self._batch, self._seed, self._is_text = batch, seed, model == "minilm"
         self.momentum = 0.0 if self._is_text else MOMENTUM
         if self._is_text:
-            found = load_encoder(encoder, or_stand_in=True)
-            config = BertConfig.from_hugging_face(found.config, dropout=0.0, attention_dropout=0.0, seed=seed)
+            pretrained = load_encoder(encoder, or_stand_in=True)
+            config = BertConfig.from_hugging_face(pretrained.config, dropout=0.0, attention_dropout=0.0, seed=seed)
             self.module = BertForSequenceClassification(config)
-            load_hugging_face(self.module.encoder, found.state_dict)
-            self._examples, source = _texts("train", TRAINED, found)
-            self._tested, tested = _texts(glue.TASKS[GLUE_TASK].validation_split, TESTED, found)
-            self.sources = [found.source.as_record(), source, tested]
+            load_hugging_face(self.module.encoder, pretrained.state_dict)
+            self._examples, source = _texts("train", TRAINED, pretrained)
+            self._tested, tested = _texts(glue.TASKS[GLUE_TASK].validation_split, TESTED, pretrained)
+            self.sources = [pretrained.source.as_record(), source, tested]
         else:
             self.module = nn.Sequential(*resnet_stages(1, blocks=3, width=16, seed=seed))
-            found = [cifar10.load("train"), cifar10.load("test", TESTED)]
-            self._examples, self._tested = map(ImageExamples.of, found)
-            self.sources = [one.source.as_record() for one in found]
+            datasets = [cifar10.load("train"), cifar10.load("test", TESTED)]
+            self._examples, self._tested = map(ImageExamples.of, datasets)
+            self.sources = [dataset.source.as_record() for dataset in datasets]
 
     def draw(self, rank: int, step: int) -> Any:
         """Draw a rank's batch of a step, the same for equal seeds."""
@@ -66,18 +66,18 @@ class Task:
     def scores(self, model: nn.Module) -> dict[str, float]:
         """Return scores in per cent on the test examples."""
         model.eval()
-        found = []
+        classes = []
         for rows in np.array_split(np.arange(len(self._tested)), max(1, len(self._tested) // 50)):
             batch = self._tested.batch(rows)
-            found.append(model(batch.inputs, **batch.context).argmax(dim=-1))
-        predictions, labels = torch.cat(found).tolist(), self._tested.labels.tolist()
+            classes.append(model(batch.inputs, **batch.context).argmax(dim=-1))
+        predictions, labels = torch.cat(classes).tolist(), self._tested.labels.tolist()
         metrics = glue.TASKS[GLUE_TASK].metrics if self._is_text else ("accuracy",)
         return {name: 100 * float(METRICS[name](labels, predictions)) for name in metrics}
 
 
 def _texts(split: str, limit: int, encoder: PretrainedEncoder) -> tuple[Examples, dict[str, Any]]:
     """Tokenise a split of the GLUE task."""
-    found = glue.load(GLUE_TASK, split, limit)
-    tokens = encoder.tokenizer(*found.texts, truncation=True, max_length=MAX_TOKENS)
+    dataset = glue.load(GLUE_TASK, split, limit)
+    tokens = encoder.tokenizer(*dataset.texts, truncation=True, max_length=MAX_TOKENS)
     ids, types = ([torch.tensor(row) for row in tokens[name]] for name in ("input_ids", "token_type_ids"))
-    return Examples(ids=ids, types=types, labels=torch.tensor(found.labels)), found.source.as_record()
+    return Examples(ids=ids, types=types, labels=torch.tensor(dataset.labels)), dataset.source.as_record()
