@@ -68,7 +68,7 @@ PAGE = Page(
                 "fig-5-9/simulated: Cupcake is up to 1.12 times as fast as bucket fusion",
                 "fig-5-9/simulated: Cupcake is up to 1.18 times as fast as an even split",
             ),
-            means="Fusing matters; which fusion hardly does, if the groups are large.",
+            means="Fuse tensors into large groups; which tensors form a group hardly matters.",
         ),
         Finding(
             says="A search with two prunings finds the optimal fusion in seconds.",
@@ -89,10 +89,10 @@ PAGE = Page(
                 "theorem-5-1/counted: Algorithm 5.1 as printed finds the optimum",
                 "table-5-1/measured: Algorithm 5.1 ends in seconds",
             ),
-            means="Two numbers say what a prefix leaves behind: its groups, and when the link is free.",
+            means="Use dynamic programming: it is exact and takes milliseconds.",
         ),
         Finding(
-            says="What fusion has left to gain on machines of today, which the paper does not ask.",
+            says="The paper does not ask how much fusion still gains on the machines of today.",
             source="beyond the paper",
             found="On 8 machines of 8 H100, over DistributedDataParallel's buckets: at most {plain:.2f} times as fast "
             "without compression, {dgc:.2f} with DGC and {sign:.2f} with EFSignSGD.",
@@ -101,7 +101,7 @@ PAGE = Page(
                 "headroom/simulated: Without compression the best fusion gains at most 5 % over "
                 "DistributedDataParallel's buckets",
             ),
-            means="Without compression leave the buckets as they are.",
+            means="Without compression, keep DistributedDataParallel's own buckets.",
         ),
     ),
 )

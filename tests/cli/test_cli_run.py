@@ -29,7 +29,7 @@ def report(line, profile: str = "laptop") -> BeautifulSoup:
 
 def test_a_dry_run_says_what_would_run_and_why_and_writes_nothing(line):
     text = line.said("reproduce", "--dry-run")
-    assert "it has no record" in text and "not declared for laptop; it has full" in text
+    assert "it has no record" in text and "not in the laptop run; use --profile full" in text
     assert "2 of 3 items would run in the profile laptop, about 6 s" in text
     assert not (line.root / "results").exists()
 
@@ -39,7 +39,7 @@ def test_a_run_gives_its_time_first_fails_one_item_and_goes_on_then_does_nothing
     assert (done.code, done.err) == (1, "")
     lines = done.out.splitlines()
     assert lines[0].startswith("2 of 3 items to run in the profile laptop: about ")
-    assert "1 not declared for it" in lines[0]
+    assert "1 not in this profile" in lines[0]
     assert any(text.startswith("toy/table-1/counted  COUNTED   ✓ 1 agrees") for text in lines)
     assert any(text.startswith("toy/table-2/counted  COUNTED   failed RuntimeError: boom") for text in lines)
     assert lines[-1] == f"Report: {line.root}/results/laptop/report/index.html"

@@ -63,7 +63,7 @@ def test_a_claim_shows_published_ours_difference_evidence_verdict_rule_and_sourc
     held.record()
     page = technique(held)
     assert row(page, "A1 sends half", "A1") == {
-        "Published": "1 MB",
+        "Paper": "1 MB",
         "Ours": "1.01 MB",
         "Difference": "+1 %",
         "Verdict": "✓AGREES",
@@ -80,7 +80,7 @@ def test_the_rows_of_an_order_have_neither_a_verdict_nor_a_difference(held):
     page = technique(held)
     assert verdict(page, "A1 sends least") == "✕DISAGREES"
     assert "expected A1 below plain; found 3e+06 and 2e+06" in claim(page, "A1 sends least").get_text()
-    assert row(page, "A1 sends least", "A1") == {"Published": "1 MB", "Ours": "3 MB", "Source": "table 1, row 2"}
+    assert row(page, "A1 sends least", "A1") == {"Paper": "1 MB", "Ours": "3 MB", "Source": "table 1, row 2"}
 
 
 def test_the_first_page_counts_verdicts_by_evidence_and_whose_claims_they_are_and_scores_the_papers_own(held):
@@ -184,7 +184,7 @@ def test_an_item_that_did_not_run_says_what_is_missing_and_what_the_paper_says(h
     assert "no parameters for the profile laptop; it has full" in page.select_one("#table-9-simulated").get_text()
     assert "workbench reproduce toy-sum/table-1/counted" in page.select_one("#table-1-counted").get_text()
     assert verdict(page, "A1 sends half") == "○NOT RUN"
-    assert row(page, "A1 sends half", "A1")["Published"] == "1 MB"
+    assert row(page, "A1 sends half", "A1")["Paper"] == "1 MB"
 
 
 def test_a_record_of_another_profile_or_of_other_claims_is_named_instead_of_ending_the_report(held):
@@ -325,8 +325,8 @@ def test_what_is_expected_by_definition_is_shown_as_such(held):
     held.declare('Within("A1 sends half",', 'Within("A1 sends half", expected=1e6,')
     held.record()
     section = claim(technique(held), "A1 sends half")
-    assert section.select_one("td[data-label='By definition']").get_text() == "1 MB"
-    assert [head.get_text() for head in section.select("thead th")][1:3] == ["By definition", "Ours"]
+    assert section.select_one("td[data-label='Paper']").get_text() == "1 MB"
+    assert [head.get_text() for head in section.select("thead th")][1:3] == ["Paper", "Ours"]
     assert "within 2 % of 1,000,000, by definition" in section.get_text().lower()
 
 
@@ -444,8 +444,8 @@ def test_a_recorded_figure_of_another_run_is_named_and_not_shown_and_a_run_may_h
 def test_a_run_of_older_code_is_marked(held):
     held.promoted(fingerprint={"notebook": "0" * 64})
     held.declare('"laptop": {}}', '"laptop": {}, "full": {}}')
-    line = technique(held).find("strong", string="Made by other code.").parent
-    assert "The recorded full run is of commit abc123; since then: notebook changed" in words(line)
+    line = technique(held).find("strong", string="Recorded with an earlier version.").parent
+    assert "The recorded full run is from commit abc123; since then: notebook changed" in words(line)
 
 
 # numbers

@@ -363,7 +363,7 @@ def test_the_effect_is_judged_and_not_the_ratio_that_contains_it():
         0.9: DISAGREES,
     }.items():
         assert outcome(gain, along("m", {"a": ours}), published) is verdict
-    assert "an effect of +0 beside +0.1" in judged(gain, along("m", {"a": 1.0}), published).reason
+    assert "ours is 1, published is 1.1; tolerance" in judged(gain, along("m", {"a": 1.0}), published).reason
     with pytest.raises(ValueError, match="no_effect of claim .* must be left out where abs is the tolerance"):
         within(rel=None, abs=1.0, no_effect=1.0)
 

@@ -151,7 +151,7 @@ def test_a_whole_number_may_stand_for_a_float_and_anything_plain_for_none(toy: T
     ("options", "said"),
     [
         ({"profile": "lapton"}, "profile 'lapton' is unknown; it must be one of smoke, quick, laptop, full, paper"),
-        ({"profile": "full"}, "toy/table-1/counted is not declared for profile full; it has smoke, laptop"),
+        ({"profile": "full"}, "toy/table-1/counted is not in the full run; use --profile smoke or laptop"),
         ({"kernel": "fortran"}, "there is no kernel 'fortran'; installed are .*python3"),
         ({"jobs": 0}, "jobs is 0"),
         ({"timeout_s": 0.0}, "timeout is 0.0"),

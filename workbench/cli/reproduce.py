@@ -204,7 +204,7 @@ class Run:
             self.out.print(f"{item.id}: {item.action}, {item.why}", markup=False, soft_wrap=True)
         actions = Counter(str(item.action) for item in planned.items)
         lacking = [item for item in planned.items if item.action == "skip" and item.is_declared]
-        counts = {"up to date": actions["nothing"], "not declared for it": actions["skip"] - len(lacking)}
+        counts = {"up to date": actions["nothing"], "not in this profile": actions["skip"] - len(lacking)}
         counts["skipped"] = len(lacking)
         rest = [f"; {number} {words}" for words, number in counts.items() if number]
         for item in lacking:
@@ -288,4 +288,4 @@ def _verdicts(view: Any, failed: Any, has_ended: bool) -> str:
         return common.verdict_words(view.counts) if any(view.counts.values()) else "[dim]ran; no verdicts[/]"
     if view.refused:
         return f"[bold red]refused[/] {escape(view.refused[0])}"
-    return "[dim]not declared for this profile[/]" if has_ended else ""
+    return "[dim]not in this profile[/]" if has_ended else ""

@@ -74,8 +74,8 @@ def _describe(filled: Slots) -> str:
     first = sum(tries == 1 for tries in filled.tries.values()) - (late + over) * (max(filled.tries.values()) == 1)
     collided = len(filled.tries) - first
     text = f"The servers get {', '.join(map(str, counts))} indices: the fullest {max(counts) / np.mean(counts):.2f} of "
-    text += f"the mean. {collided} indices collided at first, {late} are in the serial area"
-    return text + (f", {over} overflow it." if over else ".")
+    text += f"the mean. Collided at first: {collided}; in the serial area: {late}"
+    return text + (f"; beyond it: {over}." if over else ".")
 
 
 def _servers(filled: Slots) -> list[tuple[list[int], list[int], list[int]]]:

@@ -117,8 +117,8 @@ def _outside(ours: float, published: float, claim: "Within | Crossover") -> str:
     if claim.rel is None:
         return _beyond(ours - published, claim.abs, "") if claim.abs else f"ours is {ours:.10g}, not {published:.10g}"
     if _no_effect(claim):
-        effects = [value - claim.no_effect for value in (ours, published)]
-        return f"an effect of {effects[0]:+.4g} beside {effects[1]:+.4g}: more than {100 * claim.rel:.4g} % of it away"
+        tolerance = f"tolerance {100 * claim.rel:.4g} % of the published effect"
+        return f"ours is {ours:.4g}, published is {published:.4g}; {tolerance}, {abs(published - claim.no_effect):.4g}"
     if published == 0:
         return f"ours is {ours:g} where the published value is 0"
     if abs(times := ours / published) >= MANIFOLD:

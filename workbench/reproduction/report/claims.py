@@ -26,9 +26,9 @@ VERDICTS = ("DISAGREES", "AGREES", "NOT_COMPARABLE", "NOT_RUN")  # the order in 
 RecordedRun = tuple[str, Mapping[str, Any], Sequence[Mapping[str, Any]]]  # profile, record, its verdicts as of now
 
 WHOSE_MEANINGS = {
-    Whose.PAPER: "The paper says it.",
-    Whose.OURS: "We say it: the paper does not, but its text leads one to expect it.",
-    Whose.CONSTRUCTION: "It holds by construction: it checks the program and says nothing of the paper.",
+    Whose.PAPER: "The paper makes this claim.",
+    Whose.OURS: "We make this claim: the paper's text leads one to expect it, but does not state it.",
+    Whose.CONSTRUCTION: "True by construction: it checks the program and says nothing about the paper.",
 }
 NOT_OURS = {"ours": None, "low": None, "high": None, "verdict": "", "reason": ""}  # a row that only another run has
 NOTHING_RECORDED = MappingProxyType(
@@ -103,7 +103,7 @@ def _verdicts(project: Project, item: Reproduction, record: Mapping[str, Any]) -
     try:
         return [verdict.to_json() for verdict in verdicts_of(project, item, record)]
     except (ValueError, KeyError) as error:  # the claims changed since the record was made
-        failed = {"verdict": "not run", "reason": f"It cannot be judged: {error}", "rows": []}
+        failed = {"verdict": "not run", "reason": f"The claim cannot be judged: {error}", "rows": []}
         return [{"claim": claim.name, "explanation": claim.explanation} | failed for claim in item.claims]
 
 
@@ -178,8 +178,9 @@ class ClaimView:
 
     @property
     def published_label(self) -> str:
-        """The heading of the paper's column: values it prints, or those its definition implies."""
-        return "By definition" if any(row.by_definition for row in self.rows) else "Published"
+        """The heading of the expected values: the paper's, or those that follow from a claim of ours."""
+        is_printed = not any(row.by_definition for row in self.rows)
+        return "Paper" if is_printed or self.whose == Whose.PAPER else "Expected"
 
 
 def _normal(verdict: Any) -> str:

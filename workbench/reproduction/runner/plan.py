@@ -32,7 +32,7 @@ class Action(StrEnum):
 
     RUN = "run"
     NOTHING = "nothing"  # it is up to date
-    SKIP = "skip"  # it is not declared for the profile, or needs what is not here
+    SKIP = "skip"  # it is not in the profile, or this machine lacks something that it needs
 
 
 class Status(StrEnum):
@@ -167,7 +167,7 @@ def plan(
     planned = []
     for item in items:
         if profile not in item.parameters:
-            why = f"not declared for {profile}; it has {', '.join(item.profiles)}"
+            why = f"not in the {profile} run; use --profile {' or '.join(item.profiles)}"
             planned.append(_skipped(item, why, is_declared=False))
         elif why := lacking(item, profile):
             planned.append(_skipped(item, why))
@@ -250,7 +250,7 @@ def check_use(project: Project, items: Sequence[Reproduction], profile: str, ker
     """Check profile, kernels, parameters, data and folders of the items to run; nothing is started or written."""
     results = project.results_of(profile)
     if items and not any(profile in item.parameters for item in items):
-        raise UsageError(f"{items[0].id} is not declared for profile {profile}; it has {', '.join(items[0].profiles)}")
+        raise UsageError(f"{items[0].id} is not in the {profile} run; use --profile {' or '.join(items[0].profiles)}")
     for item in items:
         check_parameters(item, read_notebook(project.notebook(item)))
     _check_kernels({kernel} if kernel else {read_notebook(project.notebook(item)).kernel for item in items})
