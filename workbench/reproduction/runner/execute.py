@@ -1,7 +1,7 @@
-"""The run of one item: its notebook by papermill, in a kernel that cannot outlive its runner and a folder of its own.
+"""The run of one item: papermill executes its notebook in a separate folder and a kernel that ends with its runner.
 
-papermill runs in a thread of the runner, since importing it for each item would cost more than a second; whatever can
-hang or die is in the kernel's processes.
+papermill runs in a thread of the runner, since importing it takes more than a second. Code that can hang or die runs
+in the kernel's processes.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ __all__ = ["INTERRUPTED", "Failure", "ItemRun", "clear", "partial_folder", "plac
 NOTEBOOK_FILE, LOG_FILE = ARTIFACTS["notebook"], ARTIFACTS["log"]
 PARTIAL = ".partial-"
 REPLACED = ".replaced"
-FAILED_NOTEBOOK, FAILED_LOG = FAILED_ARTIFACTS["notebook"], FAILED_ARTIFACTS["log"]  # what is left of a failed run
+FAILED_NOTEBOOK, FAILED_LOG = FAILED_ARTIFACTS["notebook"], FAILED_ARTIFACTS["log"]  # files of a failed run
 SWEEP_PATIENCE_S = 5.0  # seconds a dying kernel may go on writing into a folder that is being removed
 INTERRUPTED = "the run was interrupted"
 CONNECTION_FILE = ".kernel.json"
@@ -70,7 +70,9 @@ class ItemRun:
     keep_cells: bool = False  # accept cells that are out of date
     server: KernelServer | None = None  # forks this Python's own kernels; None starts each anew
     kernel: "KernelProcess" = field(default_factory=lambda: KernelProcess())
-    fingerprint: Mapping[str, Any] = field(default_factory=dict)  # as the item starts: a change during the run counts
+    fingerprint: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # taken at the start, so a change in the run shows
     started: str = ""  # ISO 8601
     seconds: float = 0.0  # it took, once it has ended
     _began: float = 0.0
@@ -98,8 +100,8 @@ class ItemRun:
             failure = self.execute()
             if failure is None:
                 record = place_record(self)
-                told = _told(record["verdicts"])
-                return ItemOutcome(id=self.item.id, status=Status.RECORDED, seconds=self.seconds, **told)
+                counts = _verdict_fields(record["verdicts"])
+                return ItemOutcome(id=self.item.id, status=Status.RECORDED, seconds=self.seconds, **counts)
         except Exception as error:  # of this item alone: a full disk, a claim that cannot be judged
             failure = Failure.of(error)
         if self.kernel.stopped_because != INTERRUPTED:
@@ -115,7 +117,7 @@ class ItemRun:
         return monotonic() - self._began if self._began else 0.0
 
     def how_far(self, expected_s: float) -> HowFar | None:
-        """Return how far it is and the seconds to go, of which `expected_s` were expected; None before its notebook."""
+        """Return the progress and the remaining time, at first `expected_s`; None before the notebook is there."""
         self._watch = self._watch or Watch(self.folder / PROGRESS_FILE, self.folder / NOTEBOOK_FILE)
         return self._watch.look(expected_s)
 
@@ -202,10 +204,13 @@ def _reason(name: str, text: str, trace: str) -> str:
     return last.rstrip(":") if name in last else f"{name}: {last}"
 
 
-def _told(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what an outcome tells of verdicts: their counts, and why claims are not comparable."""
-    silent = {each["claim"]: each["reason"] for each in verdicts if each["verdict"] == Verdict.NOT_COMPARABLE}
-    return {"verdicts": dict(Counter(each["verdict"] for each in verdicts)), "not_comparable": silent}
+def _verdict_fields(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the number of claims per verdict, and the reasons of claims that are not comparable."""
+    words = [verdict["verdict"] for verdict in verdicts]
+    silent = {
+        verdict["claim"]: verdict["reason"] for verdict in verdicts if verdict["verdict"] == Verdict.NOT_COMPARABLE
+    }
+    return {"verdicts": dict(Counter(words)), "not_comparable": silent}
 
 
 def _no_format(path: Path) -> str:
