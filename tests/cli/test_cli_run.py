@@ -101,7 +101,7 @@ def test_ctrl_c_is_a_clean_message_and_exit_code_130(line):
     assert process.returncode == 130
     assert "Stopping: waiting for the processes of toy/fig-3/counted to end (at most 10 s); press Ctrl-C again" in out
     kept = "Interrupted. Kept: nothing new, and every earlier record."
-    assert err.strip() == f"{kept} The same command goes on with what is missing."
+    assert err.strip() == f"{kept} The same command resumes with the missing items."
     assert not list(log.glob(".partial-*")) and not list(log.rglob("record.json"))
     assert not report(line, "full").select_one("meta[http-equiv=refresh]")
 
@@ -139,7 +139,7 @@ def test_plans_and_lists_say_how_many_cells_are_there_and_which_are_out_of_date(
     assert "about 75 s" in plan  # one cell of 60 s, and 15 for the notebook
     assert "Bytes of table-1 (laptop: 2 of 3 cells)" in line.said("list", "table-1")
     assert json.loads(line.said("list", "--json", "table-1"))[0]["cells"] == {"laptop": {"there": 2, "of": 3}}
-    assert "cells 2 of 3 are there (laptop)" in line.said("show", "table-1")
+    assert "cells 2 of 3 finished (laptop)" in line.said("show", "table-1")
     assert "cells" not in line.said("reproduce", "table-2", "--dry-run")
     looks = (["list"], ["list", "--json"], ["show", "table-1"], ["reproduce", "--dry-run"])
     assert line.heavy_imports(*looks, ["records", "promote", "--cells"]) == ["0"] * 5  # neither torch nor papermill

@@ -26,12 +26,12 @@ def register(app: typer.Typer) -> None:
 
 def list_items(
     patterns: common.Patterns = None,
-    as_json: Annotated[bool, Option("--json", help="Machine-readable: what is declared, and the last run.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Machine-readable: the declaration and the last run.")] = False,
     results: common.Results = None,
 ) -> None:
-    """List what can be reproduced, and what was found: a line an item.
+    """List the items that can be reproduced and their verdicts, one line each.
 
-    The verdicts are those of its last run on this machine, or of the recorded run where none is newer.
+    The verdicts come from the last run on this machine, or from the recorded run if that is newer.
 
     \b
     Examples
@@ -62,9 +62,9 @@ def write(
     ] = None,
     results: common.Results = None,
 ) -> int:
-    """Write the report from the records there are, recorded runs included; every verdict is computed anew.
+    """Write the report from all records, recorded runs included; every verdict is computed anew.
 
-    Ends with exit code 2 where a record was refused; the report is written all the same, and names it.
+    Ends with exit code 2 if a record was refused; the report is still written, and names the record.
 
     \b
     Examples

@@ -29,7 +29,7 @@ GRADED = "feedback = {}\n### BEGIN HIDDEN TESTS\nassert feedback.is_right, feedb
 class CodeExercise:
     """A function that the reader of a lesson writes."""
 
-    cell: int  # where its cell stands in the notebook
+    cell: int  # position of its cell in the notebook
     name: str  # of the function
     stub: str  # source of the cell without its last line
     check: str  # the last line: the call that returns a Feedback
@@ -43,14 +43,14 @@ def course_lessons(project: Project) -> list[Path]:
 
 def code_exercises(notebook: NotebookNode) -> tuple[CodeExercise, ...]:
     """Return the code exercises of a lesson in their order."""
-    found = []
+    exercises = []
     for number, cell in enumerate(notebook.cells):
         stub, _, check = cell.source.rpartition("\n")
         if cell.cell_type == "code" and (call := CHECK.fullmatch(check)):
             exercise = CodeExercise(cell=number, name=call[1], stub=stub.rstrip(), check=check)
-            _blank_of(exercise)  # refuses what is no stub
-            found.append(exercise)
-    return tuple(found)
+            _blank_of(exercise)  # raises ValueError if it is no stub
+            exercises.append(exercise)
+    return tuple(exercises)
 
 
 def solved(exercise: CodeExercise, solutions: str) -> str:

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -82,11 +83,8 @@ def draw_graph(groups: Sequence[Collection[int]], num_workers: int, ax: Axes, ti
     angles = np.pi / 2 - 2 * np.pi * np.arange(num_workers) / num_workers
     x, y = np.cos(angles), np.sin(angles)
     for group in groups:
-        members = sorted(group)
-        for one in members:
-            for other in members:
-                if one < other:
-                    ax.plot(x[[one, other]], y[[one, other]], color=BLUE, linewidth=2, zorder=1)
+        for pair in combinations(sorted(group), 2):
+            ax.plot(x[[*pair]], y[[*pair]], color=BLUE, linewidth=2, zorder=1)
     is_connected = connects_by_definition(map(frozenset, groups), range(num_workers))
     ax.scatter(x, y, s=500, color="white", edgecolors=BLUE if is_connected else VERMILION, linewidths=2, zorder=2)
     for worker in range(num_workers):

@@ -1,4 +1,4 @@
-"""What a cell on ranks shows: while it runs, buttons and a tab a rank; when it has ended, plain HTML and text.
+"""The output of a cell on ranks: buttons and a tab per rank while it runs, plain HTML and text afterwards.
 
 A saved notebook holds no widget, so it reads the same without a kernel, in papermill's output and on a web page.
 """
@@ -61,10 +61,10 @@ class Panel:
         import ipywidgets
 
         buttons = []
-        for one, icon in ((Wish.INTERRUPT, "stop"), (Wish.RESTART, "refresh")):
-            button = ipywidgets.Button(description=one.name.capitalize(), icon=icon, tooltip=TIPS[one])
-            button.on_click(lambda _, one=one: wish(one))
-            button.add_class(f"workbench-{one.name.lower()}")
+        for kind, icon in ((Wish.INTERRUPT, "stop"), (Wish.RESTART, "refresh")):
+            button = ipywidgets.Button(description=kind.name.capitalize(), icon=icon, tooltip=TIPS[kind])
+            button.on_click(lambda _, kind=kind: wish(kind))
+            button.add_class(f"workbench-{kind.name.lower()}")
             buttons.append(button)
         self._boxes = {rank: ipywidgets.HTML() for rank in self._texts}
         tabs = ipywidgets.Tab([*self._boxes.values()], titles=[f"rank {rank}" for rank in self._texts])

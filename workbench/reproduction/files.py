@@ -92,12 +92,12 @@ def read_json(path: Path) -> Any:
 
 
 def stamp(path: Path) -> tuple[int, int, int]:
-    """Return what changes with a file's content: its inode, its time and its size; zeros where there is none."""
+    """Return a file's inode, time and size, which change with its content; zeros if there is no file."""
     try:
-        found = path.stat()
+        state = path.stat()
     except OSError:
         return 0, 0, 0
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return state.st_ino, state.st_mtime_ns, state.st_size
 
 
 def sha256(content: str | bytes) -> str:

@@ -125,8 +125,8 @@ def compare(
     """Compute an epoch with a solution and without; only ZERO takes notice of the pruning ratio."""
     machine = cost.paper_machine().with_bandwidth(bandwidth_bytes_per_s)
     common = {"machine": machine, "num_stragglers": num_stragglers, "pruning_ratio": pruning_ratio or None}
-    plain, chosen = (_epoch(each, skewness=skewness, **common) for each in (BASELINE, choice))
-    curves = tuple(row for each in CHOICES.values() for row in _curve(each, skewness, common))
+    plain, chosen = (_epoch(shown, skewness=skewness, **common) for shown in (BASELINE, choice))
+    curves = tuple(row for known in CHOICES.values() for row in _curve(known, skewness, common))
     return Comparison(
         skewness=skewness,
         num_stragglers=num_stragglers,
@@ -216,7 +216,7 @@ def plan_timeline(times: Sequence[RankTimes], plan: Plan, costs: method.Costs) -
 def parts_timeline(ranks: Sequence[RankParts], *, all_reduce_s: float = 0.0) -> Timeline:
     """Return an iteration by the parts of its ranks; of the other time, `all_reduce_s` is drawn as transfer."""
     end_s = max(parts.busy_s for parts in ranks)
-    return Timeline.merged(_actions(f"rank {rank}", each, all_reduce_s, end_s) for rank, each in enumerate(ranks))
+    return Timeline.merged(_actions(f"rank {rank}", parts, all_reduce_s, end_s) for rank, parts in enumerate(ranks))
 
 
 def draw_worked_example(example: method.WorkedExample) -> Figure:
@@ -240,8 +240,11 @@ def _curve(choice: Choice, skewness: float, common: Mapping[str, object]) -> lis
     """Return a row a skewness; the name says what is dropped at the chosen one."""
     dropped = _planned(choice, skewness=skewness, **common).dropped_share
     name = f"{choice.name} ({dropped:.1%} dropped)"
-    epochs_s = ((each, _planned(choice, skewness=each, **common).time_s) for each in SKEWNESSES)
-    return [{"skewness": each, "epoch (s)": epoch_s, "solution": name} for each, epoch_s in epochs_s]
+    rows = []
+    for place in SKEWNESSES:
+        epoch_s = _planned(choice, skewness=place, **common).time_s
+        rows.append({"skewness": place, "epoch (s)": epoch_s, "solution": name})
+    return rows
 
 
 def _epoch(choice: Choice, *, skewness: float, num_stragglers: int, machine: FittedMachine, **more) -> Epoch:
@@ -380,7 +383,7 @@ def watch_training(
 
 def iteration_timeline(ranks: Sequence[WatchedIteration]) -> Timeline:
     """Put the same iteration of all ranks, in rank order, on a timeline: own work, waiting, transfer."""
-    whole = [Action(resource="rank", start_s=each.start_s, end_s=each.end_s, label=ITERATION) for each in ranks]
-    apart = timeline_of([(*each.actions, one) for each, one in zip(ranks, whole, strict=True)])
-    actions = (replace(one, kind=Kind.COMPUTE) if one.kind is Kind.OTHER else one for one in apart.actions)
+    whole = [Action(resource="rank", start_s=rank.start_s, end_s=rank.end_s, label=ITERATION) for rank in ranks]
+    apart = timeline_of([(*rank.actions, iteration) for rank, iteration in zip(ranks, whole, strict=True)])
+    actions = (replace(action, kind=Kind.COMPUTE) if action.kind is Kind.OTHER else action for action in apart.actions)
     return Timeline.merged([list(actions)])

@@ -104,7 +104,7 @@ class Finished:
 def perform(cell: Cell, slot: int) -> Finished:
     """Run one cell in this process, which takes the GPU of number `slot`."""
     function = getattr(importlib.import_module(cell.module), cell.place[1])
-    os.environ.pop(PROGRESS_VARIABLE, None)  # the study says how far its cells are; a cell would say it over that
+    os.environ.pop(PROGRESS_VARIABLE, None)  # the study reports progress; a cell must not overwrite it
     _settle(cell, slot)
     started, began = datetime.now(UTC).isoformat(timespec="seconds"), monotonic()
     returned = function(**cell.arguments)

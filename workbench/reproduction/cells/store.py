@@ -103,8 +103,8 @@ class CellStore:
         stored = [self.committed[cell.digest]] if cell.digest in self.committed else []
         with contextlib.suppress(FileNotFoundError):
             stored.append(_read_cell(self.path(cell), cell))
-        stored.sort(key=lambda one: one["started"], reverse=True)
-        reasons = [changes(one, self.basis) for one in stored]
+        stored.sort(key=lambda known: known["started"], reverse=True)
+        reasons = [changes(known, self.basis) for known in stored]
         if "" in reasons:
             return stored[reasons.index("")], ""
         return (stored[0] if stored and self.keep else None), reasons[0] if reasons else ""
@@ -258,18 +258,20 @@ def cells_there(
     num_cells = sum(map(len, needs.values()))
     if not num_cells:
         return None
-    stored = [one for name, digests in needs.items() for one in _stored(project, item, profile, name, digests, keep)]
+    stored: list[StoredCell] = []
+    for name, digests in needs.items():
+        stored += _stored(project, item, profile, name, digests, keep)
     num_stale = 0 if keep else _num_stale(stored, project.notebook(item).parent, fingerprinter)
     to_run = num_cells - len(stored) + num_stale
-    mean_s = sum(one["seconds"] for one in stored) / len(stored) if stored else None
+    mean_s = sum(cell["seconds"] for cell in stored) / len(stored) if stored else None
     remaining_s = 0.0 if not to_run else None if mean_s is None else mean_s * to_run / min(num_cores(), to_run)
     return CellsThere(num_cells=num_cells, num_there=len(stored), num_stale=num_stale, remaining_s=remaining_s)
 
 
 def _num_stale(stored: list[StoredCell], folder: Path, fingerprinter: Fingerprinter) -> int:
-    modules = [str(one["module"]) for one in stored]
+    modules = [str(cell["module"]) for cell in stored]
     basis = {module: fingerprinter.basis(folder, module) for module in set(modules)}
-    return sum(bool(changes(one, basis[module])) for one, module in zip(stored, modules, strict=True))
+    return sum(bool(changes(cell, basis[module])) for cell, module in zip(stored, modules, strict=True))
 
 
 def _stored(

@@ -70,9 +70,7 @@ class ItemRun:
     keep_cells: bool = False  # accept cells that are out of date
     server: KernelServer | None = None  # forks this Python's own kernels; None starts each anew
     kernel: "KernelProcess" = field(default_factory=lambda: KernelProcess())
-    fingerprint: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # taken at the start, so a change in the run shows
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)  # taken at the start, so a change in the run shows
     started: str = ""  # ISO 8601
     seconds: float = 0.0  # it took, once it has ended
     _began: float = 0.0
@@ -206,11 +204,10 @@ def _reason(name: str, text: str, trace: str) -> str:
 
 def _verdict_fields(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the number of claims per verdict, and the reasons of claims that are not comparable."""
-    words = [verdict["verdict"] for verdict in verdicts]
-    silent = {
-        verdict["claim"]: verdict["reason"] for verdict in verdicts if verdict["verdict"] == Verdict.NOT_COMPARABLE
-    }
-    return {"verdicts": dict(Counter(words)), "not_comparable": silent}
+    counts = Counter(verdict["verdict"] for verdict in verdicts)
+    silent = [verdict for verdict in verdicts if verdict["verdict"] == Verdict.NOT_COMPARABLE]
+    reasons = {verdict["claim"]: verdict["reason"] for verdict in silent}
+    return {"verdicts": dict(counts), "not_comparable": reasons}
 
 
 def _no_format(path: Path) -> str:
