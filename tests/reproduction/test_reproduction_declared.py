@@ -172,7 +172,7 @@ def test_an_item_whose_data_are_missing_is_skipped_with_the_command_that_brings_
     (toy.root / "data/manifest.csv").write_text(manifest)
     toy.declare('item("table-1", needs=("data:glue/sst2",))')
     outcome = run(Project(), load_catalogue())
-    why = "needs the data 'glue/sst2', of which sst2/train.tsv is not here: workbench data fetch glue/sst2, or set WORK"
+    why = "needs the data 'glue/sst2'; sst2/train.tsv is missing: workbench data fetch glue/sst2, or set WORK"
     assert [(item.status, item.reason.startswith(why)) for item in outcome.items] == [(Status.SKIPPED, True)]
     assert outcome.exit_code == 0
     toy.declare('item("table-1", needs=("data:glue/cola",))')

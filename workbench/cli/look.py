@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer import Option
@@ -43,14 +43,14 @@ def list_items(
     chosen = common.pick(catalogue, patterns or [])
     if as_json:
         runs = judged(project, chosen)
-        common.print_json([_item_json(project, item, runs[item.id]) for item in chosen])
+        entries = []
+        for item in chosen:
+            run, cells = runs[item.id], num_cells(project, item)
+            entry = item_json(item) | ({"cells": cells} if cells else {})
+            entries.append(entry | ({"run": asdict(run)} if run.profile else {}))
+        common.print_json(entries)
     else:
         print_list(project, chosen)
-
-
-def _item_json(project: Any, item: Any, run: Any) -> dict[str, Any]:
-    cells = num_cells(project, item)
-    return item_json(item) | ({"cells": cells} if cells else {}) | ({"run": asdict(run)} if run.profile else {})
 
 
 def write(

@@ -41,7 +41,7 @@ def load_catalogue(project: Project | None = None) -> tuple[Reproduction, ...]:
         items += _declared(page_path.parent)
         for item in items:
             if item.technique == page_path.parent.name:
-                _check(page_path.parent, item, project)
+                _check_item(page_path.parent, item, project)
     ids = [item.id for item in items]
     if twice := [name for name in ids if ids.count(name) > 1]:
         raise CatalogueError(f"{project.reproductions}: the id {twice[0]} is declared twice")
@@ -139,19 +139,17 @@ def _with_printed(claim: Claim, folder: Path) -> Claim:
     return replace(claim, decidable=replace(claim.decidable, printed=printed))
 
 
-def _check(folder: Path, item: Reproduction, project: Project) -> None:
+def _check_item(folder: Path, item: Reproduction, project: Project) -> None:
+    """Check that the notebook exists, and that the published numbers have the quantity of every claim about them."""
     if not project.notebook(item).is_file():
         raise CatalogueError(
             f"{folder}: notebook of {item.id} is {item.notebook!r}; there is no such file in {project.root}"
         )
-    _check_quantities(folder, item, {row.quantity for row in published_rows(project, item)})
-
-
-def _check_quantities(path: Path, item: Reproduction, published: set[str]) -> None:
+    published = {row.quantity for row in published_rows(project, item)}
     for claim in item.claims:
         if isinstance(claim, Within) and claim.expected is None and claim.quantity not in published:
             raise CatalogueError(
-                f"{path}: claim {claim.name!r} of {item.id} compares {claim.quantity!r}, "
+                f"{folder}: claim {claim.name!r} of {item.id} compares {claim.quantity!r}, "
                 f"which {item.published} does not have; it has {', '.join(sorted(published)) or 'no rows'}"
             )
 

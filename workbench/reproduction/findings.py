@@ -5,7 +5,6 @@ Each item contributes one run: the run of the largest profile, this machine's be
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from workbench.reproduction.catalogue import find_item, load_page
 from workbench.reproduction.claims import Whose
@@ -195,14 +194,16 @@ def _found(finding: Finding, runs: Mapping[str, BestRun]) -> Found:
     named = [(name, claim) for name, _, claim in (text.partition(": ") for text in finding.claims)]
     claims = tuple((runs[name].item.id, _verdict(runs[name], claim)) for name, claim in named)
     used = [runs[name] for name in _items_of(finding)]
-    words = [verdict.verdict for _, verdict in claims]
+    tags: dict[str, dict[str, None]] = {}
+    for run in used:
+        tags.setdefault(run.item.evidence.name, {}).update(dict.fromkeys(run.item.tags))
     return Found(
         says=finding.says,
         source=finding.source,
         sentence="" if missing else finding.found.format(**numbers),
         missing=missing,
-        mark=_mark(words),
-        evidence=_evidence(used),
+        mark=_mark([verdict.verdict for _, verdict in claims]),
+        evidence=tuple((kind, tuple(of_kind)) for kind, of_kind in tags.items()),
         runs=tuple(dict.fromkeys(run.run for run in used if run.run)),
         claims=claims,
         means=finding.means,
@@ -234,20 +235,12 @@ def _mark(words: Sequence[Verdict]) -> str:
     return next((word for word in order if word in words), Verdict.NOT_RUN).value
 
 
-def _evidence(runs: Sequence[BestRun]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    tags: dict[str, dict[str, None]] = {}
-    for run in runs:
-        tags.setdefault(run.item.evidence.name, {}).update(dict.fromkeys(run.item.tags))
-    return tuple((name, tuple(of_kind)) for name, of_kind in tags.items())
-
-
 def score(runs: Iterable[BestRun]) -> dict[str, int]:
     """Count the paper's own claims, each once: how many agree, disagree and could not be tested."""
-    words = [word for run in runs for claim, word in _words(run) if claim.whose is Whose.PAPER and not claim.repeats]
+    words = []
+    for run in runs:
+        verdicts = {verdict.claim: verdict.verdict for verdict in run.verdicts}
+        claims = [claim for claim in run.item.claims if claim.whose is Whose.PAPER and not claim.repeats]
+        words += [verdicts.get(claim.name, Verdict.NOT_RUN) for claim in claims]
     tested = {"agree": words.count(Verdict.AGREES), "disagree": words.count(Verdict.DISAGREES)}
     return tested | {"could not be tested": len(words) - sum(tested.values())}
-
-
-def _words(run: BestRun) -> list[tuple[Any, Verdict]]:
-    verdicts = {verdict.claim: verdict.verdict for verdict in run.verdicts}
-    return [(claim, verdicts.get(claim.name, Verdict.NOT_RUN)) for claim in run.item.claims]

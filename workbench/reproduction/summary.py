@@ -52,8 +52,10 @@ def summaries(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, 
     declared = {name: _newest((project.reproductions / name).glob("*.*")) for name in techniques}
     entries = {}
     for item in catalogue:
-        files = [place for profile in PROFILES for place in _places(project, item, profile)]
-        files += [path for path in [project.published(item)] if path]
+        files = [project.folder(item, profile) / RECORD_FILE for profile in PROFILES]
+        files += [promoted_path(project, item, profile) for profile in PROFILES]
+        if published := project.published(item):
+            files.append(published)
         stamp = [*library, *declared[item.technique], *(fact for file in files for fact in _newest([file]))]
         entries[item.id] = kept.get(item.id, {})
         if entries[item.id].get("stamp") != stamp:
@@ -75,10 +77,6 @@ def _kept(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, RecordError):
         return {}
     return {} if trouble(kept, {"type": "object", "additionalProperties": held}) else kept
-
-
-def _places(project: Project, item: Reproduction, profile: str) -> tuple[Path, Path]:
-    return project.folder(item, profile) / RECORD_FILE, promoted_path(project, item, profile)
 
 
 def _newest(paths: Iterable[Path]) -> tuple[int, int]:

@@ -49,12 +49,15 @@ def add_cards(report: View, project: Project, catalogue: Sequence[Reproduction])
 def _card(paper: Paper, runs: Mapping[str, BestRun], views: Mapping[str, ItemView]) -> View:
     page, findings = paper.page, tuple(_finding(finding, runs) for finding in paper.findings)
     pictured = views.get(f"{slug(paper.technique)}/{page.picture}") if page is not None else None
+    picture = ""
+    if pictured is not None:
+        picture = next((figure.picture for figure in reversed(pictured.recorded_figures)), pictured.figure)
     return View(
         scale=page.scale if page is not None else "",
         findings=findings,
         disagreeing=tuple(finding for finding in findings if finding.mark in ("DISAGREES", "IN_PART")),
         pictured=pictured,
-        picture=_picture(pictured),
+        picture=picture,
         score={SCORE_WORDS[word]: (word, number) for word, number in paper.score.items()},
     )
 
@@ -81,12 +84,6 @@ def _texts(found: Found) -> tuple[str, ...]:
 def _cell(text: str) -> str:
     """Escape bars and dollars, which Markdown reads as columns and formulas."""
     return text.replace("|", r"\|").replace("$", r"\$")
-
-
-def _picture(item: ItemView | None) -> str:
-    if item is None:
-        return ""
-    return next((figure.picture for figure in reversed(item.recorded_figures)), item.figure)
 
 
 def _finding(found: Found, runs: Mapping[str, BestRun]) -> View:

@@ -1,4 +1,4 @@
-"""A run before it starts and as it goes: wrong use, the items that would run and why, and the events it sends."""
+"""The plan and the events of a run: checks for wrong use, the items that run and why, and what a run reports."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -54,8 +54,8 @@ class PlannedItem:
     why: str  # the reason, such as which part of its fingerprint changed
     expected_s: float  # seconds it is expected to take if it runs
     is_declared: bool = True  # for the profile
-    times: bool  # whether it runs alone; in smoke nothing does, since its times are not judged
-    cells: CellsThere | None = None  # how many of its cells are there, where that is known
+    times: bool  # whether it runs alone; never in smoke, whose times are not judged
+    cells: CellsThere | None = None  # number of its finished cells, if known
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,7 +63,7 @@ class Planned:
     """The run has been checked and planned; sent once, first."""
 
     items: Sequence[PlannedItem]  # in the order of the catalogue
-    expected_s: float  # seconds expected for those that run, with the jobs given
+    expected_s: float  # seconds expected for the items that run, with the given jobs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +85,7 @@ class Progress:
     num_items: int  # items that run in all
     elapsed_s: float  # seconds since the run began
     remaining_s: float  # estimate of the seconds to go
-    parts: Mapping[str, HowFar] = field(default_factory=dict)  # id to how far it is, with the seconds it has to go
+    parts: Mapping[str, HowFar] = field(default_factory=dict)  # id to progress and remaining time
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,7 +140,7 @@ class RunFinished:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stopping:
-    """The run was interrupted: the kernels of its items have been killed, and their ends are waited for."""
+    """The run was interrupted: the kernels of its items were killed, and the runner waits for their end."""
 
     ids: Sequence[str]  # of the items
     at_most_s: float  # seconds
@@ -176,7 +176,11 @@ def plan(
             cells = cells_there(project, item, profile, fingerprinter, keep=keep_cells)
             times = item.times and profile != Profile.SMOKE
             expected_s = seconds or item.expected_s.get(profile, UNKNOWN_S)
-            planned.append(_planned(item, why, expected_s, cells, times=times))
+            if cells is not None and cells.remaining_s is not None:  # fewer or more cells are left than in the last run
+                expected_s = cells.remaining_s + NOTEBOOK_S
+            action = Action.RUN if why else Action.NOTHING
+            about = {"expected_s": expected_s, "times": times, "cells": cells}
+            planned.append(PlannedItem(id=item.id, action=action, why=why or "up to date", **about))
     return tuple(planned)
 
 
@@ -186,10 +190,9 @@ def _skipped(item: Reproduction, why: str, is_declared: bool = True) -> PlannedI
 
 
 def lacking(item: Reproduction, profile: str) -> str:
-    """Return what an item needs in a profile and this machine lacks, with the command that brings it; or "".
+    """Return what an item needs and this machine lacks, with the command that provides it; "" if nothing.
 
-    It needs the data that its declaration names, models that its parameters name, and for shaped links network
-    namespaces.
+    An item needs the data in its declaration, the models in its parameters, and network namespaces for shaped links.
     """
     from workbench.datasets import manifest
 
@@ -204,7 +207,7 @@ def lacking(item: Reproduction, profile: str) -> str:
             raise UsageError(f"{item.id} needs the data {name!r}: {error}") from None
         if missing:
             bring = f"workbench data fetch {name}, or set {DATA_VARIABLE}"
-            return f"needs the data {name!r}, of which {missing[0]} is not here: {bring}"
+            return f"needs the data {name!r}; {missing[0]} is missing: {bring}"
     if SHAPED in item.tags and (why := _no_shaped_hosts()):
         return f"needs shaped links: {why}"
     return ""
@@ -215,13 +218,6 @@ def _no_shaped_hosts() -> str | None:
     from workbench.launch import ShapedHosts
 
     return ShapedHosts.missing()
-
-
-def _planned(item: Reproduction, why: str, expected_s: float, cells: CellsThere | None, *, times: bool) -> PlannedItem:
-    if cells is not None and cells.remaining_s is not None:  # the last run may have found fewer of them, or more
-        expected_s = cells.remaining_s + NOTEBOOK_S
-    action, why = Action.RUN if why else Action.NOTHING, why or "up to date"
-    return PlannedItem(id=item.id, action=action, why=why, expected_s=expected_s, times=times, cells=cells)
 
 
 def _why(
