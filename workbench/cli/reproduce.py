@@ -36,11 +36,7 @@ def reproduce(
     jobs: Annotated[
         int | None,
         Option(
-            "--jobs",
-            "-j",
-            min=1,
-            metavar="N",
-            help="Items side by side, by default one per core; timed items run alone.",
+            "--jobs", "-j", min=1, metavar="N", help="Items side by side, by default one a core; timed items alone."
         ),
     ] = None,
     timeout_s: Annotated[

@@ -97,10 +97,11 @@ def _row(verdict: Any, row: Any) -> dict[str, Any]:
 
 def _write_bibtex(project: Project, runs: Sequence[RecordedRun], target: Path) -> None:
     suite = _citation(project)
-    of, used = papers(project), dict.fromkeys(item.technique for item, *_ in runs)
+    references = papers(project)
+    used = [name for name in dict.fromkeys(item.technique for item, *_ in runs) if name in references]
     entries = [_entry("software", "workbench", suite | {"year": str(suite["date-released"])[:4]})]
     kinds = {"conference-paper": "inproceedings", "thesis": "phdthesis"}
-    entries += [_entry(kinds.get(of[name]["type"], "article"), name, of[name]) for name in used if name in of]
+    entries += [_entry(kinds.get(references[name]["type"], "article"), name, references[name]) for name in used]
     target.write_text("\n\n".join(entries) + "\n", encoding="utf-8")
 
 

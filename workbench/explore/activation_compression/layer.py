@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from workbench.cluster import Link
-from workbench.compression import Aggregation, Codec, Payload
+from workbench.compression import Aggregation, Codec
 from workbench.explore.explorer import Explorer, choice, steps
 from workbench.parallel import ProcessTensorGroup
 from workbench.plots import figure, format_bytes, format_time, gantt, lines
@@ -284,23 +284,20 @@ def _timed(name: str, link: Link) -> tuple[LayerTime, float]:
 
 
 def _between(approach: Approach, code_size: int, link: Link) -> tuple[LayerTime, float]:
-    (one, one_size), (two, two_size) = _TIMED[approach]
-    size = _nearest_bits(code_size) if approach is Approach.QUANTIZATION else code_size
-    share = (size - one_size) / (two_size - one_size)
-    (one_time, one_bytes), (two_time, two_bytes) = _timed(one, link), _timed(two, link)
+    (low, low_size), (high, high_size) = _TIMED[approach]
+    size = code_size
+    if approach is Approach.QUANTIZATION:  # the bits whose message is nearest in size to the code's, as a ratio
+        wanted = VALUE_BITS * code_size / HIDDEN
+        size = min(BITS, key=lambda bits: max(bits / wanted, wanted / bits))
+    share = (size - low_size) / (high_size - low_size)
+    (low_time, low_bytes), (high_time, high_bytes) = _timed(low, link), _timed(high, link)
     fields = LayerTime.__dataclass_fields__
-    time = {name: _on_line(getattr(one_time, name), getattr(two_time, name), share) for name in fields}
-    return LayerTime(**time), _on_line(one_bytes, two_bytes, share)
+    time = {name: _on_line(getattr(low_time, name), getattr(high_time, name), share) for name in fields}
+    return LayerTime(**time), _on_line(low_bytes, high_bytes, share)
 
 
-def _on_line(one: float, two: float, share: float) -> float:
-    return one + share * (two - one)
-
-
-def _nearest_bits(code_size: int) -> int:
-    """Return the bits whose message is nearest in size to the code's, as a ratio."""
-    wanted = VALUE_BITS * code_size / HIDDEN
-    return min(BITS, key=lambda bits: max(bits / wanted, wanted / bits))
+def _on_line(low: float, high: float, share: float) -> float:
+    return low + share * (high - low)
 
 
 # --- one reduction on real ranks, step by step
@@ -308,10 +305,10 @@ def _nearest_bits(code_size: int) -> int:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedReduction:
-    """What one rank did in one reduction."""
+    """One reduction on one rank."""
 
     total: Tensor  # the sum as this rank knows it, [tokens, hidden]
-    message_bytes: int  # handed to the collective
+    message_bytes: int  # bytes handed to the collective
     actions: tuple[Action, ...]  # encode, the collective, decode
 
 
@@ -344,11 +341,7 @@ def _reduce(codec: Codec, partial: Tensor, group: ProcessTensorGroup, recorder: 
         with recorder.during("decode", Kind.DECODE):
             return codec.decode(replace(payload, tensors=sums))
     with recorder.during("all-gather", Kind.COMMUNICATE):
-        gathered = _gather(payload, group)
+        by_tensor = [group.gather([message]) for message in payload.tensors]
+        gathered = [replace(payload, tensors=tensors) for tensors in zip(*by_tensor, strict=True)]
     with recorder.during("decode", Kind.DECODE):
         return codec.decode_sum(gathered)
-
-
-def _gather(payload: Payload, group: ProcessTensorGroup) -> list[Payload]:
-    by_tensor = [group.gather([message]) for message in payload.tensors]
-    return [replace(payload, tensors=tensors) for tensors in zip(*by_tensor, strict=True)]

@@ -261,17 +261,15 @@ def cells_there(
     stored: list[StoredCell] = []
     for name, digests in needs.items():
         stored += _stored(project, item, profile, name, digests, keep)
-    num_stale = 0 if keep else _num_stale(stored, project.notebook(item).parent, fingerprinter)
+    num_stale = 0
+    if not keep:
+        folder = project.notebook(item).parent
+        basis = {module: fingerprinter.basis(folder, module) for module in {str(cell["module"]) for cell in stored}}
+        num_stale = sum(bool(changes(cell, basis[str(cell["module"])])) for cell in stored)
     to_run = num_cells - len(stored) + num_stale
     mean_s = sum(cell["seconds"] for cell in stored) / len(stored) if stored else None
     remaining_s = 0.0 if not to_run else None if mean_s is None else mean_s * to_run / min(num_cores(), to_run)
     return CellsThere(num_cells=num_cells, num_there=len(stored), num_stale=num_stale, remaining_s=remaining_s)
-
-
-def _num_stale(stored: list[StoredCell], folder: Path, fingerprinter: Fingerprinter) -> int:
-    modules = [str(cell["module"]) for cell in stored]
-    basis = {module: fingerprinter.basis(folder, module) for module in set(modules)}
-    return sum(bool(changes(cell, basis[module])) for cell, module in zip(stored, modules, strict=True))
 
 
 def _stored(
