@@ -317,7 +317,7 @@ def test_the_report_refuses_a_changed_file_by_name_and_shows_the_others(held, na
     assert title not in links and set(titles) - {title} <= set(links)
     assert ("Notebook, to read" in links) == (name != "notebook.ipynb")
     assert bool(page.select("figure.shot")) == (name != "figure.png")
-    assert f"{name} is not the file that its record was sealed with" in page.select_one("#table-1-counted").get_text()
+    assert f"{name} does not match the checksum in its record" in page.select_one("#table-1-counted").get_text()
     assert verdict(page, "A1 sends half") == "✓AGREES"  # the values are the record's own
 
 
@@ -436,7 +436,7 @@ def test_a_recorded_figure_of_another_run_is_named_and_not_shown_and_a_run_may_h
     page = technique(held)
     assert shown(page) == [png(720, 360)]
     assert row(page, "A1 sends half", "A1")["Recorded full run"] == "1.01 MB"
-    said = "Not shown. recorded full run: counted.png is not the file that its record was sealed with."
+    said = "Not shown. recorded full run: counted.png does not match the checksum in its record."
     assert (said in page.select_one("#table-1-counted").get_text()) == (figure is not None)
     assert ("Not shown" in page.get_text()) == (figure is not None)
 

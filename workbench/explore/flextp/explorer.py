@@ -50,21 +50,21 @@ BANDWIDTHS = MappingProxyType(
 )
 PAPER_BANDWIDTH = 15.75e9  # bytes/s of the paper's link, one way
 _SIGNS = ("×", "=", "")  # between two matrices
-_LARGEST = 4  # rows or columns: every cell is drawn as large as the others
+_LARGEST = 4  # most rows or columns: all cells are drawn equally large
 _NAMES = {
     "output": ("input", "weightᵀ", "output"),
     "grad_weight": ("grad_outputᵀ", "input", "grad_weight"),
     "grad_input": ("grad_output", "weight", "grad_input"),
 }
 
-# What the ranks import sooner or later, the last two in the pre-test: seconds, once instead of on every rank.
+# Modules that ranks import, the last two in the pre-test: preloading saves seconds on every rank.
 PRELOAD = ("workbench.explore.flextp", "scipy.optimize", "torch.fx.experimental.symbolic_shapes")
-LEARNING_RATE = 0.05  # any: only what ranks do is looked at
+LEARNING_RATE = 0.05  # any value will do: only the times of the ranks are watched
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """A solution, as the paper has it or refined."""
+    """A solution, as in the paper or refined."""
 
     solution: Solution  # how stragglers are helped
     refine: bool = False  # all ranks are brought to one level
@@ -94,7 +94,7 @@ class Epoch:
     choice: Choice  # how stragglers are helped
     planned: cost.PlannedEpoch  # plan, seconds, seconds by rank
     parts: tuple[RankParts, ...]  # where each rank's seconds of an iteration go
-    all_reduce_s: float  # of the other time of an iteration, in all-reduces
+    all_reduce_s: float  # seconds of all-reduces, part of the other time of an iteration
 
     @property
     def timeline(self) -> Timeline:
@@ -104,14 +104,14 @@ class Epoch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """A solution beside none, and all of them over the skewness."""
+    """A solution beside the baseline, and all solutions over the skewness."""
 
     skewness: float  # χ of every straggler
     num_stragglers: int  # how many ranks are slow, from rank 0 on
     bandwidth_bytes_per_s: float  # of the link between any two ranks
     plain: Epoch  # nothing is done
     chosen: Epoch  # with the solution
-    curves: tuple[Mapping[str, object], ...]  # rows: skewness, epoch seconds, solution and its price
+    curves: tuple[Mapping[str, object], ...]  # rows: skewness, epoch seconds, solution with its dropped share
 
     @property
     def speedup(self) -> float:

@@ -99,7 +99,7 @@ class CellStore:
         return self.folder / f"{cell.digest}.json"
 
     def find(self, cell: Cell) -> tuple[StoredCell | None, str]:
-        """Return a current cell, or the newest where old ones are accepted, and the reason why it is out of date."""
+        """Return a current cell, or the newest outdated cell if accepted, with the reason why it is outdated."""
         stored = [self.committed[cell.digest]] if cell.digest in self.committed else []
         with contextlib.suppress(FileNotFoundError):
             stored.append(_read_cell(self.path(cell), cell))
@@ -117,7 +117,7 @@ class CellStore:
         return write_record(self.path(cell), about | {"commit": self.commit} | run | dict(self.basis))
 
     def durations(self) -> Iterator[tuple[Mapping[str, Any], float]]:
-        """Return arguments and seconds of every cell of the folder that can be read, to estimate others by."""
+        """Return arguments and seconds of every readable cell of the folder, for estimates."""
         for path in sorted(self.folder.glob("*.json")):
             if stored := _timed(path):
                 yield dict(stored["arguments"]), float(stored["seconds"])
@@ -125,9 +125,9 @@ class CellStore:
 
 @dataclass(frozen=True, slots=True)
 class CellClaims:
-    """The cells that this process has claimed, so that no other study runs them; leaving the block frees them."""
+    """Cells claimed by this process, so that no other study runs them; leaving the block frees them."""
 
-    folder: Path  # of the cells
+    folder: Path  # folder of the cells
     _handles: dict[str, int] = field(default_factory=dict)
 
     def __enter__(self) -> "CellClaims":
@@ -149,7 +149,7 @@ class CellClaims:
         return handle is not None
 
     def free(self, digest: str) -> None:
-        """Give the cell of this digest back."""
+        """Release the claim on the cell of this digest."""
         handle = self._handles.pop(digest, None)
         if handle is not None:
             with contextlib.suppress(OSError):
@@ -170,7 +170,7 @@ class Notes:
     run_folder: Path | None  # folder of the run, None outside one
 
     def begin(self, cells: Sequence[Cell]) -> None:
-        """Note these cells beside those of the run's earlier studies (outside a run, of any)."""
+        """Add these cells to the needs of the run's earlier studies (outside a run, of any study)."""
         if self.run_folder is None:
             needed = _needs(self.needs)
         else:
@@ -197,13 +197,13 @@ class Notes:
 def _read(path: Path) -> dict[str, Any]:
     try:
         content = read_json(path)
-    except (FileNotFoundError, RecordError):  # not there, or not ours: then nothing is known
+    except (FileNotFoundError, RecordError):  # missing or foreign: nothing is known
         return {}
     return content if isinstance(content, dict) else {}
 
 
 def origins(run_folder: Path) -> list[dict[str, Any]]:
-    """Return the origin of a run's cells: for each commit and machine their number and their seconds together."""
+    """Return number and total seconds of a run's cells for each commit and machine."""
     by_place: dict[str, dict[str, Any]] = {}
     for facts in _read(run_folder / CELLS_FILE).values():
         key = canonical_json([facts["commit"], facts["machine"]])
@@ -218,10 +218,10 @@ def origins(run_folder: Path) -> list[dict[str, Any]]:
 class CellsThere:
     """The cells of one item."""
 
-    num_cells: int  # that it needs
-    num_there: int  # that are there, those out of date included
-    num_stale: int  # that are there and out of date
-    remaining_s: float | None  # estimate for those that would run, on this machine's cores; None while nothing is known
+    num_cells: int  # needed cells
+    num_there: int  # finished cells, outdated cells included
+    num_stale: int  # outdated cells
+    remaining_s: float | None  # estimate for the cells to run on this machine's cores; None if unknown
 
     def __str__(self) -> str:
         stale = f", {self.num_stale} of them out of date" if self.num_stale else ""
@@ -229,7 +229,7 @@ class CellsThere:
 
 
 def _needs(path: Path) -> dict[str, list[str]]:
-    """Read which cells an item needs; none before its first study, and a RecordError for what is no list of cells."""
+    """Read the cells that an item needs, none before its first study; RecordError for another content."""
     try:
         needs = read_json(path)
     except FileNotFoundError:

@@ -186,7 +186,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: Exception) -> "Failure":
-        """Return the failure that an exception is; one that a cell raised has the kernel's own traceback."""
+        """Return the failure of an exception; an exception of a cell has the kernel's traceback."""
         if hasattr(error, "ename"):
             trace = COLOURS.sub("", "\n".join(error.traceback))
             return cls(reason=_reason(error.ename, error.evalue, trace), traceback=trace)
@@ -195,7 +195,7 @@ class Failure:
 
 
 def _reason(name: str, text: str, trace: str) -> str:
-    """Return an exception in one line; where its text is empty, the last line of its traceback."""
+    """Return an exception in one line; if its text is empty, the last line of its traceback."""
     if text.strip():
         return f"{name}: {text.strip().splitlines()[0]}"
     last = next((line.strip() for line in reversed(trace.splitlines()) if line.strip()), name)
@@ -266,7 +266,7 @@ def _end(process: subprocess.Popen | ForkedKernel) -> None:
     below: list[psutil.Process] = []
     with contextlib.suppress(psutil.NoSuchProcess):
         below = psutil.Process(process.pid).children(recursive=True)
-    process.kill()  # a signal that cannot be passed on: the tether's guard sees its end and kills all that is below
+    process.kill()  # SIGKILL cannot be passed on, so the tether's guard kills all processes below
     for child in below:
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
@@ -280,7 +280,7 @@ def _tethered_kernel_manager(
     connection: Path,
     log: Any,
 ) -> type:
-    """Return the kernel manager class of one item; output past Jupyter, such as that of a crash, goes to the log."""
+    """Return the kernel manager class of one item; output outside Jupyter, such as a crash's, goes to the log."""
     from jupyter_client.manager import AsyncKernelManager
     from jupyter_client.provisioning import LocalProvisioner
     from traitlets import Unicode
@@ -386,7 +386,7 @@ def _swap(folder: Path, target: Path) -> None:
 
 
 def place_failure(run: ItemRun, failure: Failure) -> None:
-    """Keep the files of a failed run beside the old record; on a full disk failure.json alone, if it has room."""
+    """Keep the files of a failed run beside the old record; on a full disk keep failure.json alone, if possible."""
     target, kept = run.target, {"notebook": (NOTEBOOK_FILE, FAILED_NOTEBOOK), "log": (LOG_FILE, FAILED_LOG)}
     with contextlib.suppress(OSError):
         target.mkdir(parents=True, exist_ok=True)
@@ -416,7 +416,7 @@ def place_failure(run: ItemRun, failure: Failure) -> None:
 
 
 def sweep(results: Path) -> None:
-    """Move into place the items that dead runners had finished, and remove the rest; what cannot move stays."""
+    """Move finished items of dead runners into place and remove the rest; a folder that cannot move stays."""
     for partial in results.glob(f"{PARTIAL}*"):
         folders = [folder for folder in partial.glob("*/*/*") if folder.suffix != REPLACED]
         moved = [
@@ -442,7 +442,7 @@ def _is_whole(folder: Path, id: str, profile: str) -> bool:
 def _settle(folder: Path, target: Path) -> bool:
     try:
         _swap(folder, target)
-    except OSError:  # another technique's folder that is a file, or on another disk, is no reason to run nothing
+    except OSError:  # such as a target on another disk: other items can still run
         return False
     return True
 
