@@ -15,7 +15,7 @@ from .common import reason_words, verdict_words
 __all__ = ["BarDisplay", "LineDisplay", "display", "num_done", "running_words", "spent_words"]
 
 REFRESH_PER_S = 4  # redraws of the bar a second
-MOST_SHARE = 0.99  # of an item that has not ended
+MOST_SHARE = 0.99  # largest share of a running item
 BAR_WIDTH = 12  # characters
 HEARTBEAT_S = 60.0  # seconds between two lines of an otherwise silent log
 

@@ -28,7 +28,7 @@ c.ExecutePreprocessor.timeout = 600  # seconds that a cell may take
 """
 LINK = re.compile(r"\[([^\[\]]+)\]\((?!#|\w+:)([^)#]+)[^)]*\)")  # to a file, beside the notebook or not
 ANSWERS = re.compile(r" ?`solution\([^`]*`[^.]*\.")  # the sentence of a lesson that says how to see an answer
-TEACHERS_PART = "## For the teacher"  # of the page
+TEACHERS_PART = "## For the teacher"  # heading on the page
 LOOK = "body { max-width: 52rem; margin: 2rem auto; font: 1rem/1.5 sans-serif } td, th { padding: 0 .5rem }"
 
 

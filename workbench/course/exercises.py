@@ -17,10 +17,10 @@ from workbench.reproduction import Project
 
 __all__ = ["PAGE", "CodeExercise", "code_exercises", "course_lessons", "grade_", "solved"]
 
-PAGE = Path("docs/course.md")  # of a project: joins the lessons, in their order
+PAGE = Path("docs/course.md")  # the page that lists the lessons in order
 LESSON = re.compile(r"\]\(\.\./notebooks/(\w+/lesson\w*\.ipynb)\)")  # a link of that page
 CHECK = re.compile(r"lesson\.check_\w+\((\w+)\)")
-POINTS = 1  # of an exercise
+POINTS = 1  # points per exercise
 # nbgrader takes the hidden lines out of the student's copy, and puts them back before it grades.
 GRADED = "feedback = {}\n### BEGIN HIDDEN TESTS\nassert feedback.is_right, feedback\n### END HIDDEN TESTS\nfeedback"
 
@@ -30,7 +30,7 @@ class CodeExercise:
     """A function that the reader of a lesson writes."""
 
     cell: int  # position of its cell in the notebook
-    name: str  # of the function
+    name: str  # name of the function
     stub: str  # source of the cell without its last line
     check: str  # the last line: the call that returns a Feedback
 

@@ -28,7 +28,7 @@ __all__ += ["check_feed_forward", "check_terms", "rings_of_a_host", "two_linears
 
 NUM_DEVICES = 8
 HEAD_SIZE = 128  # as in the paper's models M1 to M4
-FORWARD_PASSES = 5  # of a block; the first ones open connections
+FORWARD_PASSES = 5  # forward passes of a block; the first passes open connections
 NEAR = 1e-3  # relative error allowed for a crossing, enough for a search
 
 
@@ -125,7 +125,7 @@ class TwoLinears:
 
     output: Tensor  # [rows, out], joined
     input_grad: Tensor  # [rows, in], joined; of the sum of the output
-    sent_bytes: dict[str, int]  # that the rank contributed, by axis and pass
+    sent_bytes: dict[str, int]  # bytes sent by the rank, by axis and pass
 
 
 def two_linears(d1: int, d2: int, x: Tensor, first: Tensor, second: Tensor) -> TwoLinears:

@@ -19,7 +19,7 @@ from workbench.explore.exercises import Feedback, Standing
 
 __all__ = ["Unfinished", "check_on_cases", "check_on_ranks", "guarded"]
 
-TIMEOUT_S = 20.0  # of a function on ranks, which takes milliseconds
+TIMEOUT_S = 20.0  # time limit on ranks of a function that takes milliseconds
 MAX_SHOWN = 120  # characters of a value or an error
 WAITING = "A collective returns when all ranks have called it. Does a rank leave one out, or call another one?"
 

@@ -160,7 +160,7 @@ FUSED_HINTS = {
     "one group": "One all-reduce is one group. Where do the groups end?",
     "flat": "A gradient comes back in its own shape.",
 }
-FUSIONS = (2, 4), (1, 3, 4)  # of the four gradients that are fused on ranks
+FUSIONS = (2, 4), (1, 3, 4)  # fusions of the four gradients on ranks
 SHAPES = (2, 2), (3,), (1, 2), (2,)
 
 

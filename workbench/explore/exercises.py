@@ -29,7 +29,7 @@ class Mistake:
     """A wrong answer that many give, with its hint."""
 
     answer: Answer  # the wrong answer
-    hint: str  # what to think about; does not give the answer away
+    hint: str  # a hint that does not give the answer away
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ from workbench.launch.failures import RankFailure
 
 __all__ = ["check_mean_loss", "who_waits"]
 
-FRAME = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')  # of a stack, and of a traceback
+FRAME = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')  # a frame in a stack or a traceback
 TORCH = "torch/distributed"
 TIMEOUT_S = 10.0  # ranks that do not wait take milliseconds, on a busy machine seconds
 UNEVEN = ((4.0, 2.0), (1.0,), (6.0, 2.0))  # losses of three ranks, one rank with fewer batches

@@ -219,7 +219,7 @@ def check_is_valid(is_valid: Callable | None) -> Feedback:
     return check_on_cases(is_valid, cases, expected, mistakes=IS_VALID_HINTS, reason=reason)
 
 
-MEMBERS = (0, 2, 3)  # of four workers
+MEMBERS = (0, 2, 3)  # members among four workers
 MODELS = np.outer([1.0, 10.0], [1.0, 2.0, 3.0, 4.0])  # theirs, in columns
 
 

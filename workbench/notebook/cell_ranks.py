@@ -67,7 +67,7 @@ class CellRanks(Ranks):
     def __init__(self, num_ranks: int | None = None, **options: Any):
         self.closed = False
         self._names: Handle | None = None
-        self._pids_of_names: Sequence[int] = ()  # of the ranks that hold them
+        self._pids_of_names: Sequence[int] = ()  # processes that hold the names
         super().__init__(num_ranks, **options)
 
     def close(self) -> None:

@@ -60,8 +60,8 @@ class Outcome:
     """How a cell ended on one rank."""
 
     shown: str = ""  # its last expression's repr; empty for None
-    error: str = ""  # what it raised, in one line; empty if nothing
-    kind: FailureKind | None = None  # how it failed
+    error: str = ""  # raised error in one line; empty if none
+    kind: FailureKind | None = None  # kind of failure
     traceback: str = ""  # where it was raised, as text
     place: str = ""  # the innermost line of a cell, as `place` writes it
     time_s: float = 0.0  # when it ended, on the machine's monotonic clock

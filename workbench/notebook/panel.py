@@ -18,11 +18,11 @@ from workbench.notebook.cell_ranks import Wish
 
 __all__ = ["Panel", "show"]
 
-KEPT_CHARACTERS = 100_000  # of a rank's output; earlier ones are left out
+KEPT_CHARACTERS = 100_000  # last characters kept of a rank's output
 LEFT_OUT = "… earlier output is left out …\n"
 PREFIX = re.compile(r"\[rank (\d+)\] ")  # how launch marks a line of a rank
 COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-OVERWRITTEN = re.compile(r"[^\n]*\r(?=[^\r\n])")  # what a progress bar has drawn before
+OVERWRITTEN = re.compile(r"[^\n]*\r(?=[^\r\n])")  # earlier states of a progress bar
 BOX = "margin: 0; white-space: pre-wrap; overflow-wrap: anywhere"
 SCROLLS = "max-height: 24em; overflow: auto; display: flex; flex-direction: column-reverse"  # from its end
 TABS = """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["find_item", "load_catalogue", "load_page", "published_rows", "published_table", "read_published", "select"]
 
-COLUMNS = ("quantity", "value", "unit", "source")  # of every file of published numbers
+COLUMNS = ("quantity", "value", "unit", "source")  # columns of every file of published numbers
 FIELDS = {"title", "notebook", "published", "expected_s", "tags", "times", "needs", "common"}  # in items.toml
 CLOSE, CLOSE_SHOWN = 0.6, 3  # least likeness of a suggested name, and the most suggestions
 

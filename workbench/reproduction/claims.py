@@ -63,9 +63,7 @@ class Claim(ABC):
     _: KW_ONLY
     quantity: str  # the rows that it judges
     because: str  # reason of the tolerance, or of the rule
-    where: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # column to a value, or to a list: rows with any of its values, all required
+    where: Mapping[str, Any] = field(default_factory=dict)  # column to a value or a list of values, each required
     needs_real_data: bool = False  # stand-in data then gives "not comparable"
     source: str = ""  # where the paper says it
     explanation: str = ""  # shown beside every verdict
@@ -139,7 +137,7 @@ class Within(Claim):
     rel: float | None = None  # tolerance as a share of the published value
     abs: float | None = None  # tolerance in the unit of the row
     no_effect: float = 0.0  # in the unit of the row
-    expected: float | None = None  # what the paper's definition implies, in the unit of our rows
+    expected: float | None = None  # value implied by the paper's definition, in the unit of our rows
 
     def __post_init__(self) -> None:
         Claim.__post_init__(self)
@@ -276,7 +274,7 @@ class Crossover(Claim):
     series: str  # the key column that names them
     along: str  # the numeric key column
     at: float  # where they cross, in the unit of the column
-    smaller_before: Key | None = None  # which of the two is the smaller below the crossing; None: either
+    smaller_before: Key | None = None  # the smaller series below the crossing; None for either
     scale: str = "linear"  # "linear" or "log"
     unit: str = ""  # unit of the column
     rel: float | None = None  # tolerance as a share of `at`

@@ -44,8 +44,8 @@ class Comparison:
     where: Mapping[str, Key]  # the key columns of the row
     published: float | None  # the printed or implied value in `unit`; None if the paper gives none
     ours: float | None  # ours in `unit`; None where there is none
-    unit: str  # of published, ours, difference, low and high
-    verdict: Verdict  # of this row alone
+    unit: str  # unit of published, ours, difference, low and high
+    verdict: Verdict  # verdict on this row alone
     reason: str = ""  # why, where it is not AGREES
     source: str = ""  # where the paper says it
     low: float | None = None  # lower end of our spread
@@ -81,7 +81,7 @@ class ClaimVerdict:
     because: str = ""  # reason of the tolerance or rule
     explanation: str = ""  # shown beside the verdict
     source: str = ""  # where the paper says it
-    whose: str = "paper"  # who makes the claim: paper, ours or construction
+    whose: str = "paper"  # maker of the claim: paper, ours or construction
     changed: str = ""  # change of the rule after results were seen, and its reason
     repeats: str = ""  # id of another item whose trainings judge it
     rows: Sequence[Comparison] = ()

@@ -23,7 +23,7 @@ __all__ += ["score"]
 MOST_CLAIMS = 2  # claims printed for an item without a complete finding
 IN_PART = "in part"  # mark of a finding some of whose claims agree and some do not
 DECIDED = (Verdict.AGREES, Verdict.DISAGREES)
-PROFILES = (Profile.PAPER, Profile.FULL, Profile.LAPTOP, Profile.QUICK)  # that give verdicts, the largest first
+PROFILES = (Profile.PAPER, Profile.FULL, Profile.LAPTOP, Profile.QUICK)  # profiles with verdicts, the largest first
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Found:
     says: str
     source: str
     sentence: str  # "" where a number is missing
-    missing: tuple[str, ...]  # what is missing, by name
+    missing: tuple[str, ...]  # missing numbers
     mark: str  # a verdict's word, or "in part"
     evidence: tuple[tuple[str, tuple[str, ...]], ...]  # kind of evidence and tags of the items it rests on
     runs: tuple[str, ...]
@@ -65,7 +65,7 @@ class Paper:
     name: str
     page: Page | None  # None where its catalogue declares none
     findings: tuple[Found, ...]
-    score: Mapping[str, int]  # of its claims: how many agree, disagree and could not be tested
+    score: Mapping[str, int]  # numbers of claims that agree, disagree and could not be tested
 
 
 def best_runs(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, BestRun]:

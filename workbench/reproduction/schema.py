@@ -27,12 +27,12 @@ ARTIFACTS = MappingProxyType(
 )
 FAILED_ARTIFACTS = MappingProxyType({"notebook": "failure.ipynb", "log": "failure.txt"})
 
-MAX_BYTES = 64 * 1024**2  # of a file of records; the largest in the repository has 1.5 MB
-MAX_VALUES = 100_000  # of a record; the largest in the repository has 2,000
-MAX_PIXELS = 40_000_000  # of a figure; the largest in the repository has 3 million
+MAX_BYTES = 64 * 1024**2  # size of a file; the largest in the repository has 1.5 MB
+MAX_VALUES = 100_000  # values of a record; the largest in the repository has 2,000
+MAX_PIXELS = 40_000_000  # pixels of a figure; the largest in the repository has 3 million
 NAMES_SHOWN, MESSAGE_SHOWN = 3, 300  # missing fields, and characters, of a reason
 MAX_SECONDS = 1e9  # 30 years; JSON has numbers that read as infinite
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")  # of a file or folder that a record or a needs file names
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")  # a file or folder named in a record or in a file of needs
 
 TEXT = {"type": "string", "maxLength": 100_000}
 NUMBER = {"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}

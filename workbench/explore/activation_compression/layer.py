@@ -38,13 +38,13 @@ __all__ = [
 ]
 
 HIDDEN = 1024  # columns of an activation of BERT-large, section 4.1
-VALUE_BITS = 16  # of an uncompressed value, fp16
+VALUE_BITS = 16  # bits of an uncompressed value, fp16
 NUM_RANKS = 4  # tensor-parallel ranks: the four GPUs of one machine, section 4.1
 
 CODE_SIZES = (25, 50, 100, 200, 400)  # to choose from: columns of the code, or as much of a sparse message
-BITS = (2, 4, 8)  # that quantisation packs a value into
+BITS = (2, 4, 8)  # bits per quantised value
 PCIE_3_BYTES_PER_S = 10e9  # a PCIe 3.0 bridge with 16 lanes, what is reached of 15.75e9
-LATENCY_S = 10e-6  # of one message between two GPUs of a machine; an order of magnitude
+LATENCY_S = 10e-6  # latency of a message between two GPUs of a machine; an order of magnitude
 BANDWIDTHS = (  # to choose from, bytes/s, and a link that has about as much
     (0.125e9, "1 Gbit/s Ethernet"),
     (0.5e9, "4 Gbit/s"),
@@ -89,9 +89,9 @@ _TIMED: Mapping[Approach, tuple[tuple[str, int], tuple[str, int]]] = MappingProx
 class LayerPrediction:
     """One layer, forward and backward, on each of four ranks."""
 
-    approach: Approach  # what is done to the activations
+    approach: Approach  # treatment of the activations
     code_size: int  # columns of the code, or as much of another method
-    bandwidth_bytes_per_s: float  # of the link between the ranks
+    bandwidth_bytes_per_s: float  # bandwidth between the ranks
     time: LayerTime  # seconds by part
     message_bytes: float  # handed by a rank to one forward reduction
 

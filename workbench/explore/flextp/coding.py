@@ -61,7 +61,7 @@ def check_columns_to_drop(columns_to_drop: Callable | None) -> Feedback:
     )
 
 
-MIGRATIONS = ((1, 8), (3, 7), (0, 2))  # of four ranks: the sender, and how many columns it migrates
+MIGRATIONS = ((1, 8), (3, 7), (0, 2))  # sender among four ranks, and number of migrated columns
 
 
 def _own_columns(rank: int, sender: int, num_ranks: int, num_columns: int, *, mistake: str = "") -> Sequence[int]:

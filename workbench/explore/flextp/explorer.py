@@ -108,7 +108,7 @@ class Comparison:
 
     skewness: float  # χ of every straggler
     num_stragglers: int  # how many ranks are slow, from rank 0 on
-    bandwidth_bytes_per_s: float  # of the link between any two ranks
+    bandwidth_bytes_per_s: float  # bandwidth between any two ranks
     plain: Epoch  # nothing is done
     chosen: Epoch  # with the solution
     curves: tuple[Mapping[str, object], ...]  # rows: skewness, epoch seconds, solution with its dropped share
@@ -331,10 +331,10 @@ class WatchedIteration:
     """One iteration of one rank."""
 
     plan: Plan  # in force
-    start_s: float  # of the common clock
-    end_s: float  # of the common clock
+    start_s: float  # start on the common clock
+    end_s: float  # end on the common clock
     actions: tuple[Action, ...]  # its collectives, in their order
-    loss: float  # of the batch
+    loss: float  # loss of the batch
 
     @property
     def duration_s(self) -> float:

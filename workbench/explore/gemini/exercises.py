@@ -30,7 +30,7 @@ __all__ = [
     "seconds_wasted",
 ]
 
-TOLERANCE = 0.005  # of answers that are divisions
+TOLERANCE = 0.005  # relative tolerance of answers that are quotients
 
 
 def plan_after(

@@ -48,7 +48,7 @@ NUM_MACHINES = 16
 FREE_BYTES = 256 * 2**20  # free memory of a device, "a few hundred" MB in section 6.5.2
 MEBIBYTE = 2**20
 
-FAILURES_PER_DAY = (0, 1, 2, 4, 8, 16, 32, 64)  # of all machines together
+FAILURES_PER_DAY = (0, 1, 2, 4, 8, 16, 32, 64)  # failures of all machines together
 SOLUTIONS = (STRAWMAN, HIGH_FREQUENCY, GEMINI)
 NUM_DAYS = 10  # simulated time: enough failures, and fast enough for a control
 
@@ -171,7 +171,7 @@ class Comparison:
     """A policy beside the others."""
 
     num_machines: int  # N
-    failures_per_day: float  # of all machines together, each loses its machine
+    failures_per_day: float  # failures of all machines together; each loses its machine
     solution: str  # the policy chosen
     run: TrainingRun  # the chosen policy at the chosen rate
     curves: tuple[Mapping[str, object], ...]  # rows: failures a day, ratio, solution

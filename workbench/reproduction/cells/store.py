@@ -30,7 +30,7 @@ from workbench.reproduction.schema import CELL, NEEDS, inside, parse, read_text,
 __all__ = ["CELLS_FILE", "CellClaims", "CellStore", "CellsThere", "Notes"]
 __all__ += ["cells_there", "needs_file", "num_cells", "origins", "promote_cells", "read_lines"]
 
-SCHEMA = 1  # of a cell
+SCHEMA = 1  # version of a cell's file
 CELLS_FILE = "cells.json"  # in the folder of the run
 StoredCell = Mapping[str, Any]
 
@@ -75,10 +75,10 @@ def read_lines(path: Path) -> dict[str, dict[str, Any]]:
 class CellStore:
     """The cells of one function in one profile."""
 
-    folder: Path  # where they are written
-    basis: Mapping[str, Mapping[str, str]]  # what they depend on now, see `Fingerprinter.basis`
-    commit: str  # of the checkout
-    keep: bool = False  # whether cells that are out of date are accepted, the committed ones included
+    folder: Path  # folder for new cells
+    basis: Mapping[str, Mapping[str, str]]  # present dependencies, see `Fingerprinter.basis`
+    commit: str  # commit of the checkout
+    keep: bool = False  # whether to accept outdated and committed cells
     committed: Mapping[str, StoredCell] = field(default_factory=dict)  # digest to accepted committed cell
 
     @classmethod

@@ -40,9 +40,9 @@ class CellsFailed(RuntimeError):
 class Study:
     """The cells that one call asks for."""
 
-    store: CellStore  # where they are kept
-    notes: Notes  # what is noted for others
-    cells: list[Cell]  # those asked for, in order
+    store: CellStore  # store of finished cells
+    notes: Notes  # notes for other studies and the record
+    cells: list[Cell]  # requested cells, in order
     _distinct: dict[str, Cell] = field(init=False)  # by digest
     _stored: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # digest to what is on disk
     _new: set[str] = field(default_factory=set)  # digests of the cells of this call
@@ -201,7 +201,7 @@ class Slot:
 
     number: int
     ranks: Any  # Ranks of one rank
-    run: Any = None  # what it runs now; None: nothing
+    run: Any = None  # its present run, or None
     cell: Cell | None = None
     began_s: float = 0.0  # on the monotonic clock
 

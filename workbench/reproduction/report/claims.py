@@ -242,8 +242,9 @@ def _run_view(run: View) -> View:
 
 def _row_view(row: Mapping[str, Any], others: Mapping[str, Mapping[str, str]], claim: Mapping[str, Any]) -> View:
     unit, published, ours, where = row["unit"], row["published"], row["ours"], key_text(row["where"])
-    word, of_order = _normal(row["verdict"]), claim.get("kind") in ORDERS
-    silent = _normal(claim["verdict"]) == "NOT_COMPARABLE" != word  # what overrides the claim overrides its rows
+    word = _normal(row["verdict"])
+    of_order = claim.get("kind") in ORDERS
+    silent = _normal(claim["verdict"]) == "NOT_COMPARABLE" != word  # an overridden claim hides its rows' verdicts
     values = {label: values.get(where, "—") for label, values in others.items()}
     return View(
         where=where,

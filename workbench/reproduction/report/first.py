@@ -102,7 +102,7 @@ def _finding(found: Found, runs: Mapping[str, BestRun]) -> View:
         sentence=found.sentence,
         missing="; ".join(found.missing),
         mark=mark,
-        link=deciding[0].link if deciding else "",  # of the claim that decides the mark
+        link=deciding[0].link if deciding else "",  # link to the claim that decides the mark
         evidence=found.evidence,
         runs=", ".join(found.runs),
         claims=tuple(links),

@@ -72,7 +72,7 @@ class ItemRun:
     kernel: "KernelProcess" = field(default_factory=lambda: KernelProcess())
     fingerprint: Mapping[str, Any] = field(default_factory=dict)  # taken at the start, so a change in the run shows
     started: str = ""  # ISO 8601
-    seconds: float = 0.0  # it took, once it has ended
+    seconds: float = 0.0  # duration, set at the end
     _began: float = 0.0
     _watch: Watch | None = None
 
@@ -100,7 +100,7 @@ class ItemRun:
                 record = place_record(self)
                 counts = _verdict_fields(record["verdicts"])
                 return ItemOutcome(id=self.item.id, status=Status.RECORDED, seconds=self.seconds, **counts)
-        except Exception as error:  # of this item alone: a full disk, a claim that cannot be judged
+        except Exception as error:  # such as a full disk or a claim that cannot be judged
             failure = Failure.of(error)
         if self.kernel.stopped_because != INTERRUPTED:
             place_failure(self, failure)

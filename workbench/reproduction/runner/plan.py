@@ -49,7 +49,7 @@ class Status(StrEnum):
 class PlannedItem:
     """The plan for one item."""
 
-    id: str  # of the item
+    id: str
     action: Action
     why: str  # the reason, such as which part of its fingerprint changed
     expected_s: float  # seconds it is expected to take if it runs
@@ -70,7 +70,7 @@ class Planned:
 class ItemStarted:
     """An item's kernel is being started."""
 
-    id: str  # of the item
+    id: str
     number: int  # 1 for the first item started
     num_items: int  # items that run in all
     expected_s: float  # seconds it is expected to take
@@ -92,10 +92,10 @@ class Progress:
 class ItemOutcome:
     """The outcome of one item."""
 
-    id: str  # of the item
+    id: str
     status: Status
-    seconds: float = 0.0  # it took in this run
-    reason: str = ""  # of a failure, in one line
+    seconds: float = 0.0  # duration in this run
+    reason: str = ""  # reason of a failure, in one line
     verdicts: Mapping[str, int] = field(default_factory=dict)  # verdict to the number of claims
     not_comparable: Mapping[str, str] = field(default_factory=dict)  # claim to the reason
 
@@ -111,9 +111,9 @@ class ItemFinished:
 class Outcome:
     """The outcome of a run."""
 
-    profile: str  # it ran in
+    profile: str  # profile of the run
     items: Sequence[ItemOutcome]  # in the order of the catalogue
-    seconds: float  # it took
+    seconds: float  # duration
 
     @property
     def failed(self) -> tuple[ItemOutcome, ...]:
@@ -142,7 +142,7 @@ class RunFinished:
 class Stopping:
     """The run was interrupted: the kernels of its items were killed, and the runner waits for their end."""
 
-    ids: Sequence[str]  # of the items
+    ids: Sequence[str]  # ids of the items
     at_most_s: float  # seconds
 
 
