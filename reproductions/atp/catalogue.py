@@ -30,8 +30,8 @@ PAGE = Page(
         Finding(
             says="On GPUs joined by PCIe ATP trains 37 to 64 % faster than Megatron-LM.",
             source="abstract, section 5.1",
-            found="Simulated with the bandwidths that the text calibrates, {small:.2f} times as fast for model M2 and "
-            "{large:.2f} times for M4.",
+            found="Simulated with the bandwidths that the text calibrates, {small:.3f} (model M2) to {large:.3f} (M4) "
+            "times as fast.",
             values={"small": _gain("IC1", "M2"), "large": _gain("IC1", "M4")},
             claims=(
                 "fig-10/simulated: On IC1 ATP is at least 1.37 times as fast as Megatron-LM",
