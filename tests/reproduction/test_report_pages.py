@@ -181,7 +181,7 @@ def test_a_failure_shows_its_traceback_and_keeps_the_old_record_beside_it(held):
 
 def test_an_item_that_did_not_run_says_what_is_missing_and_what_the_paper_says(held):
     page = technique(held)
-    assert "no parameters for the profile laptop; it has full" in page.select_one("#table-9-simulated").get_text()
+    assert "Not in the laptop run; use --profile full." in page.select_one("#table-9-simulated").get_text()
     assert "workbench reproduce toy-sum/table-1/counted" in page.select_one("#table-1-counted").get_text()
     assert verdict(page, "A1 sends half") == "○NOT RUN"
     assert row(page, "A1 sends half", "A1")["Paper"] == "1 MB"

@@ -234,7 +234,7 @@ def test_a_figure_of_another_run_or_none_where_one_was_sealed_is_not_promoted(to
     toy.sealed()
     figure = toy.folder() / "figure.png"
     figure.write_bytes(b"of another run")
-    with pytest.raises(RecordError, match="figure.png: refused, figure.png is not the file that its record was sealed"):
+    with pytest.raises(RecordError, match="figure.png: refused, figure.png does not match the checksum"):
         promote(Project(), "laptop")
     figure.unlink()
     with pytest.raises(RecordError, match="figure.png: refused, figure.png is missing beside its record"):
