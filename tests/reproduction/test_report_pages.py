@@ -54,7 +54,7 @@ def test_a_wrong_number_of_ours_or_in_published_turns_the_verdict_red_without_a_
     assert verdict(page, "A1 sends half") == "✕DISAGREES"
     assert row(page, "A1 sends half", "A1")["Verdict"] == "✕DISAGREES"
     assert "The paper counts in another unit." in claim(page, "A1 sends half").get_text()
-    assert words(index(held).select_one("#cautions ~ p")) == "All 1 claims that disagree, each with its reason"
+    assert words(index(held).select_one("#cautions ~ p")) == "The claim that disagrees, with its reason"
     line = other(held, "claims").select_one("li[data-verdict=DISAGREES]")
     assert words(line.a) == "A1 sends half" and "The paper counts in another unit." in line.get_text()
 
