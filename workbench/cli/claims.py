@@ -54,11 +54,11 @@ def audit(
             table.add_row(name, *(WORDS[claim.noticed[falsification]] for falsification in FALSIFICATIONS))
     out = common.console()
     out.print(table)
-    number, of = share_noticed(claims)
+    noticed, applying = share_noticed(claims)
     explained = sum(claim.is_blind for claim in claims) - len(unexplained)
     out.print(
-        f"{len(claims)} claims notice {number} of the {of} falsified results that apply to them. "
-        f"Blind to no effect and to the opposite: {explained} that say why, {len(unexplained)} that do not.",
+        f"{common.counted(len(claims), 'claim')}: {noticed} of {applying} falsified results noticed. "
+        f"Blind to no effect and to the opposite: {explained} with a reason, {len(unexplained)} without.",
         markup=False,
     )
     return int(bool(unexplained))

@@ -201,7 +201,7 @@ def _describe_failures(comparison: Comparison) -> str:
     cause = max(run.wasted_s, key=run.wasted_s.__getitem__)
     served = ", ".join(f"{count} from {tier.value}" for tier, count in run.num_recoveries.items() if count)
     return (
-        f"{text}; {run.num_failures} failures, {run.num_interrupted} of them within a recovery; "
+        f"{text}; failures: {run.num_failures}, of these within a recovery: {run.num_interrupted}; "
         f"recovered {served or 0}; "
         f"most of the waste is {cause.value}, {run.wasted_s[cause] / run.duration_s:.1%} of the time."
     )
