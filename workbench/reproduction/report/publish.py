@@ -101,7 +101,7 @@ def write_site(
         _write(target / page.relative_to(project.root), page.read_bytes())
     for path in lessons:
         _write_lesson(inside(project.notebooks, *path.parts[-2:]), target)
-    run_module("the API pages", "pdoc", "-o", str(target / "api"), "workbench", "!workbench.cli")
+    _write_api(target / "api")
     write_planners(target / "planners")
     return tuple(left_out)
 
@@ -161,6 +161,10 @@ def _write_lesson(path: Path, target: Path) -> None:
         *("jupyter", "nbconvert", "--to", "html", "--execute", f"--ExecutePreprocessor.timeout={LESSON_TIMEOUT_S}"),
         *("--output-dir", str(page.parent), "--output", page.name, str(path)),
     )
+
+
+def _write_api(folder: Path) -> None:
+    run_module("the API pages", "pdoc", "-o", str(folder), "workbench", "!workbench.cli")
 
 
 def write_planners(folder: Path) -> None:
