@@ -69,7 +69,7 @@ def test_a_data_folder_that_is_not_there_or_holds_wrong_bytes_is_the_variables_f
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("cut")
     check = next(check for check in doctor._data() if check.name == f"data {entry.name}")
-    assert (check.ok, check.advice) == (False, "Correct the file, or unset WORKBENCH_DATA.")
+    assert (check.ok, check.advice) == (False, "Mend it, or unset WORKBENCH_DATA.")
 
 
 def test_verifying_an_empty_folder_ends_with_a_summary(line, data):

@@ -29,7 +29,7 @@ def report(line, profile: str = "laptop") -> BeautifulSoup:
 
 def test_a_dry_run_says_what_would_run_and_why_and_writes_nothing(line):
     text = line.said("reproduce", "--dry-run")
-    assert "it has no record" in text and "not in the laptop run; use --profile full" in text
+    assert "it has no record" in text and "not declared for laptop; it has full" in text
     assert "2 of 3 items would run in the profile laptop, about 6 s" in text
     assert not (line.root / "results").exists()
 
@@ -39,7 +39,7 @@ def test_a_run_gives_its_time_first_fails_one_item_and_goes_on_then_does_nothing
     assert (done.code, done.err) == (1, "")
     lines = done.out.splitlines()
     assert lines[0].startswith("2 of 3 items to run in the profile laptop: about ")
-    assert "1 not in this profile" in lines[0]
+    assert "1 not declared for it" in lines[0]
     assert any(text.startswith("toy/table-1/counted  COUNTED   ✓ 1 agrees") for text in lines)
     assert any(text.startswith("toy/table-2/counted  COUNTED   failed RuntimeError: boom") for text in lines)
     assert lines[-1] == f"Report: {line.root}/results/laptop/report/index.html"
@@ -101,7 +101,7 @@ def test_ctrl_c_is_a_clean_message_and_exit_code_130(line):
     assert process.returncode == 130
     assert "Stopping: waiting for the processes of toy/fig-3/counted to end (at most 10 s); press Ctrl-C again" in out
     kept = "Interrupted. Kept: nothing new, and every earlier record."
-    assert err.strip() == f"{kept} The same command resumes with the missing items."
+    assert err.strip() == f"{kept} The same command goes on with what is missing."
     assert not list(log.glob(".partial-*")) and not list(log.rglob("record.json"))
     assert not report(line, "full").select_one("meta[http-equiv=refresh]")
 
@@ -139,7 +139,7 @@ def test_plans_and_lists_say_how_many_cells_are_there_and_which_are_out_of_date(
     assert "about 75 s" in plan  # one cell of 60 s, and 15 for the notebook
     assert "Bytes of table-1 (laptop: 2 of 3 cells)" in line.said("list", "table-1")
     assert json.loads(line.said("list", "--json", "table-1"))[0]["cells"] == {"laptop": {"there": 2, "of": 3}}
-    assert "cells 2 of 3 finished (laptop)" in line.said("show", "table-1")
+    assert "cells 2 of 3 are there (laptop)" in line.said("show", "table-1")
     assert "cells" not in line.said("reproduce", "table-2", "--dry-run")
     looks = (["list"], ["list", "--json"], ["show", "table-1"], ["reproduce", "--dry-run"])
     assert line.heavy_imports(*looks, ["records", "promote", "--cells"]) == ["0"] * 5  # neither torch nor papermill

@@ -159,7 +159,7 @@ def test_the_log_goes_on_where_it_stopped_and_silence_ends_the_waiting_with_its_
     log.until_iteration(1)
     log.until_end()
     assert lines == ["  0.00 s  iteration 1", "  1.00 s  iteration 2", "  1.50 s  all ranks have returned"]
-    with pytest.raises(TimeoutError, match="waiting for iteration 3: no event of the training for 0.05 s"):
+    with pytest.raises(TimeoutError, match="waiting for iteration 3, nothing was heard of the training for 0.05 s"):
         log.until_iteration(3)
 
 

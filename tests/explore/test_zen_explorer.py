@@ -13,8 +13,8 @@ from workbench.techniques.zen.method.hashing import partition_of
 
 def test_the_status_counts_what_collides_and_overflows():
     explorer = lesson.SlotExplorer().set(indices=32, slots=9, hashes=1, serial=3)
-    assert explorer.status.endswith("Collided at first: 24; in the serial area: 3; beyond it: 21.")
-    assert explorer.set(serial=0).status.endswith("in the serial area: 0; beyond it: 24.")
+    assert explorer.status.endswith("24 indices collided at first, 3 are in the serial area, 21 overflow it.")
+    assert explorer.set(serial=0).status.endswith("0 are in the serial area, 24 overflow it.")
 
 
 def test_ranges_are_uneven_by_hand_and_hashing_is_not():

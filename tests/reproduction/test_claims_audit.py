@@ -68,7 +68,7 @@ def test_every_claim_of_a_paper_notices_no_effect_or_the_opposite_or_says_why():
 def test_the_command_counts_and_names_blind_claims_and_its_exit_code_says_whether_one_is_unexplained(capsys):
     assert exit_code(["claims", "audit", "activation-compression/table-16", "--blind"]) == 0
     out = capsys.readouterr().out
-    assert "falsified results noticed" in out and "with a reason, 0 without" in out
+    assert "claims notice" in out and "that say why, 0 that do not" in out
     assert exit_code(["claims", "audit", "gemini/fig-6-9", "--json"]) == 0
     entries = json.loads(capsys.readouterr().out)
     assert {"item", "claim", "noticed", "whose"} <= set(entries[0])

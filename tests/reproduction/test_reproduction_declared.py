@@ -151,7 +151,7 @@ def test_a_whole_number_may_stand_for_a_float_and_anything_plain_for_none(toy: T
     ("options", "said"),
     [
         ({"profile": "lapton"}, "profile 'lapton' is unknown; it must be one of smoke, quick, laptop, full, paper"),
-        ({"profile": "full"}, "toy/table-1/counted is not in the full run; use --profile smoke or laptop"),
+        ({"profile": "full"}, "toy/table-1/counted is not declared for profile full; it has smoke, laptop"),
         ({"kernel": "fortran"}, "there is no kernel 'fortran'; installed are .*python3"),
         ({"jobs": 0}, "jobs is 0"),
         ({"timeout_s": 0.0}, "timeout is 0.0"),
@@ -172,7 +172,7 @@ def test_an_item_whose_data_are_missing_is_skipped_with_the_command_that_brings_
     (toy.root / "data/manifest.csv").write_text(manifest)
     toy.declare('item("table-1", needs=("data:glue/sst2",))')
     outcome = run(Project(), load_catalogue())
-    why = "needs the data 'glue/sst2'; sst2/train.tsv is missing: workbench data fetch glue/sst2, or set WORK"
+    why = "needs the data 'glue/sst2', of which sst2/train.tsv is not here: workbench data fetch glue/sst2, or set WORK"
     assert [(item.status, item.reason.startswith(why)) for item in outcome.items] == [(Status.SKIPPED, True)]
     assert outcome.exit_code == 0
     toy.declare('item("table-1", needs=("data:glue/cola",))')

@@ -66,14 +66,14 @@ app = _build()
 
 
 def command() -> Any:
-    """Return the command with its subcommands; the help shows flags without a type."""
+    """Return the command with those below it; its flags are shown without a type."""
     whole = typer.main.get_command(app)
     waiting = [whole]
     while waiting:
-        entry = waiting.pop()
-        waiting += getattr(entry, "commands", {}).values()
-        help_option = entry.get_help_option(entry.context_class(entry, **SETTINGS))
-        for option in (*entry.params, help_option):
+        one = waiting.pop()
+        waiting += getattr(one, "commands", {}).values()
+        helped = one.get_help_option(one.context_class(one, **SETTINGS))
+        for option in (*one.params, helped):
             if getattr(option, "is_flag", False):
                 option.metavar = ""
     return whole
@@ -106,7 +106,7 @@ def exit_code(arguments: Sequence[str]) -> int:
     except (Abort, KeyboardInterrupt):
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED
-    except SystemExit as left:  # typer raises this for `workbench list | head`, where head closes the pipe
+    except SystemExit as left:  # as typer leaves `workbench list | head`: the reader has what it wanted
         if not isinstance(left.__context__, BrokenPipeError):
             raise
         _drop_output()
@@ -121,7 +121,7 @@ def exit_code(arguments: Sequence[str]) -> int:
 
 
 def _drop_output() -> None:
-    """Point stdout at /dev/null if it cannot be written, so that it does not fail again at exit."""
+    """Point stdout at nothing where it cannot be written, so that it does not fail once more as the process ends."""
     try:
         sys.stdout.flush()
     except OSError:

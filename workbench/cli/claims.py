@@ -26,7 +26,7 @@ def audit(
     patterns: common.Patterns = None,
     as_json: common.AsJson = False,
     blind: Annotated[
-        bool, Option("--blind", help="Only claims that notice neither no effect nor the opposite.")
+        bool, Option("--blind", help="Only those that notice neither no effect nor the opposite.")
     ] = False,
 ) -> int:
     """Judge every claim on falsified results: no effect, the opposite, twice the effect, rows shuffled.
@@ -43,22 +43,22 @@ def audit(
 
     project, catalogue = common.load()
     claims = audited(project, common.pick(catalogue, patterns or []))
-    unexplained = [claim for claim in claims if claim.is_unexplained]
+    unexplained = [each for each in claims if each.is_unexplained]
     if as_json:
-        common.print_json([claim.to_json() for claim in claims])
+        common.print_json([each.to_json() for each in claims])
         return int(bool(unexplained))
     table = common.table("claim", *FALSIFICATIONS)
-    for claim in claims:
-        if claim.is_blind or not blind:
-            name = f"{escape(claim.claim.name)}\n[dim]{claim.item}[/]"
-            table.add_row(name, *(WORDS[claim.noticed[falsification]] for falsification in FALSIFICATIONS))
+    for each in claims:
+        if each.is_blind or not blind:
+            name = f"{escape(each.claim.name)}\n[dim]{each.item}[/]"
+            table.add_row(name, *(WORDS[each.noticed[falsification]] for falsification in FALSIFICATIONS))
     out = common.console()
     out.print(table)
-    noticed, applying = share_noticed(claims)
-    explained = sum(claim.is_blind for claim in claims) - len(unexplained)
+    number, of = share_noticed(claims)
+    explained = sum(each.is_blind for each in claims) - len(unexplained)
     out.print(
-        f"{common.counted(len(claims), 'claim')}: {noticed} of {applying} falsified results noticed. "
-        f"Blind to no effect and to the opposite: {explained} with a reason, {len(unexplained)} without.",
+        f"{len(claims)} claims notice {number} of the {of} falsified results that apply to them. "
+        f"Blind to no effect and to the opposite: {explained} that say why, {len(unexplained)} that do not.",
         markup=False,
     )
     return int(bool(unexplained))

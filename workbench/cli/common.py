@@ -122,12 +122,12 @@ def verdict_words(counts: Mapping[str, int]) -> str:
 
 
 def reason_words(reasons: Mapping[str, str]) -> list[str]:
-    """Say why claims are not comparable, one line per reason, the most frequent first."""
+    """Say why claims are not comparable, a line for each reason, that of the most claims first."""
     names: dict[str, list[str]] = {}
     for name, reason in reasons.items():
         names.setdefault(reason, []).append(name)
     style, mark, lines = STYLES["NOT_COMPARABLE"], MARKS["NOT_COMPARABLE"], []
-    for reason, (first, *others) in sorted(names.items(), key=lambda entry: -len(entry[1])):
+    for reason, (first, *others) in sorted(names.items(), key=lambda each: -len(each[1])):
         more = f" and {len(others)} more" if others else ""
         lines.append(f"[{style}]{mark}[/] {escape(first)}{more}: {escape(reason)}")
     rest = len(lines) - MOST_REASONS

@@ -218,14 +218,14 @@ def verify(names: Annotated[list[str] | None, Argument(metavar="NAME", help="All
     """Compare the files on this machine with the manifest's checksums; exit code 1 where one differs."""
     from workbench.datasets import manifest
 
-    out, differs, is_any_here = common.console(), False, False
+    out, differs, found = common.console(), False, False
     for name in names or [entry.name for entry in _checked(manifest.list_data)]:
         for check in _checked(manifest.verify, name):
             differs |= check.status is manifest.FileStatus.DIFFERS
-            is_any_here |= check.status is not manifest.FileStatus.MISSING
+            found |= check.status is not manifest.FileStatus.MISSING
             place = f"  ({check.place})" if check.place else ""
             out.print(f"{name}  {check.file}  {check.status.value}{place}", markup=False)
-    if not is_any_here:
+    if not found:
         out.print("None of these files is on this machine; workbench data fetch NAME downloads them.", markup=False)
     return 1 if differs else 0
 
@@ -271,7 +271,7 @@ def remove_kernel(name: Annotated[str, Argument(metavar="NAME", help="As workben
 
 
 def _checked(function: Any, *names: Any) -> Any:
-    """Call a function of the library; turn an unknown name or missing data into wrong use."""
+    """Call a function of the library; a name it does not know, or data it cannot get, is wrong use."""
     from workbench.datasets.places import DataError
     from workbench.reproduction import UsageError
 

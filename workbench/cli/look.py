@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer import Option
@@ -26,12 +26,12 @@ def register(app: typer.Typer) -> None:
 
 def list_items(
     patterns: common.Patterns = None,
-    as_json: Annotated[bool, Option("--json", help="Machine-readable: the declaration and the last run.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Machine-readable: what is declared, and the last run.")] = False,
     results: common.Results = None,
 ) -> None:
-    """List the items that can be reproduced and their verdicts, one line each.
+    """List what can be reproduced, and what was found: a line an item.
 
-    The verdicts come from the last run on this machine, or from the recorded run if that is newer.
+    The verdicts are those of its last run on this machine, or of the recorded run where none is newer.
 
     \b
     Examples
@@ -43,14 +43,14 @@ def list_items(
     chosen = common.pick(catalogue, patterns or [])
     if as_json:
         runs = judged(project, chosen)
-        entries = []
-        for item in chosen:
-            run, cells = runs[item.id], num_cells(project, item)
-            entry = item_json(item) | ({"cells": cells} if cells else {})
-            entries.append(entry | ({"run": asdict(run)} if run.profile else {}))
-        common.print_json(entries)
+        common.print_json([_item_json(project, item, runs[item.id]) for item in chosen])
     else:
         print_list(project, chosen)
+
+
+def _item_json(project: Any, item: Any, run: Any) -> dict[str, Any]:
+    cells = num_cells(project, item)
+    return item_json(item) | ({"cells": cells} if cells else {}) | ({"run": asdict(run)} if run.profile else {})
 
 
 def write(
@@ -62,9 +62,9 @@ def write(
     ] = None,
     results: common.Results = None,
 ) -> int:
-    """Write the report from all records, recorded runs included; every verdict is computed anew.
+    """Write the report from the records there are, recorded runs included; every verdict is computed anew.
 
-    Ends with exit code 2 if a record was refused; the report is still written, and names the record.
+    Ends with exit code 2 where a record was refused; the report is written all the same, and names it.
 
     \b
     Examples

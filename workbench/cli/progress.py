@@ -1,4 +1,4 @@
-"""The display of a run: time spent and time to go; a bar on a terminal, plain lines elsewhere."""
+"""A run as it goes, with the time spent and the time to go; a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .common import reason_words, verdict_words
 __all__ = ["BarDisplay", "LineDisplay", "display", "num_done", "running_words", "spent_words"]
 
 REFRESH_PER_S = 4  # redraws of the bar a second
-MOST_SHARE = 0.99  # largest share of a running item
+MOST_SHARE = 0.99  # of an item that has not ended
 BAR_WIDTH = 12  # characters
-HEARTBEAT_S = 60.0  # seconds between two lines of an otherwise silent log
+HEARTBEAT_S = 60.0  # seconds between two lines of a log in which nothing else happens
 
 
 def display(console: Any) -> LineDisplay | BarDisplay:
@@ -42,8 +42,8 @@ def _ended_words(outcome: ItemOutcome) -> str:
         return f"{outcome.id}  [bold red]failed[/] after {took}: {escape(outcome.reason)}"
     if not any(outcome.verdicts.values()):
         return f"{outcome.id}  ran in {took}; no verdicts"
-    line = f"{outcome.id}  {outcome.status.value} in {took}  {verdict_words(outcome.verdicts)}"
-    return "\n".join([line, *(f"    {words}" for words in reason_words(outcome.not_comparable))])
+    said = f"{outcome.id}  {outcome.status.value} in {took}  {verdict_words(outcome.verdicts)}"
+    return "\n".join([said, *(f"    {words}" for words in reason_words(outcome.not_comparable))])
 
 
 def spent_words(progress: Progress) -> str:
@@ -70,14 +70,14 @@ def _part_words(far: HowFar | None) -> str:
 
 
 def num_done(progress: Progress) -> float:
-    """Count the finished items, and add the finished share of each running item."""
+    """Count the items that have ended, and of each under way the share that is done."""
     return progress.num_done + sum(_share(progress.parts.get(id), spent) for id, spent in progress.running.items())
 
 
 def _share(far: HowFar | None, spent_s: float) -> float:
     if far is None:
         return 0.0
-    if far.remaining_s is None:  # it takes longer than expected
+    if far.remaining_s is None:  # nobody expected it to take so long
         return MOST_SHARE * far.num_done / far.num_parts
     return min(spent_s / (spent_s + far.remaining_s), MOST_SHARE)
 

@@ -19,9 +19,9 @@ from . import common
 
 __all__ = ["Run", "register", "reproduce"]
 
-LEAST_BETWEEN_S = 1.0  # seconds between two reports of a run; the page reloads every 15
+LEAST_BETWEEN_S = 1.0  # seconds from one report of a run under way to the next; its page reloads every 15
 REASON_SHOWN = 40  # characters of a failure's reason in the table; all of it was printed as the item ended
-COSTS_BETWEEN = 2  # least wait in multiples of the time of the last report, which delays scheduling
+COSTS_BETWEEN = 2  # and as many times what the last one cost, since it is written where items are scheduled
 
 
 def register(app: typer.Typer) -> None:
@@ -36,28 +36,28 @@ def reproduce(
     jobs: Annotated[
         int | None,
         Option(
-            "--jobs", "-j", min=1, metavar="N", help="Items side by side, by default one a core; timed items alone."
+            "--jobs", "-j", min=1, metavar="N", help="Items side by side, by default one a core; timed ones run alone."
         ),
     ] = None,
     timeout_s: Annotated[
         float | None, Option("--timeout", min=0.1, metavar="SECONDS", help="Longest time for one item.")
     ] = None,
-    fresh: Annotated[bool, Option("--fresh", help="Also run items that are up to date; cells are reused.")] = False,
+    fresh: Annotated[bool, Option("--fresh", help="Run items that are up to date too; cells are reused.")] = False,
     keep_cells: Annotated[
         bool,
         Option(
             "--keep-cells",
             help="Accept finished cells of another library, version, machine or commit, "
-            "and those in the repository; the record counts them.",
+            "those in the repository too; the record says how many.",
         ),
     ] = False,
     dry_run: Annotated[bool, Option("--dry-run", help="Only say what would run, and why.")] = False,
     as_json: Annotated[bool, Option("--json", help="With --dry-run: machine-readable.")] = False,
     quiet: Annotated[bool, Option("--quiet", "-q", help="Nothing before the table at the end.")] = False,
-    verbose: Annotated[bool, Option("--verbose", "-v", help="Say why each item runs or not.")] = False,
+    verbose: Annotated[bool, Option("--verbose", "-v", help="Say of each item why it runs or not.")] = False,
     results: common.Results = None,
 ) -> int:
-    """Run items and write the report. Items that are up to date are not run again.
+    """Run items and write the report. What is up to date is not run again.
 
     Without ids the profile is quick, the headline findings of all papers in ten minutes; with ids it is laptop.
 
@@ -128,7 +128,7 @@ class Run:
         self.progress = ""
         self.report_trouble = ""
         self.num_cells = 0  # done, of the items under way
-        self.behind = False  # the report lacks a start or an end of an item
+        self.behind = False  # whether a start or an end is not yet on the report
         self.next_report_s = 0.0  # on the monotonic clock
 
     def go(self, **options: Any) -> int:
@@ -182,13 +182,13 @@ class Run:
             self.behind, self.next_report_s = False, ended + max(LEAST_BETWEEN_S, COSTS_BETWEEN * (ended - began))
 
     def fell_behind(self, id: str) -> None:
-        """Note that the report no longer shows the state of an item."""
+        """Note that the report does not show an item's state any more."""
         self.behind = True
         if self.changed is not None:
             self.changed.add(id.partition("/")[0].replace("-", "_"))
 
     def tell(self, outcome: Any) -> None:
-        """Print the results of an item, in sentences."""
+        """Print what an item has found, in sentences."""
         from workbench.reproduction.findings import news_of
 
         if self.quiet or self.profile == "smoke" or outcome.status != "recorded":
@@ -197,14 +197,14 @@ class Run:
             self.out.print(f"    {line}", markup=False)
 
     def announce(self, planned: Any) -> None:
-        """Before anything starts, print how long the run will take."""
+        """Print before anything starts how long the run will take."""
         from workbench.reproduction.report import report_path, seconds_text
 
         for item in planned.items if self.verbose else ():
             self.out.print(f"{item.id}: {item.action}, {item.why}", markup=False, soft_wrap=True)
         actions = Counter(str(item.action) for item in planned.items)
         lacking = [item for item in planned.items if item.action == "skip" and item.is_declared]
-        counts = {"up to date": actions["nothing"], "not in this profile": actions["skip"] - len(lacking)}
+        counts = {"up to date": actions["nothing"], "not declared for it": actions["skip"] - len(lacking)}
         counts["skipped"] = len(lacking)
         rest = [f"; {number} {words}" for words, number in counts.items() if number]
         for item in lacking:
@@ -219,7 +219,7 @@ class Run:
             self.out.print(f"The report grows as it runs: {path}", markup=False, soft_wrap=True)
 
     def write_report(self, under_way: bool = False, whole: bool = True) -> Path:
-        """Write the report, whole or the changed pages; the end of the run names an error in writing it."""
+        """Write the report, whole or what has changed; a report that cannot be written is named at the run's end."""
         from workbench.reproduction.report import report_path, write_report
 
         options: dict[str, Any] = {"running": tuple(self.running), "progress": self.progress, "under_way": under_way}
@@ -254,14 +254,14 @@ class Run:
             print(f"workbench: {self.report_trouble}", file=sys.stderr)
 
     def interrupted(self) -> None:
-        """Print what is kept and how to resume, then mark the run on the report as ended."""
+        """Print what is kept and how to go on, then say on the report that the run has ended."""
         self.running.clear()
         number = self.num_recorded
         kept = f"{common.counted(number, 'item')} of this run" if number else "nothing new"
         cells = ", every finished cell" if self.num_cells else ""
-        rest = "The same command resumes with the missing items."
+        rest = "The same command goes on with what is missing."
         print(f"\nInterrupted. Kept: {kept}{cells}, and every earlier record. {rest}", file=sys.stderr)
-        if self.changed is not None:  # else no page shows this run yet
+        if self.changed is not None:  # else no page says yet that the run is under way
             self.write_report(whole=False)
 
 
@@ -288,4 +288,4 @@ def _verdicts(view: Any, failed: Any, has_ended: bool) -> str:
         return common.verdict_words(view.counts) if any(view.counts.values()) else "[dim]ran; no verdicts[/]"
     if view.refused:
         return f"[bold red]refused[/] {escape(view.refused[0])}"
-    return "[dim]not in this profile[/]" if has_ended else ""
+    return "[dim]not declared for this profile[/]" if has_ended else ""

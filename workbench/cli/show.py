@@ -1,4 +1,4 @@
-"""`workbench show`: one item on one screen, with one line per claim; several items, and `list`, one line per item."""
+"""`workbench show`: one item on one screen, its claims a line each; several items, or `list`, a line an item."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WHOSE = {"ours": " (ours)", "construction": " (a check of the program)"}
 
 def show_item(
     identity: Annotated[
-        str, Argument(metavar="ID", help="An id, the beginning of an id, an item such as table-1, or a glob.")
+        str, Argument(metavar="ID", help="An id, the beginning of one, an item such as table-1, or a glob.")
     ],
     everything: Annotated[
         bool, Option("--all", help="Every claim with its rule, and the parameters of every profile.")
@@ -33,10 +33,10 @@ def show_item(
     as_json: common.AsJson = False,
     results: common.Results = None,
 ) -> None:
-    """Show one item on one screen: its parameters, and for each claim the paper's value, ours and the verdict.
+    """Show one item on one screen: its parameters, and of each claim the paper's value, ours and the verdict.
 
-    The verdicts come from the last run on this machine, or from the recorded run if that is newer. Several items have
-    one line each.
+    The verdicts are those of its last run on this machine, or of the recorded run where none is newer. Several items
+    have a line each.
 
     \b
     Examples
@@ -59,7 +59,7 @@ def show_item(
 
 
 def item_json(item: Any) -> dict[str, Any]:
-    """Return the declaration of an item."""
+    """Return what is declared of an item."""
     copied = {name: getattr(item, name) for name in ("id", "technique", "item", "title")}
     claims = [claim.name for claim in item.claims]
     return copied | {"evidence": item.evidence.name, "profiles": list(item.profiles), "claims": claims}
@@ -82,9 +82,9 @@ def run_json(run: Any) -> dict[str, Any]:
 
 
 def print_list(project: Any, chosen: Sequence[Any]) -> None:
-    """Print one line per item with the verdicts of its last run, then the machines of the runs.
+    """Print a line an item with the verdicts of its last run, and whose runs they are.
 
-    Ids and verdicts are never cut: a narrow terminal leaves out title and run.
+    Ids are copied and verdicts are asked for, so they are never cut: on a narrow terminal title and run are left out.
     """
     out, runs = common.console(), judged(project, chosen)
     rows = [("id", "verdicts", "last run", "what"), *(_row(project, item, runs[item.id]) for item in chosen)]
@@ -109,7 +109,7 @@ def _fitted(text: str, width: int) -> str:
 
 
 def judged(project: Any, chosen: Sequence[Any]) -> dict[str, Any]:
-    """Return the last run of each item; the first call takes seconds, so a terminal shows a status."""
+    """Return the last run of each item; the first time takes seconds, so a terminal says what it waits for."""
     from workbench.reproduction.summary import summaries
 
     with common.console(error=True).status("Judging the records"):
@@ -138,7 +138,7 @@ def _below(runs: Mapping[str, Any]) -> Iterator[str]:
     for (is_own, machine), number in places.items():
         yield f"{number} {'ran here' if is_own else 'recorded'} on {machine}"
     if first := next(iter(runs), None):
-        yield f"Details of an item: workbench show {first}"
+        yield f"One of them: workbench show {first}"
 
 
 def num_cells(project: Any, item: Any) -> dict[str, dict[str, int]]:
@@ -200,13 +200,13 @@ def _last_run(run: Any) -> str:
 
 
 def _states(project: Any, item: Any) -> Iterator[str]:
-    """Return lines on cells, refused records, files that are not shown, and failures."""
+    """Return lines on cells, and on records and failures that a reader must know of."""
     from workbench.reproduction.errors import RecordError
     from workbench.reproduction.files import misfits
     from workbench.reproduction.records import FAILURE_FILE, RECORD_FILE, promoted_path, read_failure, record_of
 
     for profile, counts in num_cells(project, item).items():
-        yield f"cells      {counts['there']} of {counts['of']} finished ({profile})"
+        yield f"cells      {counts['there']} of {counts['of']} are there ({profile})"
     for profile in item.profiles:
         folder = project.folder(item, profile)
         for path in (folder / RECORD_FILE, promoted_path(project, item, profile)):

@@ -17,10 +17,10 @@ from workbench.reproduction import Project
 
 __all__ = ["PAGE", "CodeExercise", "code_exercises", "course_lessons", "grade_", "solved"]
 
-PAGE = Path("docs/course.md")  # the page that lists the lessons in order
+PAGE = Path("docs/course.md")  # of a project: joins the lessons, in their order
 LESSON = re.compile(r"\]\(\.\./notebooks/(\w+/lesson\w*\.ipynb)\)")  # a link of that page
 CHECK = re.compile(r"lesson\.check_\w+\((\w+)\)")
-POINTS = 1  # points per exercise
+POINTS = 1  # of an exercise
 # nbgrader takes the hidden lines out of the student's copy, and puts them back before it grades.
 GRADED = "feedback = {}\n### BEGIN HIDDEN TESTS\nassert feedback.is_right, feedback\n### END HIDDEN TESTS\nfeedback"
 
@@ -29,8 +29,8 @@ GRADED = "feedback = {}\n### BEGIN HIDDEN TESTS\nassert feedback.is_right, feedb
 class CodeExercise:
     """A function that the reader of a lesson writes."""
 
-    cell: int  # position of its cell in the notebook
-    name: str  # name of the function
+    cell: int  # where its cell stands in the notebook
+    name: str  # of the function
     stub: str  # source of the cell without its last line
     check: str  # the last line: the call that returns a Feedback
 
@@ -43,14 +43,14 @@ def course_lessons(project: Project) -> list[Path]:
 
 def code_exercises(notebook: NotebookNode) -> tuple[CodeExercise, ...]:
     """Return the code exercises of a lesson in their order."""
-    exercises = []
+    found = []
     for number, cell in enumerate(notebook.cells):
         stub, _, check = cell.source.rpartition("\n")
         if cell.cell_type == "code" and (call := CHECK.fullmatch(check)):
             exercise = CodeExercise(cell=number, name=call[1], stub=stub.rstrip(), check=check)
-            _blank_of(exercise)  # raises ValueError if it is no stub
-            exercises.append(exercise)
-    return tuple(exercises)
+            _blank_of(exercise)  # refuses what is no stub
+            found.append(exercise)
+    return tuple(found)
 
 
 def solved(exercise: CodeExercise, solutions: str) -> str:

@@ -19,7 +19,7 @@ from workbench.explore.exercises import Feedback, Standing
 
 __all__ = ["Unfinished", "check_on_cases", "check_on_ranks", "guarded"]
 
-TIMEOUT_S = 20.0  # time limit on ranks of a function that takes milliseconds
+TIMEOUT_S = 20.0  # of a function on ranks, which takes milliseconds
 MAX_SHOWN = 120  # characters of a value or an error
 WAITING = "A collective returns when all ranks have called it. Does a rank leave one out, or call another one?"
 
@@ -39,15 +39,15 @@ def guarded(function: Callable | None, copied: Callable = copy.deepcopy) -> Call
     def call(*args):
         _require(function)
         try:
-            answer = function(*copied(args))
+            found = function(*copied(args))
         except Unfinished:
             raise
         except Exception as error:
             place = _place(name, traceback.format_exc())
             raise Unfinished(Standing.NOT_YET, f"{name} raised {type(error).__name__}{place}: {error}") from error
-        if answer is None:
+        if found is None:
             raise Unfinished(Standing.NOT_ANSWERED, f"{name} returns None.")
-        return answer
+        return found
 
     return call
 
@@ -68,23 +68,23 @@ def check_on_cases(
         function: the reader's; None and a function that returns None are no answer.
         cases: the arguments of each call.
         expected: what each call should return: numbers, bytes, or sequences of these.
-        mistakes: usual wrong functions, by their hint.
+        mistakes: wrong functions, by the hint for who wrote one.
         reason: shown with a right function.
-        rel: relative tolerance of numbers.
-        says: writes a wrong case, from its arguments, answer and expected value; by default the call is written.
+        rel: how far a number may be off, as a share of it.
+        says: what is wrong with a case, found and expected; else the call is written out.
     """
     call, agree = guarded(function), partial(_agree, rel=rel)
     try:
-        answers = [call(*case) for case in cases]
+        found = [call(*case) for case in cases]
     except Unfinished as end:
         return end.feedback
-    wrong = [triple for triple in zip(cases, answers, expected, strict=True) if not agree(*triple[1:])]
+    wrong = [triple for triple in zip(cases, found, expected, strict=True) if not agree(*triple[1:])]
     if not wrong:
         return Feedback(standing=Standing.RIGHT, text=reason)
-    case, answer, right = wrong[0]
+    case, one, other = wrong[0]
     written = f"{getattr(function, '__name__', '')}({', '.join(map(_shown, case))})"
-    text = says(case, answer, right) if says else f"{written} is {_shown(answer)}, not {_shown(right)}."
-    hints = (hint for hint, variant in mistakes.items() if agree(answers, [variant(*case) for case in cases]))
+    text = says(case, one, other) if says else f"{written} is {_shown(one)}, not {_shown(other)}."
+    hints = (hint for hint, variant in mistakes.items() if agree(found, [variant(*case) for case in cases]))
     return Feedback(standing=Standing.NOT_YET, text=f"{text} {next(hints, '')}".rstrip())
 
 
@@ -102,11 +102,11 @@ def check_on_ranks(
 
     Args:
         function, mistakes, reason: as in `check_on_cases`.
-        right: a right function.
-        work: called on each rank with a function: calls it with arguments and returns the result to compare. A list of
-            tuples is a list of cases, and the first wrong case is shown.
-        num_ranks: number of ranks.
-        of: name of the result, shown with a wrong answer.
+        right: what the function should be.
+        work: called on each rank with one of the functions: gives it arguments, and returns what is compared;
+            a list of tuples is one of cases, of which the first that is wrong is shown.
+        num_ranks: how many.
+        of: names of what is compared, for a wrong answer.
     """
     from workbench.launch import RankFailed, Ranks  # it starts processes, which a page in a browser cannot
 
@@ -115,23 +115,23 @@ def check_on_ranks(
         _require(function)
         with Ranks(num_ranks, preload=[work.__module__]) as ranks:
             known = ranks.run(_all_of, work, [right, *mistakes.values()], timeout_s=TIMEOUT_S)
-            answers = ranks.run(_answer, work, function, timeout_s=TIMEOUT_S)
+            found = ranks.run(_answer, work, function, timeout_s=TIMEOUT_S)
     except Unfinished as end:
         return end.feedback
     except RankFailed as failed:
-        return Feedback(standing=Standing.NOT_YET, text=_failure_text(failed, name))
+        return Feedback(standing=Standing.NOT_YET, text=_told(failed, name))
     expected, *others = map(list, zip(*known, strict=True))
-    if without := [rank for rank, value in enumerate(answers) if value is None]:
+    if without := [rank for rank, value in enumerate(found) if value is None]:
         is_answered, text = len(without) < num_ranks, f"{name} returns None on rank {without[0]}."
         return Feedback(standing=Standing.NOT_YET if is_answered else Standing.NOT_ANSWERED, text=text)
-    wrong = [(rank, *pair) for rank, pair in enumerate(zip(answers, expected, strict=True)) if not _agree(*pair)]
+    wrong = [(rank, *pair) for rank, pair in enumerate(zip(found, expected, strict=True)) if not _agree(*pair)]
     if not wrong:
         return Feedback(standing=Standing.RIGHT, text=reason)
-    rank, answer, wanted = wrong[0]
-    if isinstance(wanted, list) and isinstance(wanted[0], tuple) and len(answer) == len(wanted):
-        answer, wanted = next(pair for pair in zip(answer, wanted, strict=True) if not _agree(*pair))
-    text = f"Rank {rank}: {of}{': ' * bool(of)}{_shown(answer)} is not {_shown(wanted)}."
-    hints = (hint for hint, mistaken in zip(mistakes, others, strict=True) if _agree(answers, mistaken))
+    rank, one, other = wrong[0]
+    if isinstance(other, list) and isinstance(other[0], tuple) and len(one) == len(other):
+        one, other = next(pair for pair in zip(one, other, strict=True) if not _agree(*pair))
+    text = f"Rank {rank}: {of}{': ' * bool(of)}{_shown(one)} is not {_shown(other)}."
+    hints = (hint for hint, other in zip(mistakes, others, strict=True) if _agree(found, other))
     return Feedback(standing=Standing.NOT_YET, text=f"{text} {next(hints, '')}".rstrip())
 
 
@@ -150,7 +150,7 @@ def _described_stub():
 
 
 def _is_stub(function: object) -> bool:
-    """Say whether a function has no body yet, without starting ranks."""
+    """Whether a function has no body yet, which is seen without starting ranks."""
     code = getattr(function, "__code__", None)
     is_empty = code is not None and code.co_code in (_stub.__code__.co_code, _described_stub.__code__.co_code)
     return is_empty and set(code.co_consts) <= {None, function.__doc__}
@@ -161,16 +161,16 @@ def _all_of(work: Callable, functions: Sequence[Callable]) -> list:
 
 
 def _answer(work: Callable, function: Callable) -> object:
-    """Return the result of a reader's function on this rank; its errors are raised, so that no rank waits for it."""
+    """Return what a reader's function comes to on this rank; an error stays one, so that no rank waits for this one."""
     try:
-        return work(guarded(function, copied=tuple))  # the arguments are made for this call; groups cannot be copied
+        return work(guarded(function, copied=tuple))  # made for this call; groups of ranks have no copies
     except Unfinished as end:
         if end.feedback.standing is Standing.NOT_YET:
             raise
         return None
 
 
-def _failure_text(failed: Exception, name: str) -> str:
+def _told(failed: Exception, name: str) -> str:
     """Say how the first rank failed."""
     first = failed.failures[0]
     message = first.message.split("Unfinished: ")[-1]
@@ -185,16 +185,16 @@ def _place(name: str, trace: str) -> str:
     return f" in line {lines[-1]}" if lines else ""
 
 
-def _agree(answer: object, expected: object, rel: float = 1e-6) -> bool:
-    """Say whether the answer of a reader's function, which may be anything, equals the expected value."""
+def _agree(found: object, expected: object, rel: float = 1e-6) -> bool:
+    """Return whether what a reader's function returned, which may be anything, is what it should be."""
     try:
-        if isinstance(expected, bytes) or isinstance(answer, str | bytes):
-            return isinstance(answer, bytes | bytearray) and answer == expected
+        if isinstance(expected, bytes) or isinstance(found, str | bytes):
+            return isinstance(found, bytes | bytearray) and found == expected
         if isinstance(expected, Sequence):
-            same_length = len(answer) == len(expected)
-            return same_length and all(_agree(*pair, rel) for pair in zip(answer, expected, strict=True))
-        numbers, wanted = np.asarray(answer, float), np.asarray(expected, float)
-        return numbers.shape == wanted.shape and np.allclose(numbers, wanted, rtol=rel, atol=1e-12)
+            same_length = len(found) == len(expected)
+            return same_length and all(_agree(*pair, rel) for pair in zip(found, expected, strict=True))
+        one, other = np.asarray(found, float), np.asarray(expected, float)
+        return one.shape == other.shape and np.allclose(one, other, rtol=rel, atol=1e-12)
     except (TypeError, ValueError, RuntimeError):
         return False
 

@@ -52,11 +52,11 @@ def compare(*, encode: float, encode_mb: float, send: float, send_mb: float, **c
 
 
 def _draw(compared: Compared) -> Figure:
-    timelines = {}
+    found = {}
     for name, fusion in (("yours", compared.chosen), ("the best", compared.best)):
         ms = iteration_time(compared.problem, fusion)
-        timelines[f"{name}, {ms:.2f} ms: {written(fusion)}"] = timeline(compared.problem, fusion)
-    return draw_examples(timelines, unit="ms")
+        found[f"{name}, {ms:.2f} ms: {written(fusion)}"] = timeline(compared.problem, fusion)
+    return draw_examples(found, unit="ms")
 
 
 def _describe(compared: Compared) -> str:
@@ -123,15 +123,15 @@ def _link_free(problem: FusionProblem, before: dict[int, float], j: int, k: int,
 
 
 def _least(link_free: Callable[..., float], problem: FusionProblem) -> float:
-    before, ends_s = {0: 0.0}, []
+    before, found = {0: 0.0}, []
     for k in range(1, problem.num_tensors + 1):
         ends = range(k, problem.num_tensors + 1)
         before = {j: link_free(problem, {i: free for i, free in before.items() if i < j}, j, k) for j in ends}
-        ends_s.append(before[problem.num_tensors])
-    return min(ends_s)
+        found.append(before[problem.num_tensors])
+    return min(found)
 
 
-def _mistake_text(case: tuple[FusionProblem], found: object, least_s: float) -> str:
+def _told(case: tuple[FusionProblem], found: object, least_s: float) -> str:
     (p,) = case
     best = f"{written(method.brute_force_fusion(p))} is best and takes {least_s:g} s"
     return f"{p.backward_s} s, {p.size_bytes} bytes, {p.compress}, {p.communicate}: found {found}, but {best}."
@@ -149,7 +149,7 @@ def check_link_free(link_free: Callable[..., float] | None) -> Feedback:
         [iteration_time(p, method.brute_force_fusion(p)) for p in problems],
         mistakes={hint: partial(_least, partial(_link_free, mistake=name)) for name, hint in MISTAKES.items()},
         reason=f"The least D(N, k) is that of brute force in {NUM_CASES} cases.",
-        says=_mistake_text,
+        says=_told,
     )
 
 
@@ -160,7 +160,7 @@ FUSED_HINTS = {
     "one group": "One all-reduce is one group. Where do the groups end?",
     "flat": "A gradient comes back in its own shape.",
 }
-FUSIONS = (2, 4), (1, 3, 4)  # fusions of the four gradients on ranks
+FUSIONS = (2, 4), (1, 3, 4)  # of the four gradients that are fused on ranks
 SHAPES = (2, 2), (3,), (1, 2), (2,)
 
 
@@ -183,7 +183,7 @@ def _fused_mean(gradients: list, fusion: tuple[int, ...], *, mistake: str = "") 
 
 
 def _fused_on_rank(fused_mean: Callable) -> list:
-    """Return the number of collectives and the means for each fusion."""
+    """Return how many collectives each fusion took, and the means."""
     import torch
     import torch.distributed as dist
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -193,14 +193,14 @@ def _fused_on_rank(fused_mean: Callable) -> list:
             collectives.append(operation.namespace == "c10d")
             return operation(*args, **(kwargs or {}))
 
-    results = []
+    found = []
     for fusion in FUSIONS:
         gradients = [torch.full(shape, float(10**at)) * (1 + dist.get_rank()) for at, shape in enumerate(SHAPES)]
         collectives: list[bool] = []
         with Counted():
             means = fused_mean(gradients, fusion)
-        results.append((sum(collectives), means))
-    return results
+        found.append((sum(collectives), means))
+    return found
 
 
 def check_fused_mean(fused_mean: Callable | None) -> Feedback:

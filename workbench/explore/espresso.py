@@ -85,8 +85,8 @@ class Compared:
 
     chosen: Timeline
     best: Timeline
-    best_names: tuple[str, ...]  # its options, one per tensor
-    plain_s: float  # iteration time without compression
+    best_names: tuple[str, ...]  # of the options, one a tensor
+    plain_s: float  # without compression
 
 
 def compare(*, t0: str, t1: str, t2: str, gbit: float, inside_gbit: float = 160) -> Compared:
@@ -131,9 +131,9 @@ class SearchStep:
     """A step of algorithm 4.1."""
 
     job: Job
-    tensor: int | None  # tensor tried in this step; None before the first
-    strategy: tuple[Option, ...]  # strategy after the step
-    removed: frozenset[int]  # tensors ruled out so far: sent before a bubble without compression
+    tensor: int | None  # that was tried; None before the first
+    strategy: tuple[Option, ...]  # after it
+    removed: frozenset[int]  # ruled out by now: sent before a bubble without compression
 
 
 def search_steps(job: Job) -> tuple[SearchStep, ...]:
@@ -141,23 +141,23 @@ def search_steps(job: Job) -> tuple[SearchStep, ...]:
     sizes, strategy = job.gradients.num_elements, (job.uncompressed,) * job.gradients.num_tensors
     options = [option for option in job.options if option.processors == {Processor.GPU}]
     removed = frozenset(_before_bubbles(job, strategy))
-    search = [SearchStep(job=job, tensor=None, strategy=strategy, removed=removed)]
+    found = [SearchStep(job=job, tensor=None, strategy=strategy, removed=removed)]
     for tensor in sorted(range(len(sizes)), key=lambda number: (-sizes[number], -number)):
         if tensor not in removed:
             changed = [(*strategy[:tensor], option, *strategy[tensor + 1 :]) for option in options]
             strategy = min([strategy, *changed], key=job.iteration_s)
             removed |= _before_bubbles(job, strategy)
-            search.append(SearchStep(job=job, tensor=tensor, strategy=strategy, removed=removed))
-    return tuple(search)
+            found.append(SearchStep(job=job, tensor=tensor, strategy=strategy, removed=removed))
+    return tuple(found)
 
 
 def _before_bubbles(job: Job, strategy: Sequence[Option]) -> set[int]:
     """Return the uncompressed tensors whose communication has ended before the end of a bubble: Remove()."""
     sent = [action for action in _timeline(job, strategy).actions if action.kind is Kind.COMMUNICATE]
     of_tensor = [[action for action in sent if action.label == str(number)] for number in range(len(strategy))]
-    starts_s = [min(action.start_s for action in actions) for actions in of_tensor]
+    starts_s = [min(action.start_s for action in own) for own in of_tensor]
     bubbles_s = [now_s for now_s in starts_s if all(action.end_s < now_s for action in sent if action.start_s < now_s)]
-    ends_s = [max(action.end_s for action in actions) for actions in of_tensor]
+    ends_s = [max(action.end_s for action in own) for own in of_tensor]
     return {t for t, end_s in enumerate(ends_s) if end_s < max(bubbles_s) and not strategy[t].is_compressed}
 
 
@@ -178,8 +178,8 @@ def explore_search() -> Explorer[SearchStep]:
     """Return the control that goes through algorithm 4.1 step by step; it stays at the last step."""
 
     def at(*, number: int, gbit: float) -> SearchStep:
-        search = search_steps(toy_job(*SEARCHED, gbit))
-        return search[min(number, len(search) - 1)]
+        found = search_steps(toy_job(*SEARCHED, gbit))
+        return found[min(number, len(found) - 1)]
 
     return Explorer(
         at,
@@ -235,7 +235,7 @@ def check_sent_bytes(sent_bytes: Callable | None) -> Feedback:
 
 
 def _spans(begin: Callable[[float, float, float], float], ready: float, option: list, free: dict) -> list:
-    """Place operations: each begins when the gradient, the operation before it and its resource allow."""
+    """Place operations that begin by when the gradient is ready, the one before ended, and the resource is free."""
     spans, ended = [], ready
     for resource, slots in option:
         start = begin(ready, ended, free[resource])

@@ -29,7 +29,7 @@ class Mistake:
     """A wrong answer that many give, with its hint."""
 
     answer: Answer  # the wrong answer
-    hint: str  # a hint that does not give the answer away
+    hint: str  # what to think about; does not give the answer away
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,7 +108,7 @@ def _numbers(answer: object) -> Answer | None:
 def _agree(given: Answer, expected: Answer, rel: float) -> bool:
     if isinstance(given, tuple) and isinstance(expected, tuple):
         pairs = zip(given, expected, strict=False)
-        return len(given) == len(expected) and all(_agree(*pair, rel) for pair in pairs)
+        return len(given) == len(expected) and all(_agree(one, other, rel) for one, other in pairs)
     if isinstance(given, tuple) or isinstance(expected, tuple):
         return False
     return math.isclose(given, expected, rel_tol=rel, abs_tol=1e-12)

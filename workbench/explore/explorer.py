@@ -38,10 +38,10 @@ _STYLE = """<style>
 class Control:
     """One choice of the reader, among a finite list, so that a test or the keyboard alone can walk through all."""
 
-    label: str  # text in front of the control
-    options: tuple[tuple[str, object], ...]  # pairs of shown text and value
-    value: object  # initial value
-    help: str  # a sentence on its effect
+    label: str  # written in front of it
+    options: tuple[tuple[str, object], ...]  # what is shown, and the value it stands for
+    value: object  # chosen at first
+    help: str  # one sentence: what it changes
     is_slider: bool  # a slider over ordered values, else a list to choose from
 
     def __post_init__(self) -> None:
@@ -62,7 +62,7 @@ class Control:
 
     @property
     def common(self) -> dict:
-        """Options of every widget."""
+        """What every widget takes."""
         longest = max(len(text) for text, _ in self.options)
         layout = ipywidgets.Layout(width=f"{max(26, 14 + longest * _LETTER_EM):.0f}em", max_width="100%")
         style = {"description_width": "6em"}
@@ -100,9 +100,9 @@ class Explorer(Generic[Result]):
             compute: takes one keyword argument a control; a ValueError is shown to the reader.
             draw: makes a new figure of a result, in the style of all plots; the explorer closes it.
             describe: the result in a sentence, for the status line and for screen readers.
-            effect: returns the part of a result that controls should change, such as the times. The status line then
-                names all controls that would not change it, so computing must be quick. With None it names a control
-                only after a move that left the picture the same.
+            effect: the part of a result that controls are there to change, such as the times. All controls that change
+                nothing of it are named before they are moved, so computing must be quick. None names a control when it
+                has been moved and the picture has stayed the same.
             controls: by the name of compute's argument.
 
         Raises:
@@ -134,12 +134,12 @@ class Explorer(Generic[Result]):
 
     @property
     def values(self) -> dict[str, object]:
-        """Current values of the controls."""
+        """What the controls stand at."""
         return {name: widget.value for name, widget in self._widgets.items()}
 
     @property
     def result(self) -> Result:
-        """Result of `compute` behind the current figure."""
+        """What `compute` returned for the figure that is shown."""
         return self._result
 
     @property
@@ -149,7 +149,7 @@ class Explorer(Generic[Result]):
 
     @property
     def png(self) -> bytes:
-        """The current figure."""
+        """The figure that is shown."""
         return self._png
 
     def set(self, **values: object) -> "Explorer[Result]":
@@ -201,11 +201,11 @@ class Explorer(Generic[Result]):
         if self._effect is None:
             moved = [name for name, value in self.values.items() if shown.get(name) != value]
             return moved if len(moved) == 1 and self._png == before else []
-        effects = {
+        found = {
             name: {self._effect(self._compute(**self.values | {name: value})) for _, value in control.options}
             for name, control in self._controls.items()
         }
-        return [name for name, values in effects.items() if len(values) == 1]
+        return [name for name, effects in found.items() if len(effects) == 1]
 
     def _say(self, text: str) -> None:
         self._text = text

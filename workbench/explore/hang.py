@@ -13,11 +13,11 @@ from workbench.launch.failures import RankFailure
 
 __all__ = ["check_mean_loss", "who_waits"]
 
-FRAME = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')  # a frame in a stack or a traceback
+FRAME = re.compile(r'File "([^"]+)", line (\d+),? in (\S+)')  # of a stack, and of a traceback
 TORCH = "torch/distributed"
-TIMEOUT_S = 10.0  # ranks that do not wait take milliseconds, on a busy machine seconds
-UNEVEN = ((4.0, 2.0), (1.0,), (6.0, 2.0))  # losses of three ranks, one rank with fewer batches
-EMPTY = ((5.0,), (), (1.0, 2.0, 4.0))  # losses of three ranks, one rank without a batch
+TIMEOUT_S = 10.0  # ranks that wait for nobody take milliseconds, on a busy machine seconds
+UNEVEN = ((4.0, 2.0), (1.0,), (6.0, 2.0))  # losses of three ranks, one with a batch less
+EMPTY = ((5.0,), (), (1.0, 2.0, 4.0))  # one without a batch
 
 
 def who_waits(failed: RankFailed, num_ranks: int) -> pd.DataFrame:
@@ -36,10 +36,10 @@ def _row(failure: RankFailure) -> tuple[str, str, str]:
     frames = FRAME.findall(failure.traceback)  # a stack has the innermost frame first, a traceback has it last
     asked = "did not answer" in failure.message
     frames = frames if asked else frames[::-1]
-    file, line, function = next((frame for frame in frames if TORCH not in frame[0]), ("", "0", ""))
+    own = next((frame for frame in frames if TORCH not in frame[0]), ("", "0", ""))
     waits = asked and failure.kind is FailureKind.PEER_LOST
     state = "computes, or waits for something else" if asked else failure.message
-    return f"waits in {frames[0][2]}" if waits else state, function, linecache.getline(file, int(line)).strip()
+    return f"waits in {frames[0][2]}" if waits else state, own[2], linecache.getline(own[0], int(own[1])).strip()
 
 
 def check_mean_loss(mean_loss: Callable[[Sequence[float]], float] | None) -> Feedback:
@@ -48,27 +48,27 @@ def check_mean_loss(mean_loss: Callable[[Sequence[float]], float] | None) -> Fee
         return Feedback(standing=Standing.NOT_ANSWERED, text="")
     feedback = None
     with Ranks(3, preload=[], echo=False) as ranks:
-        ranks.run(dist.barrier)  # connects the ranks before the time limit starts
+        ranks.run(dist.barrier)  # they are there and connected before the clock runs
         for exercise, losses in ((_uneven(), UNEVEN), (_empty(), EMPTY)):
             try:
-                means = ranks.run(mean_loss, PerRank(list(map(list, losses))), timeout_s=TIMEOUT_S)
+                found = ranks.run(mean_loss, PerRank(list(map(list, losses))), timeout_s=TIMEOUT_S)
             except RankFailed as failed:
                 return Feedback(standing=Standing.NOT_YET, text=f"{_case(losses)} {_hint(failed, losses)}")
-            if len(set(means)) > 1:
-                hint = f"The ranks return {means}: their results are not computed from a sum over all ranks."
+            if len(set(found)) > 1:
+                hint = f"The ranks return {found}: no sum over all ranks is in what they return."
                 return Feedback(standing=Standing.NOT_YET, text=f"{_case(losses)} {hint}")
-            feedback = check(exercise, means[0])
+            feedback = check(exercise, found[0])
             if not feedback.is_right:
                 break
     return feedback
 
 
 def _case(losses: Sequence[Sequence[float]]) -> str:
-    return f"With the losses {', '.join(str(list(of_rank)) for of_rank in losses)} of ranks 0, 1 and 2:"
+    return f"With the losses {', '.join(str(list(own)) for own in losses)} of ranks 0, 1 and 2:"
 
 
 def _hint(failed: RankFailed, losses: Sequence[Sequence[float]]) -> str:
-    """Return a hint on why the ranks hang or raise."""
+    """Return what to think about where the ranks hang or raise."""
     first = failed.failures[0]
     if first.kind is FailureKind.RAISED and "ZeroDivisionError" in first.message:
         return f"rank {first.rank} divides by its number of batches. Add sums and numbers first, then divide."
@@ -79,16 +79,16 @@ def _hint(failed: RankFailed, losses: Sequence[Sequence[float]]) -> str:
     if any("computes" in state for state in table.state):
         return f"{states}. A rank that does not wait in a collective has not returned within {TIMEOUT_S:g} s."
     if "has returned" not in set(table.state):
-        return f"{states}. All ranks wait, but in different collectives: all must call the same ones in the same order."
+        return f"{states}. All have come, but to different collectives: all ranks must call the same ones in one order."
     if not all(losses):
-        return f"{states}. A rank without a batch adds nothing, but still has to call the collective."
-    return f"{states}. A rank's number of collectives must not depend on its number of batches."
+        return f"{states}. A rank without a batch has nothing to add, and still it has to come."
+    return f"{states}. How often a rank comes to a collective must not depend on how many batches it has."
 
 
 def _uneven() -> Exercise:
-    means = [sum(losses) / len(losses) for losses in UNEVEN]
+    means = [sum(own) / len(own) for own in UNEVEN]
     total, shortest, longest = sum(map(sum, UNEVEN)), min(map(len, UNEVEN)), max(map(len, UNEVEN))
-    short = [loss for losses in UNEVEN for loss in losses[:shortest]]
+    short = [loss for own in UNEVEN for loss in own[:shortest]]
     return Exercise(
         question="What is the mean loss of all batches?",
         answer=total / sum(map(len, UNEVEN)),

@@ -4,7 +4,6 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -83,8 +82,11 @@ def draw_graph(groups: Sequence[Collection[int]], num_workers: int, ax: Axes, ti
     angles = np.pi / 2 - 2 * np.pi * np.arange(num_workers) / num_workers
     x, y = np.cos(angles), np.sin(angles)
     for group in groups:
-        for pair in combinations(sorted(group), 2):
-            ax.plot(x[[*pair]], y[[*pair]], color=BLUE, linewidth=2, zorder=1)
+        members = sorted(group)
+        for one in members:
+            for other in members:
+                if one < other:
+                    ax.plot(x[[one, other]], y[[one, other]], color=BLUE, linewidth=2, zorder=1)
     is_connected = connects_by_definition(map(frozenset, groups), range(num_workers))
     ax.scatter(x, y, s=500, color="white", edgecolors=BLUE if is_connected else VERMILION, linewidths=2, zorder=2)
     for worker in range(num_workers):
@@ -219,7 +221,7 @@ def check_is_valid(is_valid: Callable | None) -> Feedback:
     return check_on_cases(is_valid, cases, expected, mistakes=IS_VALID_HINTS, reason=reason)
 
 
-MEMBERS = (0, 2, 3)  # members among four workers
+MEMBERS = (0, 2, 3)  # of four workers
 MODELS = np.outer([1.0, 10.0], [1.0, 2.0, 3.0, 4.0])  # theirs, in columns
 
 

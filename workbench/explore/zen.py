@@ -74,8 +74,8 @@ def _describe(filled: Slots) -> str:
     first = sum(tries == 1 for tries in filled.tries.values()) - (late + over) * (max(filled.tries.values()) == 1)
     collided = len(filled.tries) - first
     text = f"The servers get {', '.join(map(str, counts))} indices: the fullest {max(counts) / np.mean(counts):.2f} of "
-    text += f"the mean. Collided at first: {collided}; in the serial area: {late}"
-    return text + (f"; beyond it: {over}." if over else ".")
+    text += f"the mean. {collided} indices collided at first, {late} are in the serial area"
+    return text + (f", {over} overflow it." if over else ".")
 
 
 def _servers(filled: Slots) -> list[tuple[list[int], list[int], list[int]]]:
@@ -99,7 +99,7 @@ class SlotExplorer(Explorer[Slots]):
 
 
 def _summed(scheme: str, num_rows: int, width: int, words: int) -> tuple[int, int, bool, float]:
-    """Return bytes sent, bytes received, whether the sum equals the dense all-reduce, and seconds; runs on a rank."""
+    """Run on a rank: bytes sent and received, whether the sum is the dense all-reduce's, and seconds."""
     draw = np.random.default_rng(dist.get_rank())
     chances = 1 / np.arange(1, num_rows + 1)
     rows = torch.from_numpy(np.unique(draw.choice(num_rows, words, p=chances / chances.sum())))
@@ -107,11 +107,10 @@ def _summed(scheme: str, num_rows: int, width: int, words: int) -> tuple[int, in
     SCHEMES[scheme](gradient, Wire())  # opens connections
     dist.barrier()
     began_s = time.perf_counter()
-    total = SCHEMES[scheme](gradient, wire).to_dense()
-    whole = gradient.to_dense()
+    found, whole = SCHEMES[scheme](gradient, wire).to_dense(), gradient.to_dense()
     taken_s = time.perf_counter() - began_s
     dist.all_reduce(whole)
-    return wire.sent_bytes, wire.received_bytes, torch.allclose(total, whole), taken_s
+    return wire.sent_bytes, wire.received_bytes, torch.allclose(found, whole), taken_s
 
 
 def compare_on_ranks(*, num_ranks: int = 4, num_rows: int = 5000, width: int = 32, words: int = 400) -> pd.DataFrame:
@@ -120,9 +119,10 @@ def compare_on_ranks(*, num_ranks: int = 4, num_rows: int = 5000, width: int = 3
     with Ranks(num_ranks, preload=("workbench.techniques.zen",)) as ranks:
         for number, scheme in enumerate(SCHEMES):
             say_progress(number, len(SCHEMES), "schemes")
-            sent, received, equal, seconds = zip(*ranks.run(_summed, scheme, num_rows, width, words), strict=True)
-            rows[scheme] = {"sent, kB": max(sent) / 1e3, "received, kB": max(received) / 1e3}
-            rows[scheme] |= {"ms": 1e3 * max(seconds), "equal": all(equal)}
+            found = ranks.run(_summed, scheme, num_rows, width, words)
+            sent, received = (max(one[at] for one in found) / 1e3 for at in (0, 1))
+            equal, slowest_s = all(one[2] for one in found), max(one[3] for one in found)
+            rows[scheme] = {"sent, kB": sent, "received, kB": received, "ms": 1e3 * slowest_s, "equal": equal}
     return pd.DataFrame(rows).T
 
 
@@ -205,7 +205,7 @@ def _push(indices: Tensor, values: Tensor, servers: Tensor, size: int, exchange:
     """Return a server's sums, with a usual mistake."""
     home = indices * SERVERS // size if mistake == "range" else servers
     chosen = [home == home if mistake == "all" else home == server for server in range(SERVERS)]
-    arrived = exchange([(indices[of_server], values[of_server]) for of_server in chosen])
+    arrived = exchange([(indices[own], values[own]) for own in chosen])
     sums = torch.zeros(size)
     for where, what in [(indices, values)] if mistake == "own" else arrived:
         sums[where] = what if mistake == "overwrite" else sums[where] + what

@@ -4,7 +4,7 @@
     outcomes = ranks.run_cell(Cell(name="<cell 1>", source="x = rank ** 2"))
     ranks["x"]                                     # [0, 1, 4, 9]
 
-The ranks live on unless one dies or does not stop in time; then the next cell starts new ranks, without names.
+They live on unless one dies or does not stop when it is told to; then the next cell starts new ones, without names.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from workbench.notebook.names import PLACE_SIGNAL, Cell, Names, Outcome, Pulled,
 __all__ = ["CellFailed", "CellRanks", "Wish"]
 
 STOP_PATIENCE_S = 3.0  # seconds that ranks may need to stop before they are ended
-PLACE_PATIENCE_S = 0.3  # seconds that a rank may need to print its place
+PLACE_PATIENCE_S = 0.3  # seconds that a rank may need to print where it stands
 POLL_S = 0.05  # seconds between two looks at a cell that runs
 WROTE_PLACE = re.compile(r'File "(<cell \d+>)", line (\d+)')
 
@@ -67,7 +67,7 @@ class CellRanks(Ranks):
     def __init__(self, num_ranks: int | None = None, **options: Any):
         self.closed = False
         self._names: Handle | None = None
-        self._pids_of_names: Sequence[int] = ()  # processes that hold the names
+        self._pids_of_names: Sequence[int] = ()  # of the ranks that hold them
         super().__init__(num_ranks, **options)
 
     def close(self) -> None:
@@ -78,10 +78,10 @@ class CellRanks(Ranks):
     def __getitem__(self, name: str) -> list[Any]:
         """Return the values of a name, in rank order; KeyError names the first rank that cannot give it."""
         pulled: list[Pulled] = self.run(Names.pull, self._names_on_ranks(), name)
-        for answer in pulled:
-            if answer.trouble:
-                raise KeyError(answer.trouble)
-        return [answer.value for answer in pulled]
+        for one in pulled:
+            if one.trouble:
+                raise KeyError(one.trouble)
+        return [one.value for one in pulled]
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Give a name a value on every rank; PerRank gives each its own."""
@@ -105,7 +105,7 @@ class CellRanks(Ranks):
             timeout_s: seconds after which it is stopped; None for no limit.
             wishes: a queue that brings a `Wish` from another thread or a signal handler.
             on_wait: called again and again while it runs.
-            text_of: returns the output of a rank, which has the place of a rank that does not stop.
+            text_of: what a rank has written, in which the place of one that does not stop is looked for.
 
         Raises:
             SyntaxError: before anything runs.
@@ -137,7 +137,7 @@ class CellRanks(Ranks):
         return self._names
 
     def _wait(self, run: Run, timeout_s: float | None, wishes: queue.SimpleQueue, on_wait: Callable[[], None]) -> str:
-        """Wait for a cell; stop it on a wish or at its time limit, and return why."""
+        """Wait for a cell and stop it when that is wished or it is time; return why it was stopped."""
         why, gives_up_s = "", math.inf
         ends_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while not run.done() and time.monotonic() < gives_up_s:
@@ -164,7 +164,7 @@ class CellRanks(Ranks):
                 os.kill(pid, number)
 
     def _mended(self, outcomes: dict[int, Outcome]) -> str:
-        """Replace the process group if the ranks may have sent different messages; return a note for the user."""
+        """Make a process group anew where the ranks may differ in what they have sent; say what lives on."""
         ends = {(outcome.error, outcome.place) for outcome in outcomes.values()}
         if len(ends) == 1 and not any(outcome.stopped for outcome in outcomes.values()):
             return LIVE_ON
@@ -177,7 +177,7 @@ class CellRanks(Ranks):
 
 
 def _failures(outcomes: dict[int, Outcome], why: str) -> Iterator[RankFailure]:
-    """Return the failures of a cell, and the place of each rank that was stopped or lost a peer."""
+    """Return the failures of a cell, and where the ranks stood that were stopped or lost a peer."""
     for rank, outcome in outcomes.items():
         if outcome.error or why:
             stood = f"stood in {outcome.place}" if outcome.error else "had ended"
@@ -192,6 +192,6 @@ def _failures(outcomes: dict[int, Outcome], why: str) -> Iterator[RankFailure]:
 
 def _silent(rank: int, text: str) -> RankFailure:
     """Describe a rank that did not stop, by what it has written last."""
-    match = WROTE_PLACE.search(text.rpartition("(most recent call first):")[2])
-    where = f", it stood in {place(match[1], int(match[2]))}" if match else ""
+    found = WROTE_PLACE.search(text.rpartition("(most recent call first):")[2])
+    where = f", it stood in {place(found[1], int(found[2]))}" if found else ""
     return RankFailure(rank=rank, kind=FailureKind.SILENT, time_s=time.monotonic(), message=f"did not stop{where}")

@@ -1,7 +1,7 @@
-"""A rank between cells: the names that cells define, and how a cell runs, fails and stops.
+"""A rank between cells: the names that cells leave there, and how a cell runs, fails and is stopped.
 
-A stopped cell raises KeyboardInterrupt in its rank. A rank that waits in a collective does not react to signals, so a
-thread cuts its connections, which ends the wait. The process group is then replaced, and the names stay.
+A stopped cell raises KeyboardInterrupt where its rank stands. A rank that waits in a collective hears nothing, so a
+thread cuts its connections, which ends the wait; the process group is then made anew, and the names stay.
 """
 
 import ast
@@ -47,7 +47,7 @@ class Cell:
         linecache.cache[self.name] = (len(self.source), None, self.source.splitlines(keepends=True), self.name)
 
     def parts(self) -> tuple[types.CodeType, types.CodeType | None]:
-        """Compile the cell; return its body and, if its value is shown, its last expression apart."""
+        """Compile all but the last expression, and that one where its value is shown; SyntaxError if it is wrong."""
         tree, last = ast.parse(self.source, self.name), None
         is_shown = tree.body and isinstance(tree.body[-1], ast.Expr) and not self.source.rstrip().endswith(";")
         if is_shown:
@@ -60,8 +60,8 @@ class Outcome:
     """How a cell ended on one rank."""
 
     shown: str = ""  # its last expression's repr; empty for None
-    error: str = ""  # raised error in one line; empty if none
-    kind: FailureKind | None = None  # kind of failure
+    error: str = ""  # what it raised, in one line; empty if nothing
+    kind: FailureKind | None = None  # how it failed
     traceback: str = ""  # where it was raised, as text
     place: str = ""  # the innermost line of a cell, as `place` writes it
     time_s: float = 0.0  # when it ended, on the machine's monotonic clock
@@ -101,7 +101,7 @@ class Names:
         threading.Thread(target=self._cut_after_stop, args=[reader], daemon=True).start()
 
     def run(self, cell: Cell, takes_part: bool, pids: Sequence[int]) -> Outcome | None:
-        """Run a cell if this rank takes part; after an error, stop the other ranks' processes, `pids`."""
+        """Run a cell if this rank takes part; after an error stop the other ranks, whose processes are named."""
         if not takes_part:
             return None
         cell.remember()
@@ -151,7 +151,7 @@ class Names:
             raise KeyboardInterrupt
 
     def _settle(self) -> None:
-        """Wait until signals for the last cell are handled, so that they do not stop this cell."""
+        """Wait until what rang for the cell before is dealt with, so that it does not stop this one."""
         self._settled.clear()
         self._bell.send(SETTLE)
         self._settled.wait()
@@ -174,14 +174,14 @@ class Names:
         if dist.is_initialized():
             dist.destroy_process_group()
         store = dist.FileStore(meeting_path, self._num_ranks)
-        position = {"rank": self._rank, "world_size": self._num_ranks}
-        dist.init_process_group("gloo", store=store, timeout=GROUP_PATIENCE, **position)
+        own = {"rank": self._rank, "world_size": self._num_ranks}
+        dist.init_process_group("gloo", store=store, timeout=GROUP_PATIENCE, **own)
 
     def pull(self, name: str) -> Pulled:
         """Return the value of a name."""
         try:
             value = vars(self._module)[name]
-            pack(value)  # an error here costs the value, an error after the return costs the ranks
+            pack(value)  # an error here costs the value, one after the return costs the ranks
         except KeyError:
             return Pulled(trouble=f"rank {self._rank} has no name {name!r}")
         except Exception as error:

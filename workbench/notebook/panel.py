@@ -1,4 +1,4 @@
-"""The output of a cell on ranks: buttons and a tab per rank while it runs, plain HTML and text afterwards.
+"""What a cell on ranks shows: while it runs, buttons and a tab a rank; when it has ended, plain HTML and text.
 
 A saved notebook holds no widget, so it reads the same without a kernel, in papermill's output and on a web page.
 """
@@ -18,11 +18,11 @@ from workbench.notebook.cell_ranks import Wish
 
 __all__ = ["Panel", "show"]
 
-KEPT_CHARACTERS = 100_000  # last characters kept of a rank's output
+KEPT_CHARACTERS = 100_000  # of a rank's output; earlier ones are left out
 LEFT_OUT = "… earlier output is left out …\n"
 PREFIX = re.compile(r"\[rank (\d+)\] ")  # how launch marks a line of a rank
 COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-OVERWRITTEN = re.compile(r"[^\n]*\r(?=[^\r\n])")  # earlier states of a progress bar
+OVERWRITTEN = re.compile(r"[^\n]*\r(?=[^\r\n])")  # what a progress bar has drawn before
 BOX = "margin: 0; white-space: pre-wrap; overflow-wrap: anywhere"
 SCROLLS = "max-height: 24em; overflow: auto; display: flex; flex-direction: column-reverse"  # from its end
 TABS = """
@@ -61,10 +61,10 @@ class Panel:
         import ipywidgets
 
         buttons = []
-        for kind, icon in ((Wish.INTERRUPT, "stop"), (Wish.RESTART, "refresh")):
-            button = ipywidgets.Button(description=kind.name.capitalize(), icon=icon, tooltip=TIPS[kind])
-            button.on_click(lambda _, kind=kind: wish(kind))
-            button.add_class(f"workbench-{kind.name.lower()}")
+        for one, icon in ((Wish.INTERRUPT, "stop"), (Wish.RESTART, "refresh")):
+            button = ipywidgets.Button(description=one.name.capitalize(), icon=icon, tooltip=TIPS[one])
+            button.on_click(lambda _, one=one: wish(one))
+            button.add_class(f"workbench-{one.name.lower()}")
             buttons.append(button)
         self._boxes = {rank: ipywidgets.HTML() for rank in self._texts}
         tabs = ipywidgets.Tab([*self._boxes.values()], titles=[f"rank {rank}" for rank in self._texts])

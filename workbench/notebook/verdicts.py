@@ -63,8 +63,8 @@ def _show_tables(project: Any, chosen: Any, profile: str) -> None:
     for technique in gather(project, chosen, profile, under_way=True).techniques:
         for view in technique.items:
             table = pandas.DataFrame(_rows(view), columns=COLUMNS)
-            run = f"Run on this machine: {view.date}, {view.duration}." if view.has_record else view.not_run
-            foot = " ".join(filter(None, [run, view.no_verdicts, *view.refused]))
+            own = f"Run on this machine: {view.date}, {view.duration}." if view.has_record else view.not_run
+            foot = " ".join(filter(None, [own, view.no_verdicts, *view.refused]))
             with pandas.option_context("display.max_colwidth", None):
                 text, drawn = table.to_string(index=False), table.to_html(index=False, border=0)
             drawn = re.sub("<(t[hd])>", r'<\1 style="text-align: left">', drawn)
@@ -73,12 +73,12 @@ def _show_tables(project: Any, chosen: Any, profile: str) -> None:
 
 
 def _rows(view: Any) -> Iterator[tuple[str, ...]]:
-    """Yield one row per comparison, and one row for a claim without comparisons."""
+    """Yield a row a comparison, and one for a claim that compares nothing."""
     for claim in view.claims:
         for number, row in enumerate(claim.rows or [None]):
             numbers = (row.where, row.published, row.ours, row.difference) if row else ("", "", "", "")
             verdict = (row.verdict if row else "") or claim.verdict
             reason = (row.reason if row else "") or claim.reason
             word = verdict.replace("_", " ").lower()
-            result = word if verdict == "AGREES" or not reason else f"{word}: {reason}"
-            yield ("" if number else claim.name, *numbers, view.evidence.lower(), claim.label.lower(), result)
+            said = word if verdict == "AGREES" or not reason else f"{word}: {reason}"
+            yield ("" if number else claim.name, *numbers, view.evidence.lower(), claim.label.lower(), said)

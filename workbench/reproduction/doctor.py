@@ -1,4 +1,4 @@
-"""Checks of this machine, each with advice if something is missing."""
+"""What this machine can do for the workbench, and what to do about what it cannot."""
 
 from __future__ import annotations
 
@@ -22,52 +22,52 @@ RUN_PACKAGES = ("torch", "papermill", "ipykernel", "matplotlib", "pandas", "tran
 LAB_PACKAGES = ("jupyterlab", "ipywidgets", "ipyparallel")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 OPTIONAL = {"GPUs", "shaped hosts", "browser"}
-Found = tuple[bool, str]  # whether the requirement holds, and a line of detail
+Found = tuple[bool, str]  # whether the thing is there, and a line on it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Check:
-    """The outcome of one check."""
+    """The outcome of looking at one thing."""
 
-    name: str  # name of the requirement
-    ok: bool  # whether it holds
+    name: str  # of the thing
+    ok: bool  # whether it is there
     required: bool  # whether the workbench needs it
-    found: str  # a line of detail
-    advice: str = ""  # advice if it does not hold
-    broken: bool = False  # whether it is present and wrong
+    found: str  # a line on it
+    advice: str = ""  # what to do where it is not there
+    broken: bool = False  # whether it is there, required and wrong
 
     @property
     def state(self) -> str:
-        """Return "ok", "broken" (present and wrong), "missing" (required) or "optional" (missing, not required)."""
+        """Return "ok", "broken" (there and wrong), "missing" (required) or "optional" (absent, and nothing stops)."""
         if self.broken and not self.ok:
             return "broken"
         return "ok" if self.ok else "missing" if self.required else "optional"
 
 
 def examine(project: Any) -> Iterator[Check]:
-    """Run all checks in turn and yield each outcome at once."""
+    """Look at everything in turn; each outcome comes as soon as it is known."""
     looks: dict[str, tuple[Callable[[], Found], str]] = {
-        "python": (_python, "Install Python 3.11 or later and create the environment again."),
+        "python": (_python, "Install Python 3.11 or later and make the environment anew."),
         "packages": (_packages, "In a checkout: make install. Elsewhere: pip install and the names of these packages."),
-        "catalogue": (lambda: _catalogue(project), "Correct this file."),
+        "catalogue": (lambda: _catalogue(project), "Mend the file named."),
         "results": (lambda: _results(project), "Free space (workbench clean), or make the folder writable."),
         "ranks": (_ranks, "A firewall must let this machine talk to itself, and /dev/shm must have room."),
         "kernels": (_kernels, "Run: python -m ipykernel install --sys-prefix; for ranks: workbench kernels install"),
-        "GPUs": (_gpus, "Not needed: the laptop profile runs on the processor. For a GPU, install torch for CUDA."),
+        "GPUs": (_gpus, "Not needed: the laptop profile runs on the processor. Else install the CUDA build of torch."),
         "shaped hosts": (_shaped_hosts, "Shaped links are not run; on Linux, allow unprivileged user namespaces."),
-        "browser": (_browser, "Only browser tests need it: pip install playwright, and the system's chromium package."),
+        "browser": (_browser, "Only its test needs it: pip install playwright, and the system's chromium package."),
     }
     for name, (look, advice) in looks.items():
         try:
             ok, found = look()
-        except Exception as error:  # an error is the outcome of the check
+        except Exception as error:  # the outcome of a look, not an error of the doctor's
             ok, found = False, _in_a_line(error)
         required, broken = name not in OPTIONAL, name == "catalogue" and not ok
         yield Check(name=name, ok=ok, required=required, found=found, advice=advice, broken=broken)
     try:
         yield from _data()
     except Exception as error:
-        advice = "Correct data/manifest.csv."
+        advice = "Mend data/manifest.csv."
         yield Check(name="data", ok=False, required=False, found=_in_a_line(error), advice=advice)
 
 
@@ -168,13 +168,13 @@ def _data() -> Iterator[Check]:
         wrong = [check.file for check in checks if check.status is FileStatus.DIFFERS]
         places = ", ".join(dict.fromkeys(check.place for check in checks))
         found = f"{wrong[0]} ({places}) differs from its checksum" if wrong else f"from {places}"
-        advice = f"Fetch it again: workbench data fetch {name}"
+        advice = f"Fetch it anew: workbench data fetch {name}"
         if DATA_VARIABLE in places:
-            advice = f"Correct the file, or unset {DATA_VARIABLE}."
+            advice = f"Mend it, or unset {DATA_VARIABLE}."
         yield Check(name=f"data {name}", ok=not wrong, required=False, found=found, advice=advice)
     if absent:
         advice = (
-            "workbench data fetch NAME, or set WORKBENCH_DATA to a folder that has them. Until then generated "
-            "stand-in data replace a data set, and the report says so; items without their model are skipped."
+            "workbench data fetch NAME, or set WORKBENCH_DATA to a folder that has them. Until then a generated "
+            "stand-in takes the place of a data set, and the report says so; items that need an absent model say so."
         )
         yield Check(name="data", ok=False, required=False, found=f"not here: {', '.join(absent)}", advice=advice)

@@ -21,23 +21,23 @@ __all__ = ["FORMATS", "export", "papers"]
 CITATION, NOTE = "CITATION.cff", "workbench/techniques/"
 COLUMNS = ("id", "profile", "claim", "whose", "verdict", "where", "published", "ours", "low", "high", "unit", "rule")
 COLUMNS += ("source", "changed", "paper", "machine", "started", "commit", "licence")
-RecordedRun = tuple[Reproduction, str, Mapping[str, Any], Path]  # item, profile, record, its file
+Found = tuple[Reproduction, str, Mapping[str, Any], Path]  # item, profile, record, its file
 
 
 def export(project: Project, catalogue: Sequence[Reproduction], form: str, target: Path) -> int:
     """Write the recorded runs of a catalogue in one of FORMATS; return their number."""
     if form not in FORMATS:
         raise UsageError(f"format {form!r} is unknown; it must be one of {', '.join(FORMATS)}")
-    runs = list(_recorded(project, catalogue))
-    if not runs:
+    found = list(_recorded(project, catalogue))
+    if not found:
         raise UsageError("none of the selected items has a recorded run")
     if target.exists():
-        raise UsageError(f"{target} exists already; name another place")
-    FORMATS[form](project, runs, target)
-    return len(runs)
+        raise UsageError(f"{target} is there already; name another place")
+    FORMATS[form](project, found, target)
+    return len(found)
 
 
-def _recorded(project: Project, catalogue: Sequence[Reproduction]) -> Iterator[RecordedRun]:
+def _recorded(project: Project, catalogue: Sequence[Reproduction]) -> Iterator[Found]:
     for item in catalogue:
         for profile in Profile:
             path = promoted_path(project, item, profile)
@@ -66,15 +66,14 @@ def _address(paper: Mapping[str, Any]) -> str:
     return f"https://doi.org/{paper['doi']}" if "doi" in paper else str(paper.get("url", ""))
 
 
-def _write_csv(project: Project, runs: Sequence[RecordedRun], target: Path) -> None:
-    licence = _citation(project)["license"]
-    references = papers(project)
+def _write_csv(project: Project, found: Sequence[Found], target: Path) -> None:
+    licence, of = _citation(project)["license"], papers(project)
     with target.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
-        for item, profile, record, _ in runs:
+        for item, profile, record, _ in found:
             run = {name: record[name] for name in ("started", "commit")} | {"licence": licence}
-            run |= {"machine": json.dumps(record["machine"]), "paper": _address(references.get(item.technique, {}))}
+            run |= {"machine": json.dumps(record["machine"]), "paper": _address(of.get(item.technique, {}))}
             for verdict in verdicts_of(project, item, record):
                 about = {"claim": verdict.claim, "whose": verdict.whose, "rule": verdict.because}
                 about |= {"changed": verdict.changed, "source": verdict.source}
@@ -84,7 +83,7 @@ def _write_csv(project: Project, runs: Sequence[RecordedRun], target: Path) -> N
 
 
 def _plain(value: Any) -> Any:
-    """Quote a text that a spreadsheet would run as a formula."""
+    """Keep a text from being read as a formula by a spreadsheet, which would run it."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 
@@ -95,13 +94,12 @@ def _row(verdict: Any, row: Any) -> dict[str, Any]:
     return numbers | {"where": json.dumps(dict(row.where)), "verdict": row.verdict.value}
 
 
-def _write_bibtex(project: Project, runs: Sequence[RecordedRun], target: Path) -> None:
+def _write_bibtex(project: Project, found: Sequence[Found], target: Path) -> None:
     suite = _citation(project)
-    references = papers(project)
-    used = [name for name in dict.fromkeys(item.technique for item, *_ in runs) if name in references]
+    of, used = papers(project), dict.fromkeys(item.technique for item, *_ in found)
     entries = [_entry("software", "workbench", suite | {"year": str(suite["date-released"])[:4]})]
     kinds = {"conference-paper": "inproceedings", "thesis": "phdthesis"}
-    entries += [_entry(kinds.get(references[name]["type"], "article"), name, references[name]) for name in used]
+    entries += [_entry(kinds.get(of[name]["type"], "article"), name, of[name]) for name in used if name in of]
     target.write_text("\n\n".join(entries) + "\n", encoding="utf-8")
 
 
@@ -114,7 +112,7 @@ def _entry(kind: str, key: str, held: Mapping[str, Any]) -> str:
     return "\n".join([f"@{kind}{{{key},", *lines, "}"])
 
 
-def _write_crate(project: Project, runs: Sequence[RecordedRun], target: Path) -> None:
+def _write_crate(project: Project, found: Sequence[Found], target: Path) -> None:
     from rocrate.model.contextentity import ContextEntity
     from rocrate.rocrate import ROCrate
 
@@ -122,11 +120,11 @@ def _write_crate(project: Project, runs: Sequence[RecordedRun], target: Path) ->
     crate.name, crate.license = suite["title"], suite["license"]
     crate.description = "Recorded runs: values, machine, data and the verdict on each claim of the papers."
     cited = {}
-    for technique in dict.fromkeys(item.technique for item, *_ in runs):
+    for technique in dict.fromkeys(item.technique for item, *_ in found):
         if paper := of.get(technique):
             about = {"@type": "ScholarlyArticle", "name": paper["title"], "datePublished": str(paper.get("year", ""))}
             cited[technique] = crate.add(ContextEntity(crate, _address(paper) or f"#{technique}", properties=about))
-    for item, profile, record, path in runs:
+    for item, profile, record, path in found:
         claims = [f"{verdict.verdict.value}: {verdict.claim}" for verdict in verdicts_of(project, item, record)]
         properties = {"name": f"{item.id}, {profile}: {item.title}", "description": "\n".join(claims)}
         properties |= {"license": suite["license"], "encodingFormat": "application/json"}

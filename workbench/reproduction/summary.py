@@ -1,6 +1,6 @@
-"""The last run of each item in short, for `workbench list`.
+"""The last run of each item in a few words, for `workbench list`.
 
-Judging all records takes seconds, so summaries are kept in results/ until records, claims or library change.
+Judging all records takes seconds, so what was found is kept in results/, as long as records, claims and library stay.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ KEPT_FILE = ".verdicts.json"  # in results/
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Summary:
-    """An item's last run; empty fields if it has none."""
+    """An item's last run; all but empty where it has none."""
 
     is_own: bool = False  # whether this machine made it
     profile: str = ""
@@ -36,7 +36,7 @@ class Summary:
 
 
 def summary_of(run: BestRun) -> Summary:
-    """Summarise a run."""
+    """Sum a run up."""
     if run.record is None:
         return Summary()
     copied = {name: run.record[name] for name in ("profile", "started", "machine")}
@@ -50,25 +50,23 @@ def summaries(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, 
     kept, catalogue = _kept(path), tuple(catalogue)
     techniques = {item.technique for item in catalogue}
     declared = {name: _newest((project.reproductions / name).glob("*.*")) for name in techniques}
-    entries = {}
+    found = {}
     for item in catalogue:
-        files = [project.folder(item, profile) / RECORD_FILE for profile in PROFILES]
-        files += [promoted_path(project, item, profile) for profile in PROFILES]
-        if published := project.published(item):
-            files.append(published)
+        files = [place for profile in PROFILES for place in _places(project, item, profile)]
+        files += [path for path in [project.published(item)] if path]
         stamp = [*library, *declared[item.technique], *(fact for file in files for fact in _newest([file]))]
-        entries[item.id] = kept.get(item.id, {})
-        if entries[item.id].get("stamp") != stamp:
-            entries[item.id] = {"stamp": stamp, "summary": asdict(summary_of(last_runs(project, [item])[item.id]))}
-    if any(entries[id] is not kept.get(id) for id in entries):
-        with contextlib.suppress(OSError):  # if the file cannot be written, the next call judges again
+        found[item.id] = kept.get(item.id, {})
+        if found[item.id].get("stamp") != stamp:
+            found[item.id] = {"stamp": stamp, "summary": asdict(summary_of(last_runs(project, [item])[item.id]))}
+    if any(found[id] is not kept.get(id) for id in found):
+        with contextlib.suppress(OSError):  # where nothing can be written, all is judged again next time
             path.parent.mkdir(exist_ok=True)
-            write_json(path, kept | entries)
-    return {id: Summary(**held["summary"]) for id, held in entries.items()}
+            write_json(path, kept | found)
+    return {id: Summary(**held["summary"]) for id, held in found.items()}
 
 
 def _kept(path: Path) -> dict[str, Any]:
-    """Read the kept summaries; ignore a file of another shape, such as an older version's."""
+    """Read what was kept; nothing where it is of another shape, as that of an older version."""
     names = [known.name for known in fields(Summary)]
     summary = {"type": "object", "required": names, "propertyNames": {"enum": names}}
     held = {"type": "object", "required": ["stamp", "summary"], "properties": {"summary": summary}}
@@ -79,8 +77,12 @@ def _kept(path: Path) -> dict[str, Any]:
     return {} if trouble(kept, {"type": "object", "additionalProperties": held}) else kept
 
 
+def _places(project: Project, item: Reproduction, profile: str) -> tuple[Path, Path]:
+    return project.folder(item, profile) / RECORD_FILE, promoted_path(project, item, profile)
+
+
 def _newest(paths: Iterable[Path]) -> tuple[int, int]:
-    """Return the number of files and the time of the newest."""
+    """Return how many files there are, and when the newest was written."""
     times = []
     for path in paths:
         with contextlib.suppress(OSError):

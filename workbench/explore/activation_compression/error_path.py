@@ -59,8 +59,8 @@ def describe(path: ErrorPath) -> str:
     """Say in a sentence what the figure shows."""
     layers = path.rows.loc[path.rows["is_compressed"], "layer"]
     which = f"layer {layers.iloc[0]}" if len(layers) == 1 else f"layers {layers.iloc[0]} to {layers.iloc[-1]}"
-    lost_share = path.rows.set_index("layer")["lost_share"][layers.iloc[-1]]
-    output = f"the output of layer {layers.iloc[-1]} is {lost_share:.0%} off, the last layer's {path.at_the_end:.0%}"
+    own = path.rows.set_index("layer")["lost_share"][layers.iloc[-1]]
+    output = f"the output of layer {layers.iloc[-1]} is {own:.0%} off, the last layer's {path.at_the_end:.0%}"
     return f"{path.rows['method'].iloc[0]} in {which}: {output}."
 
 

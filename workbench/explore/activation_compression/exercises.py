@@ -145,8 +145,8 @@ def _encoded_sum(part: Tensor, E: Tensor, D: Tensor, group: TensorGroup) -> Tens
 
 @torch.no_grad()
 def _reduce_on_rank(encoded_sum: Callable) -> list:
-    """Return the sum for each size and the bytes of this rank's messages; whole numbers keep sums exact."""
-    results = []
+    """Return the sum for each size, and the bytes of this rank's messages; whole numbers, so that it is exact."""
+    found = []
     for tokens, hidden, code_size in SIZES:
         group, draw = ProcessTensorGroup(), torch.Generator().manual_seed(0)
         E, D = (
@@ -154,8 +154,8 @@ def _reduce_on_rank(encoded_sum: Callable) -> list:
         )
         part = torch.randint(-3, 4, (tokens, hidden), generator=draw.manual_seed(1 + group.local_ranks[0])).float()
         total = encoded_sum(part, E, D, group)
-        results.append((total, group.traffic.num_bytes()))
-    return results
+        found.append((total, group.traffic.num_bytes()))
+    return found
 
 
 def check_encoded_sum(encoded_sum: Callable | None) -> Feedback:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from workbench.cluster import Link
-from workbench.compression import Aggregation, Codec
+from workbench.compression import Aggregation, Codec, Payload
 from workbench.explore.explorer import Explorer, choice, steps
 from workbench.parallel import ProcessTensorGroup
 from workbench.plots import figure, format_bytes, format_time, gantt, lines
@@ -38,13 +38,13 @@ __all__ = [
 ]
 
 HIDDEN = 1024  # columns of an activation of BERT-large, section 4.1
-VALUE_BITS = 16  # bits of an uncompressed value, fp16
+VALUE_BITS = 16  # of an uncompressed value, fp16
 NUM_RANKS = 4  # tensor-parallel ranks: the four GPUs of one machine, section 4.1
 
 CODE_SIZES = (25, 50, 100, 200, 400)  # to choose from: columns of the code, or as much of a sparse message
-BITS = (2, 4, 8)  # bits per quantised value
+BITS = (2, 4, 8)  # that quantisation packs a value into
 PCIE_3_BYTES_PER_S = 10e9  # a PCIe 3.0 bridge with 16 lanes, what is reached of 15.75e9
-LATENCY_S = 10e-6  # latency of a message between two GPUs of a machine; an order of magnitude
+LATENCY_S = 10e-6  # of one message between two GPUs of a machine; an order of magnitude
 BANDWIDTHS = (  # to choose from, bytes/s, and a link that has about as much
     (0.125e9, "1 Gbit/s Ethernet"),
     (0.5e9, "4 Gbit/s"),
@@ -89,9 +89,9 @@ _TIMED: Mapping[Approach, tuple[tuple[str, int], tuple[str, int]]] = MappingProx
 class LayerPrediction:
     """One layer, forward and backward, on each of four ranks."""
 
-    approach: Approach  # treatment of the activations
+    approach: Approach  # what is done to the activations
     code_size: int  # columns of the code, or as much of another method
-    bandwidth_bytes_per_s: float  # bandwidth between the ranks
+    bandwidth_bytes_per_s: float  # of the link between the ranks
     time: LayerTime  # seconds by part
     message_bytes: float  # handed by a rank to one forward reduction
 
@@ -284,20 +284,23 @@ def _timed(name: str, link: Link) -> tuple[LayerTime, float]:
 
 
 def _between(approach: Approach, code_size: int, link: Link) -> tuple[LayerTime, float]:
-    (low, low_size), (high, high_size) = _TIMED[approach]
-    size = code_size
-    if approach is Approach.QUANTIZATION:  # the bits whose message is nearest in size to the code's, as a ratio
-        wanted = VALUE_BITS * code_size / HIDDEN
-        size = min(BITS, key=lambda bits: max(bits / wanted, wanted / bits))
-    share = (size - low_size) / (high_size - low_size)
-    (low_time, low_bytes), (high_time, high_bytes) = _timed(low, link), _timed(high, link)
+    (one, one_size), (two, two_size) = _TIMED[approach]
+    size = _nearest_bits(code_size) if approach is Approach.QUANTIZATION else code_size
+    share = (size - one_size) / (two_size - one_size)
+    (one_time, one_bytes), (two_time, two_bytes) = _timed(one, link), _timed(two, link)
     fields = LayerTime.__dataclass_fields__
-    time = {name: _on_line(getattr(low_time, name), getattr(high_time, name), share) for name in fields}
-    return LayerTime(**time), _on_line(low_bytes, high_bytes, share)
+    time = {name: _on_line(getattr(one_time, name), getattr(two_time, name), share) for name in fields}
+    return LayerTime(**time), _on_line(one_bytes, two_bytes, share)
 
 
-def _on_line(low: float, high: float, share: float) -> float:
-    return low + share * (high - low)
+def _on_line(one: float, two: float, share: float) -> float:
+    return one + share * (two - one)
+
+
+def _nearest_bits(code_size: int) -> int:
+    """Return the bits whose message is nearest in size to the code's, as a ratio."""
+    wanted = VALUE_BITS * code_size / HIDDEN
+    return min(BITS, key=lambda bits: max(bits / wanted, wanted / bits))
 
 
 # --- one reduction on real ranks, step by step
@@ -305,10 +308,10 @@ def _on_line(low: float, high: float, share: float) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordedReduction:
-    """One reduction on one rank."""
+    """What one rank did in one reduction."""
 
     total: Tensor  # the sum as this rank knows it, [tokens, hidden]
-    message_bytes: int  # bytes handed to the collective
+    message_bytes: int  # handed to the collective
     actions: tuple[Action, ...]  # encode, the collective, decode
 
 
@@ -341,7 +344,11 @@ def _reduce(codec: Codec, partial: Tensor, group: ProcessTensorGroup, recorder: 
         with recorder.during("decode", Kind.DECODE):
             return codec.decode(replace(payload, tensors=sums))
     with recorder.during("all-gather", Kind.COMMUNICATE):
-        by_tensor = [group.gather([message]) for message in payload.tensors]
-        gathered = [replace(payload, tensors=tensors) for tensors in zip(*by_tensor, strict=True)]
+        gathered = _gather(payload, group)
     with recorder.during("decode", Kind.DECODE):
         return codec.decode_sum(gathered)
+
+
+def _gather(payload: Payload, group: ProcessTensorGroup) -> list[Payload]:
+    by_tensor = [group.gather([message]) for message in payload.tensors]
+    return [replace(payload, tensors=tensors) for tensors in zip(*by_tensor, strict=True)]

@@ -1,4 +1,4 @@
-"""The code exercises of the lesson: choosing the columns to drop, and dividing migrated columns."""
+"""The exercises of the lesson in which a reader writes a function: which columns are dropped, and who computes them."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -61,7 +61,7 @@ def check_columns_to_drop(columns_to_drop: Callable | None) -> Feedback:
     )
 
 
-MIGRATIONS = ((1, 8), (3, 7), (0, 2))  # sender among four ranks, and number of migrated columns
+MIGRATIONS = ((1, 8), (3, 7), (0, 2))  # of four ranks: the sender, and how many columns it migrates
 
 
 def _own_columns(rank: int, sender: int, num_ranks: int, num_columns: int, *, mistake: str = "") -> Sequence[int]:
@@ -85,21 +85,20 @@ OWN_COLUMNS_HINTS = {
 
 
 def _migrate_on_rank(own_columns: Callable) -> list | None:
-    """Return this rank's columns and the sum of all ranks' products, for each migration."""
-    results = []
-    is_answered = True
+    """Return this rank's columns, and what all ranks' products add up to, for each migration."""
+    found, is_answered = [], True
     for sender, num_columns in MIGRATIONS:
         try:
             columns = list(own_columns(dist.get_rank(), sender, dist.get_world_size(), num_columns))
-        except Unfinished as end:  # other ranks must not wait for a rank that returns None
+        except Unfinished as end:  # other ranks must not wait for one that returns None
             if end.feedback.standing is not Standing.NOT_ANSWERED:
                 raise
             columns, is_answered = [], False
         a, b = torch.arange(1.0, 1 + 2 * num_columns).view(2, num_columns)
         total = a[columns] @ b[columns]
         dist.all_reduce(total)
-        results.append((sender, num_columns, columns, total))
-    return results if is_answered else None
+        found.append((sender, num_columns, columns, total))
+    return found if is_answered else None
 
 
 def check_own_columns(own_columns: Callable | None) -> Feedback:

@@ -50,21 +50,21 @@ BANDWIDTHS = MappingProxyType(
 )
 PAPER_BANDWIDTH = 15.75e9  # bytes/s of the paper's link, one way
 _SIGNS = ("×", "=", "")  # between two matrices
-_LARGEST = 4  # most rows or columns: all cells are drawn equally large
+_LARGEST = 4  # rows or columns: every cell is drawn as large as the others
 _NAMES = {
     "output": ("input", "weightᵀ", "output"),
     "grad_weight": ("grad_outputᵀ", "input", "grad_weight"),
     "grad_input": ("grad_output", "weight", "grad_input"),
 }
 
-# Modules that ranks import, the last two in the pre-test: preloading saves seconds on every rank.
+# What the ranks import sooner or later, the last two in the pre-test: seconds, once instead of on every rank.
 PRELOAD = ("workbench.explore.flextp", "scipy.optimize", "torch.fx.experimental.symbolic_shapes")
-LEARNING_RATE = 0.05  # any value will do: only the times of the ranks are watched
+LEARNING_RATE = 0.05  # any: only what ranks do is looked at
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """A solution, as in the paper or refined."""
+    """A solution, as the paper has it or refined."""
 
     solution: Solution  # how stragglers are helped
     refine: bool = False  # all ranks are brought to one level
@@ -94,7 +94,7 @@ class Epoch:
     choice: Choice  # how stragglers are helped
     planned: cost.PlannedEpoch  # plan, seconds, seconds by rank
     parts: tuple[RankParts, ...]  # where each rank's seconds of an iteration go
-    all_reduce_s: float  # seconds of all-reduces, part of the other time of an iteration
+    all_reduce_s: float  # of the other time of an iteration, in all-reduces
 
     @property
     def timeline(self) -> Timeline:
@@ -104,14 +104,14 @@ class Epoch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Comparison:
-    """A solution beside the baseline, and all solutions over the skewness."""
+    """A solution beside none, and all of them over the skewness."""
 
     skewness: float  # χ of every straggler
     num_stragglers: int  # how many ranks are slow, from rank 0 on
-    bandwidth_bytes_per_s: float  # bandwidth between any two ranks
+    bandwidth_bytes_per_s: float  # of the link between any two ranks
     plain: Epoch  # nothing is done
     chosen: Epoch  # with the solution
-    curves: tuple[Mapping[str, object], ...]  # rows: skewness, epoch seconds, solution with its dropped share
+    curves: tuple[Mapping[str, object], ...]  # rows: skewness, epoch seconds, solution and its price
 
     @property
     def speedup(self) -> float:
@@ -125,8 +125,8 @@ def compare(
     """Compute an epoch with a solution and without; only ZERO takes notice of the pruning ratio."""
     machine = cost.paper_machine().with_bandwidth(bandwidth_bytes_per_s)
     common = {"machine": machine, "num_stragglers": num_stragglers, "pruning_ratio": pruning_ratio or None}
-    plain, chosen = (_epoch(shown, skewness=skewness, **common) for shown in (BASELINE, choice))
-    curves = tuple(row for known in CHOICES.values() for row in _curve(known, skewness, common))
+    plain, chosen = (_epoch(each, skewness=skewness, **common) for each in (BASELINE, choice))
+    curves = tuple(row for each in CHOICES.values() for row in _curve(each, skewness, common))
     return Comparison(
         skewness=skewness,
         num_stragglers=num_stragglers,
@@ -216,7 +216,7 @@ def plan_timeline(times: Sequence[RankTimes], plan: Plan, costs: method.Costs) -
 def parts_timeline(ranks: Sequence[RankParts], *, all_reduce_s: float = 0.0) -> Timeline:
     """Return an iteration by the parts of its ranks; of the other time, `all_reduce_s` is drawn as transfer."""
     end_s = max(parts.busy_s for parts in ranks)
-    return Timeline.merged(_actions(f"rank {rank}", parts, all_reduce_s, end_s) for rank, parts in enumerate(ranks))
+    return Timeline.merged(_actions(f"rank {rank}", each, all_reduce_s, end_s) for rank, each in enumerate(ranks))
 
 
 def draw_worked_example(example: method.WorkedExample) -> Figure:
@@ -240,11 +240,8 @@ def _curve(choice: Choice, skewness: float, common: Mapping[str, object]) -> lis
     """Return a row a skewness; the name says what is dropped at the chosen one."""
     dropped = _planned(choice, skewness=skewness, **common).dropped_share
     name = f"{choice.name} ({dropped:.1%} dropped)"
-    rows = []
-    for place in SKEWNESSES:
-        epoch_s = _planned(choice, skewness=place, **common).time_s
-        rows.append({"skewness": place, "epoch (s)": epoch_s, "solution": name})
-    return rows
+    epochs_s = ((each, _planned(choice, skewness=each, **common).time_s) for each in SKEWNESSES)
+    return [{"skewness": each, "epoch (s)": epoch_s, "solution": name} for each, epoch_s in epochs_s]
 
 
 def _epoch(choice: Choice, *, skewness: float, num_stragglers: int, machine: FittedMachine, **more) -> Epoch:
@@ -331,10 +328,10 @@ class WatchedIteration:
     """One iteration of one rank."""
 
     plan: Plan  # in force
-    start_s: float  # start on the common clock
-    end_s: float  # end on the common clock
+    start_s: float  # of the common clock
+    end_s: float  # of the common clock
     actions: tuple[Action, ...]  # its collectives, in their order
-    loss: float  # loss of the batch
+    loss: float  # of the batch
 
     @property
     def duration_s(self) -> float:
@@ -383,7 +380,7 @@ def watch_training(
 
 def iteration_timeline(ranks: Sequence[WatchedIteration]) -> Timeline:
     """Put the same iteration of all ranks, in rank order, on a timeline: own work, waiting, transfer."""
-    whole = [Action(resource="rank", start_s=rank.start_s, end_s=rank.end_s, label=ITERATION) for rank in ranks]
-    apart = timeline_of([(*rank.actions, iteration) for rank, iteration in zip(ranks, whole, strict=True)])
-    actions = (replace(action, kind=Kind.COMPUTE) if action.kind is Kind.OTHER else action for action in apart.actions)
+    whole = [Action(resource="rank", start_s=each.start_s, end_s=each.end_s, label=ITERATION) for each in ranks]
+    apart = timeline_of([(*each.actions, one) for each, one in zip(ranks, whole, strict=True)])
+    actions = (replace(one, kind=Kind.COMPUTE) if one.kind is Kind.OTHER else one for one in apart.actions)
     return Timeline.merged([list(actions)])

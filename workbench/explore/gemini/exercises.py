@@ -30,7 +30,7 @@ __all__ = [
     "seconds_wasted",
 ]
 
-TOLERANCE = 0.005  # relative tolerance of answers that are quotients
+TOLERANCE = 0.005  # of answers that are divisions
 
 
 def plan_after(
@@ -247,11 +247,11 @@ SOURCES_HINTS = {
 
 
 def _restore_on_rank(sources: Callable) -> list:
-    """Keep and lose replicas, and read shards from the function's sources; return failures, sources and shards."""
+    """Keep replicas, lose them, read what the function says; return each failure, the sources, and the shard read."""
     import torch
     import torch.distributed as dist
 
-    rank, num_machines, answers = dist.get_rank(), dist.get_world_size(), []
+    rank, num_machines, found = dist.get_rank(), dist.get_world_size(), []
     for num_replicas, lost in FAILURES:
         placed, shards = placement(num_machines, num_replicas), [torch.zeros(1) for _ in range(num_machines)]
         dist.all_gather(shards, torch.tensor([100.0 + rank]))
@@ -263,8 +263,8 @@ def _restore_on_rank(sources: Callable) -> list:
                 dist.broadcast(shard, source)
             if machine == rank:
                 restored = float(shard) if source != STORAGE else STORAGE
-        answers.append((placed.holders, lost, served, restored))
-    return answers
+        found.append((placed.holders, lost, served, restored))
+    return found
 
 
 def check_sources(sources: Callable | None) -> Feedback:

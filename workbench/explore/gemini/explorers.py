@@ -1,7 +1,7 @@
 """The controls of the lesson: one iteration under a scheme of checkpoints, and a training under failures.
 
-The iteration has a few layers of GPT-2 40B, on machines of the paper's second testbed. The training is GPT-2 100B with
-the overheads that the paper measured; every failure loses its machine.
+The iteration is one of a few layers as large as those of GPT-2 40B, on machines of the paper's second testbed. The
+training is GPT-2 100B with the overheads that the paper measured; every failure loses its machine.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ __all__ = [
     "explore_interleaving",
 ]
 
-NUM_LAYERS = 4  # enough for a readable picture
+NUM_LAYERS = 4  # as many as a picture shows
 MODEL = "GPT-2 40B"
 NUM_MACHINES = 16
-FREE_BYTES = 256 * 2**20  # free memory of a device, "a few hundred" MB in section 6.5.2
+FREE_BYTES = 256 * 2**20  # of a device, "a few hundred" MB in section 6.5.2
 MEBIBYTE = 2**20
 
-FAILURES_PER_DAY = (0, 1, 2, 4, 8, 16, 32, 64)  # failures of all machines together
+FAILURES_PER_DAY = (0, 1, 2, 4, 8, 16, 32, 64)  # of all machines together
 SOLUTIONS = (STRAWMAN, HIGH_FREQUENCY, GEMINI)
-NUM_DAYS = 10  # simulated time: enough failures, and fast enough for a control
+NUM_DAYS = 10  # simulated: enough failures to see, quick enough to move a control
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,7 +171,7 @@ class Comparison:
     """A policy beside the others."""
 
     num_machines: int  # N
-    failures_per_day: float  # failures of all machines together; each loses its machine
+    failures_per_day: float  # of all machines together, each loses its machine
     solution: str  # the policy chosen
     run: TrainingRun  # the chosen policy at the chosen rate
     curves: tuple[Mapping[str, object], ...]  # rows: failures a day, ratio, solution
@@ -201,7 +201,7 @@ def _describe_failures(comparison: Comparison) -> str:
     cause = max(run.wasted_s, key=run.wasted_s.__getitem__)
     served = ", ".join(f"{count} from {tier.value}" for tier, count in run.num_recoveries.items() if count)
     return (
-        f"{text}; failures: {run.num_failures}, of these within a recovery: {run.num_interrupted}; "
+        f"{text}; {run.num_failures} failures, {run.num_interrupted} of them within a recovery; "
         f"recovered {served or 0}; "
         f"most of the waste is {cause.value}, {run.wasted_s[cause] / run.duration_s:.1%} of the time."
     )

@@ -1,4 +1,4 @@
-"""The placement puzzle: machines, replicas, a placement and a failure; the state after it and its probability."""
+"""The placement puzzle: machines, replicas, a placement and a failure; what is left, and how lucky that was."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["Puzzle", "describe", "draw", "explore_placement", "solve"]
 
 MOST_MACHINES = 16  # as in the paper's testbed, and as many columns as a page holds
 MOST_FAILURES = 6  # drawn along the axis at least
-_LIST_ROWS = 6  # visible rows of the list of machines
+_LIST_ROWS = 6  # of the list of machines that are seen at once
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,11 +48,11 @@ class Puzzle:
     """A placement after a failure."""
 
     placed: Placement  # the holders of each shard
-    failed: tuple[int, ...]  # machines whose memory is lost
+    failed: tuple[int, ...]  # whose memory is lost
     lost: tuple[int, ...]  # shards without a living replica
     recovers: bool  # whether training goes on from memory
-    probability: Fraction  # exact probability of recovery, over all failures of that many machines
-    curves: Mapping[str, tuple[Fraction, ...]]  # of this kind and of a ring: probability at k = 0, 1, ...
+    probability: Fraction  # exact, over all failures of as many machines
+    curves: Mapping[str, tuple[Fraction, ...]]  # its kind and the ring: the probability at k = 0, 1, ...
 
 
 def solve(*, num_machines: int, num_replicas: int, kind: str, failed: Collection[int]) -> Puzzle:
@@ -78,7 +78,7 @@ def describe(puzzle: Puzzle) -> str:
         return "no machine failed: nothing is lost."
     k = len(puzzle.failed)
     share = f"{float(100 * puzzle.probability):.1f} % ({puzzle.probability})"
-    chance = f"of all failures of {k} machine{'' if k == 1 else 's'}, {share} are survived"
+    chance = f"of all failures of {_counted('machine', range(k))}, {share} are survived"
     failed = f"{_named('machine', puzzle.failed)} failed"
     if puzzle.recovers:
         return f"{failed}: training recovers from memory; {chance}."
@@ -127,6 +127,10 @@ def explore_placement() -> Explorer[Puzzle]:
             help="Which machines are lost at once; several with control or shift held.",
         ),
     )
+
+
+def _counted(what: str, numbers: Collection[int]) -> str:
+    return f"{len(numbers)} {what}{'' if len(numbers) == 1 else 's'}"
 
 
 def _named(what: str, numbers: Collection[int]) -> str:

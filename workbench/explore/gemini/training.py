@@ -1,4 +1,4 @@
-"""A small training that a reader can kill and watch resume, and its log in words."""
+"""A small training that a reader can kill and see go on, and its log in words while it runs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from workbench.techniques.gemini.runtime.checkpoints import PRELOAD as OF_CHECKP
 __all__ = ["PRELOAD", "LiveLog", "SmallTraining", "in_words"]
 
 PRELOAD = (*OF_CHECKPOINTS, train_gpt2.__module__, __name__)  # for machines that the lesson keeps warm
-WIDTH, NUM_LAYERS, BATCH = 32, 3, 8  # width and layers of the model; examples per rank
+WIDTH, NUM_LAYERS, BATCH = 32, 3, 8  # of the model; examples of a rank
 LEARNING_RATE = 1e-2  # chosen: weights move visibly in a few iterations
-PAUSE_S = 0.1  # pause per iteration, so that a reader has time to watch and to kill
-MOST_RANKS = 10_000  # ranks with different batches
-LOOK_S = 0.02  # seconds between two looks at the log
-SILENCE_S = 60.0  # seconds without an event before giving up
-ITERATION = "iteration"  # name of the event that ranks report
+PAUSE_S = 0.1  # of an iteration, so that there is time to look on and to strike
+MOST_RANKS = 10_000  # that draw different batches
+LOOK_S = 0.02  # between two looks at the log
+SILENCE_S = 60.0  # without any event, after which nothing more is expected
+ITERATION = "iteration"  # as ranks report it
 
 
 class SmallTraining:
-    """Model, optimizer and updates of one rank of a training that a reader can kill and watch resume.
+    """Model, optimizer and updates of one rank of a training that a reader can kill and see go on.
 
     A few linear layers are sharded over the ranks as the paper's models are (ZeRO-3), with Adam. A batch is drawn from
     the number of its iteration, so a resumed training sees the batches that the interrupted one would have seen.
@@ -46,11 +46,11 @@ class SmallTraining:
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=LEARNING_RATE)
 
     def update(self, iteration: int) -> None:
-        """Run one iteration."""
+        """Do an iteration."""
         time.sleep(self._pause_s)
         draw = torch.Generator().manual_seed((self._seed + iteration) * MOST_RANKS + self._rank)
         x = torch.randn(BATCH, WIDTH, generator=draw)
-        loss = (self.model(x) - x.flip(1)).square().mean()  # the model learns to reverse rows
+        loss = (self.model(x) - x.flip(1)).square().mean()  # learn to turn rows round
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -73,7 +73,7 @@ class LiveLog:
         self._counted: list[Event] = []  # iterations that are not written yet
 
     def until_iteration(self, iteration: int) -> None:
-        """Print until rank 0 has finished an iteration after this call; a repeated iteration counts, too."""
+        """Print until rank 0 has done an iteration, counted from here on: one that is done again counts anew."""
         awaited = f"iteration {iteration}"
         self._until(lambda event: _is_counted(event) and event.details["iteration"] >= iteration, awaited)
 
@@ -81,16 +81,17 @@ class LiveLog:
         """Print until all ranks have returned."""
         self._until(lambda event: event.name == EventName.FINISHED, "the end")
 
-    def _until(self, is_awaited: Callable[[Event], bool], awaited: str) -> None:
+    def _until(self, is_it: Callable[[Event], bool], awaited: str) -> None:
         heard_s = time.monotonic()
         while True:
             for event in self._training.events[self._num_seen :]:
                 self._num_seen, heard_s = self._num_seen + 1, time.monotonic()
                 self._show(event)
-                if is_awaited(event):
+                if is_it(event):
                     return self._write_counted()
             if time.monotonic() - heard_s > self._silence_s:
-                raise TimeoutError(f"waiting for {awaited}: no event of the training for {self._silence_s:g} s")
+                waited = f"nothing was heard of the training for {self._silence_s:g} s"
+                raise TimeoutError(f"waiting for {awaited}, {waited}")
             time.sleep(LOOK_S)
 
     def _show(self, event: Event) -> None:
@@ -114,7 +115,7 @@ class LiveLog:
 
 
 def in_words(event: Event) -> str:
-    """Describe an event in a few words; "" for events not worth a line."""
+    """Say in a few words what happened; events that go without saying are empty."""
     detail, machine = event.details, event.machine
     match event.name:
         case EventName.MACHINE_STARTED:

@@ -30,7 +30,7 @@ from workbench.reproduction.schema import CELL, NEEDS, inside, parse, read_text,
 __all__ = ["CELLS_FILE", "CellClaims", "CellStore", "CellsThere", "Notes"]
 __all__ += ["cells_there", "needs_file", "num_cells", "origins", "promote_cells", "read_lines"]
 
-SCHEMA = 1  # version of a cell's file
+SCHEMA = 1  # of a cell
 CELLS_FILE = "cells.json"  # in the folder of the run
 StoredCell = Mapping[str, Any]
 
@@ -75,10 +75,10 @@ def read_lines(path: Path) -> dict[str, dict[str, Any]]:
 class CellStore:
     """The cells of one function in one profile."""
 
-    folder: Path  # folder for new cells
-    basis: Mapping[str, Mapping[str, str]]  # present dependencies, see `Fingerprinter.basis`
-    commit: str  # commit of the checkout
-    keep: bool = False  # whether to accept outdated and committed cells
+    folder: Path  # where they are written
+    basis: Mapping[str, Mapping[str, str]]  # what they depend on now, see `Fingerprinter.basis`
+    commit: str  # of the checkout
+    keep: bool = False  # whether cells that are out of date are accepted, the committed ones included
     committed: Mapping[str, StoredCell] = field(default_factory=dict)  # digest to accepted committed cell
 
     @classmethod
@@ -99,12 +99,12 @@ class CellStore:
         return self.folder / f"{cell.digest}.json"
 
     def find(self, cell: Cell) -> tuple[StoredCell | None, str]:
-        """Return a current cell, or the newest outdated cell if accepted, with the reason why it is outdated."""
+        """Return a current cell, or the newest where old ones are accepted, and the reason why it is out of date."""
         stored = [self.committed[cell.digest]] if cell.digest in self.committed else []
         with contextlib.suppress(FileNotFoundError):
             stored.append(_read_cell(self.path(cell), cell))
-        stored.sort(key=lambda known: known["started"], reverse=True)
-        reasons = [changes(known, self.basis) for known in stored]
+        stored.sort(key=lambda one: one["started"], reverse=True)
+        reasons = [changes(one, self.basis) for one in stored]
         if "" in reasons:
             return stored[reasons.index("")], ""
         return (stored[0] if stored and self.keep else None), reasons[0] if reasons else ""
@@ -117,7 +117,7 @@ class CellStore:
         return write_record(self.path(cell), about | {"commit": self.commit} | run | dict(self.basis))
 
     def durations(self) -> Iterator[tuple[Mapping[str, Any], float]]:
-        """Return arguments and seconds of every readable cell of the folder, for estimates."""
+        """Return arguments and seconds of every cell of the folder that can be read, to estimate others by."""
         for path in sorted(self.folder.glob("*.json")):
             if stored := _timed(path):
                 yield dict(stored["arguments"]), float(stored["seconds"])
@@ -125,9 +125,9 @@ class CellStore:
 
 @dataclass(frozen=True, slots=True)
 class CellClaims:
-    """Cells claimed by this process, so that no other study runs them; leaving the block frees them."""
+    """The cells that this process has claimed, so that no other study runs them; leaving the block frees them."""
 
-    folder: Path  # folder of the cells
+    folder: Path  # of the cells
     _handles: dict[str, int] = field(default_factory=dict)
 
     def __enter__(self) -> "CellClaims":
@@ -149,7 +149,7 @@ class CellClaims:
         return handle is not None
 
     def free(self, digest: str) -> None:
-        """Release the claim on the cell of this digest."""
+        """Give the cell of this digest back."""
         handle = self._handles.pop(digest, None)
         if handle is not None:
             with contextlib.suppress(OSError):
@@ -170,7 +170,7 @@ class Notes:
     run_folder: Path | None  # folder of the run, None outside one
 
     def begin(self, cells: Sequence[Cell]) -> None:
-        """Add these cells to the needs of the run's earlier studies (outside a run, of any study)."""
+        """Note these cells beside those of the run's earlier studies (outside a run, of any)."""
         if self.run_folder is None:
             needed = _needs(self.needs)
         else:
@@ -197,13 +197,13 @@ class Notes:
 def _read(path: Path) -> dict[str, Any]:
     try:
         content = read_json(path)
-    except (FileNotFoundError, RecordError):  # missing or foreign: nothing is known
+    except (FileNotFoundError, RecordError):  # not there, or not ours: then nothing is known
         return {}
     return content if isinstance(content, dict) else {}
 
 
 def origins(run_folder: Path) -> list[dict[str, Any]]:
-    """Return number and total seconds of a run's cells for each commit and machine."""
+    """Return the origin of a run's cells: for each commit and machine their number and their seconds together."""
     by_place: dict[str, dict[str, Any]] = {}
     for facts in _read(run_folder / CELLS_FILE).values():
         key = canonical_json([facts["commit"], facts["machine"]])
@@ -218,10 +218,10 @@ def origins(run_folder: Path) -> list[dict[str, Any]]:
 class CellsThere:
     """The cells of one item."""
 
-    num_cells: int  # needed cells
-    num_there: int  # finished cells, outdated cells included
-    num_stale: int  # outdated cells
-    remaining_s: float | None  # estimate for the cells to run on this machine's cores; None if unknown
+    num_cells: int  # that it needs
+    num_there: int  # that are there, those out of date included
+    num_stale: int  # that are there and out of date
+    remaining_s: float | None  # estimate for those that would run, on this machine's cores; None while nothing is known
 
     def __str__(self) -> str:
         stale = f", {self.num_stale} of them out of date" if self.num_stale else ""
@@ -229,7 +229,7 @@ class CellsThere:
 
 
 def _needs(path: Path) -> dict[str, list[str]]:
-    """Read the cells that an item needs, none before its first study; RecordError for another content."""
+    """Read which cells an item needs; none before its first study, and a RecordError for what is no list of cells."""
     try:
         needs = read_json(path)
     except FileNotFoundError:
@@ -258,18 +258,18 @@ def cells_there(
     num_cells = sum(map(len, needs.values()))
     if not num_cells:
         return None
-    stored: list[StoredCell] = []
-    for name, digests in needs.items():
-        stored += _stored(project, item, profile, name, digests, keep)
-    num_stale = 0
-    if not keep:
-        folder = project.notebook(item).parent
-        basis = {module: fingerprinter.basis(folder, module) for module in {str(cell["module"]) for cell in stored}}
-        num_stale = sum(bool(changes(cell, basis[str(cell["module"])])) for cell in stored)
+    stored = [one for name, digests in needs.items() for one in _stored(project, item, profile, name, digests, keep)]
+    num_stale = 0 if keep else _num_stale(stored, project.notebook(item).parent, fingerprinter)
     to_run = num_cells - len(stored) + num_stale
-    mean_s = sum(cell["seconds"] for cell in stored) / len(stored) if stored else None
+    mean_s = sum(one["seconds"] for one in stored) / len(stored) if stored else None
     remaining_s = 0.0 if not to_run else None if mean_s is None else mean_s * to_run / min(num_cores(), to_run)
     return CellsThere(num_cells=num_cells, num_there=len(stored), num_stale=num_stale, remaining_s=remaining_s)
+
+
+def _num_stale(stored: list[StoredCell], folder: Path, fingerprinter: Fingerprinter) -> int:
+    modules = [str(one["module"]) for one in stored]
+    basis = {module: fingerprinter.basis(folder, module) for module in set(modules)}
+    return sum(bool(changes(one, basis[module])) for one, module in zip(stored, modules, strict=True))
 
 
 def _stored(

@@ -1,8 +1,8 @@
-"""A study in cells: reuse finished cells, run the others side by side, longest first, and keep each result at once.
+"""A study in cells: take the cells that are there, run the rest side by side, longest first, keep each result at once.
 
-Each process is a worker group of one rank, so its death costs one cell. The expected time of a cell is the mean of the
-most similar finished cells. An argument's weight in the similarity is the share of the variance in time that it
-explains (adjusted R squared of its groups, on logarithms).
+Each process is a worker group of one rank, so that its death costs one cell. A cell is expected to take the mean of the
+finished cells most like it, where an argument counts by how much of the differences in time it explains (adjusted R
+squared of its groups, on logarithms).
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ NOTE_S = 1.0  # seconds between two notes of the progress, as often as the runne
 LOOK_S = 1.0  # seconds between two looks at cells that another study is running
 TICK_S = 0.05  # seconds between two looks at what has ended; cells take seconds to hours
 NO_LIMIT_S = 7 * 86_400.0  # seconds: longer than any cell, and short enough for a selector's milliseconds
-LEAST_WEIGHT = 0.01  # weight of an argument that explains nothing: it decides between otherwise equal cells
-LEAST_S = 1e-3  # seconds; shorter times count as equal
+LEAST_WEIGHT = 0.01  # of an argument that explains nothing: it decides between cells that are alike in all else
+LEAST_S = 1e-3  # seconds below which times are taken for equal
 
 
 class CellsFailed(RuntimeError):
-    """Some cells raised, died, took too long or could not be written; all others were kept."""
+    """Cells that raised, died, took too long or could not be written; all others have been kept."""
 
 
 @dataclass(slots=True)
 class Study:
     """The cells that one call asks for."""
 
-    store: CellStore  # store of finished cells
-    notes: Notes  # notes for other studies and the record
-    cells: list[Cell]  # requested cells, in order
+    store: CellStore  # where they are kept
+    notes: Notes  # what is noted for others
+    cells: list[Cell]  # those asked for, in order
     _distinct: dict[str, Cell] = field(init=False)  # by digest
     _stored: dict[str, Mapping[str, Any]] = field(default_factory=dict)  # digest to what is on disk
     _new: set[str] = field(default_factory=set)  # digests of the cells of this call
@@ -55,7 +55,7 @@ class Study:
         self._distinct = {cell.digest: cell for cell in self.cells}
 
     def take_what_is_there(self) -> None:
-        """Take the usable cells; print their number and why others are not used."""
+        """Take the cells that can be used, and say how many and why not the others."""
         refused, kept, stale = [], Counter(), Counter()
         for digest, cell in self._distinct.items():
             try:
@@ -73,7 +73,7 @@ class Study:
         _say(f"{len(self._distinct)} cells: {there}, {to_run}")
 
     def run_the_rest(self, jobs: int | None, timeout_s: float | None) -> None:
-        """Run the missing cells, and note the origin of every cell."""
+        """Run what is missing, and note where everything came from."""
         waiting = [cell for digest, cell in self._distinct.items() if digest not in self._stored]
         self.notes.begin(self.cells)
         if waiting:
@@ -98,7 +98,7 @@ class Study:
                 self._note(estimate.remaining_s(waiting, pool.running(), pool.jobs))
 
     def _next(self, waiting: list[Cell], claims: CellClaims, estimate: Estimate) -> Cell | None:
-        """Take the longest waiting cell that no other study runs; use cells that another study has finished."""
+        """Take the longest waiting cell that no other study runs; what another has finished meanwhile is there."""
         if monotonic() < self._next_look_s:
             return None
         for cell in sorted(waiting, key=lambda cell: -(estimate.seconds(cell) or 0.0)):
@@ -154,7 +154,7 @@ class Study:
             raise CellsFailed("\n\n".join([first, *reasons]))
 
     def _still_unwritten(self) -> dict[str, str]:
-        """Try once more to write unwritten cells; return those that fail again, digest to reason."""
+        """Try once more to write what could not be written; return what still cannot, digest to the reason."""
         failed = {}
         for digest, finished in self._unwritten.items():
             try:
@@ -201,7 +201,7 @@ class Slot:
 
     number: int
     ranks: Any  # Ranks of one rank
-    run: Any = None  # its present run, or None
+    run: Any = None  # what it runs now; None: nothing
     cell: Cell | None = None
     began_s: float = 0.0  # on the monotonic clock
 
@@ -284,10 +284,10 @@ class Estimate:
             self._expected[cell.digest] = self._mean_of_the_nearest(_canonical(cell.arguments))
         return self._expected.get(cell.digest)
 
-    def _mean_of_the_nearest(self, arguments: Mapping[str, str]) -> float:
+    def _mean_of_the_nearest(self, own: Mapping[str, str]) -> float:
         self._weights = self._weights or _weights(self._timed)
         likeness = [
-            sum(weight for name, weight in self._weights.items() if arguments.get(name) == other.get(name))
+            sum(weight for name, weight in self._weights.items() if own.get(name) == other.get(name))
             for other, _ in self._timed
         ]
         nearest = [seconds for like, (_, seconds) in zip(likeness, self._timed, strict=True) if like == max(likeness)]

@@ -88,11 +88,11 @@ def repository_of(source: Path) -> str:
     """Return OWNER/NAME of a checkout on GitHub, by the workflow that runs or by its remote; "" without either."""
     if name := os.environ.get("GITHUB_REPOSITORY"):
         return name
-    remote = subprocess.run(
+    asked = subprocess.run(
         ["git", "-C", str(source), "remote", "get-url", "origin"], capture_output=True, text=True, check=False
     )
-    address = GITHUB.search(remote.stdout)
-    return address[1] if address else ""
+    found = GITHUB.search(asked.stdout)
+    return found[1] if found else ""
 
 
 def run_module(what: str, module: str, *arguments: str, cwd: Path | None = None) -> None:

@@ -1,7 +1,7 @@
-"""The run of one item: papermill executes its notebook in a separate folder and a kernel that ends with its runner.
+"""The run of one item: its notebook by papermill, in a kernel that cannot outlive its runner and a folder of its own.
 
-papermill runs in a thread of the runner, since importing it takes more than a second. Code that can hang or die runs
-in the kernel's processes.
+papermill runs in a thread of the runner, since importing it for each item would cost more than a second; whatever can
+hang or die is in the kernel's processes.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ __all__ = ["INTERRUPTED", "Failure", "ItemRun", "clear", "partial_folder", "plac
 NOTEBOOK_FILE, LOG_FILE = ARTIFACTS["notebook"], ARTIFACTS["log"]
 PARTIAL = ".partial-"
 REPLACED = ".replaced"
-FAILED_NOTEBOOK, FAILED_LOG = FAILED_ARTIFACTS["notebook"], FAILED_ARTIFACTS["log"]  # files of a failed run
+FAILED_NOTEBOOK, FAILED_LOG = FAILED_ARTIFACTS["notebook"], FAILED_ARTIFACTS["log"]  # what is left of a failed run
 SWEEP_PATIENCE_S = 5.0  # seconds a dying kernel may go on writing into a folder that is being removed
 INTERRUPTED = "the run was interrupted"
 CONNECTION_FILE = ".kernel.json"
@@ -70,9 +70,9 @@ class ItemRun:
     keep_cells: bool = False  # accept cells that are out of date
     server: KernelServer | None = None  # forks this Python's own kernels; None starts each anew
     kernel: "KernelProcess" = field(default_factory=lambda: KernelProcess())
-    fingerprint: Mapping[str, Any] = field(default_factory=dict)  # taken at the start, so a change in the run shows
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)  # as the item starts: a change during the run counts
     started: str = ""  # ISO 8601
-    seconds: float = 0.0  # duration, set at the end
+    seconds: float = 0.0  # it took, once it has ended
     _began: float = 0.0
     _watch: Watch | None = None
 
@@ -98,9 +98,9 @@ class ItemRun:
             failure = self.execute()
             if failure is None:
                 record = place_record(self)
-                counts = _verdict_fields(record["verdicts"])
-                return ItemOutcome(id=self.item.id, status=Status.RECORDED, seconds=self.seconds, **counts)
-        except Exception as error:  # such as a full disk or a claim that cannot be judged
+                told = _told(record["verdicts"])
+                return ItemOutcome(id=self.item.id, status=Status.RECORDED, seconds=self.seconds, **told)
+        except Exception as error:  # of this item alone: a full disk, a claim that cannot be judged
             failure = Failure.of(error)
         if self.kernel.stopped_because != INTERRUPTED:
             place_failure(self, failure)
@@ -115,7 +115,7 @@ class ItemRun:
         return monotonic() - self._began if self._began else 0.0
 
     def how_far(self, expected_s: float) -> HowFar | None:
-        """Return the progress and the remaining time, at first `expected_s`; None before the notebook is there."""
+        """Return how far it is and the seconds to go, of which `expected_s` were expected; None before its notebook."""
         self._watch = self._watch or Watch(self.folder / PROGRESS_FILE, self.folder / NOTEBOOK_FILE)
         return self._watch.look(expected_s)
 
@@ -186,7 +186,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: Exception) -> "Failure":
-        """Return the failure of an exception; an exception of a cell has the kernel's traceback."""
+        """Return the failure that an exception is; one that a cell raised has the kernel's own traceback."""
         if hasattr(error, "ename"):
             trace = COLOURS.sub("", "\n".join(error.traceback))
             return cls(reason=_reason(error.ename, error.evalue, trace), traceback=trace)
@@ -195,19 +195,17 @@ class Failure:
 
 
 def _reason(name: str, text: str, trace: str) -> str:
-    """Return an exception in one line; if its text is empty, the last line of its traceback."""
+    """Return an exception in one line; where its text is empty, the last line of its traceback."""
     if text.strip():
         return f"{name}: {text.strip().splitlines()[0]}"
     last = next((line.strip() for line in reversed(trace.splitlines()) if line.strip()), name)
     return last.rstrip(":") if name in last else f"{name}: {last}"
 
 
-def _verdict_fields(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the number of claims per verdict, and the reasons of claims that are not comparable."""
-    counts = Counter(verdict["verdict"] for verdict in verdicts)
-    silent = [verdict for verdict in verdicts if verdict["verdict"] == Verdict.NOT_COMPARABLE]
-    reasons = {verdict["claim"]: verdict["reason"] for verdict in silent}
-    return {"verdicts": dict(counts), "not_comparable": reasons}
+def _told(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what an outcome tells of verdicts: their counts, and why claims are not comparable."""
+    silent = {each["claim"]: each["reason"] for each in verdicts if each["verdict"] == Verdict.NOT_COMPARABLE}
+    return {"verdicts": dict(Counter(each["verdict"] for each in verdicts)), "not_comparable": silent}
 
 
 def _no_format(path: Path) -> str:
@@ -266,7 +264,7 @@ def _end(process: subprocess.Popen | ForkedKernel) -> None:
     below: list[psutil.Process] = []
     with contextlib.suppress(psutil.NoSuchProcess):
         below = psutil.Process(process.pid).children(recursive=True)
-    process.kill()  # SIGKILL cannot be passed on, so the tether's guard kills all processes below
+    process.kill()  # a signal that cannot be passed on: the tether's guard sees its end and kills all that is below
     for child in below:
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
@@ -280,7 +278,7 @@ def _tethered_kernel_manager(
     connection: Path,
     log: Any,
 ) -> type:
-    """Return the kernel manager class of one item; output outside Jupyter, such as a crash's, goes to the log."""
+    """Return the kernel manager class of one item; output past Jupyter, such as that of a crash, goes to the log."""
     from jupyter_client.manager import AsyncKernelManager
     from jupyter_client.provisioning import LocalProvisioner
     from traitlets import Unicode
@@ -386,7 +384,7 @@ def _swap(folder: Path, target: Path) -> None:
 
 
 def place_failure(run: ItemRun, failure: Failure) -> None:
-    """Keep the files of a failed run beside the old record; on a full disk keep failure.json alone, if possible."""
+    """Keep the files of a failed run beside the old record; on a full disk failure.json alone, if it has room."""
     target, kept = run.target, {"notebook": (NOTEBOOK_FILE, FAILED_NOTEBOOK), "log": (LOG_FILE, FAILED_LOG)}
     with contextlib.suppress(OSError):
         target.mkdir(parents=True, exist_ok=True)
@@ -416,7 +414,7 @@ def place_failure(run: ItemRun, failure: Failure) -> None:
 
 
 def sweep(results: Path) -> None:
-    """Move finished items of dead runners into place and remove the rest; a folder that cannot move stays."""
+    """Move into place the items that dead runners had finished, and remove the rest; what cannot move stays."""
     for partial in results.glob(f"{PARTIAL}*"):
         folders = [folder for folder in partial.glob("*/*/*") if folder.suffix != REPLACED]
         moved = [
@@ -442,7 +440,7 @@ def _is_whole(folder: Path, id: str, profile: str) -> bool:
 def _settle(folder: Path, target: Path) -> bool:
     try:
         _swap(folder, target)
-    except OSError:  # such as a target on another disk: other items can still run
+    except OSError:  # another technique's folder that is a file, or on another disk, is no reason to run nothing
         return False
     return True
 

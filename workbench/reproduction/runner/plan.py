@@ -1,4 +1,4 @@
-"""The plan and the events of a run: checks for wrong use, the items that run and why, and what a run reports."""
+"""A run before it starts and as it goes: wrong use, the items that would run and why, and the events it sends."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ class Action(StrEnum):
 
     RUN = "run"
     NOTHING = "nothing"  # it is up to date
-    SKIP = "skip"  # it is not in the profile, or this machine lacks something that it needs
+    SKIP = "skip"  # it is not declared for the profile, or needs what is not here
 
 
 class Status(StrEnum):
@@ -49,13 +49,13 @@ class Status(StrEnum):
 class PlannedItem:
     """The plan for one item."""
 
-    id: str
+    id: str  # of the item
     action: Action
     why: str  # the reason, such as which part of its fingerprint changed
     expected_s: float  # seconds it is expected to take if it runs
     is_declared: bool = True  # for the profile
-    times: bool  # whether it runs alone; never in smoke, whose times are not judged
-    cells: CellsThere | None = None  # number of its finished cells, if known
+    times: bool  # whether it runs alone; in smoke nothing does, since its times are not judged
+    cells: CellsThere | None = None  # how many of its cells are there, where that is known
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,14 +63,14 @@ class Planned:
     """The run has been checked and planned; sent once, first."""
 
     items: Sequence[PlannedItem]  # in the order of the catalogue
-    expected_s: float  # seconds expected for the items that run, with the given jobs
+    expected_s: float  # seconds expected for those that run, with the jobs given
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ItemStarted:
     """An item's kernel is being started."""
 
-    id: str
+    id: str  # of the item
     number: int  # 1 for the first item started
     num_items: int  # items that run in all
     expected_s: float  # seconds it is expected to take
@@ -85,17 +85,17 @@ class Progress:
     num_items: int  # items that run in all
     elapsed_s: float  # seconds since the run began
     remaining_s: float  # estimate of the seconds to go
-    parts: Mapping[str, HowFar] = field(default_factory=dict)  # id to progress and remaining time
+    parts: Mapping[str, HowFar] = field(default_factory=dict)  # id to how far it is, with the seconds it has to go
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ItemOutcome:
     """The outcome of one item."""
 
-    id: str
+    id: str  # of the item
     status: Status
-    seconds: float = 0.0  # duration in this run
-    reason: str = ""  # reason of a failure, in one line
+    seconds: float = 0.0  # it took in this run
+    reason: str = ""  # of a failure, in one line
     verdicts: Mapping[str, int] = field(default_factory=dict)  # verdict to the number of claims
     not_comparable: Mapping[str, str] = field(default_factory=dict)  # claim to the reason
 
@@ -111,9 +111,9 @@ class ItemFinished:
 class Outcome:
     """The outcome of a run."""
 
-    profile: str  # profile of the run
+    profile: str  # it ran in
     items: Sequence[ItemOutcome]  # in the order of the catalogue
-    seconds: float  # duration
+    seconds: float  # it took
 
     @property
     def failed(self) -> tuple[ItemOutcome, ...]:
@@ -140,9 +140,9 @@ class RunFinished:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stopping:
-    """The run was interrupted: the kernels of its items were killed, and the runner waits for their end."""
+    """The run was interrupted: the kernels of its items have been killed, and their ends are waited for."""
 
-    ids: Sequence[str]  # ids of the items
+    ids: Sequence[str]  # of the items
     at_most_s: float  # seconds
 
 
@@ -167,7 +167,7 @@ def plan(
     planned = []
     for item in items:
         if profile not in item.parameters:
-            why = f"not in the {profile} run; use --profile {' or '.join(item.profiles)}"
+            why = f"not declared for {profile}; it has {', '.join(item.profiles)}"
             planned.append(_skipped(item, why, is_declared=False))
         elif why := lacking(item, profile):
             planned.append(_skipped(item, why))
@@ -176,11 +176,7 @@ def plan(
             cells = cells_there(project, item, profile, fingerprinter, keep=keep_cells)
             times = item.times and profile != Profile.SMOKE
             expected_s = seconds or item.expected_s.get(profile, UNKNOWN_S)
-            if cells is not None and cells.remaining_s is not None:  # fewer or more cells are left than in the last run
-                expected_s = cells.remaining_s + NOTEBOOK_S
-            action = Action.RUN if why else Action.NOTHING
-            about = {"expected_s": expected_s, "times": times, "cells": cells}
-            planned.append(PlannedItem(id=item.id, action=action, why=why or "up to date", **about))
+            planned.append(_planned(item, why, expected_s, cells, times=times))
     return tuple(planned)
 
 
@@ -190,9 +186,10 @@ def _skipped(item: Reproduction, why: str, is_declared: bool = True) -> PlannedI
 
 
 def lacking(item: Reproduction, profile: str) -> str:
-    """Return what an item needs and this machine lacks, with the command that provides it; "" if nothing.
+    """Return what an item needs in a profile and this machine lacks, with the command that brings it; or "".
 
-    An item needs the data in its declaration, the models in its parameters, and network namespaces for shaped links.
+    It needs the data that its declaration names, models that its parameters name, and for shaped links network
+    namespaces.
     """
     from workbench.datasets import manifest
 
@@ -207,7 +204,7 @@ def lacking(item: Reproduction, profile: str) -> str:
             raise UsageError(f"{item.id} needs the data {name!r}: {error}") from None
         if missing:
             bring = f"workbench data fetch {name}, or set {DATA_VARIABLE}"
-            return f"needs the data {name!r}; {missing[0]} is missing: {bring}"
+            return f"needs the data {name!r}, of which {missing[0]} is not here: {bring}"
     if SHAPED in item.tags and (why := _no_shaped_hosts()):
         return f"needs shaped links: {why}"
     return ""
@@ -218,6 +215,13 @@ def _no_shaped_hosts() -> str | None:
     from workbench.launch import ShapedHosts
 
     return ShapedHosts.missing()
+
+
+def _planned(item: Reproduction, why: str, expected_s: float, cells: CellsThere | None, *, times: bool) -> PlannedItem:
+    if cells is not None and cells.remaining_s is not None:  # the last run may have found fewer of them, or more
+        expected_s = cells.remaining_s + NOTEBOOK_S
+    action, why = Action.RUN if why else Action.NOTHING, why or "up to date"
+    return PlannedItem(id=item.id, action=action, why=why, expected_s=expected_s, times=times, cells=cells)
 
 
 def _why(
@@ -246,7 +250,7 @@ def check_use(project: Project, items: Sequence[Reproduction], profile: str, ker
     """Check profile, kernels, parameters, data and folders of the items to run; nothing is started or written."""
     results = project.results_of(profile)
     if items and not any(profile in item.parameters for item in items):
-        raise UsageError(f"{items[0].id} is not in the {profile} run; use --profile {' or '.join(items[0].profiles)}")
+        raise UsageError(f"{items[0].id} is not declared for profile {profile}; it has {', '.join(items[0].profiles)}")
     for item in items:
         check_parameters(item, read_notebook(project.notebook(item)))
     _check_kernels({kernel} if kernel else {read_notebook(project.notebook(item)).kernel for item in items})

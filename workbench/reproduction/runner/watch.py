@@ -1,4 +1,4 @@
-"""The progress of a running item: from its study, else from the executed cells of its notebook."""
+"""How far a running item is: what its study says, else how many cells of its notebook have been executed."""
 
 import json
 from dataclasses import dataclass, replace
@@ -14,14 +14,14 @@ __all__ = ["Watch"]
 class Watch:
     """Looks at the files of one run, about once a second."""
 
-    progress: Path  # file that its study writes
+    progress: Path  # what its study says
     notebook: Path  # as papermill writes it after each cell
-    _first: tuple[float, HowFar] | None = None  # monotonic time and progress when the study was first seen
-    _last: HowFar | None = None  # last progress of the study
-    _executed: tuple[int, HowFar | None] = (0, None)  # time stamp of the notebook and its progress
+    _first: tuple[float, HowFar] | None = None  # when the study was first seen, on the monotonic clock, and how far
+    _last: HowFar | None = None  # what the study said last
+    _executed: tuple[int, HowFar | None] = (0, None)  # time stamp of the notebook, and its executed cells
 
     def look(self, expected_s: float) -> HowFar | None:
-        """Return the progress with the remaining seconds; `expected_s` are expected."""
+        """Return how far the run is, with the seconds to go, of which `expected_s` were expected."""
         far = read_progress(self.progress)
         if far is None or far.num_done >= far.num_parts:
             far = self._executed_cells()
@@ -44,10 +44,13 @@ class Watch:
             changed_ns = self.notebook.stat().st_mtime_ns
             if changed_ns != self._executed[0]:
                 cells = json.loads(self.notebook.read_text(encoding="utf-8"))["cells"]
-                code = [cell["metadata"] for cell in cells if cell["cell_type"] == "code"]
-                states = [metadata.get("papermill", {}).get("status", "") for metadata in code]
+                states = [_state(cell) for cell in cells if cell["cell_type"] == "code"]
                 far = HowFar(num_done=states.count("completed"), num_parts=len(states), what="notebook cells")
                 self._executed = changed_ns, far
         except (OSError, ValueError, KeyError):  # not there yet, or half written
             pass
         return self._executed[1]
+
+
+def _state(cell: dict) -> str:
+    return cell["metadata"].get("papermill", {}).get("status", "")
