@@ -64,8 +64,8 @@ PAGE = Page(
         Finding(
             says="Top-K, Random-K and quantisation gain at most 1 %, since encoding takes too long.",
             source="takeaway 1, section 4.2, table 4",
-            found="Over slow links T1 gained {top:.1f} % and Q1 {bits:.1f} % here, where encoding is cheap beside a "
-            "processor's matrix products; A1 gained {code:.1f} %.",
+            found="Over slow links Top-K (T1) gained {top:.1f} %, 2-bit quantisation (Q1) {bits:.1f} % and a learned "
+            "code (A1) {code:.1f} %: encoding is cheap beside a processor's matrix products.",
             values={
                 "top": _gain("table-4/measured", method="T1"),
                 "bits": _gain("table-4/measured", method="Q1"),
@@ -80,8 +80,8 @@ PAGE = Page(
         Finding(
             says="Learned codes and quantisation keep accuracy within 3 points in fine-tuning; Top-K does not.",
             source="takeaway 2, section 4.3, table 5",
-            found="On SST-2, A1 lost {code:.1f} points, Q2 {bits:.1f} and T1 {top:.1f}; on STS-B, A1 lost "
-            "{code_stsb:.1f} and T1 {top_stsb:.1f}.",
+            found="On SST-2, a learned code (A1) lost {code:.1f} points, 4 bits (Q2) {bits:.1f} and Top-K (T1) "
+            "{top:.1f}; on STS-B, the code lost {code_stsb:.1f} and Top-K {top_stsb:.1f}.",
             values={
                 "code": _points("sst2", "A1"),
                 "bits": _points("sst2", "Q2"),
@@ -99,8 +99,9 @@ PAGE = Page(
         Finding(
             says="In pre-training a learned code gains 16 % and Top-K 7 %.",
             source="takeaways 3 and 4, section 4.4, table 6",
-            found="The cost model of the paper's machines predicts {code:.1f} % for A2 and {top:.1f} % for T1 with TP "
-            "4, PP 4. On sixteen ranks that share two cores, A2 changed the speed by {measured:+.1f} %.",
+            found="The cost model of the paper's machines predicts {code:.1f} % for a learned code (A2) and "
+            "{top:.1f} % for Top-K (T1) with TP 4, PP 4. On sixteen ranks that share two cores, the code changed the "
+            "speed by {measured:+.1f} %.",
             values={
                 "code": _gain("table-6/simulated", method="A2", tp=4, pp=4),
                 "top": _gain("table-6/simulated", method="T1", tp=4, pp=4),
@@ -111,7 +112,7 @@ PAGE = Page(
                 "table-6/simulated: Takeaway 3: Top-K gains 7 % in pre-training (5 to 9 % in table 6)",
                 "table-6/measured: Takeaways 3 and 4: A2 speeds pre-training up",
             ),
-            means="The gain of pre-training could not be measured here; expect it only between machines.",
+            means="The gain in pre-training could not be measured here; expect a gain only between machines.",
         ),
         Finding(
             says="Early layers are more sensitive: compressing the first layers harms accuracy most.",

@@ -30,19 +30,21 @@ PAGE = Page(
         Finding(
             says="On GPUs joined by PCIe ATP trains 37 to 64 % faster than Megatron-LM.",
             source="abstract, section 5.1",
-            found="Simulated with the bandwidths that the text calibrates, {small:.2f} to {large:.2f} times as fast.",
+            found="Simulated with the bandwidths that the text calibrates, {small:.3f} (model M2) to {large:.3f} (M4) "
+            "times as fast.",
             values={"small": _gain("IC1", "M2"), "large": _gain("IC1", "M4")},
             claims=(
                 "fig-10/simulated: On IC1 ATP is at least 1.37 times as fast as Megatron-LM",
                 "fig-10/simulated: On IC1 ATP is at most 1.64 times as fast as Megatron-LM",
             ),
-            means="The gain is real where links between halves of a machine are slow; its size is that of the links.",
+            means="ATP gains where the links between the halves of a machine are slow; their bandwidth sets the gain.",
         ),
         Finding(
             says="The communication of ATP falls with the number of devices.",
             source="abstract, section 5.4",
-            found="By section 5.4's formula from {eight:.2f} at 8 devices to {many:.2f} at 128, after a rise up to 8. "
-            "With equation 3, which divides a bandwidth that section 5.4 does not, it rises to {divided:.2f}.",
+            found="By section 5.4's formula it rises up to 8 devices and then falls, from {eight:.2f} to {many:.2f} at "
+            "128. Equation 3 divides a bandwidth that section 5.4 does not; with it communication rises to "
+            "{divided:.2f}.",
             values={
                 "eight": _time("ATP-OPT", 8),
                 "many": _time("ATP-OPT", 128),
@@ -57,7 +59,8 @@ PAGE = Page(
         Finding(
             says="Chunks of the batch hide communication: 16 to 21 % on InfiniBand, 1 to 3 % inside a node.",
             source="section 5.2",
-            found="Simulated with ideal overlap, {ib:.2f} times as fast on IC4 and {nv:.2f} on IC3, for M3.",
+            found="Simulated with ideal overlap, model M3 trains {ib:.2f} times as fast on InfiniBand (IC4) and "
+            "{nv:.2f} times inside a node (IC3).",
             values={"ib": _chunks("IC4", "M3"), "nv": _chunks("IC3", "M3")},
             claims=(
                 "table-3/simulated: On IC4 four chunks gain at least 16 %",
@@ -75,7 +78,7 @@ PAGE = Page(
                 "topologies/measured: On at least 9 of 10 topologies the chosen strategy is the fastest, or within its "
                 "interval",
             ),
-            means="Where bandwidth decides, the equations are enough; on two cores the rest is hardly more than noise.",
+            means="Where bandwidth decides, the equations are enough; on two cores other differences are mostly noise.",
         ),
     ),
 )

@@ -24,8 +24,8 @@ PAGE = Page(
             source="section 4.8.4",
             found="Simulated on 64 GPUs, VGG16 trains {vgg:.2f} times as fast as without compression, and LSTM "
             "{lstm:.2f} times as fast as with HiPress. Over sending FP16, which the paper leaves out, BERT-base gains "
-            "{half:.2f} times. On 8 machines of 8 H100 compressing pays below {pays:.0f} Gbit/s for BERT-base, below "
-            "{less:.0f} for ResNet101.",
+            "{half:.2f} times. On 8 machines of 8 H100 compression pays below {pays:.0f} Gbit/s for BERT-base and "
+            "below {less:.0f} for ResNet101.",
             values={
                 "vgg": _gain("vgg16", "FP32", "fig-4-13"),
                 "lstm": _gain("lstm", "HiPress", "fig-4-13"),
@@ -60,7 +60,7 @@ PAGE = Page(
                 "fig-4-14b/simulated: Espresso with every model and codec is less than 10 % below the upper bound",
                 "certificate/simulated: Espresso is at most 5 % above the optimum of small jobs",
             ),
-            means="Go on searching where the paper stops: it takes a fraction of a second.",
+            means="Search on where the paper's algorithm stops: it takes a fraction of a second.",
         ),
         Finding(
             says="A tensor has 4,341 ways to be compressed and synchronised.",
@@ -68,7 +68,7 @@ PAGE = Page(
             found="Built from the rules, the decision tree has {count:,.0f} paths.",
             values={"count": Value(item="table-4-3/counted", quantity="options", where={"part": "tree"})},
             claims=("table-4-3/counted: A tensor has 4,341 options",),
-            means="Most of them are never the best: the search looks at a few dozen.",
+            means="Most of these ways are never the best: the search looks at a few dozen.",
         ),
     ),
 )

@@ -46,7 +46,7 @@ PAGE = Page(
                 "fig-5a/measured: Pri at γ = 1/2, which goes with the 18.5 % of time, loses no more than the Baseline "
                 "differs over seeds",
             ),
-            means="Do not drop columns where no rank is slow: the time that is saved costs accuracy.",
+            means="Do not drop columns where no rank is slow: the saved time costs accuracy.",
         ),
         Finding(
             says="With a straggler, SEMI improves efficiency by 77.6 % with negligible accuracy loss, and is faster "
@@ -67,7 +67,7 @@ PAGE = Page(
                 "fig-10b/measured: An epoch of SEMI is shorter than one of MIG at χ = 8",
                 "fig-10a/measured: SEMI loses no more than the Baseline differs over seeds",
             ),
-            means="Where messages are cheap, migrate; SEMI's rule as reconstructed drops more than it has to.",
+            means="Where messages are cheap, migrate: SEMI's rule, as reconstructed, drops more than necessary.",
         ),
         Finding(
             says="A straggler that drops by priority (ZERO-Pri) catches up: training is up to 3.5 times as fast, at a "
@@ -84,7 +84,7 @@ PAGE = Page(
                 "fig-9b/measured: Pri keeps epochs steady from no straggler to χ = 8",
                 "fig-9a/measured: Pri loses at most 1.95 at χ = 8: half more than the paper's 1.3, in points",
             ),
-            means="Dropping on a straggler restores the speed; measure the loss on your own task, it is not free.",
+            means="Dropping on a straggler restores the speed but costs accuracy: measure the loss on your own task.",
         ),
         Finding(
             says="Choosing columns by priority narrows the loss of random choice by up to 18 %, at nearly no time.",
@@ -132,7 +132,7 @@ PAGE = Page(
                 "table-1/measured: Broadcast-reduce is faster than scatter-gather",
                 "table-1/measured: The lead of broadcast-reduce narrows as more ranks send",
             ),
-            means="Migrate by either scheme inside one machine; the choice matters over links that one sender fills.",
+            means="Inside one machine either scheme will do; the choice matters where one sender fills a link.",
         ),
         Finding(
             says="With several stragglers, Eq. 3 roughly finds the best number of ranks that migrate.",

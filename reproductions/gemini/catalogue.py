@@ -36,8 +36,9 @@ def _wasted(of: str, replaced: str) -> Value:
 NO_LONGER = "Gemini makes iterations at most 1 % longer"
 
 PAGE = Page(
-    scale="A GPT-2 of 2 layers of width 128 with sharded states on 4 real ranks, each a host of its own with a link of "
-    "100 Mbit/s; for the time of an accelerator ranks sleep. Failures: real kills of processes, of 4 to 8 ranks. "
+    scale="A GPT-2 of 2 layers of width 128 with sharded states on 4 real ranks, each on its own host with a link of "
+    "100 Mbit/s; ranks sleep for as long as an accelerator would compute. Failures: processes of 4 to 8 ranks are "
+    "really killed. "
     "Simulated: GPT-2 100B on 16 machines of 8 A100, the paper's own.",
     picture="fig-6-14/measured",
     findings=(
@@ -45,7 +46,7 @@ PAGE = Page(
             says="A checkpoint in every iteration makes iterations no longer.",
             source="section 6.7.2, figure 6.7",
             found="Iterations of 2 s became {slept:.1f} % longer (with torch's async_save to files {saved:.1f} %) "
-            "where an accelerator computes. Where the processors that checkpoint also train, iterations of "
+            "where an accelerator computes. Where the same processors checkpoint and train, iterations of "
             "{busy_s:.1f} s became {busy:.1f} % longer.",
             values={
                 "slept": _longer("fig-6-7"),
@@ -82,8 +83,7 @@ PAGE = Page(
                 "fig-6-11/measured: A faster network, larger reduction",
                 "fig-6-11/measured: More machines, larger reduction",
             ),
-            means="The gain is the ratio of the rates; expect less where starting a transfer takes as long as the "
-            "transfer.",
+            means="The gain is the ratio of the rates; expect less where a transfer takes as long to start as to run.",
         ),
         Finding(
             says="With two of sixteen machines lost, 93.3 % of cases recover from memory; with three, 80.0 %.",
@@ -116,14 +116,14 @@ PAGE = Page(
                 "fig-6-14/measured: A hardware failure takes longer than a software failure",
                 "fig-6-14/simulated: About 7 minutes for a software failure, 12 for a hardware failure",
             ),
-            means="Most of a recovery is not the checkpoint: detecting, replacing and warming up are.",
+            means="A recovery spends most of its time on detecting, replacing and warming up, not on the checkpoint.",
         ),
         Finding(
             says="Gemini recovers 13 times faster than the best storage-based checkpointing.",
             source="section 6.7.2, figure 6.10",
             found="With the text's constants, checkpoints every 8 iterations to storage waste {highfreq:,.0f} s a "
-            "failure. 13 times Gemini's waste is {software:,.0f} s on a software failure, which is less; where one "
-            "machine is replaced it is {one:,.0f} s, which is more.",
+            "failure. 13 times Gemini's waste is less on a software failure, {software:,.0f} s, and more where one "
+            "machine is replaced, {one:,.0f} s.",
             values={
                 "highfreq": _wasted("HighFreq", "none"),
                 "software": _wasted("13 x Gemini", "none"),
@@ -133,7 +133,7 @@ PAGE = Page(
                 "fig-6-10/simulated: HighFreq, every 8 iterations as its formula says, wastes more than 13 times as "
                 "much as Gemini from memory",
             ),
-            means="The factor falls with one replaced machine, and is gone if no replica is left.",
+            means="The factor falls if one machine is replaced, and vanishes if no replica is left.",
         ),
         Finding(
             says="With 1,000 machines 91 % of the time is training, 54 % more than with frequent checkpoints.",
@@ -153,7 +153,7 @@ PAGE = Page(
                 "fig-6-15b/simulated: Gemini's is around 91 % with 1,000 machines",
                 "fig-6-15b/simulated: Gemini's ratio is 54 % above HighFreq's, as a share of it, every 9 iterations",
             ),
-            means="The gain is real and smaller: losses of failures that meet do not add up.",
+            means="The gain is real but smaller: the losses of overlapping failures do not add up.",
         ),
     ),
 )

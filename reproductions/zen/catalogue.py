@@ -38,29 +38,29 @@ PAGE = Page(
                 "fig-3-13/simulated: Zen synchronises LSTM's embeddings 6.77 times as fast as AllReduce",
                 "fig-3-13/simulated: Zen synchronises NMT's embeddings 1.97 times as fast as AllReduce",
             ),
-            means="The LSTM's rows are those of the paper's own data; the other models' are of smaller data.",
+            means="The LSTM's rows come from the paper's own data, the other models' rows from smaller data.",
         ),
         Finding(
             says="Balanced Parallelism is the optimal scheme when gradients overlap.",
             source="theorem 3.1",
             found="Of all fifteen schemes it sends the least with 16 ranks and the LSTM's rows. With 4 ranks it sends "
-            "{few:.1%} more than the best, which is SparCML's.",
+            "{few:.1%} more than the best scheme, SparCML's.",
             values={"few": _behind("partial", 4)},
             claims=("table-3-2/counted: With partial overlap Balanced Parallelism is best",),
-            means="With two or four ranks count the overlap first: `zen.advise` does.",
+            means="With two or four ranks, count the overlap first: `zen.advise` does so.",
         ),
         Finding(
             says="Hashing keeps the load of servers within 1.1 of even, whatever the number of machines.",
             source="section 3.4.3, figure 3.15",
-            found="For a small DeepFM with 128 ranks, hashing single values leaves {values:.2f}, hashing whole rows "
-            "{rows:.2f}, equal ranges {ranges:.1f}.",
+            found="For a small DeepFM with 128 ranks, hashing single values puts {values:.2f}, hashing whole rows "
+            "{rows:.2f} and equal ranges {ranges:.1f} times the mean load on the fullest server.",
             values={
                 "values": _imbalance("Zen", 128),
                 "rows": _imbalance("Zen, rows", 128),
                 "ranges": _imbalance("Sparse PS", 128),
             },
             claims=("fig-3-15/measured: Zen's imbalance is below 1.1 whatever the number of ranks",),
-            means="What counts is how many indices a server gets, as theorem 3.2 says.",
+            means="The number of indices on a server decides, as theorem 3.2 says.",
         ),
         Finding(
             says="A single hash function loses 9 % of DeepFM's gradients with 2|G| slots.",

@@ -32,9 +32,9 @@ def test_on_a_phone_no_page_scrolls_sideways_and_rows_become_cards(phone, first)
         phone.goto(path.as_uri())
         assert phone.evaluate("document.documentElement.scrollWidth") == PHONE["width"], path.name
     phone.goto(first.with_name("toy-sum.html").as_uri())
-    cell = phone.locator("td[data-label='Published']").first
+    cell = phone.locator("td[data-label='Paper']").first
     assert cell.evaluate("cell => getComputedStyle(cell).display") == "flex"
-    assert "Published" in cell.evaluate("cell => getComputedStyle(cell, '::before').content")
+    assert "Paper" in cell.evaluate("cell => getComputedStyle(cell, '::before').content")
     assert phone.locator("table.cards thead").first.bounding_box()["width"] <= 1
 
 

@@ -54,7 +54,7 @@ def test_a_wrong_number_of_ours_or_in_published_turns_the_verdict_red_without_a_
     assert verdict(page, "A1 sends half") == "✕DISAGREES"
     assert row(page, "A1 sends half", "A1")["Verdict"] == "✕DISAGREES"
     assert "The paper counts in another unit." in claim(page, "A1 sends half").get_text()
-    assert words(index(held).select_one("#cautions ~ p")) == "All 1 claims that disagree, each with its reason"
+    assert words(index(held).select_one("#cautions ~ p")) == "The claim that disagrees, with its reason"
     line = other(held, "claims").select_one("li[data-verdict=DISAGREES]")
     assert words(line.a) == "A1 sends half" and "The paper counts in another unit." in line.get_text()
 
@@ -63,7 +63,7 @@ def test_a_claim_shows_published_ours_difference_evidence_verdict_rule_and_sourc
     held.record()
     page = technique(held)
     assert row(page, "A1 sends half", "A1") == {
-        "Published": "1 MB",
+        "Paper": "1 MB",
         "Ours": "1.01 MB",
         "Difference": "+1 %",
         "Verdict": "✓AGREES",
@@ -80,7 +80,7 @@ def test_the_rows_of_an_order_have_neither_a_verdict_nor_a_difference(held):
     page = technique(held)
     assert verdict(page, "A1 sends least") == "✕DISAGREES"
     assert "expected A1 below plain; found 3e+06 and 2e+06" in claim(page, "A1 sends least").get_text()
-    assert row(page, "A1 sends least", "A1") == {"Published": "1 MB", "Ours": "3 MB", "Source": "table 1, row 2"}
+    assert row(page, "A1 sends least", "A1") == {"Paper": "1 MB", "Ours": "3 MB", "Source": "table 1, row 2"}
 
 
 def test_the_first_page_counts_verdicts_by_evidence_and_whose_claims_they_are_and_scores_the_papers_own(held):
@@ -145,7 +145,7 @@ def test_a_run_says_the_findings_whose_numbers_are_there_and_else_the_first_clai
     held.catalogue.write_text(held.catalogue.read_text() + PAGE)
     assert news() == ("A1 sent 1.0 MB. Paper: A1 halves the bytes. Agrees.",)
     held.record(data=STAND_IN)
-    assert len(news()) == 1 and news()[0].startswith("A stand-in took the place of ")
+    assert len(news()) == 1 and news()[0].startswith("Stand-in data replaced ")
 
 
 def test_a_card_that_names_what_is_not_declared_is_refused_by_name(held):
@@ -181,10 +181,10 @@ def test_a_failure_shows_its_traceback_and_keeps_the_old_record_beside_it(held):
 
 def test_an_item_that_did_not_run_says_what_is_missing_and_what_the_paper_says(held):
     page = technique(held)
-    assert "no parameters for the profile laptop; it has full" in page.select_one("#table-9-simulated").get_text()
+    assert "Not in the laptop run; use --profile full." in page.select_one("#table-9-simulated").get_text()
     assert "workbench reproduce toy-sum/table-1/counted" in page.select_one("#table-1-counted").get_text()
     assert verdict(page, "A1 sends half") == "○NOT RUN"
-    assert row(page, "A1 sends half", "A1")["Published"] == "1 MB"
+    assert row(page, "A1 sends half", "A1")["Paper"] == "1 MB"
 
 
 def test_a_record_of_another_profile_or_of_other_claims_is_named_instead_of_ending_the_report(held):
@@ -317,7 +317,7 @@ def test_the_report_refuses_a_changed_file_by_name_and_shows_the_others(held, na
     assert title not in links and set(titles) - {title} <= set(links)
     assert ("Notebook, to read" in links) == (name != "notebook.ipynb")
     assert bool(page.select("figure.shot")) == (name != "figure.png")
-    assert f"{name} is not the file that its record was sealed with" in page.select_one("#table-1-counted").get_text()
+    assert f"{name} does not match the checksum in its record" in page.select_one("#table-1-counted").get_text()
     assert verdict(page, "A1 sends half") == "✓AGREES"  # the values are the record's own
 
 
@@ -325,8 +325,8 @@ def test_what_is_expected_by_definition_is_shown_as_such(held):
     held.declare('Within("A1 sends half",', 'Within("A1 sends half", expected=1e6,')
     held.record()
     section = claim(technique(held), "A1 sends half")
-    assert section.select_one("td[data-label='By definition']").get_text() == "1 MB"
-    assert [head.get_text() for head in section.select("thead th")][1:3] == ["By definition", "Ours"]
+    assert section.select_one("td[data-label='Paper']").get_text() == "1 MB"
+    assert [head.get_text() for head in section.select("thead th")][1:3] == ["Paper", "Ours"]
     assert "within 2 % of 1,000,000, by definition" in section.get_text().lower()
 
 
@@ -436,7 +436,7 @@ def test_a_recorded_figure_of_another_run_is_named_and_not_shown_and_a_run_may_h
     page = technique(held)
     assert shown(page) == [png(720, 360)]
     assert row(page, "A1 sends half", "A1")["Recorded full run"] == "1.01 MB"
-    said = "Not shown. recorded full run: counted.png is not the file that its record was sealed with."
+    said = "Not shown. recorded full run: counted.png does not match the checksum in its record."
     assert (said in page.select_one("#table-1-counted").get_text()) == (figure is not None)
     assert ("Not shown" in page.get_text()) == (figure is not None)
 
@@ -444,8 +444,8 @@ def test_a_recorded_figure_of_another_run_is_named_and_not_shown_and_a_run_may_h
 def test_a_run_of_older_code_is_marked(held):
     held.promoted(fingerprint={"notebook": "0" * 64})
     held.declare('"laptop": {}}', '"laptop": {}, "full": {}}')
-    line = technique(held).find("strong", string="Made by other code.").parent
-    assert "The recorded full run is of commit abc123; since then: notebook changed" in words(line)
+    line = technique(held).find("strong", string="Recorded with an earlier version.").parent
+    assert "The recorded full run is from commit abc123; since then: notebook changed" in words(line)
 
 
 # numbers

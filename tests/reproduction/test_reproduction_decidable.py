@@ -108,18 +108,18 @@ LITTLE = {"chance": 0.75}  # a baseline of 0.8 is 5 points, 0.0625 of its score,
     ("claim", "plain", "score", "more", "verdict", "reason"),
     [
         # few points lost by a method at chance, up to 0.5 and two errors of 0.025, are no agreement
-        (AT_MOST_3, 0.57, 0.545, {}, NOT_COMPARABLE, "all there is to lose"),
+        (AT_MOST_3, 0.57, 0.545, {}, NOT_COMPARABLE, "points can be lost"),
         (AT_MOST_3, 0.57, 0.56, {}, AGREES, ""),
         (AT_MOST_3, 0.8, 0.5, {}, DISAGREES, ""),
         # nor is an agreement within most of all there is to lose
-        (SURE_AT_MOST_3, 0.8, 0.79, LITTLE, NOT_COMPARABLE, "5.0 points above a constant answer are all"),
+        (SURE_AT_MOST_3, 0.8, 0.79, LITTLE, NOT_COMPARABLE, "5.0 points above a constant answer can be lost"),
         (SURE_AT_MOST_3, 0.8, 0.76, LITTLE, DISAGREES, ""),
-        (SURE_KEPT, 0.8, 0.79, LITTLE | {"printed": 1.0}, NOT_COMPARABLE, "0.04, is most of what there is to lose"),
+        (SURE_KEPT, 0.8, 0.79, LITTLE | {"printed": 1.0}, NOT_COMPARABLE, "0.04, is most of what can be lost"),
         (SURE_KEPT, 0.8, 0.76, LITTLE | {"printed": 1.0}, DISAGREES, ""),
         # many points can be lost only where there are as many; a method at chance has lost them
         (AT_LEAST_3, 0.8, 0.5, {}, AGREES, ""),
         (AT_LEAST_3, 0.8, 0.78, {}, DISAGREES, ""),
-        (SURE_AT_LEAST_3, 0.52, 0.51, {}, NOT_COMPARABLE, "2.0 points are all there is to lose"),
+        (SURE_AT_LEAST_3, 0.52, 0.51, {}, NOT_COMPARABLE, "only 2.0 points can be lost"),
         (SURE_AT_LEAST_3, 0.54, 0.53, {}, DISAGREES, ""),
         # three points bound all seeds
         (AT_MOST_3, (0.5, 0.5, 0.5), (0.43, 0.46, 0.55), {"chance": 0.0}, NOT_COMPARABLE, ""),  # 0 to 7 points
@@ -140,7 +140,7 @@ def test_an_order_of_scores_at_chance_cannot_be_decided():
 
 def test_where_the_lowest_of_an_order_loses_nothing_there_is_no_harm_to_order():
     assert undecided(ORDER, {"w/o": 0.8, "T1": 0.8, "A1": 0.9}) == (
-        "T1 scores 80.0%, no less than 80.0% of the baseline: there is no harm to order"
+        "T1 scores 80.0%, no less than the baseline's 80.0%: no variant does harm, so there is nothing to order"
     )
     assert undecided(ORDER, {"w/o": 0.8, "T1": 0.79, "A1": 0.9}) == ""
     against = replace(ORDER, order=["T1", "w/o"])
@@ -151,7 +151,7 @@ def test_after_too_few_steps_a_loss_is_not_judged_and_after_enough_it_is():
     claim = replace(AT_LEAST_3, decidable=replace(RULE, least_steps=1_000, steps_of="small"))
     scores = {"w/o": 0.8, "A1": 0.7}
     assert undecided(claim, scores, steps=999) == (
-        "999 steps are too few: before 1,000 a loss is mostly what is not learned yet"
+        "999 steps are too few: before 1,000 a loss mostly shows unfinished learning"
     )
     for decided in ({"steps": 1_000}, {"steps": 999, "encoder": "large"}, {"steps": 0}):  # the last is not recorded
         assert undecided(claim, scores, **decided) == ""
@@ -163,9 +163,7 @@ def test_a_variant_at_chance_after_few_steps_is_not_judged_and_the_others_are():
     order, others = replace(ORDER, decidable=rule), replace(ORDER, order=["A1", "Q1"], decidable=rule)
     scores = {"w/o": 0.8, "A1": 0.7, "Q1": 0.75, "T1": 0.5}
     for claim in (of_t1, order):
-        assert undecided(claim, scores, steps=199) == (
-            "mrpc T1 is at chance after 199 steps: it may only have learned nothing yet"
-        )
+        assert undecided(claim, scores, steps=199) == ("mrpc T1 is at chance after 199 steps: it may still learn later")
         assert undecided(claim, scores, steps=200) == undecided(claim, scores | {"T1": 0.6}, steps=199) == ""
     assert undecided(others, scores, steps=199) == ""
 
@@ -173,7 +171,7 @@ def test_a_variant_at_chance_after_few_steps_is_not_judged_and_the_others_are():
 def test_few_points_lost_mean_nothing_where_the_contrast_loses_as_few():
     contrast = {"decidable": replace(RULE, contrast={"method": "T2"})}
     assert undecided(replace(AT_MOST_3, **contrast), {"w/o": 0.8, "A1": 0.79, "T2": 0.78}) == (
-        "mrpc T2, which is to lose more, loses 2.0 points: none of the two harms enough to tell"
+        "mrpc T2, which should lose more, loses only 2.0 points: neither does enough harm to tell"
     )
     assert undecided(replace(AT_MOST_3, **contrast), {"w/o": 0.8, "A1": 0.79, "T2": 0.76}) == ""
     assert undecided(replace(AT_LEAST_3, **contrast), {"w/o": 0.8, "A1": 0.79, "T2": 0.78}) == ""

@@ -107,7 +107,7 @@ def test_a_file_beside_a_record_that_changed_or_is_missing_makes_it_run_again_an
     assert sealed["artifact_sha256"]["log"] == "6f47c524008c4f8efc0aad34f2a0e5aac9f2939452d9990045b1d206c775cd18"
     assert why(toy) == "up to date"
     (toy.folder() / name).write_text(f"Content of {name}")
-    assert why(toy) == f"{name} is not the file that its record was sealed with"
+    assert why(toy) == f"{name} does not match the checksum in its record"
     (toy.folder() / name).unlink()
     assert why(toy) == f"{name} is missing beside its record"
     toy.sealed(artifact_sha256={})
@@ -234,7 +234,7 @@ def test_a_figure_of_another_run_or_none_where_one_was_sealed_is_not_promoted(to
     toy.sealed()
     figure = toy.folder() / "figure.png"
     figure.write_bytes(b"of another run")
-    with pytest.raises(RecordError, match="figure.png: refused, figure.png is not the file that its record was sealed"):
+    with pytest.raises(RecordError, match="figure.png: refused, figure.png does not match the checksum"):
         promote(Project(), "laptop")
     figure.unlink()
     with pytest.raises(RecordError, match="figure.png: refused, figure.png is missing beside its record"):

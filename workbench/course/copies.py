@@ -20,7 +20,7 @@ from .slides import write_slides
 
 __all__ = ["write_course"]
 
-UNGRADED = ("00_start_here.ipynb", "planners.ipynb")  # notebooks that are no lessons
+UNGRADED = ("00_start_here.ipynb", "planners.ipynb")  # notebooks that are not lessons
 CONFIG = """c = get_config()  # noqa: F821  # nbgrader reads this file where it is called
 c.CourseDirectory.course_id = "distributed_training"
 c.ClearSolutions.code_stub = {"python": "..."}
@@ -28,7 +28,7 @@ c.ExecutePreprocessor.timeout = 600  # seconds that a cell may take
 """
 LINK = re.compile(r"\[([^\[\]]+)\]\((?!#|\w+:)([^)#]+)[^)]*\)")  # to a file, beside the notebook or not
 ANSWERS = re.compile(r" ?`solution\([^`]*`[^.]*\.")  # the sentence of a lesson that says how to see an answer
-TEACHERS_PART = "## For the teacher"  # of the page
+TEACHERS_PART = "## For the teacher"  # heading on the page
 LOOK = "body { max-width: 52rem; margin: 2rem auto; font: 1rem/1.5 sans-serif } td, th { padding: 0 .5rem }"
 
 
@@ -39,7 +39,7 @@ def write_course(
 
     Args:
         teacher: gets an nbgrader course: the lessons with solutions, their release, a gradebook.
-        student: gets what nbgrader releases. Both get the page and slides; a folder must be absent or empty.
+        student: gets the lessons that nbgrader releases. Both get the page and slides; a folder must be new or empty.
         run: whether lessons are run for the pictures of their slides.
 
     Returns:
@@ -68,7 +68,7 @@ def write_course(
 
 
 def _make_sources(project: Project, lessons: Sequence[Path], folder: Path) -> int:
-    """Write the ungraded notebooks, and the lessons with their solutions; return how many solutions there are."""
+    """Write the ungraded notebooks, and the lessons with their solutions; return the number of solutions."""
     copied, number = [*(project.notebooks / name for name in UNGRADED), *lessons], 0
     for path in copied:
         notebook, solutions = nbformat.read(path, as_version=4), path.with_name("solutions.py")
@@ -83,7 +83,7 @@ def _make_sources(project: Project, lessons: Sequence[Path], folder: Path) -> in
 
 
 def _without_dead_links(text: str, folder: Path, copied: Sequence[Path]) -> str:
-    """Leave only the words of links to files that are in no copy."""
+    """Turn links to files outside the copies into their plain text."""
     return LINK.sub(lambda link: link[0] if (folder / link[2]).resolve() in copied else link[1], text)
 
 
@@ -100,7 +100,7 @@ def _release(course: Path) -> None:
 
 
 def _forget_answers(path: Path) -> None:
-    """Take out of a released lesson the sentence that says how to see the answer of a number."""
+    """Remove from a released lesson the sentence on how to see an answer."""
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
         text = ANSWERS.sub("", cell.source) if cell.cell_type == "markdown" else cell.source
@@ -109,7 +109,7 @@ def _forget_answers(path: Path) -> None:
 
 
 def _write_page(project: Project, copy: Path, place: str) -> None:
-    """Write the course's page as index.md and index.html, with a link to the slides behind that to a lesson."""
+    """Write the course's page as index.md and index.html, with a link to the slides after each link to a lesson."""
     page = (project.root / PAGE).read_text(encoding="utf-8")
     page = page if place else page.partition(TEACHERS_PART)[0]
     slides = rf"({place}\1/\2.ipynb) ([slides](slides/\1-\2.slides.html))"

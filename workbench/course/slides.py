@@ -1,4 +1,4 @@
-"""Slides of a lesson with nbconvert and reveal.js: a section is a slide, what follows in it stands below."""
+"""Slides of a lesson with nbconvert and reveal.js: each section is a slide, with its further texts below."""
 
 import subprocess
 import sys
@@ -13,13 +13,13 @@ from workbench.reproduction import UsageError
 
 __all__ = ["slide_types", "write_slides"]
 
-TIMEOUT_S = 600  # that a cell may take
+TIMEOUT_S = 600  # time limit of a cell
 OPTIONS = ("--SlidesExporter.reveal_scroll=True", "--SlidesExporter.reveal_width=1280")
 OPTIONS += ("--SlidesExporter.reveal_height=800", "--SlidesExporter.reveal_number=c/t")
 
 
 def slide_types(notebook: NotebookNode) -> list[str]:
-    """Return reveal's word for each cell: text begins a slide, code stays on it, what sets up is skipped."""
+    """Return reveal's word for each cell: text begins a slide, code stays on it, set-up code is skipped."""
     words = []
     for cell in notebook.cells:
         if cell.cell_type == "code":

@@ -1,7 +1,7 @@
-"""Stand-ins, in a browser, for packages that do not exist there: planners and puzzles import them, and do not use them.
+"""Stand-ins for packages that do not exist in a browser: planners and puzzles import them without using them.
 
-Python in a browser (Pyodide, as JupyterLite has it) has neither torch nor numba, and starts no processes. What needs
-torch or ranks says so when it is called; what numba would compile runs as Python.
+Python in a browser (Pyodide in JupyterLite) has neither torch nor numba, and starts no processes. Calls that need torch
+or ranks raise NotInBrowser; functions that numba would compile run as Python.
 """
 
 import sys
@@ -12,15 +12,15 @@ from types import ModuleType
 
 __all__ = ["ABSENT", "NotInBrowser", "install"]
 
-ABSENT = ("numba", "psutil", "pyroute2", "safetensors", "torch", "zmq")  # those of them that are there are left alone
+ABSENT = ("numba", "psutil", "pyroute2", "safetensors", "torch", "zmq")  # a package that is there is used
 
 
 class NotInBrowser(RuntimeError):
-    """What was called needs a package that a browser does not have."""
+    """The call needs a package that a browser does not have."""
 
 
 class _Name(ABCMeta):
-    """A class for each name in an absent package: a base class or annotation, a decorator that changes nothing."""
+    """A class for each name in an absent package; it serves as base class, annotation or decorator without effect."""
 
     def __getattr__(cls, name: str) -> type:
         if name.startswith("__"):
@@ -43,7 +43,7 @@ class _Name(ABCMeta):
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Finds absent packages, and whatever is imported from them."""
+    """Finds absent packages and everything below them."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] in ABSENT else None
@@ -65,6 +65,6 @@ class _Module(ModuleType):
 
 
 def install() -> None:
-    """Put the stand-ins after all that is really there."""
+    """Install the stand-ins after all real packages."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())

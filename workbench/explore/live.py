@@ -1,6 +1,6 @@
-"""A bar under a cell whose call says how far it is, with its loss and a Cancel; a line of text stays when it ends.
+"""A progress bar under a cell, with the loss and a Cancel button; a line of text stays after the cell.
 
-Importing `workbench.explore` in a notebook switches it on. `workbench reproduce` shows a bar of its own instead.
+Importing `workbench.explore` in a notebook switches it on. `workbench reproduce` shows its own bar instead.
 """
 
 import contextvars
@@ -19,19 +19,19 @@ from workbench.study.progress import PROGRESS_VARIABLE, HowFar, read_progress
 
 __all__ = ["CellBar", "show_bars"]
 
-LOOK_S = 0.2  # seconds between two looks at what is said
+LOOK_S = 0.2  # seconds between two looks at the progress file
 
 
 class CellBar:
-    """The bar of the cell that runs now; `begin` and `end` are called by IPython."""
+    """The bar of the running cell; IPython calls `begin` and `end`."""
 
     def __init__(self):
         self._folder = tempfile.TemporaryDirectory(prefix="workbench-progress-")
-        self.path = Path(self._folder.name, "progress.json")  # where it is said
+        self.path = Path(self._folder.name, "progress.json")  # file that calls write
         self.begin()
 
     def begin(self, _: object = None) -> None:
-        """Begin to look at what the cell's calls say."""
+        """Begin to watch the progress of the cell's calls."""
         self.path.unlink(missing_ok=True)
         self._far, self._shown, self._began_s = None, None, time.monotonic()
         self._is_over = threading.Event()
@@ -40,7 +40,7 @@ class CellBar:
         self._thread.start()
 
     def end(self, result: Any) -> None:
-        """Put a line of text in place of the bar: a widget could not be shown when the notebook is opened again."""
+        """Replace the bar by a line of text, since a reopened notebook cannot show widgets."""
         self._is_over.set()
         self._thread.join()
         if self._shown is not None:
@@ -72,7 +72,7 @@ class CellBar:
         self._box = ipywidgets.HBox([self._bar, self._label, cancel])
         self._box.add_class("workbench-progress")
         self._shown = display(self._box, display_id=True)
-        # ipykernel 7.4 hears a widget where it spoke last: in the cell, which is busy. Without a place it has a thread.
+        # ipykernel 7.4 answers a widget in the busy cell that used it last; without that entry it uses a thread.
         vars(cancel.comm).pop("_reply_subshell_id", None)
 
     def _last_words(self, error: BaseException | None) -> str:
@@ -90,7 +90,7 @@ def _words(far: HowFar) -> str:
 
 
 def show_bars() -> None:
-    """Show a bar under each cell of this kernel that says how far it is; elsewhere, and again, do nothing."""
+    """Show a bar under each cell of this kernel that reports progress; do nothing elsewhere or if called again."""
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if getattr(shell, "kernel", None) is None or PROGRESS_VARIABLE in os.environ or sys.platform == "emscripten":
         return

@@ -1,8 +1,8 @@
-"""Judge every claim on falsified copies of its rows: a claim that still agrees there says nothing.
+"""Judge every claim on falsified rows: a claim that agrees with falsified rows tests nothing.
 
-The rows are made from what the claim states (published values, a bound, an order) with the keys of our recorded rows;
-never from our values. First the claim is judged on rows that are exactly as it states: these must agree, or nothing
-else can be told of it. Then on falsified ones, a function each:
+The rows have the values that the claim states (published values, a bound, an order) and the keys of our recorded rows.
+Our values are never used. The claim must first agree with unchanged rows; else it is not audited. Then one function
+falsifies the rows in each of these ways:
 
 - no effect: the technique does nothing. Every value is the claim's `neutral` or `no_effect`, where it declares one;
   else every row is equal to the first, its baseline; a single value judged by `abs` is 0.
@@ -10,8 +10,8 @@ else can be told of it. Then on falsified ones, a function each:
 - factor 2: the effect is twice as large. Orders and bounds do not change under it, so it does not apply to them.
 - shuffled: each row has the value of the next.
 
-A falsification that leaves the rows as they were does not apply: "makes iterations no longer" states no effect. Nor do
-they apply to a bound that does not say what no effect is: every bound notices a value beyond it, which tells nothing.
+A falsification that leaves the rows unchanged does not apply: "makes iterations no longer" already states no effect. It
+does not apply either to a bound without a value for no effect, since every bound notices a value beyond it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -45,9 +45,9 @@ class Audited:
 
     @property
     def is_blind(self) -> bool:
-        """Whether it notices neither no effect nor the opposite, of those that apply."""
-        told = [self.noticed[name] for name in ("no effect", "opposite") if self.noticed[name] is not None]
-        return bool(told) and not any(told)
+        """Whether it notices neither no effect nor the opposite, where they apply."""
+        answers = [self.noticed[name] for name in ("no effect", "opposite") if self.noticed[name] is not None]
+        return bool(answers) and not any(answers)
 
     @property
     def is_unexplained(self) -> bool:
@@ -64,7 +64,7 @@ class Audited:
 def audit(project: Project, catalogue: Sequence[Reproduction]) -> tuple[Audited, ...]:
     """Audit every claim of a catalogue."""
     runs = best_runs(project, catalogue)
-    return tuple(each for run in runs.values() for each in audit_of(project, run))
+    return tuple(audited for run in runs.values() for audited in audit_of(project, run))
 
 
 def audit_of(project: Project, run: BestRun) -> tuple[Audited, ...]:
@@ -86,8 +86,8 @@ def _audited(
 
 def share_noticed(audited: Sequence[Audited]) -> tuple[int, int]:
     """Return how many of the falsifications that apply are noticed, and how many apply."""
-    told = [noticed for each in audited for noticed in each.noticed.values() if noticed is not None]
-    return sum(told), len(told)
+    answers = [noticed for claim in audited for noticed in claim.noticed.values() if noticed is not None]
+    return sum(answers), len(answers)
 
 
 def audit_claim(claim: Claim, ours: Sequence[Row], published: Sequence[Row]) -> dict[str, bool | None]:
@@ -169,8 +169,8 @@ def stated(claim: Claim, ours: Sequence[Row], published: Sequence[Row]) -> list[
     printed = [_bare(row, {**fixed, **row.keys}) for row in printed if matches(row, claim.where, columns)]
     if isinstance(claim, Within) and claim.expected is None:
         return printed
-    own = [_bare(row, row.keys) for row in ours if row.quantity == claim.quantity and matches(row, claim.where)]
-    rows = own or printed or _from_order(claim, fixed)
+    recorded = [_bare(row, row.keys) for row in ours if row.quantity == claim.quantity and matches(row, claim.where)]
+    rows = recorded or printed or _from_order(claim, fixed)
     if isinstance(claim, (Within, Bound)):
         value = claim.expected if isinstance(claim, Within) else claim.limit
         return [replace(row, value=value) for row in rows]

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["find_item", "load_catalogue", "load_page", "published_rows", "published_table", "read_published", "select"]
 
-COLUMNS = ("quantity", "value", "unit", "source")  # of every file of published numbers
+COLUMNS = ("quantity", "value", "unit", "source")  # columns of every file of published numbers
 FIELDS = {"title", "notebook", "published", "expected_s", "tags", "times", "needs", "common"}  # in items.toml
-CLOSE, CLOSE_SHOWN = 0.6, 3  # likeness from which a name is suggested, and the number of suggestions
+CLOSE, CLOSE_SHOWN = 0.6, 3  # least likeness of a suggested name, and the most suggestions
 
 
 def load_catalogue(project: Project | None = None) -> tuple[Reproduction, ...]:
@@ -41,7 +41,7 @@ def load_catalogue(project: Project | None = None) -> tuple[Reproduction, ...]:
         items += _declared(page_path.parent)
         for item in items:
             if item.technique == page_path.parent.name:
-                _check(page_path.parent, item, project)
+                _check_item(page_path.parent, item, project)
     ids = [item.id for item in items]
     if twice := [name for name in ids if ids.count(name) > 1]:
         raise CatalogueError(f"{project.reproductions}: the id {twice[0]} is declared twice")
@@ -49,7 +49,7 @@ def load_catalogue(project: Project | None = None) -> tuple[Reproduction, ...]:
 
 
 def load_page(project: Project, technique: str) -> Page | None:
-    """Load what a technique's page begins with; None where its catalogue declares none."""
+    """Load the `PAGE` of a technique; None if its catalogue declares none."""
     path = project.reproductions / technique / "catalogue.py"
     page = _execute(path).get("PAGE") if path.is_file() else None
     if page is not None and not isinstance(page, Page):
@@ -84,17 +84,17 @@ def _declared(folder: Path) -> list[Reproduction]:
     items = []
     for name, table in tables.items():
         try:
-            own = [_with_printed(claim, folder) for claim in claims.get(name, ())]
-            items.append(_item(folder.name, name, table, own))
+            completed = [_with_printed(claim, folder) for claim in claims.get(name, ())]
+            items.append(_item(folder.name, name, table, completed))
         except (ValueError, TypeError) as error:
             raise CatalogueError(f"{path}: {name}: {error}") from None
     return items
 
 
 def _item(technique: str, name: str, table: dict[str, Any], claims: Sequence[Claim]) -> Reproduction:
-    """Build an item of its table: the parameters `common` to all profiles, and a table a profile of its own.
+    """Build an item from its table, with parameters `common` to all profiles and a table for each profile.
 
-    A profile may name another, whose parameters it then has.
+    A profile may name another profile in place of a table, and takes its parameters.
     """
     if strange := table.keys() - FIELDS - set(Profile):
         raise ValueError(f"{min(strange)!r} is not known; an item has {', '.join(sorted(FIELDS))} and its profiles")
@@ -105,10 +105,10 @@ def _item(technique: str, name: str, table: dict[str, Any], claims: Sequence[Cla
     profiles = {profile.value: table.pop(profile) for profile in Profile if profile in table}
     parameters = {}
     for profile, changes in profiles.items():
-        own = profiles.get(changes) if isinstance(changes, str) else changes
-        if not isinstance(own, dict):
+        table_of_profile = profiles.get(changes) if isinstance(changes, str) else changes
+        if not isinstance(table_of_profile, dict):
             raise ValueError(f"{profile} is {changes!r}; it must be a table of parameters, or a profile that has one")
-        parameters[profile] = {**common, **own}
+        parameters[profile] = {**common, **table_of_profile}
     return Reproduction(
         technique=technique,
         item=item,
@@ -121,13 +121,13 @@ def _item(technique: str, name: str, table: dict[str, Any], claims: Sequence[Cla
 
 
 def _decidable(facts: dict[str, Any]) -> Decidable:
-    """Build what says when trainings decide, of its table; there "none" is a column that the baseline's rows lack."""
+    """Build a `Decidable` from its table; "none" stands for a column that the baseline's rows lack."""
     baseline = {column: None if key == "none" else key for column, key in facts.pop("baseline", {}).items()}
     return Decidable(baseline=baseline, **facts)
 
 
 def _with_printed(claim: Claim, folder: Path) -> Claim:
-    """Put the paper's values of a claim in the place of the files that items.toml names for them."""
+    """Replace the names of files in a claim's `printed` by the paper's values in them."""
     if claim.decidable is None or not claim.decidable.printed:
         return claim
     printed = {}
@@ -139,19 +139,17 @@ def _with_printed(claim: Claim, folder: Path) -> Claim:
     return replace(claim, decidable=replace(claim.decidable, printed=printed))
 
 
-def _check(folder: Path, item: Reproduction, project: Project) -> None:
+def _check_item(folder: Path, item: Reproduction, project: Project) -> None:
+    """Check that the notebook exists, and that the published numbers have the quantity of every claim about them."""
     if not project.notebook(item).is_file():
         raise CatalogueError(
             f"{folder}: notebook of {item.id} is {item.notebook!r}; there is no such file in {project.root}"
         )
-    _check_quantities(folder, item, {row.quantity for row in published_rows(project, item)})
-
-
-def _check_quantities(path: Path, item: Reproduction, published: set[str]) -> None:
+    published = {row.quantity for row in published_rows(project, item)}
     for claim in item.claims:
         if isinstance(claim, Within) and claim.expected is None and claim.quantity not in published:
             raise CatalogueError(
-                f"{path}: claim {claim.name!r} of {item.id} compares {claim.quantity!r}, "
+                f"{folder}: claim {claim.name!r} of {item.id} compares {claim.quantity!r}, "
                 f"which {item.published} does not have; it has {', '.join(sorted(published)) or 'no rows'}"
             )
 
@@ -200,7 +198,7 @@ def _nearest(wanted: str, names: Iterable[str]) -> list[str]:
 
 
 def _close(wanted: str, known: Iterable[str]) -> str:
-    known = list(known)  # in the catalogue's order, which equally close ones keep
+    known = list(known)  # equally close names keep the catalogue's order
     parts = dict.fromkeys("/".join(id.split("/")[:count]) for id in known for count in (1, 2, 3))
     last = wanted.split("/")[-1 if wanted.count("/") < 2 else 1]
     same = [id for id in known if f"/{last}/" in id]

@@ -1,8 +1,8 @@
 """The five kinds of claim: a value within a tolerance, a bound, an ordering, a trend, a crossover.
 
-Groups are formed by the key columns that a claim does not name; each group has to hold by itself. A row that is
-published, or that a list in `where` or an order asks for, and that ours lacks is "not run": a claim never agrees by a
-missing value.
+The key columns that a claim does not name form groups, and the claim has to hold in every group. A missing value of
+ours is "not run" where a row is published or where `where` or an order lists it: missing values never make a claim
+agree.
 """
 
 import math
@@ -30,21 +30,21 @@ class Whose(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decidable:
-    """When trainings can decide a claim: not at chance, not after too few steps, not within the error of a score.
+    """When trainings can decide a claim: not at chance, not after too few steps, not within a score's error.
 
     Scores, losses and steps are rows as `workbench.study.training` builds them.
     """
 
-    baseline: Mapping[str, Key | None]  # key columns of the baseline's rows; None for a column that they lack
-    num_tested: int  # examples that a score is about
+    baseline: Mapping[str, Key | None]  # key columns of the baseline's rows; None if they lack the column
+    num_tested: int  # examples behind a score
     score: str = "score"  # quantity of the score, in per cent
-    by_accuracy: bool = False  # the score is an F1, which a constant answer has much of: accuracy decides on chance
-    where: Mapping[str, Any] = field(default_factory=dict)  # which scores decide, where the claim names none
-    least_steps: int = 0  # of the baseline; before these a loss is mostly what is not learned yet
-    learns_after: int = 0  # steps before which a variant at chance may only have learned nothing yet
-    steps_of: str = ""  # data source that both numbers of steps were found with; they count with no other
-    contrast: Mapping[str, Key] = field(default_factory=dict)  # the variant that is to lose more than a bound allows
-    printed: Mapping[str, float] = field(default_factory=dict)  # the paper's value by setting, where ours has just one
+    by_accuracy: bool = False  # accuracy decides on chance: a constant answer has a high F1
+    where: Mapping[str, Any] = field(default_factory=dict)  # scores that decide, if the claim names none
+    least_steps: int = 0  # baseline steps before which a loss mostly shows unfinished learning
+    learns_after: int = 0  # steps before which a variant at chance may still learn later
+    steps_of: str = ""  # data source for which both numbers of steps hold
+    contrast: Mapping[str, Key] = field(default_factory=dict)  # variant that should lose more than a bound allows
+    printed: Mapping[str, float] = field(default_factory=dict)  # the paper's value by setting, if we have one setting
 
     def __post_init__(self) -> None:
         if not self.baseline:
@@ -52,28 +52,28 @@ class Decidable:
         if self.num_tested < 1:
             raise ValueError(f"num_tested is {self.num_tested!r}; it must be at least 1")
         if (self.least_steps or self.learns_after) and not self.steps_of:
-            raise ValueError(f"steps_of is {self.steps_of!r}; it must name the data source that the steps are of")
+            raise ValueError(f"steps_of is {self.steps_of!r}; it must name the data source of these steps")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim(ABC):
-    """A statement of the paper about one quantity; see the kinds."""
+    """A statement about one quantity; see the kinds of claim below."""
 
     name: str  # the claim in words, unique within its item
     _: KW_ONLY
-    quantity: str  # which rows it is about
+    quantity: str  # the rows that it judges
     because: str  # reason of the tolerance, or of the rule
-    where: Mapping[str, Any] = field(default_factory=dict)  # column to its value, or a list: any fits, all are needed
-    needs_real_data: bool = False  # a stand-in then gives "not comparable"
+    where: Mapping[str, Any] = field(default_factory=dict)  # column to a value or a list of values, each required
+    needs_real_data: bool = False  # stand-in data then gives "not comparable"
     source: str = ""  # where the paper says it
-    explanation: str = ""  # what a reader must know beside the verdict; shown whatever it is
+    explanation: str = ""  # shown beside every verdict
     whose: Whose = Whose.PAPER
-    changed: str = ""  # what of its rule was changed after results were seen, and why; empty: it was fixed before
-    repeats: str = ""  # id of the item with whose trainings it is judged too; a score counts it there
-    erratum: str = ""  # where the paper contradicts itself, with both places, if this claim shows it
-    neutral: float | None = None  # the value of a technique that does nothing, where only the audit needs to know it
-    insensitive: str = ""  # why no falsified result can turn it, where that is so; see `audit`
-    decidable: Decidable | None = None  # of claims about trainings: when they can decide it
+    changed: str = ""  # change of the rule after results were seen, and its reason; "" if none
+    repeats: str = ""  # id of another item that judges it by the same trainings; the score counts it there
+    erratum: str = ""  # the two places where the paper contradicts itself, if this claim shows it
+    neutral: float | None = None  # value of a technique that does nothing; only the audit uses it
+    insensitive: str = ""  # why no falsified result can change the verdict, if so; see `audit`
+    decidable: Decidable | None = None  # for claims about trainings: when they can decide
 
     def __post_init__(self) -> None:
         for text in ("name", "quantity", "because"):
@@ -88,7 +88,7 @@ class Claim(ABC):
             raise ValueError(f"{field} of claim {self.name!r} is {getattr(self, field)!r}; it must {rule}")
 
     def require_one(self, *fields: str) -> str:
-        """Return the name of the one field that is given; raise ValueError where more or none are."""
+        """Return the name of the only field that is set; raise ValueError if none or several are."""
         given = [field for field in fields if getattr(self, field) is not None]
         if len(given) != 1:
             values = ", ".join(repr(getattr(self, field)) for field in fields)
@@ -100,7 +100,7 @@ class Claim(ABC):
         """Compare row by row; implemented by each kind."""
 
     def select(self, ours: Sequence[Row], published: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-        """Return our rows and the published rows that fit `where`; published ones may lack a column of `where`."""
+        """Return our rows and the published rows that fit `where`; published rows may lack its columns."""
         ours, published = ([row for row in rows if row.quantity == self.quantity] for rows in (ours, published))
         columns = {name for row in published for name in row.keys}
         known = columns | {name for row in ours for name in row.keys}
@@ -137,7 +137,7 @@ class Within(Claim):
     rel: float | None = None  # tolerance as a share of the published value
     abs: float | None = None  # tolerance in the unit of the row
     no_effect: float = 0.0  # in the unit of the row
-    expected: float | None = None  # what the paper's definition implies, in the unit of our rows
+    expected: float | None = None  # value implied by the paper's definition, in the unit of our rows
 
     def __post_init__(self) -> None:
         Claim.__post_init__(self)
@@ -150,7 +150,7 @@ class Within(Claim):
             raise ValueError(f"expected of claim {self.name!r} is 0, of which rel is no tolerance; give abs")
 
     def compare(self, ours: Sequence[Row], published: Sequence[Row]) -> tuple[Comparison, ...]:
-        """Compare each published row of the quantity with the one of ours that has all its keys."""
+        """Compare each published row of the quantity with our row that has all its keys."""
         if self.expected is not None:
             return self._compare_by_definition(self.select(ours, ())[0])
         candidates, printed = self.select(ours, published)
@@ -183,9 +183,9 @@ class Within(Claim):
 
 @dataclass(frozen=True, slots=True)
 class Bound(Claim):
-    """Every value of ours is at most, or at least, so much, and so is the whole interval where one is known.
+    """Every value of ours, with its whole interval if known, is at most or at least the bound.
 
-    An interval with the bound inside shows neither. `source` says who asks.
+    An interval that contains the bound leaves the claim undecided. `source` says where the bound comes from.
     """
 
     _: KW_ONLY
@@ -198,11 +198,11 @@ class Bound(Claim):
 
     @property
     def limit(self) -> float:
-        """The bound, whichever it is."""
+        """The bound."""
         return self.at_most if self.at_least is None else self.at_least
 
     def compare(self, ours: Sequence[Row], published: Sequence[Row]) -> tuple[Comparison, ...]:
-        """Compare each of our rows with the bound, which stands in the published one's place."""
+        """Compare each of our rows with the bound, in place of a published row."""
         ours = self.select(ours, ())[0]
         asked = Row(quantity=self.quantity, value=self.limit, unit="", source=self.source)
         return _beside_definition(self, ours, self.limit, [comparing.bounded(row, asked, self) for row in ours])
@@ -210,7 +210,7 @@ class Bound(Claim):
 
 @dataclass(frozen=True, slots=True)
 class Ordering(Claim):
-    """Values rise strictly in the given order of one key column, in every group of the other columns."""
+    """Values rise strictly in a given order of one key column, in every group of the other columns."""
 
     _: KW_ONLY
     along: str  # the key column that is ordered
@@ -274,7 +274,7 @@ class Crossover(Claim):
     series: str  # the key column that names them
     along: str  # the numeric key column
     at: float  # where they cross, in the unit of the column
-    smaller_before: Key | None = None  # which of the two is the smaller below the crossing; None: either
+    smaller_before: Key | None = None  # the smaller series below the crossing; None for either
     scale: str = "linear"  # "linear" or "log"
     unit: str = ""  # unit of the column
     rel: float | None = None  # tolerance as a share of `at`

@@ -1,7 +1,7 @@
-"""Verdicts, and how values are compared: within a tolerance, against a bound, rising step by step, crossing once.
+"""Verdicts, and the comparisons behind them: within a tolerance, against a bound, rising, crossing once.
 
-A spread is an interval; two values whose intervals overlap cannot be told apart. A claim's verdict is the worst of its
-rows: disagrees, then not run, then not comparable, then agrees.
+Two values whose intervals overlap cannot be told apart. A claim's verdict is the worst verdict of its rows: disagrees,
+then not run, then not comparable, then agrees.
 """
 
 import math
@@ -22,7 +22,7 @@ __all__ += ["keys_text", "listed", "missing", "numeric", "rising", "within", "wo
 ORDERS = ("Ordering", "Trend")  # the kinds of claim whose rows have a verdict only together
 CALIBRATED = "the cost model was calibrated on this cell, so it does not count"
 CALIBRATED_SWEEP = "the cost model was calibrated on all places of this sweep but one at most, so it does not count"
-MANIFOLD = 10  # times the published value, from which on a factor reads better than percents
+MANIFOLD = 10  # a ratio from which a factor reads better than a percentage
 
 
 class Verdict(StrEnum):
@@ -42,16 +42,16 @@ class Comparison:
     """One published value beside ours."""
 
     where: Mapping[str, Key]  # the key columns of the row
-    published: float | None  # the paper's value in `unit`, or the value it implies; None where it gives none
+    published: float | None  # the printed or implied value in `unit`; None if the paper gives none
     ours: float | None  # ours in `unit`; None where there is none
-    unit: str  # of published, ours, difference, low and high
-    verdict: Verdict  # of this row alone
+    unit: str  # unit of published, ours, difference, low and high
+    verdict: Verdict  # verdict on this row alone
     reason: str = ""  # why, where it is not AGREES
     source: str = ""  # where the paper says it
     low: float | None = None  # lower end of our spread
     high: float | None = None  # upper end of our spread
     by_definition: bool = False  # `published` is implied by a definition, not printed
-    counts: bool = True  # False: a cell of the calibration, or alone beside such cells
+    counts: bool = True  # False for calibrated cells and for comparisons with calibrated cells alone
 
     @property
     def difference(self) -> float | None:
@@ -79,11 +79,11 @@ class ClaimVerdict:
     verdict: Verdict  # the worst of the rows, or the override
     reason: str = ""  # why, where it is not AGREES
     because: str = ""  # reason of the tolerance or rule
-    explanation: str = ""  # what a reader must know beside the verdict
+    explanation: str = ""  # shown beside the verdict
     source: str = ""  # where the paper says it
-    whose: str = "paper"  # who makes the claim: paper, ours or construction
-    changed: str = ""  # what of the rule was changed after results were seen, and why
-    repeats: str = ""  # id of the item whose trainings judge it too
+    whose: str = "paper"  # maker of the claim: paper, ours or construction
+    changed: str = ""  # change of the rule after results were seen, and its reason
+    repeats: str = ""  # id of another item whose trainings judge it
     rows: Sequence[Comparison] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def worst(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def _inside(ours: float, published: float, claim: "Within | Crossover") -> bool:
-    """Say whether ours lies within the tolerance of a claim; what is not finite never does."""
+    """Say whether ours lies within the tolerance of a claim; values that are not finite never do."""
     if not (math.isfinite(ours) and math.isfinite(published)):
         return False
     tolerance = claim.abs if claim.rel is None else claim.rel * abs(published - _no_effect(claim))
@@ -111,14 +111,14 @@ def _no_effect(claim: "Within | Crossover") -> float:
 
 
 def _outside(ours: float, published: float, claim: "Within | Crossover") -> str:
-    """Say in words by how much ours lies outside."""
+    """Say by how much ours lies outside the tolerance."""
     if not (math.isfinite(ours) and math.isfinite(published)):
         return f"ours is {ours:g}, published {published:g}; a value that is not finite agrees with nothing"
     if claim.rel is None:
         return _beyond(ours - published, claim.abs, "") if claim.abs else f"ours is {ours:.10g}, not {published:.10g}"
     if _no_effect(claim):
-        effects = [value - claim.no_effect for value in (ours, published)]
-        return f"an effect of {effects[0]:+.4g} beside {effects[1]:+.4g}: more than {100 * claim.rel:.4g} % of it away"
+        tolerance = f"tolerance {100 * claim.rel:.4g} % of the published effect"
+        return f"ours is {ours:.4g}, published is {published:.4g}; {tolerance}, {abs(published - claim.no_effect):.4g}"
     if published == 0:
         return f"ours is {ours:g} where the published value is 0"
     if abs(times := ours / published) >= MANIFOLD:
@@ -131,15 +131,15 @@ def _beyond(off: float, tolerance: float, unit: str) -> str:
     return f"off by {off:+.{digits}g}{unit}, more than {tolerance:.{digits}g}{unit}"
 
 
-def _digits(one: float, other: float) -> int:
-    """Return how many significant digits tell two numbers apart, at least the four that suffice for one alone."""
-    if one == other:
+def _digits(first: float, second: float) -> int:
+    """Return the significant digits that tell two numbers apart, at least four."""
+    if first == second:
         return 4
-    return next((digits for digits in range(4, 17) if f"{one:.{digits}g}" != f"{other:.{digits}g}"), 17)
+    return next((digits for digits in range(4, 17) if f"{first:.{digits}g}" != f"{second:.{digits}g}"), 17)
 
 
 def within(ours: Row, published: Row, claim: "Within") -> Comparison:
-    """Compare a value with a published one, and say where its interval reaches the tolerance that it misses."""
+    """Compare a value with a published value; the reason says if only its interval reaches the tolerance."""
     if _inside(ours.value, published.value, claim):
         return _comparison(ours, published, Verdict.AGREES, "")
     (low, high), reason = ours.interval, _outside(ours.value, published.value, claim)
@@ -149,7 +149,7 @@ def within(ours: Row, published: Row, claim: "Within") -> Comparison:
 
 
 def bounded(ours: Row, asked: Row, claim: "Bound") -> Comparison:
-    """Compare a value, with its interval, with a bound."""
+    """Compare a value and its interval with a bound."""
     (low, high), limit = ours.interval, asked.value
     words = f"at most {limit:.10g}" if claim.at_least is None else f"at least {limit:.10g}"
     keeps, misses = (high <= limit, low > limit) if claim.at_least is None else (low >= limit, high < limit)
@@ -172,8 +172,8 @@ def keys_text(keys: Mapping[str, Key]) -> str:
 def _comparison(ours: Row, published: Row | None, verdict: Verdict, reason: str) -> Comparison:
     """Put one of our rows beside the published one."""
     value, source = (None, "") if published is None else (published.value, published.source)
-    own = {"where": ours.keys, "ours": ours.value, "unit": ours.unit, "low": ours.low, "high": ours.high}
-    return Comparison(published=value, source=source, verdict=verdict, reason=reason, **own)
+    fields = {"where": ours.keys, "ours": ours.value, "unit": ours.unit, "low": ours.low, "high": ours.high}
+    return Comparison(published=value, source=source, verdict=verdict, reason=reason, **fields)
 
 
 def missing(where: Mapping[str, Key], unit: str, published: Row | None = None) -> Comparison:
@@ -185,7 +185,7 @@ def missing(where: Mapping[str, Key], unit: str, published: Row | None = None) -
 
 
 def listed(claim: "Claim") -> list[tuple[str, Key]]:
-    """Return what the lists in `where` ask for, each value with its column."""
+    """Return the values that lists in `where` require, each with its column."""
     lists = ((name, wanted) for name, wanted in claim.where.items() if isinstance(wanted, (list, tuple)))
     return [(name, canonical(value)) for name, wanted in lists for value in wanted]
 
@@ -193,11 +193,11 @@ def listed(claim: "Claim") -> list[tuple[str, Key]]:
 def gaps(
     claim: "Claim", ours: Sequence[Row], published: Sequence[Row], compared: Iterable[Comparison]
 ) -> list[Comparison]:
-    """Return published rows, and values listed in `where`, that ours lacks and `compared` does not name."""
+    """Return a comparison for each published row or listed value that ours and `compared` both lack."""
     known = [row for row in compared if row.ours is None]
     result: list[Comparison] = []
     asked = [(row.keys, row) for row in published] + [({name: key}, None) for name, key in listed(claim)]
-    lacking = [(keys, row) for keys, row in asked if not any(matches(own, keys) for own in ours)]
+    lacking = [(keys, row) for keys, row in asked if not any(matches(our_row, keys) for our_row in ours)]
     for keys, row in lacking:
         if not any(keys.items() <= other.where.items() for other in [*known, *result]):
             result.append(missing(keys, row.unit if row else "", row))

@@ -1,4 +1,4 @@
-"""Declaring what is reproduced: one `Reproduction` a table or figure and kind of evidence."""
+"""Declarations: one `Reproduction` per table or figure and kind of evidence."""
 
 import math
 import re
@@ -17,7 +17,7 @@ CELLS = "cells"  # folder of finished cells, beside the folders of a technique's
 
 
 class Evidence(StrEnum):
-    """What kind of thing a number is."""
+    """The kind of evidence of a number."""
 
     COUNTED = "counted"  # bytes, messages, probabilities, counts: the same on any machine
     MEASURED = "measured"  # time or accuracy observed on a named machine; see `Reproduction.tags`
@@ -25,10 +25,10 @@ class Evidence(StrEnum):
 
 
 class Profile(StrEnum):
-    """How much is run."""
+    """The size of a run."""
 
     SMOKE = "smoke"  # plumbing only, seconds an item, no verdicts
-    QUICK = "quick"  # the headline findings of all papers in ten minutes: the items that a page's `quick` names
+    QUICK = "quick"  # the headline findings of all papers in ten minutes
     LAPTOP = "laptop"  # small models on two CPU cores
     FULL = "full"  # hours on a CPU, or a GPU
     PAPER = "paper"  # the paper's own models and scale
@@ -36,20 +36,20 @@ class Profile(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Reproduction:
-    """One table or figure of a paper, by one kind of evidence; two are equal only if they are one object."""
+    """One table or figure of a paper with one kind of evidence; compared by identity."""
 
     technique: str  # name of the technique's folders: lower case with underscores
     item: str  # the paper's table or figure: table-2, fig-4a
     evidence: Evidence  # kind of evidence of its numbers
-    title: str  # what it shows, in one line
+    title: str  # its content in one line
     notebook: str  # path of the notebook from the project's root
-    parameters: Mapping[str, Mapping[str, Any]]  # profile to the notebook's parameters; the profiles it can run in
-    claims: Sequence[Claim] = ()  # what the paper says, with tolerances
+    parameters: Mapping[str, Mapping[str, Any]]  # profile to the notebook's parameters; names all its profiles
+    claims: Sequence[Claim] = ()  # statements about its values, with tolerances
     published: str | None = None  # file in reproductions/<technique>/published/; None if the paper gives no numbers
-    expected_s: Mapping[str, float] = field(default_factory=dict)  # profile to seconds, before any record says better
-    tags: Sequence[str] = ()  # what stands beside the evidence: "virtual ranks", "injected delays", "shaped links"
+    expected_s: Mapping[str, float] = field(default_factory=dict)  # profile to seconds, used until a record exists
+    tags: Sequence[str] = ()  # shown beside the evidence: "virtual ranks", "injected delays", "shaped links"
     times: bool = False  # its evidence is a measured time, so it runs alone
-    needs: Sequence[str] = ()  # what it cannot do without, such as "data:glue/sst2"; see `runner.plan.lacking`
+    needs: Sequence[str] = ()  # requirements, such as "data:glue/sst2"; see `runner.plan.lacking`
 
     def __post_init__(self) -> None:
         _check_names(self)
@@ -69,7 +69,7 @@ class Reproduction:
 
     @property
     def profiles(self) -> tuple[str, ...]:
-        """The profiles it is declared for, smallest first."""
+        """Its profiles, smallest first."""
         return tuple(profile.value for profile in Profile if profile.value in self.parameters)
 
 
@@ -80,30 +80,30 @@ class Value:
     item: str  # the item and its evidence, such as "table-2/measured"
     quantity: str
     where: Mapping[str, Any] = field(default_factory=dict)  # key columns that pick exactly one row
-    minus: float = 0.0  # taken from the value, then `times` multiplies: 1 and 100 make a gain in per cent of a speedup
+    minus: float = 0.0  # the sentence shows (value - minus) * times: 1 and 100 turn a speedup into a gain in per cent
     times: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """A statement that a paper is known for, and what was found, in one plain sentence with numbers from records."""
+    """A main statement of a paper, and our result in one plain sentence with numbers from records."""
 
-    says: str  # what the paper says, in our words
-    source: str  # where it says so
-    found: str  # the sentence, with a place such as {gain:.1f} for each of `values`
+    says: str  # the paper's statement in our words
+    source: str  # its place in the paper
+    found: str  # our result, with a placeholder such as {gain:.1f} for each of `values`
     values: Mapping[str, Value] = field(default_factory=dict)
-    claims: Sequence[str] = ()  # "table-2/measured: name of a claim" each: these decide the mark
-    means: str = ""  # what it means for somebody who wants to use the technique
+    claims: Sequence[str] = ()  # claims that decide the mark, each as "table-2/measured: name of the claim"
+    means: str = ""  # advice for users of the technique
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """What a technique's page begins with; `PAGE` in its catalogue.py."""
+    """The head of a technique's page; `PAGE` in its catalogue.py."""
 
     scale: str  # model, parameters, data, steps, baseline score and chance, in one line
     findings: Sequence[Finding]  # three to six
-    picture: str  # the item and its evidence whose figure stands for the paper: "table-2/measured"
-    name: str = ""  # of the technique, as its authors write it; empty: its folder's name, capitalised
+    picture: str  # item and evidence whose figure stands for the paper, such as "table-2/measured"
+    name: str = ""  # name in the authors' spelling; by default the capitalised name of the folder
 
 
 def _check_names(item: Reproduction) -> None:

@@ -23,7 +23,7 @@ __all__ = ["LOCK_FILE", "MIN_FREE_BYTES", "canonical_json", "check_folder", "che
 __all__ += ["jsonable", "misfits", "read_json", "sha256", "take_lock", "write_json", "write_record", "write_whole"]
 
 LOCK_FILE = ".lock"
-LINE = 400  # characters of JSON that stay in one line: a row with all its keys
+LINE = 400  # characters of JSON that stay on one line, enough for a row with its keys
 MIN_FREE_BYTES = 200_000_000  # a laptop run of all items leaves well under 100 MB of notebooks, figures and traces
 CANONICAL = {"sort_keys": True, "separators": (",", ":"), "allow_nan": False, "ensure_ascii": False}
 
@@ -56,7 +56,7 @@ def canonical_json(value: Any) -> str:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file, whole or not at all; what fits into a line stands in one, so that a row is a line."""
+    """Write a JSON file, whole or not at all; short values stay on one line, so that each row is a line."""
     write_whole(path, f"{_laid_out(jsonable(value))}\n")
 
 
@@ -74,8 +74,8 @@ def _laid_out(value: Any, indent: str = "") -> str:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file so that a reader, a kill or a full disk sees the old file or the new one, never a part."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")  # which nobody can have made a link
+    """Write a file in one step: a reader, a kill or a full disk leaves the old or the new file, never a part."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")  # a name that nobody can guess
     try:
         with partial.open("xb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
@@ -92,12 +92,12 @@ def read_json(path: Path) -> Any:
 
 
 def stamp(path: Path) -> tuple[int, int, int]:
-    """Return what changes with a file's content: its inode, its time and its size; zeros where there is none."""
+    """Return a file's inode, time and size, which change with its content; zeros if there is no file."""
     try:
-        found = path.stat()
+        state = path.stat()
     except OSError:
         return 0, 0, 0
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return state.st_ino, state.st_mtime_ns, state.st_size
 
 
 def sha256(content: str | bytes) -> str:
@@ -109,7 +109,7 @@ def checksum(record: Mapping[str, Any]) -> str:
     """Return the sha256 of the canonical JSON of a record without its field `checksum`."""
     content = {name: value for name, value in record.items() if name != "checksum"}
     try:
-        return sha256(json.dumps(content, **CANONICAL))  # a record that was read is as JSON holds it
+        return sha256(json.dumps(content, **CANONICAL))  # a record that was read holds plain JSON already
     except (TypeError, ValueError):
         return sha256(canonical_json(content))
 
@@ -123,13 +123,13 @@ def write_record(path: Path, record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checksums(folder: Path, artifacts: Mapping[str, str | None]) -> dict[str, str]:
-    """Return kind of file to sha256, of each file of a folder that exists."""
+    """Return the sha256 of each existing file, by kind."""
     files = {kind: folder / name for kind, name in artifacts.items() if name}
     return {kind: sha256(path.read_bytes()) for kind, path in files.items() if path.is_file()}
 
 
 def misfits(folder: Path, record: Mapping[str, Any]) -> dict[str, str]:
-    """Return kind of file to the reason, of each file that is missing beside a record or differs from its checksum."""
+    """Return a reason for each file, by kind, that is missing beside a record or differs from its checksum."""
     artifacts, sealed = record.get("artifacts") or {}, record.get("artifact_sha256") or {}
     reasons = {kind: _misfit(folder / name, sealed.get(kind)) for kind, name in artifacts.items() if name}
     if artifacts.get("figure") and not reasons["figure"]:
@@ -146,7 +146,7 @@ def _misfit(path: Path, sealed: str | None) -> str:
         return str(error)
     if sealed is None:
         return f"{path.name} has no checksum in its record"
-    return "" if sha256(content) == sealed else f"{path.name} is not the file that its record was sealed with"
+    return "" if sha256(content) == sealed else f"{path.name} does not match the checksum in its record"
 
 
 def check_folder(folder: Path, min_free_bytes: int = MIN_FREE_BYTES) -> None:
@@ -163,7 +163,7 @@ def check_folder(folder: Path, min_free_bytes: int = MIN_FREE_BYTES) -> None:
 
 
 def take_lock(path: Path) -> int | None:
-    """Lock a file until its handle is closed or this process dies; return None where another process holds it."""
+    """Lock a file until its handle is closed or this process dies; return None if another process holds it."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -177,7 +177,7 @@ def take_lock(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def hold_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder while the block runs; its file stays, and names the holder."""
+    """Hold the lock of a folder while the block runs; its file stays and names the holder."""
     path = folder / LOCK_FILE
     try:
         handle = take_lock(path)

@@ -1,11 +1,10 @@
-"""The findings a technique's page begins with: sentences filled with numbers of records, marked by their claims.
+"""The findings that begin a technique's page: sentences with numbers from records, and a mark from their claims.
 
-Each item speaks on them through one run: that of the largest profile, this machine's before the recorded one.
+Each item contributes one run: the run of the largest profile, this machine's before the recorded run.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from workbench.reproduction.catalogue import find_item, load_page
 from workbench.reproduction.claims import Whose
@@ -21,15 +20,15 @@ from workbench.study.rows import Row, matches
 __all__ = ["BestRun", "Found", "Paper", "best_runs", "check_page", "findings_of", "last_runs", "news_of", "papers_of"]
 __all__ += ["score"]
 
-NEWS = 2  # claims that are told of an item of which no finding can be told yet
+MOST_CLAIMS = 2  # claims printed for an item without a complete finding
 IN_PART = "in part"  # mark of a finding some of whose claims agree and some do not
-TOLD = (Verdict.AGREES, Verdict.DISAGREES)
-PROFILES = (Profile.PAPER, Profile.FULL, Profile.LAPTOP, Profile.QUICK)  # that give verdicts, the largest first
+DECIDED = (Verdict.AGREES, Verdict.DISAGREES)
+PROFILES = (Profile.PAPER, Profile.FULL, Profile.LAPTOP, Profile.QUICK)  # profiles with verdicts, the largest first
 
 
 @dataclass(frozen=True, kw_only=True)
 class BestRun:
-    """An item with a run that speaks for it."""
+    """An item with the run that the findings use."""
 
     item: Reproduction
     run: str  # "recorded full run" or "laptop run on this machine"; "" where there is none
@@ -50,7 +49,7 @@ class Found:
     says: str
     source: str
     sentence: str  # "" where a number is missing
-    missing: tuple[str, ...]  # what is missing, by name
+    missing: tuple[str, ...]  # missing numbers
     mark: str  # a verdict's word, or "in part"
     evidence: tuple[tuple[str, tuple[str, ...]], ...]  # kind of evidence and tags of the items it rests on
     runs: tuple[str, ...]
@@ -66,16 +65,16 @@ class Paper:
     name: str
     page: Page | None  # None where its catalogue declares none
     findings: tuple[Found, ...]
-    score: Mapping[str, int]  # of its claims: how many agree, disagree and could not be tested
+    score: Mapping[str, int]  # numbers of claims that agree, disagree and could not be tested
 
 
 def best_runs(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, BestRun]:
-    """Judge each item by the run that speaks for it, by id; a record that cannot be trusted is passed over."""
+    """Judge each item by its run of the largest profile, by id; records that cannot be trusted are skipped."""
     return {item.id: next(_runs(project, item, (True, False)), _no_run(item)) for item in catalogue}
 
 
 def last_runs(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, BestRun]:
-    """Judge each item by its last run, by id: this machine's, or the recorded one where none is newer here."""
+    """Judge each item by its last run, by id: this machine's run or the recorded run, whichever is newer."""
     last = {}
     for item in catalogue:
         runs = [run for is_own in (True, False) for run in [next(_runs(project, item, (is_own,)), None)] if run]
@@ -84,12 +83,13 @@ def last_runs(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, 
 
 
 def news_of(project: Project, catalogue: Iterable[Reproduction], id: str, profile: str) -> tuple[str, ...]:
-    """Return in sentences what this machine's run of an item says.
+    """Return the results of this machine's run of an item, in sentences.
 
-    They are its own answer, else the findings whose numbers are all there with it, else the first claims of the paper.
-    A run on a stand-in says nothing of the paper.
+    These are the answer of its notebook, else the findings that this run completes, else the first claims of the paper.
+    A run on stand-in data says nothing about the paper.
     """
-    technique = find_item(catalogue := list(catalogue), id).technique
+    catalogue = list(catalogue)
+    technique = find_item(catalogue, id).technique
     page, name = load_page(project, technique), id.partition("/")[2]
     findings = [finding for finding in page.findings if name in _items_of(finding)] if page else []
     named = {f"{id.partition('/')[0]}/{other}" for finding in findings for other in _items_of(finding)} | {id}
@@ -98,17 +98,19 @@ def news_of(project: Project, catalogue: Iterable[Reproduction], id: str, profil
         for item in catalogue
         if item.id in named
     }
-    own = {run.item.id.partition("/")[2]: run for run in runs.values()}
+    by_name = {run.item.id.partition("/")[2]: run for run in runs.values()}
     sources = [source for run in runs.values() if run.record for source in run.record["data"]]
     if names := [str(source["name"]) for source in sources if source["source"] == STAND_IN]:
-        return (f"A stand-in took the place of {', '.join(dict.fromkeys(names))}: this says nothing of the paper.",)
-    if own[name].record and (answer := own[name].record["finding"]):
-        return (answer,)
-    found = [_found(finding, own) for finding in findings if all(own[other].record for other in _items_of(finding))]
-    if said := tuple(f"{one.sentence} Paper: {one.says} {one.mark.capitalize()}." for one in found if one.sentence):
-        return said
-    told = [verdict for verdict in own[name].verdicts if verdict.whose == Whose.PAPER and verdict.verdict in TOLD]
-    return tuple(f"{verdict.claim}: {_numbers(verdict)}{verdict.verdict}." for verdict in told[:NEWS])
+        return (f"Stand-in data replaced {', '.join(dict.fromkeys(names))}: this says nothing about the paper.",)
+    run = by_name[name]
+    if run.record and run.record["finding"]:
+        return (run.record["finding"],)
+    complete = [finding for finding in findings if all(by_name[other].record for other in _items_of(finding))]
+    results = [result for finding in complete if (result := _found(finding, by_name)).sentence]
+    sentences = [f"{result.sentence} Paper: {result.says} {result.mark.capitalize()}." for result in results]
+    decided = [verdict for verdict in run.verdicts if verdict.whose == Whose.PAPER and verdict.verdict in DECIDED]
+    claims = [f"{verdict.claim}: {_numbers(verdict)}{verdict.verdict}." for verdict in decided[:MOST_CLAIMS]]
+    return tuple(sentences or claims)
 
 
 def _items_of(finding: Finding) -> list[str]:
@@ -134,7 +136,7 @@ def _no_run(item: Reproduction) -> BestRun:
 def _runs(
     project: Project, item: Reproduction, own: Sequence[bool], profiles: Sequence[str] = PROFILES
 ) -> Iterator[BestRun]:
-    """Read an item's runs, the largest profile first, of this machine (True) or recorded (False), in this order."""
+    """Read an item's runs, largest profile first; `own` lists this machine's (True) and recorded (False) in order."""
     for profile in profiles:
         for is_own in own:
             path = project.folder(item, profile) / RECORD_FILE if is_own else promoted_path(project, item, profile)
@@ -143,7 +145,7 @@ def _runs(
                 record = record_of(path, item, profile)
                 verdicts = verdicts_of(project, item, record) if record is not None else ()
             except (RecordError, ValueError, KeyError):
-                continue  # the item's own place on the report names it
+                continue  # the report names it beside the item
             if record is not None:
                 yield BestRun(item=item, run=run, record=record, verdicts=verdicts, is_own=is_own)
 
@@ -168,7 +170,7 @@ def papers_of(project: Project, runs: Mapping[str, BestRun]) -> tuple[Paper, ...
 
 
 def check_page(page: Page, technique: str, runs: Mapping[str, BestRun]) -> None:
-    """Refuse a page that names an item or a claim that is not declared; a CatalogueError names it."""
+    """Raise a CatalogueError where a page names an item or a claim that is not declared."""
     folder = technique.replace("_", "-")
     claims = [claim.partition(": ") for finding in page.findings for claim in finding.claims]
     values = [value for finding in page.findings for value in finding.values.values()]
@@ -182,8 +184,8 @@ def check_page(page: Page, technique: str, runs: Mapping[str, BestRun]) -> None:
 
 def findings_of(page: Page, technique: str, runs: Mapping[str, BestRun]) -> tuple[Found, ...]:
     """Fill each sentence of a page and mark it."""
-    own = {id.partition("/")[2]: run for id, run in runs.items() if run.item.technique == technique}
-    return tuple(_found(finding, own) for finding in page.findings)
+    by_name = {id.partition("/")[2]: run for id, run in runs.items() if run.item.technique == technique}
+    return tuple(_found(finding, by_name) for finding in page.findings)
 
 
 def _found(finding: Finding, runs: Mapping[str, BestRun]) -> Found:
@@ -192,14 +194,16 @@ def _found(finding: Finding, runs: Mapping[str, BestRun]) -> Found:
     named = [(name, claim) for name, _, claim in (text.partition(": ") for text in finding.claims)]
     claims = tuple((runs[name].item.id, _verdict(runs[name], claim)) for name, claim in named)
     used = [runs[name] for name in _items_of(finding)]
-    words = [verdict.verdict for _, verdict in claims]
+    tags: dict[str, dict[str, None]] = {}
+    for run in used:
+        tags.setdefault(run.item.evidence.name, {}).update(dict.fromkeys(run.item.tags))
     return Found(
         says=finding.says,
         source=finding.source,
         sentence="" if missing else finding.found.format(**numbers),
         missing=missing,
-        mark=_mark(words),
-        evidence=_evidence(used),
+        mark=_mark([verdict.verdict for _, verdict in claims]),
+        evidence=tuple((kind, tuple(of_kind)) for kind, of_kind in tags.items()),
         runs=tuple(dict.fromkeys(run.run for run in used if run.run)),
         claims=claims,
         means=finding.means,
@@ -207,7 +211,7 @@ def _found(finding: Finding, runs: Mapping[str, BestRun]) -> Found:
 
 
 def _number(value: Value, run: BestRun) -> float | str:
-    """Return the one number that is named, or say what is missing."""
+    """Return the named number, or a text that says what is missing."""
     if run.record is None:
         return f"{value.item} has no run yet"
     rows = [row for row in run.rows if row.quantity == value.quantity and matches(row, value.where)]
@@ -231,20 +235,12 @@ def _mark(words: Sequence[Verdict]) -> str:
     return next((word for word in order if word in words), Verdict.NOT_RUN).value
 
 
-def _evidence(runs: Sequence[BestRun]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    tags: dict[str, dict[str, None]] = {}
-    for run in runs:
-        tags.setdefault(run.item.evidence.name, {}).update(dict.fromkeys(run.item.tags))
-    return tuple((name, tuple(own)) for name, own in tags.items())
-
-
 def score(runs: Iterable[BestRun]) -> dict[str, int]:
     """Count the paper's own claims, each once: how many agree, disagree and could not be tested."""
-    words = [word for run in runs for claim, word in _words(run) if claim.whose is Whose.PAPER and not claim.repeats]
+    words = []
+    for run in runs:
+        verdicts = {verdict.claim: verdict.verdict for verdict in run.verdicts}
+        claims = [claim for claim in run.item.claims if claim.whose is Whose.PAPER and not claim.repeats]
+        words += [verdicts.get(claim.name, Verdict.NOT_RUN) for claim in claims]
     tested = {"agree": words.count(Verdict.AGREES), "disagree": words.count(Verdict.DISAGREES)}
     return tested | {"could not be tested": len(words) - sum(tested.values())}
-
-
-def _words(run: BestRun) -> list[tuple[Any, Verdict]]:
-    verdicts = {verdict.claim: verdict.verdict for verdict in run.verdicts}
-    return [(claim, verdicts.get(claim.name, Verdict.NOT_RUN)) for claim in run.item.claims]

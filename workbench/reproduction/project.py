@@ -1,4 +1,4 @@
-"""Where things lie: catalogues, notebooks, results and data of one root."""
+"""The folders of a project: catalogues, notebooks, results and data of one root."""
 
 import os
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ __all__ = ["Project"]
 
 @dataclass(frozen=True, slots=True, init=False)
 class Project:
-    """One root: reproductions/, notebooks/, data/; and where its runs write to."""
+    """A root with reproductions/, notebooks/ and data/, and the folder for results."""
 
     root: Path  # absolute path
-    results: Path  # what runs write, one folder a profile
+    results: Path  # output of runs, one folder per profile
 
     def __init__(self, root: str | os.PathLike | None = None, results: str | os.PathLike | None = None) -> None:
-        """Find the project, by default that of the current folder."""
+        """Find the project, by default from the current folder."""
         object.__setattr__(self, "root", Path(root or find_root()).resolve())
         object.__setattr__(self, "results", Path(results or find_results(self.root)).resolve())
         if not self.reproductions.is_dir():

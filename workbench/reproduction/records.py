@@ -1,4 +1,4 @@
-"""Records of items: read only where they can be trusted, as tables, and promoted to reproductions/*/recorded."""
+"""Records of items: checked as they are read, shown as tables, and promoted to reproductions/*/recorded."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -22,15 +22,15 @@ __all__ = ["FAILURE_FILE", "RECORD_FILE", "SCHEMA", "FoundRecords", "SealedRecor
 __all__ += ["load_records", "load_verdicts", "merged_rows", "promote", "promoted_figure", "promoted_path"]
 __all__ += ["read_failure", "read_record", "record_of"]
 
-MOST_KEPT = 1000  # records that are read once while their files do not change
-SCHEMA = 1  # of record.json and failure.json
+MOST_KEPT = 1000  # records kept in memory while their files do not change
+SCHEMA = 1  # version of record.json and failure.json
 RECORD_FILE, FAILURE_FILE = "record.json", "failure.json"
 ABOUT = ("id", "technique", "item", "evidence", "profile")  # columns of every table of records
 DIFF_COLUMNS = ("id", "quantity", "of", "promoted", "now", "unit", "difference", "what")
 
 
 class SealedRecord(dict):
-    """A record as it was read, which nobody changes: what is computed from it is kept."""
+    """A record as read, never changed, so that results computed from it can be cached."""
 
     def __hash__(self) -> int:
         return hash(self["checksum"])
@@ -59,7 +59,7 @@ def _read_record(path: Path, _: tuple[int, int, int], id: str, profile: str) -> 
 
 @lru_cache(maxsize=MOST_KEPT)
 def merged_rows(record: SealedRecord) -> tuple[Row, ...]:
-    """Return a record's values, those of several seeds merged into their mean."""
+    """Return a record's values; values of several seeds are merged into their mean."""
     return merge_seeds(read_rows(record["values"], record["id"]))
 
 
@@ -91,7 +91,7 @@ class FoundRecords:
 
 
 def find_records(project: Project, profile: str = "laptop") -> FoundRecords:
-    """Read every record of one profile, keeping apart those that cannot be trusted."""
+    """Read every record of one profile; list records that cannot be trusted apart."""
     records, refused = [], []
     folder = project.results_of(profile)
     for path in sorted(folder.glob(f"*/*/*/{RECORD_FILE}")):
@@ -147,7 +147,7 @@ def promoted_figure(project: Project, item: Reproduction, profile: str) -> Path:
 
 
 def promote(project: Project, profile: str, patterns: Iterable[str] = ()) -> tuple[Path, ...]:
-    """Copy selected records, figures and cells to the committed ones, once all are checked; return the files."""
+    """Copy selected records, figures and cells into the repository after all are checked; return the files."""
     from workbench.reproduction.cells.store import promote_cells
 
     items = select(load_catalogue(project), patterns)
@@ -161,7 +161,7 @@ def promote(project: Project, profile: str, patterns: Iterable[str] = ()) -> tup
     cells = promote_cells(project, finished, profile)
     for id, path in paths.items():
         path.parent.mkdir(parents=True, exist_ok=True)
-        if figures[id] is None:  # that of an older record goes
+        if figures[id] is None:  # remove the figure of an older record
             pictures[id].unlink(missing_ok=True)
         else:
             write_whole(pictures[id], figures[id])

@@ -1,8 +1,8 @@
-"""What records, failures and cells must look like: one schema each, checked before anything in them is believed.
+"""The schemas of records, failures and cells, checked before any content is used.
 
-They come from other machines and people, so a right checksum proves nothing but that nobody slipped. Files are read
-only if they are regular, no links, and of bounded size and nesting; pictures are shown only if they unpack to a bounded
-size. The files beside a record have fixed names, so that a web server shows none of them as a page with scripts.
+Records come from other machines and people, and a right checksum only excludes accidents. Only regular files of bounded
+size and nesting are read, never links; pictures are shown only if they unpack to a bounded size. The files beside a
+record have fixed names, so that a web server shows none of them as a page with scripts.
 """
 
 import json
@@ -21,18 +21,18 @@ from workbench.reproduction.errors import RecordError
 __all__ = ["ARTIFACTS", "CELL", "FAILED_ARTIFACTS", "FAILURE", "MAX_BYTES", "MAX_PIXELS", "NEEDS", "RECORD", "inside"]
 __all__ += ["parse", "picture_trouble", "read_bytes", "read_text", "trouble"]
 
-# kind of file to its only name: beside a record, and beside a failure
+# kind of file to its fixed name, beside a record and beside a failure
 ARTIFACTS = MappingProxyType(
     {"notebook": "notebook.ipynb", "log": "log.txt", "figure": "figure.png", "trace": "trace.json"}
 )
 FAILED_ARTIFACTS = MappingProxyType({"notebook": "failure.ipynb", "log": "failure.txt"})
 
-MAX_BYTES = 64 * 1024**2  # of a file of records; the largest committed one has 1.5 MB
-MAX_VALUES = 100_000  # of a record; the largest committed one has 2,000
-MAX_PIXELS = 40_000_000  # of a figure; the largest committed one has 3 million
+MAX_BYTES = 64 * 1024**2  # size of a file; the largest in the repository has 1.5 MB
+MAX_VALUES = 100_000  # values of a record; the largest in the repository has 2,000
+MAX_PIXELS = 40_000_000  # pixels of a figure; the largest in the repository has 3 million
 NAMES_SHOWN, MESSAGE_SHOWN = 3, 300  # missing fields, and characters, of a reason
 MAX_SECONDS = 1e9  # 30 years; JSON has numbers that read as infinite
-NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")  # of a file or folder that a record or a needs file names
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")  # a file or folder named in a record or in a file of needs
 
 TEXT = {"type": "string", "maxLength": 100_000}
 NUMBER = {"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}
@@ -99,7 +99,7 @@ NEEDS = {  # name of a function to digests of its cells
 
 
 def trouble(content: Any, schema: dict[str, Any]) -> str:
-    """Say in a few words what of a content does not fit a schema; empty if all does."""
+    """Name the first misfit of a content with a schema; "" if it fits."""
     from fastjsonschema import JsonSchemaValueException
 
     try:
@@ -121,7 +121,7 @@ def _checker(schema: str) -> Callable[[Any], Any]:
 
 
 def inside(folder: Path, *names: str) -> Path:
-    """Return the path of these names below a folder; a RecordError names one that is no plain name, or a link."""
+    """Return the path of names below a folder; a RecordError refuses links and names that are not plain."""
     path = folder
     for name in names:
         if not isinstance(name, str) or not NAME.fullmatch(name):
@@ -136,8 +136,8 @@ def read_bytes(path: Path, *, max_bytes: int = MAX_BYTES, single: bool = False) 
     """Read a regular file of bounded size, without following a link or waiting for a writer.
 
     Raises:
-        RecordError: naming any other file; with `single` also one with further hard links, which may lie elsewhere.
-        FileNotFoundError: for one that is not there.
+        RecordError: for any other file; with `single` also for a file with further hard links.
+        FileNotFoundError: for a missing file.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -167,7 +167,7 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str, place: object) -> Any:
-    """Parse JSON; a RecordError names the place of what is none, nests without end, or is no text of Unicode."""
+    """Parse JSON; a RecordError names `place` if the text is no JSON, nests too deeply or is no valid Unicode."""
     try:
         content = json.loads(text, parse_constant=_refuse_constant)
         if "\\ud" in text.lower():

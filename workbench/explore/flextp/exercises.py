@@ -5,7 +5,7 @@ from workbench.techniques.flextp import method
 
 __all__ = ["bound_of_eight", "columns_of_receivers", "ratio_of_straggler", "split_of_columns"]
 
-TOLERANCE = 0.01  # of answers that are divisions
+TOLERANCE = 0.01  # relative tolerance of answers that are quotients
 
 
 def ratio_of_straggler() -> Exercise:

@@ -59,14 +59,14 @@ class Cell:
 class CellResult:
     """One finished cell."""
 
-    arguments: Mapping[str, Any]  # as they were asked for
-    values: Mapping[str, Any]  # what the function returned, as JSON holds it
-    seconds: float  # it took
-    started: str  # when, ISO 8601
-    commit: str  # of the checkout it ran from
-    machine: str  # name of the machine it ran on
-    versions: Mapping[str, str]  # of Python and packages
-    reused: bool  # whether it was there already
+    arguments: Mapping[str, Any]  # requested arguments
+    values: Mapping[str, Any]  # returned values, as plain JSON
+    seconds: float  # duration
+    started: str  # start time, ISO 8601
+    commit: str  # commit of the checkout
+    machine: str  # name of the machine
+    versions: Mapping[str, str]  # versions of Python and packages
+    reused: bool  # whether it had already run
 
 
 def check_function(function: Callable[..., Any]) -> None:
@@ -95,16 +95,16 @@ def make_cell(function: Callable[..., Any], position: int, arguments: Mapping[st
 class Finished:
     """The outcome of a cell on a rank."""
 
-    values: Mapping[str, Any]  # what the function returned, as JSON holds it
-    started: str  # when, ISO 8601
-    seconds: float  # it took
+    values: Mapping[str, Any]  # returned values, as plain JSON
+    started: str  # start time, ISO 8601
+    seconds: float  # duration
     machine: Mapping[str, Any]  # see `machine_facts`
 
 
 def perform(cell: Cell, slot: int) -> Finished:
     """Run one cell in this process, which takes the GPU of number `slot`."""
     function = getattr(importlib.import_module(cell.module), cell.place[1])
-    os.environ.pop(PROGRESS_VARIABLE, None)  # the study says how far its cells are; a cell would say it over that
+    os.environ.pop(PROGRESS_VARIABLE, None)  # the study reports progress; a cell must not overwrite it
     _settle(cell, slot)
     started, began = datetime.now(UTC).isoformat(timespec="seconds"), monotonic()
     returned = function(**cell.arguments)

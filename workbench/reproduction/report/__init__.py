@@ -1,7 +1,7 @@
-"""The report: one static page over all items of a profile and one a technique; a page needs no other file.
+"""The report: one static page for all items of a profile and one per technique; no page needs another file.
 
-Scripts, fonts and anything from the network are forbidden by a page's policy; the page that searches all claims allows
-the one script that it carries. Of an executed notebook's HTML only what is harmless is shown.
+A page's policy forbids scripts, fonts and the network; only the page that searches claims allows its own script. Only
+the harmless part of an executed notebook's HTML is shown.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ SHOWN = (
     "image/png",
     "image/jpeg",
     "text/plain",
-)  # forms of an output, best first; no scripts
+)  # allowed forms of an output, best first; no scripts
 CLAIMS, ERRATA = "claims.html", "errata.html"
 
 
@@ -74,16 +74,16 @@ def write_report(
     Args:
         project: where records and pages lie.
         catalogue: the items of the report.
-        profile: whose records.
-        running: ids of items that run now.
+        profile: the profile of the records.
+        running: ids of running items.
         progress: a sentence on the run under way.
         under_way: whether a run is under way.
         changed: techniques whose pages are written; None for all.
         notebooks: whether executed notebooks are rendered, in seconds each.
-        anew: whether the pages and pictures of earlier reports go first, since somebody else may have written them.
+        anew: whether to remove earlier pages and pictures first, since another person may have written them.
 
     Raises:
-        RecordError: naming a symbolic link in the place of the report's folder.
+        RecordError: if the report's folder is a symbolic link.
     """
     templates, first = _templates(), report_path(project, profile)
     for name in ("notebooks", "thumbnails"):
@@ -93,7 +93,7 @@ def write_report(
     first.parent.mkdir(parents=True, exist_ok=True)
     style = files(__package__).joinpath("templates", "style.css").read_text(encoding="utf-8")
     stale = list(_stale_notebooks(project, catalogue, profile)) if notebooks else []
-    for _, _, page in stale:  # the report links to pages that are there
+    for _, _, page in stale:  # the report links to existing pages
         page.parent.mkdir(parents=True, exist_ok=True)
         page.touch()
     report = gather(project, catalogue, profile, running=running, progress=progress, under_way=under_way)
@@ -102,7 +102,7 @@ def write_report(
         body, template = _notebook_body(notebook), templates.get_template("notebook.html.j2")
         write_whole(page, template.render(report=report, item=views[item.id], body=body, style=style))
         changed_ns = notebook.stat().st_mtime_ns
-        os.utime(page, ns=(changed_ns, changed_ns))  # by which the page is known to be of this run
+        os.utime(page, ns=(changed_ns, changed_ns))  # marks the page as a page of this run
     add_cards(report, project, catalogue)
     template = templates.get_template("technique.html.j2")
     for technique in report.techniques:
@@ -120,7 +120,7 @@ def write_report(
 
 
 def _claims_page(templates: Environment, report: View, style: str) -> str:
-    """Lay out the page that searches all claims: its one script is allowed by its digest."""
+    """Lay out the page that searches all claims; its policy allows its script by digest."""
     script = files(__package__).joinpath("templates", "claims.js").read_text(encoding="utf-8")
     digest = b64encode(sha256(script.encode()).digest()).decode("ascii")
     return templates.get_template("claims.html.j2").render(report=report, style=style, script=script, digest=digest)
@@ -158,7 +158,7 @@ def _remove_old_pages(folder: Path, pages: set[str], items: set[str]) -> None:
 def _stale_notebooks(
     project: Project, catalogue: Sequence[Reproduction], profile: str
 ) -> Iterator[tuple[Reproduction, Path, Path]]:
-    """Return item, executed notebook and page, where there is no page of this run; each notebook fits its record."""
+    """Return item, executed notebook and page where the page of this run is missing; notebooks match their records."""
     for item in catalogue:
         folder, page = project.folder(item, profile), notebook_page(project, item, profile)
         notebook = folder / NOTEBOOK_FILE
@@ -184,12 +184,12 @@ def _notebook_body(notebook: Path) -> str:
             config=shown, template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True
         )
         return harmless_html(exporter.from_notebook_node(content)[0])
-    except Exception as error:  # whatever a foreign notebook makes nbconvert raise, the other pages are written
+    except Exception as error:  # any error of nbconvert on a foreign notebook: other pages are still written
         return f"<p>This notebook cannot be shown: {escape(type(error).__name__)}: {escape(str(error))}</p>"
 
 
 def _is_shown(forms: dict[str, Any]) -> bool:
-    """Say whether an output has a form that is no script; a drawing becomes an image, in which no script runs."""
+    """Say whether an output has an allowed form; an SVG drawing becomes an image, which runs no script."""
     if drawing := forms.pop("image/svg+xml", None):
         content = b64encode("".join(drawing).encode()).decode("ascii")
         forms.setdefault("text/html", f'<img src="data:image/svg+xml;base64,{content}" alt="drawing">')
@@ -197,7 +197,7 @@ def _is_shown(forms: dict[str, Any]) -> bool:
 
 
 def _exporter_class() -> type[Any]:
-    """Return nbconvert's exporter with formulas drawn; made here, since importing nbconvert takes a second."""
+    """Return nbconvert's exporter with drawn formulas; defined here, since importing nbconvert takes a second."""
     from jinja2 import pass_context
     from nbconvert import HTMLExporter
     from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath

@@ -1,4 +1,4 @@
-"""The claims of one item as the report shows them: judged anew, beside recorded runs, with each rule in words."""
+"""The claims of one item for the report: verdicts computed anew, recorded runs beside them, rules in words."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from .texts import View, exact_text, key_text, number_text, relative_text, slug,
 __all__ = ["VERDICTS", "ClaimView", "RecordedRun", "claims_of", "count_verdicts", "recorded_beside", "rule_text"]
 __all__ += ["WHOSE_MEANINGS", "spread_text", "trusted_record"]
 
-VERDICTS = ("DISAGREES", "AGREES", "NOT_COMPARABLE", "NOT_RUN")  # the order in which a reader looks for them
-RecordedRun = tuple[str, Mapping[str, Any], Sequence[Mapping[str, Any]]]  # profile, record, its verdicts as of now
+VERDICTS = ("DISAGREES", "AGREES", "NOT_COMPARABLE", "NOT_RUN")  # in the order of a reader's interest
+RecordedRun = tuple[str, Mapping[str, Any], Sequence[Mapping[str, Any]]]  # profile, record, present verdicts
 
 WHOSE_MEANINGS = {
-    Whose.PAPER: "The paper says it.",
-    Whose.OURS: "We say it: the paper does not, but its text leads one to expect it.",
-    Whose.CONSTRUCTION: "It holds by construction: it checks the program and says nothing of the paper.",
+    Whose.PAPER: "The paper makes this claim.",
+    Whose.OURS: "We make this claim: the paper's text leads one to expect it, but does not state it.",
+    Whose.CONSTRUCTION: "True by construction: it checks the program and says nothing about the paper.",
 }
-NOT_OURS = {"ours": None, "low": None, "high": None, "verdict": "", "reason": ""}  # a row that only another run has
+NOT_OURS = {"ours": None, "low": None, "high": None, "verdict": "", "reason": ""}  # for a row that only another run has
 NOTHING_RECORDED = MappingProxyType(
     {"values": (), "data": (), "calibration": None, "not_comparable": MappingProxyType({})}
 )
 
 
 def trusted_record(path: Path, item: Reproduction, profile: str) -> tuple[dict[str, Any] | None, str]:
-    """Return an item's record or None, and why it was refused where it cannot be trusted."""
+    """Return an item's record or None, and the reason if the record was refused."""
     try:
         return record_of(path, item, profile), ""
     except RecordError as error:
@@ -47,7 +47,7 @@ def trusted_record(path: Path, item: Reproduction, profile: str) -> tuple[dict[s
 def recorded_beside(
     project: Project, item: Reproduction, profile: str, record: Mapping[str, Any] | None
 ) -> tuple[tuple[RecordedRun, ...], tuple[str, ...]]:
-    """Read the promoted records of larger profiles, and of this one where there is no record; with the refused ones."""
+    """Read the promoted records of larger profiles, and of this profile if `record` is None; also name refused ones."""
     if profile == Profile.SMOKE:
         return (), ()
     order = [known.value for known in Profile]
@@ -70,9 +70,9 @@ def claims_of(
     anchor: str,
     missing: str,
 ) -> tuple[ClaimView, ...]:
-    """Judge the claims of an item, the paper's first, by this machine's run and by recorded ones.
+    """Judge an item's claims, the paper's first, by this machine's run and by recorded runs.
 
-    `missing` says what is missing where nothing judges a claim.
+    `missing` is the reason shown if no run judges a claim.
     """
     if profile == Profile.SMOKE:
         return ()
@@ -103,7 +103,7 @@ def _verdicts(project: Project, item: Reproduction, record: Mapping[str, Any]) -
     try:
         return [verdict.to_json() for verdict in verdicts_of(project, item, record)]
     except (ValueError, KeyError) as error:  # the claims changed since the record was made
-        failed = {"verdict": "not run", "reason": f"It cannot be judged: {error}", "rows": []}
+        failed = {"verdict": "not run", "reason": f"The claim cannot be judged: {error}", "rows": []}
         return [{"claim": claim.name, "explanation": claim.explanation} | failed for claim in item.claims]
 
 
@@ -141,9 +141,9 @@ def _rule(claim: Claim) -> str:
     if isinstance(claim, Trend):
         return f"{quantity} must be {claim.direction} along {claim.along.replace('_', ' ')}"
     if isinstance(claim, Crossover):
-        one, other = claim.between
+        first, second = claim.between
         place = f"within {_tolerance(claim)} of {number_text(claim.at)} {claim.unit}".rstrip()
-        return f"{quantity} of {one} and of {other} must cross once along {claim.along.replace('_', ' ')}, {place}"
+        return f"{quantity} of {first} and of {second} must cross once along {claim.along.replace('_', ' ')}, {place}"
     return quantity
 
 
@@ -157,7 +157,7 @@ class ClaimView:
 
     name: str
     anchor: str
-    verdict: str  # of the run that speaks: this machine's, or else the recorded one of the largest profile
+    verdict: str  # of this machine's run, or else of the recorded run with the largest profile
     reason: str
     explanation: str
     rule: str
@@ -167,9 +167,9 @@ class ClaimView:
     changed: str
     repeats: str
     erratum: str
-    label: str  # heading of the speaking run's values
-    is_own: bool  # this machine's run speaks
-    rows: tuple[View, ...]  # its comparisons, with those that only another run has below
+    label: str  # heading of the values of that run
+    is_own: bool  # whether that run is this machine's
+    rows: tuple[View, ...]  # its comparisons, then the comparisons of other runs only
     others: tuple[View, ...]  # the other runs, with their verdicts
 
     def has(self, name: str) -> bool:
@@ -178,8 +178,9 @@ class ClaimView:
 
     @property
     def published_label(self) -> str:
-        """The heading of the paper's column: values it prints, or those its definition implies."""
-        return "By definition" if any(row.by_definition for row in self.rows) else "Published"
+        """The heading of the expected values: the paper's, or those that follow from a claim of ours."""
+        is_printed = not any(row.by_definition for row in self.rows)
+        return "Paper" if is_printed or self.whose == Whose.PAPER else "Expected"
 
 
 def _normal(verdict: Any) -> str:
@@ -220,7 +221,7 @@ def _claim_view(claim: Claim, anchor: str, runs: Sequence[View]) -> ClaimView:
 
 
 def _speaking(runs: Sequence[View]) -> View:
-    """Return this machine's run, or else the recorded one of the largest profile; one that has a verdict, if any."""
+    """Return this machine's run, or else the recorded run with the largest profile; prefer runs with a verdict."""
     ordered = [run for run in runs if run.label == "Ours"] + [run for run in reversed(runs) if run.label != "Ours"]
     return next((run for run in ordered if run.verdict["verdict"] != Verdict.NOT_RUN), ordered[0])
 
@@ -241,8 +242,9 @@ def _run_view(run: View) -> View:
 
 def _row_view(row: Mapping[str, Any], others: Mapping[str, Mapping[str, str]], claim: Mapping[str, Any]) -> View:
     unit, published, ours, where = row["unit"], row["published"], row["ours"], key_text(row["where"])
-    word, of_order = _normal(row["verdict"]), claim.get("kind") in ORDERS
-    silent = _normal(claim["verdict"]) == "NOT_COMPARABLE" != word  # what overrides the claim overrides its rows
+    word = _normal(row["verdict"])
+    of_order = claim.get("kind") in ORDERS
+    silent = _normal(claim["verdict"]) == "NOT_COMPARABLE" != word  # an overridden claim hides its rows' verdicts
     values = {label: values.get(where, "—") for label, values in others.items()}
     return View(
         where=where,
@@ -265,6 +267,6 @@ def _ours_text(row: Mapping[str, Any]) -> str:
 
 
 def spread_text(row: Mapping[str, Any]) -> str:
-    """Write the spread of a row in brackets, nothing where none is known."""
+    """Write the spread of a row in brackets; "" if it is unknown."""
     unit, low, high = row.get("unit"), row.get("low"), row.get("high")
     return f" ({value_text(low, unit)} to {value_text(high, unit)})" if low is not None and high is not None else ""

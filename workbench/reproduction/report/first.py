@@ -1,4 +1,4 @@
-"""The cards of the first page: what a paper is known for, what was found, and what that means for a user."""
+"""The cards of the first page: a paper's main statements, our findings, and what they mean for a user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCORE_WORDS = {"agree": "AGREES", "disagree": "DISAGREES", "could not be tested"
 
 
 def add_cards(report: View, project: Project, catalogue: Sequence[Reproduction]) -> None:
-    """Give each technique of a report its card, and the report its score and what disagrees of its findings."""
+    """Give each technique of a report its card, and the report its score and the findings that disagree."""
     report.score, report.cautions, report.audit = "", (), ""
     for technique in report.techniques:
         technique.card = None
@@ -37,35 +37,39 @@ def add_cards(report: View, project: Project, catalogue: Sequence[Reproduction])
         sum(technique.card.score[word][1] for technique in report.techniques) for word in SCORE_WORDS.values()
     )
     noticed, applying = share_noticed([claim for run in runs.values() for claim in audit_of(project, run)])
-    falsified = f"{applying} falsified results (no effect, the opposite, twice the effect, rows shuffled)"
-    report.audit = f"Of {falsified} the claims notice {noticed}."
+    kinds = "no effect, the opposite effect, twice the effect, rows shuffled"
+    report.audit = f"The claims notice {noticed} of {applying} falsified results ({kinds})."
+    num_papers = len(report.techniques)
     report.score = (
-        f"{len(report.techniques)} paper{'s' if len(report.techniques) != 1 else ''}, {agree + disagree + rest} claims "
-        f"of theirs: {agree} agree with what was found here, {disagree} disagree, {rest} could not be tested."
+        f"{num_papers} paper{'s' if num_papers != 1 else ''}, {agree + disagree + rest} claims: "
+        f"{agree} agree with the results here, {disagree} disagree, {rest} could not be tested."
     )
 
 
 def _card(paper: Paper, runs: Mapping[str, BestRun], views: Mapping[str, ItemView]) -> View:
-    page, findings = paper.page, tuple(_finding(found, runs) for found in paper.findings)
+    page, findings = paper.page, tuple(_finding(finding, runs) for finding in paper.findings)
     pictured = views.get(f"{slug(paper.technique)}/{page.picture}") if page is not None else None
+    picture = ""
+    if pictured is not None:
+        picture = next((figure.picture for figure in reversed(pictured.recorded_figures)), pictured.figure)
     return View(
         scale=page.scale if page is not None else "",
         findings=findings,
         disagreeing=tuple(finding for finding in findings if finding.mark in ("DISAGREES", "IN_PART")),
         pictured=pictured,
-        picture=_picture(pictured),
+        picture=picture,
         score={SCORE_WORDS[word]: (word, number) for word, number in paper.score.items()},
     )
 
 
 def findings_markdown(project: Project, catalogue: Sequence[Reproduction]) -> str:
-    """Return a table a paper: what it says, what was found, the verdict, and what it rests on."""
+    """Return one table per paper: its statements, our findings, verdicts and evidence."""
     tables = []
     for paper in papers_of(project, best_runs(project, catalogue)):
         score = ", ".join(f"{number} {word}" for word, number in paper.score.items())
         tables += [f"**{paper.name}** · claims of the paper: {score}\n"]
         tables += ["| the paper says | found here | verdict | evidence |", "|:--|:--|:--|:--|"]
-        tables += [f"| {' | '.join(_cell(text) for text in _texts(found))} |" for found in paper.findings]
+        tables += [f"| {' | '.join(_cell(text) for text in _texts(finding))} |" for finding in paper.findings]
         tables += [""]
     return "\n".join(tables)
 
@@ -78,14 +82,8 @@ def _texts(found: Found) -> tuple[str, ...]:
 
 
 def _cell(text: str) -> str:
-    """Keep a text's bars and dollars from being read as columns and formulas."""
+    """Escape bars and dollars, which Markdown reads as columns and formulas."""
     return text.replace("|", r"\|").replace("$", r"\$")
-
-
-def _picture(item: ItemView | None) -> str:
-    if item is None:
-        return ""
-    return next((figure.picture for figure in reversed(item.recorded_figures)), item.figure)
 
 
 def _finding(found: Found, runs: Mapping[str, BestRun]) -> View:
@@ -104,7 +102,7 @@ def _finding(found: Found, runs: Mapping[str, BestRun]) -> View:
         sentence=found.sentence,
         missing="; ".join(found.missing),
         mark=mark,
-        link=deciding[0].link if deciding else "",  # of the claim that decides the mark
+        link=deciding[0].link if deciding else "",  # link to the claim that decides the mark
         evidence=found.evidence,
         runs=", ".join(found.runs),
         claims=tuple(links),

@@ -1,6 +1,6 @@
-"""HTML that an executed notebook made, with nothing left that runs, fetches or sends a reader elsewhere.
+"""The HTML of an executed notebook, without anything that runs, fetches or leads a reader elsewhere.
 
-An allow list of elements, attributes and styles, by bleach; what is not on it goes, its text stays.
+bleach keeps listed elements, attributes and styles, and the text of all others.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 __all__ = ["FORMULA", "harmless_html"]
 
-FORMULA = '<code class="{}">{}</code>'  # stands for a formula, by its class and its escaped TeX, until all is cleaned
+FORMULA = '<code class="{}">{}</code>'  # of a formula, with class and TeX; replaced after cleaning
 FORMULAS = re.compile(FORMULA.format("(math|math block)", "([^<]*)"))
 KEPT = """a abbr b blockquote br caption code dd del details div dl dt em figcaption figure h1 h2 h3 h4 h5 h6 hr i img
  kbd li mark ol p pre q s samp small span strong sub summary sup table tbody td tfoot th thead tr tt u ul var"""
 EMPTIED = """applet embed iframe math noembed noframes noscript object script select style svg template textarea title
- xmp"""  # gone with their text
-ADDRESS = re.compile(r"https?:|mailto:|(?![a-z][a-z0-9+.-]*:|[/\\]{2}|\\)", re.IGNORECASE)  # the last: of this site
-PICTURE = re.compile(r"data:image/(png|jpeg|gif|svg\+xml);base64,[A-Za-z0-9+/=\s]*")  # as an image it runs no script
+ xmp"""  # removed with their text
+ADDRESS = re.compile(r"https?:|mailto:|(?![a-z][a-z0-9+.-]*:|[/\\]{2}|\\)", re.IGNORECASE)  # the last: local ones
+PICTURE = re.compile(r"data:image/(png|jpeg|gif|svg\+xml);base64,[A-Za-z0-9+/=\s]*")  # an image runs no script
 BOX = [f"{name}{side}" for name in ("margin", "padding") for side in ("", "-top", "-bottom", "-left", "-right")]
 STYLES = {*BOX, "border", "border-bottom", "border-collapse", "border-top", "max-width", "min-width", "opacity"}
-STYLER = re.compile(r"(\s*(#T_\w+|\.dataframe)( +[\w.:-]+)*\s*,?)+")  # selectors of what pandas writes of its tables
+STYLER = re.compile(r"(\s*(#T_\w+|\.dataframe)( +[\w.:-]+)*\s*,?)+")  # selectors in the style sheets of pandas' tables
 
 
 def harmless_html(body: str) -> str:
     """Return the HTML without scripts, handlers, frames, forms, redirections and foreign addresses."""
     clean = _cleaner().clean(body)
-    return FORMULAS.sub(lambda found: formula_html(unescape(found[2]), block=found[1] == "math block"), clean)
+    return FORMULAS.sub(lambda match: formula_html(unescape(match[2]), block=match[1] == "math block"), clean)
 
 
 @cache
@@ -47,7 +47,7 @@ def _cleaner() -> Cleaner:
     styles = CSSSanitizer(allowed_css_properties=STYLES | ALLOWED_CSS_PROPERTIES)
 
     class Emptied(Filter):
-        """Leaves out the elements whose text is nothing to read; of the styles it keeps those of tables."""
+        """Drops elements without readable text, except the styles of tables."""
 
         def __iter__(self) -> Iterator[dict[str, Any]]:
             within, text = [], []
@@ -89,7 +89,7 @@ def _is_allowed(tag: str, name: str, value: str) -> bool:
 
 
 def _table_styles(css: str, styles: Any) -> str:
-    """Return of a style sheet what pandas' Styler writes: the looks of one table's cells."""
+    """Return the part of a style sheet that pandas' Styler writes for the cells of one table."""
     from tinycss2 import parse_stylesheet, serialize
 
     kept = []

@@ -29,12 +29,12 @@ EVIDENCE_MEANINGS = {
     "cells used for calibration never count as reproduced.",
 }
 VERDICT_MEANINGS = {
-    "DISAGREES": "Outside the tolerance, or another order or direction than the paper's. "
-    "It stays here, with its explanation.",
+    "DISAGREES": "Outside the tolerance, or in another order or direction than the paper's. "
+    "The claim stays in the report, with an explanation.",
     "AGREES": "Within the tolerance, or the order or direction that the paper states. A tolerance was fixed before "
     "results were seen unless the claim says what was changed.",
-    "NOT_COMPARABLE": "Ours was obtained, but it cannot bear on the paper's statement; the reason stands beside it.",
-    "NOT_RUN": "Nothing was obtained yet; what is missing stands beside it.",
+    "NOT_COMPARABLE": "We have a value, but it cannot test the paper's statement; the reason stands beside it.",
+    "NOT_RUN": "We have no value yet; the report names what is missing.",
 }
 PROFILE_MEANINGS = {
     "smoke": "a check of the plumbing only, which gives no verdicts.",
@@ -108,12 +108,14 @@ def _technique(project: Project, name: str, items: tuple[ItemView, ...]) -> View
 def _whose_meanings(items: Sequence[ItemView]) -> tuple[tuple[str, str], ...]:
     claims = [claim for item in items for claim in item.claims]
     named = {Whose.PAPER: "The paper's", Whose.OURS: "Ours", Whose.CONSTRUCTION: "By construction"}
-    rows = [
-        (f"{name}: {[claim.whose for claim in claims].count(whose)} claims", WHOSE_MEANINGS[whose])
-        for whose, name in named.items()
-    ]
-    changed = f"Rule changed: {sum(bool(claim.changed) for claim in claims)} claims"
-    return (*rows, (changed, "Something of the rule was changed after results were seen; the claim says what and why."))
+    counts = {whose: [claim.whose for claim in claims].count(whose) for whose in named}
+    rows = [(f"{name}: {_claims_text(counts[whose])}", WHOSE_MEANINGS[whose]) for whose, name in named.items()]
+    changed = f"Rule changed: {_claims_text(sum(bool(claim.changed) for claim in claims))}"
+    return (*rows, (changed, "The rule was changed after results were seen; the claim says how and why."))
+
+
+def _claims_text(number: int) -> str:
+    return f"{number} claim{'' if number == 1 else 's'}"
 
 
 def _groups(items: Sequence[ItemView]) -> tuple[View, ...]:
@@ -121,12 +123,12 @@ def _groups(items: Sequence[ItemView]) -> tuple[View, ...]:
     names = sorted(dict.fromkeys(item.item for item in items), key=_place)
     groups = []
     for name in names:
-        own = sorted((item for item in items if item.item == name), key=lambda item: item.evidence)
-        pictured = next((item for item in own if item.thumbnail), None)
+        members = sorted((item for item in items if item.item == name), key=lambda item: item.evidence)
+        pictured = next((item for item in members if item.thumbnail), None)
         title = name.replace("fig-", "figure ").replace("table-", "table ").replace("-", " ")
         title = re.sub(r"(?<=\d) (?=\d)", ".", title)  # figure 6.9 of a thesis
         thumbnail = pictured.thumbnail if pictured else ""
-        groups.append(View(name=title, items=tuple(own), pictured=pictured, thumbnail=thumbnail))
+        groups.append(View(name=title, items=tuple(members), pictured=pictured, thumbnail=thumbnail))
     return tuple(groups)
 
 
@@ -169,9 +171,9 @@ def _by_evidence(items: Sequence[ItemView]) -> tuple[Mapping[str, Any], ...]:
     """Count the verdicts of each kind of evidence, and list the items with claims that were not run."""
     rows = []
     for name, meaning in EVIDENCE_MEANINGS.items():
-        own = [item for item in items if item.evidence == name]
-        not_run = tuple(item for item in own if item.counts["NOT_RUN"])
-        rows.append({"evidence": name, "meaning": meaning, "counts": _counts(own), "not_run": not_run})
+        of_kind = [item for item in items if item.evidence == name]
+        not_run = tuple(item for item in of_kind if item.counts["NOT_RUN"])
+        rows.append({"evidence": name, "meaning": meaning, "counts": _counts(of_kind), "not_run": not_run})
     return tuple(rows)
 
 

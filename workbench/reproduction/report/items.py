@@ -35,7 +35,7 @@ __all__ = ["ItemView", "item_view", "notebook_page"]
 NO_VERDICTS = "The smoke profile checks the plumbing only and gives no verdicts."
 FILES = (("Notebook", "notebook"), ("Figure", "figure"), ("Log", "log"), ("Trace", "trace"))
 HASH_SHOWN = 12  # characters of a checksum that tell two files apart
-OF_CODE = ("notebook", "library", "parameters")  # parts of a fingerprint by which a run is of other code than this
+OF_CODE = ("notebook", "library", "parameters")  # parts of a fingerprint that differ after a change of code
 NOT_KEYS = {"quantity", "value", "unit", "low", "high"}
 
 
@@ -56,10 +56,10 @@ class ItemView:
     seconds: float = 0.0
     claims: tuple[ClaimView, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)  # verdict to number of claims, by the run that speaks
-    own_counts: Mapping[str, int] = field(default_factory=dict)  # of those that this machine's run judged
+    own_counts: Mapping[str, int] = field(default_factory=dict)  # the same for claims that this machine's run judged
     recorded_profiles: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
-    stale: tuple[str, ...] = ()  # runs made by older code than this, each in one line
+    stale: tuple[str, ...] = ()  # runs recorded with an earlier version, one line each
     values: tuple[Mapping[str, str], ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
     links: tuple[tuple[str, str], ...] = ()
@@ -71,8 +71,8 @@ class ItemView:
     failure: View | None = None
     not_run: str = ""
     no_verdicts: str = ""
-    refused: tuple[str, ...] = ()  # records of it that cannot be trusted, each in one line that names it
-    wrong_files: tuple[str, ...] = ()  # files that are not those its record was sealed with
+    refused: tuple[str, ...] = ()  # records that cannot be trusted, one line each
+    wrong_files: tuple[str, ...] = ()  # files that do not match the checksums in the record
     standin: str = ""
     running: bool = False
     data: tuple[Mapping[str, str], ...] = ()
@@ -93,13 +93,13 @@ def notebook_page(project: Project, item: Reproduction, profile: str) -> Path:
 def item_view(
     project: Project, item: Reproduction, profile: str, *, running: bool, fingerprinter: Fingerprinter | None = None
 ) -> ItemView:
-    """Read the files of one item and lay them out; with a fingerprinter, say which runs are of other code."""
+    """Read the files of one item and lay them out; with a fingerprinter, name the runs of an earlier version."""
     if fingerprinter is not None:
         return _item_view(project, item, profile, running, fingerprinter)
     folder, page = project.folder(item, profile), notebook_page(project, item, profile)
-    own = sorted(folder.iterdir()) if folder.is_dir() else ()
-    recorded = [path(project, item, each) for each in Profile for path in (promoted_path, promoted_figure)]
-    files = (*own, *recorded, page, _thumbnail(page), project.published(item) or folder)
+    run_files = sorted(folder.iterdir()) if folder.is_dir() else ()
+    recorded = [path(project, item, known) for known in Profile for path in (promoted_path, promoted_figure)]
+    files = (*run_files, *recorded, page, _thumbnail(page), project.published(item) or folder)
     return _kept_view(project, item, profile, running, tuple(map(stamp, files)))
 
 
@@ -129,10 +129,10 @@ def _item_view(
     page = notebook_page(project, item, profile)
     kept = _thumbnail(page)
     if record:
-        own = _of_record(record, wrong, folder, item.id, page, kept)
+        own_texts = _of_record(record, wrong, folder, item.id, page, kept)
     else:
         picture = promoted_figure(project, item, figures[0].profile) if figures else Path()
-        own = {"not_run": missing if refused or not failure else "", "thumbnail": thumbnail_uri(picture, kept)}
+        own_texts = {"not_run": missing if refused or not failure else "", "thumbnail": thumbnail_uri(picture, kept)}
     return ItemView(
         id=item.id,
         technique=item.technique.replace("_", " "),
@@ -155,13 +155,14 @@ def _item_view(
         tags=tuple(item.tags),
         stale=_stale(item, profile, record, beside, fingerprinter) if fingerprinter else (),
         no_verdicts=NO_VERDICTS if record and profile == Profile.SMOKE else "",
-        **own,
+        **own_texts,
     )
 
 
 def _why_not_run(item: Reproduction, profile: str) -> str:
     if profile not in item.parameters:
-        return f"It declares no parameters for the profile {profile}; it has {', '.join(item.profiles)}."
+        with_verdicts = [name for name in item.profiles if name != Profile.SMOKE]
+        return f"Not in the {profile} run; use --profile {' or '.join(with_verdicts or item.profiles)}."
     if lacks := lacking(item, profile):
         return f"It {lacks}."
     return f"To run it: workbench reproduce {item.id} --profile {profile}"
@@ -177,19 +178,18 @@ def _stale(
     runs = [("This machine's run", profile, record)] if record else []
     runs += [(f"The recorded {other} run", other, held) for other, held, _ in beside]
     lines = []
-    for name, of, held in runs:
-        if of not in item.parameters:
+    for name, run_profile, held in runs:
+        if run_profile not in item.parameters:
             continue
-        now = {part: whole for part, whole in fingerprinter(item, of).items() if part in OF_CODE}
+        now = {part: whole for part, whole in fingerprinter(item, run_profile).items() if part in OF_CODE}
         if what := changes(held.get("fingerprint") or {}, now):
-            lines.append(
-                f"{name} is of commit {str(held.get('commit') or 'unknown')[:HASH_SHOWN]}; since then: {what}."
-            )
+            commit = str(held.get("commit") or "unknown")[:HASH_SHOWN]
+            lines.append(f"{name} is from commit {commit}; since then: {what}.")
     return tuple(lines)
 
 
 def _findings(profile: str, record: Mapping[str, Any] | None, beside: Sequence[RecordedRun]) -> tuple[View, ...]:
-    """Return the answers of runs, the recorded ones last; a check of the plumbing and a stand-in answer nothing."""
+    """Return the answers of runs, recorded ones last; smoke runs and runs on stand-in data answer nothing."""
     if profile == Profile.SMOKE:
         return ()
     runs = [("this run", record or {})]
@@ -201,12 +201,12 @@ def _findings(profile: str, record: Mapping[str, Any] | None, beside: Sequence[R
 def _recorded_figures(
     project: Project, item: Reproduction, profile: str, beside: Sequence[RecordedRun]
 ) -> tuple[tuple[View, ...], tuple[str, ...]]:
-    """Return the figures of recorded runs, and one line for each that is not the one its record was sealed with."""
+    """Return the figures of recorded runs, and one line for each figure that does not match its record."""
     pages, figures, wrong = notebook_page(project, item, profile).parents[1], [], []
     for other, record, _ in beside:
         path = promoted_figure(project, item, other)
         if not path.is_file():
-            continue  # the record has none, or was promoted before figures were
+            continue  # the run drew none, or was recorded before figures were kept
         if line := misfits(path.parent, dict(record) | {"artifacts": {"figure": path.name}}).get("figure"):
             wrong.append(f"recorded {other} run: {line}")
             continue
@@ -305,14 +305,14 @@ def _facts(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _origins_text(record: Mapping[str, Any]) -> str:
-    """Name the origins of a record's cells: "120 of commit abc on machine X, 30 here; they took 3 h 20 min"."""
+    """Name the origins of a record's cells: "120 from commit abc on machine X, 30 here; they took 3 h 20 min"."""
     origins = record.get("cells") or ()
     parts = []
     for origin in origins:
         here, machine = record.get("machine") or {}, origin.get("machine") or {}
         is_here = all(machine.get(name) == here.get(name) for name in ("host", "cpu"))
         same = is_here and origin.get("commit") == record.get("commit")
-        commit = "" if same else f" of commit {str(origin.get('commit'))[:HASH_SHOWN]}"
+        commit = "" if same else f" from commit {str(origin.get('commit'))[:HASH_SHOWN]}"
         parts.append(f"{origin.get('num_cells')}{commit} {'here' if is_here else f'on {machine_text(machine)}'}")
     took = seconds_text(round(sum(float(origin.get("seconds") or 0) for origin in origins)))
     return f"{', '.join(parts)}; they took {took}" if parts else ""

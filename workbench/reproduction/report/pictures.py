@@ -19,7 +19,7 @@ from workbench.reproduction.schema import read_bytes
 __all__ = ["figure_uri", "formula_html", "thumbnail_uri"]
 
 THUMBNAIL_PIXELS = (360, 240)  # twice the size on the page, for dense screens
-COLOURS = 64  # of a thumbnail, a third of the bytes of full colour
+COLOURS = 64  # colours of a thumbnail, a third of the bytes of full colour
 KEPT = 256  # figures remembered while a run updates the report item by item
 SIZE = 100  # units of an em in the drawing, which leaves two digits to its coordinates
 # TeX that mathtext spells otherwise.
@@ -82,7 +82,7 @@ def formula_html(tex: str, *, block: bool = False) -> str:
     kind, tex = "math block" if block else "math", " ".join(tex.split())
     try:
         return _drawing(tex, kind)
-    except ValueError:  # what mathtext raises for TeX that it does not know
+    except ValueError:  # mathtext does not know this TeX
         return f'<code class="{kind}">{escape(tex)}</code>'
 
 

@@ -1,4 +1,4 @@
-"""Numbers, times and machines as a reader wants them: four significant digits, an SI prefix that fits the unit."""
+"""Numbers, times and keys as texts: four significant digits, and an SI prefix that fits the unit."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from workbench.reproduction.comparing import MANIFOLD
 __all__ = ["MARKS", "View", "about_text", "exact_text", "key_text", "number_text", "pairs_text"]
 __all__ += ["relative_text", "seconds_text", "slug", "value_text", "when_text"]
 
-View = SimpleNamespace  # what a template shows, by name
+View = SimpleNamespace  # the fields of a template, by name
 MARKS = {"AGREES": "✓", "DISAGREES": "✕", "IN_PART": "◐", "NOT_COMPARABLE": "?", "NOT_RUN": "○"}
 
 SIGNIFICANT_DIGITS = 4  # more than any of the papers prints
 EXACT_INTEGERS_BELOW = 100_000  # a count of this many digits is still read at a glance
-ROUNDING = 1e-12  # relative; what float64 arithmetic may leave between two equal values
+ROUNDING = 1e-12  # relative rounding error of float64 between two equal values
 PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 SMALL_SECONDS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 SCALED_UNITS = {"byte": "B", "bytes": "B", "bytes/s": "B/s", "flop": "FLOP", "flops": "FLOP"}  # spelling to symbol
@@ -81,12 +81,12 @@ def seconds_text(value_s: float) -> str:
 
 
 def about_text(value_s: float) -> str:
-    """Write an expected time, which is known to a second at best: "7 s", "0.4 s"."""
+    """Write an expected time, rounded to a second: "7 s", "0.4 s"."""
     return seconds_text(float(round(value_s)) if value_s >= 1 else float(f"{value_s:.1g}"))
 
 
 def relative_text(ours: Any, published: Any) -> str:
-    """Write how far ours lies from the published value, in percent of the published one."""
+    """Write the difference of ours from the published value, in per cent of the published value."""
     numbers = [v for v in (ours, published) if isinstance(v, Real) and not isinstance(v, bool) and math.isfinite(v)]
     if len(numbers) < 2:
         return "—"
@@ -105,12 +105,12 @@ def key_text(where: Mapping[str, Any] | None) -> str:
 
 
 def pairs_text(held: Mapping[str, Any]) -> str:
-    """Write settings as they are named in code: "OMP_NUM_THREADS=1, hidden=1024"."""
+    """Write settings with their names in code: "OMP_NUM_THREADS=1, hidden=1024"."""
     return ", ".join(f"{name}={value}" for name, value in held.items())
 
 
 def exact_text(value: Any, unit: str | None) -> str:
-    """Write a value as it was recorded, with its unit; nothing where there is none."""
+    """Write a value as recorded, with its unit; "" for None."""
     return "" if value is None else f"{value} {unit or ''}".strip()
 
 

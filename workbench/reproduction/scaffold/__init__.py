@@ -1,4 +1,4 @@
-"""The furniture of a new technique: room, lesson, notebooks, catalogue, published table, test; it passes and runs."""
+"""The first files of a new technique: room, lesson, notebooks, catalogue, published table and a test that passes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVIDENCES = ("counted", "simulated", "measured")
 
 
 def furniture(name: str) -> dict[str, str]:
-    """Return the files of a new technique, by path from the project's root, mapped to the template of each."""
+    """Return the template of each file of a new technique, by path from the project's root."""
     room, notebooks, reproduction = f"workbench/techniques/{name}", f"notebooks/{name}", f"reproductions/{name}"
     return {
         f"{room}/__init__.py": "init.py.j2",
@@ -40,9 +40,9 @@ def furniture(name: str) -> dict[str, str]:
 
 
 def new_technique(project: Any, name: str) -> tuple[Path, ...]:
-    """Write the furniture of a technique; return its files in the order in which an author fills them.
+    """Write the first files of a technique; return them in the order in which an author fills them.
 
-    They lie in the project's root, or below the current folder where that root is an installed package.
+    They go to the project's root, or below the current folder if that root is an installed package.
     """
     _check_name(name)
     root = place_to_write(project.root)
@@ -94,7 +94,7 @@ def notebook_json(text: str) -> str:
 
 def _cell(number: int, kind: str, body: str) -> dict[str, Any]:
     source = body.strip("\n").splitlines(keepends=True)
-    digest = hashlib.sha256(f"{number}{body}".encode()).hexdigest()  # the ids depend on place and content alone
+    digest = hashlib.sha256(f"{number}{body}".encode()).hexdigest()  # ids depend only on position and content
     common = {"id": digest[:CELL_ID_LENGTH], "source": source}
     if "[markdown]" in kind:
         return {"cell_type": "markdown", "metadata": {}, **common}
