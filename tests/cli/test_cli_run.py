@@ -171,7 +171,7 @@ def test_cells_are_promoted_survive_clean_and_are_accepted_where_they_are_asked_
     origins = {origin["commit"]: (origin["machine"]["host"], origin["num_cells"]) for origin in record["cells"]}
     assert origins == {"abc": ("x", 1), "unknown": (record["machine"]["host"], 2)}
     page = BeautifulSoup((line.root / "results/laptop/report/toy.html").read_text(), "html.parser").get_text(" ")
-    assert "2 here, 1 of commit abc on X1, 64 cores; they took 2 min 00 s" in page
+    assert "2 here, 1 from commit abc on X1, 64 cores; they took 2 min 00 s" in page
     assert len(list(folder.glob("*.json"))) == 1  # what was accepted is not copied
     assert f"{promoted} 3 cells" in line.said("records", "promote", "table-1")  # the new one joins the committed ones
 
