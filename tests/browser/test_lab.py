@@ -120,7 +120,8 @@ def test_cancel_works_while_the_call_runs_and_leaves_no_rank(folders, page, tmp_
 def checkout(tmp_path):
     folder = tmp_path / "checkout"
     shutil.copytree(ROOT / "notebooks", folder / "notebooks")
-    (folder / "workbench").symlink_to(ROOT / "workbench")
+    for name in ("workbench", "reproductions"):  # with notebooks/ it is a root of its own
+        (folder / name).symlink_to(ROOT / name)
     for name in ("Makefile", ".gitignore"):
         shutil.copy(ROOT / name, folder)
     for name in ("pyproject.toml", "constraints.txt", "ready"):
