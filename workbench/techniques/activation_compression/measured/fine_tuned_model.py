@@ -6,6 +6,7 @@ receiving stage starts with a compressed layer.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ BYTES = ("tensor_bytes", "boundary_bytes", "compressed_site_bytes", "encoder_gra
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Compressed:
+class Compressed(ABC):
     """A training of a pretrained encoder whose messages are encoded; a subclass says what stands on the encoder."""
 
     method: str  # a row of table 1, such as "A1"
@@ -85,9 +86,9 @@ class Compressed:
         codec = row.codec(hidden, dtype=dtype, seed=self.recipe.seed)
         return ErrorFeedback(codec) if self.error_feedback else codec
 
+    @abstractmethod
     def build(self, config: BertConfig, group: TensorGroup, stage: Stage) -> Part:
         """Build one stage's part of the model."""
-        raise NotImplementedError
 
     def loss(self, output: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of the last stage's output; a target of -100 asks for nothing."""
