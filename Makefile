@@ -7,6 +7,8 @@ BIN     := $(VENV)/bin
 READY   := $(VENV)/.ready
 LOCKED  := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes
 
+unexport PYTHONDONTWRITEBYTECODE  # or each of hundreds of processes would compile the library anew
+
 .PHONY: reproduce test test-all lab install clean
 .DEFAULT_GOAL := reproduce
 
@@ -36,6 +38,7 @@ endif
 	@$(LOCKED) -r locked/install.txt
 	@$(BIN)/python -m pip list --disable-pip-version-check --format=freeze | grep '^torch==.*+' >/dev/null || $(LOCKED) -r locked/cuda.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m compileall -q workbench
 	@touch $(READY)
 
 clean:  ## remove the environment (results stay; see: workbench clean)

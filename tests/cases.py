@@ -39,7 +39,7 @@ def find_item(id):
 def verdicts(id, rows, claims=None, **more):
     """Return the verdict of every claim of an item, or of those given, on these rows."""
     from workbench.reproduction import Project, judge, published_rows
-    from workbench.study.rows import read_rows
+    from workbench.rows import read_rows
 
     item = find_item(id)
     judged = judge(claims or item.claims, read_rows(rows, "values"), published_rows(Project(), item), **more)

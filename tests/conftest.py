@@ -15,10 +15,30 @@ import pytest
 signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 os.environ.setdefault("MPLBACKEND", "agg")
+sys.modules.setdefault("rfc3987_syntax", None)  # as in workbench.cli.main
 
 
 def pytest_xdist_auto_num_workers():
     return min((os.cpu_count() or 1) + 1, 4)  # tests of ranks often wait; more processes would disturb those that time
+
+
+def warm_process():
+    """Start the process that has imported everything and forks the fork servers of ranks; return what closes it."""
+    from workbench.launch.environment import rank_environment
+    from workbench.launch.fork_server import WARM_VARIABLE
+    from workbench.launch.forking import WarmProcess
+    from workbench.launch.kernel_server import OF_RANKS
+
+    if WARM_VARIABLE in os.environ or sys.platform != "linux":
+        return lambda: None
+    warm = WarmProcess((*OF_RANKS, *LOADED), rank_environment(1))
+    os.environ[WARM_VARIABLE] = warm.address
+    return warm.close
+
+
+def pytest_configure(config):
+    if config.getoption("numprocesses", None):
+        config.add_cleanup(warm_process())  # of all workers, which find it in their environment
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +48,13 @@ def _close_figures():
         pyplot.close("all")
 
 
+LESSONS = ("activation_compression", "atp", "cupcake", "flextp", "gemini.exercises", "sdpipe", "zen")
 LOADED = (  # before the ranks are forked from one process
+    *(f"workbench.explore.{name}" for name in LESSONS),
     "workbench.models.bert",
     "workbench.techniques.activation_compression.measured.iterations",
+    "workbench.techniques.cupcake",
+    "workbench.techniques.espresso",
     "workbench.techniques.flextp.runtime",
     "workbench.techniques.gemini.measured.reliability",
     "workbench.techniques.gemini.runtime.checkpoints",
@@ -45,4 +69,5 @@ def pools():
     from workbench.launch import Ranks
 
     with contextlib.ExitStack() as stack:
+        stack.callback(warm_process())
         yield functools.cache(lambda num_ranks: stack.enter_context(Ranks(num_ranks, preload=LOADED, timeout_s=100)))

@@ -9,7 +9,7 @@ from io import BytesIO
 from pathlib import Path
 
 from workbench.reproduction import Project, load_catalogue
-from workbench.reproduction.findings import best_runs, papers_of
+from workbench.reproduction.findings import Paper, best_runs, papers_of
 from workbench.reproduction.report import write_report
 
 ROOT = Path(__file__).parents[1]
@@ -25,7 +25,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         project = recorded_only(Path(folder))
         catalogue = load_catalogue(project)
-        text = with_verdicts(README.read_text(encoding="utf-8"), scores(project, catalogue))
+        text = with_verdicts(README.read_text(encoding="utf-8"), papers(project, catalogue))
         README.write_text(text, encoding="utf-8")
         take_picture(write_report(project, catalogue, "laptop"))
 
@@ -37,25 +37,26 @@ def recorded_only(folder: Path) -> Project:
     return Project(folder)
 
 
-def scores(project: Project, catalogue) -> dict[str, dict[str, int]]:
-    """Return how many of each paper's own claims have which verdict, by technique."""
-    return {paper.technique: paper.score for paper in papers_of(project, best_runs(project, catalogue))}
+def papers(project: Project, catalogue) -> tuple[Paper, ...]:
+    """Return the papers with how many of their own claims have which verdict."""
+    return papers_of(project, best_runs(project, catalogue))
 
 
-def with_verdicts(text: str, of: dict[str, dict[str, int]]) -> str:
+def with_verdicts(text: str, of: tuple[Paper, ...]) -> str:
     """Put verdicts into the sentence between its marks, and into the last cell of each technique's row."""
-    sums = {word: sum(score[word] for score in of.values()) for word in MARKS}
+    sums = {word: sum(paper.score[word] for paper in of) for word in MARKS}
     sentence = (
-        f"**{len(of)} papers, {sum(sums.values())} claims of theirs: {sums['agree']} agree with what was found here, "
-        f"{sums['disagree']} disagree, {sums['could not be tested']} could not be tested.**"
+        f"**{len(of)} papers, {sum(sums.values())} claims: {sums['agree']} agree with the results here, "
+        f"{sums['disagree']} disagree (slips of the papers themselves: {sum(paper.num_slips for paper in of)}), "
+        f"{sums['could not be tested']} could not be tested.**"
     )
     text = re.sub(r"(<!-- score -->\n).*(\n<!-- /score -->)", rf"\g<1>{sentence}\g<2>", text)
-    for technique, score in of.items():
-        cell = " ".join(f"{score[word]} {mark}" for word, mark in MARKS.items())
-        row = rf"^(\| \[[\w ]+\]\(notebooks/{technique}/.*\| )[^|]*( \|)$"
+    for paper in of:
+        cell = " ".join(f"{paper.score[word]} {mark}" for word, mark in MARKS.items())
+        row = rf"^(\| \[[\w ]+\]\(notebooks/{paper.technique}/.*\| )[^|]*( \|)$"
         text, num_rows = re.subn(row, rf"\g<1>{cell}\g<2>", text, flags=re.MULTILINE)
         if num_rows != 1:
-            raise ValueError(f"README.md has {num_rows} rows for the technique {technique}; it must have one")
+            raise ValueError(f"README.md has {num_rows} rows for the technique {paper.technique}; it must have one")
     return text
 
 

@@ -2,17 +2,13 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from types import MappingProxyType
 
-import psutil
-
-from workbench.reproduction import Project, load_catalogue
+from workbench.reproduction import ItemRun, Project, load_catalogue
 from workbench.reproduction.files import checksums, write_record
 from workbench.reproduction.fingerprint import Fingerprinter
 from workbench.reproduction.records import SCHEMA
@@ -35,6 +31,7 @@ RECORD = f"from workbench.reproduction import record\nrecord(item, [{VALUE}])"
 PARAMETERS_CELL = 'item = "toy/table-1/counted"  # id\nsize = 1  # elements'
 DRIVER = """
 import dataclasses, json, sys
+sys.modules["rfc3987_syntax"] = None  # as in workbench.cli.main
 from workbench.reproduction import Project, UsageError, load_catalogue, run
 
 project = Project()
@@ -102,7 +99,7 @@ class ToyProject:
         """Write and return a record, with the fingerprint of now where none is given, and its files beside it."""
         project = Project(self.root)
         declared = next(declared for declared in load_catalogue(project) if declared.item == item)
-        folder = folder or project.folder(declared, profile)
+        folder = folder or ItemRun(project, declared, profile).folder
         folder.mkdir(parents=True, exist_ok=True)
         for name in filter(None, files.values()):
             (folder / name).write_bytes(contents.get(name, f"content of {name}".encode()))
@@ -138,29 +135,3 @@ class ToyProject:
         out, err = runner.communicate(timeout=60)
         last = out.strip().splitlines()[-1] if out.strip() else ""
         return runner.returncode, json.loads(last) if last.startswith("{") else {}, err
-
-
-def wait_for(condition, seconds: float = 20.0):
-    """Return what the condition gives once it is true."""
-    give_up = time.monotonic() + seconds
-    while time.monotonic() < give_up:
-        if found := condition():
-            return found
-        time.sleep(0.02)
-    raise AssertionError(f"not within {seconds} s")
-
-
-def alive(pid: int) -> bool:
-    """Say whether a process runs; one that is dead but not yet reaped does not."""
-    try:
-        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    except psutil.NoSuchProcess:
-        return False
-
-
-def processes_below(pid: int) -> list[int]:
-    return [child.pid for child in psutil.Process(pid).children(recursive=True)]
-
-
-def kill(pid: int) -> None:
-    os.kill(pid, signal.SIGKILL)

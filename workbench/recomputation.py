@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from inspect import getclosurevars
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch.autograd.function import FunctionCtx
@@ -45,7 +45,7 @@ class _Regions:
 
 
 @contextmanager
-def changes_once(owner: object, name: str, get: Callable[[], State], set_: Callable[[State], None]) -> Iterator[None]:
+def changes_once(owner: object, name: str, get: Callable[[], State], set_: Callable[[State], object]) -> Iterator[None]:
     """Let the body, which changes an owner's state, change it once although activation checkpointing runs it twice.
 
     In a checkpointed region the state before the body is remembered. In a recomputation the body starts from that
@@ -85,7 +85,7 @@ def changes_once(owner: object, name: str, get: Callable[[], State], set_: Calla
         set_(present)
 
 
-def _remembered(owner: object, name: str, regions: _Regions) -> object:
+def _remembered(owner: object, name: str, regions: _Regions) -> Any:
     """Return the state before this call in the first computation of the region."""
     states = _states(regions.again)
     if states.recomputation != regions.recomputation:
@@ -129,16 +129,17 @@ def _regions_of_hooks() -> _Regions:
 
 def _add_regions_of_functions_(regions: _Regions, in_backward: bool) -> None:
     """Find the autograd functions around the call, from the innermost to one that recomputes in its `backward`."""
-    needs_gradient, frame = torch.is_grad_enabled(), sys._getframe()
-    while (frame := frame.f_back) is not None:
-        code = frame.f_code
+    needs_gradient = torch.is_grad_enabled()
+    frame = sys._getframe()
+    while (caller := frame.f_back) is not None:
+        frame, code = caller, caller.f_code
         is_checkpoint = code.co_name == "recompute_fn" and code.co_filename == checkpoint.__file__
         if is_checkpoint or code is _engine_run_backward.__code__:
             return  # the region that the hooks told of, or a hook of gradients
         if code.co_name not in ("forward", "backward") or not code.co_argcount:
             continue
-        context = frame.f_locals.get(code.co_varnames[0])
-        if not isinstance(context, FunctionCtx):
+        context: Any = frame.f_locals.get(code.co_varnames[0])
+        if not issubclass(type(context), FunctionCtx):
             continue
         if not in_backward and getattr(context, "grad_was_enabled", False):
             return  # a reentrant checkpoint computes without gradients

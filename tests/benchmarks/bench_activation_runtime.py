@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from workbench.parallel import RowParallelLinear, VirtualTensorGroup
+from workbench.study.measuring import Benchmark, BenchmarkRow, paired_ratio
 from workbench.techniques.activation_compression.method import method
 from workbench.techniques.activation_compression.runtime import compress
-from workbench.training.measuring import Benchmark, BenchmarkRow, paired_ratio
 
 # All work is done in one thread, so its own clock shuts out other processes.
 CLOCK = time.thread_time

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workbench.compression import FP16, AutoEncoder, Codec, Quantize, RandomK, TopK
 from workbench.compression.quantize import dequantize_rows_by_definition, quantize_rows_by_definition
-from workbench.training.measuring import Benchmark, BenchmarkRow, Ratio, paired_ratio
+from workbench.study.measuring import Benchmark, BenchmarkRow, Ratio, paired_ratio
 
 # All work is done in one thread, so its own clock shuts out other processes.
 CLOCK = time.thread_time

@@ -11,12 +11,12 @@ import numpy as np
 from workbench.cluster.machines import Link, Machines
 from workbench.compression.costs import CodecTimes, Processor
 from workbench.datasets.places import DataError
+from workbench.study.measuring import Benchmark, BenchmarkRow
 from workbench.techniques.espresso.measured import searched_job
 from workbench.techniques.espresso.method.baselines import BASELINES
 from workbench.techniques.espresso.method.job import Job
 from workbench.techniques.espresso.method.search import compress_on_gpus, offload
 from workbench.timeline.gradients import Gradients
-from workbench.training.measuring import Benchmark, BenchmarkRow
 
 NUM_TENSORS = 314
 RUNS = 7

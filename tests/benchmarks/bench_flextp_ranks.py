@@ -6,9 +6,9 @@ is slowed and no rank straggles. A bound holds only if the whole interval of the
 
 from workbench.reproduction import Bound, Project, Reproduction, Verdict, find_item, load_catalogue
 from workbench.reproduction.judge import judge
-from workbench.study.rows import read_rows
+from workbench.rows import read_rows
+from workbench.study.measuring import Benchmark, BenchmarkRow
 from workbench.techniques.flextp import measured
-from workbench.training.measuring import Benchmark, BenchmarkRow
 
 STRAGGLING_ROUNDS, IDLE_ROUNDS = 12, 60  # of 20 and 240 in full
 SHOWN = ("share_of_ideal", "share_of_bound", "speedup", "over_unbalanced", "cpu_over_unbalanced")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from workbench.study.measuring import Benchmark, BenchmarkRow, paired_ratio
 from workbench.techniques.flextp.method import resizing
 from workbench.techniques.flextp.method.priority import ColumnStatistics, column_change_by_definition
-from workbench.training.measuring import Benchmark, BenchmarkRow, paired_ratio
 
 # All work is done in one thread, so its own clock shuts out other processes.
 CLOCK = time.thread_time

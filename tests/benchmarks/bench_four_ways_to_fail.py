@@ -19,7 +19,7 @@ from statistics import median
 
 import psutil
 
-from workbench.training.measuring import Benchmark, BenchmarkRow
+from workbench.study.measuring import Benchmark, BenchmarkRow
 
 NUM_TRIALS = 3
 PATIENCE_S = 10.0  # for an error to arrive and for processes to go

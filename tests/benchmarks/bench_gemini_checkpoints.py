@@ -8,10 +8,10 @@ one run. A requirement holds only if the whole interval of the median keeps to i
 from dataclasses import replace
 
 from workbench.parallel.voting import is_installed
+from workbench.study.measuring import Benchmark, BenchmarkRow
 from workbench.study.timing import Turns
 from workbench.techniques.gemini.measured.overhead import ASYNC_SAVE, TORCHFT, measure_overhead
 from workbench.techniques.gemini.measured.training import Size
-from workbench.training.measuring import Benchmark, BenchmarkRow
 
 SIZE = Size(hidden=128, layers=2, sequence=32, batch=8, dropout=0.0, device_s=1.6)  # processors are mostly free
 NUM_RANKS = 4

@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 
 from workbench.models.gpt2 import GPT2, GPT2Config
+from workbench.study.measuring import Benchmark, BenchmarkRow, paired_ratio
 from workbench.techniques.gemini.measured.training import PoolContext
 from workbench.techniques.gemini.runtime.checkpoints import CheckpointOptions, InMemoryCheckpoints
 from workbench.techniques.gemini.runtime.encoding import PackedTree
-from workbench.training.measuring import Benchmark, BenchmarkRow, paired_ratio
 
 STATE_BYTES = 1 << 30
 RESERVED_BYTES = 128 << 20  # all sub-buffers together, as the text has it

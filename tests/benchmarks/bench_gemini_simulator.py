@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from workbench.study.measuring import Benchmark, BenchmarkRow
 from workbench.techniques.gemini import cost
 from workbench.techniques.gemini.cost import DAY_S, FaultTrace, poisson_faults
 from workbench.techniques.gemini.method.placement import placement, recovery_probability
 from workbench.techniques.gemini.method.recovery import Held, plan_recovery
 from workbench.techniques.gemini.method.waste import gemini
-from workbench.training.measuring import Benchmark, BenchmarkRow
 
 NUM_DAYS = 30
 HARDWARE_SHARE = 0.9

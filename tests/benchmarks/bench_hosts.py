@@ -16,7 +16,8 @@ import torch.distributed as dist
 
 from workbench.cluster import Backend, Collective, Link, Sample, algorithm_of, collective_time_s, fit
 from workbench.launch import Ranks, ShapedHosts
-from workbench.training.measuring import Benchmark, BenchmarkRow, median_interval
+from workbench.rows import median_interval
+from workbench.study.measuring import Benchmark, BenchmarkRow
 
 # Ranks cannot import this file by its name.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

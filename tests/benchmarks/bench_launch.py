@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 
 from workbench.launch import Ranks
-from workbench.training.measuring import Benchmark, BenchmarkRow
+from workbench.study.measuring import Benchmark, BenchmarkRow
 
 NUM_RANKS = 4
 NUM_STARTS = 5

@@ -9,7 +9,7 @@ import papermill
 
 from workbench.reproduction import Project, load_catalogue, run
 from workbench.reproduction.report import write_report
-from workbench.training.measuring import Benchmark, BenchmarkRow, paired_ratio
+from workbench.study.measuring import Benchmark, BenchmarkRow, paired_ratio
 
 ROUNDS = 7  # pairs; each starts two kernels
 PATIENCE_S = 5.0  # seconds within which an unchanged run must have said so

@@ -3,9 +3,9 @@
 import random
 import time
 
+from workbench.study.measuring import Benchmark, BenchmarkRow
 from workbench.techniques.sdpipe.cost import Cluster, Workload, drawn_delays_s, simulate
 from workbench.techniques.sdpipe.method import Scheduler
-from workbench.training.measuring import Benchmark, BenchmarkRow
 
 NUM_SIGNALS = 100_000
 LEAST_RATE = 50_000  # signals/s

@@ -26,7 +26,6 @@ CONFIG = """
 c.ServerApp.open_browser = False
 c.ServerApp.port_retries = 0
 c.ServerApp.allow_root = True
-c.LabApp.news_url = None
 c.LabApp.check_for_updates_class = "jupyterlab.NeverCheckForUpdate"
 c.LabApp.collaborative = False
 c.ServerApp.port = {port}
@@ -34,8 +33,7 @@ c.IdentityProvider.token = "{token}"
 """
 
 SETTINGS = {
-    "notebook-extension/tracker": {"windowingMode": "none"},  # every cell is in the page, also those out of sight
-    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+    "notebook-extension/tracker": {"windowingMode": "none"}  # every cell is in the page, also those out of sight
 }
 
 
@@ -72,7 +70,9 @@ def _environment(home: Path) -> dict[str, str]:
     places = {
         "HOME": home,
         "JUPYTER_CONFIG_DIR": home / "config",
-        "JUPYTER_CONFIG_PATH": ROOT / "workbench" / "explore" / "jupyter",  # as `make lab` does
+        **dict.fromkeys(
+            ("JUPYTER_CONFIG_PATH", "JUPYTER_PATH"), ROOT / "workbench/explore/jupyter"
+        ),  # as `make lab` does
         "JUPYTER_DATA_DIR": home / "data",
         "JUPYTER_RUNTIME_DIR": home / "runtime",
         "JUPYTERLAB_SETTINGS_DIR": home / "settings",

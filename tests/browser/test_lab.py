@@ -15,6 +15,8 @@ from chromium import IN_BROWSER
 from lab import ROOT, running_lab
 from test_lesson import FAILURES, FIGURE, open_notebook, page, run_all_cells, wait_until_run  # noqa: F401
 
+from workbench.launch.fork_server import WARM_VARIABLE
+
 pytestmark = [*IN_BROWSER, pytest.mark.timeout(180)]
 
 EXPLORER = "from workbench.explore import cupcake as lesson\nexplorer = lesson.FusionExplorer()\nexplorer"
@@ -22,7 +24,7 @@ LONG_CALL = """
 import time
 from workbench.explore import check
 from workbench.launch import Ranks
-from workbench.study.progress import say_progress
+from workbench.rows.progress import say_progress
 def train():
     for step in range(1000):
         time.sleep(0.1)
@@ -58,18 +60,23 @@ def end_kernels(lab):
         urllib.request.urlopen(urllib.request.Request(address, method="DELETE"), timeout=30).close()
 
 
-def test_a_saved_notebook_opens_again_with_the_picture_that_was_shown_last(folders, page, tmp_path):  # noqa: F811
+def test_a_reset_brings_the_first_picture_back_and_a_saved_notebook_opens_with_the_last_one(folders, page, tmp_path):  # noqa: F811
     from playwright.sync_api import expect
 
-    write(folders[0], EXPLORER)
+    write(folders[0], EXPLORER, "%%ranks 2\nprint(rank)")
     with running_lab(*folders) as lab:
         open_notebook(page, lab.page("own.ipynb"))
         run_all_cells(page)
         wait_until_run(page)
+        expect(page.locator(FAILURES)).to_contain_text("run %load_ext workbench first, also after a restart")
         first = page.locator(FIGURE).get_attribute("src")
         page.get_by_role("button", name="cut").first.click()
         expect(page.locator(FIGURE)).not_to_have_attribute("src", first)
         moved = page.locator(FIGURE).get_attribute("src")
+        page.get_by_role("button", name="Reset").click()
+        expect(page.locator(FIGURE)).to_have_attribute("src", first)
+        page.get_by_role("button", name="cut").first.click()
+        expect(page.locator(FIGURE)).to_have_attribute("src", moved)
         save(page)
         end_kernels(lab)
         page.goto("about:blank")
@@ -77,26 +84,18 @@ def test_a_saved_notebook_opens_again_with_the_picture_that_was_shown_last(folde
         expect(page.locator(FIGURE)).to_have_attribute("src", moved)
         page.screenshot(path=tmp_path / "reopened.png")
         assert page.get_by_text("Error displaying widget").count() == 0
+        controls = page.locator(".workbench-explorer").get_by_role("button", name="cut")
+        expect(controls.first).to_be_hidden()  # no dead control, no broken link
+        told = "one => getComputedStyle(one, '::before').content"
+        assert page.locator(".workbench-explorer").evaluate(told) == '"Run this cell to move its controls."'
+        is_marked = "one => getComputedStyle(one, '::before').display != 'none'"
+        assert page.locator(".workbench-figure").evaluate(is_marked) is False
 
 
-def test_reset_puts_the_first_picture_back(folders, page):  # noqa: F811
+def test_cancel_works_while_the_call_runs_and_leaves_no_rank(folders, page, tmp_path, monkeypatch):  # noqa: F811
     from playwright.sync_api import expect
 
-    write(folders[0], EXPLORER)
-    with running_lab(*folders) as lab:
-        open_notebook(page, lab.page("own.ipynb"))
-        run_all_cells(page)
-        wait_until_run(page)
-        first = page.locator(FIGURE).get_attribute("src")
-        page.get_by_role("button", name="cut").first.click()
-        expect(page.locator(FIGURE)).not_to_have_attribute("src", first)
-        page.get_by_role("button", name="Reset").click()
-        expect(page.locator(FIGURE)).to_have_attribute("src", first)
-
-
-def test_cancel_works_while_the_call_runs_and_leaves_no_rank(folders, page, tmp_path):  # noqa: F811
-    from playwright.sync_api import expect
-
+    monkeypatch.delenv(WARM_VARIABLE, raising=False)  # the fork server is below the kernel
     write(folders[0], LONG_CALL)
     with running_lab(*folders) as lab:
         open_notebook(page, lab.page("own.ipynb"))
@@ -140,6 +139,7 @@ def test_make_lab_leaves_the_repository_clean_and_its_terminal_finds_the_command
         run_all_cells(page)
         wait_until_run(page)
         save(page)
+        assert page.get_by_text("Jupyter news").count() == 0, "nobody is asked about news"
         assert subprocess.check_output(["git", "status", "--porcelain"], cwd=checkout, text=True) == ""
         page.locator(".lm-MenuBar-itemLabel", has_text="File").first.click()
         page.locator(".lm-Menu-itemLabel", has_text="New").first.hover()

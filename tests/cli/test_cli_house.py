@@ -19,7 +19,7 @@ from workbench.reproduction.files import hold_lock
 from workbench.reproduction.scaffold import furniture, notebook_json
 
 BENCHMARKS = """
-from workbench.training.measuring import Benchmark, BenchmarkRow
+from workbench.study.measuring import Benchmark, BenchmarkRow
 
 def row(name, figure, holds):
     result = BenchmarkRow(name=name, figure=figure, unit="x", asked="at least 5", holds=holds)
@@ -120,17 +120,18 @@ def test_cleaning_keeps_a_profile_in_use_and_all_files_that_are_not_its_own(line
 def checkout(tmp_path, monkeypatch) -> Path:
     """A copy of the library alone, with nothing declared."""
     root = tmp_path / "checkout"
-    shutil.copytree(Path(workbench.__file__).parent, root / "workbench", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(Path(workbench.__file__).parent, root / "workbench")  # with its compiled files
     (root / "reproductions").mkdir()
     monkeypatch.setenv("WORKBENCH_ROOT", str(root))
     return root
 
 
-def python(root: Path, *words: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
-    environment.pop("WORKBENCH_DATA", None)
+def python(root: Path, *words: str) -> str:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("WORKBENCH_")}
+    environment["PYTHONPATH"] = str(root)  # and no warm process, which has imported another copy
     done = subprocess.run([sys.executable, *words], cwd=root, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_a_new_technique_is_listed_has_valid_short_notebooks_runs_and_passes_its_own_test(checkout, capsys):
@@ -150,7 +151,8 @@ def test_a_new_technique_is_listed_has_valid_short_notebooks_runs_and_passes_its
         assert not any(cell.outputs or cell.execution_count for cell in code)
 
     python(checkout, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "tests/techniques/ring_sum")
-    python(checkout, "-m", "workbench.cli", "reproduce", "ring-sum", "--profile", "smoke")
+    out = python(checkout, "-m", "workbench.cli", "reproduce", "ring-sum", "--profile", "smoke")
+    assert out.count("ran; no verdicts") == 3
     record = json.loads((checkout / "results/smoke/ring-sum/table-1/counted/record.json").read_text())
     assert [(row["num_ranks"], row["value"]) for row in record["values"]] == [(2, 1000), (4, 1500), (8, 1750)]
     times = json.loads((checkout / "results/smoke/ring-sum/fig-2/measured/record.json").read_text())["values"]

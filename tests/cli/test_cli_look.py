@@ -74,6 +74,15 @@ def test_list_and_show_give_the_verdicts_of_the_recorded_run_and_of_a_newer_one_
     assert line.heavy_imports(["list"], ["show", "table-1"], ["show", "toy/*"]) == ["0"] * 3
 
 
+def test_what_was_judged_is_kept_with_the_runs_and_never_in_a_folder_without(line, tmp_path_factory):
+    other = tmp_path_factory.mktemp("elsewhere")
+    line("list", "--results", str(other / "results"))
+    assert [*other.iterdir()] == []
+    (other / "results/laptop").mkdir(parents=True)
+    line("list", "--results", str(other / "results"))
+    assert sorted(path.name for path in (other / "results").iterdir()) == [".verdicts.json", "laptop"]
+
+
 def test_show_has_a_line_a_claim_with_the_papers_value_and_ours_and_fits_a_screen(line, monkeypatch):
     monkeypatch.setattr("workbench.cli.common.PIPED_WIDTH", 100)
     claims = ", ".join(f"replace(WITHIN, name='claim {number}')" for number in range(40))

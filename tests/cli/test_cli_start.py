@@ -21,14 +21,6 @@ def test_the_nearest_root_above_the_current_folder_is_taken_and_a_named_one_befo
     assert find_root() == tmp_path / "other" and find_results(tmp_path) == tmp_path / "kept"
 
 
-def test_results_go_to_the_folder_that_is_named(line, tmp_path):
-    kept = tmp_path / "kept"
-    assert line.alone("reproduce", "table-1", "--profile", "smoke", "--quiet", "--results", str(kept)).code == 0
-    assert (kept / "smoke/toy/table-1/counted/record.json").exists() and not (line.root / "results").exists()
-    assert f"{kept}/smoke: 1 record, " in line.said("clean", "--dry-run", "--results", str(kept))
-    assert (kept / "smoke/toy").exists()
-
-
 def test_a_copy_to_edit_is_written_into_an_empty_folder_alone(line, tmp_path):
     assert "Wrote" in line.said("init", str(tmp_path / "copy"))
     assert (tmp_path / "copy/reproductions/toy/catalogue.py").exists()
@@ -52,6 +44,9 @@ def test_options_that_do_not_go_together_are_refused(line, words, message):
     assert done.code == 2 and message in done.err
 
 
-def test_flags_are_shown_without_a_type_and_completion_is_offered(line):
-    assert "<bool>" not in line("reproduce", "--help").out
+HELPS = [("list",), ("show",), ("reproduce",), ("report",), ("records", "export"), ("data", "fetch"), ("bench",)]
+
+
+def test_flags_and_arguments_are_shown_without_a_python_type_and_completion_is_offered(line):
+    assert not [words for words in HELPS if "<" in line(*words, "--help").out]
     assert "--install-completion" in line("--help").out

@@ -1,5 +1,6 @@
 """What `make install` takes is all pinned by sha256, on each system and Python; the workflows by commit."""
 
+import functools
 import re
 import tomllib
 from importlib import metadata
@@ -14,9 +15,11 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[2]
 PROJECT = "distributed-training-workbench"
 SYSTEMS = {"linux": "Linux", "darwin": "Darwin"}
+requires = functools.cache(metadata.requires)
 GROUPS = {"install": ("all",), "groups": ("all", "browser", "course", "dev", "etcd", "publish")}
 
 
+@functools.cache
 def pins(name: str) -> dict[str, Requirement]:
     """Return the pins of a file by package; each must have hashes."""
     found = {}
@@ -57,7 +60,7 @@ def test_all_that_a_system_and_a_python_need_is_locked(file, system, python):
         pin = locked[name]
         assert pin.marker is None or pin.marker.evaluate(where), name
         try:
-            needs = [Requirement(text) for text in metadata.requires(name) or ()]
+            needs = [Requirement(text) for text in requires(name) or ()]
         except metadata.PackageNotFoundError:  # of another system or Python than this
             continue
         for inner in needs:

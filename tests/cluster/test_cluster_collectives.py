@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.cases import refusals
 from workbench import cluster
 from workbench.cluster import Algorithm, Collective, Link
 
@@ -28,9 +29,9 @@ ELEMENT_BYTES = {"float32": 4, "float16": 2, "int64": 8}
 SIZES = [(dtype, size) for dtype in ELEMENT_BYTES for size in (1000, 1003, 7)] + [("float32", 3_000_001)]
 
 
-def really_sent(name: str, sizes: list[tuple[str, int]]) -> list[int]:
-    """Return the bytes that this rank wrote to its TCP sockets in a collective of each size."""
-    return [bytes_of_one(name, dtype, num_elements) for dtype, num_elements in sizes]
+def really_sent(sizes_of: dict[str, list[tuple[str, int]]]) -> dict[str, list[int]]:
+    """Return the bytes that this rank wrote to its TCP sockets in each collective of each size."""
+    return {name: [bytes_of_one(name, *size) for size in sizes] for name, sizes in sizes_of.items()}
 
 
 def bytes_of_one(name: str, dtype: str, num_elements: int) -> int:
@@ -64,19 +65,16 @@ def expected(collective: Collective, num_ranks: int, num_elements: int, element_
     return [own + extra for own, extra in zip(payload, headers, strict=True)]
 
 
-@pytest.fixture(scope="module", params=[4, 3])
-def ranks(request, pools):
-    return request.param, pools(request.param)
-
-
-@pytest.mark.parametrize("collective", Collective)
-def test_gloo_sends_exactly_the_bytes_of_the_closed_form_and_its_headers(ranks, collective):
-    num_ranks, pool = ranks
-    in_parts = collective in (Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL)
-    sizes = [(dtype, size - size % num_ranks if in_parts else size) for dtype, size in SIZES]
-    sent = pool.run(really_sent, collective.name.lower(), sizes)
-    for (dtype, size), by_rank in zip(sizes, zip(*sent, strict=True), strict=True):
-        assert list(by_rank) == expected(collective, num_ranks, size, ELEMENT_BYTES[dtype]), (dtype, size)
+@pytest.mark.parametrize("num_ranks", [4, 3])
+def test_gloo_sends_exactly_the_bytes_of_the_closed_form_and_its_headers(pools, num_ranks):
+    sizes_of = dict.fromkeys(Collective, SIZES)
+    for collective in (Collective.REDUCE_SCATTER, Collective.ALL_TO_ALL):
+        sizes_of[collective] = [(dtype, size - size % num_ranks) for dtype, size in SIZES]
+    sent = pools(num_ranks).run(really_sent, {kind.name.lower(): sizes for kind, sizes in sizes_of.items()})
+    for collective, sizes in sizes_of.items():
+        for number, (dtype, size) in enumerate(sizes):
+            by_rank = [of_rank[collective.name.lower()][number] for of_rank in sent]
+            assert by_rank == expected(collective, num_ranks, size, ELEMENT_BYTES[dtype]), (collective, dtype, size)
 
 
 @pytest.mark.parametrize(("collective", "algorithm"), KNOWN)
@@ -112,7 +110,7 @@ def test_a_ring_approaches_twice_the_message_a_rank_and_a_double_tree_has_it():
     tree = cluster.collective_cost(Collective.ALL_REDUCE, Algorithm.DOUBLE_TREE, 1000, 1.0)
     assert (ring.num_latencies, ring.bytes_in_series) == (1998, pytest.approx(2 * 999 / 1000))
     assert (tree.num_latencies, tree.bytes_in_series) == (20, 2)
-    assert cluster.collective_bytes(Collective.ALL_REDUCE, Algorithm.DOUBLE_TREE, 1000, 1000).most == 2000
+    assert cluster.collective_bytes(Collective.ALL_REDUCE, Algorithm.DOUBLE_TREE, 100, 1000).most == 2000
 
 
 def test_a_binomial_broadcast_to_eight_ranks_waits_for_six_messages():
@@ -129,17 +127,16 @@ def test_seven_floats_on_four_ranks_are_cut_into_seven_segments_of_one_float():
     assert cluster.gloo_header_bytes(Collective.ALL_REDUCE, 4, 28, element_bytes=4)[0] == 1536
 
 
-@pytest.mark.parametrize(
-    ("arguments", "rule"),
-    [
-        ((Collective.ALL_REDUCE, Algorithm.RING, 0, 8), "num_ranks is 0"),
-        ((Collective.ALL_REDUCE, Algorithm.RING, 2, -1), "message_bytes is -1"),
-        ((Collective.ALL_REDUCE, Algorithm.RING, 2, 6, 4), "message_bytes is 6.* a multiple of element_bytes = 4"),
-        ((Collective.ALL_REDUCE, Algorithm.BINOMIAL, 2, 8), "algorithm is .*BINOMIAL"),
-        ((Collective.ALL_TO_ALL, Algorithm.PAIRWISE, 4, 6), "message_bytes is 6.* 4 equal parts"),
-    ],
+def counted(collective, algorithm, num_ranks, message_bytes, element_bytes=1):
+    return lambda: cluster.collective_bytes(
+        collective, algorithm, num_ranks, message_bytes, element_bytes=element_bytes
+    )
+
+
+test_wrong_arguments_are_named = refusals(
+    (counted(Collective.ALL_REDUCE, Algorithm.RING, 0, 8), "num_ranks is 0"),
+    (counted(Collective.ALL_REDUCE, Algorithm.RING, 2, -1), "message_bytes is -1"),
+    (counted(Collective.ALL_REDUCE, Algorithm.RING, 2, 6, 4), "message_bytes is 6.* a multiple of element_bytes = 4"),
+    (counted(Collective.ALL_REDUCE, Algorithm.BINOMIAL, 2, 8), "algorithm is .*BINOMIAL"),
+    (counted(Collective.ALL_TO_ALL, Algorithm.PAIRWISE, 4, 6), "message_bytes is 6.* 4 equal parts"),
 )
-def test_wrong_arguments_are_named(arguments, rule):
-    *arguments, element_bytes = arguments if len(arguments) == 5 else (*arguments, 1)
-    with pytest.raises(ValueError, match=rule):
-        cluster.collective_bytes(*arguments, element_bytes=element_bytes)

@@ -1,13 +1,15 @@
 """Quantize and QuantizeFeatures: layout and rounding by hand, fast paths against definitions, stated edge cases."""
 
 import math
+from itertools import product
 
 import pytest
 import torch
 
 from workbench.compression import Quantize, QuantizeFeatures, quantize
 
-SHAPES = [(1, 1), (3, 5), (2, 8), (5, 20), (33, 64), (3, 1023)]
+SHAPES = [(1, 1), (3, 5), (5, 20), (33, 64)]
+BITS = (1, 2, 3, 4, 8)  # 5 to 7 straddle bytes as 3 does
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 
 
@@ -54,7 +56,7 @@ def test_payloads_by_hand():
         assert Quantize(bits).payload_bytes((32, 512, 1024), torch.float16) == 16384 * row_bytes
 
 
-@pytest.mark.parametrize("bits", range(1, 9))
+@pytest.mark.parametrize("bits", BITS)
 def test_error_is_at_most_half_a_step_and_the_rounding_of_scale_and_bias(bits):
     x = normal(50, 40)
     spread = x.amax(1) - x.amin(1)
@@ -66,20 +68,17 @@ def test_error_is_at_most_half_a_step_and_the_rounding_of_scale_and_bias(bits):
     torch.testing.assert_close(Quantize(bits)(constant), constant, rtol=2**-11, atol=0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("bits", range(1, 9))
-def test_fast_path_gives_the_bits_of_the_definition(bits, kind, monkeypatch):
+@pytest.mark.parametrize("bits", BITS)
+def test_fast_path_gives_the_bits_of_the_definition(bits, monkeypatch):
     monkeypatch.setattr(quantize, "BLOCK_ELEMENTS", 256)
-    for rows, columns in SHAPES:
-        for dtype in DTYPES:
-            x = KINDS[kind](normal(rows, columns)).to(dtype)
-            payload = quantize.quantize_rows_by_definition(x, bits)
-            assert torch.equal(quantize.quantize_rows(x, bits), payload), (rows, columns, dtype)
-            expected = quantize.dequantize_rows_by_definition(payload, bits, columns, dtype)
-            actual = quantize.dequantize_rows(payload, bits, columns, dtype)
+    for kind, (rows, columns), dtype in product(KINDS, SHAPES, DTYPES):
+        x = KINDS[kind](normal(rows, columns)).to(dtype)
+        payload = quantize.quantize_rows_by_definition(x, bits)
+        assert torch.equal(quantize.quantize_rows(x, bits), payload), (kind, rows, columns, dtype)
+        expected = quantize.dequantize_rows_by_definition(payload, bits, columns, dtype)
+        for out in (None, torch.empty_like(x)):
+            actual = quantize.dequantize_rows(payload, bits, columns, dtype, out=out)
             torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
-            into = quantize.dequantize_rows(payload, bits, columns, dtype, out=torch.empty_like(x))
-            torch.testing.assert_close(into, expected, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("bits", [2, 4])
@@ -89,28 +88,24 @@ def test_a_negative_zero_changes_nothing_in_the_payload(bits):
     assert torch.equal(quantize.quantize_rows(positive, bits), quantize.quantize_rows(negative, bits))
 
 
-@pytest.mark.parametrize("bits", [2, 3, 4, 8])
-@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 1e8, -1e6])
-def test_a_row_that_does_not_fit_comes_back_as_nan_and_others_do_not_care(bits, poison):
-    x = normal(3, 16)
-    clean = Quantize(bits)(x)
-    x[1, 5] = poison
-    decoded = Quantize(bits)(x)
-    assert decoded[1].isnan().all()
-    assert torch.equal(decoded[[0, 2]], clean[[0, 2]])
+def test_a_row_that_does_not_fit_comes_back_as_nan_and_others_do_not_care():
+    for bits, poison in product((2, 3, 4, 8), [math.nan, math.inf, -math.inf, 1e8, -1e6]):
+        x = normal(3, 16)
+        clean = Quantize(bits)(x)
+        x[1, 5] = poison
+        decoded = Quantize(bits)(x)
+        assert decoded[1].isnan().all() and torch.equal(decoded[[0, 2]], clean[[0, 2]]), (bits, poison)
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (4, 0), (0, 4), (2, 0, 3), (1,), (2, 3, 5)], ids=str)
-@pytest.mark.parametrize("bits", [2, 3, 8])
-def test_every_shape_has_its_bytes(bits, shape):
-    x = torch.ones(shape)
-    payload = Quantize(bits).encode(x)
-    assert payload.num_bytes == Quantize(bits).payload_bytes(shape, x.dtype)
-    assert Quantize(bits).decode(payload).shape == x.shape
+def test_every_shape_has_its_bytes():
+    for bits, shape in product((2, 3, 8), [(), (0,), (4, 0), (0, 4), (2, 0, 3), (1,), (2, 3, 5)]):
+        x, codec = torch.ones(shape), Quantize(bits)
+        payload = codec.encode(x)
+        assert payload.num_bytes == codec.payload_bytes(shape, x.dtype) and codec.decode(payload).shape == x.shape
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("bits", [2, 3, 4, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("bits", [2, 3])
 def test_a_sum_over_several_blocks_has_the_bits_of_its_definition(bits, dtype):
     codec = Quantize(bits)
     assert 3 * quantize.BLOCK_ELEMENTS > 700 * 400 > 2 * quantize.BLOCK_ELEMENTS
@@ -131,12 +126,11 @@ def test_two_bits_by_feature_by_hand():
     assert payload.num_bytes == 3 + 2 * 2
 
 
-@pytest.mark.parametrize("bits", range(1, 9))
-@pytest.mark.parametrize("shape", [(1, 1), (7, 5), (33, 64)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_what_comes_back_is_what_the_definition_says(bits, shape, dtype):
-    x, codec = normal(*shape).pow(3).to(dtype), QuantizeFeatures(bits)
-    torch.testing.assert_close(codec(x), quantize.quantized_features_by_definition(x, bits), rtol=0, atol=0)
+@pytest.mark.parametrize("bits", BITS)
+def test_what_comes_back_is_what_the_definition_says(bits):
+    for shape, dtype in product([(1, 1), (7, 5), (33, 64)], [torch.float32, torch.float16, torch.bfloat16]):
+        x, codec = normal(*shape).pow(3).to(dtype), QuantizeFeatures(bits)
+        torch.testing.assert_close(codec(x), quantize.quantized_features_by_definition(x, bits), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("bits", range(1, 9))
@@ -166,8 +160,7 @@ def test_an_overflow_is_seen_in_its_whole_feature_and_nowhere_else(broken):
     assert decoded[:, 2].isnan().all() and decoded[:, :2].isfinite().all()
 
 
-@pytest.mark.parametrize("bits", [0, 9, 2.0, True])
-@pytest.mark.parametrize("codec", [Quantize, QuantizeFeatures])
-def test_bits_out_of_range_are_refused(codec, bits):
-    with pytest.raises(ValueError, match="bits.* must be an int in 1..8"):
-        codec(bits)
+def test_bits_out_of_range_are_refused():
+    for codec, bits in product((Quantize, QuantizeFeatures), (0, 9, 2.0, True)):
+        with pytest.raises(ValueError, match="bits.* must be an int in 1..8"):
+            codec(bits)

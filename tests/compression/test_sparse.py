@@ -67,9 +67,8 @@ def test_of_equal_magnitudes_the_lowest_positions_stay_and_nan_counts_as_largest
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_fast_path_gives_the_positions_of_the_definition(kind, dtype, small_samples):
-    for size in (1000, 1025, 3 * 1024, 10_007):
+def test_fast_path_gives_the_positions_of_the_definition(kind, small_samples):
+    for dtype, size in itertools.product(DTYPES, (1000, 1025, 10_007)):
         x = adversary(kind, size).to(dtype)
         for k in (1, size // 100, size // 10, size // 2 + 1, size - 1):
             assert torch.equal(topk.largest_indices(x, k), topk.largest_indices_by_definition(x, k)), (size, k)
@@ -119,21 +118,6 @@ def test_number_and_bytes_of_elements_kept_of_97(keep, kept):
     assert narrow.encode(torch.randn(97).half()).tensors[1].dtype == torch.int32
 
 
-def test_gradient_passes_at_kept_positions_only():
-    x = torch.tensor([3.0, 1.0, -2.0], requires_grad=True)
-    TopK(2)(x).backward(torch.tensor([10.0, 20.0, 30.0]))
-    assert x.grad.tolist() == [10, 0, 30]
-
-
-def test_a_sum_has_the_sign_of_zero_that_adding_decoded_tensors_gives():
-    # 0 + 0 in the first place: a negative zero in one payload must not survive there.
-    codec = TopK(1)
-    payloads = [codec.encode(torch.tensor(x)) for x in ([-0.0, 0.0], [0.0, 3.0])]
-    assert codec.decode_sum(payloads).tolist() == [0, 3]
-    assert not codec.decode_sum(payloads).signbit().any()
-    assert not codec.decode_sum_by_definition(payloads).signbit().any()
-
-
 @pytest.mark.parametrize("keep", [0, -1, 0.0, 1.5, math.nan, True, "3"])
 def test_a_share_or_number_out_of_range_and_an_index_of_2_bytes_are_refused(keep):
     with pytest.raises(ValueError, match="keep"):
@@ -142,25 +126,22 @@ def test_a_share_or_number_out_of_range_and_an_index_of_2_bytes_are_refused(keep
         TopK(3, index_dtype=torch.int16)
 
 
-CHI_SQUARE = {9: 33.7, 14: 42.6, 49: 95.0}  # 99.99 % quantiles of the distribution, by degrees of freedom
+CHI_SQUARE = {14: 42.6, 49: 95.0}  # 99.99 % quantiles of the distribution, by degrees of freedom
 
 
 def chi_square(counts, expected):
     return sum((count - expected) ** 2 / expected for count in counts)
 
 
-@pytest.mark.parametrize("num_elements", [1, 2, 10, 1000, 100_000])
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.1, 0.5, 0.51, 0.9, 1.0])
-def test_positions_are_different_ascending_and_in_range(num_elements, share):
-    k = round(share * num_elements)
-    indices = randomk.random_indices(num_elements, k, np.random.default_rng(0))
-    assert indices.dtype == np.int64
-    assert len(indices) == k
-    assert (np.diff(indices) > 0).all()
-    assert k == 0 or (indices[0] >= 0 and indices[-1] < num_elements)
+def test_positions_are_different_ascending_and_in_range():
+    for num_elements, share in itertools.product([1, 2, 10, 1000, 100_000], [0.0, 0.001, 0.1, 0.5, 0.51, 0.9, 1.0]):
+        k = round(share * num_elements)
+        indices = randomk.random_indices(num_elements, k, np.random.default_rng(0))
+        assert indices.dtype == np.int64 and len(indices) == k and (np.diff(indices) > 0).all()
+        assert k == 0 or (indices[0] >= 0 and indices[-1] < num_elements)
 
 
-@pytest.mark.parametrize(("num_elements", "k"), [(6, 2), (6, 4), (10, 1)])
+@pytest.mark.parametrize(("num_elements", "k"), [(6, 2), (6, 4)])
 @pytest.mark.parametrize(
     ("draw", "make_generator"),
     [(randomk.random_indices, np.random.default_rng), (randomk.random_indices_by_definition, random.Random)],
@@ -168,7 +149,7 @@ def test_positions_are_different_ascending_and_in_range(num_elements, share):
 )
 def test_every_set_of_positions_is_equally_likely(draw, make_generator, num_elements, k):
     generator = make_generator(1)
-    num_draws, counts = 1_500, dict.fromkeys(itertools.combinations(range(num_elements), k), 0)
+    num_draws, counts = 600, dict.fromkeys(itertools.combinations(range(num_elements), k), 0)
     for _ in range(num_draws):
         counts[tuple(int(index) for index in draw(num_elements, k, generator))] += 1
     assert chi_square(counts.values(), num_draws / len(counts)) < CHI_SQUARE[len(counts) - 1]

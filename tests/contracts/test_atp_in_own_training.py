@@ -1,7 +1,4 @@
-"""ATP in a training of one's own: a Hugging Face model on meshes of ranks beside the same model in one process.
-
-In float64, so that what is left out or counted twice cannot hide in rounding.
-"""
+"""ATP in a training of one's own: a Hugging Face model on meshes of ranks beside the same model in one process."""
 
 import copy
 import io
@@ -21,30 +18,13 @@ from torch.utils.checkpoint import checkpoint
 from tests.cases import tidy
 from tests.contracts.works_with import Feature, refuses, works
 from tests.lost_ranks import ENDINGS, errors_of_the_rest
-from workbench.launch import Ranks
-from workbench.parallel import ProcessTensorGroup
+from tests.techniques.atp.atp_models import VOCABULARY, language_model, refusal, step_of_a_block
+from workbench.launch import RankFailed
 from workbench.techniques import atp
-from workbench.techniques.atp.runtime import Mesh, whole
+from workbench.techniques.atp.runtime import whole
 from workbench.techniques.atp.runtime.on_mesh import OnMesh
 
-VOCABULARY = 40
 MESHES = [(2, 1), (1, 2)]
-
-
-def language_model(kind="gpt2", dropout=0.0, dtype=torch.float64, num_layers=2):
-    """Make a small model with random weights, the same on every rank."""
-    import transformers
-
-    torch.manual_seed(0)
-    if kind == "gpt2":
-        sizes = {"n_embd": 16, "n_layer": num_layers, "n_head": 4, "vocab_size": VOCABULARY, "n_positions": 16}
-        rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), dropout)
-        config = transformers.GPT2Config(**sizes, **rates, bos_token_id=1, eos_token_id=2, loss_type="ForCausalLM")
-        return transformers.GPT2LMHeadModel(config).to(dtype)
-    sizes = {"hidden_size": 16, "num_attention_heads": 4, "intermediate_size": 32, "num_hidden_layers": num_layers}
-    rates = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
-    config = transformers.BertConfig(vocab_size=VOCABULARY, max_position_embeddings=16, **sizes, **rates)
-    return transformers.BertForMaskedLM(config).to(dtype)
 
 
 def batch(step, size=4):
@@ -57,6 +37,14 @@ def loss_of(model, step=0, size=4):
 
 def adam(model, **options):
     return torch.optim.AdamW((p for p in model.parameters() if p.requires_grad), lr=0.01, **options)
+
+
+def trained(model, optimizer, num_steps):
+    for step in range(num_steps):
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        optimizer.step()
+    return model
 
 
 def weights(model):
@@ -92,12 +80,6 @@ def assert_equal_to_one_process(pools, train, *args, meshes=MESHES, num_ranks=2,
         for ours, theirs in pools(num_ranks).run(tidy, with_and_without, train, mesh, *args):
             assert theirs
             torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol)
-
-
-def refusal(call, *args):
-    with pytest.raises((ValueError, RuntimeError)) as refused:
-        call(*args)
-    return str(refused.value)
 
 
 def assert_refused(pools, rule, call, *args):
@@ -172,30 +154,27 @@ def test_passes_without_some_gradients_and_with_running_statistics(pools):
     assert_equal_to_one_process(pools, with_unused)
 
 
-def frozen(mesh, which):
-    model = language_model(num_layers=3)
-    for module in (model.transformer.wte, model.transformer.wpe, model.transformer.h[which]):
-        module.requires_grad_(False)
-    on(mesh, model)
-    loss_of(model).backward()
-    found = gradients(model)
-    assert len(found) == 3 * 12 + 4 - 12 - 2  # without a block and two tables, one of which is the head, too
+def frozen(mesh):
+    found = []
+    for which in range(3):
+        model = language_model(num_layers=3)
+        for module in (model.transformer.wte, model.transformer.wpe, model.transformer.h[which]):
+            module.requires_grad_(False)
+        on(mesh, model)
+        loss_of(model).backward()
+        found.append(gradients(model))
+        assert len(found[-1]) == 3 * 12 + 4 - 12 - 2  # without a block and two tables, one of which is the head, too
     return found
 
 
 @works("atp", Feature.FROZEN_PARAMETERS, note="Freeze all parameters of a block or none; others are refused.")
-@pytest.mark.parametrize("which", [0, 1, 2])
-def test_frozen_blocks(pools, which):
-    assert_equal_to_one_process(pools, frozen, which)
+def test_frozen_blocks(pools):
+    assert_equal_to_one_process(pools, frozen)
 
 
 def tied(mesh):
     model = on(mesh, language_model())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    for step in range(3):
-        optimizer.zero_grad()
-        loss_of(model, step).backward()
-        optimizer.step()
+    trained(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), 2)
     assert model.lm_head.weight is model.transformer.wte.weight
     return weights(model)
 
@@ -213,9 +192,9 @@ def through_a_file(state):
 
 
 def resumed():
-    """Return the weights after four steps with dropout, and after two, a new model from this rank's file and two."""
+    """Return the weights after two steps with dropout, and after one, a new model from this rank's file and one."""
     found = []
-    for stops in ((4,), (2, 4)):
+    for stops in ((2,), (1, 2)):
         begun, state = 0, None
         for stop in stops:
             model = on((2, 2), language_model(dropout=0.2))
@@ -297,7 +276,7 @@ def saved_by_the_first_rank():
     model = on((2, 1), language_model())
     whole.WAIT = timedelta(seconds=1)
     if dist.get_rank() == 0:
-        return refusal(model.save_pretrained, "never_written")
+        model.save_pretrained("never_written")
 
 
 def saved_with_shards():
@@ -306,9 +285,9 @@ def saved_with_shards():
 
 
 def test_a_checkpoint_that_one_rank_asks_for_is_refused(pools):
-    with Ranks(2, timeout_s=100) as ranks:
-        refused, _ = ranks.run(saved_by_the_first_rank)
-    assert "a whole model is asked for, which every rank of its mesh must do together: rank 1 does not" in refused
+    rule = "a whole model is asked for, which every rank of its mesh must do together: rank 1 does not"
+    with pytest.raises(RankFailed, match=rule):
+        pools(2).run(saved_by_the_first_rank)  # which starts the pool anew
     assert_refused(pools, r"transformer.h.0.shard.\S+ .* are parts of this rank", saved_with_shards)
 
 
@@ -329,7 +308,10 @@ def test_whole_states_that_do_not_fit_are_refused_before_anything_changes(pools)
         assert "transformer.h.1.mlp.c_fc.bias is (3,); it must be (64,)" in shape
 
 
-def recomputed(mesh, how, kind):
+WAYS = ("kept", "gradient_checkpointing_enable", "reentrant", "not reentrant")
+
+
+def recomputed(mesh, kind, how):
     """Return loss and gradients with dropout, activations kept or recomputed, and the bytes that autograd kept."""
     model, found, kept = on(mesh, language_model(kind, dropout=0.3)), [], []
     if how == "gradient_checkpointing_enable":
@@ -358,33 +340,28 @@ def recomputed(mesh, how, kind):
 
 @works("atp", Feature.CHECKPOINTING, note="Also gradient_checkpointing_enable() before or after atp.parallelize.")
 @pytest.mark.parametrize("kind", ["gpt2", "bert"])
-@pytest.mark.parametrize("how", ["gradient_checkpointing_enable", "reentrant", "not reentrant"])
-def test_recomputed_activations_give_the_same_gradients_and_are_not_kept(pools, how, kind):
-    for mesh in MESHES:
-        kept, again = (pools(2).run(tidy, recomputed, mesh, way, kind) for way in ("", how))
-        for (expected, most), (found, few) in zip(kept, again, strict=True):
+@pytest.mark.parametrize("mesh", MESHES)
+def test_recomputed_activations_give_the_same_gradients_and_are_not_kept(pools, mesh, kind):
+    for (expected, most), *others in pools(2).run(tidy, lambda: [recomputed(mesh, kind, how) for how in WAYS]):
+        for found, few in others:
             torch.testing.assert_close(found, expected, rtol=0, atol=0)
             assert few < most / 2
 
 
 def compiled(mesh, when):
-    model = language_model()
-    before = torch.compile(model, backend="aot_eager") if when == "before" else None
-    if when == "before":
-        loss_of(before).backward()
-        model.zero_grad()
-    on(mesh, model)
-    if when == "in place":
-        model.compile(backend="aot_eager")
-    call = torch.compile(model, backend="aot_eager") if when == "after" else model
-    call = call if before is None else before
-    found = []
-    for step in range(2):
-        model.zero_grad()
-        loss_of(call, step).backward()
-        found.append(gradients(model))
+    """Return the gradients of a compiled model on a mesh, or of the plain model in one process."""
+    model = call = language_model(num_layers=1)
+    if mesh is not None:
+        if when == "before":
+            call = torch.compile(model, backend="eager")
+            loss_of(call)
+        on(mesh, model)
+        if when == "in place":
+            model.compile(backend="eager")
+        call = torch.compile(model, backend="aot_eager") if when == "after" else call
+    loss_of(call).backward()
     torch.compiler.reset()
-    return found
+    return gradients(model)
 
 
 @works("atp", Feature.COMPILE, note="What is around the blocks is compiled; the blocks with their messages are not.")
@@ -405,34 +382,32 @@ def test_accumulated_gradients(pools):
     assert_equal_to_one_process(pools, accumulated)
 
 
-def clipped(mesh, clip, order, is_copy):
-    """Return norm and clipped gradients, of a model or of a copy of it that is trained in its place."""
-    model = on(mesh, language_model())
-    if is_copy:
-        loss_of(model).backward()
-        model = copy.deepcopy(model)
-    model.zero_grad()
+def clipped(mesh):
+    """Return norms and clipped gradients, of a model and of a copy of it that is trained in its place."""
+    model, found = on(mesh, language_model(num_layers=1)), []
     loss_of(model).backward()
-    clips = atp.clip_grad_norm_ if mesh is not None and clip == "atp" else nn.utils.clip_grad_norm_
-    norm = clips(model.parameters(), 0.1, order)
-    assert norm > 0.1
-    return norm, gradients(model)
+    for held in (model, copy.deepcopy(model)):
+        for clip in (nn.utils.clip_grad_norm_, atp.clip_grad_norm_ if mesh else nn.utils.clip_grad_norm_):
+            for order in (2.0, 3.0, float("inf")):
+                held.zero_grad()
+                loss_of(held).backward()
+                norm = clip(held.parameters(), 0.1, order)
+                assert norm > 0.1
+                found.append((norm, gradients(held)))
+    return found
 
 
 @works("atp", Feature.CLIPPING, note="torch's own is right; atp.clip_grad_norm_ sends one message for all parameters.")
-@pytest.mark.parametrize("is_copy", [False, True])
-@pytest.mark.parametrize("order", [2.0, 3.0, float("inf")])
-@pytest.mark.parametrize("clip", ["atp", "torch"])
-def test_the_norm_counts_each_shard_and_each_whole_parameter_once(pools, clip, order, is_copy):
-    meshes = [(2, 2), (4, 1), (1, 4)]
-    assert_equal_to_one_process(pools, clipped, clip, order, is_copy, meshes=meshes, num_ranks=4, rtol=1e-6)
+@pytest.mark.parametrize("mesh", [(2, 2), (4, 1), (1, 4)])
+def test_the_norm_counts_each_shard_and_each_whole_parameter_once(pools, mesh):
+    assert_equal_to_one_process(pools, clipped, meshes=[mesh], num_ranks=4, rtol=1e-6)
 
 
 def clipped_steps(clip):
     """Return the whole weights that each rank holds itself after clipped steps."""
     model = on((2, 2), language_model("bert", dtype=torch.float32))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    for step in range(4):
+    for step in range(3):
         optimizer.zero_grad()
         loss_of(model, step).backward()
         (atp.clip_grad_norm_(model, 0.1) if clip == "atp" else nn.utils.clip_grad_norm_(model.parameters(), 0.1))
@@ -473,8 +448,7 @@ def replicated(mesh, ends_early, **options):
     Feature.ACCUMULATION,
     note="Of replicas of a mesh, in `model.join()`; the ranks of one mesh train on the same batches.",
 )
-@pytest.mark.parametrize("gradient_as_bucket_view", [False, True])
-@pytest.mark.parametrize("ends_early", [False, True])
+@pytest.mark.parametrize(("ends_early", "gradient_as_bucket_view"), [(False, True), (True, False)])
 def test_replicas_of_a_mesh_train_as_distributed_data_parallel(pools, ends_early, gradient_as_bucket_view):
     options = {"gradient_as_bucket_view": gradient_as_bucket_view}
     ours = pools(4).run(tidy, replicated, (2, 1), ends_early, **options)
@@ -544,11 +518,8 @@ def test_narrow_numbers_are_no_further_from_exact_ones_than_in_one_process(pools
 def averaged(mesh):
     model = on(mesh, language_model())
     mean, optimizer = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5)), adam(model)
-    for step in range(3):
-        optimizer.zero_grad()
-        loss_of(model, step).backward()
-        optimizer.step()
-        mean.update_parameters(model)
+    for _ in range(2):
+        mean.update_parameters(trained(model, optimizer, 1))
     return weights(mean.module), loss_of(mean).detach()
 
 
@@ -643,17 +614,8 @@ def test_language_models(pools):
         assert_refused(pools, f"{name}\\w+ has neither a GPT2Model nor a BertModel in it", cut_other, name)
 
 
-def one_step(group, kept):
-    if not kept:
-        alone, _ = dist.new_subgroups(1)
-        axes = ProcessTensorGroup(group), ProcessTensorGroup(alone)
-        device_mesh = dist.device_mesh.init_device_mesh("cpu", (2, 1))
-        kept["model"] = on(Mesh(device_mesh, *axes, whole=ProcessTensorGroup(group)), language_model())
-    loss_of(kept["model"]).backward()
-
-
 @works("atp", Feature.RAISES, Feature.EXITS, Feature.FREEZES, note="Ranks that are left end with `RankLost`.")
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_a_lost_rank_is_named(ending):
-    (heard,) = errors_of_the_rest(one_step)[ending].values()
+    (heard,) = errors_of_the_rest(step_of_a_block)[ending].values()
     assert "RankLost" in heard and "rank 1 does not answer, having raised, ended or stopped" in heard

@@ -36,10 +36,14 @@ def test_a_scaler_in_extra_resumes_with_its_scale():
     assert resumes(own.Scaled) == []
 
 
+class ScaledOnRanks(own.Ddp, own.Scaled):
+    pass
+
+
 def scaler_that_was_not_given() -> tuple[str, bool]:
-    training = own.Scaled(0)
+    training = ScaledOnRanks(0)
     before = training.values()
-    checkpoints = InMemoryCheckpoints(PoolContext(0, 1), training.model, training.optimizer)
+    checkpoints = InMemoryCheckpoints(PoolContext(dist.get_rank(), 2), training.model, training.optimizer)
     with pytest.raises(ValueError) as refused:
         for iteration in checkpoints.iterations(2):
             training.step(iteration)
@@ -48,8 +52,8 @@ def scaler_that_was_not_given() -> tuple[str, bool]:
 
 
 def test_a_scaler_that_was_not_given_is_refused_by_name_before_the_first_update(pools):
-    ((message, unchanged),) = pools(1).run(tidy, scaler_that_was_not_given)
-    assert message.startswith("the loss is scaled by a GradScaler; give it as an entry of extra") and unchanged
+    for message, unchanged in pools(2).run(tidy, scaler_that_was_not_given):
+        assert message.startswith("the loss is scaled by a GradScaler; give it as an entry of extra") and unchanged
 
 
 def infinite_on_one_rank() -> list[bool]:
@@ -216,9 +220,15 @@ def test_models_of_hugging_face(name):
 
 
 @pytest.fixture(scope="module")
-def machines():
+def train():
+    timing = Timing(heartbeat_s=0.05, lease_s=2.0, collective_s=PATIENCE_S)
     with Machines(preload=PRELOAD, echo=False) as machines:
-        yield machines
+        yield lambda way: run_training(fails_once, 2, args=(way,), machines=machines, timing=timing, timeout_s=200)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(train):
+    return train("")
 
 
 def fails_once(context, way: str) -> list[float]:
@@ -250,13 +260,9 @@ def fails_once(context, way: str) -> list[float]:
     "`CheckpointOptions.timeout_s`.",
 )
 @pytest.mark.parametrize("way", ["raises", "exits", "freezes"])
-def test_after_a_rank_has_raised_exited_or_frozen_the_training_ends_with_the_undisturbed_bits(machines, way):
-    timing = Timing(heartbeat_s=0.05, lease_s=2.0, collective_s=PATIENCE_S)
-    usual = {"machines": machines, "timing": timing, "timeout_s": 200}
-    undisturbed = run_training(fails_once, 2, args=("",), **usual)
-    outcome = run_training(fails_once, 2, args=(way,), **usual)
-    assert outcome.results == undisturbed.results
-    assert outcome.num_generations == 2
+def test_after_a_rank_has_raised_exited_or_frozen_the_training_ends_with_the_undisturbed_bits(train, undisturbed, way):
+    outcome = train(way)
+    assert outcome.results == undisturbed.results and outcome.num_generations == 2
     failures = " ".join(str(event.details) for event in outcome.named("rank failed"))
     expected = {"raises": "a batch that cannot be read", "exits": "3", "freezes": "1"}
     assert expected[way] in failures, failures

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tests.cases import tidy
 from tests.contracts.hooked import HOOKS, attach, both_refuse, both_work, early, message_of, net, one_pass, squares
+from tests.contracts.trainings import equal
 from tests.contracts.works_with import Feature
 from tests.lost_ranks import ENDINGS, errors_of_the_rest
 from workbench.launch import Ranks
@@ -87,13 +88,25 @@ def scaled(technique, codec, **options):
     runs = [trained(technique, codec, scaler, **options)[0] for scaler in (growing, ByHand())]
     scale = growing.get_scale()
     del growing  # a scaler that lives must be given
-    return [torch.equal(run, trained(technique, codec, **options)[0]) for run in runs], scale
+    plain = trained(technique, codec, **options)[0]
+    return [torch.equal(run, plain) for run in runs], scale
+
+
+def resumed(technique, codec):
+    """Run on a rank: whether a training that was resumed after three steps ends as one that was not interrupted."""
+    whole, (at_three, at_end) = trained(technique, codec, **options_of(codec))
+    own, (again,) = trained(technique, codec, steps=range(3, 6), resumed=at_three, **options_of(codec))
+    return torch.equal(whole, own), equal(at_end[2], again[2])
 
 
 @pytest.mark.parametrize(("technique", "codec"), CASES)
 @both_work(Feature.GRADIENT_SCALING, note=GIVEN)
-def test_a_loss_scaled_by_powers_of_two_gives_the_same_weights_bit_for_bit(pools, technique, codec):
-    assert pools(2).run(tidy, scaled, technique, codec) == [([True, True], 8192.0)] * 2
+@both_work(Feature.RESUME, note="Each rank saves and loads the exchange's own state_dict beside the model's.")
+def test_a_loss_scaled_by_powers_of_two_and_a_resumed_training_give_the_same_weights_bit_for_bit(
+    pools, technique, codec
+):
+    found = pools(2).run(tidy, lambda: (scaled(technique, codec), resumed(technique, codec)))
+    assert found == [(([True, True], 8192.0), (True, True))] * 2
 
 
 def skipped(technique, codec):
@@ -112,7 +125,7 @@ def test_a_step_that_the_scaler_skips_leaves_no_trace(pools, technique, codec):
 
 
 def with_a_scaler_made(when, technique):
-    """Run on a rank: what is said of a GradScaler that was not given, made before the first pass or later."""
+    """Run on a rank: the error for a GradScaler that was not given, made before the first pass or later."""
     ours = early(net())
     scaler = GradScaler("cpu") if when == "before" else None
     exchange = attach(technique, ours)
@@ -124,10 +137,10 @@ def with_a_scaler_made(when, technique):
     return found
 
 
-@pytest.mark.parametrize("when", ["before", "between", "later"])
-def test_a_scaler_that_was_not_given_is_refused_by_name(pools, technique, when):
-    for found in pools(2).run(tidy, with_a_scaler_made, when, technique):
-        assert "give it as scaler=" in found
+def test_a_scaler_that_was_not_given_is_refused_by_name(pools, technique):
+    made = ("before", "between", "later")
+    for found in pools(2).run(tidy, lambda: [with_a_scaler_made(when, technique) for when in made]):
+        assert all("give it as scaler=" in message for message in found)
 
 
 def finite_after(technique, codec, value):
@@ -145,32 +158,11 @@ def finite_after(technique, codec, value):
     return found
 
 
-@pytest.mark.parametrize("value", [float("inf"), float("nan")])
 @both_work(Feature.NOT_FINITE)
-def test_a_gradient_that_is_not_finite_on_one_rank_is_so_on_all_and_not_in_the_next_pass(pools, technique, value):
-    for codec in CODECS[technique]:
-        assert pools(2).run(tidy, finite_after, technique, codec, value) == [[False, True]] * 2
-
-
-def resumed(technique, codec):
-    """Run on a rank: whether a training that was resumed after three steps ends as one that was not interrupted."""
-    whole, (at_three, at_end) = trained(technique, codec, **options_of(codec))
-    own, (again,) = trained(technique, codec, steps=range(3, 6), resumed=at_three, **options_of(codec))
-    return torch.equal(whole, own), equal(at_end[2], again[2])
-
-
-def equal(one, other):
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other
-
-
-@pytest.mark.parametrize(("technique", "codec"), CASES)
-@both_work(Feature.RESUME, note="Each rank saves and loads the exchange's own state_dict beside the model's.")
-def test_a_training_is_resumed_bit_for_bit(pools, technique, codec):
-    assert pools(2).run(tidy, resumed, technique, codec) == [(True, True)] * 2
+def test_a_gradient_that_is_not_finite_on_one_rank_is_so_on_all_and_not_in_the_next_pass(pools, technique):
+    cases = [(codec, value) for codec in CODECS[technique] for value in (float("inf"), float("nan"))]
+    found = pools(2).run(tidy, lambda: [finite_after(technique, *case) for case in cases])
+    assert found == [[[False, True]] * len(cases)] * 2
 
 
 def refused_states(technique):
@@ -188,13 +180,9 @@ def refused_states(technique):
 
 def test_a_state_of_another_rank_or_plan_is_refused_before_anything_is_loaded(pools, technique):
     for rank, (found, is_unchanged) in enumerate(pools(2).run(tidy, refused_states, technique)):
-        starts = (
-            f"rank of the state is 7, here it is {rank}",
-            'codec of the state is "dgc", here',
-            "momentum of the state",
-        )
-        assert all(text.startswith(start) for text, start in zip(found, starts, strict=False)) and is_unchanged
-        assert found[3].startswith("rank of the state is missing")
+        starts = [f"rank of the state is 7, here it is {rank}", 'codec of the state is "dgc", here']
+        starts += ["momentum of the state", "rank of the state is missing"]
+        assert all(text.startswith(start) for text, start in zip(found, starts, strict=True)) and is_unchanged
 
 
 def clipped_and_averaged(technique):
@@ -246,24 +234,23 @@ def half():
     return early(net().bfloat16())
 
 
-def refusal(technique, build):
-    return message_of(ValueError, attach, technique, build())
+REFUSED = {
+    sharded: "model is a FSDPSequential; it must be a DistributedDataParallel",
+    half: "is torch.bfloat16; parameters must be float32",
+    compiled_before: "model is a OptimizedModule; it must be a DistributedDataParallel",
+    ignoring: "0.weight is trained, but ignored by DistributedDataParallel; freeze it",
+}
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (sharded, "model is a FSDPSequential; it must be a DistributedDataParallel"),
-        (half, "is torch.bfloat16; parameters must be float32"),
-        (compiled_before, "model is a OptimizedModule; it must be a DistributedDataParallel"),
-        (ignoring, "0.weight is trained, but ignored by DistributedDataParallel; freeze it"),
-    ],
-)
+def refusals(technique):
+    return [message_of(ValueError, attach, technique, build()) for build in REFUSED]
+
+
 @both_refuse(Feature.FSDP)
 @both_refuse(Feature.BF16, note="Train in FP32 with autocast.")
-def test_models_whose_gradients_cannot_be_exchanged_are_refused(pools, technique, build, message):
-    for found in pools(2).run(tidy, refusal, technique, build):
-        assert message in found
+def test_models_whose_gradients_cannot_be_exchanged_are_refused(pools, technique):
+    for found in pools(2).run(tidy, refusals, technique):
+        assert all(message in text for message, text in zip(REFUSED.values(), found, strict=True)), found
 
 
 def refusal_of_join(technique, scaler, divide):

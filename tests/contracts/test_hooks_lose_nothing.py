@@ -5,6 +5,7 @@ DistributedDataParallel alone would have applied.
 """
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tests.cases import tidy
 from tests.contracts.hooked import HOOKS, attach, batch, both_work, early, net, one_pass, squares
+from tests.contracts.language_models import NAMES, language_model
 from tests.contracts.works_with import Feature
 
 ROUNDING = 1e-5  # of sums of a few gradients in FP32, relative to the largest
@@ -219,24 +221,6 @@ def test_adapters_are_exchanged_alone(pools, technique):
     nothing_is_lost(pools, technique, build=adapted)
 
 
-def transformer(kind):
-    import transformers as hf
-
-    sizes = {"vocab_size": 50, "num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2}
-    sizes |= {"intermediate_size": 20, "num_key_value_heads": 2}
-    match kind:
-        case "BERT":
-            return hf.BertForMaskedLM(hf.BertConfig(**sizes)).eval()
-        case "GPT-2":
-            return hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2)).eval()
-        case "Llama":
-            return hf.LlamaForCausalLM(hf.LlamaConfig(**sizes)).eval()
-    config = hf.T5Config(
-        vocab_size=50, d_model=16, d_kv=8, d_ff=20, num_layers=1, num_heads=2, decoder_start_token_id=0
-    )
-    return hf.T5ForConditionalGeneration(config).eval()
-
-
 def language(model, step):
     model.zero_grad()
     ids = (torch.arange(12).view(2, 6) * (step + 2) + dist.get_rank()) % 50
@@ -244,16 +228,10 @@ def language(model, step):
 
 
 def lost_of_transformers(technique):
-    kinds = ("BERT", "GPT-2", "Llama", "T5")
+    codec = "onebit" if technique == "cupcake" else "efsignsgd"
     return {
-        kind: lost(
-            technique,
-            "onebit" if technique == "cupcake" else "efsignsgd",
-            lambda kind=kind: transformer(kind),
-            language,
-            find_unused_parameters=kind == "BERT",
-        )
-        for kind in kinds
+        name: lost(technique, codec, partial(language_model, name), language, find_unused_parameters=name == "bert")
+        for name in NAMES
     }
 
 

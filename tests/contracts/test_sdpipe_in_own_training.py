@@ -1,8 +1,7 @@
 """SDPipe in a user's own training: each feature against the same loop in one process, with means by definition.
 
-A case builds a worker's model, optimizer and one iteration, as a user writes them without SDPipe. Where all workers
-wait for one another, a training under SDPipe must end as the replicas of the case whose models are averaged after each
-iteration.
+A builder makes a worker's guest of `tests.contracts.trainings`. Where all workers wait for one another, a training
+under SDPipe must end as replicas of that guest whose models are averaged after each iteration.
 """
 
 import copy
@@ -11,9 +10,9 @@ import multiprocessing
 import os
 import signal
 import warnings
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -21,27 +20,16 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
 from tests.cases import tidy
+from tests.contracts.language_models import NAMES, language_model
+from tests.contracts.trainings import STEPS, Guest, state_of, train
 from tests.contracts.works_with import Feature, refuses, works
 from workbench.launch import RankFailed
 from workbench.techniques.sdpipe import Options, VarianceReducedAdam, synchronized
 
 TOGETHER = Options(window_s=math.inf)  # every group is of all workers
-STEPS = 4
-
-
-@dataclass
-class Case:
-    """A worker's part of a training."""
-
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    step: Any  # (iteration) -> None, the optimizer's step included
-    after: Any = lambda: None  # what follows the step
-    more: nn.Module | None = None  # is compared, too
 
 
 def batch(worker, iteration, size=6, width=4):
@@ -54,45 +42,22 @@ def network(worker, normalises=False):
     return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8) if normalises else nn.Tanh(), nn.Linear(8, 4))
 
 
-def simple(worker, model=None, loss=lambda out, x: functional.mse_loss(out, x.flip(1)), optimizer=None, **more):
-    """Train with SGD and momentum, unless a case says otherwise."""
+def simple(worker, model=None, optimizer=None, forward=None, breaks=False):
+    """Learn to turn the input around; where it breaks, the second worker's loss is not finite in two steps on end."""
     model = model or network(worker)
-    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
-    def step(iteration):
-        x = batch(worker, iteration)
-        loss(model(x), x).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+    def loss(iteration):
+        x = batch(worker, iteration) * (math.inf if breaks and worker and iteration in (10, 20) else 1.0)
+        output = (forward or model)(x.to(next(model.parameters()).dtype).requires_grad_())
+        return functional.mse_loss(output.float(), x.detach().flip(1))
 
-    return Case(model, optimizer, step, **more)
+    return Guest(model, loss, optimizer)
 
 
-def accumulated(worker):
-    model = network(worker)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def step(iteration):
-        for part in range(3):
-            x = batch(worker, 3 * iteration + part)
-            (functional.mse_loss(model(x), x) / 3).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return Case(model, optimizer, step)
-
-
-def clipped(worker):
-    model = network(worker)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-
-    def step(iteration):
-        functional.mse_loss(model(batch(worker, iteration)), torch.full((6, 4), 10.0 * (1 + worker))).backward()
-        assert nn.utils.clip_grad_norm_(model.parameters(), 0.5) > 0.5
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return Case(model, optimizer, step)
+def step(guest, iteration):
+    guest.optimizer.zero_grad()
+    guest.loss(iteration).backward()
+    guest.optimizer.step()
 
 
 class Branches(nn.Module):
@@ -124,63 +89,13 @@ def normalised(worker):
 
 
 def checkpointed(worker, reentrant):
-    layers = network(worker, normalises=True)
-    case = simple(worker, layers)
-
-    def step(iteration):
-        x = batch(worker, iteration).requires_grad_()
-        functional.mse_loss(checkpoint(layers, x, use_reentrant=reentrant), x.detach()).backward()
-        case.optimizer.step()
-        case.optimizer.zero_grad()
-
-    return Case(layers, case.optimizer, step)
-
-
-def reentrant(worker):
-    return checkpointed(worker, True)
-
-
-def not_reentrant(worker):
-    return checkpointed(worker, False)
+    model = network(worker, normalises=True)
+    return simple(worker, model, forward=partial(checkpoint, model, use_reentrant=reentrant))
 
 
 def half(worker):
     model = network(worker).to(torch.bfloat16)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
-
-    def step(iteration):
-        model(batch(worker, iteration).bfloat16()).float().square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return Case(model, optimizer, step)
-
-
-def autocast(worker):
-    case = simple(worker)
-
-    def step(iteration):
-        x = batch(worker, iteration)
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = functional.mse_loss(case.model(x), x)
-        loss.backward()
-        case.optimizer.step()
-        case.optimizer.zero_grad()
-
-    return Case(case.model, case.optimizer, step)
-
-
-def smoothed(worker):
-    model = network(worker)
-    ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.5))
-    ema.module.load_state_dict(network(0).state_dict())
-    return simple(worker, model, after=lambda: ema.update_parameters(model), more=ema)
-
-
-def scheduled(worker):
-    case = simple(worker)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(case.optimizer, STEPS)
-    return Case(case.model, case.optimizer, case.step, after=schedule.step)
+    return simple(worker, model, torch.optim.AdamW(model.parameters(), lr=0.05))
 
 
 def adapted(worker):
@@ -194,90 +109,34 @@ def compiled(worker):
     return simple(worker, torch.compile(network(worker), backend="aot_eager"))
 
 
-def scaled(worker, unscales=False, optimizer=torch.optim.Adam):
-    """Train with a scaler; the second worker's gradients are not finite in two iterations on end."""
+def scaled(worker, optimizer=torch.optim.Adam):
     model = network(worker)
-    optimizer = optimizer(model.parameters(), lr=0.05)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12, growth_interval=2)
-
-    def step(iteration):
-        x = batch(worker, iteration) * (math.inf if worker and iteration in (1, 2) else 1.0)
-        scaler.scale(functional.mse_loss(model(x), torch.ones(6, 4))).backward()
-        if unscales:
-            scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad()
-
-    return Case(model, optimizer, step)
-
-
-def unscaled(worker):
-    return scaled(worker, unscales=True)
-
-
-def scaled_sgd(worker):
-    return scaled(worker, optimizer=torch.optim.SGD)
+    return simple(worker, model, optimizer(model.parameters(), lr=0.05), breaks=True)
 
 
 def language(worker, name):
-    import transformers
+    model = language_model(name, seed=worker)
 
-    torch.manual_seed(worker)
-    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 32}
-    configs = {
-        "GPT2LMHeadModel": lambda: transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=32),
-        "BertForMaskedLM": lambda: transformers.BertConfig(**small, intermediate_size=32),
-        "T5ForConditionalGeneration": lambda: transformers.T5Config(
-            d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, vocab_size=32, decoder_start_token_id=0
-        ),
-        "LlamaForCausalLM": lambda: transformers.LlamaConfig(
-            **small, intermediate_size=32, num_key_value_heads=2, tie_word_embeddings=True
-        ),
-    }
-    model = getattr(transformers, name)(configs[name]()).eval()  # without dropout, whose draws differ
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    def loss(iteration):
+        words = torch.randint(1, 32, (2, 8), generator=torch.Generator().manual_seed(iteration + worker))
+        return model(input_ids=words, labels=words).loss
 
-    def step(iteration):
-        words = torch.randint(1, 32, (2, 8), generator=torch.Generator().manual_seed(10 * iteration + worker))
-        model(input_ids=words, labels=words).loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return Case(model, optimizer, step)
+    return Guest(model, loss, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
-def gpt2(worker):
-    return language(worker, "GPT2LMHeadModel")
+def held(guest):
+    averages = [tensor for seen in guest.seen if isinstance(seen, list) for tensor in seen]
+    return state_of(guest.model) + averages
 
 
-def bert(worker):
-    return language(worker, "BertForMaskedLM")
-
-
-def t5(worker):
-    return language(worker, "T5ForConditionalGeneration")
-
-
-def llama(worker):
-    return language(worker, "LlamaForCausalLM")
-
-
-def held(case):
-    modules = [case.model] if case.more is None else [case.model, case.more]
-    return [value.clone() for module in modules for value in module.state_dict().values()]
-
-
-def on_ranks(build, num_steps=(STEPS, STEPS), options=TOGETHER):
+def on_ranks(build, how, num_steps=(STEPS, STEPS)):
     rank = dist.get_rank()
-    case = build(rank)
-    with synchronized(case.model, case.optimizer, num_stages=1, options=options):
-        for iteration in range(num_steps[rank]):
-            case.step(iteration)
-            case.after()
-        before = held(case)
-    return before, held(case)
+    guest = build(rank)
+    with synchronized(guest.model, guest.optimizer, num_stages=1, options=TOGETHER):
+        for _ in train(guest, steps=num_steps[rank], **how):
+            pass
+        before = held(guest)
+    return before, held(guest)
 
 
 @torch.no_grad()
@@ -291,34 +150,30 @@ def average_(models):
             tensor.copy_(mean)
 
 
-def by_definition(build, num_steps=(STEPS, STEPS)):
-    cases = [build(worker) for worker in range(len(num_steps))]
-    for case in cases[1:]:
-        case.model.load_state_dict(cases[0].model.state_dict())
-    for iteration in range(max(num_steps)):
-        here = [case for case, steps in zip(cases, num_steps, strict=True) if iteration < steps]
-        for case in here:
-            case.step(iteration)
-        average_([case.model for case in here])
-        for case in here:
-            case.after()
-    average_([case.model for case in cases])
-    return [held(case) for case in cases]
+def by_definition(build, how, num_steps=(STEPS, STEPS)):
+    guests = [build(worker) for worker in range(len(num_steps))]
+    for guest in guests[1:]:
+        guest.model.load_state_dict(guests[0].model.state_dict())
+    loops = [train(guest, steps=steps, **how) for guest, steps in zip(guests, num_steps, strict=True)]
+    while here := [guest for guest, loop in zip(guests, loops, strict=True) if next(loop, None) is not None]:
+        average_([guest.model for guest in here])
+    average_([guest.model for guest in guests])
+    return [held(guest) for guest in guests]
 
 
-def require_equal(found, expected, **limits):
-    for worker, ((_, after), theirs) in enumerate(zip(found, expected, strict=True)):
-        assert len(after) == len(theirs)
-        for tensor, other in zip(after, theirs, strict=True):
+def require_equal(pools, build, how=MappingProxyType({}), num_steps=(STEPS, STEPS), plain=None, **limits):
+    found = pools(len(num_steps)).run(tidy, on_ranks, build, how, num_steps)
+    for worker, ((_, ours), theirs) in enumerate(
+        zip(found, by_definition(plain or build, how, num_steps), strict=True)
+    ):
+        for tensor, other in zip(ours, theirs, strict=True):
             assert torch.isfinite(tensor).all()
             torch.testing.assert_close(tensor, other, msg=lambda text, worker=worker: f"{worker}: {text}", **limits)
-
-
-CASES = (accumulated, clipped, unused, frozen, normalised, reentrant, not_reentrant, autocast, smoothed, scheduled)
+    return found
 
 
 @works("sdpipe", Feature.ACCUMULATION, Feature.UNUSED_PARAMETERS, Feature.FROZEN_PARAMETERS, Feature.CHECKPOINTING)
-@works("sdpipe", Feature.AUTOCAST)
+@works("sdpipe", Feature.AUTOCAST, Feature.LORA)
 @works("sdpipe", Feature.CLIPPING, note="Each replica clips its own gradient before models are averaged.")
 @works(
     "sdpipe",
@@ -327,30 +182,32 @@ CASES = (accumulated, clipped, unused, frozen, normalised, reentrant, not_reentr
     "member's hold. Those that are not in the state_dict stay each replica's own.",
 )
 @works("sdpipe", Feature.EMA, note="It follows the averaged weights; each replica keeps its own.")
-@pytest.mark.parametrize("build", CASES, ids=lambda build: build.__name__)
-def test_a_training_ends_as_replicas_that_are_averaged_after_each_iteration(pools, build):
-    require_equal(pools(2).run(tidy, on_ranks, build), by_definition(build))
+@pytest.mark.parametrize(
+    ("build", "how"),
+    [
+        *((build, {}) for build in (unused, frozen, normalised, adapted)),
+        *((partial(checkpointed, reentrant=reentrant), {}) for reentrant in (True, False)),
+        *((simple, how) for how in ({"parts": 3}, {"most": 0.01}, {"narrow": True}, {"averages": True})),
+    ],
+)
+def test_a_training_ends_as_replicas_that_are_averaged_after_each_iteration(pools, build, how):
+    require_equal(pools, build, how)
 
 
 @works("sdpipe", Feature.BF16, note="The mean is computed in single precision.")
 def test_the_mean_of_weights_in_bf16_is_rounded_once(pools):
-    require_equal(pools(3).run(tidy, on_ranks, half, (STEPS,) * 3), by_definition(half, (STEPS,) * 3), rtol=0, atol=0)
-
-
-@works("sdpipe", Feature.LORA)
-def test_adapters_are_averaged_and_the_frozen_base_is_the_first_workers(pools):
-    require_equal(pools(2).run(tidy, on_ranks, adapted), by_definition(adapted))
+    require_equal(pools, half, num_steps=(STEPS,) * 3, rtol=0, atol=0)
 
 
 @works("sdpipe", Feature.COMPILE)
 def test_a_compiled_model_is_averaged(pools):
-    require_equal(pools(2).run(tidy, on_ranks, compiled), by_definition(simple))
+    require_equal(pools, compiled, plain=simple)
 
 
 @works("sdpipe", Feature.MODELS, Feature.TIED_WEIGHTS)
-@pytest.mark.parametrize("build", [gpt2, bert, t5, llama], ids=lambda build: build.__name__)
-def test_language_models_with_tied_weights_are_averaged(pools, build):
-    require_equal(pools(2).run(tidy, on_ranks, build, (2, 2)), by_definition(build, (2, 2)))
+@pytest.mark.parametrize("name", NAMES)
+def test_language_models_with_tied_weights_are_averaged(pools, name):
+    require_equal(pools, partial(language, name=name), num_steps=(2, 2))
 
 
 @works(
@@ -358,15 +215,17 @@ def test_language_models_with_tied_weights_are_averaged(pools, build):
     Feature.GRADIENT_SCALING,
     note="A replica whose step is skipped takes part with its own weights; each has its own scale.",
 )
-@pytest.mark.parametrize("build", [scaled, unscaled, scaled_sgd], ids=lambda build: build.__name__)
-def test_a_step_that_a_scaler_skips_is_a_step_without_update_and_nobody_is_held_up(pools, build):
-    require_equal(pools(2).run(tidy, on_ranks, build, (6, 6)), by_definition(build, (6, 6)))
+@pytest.mark.parametrize(
+    ("build", "how"), [(scaled, {}), (scaled, {"most": 0.1}), (partial(scaled, optimizer=torch.optim.SGD), {})]
+)
+def test_a_step_that_a_scaler_skips_is_a_step_without_update_and_nobody_is_held_up(pools, build, how):
+    require_equal(pools, build, {"scales": True, **how}, (6, 6))
 
 
 def poisoned():
     case = simple(dist.get_rank())
     with synchronized(case.model, case.optimizer, num_stages=1, options=TOGETHER):
-        case.step(0)
+        step(case, 0)
         case.model(batch(0, 1)).sum().backward()
         if dist.get_rank():
             case.model[0].weight.grad[0, 0] = math.nan
@@ -382,8 +241,7 @@ def test_weights_that_are_not_finite_reach_all_members_of_a_group(pools):
 
 @works("sdpipe", Feature.UNEVEN_ENDS, note="Replicas that have ended wait in `close`, and end with the mean of all.")
 def test_replicas_with_fewer_batches_end_with_the_mean_of_all(pools):
-    found = pools(2).run(tidy, on_ranks, normalised, (2, 5))
-    require_equal(found, by_definition(normalised, (2, 5)))
+    found = require_equal(pools, normalised, num_steps=(2, 5))
     assert not torch.equal(found[0][0][0], found[1][0][0])  # before the end
 
 
@@ -393,7 +251,7 @@ def saved(num_steps):
     case, averaged = normalised(rank), None
     with synchronized(case.model, case.optimizer, num_stages=1, options=Options(window_s=0.0, history=1000)) as sdpipe:
         for iteration in range(num_steps[rank]):
-            case.step(iteration)
+            step(case, iteration)
         own = held(case)
         if rank < 2:
             with sdpipe.averaged():
@@ -402,7 +260,7 @@ def saved(num_steps):
                     case.optimizer.step()
             for tensor, other in zip(held(case), own, strict=True):
                 assert torch.equal(tensor, other)
-            case.step(num_steps[rank])
+            step(case, num_steps[rank])
     return own, averaged
 
 
@@ -426,9 +284,9 @@ def resumed(state, num_steps, first=0):
             model.load_state_dict(state[rank][0])
             optimizer.load_state_dict(state[rank][1])
             sdpipe.load_state_dict(state[rank][2])
-        case = simple(rank, model, optimizer=optimizer)
+        case = simple(rank, model, optimizer)
         for iteration in range(first, first + num_steps):
-            case.step(iteration)
+            step(case, iteration)
         states = copy.deepcopy([model.state_dict(), optimizer.state_dict(), sdpipe.state_dict()])
     return states, held(case)
 
@@ -481,10 +339,10 @@ def test_a_sharded_module_is_refused(pools):
 def unfrozen():
     case = frozen(dist.get_rank())
     with synchronized(case.model, case.optimizer, num_stages=1, options=TOGETHER):
-        case.step(0)
+        step(case, 0)
         case.model[0].requires_grad_(True)
         with pytest.raises(RuntimeError, match=r"module's 0\.(weight|bias) was added, removed, resized or unfrozen"):
-            case.step(1)
+            step(case, 1)
         case.model[0].requires_grad_(False)
 
 
@@ -596,7 +454,7 @@ def raising(failing, num_steps=STEPS):
                 for iteration in range(num_steps):
                     if (rank, iteration) == (failing, 2):
                         raise KeyError("mine")
-                    case.step(iteration)
+                    step(case, iteration)
     except (KeyError, RuntimeError) as error:
         return type(error).__name__, str(error)
     return held(case), [str(warning.message) for warning in warned]
@@ -632,7 +490,7 @@ def in_a_process(rank, folder, where, how, failing, reports):
                     if (rank, iteration) == (failing, 2):
                         sdpipe._mean = end
                         end() if where == "loop" else None
-                    case.step(iteration)
+                    step(case, iteration)
             reports.put(f"ended {warned[-1].message}")
         except RuntimeError as error:
             reports.put(str(error))

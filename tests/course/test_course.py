@@ -1,6 +1,7 @@
 """The course: solutions in place for the teacher, out of sight for the student, and all of them pass their checks."""
 
 import ast
+import contextlib
 import importlib.util
 import json
 import re
@@ -66,9 +67,17 @@ def of_lesson(path):
     return code_exercises(notebook), ast.unparse(imports)
 
 
+@pytest.fixture
+def _warm_ranks(pools, monkeypatch):
+    """Checks on ranks take ranks that are there."""
+    for place in ("workbench.launch.Ranks", "workbench.explore.hang.Ranks"):
+        monkeypatch.setattr(place, lambda num_ranks, **_: contextlib.nullcontext(pools(num_ranks)))
+
+
 EXERCISES = [(path, exercise) for path in LESSONS for exercise in of_lesson(path)[0]]
 
 
+@pytest.mark.usefixtures("_warm_ranks")
 @pytest.mark.parametrize(
     ("path", "exercise"), EXERCISES, ids=[f"{path.parent.name}-{one.name}" for path, one in EXERCISES]
 )
@@ -80,6 +89,16 @@ def test_each_solution_passes_the_check_of_its_lesson_and_each_stub_is_no_answer
     exec(solved(exercise, path.with_name("solutions.py").read_text()), names)
     feedback = eval(exercise.check, names)
     assert feedback.is_right, feedback
+
+
+def test_a_number_is_an_exercise_too_whose_answer_the_library_computes():
+    notebook = notebook_of("answer = None\ncheck(lesson.pulled_bytes(), answer)")
+    assert grade_(notebook, "") == 1
+    solution, test = notebook.cells
+    assert test.metadata.nbgrader.points == 1 and "feedback = check(lesson.pulled_bytes(), answer)" in test.source
+    names = {}
+    exec(f"from workbench.explore import check, zen as lesson\n{solution.source}\n{test.source}", names)
+    assert names["answer"] == 400 and names["feedback"].is_right
 
 
 def test_every_function_of_every_solutions_file_solves_an_exercise():
@@ -137,7 +156,9 @@ def test_a_slide_is_a_section_and_the_set_up_before_the_first_is_skipped():
 @pytest.fixture(scope="module")
 def copies(tmp_path_factory):
     folder = tmp_path_factory.mktemp("course")
-    assert write_course(PROJECT, teacher=folder / "teacher", student=folder / "student") == len(EXERCISES)
+    numbers = sum(path.read_text().count('"answer = None\\n"') for path in LESSONS)
+    number = write_course(PROJECT, teacher=folder / "teacher", student=folder / "student")
+    assert number == len(EXERCISES) + numbers > 40
     return folder / "teacher", folder / "student"
 
 
@@ -150,7 +171,9 @@ def test_the_students_copy_has_every_lesson_with_its_stubs_and_no_line_of_a_solu
     for path in LESSONS:
         cells = nbformat.read(student / path.relative_to(PROJECT.notebooks), as_version=4).cells
         stubs = [cell.source for cell in cells if cell.metadata.get("nbgrader", {}).get("solution")]
-        assert stubs == [exercise.stub for exercise in of_lesson(path)[0]]
+        functions = [stub for stub in stubs if stub != "answer = ..."]
+        assert functions == [exercise.stub for exercise in of_lesson(path)[0]]
+        assert len(stubs) - len(functions) == path.read_text().count('"answer = None\\n"')
         assert (student / "slides" / f"{path.parent.name}-{path.stem}.slides.html").exists()
     public = "".join(path.read_text() for path in PROJECT.notebooks.rglob("*.ipynb"))
     for path, exercise in EXERCISES:

@@ -5,13 +5,12 @@ import functools
 
 import pytest
 
-LESSONS = ("activation_compression", "atp", "cupcake", "flextp", "gemini.exercises", "sdpipe", "zen")
-LOADED = [f"workbench.explore.{name}" for name in LESSONS]  # once, before the ranks are forked
+from tests.conftest import LOADED
 
 
 @pytest.fixture(scope="session")
-def exercise_pools():
-    """Pools of ranks by their number."""
+def pools():
+    """Pools of their own by number of ranks, since a wrong answer may leave the groups of its ranks in any state."""
     from workbench.launch import Ranks
 
     with contextlib.ExitStack() as stack:
@@ -19,11 +18,11 @@ def exercise_pools():
 
 
 @pytest.fixture
-def exercises_on_pools(exercise_pools, monkeypatch):
+def exercises_on_pools(pools, monkeypatch):
     """Let exercises use warm pools, where a reader's run starts its own."""
 
     def shared(num_ranks, **choices):
-        return contextlib.nullcontext(exercise_pools(num_ranks))
+        return contextlib.nullcontext(pools(num_ranks))
 
     monkeypatch.setattr("workbench.launch.ranks.Ranks", shared)
     monkeypatch.setattr("workbench.explore.code_exercises.TIMEOUT_S", 60.0)  # other tests may take the processor

@@ -1,4 +1,4 @@
-"""The lesson on meshes: the eight devices by hand, the reset, real ranks against one process, and the exercises."""
+"""The lesson on meshes: the eight devices by hand, real ranks against one process, and the exercises."""
 
 from functools import partial
 from itertools import pairwise
@@ -8,34 +8,18 @@ import torch
 import torch.distributed as dist
 
 from tests.cases import tidy
-from workbench.explore import Standing, check
+from workbench.explore import Standing
 from workbench.explore import atp as lesson
 from workbench.timeline import Kind
 
-CHANGES = {"exactly": True, "startup": 100, "hosts": 4, "between": 4, "inside": 64}
-SIZES = {"batch": 1, "sequence": 128, "hidden": 1024}
 
-
-@pytest.fixture(scope="module")
-def explorer():
-    return lesson.MeshExplorer()
-
-
-def test_without_a_touch_the_status_names_the_mesh_worked_by_hand(explorer):
+def test_without_a_touch_the_status_names_the_mesh_worked_by_hand():
     # 2 b s h values of 2 bytes are 134.2 MB. ATP-4: B1 = 2 / 4, B2 = 4/6 · 16: 7 / (2 B2) + 2 / (4 B1) is 1.328 s
     # for a GB, 178 ms. ATP-2: B1 = 4/6 · 2 / 2, B2 = 16: 7 / (4 · 16) + 2 / (2 · 2/3) is 1.609, 1.328 is 17.5 % less.
-    assert explorer.status == (
+    assert lesson.MeshExplorer().status == (
         "ATP-4, the mesh (2, 4), is the fastest: 178 ms a layer, 17.5% less than ATP-2. "
         "No effect at these settings: start-up."
     )
-
-
-def test_every_control_changes_the_figure_and_the_reset_brings_the_first_one_back(explorer):
-    first, changes = (explorer.png, explorer.values), CHANGES | SIZES
-    seen = {first[0]} | {explorer.set(**{name: value}).png for name, value in changes.items()}
-    assert set(changes) == set(first[1]) and len(seen) == 1 + len(changes)
-    explorer.reset()
-    assert (explorer.png, explorer.values) == first
 
 
 def devices(**changes):
@@ -43,22 +27,26 @@ def devices(**changes):
     return lesson.EightDevices(**first | {"exactly": False} | changes)
 
 
+WINNERS = [
+    ({"hosts": 1}, "ATP-1"),  # one switch
+    ({"hosts": 8}, "ATP-1"),
+    ({"hosts": 8, "exactly": True}, "ATP-2"),  # one ring leaves a device, equation 3 takes two
+    ({"inside": 4}, "ATP-1"),  # ATP-4 needs more than 3.5 times the rate between hosts
+    ({"hosts": 4}, "ATP-2"),
+    ({"exactly": True, "startup": 100, "batch": 1, "sequence": 128, "hidden": 1024}, "ATP-2"),
+]
+
+
+def test_links_decide_the_winner():
+    assert [devices(**changes).strategies[0].name for changes, _ in WINNERS] == [winner for _, winner in WINNERS]
+
+
 @pytest.mark.parametrize(
-    ("changes", "winner", "no_effect"),
-    [
-        ({"hosts": 1}, "ATP-1", ["between", "start-up"]),  # one switch
-        ({"hosts": 8}, "ATP-1", ["inside", "start-up"]),
-        ({"hosts": 8, "exactly": True}, "ATP-2", ["inside"]),  # one ring leaves a device, equation 3 takes two
-        ({"inside": 4}, "ATP-1", ["start-up"]),  # ATP-4 needs more than 3.5 times the rate between hosts
-        ({"hosts": 4}, "ATP-2", ["start-up"]),
-        ({"exactly": True, "startup": 100, "batch": 1, "sequence": 128, "hidden": 1024}, "ATP-2", []),
-    ],
+    ("changes", "no_effect"), [({"hosts": 1}, "between, start-up"), ({"hosts": 8, "exactly": True}, "inside")]
 )
-def test_links_decide_the_winner_and_controls_without_effect_are_named(changes, winner, no_effect):
+def test_controls_without_effect_are_named(changes, no_effect):
     explorer = lesson.MeshExplorer().set(**changes)
-    assert explorer.result.strategies[0].name == winner
-    _, _, named = explorer.status.rstrip(".").partition("No effect at these settings: ")
-    assert named == ", ".join(no_effect)
+    assert explorer.status.rstrip(".").endswith(f"No effect at these settings: {no_effect}")
 
 
 def test_links_are_those_of_pairs_and_start_ups_the_steps_of_all_rings():
@@ -84,16 +72,6 @@ def test_a_watched_chunk_computes_three_times_around_two_messages_of_its_own(poo
         assert sorted(action.label for action in sent) == ["chunk 0"] * 2 + ["chunk 1"] * 2
         assert [action.label for action in computed] == ["chunk 0", "chunk 1"] * 3
         assert all(before.end_s <= after.start_s for before, after in pairwise(computed))
-
-
-@pytest.mark.parametrize(
-    ("build", "answer"), [(lesson.bytes_of_two_linears, [4 * 4 * 2, 4 * 16 * 2]), (lesson.rings_of_a_host, 2)]
-)
-def test_exercises_have_the_answers_worked_by_hand_and_help_with_every_mistake(build, answer):
-    exercise = build()
-    assert check(exercise, answer).standing is Standing.RIGHT
-    for mistake in exercise.mistakes:
-        assert check(exercise, mistake.answer).text == mistake.hint
 
 
 def terms(h, d1, d2, b1, b2, swapped=False, crossed=False, always=False, six=False):

@@ -116,6 +116,11 @@ def test_the_error_path_says_which_layers_and_refuses_those_that_are_not_there()
     assert explorer.result.rows["is_compressed"].all()
 
 
+@pytest.fixture(autouse=True)
+def _two_batches(monkeypatch):
+    monkeypatch.setattr(sys.modules[compare_at.__module__], "BATCHES", (4, 32))  # instead of eight
+
+
 def test_it_begins_at_the_papers_machine_where_compression_pays():
     explorer, machine = lesson.explore_break_even(), cost.paper_machine(nvlink=False)
     setting = cost.Setting(method="A2", tp=4, pp=1)
@@ -133,8 +138,7 @@ def test_your_own_numbers_are_among_the_choices_and_chosen():
     assert explorer.result.speedup == pytest.approx(cost.speedup_at(mine, setting, 1.23e8))
 
 
-def test_the_break_even_follows_the_costs_of_encoding(monkeypatch):
-    monkeypatch.setattr(sys.modules[compare_at.__module__], "BATCHES", (4, 32))  # instead of eight
+def test_the_break_even_follows_the_costs_of_encoding():
     machine, start = cost.paper_machine(nvlink=False), lesson.explore_break_even().values | {"code_size": 400}
 
     def limit(machine=machine, **changes):

@@ -1,5 +1,7 @@
 """Explorers draw what their controls stand at; exercises check themselves."""
 
+import base64
+import re
 from dataclasses import replace
 
 import pytest
@@ -75,12 +77,35 @@ def test_an_error_of_the_program_is_shown_and_not_swallowed():
     assert moved.status == "Failed: KeyError: 'missing'"
 
 
+def test_an_interrupt_ends_the_word_that_it_computes():
+    def compute(factor, base):
+        if factor == 3:
+            raise KeyboardInterrupt
+        return factor * base
+
+    moved = explorer(compute)
+    with pytest.raises(KeyboardInterrupt):
+        moved.set(factor=3)
+    assert moved.status.startswith("Failed: KeyboardInterrupt")
+
+
+def test_the_picture_is_given_as_svg_and_pdf_until_it_changes():
+    shown = explorer()
+    *_, export = shown.widget.children[-3].children[:2]
+    export.click()
+    links = shown.widget.children[-3].children[2].value
+    found = dict(re.findall(r'download="picture.(\w+)" href="data:[^;]+;base64,([^"]+)"', links))
+    assert base64.b64decode(found["svg"]).startswith(b"<?xml") and base64.b64decode(found["pdf"]).startswith(b"%PDF")
+    shown.set(factor=3)
+    assert shown.widget.children[-3].children[2].value == ""
+
+
 def test_a_reset_puts_all_controls_back_and_draws_once():
     seen = []
     moved = explorer(describe=lambda result: seen.append(result) or "drawn")
     first = moved.png
     moved.set(factor=3, base=100)
-    moved.widget.children[-2].children[0].click()
+    moved.widget.children[-3].children[0].click()
     assert (moved.values, moved.png) == ({"factor": 2, "base": 10}, first)
     assert seen == [20, 30, 300, 20]
 
@@ -104,7 +129,7 @@ def test_help_labels_and_stable_classes_are_in_the_widgets():
     assert (slider.description, slider.tooltip) == ("factor", "Multiplies.")
     assert slider._dom_classes == ("workbench-control-factor",)
     assert help_text.value == "<small>Multiplies.</small>"
-    status, figure = rows[-2].children[1], rows[-1]
+    status, figure = rows[-2:]
     assert (status._dom_classes, figure._dom_classes) == (("workbench-status",), ("workbench-figure",))
     assert 'alt="the product is 20"' in rows[-1].value
 

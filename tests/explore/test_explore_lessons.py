@@ -49,6 +49,7 @@ WORKED_BY_HAND = (
     (sdpipe.variance_of_mean, 4.25),  # 2^2 + (5 - 2^2) / 4
     (zen.busiest_range, 1.875),  # 0, 1, 2, 3 and 4 of eight are in the first of three ranges
     (zen.pulled_bytes, 400),  # 3,200 bits
+    (atp.bytes_of_two_linears, [4 * 4 * 2, 4 * 16 * 2]),
     (atp.rings_of_a_host, 2),  # devices 0 and 1 are in the rings of 0 and 4 and of 1 and 5
 )
 

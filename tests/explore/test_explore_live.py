@@ -10,12 +10,14 @@ SETUP = """
 import time
 from workbench.explore import Explorer
 from workbench.launch import Ranks
-from workbench.study.progress import say_progress
+from workbench.rows.progress import say_progress
 
 def train(num_steps, step_s):
     for step in range(num_steps):
         time.sleep(step_s)
         say_progress(step + 1, num_steps, "steps", loss=1 / (step + 1))
+
+ranks = Ranks(2)
 """
 
 
@@ -58,7 +60,7 @@ def notebook():
 
 
 def test_a_long_call_shows_its_steps_and_its_loss_and_leaves_a_line_of_text(notebook):
-    texts, error = notebook.outcome(notebook.send("with Ranks(2) as ranks:\n    ranks.run(train, 4, 0.6)"))
+    texts, error = notebook.outcome(notebook.send("ranks.run(train, 4, 0.6)"))
     assert error == ""
     assert any(re.search(r"[123] of 4 steps, loss 0\.\d+ · \d+ s", text) for text in texts)
     assert re.fullmatch(r"Done: 4 of 4 steps, loss 0\.25 after \d+\.\d s\.", texts[-1])
@@ -69,7 +71,7 @@ def test_a_cell_that_says_nothing_shows_nothing(notebook):
 
 
 def test_an_interrupt_ends_the_call_and_its_ranks_at_once_and_says_so(notebook):
-    cell = notebook.send("ranks = Ranks(2)\npids = ranks.pids\nranks.run(train, 1000, 0.2)")
+    cell = notebook.send("pids = ranks.pids\nranks.run(train, 1000, 0.2)")
     notebook.outcome(cell, until="of 1000 steps")
     began_s = time.monotonic()
     notebook.manager.interrupt_kernel()

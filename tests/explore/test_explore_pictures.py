@@ -42,8 +42,8 @@ def covered(figure) -> list[str]:
 @pytest.mark.parametrize(("explore", "settings"), SETTINGS, ids=lambda value: getattr(value, "__name__", ""))
 def test_no_word_leaves_a_picture_and_no_legend_lies_on_its_lines(explore, settings, monkeypatch):
     module, seen = sys.modules["workbench.explore.explorer"], []
-    save = module._png
-    monkeypatch.setattr(module, "_png", lambda figure: seen.append(figure) or save(figure))
+    save = module._saved
+    monkeypatch.setattr(module, "_saved", lambda figure, format: seen.append(figure) or save(figure, format))
     explore().set(**settings)
     for figure in seen:
         assert max(spilled(figure)) < 0.02, spilled(figure)

@@ -1,5 +1,6 @@
 """The lesson on hangs: who waits is read from a failed run, and each usual wrong repair gets its hint."""
 
+import contextlib
 import sys
 import time
 
@@ -9,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from workbench.explore import Standing, hang
-from workbench.launch import RankFailed, Ranks
+from workbench.launch import RankFailed
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as from a notebook: ranks import no test
 
@@ -81,7 +82,8 @@ def sleeping(losses):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_usual_wrong_repair_gets_its_hint(repair, hint):
+def test_a_usual_wrong_repair_gets_its_hint(repair, hint, pools, monkeypatch):
+    monkeypatch.setattr(hang, "Ranks", lambda num_ranks, **_: contextlib.nullcontext(pools(num_ranks)))
     feedback = hang.check_mean_loss(repair)
     assert feedback.standing is Standing.NOT_YET
     assert hint in feedback.text
@@ -92,9 +94,9 @@ def rank_1_leaves():
         dist.barrier()
 
 
-def test_who_waits_names_the_rank_that_has_returned_and_the_line_on_which_others_wait():
-    with Ranks(3, preload=[], echo=False) as ranks, pytest.raises(RankFailed) as failed:
-        ranks.run(rank_1_leaves, timeout_s=10.0)
+def test_who_waits_names_the_rank_that_has_returned_and_the_line_on_which_others_wait(pools):
+    with pytest.raises(RankFailed) as failed:
+        pools(3).run(rank_1_leaves, timeout_s=10.0)
     found = hang.who_waits(failed.value, 3)
     assert found.state.tolist() == ["waits in barrier", "has returned", "waits in barrier"]
     assert found.line.tolist() == ["dist.barrier()", "", "dist.barrier()"]

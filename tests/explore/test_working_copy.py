@@ -9,7 +9,9 @@ def test_what_nobody_has_changed_is_renewed_and_what_somebody_has_is_kept_beside
     lesson.parent.mkdir(parents=True)
     lesson.write_text("first")
     start.write_text("start")
+    lesson.with_name("solutions.py").write_text("spoiled")
     assert refresh(source, copy) == []
+    assert [file.name for file in (copy / "atp").iterdir()] == ["lesson.ipynb"]
     assert (copy / "atp" / "lesson.ipynb").read_text() == "first"
 
     (copy / "atp" / "lesson.ipynb").write_text("first, with answers")
@@ -28,5 +30,6 @@ def test_what_nobody_has_changed_is_renewed_and_what_somebody_has_is_kept_beside
     assert lesson.read_text() == "third" and {file.name for file in source.rglob("*")} == {
         "atp",
         "lesson.ipynb",
+        "solutions.py",
         "start.ipynb",
     }

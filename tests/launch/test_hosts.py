@@ -232,11 +232,10 @@ def test_a_stated_latency_that_the_kernel_did_not_impose_is_warned_of():
         ShapedHosts(2, Link(bandwidth_bytes_per_s=1e8, source="test")).warn_of({"delay_imposed_s": 0.0})
 
 
-@pytest.mark.parametrize(("gigabits", "noted"), [(1, False), (2.5, False), (2.6, True), (10, True)])
-def test_a_rate_that_a_processor_may_not_reach_is_noted(gigabits, noted):
-    link = Link(bandwidth_bytes_per_s=gigabits * 1e9 / 8, source="test")
-    note = ShapedHosts(2, link).rate_note()
-    assert (note is not None and "not measured" in note) == noted
+def test_a_rate_that_a_processor_may_not_reach_is_noted():
+    links = [Link(bandwidth_bytes_per_s=gigabits * 1e9 / 8, source="test") for gigabits in (2.5, 2.6)]
+    notes = [ShapedHosts(2, link).rate_note() for link in links]
+    assert notes[0] is None and "not measured" in notes[1]
 
 
 def test_blocks_differ_by_at_most_one_rank():

@@ -16,7 +16,6 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 from workbench.launch import Ranks
 from workbench.techniques.gemini.control import run_training
-from workbench.launch.machines import Machines, RankSaid
 
 class Net(nn.Linear):
     scale = 2
@@ -73,12 +72,8 @@ def save(folder, net):
 def train(context, net):
     return pickle.loads(pickle.dumps((net, Net(2, 2), Settings(Kind.SMALL))))
 
-def agent(machine):
-    machine.start_rank(0, lambda link: pickle.loads(pickle.dumps(Settings(Kind.SMALL))))
-    machine.wait(200.0)
-
 def main(folder):
-    global Net, SCALE
+    global SCALE
     net, forward = Net(2, 2), Net.forward
     with Ranks(2) as ranks:
         for returned in ranks.run(save, folder, net):
@@ -92,20 +87,6 @@ def main(folder):
             loaded = torch.load(f"{folder}/{name}.pt", weights_only=False)
             assert type(loaded[0] if name.startswith("made") else loaded) is Net, name
 
-        old = Net
-        class Net(nn.Linear):
-            extra = "new"
-        Net.__qualname__ = "Net"  # as in a cell that is executed again
-        def again(new, former):
-            assert pickle.loads(pickle.dumps(new)).extra == "new"
-            try:
-                pickle.dumps(former)
-            except pickle.PicklingError as error:
-                return str(error)
-        said = ranks.run(again, Net(2, 2), old(2, 2))
-        assert "not the same object as __main__.Net" in said[0], said
-        assert ranks.run(again, Net(2, 2), old(2, 2)) == said
-
         def unknown():
             pickle.loads(b"c__main__\\nNobody\\n.")
         try:
@@ -114,12 +95,6 @@ def main(folder):
             assert "which has the classes and functions that calls have brought" in str(error), error
     outcome = run_training(train, 1, args=(Net(2, 2),), timeout_s=200)
     assert [type(item) for item in outcome.results[0]] == [Net, Net, Settings]
-    with Machines() as machines:
-        machines.start("a", agent)
-        said = []
-        while not said:
-            said = [event.message.value for event in machines.wait(200.0) if isinstance(event, RankSaid)]
-        assert type(said[0]) is Settings
     print("all is well")
 
 if __name__ == "__main__":

@@ -46,25 +46,19 @@ def program(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "under_tether"),
-    [("<&-", False), (">&-", False), ("<&- >&- 2>&-", False), ("<&- >&- 2>&-", True)],
-    ids=["input", "output", "all", "all of a tether"],
+    ("words", "under_tether", "gone"),
+    [("<&-", False, []), ("<&- >&- 2>&-", False, []), ("<&- >&- 2>&-", True, ["gone"])],
+    ids=["no input", "no streams", "no streams of a tether and no folder"],
 )
-def test_ranks_work_where_standard_streams_are_closed(program, tmp_path, words, under_tether):
-    command = tethered(program, os.getpid()) if under_tether else program
-    shell = ["sh", "-c", f'exec "$@" {words}', "sh", *command]
+def test_ranks_work_where_standard_streams_are_closed_and_in_a_deleted_folder(
+    program, tmp_path, words, under_tether, gone
+):
+    command = [*program, *(str(tmp_path / name) for name in gone)]
+    shell = ["sh", "-c", f'exec "$@" {words}', "sh", *(tethered(command, os.getpid()) if under_tether else command)]
     done = subprocess.run(shell, env=own_environment(), capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "result").read_text() == RIGHT
     assert done.stdout.count("heard") == (4 if words == "<&-" else 0)
-
-
-def test_ranks_work_in_a_folder_that_was_deleted(program, tmp_path):
-    done = subprocess.run(
-        [*program, str(tmp_path / "gone")], env=own_environment(), capture_output=True, text=True, timeout=400
-    )
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "result").read_text() == RIGHT
 
 
 def write_to_sockets(words):

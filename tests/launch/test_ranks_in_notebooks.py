@@ -8,6 +8,7 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 from processes_seen import assert_all_dead_within, family, wait_for
 
+from workbench.launch.fork_server import WARM_VARIABLE
 from workbench.launch.kernels import KernelPlace, install
 
 
@@ -48,6 +49,7 @@ class Notebook:
 def notebook(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JUPYTER_DATA_DIR", str(tmp_path_factory.mktemp("jupyter")))
+        patch.delenv(WARM_VARIABLE, raising=False)  # all processes of its ranks are below the kernel
         notebook = Notebook()
     shown, error = notebook.run(
         "import time\nimport torch.distributed as dist\nfrom workbench.launch import Ranks\nranks = Ranks()"

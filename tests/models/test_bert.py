@@ -36,7 +36,7 @@ def batch() -> dict[str, torch.Tensor]:
     return {"ids": ids * mask, "mask": mask, "types": (torch.arange(7) > 3).long().expand(3, 7)}
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize(
     ("name", "options"), [("BertForMaskedLM", {}), ("BertForSequenceClassification", {"num_labels": NUM_LABELS})]
 )
@@ -81,17 +81,6 @@ def test_a_checkpoint_without_a_head_says_so_and_one_without_a_layer_is_refused(
     state["bert.embeddings.word_embeddings.weight"] = torch.zeros(65, 16)
     with pytest.raises(ValueError, match=r"word_embeddings.weight: shape \(65, 16\)"):
         models.load_hugging_face(model, state)
-
-
-@pytest.mark.parametrize(
-    ("name", "hidden", "num_layers"), [("bert_base", 768, 12), ("bert_large", 1024, 24), ("mini_lm", 384, 6)]
-)
-def test_published_sizes_count_the_published_parameters(name, hidden, num_layers):
-    # Devlin et al. give 110M and 340M (with heads). Exact counts of the encoders, of V words, P positions and T types:
-    # (V + P + T) H + 2H embeddings, 12 H^2 + 13 H a layer.
-    encoder = models.BertEncoder(getattr(models.BertConfig, name)(), device="meta")
-    count = (30522 + 512 + 2) * hidden + 2 * hidden + num_layers * (12 * hidden**2 + 13 * hidden)
-    assert sum(parameter.numel() for parameter in encoder.parameters()) == count
 
 
 def config_with(**changes):
@@ -237,8 +226,9 @@ def results_of(ranks):
 
     @cache
     def results(sizes: tuple[int, int]) -> list[dict[str, dict]]:
-        # Without stages there are no boundaries, and no codecs to try.
-        jobs = {name: job for name, job in JOBS.items() if sizes[1] > 1 or job.codec is None}
+        # Without stages there are no boundaries, and no codecs to try; one with an error is tried on more stages.
+        on_stages = list(JOBS) if sizes == (2, 2) else ["top-k with error feedback"] if sizes[1] > 1 else []
+        jobs = {name: job for name, job in JOBS.items() if name in on_stages or job.codec is None}
         by_rank = ranks.run(on_every_rank, sizes, list(jobs.values()))
         return [dict(zip(jobs, of_rank, strict=True)) for of_rank in by_rank]
 
@@ -276,10 +266,9 @@ def test_real_ranks_equal_transformers_in_loss_logits_and_all_gradients(ranks):
         "gradients": {n.removeprefix("bert."): p.grad for n, p in model.named_parameters()},
         "codecs": {},
     }
-    for sizes in MESHES:
-        results = ranks.run(on_every_rank, sizes, [job])
-        actual = merged([result[0] for result in results], sizes)
-        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6)
+    results = ranks.run(on_every_rank, (2, 2), [job])
+    actual = merged([result[0] for result in results], (2, 2))
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-6)
 
 
 BYTES = {  # of one micro-batch over one boundary: (forward, backward)

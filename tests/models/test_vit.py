@@ -26,7 +26,7 @@ def gradients_of(model) -> dict:
     return {name.removeprefix("vit."): parameter.grad for name, parameter in model.named_parameters()}
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, 4])
 def test_virtual_ranks_equal_transformers_in_weights_logits_and_all_gradients(size):
     plain = plain_model()
     before = torch.get_rng_state()

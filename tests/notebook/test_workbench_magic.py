@@ -4,7 +4,11 @@ import subprocess
 import sys
 
 import pytest
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
 from toy_project import ToyProject
+
+from workbench.notebook import unloaded
 
 
 @pytest.fixture(scope="module")
@@ -45,3 +49,13 @@ def test_wrong_use_is_one_line_and_other_commands_are_the_command_line_s(noteboo
 def test_importing_the_package_stays_cheap():
     code = "import sys, workbench; print([name for name in ('IPython', 'torch', 'ipywidgets') if name in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+def test_a_magic_that_is_not_loaded_says_what_to_load_and_loading_puts_it_in_place():
+    shell = InteractiveShell()
+    unloaded.load_ipython_extension(shell)
+    for name in ("ranks", "rank", "workbench"):
+        with pytest.raises(UsageError, match="run %load_ext workbench first, also after a restart"):
+            shell.find_magic(name)("2")
+    shell.run_line_magic("load_ext", "workbench")
+    assert shell.find_cell_magic("ranks").__self__.__class__.__name__ == "RanksMagics"

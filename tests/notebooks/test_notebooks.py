@@ -1,6 +1,7 @@
 """What every notebook keeps to, read from the files without running them."""
 
 import ast
+import functools
 import subprocess
 import sys
 from itertools import pairwise
@@ -25,6 +26,7 @@ def named(paths):
     return pytest.mark.parametrize("path", paths, ids=lambda path: str(path.relative_to(ROOT / "notebooks")))
 
 
+@functools.cache
 def read(path):
     return nbformat.read(path, as_version=4)
 
@@ -34,7 +36,12 @@ def code_cells(notebook):
 
 
 def parsed(cell):
-    lines = cell.source.splitlines()
+    return parsed_source(cell.source)
+
+
+@functools.cache
+def parsed_source(source):
+    lines = source.splitlines()
     return ast.parse("\n".join("pass" if line.startswith(("%", "!")) else line for line in lines))
 
 
@@ -51,11 +58,13 @@ def test_a_notebook_is_valid_begins_with_its_card_and_is_committed_without_outpu
 
 
 @named(NOTEBOOKS)
-def test_a_cell_of_text_has_no_two_headings_in_a_row(path):
+def test_a_text_has_no_two_headings_in_a_row_and_its_links_to_other_files_lead_somewhere(path):
     for cell in read(path).cells:
         if cell.cell_type == "markdown":
             lines = [line.startswith("#") for line in cell.source.splitlines() if line]
             assert not any(first and second for first, second in pairwise(lines)), cell.source
+            for target in _relative_links(cell.source):
+                assert (path.parent / target).exists(), target
 
 
 @named(NOTEBOOKS)
@@ -75,23 +84,9 @@ def test_no_cell_is_longer_than_fifteen_lines_no_function_than_five_and_none_wri
 
 @named(NOTEBOOKS)
 def test_every_name_that_a_notebook_imports_from_the_library_is_there(path):
-    for cell in code_cells(read(path)):
-        for node in ast.walk(parsed(cell)):
-            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "workbench":
-                exec(compile(ast.Module([node], []), str(path), "exec"), {})
-
-
-@named(NOTEBOOKS)
-def test_links_to_other_files_lead_somewhere(path):
-    for cell in read(path).cells:
-        if cell.cell_type == "markdown":
-            for target in _relative_links(cell.source):
-                assert (path.parent / target).exists(), target
-
-
-@named(TOPICS)
-def test_the_parameters_of_a_topic_begin_with_its_item(path):
-    assert next(iter(parameter_types(read_notebook(path)))) == "item"
+    nodes = [node for cell in code_cells(read(path)) for node in ast.walk(parsed(cell))]
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "workbench"]
+    exec(compile(ast.Module(imports, []), str(path), "exec"), {})
 
 
 @named(WITH_PARAMETERS)
@@ -113,7 +108,8 @@ def test_all_profiles_of_all_items_give_parameters_of_the_types_that_notebooks_a
 
 
 @named(TOPICS)
-def test_a_topic_ends_by_recording_its_item(path):
+def test_a_topic_begins_with_its_item_as_a_parameter_and_ends_by_recording_it(path):
+    assert next(iter(parameter_types(read_notebook(path)))) == "item"
     last = code_cells(read(path))[-1]
     calls = [node.func.id for node in ast.walk(parsed(last)) if isinstance(node, ast.Call) and hasattr(node.func, "id")]
     assert "record" in calls

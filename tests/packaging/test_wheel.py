@@ -50,7 +50,8 @@ def test_a_wheel_carries_every_file_of_the_catalogue_the_notebooks_and_the_small
     assert {Path(name).suffix for name in wanted} >= {".py", ".csv", ".json", ".png", ".ipynb", ".parquet", ".md"}
     names = set(zipfile.ZipFile(wheel).namelist())
     assert wanted <= names
-    assert "workbench/explore/jupyter/labconfig/default_setting_overrides.json" in names
+    of_jupyter = {"labconfig/default_setting_overrides.json", "kernels/python3/kernel.json"}
+    assert {f"workbench/explore/jupyter/{name}" for name in of_jupyter} <= names
     assert not [name for name in names if "__pycache__" in name or "/results/" in name]
 
 

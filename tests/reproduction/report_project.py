@@ -10,9 +10,9 @@ from nbformat.v4 import new_notebook
 from PIL import Image
 from toy_project import ToyProject
 
-from workbench.reproduction import Project, load_catalogue, verdicts_of
+from workbench.reproduction import ItemRun, Project, load_catalogue, verdicts_of
 from workbench.reproduction.report import write_report
-from workbench.study.rows import value_row
+from workbench.rows import value_row
 
 CATALOGUE = """
 from workbench.reproduction import Evidence, Ordering, Reproduction, Within
@@ -77,7 +77,7 @@ class ReportProject:
         return next(item for item in load_catalogue(self.project) if item.item == name)
 
     def folder(self, name: str, profile: str = "laptop") -> Path:
-        return self.project.folder(self.item(name), profile)
+        return ItemRun(self.project, self.item(name), profile).folder
 
     def record(self, name="table-1", *, values=TWO_METHODS, profile="laptop", figure=FIGURE, notebook=EMPTY, **more):
         """Write a record with a figure, a log and a notebook beside it; a value may be (value, low, high)."""

@@ -23,7 +23,7 @@ RECORDED = "reproductions/toy_sum/recorded"
 def held(tmp_path: Path, monkeypatch) -> ReportProject:
     held = ReportProject(tmp_path / "project")
     monkeypatch.setenv("WORKBENCH_ROOT", str(held.root))
-    for name in ("_write_api", "write_docs", "write_planners"):  # of the library, not of records
+    for name in ("run_module", "write_docs", "write_planners"):  # of the library, not of records
         monkeypatch.setattr(publish, name, lambda *_: None)
     held.promoted(figure=png(400, 300))
     held.record()
@@ -95,9 +95,13 @@ def test_a_report_is_not_written_through_a_link(held, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["trace.html", "figure.svg", "FIGURE.PNG", "figure.png\n", "../figure.png", "/etc/hosts"]
+    ("kind", "name"),
+    [
+        *(("figure", name) for name in ("figure.svg", "FIGURE.PNG", "figure.png\n", "../figure.png", "/etc/hosts")),
+        *((kind, "trace.html") for kind in ("trace", "notebook", "log", "page")),
+        ("page", "figure.png"),
+    ],
 )
-@pytest.mark.parametrize("kind", ["figure", "trace", "notebook", "log", "page"])
 def test_a_record_that_names_any_other_file_is_refused_by_name(held, kind, name, capsys):
     path = held.folder("table-1") / "record.json"
     record = json.loads(path.read_text())
@@ -109,49 +113,40 @@ def test_a_record_that_names_any_other_file_is_refused_by_name(held, kind, name,
 MARKUP = "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\"'><b id=planted>&amp;"
 
 
-def _fields(record: dict) -> dict[str, dict]:
-    """Return records that each have markup in one more place that a page may show."""
-    value, source = record["values"][0], {"name": MARKUP, "source": "stand-in", "detail": MARKUP, "sha256": MARKUP}
-    held = {
-        "a unit": {"values": [value | {"unit": MARKUP}]},
-        "a key": {"values": [value | {MARKUP: MARKUP}]},
-        "a quantity": {"values": [value | {"quantity": MARKUP}]},
-        "data": {"data": [source]},
-        "data that is no stand-in": {"data": [source | {"source": MARKUP}]},
-        "calibration": {"calibration": {MARKUP: MARKUP, "cells": []}},
-        "a reason": {"not_comparable": {"A1 sends half": MARKUP}},
-        "a claim that is not declared": {"not_comparable": {MARKUP: MARKUP}},
-        "a machine": {"machine": {"cpu": MARKUP, "cores": MARKUP, "gpus": [MARKUP], "host": MARKUP}},
-        "another machine": {"machine": {MARKUP: MARKUP}},
-        "cells": {"cells": [{"commit": MARKUP, "machine": {"cpu": MARKUP}, "num_cells": 1, "seconds": 1}]},
-        "the fingerprint": {
-            "fingerprint": {MARKUP: MARKUP, "notebook": MARKUP, "library": MARKUP, "parameters": MARKUP}
-        },
-        "the verdicts": {"verdicts": [{"claim": MARKUP, "verdict": MARKUP, "reason": MARKUP, "rows": []}]},
-        "checksums": {"artifact_sha256": {"log": MARKUP}},
-    }
-    named = ("technique", "item", "evidence", "title", "notebook", "kernel", "commit", "started", "finding")
-    held |= {name: {name: MARKUP} for name in named}
-    held |= {name: {name: {MARKUP: MARKUP}} for name in ("configuration", "versions", "environment", "parameters")}
-    return held
-
-
-@pytest.fixture(scope="module")
-def fields(tmp_path_factory) -> dict[str, dict]:
-    held = ReportProject(tmp_path_factory.mktemp("fields") / "project")
-    held.record()
-    return _fields(json.loads((held.folder("table-1") / "record.json").read_text()))
-
-
-NAMES = list(_fields({"values": [{}]}))
+VALUE = {"quantity": "bytes", "method": "A1", "value": 1.0, "unit": "bytes"}
+SOURCE = {"name": MARKUP, "source": "stand-in", "detail": MARKUP, "sha256": MARKUP}
+TEXTS = ("technique", "item", "evidence", "title", "notebook", "kernel", "commit", "started", "finding")
+OBJECTS = ("configuration", "versions", "environment", "parameters", "fingerprint")
+FIELDS = [  # of one record each: together they have markup in every place that a page may show
+    dict.fromkeys(TEXTS, MARKUP)
+    | dict.fromkeys(OBJECTS, {MARKUP: MARKUP})
+    | {
+        "values": [VALUE | {"unit": MARKUP}],
+        "data": [SOURCE],
+        "calibration": {MARKUP: MARKUP, "cells": []},
+        "machine": {"cpu": MARKUP, "cores": MARKUP, "gpus": [MARKUP], "host": MARKUP},
+        "cells": [{"commit": MARKUP, "machine": {"cpu": MARKUP}, "num_cells": 1, "seconds": 1}],
+        "verdicts": [{"claim": MARKUP, "verdict": MARKUP, "reason": MARKUP, "rows": []}],
+        "artifact_sha256": {"log": MARKUP},
+    },
+    {
+        "values": [VALUE | {MARKUP: MARKUP}],
+        "data": [SOURCE | {"source": MARKUP}],
+        "not_comparable": {"A1 sends half": MARKUP},
+        "machine": {MARKUP: MARKUP},
+        "fingerprint": {"notebook": MARKUP, "library": MARKUP, "parameters": MARKUP},
+    },
+    {"values": [VALUE | {"quantity": MARKUP}], "not_comparable": {MARKUP: MARKUP}},
+]
 
 
 @pytest.mark.parametrize("recorded", [False, True], ids=["own", "recorded"])
-@pytest.mark.parametrize("field", NAMES)
-def test_markup_in_a_field_of_a_record_is_text_on_every_page(held, fields, field, recorded):
+@pytest.mark.parametrize("fields", FIELDS)
+def test_markup_in_the_fields_of_a_record_is_text_on_every_page(held, fields, recorded):
     path = held.root / RECORDED / "full/table-1/counted.json" if recorded else held.folder("table-1") / "record.json"
-    write_record(path, json.loads(path.read_text()) | fields[field])
+    write_record(path, json.loads(path.read_text()) | fields)
     first = held.report()
+    assert "refused" not in first.with_name("toy-sum.html").read_text()
     publish.single_file(first, first.with_name("single.htm"))
     for page in (*first.parent.glob("*.html"), first.with_name("single.htm")):
         shown = soup(page)

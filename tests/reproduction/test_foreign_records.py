@@ -17,6 +17,7 @@ from workbench.reproduction import CatalogueError, UsageError, load_catalogue
 from workbench.reproduction.cells import Cell
 from workbench.reproduction.files import LOCK_FILE, checksum, hold_lock, write_record
 from workbench.reproduction.report import gather
+from workbench.reproduction.schema import RECORD
 
 DEEP = 100_000  # brackets, more than Python's parser can nest
 
@@ -44,14 +45,11 @@ WRONG_SHAPES = {
     "a value without a unit": {"values": [{"quantity": "bytes", "value": 1.0}]},
     "a value that is a list": {"values": [VALUE | {"value": [1.0]}]},
     "a key that is an object": {"values": [VALUE | {"method": {}}]},
-    "a million values": {"values": [VALUE | {"n": n} for n in range(100_001)]},
+    "too many values": {"values": [VALUE | {"n": n} for n in range(1001)]},
     "no seconds": {"seconds": ...},
     "seconds a text": {"seconds": "12"},
     "fingerprint a list": {"fingerprint": []},
     "artifacts a text": {"artifacts": "figure.png"},
-    "an artifact elsewhere": {"artifacts": {"figure": "../../secret.png"}},
-    "an artifact of another name": {"artifacts": {"trace": "trace.html"}},
-    "an artifact of another kind": {"artifacts": {"page": "figure.png"}},
     "verdicts missing": {"verdicts": ...},
     "verdicts a number": {"verdicts": 1},
     "data a text": {"data": "hub"},
@@ -62,7 +60,8 @@ WRONG_SHAPES = {
 
 
 @pytest.mark.parametrize("changed", WRONG_SHAPES.values(), ids=WRONG_SHAPES)
-def test_a_record_of_a_wrong_shape_with_a_right_checksum_is_refused_by_name(held, changed, capsys):
+def test_a_record_of_a_wrong_shape_with_a_right_checksum_is_refused_by_name(held, changed, capsys, monkeypatch):
+    monkeypatch.setitem(RECORD["properties"]["values"], "maxItems", 1000)
     path = held.folder("table-1") / "record.json"
     reseal(path, **changed)
     assert exit_code(["report"]) == 2

@@ -51,10 +51,13 @@ def test_the_single_file_needs_no_other_and_its_links_lead_to_places_in_it(held,
 
 
 @pytest.mark.timeout(240)
-def test_a_site_has_the_report_with_its_files_and_refuses_a_folder_that_is_not_empty(held, tmp_path, capsys):
+def test_a_site_has_the_report_with_its_files_and_refuses_a_folder_that_is_not_empty(
+    held, tmp_path, capsys, monkeypatch
+):
     for package in ("pdoc", "jupyterlite_core", "material"):
         pytest.importorskip(package)
     target = tmp_path / "public"
+    monkeypatch.setattr("workbench.reproduction.report.publish.API", ("workbench", r"!workbench\."))  # its first page
     assert exit_code(["report", "--site", str(target)]) == 0
     for page in [target / "index.html", *target.glob("docs/*.html")]:
         for link in soup(page).find_all("a", href=re.compile("^(?!https?:|#)")):

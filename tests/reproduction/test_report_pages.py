@@ -54,7 +54,7 @@ def test_a_wrong_number_of_ours_or_in_published_turns_the_verdict_red_without_a_
     assert verdict(page, "A1 sends half") == "✕DISAGREES"
     assert row(page, "A1 sends half", "A1")["Verdict"] == "✕DISAGREES"
     assert "The paper counts in another unit." in claim(page, "A1 sends half").get_text()
-    assert words(index(held).select_one("#cautions ~ p")) == "The claim that disagrees, with its reason"
+    assert words(index(held).select_one("#cautions ~ p")) == "Every claim that disagrees, with its reason"
     line = other(held, "claims").select_one("li[data-verdict=DISAGREES]")
     assert words(line.a) == "A1 sends half" and "The paper counts in another unit." in line.get_text()
 
@@ -93,17 +93,21 @@ def test_the_first_page_counts_verdicts_by_evidence_and_whose_claims_they_are_an
     assert names == ["DISAGREES", "AGREES", "NOT COMPARABLE", "NOT RUN"]
     counts = {tr.th.get_text().strip(): tr.select("td.number") for tr in table.select("tbody tr")}
     digits = {name: "".join(cell.get_text() for cell in cells) for name, cells in counts.items()}
-    assert digits == {"COUNTED": "0200", "MEASURED": "0001", "SIMULATED": "0001"}
+    assert digits == {"COUNTED": "0100", "MEASURED": "0000", "SIMULATED": "0001"}  # without ours
     whose = [words(term) for term in page.select("#how ~ div dt")]
-    assert whose[:4] == [
+    assert whose[:5] == [
         "The paper's: 2 claims",
         "Ours: 2 claims",
         "By construction: 0 claims",
+        "Repeated: 0 claims",
         "Rule changed: 2 claims",
     ]
     assert words(page.select_one(".paper .marks")) == (
         "The paper's own claims: ✓1 agree ✕0 disagree ?1 could not be tested"
     )
+    held.declare('"A1 sends half",', '"A1 sends half", erratum="printed for kB",')
+    held.record(values={"A1": 1500000, "plain": 2000000})
+    assert "0 agree with the results here, 1 disagree (slips of the papers themselves: 1)" in words(index(held))
     badges = [badge.get_text() for badge in claim(technique(held), "A1 sends least").select("summary .evidence")]
     assert badges == ["ours", "rule changed"]
     assert "The order, after a trial." in claim(technique(held), "A1 sends least").get_text()

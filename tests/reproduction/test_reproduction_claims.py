@@ -6,7 +6,7 @@ import pytest
 
 from workbench.reproduction import Bound, ClaimError, Crossover, Ordering, Trend, Verdict, Whose, Within
 from workbench.reproduction.judge import judge
-from workbench.study.rows import read_rows
+from workbench.rows import read_rows
 
 AGREES, DISAGREES, NOT_COMPARABLE, NOT_RUN = Verdict
 TIME = {"quantity": "time", "because": "the rule under test"}

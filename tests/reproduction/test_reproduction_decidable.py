@@ -6,7 +6,7 @@ import pytest
 
 from workbench.reproduction import Bound, Decidable, Ordering, Verdict, Within
 from workbench.reproduction.judge import judge
-from workbench.study.rows import read_rows, value_row
+from workbench.rows import read_rows, value_row
 from workbench.study.training import loss_rows, points_below_rows, steps_row
 
 AGREES, DISAGREES, NOT_COMPARABLE, _ = Verdict

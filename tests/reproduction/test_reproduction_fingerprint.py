@@ -49,7 +49,7 @@ def test_a_module_that_names_a_folder_below_the_root_depends_on_the_data_files_i
 def test_the_way_from_a_cell_to_a_library_function_is_followed_in_the_real_library():
     project_root = Project().root
     found = Library([project_root]).needed_by(["from workbench.reproduction import record"])
-    assert {"workbench.reproduction.recording", "workbench.study.rows"} <= set(found)
+    assert {"workbench.reproduction.recording", "workbench.rows"} <= set(found)
     harness = {name for name in found if name.startswith("workbench.reproduction.")}
     assert harness == {"workbench.reproduction.recording"}  # judging and reporting touch no number
 

@@ -16,17 +16,18 @@ from types import SimpleNamespace
 import cell_functions
 import psutil
 import pytest
-from toy_project import BARE, RECORD, ToyProject, alive, kill, processes_below, wait_for
+from processes_seen import assert_all_dead_within, family, wait_for
+from toy_project import BARE, RECORD, ToyProject
 
-from workbench.reproduction import Project, UsageError, load_catalogue, run
+from workbench.reproduction import ItemRun, Project, UsageError, load_catalogue, run
 from workbench.reproduction.files import hold_lock, write_record
 from workbench.reproduction.records import read_record
 from workbench.reproduction.runner import (
     Action,
+    Execution,
     Failure,
     ItemFinished,
     ItemOutcome,
-    ItemRun,
     ItemStarted,
     PlannedItem,
     Progress,
@@ -36,10 +37,11 @@ from workbench.reproduction.runner import (
     expected_s,
     in_order,
     place_failure,
+    plan,
     sweep,
 )
 from workbench.reproduction.runner.watch import Watch
-from workbench.study.progress import PROGRESS_VARIABLE, HowFar, say_progress
+from workbench.rows.progress import PROGRESS_VARIABLE, HowFar, say_progress
 
 
 def planned(id, times=False, expected=1.0):
@@ -48,6 +50,8 @@ def planned(id, times=False, expected=1.0):
 
 class FakeRun:
     """Sleeps instead of running a kernel, and notes which fake items run beside it."""
+
+    has_kernel = True
 
     def __init__(self, id, running, seen, *, seconds=0.15, far=None):
         self.id, self.running, self.seen, self.seconds, self.far = id, running, seen, seconds, far or {}
@@ -190,7 +194,7 @@ def test_a_second_runner_of_one_profile_names_the_first_and_runs_as_soon_as_that
     with pytest.raises(UsageError, match=rf"is in use by another run: pid {holder.pid} on \S+, since 20"):
         run(Project(), load_catalogue())
     assert [path.name for path in folder.iterdir()] == [".lock"]
-    kill(holder.pid)
+    holder.kill()
     holder.communicate()
     with hold_lock(folder):
         assert json.loads((folder / ".lock").read_text())["pid"] == os.getpid()
@@ -198,8 +202,8 @@ def test_a_second_runner_of_one_profile_names_the_first_and_runs_as_soon_as_that
 
 PLACES = """
 import json, os, pathlib, signal, sys
-from workbench.reproduction import Project, load_catalogue
-from workbench.reproduction.runner import ItemRun, place_record
+from workbench.reproduction import ItemRun, Project, load_catalogue
+from workbench.reproduction.runner import Execution, place_record
 
 renames, replaces = os.rename, os.replace
 count = int(sys.argv[1])
@@ -214,7 +218,7 @@ def dying(move):
 os.rename, os.replace = dying(renames), dying(replaces)
 project = Project()
 item = load_catalogue(project)[0]
-run = ItemRun(project, item, "laptop", started="now", seconds=1.0)
+run = Execution(ItemRun(project, item, "laptop"), started="now", seconds=1.0)
 run.folder.mkdir(parents=True)
 (run.folder / "recording.json").write_bytes(pathlib.Path(sys.argv[2]).read_bytes())
 (run.folder / "notebook.ipynb").write_text("new")
@@ -266,7 +270,7 @@ def test_a_failure_that_cannot_be_kept_raises_nothing(toy: ToyProject):
     barred = toy.root / "results/laptop/toy"
     barred.parent.mkdir(parents=True)
     barred.write_text("put there while the item ran")
-    place_failure(ItemRun(project, item, "laptop"), Failure(reason="boom", traceback=""))
+    place_failure(Execution(ItemRun(project, item, "laptop")), Failure(reason="boom", traceback=""))
     assert barred.read_text() == "put there while the item ran"
 
 
@@ -316,7 +320,7 @@ def test_a_study_says_how_far_it_is_until_its_end_then_the_notebook_does(tmp_pat
     told, notebook, now = tmp_path / "progress.json", tmp_path / "notebook.ipynb", SimpleNamespace(s=100.0)
     monkeypatch.setattr("workbench.reproduction.runner.watch.monotonic", lambda: now.s)
     monkeypatch.setenv(PROGRESS_VARIABLE, str(told))
-    monkeypatch.setattr("workbench.study.progress.LEAST_BETWEEN_S", 0.0)
+    monkeypatch.setattr("workbench.rows.progress.LEAST_BETWEEN_S", 0.0)
     watch = Watch(told, notebook)
     assert watch.look(9.0) is None
     states = [("code", "completed"), ("markdown", "completed"), ("code", "running")]
@@ -350,11 +354,11 @@ def start_until_held(toy: ToyProject, *, timeout_s=None, **cells) -> tuple[subpr
     flag = toy.root / "held"
     toy.declare_each(**cells, held=HOLDS_THE_INTERPRETER.format(flag=flag))
     runner = toy.start(jobs=1, timeout_s=timeout_s)
-    wait_for(flag.exists, seconds=90.0)  # four kernels start, perhaps on a busy machine
-    return runner, processes_below(runner.pid)
+    wait_for(flag.exists, within_s=90.0)  # four kernels start, perhaps on a busy machine
+    return runner, family(runner.pid)[1:]
 
 
-def test_a_run_records_a_second_does_nothing_and_a_changed_published_number_turns_the_verdict_red(toy: ToyProject):
+def test_a_run_records_a_second_does_nothing_and_a_changed_published_number_makes_it_run_again(toy: ToyProject):
     code, outcome, err = toy.run()
     assert code == 0, err
     assert outcome["items"][0]["status"] == "recorded" and outcome["items"][0]["verdicts"] == {"agrees": 1}
@@ -370,9 +374,7 @@ def test_a_run_records_a_second_does_nothing_and_a_changed_published_number_turn
     assert toy.record() == record
 
     toy.publish("quantity,method,value,unit,source\nbytes,A1,9,bytes,table 1\n")
-    code, outcome, err = toy.run()
-    assert (code, outcome["items"][0]["verdicts"]) == (0, {"disagrees": 1})
-    assert toy.record()["verdicts"][0]["rows"][0]["difference"] == -1.0
+    assert plan(Project(), load_catalogue(), "laptop")[0].why == "published changed"
 
 
 def test_items_that_fail_in_different_ways_say_why_and_stop_no_other(toy: ToyProject):
@@ -381,19 +383,16 @@ def test_items_that_fail_in_different_ways_say_why_and_stop_no_other(toy: ToyPro
         raises="raise ValueError('size is 4; it must be 5')",
         good="",
         forgets="",
-        rank="""
-        import os, signal
-        from workbench.launch import run_on_ranks
-        run_on_ranks(lambda: os.kill(os.getpid(), signal.SIGKILL), 2)
-        """,
+        unwritten="import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))",
     )
     toy.notebook("forgets", "pass")
+    old = toy.sealed("unwritten", files={}, fingerprint={})
     code, outcome, err = toy.run(jobs=5)
     assert code == 1, err
     reasons = {item["id"].split("/")[1]: item["reason"] for item in outcome["items"] if item["status"] == "failed"}
     assert reasons["killed"] == "the kernel was killed by signal 9, likely out of memory or from outside"
     assert reasons["raises"] == "ValueError: size is 4; it must be 5"
-    assert reasons["rank"].startswith("RankFailed") and "signal 9" in toy.failure("rank")["traceback"]
+    assert reasons["unwritten"] == "OSError: [Errno 27] File too large" and toy.record("unwritten") == old
     assert "without calling record" in reasons["forgets"]
     assert toy.record("good")["verdicts"][0]["verdict"] == "agrees"
     assert "raise ValueError('size is 4; it must be 5')" in toy.failure("raises")["traceback"]
@@ -406,54 +405,39 @@ def test_an_item_past_its_timeout_fails_even_while_its_kernel_holds_the_interpre
     assert runner.returncode == 1
     assert toy.failure("held")["reason"] == "took longer than the timeout of 6 s"
     assert "ctypes.PyDLL(None).sleep(600)" in toy.failure("held")["traceback"]
-    wait_for(lambda: not any(alive(pid) for pid in below), seconds=1.0)
+    assert_all_dead_within(below, 1.0)
 
 
-def test_killing_the_runner_leaves_no_process_and_no_half_record_and_the_next_run_resumes(toy: ToyProject):
-    runner, below = start_until_held(toy, first="")
+FRESH = """
+import os, pathlib, random, sys, tempfile
+assert "torch" in sys.modules and "workbench.launch.kernel_server" not in sys.modules
+assert tempfile.gettempdir() == os.environ["TMPDIR"] and not hasattr(sys.modules["__main__"], "seen")
+seen = random.random()
+pathlib.Path("numbers.txt").open("a").write(f"{seen}\\n")
+"""
+
+
+def test_forked_kernels_are_fresh_end_with_their_runner_leave_no_half_record_and_the_next_run_resumes(toy: ToyProject):
+    runner, below = start_until_held(toy, first=FRESH, second=FRESH, third=FRESH)
     assert len(below) >= 3  # tether, kernel and the kernel's own child
+    assert len(set((toy.root / "notebooks/toy/numbers.txt").read_text().split())) == 3
 
     code, _, err = toy.run()
     assert code == 2 and f"pid {runner.pid} on " in err and err.count("\n") == 1
 
     temporary = Path((toy.root / "held").read_text())
     assert temporary.is_dir()
-    kill(runner.pid)
+    runner.kill()
     runner.communicate()
-    wait_for(lambda: not any(alive(pid) for pid in below), seconds=2.0)
-    assert toy.record("first")["id"] == "toy/first/counted" and not toy.folder("held").exists()
+    assert_all_dead_within(below, 2.0)
+    assert all(toy.record(name)["id"] == f"toy/{name}/counted" for name in ("first", "second", "third"))
+    assert not toy.folder("held").exists()
 
     toy.notebook("held", "", RECORD)
     code, outcome, err = toy.run()
     assert code == 0, err
-    assert [item["status"] for item in outcome["items"]] == ["up to date", "recorded"]
+    assert [item["status"] for item in outcome["items"]] == ["up to date"] * 3 + ["recorded"]
     assert not temporary.exists()
-    assert not list((toy.root / "results/laptop").glob(".partial-*"))
-
-
-def test_forked_kernels_have_their_own_state_and_end_with_their_runner(toy: ToyProject):
-    fresh = """
-    import os, pathlib, random, sys, tempfile
-    assert "torch" in sys.modules and "workbench.launch.kernel_server" not in sys.modules
-    assert tempfile.gettempdir() == os.environ["TMPDIR"] and not hasattr(sys.modules["__main__"], "seen")
-    seen = random.random()
-    pathlib.Path("numbers.txt").open("a").write(f"{seen}\\n")
-    """
-    runner, below = start_until_held(toy, first=fresh, second=fresh, third=fresh)
-    assert [toy.record(name)["id"] for name in ("first", "second", "third")]
-    assert len(set((toy.root / "notebooks/toy/numbers.txt").read_text().split())) == 3
-    kill(runner.pid)
-    runner.communicate()
-    wait_for(lambda: not any(alive(pid) for pid in below), seconds=2.0)
-
-
-def test_ctrl_c_ends_the_kernels_keeps_what_was_finished_and_leaves_no_partial_folder(toy: ToyProject):
-    runner, below = start_until_held(toy, first="")
-    os.kill(runner.pid, signal.SIGINT)
-    _, err = runner.communicate(timeout=60)
-    assert runner.returncode == 130, err
-    wait_for(lambda: not any(alive(pid) for pid in below), seconds=1.0)
-    assert (toy.folder("first") / "record.json").exists() and not toy.folder("held").exists()
     assert not list((toy.root / "results/laptop").glob(".partial-*"))
 
 
@@ -474,15 +458,6 @@ def test_a_disk_that_fills_up_fails_the_item_and_keeps_its_old_record(toy: ToyPr
         assert "No space left on device" in toy.failure("table-1")["reason"]
     finally:
         subprocess.run(["umount", str(disk)], check=True)
-
-
-def test_a_recording_that_cannot_be_written_fails_the_item_and_keeps_its_old_record(toy: ToyProject):
-    old = toy.sealed(files={}, fingerprint={})
-    toy.notebook("one", "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))", RECORD)
-    code, outcome, err = toy.run()
-    assert code == 1, err
-    assert outcome["items"][0]["reason"] == "OSError: [Errno 27] File too large"
-    assert toy.record() == old
 
 
 # a study in a notebook
@@ -512,7 +487,7 @@ def pids(marks: Path, place: int) -> list[int]:
 
 
 def wait_until_run(marks: Path, *times: int) -> None:
-    wait_for(lambda: [len(pids(marks, place)) for place in range(5)] == list(times), seconds=90.0)
+    wait_for(lambda: [len(pids(marks, place)) for place in range(5)] == list(times), within_s=90.0)
 
 
 @pytest.mark.timeout(300)
@@ -520,21 +495,22 @@ def test_a_killed_kernel_rank_or_runner_loses_the_cells_under_way_and_each_next_
     runner = toy.start()
     wait_until_run(marks, 1, 1, 1, 0, 0)  # the first has ended, two are under way
     ranks = [*pids(marks, 1), *pids(marks, 2)]
-    below = processes_below(runner.pid)
-    kill(next(pid for pid in below if "ipykernel_launcher" in psutil.Process(pid).cmdline()[2:4]))
+    below = family(runner.pid)[1:]
+    kernel = next(pid for pid in below if "ipykernel_launcher" in psutil.Process(pid).cmdline()[2:4])
+    os.kill(kernel, signal.SIGKILL)
     out, err = runner.communicate(timeout=60)
     assert runner.returncode == 1 and "killed by signal 9" in out, err
-    wait_for(lambda: not any(map(alive, ranks)))
+    assert_all_dead_within(ranks, 20.0)
 
     (marks / "go-1").touch()
     runner = toy.start()
     wait_until_run(marks, 1, 2, 2, 1, 0)
-    kill(pids(marks, 3)[-1])
+    os.kill(pids(marks, 3)[-1], signal.SIGKILL)
     wait_until_run(marks, 1, 2, 2, 1, 1)  # the study goes on without the killed rank's cell
-    below = processes_below(runner.pid)
-    kill(runner.pid)
+    below = family(runner.pid)[1:]
+    runner.kill()
     runner.communicate(timeout=60)
-    wait_for(lambda: not any(map(alive, below)))
+    assert_all_dead_within(below, 20.0)
 
     for place in (2, 3, 4):
         (marks / f"go-{place}").touch()

@@ -2,9 +2,10 @@
 
 import pytest
 
+from tests.cases import refusals, value
+from workbench.rows import median_row, ratio_row, read_row, read_rows, spread_row, value_row
 from workbench.study import training
 from workbench.study.published import Cell, error_rows, published_value, summary_rows
-from workbench.study.rows import median_row, ratio_row, read_row, read_rows, spread_row, value_row
 
 
 def test_a_row_is_a_value_or_a_median_with_its_interval_or_a_few_values_with_their_spread():
@@ -20,29 +21,19 @@ def test_a_ratio_is_taken_pair_by_pair_before_its_median():
     assert (row["value"], row["low"], row["high"]) == (3.5, 2.0, 5.0)  # 2, 4, 3, 4, 5, 3
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"low": 2.0, "high": 3.0}, "value is 1.0, outside its spread, low 2.0 to high 3.0"),
-        ({"low": 0.0, "high": float("inf")}, "high is inf; it must be finite"),
-        ({"seed": 0.5}, "seed is 0.5; it must be a whole number"),
-        ({"seed": True}, "seed is True"),
-    ],
+test_a_spread_without_its_value_and_a_seed_that_is_no_whole_number_are_refused = refusals(
+    ({"low": 2.0, "high": 3.0}, "value is 1.0, outside its spread, low 2.0 to high 3.0"),
+    ({"low": 0.0, "high": float("inf")}, "high is inf; it must be finite"),
+    ({"seed": 0.5}, "seed is 0.5; it must be a whole number"),
+    ({"seed": True}, "seed is True"),
+    of=lambda **more: read_row({"quantity": "time", "value": 1.0, "unit": "ms", **more}),
 )
-def test_a_spread_without_its_value_and_a_seed_that_is_no_whole_number_are_refused(more, message):
-    with pytest.raises(ValueError, match=message):
-        read_row({"quantity": "time", "value": 1.0, "unit": "ms", **more})
 
 
 def test_two_rows_of_the_same_thing_are_refused():
     rows = [value_row("time", 1.0, "ms", tp=tp) for tp in (1, 1.0)]
     with pytest.raises(ValueError, match="values, row 2: says the same as row 1"):
         read_rows(rows, "values")
-
-
-def value(rows: list[dict], quantity: str) -> float:
-    (row,) = [row for row in rows if row["quantity"] == quantity]
-    return row["value"]
 
 
 def test_a_cell_has_the_number_that_the_table_prints():

@@ -7,9 +7,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tests.cases import refusals
 from workbench.parallel.groups import RecordedTensorGroup
+from workbench.rows import median_row, ratio_row
 from workbench.study.breakdown import break_down, break_down_stages, timeline_of
-from workbench.study.rows import median_row, ratio_row
 from workbench.study.timing import Timed, Trial, Turn, Turns, dose_rows, take_turns, time_variants
 from workbench.timeline import Action, Dose, Kind
 
@@ -123,18 +124,13 @@ def test_injected_delays_are_means_over_rounds_and_their_error_is_of_the_sum():
     assert {row["variant"] for row in rows} == {"x"}
 
 
-@pytest.mark.parametrize(
-    ("wrong", "rule"),
-    [
-        ({"rounds": 0}, "rounds is 0; it must be at least 1"),
-        ({"repeats": 0}, "repeats is 0; it must be at least 1"),
-        ({"rounds": 5}, "rounds is 5; it must be at least 6 for an interval"),
-        ({"rounds": 2, "repeats": 2}, "rounds is 2; it must be at least 3 for an interval"),
-    ],
+test_turns_that_cannot_be_or_give_no_interval_are_refused = refusals(
+    ({"rounds": 0}, "rounds is 0; it must be at least 1"),
+    ({"repeats": 0}, "repeats is 0; it must be at least 1"),
+    ({"rounds": 5}, "rounds is 5; it must be at least 6 for an interval"),
+    ({"rounds": 2, "repeats": 2}, "rounds is 2; it must be at least 3 for an interval"),
+    of=lambda **wrong: Turns(**{"rounds": 6} | wrong).check_interval(),
 )
-def test_turns_that_cannot_be_or_give_no_interval_are_refused(wrong, rule):
-    with pytest.raises(ValueError, match=rule):
-        Turns(**{"rounds": 6} | wrong).check_interval()
 
 
 LATE_S = 0.03

@@ -1,9 +1,8 @@
-import json
 import time
-from itertools import groupby
 
 import pytest
 
+from tests.cases import refusals
 from workbench.timeline import Dose, Sleeper, StragglerTrace
 
 
@@ -29,38 +28,6 @@ def test_a_straggler_moves_on_every_epoch_until_the_trace_starts_again_or_never(
     assert [fixed.skewness(rank, 1_000_000) for rank in range(4)] == [1, 2.5, 1, 6]
 
 
-def test_stragglers_come_grow_in_equal_steps_and_vanish():
-    # So rare that two episodes never touch here: a run of straggling epochs is one episode.
-    trace = StragglerTrace.random(4, num_epochs=500, iterations_per_epoch=1, seed=3, straggling_share=0.02)
-    episodes = [
-        [value - 1 for value in episode]
-        for row in trace.rows
-        for is_straggling, episode in groupby(row, key=lambda value: value > 1)
-        if is_straggling
-    ]
-    assert len(episodes) > 5
-    for episode in episodes:
-        growth = episode[-1] / len(episode)
-        assert episode == pytest.approx([growth * (epoch + 1) for epoch in range(len(episode))], abs=0.0101)
-        assert episode[-1] <= 7
-
-
-def test_a_random_trace_is_a_straggler_for_the_share_of_epochs_asked_for():
-    trace = StragglerTrace.random(8, num_epochs=5_000, iterations_per_epoch=1, seed=0, straggling_share=0.25)
-    straggling = sum(value > 1 for row in trace.rows for value in row) / (8 * 5_000)
-    # 40,000 epochs in episodes of 16 on average are some 2,500 pairs of gap and episode: a few hundredths of 0.25.
-    assert straggling == pytest.approx(0.25, abs=0.02)
-
-
-def test_a_rank_asked_alone_has_the_row_it_has_among_others_and_in_a_longer_trace():
-    arguments = {"iterations_per_epoch": 5, "seed": 7}
-    long = StragglerTrace.random(4, num_epochs=60, **arguments)
-    short = StragglerTrace.random(2, num_epochs=20, **arguments)
-    assert [row[:20] for row in long.rows[:2]] == list(short.rows)
-    assert long.rows[0] != long.rows[1]
-    assert StragglerTrace.random(4, num_epochs=60, iterations_per_epoch=5, seed=8) != long
-
-
 def test_a_real_rank_is_as_many_times_slower_as_the_fastest_of_its_step():
     # Step 0: 2, 4 and 3 s, the fastest 2; step 1: 3, 3 and 6 s, the fastest 3.
     trace = StragglerTrace.measured([[2, 3], [4, 3], [3, 6]], iterations_per_epoch=10)
@@ -68,33 +35,23 @@ def test_a_real_rank_is_as_many_times_slower_as_the_fastest_of_its_step():
     assert trace.skewness(2, 10) == 2
 
 
-def test_a_trace_survives_print_and_parse_and_json_and_a_changed_record_is_refused():
-    trace = StragglerTrace.random(4, num_epochs=30, iterations_per_epoch=5, seed=1)
-    assert StragglerTrace.from_grid(trace.as_grid(), iterations_per_epoch=5) == trace
-    record = trace.as_record()
-    assert StragglerTrace.from_record(json.loads(json.dumps(record))) == trace
-    with pytest.raises(ValueError, match="the values have"):
-        StragglerTrace.from_record(record | {"skewness": [[3.0], [1.0]]})
+def test_a_record_of_a_trace_has_its_values_and_a_digest_that_tells_it_from_others():
+    record = StragglerTrace.fixed(2, {1: 2.5}).as_record()
+    assert (record["iterations_per_epoch"], record["skewness"]) == (1, [[1.0], [2.5]])
+    assert record["sha256"] == StragglerTrace.fixed(2, {1: 2.5}).digest != StragglerTrace.none(2).digest
 
 
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: StragglerTrace.fixed(4, {2: 0.5}), "skewness of rank 2 is 0.5; it must be finite and at least 1"),
-        (lambda: StragglerTrace.fixed(4, {4: 2}), "names rank 4; it must be in 0..3"),
-        (lambda: StragglerTrace(rows=((1, 2), (1,))), r"rows has \[2, 1\] epochs"),
-        (lambda: StragglerTrace(rows=()), "at least one rank"),
-        (lambda: StragglerTrace.round_robin(2, 2, iterations_per_epoch=0), "iterations_per_epoch is 0"),
-        (lambda: StragglerTrace.measured([[1.0], [0.0]]), r"seconds of rank 1 is \[0.0\]"),
-        (lambda: StragglerTrace.from_grid("rank 1 | ."), "'rank 0', 'rank 1'"),
-        (lambda: StragglerTrace.none(2).skewness(2, 0), "rank is 2; it must be in 0..1"),
-        (lambda: StragglerTrace.none(2).skewness(0, -1), "iteration is -1"),
-        (lambda: Sleeper().owe(-1.0), "seconds is -1.0"),
-    ],
+test_a_trace_that_cannot_be_is_refused = refusals(
+    (lambda: StragglerTrace.fixed(4, {2: 0.5}), "skewness of rank 2 is 0.5; it must be finite and at least 1"),
+    (lambda: StragglerTrace.fixed(4, {4: 2}), "names rank 4; it must be in 0..3"),
+    (lambda: StragglerTrace(rows=((1, 2), (1,))), r"rows has \[2, 1\] epochs"),
+    (lambda: StragglerTrace(rows=()), "at least one rank"),
+    (lambda: StragglerTrace.round_robin(2, 2, iterations_per_epoch=0), "iterations_per_epoch is 0"),
+    (lambda: StragglerTrace.measured([[1.0], [0.0]]), r"seconds of rank 1 is \[0.0\]"),
+    (lambda: StragglerTrace.none(2).skewness(2, 0), "rank is 2; it must be in 0..1"),
+    (lambda: StragglerTrace.none(2).skewness(0, -1), "iteration is -1"),
+    (lambda: Sleeper().owe(-1.0), "seconds is -1.0"),
 )
-def test_a_trace_that_cannot_be_is_refused(build, message):
-    with pytest.raises(ValueError, match=message):
-        build()
 
 
 def test_what_a_sleep_took_too_long_counts_against_the_next_debt_however_many_follow():

@@ -16,7 +16,7 @@ from .common import INTERRUPTED
 __all__ = ["app", "main"]
 
 FAILED, WRONG_USE = 1, 2  # exit codes
-SETTINGS = {"help_option_names": ["-h", "--help"]}
+HELP_OPTIONS = ["-h", "--help"]
 DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}  # modules named otherwise on the index
 
 OVERVIEW = """Reproduce published results on real ranks, and check each claim against its paper.
@@ -53,7 +53,7 @@ def _build() -> typer.Typer:
         help=OVERVIEW,
         no_args_is_help=True,
         rich_markup_mode="rich",
-        context_settings=SETTINGS,
+        context_settings={"help_option_names": HELP_OPTIONS},
         pretty_exceptions_enable=False,
     )
     app.callback()(_any_command)
@@ -66,21 +66,25 @@ app = _build()
 
 
 def command() -> Any:
-    """Return the command with those below it; its flags are shown without a type."""
+    """Return the command with those below it; in its help flags and arguments have no type."""
     whole = typer.main.get_command(app)
-    waiting = [whole]
+    waiting: list[Any] = [whole]
     while waiting:
         one = waiting.pop()
         waiting += getattr(one, "commands", {}).values()
-        helped = one.get_help_option(one.context_class(one, **SETTINGS))
-        for option in (*one.params, helped):
-            if getattr(option, "is_flag", False):
-                option.metavar = ""
+        helped = one.get_help_option(one.context_class(one, help_option_names=HELP_OPTIONS))
+        for parameter in (*one.params, helped):
+            if parameter.param_type_name == "argument":
+                parameter.display_type_rich = lambda ctx: ""
+            elif parameter.is_flag:
+                parameter.metavar = ""
     return whole
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command, by default that of the process's arguments, and leave with its exit code."""
+    # papermill and nbformat import jsonschema, which would compile 39 grammars of web addresses, in more than a second.
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     sys.exit(exit_code(sys.argv[1:] if arguments is None else list(arguments)))
 
 
@@ -99,9 +103,9 @@ def exit_code(arguments: Sequence[str]) -> int:
     except UsageError as error:
         return _refuse(str(error))
     except ModuleNotFoundError as error:
-        if (error.name or "workbench").split(".")[0] == "workbench":
+        package = (error.name or "workbench").split(".")[0]
+        if package == "workbench":
             raise
-        package = error.name.split(".")[0]
         return _refuse(f"the package {package} is missing: pip install {DISTRIBUTIONS.get(package, package)}", FAILED)
     except (Abort, KeyboardInterrupt):
         print("Interrupted.", file=sys.stderr)

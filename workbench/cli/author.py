@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,7 +55,7 @@ def promote(
     if cells:
         from workbench.reproduction.cells import promote_cells
 
-        paths = tuple(promote_cells(project, chosen, profile))
+        paths = tuple(promote_cells(reproduction.ItemRun(project, item, profile) for item in chosen))
     else:
         paths = reproduction.promote(project, profile, [item.id for item in chosen])
     if not paths:
@@ -81,7 +81,7 @@ def _print_promoted(path: Path) -> None:
 def export(
     target: Annotated[Path, Argument(help="The file or, for ro-crate, the folder or .zip to write.")],
     patterns: common.Patterns = None,
-    form: Annotated[str, Option("--format", help="ro-crate, csv or bibtex.")] = "csv",
+    form: Annotated[str, Option("--format", metavar="csv|bibtex|ro-crate", help="What to write.")] = "csv",
 ) -> None:
     """Write recorded runs for others, with licence, machine, claims and the citation of the paper.
 
@@ -130,48 +130,31 @@ def diff(
 def _differences(project: Any, item: Any, profile: str) -> list[str] | None:
     """Return lines on how the two records of an item differ, or None where one is absent."""
     from workbench.reproduction import diff as value_table
-    from workbench.reproduction import promoted_path, read_record
-
-    paths = promoted_path(project, item, profile), project.folder(item, profile) / "record.json"
-    if not all(path.is_file() for path in paths):
-        return None
-    recorded, ours = (read_record(path, id=item.id, profile=profile) for path in paths)
-    table = value_table(project, profile, [item.id]).to_dict("records")
-    return [*_verdict_lines(recorded, ours), *_value_lines(table), *_circumstance_lines(recorded, ours)]
-
-
-def _verdict_lines(recorded: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
-    before, now = (
-        {verdict["claim"]: verdict["verdict"] for verdict in record["verdicts"]} for record in (recorded, ours)
-    )
-    return [
-        f"verdict of {claim!r}: recorded {before.get(claim, 'absent')}, now {now.get(claim, 'absent')}"
-        for claim in dict.fromkeys([*before, *now])
-        if before.get(claim) != now.get(claim)
-    ]
-
-
-def _value_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    from workbench.reproduction.project import ItemRun
+    from workbench.reproduction.records import record_of
     from workbench.reproduction.report import relative_text, value_text
 
-    lines = []
-    for row in rows:
+    run = ItemRun(project, item, profile)
+    recorded, ours = record_of(run, promoted=True), record_of(run)
+    if recorded is None or ours is None:
+        return None
+    before, now = ({repr(one["claim"]): one["verdict"] for one in record["verdicts"]} for record in (recorded, ours))
+    lines = _changed("verdict of", before, now)
+    for row in value_table(project, profile, [item.id]).to_dict("records"):
         name = " ".join(part for part in (row["quantity"], row["of"]) if part)
         texts = [value_text(row[side], row["unit"]) for side in ("promoted", "now")]
         lines.append(f"{name}: recorded {texts[0]}, now {texts[1]}  {relative_text(row['now'], row['promoted'])}")
-    return lines
-
-
-def _circumstance_lines(recorded: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
-    lines = []
     for field in CIRCUMSTANCES:
-        old, new = recorded.get(field) or {}, ours.get(field) or {}
-        lines += [
-            f"{field} {name}: recorded {old.get(name)}, now {new.get(name)}"
-            for name in dict.fromkeys([*old, *new])
-            if old.get(name) != new.get(name)
-        ]
+        lines += _changed(field, recorded.get(field) or {}, ours.get(field) or {})
     return lines
+
+
+def _changed(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{what} {name}: recorded {old.get(name, 'absent')}, now {new.get(name, 'absent')}"
+        for name in dict.fromkeys([*old, *new])
+        if old.get(name) != new.get(name)
+    ]
 
 
 def technique(name: Annotated[str, Argument(help="Lower case, digits and underscores, such as ring_sum.")]) -> None:

@@ -1,4 +1,4 @@
-"""`workbench claims audit`: whether claims notice falsified results."""
+"""`workbench claims`: whether claims notice falsified results, and the causes of those that disagree."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typer import Option
 
 from . import common
 
-__all__ = ["audit", "register"]
+__all__ = ["audit", "causes", "register"]
 
 WORDS = {True: "[green]noticed[/]", False: "[bold red]not noticed[/]", None: "[dim]—[/]"}
 
@@ -19,6 +19,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
     claims = typer.Typer(no_args_is_help=True, help="Test the claims themselves.")
     claims.command("audit")(audit)
+    claims.command("causes")(causes)
     app.add_typer(claims, name="claims", rich_help_panel=common.LOOK)
 
 
@@ -29,7 +30,8 @@ def audit(
         bool, Option("--blind", help="Only those that notice neither no effect nor the opposite.")
     ] = False,
 ) -> int:
-    """Judge every claim on falsified results: no effect, the opposite, twice the effect, rows shuffled.
+    """Judge every claim on falsified results: no effect, the opposite, twice the effect, rows shuffled,
+    another regime; a dash where one does not apply.
 
     Ends with exit code 1 where a claim of the paper notices neither no effect nor the opposite, and does not say why.
 
@@ -38,7 +40,7 @@ def audit(
       workbench claims audit
       workbench claims audit gemini --blind
     """
-    from workbench.reproduction.audit import FALSIFICATIONS, share_noticed
+    from workbench.reproduction.audit import NAMES, share_noticed
     from workbench.reproduction.audit import audit as audited
 
     project, catalogue = common.load()
@@ -47,11 +49,11 @@ def audit(
     if as_json:
         common.print_json([each.to_json() for each in claims])
         return int(bool(unexplained))
-    table = common.table("claim", *FALSIFICATIONS)
+    table = common.table("claim", *NAMES)
     for each in claims:
         if each.is_blind or not blind:
             name = f"{escape(each.claim.name)}\n[dim]{each.item}[/]"
-            table.add_row(name, *(WORDS[each.noticed[falsification]] for falsification in FALSIFICATIONS))
+            table.add_row(name, *(WORDS[each.noticed[falsification]] for falsification in NAMES))
     out = common.console()
     out.print(table)
     number, of = share_noticed(claims)
@@ -62,3 +64,38 @@ def audit(
         markup=False,
     )
     return int(bool(unexplained))
+
+
+def causes(patterns: common.Patterns = None, as_json: common.AsJson = False) -> int:
+    """Show the disagreements of main findings, and all by more than 1.5 times, each with its cause.
+
+    A cause is an intervention: one thing is changed, and our number is then at least twice as near to the paper's.
+
+    \b
+    Examples
+      workbench claims causes
+      workbench claims causes atp --json
+    """
+    from workbench.reproduction.causes import disagreements, summary
+    from workbench.reproduction.findings import best_runs
+
+    project, catalogue = common.load()
+    picked = common.pick(catalogue, patterns or [])
+    techniques = {item.technique for item in picked}
+    runs = best_runs(project, [item for item in catalogue if item.technique in techniques])
+    ids = {item.id for item in picked}
+    found = [each for each in disagreements(project, runs) if each.item in ids]
+    if as_json:
+        common.print_json({"disagreements": [each.to_json() for each in found], "summary": summary(found)})
+        return 0
+    table = common.table("claim", "paper", "ours", "after", "cause")
+    for each in sorted(found, key=lambda each: not each.is_finding):
+        name = f"{escape(each.claim.name)}\n[dim]{each.item}{', a main finding' if each.is_finding else ''}[/]"
+        cause = f"{each.cause.kind}: {escape(each.cause.changed)}" if each.cause else ""
+        words = cause if each.is_explained else f"[bold red]unexplained[/]{cause and f'; tried {cause}'}"
+        after = "" if each.after is None else f"{each.after:.3g}"
+        table.add_row(name, f"{each.paper:.3g}", f"{each.ours:.3g}", after, words)
+    out = common.console()
+    out.print(table)
+    out.print(summary(found), markup=False)
+    return 0

@@ -42,4 +42,4 @@ def course(
 
     number = write_course(Project(), teacher=teacher, student=student, run=run)
     for target in filter(None, (teacher, student)):
-        common.console().print(f"{target}: {number} code exercises; begin with {target / 'index.md'}", markup=False)
+        common.console().print(f"{target}: {number} exercises; begin with {target / 'index.md'}", markup=False)

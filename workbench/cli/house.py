@@ -22,11 +22,13 @@ def register(app: typer.Typer) -> None:
     """Add the commands of this file."""
     app.command("doctor", rich_help_panel=common.HOUSE)(doctor)
     data = typer.Typer(no_args_is_help=True, help="List, fetch and verify data sets and models.")
-    for name, command in (("list", list_data), ("fetch", fetch), ("verify", verify)):
-        data.command(name)(command)
+    data.command("list")(list_data)
+    data.command("fetch")(fetch)
+    data.command("verify")(verify)
     kernels = typer.Typer(no_args_is_help=True, help="Jupyter kernels for a number of ranks or GPUs.")
-    for name, command in (("install", install_kernel), ("list", list_kernels), ("remove", remove_kernel)):
-        kernels.command(name)(command)
+    kernels.command("install")(install_kernel)
+    kernels.command("list")(list_kernels)
+    kernels.command("remove")(remove_kernel)
     app.add_typer(data, name="data", rich_help_panel=common.HOUSE)
     app.add_typer(kernels, name="kernels", rich_help_panel=common.HOUSE)
     app.command("bench", rich_help_panel=common.HOUSE)(bench)
@@ -47,8 +49,8 @@ def doctor(as_json: common.AsJson = False) -> int:
         if not as_json:
             _print_check(out, check)
     if as_json:
-        names = ("name", "state", "required", "found", "advice")
-        common.print_json([{name: getattr(check, name) for name in names} for check in checks])
+        fields = ("name", "state", "required", "found", "advice")
+        common.print_json([{name: getattr(check, name) for name in fields} for check in checks])
     parts = []
     for state, words in (("missing", "Missing and required"), ("broken", "Broken")):
         if names := [check.name for check in checks if check.state == state]:
@@ -81,7 +83,7 @@ def bench(pattern: Annotated[str, Argument(help="Names of benchmarks, as a glob.
       workbench bench 'compression-quantize-*'
     """
     from workbench.reproduction import Project, UsageError
-    from workbench.training.measuring import run_benchmarks
+    from workbench.study.measuring import run_benchmarks
 
     out, folder = common.console(), Project().root / "tests" / "benchmarks"
     if not folder.is_dir():
@@ -120,7 +122,10 @@ def clean(
       workbench clean --yes
       workbench clean full --cells
     """
+    import shutil
+
     from workbench.reproduction import Project, UsageError
+    from workbench.reproduction.files import hold_lock
 
     project, out = Project(results=results), common.console()
     chosen = [common.choose(name, common.PROFILES, "profile") for name in profiles or common.PROFILES]
@@ -138,7 +143,9 @@ def clean(
         out.print("Nothing removed.")
         return 0
     for folder in folders:
-        _empty(folder, cells)
+        with hold_lock(folder):  # so that no run loses its results under way
+            for path in _material(folder, cells):
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         rest = "" if cells or not _num_cells(folder) else ", but for its finished cells"
         out.print(f"Removed what {folder} held{rest}.", markup=False)
     return 0
@@ -157,7 +164,10 @@ def _material(folder: Path, cells: bool) -> Sequence[Path]:
 
 
 def _size_words(folder: Path, cells: bool) -> str:
-    size_bytes, num_cells = sum(_size_bytes(path) for path in _material(folder, cells)), _num_cells(folder)
+    size_bytes, num_cells = 0, _num_cells(folder)
+    for path in _material(folder, cells):
+        files = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
+        size_bytes += sum(file.lstat().st_size for file in files if not file.is_dir())
     words = f"{common.counted(len(list(folder.glob('*/*/*/record.json'))), 'record')}, {size_bytes / 1e6:.1f} MB"
     if not num_cells:
         return words
@@ -168,22 +178,6 @@ def _num_cells(folder: Path) -> int:
     from workbench.reproduction.declare import CELLS
 
     return len(list(folder.glob(f"*/{CELLS}/*/*.json")))
-
-
-def _size_bytes(path: Path) -> int:
-    files = path.rglob("*") if path.is_dir() and not path.is_symlink() else [path]
-    return sum(file.lstat().st_size for file in files if not file.is_dir())
-
-
-def _empty(folder: Path, cells: bool) -> None:
-    """Remove what a folder holds while holding its lock, so that no run loses its results under way."""
-    import shutil
-
-    from workbench.reproduction.files import hold_lock
-
-    with hold_lock(folder):
-        for path in _material(folder, cells):
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def list_data(as_json: common.AsJson = False) -> None:

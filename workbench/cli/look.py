@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer import Option
@@ -43,22 +44,25 @@ def list_items(
     chosen = common.pick(catalogue, patterns or [])
     if as_json:
         runs = judged(project, chosen)
-        common.print_json([_item_json(project, item, runs[item.id]) for item in chosen])
+        entries = []
+        for item in chosen:
+            cells, run = num_cells(project, item), runs[item.id]
+            more = ({"cells": cells} if cells else {}) | ({"run": asdict(run)} if run.profile else {})
+            entries.append(item_json(item) | more)
+        common.print_json(entries)
     else:
         print_list(project, chosen)
-
-
-def _item_json(project: Any, item: Any, run: Any) -> dict[str, Any]:
-    cells = num_cells(project, item)
-    return item_json(item) | ({"cells": cells} if cells else {}) | ({"run": asdict(run)} if run.profile else {})
 
 
 def write(
     profile: common.OneProfile = "laptop",
     open_it: Annotated[bool, Option("--open", help="Open it in the browser.")] = False,
-    single: Annotated[Path | None, Option("--single-file", help="Also write all its pages into this one file.")] = None,
+    single: Annotated[
+        Path | None, Option("--single-file", metavar="FILE", help="Also write all its pages into this one file.")
+    ] = None,
     site: Annotated[
-        Path | None, Option("--site", help="Also write a static site: report, notebooks, lessons, API pages.")
+        Path | None,
+        Option("--site", metavar="DIR", help="Also write a static site: report, notebooks, lessons, API pages."),
     ] = None,
     results: common.Results = None,
 ) -> int:
@@ -75,13 +79,14 @@ def write(
     """
     from workbench.reproduction.report import gather, single_file, write_report, write_site
 
+    gc.disable()  # a short process that keeps nearly all it makes: looking for garbage takes a tenth of its time
     project, catalogue = common.load(results)
     report = gather(project, catalogue, profile)
     items = [item for technique in report.techniques for item in technique.items]
     if not report.only_recorded and not any(item.has_record or item.failure or item.refused for item in items):
         print(f"workbench: no records in profile {profile} yet", file=sys.stderr)
         return 0
-    path = write_report(project, catalogue, profile, notebooks=True, anew=site is not None)
+    path = write_report(project, catalogue, profile, notebooks=True, anew=site is not None, report=report)
     common.console().print(str(path), markup=False)
     if report.only_recorded:
         print(f"workbench: {report.headline}", file=sys.stderr)

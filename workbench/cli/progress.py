@@ -8,7 +8,7 @@ from rich.markup import escape
 
 from workbench.reproduction.report import about_text, seconds_text
 from workbench.reproduction.runner import Event, ItemFinished, ItemOutcome, ItemStarted, Progress, Status, Stopping
-from workbench.study.progress import HowFar
+from workbench.rows.progress import HowFar
 
 from .common import reason_words, verdict_words
 
@@ -142,5 +142,10 @@ class BarDisplay:
         if isinstance(event, ItemStarted):
             self.bar.update(self.task, total=event.num_items, description=event.id)
         elif isinstance(event, Progress):
-            done = {"completed": num_done(event), "total": event.num_items}
-            self.bar.update(self.task, description=running_words(event), left=left_words(event), **done)
+            self.bar.update(
+                self.task,
+                total=event.num_items,
+                completed=num_done(event),
+                description=running_words(event),
+                left=left_words(event),
+            )

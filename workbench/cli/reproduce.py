@@ -19,7 +19,7 @@ from . import common
 
 __all__ = ["Run", "register", "reproduce"]
 
-LEAST_BETWEEN_S = 1.0  # seconds from one report of a run under way to the next; its page reloads every 15
+LEAST_BETWEEN_S = 5.0  # seconds from one report of a run under way to the next; its page reloads every 15
 REASON_SHOWN = 40  # characters of a failure's reason in the table; all of it was printed as the item ended
 COSTS_BETWEEN = 2  # and as many times what the last one cost, since it is written where items are scheduled
 
@@ -72,7 +72,7 @@ def reproduce(
 
     project, catalogue = common.load(results)
     chosen = common.pick(catalogue, patterns or [])
-    quick = [item for item in chosen if "quick" in item.parameters]
+    quick = tuple(item for item in chosen if "quick" in item.parameters)
     profile = profile or ("quick" if quick and not patterns else "laptop")
     if profile == "quick" and not patterns:
         chosen = quick
@@ -223,7 +223,8 @@ class Run:
         from workbench.reproduction.report import report_path, write_report
 
         options: dict[str, Any] = {"running": tuple(self.running), "progress": self.progress, "under_way": under_way}
-        options |= {"changed": None if whole else self.changed, "notebooks": whole}
+        # Rendering takes a core for a moment, which only a run that times nothing can spare before its end.
+        options |= {"changed": None if whole else self.changed, "notebooks": whole or self.profile == "smoke"}
         try:
             path = write_report(self.project, self.catalogue, self.profile, **options)
             self.changed = set()
@@ -234,6 +235,8 @@ class Run:
 
     def finished(self, outcome: Any) -> None:
         """Print the table, the logs of failed items and the report's path."""
+        from workbench.reproduction import ItemRun
+
         self.running.clear()
         with self.out.status("Writing the report"):
             path = self.write_report()
@@ -246,7 +249,7 @@ class Run:
         self.out.print(_table(self.project, self.chosen, self.profile, outcome))
         by_id = {item.id: item for item in self.chosen}
         for item in outcome.failed:
-            folder = self.project.folder(by_id[item.id], outcome.profile)
+            folder = ItemRun(self.project, by_id[item.id], outcome.profile).folder
             logs = [folder / name for name in ("failure.txt", "failure.json") if (folder / name).is_file()]
             self.out.print(f"{item.id} failed: {(logs or [folder])[0]}", markup=False, soft_wrap=True)
         self.out.print(f"\nReport: {path}", markup=False)

@@ -130,10 +130,9 @@ def _run_words(run: Any) -> str:
 def _below(runs: Mapping[str, Any]) -> Iterator[str]:
     from workbench.reproduction.machine import machine_text
 
-    counts = sum((Counter(run.verdicts) for run in runs.values()), Counter())
-    yield f"\n{common.counted(len(runs), 'item')}; " + ", ".join(
-        f"{common.mark_of(word)} {counts[word]} {word}" for word in ORDER
-    )
+    score = sum((Counter(run.score) for run in runs.values()), Counter())
+    verdicts = ", ".join(f"{score[word]} {word}" for word in ("agree", "disagree", "could not be tested"))
+    yield f"\n{common.counted(len(runs), 'item')}; {common.counted(score.total(), 'claim')} of the papers: {verdicts}"
     places = Counter((run.is_own, machine_text(run.machine)) for run in runs.values() if run.profile)
     for (is_own, machine), number in places.items():
         yield f"{number} {'ran here' if is_own else 'recorded'} on {machine}"
@@ -143,9 +142,10 @@ def _below(runs: Mapping[str, Any]) -> Iterator[str]:
 
 def num_cells(project: Any, item: Any) -> dict[str, dict[str, int]]:
     """Count an item's cells in each profile, where a study of it has begun."""
+    from workbench.reproduction import ItemRun
     from workbench.reproduction.cells import num_cells as count
 
-    counts = {profile: count(project, item, profile) for profile in item.profiles}
+    counts = {profile: count(ItemRun(project, item, profile)) for profile in item.profiles}
     return {profile: {"there": there, "of": of} for profile, (there, of) in counts.items() if of}
 
 
@@ -188,12 +188,12 @@ def _print_parameters(out: Any, item: Any, profile: str, everything: bool) -> No
 
 def _last_run(run: Any) -> str:
     from workbench.reproduction.machine import machine_text
-    from workbench.reproduction.report import seconds_text
+    from workbench.reproduction.report import took_text
     from workbench.reproduction.summary import summary_of
 
     if run.record is None:
         return "run        none yet"
-    summary, took = summary_of(run), seconds_text(round(float(run.record["seconds"]), 1))
+    summary, took = summary_of(run), took_text(run.record)
     where = escape(machine_text(summary.machine))
     verdicts = common.verdict_words(summary.verdicts)
     return f"run        {_run_words(summary)}, {took} on {where}\nverdicts   {verdicts}"
@@ -203,22 +203,23 @@ def _states(project: Any, item: Any) -> Iterator[str]:
     """Return lines on cells, and on records and failures that a reader must know of."""
     from workbench.reproduction.errors import RecordError
     from workbench.reproduction.files import misfits
-    from workbench.reproduction.records import FAILURE_FILE, RECORD_FILE, promoted_path, read_failure, record_of
+    from workbench.reproduction.project import ItemRun
+    from workbench.reproduction.records import read_failure, record_of
 
     for profile, counts in num_cells(project, item).items():
         yield f"cells      {counts['there']} of {counts['of']} are there ({profile})"
     for profile in item.profiles:
-        folder = project.folder(item, profile)
-        for path in (folder / RECORD_FILE, promoted_path(project, item, profile)):
+        run = ItemRun(project, item, profile)
+        for is_promoted in (False, True):
             try:
-                record = record_of(path, item, profile)
+                record = record_of(run, is_promoted)
             except RecordError as error:
                 yield f"[bold red]refused[/]    ({profile}) {escape(str(error))}"
                 continue
-            if record is not None and path.parent == folder:
-                yield from (f"[bold red]not shown[/]  {escape(line)}" for line in misfits(folder, record).values())
+            if record is not None and not is_promoted:
+                yield from (f"[bold red]not shown[/]  {escape(line)}" for line in misfits(run.folder, record).values())
         try:
-            failure = read_failure(folder / FAILURE_FILE)
+            failure = read_failure(run.failure)
         except RecordError as error:
             failure = {"reason": str(error)}
         if failure is not None:
@@ -234,8 +235,10 @@ def _print_claims(out: Any, item: Any, verdicts: Mapping[str, Any]) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in HEADER:
         width = max(out.width - others - 2 * len(HEADER), LEAST_TITLE) if name == "claim" else None
-        justify = "right" if name in ("paper", "ours") else "left"
-        table.add_column(name, no_wrap=True, overflow="ellipsis", justify=justify, max_width=width)
+        is_number = name in ("paper", "ours")
+        table.add_column(
+            name, no_wrap=True, overflow="ellipsis", justify="right" if is_number else "left", max_width=width
+        )
     for row in rows:
         style = next(style for name, style in common.STYLES.items() if common.MARKS[name] == row[0])
         table.add_row(*(f"[{style}]{escape(text)}[/]" if text in (row[0], row[-1]) else escape(text) for text in row))

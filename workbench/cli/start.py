@@ -57,11 +57,11 @@ def lab(
     from workbench.reproduction import Project
 
     project = Project(results=results)
-    copy, package = project.results / "lab", Path(__file__).parents[1]
+    copy, jupyter = project.results / "lab", Path(__file__).parents[1] / "explore" / "jupyter"
     for changed in refresh(project.notebooks, copy):
         print(f"There is a new version of a notebook that you have changed. Yours is now {changed}")
     environment = dict(os.environ)
-    first = {"PATH": Path(sys.executable).parent, "JUPYTER_CONFIG_PATH": package / "explore" / "jupyter"}
+    first = {"PATH": Path(sys.executable).parent, "JUPYTER_CONFIG_PATH": jupyter, "JUPYTER_PATH": jupyter}
     for name, place in first.items():
         environment[name] = os.pathsep.join(filter(None, [str(place), environment.get(name)]))
     options = {

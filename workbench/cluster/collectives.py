@@ -9,27 +9,16 @@ Source: R. Thakur, R. Rabenseifner, W. Gropp, IJHPCA 19 (2005), sections 3 and 4
 Parallel Computing 35 (2009); the sources of gloo and of PyTorch's gloo process group; NCCL's release notes 2.4.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 
+from workbench.checks import require_counts, require_not_negative
 from workbench.cluster.machines import Link
 
-__all__ = [
-    "Algorithm",
-    "Backend",
-    "Collective",
-    "CollectiveBytes",
-    "CollectiveCost",
-    "algorithm_of",
-    "collective_bytes",
-    "collective_cost",
-    "collective_time_s",
-    "gloo_header_bytes",
-]
+__all__ = ["Algorithm", "Backend", "Collective", "CollectiveBytes", "CollectiveCost", "algorithm_of"]
+__all__ += ["collective_bytes", "collective_cost", "collective_time_s", "gloo_header_bytes"]
 
 
 class Collective(Enum):
@@ -243,12 +232,8 @@ def _forms(collective: Collective, algorithm: Algorithm) -> tuple[ByRank, InSeri
 
 
 def _require(num_ranks: int, message_bytes: float, element_bytes: int) -> None:
-    if not isinstance(num_ranks, int) or num_ranks < 1:
-        raise ValueError(f"num_ranks is {num_ranks!r}: it must be an integer of at least 1")
-    if not 0 <= message_bytes < float("inf"):
-        raise ValueError(f"message_bytes is {message_bytes!r}: it must be finite and not negative")
-    if not isinstance(element_bytes, int) or element_bytes < 1:
-        raise ValueError(f"element_bytes is {element_bytes!r}: it must be an integer of at least 1")
+    require_counts(1, num_ranks=num_ranks, element_bytes=element_bytes)
+    require_not_negative(message_bytes=message_bytes)
     if message_bytes % element_bytes:
         raise ValueError(f"message_bytes is {message_bytes}: it must be a multiple of element_bytes = {element_bytes}")
 

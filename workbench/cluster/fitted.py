@@ -11,7 +11,8 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
-from workbench.cluster.machines import GIGABIT_BYTES_PER_S, Link, require_count, require_number
+from workbench.checks import require_counts, require_not_negative, require_positive
+from workbench.cluster.machines import GIGABIT_BYTES_PER_S, Link
 from workbench.cluster.papers import catalogue
 
 __all__ = ["CodecCost", "FittedMachine", "lists_population"]
@@ -39,8 +40,7 @@ class CodecCost:
     sample_growth: float = 0.0  # exponent by which an index costs more the more are drawn, as caches overflow
 
     def __post_init__(self) -> None:
-        for entry in fields(self):
-            require_number(self, entry.name, above_zero=False)
+        require_not_negative(**{entry.name: getattr(self, entry.name) for entry in fields(self)})
 
     def encode_s(self, elements: float, sent: float) -> float:
         """Return the seconds of encoding one message on the device, without launching."""
@@ -120,13 +120,10 @@ class FittedMachine:
         in_seconds = ("_s", "_s_per_element", "_s_per_score", "_s_per_parameter", "_s_per_logit")
         rates = [entry.name for entry in fields(self) if entry.name.endswith(("s_per_s", "memory_bytes"))]
         times = [entry.name for entry in fields(self) if entry.name.endswith(in_seconds) and entry.name not in rates]
-        for name in (*times, "backward_over_forward"):
-            require_number(self, name, above_zero=False)
-        for name in rates:
-            if name == "flops_per_s" or getattr(self, name) is not None:
-                require_number(self, name, above_zero=True)
-        for name in ("num_hosts", "devices_per_host"):
-            require_count(self, name)
+        require_not_negative(**{name: getattr(self, name) for name in (*times, "backward_over_forward")})
+        known = [name for name in rates if name == "flops_per_s" or getattr(self, name) is not None]
+        require_positive(**{name: getattr(self, name) for name in known})
+        require_counts(1, num_hosts=self.num_hosts, devices_per_host=self.devices_per_host)
         for name in ("link_share", "network_share"):
             if not 0 < getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be in (0, 1]")
@@ -146,7 +143,7 @@ class FittedMachine:
             raise ValueError(f"peak_share is {peak_share!r}; it must be in (0, 1]")
         topology = catalogue[name]
         host, device = topology.host, topology.host.device
-        stated = {
+        stated: dict[str, Any] = {
             "name": host.name,
             "source": host.source,
             "flops_per_s": peak_share * device.fp16_flops_per_s,
@@ -206,6 +203,8 @@ class FittedMachine:
 
     def with_peak_share(self, share: float) -> FittedMachine:
         """Return the same machine whose matrix products reach another share of its devices' peak."""
+        self.require("peak_flops_per_s")
+        assert self.peak_flops_per_s is not None
         return replace(self, flops_per_s=share * self.peak_flops_per_s)
 
     def as_record(self) -> dict[str, Any]:

@@ -4,12 +4,11 @@ The model is time = a * latency + b / bandwidth, where a and b are the latencies
 `collective_cost` gives for each sample. Without weights of 1 / time squared the largest messages alone would decide.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from workbench.checks import require_counts, require_not_negative, require_positive
 from workbench.cluster.collectives import Algorithm, Collective, collective_cost
 from workbench.cluster.machines import Link
 
@@ -29,12 +28,9 @@ class Sample:
     algorithm: Algorithm = Algorithm.DIRECT  # algorithm of the operation
 
     def __post_init__(self) -> None:
-        if not 0 <= self.message_bytes < math.inf:
-            raise ValueError(f"Sample.message_bytes is {self.message_bytes!r}: it must be finite and not negative")
-        if not 0 < self.time_s < math.inf:
-            raise ValueError(f"Sample.time_s is {self.time_s!r}: it must be finite and above 0")
-        if self.num_ranks < 2:
-            raise ValueError(f"Sample.num_ranks is {self.num_ranks!r}: it must be at least 2, one rank sends nothing")
+        require_not_negative(message_bytes=self.message_bytes)
+        require_positive(time_s=self.time_s)
+        require_counts(2, num_ranks=self.num_ranks)  # one rank sends nothing
         collective_cost(self.collective, self.algorithm, self.num_ranks, self.message_bytes)
 
 
@@ -101,7 +97,7 @@ def bisected(is_low: Callable[[float], bool], low: float, high: float, num_steps
     return math.sqrt(low * high)
 
 
-def _pair(sample: object) -> Sample:
+def _pair(sample: tuple[float, float]) -> Sample:
     try:
         message_bytes, time_s = sample
     except (TypeError, ValueError):

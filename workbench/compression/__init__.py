@@ -10,21 +10,6 @@ from workbench.compression.randomk import RandomK
 from workbench.compression.signs import EFSign, OneBit
 from workbench.compression.topk import TopK
 
-__all__ = [
-    "DGC",
-    "FP16",
-    "Aggregation",
-    "AutoEncoder",
-    "Codec",
-    "EFSign",
-    "ErrorFeedback",
-    "Identity",
-    "OneBit",
-    "Payload",
-    "Quantize",
-    "QuantizeFeatures",
-    "RandomK",
-    "TopK",
-    "clear_error_feedback",
-    "exponential_warmup",
-]
+__all__ = ["DGC", "FP16", "Aggregation", "AutoEncoder", "Codec", "EFSign", "ErrorFeedback", "Identity", "OneBit"]
+__all__ += ["Payload", "Quantize", "QuantizeFeatures", "RandomK", "TopK", "clear_error_feedback"]
+__all__ += ["exponential_warmup"]

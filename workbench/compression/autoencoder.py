@@ -65,8 +65,8 @@ class AutoEncoder(Codec):
     def for_site(self, site: str, hidden: int | None = None) -> "AutoEncoder":
         """Make an auto-encoder with new weights that depend on (seed, site) only."""
         hidden = self.hidden if hidden is None else hidden
-        where = {"device": self.encoder.device, "dtype": self.encoder.dtype}
-        codec = AutoEncoder(hidden, self.code_size, self.seed, **where)
+        weights = self.encoder
+        codec = AutoEncoder(hidden, self.code_size, self.seed, device=weights.device, dtype=weights.dtype)
         with torch.no_grad():
             codec.encoder.copy_(_initial_encoder(hidden, self.code_size, site_seed(self.seed, site)))
             codec.decoder.copy_(codec.encoder.t())

@@ -28,6 +28,7 @@ class CodecTimes:
     encode_s: Mapping[Processor, Seconds]
     decode_s: Mapping[Processor, Seconds]  # time to decode one message and add it to a sum
     sent_bytes: float  # bytes sent for one element, 4 without compression
+    decodes_at_once: bool = False  # whether `decode_s` is the time of all messages that add up to a tensor
 
     def __post_init__(self) -> None:
         require_positive(sent_bytes=self.sent_bytes)

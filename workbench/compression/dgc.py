@@ -76,7 +76,15 @@ class DGC(TopK):
         if not self.training:
             return super().encode(x)
         with changes_once(self, self.site, self._remember, self._go_back_):
-            return self._encode_accumulated(x)
+            velocity, accumulated = self._state_for(x)
+            torch.add(x.detach(), velocity, alpha=self.momentum, out=velocity)
+            payload = super().encode(accumulated.add_(velocity))
+            for state in (accumulated, velocity) if self.masking else (accumulated,):
+                state.view(-1).index_fill_(0, payload.tensors[1].to(torch.int64), 0.0)
+            if not payload.tensors[0].isfinite().all():  # such values count as largest: if none is sent, none is left
+                for state in (accumulated, velocity):
+                    state.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+            return payload
 
     def _remember(self) -> tuple[Tensor | None, Tensor | None]:
         self._is_remembered = True
@@ -84,17 +92,6 @@ class DGC(TopK):
 
     def _go_back_(self, state: tuple[Tensor | None, Tensor | None]) -> None:
         self.velocity, self.accumulated = state
-
-    def _encode_accumulated(self, x: Tensor) -> Payload:
-        velocity, accumulated = self._state_for(x)
-        torch.add(x.detach(), velocity, alpha=self.momentum, out=velocity)
-        payload = super().encode(accumulated.add_(velocity))
-        for state in (accumulated, velocity) if self.masking else (accumulated,):
-            state.view(-1).index_fill_(0, payload.tensors[1].to(torch.int64), 0.0)
-        if not payload.tensors[0].isfinite().all():  # such values count as largest: if none is sent, none is left
-            for state in (accumulated, velocity):
-                state.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-        return payload
 
     def clear(self) -> None:
         """Forget the accumulated gradients, as after a change of shape or a restart."""
@@ -115,12 +112,11 @@ class DGC(TopK):
     @property
     def memory(self) -> tuple[Tensor, ...]:
         """Give u and v."""
-        return () if self.velocity is None else (self.velocity, self.accumulated)
+        return () if self.velocity is None or self.accumulated is None else (self.velocity, self.accumulated)
 
     def get_extra_state(self) -> dict[str, Tensor]:
         """Give the epoch, int64 [], and u and v where there are some, for the state dict."""
-        state = {"epoch": torch.tensor(self.epoch)}
-        return state if self.velocity is None else state | {"velocity": self.velocity, "accumulated": self.accumulated}
+        return {"epoch": torch.tensor(self.epoch), **dict(zip(("velocity", "accumulated"), self.memory, strict=False))}
 
     def set_extra_state(self, state: Mapping[str, Tensor]) -> None:
         """Continue at the epoch, and with u and v, that `get_extra_state` gave."""
@@ -129,15 +125,14 @@ class DGC(TopK):
         self.accumulated = state["accumulated"].clone() if "accumulated" in state else None
 
     def _state_for(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        if self.velocity is None:
-            self.velocity, self.accumulated = x.new_zeros(x.shape), x.new_zeros(x.shape)
-        if x.shape != self.velocity.shape:
+        velocity, accumulated = self.memory or (x.new_zeros(x.shape), x.new_zeros(x.shape))
+        if x.shape != velocity.shape:
             raise ValueError(
                 f"x at site {self.site!r} has shape {tuple(x.shape)}, the accumulated gradient "
-                f"{tuple(self.velocity.shape)}: they must be equal; call clear() when the shape changes"
+                f"{tuple(velocity.shape)}: they must be equal; call clear() when the shape changes"
             )
-        self.velocity = self.velocity.to(x, copy=self._is_remembered)
-        self.accumulated = self.accumulated.to(x, copy=self._is_remembered)
+        self.velocity = velocity.to(x, copy=self._is_remembered)
+        self.accumulated = accumulated.to(x, copy=self._is_remembered)
         self._is_remembered = False
         return self.velocity, self.accumulated
 
@@ -160,7 +155,8 @@ def dgc_by_definition(
     for gradient in gradients:
         velocity = [momentum * u + g for u, g in zip(velocity, gradient, strict=True)]
         accumulated = [v + u for v, u in zip(accumulated, velocity, strict=True)]
-        largest = sorted(range(len(gradient)), key=lambda i, v=accumulated: -abs(v[i]))[:num_kept]
+        magnitudes = [abs(v) for v in accumulated]
+        largest = sorted(range(len(gradient)), key=magnitudes.__getitem__, reverse=True)[:num_kept]
         sent.append({i: accumulated[i] for i in sorted(largest)})
         for i in largest:
             accumulated[i] = 0.0

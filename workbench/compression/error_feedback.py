@@ -21,37 +21,30 @@ class ErrorFeedback(Codec):
     def __init__(self, codec: Codec, site: str = "") -> None:
         super().__init__()
         self.codec, self.site = codec, site
+        self.aggregation = codec.aggregation
         self.error: Tensor | None = None
-
-    @property
-    def aggregation(self):
-        """Aggregate as the wrapped codec does."""
-        return self.codec.aggregation
 
     def encode(self, x: Tensor) -> Payload:
         """Encode x plus the remembered error, and remember the error of this payload."""
         if not self.training:
             return self.codec.encode(x)
         with changes_once(self, self.site, lambda: self.error, self._set_error_):
-            return self._encode_corrected(x)
+            corrected = x
+            if self.error is not None:
+                if x.shape != self.error.shape:
+                    raise ValueError(
+                        f"x at site {self.site!r} has shape {tuple(x.shape)}, the remembered error "
+                        f"{tuple(self.error.shape)}: they must be equal; call clear() when the shape changes"
+                    )
+                corrected = x + self.error.to(x)
+            payload = self.codec.encode(corrected)
+            with torch.no_grad():
+                lost = corrected.detach() - self.codec.decode(payload)
+                self.error = lost.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+            return payload
 
     def _set_error_(self, error: Tensor | None) -> None:
         self.error = error
-
-    def _encode_corrected(self, x: Tensor) -> Payload:
-        corrected = x
-        if self.error is not None:
-            if x.shape != self.error.shape:
-                raise ValueError(
-                    f"x at site {self.site!r} has shape {tuple(x.shape)}, the remembered error "
-                    f"{tuple(self.error.shape)}: they must be equal; call clear() when the shape changes"
-                )
-            corrected = x + self.error.to(x)
-        payload = self.codec.encode(corrected)
-        with torch.no_grad():
-            lost = corrected.detach() - self.codec.decode(payload)
-            self.error = lost.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
-        return payload
 
     def decode(self, payload: Payload, *, out: Tensor | None = None) -> Tensor:
         """Decode as the wrapped codec does."""

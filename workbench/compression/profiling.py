@@ -54,7 +54,7 @@ def profile_codec(
         def decode(codec=codec, payload=payload, total=total) -> None:
             total.add_(codec.decode(payload))
 
-        encode_s = _median_s(lambda codec=codec, x=x: codec.encode(x), device, runs)
+        encode_s = _median_s(partial(codec.encode, x), device, runs)
         times = {"encode_s": encode_s, "decode_s": _median_s(decode, device, runs)}
         profile.append(CodecTime(num_elements=size, payload_bytes=payload.num_bytes, **times))
     return profile

@@ -24,8 +24,8 @@ compression with guarantees", without the 1e-6 that it adds to the scale.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
 
 import torch
 from torch import Tensor
@@ -33,22 +33,9 @@ from torch.nn import functional
 
 from workbench.compression.codec import Aggregation, Codec, Payload, check_out, check_payloads, num_elements
 
-__all__ = [
-    "SCALE_AND_BIAS_BYTES",
-    "SCALE_BYTES",
-    "Quantize",
-    "QuantizeFeatures",
-    "dequantize_rows",
-    "dequantize_rows_by_definition",
-    "pack",
-    "pack_by_definition",
-    "packed_bytes",
-    "quantize_rows",
-    "quantize_rows_by_definition",
-    "quantized_features_by_definition",
-    "unpack",
-    "unpack_by_definition",
-]
+__all__ = ["SCALE_AND_BIAS_BYTES", "SCALE_BYTES", "Quantize", "QuantizeFeatures", "dequantize_rows"]
+__all__ += ["dequantize_rows_by_definition", "pack", "pack_by_definition", "packed_bytes", "quantize_rows"]
+__all__ += ["quantize_rows_by_definition", "quantized_features_by_definition", "unpack", "unpack_by_definition"]
 
 
 def packed_bytes(columns: int, bits: int) -> int:
@@ -203,13 +190,14 @@ def dequantize_rows(
     payload_RW: Tensor, bits: int, columns: int, dtype: torch.dtype, *, out: Tensor | None = None
 ) -> Tensor:
     """Decode rows into [R, C], or `out`, equal to `dequantize_rows_by_definition` but for the bits of NaN."""
-    with_operator = _operators_apply(payload_RW.device, bits, columns)
-    operator = getattr(torch.ops.quantized, f"embedding_bag_{bits}bit_unpack").default if with_operator else None
-    if with_operator and out is None:
-        return operator(payload_RW).to(dtype)
+    decode: Callable[[Tensor], Tensor] = partial(_dequantize, bits=bits, columns=columns)
+    if _operators_apply(payload_RW.device, bits, columns):
+        decode = getattr(torch.ops.quantized, f"embedding_bag_{bits}bit_unpack").default
+        if out is None:
+            return decode(payload_RW).to(dtype)
     out = torch.empty(len(payload_RW), columns, dtype=dtype, device=payload_RW.device) if out is None else out
     for block in _blocks(out):
-        out[block] = operator(payload_RW[block]) if with_operator else _dequantize(payload_RW[block], bits, columns)
+        out[block] = decode(payload_RW[block])
     return out
 
 

@@ -7,6 +7,8 @@ If an element of x is not finite, the first sent value is NaN, so that the recei
 
 import math
 import random
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +34,7 @@ class RandomK(SparseCodec):
         self.seed, self.site = seed, ""
         self._stream = np.random.default_rng(site_seed(seed, ""))
 
-    def _set_position_(self, position: dict) -> None:
+    def _set_position_(self, position: Mapping[str, Any]) -> None:
         self._stream.bit_generator.state = position
 
     def kept_indices(self, x: Tensor, num_kept: int) -> Tensor:

@@ -127,7 +127,7 @@ def _pack_signs(x_N: Tensor) -> tuple[Tensor, Tensor | int]:
     if not x_N.is_cpu:
         return pack((x_N >= 0).byte().unsqueeze(0), 1).squeeze(0), (x_N >= 0).sum()
     positive = (x_N >= 0).numpy() if x_N.dtype == torch.bfloat16 else x_N.numpy() >= 0  # NumPy has no bfloat16
-    return torch.from_numpy(np.packbits(positive, bitorder="little")), np.count_nonzero(positive)
+    return torch.from_numpy(np.packbits(positive, bitorder="little")), int(np.count_nonzero(positive))
 
 
 def _sum(x_N: Tensor, part: Callable[[Tensor], Tensor] = torch.clone) -> Tensor:

@@ -76,12 +76,14 @@ def _largest_on_cpu(bits: np.ndarray, k: int, largest_key: int) -> np.ndarray:
     """Find the k largest magnitudes through a sampled threshold, else exactly."""
     if bits.size > SAMPLE_SIZE:
         limit, threshold = int(MOST_CANDIDATES * k) + BLOCK_SIZE, max(_sampled_threshold(bits, k), 1)
-        indices, keys = _candidates(bits, threshold, min(limit, bits.size)) or (None, ())
-        if len(keys) >= k:
-            return indices[_kept_of_keys(np.minimum(keys, largest_key, out=keys), k)]
-        if indices is not None and threshold == 1:  # all but zeros, as of an embedding's gradient; then the first zeros
-            zeros = np.flatnonzero(bits[:k] & np.iinfo(bits.dtype).max == 0)[: k - len(indices)]
-            return np.sort(np.concatenate((indices, zeros)))
+        candidates = _candidates(bits, threshold, min(limit, bits.size))
+        if candidates is not None:
+            indices, keys = candidates
+            if len(keys) >= k:
+                return indices[_kept_of_keys(np.minimum(keys, largest_key, out=keys), k)]
+            if threshold == 1:  # all but zeros, as of an embedding's gradient; then the first zeros
+                zeros = np.flatnonzero(bits[:k] & np.iinfo(bits.dtype).max == 0)[: k - len(indices)]
+                return np.sort(np.concatenate((indices, zeros)))
     keys = np.bitwise_and(bits, np.iinfo(bits.dtype).max)
     return np.flatnonzero(_kept_of_keys(np.minimum(keys, largest_key, out=keys), k))
 
@@ -89,8 +91,7 @@ def _largest_on_cpu(bits: np.ndarray, k: int, largest_key: int) -> np.ndarray:
 def _sampled_threshold(bits: np.ndarray, k: int) -> int:
     """Guess a key that a little more than k elements reach, from evenly spaced ones.
 
-    The spacing has no factor in common with the number of elements, so every
-    position of every dimension is visited.
+    The spacing has no factor in common with the number of elements, so every position of every dimension is visited.
     """
     stride = bits.size // SAMPLE_SIZE
     while math.gcd(stride, bits.size) > 1:

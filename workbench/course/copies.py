@@ -43,7 +43,7 @@ def write_course(
         run: whether lessons are run for the pictures of their slides.
 
     Returns:
-        The number of code exercises.
+        The number of exercises, each of one point.
     """
     if importlib.util.find_spec("nbgrader") is None:
         raise UsageError("nbgrader is missing: pip install nbgrader")
@@ -100,10 +100,11 @@ def _release(course: Path) -> None:
 
 
 def _forget_answers(path: Path) -> None:
-    """Remove from a released lesson the sentence on how to see an answer."""
+    """Remove from a released lesson the sentence on how to see an answer, and the brackets round a number's place."""
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
         text = ANSWERS.sub("", cell.source) if cell.cell_type == "markdown" else cell.source
+        text = text.replace("answer = (\n    ...\n)", "answer = ...")
         cell.source = text.replace("import check, solution\n", "import check\n")
     nbformat.write(notebook, path)
 

@@ -1,7 +1,8 @@
 """Code exercises found in lessons, their solutions put in place, and both in nbgrader's form.
 
 A code exercise is a cell that defines a function with the body `...` and ends with `lesson.check_<name>(<function>)`.
-Its solution is the function of that name in solutions.py beside the lesson.
+Its solution is the function of that name in solutions.py beside the lesson. An exercise whose answer is a number is the
+cell `answer = None` with `check(lesson.<name>(), answer)`.
 """
 
 import ast
@@ -20,6 +21,8 @@ __all__ = ["PAGE", "CodeExercise", "code_exercises", "course_lessons", "grade_",
 PAGE = Path("docs/course.md")  # of a project: joins the lessons, in their order
 LESSON = re.compile(r"\]\(\.\./notebooks/(\w+/lesson\w*\.ipynb)\)")  # a link of that page
 CHECK = re.compile(r"lesson\.check_\w+\((\w+)\)")
+NUMBER = re.compile(r"answer = None\n(check\(lesson\.(\w+)\(\), answer\))")
+SOLVED_NUMBER = "answer = (\n    ### BEGIN SOLUTION\n    lesson.{}().answer\n    ### END SOLUTION\n)"
 POINTS = 1  # of an exercise
 # nbgrader takes the hidden lines out of the student's copy, and puts them back before it grades.
 GRADED = "feedback = {}\n### BEGIN HIDDEN TESTS\nassert feedback.is_right, feedback\n### END HIDDEN TESTS\nfeedback"
@@ -69,22 +72,24 @@ def solved(exercise: CodeExercise, solutions: str) -> str:
 
 def grade_(notebook: NotebookNode, solutions: str) -> int:
     """Put solutions in place and make each exercise a cell to solve and a cell to grade; return how many there are."""
-    exercises = code_exercises(notebook)
-    for exercise in reversed(exercises):
-        cell = notebook.cells[exercise.cell]
-        cell.source = solved(exercise, solutions)
-        cell.metadata["nbgrader"] = _marks(exercise.name, solution=True)
-        test = new_code_cell(GRADED.format(exercise.check), id=f"{cell.id}-check")
-        test.metadata["nbgrader"] = _marks(f"{exercise.name}-check", grade=True, locked=True, points=POINTS)
-        notebook.cells.insert(exercise.cell + 1, test)
-    return len(exercises)
+    graded = {one.cell: (one.name, solved(one, solutions), one.check) for one in code_exercises(notebook)}
+    for at, cell in enumerate(notebook.cells):
+        if cell.cell_type == "code" and (number := NUMBER.fullmatch(cell.source)):
+            graded[at] = (number[2], SOLVED_NUMBER.format(number[2]), number[1])
+    for at in sorted(graded, reverse=True):
+        name, solution, check = graded[at]
+        cell = notebook.cells[at]
+        cell.source = solution
+        cell.metadata["nbgrader"] = _marks(name, solution=True)
+        test = new_code_cell(GRADED.format(check), id=f"{cell.id}-check")
+        test.metadata["nbgrader"] = _marks(f"{name}-check", grade=True, locked=True, points=POINTS)
+        notebook.cells.insert(at + 1, test)
+    return len(graded)
 
 
 def _marks(grade_id: str, **marks: bool | int) -> dict:
-    return {"grade": False, "grade_id": grade_id, "locked": False, "schema_version": 3, "solution": False} | {
-        "task": False,
-        **marks,
-    }
+    unmarked = dict.fromkeys(("grade", "locked", "solution", "task"), False)
+    return {**unmarked, "grade_id": grade_id, "schema_version": 3, **marks}
 
 
 def _function(source: str, name: str) -> ast.FunctionDef:
@@ -109,11 +114,12 @@ def _arguments(function: ast.FunctionDef) -> str:
 
 def _needed(solutions: str, solution: ast.FunctionDef) -> list[str]:
     """Return the lines of solutions.py outside its public functions that a solution refers to."""
-    used, kept = _names(solution), []
+    used = _names(solution)
+    kept: list[str] = []
     for node in reversed(ast.parse(solutions).body):
         public = isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
         if not public and _bound(node) & used:
-            kept.insert(0, ast.get_source_segment(solutions, node))
+            kept.insert(0, ast.get_source_segment(solutions, node) or "")
             used |= _names(node)
     return kept
 

@@ -14,13 +14,14 @@ from workbench.reproduction import UsageError
 __all__ = ["slide_types", "write_slides"]
 
 TIMEOUT_S = 600  # time limit of a cell
-OPTIONS = ("--SlidesExporter.reveal_scroll=True", "--SlidesExporter.reveal_width=1280")
-OPTIONS += ("--SlidesExporter.reveal_height=800", "--SlidesExporter.reveal_number=c/t")
+OPTIONS = tuple(
+    f"--SlidesExporter.reveal_{option}" for option in ("scroll=True", "width=1280", "height=800", "number=c/t")
+)
 
 
 def slide_types(notebook: NotebookNode) -> list[str]:
     """Return reveal's word for each cell: text begins a slide, code stays on it, set-up code is skipped."""
-    words = []
+    words: list[str] = []
     for cell in notebook.cells:
         if cell.cell_type == "code":
             begins = any("slide" in word for word in words[1:])  # before the first section only parameters and imports

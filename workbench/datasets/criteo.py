@@ -93,12 +93,12 @@ def load(split: str = "train", limit: int | None = None) -> ClickDataset:
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}, must be at least 1 or None")
     name = f"criteo/{split}"
-    if workbench_data() is None:
+    files = resolve("criteo", split) if workbench_data() else None
+    if files is None:
         counts, categories, labels = _stand_in(split)
         columns = {"counts": counts.tolist(), "categories": categories.tolist(), "labels": labels.tolist()}
         source = stand_in_source(name, columns, "rows", "scores")
     else:
-        files = resolve("criteo", split)
         counts, categories, labels = _read(files.paths[0])
         source = source_of(name, files, len(labels), PUBLISHED_ROWS, "rows", "scores are not comparable")
     numbers = np.log1p(np.nan_to_num(counts).clip(min=0)).astype(np.float32)

@@ -29,7 +29,10 @@ def load(split: str = "train", *, instead_of: str, side_pixels: int = 32, num_co
     if side_pixels < SIDE_PIXELS or side_pixels % SIDE_PIXELS:
         raise ValueError(f"side_pixels is {side_pixels}, must be a multiple of {SIDE_PIXELS}")
     grey_NHW, labels = load_digits().images[ROWS[split]], load_digits().target[ROWS[split]]
-    images = _enlarged((grey_NHW * (255 / WHITEST)).round().astype(np.uint8), side_pixels, num_colours)
+    times = side_pixels // SIDE_PIXELS
+    larger_NHW = (grey_NHW * (255 / WHITEST)).round().astype(np.uint8).repeat(times, axis=1).repeat(times, axis=2)
+    shape = (len(labels), num_colours, side_pixels, side_pixels)
+    images = np.ascontiguousarray(np.broadcast_to(larger_NHW[:, None], shape))
     detail = (
         f"{len(labels):,} of scikit-learn's digits instead of {instead_of}: real images, but another data set; "
         "accuracies say nothing about the one that is missing"
@@ -38,9 +41,3 @@ def load(split: str = "train", *, instead_of: str, side_pixels: int = 32, num_co
     digest, name = sha256(images.tobytes() + labels.tobytes()).hexdigest(), f"digits/{split}"
     source = DataSource(name=name, kind=SourceKind.STAND_IN, detail=detail, sha256=digest, complete=False)
     return ImageDataset(name="digits", split=split, images=images, labels=labels, class_names=names, source=source)
-
-
-def _enlarged(images_NHW: np.ndarray, side_pixels: int, num_colours: int) -> np.ndarray:
-    times = side_pixels // SIDE_PIXELS
-    larger = images_NHW.repeat(times, axis=1).repeat(times, axis=2)
-    return np.ascontiguousarray(np.broadcast_to(larger[:, None], (len(larger), num_colours, *larger.shape[1:])))

@@ -139,8 +139,8 @@ def _places_of(entry: Entry, file: DataFile) -> Iterable[tuple[str, tuple[Path, 
     if entry.package:
         package, _, inside = entry.package.partition("/")
         root = places.package_folder(package)
-        path = root / inside / file.file if root else None
-        yield "package", (path,) if path and path.is_file() else ()
+        carried = root / inside / file.file if root else None
+        yield "package", (carried,) if carried and carried.is_file() else ()
 
 
 def _status(entry: Entry, file: DataFile, place: str, path: Path) -> FileStatus:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
 from workbench.datasets.places import sha256_of
-from workbench.datasets.source import Dataset, Found, read_tables, resolve, source_of
+from workbench.datasets.source import Dataset, read_tables, resolve, source_of
 from workbench.datasets.stand_in import glue_columns, stand_in_source
 
 __all__ = ["LANGUAGES", "PUBLISHED_PAIRS", "load"]
@@ -25,14 +26,14 @@ def load(split: str = "train", limit: int | None = None) -> Dataset:
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}, must be at least 1 or None")
     name = f"multi30k/{split}"
-    places = [resolve(f"multi30k/{language}", split) for language in LANGUAGES]
-    if None in places:
+    german, english = (resolve(f"multi30k/{language}", split) for language in LANGUAGES)
+    if german is None or english is None:
         columns = _stand_in(split)
         source = stand_in_source(name, columns, "pairs", "losses")
     else:
-        columns = {language: _read(files.paths, language) for language, files in zip(LANGUAGES, places, strict=True)}
-        paths = tuple(dict.fromkeys(path for files in places for path in files.paths))
-        files = Found(paths=paths, kind=places[0].kind, sha256=sha256_of(*paths), note=places[0].note)
+        columns = {"de": _read(german.paths, "de"), "en": _read(english.paths, "en")}
+        paths = tuple(dict.fromkeys((*german.paths, *english.paths)))  # the hub has both in one file
+        files = replace(german, paths=paths, sha256=sha256_of(*paths))
         warning = "losses are not comparable with published ones"
         source = source_of(name, files, len(columns["de"]), PUBLISHED_PAIRS[split], "pairs", warning)
     dataset = Dataset(name="multi30k", split=split, columns=columns, text_columns=LANGUAGES, source=source)

@@ -13,18 +13,8 @@ from pathlib import Path
 
 from workbench.checkout import HOME
 
-__all__ = [
-    "CARRIED",
-    "DATA_VARIABLE",
-    "DataError",
-    "cached_files",
-    "carried_file",
-    "hub_cache",
-    "hub_digest",
-    "package_folder",
-    "prepared_cache",
-]
-__all__ += ["prepared_files", "sha256_of", "workbench_data"]
+__all__ = ["CARRIED", "DATA_VARIABLE", "DataError", "cached_files", "carried_file", "hub_cache", "hub_digest"]
+__all__ += ["package_folder", "prepared_cache", "prepared_files", "sha256_of", "workbench_data"]
 
 DATA_VARIABLE = "WORKBENCH_DATA"
 CARRIED = HOME / "data"  # small data of papers' authors, and traces

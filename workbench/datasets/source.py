@@ -14,17 +14,8 @@ from workbench.datasets import places
 from workbench.datasets.manifest import DataFile, Entry, entry_named, file_named
 from workbench.datasets.places import DataError
 
-__all__ = [
-    "DataError",
-    "DataSource",
-    "Dataset",
-    "Found",
-    "ImageDataset",
-    "SourceKind",
-    "read_tables",
-    "resolve",
-    "source_of",
-]
+__all__ = ["DataError", "DataSource", "Dataset", "Found", "ImageDataset", "SourceKind", "read_tables", "resolve"]
+__all__ += ["source_of"]
 
 
 class SourceKind(str, Enum):
@@ -167,13 +158,6 @@ def _in_workbench_data(folder: Path, entry: Entry, file: DataFile) -> Found:
     return Found(paths=(path,), kind=SourceKind.WORKBENCH_DATA, sha256=digest, note=note)
 
 
-def _in_hub_cache(entry: Entry, file: DataFile) -> Found | None:
-    paths = entry.cached(file) or places.prepared_files(entry.hub_id, entry.hub_config, file.hub_split)
-    if not paths:
-        return None
-    return Found(paths=paths, kind=SourceKind.HUB, sha256=places.sha256_of(*paths), note=entry.hub_id)
-
-
 def resolve(name: str, split: str) -> Found | None:
     """Find the files of a split in `WORKBENCH_DATA` if it is set, else in the Hugging Face cache, or return None."""
     entry = entry_named(name)
@@ -181,7 +165,10 @@ def resolve(name: str, split: str) -> Found | None:
     folder = places.workbench_data()
     if folder is not None:
         return _in_workbench_data(folder, entry, file)
-    return _in_hub_cache(entry, file)
+    paths = entry.cached(file) or places.prepared_files(entry.hub_id, entry.hub_config, file.hub_split)
+    if not paths:
+        return None
+    return Found(paths=paths, kind=SourceKind.HUB, sha256=places.sha256_of(*paths), note=entry.hub_id)
 
 
 def read_tables(paths: Sequence[Path], columns: Sequence[str]) -> dict[str, list[Any]]:

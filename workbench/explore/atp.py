@@ -115,8 +115,13 @@ class MeshExplorer(Explorer[EightDevices]):
     """The eight devices: hosts, rates, sizes of messages, and how they are counted."""
 
     def __init__(self) -> None:
-        words = {"describe": _describe, "effect": lambda devices: tuple(sorted(devices.times.items()))}
-        super().__init__(lambda **values: EightDevices(**values), _draw, **words, **CONTROLS)
+        super().__init__(
+            lambda **values: EightDevices(**values),
+            _draw,
+            describe=_describe,
+            effect=lambda devices: tuple(sorted(devices.times.items())),
+            **CONTROLS,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,6 +143,7 @@ def two_linears(d1: int, d2: int, x: Tensor, first: Tensor, second: Tensor) -> T
     own = x.chunk(d2, 1)[mesh.axis2.local_ranks[0]].clone().requires_grad_()
     y = row(column(own))
     y.sum().backward()
+    assert own.grad is not None
     axes, passes = {"axis 1": mesh.axis1, "axis 2": mesh.axis2}, ("forward", "backward")
     sent = {f"{name}, {way}": axis.traffic.num_bytes(phase=way) for name, axis in axes.items() for way in passes}
     output, input_grad = (torch.cat(mesh.axis2.gather([part]), 1) for part in (y, own.grad))
@@ -158,13 +164,14 @@ class _WatchedBlock(MeshBlock):
         return Timeline.merged([self.computes.actions, sends.actions])
 
     def steps(self, x: Tensor, mask: Tensor | None) -> Steps:
-        own, arrived, label = super().steps(x, mask), None, f"chunk {self.num_begun}"
+        own, label = super().steps(x, mask), f"chunk {self.num_begun}"
+        arrived: Tensor | None = None
         self.num_begun += 1
         try:
             while True:
                 self.label = label
                 with self.computes.during(label):
-                    pending = own.send(arrived)
+                    pending = next(own) if arrived is None else own.send(arrived)
                     while pending.work is None:  # nothing was sent
                         pending = own.send(pending.wait())
                 arrived = yield pending
@@ -241,7 +248,7 @@ def check_terms(terms: Callable[..., tuple[float, float]] | None) -> Feedback:
         terms,
         cases,
         [tuple(_equation_2(*case) for case in pair) for pair in infinite],
-        mistakes={" ".join(map(TERM_HINTS.get, names)): partial(_terms, mistakes=names) for names in sets},
+        mistakes={" ".join(TERM_HINTS[name] for name in names): partial(_terms, mistakes=names) for names in sets},
         reason=f"Both terms are those of equation 2 in {len(cases)} cases.",
     )
 
@@ -292,7 +299,7 @@ def _feed_forward(x: Tensor, a: Tensor, b: Tensor, axis1: object, axis2: object,
     return y
 
 
-def _whole(x: Tensor, a: Tensor, b: Tensor, axis1: object, axis2: object) -> Tensor:
+def _whole(x: Tensor, a: Tensor, b: Tensor, axis1: object, axis2: dist.ProcessGroup) -> Tensor:
     """Return the same by one multiplication of whole matrices."""
     x, a, b = _matrices()
     return (torch.relu(x @ a) @ b).chunk(2, 1)[dist.get_rank(axis2)]

@@ -9,18 +9,19 @@ None is no answer. An error, a value of another kind and a rank that waits for e
 import copy
 import re
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from functools import partial
 from numbers import Real
+from typing import Any
 
-import numpy as np
-
-from workbench.explore.exercises import Feedback, Standing
+from workbench.explore.exercises import Feedback, Standing, agree
+from workbench.launch.failures import RankFailed
 
 __all__ = ["Unfinished", "check_on_cases", "check_on_ranks", "guarded"]
 
 TIMEOUT_S = 20.0  # of a function on ranks, which takes milliseconds
 MAX_SHOWN = 120  # characters of a value or an error
+TOO_LONG = "One byte too many: eight bits need one byte, and only the ninth needs a second one."
 WAITING = "A collective returns when all ranks have called it. Does a rank leave one out, or call another one?"
 
 
@@ -32,7 +33,7 @@ class Unfinished(Exception):
         self.feedback = Feedback(standing=standing, text=text)
 
 
-def guarded(function: Callable | None, copied: Callable = copy.deepcopy) -> Callable:
+def guarded(function: Any, copied: Callable = copy.deepcopy) -> Callable:
     """Return a reader's function that gets copies of its arguments, and raises Unfinished for an error or None."""
     name = getattr(function, "__name__", "The function")
 
@@ -73,19 +74,21 @@ def check_on_cases(
         rel: how far a number may be off, as a share of it.
         says: what is wrong with a case, found and expected; else the call is written out.
     """
-    call, agree = guarded(function), partial(_agree, rel=rel)
+    call, is_same = guarded(function), partial(agree, rel=rel)
     try:
         found = [call(*case) for case in cases]
     except Unfinished as end:
         return end.feedback
-    wrong = [triple for triple in zip(cases, found, expected, strict=True) if not agree(*triple[1:])]
+    wrong = [triple for triple in zip(cases, found, expected, strict=True) if not is_same(*triple[1:])]
     if not wrong:
         return Feedback(standing=Standing.RIGHT, text=reason)
     case, one, other = wrong[0]
     written = f"{getattr(function, '__name__', '')}({', '.join(map(_shown, case))})"
     text = says(case, one, other) if says else f"{written} is {_shown(one)}, not {_shown(other)}."
-    hints = (hint for hint, variant in mistakes.items() if agree(found, [variant(*case) for case in cases]))
-    return Feedback(standing=Standing.NOT_YET, text=f"{text} {next(hints, '')}".rstrip())
+    hints = [hint for hint, variant in mistakes.items() if is_same(found, [variant(*case) for case in cases])]
+    if not hints and isinstance(other, bytes) and isinstance(one, Sized) and len(one) == len(other) + 1:
+        hints = [TOO_LONG]
+    return Feedback(standing=Standing.NOT_YET, text=" ".join([text, *hints[:1]]))
 
 
 def check_on_ranks(
@@ -108,7 +111,7 @@ def check_on_ranks(
         num_ranks: how many.
         of: names of what is compared, for a wrong answer.
     """
-    from workbench.launch import RankFailed, Ranks  # it starts processes, which a page in a browser cannot
+    from workbench.launch import Ranks  # it starts processes, which a page in a browser cannot
 
     name = getattr(function, "__name__", "The function")
     try:
@@ -124,14 +127,14 @@ def check_on_ranks(
     if without := [rank for rank, value in enumerate(found) if value is None]:
         is_answered, text = len(without) < num_ranks, f"{name} returns None on rank {without[0]}."
         return Feedback(standing=Standing.NOT_YET if is_answered else Standing.NOT_ANSWERED, text=text)
-    wrong = [(rank, *pair) for rank, pair in enumerate(zip(found, expected, strict=True)) if not _agree(*pair)]
+    wrong = [(rank, *pair) for rank, pair in enumerate(zip(found, expected, strict=True)) if not agree(*pair)]
     if not wrong:
         return Feedback(standing=Standing.RIGHT, text=reason)
     rank, one, other = wrong[0]
     if isinstance(other, list) and isinstance(other[0], tuple) and len(one) == len(other):
-        one, other = next(pair for pair in zip(one, other, strict=True) if not _agree(*pair))
+        one, other = next(pair for pair in zip(one, other, strict=True) if not agree(*pair))
     text = f"Rank {rank}: {of}{': ' * bool(of)}{_shown(one)} is not {_shown(other)}."
-    hints = (hint for hint, other in zip(mistakes, others, strict=True) if _agree(found, other))
+    hints = (hint for hint, other in zip(mistakes, others, strict=True) if agree(found, other))
     return Feedback(standing=Standing.NOT_YET, text=f"{text} {next(hints, '')}".rstrip())
 
 
@@ -152,8 +155,9 @@ def _described_stub():
 def _is_stub(function: object) -> bool:
     """Whether a function has no body yet, which is seen without starting ranks."""
     code = getattr(function, "__code__", None)
-    is_empty = code is not None and code.co_code in (_stub.__code__.co_code, _described_stub.__code__.co_code)
-    return is_empty and set(code.co_consts) <= {None, function.__doc__}
+    if code is None or code.co_code not in (_stub.__code__.co_code, _described_stub.__code__.co_code):
+        return False
+    return set(code.co_consts) <= {None, function.__doc__}
 
 
 def _all_of(work: Callable, functions: Sequence[Callable]) -> list:
@@ -170,7 +174,7 @@ def _answer(work: Callable, function: Callable) -> object:
         return None
 
 
-def _told(failed: Exception, name: str) -> str:
+def _told(failed: RankFailed, name: str) -> str:
     """Say how the first rank failed."""
     first = failed.failures[0]
     message = first.message.split("Unfinished: ")[-1]
@@ -183,20 +187,6 @@ def _place(name: str, trace: str) -> str:
     """Return the line of the reader's function in a traceback or a dump of a stack."""
     lines = re.findall(rf"line (\d+),? in {re.escape(name)}\b", trace)
     return f" in line {lines[-1]}" if lines else ""
-
-
-def _agree(found: object, expected: object, rel: float = 1e-6) -> bool:
-    """Return whether what a reader's function returned, which may be anything, is what it should be."""
-    try:
-        if isinstance(expected, bytes) or isinstance(found, str | bytes):
-            return isinstance(found, bytes | bytearray) and found == expected
-        if isinstance(expected, Sequence):
-            same_length = len(found) == len(expected)
-            return same_length and all(_agree(*pair, rel) for pair in zip(found, expected, strict=True))
-        one, other = np.asarray(found, float), np.asarray(expected, float)
-        return one.shape == other.shape and np.allclose(one, other, rtol=rel, atol=1e-12)
-    except (TypeError, ValueError, RuntimeError):
-        return False
 
 
 def _shown(value: object) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise, zip_longest
 from math import isclose
+from typing import Any
 
 import ipywidgets
 import numpy as np
@@ -76,16 +77,17 @@ class FusionExplorer(Explorer[Compared]):
     """The five tensors in one row with a button between any two, and the costs."""
 
     def __init__(self) -> None:
-        two = {"options": (("fused", False), ("cut", True)), "value": True, "is_slider": False}
-        cuts = {f"cut_{t}": _Cut(label=f"T{t}", help=f"Whether a group ends behind T{t}.", **two) for t in range(4)}
+        cut = partial(_Cut, options=(("fused", False), ("cut", True)), value=True, is_slider=False)
+        cuts = {f"cut_{t}": cut(label=f"T{t}", help=f"Whether a group ends behind T{t}.") for t in range(4)}
         costs = {
             "encode": steps("encode", (0, 0.25, 0.5, 1, 2, 4), value=1, help="ms to encode a group of any size."),
             "encode_mb": steps("encode/MB", (0, 0.05, 0.1, 0.2, 0.4), value=0.1, help="ms more for each MB."),
             "send": steps("send", (0, 0.25, 0.5, 1, 2), value=0.5, help="ms to send a group of any size."),
             "send_mb": steps("send/MB", (0.1, 0.25, 0.5, 1, 2), value=0.5, help="ms more for each MB."),
         }
-        words = {"describe": _describe, "effect": lambda compared: round(compared.ms, 9)}
-        super().__init__(compare, _draw, **words, **cuts, **costs)
+        super().__init__(
+            compare, _draw, describe=_describe, effect=lambda compared: round(compared.ms, 9), **cuts, **costs
+        )
         tensors = [ipywidgets.Label(f"T{t}: {size} MB") for t, size in enumerate(FIVE_TENSORS.size_bytes)]
         pairs = zip_longest(tensors, (self._widgets[name] for name in cuts))
         items = [item for pair in pairs for item in pair if item is not None]
@@ -115,6 +117,7 @@ MISTAKES = {
 
 def _link_free(problem: FusionProblem, before: dict[int, float], j: int, k: int, *, mistake: str) -> float:
     encode, until = problem.compress, problem.until_bytes
+    assert isinstance(encode, Linear)
     startups = 1 if mistake == "startup" else k
     encoded = problem.ready_s[j] + startups * encode.startup_s + encode.s_per_byte * until[j]
     free = {i: 0.0 if mistake == "link" else free for i, free in before.items()}
@@ -131,7 +134,7 @@ def _least(link_free: Callable[..., float], problem: FusionProblem) -> float:
     return min(found)
 
 
-def _told(case: tuple[FusionProblem], found: object, least_s: float) -> str:
+def _told(case: tuple[Any, ...], found: object, least_s: Any) -> str:
     (p,) = case
     best = f"{written(method.brute_force_fusion(p))} is best and takes {least_s:g} s"
     return f"{p.backward_s} s, {p.size_bytes} bytes, {p.compress}, {p.communicate}: found {found}, but {best}."
@@ -141,8 +144,9 @@ def check_link_free(link_free: Callable[..., float] | None) -> Feedback:
     """Check a reader's D(j, k), `link_free(problem, before, j, k)`, against brute force on random problems."""
     draw, problems = np.random.default_rng(0), []
     for num in sorted(draw.integers(2, 7, NUM_CASES)):
-        costs = [Linear(*draw.integers(1, 4, 2).tolist()) for _ in range(2)]
-        problems.append(FusionProblem(*draw.integers(1, 5, (2, num)).tolist(), 0, *costs))
+        encode, send = (Linear(*draw.integers(1, 4, 2).tolist()) for _ in range(2))
+        backward_s, size_bytes = draw.integers(1, 5, (2, num)).tolist()
+        problems.append(FusionProblem(backward_s, size_bytes, 0, encode, send))
     return check_on_cases(
         partial(_least, guarded(link_free)),
         [(p,) for p in problems],
@@ -170,7 +174,7 @@ def _fused_mean(gradients: list, fusion: tuple[int, ...], *, mistake: str = "") 
     import torch.distributed as dist
 
     ends = {"layer-wise": range(1, len(gradients) + 1), "one group": (len(gradients),)}.get(mistake, fusion)
-    means = []
+    means: list[torch.Tensor] = []
     for start, end in pairwise((0, *ends)):
         group = gradients[start:end]
         flat = torch.cat([gradient.flatten() for gradient in group])

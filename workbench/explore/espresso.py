@@ -52,10 +52,15 @@ def toy_job(num_elements: Sequence[int], gap_s: Sequence[float], gbit: float, in
         return {p: lambda n, t=t: t[0] + factor * t[1] * n for p, t in zip(Processor, (gpu, cpu), strict=True)}
 
     links = [Link(bandwidth_bytes_per_s=rate * GIGABIT_BYTES_PER_S, latency_s=2e-5) for rate in (inside_gbit, gbit)]
-    names = tuple(f"T{number}" for number in range(len(num_elements)))
-    order = {"tensors": names, "num_elements": tuple(num_elements), "gap_s": tuple(gap_s)}
     return Job(
-        Gradients(name="toy", forward_s=0.0, source="made up", **order),
+        Gradients(
+            name="toy",
+            tensors=tuple(f"T{number}" for number in range(len(num_elements))),
+            num_elements=tuple(num_elements),
+            gap_s=tuple(gap_s),
+            forward_s=0.0,
+            source="made up",
+        ),
         Machines(num_machines=4, gpus_per_machine=4, intra=links[0], inter=links[1]),
         CodecTimes(name="one bit", encode_s=seconds(1.0), decode_s=seconds(0.25), sent_bytes=1 / 8),
         [Option.parse(text) for text in OPTIONS.values()],

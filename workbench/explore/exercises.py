@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from numbers import Real
+from typing import Any
 
-__all__ = ["Exercise", "Feedback", "Mistake", "Standing", "check", "solution"]
+__all__ = ["Exercise", "Feedback", "Mistake", "Standing", "agree", "check", "plain", "solution"]
 
 Answer = float | tuple[float, ...]
 
@@ -44,7 +45,7 @@ class Exercise:
     rel: float = 1e-6  # how far an answer may be off, as a share of it
 
     def __post_init__(self) -> None:
-        if any(_agree(mistake.answer, self.answer, self.rel) for mistake in self.mistakes):
+        if any(agree(mistake.answer, self.answer, self.rel) for mistake in self.mistakes):
             raise ValueError(f"mistakes is {self.mistakes!r}; none must be accepted as the answer {self.answer!r}")
 
 
@@ -74,13 +75,15 @@ def check(exercise: Exercise, answer: object) -> Feedback:
     """Say whether a number or a sequence of numbers is right, and help if it is not; None or `...` is no answer."""
     if answer is None or answer is ...:
         return Feedback(standing=Standing.NOT_ANSWERED, text="")
-    numbers = _numbers(answer)
-    if numbers is None or isinstance(numbers, tuple) != isinstance(exercise.answer, tuple):
-        wanted = "a list of numbers" if isinstance(exercise.answer, tuple) else "one number"
+    given = plain(answer)
+    wanted, is_wanted = "one number", isinstance(given, Real)
+    if isinstance(exercise.answer, tuple):
+        wanted, is_wanted = "a list of numbers", _is_list(given) and all(isinstance(number, Real) for number in given)
+    if not is_wanted:
         return Feedback(standing=Standing.NOT_YET, text=f"The answer is {wanted}.")
-    if _agree(numbers, exercise.answer, exercise.rel):
+    if agree(given, exercise.answer, exercise.rel):
         return Feedback(standing=Standing.RIGHT, text=exercise.reason)
-    hints = (mistake.hint for mistake in exercise.mistakes if _agree(numbers, mistake.answer, exercise.rel))
+    hints = (mistake.hint for mistake in exercise.mistakes if agree(given, mistake.answer, exercise.rel))
     return Feedback(standing=Standing.NOT_YET, text=next(hints, exercise.hint))
 
 
@@ -95,20 +98,33 @@ def _written(number: float) -> str:
     return f"{number:.10g}"  # 10 digits: whole bytes of a message stay whole
 
 
-def _numbers(answer: object) -> Answer | None:
-    if hasattr(answer, "tolist"):  # a tensor or an array
-        answer = answer.tolist()
-    if isinstance(answer, Real):
-        return float(answer)
-    if isinstance(answer, Sequence) and all(isinstance(number, Real) for number in answer):
-        return tuple(float(number) for number in answer)
-    return None
+def plain(value: Any) -> Any:
+    """Return an answer as plain numbers: tensors and arrays of any type as lists, those of one value as a number."""
+    if not hasattr(value, "tolist"):
+        return [plain(each) for each in value] if isinstance(value, list | tuple) else value
+    listed = one = value.tolist()
+    while isinstance(one, list) and len(one) == 1:
+        one = one[0]
+    return listed if isinstance(one, list) else one
 
 
-def _agree(given: Answer, expected: Answer, rel: float) -> bool:
-    if isinstance(given, tuple) and isinstance(expected, tuple):
-        pairs = zip(given, expected, strict=False)
-        return len(given) == len(expected) and all(_agree(one, other, rel) for one, other in pairs)
-    if isinstance(given, tuple) or isinstance(expected, tuple):
-        return False
-    return math.isclose(given, expected, rel_tol=rel, abs_tol=1e-12)
+def agree(found: Any, expected: Any, rel: float = 1e-6) -> bool:
+    """Return whether an answer, which may be anything, is what it should be: number, bytes, or a sequence of these."""
+    expected = _listed(expected)
+    if isinstance(expected, bytes) and isinstance(found, bytes | bytearray):
+        return found == expected
+    if isinstance(expected, Sequence):  # bytes are one of numbers, too
+        found = _listed(found)
+        if not _is_list(found) or len(found) != len(expected):
+            return False
+        return all(agree(*pair, rel) for pair in zip(found, expected, strict=True))
+    found = plain(found)
+    return isinstance(found, Real) and math.isclose(found, expected, rel_tol=rel, abs_tol=1e-12)
+
+
+def _listed(value: Any) -> Any:
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)

@@ -12,7 +12,7 @@ import io
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import ipywidgets
 from matplotlib import pyplot
@@ -31,7 +31,13 @@ _STYLE = """<style>
 .workbench-explorer .widget-readout { flex: none; max-width: none; }
 .workbench-explorer small { display: block; line-height: 1.3; }
 .workbench-explorer .widget-label { height: auto; overflow: visible; white-space: normal; }
-</style>"""  # ipywidgets cut off long words and read-outs
+.workbench-links a { text-decoration: underline; }
+.workbench-explorer .jupyter-widgets-disconnected::before { display: none; }
+.workbench-explorer.jupyter-widgets-disconnected::before {
+  content: "Run this cell to move its controls."; color: inherit; font: inherit; font-size: small; }
+.workbench-explorer.jupyter-widgets-disconnected :is(.widget-box, .workbench-working) { display: none; }
+</style>"""  # ipywidgets cut off long words, and mark each control of a reopened notebook with a broken link
+_FORMATS = {"svg": "image/svg+xml", "pdf": "application/pdf"}  # in which a picture can be saved
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +82,7 @@ def choice(label: str, options: Mapping[str, object] | Iterable[str], *, value: 
     return Control(label=label, options=tuple(pairs), value=value, help=help, is_slider=False)
 
 
-def steps(label: str, values: Iterable, *, value: object, help: str, text: Callable[[object], str] = str) -> Control:
+def steps(label: str, values: Iterable, *, value: object, help: str, text: Callable[[Any], str] = str) -> Control:
     """Return a slider over ordered values; `text` writes a value with its unit."""
     options = tuple((text(option), option) for option in values)
     return Control(label=label, options=options, value=value, help=help, is_slider=True)
@@ -113,24 +119,29 @@ class Explorer(Generic[Result]):
         self._compute, self._draw, self._describe = lru_cache(maxsize=_CACHED_RESULTS)(compute), draw, describe
         self._effect, self._controls = effect, controls
         self._widgets = {name: control.widget() for name, control in controls.items()}
-        self._first, self._shown = self.values, {}
+        self._first = self.values
+        self._shown: Mapping[str, object] = {}
         self._status = _html_box("workbench-status")
         self._figure = _html_box("workbench-figure")
+        self._links = _html_box("workbench-links")
         self._png = b""
         self._result: Result = self._compute(**self.values)
         self._show()
         rows = [_control_row(name, self._widgets[name], control.help) for name, control in controls.items()]
-        self.widget = ipywidgets.VBox([*rows, self._status_row(), self._figure])
+        self.widget = ipywidgets.VBox([*rows, self._buttons(), self._status, self._figure])
         self.widget.add_class("workbench-explorer")
         for widget in self._widgets.values():
             widget.observe(self._changed, names="value")
 
-    def _status_row(self) -> ipywidgets.Box:
-        button = ipywidgets.Button(description="Reset", tooltip="Put all controls back to where they were at first.")
-        button.layout = ipywidgets.Layout(width="6em", flex="none")
-        button.add_class("workbench-reset")
-        button.on_click(lambda _: self.reset())
-        return ipywidgets.Box([button, self._status, ipywidgets.HTML(_STYLE)])
+    def _buttons(self) -> ipywidgets.Box:
+        tips = {"Reset": "Put all controls back to where they were at first.", "Export": "Save this picture."}
+        buttons = [ipywidgets.Button(description=name, tooltip=tip) for name, tip in tips.items()]
+        for button, act in zip(buttons, (self.reset, self.export), strict=True):
+            button.layout = ipywidgets.Layout(width="6em", flex="none")
+            button.add_class(f"workbench-{button.description.lower()}")
+            button.on_click(lambda _, act=act: act())
+        layout = ipywidgets.Layout(align_items="center")
+        return ipywidgets.Box([*buttons, self._links, ipywidgets.HTML(_STYLE)], layout=layout)
 
     @property
     def values(self) -> dict[str, object]:
@@ -172,21 +183,31 @@ class Explorer(Generic[Result]):
             widget.observe(self._changed, names="value")
         self._changed({})
 
+    def export(self) -> None:
+        """Show links under which a browser saves the picture as SVG and as PDF."""
+        links = []
+        for name, kind in _FORMATS.items():
+            with styled():
+                data = base64.b64encode(_saved(self._draw(self._result), name)).decode()
+            links.append(f'<a download="picture.{name}" href="data:{kind};base64,{data}">{name.upper()}</a>')
+        self._links.value = " ".join(links)
+
     def _changed(self, change: dict) -> None:
-        self._say("computing …")
+        self._say("computing …", "workbench-working")
+        self._links.value = ""
         try:
             self._result = self._compute(**self.values)
             self._show()
         except ValueError as error:
             self._say(f"Not possible: {error}. The figure shows the last possible choice.")
-        except Exception as error:
+        except BaseException as error:  # an interrupt, too: nothing is computed any more
             self._say(f"Failed: {type(error).__name__}: {error}")
             raise
 
     def _show(self) -> None:
         before, shown, self._shown = self._png, self._shown, self.values
         with styled():
-            self._png = _png(self._draw(self._result))
+            self._png = _saved(self._draw(self._result), "png")
         description = self._describe(self._result)
         picture = base64.b64encode(self._png).decode()
         self._figure.value = (
@@ -207,9 +228,9 @@ class Explorer(Generic[Result]):
         }
         return [name for name, effects in found.items() if len(effects) == 1]
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, dom_class: str = "") -> None:
         self._text = text
-        self._status.value = f'<div role="status" aria-live="polite">{html.escape(text)}</div>'
+        self._status.value = f'<div role="status" class="{dom_class}" aria-live="polite">{html.escape(text)}</div>'
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict:
         """Show the widgets; where they cannot be shown, the figure."""
@@ -230,8 +251,8 @@ def _control_row(name: str, widget: ipywidgets.Widget, help: str) -> ipywidgets.
     return ipywidgets.Box([widget, text], layout=ipywidgets.Layout(flex_flow="row wrap", align_items="center"))
 
 
-def _png(figure: Figure) -> bytes:
+def _saved(figure: Figure, format: str) -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=_PNG_DPI)
+    figure.savefig(buffer, format=format, dpi=_PNG_DPI)
     pyplot.close(figure)
     return buffer.getvalue()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 import torch.distributed as dist
 
-from workbench.explore.exercises import Exercise, Feedback, Mistake, Standing, check
+from workbench.explore.exercises import Exercise, Feedback, Mistake, Standing, check, plain
 from workbench.launch import FailureKind, PerRank, RankFailed, Ranks
 from workbench.launch.failures import RankFailure
 
@@ -44,9 +44,9 @@ def _row(failure: RankFailure) -> tuple[str, str, str]:
 
 def check_mean_loss(mean_loss: Callable[[Sequence[float]], float] | None) -> Feedback:
     """Check a reader's `mean_loss(losses)` on three real ranks with different numbers of batches."""
+    feedback = Feedback(standing=Standing.NOT_ANSWERED, text="")
     if mean_loss is None:
-        return Feedback(standing=Standing.NOT_ANSWERED, text="")
-    feedback = None
+        return feedback
     with Ranks(3, preload=[], echo=False) as ranks:
         ranks.run(dist.barrier)  # they are there and connected before the clock runs
         for exercise, losses in ((_uneven(), UNEVEN), (_empty(), EMPTY)):
@@ -54,7 +54,8 @@ def check_mean_loss(mean_loss: Callable[[Sequence[float]], float] | None) -> Fee
                 found = ranks.run(mean_loss, PerRank(list(map(list, losses))), timeout_s=TIMEOUT_S)
             except RankFailed as failed:
                 return Feedback(standing=Standing.NOT_YET, text=f"{_case(losses)} {_hint(failed, losses)}")
-            if len(set(found)) > 1:
+            found = list(map(plain, found))
+            if any(one != found[0] for one in found):
                 hint = f"The ranks return {found}: no sum over all ranks is in what they return."
                 return Feedback(standing=Standing.NOT_YET, text=f"{_case(losses)} {hint}")
             feedback = check(exercise, found[0])

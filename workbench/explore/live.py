@@ -15,7 +15,7 @@ from typing import Any
 
 import ipywidgets
 
-from workbench.study.progress import PROGRESS_VARIABLE, HowFar, read_progress
+from workbench.rows.progress import PROGRESS_VARIABLE, HowFar, read_progress
 
 __all__ = ["CellBar", "show_bars"]
 
@@ -33,7 +33,9 @@ class CellBar:
     def begin(self, _: object = None) -> None:
         """Begin to watch the progress of the cell's calls."""
         self.path.unlink(missing_ok=True)
-        self._far, self._shown, self._began_s = None, None, time.monotonic()
+        self._far: HowFar | None = None
+        self._shown: Any = None  # the handle of the displayed bar
+        self._began_s = time.monotonic()
         self._is_over = threading.Event()
         # In the context of the cell, so that the bar is displayed under it.
         self._thread = threading.Thread(target=contextvars.copy_context().run, args=[self._watch], daemon=True)
@@ -68,7 +70,9 @@ class CellBar:
         cancel = ipywidgets.Button(
             description="Cancel", tooltip="End the call at once, as interrupting the kernel does."
         )
-        cancel.on_click(lambda _: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT))
+        main_thread = threading.main_thread().ident
+        assert main_thread is not None  # it runs
+        cancel.on_click(lambda _: signal.pthread_kill(main_thread, signal.SIGINT))
         self._box = ipywidgets.HBox([self._bar, self._label, cancel])
         self._box.add_class("workbench-progress")
         self._shown = display(self._box, display_id=True)
@@ -77,6 +81,7 @@ class CellBar:
 
     def _last_words(self, error: BaseException | None) -> str:
         far = read_progress(self.path) or self._far
+        assert far is not None  # a bar is shown
         words = f"{_words(far)} after {time.monotonic() - self._began_s:.1f} s"
         if isinstance(error, KeyboardInterrupt):
             return f"Cancelled at {words}. The call has ended, and its ranks with it."
@@ -91,7 +96,7 @@ def _words(far: HowFar) -> str:
 
 def show_bars() -> None:
     """Show a bar under each cell of this kernel that reports progress; do nothing elsewhere or if called again."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     if getattr(shell, "kernel", None) is None or PROGRESS_VARIABLE in os.environ or sys.platform == "emscripten":
         return
     bar = CellBar()

@@ -46,7 +46,8 @@ def play(*, history: int, window: float, late: int, num_workers: int = 4, num_ro
     scheduler, draw = Scheduler(1, num_workers, history, window), random.Random(0)
     left = dict.fromkeys(range(num_workers), num_rounds)
     events = [(_length_s(draw, worker, 0, late, num_workers), worker) for worker in left]
-    since, actions, groups = {}, [], []
+    since: dict[int, float] = {}
+    actions, groups = [], []
     while min(left.values()) > 0:
         deadline_s = scheduler.next_deadline_s()
         events.sort()
@@ -55,6 +56,7 @@ def play(*, history: int, window: float, late: int, num_workers: int = 4, num_ro
             since[worker] = now_s
             formed = scheduler.signal(0, worker, now_s)
         else:
+            assert deadline_s is not None  # all workers wait for it
             now_s, formed = deadline_s, scheduler.expire(deadline_s)
         for group in formed:
             groups.append(group)
@@ -250,6 +252,7 @@ def _average_on_rank(average: Callable) -> object:
     """Return this rank's model after an average of a group."""
     import torch
     import torch.distributed as dist
+    from torch.distributed.distributed_c10d import _get_default_group
 
     rank = dist.get_rank()
     others = [member for member in MEMBERS if member != rank]
@@ -258,7 +261,7 @@ def _average_on_rank(average: Callable) -> object:
         if rank not in MEMBERS:
             raise ValueError(f"rank {rank} is not in the group {MEMBERS}; it must not call add_up_")
         received, sent = [torch.empty_like(tensor) for _ in others], tensor.clone()
-        sending = [dist.isend(sent, other) for other in others]
+        sending = [_get_default_group().send([sent], other, 0) for other in others]
         for other, part in zip(others, received, strict=True):
             dist.recv(part, other)
         for work in sending:

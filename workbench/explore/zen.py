@@ -19,7 +19,7 @@ from workbench.explore.exercises import Exercise, Feedback, Mistake
 from workbench.explore.explorer import Explorer, steps
 from workbench.launch import Ranks
 from workbench.plots.style import PALETTE
-from workbench.study.progress import say_progress
+from workbench.rows.progress import say_progress
 from workbench.techniques.zen.method import HashBitmap, partition
 from workbench.techniques.zen.method.hashing import EMPTY, Slots, partition_of, slots_by_definition
 from workbench.techniques.zen.runtime.exchange import Sparse, Wire
@@ -53,7 +53,7 @@ def draw_filled(filled: Slots) -> Figure:
     figure, ax = plots.figure(figsize=(10, 2.6))
     width = max(map(len, filled.parallel))
     for server, (slots, serial, overflow) in enumerate(_servers(filled)):
-        cells = [(at, index, BLUE) for at, index in enumerate(slots)]
+        cells: list[tuple[float, int, str]] = [(at, index, BLUE) for at, index in enumerate(slots)]
         cells += [(width + 0.5 + at, index, ORANGE) for at, index in enumerate(serial)]
         cells += [(width + 0.5 + len(serial) + at, index, RED) for at, index in enumerate(overflow)]
         for x, index, color in cells:

@@ -6,20 +6,6 @@ functions under torchrun and on an ipyparallel cluster. Importing this package i
 
 from importlib import import_module
 
-__all__ = [
-    "FailureKind",
-    "IPyParallelRanks",
-    "Machines",
-    "PerRank",
-    "RankFailed",
-    "Ranks",
-    "ShapedHosts",
-    "rank_environment",
-    "run_here",
-    "run_on_ranks",
-    "tethered",
-]
-
 MODULE_OF = {
     "FailureKind": "failures",
     "IPyParallelRanks": "engines",
@@ -33,6 +19,8 @@ MODULE_OF = {
     "run_on_ranks": "ranks",
     "tethered": "tether",
 }
+
+__all__ = [*MODULE_OF]
 
 
 def __getattr__(name: str):

@@ -29,10 +29,11 @@ def meet(purpose: str, timeout_s: float, group: dist.ProcessGroup | None = None,
     if dist.get_rank(group) == 0:
         others = range(1, size)
         arriving = [dist.irecv(everyone[rank], group_src=rank, group=group, tag=MEETING) for rank in others]
-        missing = [rank for rank, work in zip(others, arriving, strict=True) if not _is_done(work, ends_s)]
-        if missing:
-            raise RankMissing(f"rank 0: {purpose}: ranks {missing} did not come within {timeout_s:g} s")
+        late = [rank for rank, work in zip(others, arriving, strict=True) if not _is_done(work, ends_s)]
+        if late:
+            raise RankMissing(f"rank 0: {purpose}: ranks {late} did not come within {timeout_s:g} s")
         for work in [dist.isend(everyone, group_dst=rank, group=group, tag=MEETING) for rank in others]:
+            assert work is not None  # all ranks are in the group
             work.wait()
     else:
         arrival = dist.isend(own, group_dst=0, group=group, tag=MEETING)
@@ -46,8 +47,9 @@ def meet(purpose: str, timeout_s: float, group: dist.ProcessGroup | None = None,
     return [row.numpy().tobytes() for row in everyone]
 
 
-def _is_done(work: dist.Work, ends_s: float) -> bool:
+def _is_done(work: dist.Work | None, ends_s: float) -> bool:
     """Wait for a message until a moment; a peer that is lost before then is an error."""
+    assert work is not None  # all ranks are in the group
     try:
         work.wait(timedelta(seconds=max(ends_s - time.monotonic(), 0.001)))
     except RuntimeError:

@@ -92,7 +92,7 @@ def _warn_of_captured(function: Callable[..., Any]) -> None:
     if num_bytes <= MAX_CAPTURED_BYTES:
         return
     sizes = {name: pack(value).num_bytes for name, value in _captured(function).items()}
-    largest = max(sizes, key=sizes.get, default="unknown")
+    largest = max(sizes, key=sizes.__getitem__, default="unknown")
     warnings.warn(
         f"every call sends {num_bytes / 2**20:.0f} MiB of variables captured by "
         f"{getattr(function, '__name__', 'the function')} (the largest: {largest}); "

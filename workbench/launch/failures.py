@@ -8,18 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-__all__ = [
-    "GRACE_S",
-    "FailureKind",
-    "RankFailed",
-    "RankFailure",
-    "describe_end",
-    "is_complete",
-    "kind_of_error",
-    "kind_of_words",
-    "own_frames",
-    "waits_for_peer",
-]
+__all__ = ["GRACE_S", "FailureKind", "RankFailed", "RankFailure", "describe_end", "is_complete", "kind_of_error"]
+__all__ += ["kind_of_words", "own_frames", "waits_for_peer"]
 
 GRACE_S = 0.5  # seconds after the first failure in which other ranks may report theirs
 

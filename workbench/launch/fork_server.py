@@ -3,7 +3,8 @@
 It runs below a guard. When its owner or the guard ends, however that happens, it kills all that lies below it and ends;
 when it ends, the kernel kills the ranks and the machines' agents, and the guard kills the rest.
 
-Started as `python -m workbench.launch.fork_server CONTROL_FD OWNER_PID`.
+Started as `python -m workbench.launch.fork_server CONTROL_FD OWNER_PID`; or, where WORKBENCH_WARM has the address of a
+warm process, forked from that, which has imported torch.
 """
 
 import contextlib
@@ -20,10 +21,12 @@ import time
 import traceback
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from workbench.launch.environment import own_environment, rank_environment
+from workbench.launch.forking import ForkedProcess, Order, forked
 from workbench.launch.machine import be_machine
 from workbench.launch.messages import Channel, channel_pair
 from workbench.launch.processes import ProcessWatch, go_below_guard, kill_descendants, open_standard_streams
@@ -31,8 +34,9 @@ from workbench.launch.protocol import GroupOrder, KillMachine, MachineStarted, R
 from workbench.launch.rank import serve_requests
 from workbench.launch.supervisor import Supervisor
 
-__all__ = ["ForkServer", "main"]
+__all__ = ["WARM_VARIABLE", "ForkServer", "main"]
 
+WARM_VARIABLE = "WORKBENCH_WARM"  # environment variable: address of a warm process that forks fork servers
 END_PATIENCE_S = 10.0  # seconds until a fork server whose owner let go is killed
 KILL_PATIENCE_S = 10.0  # seconds a guard may need to kill all that is below it
 
@@ -46,16 +50,9 @@ class ForkServer:
         open_standard_streams()
         self.channel, channel_of_server = channel_pair()
         folder = _deleted_folder()
-        self._process = subprocess.Popen(
-            # -P: before the owner's path is known, nothing is imported from the working folder.
-            [sys.executable, "-P", "-m", __name__, str(channel_of_server.fileno()), str(os.getpid())],
-            pass_fds=[channel_of_server.fileno()],
-            # One thread here, whatever the ranks get: a process that used OpenMP must not fork.
-            env={**(defaults or {}), **own_environment(), **rank_environment(1)},
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # a terminal's Ctrl-C is for the owner alone
-            cwd=None if folder is None else "/",
-        )
+        # One thread here, whatever the ranks get: a process that used OpenMP must not fork.
+        environment = {**(defaults or {}), **own_environment(), **rank_environment(1)}
+        self._process = _start(channel_of_server, environment, "/" if folder is not None else os.getcwd())
         channel_of_server.close()
         # Also runs when the interpreter ends without close().
         self._close = weakref.finalize(self, _end, self._process, self.channel, os.getpid())
@@ -107,6 +104,41 @@ class ForkServer:
         self._close()
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _StartForkServer(Order):
+    """Be a fork server; beside the order come its output, its errors' output and its end of the control channel."""
+
+    cores: set[int] | None  # that its owner may use
+
+    def carry_out(self, fds: Sequence[int]) -> int:
+        out, err, control = fds
+        for source, target in ((out, 1), (err, 2)):
+            os.dup2(source, target)
+            os.close(source)
+        if self.cores is not None:
+            os.sched_setaffinity(0, self.cores)
+        self.take_surroundings()
+        main(control, self.owner_pid)
+        return 0
+
+
+def _start(control: Channel, environment: dict[str, str], folder: str) -> subprocess.Popen | ForkedProcess:
+    if address := os.environ.get(WARM_VARIABLE):
+        cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+        order = _StartForkServer(environment=environment, folder=folder, owner_pid=os.getpid(), cores=cores)
+        if process := forked(address, order, [1, 2, control.fileno()]):
+            return process
+    return subprocess.Popen(
+        # -P: before the owner's path is known, nothing is imported from the working folder.
+        [sys.executable, "-P", "-m", __name__, str(control.fileno()), str(os.getpid())],
+        pass_fds=[control.fileno()],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # a terminal's Ctrl-C is for the owner alone
+        cwd=folder,
+    )
+
+
 def _check_not_importing_main() -> None:
     """Refuse what would start processes without end: a spawned process imports the script that starts ranks."""
     process = sys.modules.get("multiprocessing.process")
@@ -124,7 +156,7 @@ def _deleted_folder() -> int | None:
     return None
 
 
-def _end(process: subprocess.Popen, channel: Channel, owner_pid: int) -> None:
+def _end(process: subprocess.Popen | ForkedProcess, channel: Channel, owner_pid: int) -> None:
     if os.getpid() != owner_pid:
         return  # a forked copy of the owner: the fork server is not its own
     channel.close()
@@ -134,7 +166,7 @@ def _end(process: subprocess.Popen, channel: Channel, owner_pid: int) -> None:
     _kill(process)
 
 
-def _kill(process: subprocess.Popen) -> None:
+def _kill(process: subprocess.Popen | ForkedProcess) -> None:
     process.terminate()  # the guard then kills everything
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(KILL_PATIENCE_S)
@@ -236,6 +268,7 @@ class _Server(Supervisor):
         if hasattr(os, "memfd_create"):
             fd = os.memfd_create("workbench-store")
             return fd, f"/proc/self/fd/{fd}"
+        assert self._folder is not None
         path = os.path.join(self._folder.name, str(time.monotonic_ns()))
         return os.open(path, os.O_CREAT | os.O_RDWR, 0o600), path
 

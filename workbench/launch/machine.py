@@ -16,7 +16,7 @@ from workbench.launch.failures import FailureKind
 from workbench.launch.main_of_rank import MainOfRank
 from workbench.launch.messages import CannotUnpack, Channel, NotAMessage, channel_pair
 from workbench.launch.processes import die_with_parent, kill_descendants
-from workbench.launch.protocol import MemoryAnswer, MemoryRequest, Reply, Request, Setup, StartMachine
+from workbench.launch.protocol import MemoryAnswer, MemoryRequest, RankStarted, Reply, Request, Setup, StartMachine
 from workbench.launch.rank import MachinePlace, RankLink, run_function
 from workbench.launch.supervisor import Supervisor
 
@@ -62,7 +62,7 @@ class Machine(Supervisor):
     @property
     def ranks(self) -> tuple[int, ...]:
         """The numbers of the ranks that run."""
-        return tuple(sorted(started.rank for started in self._children.values()))
+        return tuple(sorted(child.rank for child in self._children.values() if isinstance(child, RankStarted)))
 
     def tell(self, message: Any) -> None:
         """Send the owner a message; raises ConnectionError when it is gone."""

@@ -39,18 +39,8 @@ from workbench.launch.protocol import (
 from workbench.launch.rank import RankLink
 from workbench.launch.rank_process import RankProcess
 
-__all__ = [
-    "Machine",
-    "MachineEnded",
-    "MachineSaid",
-    "MachineStarted",
-    "Machines",
-    "RankEnded",
-    "RankExit",
-    "RankLink",
-    "RankSaid",
-    "RankStarted",
-]
+__all__ = ["Machine", "MachineEnded", "MachineSaid", "MachineStarted", "Machines", "RankEnded", "RankExit"]
+__all__ += ["RankLink", "RankSaid", "RankStarted"]
 
 KILL_PATIENCE_S = 10.0  # seconds a killed machine may need to be gone
 # The events report a lost store; torch's C++ stack beside them says no more.
@@ -90,7 +80,9 @@ class Machines:
     @property
     def pids(self) -> dict[str, dict[str, Any]]:
         """By machine: `agent`, its process id, and `ranks`, theirs by number."""
-        pids = {name: {"agent": started.pid, "ranks": {}} for name, started in self._started.items()}
+        pids: dict[str, dict[str, Any]] = {
+            name: {"agent": started.pid, "ranks": {}} for name, started in self._started.items()
+        }
         for (name, rank), process in self._ranks.items():
             pids[name]["ranks"][rank] = process.started.pid
         return pids

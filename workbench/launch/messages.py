@@ -16,23 +16,12 @@ import tempfile
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsIndex
 
 from workbench.launch.main_of_rank import ByValuePickler
 
-__all__ = [
-    "INLINE_BYTES",
-    "CannotUnpack",
-    "Channel",
-    "Handle",
-    "Message",
-    "NotAMessage",
-    "SharedFile",
-    "anonymous_file",
-    "channel_pair",
-    "pack",
-    "unpack",
-]
+__all__ = ["INLINE_BYTES", "CannotUnpack", "Channel", "Handle", "Message", "NotAMessage", "SharedFile"]
+__all__ += ["anonymous_file", "channel_pair", "pack", "unpack"]
 
 INLINE_BYTES = 1 << 16  # below a socket's buffer, so that sending to an idle rank never waits
 SOCKET_BUFFER_BYTES = 4 * INLINE_BYTES  # macOS gives 8 KiB unless asked
@@ -231,12 +220,13 @@ class _StorageBox:
     def __init__(self, storage: Any):
         self._storage = storage
 
-    def __reduce_ex__(self, protocol: int) -> Any:
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
         import torch
 
         storage = self._storage
         flat = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-        return _storage_from, (pickle.PickleBuffer(flat.cpu().numpy()), str(storage.device))
+        array: Any = flat.cpu().numpy()  # its type in NumPy is not that of a buffer
+        return _storage_from, (pickle.PickleBuffer(array), str(storage.device))
 
 
 def _same(value: Any) -> Any:

@@ -104,9 +104,9 @@ def why_unavailable() -> str | None:
     except NamespaceError as error:
         return str(error)
     program = "from workbench.launch.namespaces import probe; print(probe() or '')"
-    options = {"capture_output": True, "text": True, "timeout": PROBE_TIMEOUT_S, "env": own_environment()}
+    command = [sys.executable, "-c", program]
     try:
-        done = subprocess.run([sys.executable, "-c", program], **options)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, env=own_environment())
     except subprocess.TimeoutExpired:
         return f"a kernel that builds them within {PROBE_TIMEOUT_S} s"
     if done.returncode != 0:

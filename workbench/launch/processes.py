@@ -22,21 +22,8 @@ from typing import Any, NoReturn
 
 import psutil
 
-__all__ = [
-    "Listener",
-    "ProcessWatch",
-    "adopt_children",
-    "die_with_parent",
-    "end_like",
-    "flush_streams",
-    "fork",
-    "go_below_guard",
-    "is_readable",
-    "kill_descendants",
-    "open_standard_streams",
-    "reap",
-    "stand_by",
-]
+__all__ = ["Listener", "ProcessWatch", "adopt_children", "die_with_parent", "end_like", "flush_streams", "fork"]
+__all__ += ["go_below_guard", "is_readable", "kill_descendants", "open_standard_streams", "reap", "stand_by"]
 
 PR_SET_PDEATHSIG = 1  # option number, linux/prctl.h
 PR_SET_CHILD_SUBREAPER = 36  # option number, linux/prctl.h
@@ -62,8 +49,10 @@ class ProcessWatch:
 
     def gone(self) -> bool:
         """Return whether the process has ended."""
-        if self._gone or self.pidfd is not None:
-            return self._gone or is_readable(self.pidfd)
+        if self._gone:
+            return True
+        if self.pidfd is not None:
+            return is_readable(self.pidfd)
         try:
             return psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE
         except psutil.NoSuchProcess:
@@ -250,7 +239,7 @@ def _children_of(pid: int) -> list[int]:
         with contextlib.suppress(psutil.NoSuchProcess):
             return [child.pid for child in psutil.Process(pid).children()]
         return []
-    children = []
+    children: list[int] = []
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):

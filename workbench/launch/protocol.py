@@ -17,24 +17,9 @@ from typing import Any
 from workbench.launch.failures import FailureKind
 from workbench.launch.main_of_rank import MainModule
 
-__all__ = [
-    "GroupOrder",
-    "KillMachine",
-    "MachineEnded",
-    "MachineSaid",
-    "MachineStarted",
-    "MemoryAnswer",
-    "MemoryRequest",
-    "RankEnded",
-    "RankExit",
-    "RankSaid",
-    "RankStarted",
-    "Ready",
-    "Reply",
-    "Request",
-    "Setup",
-    "StartMachine",
-]
+__all__ = ["GroupOrder", "KillMachine", "MachineEnded", "MachineSaid", "MachineStarted", "MemoryAnswer"]
+__all__ += ["MemoryRequest", "RankEnded", "RankExit", "RankSaid", "RankStarted", "Ready", "Reply", "Request", "Setup"]
+__all__ += ["StartMachine"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -195,4 +180,4 @@ class MemoryAnswer:
     """The agent's answer; the descriptor travels beside it."""
 
     error: str = ""  # why there is none
-    names: dict[str, int] | None = None  # bytes by name, where the names were asked for
+    names: dict[str, int] = field(default_factory=dict)  # bytes by name, where the names were asked for

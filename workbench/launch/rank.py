@@ -6,6 +6,7 @@ program. NCCL refuses two ranks on one GPU; there gloo carries the CUDA tensors.
 
 import datetime
 import faulthandler
+import io
 import linecache
 import mmap
 import os
@@ -53,7 +54,7 @@ def serve_requests(rank: int, setup: Setup, hosts: Any, meeting_path: str, paren
         except EOFError:
             return 0
         except CannotUnpack as error:  # for example a module that the ranks cannot import
-            channel.send(_failed(error.__cause__))
+            channel.send(_failed(error.__cause__ or error))
         else:
             _answer(channel.send_message, partial(_carry_out, request, kept))
 
@@ -68,6 +69,7 @@ def _take_streams(fds: Sequence[int]) -> Channel:
     sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)  # the owner had none
     sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
     for stream in (sys.stdout, sys.stderr):
+        assert isinstance(stream, io.TextIOWrapper)
         stream.reconfigure(line_buffering=True)
     faulthandler.enable(file=stacks)
     faulthandler.register(STACK_SIGNAL, file=stacks)

@@ -93,10 +93,12 @@ class RankProcess:
 
     def close(self) -> None:
         """Forget the rank."""
-        for item in (self.channel, *self.outputs):
-            self._listener.remove(item)
-        for item in (self.channel, *self.outputs, self._stacks, *self._pidfd):
-            item.close()
+        sources: list[Channel | RankOutput] = [self.channel, *self.outputs]
+        for source in sources:
+            self._listener.remove(source)
+            source.close()
+        for file in (self._stacks, *self._pidfd):
+            file.close()
 
 
 class RankOutput:

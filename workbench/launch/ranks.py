@@ -81,7 +81,8 @@ class Ranks:
         self._turn = threading.Lock()
         self._group_numbers = itertools.count()
         self._group: WorkerGroup | None = None
-        self._server: ForkServer | None = ForkServer(self._setup)
+        self._is_closed = False
+        self._server = ForkServer(self._setup)
         self.hosts = self._server.hosts  # description of the shaped hosts for a record, or None
         try:
             if hosts is not None:
@@ -142,15 +143,14 @@ class Ranks:
     def close(self) -> None:
         """End the ranks, and a run that is still going on; calling it again does nothing."""
         group, self._group = self._group, None
-        server, self._server = self._server, None
+        self._is_closed = True
         if group is not None and group.alive:
             if not self._turn.acquire(blocking=False):
                 group.interrupt()
                 self._turn.acquire(timeout=CLOSE_PATIENCE_S)
             self._turn.release()
             group.stop()
-        if server is not None:
-            server.close()
+        self._server.close()
 
     def __enter__(self) -> "Ranks":
         return self
@@ -159,7 +159,7 @@ class Ranks:
         self.close()
 
     def _take_turn(self) -> None:
-        if self._server is None:
+        if self._is_closed:
             raise RuntimeError("the ranks are closed; make new ones with Ranks(...)")
         if not self._turn.acquire(blocking=False):
             raise RuntimeError("the ranks are busy with another run; wait for its result() first")

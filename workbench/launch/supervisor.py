@@ -82,10 +82,11 @@ class Supervisor(ABC):
 
     def _end(self, pid: int, status: int) -> RankEnded | MachineEnded:
         started = self._forget(pid)
-        end = {"machine": started.machine, "status": status, "time_s": time.monotonic()}
+        machine, now_s = started.machine, time.monotonic()
         if isinstance(started, MachineStarted):
-            return MachineEnded(**end)
-        return RankEnded(rank=started.rank, label=started.label, **end)
+            return MachineEnded(machine=machine, status=status, time_s=now_s)
+        label = started.label
+        return RankEnded(rank=started.rank, machine=machine, label=label, status=status, time_s=now_s)
 
     def _forget(self, pid: int) -> MachineStarted | RankStarted:
         return self._children.pop(pid)

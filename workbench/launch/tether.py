@@ -101,7 +101,7 @@ def _held(life: Callable[[], int], guard_pid: int) -> int:
     return life()
 
 
-def _become(command: Sequence[str]) -> int:
+def _become(command: list[str]) -> int:
     try:
         if "JPY_PARENT_PID" in os.environ:  # Jupyter kernels look whether this changes
             os.environ["JPY_PARENT_PID"] = str(os.getppid())

@@ -176,8 +176,8 @@ class _Exchange:
             case RankSaid(rank=rank, message=Reply(failure=None, value=value)):
                 self.values[rank] = value
                 self.waiting.discard(rank)
-            case RankSaid(rank=rank, message=Reply() as reply):
-                self.fail(rank, reply.failure, reply.message, reply.traceback, reply.time_s)
+            case RankSaid(rank=rank, message=Reply(failure=FailureKind() as kind) as reply):
+                self.fail(rank, kind, reply.message, reply.traceback, reply.time_s)
             case RankSaid(rank=rank, message=CannotUnpack() as error):
                 lines = traceback.format_exception(error.__cause__)
                 words = f"returned what cannot be unpickled here: {error}"

@@ -1,29 +1,15 @@
-"""Model families: one file a family, and the inventory of their products, tensors and messages for planners."""
+"""Model families: one file a family, and the inventory of their products for planners."""
 
 import importlib
 
-_HOMES = {
-    "GPT2": "gpt2",
-    "VIT_1B": "vit",
-    "VIT_3B": "vit",
-    "VIT_TINY": "vit",
-    "BertConfig": "bert",
-    "BertEncoder": "bert",
-    "BertForMaskedLM": "bert",
-    "BertForSequenceClassification": "bert",
-    "Cut": "inventory",
-    "GPT2Config": "gpt2",
-    "Linear": "inventory",
-    "LoadedWeights": "hugging_face",
-    "Message": "inventory",
-    "Tensor": "inventory",
-    "ViTConfig": "vit",
-    "ViTEncoder": "vit",
-    "ViTForImageClassification": "vit",
-    "Workload": "inventory",
-    "load_hugging_face": "hugging_face",
-    "to_hugging_face": "hugging_face",
+_NAMES_OF = {
+    "bert": "BertConfig BertEncoder BertForMaskedLM BertForSequenceClassification",
+    "gpt2": "GPT2 GPT2Config",
+    "hugging_face": "LoadedWeights load_hugging_face to_hugging_face",
+    "inventory": "Cut Linear Workload",
+    "vit": "VIT_1B VIT_3B VIT_TINY ViTConfig ViTEncoder ViTForImageClassification",
 }
+_HOMES = {name: home for home, names in _NAMES_OF.items() for name in names.split()}
 
 __all__ = [*_HOMES]
 

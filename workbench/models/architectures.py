@@ -6,7 +6,9 @@ recorded gradients are in `workbench.datasets.gradient_traces`.
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -66,31 +68,22 @@ class WordLSTM(nn.Module):
         return self.decoder(x_SBH)
 
 
-def _resnet(*blocks: int) -> nn.Module:
-    from transformers import ResNetConfig, ResNetForImageClassification
+def _of_transformers(model: str, config: str, **sizes: Any) -> nn.Module:
+    import transformers  # half a second, which only a model of it waits for
 
-    return ResNetForImageClassification(ResNetConfig(depths=list(blocks), num_labels=IMAGENET_LABELS))
-
-
-def _bert() -> nn.Module:
-    from transformers import BertConfig, BertForQuestionAnswering
-
-    return BertForQuestionAnswering(BertConfig(vocab_size=PADDED_BERT_VOCABULARY))
+    return getattr(transformers, model)(getattr(transformers, config)(**sizes))
 
 
-def _gpt2() -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    return GPT2LMHeadModel(GPT2Config())
-
-
+_resnet = partial(_of_transformers, "ResNetForImageClassification", "ResNetConfig", num_labels=IMAGENET_LABELS)
 ARCHITECTURES: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
     {
         "vgg16": vgg16,
-        "resnet50": lambda: _resnet(3, 4, 6, 3),
-        "resnet101": lambda: _resnet(3, 4, 23, 3),
-        "bert_base": _bert,
-        "gpt2": _gpt2,
+        "resnet50": partial(_resnet, depths=[3, 4, 6, 3]),
+        "resnet101": partial(_resnet, depths=[3, 4, 23, 3]),
+        "bert_base": partial(
+            _of_transformers, "BertForQuestionAnswering", "BertConfig", vocab_size=PADDED_BERT_VOCABULARY
+        ),
+        "gpt2": partial(_of_transformers, "GPT2LMHeadModel", "GPT2Config"),
         "lstm": WordLSTM,
     }
 )

@@ -6,18 +6,17 @@ heads are replicated on all tensor-parallel ranks; GELU and absolute positions o
 Shapes: B = batch, S = sequence, H = hidden, V = vocabulary, C = labels.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from workbench.models.names import Names
+from workbench.models.names import LAYER_FIELDS, Names
 from workbench.models.replicated import draw_, linear, undrawn
 from workbench.parallel.groups import TensorGroup, VirtualTensorGroup
-from workbench.parallel.linear import ShardedLinear
 from workbench.parallel.pipeline import WHOLE, Stage
 from workbench.parallel.transformer import Dropout, TransformerConfig, TransformerLayer
 
@@ -44,27 +43,13 @@ class BertConfig(TransformerConfig):
                 raise ValueError(f"{name}: {getattr(self, name)} must be at least 1")
 
     @classmethod
-    def bert_large(cls, **changes) -> "BertConfig":
-        """Give BERT-large: 24 layers of 1024, 16 heads."""
-        return cls(**_sizes(1024, 24, 16) | changes)
-
-    @classmethod
-    def bert_base(cls, **changes) -> "BertConfig":
-        """Give BERT-base: 12 layers of 768, 12 heads."""
-        return cls(**_sizes(768, 12, 12) | changes)
-
-    @classmethod
-    def mini_lm(cls, **changes) -> "BertConfig":
-        """Give MiniLM-L6: 6 layers of 384, 12 heads."""
-        return cls(**_sizes(384, 6, 12) | changes)
-
-    @classmethod
     def tiny(cls, **changes) -> "BertConfig":
         """Give a model for tests: 4 layers of 16, 4 heads, 64 tokens, 32 positions."""
-        return cls(**_sizes(16, 4, 4) | {"vocab_size": 64, "max_positions": 32} | changes)
+        sizes = {"hidden_size": 16, "num_layers": 4, "num_heads": 4, "mlp_size": 64}
+        return cls(**sizes | {"vocab_size": 64, "max_positions": 32} | changes)
 
     @classmethod
-    def from_hugging_face(cls, config: Mapping[str, object], **changes) -> "BertConfig":
+    def from_hugging_face(cls, config: Mapping[str, Any], **changes: Any) -> "BertConfig":
         """Read the sizes from a config.json, or `PretrainedConfig.to_dict()`; `changes` override fields."""
         if config.get("hidden_act", "gelu") != "gelu":
             raise ValueError(f"hidden_act: {config['hidden_act']!r} is not 'gelu'")
@@ -75,27 +60,12 @@ class BertConfig(TransformerConfig):
         return cls(**fields | changes)
 
 
-HUGGING_FACE_FIELDS = MappingProxyType(
-    {
-        "hidden_size": "hidden_size",
-        "num_layers": "num_hidden_layers",
-        "num_heads": "num_attention_heads",
-        "mlp_size": "intermediate_size",
-        "vocab_size": "vocab_size",
-        "max_positions": "max_position_embeddings",
-        "num_token_types": "type_vocab_size",
-        "dropout": "hidden_dropout_prob",
-        "attention_dropout": "attention_probs_dropout_prob",
-        "layer_norm_eps": "layer_norm_eps",
-        "init_std": "initializer_range",
-    }
-)
+HUGGING_FACE_FIELDS = LAYER_FIELDS | {
+    "vocab_size": "vocab_size",
+    "max_positions": "max_position_embeddings",
+    "num_token_types": "type_vocab_size",
+}
 """Our field -> the field of a Hugging Face config."""
-
-
-def _sizes(hidden_size: int, num_layers: int, num_heads: int) -> dict[str, int]:
-    """Sizes of a model whose perceptrons are four times as wide as its hidden states."""
-    return {"hidden_size": hidden_size, "num_layers": num_layers, "num_heads": num_heads, "mlp_size": 4 * hidden_size}
 
 
 PADDING_TOKEN = 0  # [PAD] in BERT's vocabularies; its embedding gets no gradient
@@ -176,7 +146,8 @@ class BertForSequenceClassification(nn.Module):
     ):
         super().__init__()
         self.encoder = BertEncoder(config, group, stage, **place)
-        self.pooler = self.classifier = None
+        self.pooler: nn.Linear | None = None
+        self.classifier: nn.Linear | None = None
         if stage.is_last:
             hidden = config.hidden_size
             self.pooler = linear(hidden, hidden, config, "pooler", place)
@@ -186,7 +157,7 @@ class BertForSequenceClassification(nn.Module):
     def forward(self, x: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
         """Classify sequences by their first token: logits [B, C], or hidden states if this is not the last stage."""
         x_BSH = self.encoder(x, attention_mask, token_type_ids)
-        if self.classifier is None:
+        if self.pooler is None or self.classifier is None:
             return x_BSH
         return self.classifier(self.dropout(torch.tanh(self.pooler(x_BSH[:, 0]))))
 
@@ -202,18 +173,18 @@ class BertForMaskedLM(nn.Module):
     def __init__(self, config: BertConfig, group: TensorGroup | None = None, stage: Stage = WHOLE, **place):
         super().__init__()
         self.encoder = BertEncoder(config, group, stage, **place)
-        self.transform = self.decoder = None
+        self.transform: nn.Linear | None = None
+        self.decoder: nn.Embedding | None = None
         if stage.is_last:
             hidden = config.hidden_size
             self.transform = linear(hidden, hidden, config, "transform", place)
             self.norm = nn.LayerNorm(hidden, config.layer_norm_eps, **place)
             self.bias = nn.Parameter(torch.zeros(config.vocab_size, **place))
-            self.decoder = self.encoder.embeddings and self.encoder.embeddings.word
-            if self.decoder is None:
-                self.decoder = word_embedding(config, **place)
+            embeddings = self.encoder.embeddings
+            self.decoder = word_embedding(config, **place) if embeddings is None else embeddings.word
 
     @property
-    def tied_weight(self) -> nn.Parameter | None:
+    def tied_weight(self) -> Tensor | None:
         """This stage's copy of the weight that embeds and predicts words [V, H]."""
         if self.decoder is not None:
             return self.decoder.weight
@@ -222,7 +193,7 @@ class BertForMaskedLM(nn.Module):
     def forward(self, x: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None) -> Tensor:
         """Score every word at every position: logits [B, S, V], or hidden states if this is not the last stage."""
         x_BSH = self.encoder(x, attention_mask, token_type_ids)
-        if self.decoder is None:
+        if self.transform is None or self.decoder is None:
             return x_BSH
         x_BSH = self.norm(functional.gelu(self.transform(x_BSH)))
         return functional.linear(x_BSH, self.decoder.weight, self.bias)
@@ -241,7 +212,7 @@ def word_embedding(config: BertConfig, **place) -> nn.Embedding:
     return embedding
 
 
-def _embedding(num_rows: int, config: BertConfig, name: str, place: dict, **options) -> nn.Embedding:
+def _embedding(num_rows: int, config: BertConfig, name: str, place: Mapping[str, Any], **options: Any) -> nn.Embedding:
     """Make a replicated embedding with drawn rows."""
     embedding = undrawn(nn.Embedding, num_rows, config.hidden_size, place=place, **options)
     draw_(embedding.weight, config, f"embeddings.{name}")
@@ -259,53 +230,30 @@ def _plain(name: str) -> str:
     return name
 
 
-def _encoder(model: BertModel) -> BertEncoder:
-    return model if isinstance(model, BertEncoder) else model.encoder
-
-
-def _cut(model: BertModel) -> Iterator[tuple[tuple[str, ...], ShardedLinear]]:
-    encoder = _encoder(model)
-    for index, layer in zip(encoder.layer_range, encoder.layers, strict=True):
-        site = f"encoder.layer.{index}"
-        attention = tuple(f"{site}.attention.self.{part}" for part in ("query", "key", "value"))
-        yield attention, layer.attention.query_key_value
-        yield (f"{site}.attention.output.dense",), layer.attention.output
-        yield (f"{site}.intermediate.dense",), layer.mlp.input
-        yield (f"{site}.output.dense",), layer.mlp.output
-
-
-def _replicated(model: BertModel) -> Iterator[tuple[str, nn.Parameter]]:
-    for site, module in _replicated_modules(model):
-        for name, parameter in module.named_parameters():
-            yield f"{site}.{name}", parameter
-    if isinstance(model, BertForMaskedLM) and model.decoder is not None:
-        yield "cls.predictions.bias", model.bias
-        if model.encoder.embeddings is None:  # the last of several stages has its own copy
-            yield "embeddings.word_embeddings.weight", model.decoder.weight
-
-
-def _replicated_modules(model: BertModel) -> Iterator[tuple[str, nn.Module]]:
-    encoder = _encoder(model)
-    if encoder.embeddings is not None:
-        yield "embeddings.word_embeddings", encoder.embeddings.word
-        yield "embeddings.position_embeddings", encoder.embeddings.position
-        yield "embeddings.token_type_embeddings", encoder.embeddings.token_type
-        yield "embeddings.LayerNorm", encoder.embeddings.norm
-    for index, layer in zip(encoder.layer_range, encoder.layers, strict=True):
-        yield f"encoder.layer.{index}.attention.output.LayerNorm", layer.attention_norm
-        yield f"encoder.layer.{index}.output.LayerNorm", layer.mlp_norm
-    if isinstance(model, BertForSequenceClassification) and model.classifier is not None:
-        yield "pooler.dense", model.pooler
-        yield "classifier", model.classifier
-    if isinstance(model, BertForMaskedLM) and model.decoder is not None:
-        yield "cls.predictions.transform.dense", model.transform
-        yield "cls.predictions.transform.LayerNorm", model.norm
-
-
 BERT_NAMES = Names(
     models=(BertEncoder, BertForSequenceClassification, BertForMaskedLM),
     required=("embeddings.", "encoder."),
     plain=_plain,
-    cut=_cut,
-    replicated=_replicated,
+    layer="encoder.layer",
+    cut={
+        "attention.query_key_value": ("attention.self.query", "attention.self.key", "attention.self.value"),
+        "attention.output": ("attention.output.dense",),
+        "mlp.input": ("intermediate.dense",),
+        "mlp.output": ("output.dense",),
+    },
+    norms={"attention_norm": "attention.output.LayerNorm", "mlp_norm": "output.LayerNorm"},
+    before={
+        "embeddings.word": "embeddings.word_embeddings",
+        "embeddings.position": "embeddings.position_embeddings",
+        "embeddings.token_type": "embeddings.token_type_embeddings",
+        "embeddings.norm": "embeddings.LayerNorm",
+    },
+    after={
+        "pooler": "pooler.dense",
+        "classifier": "classifier",
+        "transform": "cls.predictions.transform.dense",
+        "norm": "cls.predictions.transform.LayerNorm",
+        "bias": "cls.predictions.bias",
+        "decoder": "embeddings.word_embeddings",  # of which the last of several stages has its own copy
+    },
 )

@@ -1,7 +1,7 @@
 """GPT-2 (Radford et al.) for data-parallel and fully sharded training; `fully_shard` is applied to each of `blocks`.
 
-Hugging Face checkpoints load, and logits, loss and gradients then equal those of `transformers`. The larger sizes are
-those of Gemini's table 6.2. Dropout draws from the global generator.
+With equal weights, logits, loss and gradients equal those of `transformers`. The larger sizes are those of Gemini's
+table 6.2. Dropout draws from the global generator.
 
 Shapes: B = batch, S = sequence, H = hidden, V = vocabulary, A = heads, D = H / A.
 """
@@ -9,25 +9,15 @@ Shapes: B = batch, S = sequence, H = hidden, V = vocabulary, A = heads, D = H / 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from workbench.parallel.seeds import generator_for
+from workbench.models.replicated import draw_, linear, undrawn
 
-__all__ = ["GPT2", "GPT2Block", "GPT2Config", "load_gpt2_from_hugging_face_", "to_gpt2_of_hugging_face"]
-
-LINEAR_PARTS = {
-    "query_key_value": "attn.c_attn",
-    "output": "attn.c_proj",
-    "input": "mlp.c_fc",
-    "projection": "mlp.c_proj",
-}
-"""A block's linears here -> in Hugging Face checkpoints, where their weights are stored [in, out]."""
-NORM_PARTS = {"attention_norm": "ln_1", "mlp_norm": "ln_2"}  # a block's norms here -> in Hugging Face checkpoints
+__all__ = ["GPT2", "GPT2Block", "GPT2Config"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,25 +60,6 @@ class GPT2Config:
         """Give a model for tests: 2 blocks of 32, 4 heads, 64 tokens, 16 positions."""
         sizes = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "vocab_size": 64, "max_positions": 16}
         return cls(**sizes | changes)
-
-    @classmethod
-    def from_hugging_face(cls, config: Mapping[str, object], **changes) -> GPT2Config:
-        """Read the sizes from a config.json, or `PretrainedConfig.to_dict()`; `changes` override fields."""
-        _check_covered(config)
-        return cls(**{field: config[name] for field, name in HUGGING_FACE_FIELDS.items()} | changes)
-
-
-HUGGING_FACE_FIELDS = {
-    "hidden_size": "n_embd",
-    "num_layers": "n_layer",
-    "num_heads": "n_head",
-    "vocab_size": "vocab_size",
-    "max_positions": "n_positions",
-    "dropout": "resid_pdrop",
-    "layer_norm_eps": "layer_norm_epsilon",
-    "init_std": "initializer_range",
-}
-"""Our field -> the field of a Hugging Face config."""
 
 
 class GPT2Block(nn.Module):
@@ -146,81 +117,13 @@ class GPT2(nn.Module):
         return functional.cross_entropy(logits_BSV[:, :-1].flatten(0, 1), labels_BS[:, 1:].flatten())
 
 
-@torch.no_grad()
-def load_gpt2_from_hugging_face_(model: GPT2, state_dict: Mapping[str, Tensor]) -> None:
-    """Load full Hugging Face weights, named with or without "transformer.", in place; the head's copy is ignored.
-
-    Raises:
-        ValueError: If a weight is missing or its shape does not fit; the model is then as it was.
-    """
-    full = {name.removeprefix("transformer."): tensor for name, tensor in state_dict.items()}
-    pairs = list(_pairs(model))
-    for name, parameter, is_transposed in pairs:
-        if name not in full:
-            raise ValueError(f"state_dict: {name!r} is missing")
-        shape = tuple(full[name].T.shape if is_transposed else full[name].shape)
-        if shape != tuple(parameter.shape):
-            raise ValueError(f"{name}: shape {shape} does not fit; it must be {tuple(parameter.shape)}")
-    for name, parameter, is_transposed in pairs:
-        parameter.copy_(full[name].T if is_transposed else full[name])
-
-
-def to_gpt2_of_hugging_face(model: GPT2, gradients: bool = False) -> dict[str, Tensor]:
-    """Collect weights or gradients, detached, under their Hugging Face names and in Hugging Face's orientation."""
-    tensors = {}
-    for name, parameter, is_transposed in _pairs(model):
-        tensor = (parameter.grad if gradients else parameter).detach()
-        tensors[name] = tensor.T if is_transposed else tensor
-    return tensors
-
-
-def _pairs(model: GPT2):
-    """Give Hugging Face's name of each parameter, the parameter, and whether theirs is transposed."""
-    yield "wte.weight", model.word.weight, False
-    yield "wpe.weight", model.position.weight, False
-    for index, block in enumerate(model.blocks):
-        for table, is_linear in ((NORM_PARTS, False), (LINEAR_PARTS, True)):
-            for ours, theirs in table.items():
-                for kind in ("weight", "bias"):
-                    parameter = getattr(getattr(block, ours), kind)
-                    yield f"h.{index}.{theirs}.{kind}", parameter, is_linear and kind == "weight"
-    yield "ln_f.weight", model.norm.weight, False
-    yield "ln_f.bias", model.norm.bias, False
-
-
-def _check_covered(config: Mapping[str, object]) -> None:
-    """Refuse options by which relatives of GPT-2 differ from it."""
-    covered = {"activation_function": "gelu_new", "scale_attn_weights": True, "tie_word_embeddings": True}
-    absent = {"scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False}
-    for name, value in (covered | absent).items():
-        if config.get(name, value) != value:
-            raise ValueError(f"{name}: {config[name]!r} is not {value!r}")
-    inner = config.get("n_inner")
-    if inner not in (None, 4 * config["n_embd"]):
-        raise ValueError(f"n_inner: {inner!r} is not four times n_embd, {4 * config['n_embd']}")
-    if len({config.get(f"{kind}_pdrop") for kind in ("resid", "embd", "attn")}) > 1:
-        raise ValueError("resid_pdrop: it must equal embd_pdrop and attn_pdrop")
-
-
-@torch.no_grad()
-def _draw_(weight: Tensor, config: GPT2Config, site: str, std: float) -> None:
-    """Fill a weight with normal numbers, the same on every rank; one on the meta device is left as it is."""
-    if not weight.is_meta:
-        drawn = torch.empty(weight.shape)
-        drawn.normal_(std=std, generator=generator_for(config.seed, f"{site}.weight"))
-        weight.copy_(drawn)
-
-
 def _linear(inputs: int, outputs: int, config: GPT2Config, site: str, std: float) -> nn.Linear:
-    """Make a linear with drawn weight and zero bias, the global generator left alone."""
-    made = nn.utils.skip_init(nn.Linear, inputs, outputs, device=torch.get_default_device())
-    _draw_(made.weight, config, site, std)
-    nn.init.zeros_(made.bias)
-    return made
+    """Make a linear with drawn weight and zero bias, where torch puts new tensors."""
+    return linear(inputs, outputs, config, site, {"device": torch.get_default_device()}, std=std)
 
 
 def _embedding(num_rows: int, config: GPT2Config, site: str) -> nn.Embedding:
-    """Make an embedding with drawn rows, the global generator left alone."""
-    made = nn.utils.skip_init(nn.Embedding, num_rows, config.hidden_size, device=torch.get_default_device())
-    _draw_(made.weight, config, site, config.init_std)
+    """Make an embedding with drawn rows, where torch puts new tensors."""
+    made = undrawn(nn.Embedding, num_rows, config.hidden_size, place={"device": torch.get_default_device()})
+    draw_(made.weight, config, site)
     return made

@@ -28,9 +28,14 @@ def of_module(module: nn.Module, *, backward_s: float, forward_s: float | None =
     sizes = {key: p.numel() for key, p in reversed([*module.named_parameters()]) if p.requires_grad}
     gap_s = tuple(backward_s * size / sum(sizes.values()) for size in sizes.values())
     source = f"reversed parameters, seconds by elements{', forward assumed' if forward_s is None else ''}"
-    order = {"tensors": tuple(sizes), "num_elements": tuple(sizes.values()), "gap_s": gap_s}
-    forward_s = FORWARD_SHARE * backward_s if forward_s is None else forward_s
-    return Gradients(name=name or type(module).__name__, forward_s=forward_s, source=source, **order)
+    return Gradients(
+        name=name or type(module).__name__,
+        tensors=tuple(sizes),
+        num_elements=tuple(sizes.values()),
+        gap_s=gap_s,
+        forward_s=FORWARD_SHARE * backward_s if forward_s is None else forward_s,
+        source=source,
+    )
 
 
 def measure(module: nn.Module, step: Callable, *, device: str, iterations: int = 10, warmup: int = 3) -> Gradients:
@@ -65,9 +70,14 @@ def measure(module: nn.Module, step: Callable, *, device: str, iterations: int =
     forward_s = ready_s.pop("")
     tensors = tuple(sorted(ready_s, key=ready_s.__getitem__))
     gap_s = tuple(later - earlier for earlier, later in pairwise([0.0, *sorted(ready_s.values())]))
-    order = {"tensors": tensors, "num_elements": tuple(parameters[key].numel() for key in tensors), "gap_s": gap_s}
-    source = f"measured on {device}, medians of {iterations} steps"
-    return Gradients(name=type(module).__name__, forward_s=forward_s, source=source, **order)
+    return Gradients(
+        name=type(module).__name__,
+        tensors=tensors,
+        num_elements=tuple(parameters[key].numel() for key in tensors),
+        gap_s=gap_s,
+        forward_s=forward_s,
+        source=f"measured on {device}, medians of {iterations} steps",
+    )
 
 
 def _times(marks: list[tuple[str, Any]], seconds: Callable[[Any, Any], float]) -> dict[str, float]:

@@ -48,9 +48,13 @@ def codec_times() -> Mapping[tuple[str, str], tuple[CodecTime, ...]]:
     """Return times by codec ("randomk", "dgc", "efsignsgd", "onebit", "topk", "fp16") and device ("cuda", "cpu")."""
     profiles = defaultdict(list)
     for row in _rows("h100_codecs"):
-        sizes = {name: int(row[name]) for name in ("num_elements", "payload_bytes")}
-        times = {name: float(row[name]) for name in ("encode_s", "decode_s")}
-        profiles[row["codec"], row["device"]].append(CodecTime(**sizes, **times))
+        time = CodecTime(
+            num_elements=int(row["num_elements"]),
+            payload_bytes=int(row["payload_bytes"]),
+            encode_s=float(row["encode_s"]),
+            decode_s=float(row["decode_s"]),
+        )
+        profiles[row["codec"], row["device"]].append(time)
     return {key: tuple(profile) for key, profile in profiles.items()}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from workbench.models.bert import BERT_NAMES, BertModel
 from workbench.models.names import Names
@@ -37,15 +37,19 @@ def load_hugging_face(model: Model, state_dict: Mapping[str, Tensor]) -> LoadedW
     """
     names = _names_of(model)
     full = {names.plain(name): tensor for name, tensor in state_dict.items()}
-    wanted = [name for name, _ in names.replicated(model)]
-    wanted += [f"{part}.{kind}" for parts, _ in names.cut(model) for part in parts for kind in KINDS]
+    replicated = names.replicated_of(model)
+    wanted = [*replicated]
+    wanted += [f"{part}.{kind}" for parts, _ in names.cut_of(model) for part in parts for kind in KINDS]
     missing = tuple(name for name in wanted if name not in full)
     if lacking := [name for name in missing if name.startswith(names.required)]:
         raise ValueError(f"state_dict: {len(lacking)} weights are missing, first {lacking[0]!r}")
-    for name, parameter in names.replicated(model):
+    for name, parameter in replicated.items():
         if name in full:
-            _copy_(name, parameter, full[name])
-    for parts, linear in names.cut(model):
+            if parameter.shape != full[name].shape:
+                rule = f"it must be {tuple(parameter.shape)}"
+                raise ValueError(f"{name}: shape {tuple(full[name].shape)} does not fit; {rule}")
+            parameter.copy_(full[name])
+    for parts, linear in names.cut_of(model):
         weight, bias = (torch.cat([full[f"{part}.{kind}"] for part in parts]) for kind in KINDS)
         linear.load_full_(weight, bias)
     return LoadedWeights(missing=missing, unused=tuple(sorted(full.keys() - set(wanted))))
@@ -57,16 +61,13 @@ def to_hugging_face(model: Model, gradients: bool = False) -> dict[str, Tensor]:
     Every tensor-parallel rank must call it: the shards are gathered.
 
     Returns:
-        Name without the family's prefix -> full tensor, detached; parameters that have
-        no gradient are left out.
+        Name without the family's prefix -> full tensor, detached; parameters that have no gradient are left out.
     """
     names = _names_of(model)
-    full = {
-        name: (parameter.grad if gradients else parameter).detach()
-        for name, parameter in names.replicated(model)
-        if not gradients or parameter.grad is not None
-    }
-    for parts, linear in names.cut(model):
+    replicated = names.replicated_of(model).items()
+    tensors = ((name, parameter.grad if gradients else parameter) for name, parameter in replicated)
+    full = {name: tensor.detach() for name, tensor in tensors if tensor is not None}
+    for parts, linear in names.cut_of(model):
         stacks = [linear.full_weight(gradients), linear.full_bias(gradients)]
         for kind, stack in zip(KINDS, stacks, strict=True):
             blocks = stack.chunk(len(parts))
@@ -84,9 +85,3 @@ def _names_of(model: Model) -> Names:
         if isinstance(model, names.models):
             return names
     raise ValueError(f"model: {type(model).__name__} is of no family whose Hugging Face names are known")
-
-
-def _copy_(name: str, parameter: nn.Parameter, full: Tensor) -> None:
-    if parameter.shape != full.shape:
-        raise ValueError(f"{name}: shape {tuple(full.shape)} does not fit; it must be {tuple(parameter.shape)}")
-    parameter.copy_(full)

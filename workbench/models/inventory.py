@@ -1,4 +1,4 @@
-"""One workload model for planners, simulators and byte counts: a transformer's products, tensors and messages.
+"""One workload model for planners, simulators and byte counts: a transformer's sizes and its products.
 
 Layers are cut as `workbench.parallel.transformer` cuts them (Megatron-LM, section 3), and call sites have the names of
 its ledger. Nothing here imports torch.
@@ -8,9 +8,8 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["OPTIMIZER_BYTES_PER_PARAMETER", "Cut", "Linear", "Message", "Tensor", "Workload"]
+__all__ = ["OPTIMIZER_BYTES_PER_PARAMETER", "Cut", "Linear", "Workload"]
 
-PRODUCTS_PER_LINEAR = 3  # output, input gradient and weight gradient: equal in operations
 OPTIMIZER_BYTES_PER_PARAMETER = 28  # Adam on fp32 states: reads 16 (weight, gradient, two moments), writes 12
 LAYER_NORM_BYTES = 4  # bytes for an fp16 element: reads 2, writes 2
 RESIDUAL_BYTES = 11  # dropout reads 2, writes 2 and a mask of 1; the sum reads 2 + 2, writes 2
@@ -56,46 +55,6 @@ class Linear:
     def flops(self) -> float:
         """Operations of one of the three products: a multiplication and an addition each."""
         return 2 * self.num_rows * self.num_inputs * self.num_outputs
-
-    @property
-    def iteration_flops(self) -> float:
-        """Operations of all three products."""
-        return PRODUCTS_PER_LINEAR * self.flops
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Tensor:
-    """One parameter of a layer."""
-
-    name: str  # below the layer, without the shard's number
-    shape: tuple[int, ...]  # full shape
-    cut_dim: int | None  # dimension that ranks share; None if every rank holds it whole
-    num_ranks: int  # ranks that share it
-    element_bytes: int = 2  # bytes of every value
-
-    @property
-    def local_shape(self) -> tuple[int, ...]:
-        """Shape of one rank's shard."""
-        return tuple(size // self.num_ranks if dim == self.cut_dim else size for dim, size in enumerate(self.shape))
-
-    @property
-    def local_elements(self) -> int:
-        """Elements of one rank's shard."""
-        return math.prod(self.local_shape)
-
-    @property
-    def local_bytes(self) -> int:
-        """Bytes of one rank's shard, and of its gradient."""
-        return self.local_elements * self.element_bytes
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Message:
-    """One all-reduce of one layer and micro-batch."""
-
-    site: str  # call site, as in the ledger
-    phase: str  # pass in which it travels: "forward" or "backward"
-    message_bytes: int  # bytes that one rank contributes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,42 +176,4 @@ class Workload:
         return tuple(
             Linear(site=f"layers.{layer}.{site}", cut=cut, num_inputs=inputs, num_outputs=outputs, **common)
             for site, cut, inputs, outputs in table
-        )
-
-    def tensors(self, num_ranks: int = 1) -> tuple[Tensor, ...]:
-        """List the parameters of one layer, in the order of its computation."""
-        hidden, inner = self.hidden, self.inner_units
-        for field, value in (("hidden", hidden), ("inner", inner)):
-            if value % num_ranks:
-                raise ValueError(f"{field} is {value}; it must be divisible by the {num_ranks} ranks")
-        table = (
-            ("attention.query_key_value.weights", (3 * hidden, hidden), 0),
-            ("attention.query_key_value.biases", (3 * hidden,), 0),
-            ("attention.output.weights", (hidden, hidden), 1),
-            ("attention.output.bias", (hidden,), None),
-            ("attention_norm.weight", (hidden,), None),
-            ("attention_norm.bias", (hidden,), None),
-            ("mlp.input.weights", (inner, hidden), 0),
-            ("mlp.input.biases", (inner,), 0),
-            ("mlp.output.weights", (hidden, inner), 1),
-            ("mlp.output.bias", (hidden,), None),
-            ("mlp_norm.weight", (hidden,), None),
-            ("mlp_norm.bias", (hidden,), None),
-        )
-        common = {"num_ranks": num_ranks, "element_bytes": self.element_bytes}
-        return tuple(Tensor(name=name, shape=shape, cut_dim=dim, **common) for name, shape, dim in table)
-
-    def messages(self, num_ranks: int, *, layer: int = 0) -> tuple[Message, ...]:
-        """List one layer's all-reduces in the order sent: two of outputs, two of input gradients; none of one rank."""
-        if num_ranks == 1:
-            return ()
-        table = (
-            ("attention.output", "forward"),
-            ("mlp.output", "forward"),
-            ("mlp.input", "backward"),
-            ("attention.query_key_value", "backward"),
-        )
-        return tuple(
-            Message(site=f"layers.{layer}.{site}", phase=phase, message_bytes=self.activation_bytes)
-            for site, phase in table
         )

@@ -83,7 +83,7 @@ class SampledLSTM(nn.Module):
             Logits [B, S, V]; with targets [B, S, 1 + K], the true word first.
         """
         x_BSE = self.projection(self.lstm(self.encoder(ids_BS))[0])
-        if targets_BS is None:
+        if targets_BS is None or sampled_K is None:
             return x_BSE @ self.decoder.weight.T
         true_BS = (x_BSE * self.decoder(targets_BS)).sum(dim=-1)
         true_BS = true_BS - log_probability(targets_BS, self.decoder.num_embeddings, num_tries)

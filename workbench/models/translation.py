@@ -54,7 +54,7 @@ class Translator(nn.Module):
         upper_BTH, _ = self.upper(torch.cat([lower_BTH, seen_BTH], dim=-1))
         return self.output(upper_BTH)
 
-    def _read(self, source_BS: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def _read(self, source_BS: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Read sentences to their ends; return the output at every word, and the last states of both directions."""
         lengths = (source_BS != PADDING).sum(dim=1).cpu()
         packed = pack_padded_sequence(self.source(source_BS), lengths, batch_first=True, enforce_sorted=False)

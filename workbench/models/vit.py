@@ -14,29 +14,20 @@ more than PCIe 3 carries; with 65 tokens it is 6 GB/s.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from workbench.models.names import Names
+from workbench.models.names import LAYER_FIELDS, Names
 from workbench.models.replicated import draw_, linear, undrawn
 from workbench.parallel.groups import TensorGroup, VirtualTensorGroup
-from workbench.parallel.linear import ShardedLinear
 from workbench.parallel.transformer import Dropout, PreNormTransformerLayer, TransformerConfig
 
-__all__ = [
-    "VIT_1B",
-    "VIT_3B",
-    "VIT_NAMES",
-    "VIT_TINY",
-    "ViTConfig",
-    "ViTEncoder",
-    "ViTForImageClassification",
-    "ViTModel",
-]
+__all__ = ["VIT_1B", "VIT_3B", "VIT_NAMES", "VIT_TINY", "ViTConfig", "ViTEncoder", "ViTForImageClassification"]
+__all__ += ["ViTModel"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,17 +48,12 @@ class ViTConfig(TransformerConfig):
             raise ValueError(f"patch_size: {self.patch_size} does not divide image_size {self.image_size}")
 
     @property
-    def num_patches(self) -> int:
-        """Patches of an image."""
-        return (self.image_size // self.patch_size) ** 2
-
-    @property
     def sequence(self) -> int:
         """Tokens of an image: its patches and the class token."""
-        return self.num_patches + 1
+        return (self.image_size // self.patch_size) ** 2 + 1
 
     @classmethod
-    def from_hugging_face(cls, config: Mapping[str, object], **changes) -> "ViTConfig":
+    def from_hugging_face(cls, config: Mapping[str, Any], **changes: Any) -> "ViTConfig":
         """Read the sizes from a config.json, or `PretrainedConfig.to_dict()`; `changes` override fields."""
         for name, covered in (("hidden_act", "gelu"), ("qkv_bias", True)):
             if config.get(name, covered) != covered:
@@ -76,21 +62,7 @@ class ViTConfig(TransformerConfig):
         return cls(**fields | changes)
 
 
-HUGGING_FACE_FIELDS = MappingProxyType(
-    {
-        "hidden_size": "hidden_size",
-        "num_layers": "num_hidden_layers",
-        "num_heads": "num_attention_heads",
-        "mlp_size": "intermediate_size",
-        "image_size": "image_size",
-        "patch_size": "patch_size",
-        "num_channels": "num_channels",
-        "dropout": "hidden_dropout_prob",
-        "attention_dropout": "attention_probs_dropout_prob",
-        "layer_norm_eps": "layer_norm_eps",
-        "init_std": "initializer_range",
-    }
-)
+HUGGING_FACE_FIELDS = LAYER_FIELDS | {name: name for name in ("image_size", "patch_size", "num_channels")}
 """Our field -> the field of a Hugging Face config."""
 
 
@@ -117,6 +89,7 @@ class ViTEmbeddings(nn.Module):
         self.image_shape = (colours, config.image_size, config.image_size)
         self.patch = undrawn(nn.Conv2d, colours, hidden, patch, stride=patch, place=place)
         draw_(self.patch.weight, config, "embeddings.patch")
+        assert self.patch.bias is not None
         nn.init.zeros_(self.patch.bias)
         self.class_token = _drawn((1, 1, hidden), config, "embeddings.class_token", place)
         self.position = _drawn((1, config.sequence, hidden), config, "embeddings.position", place)
@@ -178,7 +151,7 @@ class ViTForImageClassification(nn.Module):
         return self.classifier(self.encoder(images)[:, 0])
 
 
-def _drawn(shape: tuple[int, ...], config: ViTConfig, site: str, place: dict) -> nn.Parameter:
+def _drawn(shape: tuple[int, ...], config: ViTConfig, site: str, place: Mapping[str, Any]) -> nn.Parameter:
     """Make a replicated parameter with drawn values."""
     parameter = nn.Parameter(torch.empty(shape, **place))
     draw_(parameter, config, site)
@@ -205,43 +178,22 @@ def _plain(name: str) -> str:
     return name
 
 
-def _encoder(model: ViTModel) -> ViTEncoder:
-    return model if isinstance(model, ViTEncoder) else model.encoder
-
-
-def _cut(model: ViTModel) -> Iterator[tuple[tuple[str, ...], ShardedLinear]]:
-    for index, layer in enumerate(_encoder(model).layers):
-        site = f"layers.{index}"
-        yield tuple(f"{site}.attention.{part}_proj" for part in "qkv"), layer.attention.query_key_value
-        yield (f"{site}.attention.o_proj",), layer.attention.output
-        yield (f"{site}.mlp.fc1",), layer.mlp.input
-        yield (f"{site}.mlp.fc2",), layer.mlp.output
-
-
-def _replicated(model: ViTModel) -> Iterator[tuple[str, nn.Parameter]]:
-    embeddings = _encoder(model).embeddings
-    yield "embeddings.cls_token", embeddings.class_token
-    yield "embeddings.position_embeddings", embeddings.position
-    for site, module in _replicated_modules(model):
-        for name, parameter in module.named_parameters():
-            yield f"{site}.{name}", parameter
-
-
-def _replicated_modules(model: ViTModel) -> Iterator[tuple[str, nn.Module]]:
-    encoder = _encoder(model)
-    yield "embeddings.patch_embeddings.projection", encoder.embeddings.patch
-    for index, layer in enumerate(encoder.layers):
-        yield f"layers.{index}.layernorm_before", layer.attention_norm
-        yield f"layers.{index}.layernorm_after", layer.mlp_norm
-    yield "layernorm", encoder.norm
-    if isinstance(model, ViTForImageClassification):
-        yield "classifier", model.classifier
-
-
 VIT_NAMES = Names(
     models=(ViTEncoder, ViTForImageClassification),
     required=("embeddings.", "layers.", "layernorm."),
     plain=_plain,
-    cut=_cut,
-    replicated=_replicated,
+    layer="layers",
+    cut={
+        "attention.query_key_value": ("attention.q_proj", "attention.k_proj", "attention.v_proj"),
+        "attention.output": ("attention.o_proj",),
+        "mlp.input": ("mlp.fc1",),
+        "mlp.output": ("mlp.fc2",),
+    },
+    norms={"attention_norm": "layernorm_before", "mlp_norm": "layernorm_after"},
+    before={
+        "embeddings.class_token": "embeddings.cls_token",
+        "embeddings.position": "embeddings.position_embeddings",
+        "embeddings.patch": "embeddings.patch_embeddings.projection",
+    },
+    after={"norm": "layernorm", "classifier": "classifier"},
 )

@@ -12,9 +12,11 @@ import math
 import os
 import queue
 import re
+import shutil
 import signal
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any
@@ -168,11 +170,12 @@ class CellRanks(Ranks):
         ends = {(outcome.error, outcome.place) for outcome in outcomes.values()}
         if len(ends) == 1 and not any(outcome.stopped for outcome in outcomes.values()):
             return LIVE_ON
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                self.run(Names.join_anew, self._names, os.path.join(folder, "meeting"), timeout_s=STOP_PATIENCE_S)
-            except RankFailed:
-                return ENDED
+        folder = tempfile.mkdtemp(prefix="workbench-ranks-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)  # not before: later groups meet there, too
+        try:
+            self.run(Names.join_anew, self._names, os.path.join(folder, "meeting"), timeout_s=STOP_PATIENCE_S)
+        except RankFailed:
+            return ENDED
         return NEW_GROUP
 
 

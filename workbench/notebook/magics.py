@@ -93,7 +93,8 @@ class RanksMagics(Magics):
         if timeout_s is not None and not timeout_s > 0:
             raise UsageError(f"timeout is {timeout_s:g}; it must be above 0")
         wishes: queue.SimpleQueue[Wish] = queue.SimpleQueue()
-        panel, began_s = Panel(members, wishes.put, live=_has_widgets(self.shell)), time.monotonic()
+        is_live = getattr(self.shell, "kernel", None) is not None and importlib.util.find_spec("ipywidgets") is not None
+        panel, began_s = Panel(members, wishes.put, live=is_live), time.monotonic()
         outcomes: dict[int, Outcome] = {}
         try:
             with _interrupt_wishes(wishes), panel.collecting():
@@ -105,10 +106,6 @@ class RanksMagics(Magics):
             ended = "" if outcomes else "failed after "
             shown = {rank: outcome.shown for rank, outcome in outcomes.items()}
             panel.close(shown, f"{where}, {ended}{time.monotonic() - began_s:.2f} s")
-
-
-def _has_widgets(shell: Any) -> bool:
-    return getattr(shell, "kernel", None) is not None and importlib.util.find_spec("ipywidgets") is not None
 
 
 @contextlib.contextmanager

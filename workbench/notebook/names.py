@@ -49,9 +49,10 @@ class Cell:
     def parts(self) -> tuple[types.CodeType, types.CodeType | None]:
         """Compile all but the last expression, and that one where its value is shown; SyntaxError if it is wrong."""
         tree, last = ast.parse(self.source, self.name), None
-        is_shown = tree.body and isinstance(tree.body[-1], ast.Expr) and not self.source.rstrip().endswith(";")
-        if is_shown:
-            last = compile(ast.Expression(tree.body.pop().value), self.name, "eval", dont_inherit=True)
+        end = tree.body[-1] if tree.body else None
+        if isinstance(end, ast.Expr) and not self.source.rstrip().endswith(";"):
+            del tree.body[-1]
+            last = compile(ast.Expression(end.value), self.name, "eval", dont_inherit=True)
         return compile(tree, self.name, "exec", dont_inherit=True), last
 
 
@@ -133,7 +134,7 @@ class Names:
     def _failed(self, error: BaseException) -> Outcome:
         lines = [line for line in traceback.format_exception(error) if f'File "{__file__}"' not in line]
         frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith("<cell ")]
-        stood = place(frames[-1].filename, frames[-1].lineno) if frames else "no line of a cell"
+        stood = place(frames[-1].filename, frames[-1].lineno or 0) if frames else "no line of a cell"
         sys.stderr.write(f"stopped in {stood}\n" if self._stopped else "".join(lines))
         return Outcome(
             error=f"{type(error).__name__}: {error}".rstrip(": "),
@@ -174,8 +175,9 @@ class Names:
         if dist.is_initialized():
             dist.destroy_process_group()
         store = dist.FileStore(meeting_path, self._num_ranks)
-        own = {"rank": self._rank, "world_size": self._num_ranks}
-        dist.init_process_group("gloo", store=store, timeout=GROUP_PATIENCE, **own)
+        dist.init_process_group(
+            "gloo", store=store, timeout=GROUP_PATIENCE, rank=self._rank, world_size=self._num_ranks
+        )
 
     def pull(self, name: str) -> Pulled:
         """Return the value of a name."""

@@ -8,22 +8,6 @@ from workbench.parallel.shards import cut, join
 from workbench.parallel.traffic import Message, MessageKind, Phase, Traffic
 from workbench.parallel.transformer import Dropout, PreNormTransformerLayer, TransformerConfig, TransformerLayer
 
-__all__ = [
-    "ColumnParallelLinear",
-    "Dropout",
-    "Message",
-    "MessageKind",
-    "Phase",
-    "PreNormTransformerLayer",
-    "ProcessTensorGroup",
-    "RowParallelLinear",
-    "Stage",
-    "TensorGroup",
-    "Traffic",
-    "TransformerConfig",
-    "TransformerLayer",
-    "VirtualTensorGroup",
-    "cut",
-    "generator_for",
-    "join",
-]
+__all__ = ["ColumnParallelLinear", "Dropout", "Message", "MessageKind", "Phase", "PreNormTransformerLayer"]
+__all__ += ["ProcessTensorGroup", "RowParallelLinear", "Stage", "TensorGroup", "Traffic", "TransformerConfig"]
+__all__ += ["TransformerLayer", "VirtualTensorGroup", "cut", "generator_for", "join"]

@@ -9,7 +9,7 @@
 
 Autograd has no gradients for integers, and torch.distributed.pipelining returns one gradient for each float tensor that
 it sent. An integer message therefore travels beside an empty float tensor, the *token*, which ties the graphs of the
-two stages together, and the full-size gradient is handed over in a `GradientSlot`.
+two stages together, and the full-size gradient is handed over in the boundary's `slot`.
 """
 
 from collections import deque
@@ -21,24 +21,9 @@ from torch import Tensor, nn
 from workbench.compression.codec import Aggregation, Codec, Payload
 from workbench.parallel.traffic import MessageKind, Phase, Traffic
 
-__all__ = ["Boundary", "GradientSlot"]
+__all__ = ["Boundary"]
 
 NUM_ENDS = 2  # ranks that take part in one message over a boundary
-
-
-class GradientSlot:
-    """Full-size gradients on their way back over a boundary, first in, first out."""
-
-    def __init__(self):
-        self._waiting: deque[Tensor] = deque()
-
-    def put(self, gradient: Tensor) -> None:
-        """Leave a gradient for the sender of the activation."""
-        self._waiting.append(gradient)
-
-    def take(self) -> Tensor:
-        """Take the oldest gradient."""
-        return self._waiting.popleft()
 
 
 class Boundary(nn.Module):
@@ -55,7 +40,7 @@ class Boundary(nn.Module):
         super().__init__()
         self.codec, self.site = codec, site
         self.traffic = Traffic() if traffic is None else traffic
-        self.slot = GradientSlot()
+        self.slot: deque[Tensor] = deque()  # full-size gradients on their way back, first in, first out
         self.shape: torch.Size | None = None
         self.dtype: torch.dtype | None = None
         self.has_full_gradient = False
@@ -69,14 +54,15 @@ class Boundary(nn.Module):
             gradient of the same size comes back.
         """
         self.expect(shape, dtype)
-        activation = torch.zeros(self.shape, dtype=dtype, device=device)
+        activation = torch.zeros(shape, dtype=dtype, device=device)
         if self.codec is None:
             return (activation.requires_grad_(),)
         # A twin encodes the example, so that random streams and error memories stay put.
         twin = self.codec.for_site("example")
         tensors = twin.eval().encode(activation).tensors
         self.has_full_gradient = not tensors[0].is_floating_point()
-        tensors = tuple(t.requires_grad_() if t.is_floating_point() else t for t in tensors)
+        for tensor in tensors:
+            tensor.requires_grad_(tensor.is_floating_point())
         return (*tensors, _token(activation)) if self.has_full_gradient else tensors
 
     def expect(self, shape: Sequence[int], dtype: torch.dtype) -> None:
@@ -85,12 +71,13 @@ class Boundary(nn.Module):
 
     def send(self, x: Tensor) -> tuple[Tensor, ...]:
         """Turn an activation into the tensors that cross the link; those of floats carry the gradient."""
+        tensors: tuple[Tensor, ...]
         if self.codec is None:
             tensors = (x,)
         elif self.codec.aggregation is Aggregation.SUM:
             tensors = self.codec.encode(x).tensors
         else:
-            tensors = _Encode.apply(x, self)
+            tensors = _Encode.apply(x, self, self.codec)
         for tensor in tensors:
             self.traffic.record(MessageKind.SEND, tensor, NUM_ENDS, Phase.FORWARD, self.site)
         return tuple(tensor.contiguous() for tensor in tensors)
@@ -98,8 +85,7 @@ class Boundary(nn.Module):
     def receive(self, *tensors: Tensor) -> Tensor:
         """Decode the tensors of the other side's `send` to the activation."""
         if self.has_full_gradient:
-            *tensors, token = tensors
-            return _DecodeFullGradient.apply(token, self, *tensors)
+            return _DecodeFullGradient.apply(tensors[-1], self, self.codec, *tensors[:-1])
         first = _CountGradient.apply(tensors[0], self)
         if self.codec is None:
             return first
@@ -107,6 +93,7 @@ class Boundary(nn.Module):
 
     def payload(self, tensors: Sequence[Tensor]) -> Payload:
         """Put tensors of a message, or of its gradient, into the codec's envelope."""
+        assert self.shape is not None and self.dtype is not None  # by `prepare` or `expect`
         return Payload(tensors=tuple(tensors), shape=self.shape, dtype=self.dtype)
 
     def count_gradient(self, gradient: Tensor) -> None:
@@ -119,13 +106,12 @@ class _Encode(torch.autograd.Function):
 
     Forward: returns the payload's tensors, and the token if all of them are integers.
     Backward: the gradient of the kept values, put back in place, or the full-size
-    gradient from the slot; then the codec's own rule.
-    Communicates nothing; the stage sends what it returns.
+    gradient from the slot; then the codec's own rule. Communicates nothing; the stage sends what it returns.
     """
 
     @staticmethod
-    def forward(ctx, x: Tensor, boundary: Boundary):
-        ctx.boundary, ctx.payload = boundary, boundary.codec.encode(x)
+    def forward(ctx, x: Tensor, boundary: Boundary, codec: Codec):
+        ctx.boundary, ctx.payload = boundary, codec.encode(x)
         tensors = ctx.payload.tensors
         ctx.mark_non_differentiable(*(t for t in tensors if not t.is_floating_point()))
         return (*tensors, _token(x)) if boundary.has_full_gradient else tensors
@@ -134,10 +120,10 @@ class _Encode(torch.autograd.Function):
     def backward(ctx, *gradients: Tensor):
         boundary, codec = ctx.boundary, ctx.boundary.codec
         if boundary.has_full_gradient:
-            gradient = boundary.slot.take()
+            gradient = boundary.slot.popleft()
         else:
             gradient = codec.decode(boundary.payload((gradients[0], *ctx.payload.tensors[1:])))
-        return codec.input_gradient(gradient, ctx.payload), None
+        return codec.input_gradient(gradient, ctx.payload), None, None
 
 
 class _DecodeFullGradient(torch.autograd.Function):
@@ -149,15 +135,15 @@ class _DecodeFullGradient(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, token: Tensor, boundary: Boundary, *tensors: Tensor):
+    def forward(ctx, token: Tensor, boundary: Boundary, codec: Codec, *tensors: Tensor):
         ctx.boundary, ctx.token, ctx.num_tensors = boundary, torch.empty_like(token), len(tensors)
-        return boundary.codec.decode(boundary.payload(tensors))
+        return codec.decode(boundary.payload(tensors))
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
         ctx.boundary.count_gradient(gradient)
-        ctx.boundary.slot.put(gradient.contiguous())
-        return ctx.token, None, *(None,) * ctx.num_tensors
+        ctx.boundary.slot.append(gradient.contiguous())
+        return ctx.token, None, None, *(None,) * ctx.num_tensors
 
 
 class _CountGradient(torch.autograd.Function):

@@ -46,6 +46,7 @@ class Pending:
     def wait(self) -> Tensor:
         """Return the tensor once it has arrived; `RankLost` if a rank of the group is lost."""
         if self.work is not None:
+            assert self.group is not None
             with naming_lost_ranks(self.group.process_group, "exchange"):
                 self.work.wait()
         return self.finish(self.tensor)

@@ -52,11 +52,11 @@ def _over_groups(norms: Sequence[Tensor], gradients: Sequence[Tensor], order: fl
     """Join the norms of parts over each group; the norms of other gradients stay as they are."""
     norms = list(norms)
     for group in _groups(gradients):
-        is_of_group = [isinstance(part, ShardGradient) and type(part).group is group for part in gradients]
-        places = [at for at, is_chosen in enumerate(is_of_group) if is_chosen]
-        counted = [norms[at] if type(gradients[at]).counts else torch.zeros_like(norms[at]) for at in places]
+        parts = {at: part for at, part in enumerate(gradients) if isinstance(part, ShardGradient)}
+        parts = {at: part for at, part in parts.items() if type(part).group is group}
+        counted = [norms[at] if type(part).counts else torch.zeros_like(norms[at]) for at, part in parts.items()]
         joined = torch.linalg.vector_norm(torch.stack(group.gather([torch.stack(counted)])), order, dim=0)
-        for at, norm in zip(places, joined.unbind(), strict=True):
+        for at, norm in zip(parts, joined.unbind(), strict=True):
             norms[at] = norm
     return norms
 

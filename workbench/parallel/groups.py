@@ -104,7 +104,7 @@ class ProcessTensorGroup:
         self.traffic = Traffic()
         self.watch: Watch = nullcontext
         # (name of a collective that begins) -> a function to call at its end, or None
-        self.watch_begun: Callable[[str], Callable[[], object] | None] = lambda collective: None
+        self.watch_begun: Callable[[str], Callable[[], None] | None] = lambda collective: None
 
     def __deepcopy__(self, memo) -> "ProcessTensorGroup":
         # A process group is a handle on running processes: copies of a model share it.

@@ -45,7 +45,9 @@ class Passes:
     """
 
     def __init__(self, model: DistributedDataParallel, scaler: Scaler | None, put_back_: Callable[[str], None]):
-        self._model = weakref.ref(model)  # the model keeps the hook and this object, unseen by the garbage collector
+        self._weak_model = weakref.ref(
+            model
+        )  # the model keeps the hook and this object, unseen by the garbage collector
         self._scaler, self._put_back_ = scaler, put_back_
         self.scale = 1.0  # scale of the loss in the last pass
         self.is_scaled = scaler is not None and getattr(scaler, "is_enabled", lambda: True)()
@@ -67,14 +69,20 @@ class Passes:
         """
         if self._scaler is None:
             self._require_no_scaler()
-        if self._model()._join_config.enable:
+        if self._model._join_config.enable:
             self._check_join()
         before = self.scale
-        self.scale = float(self._scaler.get_scale()) if self.is_scaled else 1.0
+        self.scale = float(self._scaler.get_scale()) if self._scaler is not None and self.is_scaled else 1.0
         if not 0 < self.scale < math.inf:
             raise ValueError(f"scaler.get_scale() is {self.scale}; it must be a positive number")
         self.all_finite = True
         return self.scale / before
+
+    @property
+    def _model(self) -> DistributedDataParallel:
+        model = self._weak_model()
+        assert model is not None  # it calls the hook that has this object
+        return model
 
     def may_be_discarded(self, parameter: Tensor) -> bool:
         """Return whether the result of a parameter may not be applied, so that its present memory must be kept."""
@@ -90,8 +98,8 @@ class Passes:
     def _settle_(self) -> None:
         discarded = [] if self.all_finite else list(self._trained)
         if self.all_finite and self._may_be_unused:
-            num_users = self._model().reducer._get_local_used_map().tolist()  # summed over ranks in this pass
-            is_view = self._model().gradient_as_bucket_view  # then a gradient that is not None is the result itself
+            num_users = self._model.reducer._get_local_used_map().tolist()  # summed over ranks in this pass
+            is_view = self._model.gradient_as_bucket_view  # then a gradient that is not None is the result itself
             for (name, parameter), users in zip(self._trained.items(), num_users, strict=True):
                 if not users and not (is_view and parameter.grad is not None):
                     discarded.append(name)
@@ -125,7 +133,7 @@ class Passes:
             )
 
     def _check_join(self) -> None:
-        model = self._model()
+        model = self._model
         if not model._divide_by_initial_world_size:
             raise ValueError("join(divide_by_initial_world_size=False): compressed gradients are divided by all ranks")
         if self._may_be_unused:

@@ -21,16 +21,8 @@ from workbench.parallel.seeds import generator_for
 from workbench.parallel.shards import check_divides, cut, join
 from workbench.parallel.traffic import Phase
 
-__all__ = [
-    "ColumnParallelLinear",
-    "JointProduct",
-    "MatrixProduct",
-    "MeshLinear",
-    "Reduction",
-    "ReductionOfProducts",
-    "RowParallelLinear",
-    "ShardedLinear",
-]
+__all__ = ["ColumnParallelLinear", "JointProduct", "MatrixProduct", "MeshLinear", "Reduction", "ReductionOfProducts"]
+__all__ += ["RowParallelLinear", "ShardedLinear"]
 
 # (x [N, I'], weight shard [O', I']) -> y [N, O'], without bias, differentiable
 MatrixProduct = Callable[[Tensor, Tensor], Tensor]
@@ -59,8 +51,7 @@ class ReductionOfProducts(Protocol):
 
         Args:
             weights: Wᵣ [O, I/T], one for every local rank.
-            multiply: Multiplies each local rank's x with weights [any, I/T] given in
-                place of the Wᵣ.
+            multiply: Multiplies each local rank's x with weights [any, I/T] given in place of the Wᵣ.
 
         Returns:
             [N, O], the same on every rank, without bias.
@@ -82,8 +73,7 @@ class ShardedLinear(nn.Module):
         bias: Whether to add one, after the sum; it is cut like the outputs.
         matrix_product: Replaces x Wᵀ, forward and (by its autograd rule) backward; one
             for all, or a list with one for every local shard, or a `JointProduct`.
-        num_blocks: Outputs are a stack of this many blocks, each of them cut (3 for a
-            fused query, key, value).
+        num_blocks: Outputs are a stack of this many blocks, each of them cut (3 for a fused query, key, value).
         seed, site: Name the random stream of the weights, and the traffic's call site.
         init_std: Standard deviation of the initial weights.
         device, dtype: Of the parameters.
@@ -114,8 +104,11 @@ class ShardedLinear(nn.Module):
         self.output_group, self.input_group, self.num_blocks = output_group, input_group, num_blocks
         self.site = site = type(self).site if site is None else site
         self.matrix_product = matrix_product
-        self._products()  # refuses a wrong number of them
-        full = torch.empty(out_features, in_features, device="meta" if _is_meta(device) else None)
+        num_local = len(self._places())
+        if isinstance(matrix_product, Sequence | nn.ModuleList) and len(matrix_product) != num_local:
+            raise ValueError(f"matrix_product: {len(matrix_product)} given; {self.site} has {num_local} local ranks")
+        is_meta = device is not None and torch.device(device).type == "meta"
+        full = torch.empty(out_features, in_features, device="meta" if is_meta else None)
         if not full.is_meta:
             full.normal_(std=init_std, generator=generator_for(seed, f"{site}.weight"))
         self.weights = nn.ParameterList(
@@ -139,22 +132,15 @@ class ShardedLinear(nn.Module):
     def _cut_outputs(self, full: Tensor, rank: int) -> Tensor:
         return cut(full, dim=0, rank=rank, size=self.output_group.size, num_blocks=self.num_blocks)
 
-    def _products(self) -> Sequence[MatrixProduct]:
-        """Give the matrix product of each local shard."""
-        num_local = len(self._places())
-        given = self.matrix_product
-        if not isinstance(given, list | tuple | nn.ModuleList):
-            return (given,) * num_local
-        if len(given) != num_local:
-            raise ValueError(f"matrix_product: {len(given)} given; {self.site} has {num_local} local ranks")
-        return given
-
-    def _multiply(self, xs: Iterable[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
+    def _multiply(self, xs: Iterable[Tensor], weights: Iterable[Tensor]) -> list[Tensor]:
         """Multiply one input for every local shard with that shard's weight."""
-        if isinstance(self.matrix_product, JointProduct):
-            return self.matrix_product.multiply(list(xs), list(weights))
-        calls = zip(self._products(), xs, weights, strict=True)
-        return [multiply(x, weight) for multiply, x, weight in calls]
+        product = self.matrix_product
+        if isinstance(product, JointProduct):
+            return product.multiply(list(xs), list(weights))
+        products: Iterable[MatrixProduct] = (
+            product if isinstance(product, Sequence | nn.ModuleList) else [product] * len(self.weights)
+        )
+        return [multiply(x, weight) for multiply, x, weight in zip(products, xs, weights, strict=True)]
 
     def partials(self, xs: Sequence[Tensor]) -> list[Tensor]:
         """Multiply one input [N, I'] for each local rank of the input group: [N, O'] for each local shard.
@@ -164,7 +150,7 @@ class ShardedLinear(nn.Module):
         if self.output_group.size > 1:
             with self.output_group.traffic.at(self.site):
                 xs = [self.output_group.copy(x) for x in xs]
-        return self._multiply(xs * len(self.output_group.local_ranks), self.weights)
+        return self._multiply(list(xs) * len(self.output_group.local_ranks), self.weights)
 
     def biased(self, sums: Sequence[Tensor]) -> list[Tensor]:
         """Add the bias to the summed results, one for each local rank of the output group."""
@@ -202,9 +188,11 @@ class ShardedLinear(nn.Module):
         return self._joined(self._own(self.biases, gradient))
 
     def _own(self, shards: Iterable[nn.Parameter], gradient: bool) -> list[Tensor]:
-        if gradient and any(shard.grad is None for shard in shards):
+        found = [shard.grad if gradient else shard for shard in shards]
+        present = [tensor for tensor in found if tensor is not None]
+        if len(present) < len(found):
             raise ValueError(f"gradient: {self.site} has none; call backward first")
-        return [shard.grad if gradient else shard for shard in shards]
+        return present
 
     def _joined(self, rows: Sequence[Tensor]) -> Tensor:
         with self.output_group.traffic.at(f"{self.site}.full"):
@@ -292,20 +280,20 @@ class RowParallelLinear(ShardedLinear):
                 raise ValueError(f"xs of {self.site} is a tensor; {rule}")
             xs = [xs]
         with self.group.traffic.at(self.site):
-            y = self._sum_of_products(xs)
+            if isinstance(self.reduction, ReductionOfProducts):
+                y = self.reduction.reduce_products(self.weights, partial(self._multiply, xs))
+            else:
+                partials = self._multiply(xs, self.weights)
+                y = self.group.sum(partials) if self.reduction is None else self.reduction(partials)
         return y if self.bias is None else y + self.bias.to(y.dtype)
-
-    def _sum_of_products(self, xs: Sequence[Tensor]) -> Tensor:
-        if isinstance(self.reduction, ReductionOfProducts):
-            return self.reduction.reduce_products(self.weights, partial(self._multiply, xs))
-        partials = self._multiply(xs, self.weights)
-        return self.group.sum(partials) if self.reduction is None else self.reduction(partials)
 
     def full_bias(self, gradient: bool = False) -> Tensor:
         """Give the replicated bias or its gradient: [O]."""
-        return (self.bias.grad if gradient else self.bias).detach()
+        assert self.bias is not None
+        return self._own([self.bias], gradient)[0].detach()
 
     def _load_full_bias_(self, bias: Tensor) -> None:
+        assert self.bias is not None
         self.bias.copy_(bias)
 
 
@@ -342,6 +330,9 @@ class MeshLinear(ShardedLinear):
         options: Those of `ShardedLinear`.
     """
 
+    output_group: ProcessTensorGroup
+    input_group: ProcessTensorGroup
+
     def __init__(self, *args, overlap: bool = True, sums_gradient: bool = True, **options):
         super().__init__(*args, **options)
         if self.matrix_product is not functional.linear:
@@ -373,10 +364,6 @@ class MeshLinear(ShardedLinear):
     def forward(self, x: Tensor) -> Tensor:
         """Multiply and sum: [N, I'] -> [N, O']."""
         return self.start(x).wait()
-
-
-def _is_meta(device: torch.device | str | None) -> bool:
-    return device is not None and torch.device(device).type == "meta"
 
 
 def _check_shape(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:

@@ -111,7 +111,11 @@ class _ProcessMoves:
 
     def broadcast(self, held: Sequence[Tensor | None], source: int, shape: Shape) -> Arrival[Tensor]:
         (sent,) = held
-        tensor = shape.empty() if self._rank != source else sent.detach().contiguous()
+        if self._rank == source:
+            assert sent is not None
+            tensor = sent.detach().contiguous()
+        else:
+            tensor = shape.empty()
         self._group.traffic.record(MessageKind.BROADCAST, tensor, self._group.size)
         if self._group.size == 1:
             return _Arrived(tensor)
@@ -162,7 +166,9 @@ class _VirtualMoves:
         self._group = group
 
     def broadcast(self, held: Sequence[Tensor | None], source: int, shape: Shape) -> Arrival[Tensor]:
-        tensor = held[source].detach()
+        sent = held[source]
+        assert sent is not None
+        tensor = sent.detach()
         self._group.traffic.record(MessageKind.BROADCAST, tensor, self._group.size)
         return _Arrived(tensor)
 

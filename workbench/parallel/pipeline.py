@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -118,6 +119,7 @@ class _Stage(PipelineStage):
     its slot (out), or a buffer whose content the encoder will find in its slot (in).
     """
 
+    submod: _StageModule
     recorder: Recorder | None = None
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args, **kwargs):
@@ -135,28 +137,27 @@ class _Stage(PipelineStage):
         ops = super().get_bwd_send_ops(bwd_chunk_id)
         before = self.submod.before
         if before is not None and before.has_full_gradient and self.has_backward:
-            ops.append(self._op(dist.isend, before.slot.take(), self.stage_index - 1))
+            ops.append(self._op(dist.isend, before.slot.popleft(), self.stage_index - 1))
         return ops
 
     def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
         ops = super().get_bwd_recv_ops(bwd_chunk_id)
         after = self.submod.after
         if after is not None and after.has_full_gradient and self.has_backward:
+            assert after.shape is not None
             buffer = torch.empty(after.shape, dtype=after.dtype, device=self.device)
-            after.slot.put(buffer)
+            after.slot.append(buffer)
             ops.append(self._op(dist.irecv, buffer, self.stage_index + 1))
         return ops
 
     def _op(self, kind: Callable, tensor: Tensor, stage: int) -> dist.P2POp:
-        peer = dist.get_global_rank(self.group, self.stage_index_to_group_rank[stage])
-        return dist.P2POp(kind, tensor, peer, self.group)
+        return dist.P2POp(kind, tensor, group=self.group, group_peer=self.stage_index_to_group_rank[stage])
 
 
 class Pipeline:
     """This rank's stage of a model, with its schedule.
 
-    `module` holds this rank's parameters, those of the boundaries' codecs included: it is
-    what an optimizer takes.
+    `module` holds this rank's parameters, those of the boundaries' codecs included: it is what an optimizer takes.
 
     Args:
         part: This stage's part: (x, **context) -> y, with x the input in the first
@@ -201,28 +202,29 @@ class Pipeline:
         self.module = _StageModule(part, self.before, self.after)
         self._prepared: dict[bool, tuple[torch.Size, PipelineScheduleSingle]] = {}
 
-    def step(self, inputs: Tensor, targets: Tensor, **context: Tensor) -> StepResult:
+    def step(self, inputs: Tensor, targets: Tensor, **context: Any) -> StepResult:
         """Run one batch forward and backward; gradients are added to earlier ones.
 
-        Inputs, targets and the context of every stage, such as masks, are [batch, ...], the same on every rank. Loss
-        and output are in the last stage.
+        Inputs, targets and the context of every stage, tensors such as masks, are [batch, ...], the same on every rank.
+        Loss and output are in the last stage.
         """
         if self.loss is None:
             raise ValueError("loss: None; a step needs one")
         schedule = self._schedule_for(inputs, self._share_of_loss)
         losses: list[Tensor] = []
-        last = {"target": targets, "losses": losses} if self.stage.is_last else {}
+        target, kept = (targets, losses) if self.stage.is_last else (None, None)
         tied = self._tied_weight()
         earlier = set_aside_gradient_(tied)
-        output = schedule.step(*self._inputs(inputs), **last, **context)
+        output = schedule.step(*self._inputs(inputs), target=target, losses=kept, **context)
         if tied is not None:
+            assert tied.grad is not None
             tied.grad = self._with_other_ends(tied.grad)
             add_earlier_(tied, earlier)
         if not self.stage.is_last:
             return StepResult(loss=None, output=None)
         return StepResult(loss=torch.stack(losses).sum().detach(), output=output.detach())
 
-    def evaluate(self, inputs: Tensor, **context: Tensor) -> Tensor | None:
+    def evaluate(self, inputs: Tensor, **context: Any) -> Tensor | None:
         """Run one batch forward only, without gradients, in evaluation mode; only the last stage has the output."""
         with torch.no_grad(), evaluation_mode(self.module):
             return self._schedule_for(inputs, None).step(*self._inputs(inputs), **context)
@@ -238,14 +240,14 @@ class Pipeline:
         """
         micro_batch = inputs[: micro_batch_size(inputs, self.num_micro_batches)]
         message_shape = (*micro_batch.shape[:2], self.hidden_size)
-        shape, schedule = self._prepared.get(loss is None, (None, None))
-        if shape != inputs.shape:
-            schedule = self._new_schedule(micro_batch, message_shape, loss)
-            self._prepared[loss is None] = (inputs.shape, schedule)
+        prepared = self._prepared.get(loss is None)
+        if prepared is None or prepared[0] != inputs.shape:
+            prepared = inputs.shape, self._new_schedule(micro_batch, message_shape, loss)
+            self._prepared[loss is None] = prepared
         for boundary in (self.before, self.after):
             if boundary is not None:
                 boundary.expect(message_shape, self.dtype)
-        return schedule
+        return prepared[1]
 
     def _new_schedule(
         self, micro_batch: Tensor, message_shape: tuple[int, ...], loss: Loss | None
@@ -273,6 +275,7 @@ class Pipeline:
         return kind(stage, self.num_micro_batches, loss, scale_grads=False)
 
     def _share_of_loss(self, output: Tensor, targets: Tensor) -> Tensor:
+        assert self.loss is not None
         return self.loss(output, targets) / self.num_micro_batches
 
     def _tied_weight(self) -> nn.Parameter | None:
@@ -317,6 +320,7 @@ def set_aside_gradient_(weight: nn.Parameter | None) -> Tensor | None:
 def add_earlier_(weight: nn.Parameter, earlier: Tensor | None) -> None:
     """Add the gradient that was set aside."""
     if earlier is not None:
+        assert weight.grad is not None
         weight.grad += earlier
 
 
@@ -356,11 +360,13 @@ class VirtualPipeline:
         for index, boundary in enumerate(boundaries):
             boundary.site = boundary_site(index + 1)
         self.module = nn.ModuleDict({"parts": nn.ModuleList(parts), "boundaries": nn.ModuleList(boundaries)})
-        self.parts, self.boundaries = self.module["parts"], self.module["boundaries"]
+        self.parts, self.boundaries = list(parts), list(boundaries)
         self.num_micro_batches, self.loss = num_micro_batches, loss
 
     def step(self, inputs: Tensor, targets: Tensor, **context: Tensor) -> StepResult:
         """Run one batch forward and backward, as `Pipeline.step` does."""
+        if self.loss is None:
+            raise ValueError("loss: None; a step needs one")
         losses: list[Tensor] = []
         outputs: list[Tensor] = []
         tied = self._tied_weights()
@@ -371,7 +377,7 @@ class VirtualPipeline:
             loss.backward()
             losses.append(loss.detach())
             outputs.append(output.detach())
-        total = sum(weight.grad for weight in tied)
+        total = sum((weight.grad for weight in tied if weight.grad is not None), torch.zeros(()))
         for weight, before in zip(tied, earlier, strict=True):
             weight.grad = total.clone()
             add_earlier_(weight, before)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import reduce
 from itertools import zip_longest
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -45,7 +45,7 @@ class Place:
         return cls(stage=stage, pipeline=pipeline, num_stages=num_stages, num_pipelines=size // num_stages)
 
     @classmethod
-    def of_group(cls, group: dist.ProcessGroup) -> Self:
+    def of_group(cls, group: dist.ProcessGroup | None) -> Self:
         """Return this rank's place, from the group of its stage's workers; every rank of the default group calls it."""
         groups = sorted({tuple(ranks) for ranks in tell_all(dist.get_process_group_ranks(group))})
         sizes = {len(ranks) for ranks in groups}
@@ -86,12 +86,7 @@ class Averager:
         self._store = dist.PrefixStore(f"replicas/{name}/{place.stage}", _get_default_store())
         self.workers = tuple(range(place.num_pipelines))
         self._everyone = self._made(self.workers, "everyone")
-        self._communicators: dict[tuple[int, ...], dist.Backend] = {}
-
-    @property
-    def num_communicators(self) -> int:
-        """Number of communicators that are kept."""
-        return len(self._communicators)
+        self._communicators: dict[tuple[int, ...], Any] = {}
 
     def begin_(self, flat: Tensor) -> None:
         """Replace the tensor by that of the first pipeline."""
@@ -125,7 +120,8 @@ class Averager:
     def _carried(self, flat: Tensor) -> Tensor:
         return flat if self._is_nccl else flat.cpu()
 
-    def _made(self, members: tuple[int, ...], name: str) -> dist.Backend:
+    def _made(self, members: tuple[int, ...], name: str) -> Any:
+        """Return a communicator of torch, whose collectives torch's types leave out."""
         store = dist.PrefixStore(name, self._store)
         number, size = members.index(self._place.pipeline), len(members)
         if self._is_nccl:
@@ -176,7 +172,7 @@ class Replica:
 
     def _tensors(self) -> dict[str, Tensor]:
         module = self._module
-        tensors = dict(module.named_parameters())
+        tensors: dict[str, Tensor] = dict(module.named_parameters())
         for prefix, part in module.named_modules():
             for name, buffer in part.named_buffers(recurse=False):
                 if name not in part._non_persistent_buffers_set:  # the others are caches of any shape

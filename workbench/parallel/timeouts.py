@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.distributed_c10d import _get_default_store
+from torch.distributed.distributed_c10d import _get_default_group, _get_default_store, _group_or_default_group
 
 __all__ = ["RankLost", "break_connections", "init_mesh", "naming_lost_ranks", "timeout_of"]
 
@@ -31,7 +31,7 @@ def timeout_of(group: dist.ProcessGroup | None = None) -> timedelta:
     A group with several backends, such as gloo and NCCL, has the shortest of their timeouts, or torch's default if no
     backend has a timeout.
     """
-    group = dist.group.WORLD if group is None else group
+    group = _group_or_default_group(group)
     options = [group._get_backend(device).options for device in group._device_types]
     return min((option._timeout for option in options if option is not None), default=default_pg_timeout)
 
@@ -48,12 +48,12 @@ def init_mesh(device: str, shape: Sequence[int], names: Sequence[str] | None = N
     groups = []
     for axis, size in enumerate(shape):
         members = ranks.movedim(axis, -1).reshape(-1, size).tolist()
-        group = dist.group.WORLD
+        group = _get_default_group()
         if size < ranks.numel():
             group, _ = dist.new_subgroups_by_enumeration(members, timeout=timeout_of())
         groups.append(group)
-    names = tuple(names or (f"dim_{axis}" for axis in range(len(shape))))
-    return DeviceMesh.from_group(groups, device, ranks, mesh_dim_names=names)
+    dim_names = tuple(names or (f"dim_{axis}" for axis in range(len(shape))))
+    return DeviceMesh.from_group(groups, device, ranks, mesh_dim_names=dim_names)
 
 
 class RankLost(RuntimeError):
@@ -70,29 +70,26 @@ def naming_lost_ranks(group: dist.ProcessGroup | None, purpose: str) -> Iterator
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, RankLost) or not _is_of_backend(error):
+        is_of_backend = isinstance(error, dist.DistError) or any(words in str(error) for words in GLOO_WORDS)
+        if isinstance(error, RankLost) or not is_of_backend:
             raise
         raise RankLost(f"{purpose}: {_roll_call(group)}; {error}") from error
 
 
 def break_connections(group: dist.ProcessGroup | None = None) -> None:
     """End all waits of this rank and its peers in a group with an error; the group cannot be used again."""
-    group = dist.group.WORLD if group is None else group
+    group = _group_or_default_group(group)
     if dist.get_backend(group) != "gloo":
         group.abort()
         return
     for rank in set(range(group.size())) - {group.rank()}:  # gloo closes all connections when a message is late
         with suppress(RuntimeError):
-            dist.irecv(torch.empty(1), group=group, group_src=rank).wait(timedelta(milliseconds=1))
-
-
-def _is_of_backend(error: RuntimeError) -> bool:
-    return isinstance(error, dist.DistError) or any(words in str(error) for words in GLOO_WORDS)
+            group.recv([torch.empty(1)], rank, 0).wait(timedelta(milliseconds=1))
 
 
 def _roll_call(group: dist.ProcessGroup | None) -> str:
     """Say which ranks of a group do not answer."""
-    group = dist.group.WORLD if group is None else group
+    group = _group_or_default_group(group)
     store = dist.PrefixStore(f"roll call of {group.group_name}", _get_default_store())
     others = [rank for rank in range(group.size()) if rank != group.rank()]
     if dist.get_backend(group) == "gloo":

@@ -137,16 +137,12 @@ def _sent_by(descriptor: int) -> int:
     try:
         if not os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
             return 0
-        with socket.socket(fileno=os.dup(descriptor)) as twin:
-            return _written(twin)
     except FileNotFoundError:  # the descriptor that listed the folder is closed by now
         return 0
-
-
-def _written(twin: socket.socket) -> int:
-    if twin.type != socket.SOCK_STREAM or twin.family not in (socket.AF_INET, socket.AF_INET6):
-        return 0
-    info = twin.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
+    with socket.socket(fileno=os.dup(descriptor)) as twin:
+        if twin.type != socket.SOCK_STREAM or twin.family not in (socket.AF_INET, socket.AF_INET6):
+            return 0
+        info = twin.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
     if len(info) < SMALLEST_TCP_INFO_BYTES:
         raise RuntimeError(f"tcp_bytes_sent needs Linux 4.19 or later; this kernel's TCP_INFO has {len(info)} bytes")
     (waiting,) = struct.unpack_from("=I", info, NOTSENT_OFFSET)

@@ -6,6 +6,7 @@ Shapes: B = batch, S = sequence, H = hidden, M = inner size, T = tensor ranks, A
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -148,7 +149,7 @@ class TransformerLayer(nn.Module):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        place = {"device": device, "dtype": dtype}
+        place: dict[str, Any] = {"device": device, "dtype": dtype}
         self.site = site
         self.attention = Attention(config, group, f"{site}.attention", **place)
         self.attention_dropout = Dropout(config.dropout, seed=config.seed, site=f"{site}.attention_dropout")

@@ -6,30 +6,12 @@ from .gantt import gantt, gantts, kind_legend
 from .heatmap import heatmap, matrix
 from .iterations import measured_and_predicted
 from .lines import lines
-from .style import below, beside, figure, mark_published, published_line, styled
+from .sensitivity import draw_sensitivity
+from .style import aside, below, beside, figure, mark_published, published_line, styled
 from .tables import merged, rows_of, with_intervals
 from .units import format_bytes, format_time
 
-__all__ = [
-    "bars",
-    "below",
-    "beside",
-    "comparison",
-    "figure",
-    "format_bytes",
-    "format_time",
-    "gantt",
-    "gantts",
-    "heatmap",
-    "kind_legend",
-    "lines",
-    "mark_published",
-    "matrix",
-    "measured_and_predicted",
-    "merged",
-    "published_line",
-    "rows_of",
-    "styled",
-    "training_curves",
-    "with_intervals",
-]
+__all__ = ["aside", "bars", "below", "beside", "comparison", "draw_sensitivity", "figure", "format_bytes"]
+__all__ += ["format_time", "gantt", "gantts", "heatmap", "kind_legend", "lines", "mark_published", "matrix"]
+__all__ += ["measured_and_predicted", "merged", "published_line", "rows_of", "styled", "training_curves"]
+__all__ += ["with_intervals"]

@@ -2,19 +2,22 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from .style import OURS, PUBLISHED, beside, log_scale, new_axes, styled
+from .style import OURS, PUBLISHED, beside, log_scale, looks_of, new_axes, styled
 from .tables import table_of
 
 __all__ = ["bars", "comparison"]
 
 _GROUP_WIDTH = 0.8  # width of a group, as a share of the distance between two categories
 _SIDE_COLOR = MappingProxyType({"published": PUBLISHED, "ours": OURS})
-_ON_BAR = MappingProxyType({"label_type": "center", "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1}})
+_ON_BAR: Mapping[str, Any] = MappingProxyType(
+    {"label_type": "center", "bbox": {"facecolor": "white", "edgecolor": "none", "pad": 1}}
+)
 _ROOM = 0.12  # margin above the highest bar, for its number
 
 
@@ -43,9 +46,15 @@ def bars(
     categories = list(dict.fromkeys(rows[x]))
     series = {None: rows} if by is None else {name: rows[rows[by] == name] for name in dict.fromkeys(rows[by])}
     series = {name: part.set_index(x).reindex(categories) for name, part in series.items()}
+    looks = dict(zip(series, looks_of(ax, series), strict=True))
     for name, place in _places(series, y, stacked):
-        color, part = (colors or {}).get(name), series[name]
-        drawn = ax.bar(**place, height=part[y], yerr=_spread(part, y), capsize=2, label=name, color=color)
+        part, look = series[name], looks[name]
+        how: dict[str, Any] = {"color": look.color, "label": name, "yerr": _spread(part, y), "capsize": 2}
+        if colors is not None and name is not None:
+            how |= {"color": colors.get(name, look.color)}
+        elif look.hatch:
+            how |= {"hatch": look.hatch, "edgecolor": "white", "linewidth": 0}
+        drawn = ax.bar(**place, height=part[y], **how)
         if value_labels:
             ax.bar_label(drawn, fmt=_number, fontsize=8, **(_ON_BAR if stacked else {}))
     if value_labels and not stacked:
@@ -68,7 +77,7 @@ def comparison(
     x: str,
     published: str = "published",
     ours: str = "ours",
-    **options: object,
+    **options: Any,
 ) -> Axes:
     """Draw the paper's value and ours side by side; a side without any value is left out.
 

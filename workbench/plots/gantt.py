@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -46,8 +47,8 @@ def gantt(timeline: Timeline, *, ax: Axes | None = None, end_s: float | None = N
     patches = _patches({kind.value: kind for kind in dict.fromkeys(action.kind for action in timeline.actions)})
     if legend and patches:
         below = ax.transAxes + ScaledTranslation(0, -_LEGEND_BELOW_IN, ax.figure.dpi_scale_trans)
-        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": below, "borderaxespad": 0}
-        ax.legend(handles=patches, ncols=len(patches), **place)
+        place: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": below}
+        ax.legend(handles=patches, ncols=len(patches), borderaxespad=0, **place)
     return ax
 
 
@@ -79,9 +80,16 @@ def kind_legend(drawn: Figure, names: Mapping[str, Kind], *, num_rows: int = 2) 
 
 
 def _bar(ax: Axes, action: Action, row: int, unit_s: float, end_s: float) -> None:
-    place = {"left": action.start_s / unit_s, "height": _BAR_HEIGHT}
-    look = {"color": KIND_COLOR[action.kind], "hatch": KIND_HATCH[action.kind], "edgecolor": "white", "linewidth": 0.5}
-    ax.barh(row, action.duration_s / unit_s, **place, **look)
+    ax.barh(
+        row,
+        action.duration_s / unit_s,
+        left=action.start_s / unit_s,
+        height=_BAR_HEIGHT,
+        color=KIND_COLOR[action.kind],
+        hatch=KIND_HATCH[action.kind],
+        edgecolor="white",
+        linewidth=0.5,
+    )
     if action.label and action.duration_s > len(action.label) * _LETTER_SHARE * end_s:
         middle = (action.start_s + action.end_s) / 2 / unit_s
         behind = {"facecolor": "white", "edgecolor": "none", "alpha": _LABEL_ALPHA, "pad": 1}

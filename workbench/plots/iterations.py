@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from .bars import bars
+from .style import aside
 from .style import figure as new_figure
 
 __all__ = ["measured_and_predicted"]
@@ -31,5 +32,5 @@ def measured_and_predicted(rows: Iterable[Mapping]) -> Figure:
         ax.scatter(*zip(*places, strict=True), marker="D", color="black", zorder=3, label="predicted")
         ax.set(title=" on ".join(part.iloc[0][["model", "ranks"]]), xlabel="")
         ax.set_xticks(ax.get_xticks(), measured["scheme"], rotation=40, ha="right", rotation_mode="anchor")
-        ax.legend()
+    aside(figure)
     return figure

@@ -1,12 +1,16 @@
 """The style sheet of all figures, and the colours of kinds and series.
 
 The palette is that of Okabe and Ito (2008), which colour-blind readers can tell apart, with a dark brown for its
-yellow. Kinds of action also differ by hatching and series by markers, so that no meaning hangs on colour alone.
+yellow. A scheme has one colour in the whole project (`COLORS`), and no two series of a figure look alike (`looks_of`).
+Kinds of action also differ by hatching and series by markers, so that no meaning hangs on colour alone.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import matplotlib.pyplot as plt
 from cycler import cycler
@@ -17,34 +21,34 @@ from numpy.typing import ArrayLike
 
 from workbench.timeline import Kind
 
-__all__ = [
-    "KIND_COLOR",
-    "KIND_HATCH",
-    "LINE_STYLES",
-    "MARKERS",
-    "OURS",
-    "PALETTE",
-    "PUBLISHED",
-    "STYLE",
-    "below",
-    "beside",
-    "figure",
-    "log_scale",
-    "mark_published",
-    "new_axes",
-    "published_line",
-    "styled",
-]
+__all__ = ["COLORS", "KIND_COLOR", "KIND_HATCH", "OURS", "PALETTE", "PUBLISHED", "STYLE", "Look", "aside"]
+__all__ += ["below", "beside", "color_of", "figure", "log_scale", "looks_of", "mark_published", "new_axes"]
+__all__ += ["published_line", "styled"]
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
-BROWN = "#6E3B00"
+BROWN, OLIVE = "#6E3B00", "#999933"
 GREY, PALE, INK = "#999999", "#DDDDDD", "#222222"
 
-PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, BROWN)  # colours of series, in order
-MARKERS = "osD^vPX*"  # markers of series, in order
-LINE_STYLES = ("-", "--", "-.", ":")  # line style of the first eight series, of the next eight, ...
+PALETTE = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK, BROWN, OLIVE)  # of series without a colour of their own
+MARKERS = "osD^vPX*p"  # of a figure's series, in order
+LINE_STYLES = ("-", "--", "-.", ":")  # of series of one colour, in order
+HATCHES = ("", "///", "...", "xx", "\\\\", "++")  # of bars of one colour, in order
 PUBLISHED, OURS = GREY, BLUE  # a paper's value and ours, where a figure shows both
+
+_SCHEMES = {
+    BLUE: "ATP, ATP-OPT, Cupcake, Espresso, Gemini, SDPipe, SEMI, Zen",  # the papers' own
+    BLACK: "AllReduce, All-Reduce+Pipe, ATP-1, Baseline, Dense, FP32, w/o",  # without any technique
+    GREY: "DDP, DDP's buckets",
+    BROWN: "ATP-16, FP16, ideal, torch, torchft, torchft DiLoCo",
+    OLIVE: "Upper bound, Upper Bound",
+    VERMILION: "AD-PSGD+Pipe, AGsparse, HighFreq, HiPress, Megatron-LM, MIG",
+    GREEN: "ATP-2, Blocking, efsignsgd, GRACE, HetPipe, HiTopKComm, SparCML, ZERO-Rd",
+    ORANGE: "ATP-4, BytePS-Compress, dgc, Evenly split, hivemind, Sparse PS, Strawman, ZERO-Pri",
+    PURPLE: "ATP-8, Naive, OmniReduce, randomk, Single split, torchft LocalSGD, ZERO-PriDiffR",
+    SKY: "2D/2.5D, async_save, Balanced Parallelism, Bucket fusion, onebit, Unpipelined, ZERO-PriDiffE",
+}
+COLORS = MappingProxyType({name: color for color, names in _SCHEMES.items() for name in names.split(", ")})
 
 KIND_COLOR = MappingProxyType(
     {
@@ -55,7 +59,7 @@ KIND_COLOR = MappingProxyType(
         Kind.COMMUNICATE: VERMILION,
         Kind.DECODE: GREEN,
         Kind.WAIT: PALE,
-        Kind.OTHER: GREY,
+        Kind.OTHER: OLIVE,
     }
 )
 
@@ -63,7 +67,7 @@ KIND_HATCH = MappingProxyType(
     dict.fromkeys(Kind, "") | {Kind.COMMUNICATE: "///", Kind.ENCODE: "...", Kind.DECODE: "xx", Kind.BACKWARD: "\\\\"}
 )
 
-STYLE = MappingProxyType(
+STYLE: Mapping[Any, Any] = MappingProxyType(
     {
         "figure.figsize": (7.2, 3.6),
         "figure.dpi": 100,
@@ -94,6 +98,47 @@ STYLE = MappingProxyType(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a series looks."""
+
+    color: str
+    marker: str
+    line_style: str
+    hatch: str  # of its bars
+
+
+_LOOKS: WeakKeyDictionary[object, dict[str, Look]] = WeakKeyDictionary()  # of the series that a figure has so far
+
+
+def color_of(name: object) -> str | None:
+    """Return a scheme's own colour, which variants ("Zen, COO", "SEMI refined", "MIG(x)") share, or None."""
+    words = str(name)
+    own = [known for known in COLORS if words == known or words.startswith((f"{known} ", f"{known},", f"{known}("))]
+    return COLORS[max(own, key=len)] if own else None
+
+
+def looks_of(ax: Axes, names: Iterable[object]) -> list[Look]:
+    """Return the look of each series: no two of a figure are alike, and a series looks the same on all its axes.
+
+    Schemes have their own colours, others those that are left; series of one colour differ by line, marker and hatch.
+    """
+    series = list(map(str, names))
+    known = _LOOKS.setdefault(ax.get_figure(root=True), {})
+    new = [name for name in dict.fromkeys(series) if name not in known]
+    for name in sorted(new, key=lambda name: (color_of(name) is None, name not in COLORS)):  # schemes, variants, others
+        used = [look.color for look in known.values()]
+        color = color_of(name) or min(PALETTE, key=used.count)
+        number, variant = len(known), used.count(color)
+        known[name] = Look(
+            color=color,
+            marker=MARKERS[number % len(MARKERS)],
+            line_style=LINE_STYLES[variant % len(LINE_STYLES)],
+            hatch=HATCHES[variant % len(HATCHES)],
+        )
+    return [known[name] for name in series]
+
+
 @contextmanager
 def styled() -> Iterator[None]:
     """Use the style for all drawing in the body only; also a decorator."""
@@ -107,7 +152,7 @@ def styled() -> Iterator[None]:
         plt.rcParams.update(before)
 
 
-def figure(num_rows: int = 1, num_columns: int = 1, **options) -> tuple[Figure, Axes]:
+def figure(num_rows: int = 1, num_columns: int = 1, **options: Any) -> tuple[Figure, Any]:
     """Start a figure in the style, with one Axes or an array of them; takes what `matplotlib.pyplot.subplots` takes."""
     with styled():
         return plt.subplots(num_rows, num_columns, **options)
@@ -125,13 +170,26 @@ def beside(ax: Axes, *, title: str | None = None) -> None:
 
 def below(drawn: Figure, *, num_columns: int = 3) -> None:
     """Put one legend of all series under the figure in place of those of its axes."""
-    handles = {}
+    _join_legends(drawn, loc="outside lower center", ncols=num_columns)
+
+
+def aside(drawn: Figure) -> None:
+    """Put one legend of all series to the right of the figure in place of those of its axes."""
+    _join_legends(drawn, loc="outside right upper")
+
+
+def _join_legends(drawn: Figure, **place: Any) -> None:
+    handles: dict[str, Any] = {}
+    titles: dict[str, None] = {}
     for ax in drawn.axes:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-        if ax.get_legend():
-            ax.get_legend().remove()
-    drawn.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=num_columns)
+        if legend := ax.get_legend():
+            titles[legend.get_title().get_text()] = None
+            legend.remove()
+    title = next(iter(titles)) if len(titles) == 1 else None
+    with styled():
+        drawn.legend(list(handles.values()), list(handles), title=title, **place)
 
 
 def log_scale(ax: Axes, *, x: bool = False, y: bool = False) -> None:

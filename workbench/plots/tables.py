@@ -45,7 +45,7 @@ def with_intervals(rows: Iterable[Mapping], *quantities: str, columns: str = "qu
         quantities: quantities to show; none shows all.
         columns: the key whose values are the columns; all other keys name the rows.
     """
-    chosen = [row | {"written": _written(row)} for row in rows if not quantities or row["quantity"] in quantities]
+    chosen = [{**row, "written": _written(row)} for row in rows if not quantities or row["quantity"] in quantities]
     table = pd.DataFrame(chosen).dropna(axis="columns", how="all")
     keys = [name for name in table if name not in (*NOT_KEYS[1:], "written", columns)]
     table[keys] = table[keys].astype(object).where(table[keys].notna(), "")

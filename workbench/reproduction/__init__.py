@@ -9,18 +9,9 @@ from workbench.reproduction.comparing import ClaimVerdict, Comparison, Verdict
 from workbench.reproduction.declare import Evidence, Finding, Page, Profile, Reproduction, Value
 from workbench.reproduction.errors import CatalogueError, ClaimError, RecordError, UsageError
 from workbench.reproduction.judge import judge
-from workbench.reproduction.project import Project
+from workbench.reproduction.project import ItemRun, Project
 from workbench.reproduction.recording import published, record, verdicts_of
-from workbench.reproduction.records import (
-    diff,
-    find_records,
-    load_records,
-    load_verdicts,
-    promote,
-    promoted_figure,
-    promoted_path,
-    read_record,
-)
+from workbench.reproduction.records import diff, find_records, load_records, load_verdicts, promote, read_record
 
 if TYPE_CHECKING:
     from workbench.reproduction.cells import CellResult, CellsFailed, run_cells
@@ -32,18 +23,17 @@ if TYPE_CHECKING:
         Planned,
         PlannedItem,
         Progress,
-        RunFinished,
         Status,
-        plan,
         run,
     )
+    from workbench.reproduction.runner.plan import plan
 
 __all__ = ["Bound", "CatalogueError", "CellResult", "CellsFailed", "ClaimError", "ClaimVerdict", "Comparison"]
-__all__ += ["Crossover", "Decidable", "Evidence", "Finding", "ItemFinished", "ItemOutcome", "ItemStarted", "Ordering"]
-__all__ += ["Outcome", "Page", "Planned", "PlannedItem", "Profile", "Progress", "Project", "RecordError"]
-__all__ += ["Reproduction", "RunFinished", "Status", "Trend", "UsageError", "Value", "Verdict", "Whose", "Within"]
+__all__ += ["Crossover", "Decidable", "Evidence", "Finding", "ItemFinished", "ItemOutcome", "ItemRun", "ItemStarted"]
+__all__ += ["Ordering", "Outcome", "Page", "Planned", "PlannedItem", "Profile", "Progress", "Project", "RecordError"]
+__all__ += ["Reproduction", "Status", "Trend", "UsageError", "Value", "Verdict", "Whose", "Within"]
 __all__ += ["diff", "find_item", "find_records", "judge", "load_catalogue", "load_records", "load_verdicts", "plan"]
-__all__ += ["promote", "promoted_figure", "promoted_path", "published", "published_rows", "read_published"]
+__all__ += ["promote", "published", "published_rows", "read_published"]
 __all__ += ["read_record", "record", "run", "run_cells", "select", "verdicts_of"]
 
 

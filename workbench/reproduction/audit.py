@@ -9,6 +9,9 @@ falsifies the rows in each of these ways:
 - opposite: the effect has the other sign, an order is reversed.
 - factor 2: the effect is twice as large. Orders and bounds do not change under it, so it does not apply to them.
 - shuffled: each row has the value of the next.
+- another regime: a ratio that decides the claim lies outside the paper's range; the rows are unchanged.
+- switched off: a ratio that says how much the technique does, such as the share of compressed bytes, is what it is
+  without the technique; the rows are unchanged.
 
 A falsification that leaves the rows unchanged does not apply: "makes iterations no longer" already states no effect. It
 does not apply either to a bound without a value for no effect, since every bound notices a value beyond it.
@@ -28,9 +31,10 @@ from workbench.reproduction.files import stamp
 from workbench.reproduction.findings import BestRun, best_runs
 from workbench.reproduction.project import Project
 from workbench.reproduction.records import MOST_KEPT, SealedRecord, merged_rows
-from workbench.study.rows import Row, canonical, matches
+from workbench.reproduction.regimes import Placed, place, withdraw
+from workbench.rows import Row, canonical, matches
 
-__all__ = ["FALSIFICATIONS", "Audited", "audit", "audit_claim", "audit_of", "share_noticed"]
+__all__ = ["FALSIFICATIONS", "NAMES", "Audited", "audit", "audit_claim", "audit_of", "share_noticed"]
 
 Values = list[float]
 
@@ -78,9 +82,9 @@ def _audited(
     project: Project, item: Reproduction, record: SealedRecord | None, _: tuple[int, int, int]
 ) -> tuple[Audited, ...]:
     rows = merged_rows(record) if record else ()
-    published = published_rows(project, item)
+    published, placed = published_rows(project, item), place(item.regimes, rows)
     return tuple(
-        Audited(item=item.id, claim=claim, noticed=audit_claim(claim, rows, published)) for claim in item.claims
+        Audited(item=item.id, claim=claim, noticed=audit_claim(claim, rows, published, placed)) for claim in item.claims
     )
 
 
@@ -90,17 +94,27 @@ def share_noticed(audited: Sequence[Audited]) -> tuple[int, int]:
     return sum(answers), len(answers)
 
 
-def audit_claim(claim: Claim, ours: Sequence[Row], published: Sequence[Row]) -> dict[str, bool | None]:
+def audit_claim(
+    claim: Claim, ours: Sequence[Row], published: Sequence[Row], placed: Sequence[Placed] = ()
+) -> dict[str, bool | None]:
     """Return which falsifications a claim notices; none applies where its own statement does not agree."""
     rows = stated(claim, ours, published)
     values = [row.value for row in rows]
     if not rows or _verdict(claim, rows, values, published) is not Verdict.AGREES:
-        return dict.fromkeys(FALSIFICATIONS)
+        return dict.fromkeys(NAMES)
     noticed: dict[str, bool | None] = {}
     for name, falsify in FALSIFICATIONS.items():
         changed = falsify(claim, values)
-        applies = changed is not None and changed != values
-        noticed[name] = _verdict(claim, rows, changed, published) is not Verdict.AGREES if applies else None
+        if changed is None or changed == values:  # it does not apply
+            noticed[name] = None
+        else:
+            noticed[name] = _verdict(claim, rows, changed, published) is not Verdict.AGREES
+    compared = claim.compare(rows, published)
+    deciding = [each for each in placed if any(each.regime.covers(claim, row.where) for row in compared)]
+    off = [each.switched_off() for each in deciding if each.regime.off is not None]
+    for name, elsewhere in ((REGIME, [each.moved() for each in deciding]), (OFF, off)):
+        withdrawn = worst([row.verdict for row in withdraw(claim, compared, elsewhere)])
+        noticed[name] = withdrawn is not Verdict.AGREES if elsewhere else None
     return noticed
 
 
@@ -159,6 +173,8 @@ FALSIFICATIONS: Mapping[str, Callable[[Claim, Values], Values | None]] = {
     "factor 2": factor_two,
     "shuffled": shuffled,
 }
+REGIME, OFF = "another regime", "switched off"
+NAMES = (*FALSIFICATIONS, REGIME, OFF)
 
 
 def stated(claim: Claim, ours: Sequence[Row], published: Sequence[Row]) -> list[Row]:
@@ -171,9 +187,11 @@ def stated(claim: Claim, ours: Sequence[Row], published: Sequence[Row]) -> list[
         return printed
     recorded = [_bare(row, row.keys) for row in ours if row.quantity == claim.quantity and matches(row, claim.where)]
     rows = recorded or printed or _from_order(claim, fixed)
-    if isinstance(claim, (Within, Bound)):
-        value = claim.expected if isinstance(claim, Within) else claim.limit
-        return [replace(row, value=value) for row in rows]
+    if isinstance(claim, Within) and claim.expected is not None:
+        return [replace(row, value=claim.expected) for row in rows]
+    if isinstance(claim, Bound):
+        return [replace(row, value=claim.limit) for row in rows]
+    assert isinstance(claim, (Ordering, Trend, Crossover))
     return _in_order(claim, [row for row in rows if claim.along in row.keys])
 
 
@@ -183,7 +201,9 @@ def _bare(row: Row, keys: Mapping) -> Row:
 
 def _from_order(claim: Claim, fixed: Mapping) -> list[Row]:
     """Return rows for a claim of which nothing is recorded or published."""
-    places = [{claim.along: canonical(key)} for key in claim.order] if isinstance(claim, Ordering) else [{}]
+    places: list[dict[str, Any]] = [{}]
+    if isinstance(claim, Ordering):
+        places = [{claim.along: canonical(key)} for key in claim.order]
     return [Row(quantity=claim.quantity, value=0.0, unit="", keys={**fixed, **place}) for place in places]
 
 

@@ -1,7 +1,7 @@
 """Declared items and published numbers of reproductions/<technique>.
 
-items.toml has the items and their parameters, claims.csv the claims, published/*.csv the paper's numbers, and
-catalogue.py the technique's page, and items that are computed, in `CATALOGUE`.
+items.toml has the items and their parameters, claims.csv the claims, regimes.csv the ratios that decide them,
+published/*.csv the paper's numbers, and catalogue.py the technique's page, and items that are computed, in `CATALOGUE`.
 """
 
 import difflib
@@ -20,7 +20,8 @@ from workbench.reproduction.declare import Evidence, Page, Profile, Reproduction
 from workbench.reproduction.errors import CatalogueError, UsageError
 from workbench.reproduction.files import stamp
 from workbench.reproduction.project import Project
-from workbench.study.rows import Row, matches, read_row, read_rows
+from workbench.reproduction.regimes import Regime, read_regimes
+from workbench.rows import Row, matches, read_row, read_rows
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -35,6 +36,13 @@ CLOSE, CLOSE_SHOWN = 0.6, 3  # least likeness of a suggested name, and the most 
 def load_catalogue(project: Project | None = None) -> tuple[Reproduction, ...]:
     """Load every declared item, by technique, in the order of its file; a CatalogueError names file and field."""
     project = project or Project()
+    files = (path for pattern in ("*/*.*", "*/published/*.csv") for path in project.reproductions.glob(pattern))
+    return _loaded(project, tuple((path, stamp(path)) for path in sorted(files)))
+
+
+@lru_cache(maxsize=10)
+def _loaded(project: Project, _: tuple[tuple[Path, tuple[int, int, int]], ...]) -> tuple[Reproduction, ...]:
+    """Load the catalogue of a project; once while none of its files changes."""
     items: list[Reproduction] = []
     for page_path in sorted(project.reproductions.glob("*/catalogue.py")):
         items += _computed(page_path)
@@ -73,25 +81,31 @@ def _declared(folder: Path) -> list[Reproduction]:
     path = folder / "items.toml"
     if not path.is_file():
         return []
+    decidable = {}
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        decidable = {name: _decidable(facts) for name, facts in tables.pop("decidable", {}).items()}
+        for name, facts in tables.pop("decidable", {}).items():  # "none": the baseline's rows lack the column
+            keys = {column: None if key == "none" else key for column, key in facts.pop("baseline", {}).items()}
+            decidable[name] = Decidable(baseline=keys, **facts)
     except (OSError, ValueError, TypeError) as error:
         raise CatalogueError(f"{path}: {error}") from None
     claims = read_claims(folder, decidable)
     if strange := claims.keys() - tables.keys():
         raise CatalogueError(f"{folder / 'claims.csv'}: item is {min(strange)!r}, which {path.name} does not have")
+    regimes = read_regimes(folder, tables)
     items = []
     for name, table in tables.items():
         try:
             completed = [_with_printed(claim, folder) for claim in claims.get(name, ())]
-            items.append(_item(folder.name, name, table, completed))
+            items.append(_item(folder.name, name, table, completed, regimes.get(name, ())))
         except (ValueError, TypeError) as error:
             raise CatalogueError(f"{path}: {name}: {error}") from None
     return items
 
 
-def _item(technique: str, name: str, table: dict[str, Any], claims: Sequence[Claim]) -> Reproduction:
+def _item(
+    technique: str, name: str, table: dict[str, Any], claims: Sequence[Claim], regimes: Sequence[Regime]
+) -> Reproduction:
     """Build an item from its table, with parameters `common` to all profiles and a table for each profile.
 
     A profile may name another profile in place of a table, and takes its parameters.
@@ -116,14 +130,9 @@ def _item(technique: str, name: str, table: dict[str, Any], claims: Sequence[Cla
         notebook=f"notebooks/{technique}/{table.pop('notebook')}.ipynb",
         parameters=parameters,
         claims=tuple(claims),
+        regimes=tuple(regimes),
         **table,
     )
-
-
-def _decidable(facts: dict[str, Any]) -> Decidable:
-    """Build a `Decidable` from its table; "none" stands for a column that the baseline's rows lack."""
-    baseline = {column: None if key == "none" else key for column, key in facts.pop("baseline", {}).items()}
-    return Decidable(baseline=baseline, **facts)
 
 
 def _with_printed(claim: Claim, folder: Path) -> Claim:
@@ -132,7 +141,7 @@ def _with_printed(claim: Claim, folder: Path) -> Claim:
         return claim
     printed = {}
     for setting, name in claim.decidable.printed.items():
-        path = folder / "published" / name
+        path = folder / "published" / str(name)
         for row in _published(path, stamp(path)):
             if row.quantity == claim.quantity and matches(row, claim.where):
                 printed[setting] = row.value

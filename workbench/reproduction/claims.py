@@ -15,7 +15,7 @@ from typing import Any
 from workbench.reproduction import comparing
 from workbench.reproduction.comparing import Comparison
 from workbench.reproduction.errors import ClaimError
-from workbench.study.rows import Key, Row, canonical, grouped, matches
+from workbench.rows import Key, Row, canonical, grouped, matches
 
 __all__ = ["Bound", "Claim", "Crossover", "Decidable", "Ordering", "Trend", "Whose", "Within"]
 
@@ -73,6 +73,7 @@ class Claim(ABC):
     erratum: str = ""  # the two places where the paper contradicts itself, if this claim shows it
     neutral: float | None = None  # value of a technique that does nothing; only the audit uses it
     insensitive: str = ""  # why no falsified result can change the verdict, if so; see `audit`
+    any_regime: str = ""  # why it holds in any regime, if so; see `regimes`
     decidable: Decidable | None = None  # for claims about trainings: when they can decide
 
     def __post_init__(self) -> None:
@@ -138,10 +139,12 @@ class Within(Claim):
     abs: float | None = None  # tolerance in the unit of the row
     no_effect: float = 0.0  # in the unit of the row
     expected: float | None = None  # value implied by the paper's definition, in the unit of our rows
+    pick: str = ""  # "largest" or "least" for a claim "up to": that row of ours alone is compared with `expected`
 
     def __post_init__(self) -> None:
         Claim.__post_init__(self)
         _check_tolerance(self)
+        self.require("pick", not self.pick or self.expected is not None, "be left out without an expected value")
         self.require("no_effect", self.no_effect == 0 or self.rel is not None, "be left out where abs is the tolerance")
         if self.expected is None:
             return
@@ -152,7 +155,13 @@ class Within(Claim):
     def compare(self, ours: Sequence[Row], published: Sequence[Row]) -> tuple[Comparison, ...]:
         """Compare each published row of the quantity with our row that has all its keys."""
         if self.expected is not None:
-            return self._compare_by_definition(self.select(ours, ())[0])
+            rows, _ = self.select(ours, ())
+            implied = Row(quantity=self.quantity, value=self.expected, unit="", source=self.source)
+            picked = rows
+            if self.pick and rows:
+                picked = [(max if self.pick == "largest" else min)(rows, key=lambda row: row.value)]
+            compared = [comparing.within(row, implied, self) for row in picked]
+            return _beside_definition(self, rows, self.expected, compared)
         candidates, printed = self.select(ours, published)
         columns = {name for row in printed for name in row.keys}
         for name, key in comparing.listed(self):
@@ -160,12 +169,8 @@ class Within(Claim):
                 raise ClaimError(
                     f"claim {self.name!r}: where lists {name}={key!r}, and no published row of {self.quantity!r} has it"
                 )
-        rows = [self._one(row, candidates) for row in printed]
-        return (*rows, *comparing.gaps(self, candidates, (), rows))
-
-    def _compare_by_definition(self, ours: Sequence[Row]) -> tuple[Comparison, ...]:
-        implied = Row(quantity=self.quantity, value=self.expected, unit="", source=self.source)
-        return _beside_definition(self, ours, self.expected, [comparing.within(row, implied, self) for row in ours])
+        compared = [self._one(row, candidates) for row in printed]
+        return (*compared, *comparing.gaps(self, candidates, (), compared))
 
     def _one(self, published: Row, candidates: Sequence[Row]) -> Comparison:
         fitting = [row for row in candidates if matches(row, published.keys)]
@@ -199,7 +204,9 @@ class Bound(Claim):
     @property
     def limit(self) -> float:
         """The bound."""
-        return self.at_most if self.at_least is None else self.at_least
+        limit = self.at_most if self.at_least is None else self.at_least
+        assert limit is not None  # exactly one is given
+        return limit
 
     def compare(self, ours: Sequence[Row], published: Sequence[Row]) -> tuple[Comparison, ...]:
         """Compare each of our rows with the bound, in place of a published row."""

@@ -1,7 +1,8 @@
 """Claims as data: a row of claims.csv each, with the prose that it names in explanations.md and changes.md.
 
 A rule reads as it is meant: ">= 1.37", "<= 3", "paper ± 10%", "paper ± 25% of its distance from 1", "1 ± 0.2",
-"= paper", "mesh: ATP-1 < ATP-4", "rises with devices", "scheme: A < B until gpus = 40 ± 25% on a log scale".
+"largest 1.13 ± 10%", "= paper", "mesh: ATP-1 < ATP-4", "rises with devices",
+"scheme: A < B until gpus = 40 ± 25% on a log scale".
 """
 
 import csv
@@ -13,14 +14,14 @@ from typing import Any
 
 from workbench.reproduction.claims import Bound, Claim, Crossover, Decidable, Ordering, Trend, Whose, Within
 from workbench.reproduction.errors import CatalogueError
-from workbench.study.rows import Key
+from workbench.rows import Key
 
-__all__ = ["read_claims", "read_prose", "read_table"]
+__all__ = ["NUMBER", "read_claims", "read_prose", "read_table", "read_where"]
 
 NEEDED = ("item", "claim", "quantity", "where", "rule", "because", "source", "whose")
 PROSE = {"explanation": "explanations.md", "erratum": "explanations.md", "insensitive": "explanations.md"}
 CHANGES = "changes.md"
-KNOWN = {*NEEDED, *PROSE, "changed", "needs_real_data", "decidable", "neutral", "repeats"}
+KNOWN = {*NEEDED, *PROSE, "changed", "needs_real_data", "decidable", "neutral", "repeats", "any_regime"}
 EXACT = 1e-9  # tolerance of "=": a share of the value, for counts that floating point rounds
 
 NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
@@ -114,13 +115,14 @@ def _claim(row: Mapping[str, str], more: Mapping[str, Any]) -> Claim:
     return kind(
         row["claim"],
         quantity=row["quantity"],
-        where=_where(row["where"]),
+        where=read_where(row["where"]),
         because=row["because"],
         source=row["source"],
         whose=Whose(row["whose"]),
         needs_real_data=row.get("needs_real_data") == "yes",
         neutral=float(row["neutral"]) if row.get("neutral") else None,
         repeats=row.get("repeats", ""),
+        any_regime=row.get("any_regime", ""),
         **rule,
         **more,
     )
@@ -128,6 +130,12 @@ def _claim(row: Mapping[str, str], more: Mapping[str, Any]) -> Claim:
 
 def _rule(text: str) -> tuple[type[Claim], dict[str, Any]]:
     """Return the kind of claim that a rule makes, and that kind's fields."""
+    if text.startswith(("largest ", "least ")):
+        pick, rest = text.split(" ", 1)
+        kind, of_rest = _rule(rest)
+        if kind is not Within:
+            raise ValueError(f"rule is {text!r}; largest and least need a value with a tolerance")
+        return kind, of_rest | {"pick": pick}
     if match := BOUND.fullmatch(text):
         return Bound, {"at_least" if match[1] == ">=" else "at_most": float(match[2])}
     if (match := WITHIN.fullmatch(text)) and bool(match[1]) != bool(match[3]):
@@ -154,7 +162,7 @@ def _share(percent: str) -> float:
     return float(Decimal(percent) / 100)  # exactly the double that 0.07 is, for "7%"
 
 
-def _where(text: str) -> dict[str, Any]:
+def read_where(text: str) -> dict[str, Any]:
     """Read "mesh=ATP-1; devices=[8 | 16]"; any of a list fits, and all of it are needed."""
     where: dict[str, Any] = {}
     for part in filter(None, text.split("; ")):

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from workbench.reproduction.errors import ClaimError
-from workbench.study.rows import Key, Row, canonical, matches
+from workbench.rows import Key, Row, canonical, matches
 
 if TYPE_CHECKING:
     from workbench.reproduction.claims import Bound, Claim, Crossover, Ordering, Trend, Within
@@ -41,7 +41,7 @@ SEVERITY = (Verdict.DISAGREES, Verdict.NOT_RUN, Verdict.NOT_COMPARABLE, Verdict.
 class Comparison:
     """One published value beside ours."""
 
-    where: Mapping[str, Key]  # the key columns of the row
+    where: Mapping[str, Key | None]  # the key columns of the row
     published: float | None  # the printed or implied value in `unit`; None if the paper gives none
     ours: float | None  # ours in `unit`; None where there is none
     unit: str  # unit of published, ours, difference, low and high
@@ -102,8 +102,10 @@ def _inside(ours: float, published: float, claim: "Within | Crossover") -> bool:
     """Say whether ours lies within the tolerance of a claim; values that are not finite never do."""
     if not (math.isfinite(ours) and math.isfinite(published)):
         return False
-    tolerance = claim.abs if claim.rel is None else claim.rel * abs(published - _no_effect(claim))
-    return abs(ours - published) <= tolerance
+    if claim.rel is not None:
+        return abs(ours - published) <= claim.rel * abs(published - _no_effect(claim))
+    assert claim.abs is not None  # exactly one is given
+    return abs(ours - published) <= claim.abs
 
 
 def _no_effect(claim: "Within | Crossover") -> float:
@@ -116,9 +118,9 @@ def _outside(ours: float, published: float, claim: "Within | Crossover") -> str:
         return f"ours is {ours:g}, published {published:g}; a value that is not finite agrees with nothing"
     if claim.rel is None:
         return _beyond(ours - published, claim.abs, "") if claim.abs else f"ours is {ours:.10g}, not {published:.10g}"
-    if _no_effect(claim):
+    if neutral := _no_effect(claim):
         tolerance = f"tolerance {100 * claim.rel:.4g} % of the published effect"
-        return f"ours is {ours:.4g}, published is {published:.4g}; {tolerance}, {abs(published - claim.no_effect):.4g}"
+        return f"ours is {ours:.4g}, published is {published:.4g}; {tolerance}, {abs(published - neutral):.4g}"
     if published == 0:
         return f"ours is {ours:g} where the published value is 0"
     if abs(times := ours / published) >= MANIFOLD:
@@ -164,19 +166,27 @@ def bounded(ours: Row, asked: Row, claim: "Bound") -> Comparison:
     return _comparison(ours, asked, Verdict.NOT_COMPARABLE, reason)
 
 
-def keys_text(keys: Mapping[str, Key]) -> str:
+def keys_text(keys: Mapping[str, Key | None]) -> str:
     """Write keys for a reader."""
     return ", ".join(f"{name}={key}" for name, key in keys.items()) or "no keys"
 
 
 def _comparison(ours: Row, published: Row | None, verdict: Verdict, reason: str) -> Comparison:
     """Put one of our rows beside the published one."""
-    value, source = (None, "") if published is None else (published.value, published.source)
-    fields = {"where": ours.keys, "ours": ours.value, "unit": ours.unit, "low": ours.low, "high": ours.high}
-    return Comparison(published=value, source=source, verdict=verdict, reason=reason, **fields)
+    return Comparison(
+        where=ours.keys,
+        published=None if published is None else published.value,
+        ours=ours.value,
+        unit=ours.unit,
+        verdict=verdict,
+        reason=reason,
+        source="" if published is None else published.source,
+        low=ours.low,
+        high=ours.high,
+    )
 
 
-def missing(where: Mapping[str, Key], unit: str, published: Row | None = None) -> Comparison:
+def missing(where: Mapping[str, Key | None], unit: str, published: Row | None = None) -> Comparison:
     """Say that a value of ours is missing."""
     value, source = (None, "") if published is None else (published.value, published.source)
     reason = f"no value of ours for {keys_text(where)}" if where else "no value of ours"
@@ -184,7 +194,7 @@ def missing(where: Mapping[str, Key], unit: str, published: Row | None = None) -
     return Comparison(where=where, published=value, ours=None, unit=unit, source=source, verdict=verdict, reason=reason)
 
 
-def listed(claim: "Claim") -> list[tuple[str, Key]]:
+def listed(claim: "Claim") -> list[tuple[str, Key | None]]:
     """Return the values that lists in `where` require, each with its column."""
     lists = ((name, wanted) for name, wanted in claim.where.items() if isinstance(wanted, (list, tuple)))
     return [(name, canonical(value)) for name, wanted in lists for value in wanted]
@@ -196,7 +206,8 @@ def gaps(
     """Return a comparison for each published row or listed value that ours and `compared` both lack."""
     known = [row for row in compared if row.ours is None]
     result: list[Comparison] = []
-    asked = [(row.keys, row) for row in published] + [({name: key}, None) for name, key in listed(claim)]
+    asked: list[tuple[Mapping[str, Key | None], Row | None]] = [(row.keys, row) for row in published]
+    asked += [({name: key}, None) for name, key in listed(claim)]
     lacking = [(keys, row) for keys, row in asked if not any(matches(our_row, keys) for our_row in ours)]
     for keys, row in lacking:
         if not any(keys.items() <= other.where.items() for other in [*known, *result]):
@@ -289,8 +300,16 @@ def crossing(rest: Mapping[str, Key], group: Sequence[Row], claim: "Crossover") 
     place, verdict, reason = None, Verdict.NOT_COMPARABLE, CALIBRATED_SWEEP
     if counts := len(counted) >= 2:
         place, verdict, reason = _judged_crossing(counted, claim)
-    about = {"where": dict(rest), "published": claim.at, "unit": claim.unit, "source": claim.source}
-    return Comparison(ours=place, verdict=verdict, reason=reason, counts=counts, **about)
+    return Comparison(
+        where=dict(rest),
+        published=claim.at,
+        ours=place,
+        unit=claim.unit,
+        verdict=verdict,
+        reason=reason,
+        source=claim.source,
+        counts=counts,
+    )
 
 
 def _judged_crossing(points: Sequence[tuple[float, Row, Row]], claim: "Crossover") -> tuple[float | None, Verdict, str]:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from workbench.reproduction.claims import Claim, Within
+from workbench.reproduction.regimes import Regime
 
 __all__ = ["CELLS", "Evidence", "Finding", "Page", "Profile", "Reproduction", "Value", "check_plain"]
 
@@ -45,6 +46,7 @@ class Reproduction:
     notebook: str  # path of the notebook from the project's root
     parameters: Mapping[str, Mapping[str, Any]]  # profile to the notebook's parameters; names all its profiles
     claims: Sequence[Claim] = ()  # statements about its values, with tolerances
+    regimes: Sequence[Regime] = ()  # ratios that decide the claims; none of a counted item
     published: str | None = None  # file in reproductions/<technique>/published/; None if the paper gives no numbers
     expected_s: Mapping[str, float] = field(default_factory=dict)  # profile to seconds, used until a record exists
     tags: Sequence[str] = ()  # shown beside the evidence: "virtual ranks", "injected delays", "shaped links"

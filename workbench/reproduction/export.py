@@ -5,45 +5,39 @@ Papers and this suite are described by CITATION.cff, whose references name the t
 
 import csv
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.errors import UsageError
-from workbench.reproduction.files import misfits
-from workbench.reproduction.project import Project
+from workbench.reproduction.files import figure_misfit
+from workbench.reproduction.project import ItemRun, Project
 from workbench.reproduction.recording import verdicts_of
-from workbench.reproduction.records import promoted_figure, promoted_path, record_of
+from workbench.reproduction.records import record_of
 
 __all__ = ["FORMATS", "export", "papers"]
 
 CITATION, NOTE = "CITATION.cff", "workbench/techniques/"
-COLUMNS = ("id", "profile", "claim", "whose", "verdict", "where", "published", "ours", "low", "high", "unit", "rule")
-COLUMNS += ("source", "changed", "paper", "machine", "started", "commit", "licence")
-Found = tuple[Reproduction, str, Mapping[str, Any], Path]  # item, profile, record, its file
+COLUMNS = (
+    *("id", "profile", "claim", "whose", "verdict", "where", "published", "ours", "low", "high", "unit", "rule"),
+    *("source", "changed", "paper", "machine", "started", "commit", "licence"),
+)
+Found = tuple[ItemRun, Mapping[str, Any]]  # a run and its promoted record
 
 
 def export(project: Project, catalogue: Sequence[Reproduction], form: str, target: Path) -> int:
     """Write the recorded runs of a catalogue in one of FORMATS; return their number."""
     if form not in FORMATS:
         raise UsageError(f"format {form!r} is unknown; it must be one of {', '.join(FORMATS)}")
-    found = list(_recorded(project, catalogue))
+    runs = [ItemRun(project, item, profile.value) for item in catalogue for profile in Profile]
+    found = [(run, record) for run in runs if (record := record_of(run, promoted=True)) is not None]
     if not found:
         raise UsageError("none of the selected items has a recorded run")
     if target.exists():
         raise UsageError(f"{target} is there already; name another place")
     FORMATS[form](project, found, target)
     return len(found)
-
-
-def _recorded(project: Project, catalogue: Sequence[Reproduction]) -> Iterator[Found]:
-    for item in catalogue:
-        for profile in Profile:
-            path = promoted_path(project, item, profile)
-            record = record_of(path, item, profile)
-            if record is not None:
-                yield item, profile.value, record, path
 
 
 def _citation(project: Project) -> dict[str, Any]:
@@ -71,14 +65,15 @@ def _write_csv(project: Project, found: Sequence[Found], target: Path) -> None:
     with target.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
-        for item, profile, record, _ in found:
-            run = {name: record[name] for name in ("started", "commit")} | {"licence": licence}
-            run |= {"machine": json.dumps(record["machine"]), "paper": _address(of.get(item.technique, {}))}
-            for verdict in verdicts_of(project, item, record):
+        for run, record in found:
+            circumstances = {name: record[name] for name in ("started", "commit")} | {"licence": licence}
+            circumstances |= {"machine": json.dumps(record["machine"])}
+            circumstances |= {"paper": _address(of.get(run.item.technique, {}))}
+            for verdict in verdicts_of(project, run.item, record):
                 about = {"claim": verdict.claim, "whose": verdict.whose, "rule": verdict.because}
                 about |= {"changed": verdict.changed, "source": verdict.source}
                 for row in verdict.rows or (None,):
-                    fields = {"id": item.id, "profile": profile} | about | run | _row(verdict, row)
+                    fields = {"id": run.item.id, "profile": run.profile} | about | circumstances | _row(verdict, row)
                     writer.writerow({name: _plain(value) for name, value in fields.items()})
 
 
@@ -96,7 +91,7 @@ def _row(verdict: Any, row: Any) -> dict[str, Any]:
 
 def _write_bibtex(project: Project, found: Sequence[Found], target: Path) -> None:
     suite = _citation(project)
-    of, used = papers(project), dict.fromkeys(item.technique for item, *_ in found)
+    of, used = papers(project), dict.fromkeys(run.item.technique for run, _ in found)
     entries = [_entry("software", "workbench", suite | {"year": str(suite["date-released"])[:4]})]
     kinds = {"conference-paper": "inproceedings", "thesis": "phdthesis"}
     entries += [_entry(kinds.get(of[name]["type"], "article"), name, of[name]) for name in used if name in of]
@@ -120,22 +115,24 @@ def _write_crate(project: Project, found: Sequence[Found], target: Path) -> None
     crate.name, crate.license = suite["title"], suite["license"]
     crate.description = "Recorded runs: values, machine, data and the verdict on each claim of the papers."
     cited = {}
-    for technique in dict.fromkeys(item.technique for item, *_ in found):
+    for technique in dict.fromkeys(run.item.technique for run, _ in found):
         if paper := of.get(technique):
             about = {"@type": "ScholarlyArticle", "name": paper["title"], "datePublished": str(paper.get("year", ""))}
             cited[technique] = crate.add(ContextEntity(crate, _address(paper) or f"#{technique}", properties=about))
-    for item, profile, record, path in found:
+    for run, record in found:
+        item = run.item
         claims = [f"{verdict.verdict.value}: {verdict.claim}" for verdict in verdicts_of(project, item, record)]
-        properties = {"name": f"{item.id}, {profile}: {item.title}", "description": "\n".join(claims)}
+        properties = {"name": f"{item.id}, {run.profile}: {item.title}", "description": "\n".join(claims)}
         properties |= {"license": suite["license"], "encodingFormat": "application/json"}
         properties |= {"dateCreated": record["started"], "version": record["commit"]}
-        place = f"{item.id}/{profile}"
-        file = crate.add_file(path, f"{place}.json", properties=properties)
+        place = f"{item.id}/{run.profile}"
+        file = crate.add_file(run.promoted, f"{place}.json", properties=properties)
         if item.technique in cited:
             file["citation"] = cited[item.technique]
-        picture = promoted_figure(project, item, profile)
-        if "figure" not in misfits(picture.parent, dict(record) | {"artifacts": {"figure": picture.name}}):
-            crate.add_file(picture, f"{place}.png", properties={"name": item.title, "encodingFormat": "image/png"})
+        if not figure_misfit(run.promoted_figure, record):
+            crate.add_file(
+                run.promoted_figure, f"{place}.png", properties={"name": item.title, "encodingFormat": "image/png"}
+            )
     crate.write_zip(target) if target.suffix == ".zip" else crate.write(target)
 
 

@@ -13,25 +13,27 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from errno import EACCES, EWOULDBLOCK
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from workbench.reproduction.errors import RecordError, UsageError
 from workbench.reproduction.schema import parse, picture_trouble, read_bytes, read_text
 
-__all__ = ["LOCK_FILE", "MIN_FREE_BYTES", "canonical_json", "check_folder", "checksum", "checksums", "hold_lock"]
-__all__ += ["jsonable", "misfits", "read_json", "sha256", "take_lock", "write_json", "write_record", "write_whole"]
+__all__ = ["LOCK_FILE", "MIN_FREE_BYTES", "canonical_json", "check_folder", "checksum", "checksums", "figure_misfit"]
+__all__ += ["hold_lock", "jsonable", "misfits", "read_json", "sha256", "take_lock", "write_json", "write_record"]
+__all__ += ["write_whole"]
 
 LOCK_FILE = ".lock"
 LINE = 400  # characters of JSON that stay on one line, enough for a row with its keys
 MIN_FREE_BYTES = 200_000_000  # a laptop run of all items leaves well under 100 MB of notebooks, figures and traces
-CANONICAL = {"sort_keys": True, "separators": (",", ":"), "allow_nan": False, "ensure_ascii": False}
+CANONICAL = partial(json.dumps, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
 
 
 def jsonable(value: Any) -> Any:
     """Return a value as JSON can hold it; numbers that JSON lacks are the texts "nan", "inf" and "-inf"."""
     if value is None or isinstance(value, (bool, int, str)):
-        return value if not hasattr(value, "value") else value.value
+        return getattr(value, "value", value)  # of an enumeration
     if isinstance(value, Mapping):
         return {str(key): jsonable(inner) for key, inner in value.items()}
     if isinstance(value, (set, frozenset)):
@@ -52,7 +54,7 @@ def jsonable(value: Any) -> Any:
 
 def canonical_json(value: Any) -> str:
     """Return the one JSON text of a value: sorted keys, no spaces."""
-    return json.dumps(jsonable(value), **CANONICAL)
+    return CANONICAL(jsonable(value))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -109,7 +111,7 @@ def checksum(record: Mapping[str, Any]) -> str:
     """Return the sha256 of the canonical JSON of a record without its field `checksum`."""
     content = {name: value for name, value in record.items() if name != "checksum"}
     try:
-        return sha256(json.dumps(content, **CANONICAL))  # a record that was read holds plain JSON already
+        return sha256(CANONICAL(content))  # a record that was read holds plain JSON already
     except (TypeError, ValueError):
         return sha256(canonical_json(content))
 
@@ -135,6 +137,11 @@ def misfits(folder: Path, record: Mapping[str, Any]) -> dict[str, str]:
     if artifacts.get("figure") and not reasons["figure"]:
         reasons["figure"] = picture_trouble(folder / artifacts["figure"])
     return {kind: reason for kind, reason in reasons.items() if reason}
+
+
+def figure_misfit(path: Path, record: Mapping[str, Any]) -> str:
+    """Return why a figure does not match its record; "" if it does."""
+    return misfits(path.parent, {**record, "artifacts": {"figure": path.name}}).get("figure", "")
 
 
 def _misfit(path: Path, sealed: str | None) -> str:

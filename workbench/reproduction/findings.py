@@ -7,15 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from workbench.reproduction.catalogue import find_item, load_page
-from workbench.reproduction.claims import Whose
+from workbench.reproduction.claims import Claim, Whose
 from workbench.reproduction.comparing import ClaimVerdict, Verdict
 from workbench.reproduction.declare import Finding, Page, Profile, Reproduction, Value
 from workbench.reproduction.errors import CatalogueError, RecordError
 from workbench.reproduction.judge import STAND_IN
-from workbench.reproduction.project import Project
+from workbench.reproduction.project import ItemRun, Project
 from workbench.reproduction.recording import verdicts_of
-from workbench.reproduction.records import RECORD_FILE, SealedRecord, merged_rows, promoted_path, record_of
-from workbench.study.rows import Row, matches
+from workbench.reproduction.records import SealedRecord, merged_rows, record_of
+from workbench.rows import Row, matches
 
 __all__ = ["BestRun", "Found", "Paper", "best_runs", "check_page", "findings_of", "last_runs", "news_of", "papers_of"]
 __all__ += ["score"]
@@ -66,6 +66,7 @@ class Paper:
     page: Page | None  # None where its catalogue declares none
     findings: tuple[Found, ...]
     score: Mapping[str, int]  # numbers of claims that agree, disagree and could not be tested
+    num_slips: int = 0  # disagreements that are slips of the paper itself: its errata
 
 
 def best_runs(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, BestRun]:
@@ -78,7 +79,7 @@ def last_runs(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, 
     last = {}
     for item in catalogue:
         runs = [run for is_own in (True, False) for run in [next(_runs(project, item, (is_own,)), None)] if run]
-        last[item.id] = max(runs, key=lambda run: run.record["started"], default=_no_run(item))
+        last[item.id] = max(runs, key=lambda run: run.record["started"] if run.record else "", default=_no_run(item))
     return last
 
 
@@ -120,13 +121,12 @@ def _items_of(finding: Finding) -> list[str]:
 
 def _numbers(verdict: ClaimVerdict) -> str:
     """Return our first value of that verdict beside the paper's, where both are numbers."""
-    rows = [row for row in verdict.rows if row.ours is not None and row.published is not None]
-    row = next((row for row in rows if row.verdict is verdict.verdict), None)
-    if row is None:
-        return ""
-    unit = "" if row.unit == "1" else f" {row.unit}"
-    ours, published = (f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.3g}" for x in (row.ours, row.published))
-    return f"{ours}{unit} here, {published} in the paper; "
+    for row in verdict.rows:
+        if row.verdict is verdict.verdict and row.ours is not None and row.published is not None:
+            unit = "" if row.unit == "1" else f" {row.unit}"
+            ours, published = (f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.3g}" for x in (row.ours, row.published))
+            return f"{ours}{unit} here, {published} in the paper; "
+    return ""
 
 
 def _no_run(item: Reproduction) -> BestRun:
@@ -139,10 +139,9 @@ def _runs(
     """Read an item's runs, largest profile first; `own` lists this machine's (True) and recorded (False) in order."""
     for profile in profiles:
         for is_own in own:
-            path = project.folder(item, profile) / RECORD_FILE if is_own else promoted_path(project, item, profile)
             run = f"{profile} run on this machine" if is_own else f"recorded {profile} run"
             try:
-                record = record_of(path, item, profile)
+                record = record_of(ItemRun(project, item, profile), promoted=not is_own)
                 verdicts = verdicts_of(project, item, record) if record is not None else ()
             except (RecordError, ValueError, KeyError):
                 continue  # the report names it beside the item
@@ -164,6 +163,7 @@ def papers_of(project: Project, runs: Mapping[str, BestRun]) -> tuple[Paper, ...
                 page=page,
                 findings=findings_of(page, technique, runs) if page else (),
                 score=score(run for run in runs.values() if run.item.technique == technique),
+                num_slips=sum(num_slips(run) for run in runs.values() if run.item.technique == technique),
             )
         )
     return tuple(papers)
@@ -192,7 +192,11 @@ def _found(finding: Finding, runs: Mapping[str, BestRun]) -> Found:
     numbers = {name: _number(value, runs[value.item]) for name, value in finding.values.items()}
     missing = tuple(dict.fromkeys(number for number in numbers.values() if isinstance(number, str)))
     named = [(name, claim) for name, _, claim in (text.partition(": ") for text in finding.claims)]
-    claims = tuple((runs[name].item.id, _verdict(runs[name], claim)) for name, claim in named)
+    claims = []
+    for name, claim in named:
+        unknown = ClaimVerdict(claim=claim, kind="", verdict=Verdict.NOT_RUN, reason="no run yet")
+        verdict = next((verdict for verdict in runs[name].verdicts if verdict.claim == claim), unknown)
+        claims.append((runs[name].item.id, verdict))
     used = [runs[name] for name in _items_of(finding)]
     tags: dict[str, dict[str, None]] = {}
     for run in used:
@@ -205,7 +209,7 @@ def _found(finding: Finding, runs: Mapping[str, BestRun]) -> Found:
         mark=_mark([verdict.verdict for _, verdict in claims]),
         evidence=tuple((kind, tuple(of_kind)) for kind, of_kind in tags.items()),
         runs=tuple(dict.fromkeys(run.run for run in used if run.run)),
-        claims=claims,
+        claims=tuple(claims),
         means=finding.means,
     )
 
@@ -221,13 +225,6 @@ def _number(value: Value, run: BestRun) -> float | str:
     return (rows[0].value - value.minus) * value.times
 
 
-def _verdict(run: BestRun, name: str) -> ClaimVerdict:
-    return next(
-        (verdict for verdict in run.verdicts if verdict.claim == name),
-        ClaimVerdict(claim=name, kind="", verdict=Verdict.NOT_RUN, reason="no run yet"),
-    )
-
-
 def _mark(words: Sequence[Verdict]) -> str:
     if Verdict.AGREES in words and Verdict.DISAGREES in words:
         return IN_PART
@@ -235,12 +232,22 @@ def _mark(words: Sequence[Verdict]) -> str:
     return next((word for word in order if word in words), Verdict.NOT_RUN).value
 
 
+def num_slips(run: BestRun) -> int:
+    """Count the disagreements of a run that are slips of the paper itself, such as a sum that it prints wrong."""
+    errata = {claim.name for claim in run.item.claims if claim.erratum and _is_scored(claim)}
+    return sum(verdict.claim in errata for verdict in run.verdicts if verdict.verdict is Verdict.DISAGREES)
+
+
+def _is_scored(claim: Claim) -> bool:
+    return claim.whose is Whose.PAPER and not claim.repeats
+
+
 def score(runs: Iterable[BestRun]) -> dict[str, int]:
     """Count the paper's own claims, each once: how many agree, disagree and could not be tested."""
     words = []
     for run in runs:
         verdicts = {verdict.claim: verdict.verdict for verdict in run.verdicts}
-        claims = [claim for claim in run.item.claims if claim.whose is Whose.PAPER and not claim.repeats]
+        claims = [claim for claim in run.item.claims if _is_scored(claim)]
         words += [verdicts.get(claim.name, Verdict.NOT_RUN) for claim in claims]
     tested = {"agree": words.count(Verdict.AGREES), "disagree": words.count(Verdict.DISAGREES)}
     return tested | {"could not be tested": len(words) - sum(tested.values())}

@@ -11,12 +11,13 @@ import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import workbench
 from workbench.reproduction.declare import Reproduction
-from workbench.reproduction.files import canonical_json, jsonable, sha256
+from workbench.reproduction.files import canonical_json, jsonable, sha256, stamp
 from workbench.reproduction.machine import versions
 from workbench.reproduction.notebook_cells import NotebookCells, parse_cell, parse_source, read_notebook
 from workbench.reproduction.project import Project
@@ -26,6 +27,7 @@ __all__ = ["Fingerprinter", "Library", "by_room", "changes"]
 Parts = dict[str, Any]  # part to a digest, or to digests by name
 DATA_PACKAGES = ("workbench.datasets", "workbench.models.pretrained")  # items that import these depend on data
 SNAPSHOTS, BUILDS = "*--*/snapshots/*", "*/*/*/*"  # folders in the caches of the hub and of prepared data
+MOST_PARSED = 2000  # files whose code is remembered; the library has 400
 NAMES_SHOWN = 3  # names in one reason
 DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 TYPE = re.compile(r"^(\w+): [^=\n]+ = ", re.MULTILINE)  # type of a parameter: has no effect on numbers
@@ -34,7 +36,7 @@ DATA_FILES = frozenset({".csv", ".json", ".mplstyle", ".txt", ".yaml", ".yml", "
 ROOT = "workbench"  # has no effect on numbers
 HARNESS = "workbench.reproduction"  # running, judging and reporting have no effect on numbers ...
 RECORDING = "workbench.reproduction.recording"  # ... but `record` has
-PROGRESS = "say_progress"  # from workbench.study.progress: without effect on numbers
+PROGRESS = "say_progress"  # from workbench.rows.progress: without effect on numbers
 
 
 @dataclass(slots=True)
@@ -78,9 +80,8 @@ class Fingerprinter:
 
     def _library_at(self, folder: Path) -> Library:
         if folder not in self._library:
-            self._library[folder] = Library(
-                [folder, Path(workbench.__file__).parents[1], self.project.root], self._files
-            )
+            roots = [folder, Path(workbench.__file__).parents[1], self.project.root]
+            self._library[folder] = Library(list(dict.fromkeys(roots)), self._files)
         return self._library[folder]
 
     def _data(self) -> dict[str, str]:
@@ -102,6 +103,9 @@ def _need_data(modules: Mapping[str, str]) -> bool:
 
 def _declaration(item: Reproduction) -> dict[str, Any]:
     claims = [{"kind": type(claim).__name__} | jsonable(claim) for claim in item.claims]
+    for claim in claims:  # how a claim is judged has no effect on numbers
+        for name in ("any_regime", "pick"):
+            claim.pop(name, None)
     return {"id": item.id, "title": item.title, "notebook": item.notebook, "times": item.times, "claims": claims}
 
 
@@ -172,31 +176,38 @@ class Library:
     roots: Sequence[Path]  # folders of packages, searched in order; after the first only for our own packages
     files: dict[Path, Module] = field(default_factory=dict)  # modules read so far, shared by libraries
     _modules: dict[str, Module | None] = field(default_factory=dict)
+    _imports: dict[str, tuple[dict[str, str], frozenset[str]]] = field(default_factory=dict)
+    _with_ours: Sequence[Path] = ()  # the roots that have modules of our own
+
+    def __post_init__(self) -> None:
+        self._with_ours = [root for root in self.roots if (root / ROOT).is_dir()]
 
     def needed_by(self, cells: Sequence[str]) -> dict[str, str]:
         """Return the modules that a notebook's code cells need, directly or not: dotted name to digest."""
         trees = [tree for cell in cells if (tree := parse_cell(cell))]
-        waiting = [name for tree in trees for name in _imported(ast.walk(tree), "")]
+        waiting = {name for tree in trees for name in _imported(ast.walk(tree), "")}
         digests: dict[str, str] = {}
         seen: set[str] = set()
         while waiting:
             name = waiting.pop()
-            name = RECORDING if name == HARNESS else name
-            if name in seen or _is_harness(name):
-                continue
             seen.add(name)
-            module = self._module(name)
-            if module is None:
-                continue
-            digests |= {name: module.digest} | self._executed_on_the_way(name, waiting)
-            waiting += module.imports | module.lazy
+            executed, following = self._import(name)
+            digests |= executed
+            waiting |= following - seen
         return dict(sorted(digests.items()))
 
-    def _executed_on_the_way(self, name: str, waiting: list[str]) -> dict[str, str]:
-        parents = {parent: self._module(parent) for parent in _parents(name) if parent not in (ROOT, HARNESS)}
-        for module in filter(None, parents.values()):
-            waiting += module.imports
-        return {parent: module.digest for parent, module in parents.items() if module}
+    def _import(self, name: str) -> tuple[dict[str, str], frozenset[str]]:
+        """Return the digests of the modules that importing a name executes, and what these import in their turn."""
+        if name not in self._imports:
+            name_of_code = RECORDING if name == HARNESS else name
+            module = None if _is_harness(name_of_code) else self._module(name_of_code)
+            modules = {name_of_code: module} if module else {}
+            for parent in _parents(name_of_code) if module else ():
+                if parent not in (ROOT, HARNESS) and (above := self._module(parent)):
+                    modules[parent] = above
+            following = frozenset().union(*(one.imports for one in modules.values()), module.lazy if module else ())
+            self._imports[name] = {part: one.digest for part, one in modules.items()}, following
+        return self._imports[name]
 
     def _module(self, name: str) -> Module | None:
         if name not in self._modules:
@@ -205,7 +216,7 @@ class Library:
 
     def _find(self, name: str) -> Module | None:
         is_ours = name.partition(".")[0] == ROOT  # other installed packages, such as torch, are not
-        for root in self.roots if is_ours else self.roots[:1]:
+        for root in self._with_ours if is_ours else self.roots[:1]:
             base = root.joinpath(*name.split("."))
             for path in (base / "__init__.py", base.with_suffix(".py")):
                 if path in self.files or path.is_file():
@@ -224,34 +235,53 @@ def by_room(modules: Mapping[str, str]) -> dict[str, str]:
 
 
 def _read(path: Path, name: str, root: Path) -> Module:
-    source = path.read_bytes()
     is_package = path.name == "__init__.py"
-    try:
-        tree = parse_source(source)
-        nodes = _without_words(tree)
-        digest = hashlib.sha256(ast.dump(tree).encode())
-    except SyntaxError:
-        return Module(digest=sha256(source), imports=frozenset(), lazy=frozenset())
+    of_code, imports, folders, is_lazy = _parsed(path, name if is_package else name.rpartition(".")[0], stamp(path))
+    digest = of_code.copy()
     if is_package:
         _add_data_files(digest, path.parent)
-    for folder in sorted(_named_folders(nodes)):
+    for folder in folders:
         if (root / folder).is_dir():
             _add_data_files(digest, root / folder)
-    imports = frozenset(_imported(nodes, name if is_package else name.rpartition(".")[0]))
-    is_lazy = is_package and any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body)
     inside = (f"{name}.{file.stem}" for file in path.parent.glob("*.py") if file.stem != "__init__")
-    return Module(digest=digest.hexdigest(), imports=imports, lazy=frozenset(inside if is_lazy else ()))
+    lazy = frozenset(inside if is_package and is_lazy else ())
+    return Module(digest=digest.hexdigest(), imports=imports, lazy=lazy)
 
 
-def _without_words(tree: ast.Module) -> list[ast.AST]:
-    """Remove docstrings and progress calls from a tree, and return its other nodes."""
-    nodes: list[ast.AST] = [tree]
-    for node in nodes:  # the list grows in the loop
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            body[:] = [part for at, part in enumerate(body) if not (_is_progress(part) or (at == 0 and _is_text(part)))]
-        nodes += ast.iter_child_nodes(node)
-    return nodes
+@lru_cache(maxsize=MOST_PARSED)
+def _parsed(
+    path: Path, package: str, _: tuple[int, int, int]
+) -> tuple[hashlib._Hash, frozenset[str], Sequence[str], bool]:
+    """Return a file's digest, imports, named folders, and whether it has a `__getattr__`, while it does not change."""
+    source = path.read_bytes()
+    try:
+        tree = parse_source(source)
+    except SyntaxError:
+        return hashlib.sha256(source), frozenset(), (), False
+    nodes: list[ast.AST] = []
+    digest = hashlib.sha256(_code(tree, nodes).encode())
+    is_lazy = any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body)
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return digest, frozenset(_imported(nodes, package)), sorted(filter(FOLDER.fullmatch, texts)), is_lazy
+
+
+def _code(node: Any, nodes: list[ast.AST]) -> str:
+    """Return `ast.dump` without docstrings and progress calls, in half its time, and add all nodes to a list."""
+    kind = type(node)
+    if kind is list:
+        return f"[{', '.join([_code(part, nodes) for part in node])}]"
+    if not isinstance(node, ast.AST):
+        return repr(node)
+    nodes.append(node)
+    fields = []
+    for name in kind._fields:
+        value = getattr(node, name, None)
+        if value is None and getattr(kind, name, ...) is None:
+            continue
+        if name == "body" and type(value) is list:
+            value = [part for at, part in enumerate(value) if not (_is_progress(part) or (at == 0 and _is_text(part)))]
+        fields.append(f"{name}={_code(value, nodes)}")
+    return f"{kind.__name__}({', '.join(fields)})"
 
 
 def _is_progress(node: ast.AST) -> bool:
@@ -270,11 +300,6 @@ def _add_data_files(digest: hashlib._Hash, folder: Path) -> None:
     for file in sorted(folder.iterdir()):
         if file.suffix in DATA_FILES and file.is_file():
             digest.update(file.name.encode() + file.read_bytes())
-
-
-def _named_folders(nodes: Iterable[ast.AST]) -> set[str]:
-    texts = (node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
-    return {text for text in texts if FOLDER.fullmatch(text)}
 
 
 def _imported(nodes: Iterable[ast.AST], package: str) -> Iterator[str]:

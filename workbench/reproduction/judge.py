@@ -6,7 +6,8 @@ from typing import Any
 
 from workbench.reproduction.claims import Bound, Claim, Decidable, Ordering, Trend, Within
 from workbench.reproduction.comparing import CALIBRATED, ClaimVerdict, Comparison, Verdict, worst
-from workbench.study.rows import Row, canonical, matches, merge_seeds
+from workbench.reproduction.regimes import Regime, place, withdraw
+from workbench.rows import Row, canonical, matches, merge_seeds
 from workbench.study.training import (
     CHANCE_ERRORS,
     PER_CENT,
@@ -31,6 +32,8 @@ def judge(
     sources: Sequence[Mapping[str, Any]] = (),
     calibrated_on: Iterable[Mapping[str, Any]] = (),
     not_comparable: Mapping[str, str] | None = None,
+    regimes: Sequence[Regime] = (),
+    merged: Sequence[Row] | None = None,
 ) -> tuple[ClaimVerdict, ...]:
     """Compute one verdict a claim; rows of ours that differ by seed alone are merged first.
 
@@ -38,18 +41,26 @@ def judge(
         sources: where our data came from, each with `name` and `source`.
         calibrated_on: keys (and `quantity`) of the published cells that a cost model was calibrated on.
         not_comparable: name of a claim to a reason of this run, such as data that is missing.
+        regimes: ratios that decide the paper's claims, with the paper's range of each.
+        merged: our rows with their seeds merged, where that was done before.
     """
     reasons = dict(not_comparable or {})
     if strange := set(reasons) - {claim.name for claim in claims}:
         raise ValueError(f"not_comparable names {sorted(strange)[0]!r}, which is no claim of this item")
     if bare := [name for name, reason in reasons.items() if not str(reason).strip()]:
         raise ValueError(f"not_comparable gives no reason for {bare[0]!r}")
-    merged, cells = merge_seeds(ours), list(calibrated_on)
-    marked = [replace(row, calibrated=_is_calibrated(row, cells)) for row in merged]
-    verdicts = []
+    merged, cells = merge_seeds(ours) if merged is None else merged, list(calibrated_on)
+    marked = [replace(row, calibrated=_is_calibrated(row, cells)) for row in merged] if cells else merged
+    # By identity, since a rule holds mappings and cannot be hashed; claims share it.
+    rules = {id(claim.decidable): claim.decidable for claim in claims if claim.decidable is not None}
+    trained = {key: list(_trained(rule, merged, sources)) for key, rule in rules.items()}
+    placed, verdicts = place(regimes, merged), []
     for claim in claims:
         rows = [_without_calibration(row, claim, cells) for row in claim.compare(marked, published)]
-        override = reasons.get(claim.name, "") or _undecidable(claim, merged, ours, published, sources)
+        rows = withdraw(claim, rows, placed)
+        override = reasons.get(claim.name, "") or _undecidable(
+            claim, trained.get(id(claim.decidable), ()), merged, ours, published
+        )
         verdicts.append(_verdict(claim, rows, override or (_no_real_data(sources) if claim.needs_real_data else "")))
     return tuple(verdicts)
 
@@ -77,7 +88,8 @@ def _is_calibrated(row: Row, cells: Sequence[Mapping[str, Any]]) -> bool:
 def _without_calibration(row: Comparison, claim: Claim, cells: Sequence[Mapping[str, Any]]) -> Comparison:
     if isinstance(claim, (Ordering, Trend)):  # these count a pair of which one value was calibrated
         return row
-    if not _is_calibrated(Row(quantity=claim.quantity, value=0.0, unit=row.unit, keys=row.where), cells):
+    keys = {name: key for name, key in row.where.items() if key is not None}
+    if not _is_calibrated(Row(quantity=claim.quantity, value=0.0, unit=row.unit, keys=keys), cells):
         return row
     return replace(row, verdict=Verdict.NOT_COMPARABLE, reason=CALIBRATED, counts=False)
 
@@ -161,14 +173,13 @@ def _trained(rule: Decidable, rows: Sequence[Row], sources: Sequence[Mapping[str
 
 
 def _undecidable(
-    claim: Claim, rows: Sequence[Row], ours: Sequence[Row], published: Sequence[Row], sources: Sequence[Mapping]
+    claim: Claim, trained: Sequence[_Trained], rows: Sequence[Row], ours: Sequence[Row], published: Sequence[Row]
 ) -> str:
     """Return why the trainings cannot decide a claim, by its declaration; empty where they can."""
     rule = claim.decidable
     if rule is None:
         return ""
     task = {name: key for name, key in claim.where.items() if name not in rule.baseline}
-    trained = list(_trained(rule, rows, sources))
     of_task = [variant for variant in trained if variant.fits(task)]
     baseline = next((variant for variant in of_task if variant.is_baseline), None)
     if baseline is None:
@@ -177,7 +188,7 @@ def _undecidable(
     return (
         chance_reason(baseline.known, baseline.known_chance, rule.num_tested, baseline.measure)
         or _unfinished(baseline)
-        or _order_at_chance(claim, [variant for variant in trained if variant.fits(claim.where)])
+        or _order_at_chance(claim, rule, [variant for variant in trained if variant.fits(claim.where)])
         or _not_learned(claim, compared)
         or _order_of_no_loss(claim, baseline, compared)
         or _few_points(claim, baseline, compared)
@@ -201,8 +212,8 @@ def _in_order(claim: Claim, variants: Sequence[_Trained]) -> list[list[_Trained]
     return [[variant for variant in variants if variant.row.keys.get(claim.along) == key] for key in keys]
 
 
-def _order_at_chance(claim: Claim, variants: Sequence[_Trained]) -> str:
-    if not isinstance(claim, Ordering) or claim.quantity != claim.decidable.score:
+def _order_at_chance(claim: Claim, rule: Decidable, variants: Sequence[_Trained]) -> str:
+    if not isinstance(claim, Ordering) or claim.quantity != rule.score:
         return ""
     groups = _in_order(claim, variants)
     if not all(group and all(variant.is_at_chance for variant in group) for group in groups):
@@ -212,16 +223,16 @@ def _order_at_chance(claim: Claim, variants: Sequence[_Trained]) -> str:
 
 def _not_learned(claim: Claim, compared: Sequence[_Trained]) -> str:
     for variant in (variant for group in _in_order(claim, compared) for variant in group):
-        if variant.steps < claim.decidable.learns_after and variant.is_at_chance:
+        if variant.steps < variant.rule.learns_after and variant.is_at_chance:
             return f"{variant.name} is at chance after {variant.steps:.0f} steps: it may still learn later"
     return ""
 
 
 def _order_of_no_loss(claim: Claim, baseline: _Trained, compared: Sequence[_Trained]) -> str:
     """Return a reason where even the lowest variant of an order scores no less than the baseline."""
-    if not isinstance(claim, Ordering) or claim.quantity != claim.decidable.score:
+    if not isinstance(claim, Ordering) or claim.quantity != baseline.rule.score:
         return ""
-    of_baseline = claim.decidable.baseline.get(claim.along)
+    of_baseline = baseline.rule.baseline.get(claim.along)
     lowest = _in_order(claim, compared)[0]
     if of_baseline is None or of_baseline in claim.order or not lowest or lowest[0].score < baseline.score:
         return ""
@@ -248,7 +259,7 @@ def _few_points(claim: Claim, baseline: _Trained, compared: Sequence[_Trained]) 
 
 def _no_contrast(claim: Claim, baseline: _Trained, contrast: Sequence[_Trained]) -> str:
     """Return a reason where the variant that should lose more than the claim allows does not."""
-    if not (claim.decidable.contrast and isinstance(claim, Bound) and claim.at_most is not None and contrast):
+    if not (baseline.rule.contrast and isinstance(claim, Bound) and claim.at_most is not None and contrast):
         return ""
     lost = PER_CENT * (baseline.score - contrast[0].score)
     if lost > claim.limit:
@@ -272,7 +283,7 @@ def _undecidable_share(
         row.value / PER_CENT for row in ours if (row.quantity, row.keys) == (baseline.row.quantity, baseline.row.keys)
     ]
     # A mean of shares is as uncertain as the share of the seed with the lowest score.
-    error = standard_error(baseline.chance, claim.decidable.num_tested) / min(score for score in of_seeds if score > 0)
+    error = standard_error(baseline.chance, baseline.rule.num_tested) / min(score for score in of_seeds if score > 0)
     off = abs(share - target)
     of_constant = f"a constant answer keeps {constant:.2f} of the score"
     if tolerance < error and off <= tolerance + CHANCE_ERRORS * error:
@@ -284,7 +295,7 @@ def _undecidable_share(
         return f"{of_constant}, which is within the tolerance of {target:.2f}, too"
     if off <= tolerance and tolerance > MOST_TOLERATED * (1 - constant):
         return f"{of_constant}: the tolerance, {tolerance:.2f}, is most of what can be lost"
-    return _near_one_of_two(share, tolerance, claim.decidable.printed)
+    return _near_one_of_two(share, tolerance, baseline.rule.printed)
 
 
 def _near_one_of_two(share: float, tolerance: float, printed: Mapping[str, float]) -> str:

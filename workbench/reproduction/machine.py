@@ -8,15 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "commit_of",
-    "machine_facts",
-    "machine_text",
-    "num_cores",
-    "own_version",
-    "rank_environment_facts",
-    "versions",
-]
+__all__ = ["commit_of", "machine_facts", "machine_text", "num_cores", "own_version", "rank_environment_facts"]
+__all__ += ["versions"]
 
 # Files that numbers depend on, as git names them.
 NUMBERS_DEPEND_ON = ("workbench", "notebooks", "reproductions", "data", "pyproject.toml", "constraints.txt")

@@ -126,7 +126,7 @@ def parameter_types(notebook: NotebookCells) -> dict[str, ast.expr]:
             raise CatalogueError(
                 f"{what} is {_kind(default)}; it must be a text, number, truth value, None, list or dict"
             )
-        types[name] = annotation or _expression(_type_of(default))
+        types[name] = annotation or ast.parse(_type_of(default), mode="eval").body
         if wrong := next(_misfits(what, default, types[name]), None):
             raise CatalogueError(wrong)
     return types

@@ -8,7 +8,9 @@ from workbench.checkout import ROOT_VARIABLE, find_results, find_root
 from workbench.reproduction.declare import CELLS, Profile, Reproduction
 from workbench.reproduction.errors import UsageError
 
-__all__ = ["Project"]
+__all__ = ["FAILURE_FILE", "RECORD_FILE", "ItemRun", "Project"]
+
+RECORD_FILE, FAILURE_FILE = "record.json", "failure.json"  # in the folder of a run
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -48,10 +50,6 @@ class Project:
             raise UsageError(f"profile {profile!r} is unknown; it must be one of {', '.join(Profile)}")
         return self.results / str(profile)
 
-    def folder(self, item: Reproduction, profile: str) -> Path:
-        """Return the folder of one item's record in one profile."""
-        return self.results_of(profile) / item.id
-
     def recorded_folder(self, technique: str, profile: str) -> Path:
         """Return the folder of a technique's promoted records of one profile."""
         return self.reproductions / technique / "recorded" / self.results_of(profile).name
@@ -71,3 +69,57 @@ class Project:
     def notebook(self, item: Reproduction) -> Path:
         """Return the path of an item's notebook."""
         return self.root / item.notebook
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRun:
+    """One item of a project in one profile: the places of its run here, of its promoted run, and of its cells."""
+
+    project: Project
+    item: Reproduction
+    profile: str
+
+    @property
+    def folder(self) -> Path:
+        """The folder of its record."""
+        return self.project.results_of(self.profile) / self.item.id
+
+    @property
+    def record(self) -> Path:
+        """Its record."""
+        return self.folder / RECORD_FILE
+
+    @property
+    def failure(self) -> Path:
+        """Why its last run failed, if it did."""
+        return self.folder / FAILURE_FILE
+
+    @property
+    def promoted(self) -> Path:
+        """Its promoted record."""
+        folder = self.project.recorded_folder(self.item.technique, self.profile)
+        return folder / self.item.item / f"{self.item.evidence.value}.json"
+
+    @property
+    def promoted_figure(self) -> Path:
+        """The figure beside its promoted record, which may have none."""
+        return self.promoted.with_suffix(".png")
+
+    @property
+    def notebook_page(self) -> Path:
+        """The page of its executed notebook in the report."""
+        return self.project.results_of(self.profile) / "report" / "notebooks" / f"{self.item.id.replace('/', '-')}.html"
+
+    @property
+    def cells(self) -> Path:
+        """The folder of its technique's finished cells."""
+        return self.project.cells_folder(self.item.technique, self.profile)
+
+    @property
+    def needed_cells(self) -> Path:
+        """The file that lists the cells it needs: function's name to digests."""
+        return self.cells / f"{self.item.item}.{self.item.evidence.value}.json"
+
+    def at(self, profile: str) -> "ItemRun":
+        """Return the run of the same item in another profile."""
+        return ItemRun(self.project, self.item, profile)

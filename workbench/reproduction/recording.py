@@ -17,9 +17,9 @@ from workbench.reproduction.files import jsonable, stamp, write_json
 from workbench.reproduction.judge import judge
 from workbench.reproduction.machine import machine_facts, rank_environment_facts, versions
 from workbench.reproduction.project import Project
-from workbench.reproduction.records import MOST_KEPT, SealedRecord
+from workbench.reproduction.records import MOST_KEPT, SealedRecord, merged_rows, record_rows
 from workbench.reproduction.schema import ARTIFACTS
-from workbench.study.rows import read_rows
+from workbench.rows import Row, read_rows
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -118,7 +118,7 @@ def published(item: str, quantity: str) -> "DataFrame":
 def verdicts_of(project: Project, item: Reproduction, recorded: Mapping[str, Any]) -> tuple[ClaimVerdict, ...]:
     """Judge recorded values by the claims and the published numbers as they are now."""
     if not isinstance(recorded, SealedRecord):
-        return _judge(project, item, recorded)
+        return _judge(project, item, recorded, read_rows(recorded["values"], "values"), None)
     published = project.published(item)
     return _judged(project, item, recorded, stamp(published) if published else (0, 0, 0))
 
@@ -127,17 +127,21 @@ def verdicts_of(project: Project, item: Reproduction, recorded: Mapping[str, Any
 def _judged(
     project: Project, item: Reproduction, record: SealedRecord, _: tuple[int, int, int]
 ) -> tuple[ClaimVerdict, ...]:
-    return _judge(project, item, record)
+    return _judge(project, item, record, record_rows(record), merged_rows(record))
 
 
-def _judge(project: Project, item: Reproduction, recorded: Mapping[str, Any]) -> tuple[ClaimVerdict, ...]:
+def _judge(
+    project: Project, item: Reproduction, recorded: Mapping[str, Any], ours: Sequence[Row], merged: Sequence[Row] | None
+) -> tuple[ClaimVerdict, ...]:
     return judge(
         item.claims,
-        read_rows(recorded["values"], "values"),
+        ours,
         published_rows(project, item),
         sources=recorded["data"],
         calibrated_on=(recorded["calibration"] or {}).get("cells", ()),
         not_comparable=recorded["not_comparable"],
+        regimes=item.regimes,
+        merged=merged,
     )
 
 

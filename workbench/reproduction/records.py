@@ -8,23 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.reproduction.catalogue import load_catalogue, select
-from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import RecordError, UsageError
-from workbench.reproduction.files import checksum, misfits, read_json, stamp, write_json, write_whole
-from workbench.reproduction.project import Project
+from workbench.reproduction.files import checksum, figure_misfit, read_json, stamp, write_json, write_whole
+from workbench.reproduction.project import FAILURE_FILE, RECORD_FILE, ItemRun, Project
 from workbench.reproduction.schema import FAILURE, RECORD, inside, read_bytes, trouble
-from workbench.study.rows import Row, merge_seeds, read_rows
+from workbench.rows import Row, merge_seeds, read_rows
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = ["FAILURE_FILE", "RECORD_FILE", "SCHEMA", "FoundRecords", "SealedRecord", "diff", "find_records"]
-__all__ += ["load_records", "load_verdicts", "merged_rows", "promote", "promoted_figure", "promoted_path"]
-__all__ += ["read_failure", "read_record", "record_of"]
+__all__ += ["load_records", "load_verdicts", "merged_rows", "promote"]
+__all__ += ["read_failure", "read_record", "record_of", "record_rows"]
 
 MOST_KEPT = 1000  # records kept in memory while their files do not change
 SCHEMA = 1  # version of record.json and failure.json
-RECORD_FILE, FAILURE_FILE = "record.json", "failure.json"
 ABOUT = ("id", "technique", "item", "evidence", "profile")  # columns of every table of records
 DIFF_COLUMNS = ("id", "quantity", "of", "promoted", "now", "unit", "difference", "what")
 
@@ -32,17 +30,17 @@ DIFF_COLUMNS = ("id", "quantity", "of", "promoted", "now", "unit", "difference",
 class SealedRecord(dict):
     """A record as read, never changed, so that results computed from it can be cached."""
 
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # type: ignore[override]  # a dict has none
         return hash(self["checksum"])
 
 
-def read_record(path: Path, *, id: str, profile: str) -> dict[str, Any]:
+def read_record(path: Path, *, id: str, profile: str) -> SealedRecord:
     """Read the record of one item in one profile; a RecordError names a file that cannot be trusted."""
     return _read_record(path, stamp(path), id, profile)
 
 
 @lru_cache(maxsize=MOST_KEPT)
-def _read_record(path: Path, _: tuple[int, int, int], id: str, profile: str) -> dict[str, Any]:
+def _read_record(path: Path, _: tuple[int, int, int], id: str, profile: str) -> SealedRecord:
     record = read_json(path)
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
         raise RecordError(f"{path}: refused, it is no record of schema {SCHEMA}")
@@ -58,9 +56,15 @@ def _read_record(path: Path, _: tuple[int, int, int], id: str, profile: str) -> 
 
 
 @lru_cache(maxsize=MOST_KEPT)
+def record_rows(record: SealedRecord) -> tuple[Row, ...]:
+    """Return a record's values."""
+    return read_rows(record["values"], "values")
+
+
+@lru_cache(maxsize=MOST_KEPT)
 def merged_rows(record: SealedRecord) -> tuple[Row, ...]:
     """Return a record's values; values of several seeds are merged into their mean."""
-    return merge_seeds(read_rows(record["values"], record["id"]))
+    return merge_seeds(record_rows(record))
 
 
 def read_failure(path: Path) -> dict[str, Any] | None:
@@ -74,10 +78,10 @@ def read_failure(path: Path) -> dict[str, Any] | None:
     return failure
 
 
-def record_of(path: Path, item: Reproduction, profile: str) -> dict[str, Any] | None:
-    """Read the record of an item; None where there is none."""
+def record_of(run: ItemRun, promoted: bool = False) -> SealedRecord | None:
+    """Read the record of an item's run here, or the promoted one; None where there is none."""
     try:
-        return read_record(path, id=item.id, profile=profile)
+        return read_record(run.promoted if promoted else run.record, id=run.item.id, profile=run.profile)
     except FileNotFoundError:
         return None
 
@@ -86,7 +90,7 @@ def record_of(path: Path, item: Reproduction, profile: str) -> dict[str, Any] | 
 class FoundRecords:
     """The records of one profile."""
 
-    records: tuple[dict[str, Any], ...]  # in the order of their ids
+    records: tuple[SealedRecord, ...]  # in the order of their ids
     refused: tuple[str, ...]  # one line for each file that cannot be trusted, naming it
 
 
@@ -105,7 +109,7 @@ def find_records(project: Project, profile: str = "laptop") -> FoundRecords:
     return FoundRecords(records=tuple(records), refused=tuple(refused))
 
 
-def _trusted(project: Project | None, profile: str) -> tuple[dict[str, Any], ...]:
+def _trusted(project: Project | None, profile: str) -> tuple[SealedRecord, ...]:
     search = find_records(project or Project(), profile)
     if search.refused:
         raise RecordError("; ".join(search.refused))
@@ -136,49 +140,36 @@ def load_verdicts(profile: str = "laptop", project: Project | None = None) -> "D
     return pandas.DataFrame(rows, columns=None if rows else [*ABOUT, "claim", "kind", "verdict", "reason", "rows"])
 
 
-def promoted_path(project: Project, item: Reproduction, profile: str) -> Path:
-    """Return the path of an item's promoted record."""
-    return project.recorded_folder(item.technique, profile) / item.item / f"{item.evidence.value}.json"
-
-
-def promoted_figure(project: Project, item: Reproduction, profile: str) -> Path:
-    """Return the path of the figure beside an item's promoted record; a record may have none."""
-    return promoted_path(project, item, profile).with_suffix(".png")
-
-
 def promote(project: Project, profile: str, patterns: Iterable[str] = ()) -> tuple[Path, ...]:
     """Copy selected records, figures and cells into the repository after all are checked; return the files."""
     from workbench.reproduction.cells.store import promote_cells
 
-    items = select(load_catalogue(project), patterns)
-    records = {item.id: record_of(project.folder(item, profile) / RECORD_FILE, item, profile) for item in items}
-    finished = [item for item in items if records[item.id]]
+    runs = [ItemRun(project, item, profile) for item in select(load_catalogue(project), patterns)]
+    finished = [(run, record) for run in runs if (record := record_of(run)) is not None]
     if not finished:
         raise UsageError(f"none of the selected items has a record in {project.results_of(profile)}")
-    figures = {item.id: _figure(project.folder(item, profile), records[item.id]) for item in finished}
-    paths = {item.id: _inside(project, promoted_path(project, item, profile)) for item in finished}
-    pictures = {item.id: _inside(project, promoted_figure(project, item, profile)) for item in finished}
-    cells = promote_cells(project, finished, profile)
-    for id, path in paths.items():
+    figures = [_figure(run.folder, record) for run, record in finished]
+    paths = [run.promoted for run, _ in finished]
+    for path in paths:
+        for name in (path, path.with_suffix(".png")):
+            inside(project.reproductions, *name.relative_to(project.reproductions).parts)
+    cells = promote_cells([run for run, _ in finished])
+    for path, (_, record), figure in zip(paths, finished, figures, strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
-        if figures[id] is None:  # remove the figure of an older record
-            pictures[id].unlink(missing_ok=True)
+        if figure is None:  # remove the figure of an older record
+            path.with_suffix(".png").unlink(missing_ok=True)
         else:
-            write_whole(pictures[id], figures[id])
-        write_json(path, records[id])
-    return (*paths.values(), *cells)
-
-
-def _inside(project: Project, path: Path) -> Path:
-    return inside(project.reproductions, *path.relative_to(project.reproductions).parts)
+            write_whole(path.with_suffix(".png"), figure)
+        write_json(path, record)
+    return (*paths, *cells)
 
 
 def _figure(folder: Path, record: Mapping[str, Any]) -> bytes | None:
     name = (record.get("artifacts") or {}).get("figure")
     if not name:
         return None
-    if wrong := misfits(folder, dict(record) | {"artifacts": {"figure": name}}):
-        raise RecordError(f"{folder / name}: refused, {wrong['figure']}")
+    if wrong := figure_misfit(folder / name, record):
+        raise RecordError(f"{folder / name}: refused, {wrong}")
     return read_bytes(folder / name)
 
 
@@ -188,10 +179,13 @@ def diff(project: Project, profile: str, patterns: Iterable[str] = ()) -> "DataF
 
     rows: list[list[Any]] = []
     for item in select(load_catalogue(project), patterns):
-        promoted = _rows(record_of(promoted_path(project, item, profile), item, profile))
-        now = _rows(record_of(project.folder(item, profile) / RECORD_FILE, item, profile))
+        run = ItemRun(project, item, profile)
+        promoted = _rows(record_of(run, promoted=True))
+        now = _rows(record_of(run))
         for key in {**promoted, **now}:
-            rows += _difference(item.id, promoted.get(key), now.get(key))
+            before, after = promoted.get(key), now.get(key)
+            if before is None or after is None or not _equal(before.value, after.value):
+                rows.append([item.id, *_difference(before, after)])
     return pandas.DataFrame(rows, columns=list(DIFF_COLUMNS))
 
 
@@ -200,14 +194,16 @@ def _rows(record: Mapping[str, Any] | None) -> dict[tuple, Row]:
     return {(row.quantity, row.unit, row.seed, str(sorted(row.keys.items()))): row for row in rows}
 
 
-def _difference(id: str, promoted: Row | None, now: Row | None) -> list[list[Any]]:
+def _equal(one: float, other: float) -> bool:
+    return one == other or (math.isnan(one) and math.isnan(other))
+
+
+def _difference(promoted: Row | None, now: Row | None) -> list[Any]:
     row = promoted or now
-    seed = {} if row.seed is None else {"seed": row.seed}
-    keys = ", ".join(f"{name}={key}" for name, key in (row.keys | seed).items())
+    assert row is not None
+    keys = {**row.keys} if row.seed is None else {**row.keys, "seed": row.seed}
+    about = [row.quantity, ", ".join(f"{name}={key}" for name, key in keys.items())]
     if promoted is None or now is None:
         values = [None if side is None else side.value for side in (promoted, now)]
-        return [[id, row.quantity, keys, *values, row.unit, None, "only now" if promoted is None else "only promoted"]]
-    if promoted.value == now.value or (math.isnan(promoted.value) and math.isnan(now.value)):
-        return []
-    change = now.value - promoted.value
-    return [[id, row.quantity, keys, promoted.value, now.value, row.unit, change, "differs"]]
+        return [*about, *values, row.unit, None, "only now" if promoted is None else "only promoted"]
+    return [*about, promoted.value, now.value, row.unit, now.value - promoted.value, "differs"]

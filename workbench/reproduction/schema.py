@@ -63,7 +63,7 @@ def _files(names: MappingProxyType[str, str]) -> dict[str, Any]:
     return {"type": "object", "properties": kinds, "additionalProperties": False}
 
 
-def _object(optional: tuple[str, ...] = (), **fields: Any) -> dict[str, Any]:
+def _object(optional: tuple[str, ...] = (), /, **fields: Any) -> dict[str, Any]:
     return {"type": "object", "properties": fields, "required": [name for name in fields if name not in optional]}
 
 
@@ -105,11 +105,12 @@ def trouble(content: Any, schema: dict[str, Any]) -> str:
     try:
         _checker(json.dumps(schema))(content)
     except JsonSchemaValueException as error:
-        place = error.name.removeprefix("data").lstrip(".") or "it"
+        name = str(error.name)
+        place = name.removeprefix("data").lstrip(".") or "it"
         if error.rule == "required":
-            missing = [name for name in error.rule_definition if name not in error.value]
+            missing = [field for field in error.rule_definition if field not in error.value]
             return f"{place} lacks {', '.join(missing[:NAMES_SHOWN])}"
-        return f"{place} {error.message.removeprefix(error.name).strip()}"[:MESSAGE_SHOWN]
+        return f"{place} {error.message.removeprefix(name).strip()}"[:MESSAGE_SHOWN]
     return ""
 
 

@@ -1,6 +1,7 @@
 """The last run of each item in a few words, for `workbench list`.
 
 Judging all records takes seconds, so what was found is kept in results/, as long as records, claims and library stay.
+Nothing is kept in a folder that is neither a checkout's nor has runs: an installed package can be asked anywhere.
 """
 
 import contextlib
@@ -14,9 +15,8 @@ import workbench
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.files import read_json, write_json
-from workbench.reproduction.findings import PROFILES, BestRun, last_runs
-from workbench.reproduction.project import Project
-from workbench.reproduction.records import RECORD_FILE, promoted_path
+from workbench.reproduction.findings import PROFILES, BestRun, last_runs, score
+from workbench.reproduction.project import ItemRun, Project
 from workbench.reproduction.schema import trouble
 
 __all__ = ["Summary", "summaries", "summary_of"]
@@ -33,32 +33,36 @@ class Summary:
     started: str = ""  # ISO 8601
     machine: dict[str, Any] = field(default_factory=dict)
     verdicts: dict[str, int] = field(default_factory=dict)  # verdict to the number of claims
+    score: dict[str, int] = field(default_factory=dict)  # the same of the paper's own claims, each once
 
 
 def summary_of(run: BestRun) -> Summary:
     """Sum a run up."""
     if run.record is None:
-        return Summary()
+        return Summary(score=score([run]))
     copied = {name: run.record[name] for name in ("profile", "started", "machine")}
     counts = Counter(verdict.verdict.value for verdict in run.verdicts)
-    return Summary(is_own=run.is_own, verdicts=dict(counts), **copied)
+    return Summary(is_own=run.is_own, verdicts=dict(counts), score=score([run]), **copied)
 
 
 def summaries(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, Summary]:
     """Return the last run of each item, by id."""
-    path, library = project.results / KEPT_FILE, _newest(Path(workbench.__file__).parent.rglob("*.*"))
+    path, sources = project.results / KEPT_FILE, Path(workbench.__file__).parent.rglob("*.*")
+    library = _newest(source for source in sources if source.parent.name != "__pycache__")
     kept, catalogue = _kept(path), tuple(catalogue)
     techniques = {item.technique for item in catalogue}
     declared = {name: _newest((project.reproductions / name).glob("*.*")) for name in techniques}
     found = {}
     for item in catalogue:
-        files = [place for profile in PROFILES for place in _places(project, item, profile)]
+        runs = [ItemRun(project, item, profile) for profile in PROFILES]
+        files = [path for run in runs for path in (run.record, run.promoted)]
         files += [path for path in [project.published(item)] if path]
         stamp = [*library, *declared[item.technique], *(fact for file in files for fact in _newest([file]))]
         found[item.id] = kept.get(item.id, {})
         if found[item.id].get("stamp") != stamp:
             found[item.id] = {"stamp": stamp, "summary": asdict(summary_of(last_runs(project, [item])[item.id]))}
-    if any(found[id] is not kept.get(id) for id in found):
+    has_place = project.results.parent == project.root or any((project.results / name).is_dir() for name in PROFILES)
+    if has_place and any(found[id] is not kept.get(id) for id in found):
         with contextlib.suppress(OSError):  # where nothing can be written, all is judged again next time
             path.parent.mkdir(exist_ok=True)
             write_json(path, kept | found)
@@ -75,10 +79,6 @@ def _kept(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, RecordError):
         return {}
     return {} if trouble(kept, {"type": "object", "additionalProperties": held}) else kept
-
-
-def _places(project: Project, item: Reproduction, profile: str) -> tuple[Path, Path]:
-    return project.folder(item, profile) / RECORD_FILE, promoted_path(project, item, profile)
 
 
 def _newest(paths: Iterable[Path]) -> tuple[int, int]:

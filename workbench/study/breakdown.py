@@ -5,8 +5,6 @@ in a message waits while another rank is not in a message; the time in which all
 `break_down_stages` suits pipelines: forward, backward, coding, and the transfers over each boundary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import fsum
@@ -14,17 +12,8 @@ from statistics import fmean
 
 from workbench.timeline import Action, Kind, Timeline
 
-__all__ = [
-    "ITERATION",
-    "OPTIMIZER",
-    "PRODUCT",
-    "Breakdown",
-    "StageBreakdown",
-    "break_down",
-    "break_down_stages",
-    "span_s",
-    "timeline_of",
-]
+__all__ = ["ITERATION", "OPTIMIZER", "PRODUCT", "Breakdown", "StageBreakdown", "break_down", "break_down_stages"]
+__all__ += ["span_s", "timeline_of"]
 
 ITERATION, OPTIMIZER, PRODUCT = "iteration", "optimizer", "product"  # labels of actions
 Ranks = Sequence[Sequence[Action]]  # the actions of each rank on one clock, in rank order
@@ -114,7 +103,11 @@ def break_down_stages(ranks: Ranks, *, tp: int, num_micro_batches: int = 1) -> S
         together([_mean_total_s(stage, kind) for stage in stages]) for kind in (Kind.FORWARD, Kind.BACKWARD)
     )
     optimizer_s = max(fmean(_total_s(_labelled(rank, OPTIMIZER)) for rank in stage) for stage in stages)
-    inside = [_inside_forward(stage) for stage in stages]
+    # Of tensor parallelism: without the encodings and decodings of boundaries.
+    inside = [
+        [[action for action in rank if "boundary" not in action.label] for rank in _inside(stage, Kind.FORWARD)]
+        for stage in stages
+    ]
     forward = [_waiting_and_transfer_s(stage) for stage in inside]
     backward = [_waiting_and_transfer_s(_inside(stage, Kind.BACKWARD)) for stage in stages]
     return StageBreakdown(
@@ -163,11 +156,6 @@ def _inside(stage: Ranks, kind: Kind) -> list[list[Action]]:
         ]
         for rank in stage
     ]
-
-
-def _inside_forward(stage: Ranks) -> list[list[Action]]:
-    """Keep the actions of tensor parallelism, without the encodings and decodings of boundaries."""
-    return [[action for action in rank if "boundary" not in action.label] for rank in _inside(stage, Kind.FORWARD)]
 
 
 def _waiting_and_transfer_s(stage: Ranks) -> tuple[float, float]:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -24,18 +24,19 @@ from workbench.cluster import GIGABIT_BYTES_PER_S, Link
 from workbench.compression.gradients import GRADIENT_CODECS
 from workbench.models.small import SMALL_MODELS, random_inputs
 from workbench.parallel.hooks import BUCKET_MB
+from workbench.rows import median_row, ratio_row, spread_row, value_row
+from workbench.rows.progress import say_progress
+from workbench.study.tasks import Task
 from workbench.timeline import Recorder
-from workbench.training.tasks import Task
 
-from .progress import say_progress
-from .rows import median_row, ratio_row, spread_row, value_row
 from .timing import Timed, Trial, Turns, open_ranks, time_variants
 from .training import reached
 
-__all__ = ["DDP", "FP16", "Hooks", "Learning", "Setting", "iteration_rows", "learning_cells"]
+__all__ = ["ALONE", "DDP", "FP16", "Hooks", "Learning", "Setting", "iteration_rows", "learning_cells"]
 __all__ += ["learning_rows", "time_schemes", "train"]
 
 DDP, FP16 = "DDP", "FP16"
+ALONE = "computation alone"  # timed beside the schemes: nothing is exchanged
 NUM_POINTS = 60  # points of a recorded curve
 
 
@@ -72,7 +73,8 @@ class Setting:
 class Plan(Protocol):
     """How a scheme exchanges gradients."""
 
-    num_compressed: int
+    @property
+    def num_compressed(self) -> int: ...
 
     def to_json(self) -> str: ...
 
@@ -83,13 +85,16 @@ class Exchange(Protocol):
     def close(self) -> None: ...
 
 
+PlanOf = TypeVar("PlanOf", bound=Plan)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Hooks:
+class Hooks(Generic[PlanOf]):
     """The schemes of a technique."""
 
     schemes: Sequence[str]
-    plan: Callable[[Setting, nn.Module, Callable[[], object]], Mapping[str, Plan]]  # all ranks call it together
-    attach: Callable[[DistributedDataParallel, Plan, float], Exchange]  # with DGC's momentum
+    plan: Callable[[Setting, nn.Module, Callable[[], object]], Mapping[str, PlanOf]]  # all ranks call it together
+    attach: Callable[[DistributedDataParallel, PlanOf, float], Exchange]  # with DGC's momentum
     codecs: Sequence[str] = GRADIENT_CODECS
 
     def check(self, schemes: Sequence[str], codec: str) -> None:
@@ -115,10 +120,16 @@ def time_schemes(setting: Setting, schemes: Sequence[str], hooks: Hooks, turns: 
 def iteration_rows(
     timed: Timed, setting: Setting, ours: Sequence[str], predicted_s: Mapping[str, float]
 ) -> list[dict[str, Any]]:
-    """Return rows of every scheme's iteration, the gains of our schemes over the others, and the predictions."""
+    """Return rows of every scheme's iteration, the gains of our schemes over the others, and the predictions.
+
+    `computation_s` is the iteration of ranks that exchange nothing, `communication_share` what it lacks to DDP's.
+    """
     keys = {"model": setting.model, "ranks": f"{setting.num_machines} x {setting.gpus_per_machine}"}
     seconds = {scheme: timed.iterations_s(scheme) for scheme in timed.rounds}
-    rows = []
+    alone_s = seconds.pop(ALONE)
+    rows = [median_row("computation_s", alone_s, "s", **keys)]
+    if DDP in seconds:
+        rows.append(value_row("communication_share", 1 - median(alone_s) / median(seconds[DDP]), **keys))
     for scheme, times in seconds.items():
         rows.append(median_row("iteration_s", times, "s", scheme=scheme, **keys))
         if scheme not in ours:
@@ -138,22 +149,28 @@ def _trials(recorder: Recorder, setting: Setting, schemes: Sequence[str], hooks:
     module = SMALL_MODELS[setting.model]()
     plans = hooks.plan(setting, module, lambda: _loss(module(inputs), labels).backward())
     plan_of = {scheme: plans[scheme] if scheme in hooks.schemes else None for scheme in schemes}
-    return {scheme: _trial(module, scheme, plan, hooks, inputs, labels) for scheme, plan in plan_of.items()}
+    trials = {scheme: _trial(module, scheme, plan, hooks, inputs, labels) for scheme, plan in plan_of.items()}
+    alone = _step_of(copy.deepcopy(module), inputs, labels)
+    return trials | {ALONE: Trial(step=alone, settling=2, close=lambda: {"plan": ""})}
 
 
 def _trial(module: nn.Module, scheme: str, plan: Plan | None, hooks: Hooks, inputs: Tensor, labels: Tensor) -> Trial:
     model, exchange = _hooked(module, scheme, plan, hooks)
-
-    def step() -> None:
-        model.zero_grad()
-        _loss(model(inputs), labels).backward()
 
     def close() -> dict[str, Any]:
         if exchange is not None:
             exchange.close()
         return {"plan": "" if plan is None else plan.to_json()}
 
-    return Trial(step=step, settling=2, close=close)
+    return Trial(step=_step_of(model, inputs, labels), settling=2, close=close)
+
+
+def _step_of(model: nn.Module, inputs: Tensor, labels: Tensor) -> Callable[[], None]:
+    def step() -> None:
+        model.zero_grad()
+        _loss(model(inputs), labels).backward()
+
+    return step
 
 
 def _hooked(
@@ -161,8 +178,7 @@ def _hooked(
 ) -> tuple[DistributedDataParallel, Exchange | None]:
     """Return a copy of the model with a scheme's hook; each copy has its own gradients."""
     module.zero_grad()
-    early = {} if plan is None else {"bucket_cap_mb": BUCKET_MB}
-    model = DistributedDataParallel(copy.deepcopy(module), **early)
+    model = DistributedDataParallel(copy.deepcopy(module), bucket_cap_mb=None if plan is None else BUCKET_MB)
     if scheme == FP16:
         model.register_comm_hook(None, fp16_compress_hook)
     return model, None if plan is None else hooks.attach(model, plan, momentum)
@@ -277,6 +293,7 @@ def _variant_rows(name: str, by_name: Mapping[str, Any], target: float, others: 
             rows.append(spread_row(quantity, [other_s / seconds for other_s, seconds in pairs], **keys))
     moments = [(reached(by_name[DDP][s]["curve"], target), reached(by_seed[s]["curve"], target)) for s in by_seed]
     rows.append(value_row("reached_seeds", sum(moment is not None for _, moment in moments), **keys))
-    if all(plain and moment for plain, moment in moments):
-        rows.append(spread_row("target_speedup", [plain[0] / moment[0] for plain, moment in moments], **keys))
+    speedups = [plain[0] / moment[0] for plain, moment in moments if plain and moment]
+    if len(speedups) == len(moments):
+        rows.append(spread_row("target_speedup", speedups, **keys))
     return rows

@@ -8,8 +8,7 @@ from functools import cache
 from typing import Any
 
 from workbench.checkout import HOME
-
-from .rows import NOT_KEYS, Key, Row, canonical, matches, read_row, value_row
+from workbench.rows import NOT_KEYS, Key, Row, canonical, matches, read_row, value_row
 
 __all__ = ["Cell", "error_rows", "published_value", "summary_rows"]
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from workbench.cluster.machines import Link, Machines
-from workbench.cluster.papers import THESIS_MACHINES
+from workbench.cluster.papers import catalogue
 from workbench.compression.costs import CodecTimes, Processor, interpolated
 from workbench.datasets import gradient_traces
 from workbench.timeline.gradients import Gradients
@@ -31,7 +31,11 @@ FP32_BYTES = 4
 
 
 def paper_codec(algorithm: str) -> CodecTimes:
-    """Return the authors' measured codec times: constant up to 2^20 elements on a GPU, by size on a CPU."""
+    """Return the authors' codec times: constant up to 2^20 elements on a GPU, by size on a CPU.
+
+    Their planner counts one decoding after a communication, however many messages it adds up, as section 4.3.1 counts
+    operations.
+    """
     on_gpu = gradient_traces.gpu_compression_constants()[algorithm, "one_level"]
     on_cpu, constants = gradient_traces.cpu_compression_times()[algorithm], gradient_traces.communication_constants()
     is_sparse = algorithm in ("randomk", "dgc")
@@ -46,23 +50,28 @@ def paper_codec(algorithm: str) -> CodecTimes:
         encode_s={Processor.GPU: level(on_gpu.encode_s), Processor.CPU: interpolated(sizes, on_cpu.compress_s)},
         decode_s={Processor.GPU: level(on_gpu.decode_s), Processor.CPU: interpolated(sizes, on_cpu.decompress_s)},
         sent_bytes=FP32_BYTES * ratio,
+        decodes_at_once=True,
     )
 
 
 def paper_machines(testbed: str, num_gpus: int) -> Machines:
     """Return machines of a testbed, with start-up and links inside as in the authors' planner, on nominal networks."""
     name, constant = TESTBEDS[testbed]
-    (topology,) = (machine for machine in THESIS_MACHINES if machine.name == name)
-    constants, nominal = gradient_traces.communication_constants(), topology.host.device_link
+    topology, constants = catalogue[name], gradient_traces.communication_constants()
+    nominal = topology.host.device_link
     latency_s = nominal.latency_s if topology.network else constants["startup"]
     intra = Link(bandwidth_bytes_per_s=1 / constants[constant], latency_s=latency_s)
     network = topology.network or nominal
     inter = Link(bandwidth_bytes_per_s=network.bandwidth_bytes_per_s, latency_s=constants["startup"])
-    sizes = {"num_machines": num_gpus // GPUS_PER_MACHINE, "gpus_per_machine": GPUS_PER_MACHINE}
-    return Machines(**sizes, intra=intra, inter=inter)
+    num_machines = num_gpus // GPUS_PER_MACHINE
+    return Machines(num_machines=num_machines, gpus_per_machine=GPUS_PER_MACHINE, intra=intra, inter=inter)
 
 
 def scaled(gradients: Gradients, scale: float) -> Gradients:
     """Return gradients with all computing times multiplied by a factor."""
-    times = {"forward_s": gradients.forward_s * scale, "gap_s": tuple(gap_s * scale for gap_s in gradients.gap_s)}
-    return replace(gradients, **times, source=f"{gradients.source}, times scaled by {scale:.2f}")
+    return replace(
+        gradients,
+        forward_s=gradients.forward_s * scale,
+        gap_s=tuple(gap_s * scale for gap_s in gradients.gap_s),
+        source=f"{gradients.source}, times scaled by {scale:.2f}",
+    )

@@ -1,6 +1,6 @@
 """Variants timed in turns on real ranks: every round runs each variant once, in an order drawn anew.
 
-Ratios taken within a round cancel what slows the whole round; the builders of `study.rows` make rows of them.
+Ratios taken within a round cancel what slows the whole round; the builders of `workbench.rows` make rows of them.
 
     def build(recorder, widths):  # on every rank
         return {f"width {width}": Trial(step=Training(width).step) for width in widths}
@@ -25,24 +25,15 @@ import torch.distributed as dist
 
 from workbench.cluster import Link
 from workbench.launch import Ranks, ShapedHosts
+from workbench.rows import FEWEST_ROUNDS, value_row
+from workbench.rows.progress import say_progress
+from workbench.study.measuring import without_garbage_collection
 from workbench.timeline import Action, Dose, Kind, Recorder
-from workbench.training.measuring import FEWEST_ROUNDS, without_garbage_collection
 
 from .breakdown import ITERATION, span_s
-from .progress import say_progress
-from .rows import value_row
 
-__all__ = [
-    "Timed",
-    "Trial",
-    "Turn",
-    "Turns",
-    "dose_rows",
-    "keep_to_one_core",
-    "open_ranks",
-    "take_turns",
-    "time_variants",
-]
+__all__ = ["Timed", "Trial", "Turn", "Turns", "dose_rows", "keep_to_one_core", "open_ranks", "take_turns"]
+__all__ += ["time_variants"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,8 +150,8 @@ def take_turns(
     build: Callable[..., Mapping[str, Trial]], args: Sequence[Any], turns: Turns, device: str = "cpu"
 ) -> tuple[list[Turn], dict[str, Any]]:
     """Run all turns on this rank; every rank calls it. Return the kept turns in their order, and facts by variant."""
-    synchronize = {"synchronize": torch.cuda.synchronize} if device == "cuda" else {}
-    recorder = Recorder(resource=f"rank {dist.get_rank()}", **synchronize)
+    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
+    recorder = Recorder(resource=f"rank {dist.get_rank()}", synchronize=synchronize)
     trials = build(recorder, *args)
     order = random.Random(turns.seed)
     kept: list[Turn] = []

@@ -9,25 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from workbench.study.rows import NOT_KEYS, Key, value_row
+from workbench.rows import NOT_KEYS, value_row
 
-__all__ = [
-    "CHANCE_ERRORS",
-    "PER_CENT",
-    "by_seed",
-    "chance_of_accuracy",
-    "chance_reason",
-    "compare_on_ranks",
-    "is_at_chance",
-    "loss_rows",
-    "over_seeds",
-    "points_below_rows",
-    "reached",
-    "score_text",
-    "sources",
-    "standard_error",
-    "steps_row",
-]
+__all__ = ["CHANCE_ERRORS", "PER_CENT", "by_seed", "chance_of_accuracy", "chance_reason", "compare_on_ranks"]
+__all__ += ["is_at_chance", "loss_rows", "over_seeds", "points_below_rows", "reached", "score_text", "sources"]
+__all__ += ["standard_error", "steps_row"]
 
 Values = Mapping[str, Any]  # a variant, or the results of a training
 Rows = list[dict[str, Any]]
@@ -72,20 +58,20 @@ def chance_reason(score: float, chance: float, num_tested: int, measure: str = "
     return f"the baseline scores {score_text(score, chance, num_tested, measure)}: at chance, there is nothing to lose"
 
 
-def loss_rows(score: float, baseline: float, **keys: Key) -> Rows:
+def loss_rows(score: float, baseline: float, **keys: Any) -> Rows:
     """Return `points_lost` (%) and `relative_score` of a score against the baseline of its seed."""
     rows = [value_row("points_lost", PER_CENT * (baseline - score), "%", **keys)]
     return [*rows, value_row("relative_score", score / baseline, **keys)] if baseline > 0 else rows
 
 
-def steps_row(num_steps: int, **keys: Key) -> dict[str, Any]:
+def steps_row(num_steps: int, **keys: Any) -> dict[str, Any]:
     """Return a row with the number of training steps, by which a claim can refuse too short trainings."""
     return value_row("num_steps", num_steps, **keys)
 
 
 def over_seeds(rows: Iterable[Values], quantity: str) -> Iterator[tuple[dict[str, Any], dict[int, float]]]:
     """Yield the keys of each value of a quantity but its seed, and its values by seed."""
-    groups: dict[tuple, dict[int, float]] = {}
+    groups: dict[tuple, dict[Any, float]] = {}
     for row in rows:
         if row["quantity"] == quantity:
             keys = tuple((name, key) for name, key in row.items() if name not in NOT_KEYS)
@@ -97,9 +83,8 @@ def points_below_rows(rows: Iterable[Values]) -> Rows:
     """Average `points_lost` over the seeds as `points_below` (%): a gain on average is no loss."""
     result = []
     for keys, values in over_seeds(rows, "points_lost"):
-        lost = [*values.values()]
-        ends = {"low": max(0.0, min(lost)), "high": max(0.0, max(lost))}
-        result.append(value_row("points_below", max(0.0, fmean(lost)), "%", **ends, **keys))
+        below, low, high = (max(0.0, of(values.values())) for of in (fmean, min, max))
+        result.append(value_row("points_below", below, "%", low=low, high=high, **keys))
     return result
 
 

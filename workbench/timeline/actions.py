@@ -4,13 +4,12 @@ Simulations, recordings of real ranks, Gantt charts and Chrome traces share them
 its ranks.
 """
 
-import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-__all__ = ["Action", "Kind", "Timeline", "chrome_trace", "chrome_trace_json"]
+__all__ = ["Action", "Kind", "Timeline", "chrome_trace"]
 
 
 class Kind(Enum):
@@ -131,11 +130,6 @@ def chrome_trace(timeline: Timeline, *, name: str = "workbench") -> dict:
             }
         )
     return {"traceEvents": events, "displayTimeUnit": "ms"}
-
-
-def chrome_trace_json(timeline: Timeline, *, name: str = "workbench") -> str:
-    """Return a timeline as the text of a Chrome trace file."""
-    return json.dumps(chrome_trace(timeline, name=name), allow_nan=False)
 
 
 def _metadata(what: str, row: int, args: dict) -> dict:

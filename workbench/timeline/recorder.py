@@ -1,7 +1,6 @@
 """Recording the actions of a real rank.
 
-    recorder = Recorder(resource=f"rank {rank}")
-    with recorder.during("all-reduce", Kind.COMMUNICATE):
+    recorder = Recorder(resource=f"rank {rank}") with recorder.during("all-reduce", Kind.COMMUNICATE):
         dist.all_reduce(x)
     return recorder.actions
 
@@ -49,13 +48,12 @@ class Recorder:
     def during(self, label: str, kind: Kind = Kind.COMPUTE) -> Iterator[None]:
         """Record the body as one action, also when it raises."""
         self._synchronize()
-        start_s = self._clock()
+        end = self.begun(label, kind)
         try:
             yield
         finally:
             self._synchronize()
-            end_s = self._clock()
-            self._actions.append(Action(resource=self._resource, start_s=start_s, end_s=end_s, kind=kind, label=label))
+            end()
 
     def begun(self, label: str, kind: Kind) -> Callable[[], None]:
         """Begin an action and return a function that ends it, for a callback such as that of a collective on a CPU."""

@@ -1,4 +1,4 @@
-"""Pipeline schedules as data: which stage runs which micro-batch, in which order (GPipe and 1F1B).
+"""Pipeline schedules as data: which stage runs which micro-batch, in which order (1F1B).
 
     rank 0 | 0F0 0F1 .   0B0 .   0B1
     rank 1 | .   1F0 1B0 1F1 1B1 .
@@ -6,19 +6,17 @@
 A cell `1F0` is stage 1's forward of micro-batch 0, in the format of torch.distributed.pipelining.
 """
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from .actions import Kind
-from .grid import CONTINUED, IDLE, format_rows, parse_rows
+from .grid import IDLE, format_rows
 from .simulation import Task
 
-__all__ = ["Cell", "Schedule", "gpipe", "one_forward_one_backward", "parse_schedule", "pipeline_tasks"]
+__all__ = ["Cell", "Schedule", "one_forward_one_backward", "pipeline_tasks"]
 
 _LETTERS = MappingProxyType({"F": Kind.FORWARD, "B": Kind.BACKWARD})
-_CELL = re.compile(r"(\d+)([FB])(\d+)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,14 +35,6 @@ class Cell:
         letter = next(letter for letter, kind in _LETTERS.items() if kind is self.kind)
         return f"{self.stage}{letter}{self.micro_batch}"
 
-    @classmethod
-    def parse(cls, word: str) -> "Cell":
-        """Read a word such as `1F0`."""
-        match = _CELL.fullmatch(word)
-        if match is None:
-            raise ValueError(f"cell is {word!r}; it must be a stage, F or B, and a micro-batch, such as '1F0'")
-        return cls(stage=int(match[1]), kind=_LETTERS[match[2]], micro_batch=int(match[3]))
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
@@ -57,28 +47,15 @@ class Schedule:
         return format_rows({f"rank {rank}": row for rank, row in enumerate(words)})
 
 
-def parse_schedule(text: str) -> Schedule:
-    """Read what a schedule printed: one line a rank, `rank 0 | 0F0 . 0B0`, from rank 0 up."""
-    rows = parse_rows(text)
-    if list(rows) != [f"rank {rank}" for rank in range(len(rows))]:
-        raise ValueError(f"rows is {list(rows)!r}; it must be rank 0, rank 1, ... in order")
-    waiting = (IDLE, CONTINUED)
-    return Schedule(
-        rows=tuple(tuple(None if word in waiting else Cell.parse(word) for word in words) for words in rows.values())
-    )
-
-
-def gpipe(num_stages: int, num_micro_batches: int) -> Schedule:
-    """Return the order of GPipe: all forward passes, then all backward passes, without waits."""
-    return _schedule(num_stages, num_micro_batches, lambda stage: num_micro_batches)
-
-
 def one_forward_one_backward(num_stages: int, num_micro_batches: int) -> Schedule:
     """Return the order of 1F1B: a stage keeps no more micro-batches in flight than there are stages left.
 
     Source: Narayanan et al. (2019), PipeDream, the schedule without weight stashing.
     """
-    return _schedule(num_stages, num_micro_batches, lambda stage: num_stages - stage)
+    for field, value in (("num_stages", num_stages), ("num_micro_batches", num_micro_batches)):
+        if value < 1:
+            raise ValueError(f"{field} is {value!r}; it must be at least 1")
+    return Schedule(rows=tuple(_row(stage, num_micro_batches, num_stages - stage) for stage in range(num_stages)))
 
 
 def pipeline_tasks(
@@ -99,18 +76,21 @@ def pipeline_tasks(
     for rank, row in enumerate(schedule.rows):
         previous: tuple[str, ...] = ()
         for cell in filter(None, row):
-            place = {"resources": (f"rank {rank}",), "after": previous + _arrival(cell, num_stages)}
-            tasks.append(Task(name=str(cell), duration_s=duration_s(cell), kind=cell.kind, **place))
+            step = 1 if cell.kind is Kind.FORWARD else -1
+            source, target = cell.stage - step, cell.stage + step
+            after = previous + ((f"send-{replace(cell, stage=source)}",) if 0 <= source < num_stages else ())
             previous = (str(cell),)
-            tasks += _transfer(cell, rank, num_stages, transfer_s)
+            resources = (f"rank {rank}",)
+            tasks.append(
+                Task(name=str(cell), resources=resources, duration_s=duration_s(cell), kind=cell.kind, after=after)
+            )
+            if 0 <= target < num_stages:
+                resources = (f"link {rank}-{target}",)
+                seconds, kind = transfer_s(cell), Kind.COMMUNICATE
+                tasks.append(
+                    Task(name=f"send-{cell}", resources=resources, duration_s=seconds, kind=kind, after=previous)
+                )
     return tuple(tasks)
-
-
-def _schedule(num_stages: int, num_micro_batches: int, in_flight: Callable[[int], int]) -> Schedule:
-    for field, value in (("num_stages", num_stages), ("num_micro_batches", num_micro_batches)):
-        if value < 1:
-            raise ValueError(f"{field} is {value!r}; it must be at least 1")
-    return Schedule(rows=tuple(_row(stage, num_micro_batches, in_flight(stage)) for stage in range(num_stages)))
 
 
 def _row(stage: int, num_micro_batches: int, in_flight: int) -> tuple[Cell, ...]:
@@ -120,19 +100,3 @@ def _row(stage: int, num_micro_batches: int, in_flight: int) -> tuple[Cell, ...]
     for done in range(num_micro_batches):
         row += backward[done : done + 1] + forward[done + in_flight : done + in_flight + 1]
     return tuple(row)
-
-
-def _arrival(cell: Cell, num_stages: int) -> tuple[str, ...]:
-    source = cell.stage + (-1 if cell.kind is Kind.FORWARD else 1)
-    if not 0 <= source < num_stages:
-        return ()
-    sent = Cell(stage=source, kind=cell.kind, micro_batch=cell.micro_batch)
-    return (f"send-{sent}",)
-
-
-def _transfer(cell: Cell, rank: int, num_stages: int, transfer_s: Callable[[Cell], float]) -> list[Task]:
-    target = cell.stage + (1 if cell.kind is Kind.FORWARD else -1)
-    if not 0 <= target < num_stages:
-        return []
-    place = {"resources": (f"link {rank}-{target}",), "after": (str(cell),)}
-    return [Task(name=f"send-{cell}", duration_s=transfer_s(cell), kind=Kind.COMMUNICATE, **place)]

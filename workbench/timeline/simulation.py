@@ -40,63 +40,49 @@ def simulate(tasks: Sequence[Task]) -> Timeline:
     Raises:
         ValueError: if a name comes twice, a task waits for an unknown one, or tasks wait in a circle.
     """
-    starts_s = _Simulation(tasks).run()
+    index = {task.name: number for number, task in enumerate(tasks)}
+    _check(tasks, index)
+    waiting_for = [len(set(task.after)) for task in tasks]
+    followers: dict[int, list[int]] = defaultdict(list)
+    for number, task in enumerate(tasks):
+        for name in dict.fromkeys(task.after):
+            followers[index[name]].append(number)
+    ready = [number for number, count in enumerate(waiting_for) if count == 0]
+    running: list[tuple[float, int]] = []  # a heap of ends and tasks
+    busy: set[str] = set()
+    starts_s: dict[int, float] = {}
+    now_s = 0.0
+    while ready or running:
+        still_waiting = []
+        for number in ready:
+            task = tasks[number]
+            if busy.isdisjoint(task.resources):
+                busy.update(task.resources)
+                starts_s[number] = now_s
+                heapq.heappush(running, (now_s + task.duration_s, number))
+            else:
+                still_waiting.append(number)
+        ready = still_waiting
+        now_s = running[0][0]
+        while running and running[0][0] <= now_s:
+            _, ended = heapq.heappop(running)
+            busy.difference_update(tasks[ended].resources)
+            for follower in followers[ended]:
+                waiting_for[follower] -= 1
+                if waiting_for[follower] == 0:
+                    insort(ready, follower)
+    stuck = [task.name for number, task in enumerate(tasks) if number not in starts_s]
+    if stuck:
+        raise ValueError(f"after is circular; {stuck!r} must not wait for each other")
     actions = []
-    for task, start_s in zip(tasks, starts_s, strict=True):
-        shown = {"end_s": start_s + task.duration_s, "kind": task.kind, "label": task.label or task.name}
-        actions += [Action(resource=resource, start_s=start_s, **shown) for resource in task.resources]
+    for number, task in enumerate(tasks):
+        end_s, label = starts_s[number] + task.duration_s, task.label or task.name
+        for resource in task.resources:
+            actions.append(
+                Action(resource=resource, start_s=starts_s[number], end_s=end_s, kind=task.kind, label=label)
+            )
     rows = dict.fromkeys(resource for task in tasks for resource in task.resources)
     return Timeline(actions=tuple(actions), resources=tuple(rows))
-
-
-class _Simulation:
-    """The state of one run: ready tasks, running tasks with their ends, and busy resources."""
-
-    def __init__(self, tasks: Sequence[Task]) -> None:
-        self.tasks = tasks
-        self.index = {task.name: index for index, task in enumerate(tasks)}
-        _check(tasks, self.index)
-        self.waiting_for = [len(set(task.after)) for task in tasks]
-        self.followers: dict[int, list[int]] = defaultdict(list)
-        for index, task in enumerate(tasks):
-            for name in dict.fromkeys(task.after):
-                self.followers[self.index[name]].append(index)
-        self.ready = [index for index, count in enumerate(self.waiting_for) if count == 0]
-        self.running: list[tuple[float, int]] = []
-        self.busy: set[str] = set()
-        self.starts_s: list[float | None] = [None] * len(tasks)
-
-    def run(self) -> list[float]:
-        now_s = 0.0
-        self._start(now_s)
-        while self.running:
-            now_s = self.running[0][0]
-            while self.running and self.running[0][0] <= now_s:
-                self._end(heapq.heappop(self.running)[1])
-            self._start(now_s)
-        stuck = [task.name for task, start_s in zip(self.tasks, self.starts_s, strict=True) if start_s is None]
-        if stuck:
-            raise ValueError(f"after is circular; {stuck!r} must not wait for each other")
-        return self.starts_s
-
-    def _start(self, now_s: float) -> None:
-        still_waiting = []
-        for index in self.ready:
-            task = self.tasks[index]
-            if self.busy.isdisjoint(task.resources):
-                self.busy.update(task.resources)
-                self.starts_s[index] = now_s
-                heapq.heappush(self.running, (now_s + task.duration_s, index))
-            else:
-                still_waiting.append(index)
-        self.ready = still_waiting
-
-    def _end(self, index: int) -> None:
-        self.busy.difference_update(self.tasks[index].resources)
-        for follower in self.followers[index]:
-            self.waiting_for[follower] -= 1
-            if self.waiting_for[follower] == 0:
-                insort(self.ready, follower)
 
 
 def _check(tasks: Sequence[Task], index: dict[str, int]) -> None:

@@ -1,10 +1,9 @@
-"""Stragglers by a seeded trace of skewness, the factor by which a rank is slowed down, and the injected delays.
+"""Stragglers by a trace of skewness, the factor by which a rank is slowed down, and the injected delays.
 
 A `Sleeper` sleeps (skewness - 1) x the CPU seconds of the rank's products and counts the dose. A rank of skewness 1
 (the paper's 0) is no straggler. A trace prints as a grid, a row a rank and a column an epoch:
 
-    rank 0 | 8 . .
-    rank 1 | . 8 .
+    rank 0 | 8 . . rank 1 | . 8 .
 """
 
 from __future__ import annotations
@@ -12,20 +11,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from .grid import IDLE, format_rows, parse_rows
+from .grid import IDLE, format_rows
 
 __all__ = ["Dose", "Sleeper", "StragglerTrace"]
 
 # A sleep takes about 60 microseconds longer than asked (Linux's timer slack of 50, and waking up). A debt below a few
 # times that waits until it has grown.
 LEAST_SLEEP_S = 200e-6
-_SKEWNESS_DECIMALS = 2  # drawn values are rounded, so that a grid stays readable
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,43 +63,6 @@ class StragglerTrace:
         """Return a trace with one straggler, rank 0 first, that moves to the next rank every epoch."""
         rows = ((skewness if rank == epoch else 1.0 for epoch in range(num_ranks)) for rank in range(num_ranks))
         return cls(rows=tuple(map(tuple, rows)), iterations_per_epoch=iterations_per_epoch)
-
-    @classmethod
-    def random(
-        cls,
-        num_ranks: int,
-        *,
-        num_epochs: int,
-        iterations_per_epoch: int,
-        seed: int,
-        straggling_share: float = 0.25,
-        most_skewness: float = 8.0,
-        mean_length_epochs: float = 4.0,
-    ) -> StragglerTrace:
-        """Draw a trace in which stragglers come, grow and vanish.
-
-        Each rank has its own generator: its row depends neither on other ranks nor on the length of the trace.
-
-        Args:
-            num_ranks: number of ranks.
-            num_epochs: number of epochs before the trace repeats.
-            iterations_per_epoch: iterations of an epoch.
-            seed: seed of all draws.
-            straggling_share: mean share of epochs in which a rank is a straggler, in [0, 1).
-            most_skewness: largest skewness; a straggler grows to a value that is uniform between 1 and this.
-            mean_length_epochs: mean number of epochs that a straggler lasts; lengths are geometric.
-        """
-        if not 0 <= straggling_share < 1:
-            raise ValueError(f"straggling_share is {straggling_share!r}; it must be in [0, 1)")
-        if not 1 <= most_skewness < math.inf:
-            raise ValueError(f"most_skewness is {most_skewness!r}; it must be finite and at least 1")
-        if not 1 <= mean_length_epochs < math.inf:
-            raise ValueError(f"mean_length_epochs is {mean_length_epochs!r}; it must be finite and at least 1")
-        rows = [
-            _drawn_row(random.Random(f"{seed} {rank}"), num_epochs, straggling_share, most_skewness, mean_length_epochs)
-            for rank in range(num_ranks)
-        ]
-        return cls(rows=tuple(rows), iterations_per_epoch=iterations_per_epoch)
 
     @classmethod
     def measured(cls, seconds: Sequence[Sequence[float]], *, iterations_per_epoch: int = 1) -> StragglerTrace:
@@ -146,15 +106,6 @@ class StragglerTrace:
         words = ([IDLE if value == 1 else repr(value).removesuffix(".0") for value in row] for row in self.rows)
         return format_rows({f"rank {rank}": row for rank, row in enumerate(words)})
 
-    @classmethod
-    def from_grid(cls, grid: str, *, iterations_per_epoch: int = 1) -> StragglerTrace:
-        """Read a grid of `as_grid`, which does not hold the length of an epoch."""
-        rows = parse_rows(grid)
-        if list(rows) != [f"rank {rank}" for rank in range(len(rows))]:
-            raise ValueError(f"rows are {list(rows)!r}; they must be 'rank 0', 'rank 1', ... in this order")
-        values = (tuple(1.0 if word == IDLE else float(word) for word in words) for words in rows.values())
-        return cls(rows=tuple(values), iterations_per_epoch=iterations_per_epoch)
-
     @property
     def digest(self) -> str:
         """The sha256 of the trace: runs with equal digests were meant to get the same dose."""
@@ -163,14 +114,6 @@ class StragglerTrace:
     def as_record(self) -> dict[str, Any]:
         """Return the trace as JSON values, with its digest."""
         return {**self._values(), "sha256": self.digest}
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> StragglerTrace:
-        """Read a record of `as_record`, and check its digest."""
-        trace = cls(rows=record["skewness"], iterations_per_epoch=record["iterations_per_epoch"])
-        if trace.digest != record["sha256"]:
-            raise ValueError(f"sha256 is {record['sha256']!r}; the values have {trace.digest!r}")
-        return trace
 
     def _values(self) -> dict[str, Any]:
         return {"iterations_per_epoch": self.iterations_per_epoch, "skewness": [list(row) for row in self.rows]}
@@ -255,23 +198,3 @@ class Sleeper:
         slept_s = self._clock() - start_s
         self._delivered_s += slept_s
         return slept_s
-
-
-def _drawn_row(
-    generator: random.Random, num_epochs: int, straggling_share: float, most_skewness: float, mean_length_epochs: float
-) -> tuple[float, ...]:
-    """Draw one rank's skewness: normal, then growing in equal steps for some epochs, then normal again."""
-    leave = 1 / mean_length_epochs  # probability that a straggler vanishes after an epoch
-    # A gap lasts (1 - come) / come epochs on average. It must be mean length x (1 - share) / share.
-    come = straggling_share / (straggling_share + mean_length_epochs * (1 - straggling_share))
-    row: list[float] = []
-    while len(row) < num_epochs:
-        if generator.random() >= come:
-            row.append(1.0)
-            continue
-        length = 1
-        while generator.random() >= leave:
-            length += 1
-        growth = generator.uniform(0, most_skewness - 1) / length
-        row += [round(1 + growth * (epoch + 1), _SKEWNESS_DECIMALS) for epoch in range(length)]
-    return tuple(row[:num_epochs])

@@ -1,17 +1,13 @@
 """Rows, sentences, pictures and claims of the accuracy study, worked by hand from made-up cells; pictures of times."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 from cases import find_item, verdicts
-from matplotlib.colors import to_hex
 
 from workbench import plots
 from workbench.reproduction import Ordering, Verdict, published
-from workbench.study.rows import read_rows
+from workbench.rows import read_rows
 from workbench.techniques.activation_compression import measured
 from workbench.techniques.activation_compression import plots as pictures
 
@@ -174,33 +170,6 @@ def test_points_of_a_scatter_lie_at_bytes_and_score():
     assert constant.get_ydata()[0] == pytest.approx(0.5 / 0.8)
 
 
-def test_a_table_of_points_lost_has_what_sends_least_at_the_top():
-    cells = runs("w/o", 0.8) + runs("w/o", 0.8, task="rte") + runs("Q1", 0.78, sent=13)
-    cells += runs("A1", 0.5, sent=5, encoder_gradient_bytes=4)
-    cells += runs("A1", 0.6, task="rte", sent=9, encoder_gradient_bytes=4)  # not shown: at chance
-    at_chance = ["rte", ("mrpc", "A1")]
-    ax = pictures.draw_points_lost(measured.score_rows(cells), ax=plots.figure()[1], at_chance=at_chance)
-    methods, tasks = ([label.get_text() for label in labels] for labels in (ax.get_yticklabels(), ax.get_xticklabels()))
-    assert methods == ["A1  5\u00a0% (9\u00a0% with gradients)", "Q1  13\u00a0%"]
-    assert tasks == ["mrpc\nof 30", "rte\nat chance"]
-    hatched = {patch.get_xy(): bool(patch.get_hatch()) for patch in ax.patches}
-    assert hatched == {(-0.5, -0.5): True, (-0.5, 0.5): False, (0.5, -0.5): False}
-    shown = {text.get_text(): text.get_position() for text in ax.texts}
-    assert shown == {"2.0": (0, 1), "30.0": (0, 0), "20.0": (1, 0)}
-
-
-def test_green_needs_every_seed_within_three_points_and_red_every_seed_beyond():
-    scores = {"A1": (0.48, 0.53), "Q1": (0.53, 0.46), "T1": (0.46, 0.44), "T3": (0.3, 0.28)}  # lost: -3 to 2, and so on
-    tried = [cell for sent, method in enumerate(scores) for cell in runs(method, *scores[method], sent=sent)]
-    ax = pictures.draw_points_lost(measured.score_rows(runs("w/o", 0.5, 0.5) + tried), ax=plots.figure()[1])
-    green, blue, red, dark = (to_hex(patch.get_facecolor()) for patch in ax.patches)
-    assert (green, blue) == (pictures.KEPT_COLOR, pictures.OPEN_COLOR)
-    assert [red, dark] == [pictures.LOST_COLORS[0], pictures.LOST_COLORS[2]]
-    spread = {text.get_text(): text.get_position()[1] for text in ax.texts}
-    assert list(spread) == ["-0.5", "-3.0 to 2.0", "0.5", "-3.0 to 4.0", "5.0", "4.0 to 6.0", "21.0", "20.0 to 22.0"]
-    assert spread["-0.5"] < 0 < spread["-3.0 to 2.0"] < 0.5  # above each other, in the line of A1
-
-
 @pytest.mark.parametrize("table", ["table-5", "table-8", "table-15", "table-16"])
 def test_no_order_is_claimed_that_the_papers_own_table_contradicts(table):
     item = item_of(table)
@@ -217,51 +186,6 @@ def test_no_mean_over_tasks_is_ordered_as_one_of_the_papers_tables_contradicts(n
     mean = share[share.task.isin(["sst2", "mrpc", "stsb", "cola"])].groupby("method").value.mean()
     for claim in (claim for claim in item_of("accuracy-per-byte").claims if "Restored" not in claim.changed):
         assert_rising(claim, [mean.get(method, 1.0) for method in claim.order])  # w/o is not in the table of shares
-
-
-def answer(cells: list[dict], *tasks: str) -> str:
-    return measured.finding_per_byte(measured.score_rows(cells), tasks, 32).replace("\u00a0", " ")
-
-
-def test_the_answer_names_the_methods_that_preserve_the_score_with_every_seed_and_the_share_that_all_keep():
-    tried = runs("Q1", 0.79, 0.78, sent=13) + runs("T1", 0.8, 0.4, sent=7)
-    tried += runs("A1", 0.8, 0.78, sent=5, encoder_gradient_bytes=4)
-    assert answer(runs("w/o", 0.8, 0.8) + tried, "mrpc") == (
-        "On mrpc (2 seeds, batches of 32) no run loses more than 3 points with A1 at 5 % (9 % with gradients) and Q1 "
-        "at 13 % of the bytes where they compress; some run does with T1. Kept of the score, on average over mrpc: A1 "
-        "(5 %) 99 %, T1 (7 %) 75 %, Q1 (13 %) 98 %. (A: learned codes, T: Top-K, Q: quantised.)"
-    )
-    assert answer(runs("w/o", 0.8, 0.8), "mrpc") == ""
-    missing = runs("w/o", 0.8, 0.8) + runs("A1", 0.8, 0.8) + runs("A2", 0.8)  # a missing run preserves nothing
-    assert "some run does with A2." in answer(missing, "mrpc")
-    # A loss on one task alone is said with the task.
-    elsewhere = [cell for method in ("w/o", "A1", "A2") for cell in runs(method, 0.8, 0.8, task="sst2")]
-    one_task = runs("w/o", 0.8, 0.8) + runs("A1", 0.8, 0.8, sent=5) + runs("A2", 0.7, 0.8, sent=9) + elsewhere
-    assert "of the bytes where they compress; some run does with A2 (mrpc)." in answer(one_task, "mrpc", "sst2")
-
-
-def test_three_points_are_asked_where_the_paper_asks_them_and_they_are_not_most_of_what_can_be_lost():
-    on_cola = [cell for method, score in (("w/o", 0.8), ("T1", 0.7)) for cell in runs(method, score, task="cola")]
-    on_mrpc = runs("w/o", 0.8) + runs("T1", 0.7)
-    assert answer(on_cola + on_mrpc, "cola", "mrpc").startswith(
-        "On mrpc (1 seed, batches of 32) every method loses more than 3 points in some run. Not asked of cola "
-        "(excepted by the paper). Kept of the score, on average over cola and mrpc"
-    )
-    near = runs("w/o", 0.55, 0.55) + runs("A1", 0.55, 0.55, sent=5)  # 5 points above a constant answer
-    assert answer(near, "mrpc").startswith("Kept of the score, on average over mrpc: A1 (5 %) 100 %.")
-    few = [cell for method in ("w/o", "A1") for cell in runs(method, 0.8, task="sst2", chance=0.76)]  # 4 points to lose
-    found = answer(runs("w/o", 0.8) + runs("A1", 0.8) + few, "mrpc", "sst2")
-    assert "Not asked of sst2 (3 points are most of what there is to lose)." in found
-
-
-@pytest.mark.parametrize("profile", ["laptop", "full"])
-def test_a_recorded_answer_is_that_of_its_own_values(profile):
-    recorded = Path(__file__).parents[3] / "reproductions/activation_compression/recorded"
-    held = json.loads((recorded / profile / "accuracy-per-byte/measured.json").read_text())
-    if held["parameters"] != item_of("accuracy-per-byte").parameters[profile]:
-        pytest.skip("recorded with other parameters than the catalogue has")
-    tasks, batch = held["configuration"]["tasks"], held["parameters"]["batch"]
-    assert held["finding"] == measured.finding_per_byte(held["values"], tasks, batch)
 
 
 def test_a_method_at_chance_is_judged_by_accuracy_where_f1_hides_it():
@@ -329,11 +253,10 @@ def test_the_parts_of_an_iteration_are_taken_out_of_forward_and_add_up_and_other
     parts = pictures.stacked_parts(rows, SETTING).set_index("part").time
     assert parts["forward computation"] == 50 - 2 - 1 - 20 - 4
     assert (parts["waiting and pipeline"], parts["tensor communication"], parts.sum()) == (4 + 7, 20, 100)
-    _, axes = plots.figure(1, 2)
-    pictures.draw_setting([*rows, speedup("A1", 1.15)], SETTING, PUBLISHED, axes=axes, legend=False)
+    axes = pictures.draw_settings([*rows, speedup("A1", 1.15)], [SETTING], PUBLISHED).axes
     assert sum(bar.get_height() for bar in axes[0].patches) == 100
     assert [bar.get_height() for bar in axes[1].patches] == [1.178, 1.15]
-    assert axes[0].get_title() == "TP 4, PP 1, slow links" and axes[0].get_legend() is None
+    assert axes[0].texts[0].get_text().startswith("TP 4, PP 1\nslow links\nbatch ")
 
 
 def test_speedups_and_the_papers_largest_one_stand_beside_ours_of_the_same_setting_link_and_execution():

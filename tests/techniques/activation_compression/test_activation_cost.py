@@ -127,7 +127,7 @@ test_fused_layers_missing_cells_and_networks_zeros_and_variants_that_a_method_ca
         (lambda: replace(cost.v100_scaling(), beta_s_per_element=0.0), "beta_s_per_element is 0"),
         *(
             (partial(cost.read_variant, name), f"name is '{name}'; the variant of {name[:2]} must be one of")
-            for name in ("A1 int32", "T1 literal", "T1 fused", "A1 other")
+            for name in ("A1 int32", "A1 literal", "T1 fused", "A1 other")
         ),
     )
 )
@@ -304,30 +304,29 @@ def test_rates_stay_below_the_data_sheet_of_a_v100():
         assert reached.replicated_s_per_element > 2 * 2 / 900e9  # reads and writes fp16 at least once
 
 
+ONE_OF_A_KIND = ("w/o", "fp16", "A2", "T1", "R4", "Q1", "Q3f")  # others differ in a number
 SWEEPS = {
-    "micro_batch": [1, 2, 3, 4, 8, 12, 16, 24, 32, 48, 64, 128, 512],
-    "sequence": [16, 32, 64, 128, 200, 256, 384, 512, 1024, 2048, 4096],
-    "layers": [4, 8, 16, 24, 32, 48, 96],
-    "hidden": [64, 256, 512, 768, 1024, 2048, 4096, 12288],
+    "micro_batch": [1, 2, 3, 8, 24, 32, 64, 512],
+    "sequence": [16, 32, 128, 200, 512, 4096],
+    "layers": [4, 8, 24, 96],
+    "hidden": [64, 256, 768, 1024, 12288],
     "num_micro_batches": [1, 2, 4, 8, 64],
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("field", SWEEPS)
-def test_more_never_takes_less(name, field):
-    for nvlink, (tp, pp) in product((True, False), ((1, 4), (2, 2), (4, 1))):
+def test_more_never_takes_less(field):
+    for name, nvlink, (tp, pp) in product(ONE_OF_A_KIND, (True, False), ((1, 4), (2, 2), (4, 1))):
         seconds = [0.0]
         for value in SWEEPS[field]:
             half = {"compressed_layers": value // 2} if field == "layers" else {}
             setting = Setting(method=name, tp=tp, pp=pp, nvlink=nvlink, **half, **{field: value})
             seconds.append(iteration_time(setting).total_s * (1 + 1e-12))
-            assert seconds[-2] <= seconds[-1] < math.inf, (nvlink, tp, pp, value)
+            assert seconds[-2] <= seconds[-1] < math.inf, (name, nvlink, tp, pp, value)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_the_parts_add_up_and_none_is_negative(name):
-    for num in (1, 8):
+def test_the_parts_add_up_and_none_is_negative():
+    for name, num in product(METHODS, (1, 8)):
         shape = {"tp": 2, "pp": 4, "micro_batch": 3, "sequence": 77, "num_nodes": 2}
         time = iteration_time(Setting(method=name, num_micro_batches=num, **shape))
         assert min(getattr(time, part) for part in time.__dataclass_fields__) >= 0

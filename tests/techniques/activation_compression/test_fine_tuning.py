@@ -1,21 +1,20 @@
 """Fine-tuning under compression: its cells, its bytes by hand, masked words, and virtual ranks beside real ones."""
 
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
 from cases import refusals
 
-from workbench.launch import Ranks
 from workbench.models.hugging_face import to_hugging_face
 from workbench.models.pretrained import stand_in_encoder
 from workbench.parallel import VirtualTensorGroup
 from workbench.parallel.pipeline import open_mesh
+from workbench.study.loop import Recipe
+from workbench.study.precision import PRECISIONS, computing_in
 from workbench.techniques.activation_compression import measured
 from workbench.techniques.activation_compression.measured import fine_tuning
-from workbench.techniques.activation_compression.method import METHODS
-from workbench.training.loop import Recipe
-from workbench.training.precision import PRECISIONS, computing_in
 
 FOX = "the quick brown fox jumps over the lazy dog"
 STAND_IN = {"encoder": "stand-in"}
@@ -115,7 +114,7 @@ def test_what_fine_tuning_refuses_is_refused_before_pretraining(monkeypatch):
 
 pytestmark = pytest.mark.timeout(90)
 
-TINY = {"task": "mrpc", "encoder": "stand-in", "limit": 32, "epochs": 1, "batch": 8, "learning_rate": 1e-3}
+TINY = {"task": "mrpc", "encoder": "stand-in", "limit": 16, "epochs": 1, "batch": 8, "learning_rate": 1e-3}
 TINY |= {"max_tokens": 16}
 TIMES = ("seconds", "training_s", "examples_per_s")
 
@@ -194,11 +193,8 @@ def test_error_feedback_runs_on_batches_of_one_shape():
     assert plain["train_loss"] != fed_back["train_loss"]
 
 
-def test_a_whole_run_on_real_ranks_scores_as_on_virtual_ones(ranks, monkeypatch):
-    def on_open_ranks(run, num_ranks, *arguments, **_):
-        return ranks.run(run, *arguments)
-
-    monkeypatch.setattr(fine_tuning, "run_on_ranks", on_open_ranks)
+def test_a_whole_run_on_real_ranks_scores_as_on_virtual_ones(run_on_open_ranks, monkeypatch):
+    monkeypatch.setattr(fine_tuning, "run_on_ranks", run_on_open_ranks)
     here = measured.fine_tune(**TINY, method="A1", seed=0)
     there = measured.fine_tune_on_ranks(**TINY, method="A1", seed=0)
     assert there["ranks"] == "real" and there["scores"] == here["scores"]
@@ -246,11 +242,13 @@ def gradients_of_a_step(pipeline, precision: str, parts, boundaries) -> dict:
     }
 
 
-def on_a_rank(method: str, precision: str) -> dict:
-    mesh = open_mesh(tensor=2, pipeline=2)
-    pipeline = measured.on_real_ranks(setting(method), stand_in_encoder(), mesh)
-    ends = [end for end in (pipeline.before, pipeline.after) if end is not None]
-    return gradients_of_a_step(pipeline, precision, [pipeline.module.part], ends)
+def on_a_rank(cases) -> list[dict]:
+    mesh, found = open_mesh(tensor=2, pipeline=2), []
+    for method, precision in cases:
+        pipeline = measured.on_real_ranks(setting(method), stand_in_encoder(), mesh)
+        ends = [end for end in (pipeline.before, pipeline.after) if end is not None]
+        found.append(gradients_of_a_step(pipeline, precision, [pipeline.module.part], ends))
+    return found
 
 
 def in_this_process(method: str, precision: str) -> dict:
@@ -258,23 +256,23 @@ def in_this_process(method: str, precision: str) -> dict:
     return gradients_of_a_step(pipeline, precision, pipeline.parts, pipeline.boundaries)
 
 
-@pytest.fixture(scope="module")
-def ranks(generated_data):
-    with Ranks(4, preload=fine_tuning.PRELOAD) as pool:
-        yield pool
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("method", METHODS)
-def test_virtual_ranks_equal_real_ranks_in_loss_and_gradients(method, precision, ranks):
-    here, there = in_this_process(method, precision), ranks.run(on_a_rank, method, precision)
-    assert bool(here["codecs"]) == bool(here["boundary"]) == (method in ("A1", "A2"))
-    for rank in (2, 3):  # the second stage's
-        torch.testing.assert_close(there[rank]["loss"], here["loss"])
-        torch.testing.assert_close(there[rank]["output"], here["output"])
-    for first, second in ((0, 2), (1, 3)):
-        torch.testing.assert_close(there[first]["gradients"] | there[second]["gradients"], here["gradients"])
-        torch.testing.assert_close(there[second]["codecs"], here["codecs"])
-        # The sender trains the encoding half of the boundary's codec, the receiver the decoding half.
-        ends = zip(there[first]["boundary"], there[second]["boundary"], strict=True)
-        torch.testing.assert_close([b if a is None else a for a, b in ends], here["boundary"])
+def test_virtual_ranks_equal_real_ranks_in_loss_and_gradients(four_ranks):
+    cases = [
+        *product(("w/o", "A1", "T1"), PRECISIONS),
+        ("fp16", "fp32"),
+        ("R4", "bf16"),
+        ("Q1", "bf16"),
+        ("Q3f", "fp32"),
+    ]
+    for (method, precision), *there in zip(cases, *four_ranks.run(on_a_rank, cases), strict=True):
+        here = in_this_process(method, precision)
+        assert bool(here["codecs"]) == bool(here["boundary"]) == (method == "A1")
+        for rank in (2, 3):  # the second stage's
+            torch.testing.assert_close(there[rank]["loss"], here["loss"])
+            torch.testing.assert_close(there[rank]["output"], here["output"])
+        for first, second in ((0, 2), (1, 3)):
+            torch.testing.assert_close(there[first]["gradients"] | there[second]["gradients"], here["gradients"])
+            torch.testing.assert_close(there[second]["codecs"], here["codecs"])
+            # The sender trains the encoding half of the boundary's codec, the receiver the decoding half.
+            ends = zip(there[first]["boundary"], there[second]["boundary"], strict=True)
+            torch.testing.assert_close([b if a is None else a for a, b in ends], here["boundary"])

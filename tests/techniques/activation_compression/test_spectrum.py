@@ -98,22 +98,13 @@ def by_definition() -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.parametrize("tensor_ranks", [1, 2])
-def test_micro_batches_and_ranks_give_the_spectra_of_the_whole_batch(tensor_ranks):
-    measured = spectrum.measure(Setting(**SMALL, tensor_ranks=tensor_ranks))
+def test_micro_batches_and_ranks_give_the_spectra_of_the_whole_batch():
+    measured = spectrum.measure(Setting(**SMALL))
     of_middle = [each for each in measured.spectra if each.depth == "middle" and each.part in ("", "mlp.output")]
     found = {each.matrix: each.values for each in of_middle}
     for name, matrix in by_definition().items():
         expected = spectrum.singular_values(matrix)
         torch.testing.assert_close(found[name], expected, rtol=1e-3, atol=1e-5 * float(expected[0]))
-
-
-def test_a_rank_sends_no_more_directions_after_attention_than_it_has_columns():
-    measured = spectrum.measure(Setting(**SMALL, tensor_ranks=4))
-    place = ("message", "attention.output", "last")
-    (values,) = (each.values for each in measured.spectra if (each.matrix, each.part, each.depth) == place)
-    assert len(values) == 64
-    assert int((values > 1e-5 * values[0]).sum()) == 64 // 4
 
 
 def test_in_full_every_layer_and_matrix_stands_for_itself_and_stand_ins_say_so():
@@ -124,13 +115,19 @@ def test_in_full_every_layer_and_matrix_stands_for_itself_and_stand_ins_say_so()
     assert [source.kind for source in measured.data] == [SourceKind.STAND_IN, SourceKind.STAND_IN]
 
 
-def test_real_ranks_measure_the_same_as_virtual_ones():
-    setting = Setting(**SMALL)
-    real, virtual = spectrum.measure_on_ranks(setting, timeout_s=50), spectrum.measure(setting)
+def test_real_ranks_measure_the_same_as_virtual_ones(run_on_open_ranks, monkeypatch):
+    monkeypatch.setattr("workbench.launch.run_on_ranks", run_on_open_ranks)
+    setting = Setting(**SMALL, tensor_ranks=4)
+    real, virtual = spectrum.measure_on_ranks(setting), spectrum.measure(setting)
     assert real.configuration == {**virtual.configuration, "ranks": "real"}
     for ours, theirs in zip(real.spectra, virtual.spectra, strict=True):
         assert (ours.matrix, ours.part, ours.depth) == (theirs.matrix, theirs.part, theirs.depth)
         torch.testing.assert_close(ours.values, theirs.values, rtol=1e-3, atol=1e-5 * float(theirs.values[0]))
+    # A rank sends no more directions after attention than it has columns.
+    place = ("message", "attention.output", "last")
+    (values,) = (each.values for each in virtual.spectra if (each.matrix, each.part, each.depth) == place)
+    assert len(values) == 64
+    assert int((values > 1e-5 * values[0]).sum()) == 64 // 4
 
 
 @pytest.fixture(scope="module")

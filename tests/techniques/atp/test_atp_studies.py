@@ -1,6 +1,7 @@
 """Rows of counted, simulated and measured items, against the paper's tables and by hand."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,6 +9,7 @@ from tests.cases import refusals, tidy, values
 from workbench.study.published import published_value
 from workbench.study.timing import Turns
 from workbench.techniques.atp import counted, measured, simulated
+from workbench.techniques.atp.cost import layer_flops
 from workbench.techniques.atp.method.equations import Workload
 
 
@@ -48,6 +50,44 @@ def test_what_the_text_calls_best_is_judged_by_both_formulas():
     assert values(rows, "behind", interconnect="IC4", devices=16, way="section 5.4") == [0.0]
     assert values(rows, "best_mesh", interconnect="IC3", way="section 5.4") == [2]
     assert values(rows, "behind", interconnect="IC3", way="equations 2 to 4") == [0.0]
+
+
+def test_the_text_and_figure_7a_against_the_formulas_by_hand():
+    rows = counted.winner_rows()
+    assert values(rows, "behind", interconnect="IC2", way="section 5.3") == [0.0]
+    # rings of 16 on 25 GB/s, beside two rings of 8 on 12.5 GB/s and pairs on 200 GB/s
+    wanted = (2 / (16 / 30 * 25)) / (2 / (2 * 8 / 14 * 12.5) + 7 / (8 * 200))
+    assert values(rows, "over_atp_1", way="figure 7a") == pytest.approx([wanted])
+    assert values(rows, "shared_bytes_per_s") == [12.5e9, 200e9]
+    # (2, 8) and (8, 2): 14 d2 + 4 d1 - 18
+    assert values(rows, "google_over_best", way="section 5.4") == pytest.approx([102 / 42, 1.0])
+
+
+def test_the_calibrated_bandwidths_of_ic1_do_not_fit_table_3():
+    rows = counted.saving_rows()
+    sent_s = 2 * 4 * 2048 * 8192 * 2 * (7 / (2 * 4.95e9) + 2 / (4 * 1.20e9))
+    layer_s, on_ic3_s = (37.5 / 8 / rate for rate in (6.68, 151.98))
+    found = values(rows, "equation_2_over_table_3", model="M3", reading="as printed")
+    assert found == pytest.approx([(sent_s + on_ic3_s) / layer_s])
+    megatron_s = 2 * 4 * 2048 * 8192 * 2 * 2 / 0.97e9
+    found = values(rows, "gain", model="M3", reading="as printed")
+    assert found == pytest.approx([(layer_s - sent_s + megatron_s) / layer_s])
+
+
+def test_chunks_by_three_readings_and_the_median_inside_a_node():
+    rows = simulated.chunk_rows(interconnects=["IC2", "IC4"], models=["M2", "M3"])
+    keys = {"interconnect": "IC4", "model": "M3", "scheme": "Chunk=4"}
+    both, hidden = values(rows, "gain_by_reading", **keys)
+    assert 1 < values(rows, "gain", **keys)[0] < both < hidden
+    found = simulated.calibrated()
+    compute_s = layer_flops(simulated.GPTS["M3"]) / 8 / found.flops_per_s + found.fixed_s
+    assert hidden == pytest.approx(1 / (1 - compute_s / simulated.layer_s("M3", "IC4", (8, 1))))
+    saved = 97.45 / 15.31 - 97.45 / 18.62
+    assert values(rows, "saved_over_ic3", **{**keys, "model": "M2"}) == pytest.approx([saved])
+    # IC2 alone is inside a node: 1.018, 1.021, 1.023 and 1.032 in table 3
+    assert values(rows, "median_gain", of="table 3") == pytest.approx([(43.73 / 42.82 + 75.27 / 73.61) / 2])
+    gains = sorted(values(rows, "gain", interconnect="IC2"))[2:]  # without the two of one chunk
+    assert values(rows, "median_gain", of="model") == pytest.approx([(gains[1] + gains[2]) / 2])
 
 
 def test_weights_are_cut_over_all_devices_and_activations_as_said():
@@ -105,9 +145,42 @@ def test_schemes_on_real_ranks_have_iterations_gains_and_a_choice():
 
 
 def test_places_stand_for_interconnects():
-    assert [measured.place(name, 8).num_hosts for name in ("IC1", "IC2", "IC4")] == [2, 4, 8]
-    with pytest.raises(ValueError, match="interconnect is 'IC3'; it must be one of IC1, IC2, IC4"):
-        measured.place("IC3", 8)
+    assert [measured.place(name, 8).num_hosts for name in ("IC1", "IC2", "IC3", "IC4")] == [2, 4, 1, 8]
+    with pytest.raises(ValueError, match="interconnect is 'IC5'; it must be one of IC1, IC2, IC3, IC4"):
+        measured.place("IC5", 8)
+
+
+def test_the_bytes_that_leave_a_host_are_those_of_the_rings_that_do():
+    halves, single = measured.place("IC1", 8), measured.place("IC4", 8)
+    value = halves.batch * halves.sequence * halves.hidden * 4  # bytes of an activation
+    # (8, 1): four messages on one ring, 2 * 7 / 8 of each; (2, 4): four rings, a quarter of each message, 2 * 1 / 2
+    assert measured.link_bytes(halves, 8, 1) == measured.link_bytes(single, 8, 1) == 7 * value
+    assert measured.link_bytes(halves, 2, 4) == 4 * value
+
+
+def test_links_are_as_slow_as_the_share_of_communication_asks():
+    # 2 s without links are half of 4 s; 1 s of the iteration is not the links' time, so 30 bytes take 3 s
+    assert measured.rate_at_share(30, 1.0, 2.0, 0.5) == 10
+
+
+def test_the_choice_of_links_sees_megatron_alone_and_reaches_the_share_of_table_3(monkeypatch):
+    asked = []
+
+    def time(setting, schemes, turns, *, links):
+        asked.append((*schemes, links))
+        is_slow = setting.num_hosts > 1
+        sent_s = is_slow and measured.link_bytes(setting, 8, 1) / (setting.gigabits_per_s * 1e9 / 8)
+        seconds = 0.1 + sent_s if is_slow else 0.3  # two thirds of an iteration overlap with the links
+        return SimpleNamespace(iterations_s=lambda name: [seconds] * 6)
+
+    monkeypatch.setattr(measured, "time_schemes", time)
+    setting, rows = measured.place_at_share("IC2", 8, Turns(rounds=6))
+    assert asked == [(measured.MEGATRON, False)] * 2
+    # table 3, M3: 73.61 TFLOP/s on IC2, 151.98 on IC3
+    (rate,) = values(rows, "rate_bytes_per_s", choice="corrected")
+    assert 0.1 + measured.link_bytes(setting, 8, 1) / rate == pytest.approx(0.3 * 151.98 / 73.61)
+    assert setting.gigabits_per_s == pytest.approx(rate * 8 / 1e9)
+    assert measured.place_at_share("IC3", 8, Turns(rounds=6)) == (measured.place("IC3", 8), [])
 
 
 def test_a_mesh_that_is_not_of_all_ranks_is_named_before_ranks_start():

@@ -1,5 +1,6 @@
 """Fused groups on real ranks equal their definition; one line measures, plans and goes on; what is refused."""
 
+import functools
 import warnings
 from dataclasses import replace
 
@@ -9,20 +10,20 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.cases import refusals, tidy
 from workbench.compression import Identity
 from workbench.compression.gradients import GRADIENT_CODECS, gradient_codec
-from workbench.launch import Ranks
 from workbench.techniques import cupcake
 from workbench.techniques.cupcake.planning import warn_if_slower
-from workbench.techniques.cupcake.runtime import exchanged_by_definition
+from workbench.techniques.cupcake.runtime import Group, Places, exchanged_by_definition
 
 GROUPS = (("4.bias", "4.weight"), ("2.bias", "2.weight", "0.bias"), ("0.weight",))
 
 
-@pytest.fixture(scope="module")
-def ranks():
-    with Ranks(4, preload=("workbench.techniques.cupcake",)) as ranks:
-        yield ranks
+@pytest.fixture
+def ranks(pools):
+    """Run a function on four ranks, and close the process groups that it opens."""
+    return functools.partial(pools(4).run, tidy)
 
 
 def model():
@@ -30,10 +31,10 @@ def model():
     return nn.Sequential(nn.Linear(7, 30), nn.Tanh(), nn.Linear(30, 30), nn.Tanh(), nn.Linear(30, 3))
 
 
-def toy_plan(codec="efsignsgd", compressed=(True, True, False), num_ranks=4):
+def toy_plan(codec="efsignsgd", compressed=(True, True, False), num_ranks=4, **more):
     sizes = {name: p.numel() for name, p in model().named_parameters()}
     facts = {"num_elements": sizes, "groups": GROUPS, "compressed": compressed, "predicted_s": {"Cupcake": 0.001}}
-    return cupcake.Plan(codec=codec, num_ranks=num_ranks, **facts)
+    return cupcake.Plan(codec=codec, num_ranks=num_ranks, **facts, **more)
 
 
 def inputs(rank, step):
@@ -72,24 +73,50 @@ def codecs_of(codec, rank):
     return [one.for_site(f"group {number}").for_rank(rank) for number, one in enumerate(made)]
 
 
+@pytest.mark.parametrize("per_machine", [1, 2])
 @pytest.mark.parametrize("codec", GRADIENT_CODECS)
-def test_the_hook_equals_the_definition_step_by_step(ranks, codec):
-    by_rank, codecs = (
-        ranks.run(exchanged_gradients, [toy_plan(codec)], 3),
-        [codecs_of(codec, rank) for rank in range(4)],
-    )
+def test_the_hook_equals_the_definition_step_by_step_and_all_ranks_end_with_the_same_bits(ranks, codec, per_machine):
+    by_rank = ranks(exchanged_gradients, [toy_plan(codec, gpus_per_machine=per_machine)])
+    codecs = [codecs_of(codec, rank) for rank in range(4)]
     rounding = {"rtol": 2e-3, "atol": 2e-2} if codec == "fp16" else {"rtol": 1e-5, "atol": 1e-5}  # half precision sums
-    for step in range(3):
+    for step in range(2):
         own = [own_gradients(rank, step) for rank in range(4)]
         names = [name for group in GROUPS for name in group]
-        wanted = exchanged_by_definition([[grads[name] for name in names] for grads in own], (2, 5, 6), codecs)
+        of_ranks = [[grads[name] for name in names] for grads in own]
+        wanted = exchanged_by_definition(of_ranks, (2, 5, 6), codecs, per_machine)
         for name, gradient in zip(names, wanted, strict=True):
             torch.testing.assert_close(by_rank[0][step][name], gradient, **rounding)
+            assert all(torch.equal(by_rank[rank][step][name], by_rank[0][step][name]) for rank in range(1, 4))
+
+
+def memory_after_a_discarded_pass():
+    """Run on a rank: its shard's errors before and after a second pass, and after pieces 0 and 2 were put back."""
+    places = Places.of(None, 2)
+    group = Group(gradient_codec("efsignsgd"), [5, 8, 4], 0.0, "cpu", None, places)
+    seen = []
+    for number in range(2):
+        draw = torch.Generator().manual_seed(10 * number + dist.get_rank())
+        group.flat.copy_(torch.randn(17, generator=draw))
+        group.encode(may_be_discarded=True)
+        group.exchange()
+        group.decode()
+        seen.append(group.memory[0].clone())
+    group.put_back_(0)
+    group.put_back_(2)
+    places.close()
+    return [memory.tolist() for memory in (*seen, group.memory[0])]
+
+
+def test_what_a_discarded_pass_left_of_a_piece_is_put_back_in_the_shard_that_holds_it(ranks):
+    for rank, (before, after, now) in enumerate(ranks(memory_after_a_discarded_pass)):
+        own = range(9) if rank % 2 == 0 else range(9, 18)  # 17 elements and one of padding
+        kept = [before[at] if element < 5 or 13 <= element < 17 else after[at] for at, element in enumerate(own)]
+        assert now == kept and before != after
 
 
 @pytest.mark.parametrize("compressed", [(True,) * 3, (False,) * 3])
 def test_a_model_of_a_process_group_is_exchanged_with_that_group_alone(ranks, compressed):
-    found = ranks.run(exchanged_gradients, [toy_plan("efsignsgd", compressed, 2)], 1, 0.0, "cpu", False, True)
+    found = ranks(exchanged_gradients, [toy_plan("efsignsgd", compressed, 2)], 1, 0.0, "cpu", False, True)
     names = [name for group in GROUPS for name in group]
     for first in (0, 2):
         own = [own_gradients(rank, 0) for rank in (first, first + 1)]
@@ -100,18 +127,9 @@ def test_a_model_of_a_process_group_is_exchanged_with_that_group_alone(ranks, co
                 torch.testing.assert_close(found[rank][0][name], gradient, rtol=1e-5, atol=1e-5)
 
 
-def test_all_ranks_end_with_the_same_bits_and_without_compression_with_the_mean(ranks):
-    for codec, compressed in (("onebit", (True,) * 3), ("dgc", (False,) * 3)):
-        first, *others = ranks.run(exchanged_gradients, [toy_plan(codec, compressed)])
-        assert all(torch.equal(other[1][name], first[1][name]) for other in others for name in first[1])
-    own = [own_gradients(rank, 1) for rank in range(4)]
-    for name, gradient in first[1].items():
-        torch.testing.assert_close(gradient, sum(grads[name] for grads in own) / 4)
-
-
 def test_gradients_that_stay_uncompressed_have_momentum_too(ranks):
     plan = toy_plan("dgc", (False,) * 3)
-    first, second, third = ranks.run(exchanged_gradients, [plan], 3, 0.5, "cpu", True)[0]
+    first, second, third = ranks(exchanged_gradients, [plan], 3, 0.5, "cpu", True)[0]
     for name in first:  # 1, 1 + 0.5, 1 + 0.5 (1 + 0.5)
         torch.testing.assert_close(second[name], 1.5 * first[name])
         torch.testing.assert_close(third[name], 1.75 * first[name])
@@ -119,14 +137,14 @@ def test_gradients_that_stay_uncompressed_have_momentum_too(ranks):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_gradients_on_a_gpu_are_exchanged_as_those_on_a_cpu(ranks):
-    on_cpu, on_gpu = (ranks.run(exchanged_gradients, [toy_plan()], 2, 0.0, device) for device in ("cpu", "cuda:0"))
+    on_cpu, on_gpu = (ranks(exchanged_gradients, [toy_plan()], 2, 0.0, device) for device in ("cpu", "cuda:0"))
     torch.testing.assert_close(on_gpu, on_cpu)
 
 
-def trained_with_one_line(codec):
+def trained_with_one_line(codec, per_machine):
     """Run on a rank: the plan, the first losses beside plain DDP's, and whether all ranks have equal weights."""
     plain, fused = DistributedDataParallel(model()), early(model())
-    exchange, losses = cupcake.fuse(fused, codec), []
+    exchange, losses = cupcake.fuse(fused, codec, gpus_per_machine=per_machine), []
     for step in range(8):
         row = []
         for ddp in (plain, fused):
@@ -144,8 +162,10 @@ def trained_with_one_line(codec):
     return exchange.plan, losses, len({value.item() for value in everywhere})
 
 
-def test_one_line_measures_plans_and_goes_on(ranks):
-    plan, losses, num_different = ranks.run(trained_with_one_line, "efsignsgd")[0]
+@pytest.mark.parametrize("per_machine", [1, 2])
+def test_one_line_measures_plans_and_goes_on(ranks, per_machine):
+    plan, losses, num_different = ranks(trained_with_one_line, "efsignsgd", per_machine)[0]
+    assert plan.gpus_per_machine == per_machine
     assert sorted(name for names in plan.groups for name in names) == sorted(plan.num_elements)
     assert all(plan.compressed) and plan.predicted_s["Cupcake"] <= plan.predicted_s["GRACE"]
     assert all(own == pytest.approx(other, rel=1e-5) for own, other in losses[:5])  # uncompressed until it is planned
@@ -166,7 +186,7 @@ def planned_in_pairs():
 
 
 def test_one_line_plans_for_the_models_process_group_and_says_from_when_times_are_counted(ranks):
-    for plan, is_equal in ranks.run(planned_in_pairs):
+    for plan, is_equal in ranks(planned_in_pairs):
         assert (plan.num_ranks, is_equal, set(plan.misses)) == (2, True, set(plan.lines))
         assert "times are measured in 3 backward passes, from the first gradient on" in str(plan).splitlines()
 
@@ -183,7 +203,7 @@ def shares_by_pass():
 
 
 def test_an_epoch_that_is_set_before_the_plan_holds_with_it(ranks):
-    assert ranks.run(shares_by_pass)[0] == [set()] * 4 + [{0.25}] * 2
+    assert ranks(shares_by_pass)[0] == [set()] * 4 + [{0.25}] * 2
 
 
 def test_a_plan_that_predicts_less_without_compression_warns():
@@ -214,10 +234,6 @@ def half():
     cupcake.fuse(early(model().half()))
 
 
-def other_codecs():
-    cupcake.fuse(early(model()), ["dgc", "onebit"][dist.get_rank() % 2])
-
-
 def fused(codecs):
     cupcake.fuse(early(model()), codecs[dist.get_rank()])
 
@@ -230,25 +246,29 @@ SIZES = toy_plan().num_elements
 ONE_LESS = replace(toy_plan(), num_elements={name: SIZES[name] for name in SIZES if name != "0.bias"})
 
 
-@pytest.mark.parametrize(
-    ("call", "args", "message"),
-    [
+def refused_in_turn(cases):
+    return [refusal(call, *args) for call, args, _ in cases]
+
+
+def test_what_cannot_be_is_refused_on_every_rank(ranks):
+    cases = [
         (exchanged_gradients, [[toy_plan(), toy_plan("dgc")]], "the plan of rank 0 differs from that of rank 1, 3"),
         (exchanged_gradients, [[toy_plan(num_ranks=2)]], "rank 0, 1, 2, 3: the plan is for 2 ranks; there are 4"),
         (exchanged_gradients, [[*[toy_plan()] * 3, toy_plan(num_ranks=2)]], "rank 3: the plan is for 2 ranks; there"),
         (exchanged_gradients, [[toy_plan(), toy_plan("zip")]], "rank 1, 3: codec is 'zip'"),
         (exchanged_gradients, [[toy_plan(), ONE_LESS]], "rank 1, 3: groups hold 0.bias 1 times, num_elements 0"),
+        (exchanged_gradients, [[toy_plan(gpus_per_machine=3)]], "gpus_per_machine is 3; it must divide the 4 ranks"),
         (fused, [["dgc", "dgc", "zip", "dgc"]], "rank 2: codec is 'zip'"),
         (not_wrapped, [], "model is a Sequential; it must be a DistributedDataParallel"),
         (exchanged_gradients, [[toy_plan()], 1, 0.9], "only DGC has the first two"),
         (exchanged_gradients, [[toy_plan("zip")]], "codec is 'zip'"),
         (closed, [], "the exchange is closed"),
         (half, [], "0.weight is torch.float16; parameters must be float32"),
-        (other_codecs, [], "the plan of rank 0 differs"),
-    ],
-)
-def test_what_cannot_be_is_refused_on_every_rank(ranks, call, args, message):
-    assert all(message in found for found in ranks.run(refusal, call, *args))
+        (exchanged_gradients, [[toy_plan(gpus_per_machine=3)]], "gpus_per_machine is 3; it must divide the 4 ranks"),
+        (fused, [["dgc", "onebit"] * 2], "the plan of rank 0 differs"),
+    ]
+    for found in ranks(refused_in_turn, cases):
+        assert not [text for text, (*_, message) in zip(found, cases, strict=True) if message not in text]
 
 
 def warned_of():
@@ -259,7 +279,7 @@ def warned_of():
 
 
 def test_late_buckets_are_named(ranks):
-    assert all("make it with bucket_cap_mb=cupcake.BUCKET_MB" in text for text in ranks.run(warned_of))
+    assert all("make it with bucket_cap_mb=cupcake.BUCKET_MB" in text for text in ranks(warned_of))
 
 
 def test_a_plan_is_saved_read_and_printed():
@@ -271,16 +291,11 @@ def test_a_plan_is_saved_read_and_printed():
         toy_plan().check(nn.Sequential(nn.Linear(7, 2)), 4)
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"groups": GROUPS[:2], "compressed": (True,) * 2}, "groups hold 0.weight 0 times, num_elements 1; both must"),
-        ({"groups": (*GROUPS[:2], ("0.weight", "0.bias"))}, "groups hold 0.bias 2 times, num_elements 1; both must"),
-        ({"groups": (*GROUPS[:2], ("0.weight", "9.bias"))}, "groups hold 9.bias 1 times, num_elements 0; both must"),
-        ({"groups": (*GROUPS, ()), "compressed": (True,) * 4}, r"for groups of \[2, 3, 1, 0\] gradients; none may be"),
-        ({"compressed": (True, False)}, r"compressed is \(True, False\) for groups of \[2, 3, 1\] gradients"),
-    ],
+test_a_plan_whose_groups_do_not_hold_each_parameter_once_is_refused = refusals(
+    ({"groups": GROUPS[:2], "compressed": (True,) * 2}, "groups hold 0.weight 0 times, num_elements 1; both must"),
+    ({"groups": (*GROUPS[:2], ("0.weight", "0.bias"))}, "groups hold 0.bias 2 times, num_elements 1; both must"),
+    ({"groups": (*GROUPS[:2], ("0.weight", "9.bias"))}, "groups hold 9.bias 1 times, num_elements 0; both must"),
+    ({"groups": (*GROUPS, ()), "compressed": (True,) * 4}, r"for groups of \[2, 3, 1, 0\] gradients; none may be"),
+    ({"compressed": (True, False)}, r"compressed is \(True, False\) for groups of \[2, 3, 1\] gradients"),
+    of=lambda **changed: replace(toy_plan(), **changed).check(model(), 4),
 )
-def test_a_plan_whose_groups_do_not_hold_each_parameter_once_is_refused(changed, message):
-    with pytest.raises(ValueError, match=message):
-        replace(toy_plan(), **changed).check(model(), 4)

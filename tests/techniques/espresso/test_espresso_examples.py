@@ -1,21 +1,16 @@
 """Figures 4.2, 4.5 and 4.9 as text grids, table 4.2's bytes against closed forms, tensors of the same size."""
 
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 
+from tests.cases import value
 from workbench.datasets import gradient_traces
 from workbench.techniques.espresso import counted, measured
-from workbench.techniques.espresso.counted import (
-    all_of_figure_4_2,
-    num_bubbles,
-    overheads,
-    saved_slots,
-    worked_examples,
-)
+from workbench.techniques.espresso.counted import num_bubbles, overheads, saved_slots, worked_examples
 from workbench.techniques.espresso.method.search import offload, offloaded
 from workbench.timeline import format_timeline
-from workbench.timeline.gradients import Gradients
 
 GRIDS = {
     ("4.2", "c: all on the GPU"): """
@@ -57,10 +52,13 @@ def test_iterations_of_the_worked_examples():
 
 
 def test_no_strategy_of_27_is_faster_than_e_and_the_sum_of_savings_misleads():
-    every = all_of_figure_4_2()
-    assert len(every) == 27 and min(example.timeline.end_s for example in every) == 13
+    rows, _ = counted.example_rows("4.2")
+    assert value(rows, "strategies") == 27
+    assert value(rows, "above_least_slots", strategy="e: T1 on the CPU, T2 on the GPU") == 0
     # A tensor on the GPU saves 5 - 1 - 3 = 1 slot, on the CPU 5 - 1 - 5 = -1.
-    assert max(map(saved_slots, every)) == saved_slots(worked_examples("4.2")["c: all on the GPU"]) == 3
+    all_on_the_gpu = "c: all on the GPU"
+    assert value(rows, "below_most_saved_slots", strategy=all_on_the_gpu) == 0
+    assert saved_slots(worked_examples("4.2")[all_on_the_gpu]) == 3
 
 
 def test_overheads_and_bubbles_are_counted_in_slots():
@@ -96,14 +94,9 @@ def test_bytes_of_table_4_2_are_those_of_closed_forms(n):
     assert [decoded[name] for name in ("Allgather", "Alltoall/Allgather", "Gather/Broadcast")] == [n, 2, n + 1]
 
 
-def model_of(sizes, gap_s=1e-3):
-    names = tuple(f"t{number}" for number in range(len(sizes)))
-    order = {"tensors": names, "num_elements": tuple(sizes), "gap_s": (gap_s,) * len(sizes)}
-    return Gradients(name="toy", forward_s=0.0, source="a test", **order)
-
-
 def test_groups_of_one_size_leave_few_combinations(monkeypatch):
-    monkeypatch.setattr(gradient_traces, "load", lambda model: model_of([10, 10, 10, 20, 20, 30]))
+    six = SimpleNamespace(num_elements=(10, 10, 10, 20, 20, 30))
+    monkeypatch.setattr(gradient_traces, "load", lambda model: six)
     rows = counted.same_size_rows(["lstm"])
     found = {(row["quantity"], row.get("way", row.get("bytes"))): row["value"] for row in rows}
     assert [found["same_size", size] for size in (40, 80, 120)] == [3, 2, 1]

@@ -12,27 +12,26 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tests import cases
+from tests.cases import tidy
 from workbench.cluster.machines import Link, Machines
 from workbench.compression.costs import CodecTimes, Processor
-from workbench.launch import Ranks
 from workbench.techniques import espresso
 from workbench.techniques.espresso.method import Option, compression_options
 from workbench.techniques.espresso.method.exchange import Encoders, exchanged_by_definition, make_codec
-from workbench.techniques.espresso.method.job import Job
-from workbench.techniques.espresso.planning import plan_of
+from workbench.techniques.espresso.method.job import CpuMachines, Job
+from workbench.techniques.espresso.planning import WITHOUT_WORK, plan_of
 from workbench.techniques.espresso.runtime import Groups
 from workbench.timeline.gradients import Gradients
 
 PLACE = 2, 2
-PRELOAD = ("workbench.techniques.espresso",)
 INTER_ONLY = Option.parse("intra.reduce-scatter comp.gpu inter.allgather* decomp.gpu intra.allgather")
 SOME = [str(option) for option in compression_options()[::173]]
 
 
-@pytest.fixture(scope="module")
-def ranks():
-    with Ranks(4, preload=PRELOAD) as ranks:
-        yield ranks
+@pytest.fixture
+def ranks(pools):
+    return pools(4)
 
 
 def model():
@@ -40,12 +39,13 @@ def model():
     return nn.Sequential(nn.Linear(7, 30), nn.Tanh(), nn.Linear(30, 3))
 
 
-def toy_plan(option=None, codec="efsignsgd", place=PLACE):
+def toy_plan(option=None, codec="efsignsgd", place=PLACE, work=None):
     """Plan one option for all parameters of `model`, or a list with one for each; None: no compression."""
     sizes = {name: p.numel() for name, p in reversed([*model().named_parameters()])}
     order = {"tensors": tuple(sizes), "num_elements": tuple(sizes.values()), "gap_s": (1e-3,) * len(sizes)}
     link = Link(bandwidth_bytes_per_s=1e8, latency_s=1e-4)
-    machines = Machines(num_machines=place[0], gpus_per_machine=place[1], intra=link, inter=link)
+    links = {"intra": link, "inter": link} | (work or {})
+    machines = (CpuMachines if work else Machines)(num_machines=place[0], gpus_per_machine=place[1], **links)
     costs = {processor: lambda elements: 1e-4 + 1e-9 * elements for processor in Processor}
     times = CodecTimes(name=codec, encode_s=costs, decode_s=costs, sent_bytes=0.2)
     job = Job(Gradients(name="toy", forward_s=1e-3, source="a test", **order), machines, times)
@@ -57,13 +57,14 @@ def inputs(rank, step):
     return torch.randn(5, 7, generator=torch.Generator().manual_seed(10 * step + rank))
 
 
-def exchanged_gradients(plans, steps=2, momentum=0.0, device="cpu"):
+def exchanged_gradients(plans, steps=2, momentum=0.0, device="cpu", equal_steps=False):
     """Run on a rank: the gradients that each step's backward pass leaves."""
     ddp, found = DistributedDataParallel(model().to(device), bucket_cap_mb=espresso.BUCKET_MB), []
     with espresso.compress_gradients(ddp, plans[dist.get_rank() % len(plans)], momentum=momentum):
         for step in range(steps):
             ddp.zero_grad()
-            ddp(inputs(dist.get_rank(), step).to(device)).square().sum().backward()
+            x = inputs(0, 0) if equal_steps else inputs(dist.get_rank(), step)
+            ddp(x.to(device)).square().sum().backward()
             found.append({name: p.grad.clone().cpu() for name, p in ddp.module.named_parameters()})
     return found
 
@@ -98,7 +99,7 @@ def exchange_each(names):
 
 
 def test_options_on_real_ranks_equal_those_on_virtual_ranks(ranks):
-    by_rank = ranks.run(exchange_each, SOME)
+    by_rank = ranks.run(tidy, exchange_each, SOME)
     gradients = [torch.randn(13, generator=torch.Generator().manual_seed(rank)) for rank in range(4)]
     for number, name in enumerate(SOME):
         encoders = [Encoders(lambda place: make_codec("efsignsgd", place), "w") for _ in range(4)]
@@ -123,33 +124,29 @@ def passes(plan, seed, num_passes):
 
 @pytest.mark.parametrize(
     ("place", "num_passes"),
-    [((2, 1), 40), *(pytest.param(place, 200, marks=pytest.mark.slow) for place in [(2, 1), (3, 1), (2, 2)])],
+    [((2, 1), 25), *(pytest.param(place, 200, marks=pytest.mark.slow) for place in [(2, 1), (3, 1), (2, 2)])],
 )
-def test_passes_that_follow_one_another_at_once_never_hang(place, num_passes):
-    with Ranks(math.prod(place), preload=PRELOAD, timeout_s=300) as ranks:
-        for seed in range(3):
-            options = random.Random(seed).choices([None, *compression_options()], k=len(toy_plan().options))
-            found = ranks.run(passes, toy_plan(options, place=place), seed, num_passes)
-            assert found == [found[0]] * len(found), f"place {place}, seed {seed}"
+def test_passes_that_follow_one_another_at_once_never_hang(pools, place, num_passes):
+    for seed in range(3):
+        options = random.Random(seed).choices([None, *compression_options()], k=len(toy_plan().options))
+        found = pools(math.prod(place)).run(tidy, passes, toy_plan(options, place=place), seed, num_passes)
+        assert found == [found[0]] * len(found), f"place {place}, seed {seed}"
 
 
-def test_without_compression_the_gradients_are_the_mean_over_ranks(ranks):
-    for step, own in enumerate(own_gradients()):
-        for found in ranks.run(exchanged_gradients, [toy_plan()]):
-            for name, gradient in found[step].items():
-                torch.testing.assert_close(gradient, sum(grads[name] for grads in own) / 4)
-
-
-@pytest.mark.parametrize("codec", ["randomk", "dgc", "efsignsgd"])
-def test_with_compression_the_hook_equals_the_definition_step_by_step(ranks, codec):
-    by_rank = ranks.run(exchanged_gradients, [toy_plan(INTER_ONLY, codec)], 3)
+@pytest.mark.parametrize("codec", ["randomk", "dgc", "efsignsgd", "none"])
+def test_the_hook_equals_the_definition_step_by_step_and_without_compression_the_mean(ranks, codec):
+    plan = toy_plan() if codec == "none" else toy_plan(INTER_ONLY, codec)
+    by_rank = ranks.run(tidy, exchanged_gradients, [plan])
     encoders = {
         name: [Encoders(lambda place: make_codec(codec, place), name) for rank in range(4)]
-        for name, _ in model().named_parameters()
+        for name, _ in (model().named_parameters() if codec != "none" else ())
     }
-    for step, own in enumerate(own_gradients(3)):
-        for name, of_ranks in encoders.items():
-            wanted = exchanged_by_definition(INTER_ONLY, [grads[name] for grads in own], of_ranks, *PLACE)
+    for step, own in enumerate(own_gradients()):
+        for name in own[0]:
+            if codec == "none":
+                wanted = [sum(grads[name] for grads in own)] * 4
+            else:
+                wanted = exchanged_by_definition(INTER_ONLY, [grads[name] for grads in own], encoders[name], *PLACE)
             for rank in range(4):
                 torch.testing.assert_close(by_rank[rank][step][name], wanted[rank] / 4)
 
@@ -158,7 +155,7 @@ def test_with_compression_the_hook_equals_the_definition_step_by_step(ranks, cod
 @pytest.mark.parametrize("option", [None, INTER_ONLY, Option.parse(str(INTER_ONLY).replace("gpu", "cpu"))])
 def test_gradients_on_a_gpu_are_exchanged_as_those_on_a_cpu(ranks, option):
     on_cpu, on_gpu = (
-        ranks.run(exchanged_gradients, [toy_plan(option)], 2, 0.0, device) for device in ("cpu", "cuda:0")
+        ranks.run(tidy, exchanged_gradients, [toy_plan(option)], 2, 0.0, device) for device in ("cpu", "cuda:0")
     )
     for wanted, found in zip(on_cpu, on_gpu, strict=True):
         torch.testing.assert_close(found, wanted)
@@ -185,7 +182,7 @@ def refusals(plans, momentum=0.0):
     ],
 )
 def test_plans_that_cannot_be_are_refused_before_training(ranks, plans, momentum, message):
-    assert all(message in found for found in ranks.run(refusals, plans, momentum))
+    assert all(message in found for found in ranks.run(tidy, refusals, plans, momentum))
 
 
 def refusal_of_a_pair(plan):
@@ -199,25 +196,16 @@ def refusal_of_a_pair(plan):
 
 
 def test_a_process_group_that_is_not_all_ranks_is_refused(ranks):
-    found = ranks.run(refusal_of_a_pair, toy_plan())
+    found = ranks.run(tidy, refusal_of_a_pair, toy_plan())
     assert found == ["the model's process group has 2 ranks; it must have all 4, those of the machines"] * 4
 
 
-def norms_of_equal_steps(plan):
-    """Run on a rank: the length of every gradient in three equal steps, with momentum 0.5."""
-    ddp, found = DistributedDataParallel(model(), bucket_cap_mb=espresso.BUCKET_MB), []
-    with espresso.compress_gradients(ddp, plan, momentum=0.5):
-        for _ in range(3):
-            ddp.zero_grad()
-            ddp(inputs(0, 0)).square().sum().backward()
-            found.append({name: p.grad.norm().item() for name, p in ddp.module.named_parameters()})
-    return found
-
-
 def test_gradients_that_stay_uncompressed_have_momentum_too(ranks):
-    first, second, third = ranks.run(norms_of_equal_steps, toy_plan(codec="dgc"))[0]
+    plan = toy_plan(codec="dgc")
+    first, second, third = ranks.run(tidy, exchanged_gradients, [plan], 3, 0.5, "cpu", True)[0]
     for name in first:  # 1, 1 + 0.5, 1 + 0.5 (1 + 0.5)
-        assert second[name] / first[name] == pytest.approx(1.5) and third[name] / first[name] == pytest.approx(1.75)
+        torch.testing.assert_close(second[name], 1.5 * first[name])
+        torch.testing.assert_close(third[name], 1.75 * first[name])
 
 
 def what_is_raised(plan, breaks):
@@ -233,14 +221,17 @@ def what_is_raised(plan, breaks):
         ddp(inputs(0, 0)).square().sum().backward()
     except RuntimeError as error:
         return str(error)
+    finally:
+        if breaks:
+            exchange.close()
     return "nothing was raised"
 
 
 def test_a_broken_worker_and_a_closed_exchange_end_the_backward_pass_by_name(ranks):
     plan = toy_plan(Option.parse("comp.gpu flat.allgather* decomp.gpu"))
-    broken = ranks.run(what_is_raised, plan, True)
+    broken = ranks.run(tidy, what_is_raised, plan, True)
     assert all("could not exchange" in text and "not callable" in text for text in broken)
-    assert all("the exchange is closed" in text for text in ranks.run(what_is_raised, plan, False))
+    assert all("the exchange is closed" in text for text in ranks.run(tidy, what_is_raised, plan, False))
 
 
 def open_files(plan, uses):
@@ -251,8 +242,8 @@ def open_files(plan, uses):
 
 
 def test_a_closed_exchange_leaves_no_connections(ranks):
-    before = ranks.run(open_files, toy_plan(), 2)
-    after = ranks.run(open_files, toy_plan(), 6)
+    before = ranks.run(open_files, toy_plan(), 1)
+    after = ranks.run(open_files, toy_plan(), 4)
     assert all(now <= then + 3 for then, now in zip(before, after, strict=True))
 
 
@@ -263,23 +254,8 @@ def warned_of(plan):
     return str(found[-1].message)
 
 
-def test_half_precision_and_late_buckets_are_named(ranks):
-    with pytest.raises(ValueError, match=r"0.weight is torch.float16; parameters must be float32"):
-        toy_plan().check(model().half())
-    assert all("late in the backward pass" in text for text in ranks.run(warned_of, toy_plan()))
-
-
-def test_a_parameter_without_a_gradient_is_planned():
-    own = model()
-    own[0].register_parameter("unused", nn.Parameter(torch.zeros(5)))
-    step = lambda: own(inputs(0, 0)).square().sum().backward()  # noqa: E731
-    found = espresso.plan(own, toy_plan().machines, step=step)
-    assert found.num_elements["0.unused"] == 5 and "0.unused" in found.options
-
-
-def test_a_plan_of_another_model_names_the_parameter():
-    with pytest.raises(ValueError, match=r"another model, toy: 0.bias has 2 elements in the model and 30 in the"):
-        toy_plan().check(nn.Sequential(nn.Linear(7, 2), nn.Tanh(), nn.Linear(30, 3)))
+def test_late_buckets_are_named(ranks):
+    assert all("late in the backward pass" in text for text in ranks.run(tidy, warned_of, toy_plan()))
 
 
 def test_a_plan_is_saved_and_read():
@@ -288,12 +264,41 @@ def test_a_plan_is_saved_and_read():
     assert str(written).startswith("toy: 4 of 4 gradients compressed by efsignsgd\npredicted iteration: this plan ")
 
 
-def test_two_lines_plan_a_model_of_ones_own():
-    own, link = model(), Link(bandwidth_bytes_per_s=1e6, latency_s=1e-4)
-    cluster = Machines(num_machines=2, gpus_per_machine=2, intra=link, inter=link)
-    found = espresso.plan(own, cluster, step=lambda: own(inputs(0, 0)).square().sum().backward())
-    assert found.num_elements == {"2.bias": 3, "2.weight": 90, "0.bias": 30, "0.weight": 210}
-    with pytest.raises(ValueError, match="step is missing"):
-        espresso.plan(own, cluster)
-    with pytest.raises(ValueError, match="codec is 'zip'"):
-        espresso.plan(own, cluster, codec="zip", step=lambda: own(inputs(0, 0)).square().sum().backward())
+def test_a_plan_for_cpus_numbers_the_tasks_of_an_option_alone_and_says_what_messages_take_of_them():
+    plain = toy_plan(INTER_ONLY)
+    work = {"intra_work": plain.machines.intra, "inter_work": plain.machines.inter}
+    written = toy_plan(INTER_ONLY, work=work)
+    assert {number for _, number in written.orders[0]} == {0, 4} and {number for _, number in written.orders[1]} == {2}
+    assert written.predicted_s[WITHOUT_WORK] == plain.predicted_s["this plan"] < written.predicted_s["this plan"]
+    assert espresso.Plan.from_json(written.to_json()) == written
+
+
+def measured_machines():
+    """Run on a rank: the machines that all ranks measure together."""
+    return espresso.measure_cluster(*PLACE, runs=1)
+
+
+def test_ranks_on_cpus_measure_what_messages_take_of_them(ranks):
+    found = ranks.run(tidy, measured_machines)
+    share = max(1.0, 4 / len(os.sched_getaffinity(0)))
+    assert all(f"processor seconds at {share:g} ranks a core" in machines.intra_work.source for machines in found)
+    assert all(machines == found[0] for machines in found)
+
+
+def test_two_lines_plan_a_model_of_ones_own_also_a_parameter_without_a_gradient():
+    own = model()
+    own[0].register_parameter("unused", nn.Parameter(torch.zeros(5)))
+    found = espresso.plan(own, toy_plan().machines, step=lambda: own(inputs(0, 0)).square().sum().backward())
+    assert found.num_elements == {"2.bias": 3, "2.weight": 90, "0.bias": 30, "0.weight": 210, "0.unused": 5}
+    assert "0.unused" in found.options
+
+
+test_models_that_a_plan_does_not_fit_and_plans_that_cannot_be_made_are_refused = cases.refusals(
+    (lambda: toy_plan().check(model().half()), "0.weight is torch.float16; parameters must be float32"),
+    (
+        lambda: toy_plan().check(nn.Sequential(nn.Linear(7, 2), nn.Tanh(), nn.Linear(30, 3))),
+        "another model, toy: 0.bias has 2 elements in the model and 30 in the",
+    ),
+    (lambda: espresso.plan(model(), toy_plan().machines), "step is missing"),
+    (lambda: espresso.plan(model(), toy_plan().machines, codec="zip", step=print), "codec is 'zip'"),
+)

@@ -1,16 +1,18 @@
-"""Training under stragglers, virtual and real ranks alike; cells and rows of the accuracy study, and their verdicts."""
+"""Training under stragglers, virtual and real ranks alike; cells and rows of the accuracy study, and stand-ins."""
 
 import itertools
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import pytest
 from cases import verdicts
 from matplotlib.container import BarContainer
 
+from workbench.datasets import cifar10
 from workbench.launch import Ranks
 from workbench.reproduction import Project, load_catalogue
 from workbench.reproduction.comparing import Verdict
-from workbench.study.rows import value_row
+from workbench.rows import value_row
 from workbench.techniques.flextp import plots as pictures
 from workbench.techniques.flextp.measured import Variant, accuracy
 from workbench.techniques.flextp.measured.accuracy import CONTROL, compare_on_ranks, train_vit, train_vit_on_ranks
@@ -33,9 +35,17 @@ SOLUTIONS = {
 }
 
 
+def score_few_images():
+    """Load 32 images to score a model with; a training's own limit counts."""
+    accuracy.cifar10 = SimpleNamespace(load=lambda split, limit=32, seed=0: cifar10.load(split, limit, seed))
+
+
 @pytest.fixture(scope="module")
 def ranks(generated_data):
-    with Ranks(2, preload=(train_vit.__module__,)) as pool:
+    with pytest.MonkeyPatch.context() as patch, Ranks(2, preload=(train_vit.__module__,)) as pool:
+        patch.setattr(accuracy, "cifar10", cifar10)  # put back at the end
+        score_few_images()
+        pool.run(score_few_images)
         yield pool
 
 
@@ -43,10 +53,9 @@ def ranks(generated_data):
 def test_real_ranks_train_as_virtual_ones_do(name, ranks):
     virtual, real = train_vit(**FEW, **SOLUTIONS[name]), train_vit_on_ranks(ranks, **FEW, **SOLUTIONS[name])
     assert real["train_loss"] == pytest.approx(virtual["train_loss"], rel=1e-4)  # sums in another order, four steps
-    assert real["accuracy"] == pytest.approx(virtual["accuracy"], abs=0.01)  # a few of some hundred digits
-    for quantity in ("plans", "dropped_share", "migrated_share"):
+    for quantity in ("accuracy", "plans", "dropped_share", "migrated_share"):
         assert real[quantity] == virtual[quantity]
-    drops, migrates = name not in ("Baseline", "MIG", "SEMI refined"), name in ("MIG", "SEMI refined")
+    drops, migrates = name not in ("Baseline", "MIG"), name in ("MIG", "SEMI refined")
     assert (virtual["dropped_share"] > 0, virtual["migrated_share"] > 0) == (drops, migrates)
 
 
@@ -60,18 +69,15 @@ def test_ranks_drop_the_shares_that_each_is_given_and_without_statistics_choose_
     assert kept != forgotten
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
+def test_bad_arguments_are_refused_before_any_work(monkeypatch):
+    monkeypatch.setattr("workbench.datasets.cifar10.load", None)
+    for wrong, message in (
         ({"size": "huge"}, "size is 'huge'; it must be one of tiny, small, 1B, 3B"),
         ({"num_ranks": 3}, "num_ranks is 3; it must be at least 2 and divide the model's 8 attention heads"),
         ({"limit": 0}, "limit is 0; it must be at least 1, or None for all images"),
-    ],
-)
-def test_bad_arguments_are_refused_before_any_work(wrong, message, monkeypatch):
-    monkeypatch.setattr("workbench.datasets.cifar10.load", None)
-    with pytest.raises(ValueError, match=message):
-        train_vit(**{**FEW, **wrong})
+    ):
+        with pytest.raises(ValueError, match=message):
+            train_vit(**{**FEW, **wrong})
     monkeypatch.setattr("workbench.techniques.flextp.measured.accuracy.Ranks", None)
     with pytest.raises(ValueError, match="skewness of rank 0 is 0.5"):  # every variant is looked at
         compare_on_ranks([{}, {"skewness": [0.5]}], **FEW)
@@ -88,7 +94,7 @@ SHARES = {"dropped_share": 0.25, "migrated_share": 0.0}
 
 
 def training(accuracy: float) -> dict:
-    run = {"num_test": 2000, "train_loss": 1.5, "seconds": 1.0, "data": REAL}
+    run = {"num_test": 2000, "num_steps": 632, "train_loss": 1.5, "seconds": 1.0, "data": REAL}
     return {"accuracy": accuracy, "chance": 0.1, **SHARES, **run}
 
 
@@ -173,32 +179,11 @@ def made_up(item: str, profile: str) -> list[dict]:
 
 @pytest.mark.parametrize("item", ITEMS)
 def test_every_claim_can_be_judged_by_what_its_item_compares_and_on_a_stand_in_none_about_accuracy(item):
-    for profile in ITEMS[item].parameters:
-        judged = verdicts(ITEMS[item].id, made_up(item, profile), sources=REAL).values()
-        assert profile != "full" or Verdict.NOT_RUN not in judged
+    rows = {profile: made_up(item, profile) for profile in ITEMS[item].parameters}["full"]
+    assert Verdict.NOT_RUN not in verdicts(ITEMS[item].id, rows, sources=REAL).values()
     needs_real = {claim.name for claim in ITEMS[item].claims if claim.needs_real_data}
-    judged = verdicts(ITEMS[item].id, made_up(item, "full"), sources=STAND_IN)
+    judged = verdicts(ITEMS[item].id, rows, sources=STAND_IN)
     assert {judged[name] for name in needs_real} <= {Verdict.NOT_COMPARABLE, Verdict.NOT_RUN} and needs_real
-
-
-def test_priority_that_loses_more_than_chance_and_a_loss_far_from_the_published_one_turn_their_claims_red():
-    compared = [each for seed in (0, 1) for each in at(seed, PLAIN, RD, PRI)]
-    better, worse = (0.5, 0.3, 0.4, 0.5, 0.31, 0.41), (0.5, 0.4, 0.3, 0.5, 0.41, 0.31)
-    for accuracies, verdict in ((better, Verdict.AGREES), (worse, Verdict.DISAGREES)):
-        rows = rows_of(*zip(compared, accuracies, strict=True), model="ViT-1B")
-        assert verdicts(ITEMS["fig-5a"].id, rows, sources=REAL)["Pri loses less than Rd"] is verdict
-    # Half of 14.9 either way: 7.45 to 22.35 points.
-    for lost, verdict in ((0.13, Verdict.AGREES), (0.30, Verdict.DISAGREES)):
-        rows = rows_of((at(0, PLAIN)[0], 0.5), (at(0, PRI)[0], 0.5 - lost), model="ViT-3B")
-        assert verdicts(ITEMS["fig-6a"].id, rows, sources=REAL)["Pri loses 14.9 % at γ = 1/2, in points"] is verdict
-
-
-@pytest.mark.parametrize(("lost", "bound", "verdict"), [(0.0, "least", "not comparable"), (0.05, "most", "disagrees")])
-def test_a_loss_of_nothing_does_not_agree_with_1_3_points_and_one_of_5_turns_red(lost, bound, verdict):
-    slow = {"solution": "ZERO", "selection": "Pri", "skewness": [8], "moves": True, "seed": 0}
-    rows = rows_of((at(0, PLAIN)[0], 0.5), (slow, 0.5 - lost), keys=("skewness",), model="ViT-1B")
-    judged = verdicts(ITEMS["fig-9a"].id, rows, sources=REAL)
-    assert [each for name, each in judged.items() if f"Pri loses at {bound}" in name and "points" in name] == [verdict]
 
 
 def test_bars_stand_beside_the_baseline_and_the_table_sets_losses_beside_what_was_dropped():
@@ -250,10 +235,12 @@ def test_the_accuracy_that_goes_with_a_speed_is_that_of_what_was_dropped_while_t
     assert {"trained_dropped_share", "trained_migrated_share"} <= {row["quantity"] for row in rows}
 
 
-@pytest.mark.parametrize(("in_spreads", "is_blind"), [(0.99, True), (1.0, False)])
-def test_losses_tell_nothing_where_not_even_dropping_everywhere_loses_more_than_seeds_differ(in_spreads, is_blind):
-    losses = {"ZERO-Pri": 2.0, CONTROL: in_spreads}
-    trained = [value_row("loss_in_spreads", value, solution=name) for name, value in losses.items()]
-    assert bool(accuracy.blind_reason(trained)) is is_blind
-    assert not is_blind or "0.99 of the Baseline's spread" in accuracy.blind_reason(trained)
-    assert accuracy.blind_reason([]) == "" and accuracy.blind_reason(trained[:1])
+def test_losses_tell_nothing_where_not_even_dropping_everywhere_loses_more_than_seeds_differ():
+    def reason(**losses):
+        return accuracy.blind_reason(
+            [value_row("loss_in_spreads", lost, solution=name) for name, lost in losses.items()]
+        )
+
+    assert "0.99 of the Baseline's spread" in reason(**{"ZERO-Pri": 2.0, CONTROL: 0.99})
+    assert reason(**{"ZERO-Pri": 2.0, CONTROL: 1.0}) == reason() == ""
+    assert reason(**{"ZERO-Pri": 2.0})

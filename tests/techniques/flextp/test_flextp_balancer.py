@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from cases import refusals
+from cases import refusals, tidy
 from flextp_cases import ranks, shares, straight_costs
 from torch import nn
 
@@ -57,13 +57,14 @@ def test_one_real_rank_alone_trains_without_a_pre_test(pools):
     check_model(two_layers, 2)  # says nothing of a model that can be balanced
 
     def alone():
-        group = ProcessTensorGroup()
+        own = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
+        group = ProcessTensorGroup(own)
         model = two_layers(group)
         balancer = balance(model, group)
         train(model, balancer, PATIENCE + 2)
         return balancer.costs is None and balancer.plan.is_plain
 
-    assert pools(1).run(alone) == [True]
+    assert pools(2).run(tidy, alone) == [True, True]
 
 
 LATE_S = 0.4
@@ -93,8 +94,8 @@ def test_where_the_clock_runs_on_in_messages_waiting_for_others_is_no_time_of_on
 
 def grid(*rows):
     """A trace of an iteration a column."""
-    lines = (f"rank {rank} | {' '.join(row)}" for rank, row in enumerate(rows))
-    return StragglerTrace.from_grid("\n".join(lines), iterations_per_epoch=1)
+    skewness = tuple(tuple(1.0 if word == "." else float(word) for word in row) for row in rows)
+    return StragglerTrace(rows=skewness, iterations_per_epoch=1)
 
 
 @pytest.mark.parametrize(

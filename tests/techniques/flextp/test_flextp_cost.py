@@ -7,15 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 from cases import refusals, value, values, verdicts
+from flextp_cases import ranks
 
-from workbench.cluster import FittedMachine, Link
+from workbench.cluster import Link
 from workbench.models import Workload, vit
 from workbench.reproduction import read_published
-from workbench.techniques.flextp import cost, counted, simulated
+from workbench.techniques.flextp import cost, counted, method, simulated
 from workbench.techniques.flextp import plots as pictures
-from workbench.techniques.flextp.cost import VIT_1B, VIT_3B, PlannedEpoch, Scheme, Solution
+from workbench.techniques.flextp.cost import VIT_1B, VIT_3B, PlannedEpoch, Scheme, Server, Solution
 from workbench.techniques.flextp.counted import count_all_reduces, count_setting, count_stored, count_worked_example
-from workbench.techniques.flextp.method import COMPARED, Plan, RankPlan, Reference, resizing
+from workbench.techniques.flextp.method import Costs, Plan, RankPlan, RankTimes, Reference, resizing
 
 SETTING = Path(__file__).parents[3] / "reproductions/flextp/published/setting.csv"
 # Two images of three tokens, hidden 8, heads of 4, one layer: on two ranks the four products have
@@ -23,9 +24,9 @@ SETTING = Path(__file__).parents[3] / "reproductions/flextp/published/setting.cs
 TINY = Workload(name="tiny", hidden=8, batch=2, num_layers=1, sequence=3, head_size=4, num_samples=5)
 
 
-def machine(**changes) -> FittedMachine:
+def machine(**changes) -> Server:
     whole = {"devices_per_host": 2, "memory_bytes_per_s": 10, "link": Link(bandwidth_bytes_per_s=4), "flops_per_s": 100}
-    return FittedMachine(name="slow", source="test", **whole | changes)
+    return Server(name="slow", source="test", **whole | changes)
 
 
 def test_the_sizes_are_those_of_the_models_that_are_trained_and_of_the_paper():
@@ -57,7 +58,7 @@ SCHEMES = list(Scheme)
 # Six rows, hidden 8, four ranks. K x O of the shards: column-parallel 8 x 6, row-parallel 2 x 8, column-parallel
 # 8 x 8, row-parallel 8 x 8. Bytes of fp16: weights 96 + 32 + 128 + 128 = 384, inputs of row-parallel layers
 # 24 + 96 = 120, of column-parallel ones 96 + 96 = 192, outputs of column-parallel ones 72 + 96 = 168.
-FOUR = FittedMachine(
+FOUR = Server(
     name="slow",
     source="test",
     devices_per_host=4,
@@ -68,7 +69,7 @@ FOUR = FittedMachine(
 )
 
 
-def added(scheme: Scheme, num_senders: int, share: float, machine: FittedMachine = FOUR):
+def added(scheme: Scheme, num_senders: int, share: float, machine: Server = FOUR):
     return cost.migration_time(scheme, TINY, machine, num_senders=num_senders, migrated_share=share)
 
 
@@ -91,6 +92,7 @@ def test_scatter_gather_serves_one_receiver_after_the_other_and_latencies_count_
     assert time.whole_s == 2 * 168
     assert time.out_s == pytest.approx(3 * (384 + 120) / 2 / 0.5 - 9 / 3)  # less a third of the products
     assert time.back_s == pytest.approx((384 + 120 + 192) / 2 / 0.5 - 9 / 3)  # nothing is merged
+    assert added(Scheme.SCATTER_GATHER, 2, 0.5).out_s == time.out_s  # the second sender is one message behind the first
     late = replace(FOUR, link=Link(bandwidth_bytes_per_s=1e30, latency_s=1.0))
     broadcast, scatter = (added(scheme, 1, 1.0, late) for scheme in SCHEMES)
     assert broadcast.whole_s == pytest.approx(2 * 2 * 3)  # two layers, out and back, three hops
@@ -98,16 +100,6 @@ def test_scatter_gather_serves_one_receiver_after_the_other_and_latencies_count_
     assert broadcast.back_s == pytest.approx(4)
     assert scatter.out_s == pytest.approx(4 * 3 - 3)
     assert scatter.back_s == pytest.approx(4 * 2 * 3 - 3)  # two gradients from each of three receivers
-
-
-@pytest.mark.parametrize(("num_senders", "num_receivers"), [(1, 7), (2, 6), (4, 4), (7, 1)])
-def test_messages_in_a_row_are_those_of_senders_that_follow_each_other(num_senders, num_receivers):
-    ends = [[0] * num_receivers for _ in range(num_senders)]
-    for sender, receiver in itertools.product(range(num_senders), range(num_receivers)):
-        sender_free = ends[sender][receiver - 1] if receiver else 0
-        receiver_free = ends[sender - 1][receiver] if sender else 0
-        ends[sender][receiver] = max(sender_free, receiver_free) + 1
-    assert cost.turns(num_senders, num_receivers) == ends[-1][-1] == 7
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -134,11 +126,22 @@ def test_the_model_hits_the_cells_that_it_is_fitted_to_and_no_others_are_looked_
         assert cost.calibrate(cells | {cell: 1.01 * cells[cell]}) != cost.calibrate(cells)
 
 
+def test_the_link_s_rate_and_what_products_hide_of_whole_tensors_are_found_again_from_epochs_of_a_known_machine():
+    known = cost.with_link(replace(cost.paper_machine(), whole_share=0.5, link_share=0.7), 9e9, 400 / 782)
+    cells = {cell: cost.migration_epoch_time_s(**dict(cell.columns), machine=known) for cell in cost.CALIBRATION}
+    found = cost.calibrate(cells)
+    assert cells[cost.PLAIN] == pytest.approx(400)
+    assert found.link.bandwidth_bytes_per_s == pytest.approx(9e9, rel=1e-6)
+    assert (found.whole_share, found.link_share) == (pytest.approx(0.5, rel=1e-6), pytest.approx(0.7, rel=1e-6))
+    assert found.flops_per_s == pytest.approx(known.flops_per_s, rel=1e-6)
+
+
 CELLS = dict(cost.published_epochs_s(cost.CALIBRATION))
 UNKNOWN = cost.table_1_cell("scatter-gather", 3, 0.0)
 test_a_cell_that_is_missing_or_impossible_is_named = refusals(
-    (lambda: cost.calibrate({cell: CELLS[cell] for cell in cost.CALIBRATION[:2]}), "lacks .*migrated_share 1.0"),
-    (lambda: cost.calibrate(CELLS | {cost.CALIBRATION[2]: 400}), "cells_s has 400 s for scatter-gather at share 1"),
+    (lambda: cost.calibrate({cell: CELLS[cell] for cell in cost.CALIBRATION[:2]}), "lacks .*migrated_share 0.25"),
+    (lambda: cost.calibrate(CELLS | {cost.SCATTERED: 400}), "has 400 s for .*scatter-gather.* no rate explains"),
+    (lambda: cost.calibrate(CELLS | {cost.ALL: 430}), "cells_s has 430 s for .*broadcast-reduce.* no rate explains"),
     (lambda: cost.calibrate(CELLS | dict.fromkeys(cost.CALIBRATION[:2], 10.0)), "links and memory alone take longer"),
     (lambda: cost.published_epochs_s((UNKNOWN,)), "table-1 has 0 rows of epoch_s with .*'num_senders': 3"),
 )
@@ -147,14 +150,6 @@ PARTS = cost.iteration_parts(VIT_1B, cost.paper_machine())
 ITERATIONS = 782
 SLOW = {3: 8.0}
 EXTRACTING_S = cost.extraction_s(VIT_1B, cost.paper_machine(), 0.5)
-
-
-@pytest.mark.parametrize("solution", COMPARED)
-def test_where_nobody_is_slow_nobody_does_anything(solution):
-    epoch = cost.planned_epoch(solution)
-    assert epoch.plan.is_plain
-    assert epoch.time_s == pytest.approx(373)
-    assert epoch.waiting_s == pytest.approx([0] * 8)
 
 
 def test_resizing_brings_the_straggler_down_to_the_mean_and_migration_costs_what_table_1_s_model_says():
@@ -183,13 +178,16 @@ def test_the_winner_drops_least_of_those_that_are_fast_enough_and_the_map_says_w
     # Nothing is as fast as 90 s: those within a margin of the fastest count.
     assert cost.winner_of(epochs, allowed_s=90.0) is Solution.ZERO
     assert cost.winner_of(epochs, allowed_s=90.0, margin=0.05) is Solution.MIG
-    slow, fast = cost.winner_map(skewnesses=[8.0], nums_stragglers=[2], bandwidths_bytes_per_s=[1e9, 1e11])
-    assert (slow.means, fast.means) == ("resizing", "migration")
+    machine = cost.paper_machine().with_bandwidth(1e9)
+    rows = simulated.map_rows("ViT-1B", [8.0], [2], [1.0, 100.0])
+    slow, fast = (row for row in rows if row["quantity"] == "speed_of_ideal")
+    assert (slow["means"], fast["means"]) == ("resizing", "migration")
     # Six ranks and two of an eighth of their speed share eight shards: 8 / (6 + 2/8) of a product time each.
-    other_s = cost.iteration_parts(VIT_1B, cost.paper_machine().with_bandwidth(1e9)).other_s
-    assert slow.ideal_s == pytest.approx(ITERATIONS * (other_s + 8 / 6.25 * PARTS.product_s))
-    points = cost.winner_map(skewnesses=[1.0, 8.0], nums_stragglers=[0], bandwidths_bytes_per_s=[1e10])
-    assert [(point.winner, point.means) for point in points] == [(Solution.BASELINE, "nothing")] * 2
+    ideal_s = ITERATIONS * (cost.iteration_parts(VIT_1B, machine).other_s + 8 / 6.25 * PARTS.product_s)
+    resized_s = cost.planned_epoch("ZERO", {0: 8.0, 1: 8.0}, machine=machine).time_s
+    assert slow["value"] == pytest.approx(ideal_s / resized_s)
+    places = simulated.map_rows("ViT-1B", [1.0, 8.0], [0], [10.0])
+    assert {(row["winner"], row["means"]) for row in places if "winner" in row} == {("Baseline", "nothing")}
 
 
 BASELINE_8_S = ITERATIONS * (PARTS.other_s + 8 * PARTS.product_s)
@@ -217,10 +215,10 @@ def test_along_skewness_baseline_is_a_line_and_the_one_shot_form_stays_below_its
     assert value(rows, "epoch_s", solution="Baseline", skewness=8.0) == pytest.approx(BASELINE_8_S)
     assert value(rows, "off_straight_line", solution="Baseline") == pytest.approx(0, abs=1e-12)
     assert value(rows, "growth", solution="Baseline") == pytest.approx(BASELINE_8_S / 373)
-    # Other time is 0.884 of the products: (0.884 + 8) / (0.884 + 15/8) = 3.22, on eight ranks.
+    # Other time is 1.820 times the products: (1.820 + 8) / (1.820 + 15/8) = 2.66, on eight ranks.
     other = PARTS.other_s / PARTS.product_s
     bound = value(rows, "speedup_bound", skewness=8.0)
-    assert bound == pytest.approx((other + 8) / (other + 15 / 8)) == pytest.approx(3.22, abs=0.01)
+    assert bound == pytest.approx((other + 8) / (other + 15 / 8)) == pytest.approx(2.66, abs=0.01)
     assert 0.9 * bound < value(rows, "speedup", solution="ZERO-Pri, one shot", skewness=8.0) < bound
     assert value(rows, "speedup", solution="ZERO-Pri", skewness=8.0) > bound
     first, middle, last = (value(rows, "epoch_s", solution="ZERO-Pri", skewness=chi) for chi in (1.0, 4.0, 8.0))
@@ -234,30 +232,84 @@ def test_along_skewness_baseline_is_a_line_and_the_one_shot_form_stays_below_its
     assert value(rows, "speed_of_ideal", solution="Baseline", skewness=8.0) == pytest.approx(ideal_s / BASELINE_8_S)
 
 
-def test_divisions_are_beside_the_one_that_semi_takes():
+def test_divisions_are_beside_the_one_that_semi_takes_and_resizing_alone_that_drops_as_much():
     rows = simulated.simulate_divisions("ViT-1B", [8.0, 4.0])
-    epochs_s = [value(rows, "epoch_s", num_senders=x) for x in range(3)]
-    taken = value(rows, "planned_senders", solution="SEMI")
-    assert value(rows, "planned_epoch_s", solution="SEMI") == pytest.approx(epochs_s[taken])
-    assert value(rows, "planned_over_fastest", solution="SEMI") == pytest.approx(epochs_s[taken] / min(epochs_s))
-    # 7/8 and 3/4 of a rank's columns among eight ranks; then the second alone; then nothing.
-    dropped = [value(rows, "dropped_share", num_senders=x) for x in range(3)]
-    assert dropped == pytest.approx([(7 / 8 + 3 / 4) / 8, 3 / 4 / 8, 0])
-    better = [x for x in range(3) if epochs_s[x] < epochs_s[taken] and dropped[x] < dropped[taken]]
-    assert value(rows, "better_divisions", solution="SEMI") == len(better)
+    for receivers in simulated.RECEIVERS:
+        to = {"receivers": receivers}
+        epochs_s = [value(rows, "epoch_s", num_senders=x, **to) for x in range(3)]
+        # 7/8 and 3/4 of a rank's columns among eight ranks; then the second alone; then nothing.
+        dropped = [value(rows, "dropped_share", num_senders=x, **to) for x in range(3)]
+        assert dropped == pytest.approx([(7 / 8 + 3 / 4) / 8, 3 / 4 / 8, 0])
+        taken = value(rows, "planned_senders", solution="SEMI", **to)
+        assert value(rows, "planned_epoch_s", solution="SEMI", **to) == pytest.approx(epochs_s[taken])
+        assert value(rows, "planned_dropped_share", solution="SEMI", **to) == pytest.approx(dropped[taken])
+        better = [x for x in range(3) if epochs_s[x] < epochs_s[taken] and dropped[x] < dropped[taken]]
+        assert value(rows, "better_divisions", solution="SEMI", **to) == len(better)
+        over = value(rows, "over_fastest_division", solution="SEMI", **to)
+        assert over == pytest.approx(epochs_s[taken] / min(epochs_s))
+    # With one sender the other straggler, four times as slow at its columns, receives; or the six normal tasks alone.
+    one = {to: value(rows, "epoch_s", num_senders=1, receivers=to) for to in simulated.RECEIVERS}
+    assert one["all that do not migrate"] > one["normal tasks"]
 
 
-def test_efficiency_is_a_share_of_time_or_of_throughput_and_the_ratio_that_it_asks_for_gives_it():
-    for meaning, saved in (("time saved", 0.2), ("throughput gained", 1 - 1 / 1.2)):
-        ratio = simulated.ratio_needed("ViT-1B", 20.0, meaning)
-        # The dropped columns' time, less the time to take them out, over the epoch's.
-        assert (ratio * PARTS.product_s - EXTRACTING_S) / PARTS.own_s == pytest.approx(saved, rel=1e-6)
-    assert simulated.ratio_needed("ViT-1B", 60.0, "time saved") == 1.0  # products are 53 % of an epoch
-    rows = simulated.efficiency_rows(["ViT-1B"], [0.5], 8.0, ["MIG"])
+def test_with_normal_tasks_as_receivers_a_straggler_that_drops_receives_nothing_and_the_others_more():
+    times = cost.model_times({0: 8.0, 1: 4.0}, VIT_1B, cost.paper_machine())
+    plan = method.plan_division(times, 1, to_normal=True)
+    assert plan.receivers == (2, 3, 4, 5, 6, 7)
+    costs = Costs.straight(compute_s=6.0)
+    received_s = [parts.received_s for parts in method.rank_parts(times, plan, costs)]
+    assert received_s == [0, 0, *[pytest.approx(7 / 8)] * 6]  # 6 s of 7/8 of a rank's columns over six ranks
+    assert method.rank_parts(times, replace(plan, to_normal=False), costs)[1].received_s == pytest.approx(
+        4 * 6 * 7 / 8 / 7
+    )
+
+
+def test_resizing_that_drops_as_much_ends_all_stragglers_together():
+    times = [RankTimes(own_s=8.0, product_s=8.0), RankTimes(own_s=4.0, product_s=4.0), *ranks(1, 1)]
+    # At 2 s the first drops 6/8 and the second 2/4: 1.25 of a rank's columns.
+    plan = method.plan_equal_drop(times, 1.25)
+    assert [rank.dropped for rank in plan.ranks] == pytest.approx([0.75, 0.5, 0, 0])
+    assert method.plan_equal_drop(times, 0.25).ranks[1].dropped == 0  # at 6 s the second need not drop
+
+
+def test_efficiency_is_a_share_of_time_or_of_throughput_and_each_gain_of_the_text_needs_a_share_of_products():
+    rows = simulated.simulate_text(["ViT-1B"], [0.5], 8.0, ["MIG"])
     for place in ("homogeneous", "heterogeneous"):
         saved = value(rows, "efficiency_gain", environment=place, meaning="time saved")
         gained = value(rows, "efficiency_gain", environment=place, meaning="throughput gained")
         assert gained / 100 == pytest.approx(1 / (1 - saved / 100) - 1)  # half the time is twice the throughput
+    needed = {row["headline"][:4]: row["value"] for row in rows if row["quantity"] == "share_needed"}
+    # Dropped columns save half of the share, less the time to take them out: 0.185 = share / 2 - extraction / 373 s.
+    extraction = ITERATIONS * EXTRACTING_S / 373
+    assert needed["18.5"] == pytest.approx(2 * (0.185 + extraction), rel=1e-6)
+    # Without waiting (1 - f + 8 f) / 1 = 1 / (1 - 0.776): a share of 0.495, and a little for taking columns out.
+    assert needed["4.46"] == pytest.approx((1 / (1 - 0.776) * (1 + extraction) - 1) / 7, rel=1e-6)
+    # Each gain is nearly in proportion to the share: the best one lies between what 3.5 and 4.46 times need, and misses
+    # both by as much.
+    low, high = needed["3.5 "], needed["4.46"]
+    best, miss = (value(rows, name, gains="all four") for name in ("best_share", "largest_miss"))
+    assert low < best < high and miss == pytest.approx((high - low) / (high + low), abs=0.01)
+    assert value(rows, "largest_miss", gains="without 77.6 %") < miss
+    curve = [row for row in rows if row["quantity"] == "gain_over_papers" and row["headline"].startswith("18.5")]
+    assert len(curve) == len(simulated.LINKS_GB_PER_S)
+    (place,) = [row for row in curve if row["share"] == round(simulated.product_share("ViT-1B", LINK_11), 4)]
+    assert place["value"] == pytest.approx((place["share"] / 2 - extraction) / 0.185, abs=1e-3)
+
+
+LINK_11 = cost.with_link(cost.paper_machine(), 11e9, PARTS.own_s)
+
+
+def test_alloc_makes_semi_migrate_and_switched_off_it_resizes_down_to_the_fastest_rank():
+    names = ["SEMI", "SEMI, alloc 0.2 ms", "SEMI without migration"]
+    rows = simulated.simulate_skewness("ViT-1B", [1.0, 8.0], names, 0.5)
+    migrated = [value(rows, "migrated_of_removed", solution=name, skewness=8.0) for name in names]
+    assert migrated[0] == migrated[2] == 0 and 0.2 < migrated[1] < 0.3
+    # 24 layers of 12 products: 57.6 ms an iteration, less what the first migrated column costs at once, is what the
+    # migrated columns and their products may cost.
+    costs = cost.model_costs(VIT_1B, cost.paper_machine(), cost.model_times({}, VIT_1B, cost.paper_machine()))
+    per_share_s = costs.communicate.per_share_s + costs.compute.per_share_s / 7
+    share = (24 * 12 * 0.2e-3 + EXTRACTING_S - costs.communicate.at_zero_s) / per_share_s
+    assert migrated[1] == pytest.approx(share / (7 / 8), rel=1e-6)
 
 
 def test_table_1_has_every_cell_the_lead_and_errors_of_cells_that_do_not_calibrate():
@@ -267,7 +319,7 @@ def test_table_1_has_every_cell_the_lead_and_errors_of_cells_that_do_not_calibra
     assert [value(rows, "epoch_s", scheme=s, **place) for s in ("broadcast-reduce", "scatter-gather")] == both_s
     assert value(rows, "lead_s", **place) == pytest.approx(both_s[1] - both_s[0])
     errors = [row for row in rows if row["quantity"] == "relative_error"]
-    assert len(errors) == 4  # of ten cells three are fitted, and on three the form was chosen
+    assert len(errors) == 2  # of ten cells five are fitted, and on three the form was chosen
     ours_s = cost.migration_epoch_time_s("broadcast-reduce", 1, 0.5)
     cell = {"scheme": "broadcast-reduce", "num_senders": 1, "migrated_share": 0.5}
     assert value(rows, "relative_error", **cell) == pytest.approx(ours_s / 451 - 1)
@@ -275,10 +327,7 @@ def test_table_1_has_every_cell_the_lead_and_errors_of_cells_that_do_not_calibra
 
 
 def test_shares_of_the_map_add_up_along_every_axis():
-    places = {"skewnesses": [2.0, 8.0], "nums_stragglers": [1, 4], "bandwidths_gb_per_s": [1.0, 100.0]}
-    points = simulated.simulate_map("ViT-1B", **places, refine=False)
-    rows = simulated.map_rows(points)
-    assert points[0].bandwidth_bytes_per_s == 1e9
+    rows = simulated.map_rows("ViT-1B", [2.0, 8.0], [1, 4], [1.0, 100.0])
     for axis, marks in (("skewness", (2.0, 8.0)), ("num_stragglers", (1, 4)), ("bandwidth_gb_per_s", (1.0, 100.0))):
         for mark in marks:
             there = [row["value"] for row in rows if row["quantity"] == f"won_by_{axis}" and row[axis] == mark]
@@ -301,39 +350,14 @@ def verdict(id, claim, rows, **more):
 
 
 def test_table_1_turns_red_where_a_cell_that_does_not_calibrate_is_off_and_only_there():
-    rows = simulated.simulate_migration([1, 2, 3, 4], [0.0, 0.25, 0.5, 0.75, 1.0])
-    id, cell, more = "flextp/table-1/simulated", "Four cells", {"calibrated_on": simulated.calibration_cells()}
+    rows = simulated.simulate_migration([1], [0.0, 0.25, 0.5, 0.75, 1.0])
+    id, cell, more = "flextp/table-1/simulated", "Two cells", {"calibrated_on": simulated.calibration_cells()}
     assert verdict(id, cell, rows, **more) == "agrees"
     fitted = {"quantity": "epoch_s", "scheme": "scatter-gather", "num_senders": 1, "migrated_share": 1.0}
     assert verdict(id, cell, changed(rows, 2.0, **fitted), **more) == "agrees"
     assert verdict(id, cell, changed(rows, 2.0, **fitted | {"migrated_share": 0.5}), **more) == "agrees"
     predicted = fitted | {"scheme": "broadcast-reduce", "migrated_share": 0.5}
     assert verdict(id, cell, changed(rows, 1.15, **predicted), **more) == "disagrees"
-    for_two = predicted | {"num_senders": 2}
-    assert verdict(id, "Broadcast-reduce is ahead", changed(rows, 3.0, **for_two), **more) == "disagrees"
-    lead = {"quantity": "lead_s", "num_senders": 4, "migrated_share": 0.5}
-    assert verdict(id, "Its lead narrows", rows, **more) == "agrees"
-    assert verdict(id, "Its lead narrows", changed(rows, 3.0, **lead), **more) == "disagrees"
-
-
-def test_figure_9_turns_red_where_resizing_does_not_keep_up_and_the_setting_where_a_count_is_off_by_one():
-    id, solutions = "flextp/fig-9b/simulated", ["Baseline", "ZERO-Pri", "ZERO-Pri, one shot"]
-    rows = simulated.simulate_skewness("ViT-1B", [1.0, 8.0], solutions, 0.5)
-    assert verdict(id, "Baseline's epochs", rows) == "agrees"
-    line = {"quantity": "off_straight_line", "solution": "Baseline"}
-    bent = [row | {"value": 0.02} if line.items() <= row.items() else row for row in rows]
-    assert verdict(id, "Baseline's epochs", bent) == "disagrees"
-    steady = {"quantity": "growth", "solution": "ZERO-Pri"}
-    assert verdict(id, "Pri keeps epochs steady", rows) == "agrees"
-    assert verdict(id, "Pri keeps epochs steady", changed(rows, 1.2, **steady)) == "disagrees"
-    speedup = {"quantity": "speedup", "solution": "ZERO-Pri", "skewness": 8.0}
-    ours, claim = value(rows, **speedup), "Pri trains 3.5 times"  # a gain of 2.5 or 10 % less, 2.25
-    outcomes = [verdict(id, claim, changed(rows, aim / ours, **speedup)) for aim in (3.5, 3.3, 3.2, 1.0)]
-    assert outcomes == ["agrees", "agrees", "disagrees", "disagrees"]
-    rows, item, claim = count_setting(150, 10_000), "flextp/setting/counted", "48 all-reduces in the forward pass"
-    assert verdict(item, claim, rows) == "agrees"
-    counted = {"counted": "forward", "quantity": "all_reduces_per_iteration"}
-    assert verdict(item, claim, changed(rows, 49 / 48, **counted)) == "disagrees"
 
 
 def test_every_simulated_figure_is_drawn_with_its_lines_bars_and_letters():
@@ -343,9 +367,11 @@ def test_every_simulated_figure_is_drawn_with_its_lines_bars_and_letters():
     assert [len(ax.lines) for ax in pictures.draw_skewness(rows).axes] == [3, 3]
     divisions = simulated.simulate_divisions("ViT-1B", [8.0, 4.0])
     drawn = pictures.draw_divisions(divisions).axes[0].lines
-    assert drawn[1].get_xdata()[0] == value(divisions, "planned_senders", solution="SEMI")
-    links = {"skewnesses": [2.0, 8.0], "nums_stragglers": [1, 2, 3], "bandwidths_gb_per_s": [1.0, 16.0]}
-    rows = simulated.map_rows(simulated.simulate_map("ViT-1B", **links, refine=False))
+    planned = {"solution": "SEMI", "receivers": "all that do not migrate"}
+    assert drawn[2].get_xdata()[0] == value(divisions, "planned_senders", **planned)
+    text = pictures.draw_text(simulated.headline_rows([9.0, 16.0]), 0.4)
+    assert len(text.axes[0].lines) == 4 + 2  # gains, the paper's, table I's share
+    rows = simulated.map_rows("ViT-1B", [2.0, 8.0], [1, 2, 3], [1.0, 16.0])
     fast = pictures.draw_map(rows).axes[1]
     place = {"quantity": "speed_of_ideal", "skewness": 8.0, "num_stragglers": 3, "bandwidth_gb_per_s": 16.0}
     (means,) = [row["means"] for row in rows if place.items() <= row.items()]

@@ -12,9 +12,10 @@ from flextp_cases import ranks, shares, straight_costs
 from workbench.techniques.flextp import cost, counted, measured, method
 from workbench.techniques.flextp.method import ColumnStatistics, Costs, Line, Plan, RankPlan, RankTimes
 from workbench.techniques.flextp.runtime import Policy, check_policy, needs_costs, planner_of
-from workbench.techniques.flextp.simulated import ratio_needed, simulate_ratios
+from workbench.techniques.flextp.simulated import map_rows, simulate_ratios
 
 COSTS = Costs.straight(alloc_s=0.25, extract_s=0.5, communicate_s=2, compute_s=1)
+TO_NORMAL = Plan(ranks=(RankPlan(),) * 4, to_normal=True)
 SENT = Plan(ranks=(RankPlan(dropped=0.25, migrated=0.5), RankPlan(), RankPlan()))
 
 
@@ -161,23 +162,11 @@ def test_only_semi_and_refined_plans_need_a_pre_test():
     for policy in ({"solution": "SEMI"}, {"solution": "SEMI", "refine": True}, {"solution": "MIG", "refine": True}):
         assert needs_costs(Policy(**policy))
     fixed = Policy(solution="SEMI", num_senders=0)
-    assert needs_costs(fixed) and planner_of(fixed, 4)  # for times without what is fixed, not for the plan
+    assert needs_costs(fixed) and planned(
+        TWO, solution="SEMI", num_senders=0
+    )  # for times without what is fixed, not for the plan
     for policy in ({"solution": "ZERO", "pruning_ratio": 0.5}, {"solution": "MIG"}, {"solution": "Baseline"}):
         assert not needs_costs(Policy(**policy))
-
-
-def test_the_threshold_says_in_every_solution_who_is_a_straggler():
-    # Rank 1 is 2.5 times as slow as the fastest, 5/4.5 times as slow as the mean.
-    assert planned(TWO, solution="ZERO", reference="mean", threshold=0.2) == ([0.5625, 0, 0, 0], NOTHING)
-    helped = {"ZERO": {"pruning_ratio": 0.25}, "MIG": {}, "SEMI": {"num_senders": 2}}
-    for solution, more in helped.items():
-        dropped, migrated = planned(TWO, solution=solution, threshold=1.6, **more)
-        assert (dropped[0] + migrated[0] > 0, dropped[1], migrated[1]) == (True, 0, 0)
-    costs = Costs.straight(communicate_s=0.1, compute_s=1)
-    for solution in ("MIG", "SEMI"):
-        for refine in (False, True):
-            plain = planned(TWO, costs, solution=solution, refine=refine, threshold=3.6)
-            assert plain == (NOTHING, NOTHING)
 
 
 STRAIGHT = Costs.straight(compute_s=1)
@@ -190,10 +179,6 @@ def migrated(scheme="broadcast-reduce", num_senders=1, share=0.5):
 
 def epoch(solution, **options):
     return lambda: cost.planned_epoch(solution, **options)
-
-
-def mapped(num_stragglers):
-    return cost.winner_map(skewnesses=[2.0], nums_stragglers=[num_stragglers], bandwidths_bytes_per_s=[1e9])
 
 
 test_times_plans_costs_and_ratios_that_cannot_be_are_refused = refusals(
@@ -217,13 +202,9 @@ test_times_plans_costs_and_ratios_that_cannot_be_are_refused = refusals(
     (lambda: method.speedup_bound(0.5, 4), "skewness is 0.5"),
     (lambda: method.split_of_one(1.0, STRAIGHT, 3), "removed is 1.0"),
     (lambda: method.plan_division(ranks(8, 4, 1, 1), 3), "num_senders is 3; it must be in 0..2"),
-    (lambda: method.settled_resizing(ranks(8, 1), 1.0), r"threshold is 1.0; it must be in \(0, 1\)"),
     (lambda: method.levelled_plan(ranks(8, 4), STRAIGHT, [0, 1]), r"slowest_first is \(0, 1\); it must leave a rank"),
     (lambda: method.levelled_plan(ranks(8, 1), STRAIGHT, [0], speed_share=1), "speed_share is 1"),
-    (
-        lambda: method.fastest_division(ranks(3, 1), BENT, most_dropped=0),
-        "extract.at_zero_s of costs is -0.1; it must be at least 0",
-    ),
+    (lambda: method.fastest_division(ranks(3, 1), BENT, most_dropped=0), "extract.at_zero_s of costs is -0.1; it must"),
     (lambda: method.best_plan_by_search(ranks(8, 4, 2, 1), STRAIGHT, 40), "551,368,000 plans"),
     (lambda: method.num_dropped_columns(1.0, 4), r"pruning_ratio is 1.0; it must be in \[0, 1\)"),
     (lambda: method.kept_columns([4], 4), "column 4"),
@@ -232,8 +213,7 @@ test_times_plans_costs_and_ratios_that_cannot_be_are_refused = refusals(
     (lambda: method.kept_columns([3, 0, 2, 1], 4), "all 4 columns"),
     (lambda: method.first_columns(torch.arange(2), 2), r"num_dropped is 2; it must be in \[0, 2\)"),
     (lambda: ColumnStatistics(torch.zeros(2, 3)).update_(torch.zeros(2, 4), []), r"\[2, 4\]; it must be \[2, 3\]"),
-    (lambda: method.layer_ratios([1.5], 0.5), "candidate_shares has 1.5"),
-    (lambda: method.layer_ratios([0.5], 0.5, decay=-1), "decay is -1"),
+    (lambda: method.layer_ratios([1.5], 0.5), "candidate_shares is 1.5"),
     (lambda: method.micro_threshold(0.0, 10), "learning_rate is 0.0"),
     (lambda: method.change_threshold(10, -0.1), "micro_threshold is -0.1"),
     (migrated(scheme="gossip"), "scheme is 'gossip'; it must be one of"),
@@ -246,11 +226,12 @@ test_times_plans_costs_and_ratios_that_cannot_be_are_refused = refusals(
     (epoch("MIG", pruning_ratio=0.5), "pruning_ratio is 0.5; it must be None but for ZERO"),
     (lambda: planner_of(Policy(num_senders=4), 4), "num_senders is 4; it must be at most 3"),
     (lambda: check_policy(Policy(solution="given", plan=Plan.plain(4)), 3), "plan is of 4 ranks; it must be of"),
-    (lambda: planner_of(Policy(solution="MIG", refine=True), 4), "costs is None; it must be given where"),
+    (lambda: planned(TWO, solution="MIG", refine=True), "costs is None; it must be given where"),
     (lambda: simulate_ratios("ViT-2B", [0.5], ["Baseline"]), "model is 'ViT-2B'"),
     (lambda: simulate_ratios("ViT-1B", [0.5], ["SDP"]), "has 'SDP'"),
-    (lambda: ratio_needed("ViT-1B", 20, "luck"), "meaning is 'luck'; it must be one of"),
-    (lambda: mapped(8), r"nums_stragglers has 8; each must be in 0\.\.7"),
+    (lambda: method.plan_equal_drop(ranks(1, other_s=1), 1.5), r"dropped is 1.5; it must be in \[0, all"),
+    (lambda: check_policy(Policy(solution="given", plan=TO_NORMAL), 4), "to_normal of plan is True; it must be False"),
+    (lambda: map_rows("ViT-1B", [2.0], [8], [1.0]), r"nums_stragglers has 8; each must be in 0\.\.7"),
     (lambda: cost.extraction_s(cost.VIT_1B, cost.paper_machine(), 1.5), r"removed is 1.5; it must be in \[0, 1\]"),
     (lambda: counted.count_worked_example([]), "imputations is empty"),
     (lambda: counted.draw_case(0, 4), r"num_stragglers is 4; it must be in 1..3"),
@@ -268,11 +249,9 @@ test_policies_that_contradict_themselves_are_refused = refusals(
     ({"solution": "ZERO", "refine": True}, "refine is True; it must be False where solution is ZERO"),
     ({"refine": True, "num_senders": 1}, "num_senders is 1; it must be None where refine is True"),
     ({"refine": True, "selection": "PriDiffR"}, "selection is PriDiffR; it must be Rd or Pri where refine is True"),
-    ({"threshold": math.inf}, "threshold is inf; it must be finite and above 0"),
     ({"patience": 0}, "patience is 0; it must be at least 1"),
     ({"pruning_ratio": "0.5"}, "pruning_ratio is '0.5'; it must be a number"),
     ({"num_senders": 1.0}, "num_senders is 1.0; it must be a whole number"),
     ({"solution": "given", "plan": 3}, "plan is 3; it must be a Plan or None"),
-    ({"decay": 1.1}, r"decay is 1.1; it must be in \[0, 1\]"),
     of=Policy,
 )

@@ -7,13 +7,13 @@ import pytest
 from flextp_cases import ranks, shares, straight_costs
 
 from workbench.techniques.flextp import method
-from workbench.techniques.flextp.method import Costs, Line, Plan, RankPlan, RankTimes, Reference
+from workbench.techniques.flextp.method import Costs, Line, Plan, RankPlan, RankTimes, Reference, Solution
 
 CHEAP = Costs.straight(extract_s=1, communicate_s=0.5, compute_s=1)
 PLANNERS = {
-    "resizing": lambda times: method.plan_resizing(times),
-    "migration": lambda times: method.plan_migration(times, CHEAP),
-    "migration, levelled": lambda times: method.plan_migration(times, CHEAP, refine=True),
+    "resizing": method.plan_resizing,
+    "migration": method.plan_migration,
+    "migration, levelled": lambda times: method.plan_for(Solution.MIG, times, CHEAP, refine=True),
     "SEMI": lambda times: method.plan_semi(times, CHEAP),
     "SEMI, levelled": lambda times: method.plan_semi(times, CHEAP, refine=True),
 }
@@ -35,15 +35,6 @@ def test_a_straggler_drops_what_brings_it_down_to_the_reference():
     # A rank that is slow elsewhere than in products keeps some columns.
     assert method.pruning_ratio(own_s=10, reference_s=1, product_s=2) == method.MOST_REMOVED
     assert method.pruning_ratio(own_s=10, reference_s=1, product_s=0) == 0
-
-
-def test_the_printed_form_swings_for_ever():
-    # From times as measured, whatever was dropped, gamma = (m - 1) / m, m the straggler's seconds: the next m is 8 / m.
-    unresized = times = ranks(8, 1, 1, 1)
-    for seconds in (8, 1, 8, 1, 8):
-        assert times[0].product_s == pytest.approx(seconds)
-        printed = [replace(rank, work=1.0) for rank in times]
-        times = measured_under(method.pruning_ratios(printed, Reference.MIN), unresized)
 
 
 def test_a_plan_is_stale_once_any_rank_moved_by_more_than_a_tenth_other_than_by_its_plan():
@@ -144,12 +135,12 @@ def test_stragglers_are_named_slowest_first_and_a_division_lets_the_slowest_migr
     assert shares(plan, "migrated") == [7 / 8, 5 / 6, 0, 0, 0, 0, 0, 0]
     assert shares(plan, "dropped") == [0, 0, 3 / 4, 1 / 2, 0, 0, 0, 0]
     assert method.plan_division(times, 0) == method.plan_resizing(times, Reference.MIN)
-    assert method.plan_division(times, 4) == method.plan_migration(times, CHEAP)
-    assert method.plan_migration(ranks(3, 1), CHEAP) == Plan(ranks=(RankPlan(migrated=2 / 3), RankPlan()))
+    assert method.plan_division(times, 4) == method.plan_migration(times)
+    assert method.plan_migration(ranks(3, 1)) == Plan(ranks=(RankPlan(migrated=2 / 3), RankPlan()))
 
 
 @planners
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_plans_do_not_depend_on_the_numbers_of_the_ranks_or_on_the_plan_that_was_measured_under(planner, seed):
     generator = random.Random(seed)
     num_ranks = generator.randint(2, 6)
@@ -173,12 +164,11 @@ def test_ranks_within_a_tenth_of_the_fastest_give_nothing_up_and_others_keep_col
 
 # One straggler of skewness 8 among four, 0.2 s of other time. Its own time becomes the mean of what is measured,
 # (t + 3 x 1.2) / 4, which its next measurement then moves:
-#   8.2 -> 2.95 -> 1.6375 -> 1.309375 -> 1.22734375 -> 1.2068359375
-# The fourth plan moves it by 6 %, the fifth by 2 %.
-@pytest.mark.parametrize(("threshold", "own_s"), [(0.10, 1.22734375), (0.03, 1.2068359375)])
-def test_plans_are_renewed_until_a_plan_moves_nobody_by_more_than_the_threshold(threshold, own_s):
-    settled = method.settled_resizing(ranks(8, 1, 1, 1, other_s=0.2), threshold)
-    assert shares(settled, "dropped") == pytest.approx([(8.2 - own_s) / 8, 0, 0, 0])
+#   8.2 -> 2.95 -> 1.6375 -> 1.309375 -> 1.22734375
+# The fourth plan moves it by 6 %.
+def test_plans_are_renewed_until_a_plan_moves_nobody_by_more_than_a_tenth():
+    settled = method.settled_resizing(ranks(8, 1, 1, 1, other_s=0.2))
+    assert shares(settled, "dropped") == pytest.approx([(8.2 - 1.22734375) / 8, 0, 0, 0])
 
 
 def test_two_stragglers_come_down_together():
@@ -233,7 +223,7 @@ def test_only_as_much_is_dropped_as_the_speed_asked_for_needs():
     assert method.iteration_s(times, plan, costs) == pytest.approx(1.28 / 0.9)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_levelled_plans_are_near_the_best_of_all_divisions(seed):
     # No more than 1 % slower than the fastest that drops no more; 0.01 of the columns more than the gentlest as fast.
     generator = random.Random(seed)
@@ -284,8 +274,8 @@ def test_a_certificate_says_what_the_best_have_over_a_plan():
     assert certificate.drops_more_by == 0
 
 
-@pytest.mark.parametrize(("num_stragglers", "num_steps"), [(1, 24), (2, 8), (3, 4)])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("num_stragglers", "num_steps"), [(1, 16), (2, 6), (3, 3)])
+@pytest.mark.parametrize("seed", range(2))
 def test_no_division_of_the_grid_beats_the_best_one(num_stragglers, num_steps, seed):
     generator = random.Random(seed)
     product_s = [generator.uniform(1.2, 8) for _ in range(num_stragglers)] + [1.0] * (4 - num_stragglers)

@@ -109,15 +109,6 @@ def test_a_layer_counts_as_often_as_it_multiplied_in_the_last_iteration_that_had
         assert (costs.communicate(0.25), costs.alloc_s) == (3 * num_products, 3 * num_products)
 
 
-def test_a_cost_that_falls_with_the_share_is_made_level(monkeypatch, three_repeats):
-    # Taking apart: 47, 43, 39 twice and 35, 31, 27; then 23, 19, 15 twice and 11, 7, 3 s. Of 117 and 45 s, 45 are room;
-    # 72 and 0 s are 36 at both shares.
-    set_clocks(monkeypatch, thread=clock(lambda n: -((24 - n) ** 2)))
-    costs = Model(VirtualTensorGroup(3)).costs()
-    assert (costs.alloc_s, costs.extract(0.25), costs.extract(0.75)) == (45, 36, 36)
-    assert costs.communicate(0.25) == costs.communicate(0.75) == 3
-
-
 def test_what_the_busiest_rank_multiplies_is_no_cost_of_messages(monkeypatch):
     # Every product takes 1/32 s of a meter's clock; the three virtual ranks together have 3 of their own each, and two
     # receivers 3 more: 15. Of 1 s on the wall 17/32 are left, for each of three layers.

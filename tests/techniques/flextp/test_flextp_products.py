@@ -73,17 +73,16 @@ MIGRATIONS = {
     "all but one": (4, {0: [1], 1: [0, 1], 2: [2, 0, 1]}),
     "three ranks": (3, {1: [0, 1, 2, 3, 4, 5, 6]}),
     "six ranks, five senders": (6, {0: [0, 2], 1: [1], 2: [2, 0], 4: [0], 5: [1, 2]}),
-    "eight ranks": (8, {0: [0, 1], 7: [1]}),
 }
 
 
-@pytest.mark.parametrize("scheme", Scheme)
 @pytest.mark.parametrize("case", MIGRATIONS)
-def test_migrated_products_equal_plain_ones_in_outputs_and_gradients(scheme, case):
+def test_migrated_products_equal_plain_ones_in_outputs_and_gradients(case):
     num_ranks, migrated = MIGRATIONS[case]
     group = VirtualTensorGroup(num_ranks)
     plain = outputs_and_gradients(*perceptron(group), group)
-    assert_close(outputs_and_gradients(*divided_pair(group, {}, migrated, scheme)), plain)
+    for scheme in Scheme:
+        assert_close(outputs_and_gradients(*divided_pair(group, {}, migrated, scheme)), plain)
 
 
 @pytest.mark.parametrize("is_metered", [False, True])
@@ -155,8 +154,7 @@ def test_four_real_ranks_equal_virtual_ones_in_results_and_messages(pools):
         assert sent == messages["send"]
 
 
-@pytest.mark.parametrize("scheme", Scheme)
-@pytest.mark.parametrize("imputation", Imputation)
+@pytest.mark.parametrize(("scheme", "imputation"), [*itertools.product(Scheme, Imputation)])
 def test_equal_steps_give_equal_gradients_whatever_is_imputed(scheme, imputation):
     # Rank 0 drops the column that it computes for rank 1: what it added for the sender must not be imputed.
     first, second, group = divided_pair(2, {0: [3]}, {1: [3, 5]}, scheme, imputation)

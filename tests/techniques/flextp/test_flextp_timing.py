@@ -4,6 +4,7 @@ Nothing here asserts a duration.
 """
 
 import time
+from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
 
@@ -12,12 +13,12 @@ import torch
 from cases import refusals
 
 from workbench.launch import run_on_ranks
+from workbench.rows import spread_row, value_row
 from workbench.study.breakdown import break_down
-from workbench.study.rows import spread_row, value_row
 from workbench.study.timing import Timed, Turn, Turns, take_turns
 from workbench.techniques.flextp import measured
 from workbench.techniques.flextp import plots as pictures
-from workbench.techniques.flextp.measured import Notes, Setting, Size, Variant
+from workbench.techniques.flextp.measured import Notes, Setting, Size, Variant, timing
 from workbench.techniques.flextp.method import Costs, Plan, RankPlan
 from workbench.techniques.flextp.runtime import Meter
 from workbench.timeline import Action
@@ -68,6 +69,7 @@ STUDY = {
     "Rd": Variant(solution="ZERO", selection="Rd", skewness=SLOW),
     "Pri": Variant(solution="ZERO", skewness=SLOW),
     "PriDiffR": Variant(solution="ZERO", selection="PriDiffR", skewness=SLOW),
+    "PriDiffM": Variant(solution="ZERO", selection="PriDiffM", skewness=SLOW),
     "one_shot": Variant(solution="ZERO", reference="mean", skewness=SLOW),
     "tree": Variant(solution="MIG", migrated=0.5),
     "star": Variant(solution="MIG", migrated=0.5, scheme="scatter-gather"),
@@ -118,11 +120,22 @@ def test_rows_hold_speedups_and_the_best_possible_ones():
     assert pri["dose_error"] == pytest.approx(0.05)
 
 
+def test_ratios_whose_mean_is_a_constant_have_a_name_and_redrawn_columns_are_chosen_anew_in_every_iteration():
+    options = {"solution": "ZERO", "selection": "PriDiffM"}
+    assert measured.rows.name_of(options) == "ZERO-PriDiffM"
+    assert measured.rows.name_of({**options, "pruning_ratio": 0.5}) == "ZERO-PriDiffM, constant γ"
+    redrawn = Variant(solution="ZERO", selection=measured.rows.REDRAWN, pruning_ratio=0.5, skewness=SLOW)
+    policy = redrawn.policy(4, iterations_per_epoch=79, seed=1)
+    assert (policy.selection.value, policy.iterations_per_epoch, policy.seed) == ("Rd", 1, 1)
+
+
 def test_variants_that_differ_in_one_option_are_compared_within_rounds():
-    rows = rows_of(Rd=(12.0, 8.0), Pri=(9.0, 8.0), PriDiffR=(7.2, 8.0), tree=(10.0, 8.0), star=(12.0, 8.0))
+    layers = {"PriDiffR": (7.2, 8.0), "PriDiffM": (8.1, 8.0)}
+    rows = rows_of(Rd=(12.0, 8.0), Pri=(9.0, 8.0), **layers, tree=(10.0, 8.0), star=(12.0, 8.0))
     assert "speedup" not in values_of(rows, "Pri")  # without a Baseline under the same stragglers
     assert values_of(rows, "Pri")["over_random"] == 0.75
     assert values_of(rows, "PriDiffR")["epoch_saved_over_pri"] == pytest.approx(20)
+    assert values_of(rows, "PriDiffM")["epoch_saved_over_pri"] == pytest.approx(10)
     assert values_of(rows, "tree")["gap"] == pytest.approx(0.2) and "gap" not in values_of(rows, "star")
     idle = values_of(rows_of(plain=(12.0, 8.0), idle=(10.0, 8.0)), "idle")
     assert idle["speedup"] == 1.2  # skewness 1 is no straggler
@@ -233,7 +246,8 @@ def test_every_gpu_gets_its_dose_and_its_messages_are_no_time_of_its_own():
             assert 0 < parts.product_s[0] < parts.iteration_s
 
 
-def test_a_study_on_real_ranks_has_rows_and_a_timeline_of_every_variant():
+def test_a_study_on_real_ranks_has_rows_and_a_timeline_of_every_variant(pools, monkeypatch):
+    monkeypatch.setattr(timing, "open_ranks", lambda num_ranks, **more: nullcontext(pools(num_ranks)))
     variants = {name: VARIANTS[name] for name in ("plain", "slow")}
     study = measured.measure_variants(variants, size=SMALL, num_ranks=2, rounds=6, warmup=0)
     quantities = {"epoch_s", "waiting_s", "transfer_s", "speedup", "dose_error"}
@@ -257,18 +271,16 @@ test_options_that_contradict_each_other_are_refused = refusals(
 )
 
 
-@pytest.mark.parametrize(
-    ("variant", "more", "rule"),
-    [
-        (Variant(), {"rounds": 5}, "rounds is 5; it must be at least 6"),
-        (Variant(), {"num_ranks": 3}, "num_ranks is 3; it must be a divisor of the model's 2 heads"),
-        (Variant(), {"slowness": 0.5}, "slowness is 0.5; it must be at least 1"),
-        (None, {"slowness": 4.0}, "slowness is 4.0; it must be 1 where 'x' is not balanced"),
-        (Variant(**FIXED, num_senders=2), {}, r"num_senders is 2; it must be in 1\.\.1"),
-        (Variant(skewness=SLOW * 3), {}, "skewness is .*; it must be at most 2 values"),
-    ],
+def started(variant=STUDY["plain"], **more):
+    measured.measure_variants({"x": variant}, **{"size": SMALL, "num_ranks": 2, "rounds": 6} | more)
+
+
+test_bad_input_is_refused_before_any_rank_starts = refusals(
+    ({"rounds": 5}, "rounds is 5; it must be at least 6"),
+    ({"num_ranks": 3}, "num_ranks is 3; it must be a divisor of the model's 2 heads"),
+    ({"slowness": 0.5}, "slowness is 0.5; it must be at least 1"),
+    ({"variant": None, "slowness": 4.0}, "slowness is 4.0; it must be 1 where 'x' is not balanced"),
+    ({"variant": Variant(**FIXED, num_senders=2)}, r"num_senders is 2; it must be in 1\.\.1"),
+    ({"variant": Variant(skewness=SLOW * 3)}, "skewness is .*; it must be at most 2 values"),
+    of=started,
 )
-def test_bad_input_is_refused_before_any_rank_starts(monkeypatch, variant, more, rule):
-    monkeypatch.setattr("workbench.study.timing.Ranks", None)
-    with pytest.raises(ValueError, match=rule):
-        measured.measure_variants({"x": variant}, **{"size": SMALL, "num_ranks": 2, "rounds": 6} | more)

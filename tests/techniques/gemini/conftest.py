@@ -10,6 +10,7 @@ from processes_seen import wait_for
 
 from workbench.launch.machines import Machines
 from workbench.techniques.gemini.control import EtcdKeyValueStore, StoreUnavailable
+from workbench.techniques.gemini.control.service import serve_store
 from workbench.techniques.gemini.measured import reliability
 from workbench.techniques.gemini.runtime.checkpoints import PRELOAD
 
@@ -19,6 +20,22 @@ def fleet():
     """Machines that are started in no time, of which whoever uses them leaves none running."""
     with Machines(preload=(*PRELOAD, reliability.__name__), echo=False) as machines:
         yield machines
+
+
+@pytest.fixture
+def served(fleet):
+    """Serves the embedded store, at a port, on a machine of its own, and gives its address."""
+
+    @contextlib.contextmanager
+    def serve(port=0):
+        fleet.start("store", serve_store, port)
+        addresses = []
+        while not addresses:
+            addresses = [event.message.address for event in fleet.wait(1.0) if hasattr(event, "message")]
+        yield addresses[0]
+        fleet.kill_all()
+
+    return serve
 
 
 def free_port():

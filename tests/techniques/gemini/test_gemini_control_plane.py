@@ -2,16 +2,12 @@
 
 import contextlib
 import json
-import multiprocessing
-import os
 import random
 import time
-import warnings
 
 import pytest
 from cases import refusals
 
-from workbench.launch.tcp_store import listening_socket, serve_tcp_store
 from workbench.techniques.gemini import control
 from workbench.techniques.gemini.control import ControlAgent, LeaseBook, StoreUnavailable, Timing
 from workbench.techniques.gemini.control import agent as ordering
@@ -40,11 +36,11 @@ def is_expired_by_definition(seen, lease_s, now_s):
     return now_s - max([seen[0][0], *renewed_s]) > lease_s
 
 
-@pytest.mark.parametrize("seed", range(50))
-def test_the_lease_book_agrees_with_the_definition(seed):
-    draw = random.Random(seed)
-    book, seen, now_s, count = LeaseBook(1.0), [], 0.0, 0
-    for _ in range(40):
+def test_the_lease_book_agrees_with_the_definition():
+    draw = random.Random(0)
+    for number in range(1200):
+        if number % 40 == 0:
+            book, seen, now_s, count = LeaseBook(1.0), [], 0.0, 0
         now_s += draw.choice([0.1, 0.3, 0.9, 1.0])
         count += draw.random() < 0.4
         read = None if draw.random() < 0.2 else count
@@ -226,36 +222,6 @@ def test_agents_elect_one_root_which_cannot_act_any_more_once_it_slept_and_was_s
     assert not a.leads
 
 
-def test_a_root_that_falls_asleep_while_it_writes_an_order_does_not_overwrite_its_successors():
-    meanwhile = []
-
-    def act(kind, key):
-        if meanwhile and (kind, key) == ("compare_set", ORDER_KEY):
-            meanwhile.pop()()
-
-    store = MemoryKeyValueStore(before=act)
-    a, b, c, standby = agents(store, ("a", "b", "c", "standby"), initial=("a", "b", "c"))
-    step_all((a, b, c, standby), 0.0, 0.1)
-    c.phase = Phase.FAILED
-    c.step(0.2)
-    meanwhile.append(lambda: step_all((b, c, standby), *(tick / 10 for tick in range(2, 15))))
-    assert a.step(0.2).order is None  # it wanted to order generation 2, and b did so meanwhile
-    assert Order.from_bytes(store.get(ORDER_KEY)).identity == (2, 2, "b")
-    assert [agent.order.members for agent in (b, c, standby)] == [("standby", "b", "c")] * 3
-
-
-def test_everything_in_the_store_is_written_again_after_it_was_lost():
-    store = MemoryKeyValueStore()
-    everybody = agents(store)
-    step_all(everybody, 0.0, 0.1)
-    before = {key: value for key, value in store.values.items() if not key.startswith("agents")}
-    store.values.clear()
-    for time_s in (0.2, 0.3):
-        assert [agent.step(time_s).order for agent in everybody] == [None] * 3
-    assert {key: value for key, value in store.values.items() if not key.startswith("agents")} == before
-    assert {key for key in store.values if key.startswith("agents")} == {ordering.status_key(name) for name in "abc"}
-
-
 def test_nobody_is_lost_because_the_store_was_silent_for_longer_than_a_lease():
     tick = 0
 
@@ -406,7 +372,7 @@ KINDS = {"a lasting store": {}, "a forgetful store": {"wipes": True}, "a store t
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_whatever_happens_no_two_roots_act_in_one_generation_and_training_ends(kind):
-    worlds = [World(100 * block + number, **KINDS[kind]) for block in range(4) for number in range(4)]
+    worlds = [World(100 * block + number, **KINDS[kind]) for block in range(4) for number in range(2)]
     for world in worlds:
         world.run(chaos_s=15.0, calm_s=60.0)
         assert world.is_over(), f"seed {world.seed}: no end after calm"
@@ -428,34 +394,13 @@ def test_whatever_happens_no_two_roots_act_in_one_generation_and_training_ends(k
 # One contract for every key-value store: the dictionary, torch's TCPStore, and etcd
 
 
-def serve(listening):
-    os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"
-    server = serve_tcp_store(listening)
-    while server:
-        time.sleep(1.0)
-
-
-@contextlib.contextmanager
-def tcp_server(port=0):
-    """Run a TCPStore server in a process of its own, and give its port."""
-    listening = listening_socket("127.0.0.1", port)
-    process = multiprocessing.get_context("fork").Process(target=serve, args=[listening], daemon=True)
-    with warnings.catch_warnings():  # about forking a process with threads, which this server does not mind
-        warnings.simplefilter("ignore", DeprecationWarning)
-        process.start()
-    port = listening.getsockname()[1]
-    listening.close()
-    yield port
-    process.kill()
-    process.join()
-
-
 @pytest.fixture(params=["dictionary", "tcp", "etcd"])
 def store(request):
     if request.param == "dictionary":
         yield MemoryKeyValueStore()
     elif request.param == "tcp":
-        with tcp_server() as port, contextlib.closing(control.TcpKeyValueStore("127.0.0.1", port)) as client:
+        served = request.getfixturevalue("served")
+        with served() as place, contextlib.closing(control.TcpKeyValueStore(*place)) as client:
             yield client
     else:
         client = control.EtcdKeyValueStore(request.getfixturevalue("etcd"), prefix=f"test-{time.monotonic_ns()}/")
@@ -485,17 +430,17 @@ def test_empty_values_and_text_are_refused(store, empty):
     assert store.get("a") is None
 
 
-def test_of_many_clients_one_wins_and_finds_a_store_that_was_killed_and_started_again_empty():
-    with tcp_server() as port:
-        clients = [control.TcpKeyValueStore("127.0.0.1", port, timeout_s=0.5) for _ in range(4)]
+def test_of_many_clients_one_wins_and_finds_a_store_that_was_killed_and_started_again_empty(served):
+    with served() as (address, port):
+        clients = [control.TcpKeyValueStore(address, port, timeout_s=0.5) for _ in range(4)]
         answers = [client.compare_set("a", None, b"%d" % number) for number, client in enumerate(clients)]
         assert answers == [b"0"] * 4
     client = clients[0]
-    with pytest.raises(StoreUnavailable, match=f"the store at 127.0.0.1:{port} does not answer"):
+    with pytest.raises(StoreUnavailable, match=f"the store at {address}:{port} does not answer"):
         client.get("a")
     with pytest.raises(StoreUnavailable):  # nobody listens
         client.set("a", b"2")
-    with tcp_server(port):
+    with served(port):
         assert client.get("a") is None
         client.set("a", b"3")
         assert client.get("a") == b"3"

@@ -101,8 +101,10 @@ def test_the_model_meets_the_three_numbers_that_it_is_fitted_to_and_idle_spans_c
         for scheme in (Scheme.BLOCKING, Scheme.BASELINE)
     )
     assert blocking / plain == pytest.approx(1.101, rel=1e-6)
-    # Nominal rates give 16 · 100 / 20 = 80 times; 65 of these are 81 %.
+    # The network's nominal rate gives 16 · 100 / 20 = 80 times; 65 of these are 81 %.
     assert fitted.network_share == pytest.approx(65 / 80, rel=1e-3)
+    assert 7 < cost.storage_s(large, fitted.p4d) / 62 < 8, "every eight iterations"
+    assert fitted.p3dn.copy_bytes_per_s == 12.5e9, "the network's nominal rate"
     large_share, small_share = (each.flops_per_s / each.peak_flops_per_s for each in (fitted.p4d, fitted.p3dn))
     assert 0 < large_share < 1 and 0 < small_share < 1
     assert fitted.transferred.flops_per_s == large_share * fitted.p3dn.peak_flops_per_s
@@ -220,7 +222,7 @@ POLICIES = (
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
 def test_progress_in_closed_form_is_that_of_counting_iterations(policy):
     draws = random.Random(1)
-    for _ in range(300):
+    for _ in range(100):
         start, elapsed_s = draws.randrange(40), draws.uniform(0, 900)
         fast, literal = (way(policy, start, elapsed_s) for way in (cost.advanced, cost.advanced_by_definition))
         assert fast.position == pytest.approx(literal.position, rel=1e-9)
@@ -247,7 +249,7 @@ def test_a_machine_fails_at_exponential_gaps_by_its_rate_and_in_the_kinds_asked_
     )
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(8))
 def test_the_simulation_from_failure_to_failure_is_that_of_every_iteration(seed):
     draws = random.Random(seed)
     placed = placement(draws.choice((4, 5, 6, 16)), draws.choice((1, 2, 3)))

@@ -105,7 +105,13 @@ def test_a_killed_host_is_replaced_by_the_one_that_stands_by_and_the_bits_are_th
     assert all(resumed >= 3 for _, resumed, _ in found), "from a peer's memory, two iterations back at most"
 
 
-def test_a_process_that_torchrun_did_not_start_is_refused(monkeypatch):
+def test_a_process_that_torchrun_did_not_start_is_refused_and_so_is_a_job_without_a_secret(monkeypatch, tmp_path):
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     with pytest.raises(RuntimeError, match="must be called in a process of torchrun --nproc-per-node 1"):
+        run_under_torchrun(print)
+    job = {"MASTER_ADDR": "127.0.0.1", "LOCAL_WORLD_SIZE": "1", "WORLD_SIZE": "2", "HOME": str(tmp_path)}
+    for name, value in job.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("WORKBENCH_SECRET", raising=False)
+    with pytest.raises(RuntimeError, match="WORKBENCH_SECRET is not set"):
         run_under_torchrun(print)

@@ -10,13 +10,7 @@ from cases import refusals
 
 from workbench.techniques.gemini import method
 from workbench.techniques.gemini.method import Placement, placement, recovery_probability
-from workbench.techniques.gemini.method.placement import (
-    num_surviving,
-    num_surviving_by_definition,
-    surviving_of_groups,
-    surviving_of_part,
-    surviving_of_ring,
-)
+from workbench.techniques.gemini.method.placement import num_surviving, num_surviving_by_definition, surviving_of_ring
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -126,15 +120,14 @@ def test_counting_agrees_with_trying_for_every_small_size_and_for_random_placeme
             assert recovery_probability(placed, k) == method.recovery_probability_by_definition(placed, k), placed
 
 
-def test_sets_of_any_size_are_counted_as_by_trying_and_groups_and_rings_by_their_formulas():
+def test_sets_of_any_size_are_counted_as_by_trying_and_rings_by_their_formula():
     sets = [(0,), (1, 2), (2, 3, 4), (5, 6), (7, 8, 9)]
     for k in range(12):
         assert num_surviving(sets, 12, k) == num_surviving_by_definition(sets, 12, k)
-    # of 12 in runs or groups of three at most 8 can be lost
-    for kind, (count, number) in {"ring": (surviving_of_ring, 12), "mixed": (surviving_of_groups, 4)}.items():
-        sets = {frozenset(holders) for holders in placement(12, 3, kind).holders}
-        assert surviving_of_part(range(12), sets, 12) == [count(number, 3, k) for k in range(13)]
-        assert [count(number, 3, k) > 0 for k in (8, 9)] == [True, False]
+    # of 12 in runs of three at most 8 can be lost
+    ring = placement(12, 3, "ring").holders
+    ways = [surviving_of_ring(12, 3, k) for k in range(13)]
+    assert ways == [num_surviving_by_definition(ring, 12, k) for k in range(13)] and (ways[8] > 0, ways[9]) == (True, 0)
 
 
 def test_more_failures_and_fewer_replicas_are_never_better():

@@ -99,10 +99,10 @@ def test_ranks_that_need_a_peer_are_spread_evenly_and_several_ranks_may_share_a_
     assert tiers(found) == [Tier.PEER, Tier.PEER, Tier.LOCAL, Tier.LOCAL] and peer_load(found) == {1: 2}
 
 
-def test_the_fast_plan_is_the_one_of_the_definition_on_two_thousand_random_inventories():
+def test_the_fast_plan_is_the_one_of_the_definition_on_random_inventories():
     generator = random.Random(0)
     seen = set()
-    for _ in range(2000):
+    for _ in range(500):
         num_machines = generator.randint(1, 6)
         kind, num_replicas = generator.choice(["mixed", "ring"]), generator.randint(1, num_machines)
         holders = placement(num_machines, num_replicas, kind).holders

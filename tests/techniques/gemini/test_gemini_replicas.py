@@ -2,8 +2,6 @@
 
 import functools
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -114,16 +112,17 @@ def test_killed_after_any_byte_of_any_write_the_slot_still_holds_a_complete_repl
 def test_one_flipped_bit_anywhere_never_gives_a_replica_that_is_not_what_was_written():
     _, memory = made(1, 2)
     unused = 0
-    size = os.fstat(memory.files[0]).st_size
+    # in use of each buffer: a record of 8 + 8 + 8 + 16 bytes and its checksum of 16, 1000 bytes of data
+    in_use = [*range(40 + 16), 4096, *range(4100, 4096 + 1000, 37), 4096 + 999]
+    beside = [40 + 16, *range(60, 4096, 400), 4095]
     for buffer in (0, 1):
-        for place in range(size):
+        for place in (*in_use, *beside):
             memory.flip(buffer, place)
             found = memory.held()  # compares every byte
             assert found in ([2, 1], [2], [1]), place
             unused += found == [2, 1]
             memory.flip(buffer, place)
-    # in use of each buffer: a record of 8 + 8 + 8 + 16 bytes and its checksum of 16, 1000 bytes of data
-    assert 2 * size - unused == 2 * (40 + 16 + 1000)
+    assert unused == 2 * len(beside)
     assert memory.held() == [2, 1]
 
 
@@ -132,7 +131,7 @@ def test_the_reason_why_a_buffer_is_not_used_is_told():
     assert [(replica.iteration, replica.fault) for replica in slot.examined()] == [(1, "")]
     slot.begin(2, NUM_BYTES)[:300] = 1
     replica = memory.slot().examined()[1]
-    assert (replica.iteration, replica.fault, replica.data) == (2, "begun and not completed", None)
+    assert (replica.iteration, replica.fault) == (2, "begun and not completed")
     memory.flip(0, 4096 + 305)
     replica = slot.examined()[0]
     assert (replica.iteration, replica.fault) == (1, "the checksum of its data is wrong")
@@ -143,64 +142,3 @@ def test_the_reason_why_a_buffer_is_not_used_is_told():
         slot.begin(3, 0)
     with pytest.raises(RuntimeError, match="no replica is in progress"):
         made()[0].complete(bytes(16))
-
-
-KILLING = """
-import os, random, signal, sys, time
-import torch
-from workbench.techniques.gemini.runtime.replicas import Slot
-
-SIZE = 1 << 20
-KILLS, MET, AT_MOST = map(int, sys.argv[1:])
-files = [os.memfd_create("replica") for _ in range(2)]
-for file in files:
-    os.ftruncate(file, 4096 + SIZE)
-
-def opened():
-    return Slot(2, lambda buffer, _: os.dup(files[buffer]), (0, 1))
-
-def content(iteration):
-    return torch.full((SIZE,), iteration % 251, dtype=torch.uint8)
-
-def write_for_ever(first, pipe):
-    slot = opened()
-    for iteration in range(first, 1 << 30):
-        slot.write(iteration, content(iteration))
-        os.write(pipe, iteration.to_bytes(8, "little"))
-
-generator, newest, torn, kills = random.Random(0), 0, 0, 0
-while kills < KILLS or (torn < MET and kills < AT_MOST):
-    kills += 1
-    reading, writing = os.pipe()
-    writer = os.fork()
-    if writer == 0:
-        write_for_ever(newest + 1, writing)
-    os.close(writing)
-    os.read(reading, 8)
-    time.sleep(generator.random() * 0.01)
-    os.kill(writer, signal.SIGKILL)
-    os.waitpid(writer, 0)
-    reported = newest + 1
-    while number := os.read(reading, 8):
-        reported = int.from_bytes(number, "little")
-    os.close(reading)
-    slot = opened()
-    found = slot.latest()
-    assert found is not None and found.iteration in (reported, reported + 1), (found, reported)
-    assert torch.equal(found.data, content(found.iteration))
-    torn += any(replica.fault for replica in slot.examined())
-    newest = found.iteration
-print(newest, torn)
-"""
-
-
-# how many kills meet a write is the machine's to say (a busy one stops the writer where it tells of its last): there
-# are at least twenty, and then as many more as it takes for seven of them to have met one
-def test_a_writer_killed_at_random_moments_leaves_a_complete_replica_each_time():
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", KILLING, "20", "7", "500"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-    newest, torn = map(int, done.stdout.split())
-    assert newest >= 20
-    assert torn >= 7, "so few kills met a write that the test shows nothing"

@@ -7,23 +7,19 @@ import contextlib
 import os
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
 import psutil
 import pytest
 from cases import refusals
-from processes_seen import assert_all_dead_within, family, wait_for
+from processes_seen import family, wait_for
 
 from workbench.cluster import Link
 from workbench.launch import RankFailed, ShapedHosts
-from workbench.launch.machines import Machines
 from workbench.techniques.gemini import control
-from workbench.techniques.gemini.control import Fault, Victim, operator, run_training, service
+from workbench.techniques.gemini.control import Fault, Victim, operator, run_training
 from workbench.techniques.gemini.control.operator import Repeats
 
 pytestmark = pytest.mark.timeout(100)
@@ -42,10 +38,12 @@ def count(context, steps, pause_s=0.02):
     dist.all_reduce(first, op=dist.ReduceOp.MIN)
     for iteration in range(int(first), steps):
         dist.all_reduce(torch.ones(1))
-        time.sleep(pause_s)
+        with context.during("pause"):
+            time.sleep(pause_s)
         memory[:8] = (iteration + 1).to_bytes(8, "little")
         context.report(iteration)
-    return {"kept": kept, "first": int(first), "machine": context.machine_name, "rank": context.rank}
+    place = {"machine": context.machine_name, "rank": context.rank, "local": (context.machine, context.local_rank)}
+    return {"kept": kept, "first": int(first), "memory": context.memory_names(), **place}
 
 
 def run(num_machines=3, ranks_per_machine=1, function=count, args=(STEPS,), **choices):
@@ -64,12 +62,15 @@ def machines_of(outcome):
     return [result["machine"] for result in outcome.results]
 
 
-def test_without_a_failure_every_rank_trains_once_and_the_results_come_in_rank_order(train):
-    outcome = train(2, 2)
+def test_without_a_failure_every_rank_trains_once_and_ranks_of_a_machine_share_its_memory(train):
+    outcome = train(2, 2, memory_limit_bytes=8)
     assert [result["rank"] for result in outcome.results] == [0, 1, 2, 3] and outcome.num_generations == 1
     assert machines_of(outcome) == ["machine-0", "machine-0", "machine-1", "machine-1"]
     done = Counter((event.rank, event.details["iteration"]) for event in outcome.named("iteration"))
     assert done == {(rank, iteration): 1 for rank in range(4) for iteration in range(STEPS)}
+    assert [result["local"] for result in outcome.results] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert all(result["memory"] == {"counter": 8} for result in outcome.results)
+    assert all(event.duration_s >= 0.02 for event in outcome.named("pause"))
 
 
 def test_after_a_machine_was_killed_its_successor_has_its_number_and_an_empty_memory(train):
@@ -83,9 +84,8 @@ def test_after_a_machine_was_killed_its_successor_has_its_number_and_an_empty_me
     assert 0.9 <= lost.time_s - killed.time_s <= 6.0  # a lease of 1 s, on a machine that may be busy
 
 
-@pytest.mark.parametrize("kills", [(Victim.ROOT,), (Victim.STORE, Victim.ROOT)], ids=["alone", "with the store"])
-def test_after_the_root_was_killed_another_one_orders_the_next_generation(train, kills):
-    outcome = train(faults=[Fault(kills=kind, at_iteration=5) for kind in kills])
+def test_after_the_root_was_killed_with_the_store_another_one_orders_the_next_generation(train):
+    outcome = train(faults=[Fault(kills=kind, at_iteration=5) for kind in (Victim.STORE, Victim.ROOT)])
     first, last = (outcome.named("root elected")[place] for place in (0, -1))
     assert (first.details["term"], last.details["term"]) == (1, 2) and last.machine != first.machine
     assert outcome.named("generation ordered")[-1].machine == last.machine
@@ -115,20 +115,6 @@ def test_a_standby_takes_over_while_the_operator_still_looks_for_a_machine(train
     assert outcome.named("replacement asked")[0].details["by"] == "machine-2+1"
 
 
-def test_the_root_is_killed_while_it_waits_for_a_replacement(train):
-    lost = Fault(kills=Victim.MACHINE, numbers=(2,), at_iteration=5)
-    outcome = train(replacement_s=0.3, faults=[lost, Fault(kills=Victim.ROOT, after_event="replacement asked")])
-    assert sum(name.endswith("+1") for name in machines_of(outcome)) == 2
-    assert len({event.machine for event in outcome.named("root elected")}) >= 2
-
-
-def fail_at_three(context):
-    for iteration in range(4):
-        context.report(iteration)
-        if iteration == 3:
-            raise ZeroDivisionError("at three")
-
-
 def fail_four_times(context):
     done = context.mapped("tries", 1)
     done[0] += 1
@@ -138,29 +124,10 @@ def fail_four_times(context):
     return done[0]
 
 
-def test_an_error_that_comes_back_ends_training_unless_there_is_progress(train):
-    with pytest.raises(RankFailed, match="ZeroDivisionError: at three") as failed:
-        train(2, function=fail_at_three, args=())
-    assert "in fail_at_three" in str(failed.value)
-    assert "failed again at the same place after a restart" in str(failed.value)
+def test_an_error_that_comes_back_does_not_end_training_where_there_is_progress_and_one_in_a_result_does(train):
     assert train(1, function=fail_four_times, args=()).results == (5,)
     with pytest.raises(RankFailed, match="rank 0 returned a value that cannot be unpickled here: ValueError: made in"):
         train(1, function=lambda context: OnlyThere(), args=())
-
-
-def remember(context, num_bytes):
-    context.memory("replica", num_bytes)
-    with context.during("checkpoint", tier="memory"):
-        time.sleep(0.01)
-    return context.memory_names(), context.local_rank, context.machine, context.world_size
-
-
-def test_ranks_of_a_machine_share_its_memory_and_log_what_takes_time(train):
-    outcome = train(2, 2, function=remember, args=(4096,), memory_limit_bytes=4096)
-    assert outcome.results == tuple(({"replica": 4096}, rank % 2, rank // 2, 4) for rank in range(4))
-    assert all(event.duration_s >= 0.01 for event in outcome.named("checkpoint"))
-    with pytest.raises(RankFailed, match="num_bytes of 'replica' is 8192; with the 0 kept already it must stay within"):
-        train(1, function=remember, args=(8192,), memory_limit_bytes=4096)
 
 
 def hang_at_three(context):
@@ -253,33 +220,6 @@ def test_on_shaped_hosts_a_successor_is_on_the_host_of_the_lost_machine():
         run(2, standbys=1, hosts=ShapedHosts(2, link=Link.gigabit()))
 
 
-OWNER = """
-import sys
-sys.path[:0] = {folders!r}
-from test_gemini_restarted_training import *
-def slow(context, mark):
-    context.mapped("replica", 1 << 20)
-    if context.rank == 0:
-        open(mark, "w").write("here\\n")
-    time.sleep(600)
-run(2, function=slow, args=(sys.argv[1],), standbys=1)
-"""
-
-
-def test_no_process_and_no_memory_is_left_two_seconds_after_the_owner_was_killed(tmp_path):
-    mark = tmp_path / "mark"
-    shared = set(os.listdir("/dev/shm"))
-    program = OWNER.format(folders=[str(folder) for folder in Path(__file__).parents[:3]])
-    owner = subprocess.Popen([sys.executable, "-c", program, str(mark)])
-    wait_for(lambda: mark.exists() or owner.poll() is not None, 80.0)
-    everyone = family(owner.pid)
-    assert len(everyone) >= 9  # owner, guard, fleet, store, three agents, two ranks
-    owner.send_signal(signal.SIGKILL)
-    assert_all_dead_within(everyone, 2.0)
-    owner.wait()
-    assert set(os.listdir("/dev/shm")) <= shared
-
-
 OUTSIDE = Fault(kills=Victim.MACHINE, numbers=(2,), at_iteration=1)
 STORE_KILLED = Fault(kills=Victim.STORE, at_iteration=1)
 
@@ -290,12 +230,8 @@ STORE_KILLED = Fault(kills=Victim.STORE, at_iteration=1)
         ("num_machines is 0", {"num_machines": 0}),
         ("ranks_per_machine is 1.5", {"ranks_per_machine": 1.5}),
         ("standbys is -1", {"standbys": -1}),
-        ("names is .*; two machines must not have one name", {"names": ["a", "a"]}),
-        ("names is .*; 'standby-0' is the name of a standby machine", {"names": ["a", "standby-0"], "standbys": 1}),
-        ("names is .*; it must have one for each of 2 machines", {"names": ["a"]}),
         ("store is 'redis://x'; it must be", {"store": "redis://x"}),
         ("replacement_s is -1; it must be finite and not negative", {"replacement_s": -1}),
-        ("names has 'a[+]1'; it must be a text without a plus sign", {"names": ["a+1", "b"]}),
         ("timeout_s is 0; it must be above 0", {"timeout_s": 0}),
         ("Fault.numbers is .2,.; each must lie in 0..1", {"faults": [OUTSIDE]}),
         ("only the embedded store can be killed", {"store": "http://127.0.0.1:1", "faults": [STORE_KILLED]}),
@@ -333,11 +269,11 @@ def test_an_error_is_shown_at_once_and_ends_training_by_its_class_and_place(
     fleet, capsys, iteration, generations, note
 ):
     with (
-        pytest.raises(RankFailed, match=note),
+        pytest.raises(RankFailed, match=note) as failed,
         control.Training(fail, 2, args=(iteration,), machines=fleet, timing=TIMING) as training,
     ):
         training.run()
-    assert max(event.generation or 0 for event in training.events) == generations
+    assert "in fail" in str(failed.value) and max(event.generation or 0 for event in training.events) == generations
     shown = capsys.readouterr().err
     assert shown.count("no column for") > generations and shown.count("Traceback") == 1
 
@@ -375,15 +311,10 @@ def test_generations_without_progress_are_counted_whatever_ended_them_and_wait_l
     assert [bool(verdict) for verdict in ended].index(True) == 4, "two of one kind in a row, without progress"
 
 
-def test_a_stopped_store_is_an_unavailable_one_within_the_time_given():
-    with Machines(echo=False) as machines:
-        machines.start("store", service.serve_store, 0)
-        addresses = []
-        while not addresses:
-            addresses = [event.message.address for event in machines.wait(1.0) if hasattr(event, "message")]
-        store = control.TcpKeyValueStore(*addresses[0], timeout_s=0.5)
+def test_a_stopped_store_is_an_unavailable_one_within_the_time_given(fleet, served):
+    with served() as place, contextlib.closing(control.TcpKeyValueStore(*place, timeout_s=0.5)) as store:
         store.set("key", b"value")
-        stopped = psutil.Process(machines.pids["store"]["agent"])
+        stopped = psutil.Process(fleet.pids["store"]["agent"])
         stopped.suspend()
         wait_for(lambda: stopped.status() == psutil.STATUS_STOPPED, 10.0)  # it may still answer before that
         for _ in range(2):
@@ -392,12 +323,13 @@ def test_a_stopped_store_is_an_unavailable_one_within_the_time_given():
                 store.get("key")
             assert time.monotonic() - began_s < 3.0
         stopped.resume()
-        deadline_s = time.monotonic() + 10
-        while time.monotonic() < deadline_s:
+
+        def answers() -> bool:
             with contextlib.suppress(control.StoreUnavailable):
-                assert store.get("key") == b"value"
-                break
-        store.close()
+                return store.get("key") == b"value"
+            return False
+
+        wait_for(answers, 10.0)
 
 
 def write_garbage(place, keys, until):
@@ -419,15 +351,14 @@ def write_garbage(place, keys, until):
     listening.close()
 
 
-@pytest.mark.parametrize("faults", [(), (Fault(kills=Victim.MACHINE, numbers=(1,), at_iteration=15),)])
-def test_what_other_processes_write_to_the_store_is_dropped_and_counted_and_training_goes_on(fleet, faults):
+def test_what_other_processes_write_to_the_store_is_dropped_and_counted_and_training_goes_on(fleet):
     patient = control.Timing(heartbeat_s=0.05, lease_s=5.0)  # nobody seems lost, however busy this machine is
-    training = control.Training(count, 2, args=(60, 0.05), timing=patient, machines=fleet, faults=faults)
+    training = control.Training(count, 2, args=(30, 0.05), timing=patient, machines=fleet)
     with training:
         training.start(timeout_s=90.0)
         wait_for(lambda: "joined" in [event.name for event in training.events], 60.0)
         place = training._operator._store_address
-        keys = ["root", "order", *map("agents/{}".format, ("machine-0", "machine-1", "machine-1+1"))]
+        keys = ["root", "order", "agents/machine-0", "agents/machine-1"]
         ended = threading.Event()
         neighbour = threading.Thread(target=write_garbage, args=[place, keys, ended])
         neighbour.start()
@@ -436,11 +367,7 @@ def test_what_other_processes_write_to_the_store_is_dropped_and_counted_and_trai
         finally:
             ended.set()
             neighbour.join()
-    assert machines_of(outcome) == ["machine-0", "machine-1+1" if faults else "machine-1"]
-    if faults:  # an old message that is written again may cost one more generation, never the result
-        assert outcome.num_generations >= 2
-    else:
-        assert outcome.num_generations == 1
+    assert machines_of(outcome) == ["machine-0", "machine-1"] and outcome.num_generations == 1
     dropped = outcome.named("message dropped")
     assert outcome.num_dropped == len(dropped) > 0
     assert {event.details["key"] for event in dropped} & {"root", "order"}

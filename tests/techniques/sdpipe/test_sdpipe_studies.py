@@ -13,7 +13,8 @@ from workbench.study.training import reached
 from workbench.techniques.sdpipe import counted, libraries, measured, simulated
 from workbench.techniques.sdpipe.cost import Scheme, traced_delays_s
 from workbench.techniques.sdpipe.method import Group
-from workbench.techniques.sdpipe.training import Setting, delays_of, train
+from workbench.techniques.sdpipe.training import Data, Setting, curve_of, delays_of, naive_rows, train
+from workbench.techniques.sdpipe.virtual import VirtualSetting, traced_s
 
 
 def value(rows, quantity, **keys):
@@ -77,9 +78,8 @@ def test_workers_of_bytedance_replay_the_ranks_of_all_traced_stages(monkeypatch)
         )
 
     monkeypatch.setattr(step_times, "load", load)
-    setting = Setting(scheme="SDPipe", trace="AR", num_stages=4, num_pipelines=4, iterations=3, pass_s=0.01)
-    delays_s, sources = delays_of(setting)
-    busy_s = 4 * 3 * 0.01
+    delays_s, sources = traced_s(VirtualSetting(scheme="SDPipe", delays="AR", iterations=3), busy_s=0.12)
+    busy_s = 0.12
     for rank in range(4):
         expected = [busy_s * (rank + stage * (rank > 0)) for stage in range(4)]
         assert delays_s[1, :, rank].tolist() == pytest.approx(expected)
@@ -91,16 +91,29 @@ def test_throughput_has_a_row_a_scheme_and_mesh_and_the_largest_speedups():
         models=["ResNet-50"],
         settings=["homogeneous", "B"],
         meshes=[[2, 2], [2, 4]],
-        doses=["each iteration", "each pass"],
+        doses=["each iteration", "twice"],
         num_iterations=12,
         seeds=2,
     )
     speeds = [row for row in rows if row["quantity"] == "examples_per_s"]
-    assert len(speeds) == 2 * 2 * 2 * len(Scheme)
+    assert len(speeds) == 2 * 2 * 2 * (len(Scheme) + 3)
     for over in ("All-Reduce+Pipe", "HetPipe"):
         ratios = [row["value"] for row in rows if row["quantity"] == "speedup" and row["over"] == over]
         largest = [row["value"] for row in rows if row["quantity"] == "largest_speedup" and row["over"] == over]
         assert max(ratios) == max(largest)
+
+
+def test_delays_are_drawn_as_often_as_the_dose_says():
+    shape = (2000, 2, 2)
+    for dose, draws in (("each iteration", 1), ("twice", 2)):
+        late_s = simulated.delays_s("ResNet-50", "B", shape, dose, 0)
+        assert late_s.mean() == pytest.approx(0.1 * 0.3 * draws, rel=0.1)
+
+
+def test_the_naive_model_of_bert_knows_how_often_words_occur():
+    (row,) = naive_rows(Data("bert", 0, 16), 1, 1)
+    assert row["quantity"] == "naive_loss"
+    assert 3.0 < row["value"] < math.log(2002)  # of the stand-in's text or the real one
 
 
 def test_the_map_has_a_certificate_for_every_p_and_t_and_p_of_one_with_no_window_enforces():
@@ -151,22 +164,25 @@ def test_recorded_speeds_are_read_and_come_with_the_project(tmp_path, monkeypatc
 
 def result(scheme, seed, blocks_s, losses, test_loss):
     curve = [[blocks_s[0] * (place + 1), place + 1.0, loss] for place, loss in enumerate(losses)]
-    shares = dict.fromkeys(("cpu_share", "delay_share", "averaged_share"), 0.1)
-    setting = {"scheme": scheme, "seed": seed}
+    shares = dict.fromkeys(("cpu_share", "delay_share", "averaged_share", "waited_share"), 0.1)
+    setting = {"scheme": scheme, "seed": seed, "pass_s": 0.5, "num_micro_batches": 1}
+    shares |= {"nominal_s": 3.0, "seconds": sum(blocks_s)}
     found = {"iteration_s": blocks_s[0], "blocks_s": blocks_s, "curve": curve, "scores": {"test_loss": test_loss}}
     return {"setting": setting, "sizes": {"2": 3}, **found, **shares}
 
 
-def test_schemes_are_compared_block_by_block_and_targets_with_three_seeds():
+def test_schemes_are_compared_block_by_block_and_targets_with_more_than_one_seed():
     results = [result("All-Reduce+Pipe", seed, [2.0, 3.0, 4.0], [3.0, 1.0], 1.0) for seed in range(3)]
     results += [result("SDPipe", seed, [1.0, 1.0, 1.0], [3.0, 2.0, 1.0], 1.1 + 0.1 * seed) for seed in range(3)]
     assert reached(results[3]["curve"], 1.0) == (3.0, 3.0) and reached(results[3]["curve"], 0.5) is None
     rows = measured.rows(results, target=1.0)
     (speedup,) = [row for row in rows if row["quantity"] == "speedup"]
     assert (speedup["low"], speedup["value"], speedup["high"]) == (2.0, 3.0, 4.0)
-    assert value(rows, "target_speedup", over="All-Reduce+Pipe") == 4.0 / 3.0
+    assert value(rows, "target_speedup", over="All-Reduce+Pipe", to="loss 1") == 4.0 / 3.0
+    assert value(rows, "whole_speedup", over="All-Reduce+Pipe") == 9.0 / 3.0
+    assert value(rows, "iteration_over_passes") == 3.0 / (3 * 0.5)
     assert value(rows, "test_loss_over_all_reduce", scheme="SDPipe") == pytest.approx(1.2)
-    few = measured.rows([found for found in results if found["setting"]["seed"] < 2], target=1.0)
+    few = measured.rows([found for found in results if found["setting"]["seed"] < 1], target=1.0)
     never = measured.rows(results, target=0.5)
     assert value(never, "reached_seeds", scheme="SDPipe") == 0
     assert not [row for row in few + never if row["quantity"].startswith("target_")]
@@ -187,6 +203,28 @@ def test_adams_are_compared_seed_by_seed_and_the_usual_one_is_the_training_witho
     assert value(rows, "test_loss", adam="plain") == 3.0 and not [row for row in rows if row["quantity"] == "speedup"]
 
 
+def test_a_flush_is_compared_with_none_also_where_a_training_is_older_than_the_choice():
+    results = [result("SDPipe", 0, [1.0], [3.0], loss) for loss in (2.0, 1.0)]
+    results[1]["setting"]["flush"] = "all"
+    rows = measured.rows(results, target=1.0, key="flush")
+    assert value(rows, "test_loss_over_no_flush", flush="all") == 0.5
+    assert measured.cells(["SDPipe"], [0], flushes=["all"]) == [{"scheme": "SDPipe", "seed": 0, "flush": "all"}]
+
+
+def test_accuracies_on_the_test_set_are_targets_too():
+    results = [result("SDPipe", seed, [1.0], [1.0], 1.0) for seed in range(3)]
+    for found in results:
+        found["scores"]["accuracy"] = 60.0
+        found["tests"] = [[2.0 * place, 10.0 * place, {"accuracy": 10.0 * place}] for place in range(1, 7)]
+    rows = measured.rows(results, target=0.5, accuracies=[45.0, 70.0])
+    assert value(rows, "target_s", to="45 %") == 10.0 and value(rows, "target_iterations", to="45 %") == 50.0
+    assert value(rows, "reached_seeds", to="70 %") == 0 and value(rows, "reached_seeds", to="loss 0.5") == 0
+
+
+def test_a_curve_has_the_mean_loss_of_mini_batches_that_end_one_after_the_other():
+    assert curve_of([(3.0, 1.0), (1.0, 4.0), (2.0, 2.0), (4.0, 3.0)], 2) == [[2.0, 1.0, 3.0], [4.0, 2.0, 2.0]]
+
+
 def test_one_low_loss_does_not_reach_a_target():
     noisy = result("SDPipe", 0, [1.0], [3.0] * 5 + [0.0] + [3.0] * 6 + [1.0] * 12, 1.0)  # a sixth is four points
     assert reached(noisy["curve"], 1.5) == (15.0, 15.0)  # 3, 1, 1, 1
@@ -194,15 +232,22 @@ def test_one_low_loss_does_not_reach_a_target():
 
 def test_figure_4_is_measured_by_mesh_and_delay_against_the_same_mesh_without_delays():
     size = {"model": "resnet", "num_stages": 2, "num_pipelines": 2, "num_micro_batches": 4, "micro_batch": 4}
+    size |= {"pass_s": 0.01}
     seconds = {("All-Reduce+Pipe", 0.0): 1.0, ("SDPipe", 0.0): 1.0, ("All-Reduce+Pipe", 1.7): 3.0, ("SDPipe", 1.7): 2.0}
     results = [
-        {"setting": size | {"scheme": scheme, "delay": delay}, "blocks_s": [took_s] * 8, "cpu_share": 0.5}
+        {
+            "setting": size | {"scheme": scheme, "delay": delay},
+            "blocks_s": [took_s] * 8,
+            "cpu_share": 0.5,
+            "nominal_s": 0.15,
+        }
         for (scheme, delay), took_s in seconds.items()
     ]
     rows = measured.throughput_rows(results, {0.0: "homogeneous", 1.7: "B"})
     assert value(rows, "examples_per_s", scheme="SDPipe", setting="B", mesh="2 x 2") == 2 * 16 / 2.0
     assert value(rows, "speedup", over="All-Reduce+Pipe", setting="B", mesh="2 x 2") == 1.5
     assert value(rows, "slowdown", setting="B", mesh="2 x 2") == 2.0
+    assert value(rows, "iteration_over_passes", setting="B", mesh="2 x 2") == 0.15 / 0.12
     assert value(simulated.largest_speedups(rows), "largest_speedup", over="All-Reduce+Pipe") == 1.5
 
 
@@ -241,9 +286,9 @@ def test_a_library_that_is_missing_is_named(monkeypatch):
 
 
 def test_all_schemes_get_the_same_delays():
-    found = [delays_of(Setting(scheme=s, trace="drawn", delay=2.0, iterations=30))[0] for s in ("SDPipe", "HetPipe")]
+    found = [delays_of(Setting(scheme=s, trace="drawn", delay=2.0, iterations=30)) for s in ("SDPipe", "HetPipe")]
     assert np.array_equal(*found) and 0 < (found[0] > 0).mean() < 0.2
-    assert delays_of(Setting(scheme="SDPipe"))[0].sum() == 0
+    assert delays_of(Setting(scheme="SDPipe")).sum() == 0
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from tests.cases import refusals
 from workbench.cluster import Link
 from workbench.techniques.zen import cost
 from workbench.techniques.zen.method import HashBitmap, hierarchical_hash, partition, partition_by_definition
-from workbench.techniques.zen.method.formats import index_bytes, nonzero_blocks
+from workbench.techniques.zen.method.formats import KEPT, hash_bitmap, index_bytes, nonzero_blocks
 from workbench.techniques.zen.method.hashing import (
     LARGEST_INDEX,
     hash_of,
@@ -27,18 +27,15 @@ from workbench.techniques.zen.method.sparsity import (
 )
 
 
-def some_indices(num=3000, seed=0):
+def some_indices(num=600, seed=0):
     draw = torch.Generator().manual_seed(seed)
     found = torch.randint(LARGEST_INDEX, (num,), generator=draw).unique()
     return torch.cat([found, torch.tensor([LARGEST_INDEX])])[torch.randperm(len(found) + 1, generator=draw)]
 
 
-@pytest.mark.parametrize(("key", "seed", "expected"), [(0, 0, 0x2362F9DE), (0, 1, 0x78ED212D), (1, 0, 0xFBF1402A)])
-def test_the_hash_is_murmurhash3_of_four_bytes(key, seed, expected):
-    assert hash_of_by_definition(key, seed) == expected
-
-
-def test_vectorised_hashes_equal_the_definition():
+def test_the_hash_is_murmurhash3_of_four_bytes_and_vectorised_hashes_equal_the_definition():
+    for key, seed, expected in ((0, 0, 0x2362F9DE), (0, 1, 0x78ED212D), (1, 0, 0xFBF1402A)):
+        assert hash_of_by_definition(key, seed) == expected
     indices = some_indices()
     assert hash_of(indices, 77).tolist() == [hash_of_by_definition(index, 77) for index in indices.tolist()]
 
@@ -46,7 +43,7 @@ def test_vectorised_hashes_equal_the_definition():
 @pytest.mark.parametrize("num_partitions", [1, 3, 16])
 @pytest.mark.parametrize(
     ("parallel_slots", "serial_slots"),
-    [(6000, 600), (6000, 0), (100, 3), (0, 0), (2, 500)],
+    [(1200, 120), (1200, 0), (20, 3), (0, 0), (2, 100)],
     ids=["as in the paper", "no serial area", "serial area overflows", "no slots", "fewer slots than partitions"],
 )
 def test_hierarchical_hashing_equals_its_definition_and_loses_nothing(num_partitions, parallel_slots, serial_slots):
@@ -71,14 +68,11 @@ def test_on_a_gpu_hierarchical_hashing_makes_the_same_partitions(parallel_slots,
             assert torch.equal(own.cpu().sort().values, expected.sort().values)
 
 
-@pytest.mark.parametrize("indices", [[], [0], [LARGEST_INDEX], [0, LARGEST_INDEX]])
-def test_few_indices_at_the_ends_of_the_range_are_kept(indices):
-    found = hierarchical_hash(torch.tensor(indices, dtype=torch.int64), 4, parallel_slots=8, serial_slots=1, seed=0)
-    assert len(found) == 4
-    assert sorted(torch.cat(found).tolist()) == indices
-
-
-def test_indices_of_one_partition_alone_are_kept():
+def test_indices_at_the_ends_of_the_range_and_of_one_partition_alone_are_kept():
+    for few in ([], [0], [LARGEST_INDEX], [0, LARGEST_INDEX]):
+        found = hierarchical_hash(torch.tensor(few, dtype=torch.int64), 4, parallel_slots=8, serial_slots=1, seed=0)
+        assert len(found) == 4
+        assert sorted(torch.cat(found).tolist()) == few
     indices = torch.arange(20_000)
     own = indices[partition_of(indices, 8, 3) == 5]
     found = hierarchical_hash(own, 8, parallel_slots=2 * len(own), serial_slots=len(own) // 5, seed=3)
@@ -88,7 +82,7 @@ def test_indices_of_one_partition_alone_are_kept():
 
 def test_an_index_has_the_same_partition_on_every_rank():
     indices = some_indices()
-    whole = hierarchical_hash(indices, 6, parallel_slots=6000, serial_slots=600, seed=1)
+    whole = hierarchical_hash(indices, 6, parallel_slots=1200, serial_slots=120, seed=1)
     half = hierarchical_hash(indices[::2], 6, parallel_slots=9, serial_slots=0, seed=1)
     for part, full in zip(half, whole, strict=True):
         assert set(part.tolist()) <= set(full.tolist())
@@ -144,6 +138,13 @@ def test_bitmaps_have_a_bit_for_each_index_and_give_the_indices_back(domain_size
             bits = bitmap.encode(part, number)
             assert bits.nbytes == bitmap.num_bytes(number)
             assert bitmap.decode(bits, number).tolist() == sorted(part.tolist())
+
+
+def test_bitmaps_of_many_sizes_are_not_kept_for_ever():
+    for size in range(1, KEPT + 20):
+        hash_bitmap(size, 2, 0)
+    assert hash_bitmap.cache_info().currsize == KEPT
+    assert hash_bitmap(KEPT, 2, 0) is hash_bitmap(KEPT, 2, 0)
 
 
 def test_an_index_given_twice_is_one_bit():

@@ -24,26 +24,8 @@ from .layer import (
     record_reduction,
 )
 
-__all__ = [
-    "BITS",
-    "CODE_SIZES",
-    "Approach",
-    "BreakEvenMap",
-    "LayerPrediction",
-    "RecordedReduction",
-    "break_even",
-    "break_even_bytes_per_s",
-    "check_encoded_sum",
-    "check_quantised",
-    "code_bytes",
-    "explore_activation_compression",
-    "explore_break_even",
-    "explore_error_path",
-    "loss_of_best_code",
-    "partial_of",
-    "predict_layer",
-    "record_reduction",
-    "share_kept_by_top_k",
-    "sum_of_top_1",
-    "value_in_two_bits",
-]
+__all__ = ["BITS", "CODE_SIZES", "Approach", "BreakEvenMap", "LayerPrediction", "RecordedReduction", "break_even"]
+__all__ += ["break_even_bytes_per_s", "check_encoded_sum", "check_quantised", "code_bytes"]
+__all__ += ["explore_activation_compression", "explore_break_even", "explore_error_path", "loss_of_best_code"]
+__all__ += ["partial_of", "predict_layer", "record_reduction", "share_kept_by_top_k", "sum_of_top_1"]
+__all__ += ["value_in_two_bits"]

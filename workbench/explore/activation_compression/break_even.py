@@ -6,14 +6,14 @@
 Shown are four tensor-parallel ranks of one host, BERT-large, the last 12 of 24 layers compressed by a learned code.
 """
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 from matplotlib.figure import Figure
 
-from workbench.explore.explorer import Control, Explorer, choice, steps
+from workbench.explore.explorer import Explorer, choice, steps
 from workbench.plots import beside, figure, lines
 from workbench.plots.style import BLACK
 from workbench.techniques.activation_compression.cost import (
@@ -26,7 +26,7 @@ from workbench.techniques.activation_compression.cost import (
 )
 from workbench.techniques.activation_compression.method import Family
 
-from .layer import CODE_SIZES
+from .layer import CODE_SIZES, gigabytes
 
 __all__ = ["CODE_SIZES", "BreakEvenMap", "compare_at", "describe_map", "draw_map", "explore_break_even"]
 
@@ -36,14 +36,8 @@ BANDWIDTHS = (1e7, 1.25e8, 1.25e9, 3.125e9, 1e10, 2.5e10, 5e10, 1e11, 3e11)  # b
 LAUNCHES = (0.0, 2e-4, 5e-4, 1e-3, 2e-3)  # s, one layer forward
 CODEC_FACTORS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)  # times the machine's own encoding and decoding
 TENSOR_RANKS = 4
-SCALED = (
-    "encode_s_per_element",
-    "encode_s_per_sent",
-    "decode_s_per_element",
-    "decode_s_per_sent",
-    "launch_s",
-    "backward_launch_s",
-)
+SCALED: tuple[str, ...] = ("encode_s_per_element", "encode_s_per_sent", "decode_s_per_element", "decode_s_per_sent")
+SCALED += ("launch_s", "backward_launch_s")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,8 +74,9 @@ def compare_at(
     scaled = replace(codec, **{name: codec_factor * getattr(codec, name) for name in SCALED})
     codecs = MappingProxyType({**machine.codecs, Family.AUTOENCODER: scaled})
     changed = replace(machine, flops_per_s=flops_per_s, layer_launch_s=layer_launch_s, codecs=codecs)
-    sizes = {"sequence": sequence, "micro_batch": micro_batch, "code_size": code_size}
-    setting = Setting(method="A2", tp=TENSOR_RANKS, pp=1, fused=fused, **sizes)
+    setting = Setting(
+        method="A2", tp=TENSOR_RANKS, pp=1, sequence=sequence, micro_batch=micro_batch, code_size=code_size, fused=fused
+    )
     return BreakEvenMap(
         points=break_even_map(changed, setting, micro_batches=BATCHES, code_sizes=CODE_SIZES),
         micro_batch=micro_batch,
@@ -93,10 +88,10 @@ def compare_at(
 
 def describe_map(result: BreakEvenMap) -> str:
     """Say in a sentence whether the chosen point pays, and where it would begin to."""
-    where = f"batch {result.micro_batch}, code of {result.code_size}, {_gigabytes(result.bandwidth_bytes_per_s)}"
+    where = f"batch {result.micro_batch}, code of {result.code_size}, {gigabytes(result.bandwidth_bytes_per_s)}"
     pays = "pays" if result.speedup > 1 else "does not pay"
     limit = result.chosen.bandwidth_bytes_per_s
-    return f"Compression {pays} at {where}: {result.speedup:.3g} times as fast. It pays below {_gigabytes(limit)}."
+    return f"Compression {pays} at {where}: {result.speedup:.3g} times as fast. It pays below {gigabytes(limit)}."
 
 
 def draw_map(result: BreakEvenMap) -> Figure:
@@ -108,10 +103,10 @@ def draw_map(result: BreakEvenMap) -> Figure:
         if 0 < point.bandwidth_bytes_per_s < float("inf")
     ]
     if rows:
-        labels = {"x_label": "batch (sequences)", "y_label": "bandwidth (GB/s)"}
-        lines(rows, ax=ax, x="batch", y="bandwidth", by="code", log_x=True, log_y=True, **labels)
-    star = {"marker": "*", "markersize": 14, "color": BLACK, "linestyle": "none"}
-    ax.plot(result.micro_batch, result.bandwidth_bytes_per_s / 1e9, label="chosen", **star)
+        lines(rows, ax=ax, x="batch", y="bandwidth", by="code", log_x=True, log_y=True)
+        ax.set(xlabel="batch (sequences)", ylabel="bandwidth (GB/s)")
+    place = result.micro_batch, result.bandwidth_bytes_per_s / 1e9
+    ax.plot(*place, label="chosen", marker="*", markersize=14, color=BLACK, linestyle="none")
     ax.set_title(f"compression pays below the curve of its code size; chosen point: {result.speedup:.4g} times as fast")
     beside(ax, title="code size")
     return drawn
@@ -120,61 +115,33 @@ def draw_map(result: BreakEvenMap) -> Figure:
 def explore_break_even(machine: FittedMachine | None = None) -> Explorer[BreakEvenMap]:
     """Return the explorer that starts at a machine's numbers, by default the paper's: four V100 on a PCIe bridge."""
     machine = paper_machine(nvlink=False) if machine is None else machine
-    controls = _work_controls() | _machine_controls(machine)
-    return Explorer(partial(compare_at, machine), draw_map, describe=describe_map, **controls)
-
-
-def _work_controls() -> dict[str, Control]:
-    return {
-        "micro_batch": steps("batch", BATCHES, value=32, help="Sequences a micro-batch: more hide the fixed costs."),
-        "sequence": steps("sequence", (32, 64, 128, 256, 512, 1024), value=512, help="Tokens a sequence."),
-        "code_size": steps("code size", CODE_SIZES, value=100, help="Columns of the code, of 1024."),
-        "fused": choice(
-            "code of",
-            {"the partial sum (paper)": False, "the weight (fused)": True},
-            value=False,
-            help="What the encoder multiplies: a fused code saves the layer's full-size product.",
-        ),
+    bandwidth = machine.link.bandwidth_bytes_per_s
+    codes = {"the partial sum (paper)": False, "the weight (fused)": True}
+    own = {  # steps among which is the machine's own value
+        "bandwidth_bytes_per_s": ("bandwidth", BANDWIDTHS, bandwidth, gigabytes, "Compression pays below the curve."),
+        "flops_per_s": ("device", RATES, machine.flops_per_s, _tflops, "What matrix products reach on one device."),
+        "layer_launch_s": ("launching", LAUNCHES, machine.layer_launch_s, _ms, "The CPU launches a layer's kernels."),
+        "codec_factor": ("encoding", CODEC_FACTORS, 1.0, "{:g} times".format, "Encoding and decoding: times its own."),
     }
-
-
-def _machine_controls(machine: FittedMachine) -> dict[str, Control]:
-    return {
-        "bandwidth_bytes_per_s": _own(
-            "bandwidth",
-            BANDWIDTHS,
-            machine.link.bandwidth_bytes_per_s,
-            _gigabytes,
-            "Of one connection between ranks. Where compression pays, it is below the curve.",
-        ),
-        "flops_per_s": _own(
-            "device",
-            RATES,
-            machine.flops_per_s,
-            lambda rate: f"{rate / 1e12:.3g} TFLOP/s",
-            "What matrix products reach on one device: it changes how much is gained, hardly where gains begin.",
-        ),
-        "layer_launch_s": _own(
-            "launching",
-            LAUNCHES,
-            machine.layer_launch_s,
-            lambda time: f"{time * 1e3:.3g} ms a layer",
-            "Time of the CPU to launch a layer's kernels; it hides small messages.",
-        ),
-        "codec_factor": _own(
-            "encoding",
-            CODEC_FACTORS,
-            1.0,
-            lambda factor: f"{factor:g} times",
-            "Encoding and decoding, times the machine's own.",
-        ),
+    own_steps: dict[str, Any] = {
+        name: steps(label, sorted({*values, value}), value=value, text=text, help=help)
+        for name, (label, values, value, text, help) in own.items()
     }
+    return Explorer(
+        partial(compare_at, machine),
+        draw_map,
+        describe=describe_map,
+        micro_batch=steps("batch", BATCHES, value=32, help="Sequences a micro-batch: more hide the fixed costs."),
+        sequence=steps("sequence", (32, 64, 128, 256, 512, 1024), value=512, help="Tokens a sequence."),
+        code_size=steps("code size", CODE_SIZES, value=100, help="Columns of the code, of 1024."),
+        fused=choice("code of", codes, value=False, help="A fused code saves the layer's full-size product."),
+        **own_steps,
+    )
 
 
-def _own(label: str, values: Sequence[float], own: float, text: Callable[[float], str], help: str) -> Control:
-    """Return steps among which is the machine's own value."""
-    return steps(label, sorted({*values, own}), value=own, text=text, help=help)
+def _tflops(rate: float) -> str:
+    return f"{rate / 1e12:.3g} TFLOP/s"
 
 
-def _gigabytes(bandwidth_bytes_per_s: float) -> str:
-    return f"{bandwidth_bytes_per_s / 1e9:.3g} GB/s"
+def _ms(time_s: float) -> str:
+    return f"{time_s * 1e3:.3g} ms a layer"

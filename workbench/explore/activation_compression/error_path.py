@@ -28,11 +28,6 @@ class ErrorPath:
 
     rows: pd.DataFrame  # method, layer, is_compressed, lost_share
 
-    @property
-    def at_the_end(self) -> float:
-        """Deviation of the last layer's output."""
-        return float(self.rows["lost_share"].iloc[-1])
-
 
 def explore_error_path(text: EncodedText) -> Explorer[ErrorPath]:
     """Return the explorer of compressed layers, for an encoder and its sentences."""
@@ -59,8 +54,8 @@ def describe(path: ErrorPath) -> str:
     """Say in a sentence what the figure shows."""
     layers = path.rows.loc[path.rows["is_compressed"], "layer"]
     which = f"layer {layers.iloc[0]}" if len(layers) == 1 else f"layers {layers.iloc[0]} to {layers.iloc[-1]}"
-    own = path.rows.set_index("layer")["lost_share"][layers.iloc[-1]]
-    output = f"the output of layer {layers.iloc[-1]} is {own:.0%} off, the last layer's {path.at_the_end:.0%}"
+    last, lost = layers.iloc[-1], path.rows.set_index("layer")["lost_share"]
+    output = f"the output of layer {last} is {lost[last]:.0%} off, the last layer's {lost.iloc[-1]:.0%}"
     return f"{path.rows['method'].iloc[0]} in {which}: {output}."
 
 
@@ -69,8 +64,8 @@ def draw(path: ErrorPath) -> Figure:
     drawn, ax = figure(figsize=(8, 3))
     for layer in path.rows.loc[path.rows["is_compressed"], "layer"]:
         ax.axvspan(layer - 0.5, layer + 0.5, color="0.9", zorder=0)
-    labels = {"x_label": "layer (compressed ones shaded)", "y_label": "share of its output lost"}
-    lines(path.rows, ax=ax, x="layer", y="lost_share", **labels)
+    lines(path.rows, ax=ax, x="layer", y="lost_share")
+    ax.set(xlabel="layer (compressed ones shaded)", ylabel="share of its output lost")
     ax.set_ylim(0, max(1.0, 1.1 * path.rows["lost_share"].max()))
     ax.set_xticks(path.rows["layer"])
     return drawn

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from workbench.cluster import Link
-from workbench.compression import Aggregation, Codec, Payload
+from workbench.compression import Aggregation, Codec
 from workbench.explore.explorer import Explorer, choice, steps
 from workbench.parallel import ProcessTensorGroup
 from workbench.plots import figure, format_bytes, format_time, gantt, lines
@@ -23,19 +23,9 @@ from workbench.plots.style import GREY
 from workbench.techniques.activation_compression.cost import LayerTime, Setting, layer_time
 from workbench.timeline import Action, Kind, Recorder, Task, Timeline, simulate
 
-__all__ = [
-    "BITS",
-    "CODE_SIZES",
-    "Approach",
-    "Comparison",
-    "LayerPrediction",
-    "RecordedReduction",
-    "break_even_bytes_per_s",
-    "explore_activation_compression",
-    "partial_of",
-    "predict_layer",
-    "record_reduction",
-]
+__all__ = ["BITS", "CODE_SIZES", "Approach", "Comparison", "LayerPrediction", "RecordedReduction"]
+__all__ += ["break_even_bytes_per_s", "explore_activation_compression", "partial_of", "predict_layer"]
+__all__ += ["record_reduction"]
 
 HIDDEN = 1024  # columns of an activation of BERT-large, section 4.1
 VALUE_BITS = 16  # of an uncompressed value, fp16
@@ -96,11 +86,6 @@ class LayerPrediction:
     message_bytes: float  # handed by a rank to one forward reduction
 
     @property
-    def times_smaller(self) -> float:
-        """How many times smaller the message is than the activation."""
-        return Setting().activation_bytes() / self.message_bytes
-
-    @property
     def communication_share(self) -> float:
         """Share of the time that is spent in reductions."""
         return (self.time.transfer_s + self.time.backward_transfer_s) / self.time.total_s
@@ -149,8 +134,13 @@ def predict_layer(
         time, message_bytes = _timed("w/o", link)
     else:
         time, message_bytes = _between(approach, code_size, link)
-    chosen = {"approach": approach, "code_size": code_size, "bandwidth_bytes_per_s": bandwidth_bytes_per_s}
-    return LayerPrediction(**chosen, time=time, message_bytes=message_bytes)
+    return LayerPrediction(
+        approach=approach,
+        code_size=code_size,
+        bandwidth_bytes_per_s=bandwidth_bytes_per_s,
+        time=time,
+        message_bytes=message_bytes,
+    )
 
 
 def break_even_bytes_per_s(approach: Approach, code_size: int) -> float:
@@ -192,16 +182,16 @@ class Comparison:
 
 def compare(*, approach: Approach, code_size: int, bandwidth_bytes_per_s: float) -> Comparison:
     """Predict the layer without and with compression, at the chosen bandwidth and at all others."""
-    plain, chosen = (
-        predict_layer(approach=way, code_size=code_size, bandwidth_bytes_per_s=bandwidth_bytes_per_s)
-        for way in (Approach.NONE, approach)
+
+    def predict(way: Approach, bandwidth: float) -> LayerPrediction:
+        return predict_layer(approach=way, code_size=code_size, bandwidth_bytes_per_s=bandwidth)
+
+    ways = dict.fromkeys((Approach.NONE, approach))
+    return Comparison(
+        plain=predict(Approach.NONE, bandwidth_bytes_per_s),
+        chosen=predict(approach, bandwidth_bytes_per_s),
+        curves=tuple(predict(way, bandwidth) for way in ways for bandwidth, _ in BANDWIDTHS),
     )
-    curves = tuple(
-        predict_layer(approach=way, code_size=code_size, bandwidth_bytes_per_s=bandwidth)
-        for way in dict.fromkeys((Approach.NONE, approach))
-        for bandwidth, _ in BANDWIDTHS
-    )
-    return Comparison(plain=plain, chosen=chosen, curves=curves)
 
 
 def describe(comparison: Comparison) -> str:
@@ -213,19 +203,20 @@ def describe(comparison: Comparison) -> str:
     name = chosen.approach.value[0].upper() + chosen.approach.value[1:]
     return (
         f"{name}: a message of {format_bytes(chosen.message_bytes)} "
-        f"({chosen.times_smaller:.3g} times smaller), a layer of {total}: "
+        f"({Setting().activation_bytes() / chosen.message_bytes:.3g} times smaller), a layer of {total}: "
         f"{_in_words(speedup)} than without compression ({format_time(comparison.plain.time.total_s)})."
     )
 
 
 def draw(comparison: Comparison) -> Figure:
     """Draw time against bandwidth, and below it the timelines at the chosen bandwidth."""
-    drawn, (above, below) = figure(2, 1, figsize=(8, 5.2), height_ratios=(3, 2))
+    drawn, _ = figure(2, 1, figsize=(8, 5.2), height_ratios=(3, 2))
+    above, below = drawn.axes
     _curves(above, comparison)
     gantt(comparison.timeline, ax=below)
     bandwidth = comparison.chosen.bandwidth_bytes_per_s
     result = "" if comparison.chosen.approach is Approach.NONE else f": {_in_words(comparison.speedup)}"
-    below.set_title(f"where the time goes at {_gigabytes(bandwidth)} ({dict(BANDWIDTHS)[bandwidth]}){result}")
+    below.set_title(f"where the time goes at {gigabytes(bandwidth)} ({dict(BANDWIDTHS)[bandwidth]}){result}")
     return drawn
 
 
@@ -253,7 +244,7 @@ def explore_activation_compression() -> Explorer[Comparison]:
             "bandwidth",
             [bandwidth for bandwidth, _ in BANDWIDTHS],
             value=PCIE_3_BYTES_PER_S,
-            text=_gigabytes,
+            text=gigabytes,
             help="Of the link between the four ranks. The slower it is, the more a saved byte is worth.",
         ),
     )
@@ -264,8 +255,8 @@ def _curves(ax: Axes, comparison: Comparison) -> None:
         {"bandwidth": at.bandwidth_bytes_per_s / 1e9, "time": at.time.total_s * 1e3, "method": at.approach.value}
         for at in comparison.curves
     ]
-    labels = {"x_label": "bandwidth (GB/s)", "y_label": "one layer (ms)"}
-    lines(rows, ax=ax, x="bandwidth", y="time", by="method", log_x=True, log_y=True, **labels)
+    lines(rows, ax=ax, x="bandwidth", y="time", by="method", log_x=True, log_y=True)
+    ax.set(xlabel="bandwidth (GB/s)", ylabel="one layer (ms)")
     ax.axvline(comparison.chosen.bandwidth_bytes_per_s / 1e9, color=GREY, linestyle="--", linewidth=1)
     ax.set_title("predicted time of one tensor-parallel layer, forward and backward")
 
@@ -274,7 +265,7 @@ def _in_words(speedup: float) -> str:
     return f"{speedup:.2f} times faster" if speedup >= 1 else f"{1 / speedup:.2f} times slower"
 
 
-def _gigabytes(bandwidth_bytes_per_s: float) -> str:
+def gigabytes(bandwidth_bytes_per_s: float) -> str:
     return f"{bandwidth_bytes_per_s / 1e9:.3g} GB/s"
 
 
@@ -285,22 +276,18 @@ def _timed(name: str, link: Link) -> tuple[LayerTime, float]:
 
 def _between(approach: Approach, code_size: int, link: Link) -> tuple[LayerTime, float]:
     (one, one_size), (two, two_size) = _TIMED[approach]
-    size = _nearest_bits(code_size) if approach is Approach.QUANTIZATION else code_size
+    size = code_size
+    if approach is Approach.QUANTIZATION:  # the bits whose message is nearest in size to the code's, as a ratio
+        wanted = VALUE_BITS * code_size / HIDDEN
+        size = min(BITS, key=lambda bits: max(bits / wanted, wanted / bits))
     share = (size - one_size) / (two_size - one_size)
     (one_time, one_bytes), (two_time, two_bytes) = _timed(one, link), _timed(two, link)
-    fields = LayerTime.__dataclass_fields__
-    time = {name: _on_line(getattr(one_time, name), getattr(two_time, name), share) for name in fields}
-    return LayerTime(**time), _on_line(one_bytes, two_bytes, share)
 
+    def on_line(one: float, two: float) -> float:
+        return one + share * (two - one)
 
-def _on_line(one: float, two: float, share: float) -> float:
-    return one + share * (two - one)
-
-
-def _nearest_bits(code_size: int) -> int:
-    """Return the bits whose message is nearest in size to the code's, as a ratio."""
-    wanted = VALUE_BITS * code_size / HIDDEN
-    return min(BITS, key=lambda bits: max(bits / wanted, wanted / bits))
+    time = {name: on_line(getattr(one_time, name), getattr(two_time, name)) for name in LayerTime.__dataclass_fields__}
+    return LayerTime(**time), on_line(one_bytes, two_bytes)
 
 
 # --- one reduction on real ranks, step by step
@@ -344,11 +331,7 @@ def _reduce(codec: Codec, partial: Tensor, group: ProcessTensorGroup, recorder: 
         with recorder.during("decode", Kind.DECODE):
             return codec.decode(replace(payload, tensors=sums))
     with recorder.during("all-gather", Kind.COMMUNICATE):
-        gathered = _gather(payload, group)
+        by_tensor = [group.gather([message]) for message in payload.tensors]
+        gathered = [replace(payload, tensors=tensors) for tensors in zip(*by_tensor, strict=True)]
     with recorder.during("decode", Kind.DECODE):
         return codec.decode_sum(gathered)
-
-
-def _gather(payload: Payload, group: ProcessTensorGroup) -> list[Payload]:
-    by_tensor = [group.gather([message]) for message in payload.tensors]
-    return [replace(payload, tensors=tensors) for tensors in zip(*by_tensor, strict=True)]

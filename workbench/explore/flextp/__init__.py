@@ -15,21 +15,7 @@ from .explorer import (
     watch_training,
 )
 
-__all__ = [
-    "CHOICES",
-    "PRELOAD",
-    "Choice",
-    "WatchedIteration",
-    "WatchedRank",
-    "bound_of_eight",
-    "check_columns_to_drop",
-    "check_own_columns",
-    "columns_of_receivers",
-    "draw_worked_example",
-    "explore_flextp",
-    "iteration_timeline",
-    "plan_timeline",
-    "ratio_of_straggler",
-    "split_of_columns",
-    "watch_training",
-]
+__all__ = ["CHOICES", "PRELOAD", "Choice", "WatchedIteration", "WatchedRank", "bound_of_eight"]
+__all__ += ["check_columns_to_drop", "check_own_columns", "columns_of_receivers", "draw_worked_example"]
+__all__ += ["explore_flextp", "iteration_timeline", "plan_timeline", "ratio_of_straggler", "split_of_columns"]
+__all__ += ["watch_training"]

@@ -3,9 +3,10 @@
 In a timeline the parts of an iteration follow one another, each in one piece, and ranks wait once, at the end.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,49 +14,38 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from workbench.cluster import FittedMachine
 from workbench.explore.explorer import Explorer, choice, steps
 from workbench.parallel.groups import RecordedTensorGroup
 from workbench.plots import beside, figure, gantt, lines, matrix
 from workbench.plots.style import GREY
+from workbench.rows.progress import say_progress
 from workbench.study.breakdown import ITERATION, timeline_of
-from workbench.study.progress import say_progress
 from workbench.techniques.flextp import cost, method
 from workbench.techniques.flextp.method import Plan, RankParts, RankTimes, Solution
 from workbench.techniques.flextp.runtime import Balancer
 from workbench.timeline import Action, Kind, Recorder, Timeline
 
-__all__ = [
-    "CHOICES",
-    "PRELOAD",
-    "Choice",
-    "Comparison",
-    "Epoch",
-    "WatchedIteration",
-    "WatchedRank",
-    "compare",
-    "draw_worked_example",
-    "explore_flextp",
-    "iteration_timeline",
-    "parts_timeline",
-    "plan_timeline",
-    "watch_training",
-]
+__all__ = ["CHOICES", "PRELOAD", "Choice", "Comparison", "Epoch", "WatchedIteration", "WatchedRank", "compare"]
+__all__ += ["draw_worked_example", "explore_flextp", "iteration_timeline", "parts_timeline", "plan_timeline"]
+__all__ += ["watch_training"]
 
 SKEWNESSES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # χ, the paper's axis and some between
 AS_EQUATION_1 = 0.0  # ZERO's pruning ratio is not a constant
 PRUNING_RATIOS = MappingProxyType({"as Eq. 1 says": AS_EQUATION_1, "1/4": 0.25, "1/2": 0.5, "3/4": 0.75})
 BANDWIDTHS = MappingProxyType(
-    {1.25e9: "10 Gbit Ethernet", 3.15e9: "a fifth of PCIe 3", 15.75e9: "PCIe 3", 50e9: "NVLink 1", 150e9: "NVLink 2"}
+    {
+        1.25e9: "10 Gbit Ethernet",
+        3.15e9: "a fifth of PCIe 3",
+        10.8e9: "PCIe 3",
+        15.75e9: "PCIe 3 peak",
+        50e9: "NVLink 1",
+        150e9: "NVLink 2",
+    }
 )
-PAPER_BANDWIDTH = 15.75e9  # bytes/s of the paper's link, one way
+LINKS: Mapping[object, str] = {rate: f"{rate / 1e9:g} GB/s ({name})" for rate, name in BANDWIDTHS.items()}
+PAPER_BANDWIDTH = 10.8e9  # bytes/s of the paper's link, one way, as fitted to its table I
 _SIGNS = ("×", "=", "")  # between two matrices
 _LARGEST = 4  # rows or columns: every cell is drawn as large as the others
-_NAMES = {
-    "output": ("input", "weightᵀ", "output"),
-    "grad_weight": ("grad_outputᵀ", "input", "grad_weight"),
-    "grad_input": ("grad_output", "weight", "grad_input"),
-}
 
 # What the ranks import sooner or later, the last two in the pre-test: seconds, once instead of on every rank.
 PRELOAD = ("workbench.explore.flextp", "scipy.optimize", "torch.fx.experimental.symbolic_shapes")
@@ -123,17 +113,32 @@ def compare(
     *, choice: Choice, skewness: float, num_stragglers: int, pruning_ratio: float, bandwidth_bytes_per_s: float
 ) -> Comparison:
     """Compute an epoch with a solution and without; only ZERO takes notice of the pruning ratio."""
-    machine = cost.paper_machine().with_bandwidth(bandwidth_bytes_per_s)
-    common = {"machine": machine, "num_stragglers": num_stragglers, "pruning_ratio": pruning_ratio or None}
-    plain, chosen = (_epoch(each, skewness=skewness, **common) for each in (BASELINE, choice))
-    curves = tuple(row for each in CHOICES.values() for row in _curve(each, skewness, common))
+    machine, model = cost.paper_machine().with_bandwidth(bandwidth_bytes_per_s), cost.VIT_1B
+    times = cost.model_times(dict.fromkeys(range(num_stragglers), skewness), model, machine)
+    all_reduce_s = cost.iteration_parts(model, machine).all_reduce_s
+
+    def planned(choice: Choice, skewness: float) -> cost.PlannedEpoch:
+        slow = dict.fromkeys(range(num_stragglers), skewness)
+        ratio = (pruning_ratio or None) if choice.solution is Solution.ZERO else None
+        return cost.planned_epoch(choice.solution, slow, machine=machine, pruning_ratio=ratio, refine=choice.refine)
+
+    def epoch(choice: Choice) -> Epoch:
+        found = planned(choice, skewness)
+        costs = cost.model_costs(model, machine, times, num_senders=max(1, len(found.plan.senders)))
+        parts = method.rank_parts(times, found.plan, costs)
+        return Epoch(choice=choice, planned=found, parts=parts, all_reduce_s=all_reduce_s)
+
+    curves: list[Mapping[str, object]] = []
+    for each in CHOICES.values():
+        name = f"{each.name} ({planned(each, skewness).dropped_share:.1%} dropped)"
+        curves += [{"skewness": chi, "epoch (s)": planned(each, chi).time_s, "solution": name} for chi in SKEWNESSES]
     return Comparison(
         skewness=skewness,
         num_stragglers=num_stragglers,
         bandwidth_bytes_per_s=bandwidth_bytes_per_s,
-        plain=plain,
-        chosen=chosen,
-        curves=curves,
+        plain=epoch(BASELINE),
+        chosen=epoch(choice),
+        curves=tuple(curves),
     )
 
 
@@ -155,7 +160,13 @@ def describe(comparison: Comparison) -> str:
 def draw(comparison: Comparison) -> Figure:
     """Draw an epoch against the skewness, and below it one iteration of every rank, without and with the solution."""
     drawn, (above, middle, below) = figure(3, 1, figsize=(10, 8), height_ratios=(3, 2.2, 2.2))
-    _curves(above, comparison)
+    rows = [dict(row) for row in comparison.curves]
+    lines(rows, ax=above, x="skewness", y="epoch (s)", by="solution", x_label="skewness χ", y_label="epoch (s)")
+    above.axvline(comparison.skewness, color=GREY, linestyle="--", linewidth=1)
+    above.set_ylim(bottom=0)
+    number, link = comparison.num_stragglers, comparison.bandwidth_bytes_per_s / 1e9
+    above.set_title(f"predicted epoch of ViT-1B on eight V100s, {number} slow, {link:g} GB/s")
+    beside(above)
     plain, chosen = comparison.plain, comparison.chosen
     end_s = max(plain.timeline.end_s, chosen.timeline.end_s)
     gantt(plain.timeline, ax=middle, end_s=end_s, legend=False)
@@ -166,46 +177,25 @@ def draw(comparison: Comparison) -> Figure:
     return drawn
 
 
+DROPPED = "Share of its columns that a straggler drops. Only ZERO takes a constant; the others plan."
+CONTROLS: dict[str, Any] = {
+    "choice": choice("solution", CHOICES, value=REFINED, help="Dropping costs accuracy, migrating costs messages."),
+    "skewness": steps(
+        "χ", SKEWNESSES, value=8.0, text="{:g}".format, help="How many times longer a straggler takes. 1: none is slow."
+    ),
+    "num_stragglers": steps(
+        "stragglers", range(8), value=1, text="{} of 8 ranks".format, help="How many ranks are slow, from rank 0 on."
+    ),
+    "pruning_ratio": choice("γ", PRUNING_RATIOS, value=AS_EQUATION_1, help=DROPPED),
+    "bandwidth_bytes_per_s": steps(
+        "link", BANDWIDTHS, value=PAPER_BANDWIDTH, text=LINKS.__getitem__, help="All-reduces need it in any case."
+    ),
+}
+
+
 def explore_flextp() -> Explorer[Comparison]:
     """Return the explorer: five controls, the predicted epoch, the timeline of an iteration."""
-    return Explorer(
-        compare,
-        draw,
-        describe=describe,
-        choice=choice(
-            "solution",
-            CHOICES,
-            value=REFINED,
-            help="What stragglers do with columns that are too many. Dropping costs accuracy, migrating messages.",
-        ),
-        skewness=steps(
-            "χ",
-            SKEWNESSES,
-            value=8.0,
-            text=lambda value: f"{value:g}",
-            help="How many times longer a straggler takes for its matrix products. 1: no rank is slow.",
-        ),
-        num_stragglers=steps(
-            "stragglers",
-            range(8),
-            value=1,
-            text=lambda number: f"{number} of 8 ranks",
-            help="How many ranks are slow, from rank 0 on.",
-        ),
-        pruning_ratio=choice(
-            "γ",
-            PRUNING_RATIOS,
-            value=AS_EQUATION_1,
-            help="Share of its columns that a straggler drops. Only ZERO takes a constant; the others plan.",
-        ),
-        bandwidth_bytes_per_s=steps(
-            "link",
-            BANDWIDTHS,
-            value=PAPER_BANDWIDTH,
-            text=lambda rate: f"{rate / 1e9:g} GB/s ({BANDWIDTHS[rate]})",
-            help="Between any two ranks. All-reduces need it, too, whatever is chosen.",
-        ),
-    )
+    return Explorer(compare, draw, describe=describe, **CONTROLS)
 
 
 def plan_timeline(times: Sequence[RankTimes], plan: Plan, costs: method.Costs) -> Timeline:
@@ -228,44 +218,6 @@ def draw_worked_example(example: method.WorkedExample) -> Figure:
     return drawn
 
 
-def _planned(
-    choice: Choice, *, skewness: float, num_stragglers: int, machine: FittedMachine, pruning_ratio: float | None
-) -> cost.PlannedEpoch:
-    slow = dict.fromkeys(range(num_stragglers), skewness)
-    ratio = pruning_ratio if choice.solution is Solution.ZERO else None
-    return cost.planned_epoch(choice.solution, slow, machine=machine, pruning_ratio=ratio, refine=choice.refine)
-
-
-def _curve(choice: Choice, skewness: float, common: Mapping[str, object]) -> list[dict]:
-    """Return a row a skewness; the name says what is dropped at the chosen one."""
-    dropped = _planned(choice, skewness=skewness, **common).dropped_share
-    name = f"{choice.name} ({dropped:.1%} dropped)"
-    epochs_s = ((each, _planned(choice, skewness=each, **common).time_s) for each in SKEWNESSES)
-    return [{"skewness": each, "epoch (s)": epoch_s, "solution": name} for each, epoch_s in epochs_s]
-
-
-def _epoch(choice: Choice, *, skewness: float, num_stragglers: int, machine: FittedMachine, **more) -> Epoch:
-    planned = _planned(choice, skewness=skewness, num_stragglers=num_stragglers, machine=machine, **more)
-    times = cost.model_times(dict.fromkeys(range(num_stragglers), skewness), cost.VIT_1B, machine)
-    costs = cost.model_costs(cost.VIT_1B, machine, times, num_senders=max(1, len(planned.plan.senders)))
-    return Epoch(
-        choice=choice,
-        planned=planned,
-        parts=method.rank_parts(times, planned.plan, costs),
-        all_reduce_s=cost.iteration_parts(cost.VIT_1B, machine).all_reduce_s,
-    )
-
-
-def _curves(ax: Axes, comparison: Comparison) -> None:
-    rows = [dict(row) for row in comparison.curves]
-    lines(rows, ax=ax, x="skewness", y="epoch (s)", by="solution", x_label="skewness χ", y_label="epoch (s)")
-    ax.axvline(comparison.skewness, color=GREY, linestyle="--", linewidth=1)
-    ax.set_ylim(bottom=0)
-    number, link = comparison.num_stragglers, comparison.bandwidth_bytes_per_s / 1e9
-    ax.set_title(f"predicted epoch of ViT-1B on eight V100s, {number} slow, {link:g} GB/s")
-    beside(ax)
-
-
 def _actions(resource: str, parts: RankParts, all_reduce_s: float, end_s: float) -> list[Action]:
     pieces = (
         ("other", parts.other_s - all_reduce_s + parts.removing_s, Kind.OTHER),
@@ -283,10 +235,15 @@ def _actions(resource: str, parts: RankParts, all_reduce_s: float, end_s: float)
 
 
 def _draw_product(
-    row: Collection[Axes], example: method.WorkedExample, product: method.ResizedProduct, dropped: tuple[int, ...]
+    row: Sequence[Axes], example: method.WorkedExample, product: method.ResizedProduct, dropped: tuple[int, ...]
 ) -> None:
-    left, right = _operands(example, product.name)
-    names = (*_NAMES[product.name], "without resizing")
+    x, weight, grad = example.input_NK, example.weight_OK, example.grad_output_NO
+    left, right = {
+        "output": (("input", x), ("weightᵀ", weight.T)),
+        "grad_weight": (("grad_outputᵀ", grad.T), ("input", x)),
+        "grad_input": (("grad_output", grad), ("weight", weight)),
+    }[product.name]
+    drawn = (left, right, (product.name, product.result), ("without resizing", product.plain))
     is_gradient = product.name != "output"
     faded = [
         {} if is_gradient else {"faded_columns": dropped},
@@ -294,8 +251,7 @@ def _draw_product(
         {"faded_columns": dropped} if is_gradient else {},
         {},
     ]
-    pairs = zip(row, (left, right, product.result, product.plain), names, faded, strict=True)
-    for place, (ax, values, name, options) in enumerate(pairs):
+    for place, (ax, (name, values), options) in enumerate(zip(row, drawn, faded, strict=True)):
         matrix(values, ax=ax, **options)
         num_rows, num_columns = values.shape
         ax.set(xlim=_around(num_columns), ylim=_around(num_rows)[::-1])
@@ -309,15 +265,6 @@ def _draw_product(
 def _around(size: int) -> tuple[float, float]:
     """Return limits of an axis that put a matrix in the middle."""
     return (size - _LARGEST) / 2, (size + _LARGEST) / 2
-
-
-def _operands(example: method.WorkedExample, name: str) -> tuple[Tensor, Tensor]:
-    """Return both operands whole."""
-    if name == "output":
-        return example.input_NK, example.weight_OK.T
-    if name == "grad_weight":
-        return example.grad_output_NO.T, example.input_NK
-    return example.grad_output_NO, example.weight_OK
 
 
 # --- a few training steps on real ranks, watched
@@ -368,7 +315,7 @@ def watch_training(
         gradients = torch.autograd.grad(loss, weights)
         with torch.no_grad():  # by hand: torch.optim takes seconds to import, on every rank
             for weight, gradient in zip(weights, gradients, strict=True):
-                weight -= LEARNING_RATE * gradient
+                weight.sub_(LEARNING_RATE * gradient)
         return loss
 
     watched = []

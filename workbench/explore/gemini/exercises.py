@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from workbench.explore.code_exercises import check_on_cases, check_on_ranks
-from workbench.explore.exercises import Exercise, Feedback, Mistake
+from workbench.explore.exercises import Exercise, Feedback, Mistake, plain
 from workbench.techniques.gemini.method.placement import (
     Placement,
     group_bound,
@@ -256,7 +256,7 @@ def _restore_on_rank(sources: Callable) -> list:
         placed, shards = placement(num_machines, num_replicas), [torch.zeros(1) for _ in range(num_machines)]
         dist.all_gather(shards, torch.tensor([100.0 + rank]))
         kept = {} if rank in lost else {machine: shards[machine] for machine in replicas_kept(placed)[rank]}
-        served, restored = list(sources(placed.holders, set(lost))), 0.0
+        served, restored = plain(list(sources(placed.holders, set(lost)))), 0.0
         for machine, source in enumerate(served):
             shard = kept.get(machine, torch.zeros(1))
             if source != STORAGE:

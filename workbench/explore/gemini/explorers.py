@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from matplotlib.figure import Figure
 
 from workbench import plots
 from workbench.cluster import GIGABIT_BYTES_PER_S
-from workbench.explore.explorer import Control, Explorer, choice, steps
+from workbench.explore.explorer import Explorer, choice, steps
 from workbench.plots.style import GREY
 from workbench.techniques.gemini.cost import (
     DAY_S,
@@ -33,14 +34,8 @@ from workbench.techniques.gemini.method.waste import TABLE_6_2
 from workbench.techniques.gemini.plots import ITERATION_KINDS, draw_timelines
 from workbench.techniques.gemini.simulated.failures import GEMINI, HIGH_FREQUENCY, STRAWMAN, policies
 
-__all__ = [
-    "Comparison",
-    "Interleaving",
-    "compare_failures",
-    "compare_schemes",
-    "explore_failures",
-    "explore_interleaving",
-]
+__all__ = ["Comparison", "Interleaving", "compare_failures", "compare_schemes"]
+__all__ += ["explore_failures", "explore_interleaving"]
 
 NUM_LAYERS = 4  # as many as a picture shows
 MODEL = "GPT-2 40B"
@@ -72,8 +67,8 @@ def compare_schemes(
 ) -> Interleaving:
     """Compute one iteration with a checkpoint and without; rates are Gbit/s of a machine, sizes MiB of a device."""
     workload = workload_of(replace(TABLE_6_2[MODEL], num_layers=NUM_LAYERS), f"{NUM_LAYERS} layers of {MODEL}")
-    copying = {"num_hosts": NUM_MACHINES, "copy_bytes_per_s": copy_rate * GIGABIT_BYTES_PER_S}
-    machine = replace(calibrated().p3dn.with_network(link), **copying)
+    copying = copy_rate * GIGABIT_BYTES_PER_S
+    machine = replace(calibrated().p3dn.with_network(link), num_hosts=NUM_MACHINES, copy_bytes_per_s=copying)
     parts = phases_of(workload, machine)
     buffers = {"reserved_bytes": reserved_mib * MEBIBYTE, "num_buffers": num_buffers, "free_bytes": FREE_BYTES}
     traffic = traffic_of(workload, machine, num_replicas=num_replicas, safety=safety, **buffers)
@@ -104,66 +99,30 @@ def _draw_schemes(result: Interleaving) -> Figure:
     return draw_timelines(timelines, ITERATION_KINDS, figsize=(9, 5))
 
 
+SCHEMES = {str(scheme): scheme for scheme in Scheme}
+COPYING = {"400 Gbit/s (p4d)": 400, "100 Gbit/s": 100, "50 Gbit/s": 50}
+INTERLEAVING: dict[str, Any] = {
+    "scheme": choice("scheme", SCHEMES, value=Scheme.GEMINI, help="How the checkpoint shares the network."),
+    "link": steps(
+        "link", (25, 50, 100, 200, 400), value=100, text="{} Gbit/s".format, help="Of a machine; training uses it."
+    ),
+    "copy_rate": choice("copying", COPYING, value=400, help="To host memory; a copied chunk's buffer is free."),
+    "reserved_mib": steps(
+        "R", (8, 32, 128, 512), value=128, text="{} MiB".format, help="Memory for buffers. Naive takes what it needs."
+    ),
+    "num_buffers": steps(
+        "buffers", (1, 2, 4, 8), value=4, text="p = {}".format, help="In how many R is divided. One is unpipelined."
+    ),
+    "safety": steps("μ", (0.5, 0.7, 0.9, 1.0), value=0.9, text="{:.0%} of a span".format, help="That is planned with."),
+    "num_replicas": steps(
+        "replicas", (1, 2, 3), value=2, text="m = {}".format, help="The local one is included; it needs no network."
+    ),
+}
+
+
 def explore_interleaving() -> Explorer[Interleaving]:
     """Return the explorer: seven controls, the timeline of one iteration."""
-    return Explorer(
-        compare_schemes,
-        _draw_schemes,
-        describe=_describe_schemes,
-        scheme=choice(
-            "scheme",
-            {str(scheme): scheme for scheme in Scheme},
-            value=Scheme.GEMINI,
-            help="How the checkpoint shares the network with training.",
-        ),
-        link=steps(
-            "link",
-            (25, 50, 100, 200, 400),
-            value=100,
-            text=lambda rate: f"{rate} Gbit/s",
-            help="Of a machine, shared by its eight devices. Training needs it, too.",
-        ),
-        **_buffer_controls(),
-        num_replicas=steps(
-            "m",
-            (1, 2, 3),
-            value=2,
-            text=lambda number: f"{number} replica{'s' * (number > 1)}",
-            help="The local one included, which needs no network.",
-        ),
-    )
-
-
-def _buffer_controls() -> dict[str, Control]:
-    return {
-        "copy_rate": choice(
-            "copying",
-            {"400 Gbit/s (p4d)": 400, "100 Gbit/s": 100, "50 Gbit/s": 50},
-            value=400,
-            help="From a machine's devices to its host memory. A chunk's buffer is free when it has been copied.",
-        ),
-        "reserved_mib": steps(
-            "R",
-            (8, 32, 128, 512),
-            value=128,
-            text=lambda size: f"{size} MiB",
-            help="Device memory for buffers, in all. Naive takes what its largest chunk needs instead.",
-        ),
-        "num_buffers": steps(
-            "p",
-            (1, 2, 4, 8),
-            value=4,
-            text=lambda number: f"{number} buffers",
-            help="In how many sub-buffers R is divided. One is unpipelined.",
-        ),
-        "safety": steps(
-            "μ",
-            (0.5, 0.7, 0.9, 1.0),
-            value=0.9,
-            text=lambda share: f"{share:.0%} of a span",
-            help="How much of an idle span is planned with, since the next iteration's may be shorter.",
-        ),
-    }
+    return Explorer(compare_schemes, _draw_schemes, describe=_describe_schemes, **INTERLEAVING)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -209,7 +168,7 @@ def _describe_failures(comparison: Comparison) -> str:
 
 def _draw_failures(comparison: Comparison) -> Figure:
     drawn, (left, right) = plots.figure(1, 2, figsize=(10.5, 3.8))
-    labels = {"x_label": "failures a day", "y_label": "effective training time ratio"}
+    labels: dict[str, Any] = {"x_label": "failures a day", "y_label": "effective training time ratio"}
     plots.lines(comparison.curves, ax=left, x="failures_per_day", y="ratio", by="solution", **labels)
     left.axvline(comparison.failures_per_day, color=GREY, linestyle="--", linewidth=1)
     left.set_ylim(0, 1.05)
@@ -226,43 +185,27 @@ def _draw_failures(comparison: Comparison) -> Figure:
     return drawn
 
 
+POLICY = "Strawman: storage, every 3 hours. HighFreq: storage, as often as it allows. Gemini: memory."
+FAILURES: dict[str, Any] = {
+    "num_machines": steps(
+        "machines", (16, 64, 250, 1000, 4096), value=16, text="{:,}".format, help="How many machines train."
+    ),
+    "failures_per_day": steps(
+        "failures", FAILURES_PER_DAY, value=8, text="{} a day".format, help="Of all machines; OPT-175B had about 2."
+    ),
+    "solution": choice("policy", SOLUTIONS, value=GEMINI, help=POLICY),
+    "num_replicas": steps(
+        "replicas", (1, 2, 3, 4), value=2, text="m = {}".format, help="Machines that keep a shard, its own included."
+    ),
+    "num_standbys": steps(
+        "standby", (0, 1, 2, 4, 8), value=0, text="{} machines".format, help="Machines that wait to replace others."
+    ),
+}
+
+
 def explore_failures() -> Explorer[Comparison]:
     """Return the explorer: five controls, the ratio by failures a day, the waste by cause."""
-    return Explorer(
-        compare_failures,
-        _draw_failures,
-        describe=_describe_failures,
-        num_machines=steps(
-            "machines",
-            (16, 64, 250, 1000, 4096),
-            value=16,
-            text=lambda number: f"{number:,}",
-            help="How many machines train. More of them make replicas' holders rarer among the lost.",
-        ),
-        failures_per_day=steps(
-            "failures",
-            FAILURES_PER_DAY,
-            value=8,
-            text=lambda rate: f"{rate} a day",
-            help="Of all machines together; each loses its machine. OPT-175B had about 2 a day.",
-        ),
-        solution=choice(
-            "policy",
-            SOLUTIONS,
-            value=GEMINI,
-            help="Strawman: storage, every 3 hours. HighFreq: storage, as often as it allows. Gemini: memory.",
-        ),
-        num_replicas=steps(
-            "replicas",
-            (1, 2, 3, 4),
-            value=2,
-            text=lambda number: f"m = {number}",
-            help="Machines that keep each shard, its own included. With 1 every loss goes to storage.",
-        ),
-        num_standbys=steps(
-            "standby", (0, 1, 2, 4, 8), value=0, text="{} machines".format, help="Machines that wait to replace others."
-        ),
-    )
+    return Explorer(compare_failures, _draw_failures, describe=_describe_failures, **FAILURES)
 
 
 def _run(name: str, rate: float, *, num_machines: int, num_replicas: int, num_standbys: int) -> TrainingRun:
@@ -270,7 +213,7 @@ def _run(name: str, rate: float, *, num_machines: int, num_replicas: int, num_st
     trace = poisson_faults(num_machines, **days, seed=0)
     setting = Setting(
         job=GPT2_100B,
-        policy=policies(GPT2_100B, as_in_the_text=False)[name],
+        policy=policies(GPT2_100B)[name],
         placement=placement(num_machines, num_replicas),
         num_standbys=num_standbys,
     )

@@ -31,7 +31,9 @@ _LIST_ROWS = 6  # of the list of machines that are seen at once
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Machines(Control):
-    """A list from which several machines can be chosen; the value is their tuple."""
+    """A list from which several machines can be chosen."""
+
+    value: tuple[int, ...]  # chosen at first
 
     def __post_init__(self) -> None:
         known = [value for _, value in self.options]

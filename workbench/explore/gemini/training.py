@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from workbench.study.progress import say_progress
+from workbench.rows.progress import say_progress
 from workbench.techniques.gemini.control.service import Event, EventName, RankContext
 from workbench.techniques.gemini.control.training import Training
 from workbench.techniques.gemini.measured.training import digest_of, shard, train_gpt2

@@ -5,6 +5,7 @@
 A finished cell is not run again; a killed run loses the cells under way and nothing else.
 """
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +19,6 @@ from workbench.reproduction.cells.store import (
     CellsThere,
     CellStore,
     Notes,
-    needs_file,
     num_cells,
     promote_cells,
     read_lines,
@@ -26,11 +26,11 @@ from workbench.reproduction.cells.store import (
 from workbench.reproduction.cells.study import CellsFailed, Ended, Estimate, Study, describe
 from workbench.reproduction.declare import Profile
 from workbench.reproduction.files import check_folder
-from workbench.reproduction.project import Project
+from workbench.reproduction.project import ItemRun, Project
 from workbench.reproduction.recording import KEEP_CELLS, RUN_DIR, RUN_PROFILE
 
 __all__ = ["Cell", "CellClaims", "CellResult", "CellStore", "CellsFailed", "CellsThere", "Ended"]
-__all__ += ["Estimate", "Finished", "Notes", "describe", "needs_file", "num_cells", "promote_cells", "read_lines"]
+__all__ += ["Estimate", "Finished", "Notes", "describe", "num_cells", "promote_cells", "read_lines"]
 __all__ += ["run_cells"]
 
 
@@ -69,24 +69,20 @@ def run_cells(
     declared = find_item(load_catalogue(project), item)
     check_function(function)
     wanted = [make_cell(function, position, arguments) for position, arguments in enumerate(cells)]
-    _check_limits(jobs, timeout_s)
+    if jobs is not None and (not isinstance(jobs, int) or isinstance(jobs, bool) or jobs < 1):
+        raise ValueError(f"jobs is {jobs!r}; it must be a whole number of at least 1, or None")
+    if timeout_s is not None and not timeout_s > 0:
+        raise ValueError(f"timeout_s is {timeout_s!r}; it must be above 0, or None")
     if not wanted:
         return []
     profile = profile or os.environ.get(RUN_PROFILE, Profile.LAPTOP.value)
     check_folder(project.results_of(profile))
     keep = os.environ.get(KEEP_CELLS) == "1" if keep_cells is None else keep_cells
-    source = Path(sys.modules[wanted[0].module].__file__)
+    source = Path(inspect.getfile(sys.modules[wanted[0].module]))
     store = CellStore.of(project, declared.technique, profile, wanted[0], source, keep=keep)
     run_folder = Path(os.environ[RUN_DIR]) if os.environ.get(RUN_DIR) else None
-    notes = Notes(needs=needs_file(project, declared, profile), run_folder=run_folder)
+    notes = Notes(needs=ItemRun(project, declared, profile).needed_cells, run_folder=run_folder)
     study = Study(store=store, notes=notes, cells=wanted)
     study.take_what_is_there()
     study.run_the_rest(jobs, timeout_s)
     return study.results()
-
-
-def _check_limits(jobs: int | None, timeout_s: float | None) -> None:
-    if jobs is not None and (not isinstance(jobs, int) or isinstance(jobs, bool) or jobs < 1):
-        raise ValueError(f"jobs is {jobs!r}; it must be a whole number of at least 1, or None")
-    if timeout_s is not None and not timeout_s > 0:
-        raise ValueError(f"timeout_s is {timeout_s!r}; it must be above 0, or None")

@@ -22,8 +22,8 @@ from typing import Any
 from workbench.reproduction.declare import check_plain
 from workbench.reproduction.files import canonical_json, jsonable, sha256
 from workbench.reproduction.machine import machine_facts
-from workbench.study.cells import declared_name
-from workbench.study.progress import PROGRESS_VARIABLE
+from workbench.rows.cells import declared_name
+from workbench.rows.progress import PROGRESS_VARIABLE
 
 __all__ = ["Cell", "CellResult", "Finished", "check_function", "make_cell", "perform"]
 
@@ -109,7 +109,11 @@ def perform(cell: Cell, slot: int) -> Finished:
     started, began = datetime.now(UTC).isoformat(timespec="seconds"), monotonic()
     returned = function(**cell.arguments)
     seconds = round(monotonic() - began, 3)
-    return Finished(values=_plain(returned, cell), started=started, seconds=seconds, machine=machine_facts())
+    is_dataclass = dataclasses.is_dataclass(returned) and not isinstance(returned, type)
+    if not isinstance(returned, Mapping) and not is_dataclass:
+        kind = type(returned).__name__
+        raise ValueError(f"{cell.name} returned a value of type {kind}; it must be a mapping or dataclass")
+    return Finished(values=jsonable(returned), started=started, seconds=seconds, machine=machine_facts())
 
 
 def _settle(cell: Cell, slot: int) -> None:
@@ -127,11 +131,3 @@ def _settle(cell: Cell, slot: int) -> None:
     torch.manual_seed(seed)
     if torch.cuda.is_available():
         torch.cuda.set_device(slot % torch.cuda.device_count())
-
-
-def _plain(returned: Any, cell: Cell) -> dict[str, Any]:
-    is_dataclass = dataclasses.is_dataclass(returned) and not isinstance(returned, type)
-    if not isinstance(returned, Mapping) and not is_dataclass:
-        kind = type(returned).__name__
-        raise ValueError(f"{cell.name} returned a value of type {kind}; it must be a mapping or dataclass")
-    return jsonable(returned)

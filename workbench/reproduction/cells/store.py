@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from workbench.reproduction.cells.cell import Cell, Finished
-from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.files import (
     canonical_json,
@@ -24,11 +23,11 @@ from workbench.reproduction.files import (
 )
 from workbench.reproduction.fingerprint import Fingerprinter, changes
 from workbench.reproduction.machine import commit_of, num_cores
-from workbench.reproduction.project import Project
+from workbench.reproduction.project import ItemRun, Project
 from workbench.reproduction.schema import CELL, NEEDS, inside, parse, read_text, trouble
 
 __all__ = ["CELLS_FILE", "CellClaims", "CellStore", "CellsThere", "Notes"]
-__all__ += ["cells_there", "needs_file", "num_cells", "origins", "promote_cells", "read_lines"]
+__all__ += ["cells_there", "num_cells", "origins", "promote_cells", "read_lines"]
 
 SCHEMA = 1  # of a cell
 CELLS_FILE = "cells.json"  # in the folder of the run
@@ -157,11 +156,6 @@ class CellClaims:
             os.close(handle)
 
 
-def needs_file(project: Project, item: Reproduction, profile: str) -> Path:
-    """Return the file that lists the cells an item needs: function's name to digests."""
-    return project.cells_folder(item.technique, profile) / f"{item.item}.{item.evidence.value}.json"
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Notes:
     """Notes of one study: the cells its item needs, and inside a run the origin of each cell."""
@@ -239,48 +233,42 @@ def _needs(path: Path) -> dict[str, list[str]]:
     return needs
 
 
-def num_cells(project: Project, item: Reproduction, profile: str) -> tuple[int, int]:
+def num_cells(run: ItemRun) -> tuple[int, int]:
     """Count an item's cells without reading them: those that are there, and those it needs; 0, 0 if none are known."""
-    folder, needs = project.cells_folder(item.technique, profile), {}
+    needs = {}
     with contextlib.suppress(RecordError):  # a study and a promotion say so
-        needs = _needs(needs_file(project, item, profile))
-    paths = [folder / name / f"{digest}.json" for name, digests in needs.items() for digest in digests]
+        needs = _needs(run.needed_cells)
+    paths = [run.cells / name / f"{digest}.json" for name, digests in needs.items() for digest in digests]
     return sum(path.is_file() for path in paths), len(paths)
 
 
-def cells_there(
-    project: Project, item: Reproduction, profile: str, fingerprinter: Fingerprinter, *, keep: bool = False
-) -> CellsThere | None:
+def cells_there(run: ItemRun, fingerprinter: Fingerprinter, *, keep: bool = False) -> CellsThere | None:
     """Count an item's cells without a run, None before its first study; `keep` accepts cells that are out of date."""
     needs = {}
     with contextlib.suppress(RecordError):  # a study says so
-        needs = _needs(needs_file(project, item, profile))
+        needs = _needs(run.needed_cells)
     num_cells = sum(map(len, needs.values()))
     if not num_cells:
         return None
-    stored = [one for name, digests in needs.items() for one in _stored(project, item, profile, name, digests, keep)]
-    num_stale = 0 if keep else _num_stale(stored, project.notebook(item).parent, fingerprinter)
+    stored = [one for name, digests in needs.items() for one in _stored(run, name, digests, keep)]
+    modules = [str(one["module"]) for one in stored]
+    basis = {module: fingerprinter.basis(run.project.notebook(run.item).parent, module) for module in set(modules)}
+    is_stale = [bool(changes(one, basis[module])) for one, module in zip(stored, modules, strict=True)]
+    num_stale = 0 if keep else sum(is_stale)
     to_run = num_cells - len(stored) + num_stale
     mean_s = sum(one["seconds"] for one in stored) / len(stored) if stored else None
     remaining_s = 0.0 if not to_run else None if mean_s is None else mean_s * to_run / min(num_cores(), to_run)
     return CellsThere(num_cells=num_cells, num_there=len(stored), num_stale=num_stale, remaining_s=remaining_s)
 
 
-def _num_stale(stored: list[StoredCell], folder: Path, fingerprinter: Fingerprinter) -> int:
-    modules = [str(one["module"]) for one in stored]
-    basis = {module: fingerprinter.basis(folder, module) for module in set(modules)}
-    return sum(bool(changes(one, basis[module])) for one, module in zip(stored, modules, strict=True))
-
-
-def _stored(
-    project: Project, item: Reproduction, profile: str, name: str, digests: list[str], keep: bool
-) -> Iterator[StoredCell]:
-    folder, committed = project.cells_folder(item.technique, profile) / name, {}
+def _stored(run: ItemRun, name: str, digests: list[str], keep: bool) -> Iterator[StoredCell]:
+    committed = {}
     if keep:
         with contextlib.suppress(RecordError):  # a study says so
-            committed = read_lines(project.recorded_cells_folder(item.technique, profile) / f"{name}.jsonl")
+            recorded = run.project.recorded_cells_folder(run.item.technique, run.profile)
+            committed = read_lines(recorded / f"{name}.jsonl")
     for digest in digests:
-        if stored := _timed(folder / f"{digest}.json") or committed.get(digest):
+        if stored := _timed(run.cells / name / f"{digest}.json") or committed.get(digest):
             yield stored
 
 
@@ -294,14 +282,20 @@ def _timed(path: Path) -> StoredCell | None:
     return stored if is_timed else None
 
 
-def promote_cells(project: Project, items: Iterable[Reproduction], profile: str) -> dict[Path, int]:
+def promote_cells(runs: Iterable[ItemRun]) -> dict[Path, int]:
     """Copy the finished cells that items need to the committed ones; return each file with its number of cells."""
     files: dict[Path, dict[str, Any]] = {}
-    for item in items:
-        recorded = project.recorded_cells_folder(item.technique, profile)
-        for name, digests in _needs(needs_file(project, item, profile)).items():
-            path = inside(project.reproductions, *(recorded / f"{name}.jsonl").relative_to(project.reproductions).parts)
-            for digest, stored in _finished(project.cells_folder(item.technique, profile) / name, digests):
+    for run in runs:
+        reproductions = run.project.reproductions
+        recorded = run.project.recorded_cells_folder(run.item.technique, run.profile).relative_to(reproductions)
+        for name, digests in _needs(run.needed_cells).items():
+            path = inside(reproductions, *recorded.parts, f"{name}.jsonl")
+            folder = run.cells / name
+            for digest in (digest for digest in digests if (folder / f"{digest}.json").exists()):
+                stored = _read_cell(folder / f"{digest}.json")
+                if _digest(stored) != digest:
+                    where = folder / f"{digest}.json"
+                    raise RecordError(f"{where}: refused, it is the cell of other arguments or another function")
                 committed = files.setdefault(path, read_lines(path))
                 if digest not in committed or committed[digest]["started"] <= stored["started"]:
                     committed[digest] = stored
@@ -309,14 +303,3 @@ def promote_cells(project: Project, items: Iterable[Reproduction], profile: str)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, "".join(f"{canonical_json(cells[digest])}\n" for digest in sorted(cells)))
     return {path: len(cells) for path, cells in files.items()}
-
-
-def _finished(folder: Path, digests: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for digest in digests:
-        path = folder / f"{digest}.json"
-        if not path.exists():
-            continue
-        stored = _read_cell(path)
-        if _digest(stored) != digest:
-            raise RecordError(f"{path}: refused, it is the cell of other arguments or another function")
-        yield digest, stored

@@ -20,7 +20,7 @@ from workbench.reproduction.cells.store import CellClaims, CellStore, Notes
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.files import canonical_json
 from workbench.reproduction.machine import num_cores
-from workbench.study.progress import say_progress
+from workbench.rows.progress import say_progress
 
 __all__ = ["CellsFailed", "Ended", "Estimate", "Pool", "Study", "describe"]
 
@@ -56,7 +56,9 @@ class Study:
 
     def take_what_is_there(self) -> None:
         """Take the cells that can be used, and say how many and why not the others."""
-        refused, kept, stale = [], Counter(), Counter()
+        refused: list[str] = []
+        kept: Counter[str] = Counter()
+        stale: Counter[str] = Counter()
         for digest, cell in self._distinct.items():
             try:
                 stored, why = self.store.find(cell)
@@ -77,7 +79,9 @@ class Study:
         waiting = [cell for digest, cell in self._distinct.items() if digest not in self._stored]
         self.notes.begin(self.cells)
         if waiting:
-            jobs = min(jobs or _default_jobs(), len(waiting))
+            import torch
+
+            jobs = min(jobs or torch.cuda.device_count() or num_cores(), len(waiting))
             processes = Pool(jobs=jobs, preload=waiting[0].module, timeout_s=timeout_s)
             with processes as pool, CellClaims(self.store.folder) as claims:
                 self._run(waiting, pool, claims, Estimate(self.store.durations()))
@@ -95,13 +99,15 @@ class Study:
             if self._unwritten:
                 waiting.clear()
             if monotonic() >= self._next_note_s:
-                self._note(estimate.remaining_s(waiting, pool.running(), pool.jobs))
+                self._next_note_s = monotonic() + NOTE_S
+                left_s = estimate.remaining_s(waiting, pool.running(), pool.jobs)
+                say_progress(self._num_ended(), len(self._distinct), "cells", left_s)
 
     def _next(self, waiting: list[Cell], claims: CellClaims, estimate: Estimate) -> Cell | None:
         """Take the longest waiting cell that no other study runs; what another has finished meanwhile is there."""
         if monotonic() < self._next_look_s:
             return None
-        for cell in sorted(waiting, key=lambda cell: -(estimate.seconds(cell) or 0.0)):
+        for cell in sorted(waiting, key=estimate.seconds, reverse=True):
             if not claims.take(cell):
                 continue
             waiting.remove(cell)
@@ -139,10 +145,6 @@ class Study:
         left = f" · about {about_text(left_s)} left" if left_s else ""
         _say(f"cell {self._num_ended()} of {len(self._distinct)} · {describe(ended.cell, self.cells)} · {what}{left}")
 
-    def _note(self, left_s: float | None) -> None:
-        self._next_note_s = monotonic() + NOTE_S
-        say_progress(self._num_ended(), len(self._distinct), "cells", left_s)
-
     def _raise_failures(self) -> None:
         failed = self._failures | self._still_unwritten()
         not_begun = len(self._distinct) - len(self._stored) - len(failed)
@@ -168,22 +170,17 @@ class Study:
 
     def results(self) -> list[CellResult]:
         """Return the result of every cell that was asked for, in order."""
-        return [self._result(cell, self._stored[cell.digest]) for cell in self.cells]
-
-    def _result(self, cell: Cell, stored: Mapping[str, Any]) -> CellResult:
-        copied = {name: stored[name] for name in ("values", "seconds", "started", "commit", "versions")}
-        machine, is_new = str(stored["machine"].get("host", "")), cell.digest in self._new
-        return CellResult(arguments=cell.arguments, machine=machine, reused=not is_new, **copied)
+        results = []
+        for cell in self.cells:
+            stored = self._stored[cell.digest]
+            copied = {name: stored[name] for name in ("values", "seconds", "started", "commit", "versions")}
+            machine, is_new = str(stored["machine"].get("host", "")), cell.digest in self._new
+            results.append(CellResult(arguments=cell.arguments, machine=machine, reused=not is_new, **copied))
+        return results
 
 
 def _reasons(counts: Mapping[str, int], what: str) -> str:
     return "".join(f"; {count} {what} ({why})" for why, count in counts.items())
-
-
-def _default_jobs() -> int:
-    import torch
-
-    return torch.cuda.device_count() or num_cores()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,8 +198,8 @@ class Slot:
 
     number: int
     ranks: Any  # Ranks of one rank
-    run: Any = None  # what it runs now; None: nothing
-    cell: Cell | None = None
+    cell: Cell | None = None  # the cell that it runs now
+    run: Any = None  # the call of that cell
     began_s: float = 0.0  # on the monotonic clock
 
 
@@ -225,16 +222,16 @@ class Pool:
     @property
     def has_room(self) -> bool:
         """Whether another cell may start now."""
-        return len(self._slots) < self.jobs or any(slot.run is None for slot in self._slots)
+        return len(self._slots) < self.jobs or any(slot.cell is None for slot in self._slots)
 
     def running(self) -> list[tuple[Cell, float]]:
         """Return the cells under way, each with the seconds spent on it."""
         now = monotonic()
-        return [(slot.cell, now - slot.began_s) for slot in self._slots if slot.run is not None]
+        return [(slot.cell, now - slot.began_s) for slot in self._slots if slot.cell is not None]
 
     def start(self, cell: Cell) -> None:
         """Start a cell in a process that is free, or in a new one."""
-        slot = next((slot for slot in self._slots if slot.run is None), None) or self._new_slot()
+        slot = next((slot for slot in self._slots if slot.cell is None), None) or self._new_slot()
         slot.run = slot.ranks.start(perform, cell, slot.number, timeout_s=self.timeout_s or NO_LIMIT_S)
         slot.cell, slot.began_s = cell, monotonic()
 
@@ -248,21 +245,19 @@ class Pool:
 
     def ended(self) -> Iterator[Ended]:
         """Wait a moment and return the cells that have ended."""
+        from workbench.launch import RankFailed
+
         sleep(TICK_S)
         for slot in self._slots:
-            if slot.run is not None and slot.run.done():
-                run, slot.run = slot.run, None
-                yield _end_of(run, slot.cell)
-
-
-def _end_of(run: Any, cell: Cell) -> Ended:
-    from workbench.launch import RankFailed
-
-    try:
-        return Ended(cell=cell, finished=run.result()[0])
-    except RankFailed as error:
-        failure = error.failures[0]
-        return Ended(cell=cell, finished=None, failure=f"{failure.message}\n{failure.traceback.rstrip()}".rstrip())
+            if slot.cell is None or not slot.run.done():
+                continue
+            cell, slot.cell = slot.cell, None
+            try:
+                yield Ended(cell=cell, finished=slot.run.result()[0])
+            except RankFailed as error:
+                failure = error.failures[0]
+                reason = f"{failure.message}\n{failure.traceback.rstrip()}".rstrip()
+                yield Ended(cell=cell, finished=None, failure=reason)
 
 
 class Estimate:
@@ -278,11 +273,11 @@ class Estimate:
         self._timed.append((_canonical(arguments), seconds))
         self._weights, self._expected = {}, {}
 
-    def seconds(self, cell: Cell) -> float | None:
-        """Return the seconds expected of a cell; None while none has run."""
+    def seconds(self, cell: Cell) -> float:
+        """Return the seconds expected of a cell; 0 while none has run."""
         if self._timed and cell.digest not in self._expected:
             self._expected[cell.digest] = self._mean_of_the_nearest(_canonical(cell.arguments))
-        return self._expected.get(cell.digest)
+        return self._expected.get(cell.digest, 0.0)
 
     def _mean_of_the_nearest(self, own: Mapping[str, str]) -> float:
         self._weights = self._weights or _weights(self._timed)
@@ -334,11 +329,9 @@ def describe(cell: Cell, cells: Sequence[Cell]) -> str:
     differing = [
         name for name in cell.arguments if any(first.get(name) != other.arguments.get(name) for other in cells)
     ]
-    return " ".join(_word(name, cell.arguments[name]) for name in differing) or cell.name
-
-
-def _word(name: str, value: Any) -> str:
-    return value if isinstance(value, str) else f"{name.replace('_', ' ')} {canonical_json(value)}"
+    own = {name: cell.arguments[name] for name in differing}
+    words = (v if isinstance(v, str) else f"{name.replace('_', ' ')} {canonical_json(v)}" for name, v in own.items())
+    return " ".join(words) or cell.name
 
 
 def _say(line: str) -> None:

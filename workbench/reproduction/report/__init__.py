@@ -20,25 +20,23 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.files import misfits, write_whole
-from workbench.reproduction.project import Project
-from workbench.reproduction.records import RECORD_FILE
+from workbench.reproduction.project import ItemRun, Project
 from workbench.reproduction.schema import ARTIFACTS, inside, read_text
 
 from .claims import WHOSE_MEANINGS, rule_text, trusted_record
 from .first import add_cards, findings_markdown
 from .foreign import FORMULA, harmless_html
 from .gather import EVIDENCE_MEANINGS, PROFILE_MEANINGS, VERDICT_MEANINGS, gather
-from .items import notebook_page
 from .pictures import formula_html
 from .publish import single_file, write_site
-from .texts import MARKS, View, about_text, number_text, relative_text, seconds_text, value_text
+from .texts import MARKS, View, about_text, number_text, relative_text, seconds_text, took_text, value_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 __all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "about_text", "findings_markdown"]
 __all__ += ["formula_html", "gather", "number_text", "relative_text", "report_path", "rule_text", "seconds_text"]
-__all__ += ["single_file", "value_text", "write_report", "write_site"]
+__all__ += ["single_file", "took_text", "value_text", "write_report", "write_site"]
 
 NOTEBOOK_FILE = ARTIFACTS["notebook"]
 SHOWN = (
@@ -68,6 +66,7 @@ def write_report(
     changed: Collection[str] | None = None,
     notebooks: bool = False,
     anew: bool = False,
+    report: View | None = None,
 ) -> Path:
     """Write a profile's pages and return the first.
 
@@ -81,6 +80,7 @@ def write_report(
         changed: techniques whose pages are written; None for all.
         notebooks: whether executed notebooks are rendered, in seconds each.
         anew: whether to remove earlier pages and pictures first, since another person may have written them.
+        report: the report as `gather` has just laid it out; it is gathered again where a notebook is rendered.
 
     Raises:
         RecordError: if the report's folder is a symbolic link.
@@ -96,7 +96,8 @@ def write_report(
     for _, _, page in stale:  # the report links to existing pages
         page.parent.mkdir(parents=True, exist_ok=True)
         page.touch()
-    report = gather(project, catalogue, profile, running=running, progress=progress, under_way=under_way)
+    if report is None or stale:
+        report = gather(project, catalogue, profile, running=running, progress=progress, under_way=under_way)
     views = {view.id: view for technique in report.techniques for view in technique.items}
     for item, notebook, page in stale:
         body, template = _notebook_body(notebook), templates.get_template("notebook.html.j2")
@@ -111,19 +112,15 @@ def write_report(
         write_whole(first.with_name(technique.page), template.render(report=report, technique=technique, style=style))
     write_whole(first, templates.get_template("index.html.j2").render(report=report, style=style))
     if changed is None:
-        write_whole(first.with_name(CLAIMS), _claims_page(templates, report, style))
-        page = templates.get_template("errata.html.j2").render(report=report, style=style)
-        write_whole(first.with_name(ERRATA), page)
+        script = files(__package__).joinpath("templates", "claims.js").read_text(encoding="utf-8")
+        about = {"script": script, "digest": b64encode(sha256(script.encode()).digest()).decode("ascii")}
+        claims = templates.get_template("claims.html.j2").render(report=report, style=style, **about)
+        write_whole(first.with_name(CLAIMS), claims)
+        errata = templates.get_template("errata.html.j2").render(report=report, style=style)
+        write_whole(first.with_name(ERRATA), errata)
     pages = {first.name, CLAIMS, ERRATA, *(technique.page for technique in report.techniques)}
-    _remove_old_pages(first.parent, pages, {notebook_page(project, item, profile).stem for item in catalogue})
+    _remove_old_pages(first.parent, pages, {ItemRun(project, item, profile).notebook_page.stem for item in catalogue})
     return first
-
-
-def _claims_page(templates: Environment, report: View, style: str) -> str:
-    """Lay out the page that searches all claims; its policy allows its script by digest."""
-    script = files(__package__).joinpath("templates", "claims.js").read_text(encoding="utf-8")
-    digest = b64encode(sha256(script.encode()).digest()).decode("ascii")
-    return templates.get_template("claims.html.j2").render(report=report, style=style, script=script, digest=digest)
 
 
 @lru_cache
@@ -160,30 +157,25 @@ def _stale_notebooks(
 ) -> Iterator[tuple[Reproduction, Path, Path]]:
     """Return item, executed notebook and page where the page of this run is missing; notebooks match their records."""
     for item in catalogue:
-        folder, page = project.folder(item, profile), notebook_page(project, item, profile)
-        notebook = folder / NOTEBOOK_FILE
+        run = ItemRun(project, item, profile)
+        notebook, page = run.folder / NOTEBOOK_FILE, run.notebook_page
         if not notebook.is_file() or (page.is_file() and page.stat().st_mtime_ns == notebook.stat().st_mtime_ns):
             continue
-        record, _ = trusted_record(folder / RECORD_FILE, item, profile)
-        if record is not None and "notebook" not in misfits(folder, record):
+        record, _ = trusted_record(run)
+        if record is not None and "notebook" not in misfits(run.folder, record):
             yield item, notebook, page
 
 
 def _notebook_body(notebook: Path) -> str:
     """Turn an executed notebook into harmless HTML without a head; figures are embedded."""
     import nbformat
-    from traitlets.config import Config
 
     try:
         content = nbformat.reads(read_text(notebook), as_version=4)
         for cell in content.cells:
             if cell.cell_type == "code":
                 cell.outputs = [output for output in cell.outputs if "data" not in output or _is_shown(output.data)]
-        shown = Config({"NbConvertBase": {"display_data_priority": list(SHOWN)}})
-        exporter = _exporter_class()(
-            config=shown, template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True
-        )
-        return harmless_html(exporter.from_notebook_node(content)[0])
+        return harmless_html(_exporter().from_notebook_node(content)[0])
     except Exception as error:  # any error of nbconvert on a foreign notebook: other pages are still written
         return f"<p>This notebook cannot be shown: {escape(type(error).__name__)}: {escape(str(error))}</p>"
 
@@ -196,11 +188,13 @@ def _is_shown(forms: dict[str, Any]) -> bool:
     return any(kind in forms for kind in SHOWN)
 
 
-def _exporter_class() -> type[Any]:
-    """Return nbconvert's exporter with drawn formulas; defined here, since importing nbconvert takes a second."""
+@lru_cache
+def _exporter() -> Any:
+    """Return nbconvert's exporter with drawn formulas; made once, since its templates take long to compile."""
     from jinja2 import pass_context
     from nbconvert import HTMLExporter
     from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
+    from traitlets.config import Config
 
     class Renderer(IPythonRenderer):
         def block_math(self, body: str) -> str:
@@ -215,4 +209,5 @@ def _exporter_class() -> type[Any]:
             attachments = context.get("cell", {}).get("attachments", {})
             return MarkdownWithMath(renderer=Renderer(escape=False, attachments=attachments)).render(source)
 
-    return Exporter
+    shown = Config({"NbConvertBase": {"display_data_priority": list(SHOWN)}})
+    return Exporter(config=shown, template_name="basic", exclude_input_prompt=True, exclude_output_prompt=True)

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from workbench.reproduction.claims import Bound, Claim, Crossover, Ordering, Trend, Whose, Within
 from workbench.reproduction.comparing import ORDERS, Verdict
-from workbench.reproduction.declare import Profile, Reproduction
+from workbench.reproduction.declare import Profile
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.machine import machine_text
-from workbench.reproduction.project import Project
+from workbench.reproduction.project import ItemRun
 from workbench.reproduction.recording import verdicts_of
-from workbench.reproduction.records import promoted_path, record_of
+from workbench.reproduction.records import record_of
 
 from .texts import View, exact_text, key_text, number_text, relative_text, slug, value_text, when_text
 
@@ -31,58 +30,49 @@ WHOSE_MEANINGS = {
     Whose.CONSTRUCTION: "True by construction: it checks the program and says nothing about the paper.",
 }
 NOT_OURS = {"ours": None, "low": None, "high": None, "verdict": "", "reason": ""}  # for a row that only another run has
-NOTHING_RECORDED = MappingProxyType(
+NOTHING_RECORDED: Mapping[str, Any] = MappingProxyType(
     {"values": (), "data": (), "calibration": None, "not_comparable": MappingProxyType({})}
 )
 
 
-def trusted_record(path: Path, item: Reproduction, profile: str) -> tuple[dict[str, Any] | None, str]:
+def trusted_record(run: ItemRun, promoted: bool = False) -> tuple[Mapping[str, Any] | None, str]:
     """Return an item's record or None, and the reason if the record was refused."""
     try:
-        return record_of(path, item, profile), ""
+        return record_of(run, promoted), ""
     except RecordError as error:
         return None, str(error)
 
 
-def recorded_beside(
-    project: Project, item: Reproduction, profile: str, record: Mapping[str, Any] | None
-) -> tuple[tuple[RecordedRun, ...], tuple[str, ...]]:
+def recorded_beside(run: ItemRun, record: Mapping[str, Any] | None) -> tuple[tuple[RecordedRun, ...], tuple[str, ...]]:
     """Read the promoted records of larger profiles, and of this profile if `record` is None; also name refused ones."""
-    if profile == Profile.SMOKE:
+    if run.profile == Profile.SMOKE:
         return (), ()
     order = [known.value for known in Profile]
     runs, refused = [], []
-    for other in order[order.index(profile) + (record is not None) :]:
-        promoted, why = trusted_record(promoted_path(project, item, other), item, other)
+    for other in order[order.index(run.profile) + (record is not None) :]:
+        promoted, why = trusted_record(run.at(other), promoted=True)
         if promoted is not None:
-            runs.append((other, promoted, _verdicts(project, item, promoted)))
+            runs.append((other, promoted, _verdicts(run, promoted)))
         refused += [why] if why else []
     return tuple(runs), tuple(refused)
 
 
 def claims_of(
-    project: Project,
-    item: Reproduction,
-    profile: str,
-    record: Mapping[str, Any] | None,
-    *,
-    beside: Sequence[RecordedRun],
-    anchor: str,
-    missing: str,
+    run: ItemRun, record: Mapping[str, Any] | None, *, beside: Sequence[RecordedRun], anchor: str, missing: str
 ) -> tuple[ClaimView, ...]:
     """Judge an item's claims, the paper's first, by this machine's run and by recorded runs.
 
     `missing` is the reason shown if no run judges a claim.
     """
-    if profile == Profile.SMOKE:
+    if run.profile == Profile.SMOKE:
         return ()
-    runs = [("Ours", record, _verdicts(project, item, record))] if record else []
+    runs: list[RecordedRun] = [("Ours", record, _verdicts(run, record))] if record else []
     runs += [(f"Recorded {other} run", held, verdicts) for other, held, verdicts in beside]
     nothing: dict[str, Any] = {}
     if not runs:
-        nothing = {verdict["claim"]: verdict for verdict in _verdicts(project, item, NOTHING_RECORDED)}
+        nothing = {verdict["claim"]: verdict for verdict in _verdicts(run, NOTHING_RECORDED)}
     views = []
-    for claim in sorted(item.claims, key=lambda claim: list(Whose).index(claim.whose)):
+    for claim in sorted(run.item.claims, key=lambda claim: list(Whose).index(claim.whose)):
         held = [
             View(label=label, record=record, verdict=verdict)
             for label, record, verdicts in runs
@@ -99,12 +89,12 @@ def _nothing(verdict: Mapping[str, Any], missing: str) -> View:
     return View(label="Ours", record=None, verdict={**verdict, **silent})
 
 
-def _verdicts(project: Project, item: Reproduction, record: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _verdicts(run: ItemRun, record: Mapping[str, Any]) -> list[dict[str, Any]]:
     try:
-        return [verdict.to_json() for verdict in verdicts_of(project, item, record)]
+        return [verdict.to_json() for verdict in verdicts_of(run.project, run.item, record)]
     except (ValueError, KeyError) as error:  # the claims changed since the record was made
         failed = {"verdict": "not run", "reason": f"The claim cannot be judged: {error}", "rows": []}
-        return [{"claim": claim.name, "explanation": claim.explanation} | failed for claim in item.claims]
+        return [{"claim": claim.name, "explanation": claim.explanation} | failed for claim in run.item.claims]
 
 
 def rule_text(claim: Claim) -> str:
@@ -127,6 +117,7 @@ def _sentence(text: str) -> str:
 def _rule(claim: Claim) -> str:
     quantity = claim.quantity.replace("_", " ")
     if isinstance(claim, Within):
+        quantity = f"the {claim.pick} {quantity}" if claim.pick else quantity
         exact, tolerance = 0 in (claim.rel, claim.abs), _tolerance(claim)
         if claim.no_effect and not exact:
             effect = f"the effect, the distance of {quantity} from {number_text(claim.no_effect)},"
@@ -148,7 +139,7 @@ def _rule(claim: Claim) -> str:
 
 
 def _tolerance(claim: Within | Crossover) -> str:
-    return number_text(claim.abs) if claim.rel is None else f"{number_text(100 * claim.rel)} %"
+    return number_text(claim.abs or 0.0) if claim.rel is None else f"{number_text(100 * claim.rel)} %"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,6 +163,11 @@ class ClaimView:
     rows: tuple[View, ...]  # its comparisons, then the comparisons of other runs only
     others: tuple[View, ...]  # the other runs, with their verdicts
 
+    @property
+    def is_scored(self) -> bool:
+        """Whether a count of claims includes it: the paper's own claims, each once."""
+        return self.whose == Whose.PAPER and not self.repeats
+
     def has(self, name: str) -> bool:
         """Say whether any row has a text of this name."""
         return any(getattr(row, name) for row in self.rows)
@@ -194,11 +190,14 @@ def count_verdicts(words: Sequence[str]) -> dict[str, int]:
 
 
 def _claim_view(claim: Claim, anchor: str, runs: Sequence[View]) -> ClaimView:
-    speaking = _speaking(runs)
+    ordered = [run for run in runs if run.label == "Ours"] + [run for run in reversed(runs) if run.label != "Ours"]
+    # This machine's run speaks, or else the recorded one of the largest profile; first those with a verdict.
+    speaking = next((run for run in ordered if run.verdict["verdict"] != Verdict.NOT_RUN), ordered[0])
     others = [run for run in runs if run is not speaking]
-    rows = {key_text(row["where"]): row | NOT_OURS for run in others for row in _rows(run)}
-    rows |= {key_text(row["where"]): row for row in _rows(speaking)}
-    values = {run.label: {key_text(row["where"]): _ours_text(row) for row in _rows(run)} for run in others}
+    rows: dict[str, Mapping[str, Any]]
+    rows = {key_text(row["where"]): {**row, **NOT_OURS} for run in others for row in run.verdict["rows"]}
+    rows |= {key_text(row["where"]): row for row in speaking.verdict["rows"]}
+    values = {run.label: {key_text(row["where"]): _ours_text(row) for row in run.verdict["rows"]} for run in others}
     verdict = speaking.verdict
     return ClaimView(
         name=claim.name,
@@ -216,27 +215,16 @@ def _claim_view(claim: Claim, anchor: str, runs: Sequence[View]) -> ClaimView:
         label=speaking.label,
         is_own=speaking.label == "Ours",
         rows=tuple(_row_view(row, values, verdict) for row in rows.values()),
-        others=tuple(_run_view(run) for run in others),
-    )
-
-
-def _speaking(runs: Sequence[View]) -> View:
-    """Return this machine's run, or else the recorded run with the largest profile; prefer runs with a verdict."""
-    ordered = [run for run in runs if run.label == "Ours"] + [run for run in reversed(runs) if run.label != "Ours"]
-    return next((run for run in ordered if run.verdict["verdict"] != Verdict.NOT_RUN), ordered[0])
-
-
-def _rows(run: View) -> Sequence[Mapping[str, Any]]:
-    return run.verdict["rows"]
-
-
-def _run_view(run: View) -> View:
-    return View(
-        label=run.label,
-        machine=machine_text(run.record.get("machine")),
-        date=when_text(run.record.get("started")),
-        verdict=_normal(run.verdict["verdict"]),
-        reason=run.verdict["reason"],
+        others=tuple(
+            View(
+                label=run.label,
+                machine=machine_text(run.record.get("machine")),
+                date=when_text(run.record.get("started")),
+                verdict=_normal(run.verdict["verdict"]),
+                reason=run.verdict["reason"],
+            )
+            for run in others
+        ),
     )
 
 

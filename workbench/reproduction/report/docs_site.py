@@ -20,7 +20,7 @@ LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)")  # to a file of the proje
 LESSON = re.compile(r"notebooks/\w+/lesson\w*\.ipynb")
 GITHUB = re.compile(r"github\.com[:/]([\w.-]+/[\w.-]+?)(?:\.git)?/?\s*$")
 COURSE = "docs/course.md"  # beside each lesson it has links that open it elsewhere
-PAGES = {
+PAGES: dict[str, str | dict[str, str]] = {
     "Start": "README.md",
     "Your own model": "docs/own-models.md",
     "What works with what": "docs/works-with.md",

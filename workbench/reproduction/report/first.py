@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from workbench.reproduction.audit import audit_of, share_noticed
+from workbench.reproduction.causes import Disagreement, disagreements, summary
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.findings import BestRun, Found, Paper, best_runs, papers_of
 from workbench.reproduction.project import Project
+from workbench.reproduction.regimes import place
 
 from .items import ItemView
-from .texts import MARKS, View, slug
+from .texts import MARKS, View, number_text, slug
 
 __all__ = ["add_cards", "findings_markdown"]
 
@@ -19,17 +21,20 @@ SCORE_WORDS = {"agree": "AGREES", "disagree": "DISAGREES", "could not be tested"
 
 def add_cards(report: View, project: Project, catalogue: Sequence[Reproduction]) -> None:
     """Give each technique of a report its card, and the report its score and the findings that disagree."""
-    report.score, report.cautions, report.audit = "", (), ""
+    report.score, report.cautions, report.audit, report.causes = "", (), "", ""
     for technique in report.techniques:
-        technique.card = None
+        technique.card, technique.regimes, technique.causes = None, (), ()
     if report.profile == Profile.SMOKE:
         return
     runs = best_runs(project, catalogue)
     papers = {paper.technique: paper for paper in papers_of(project, runs)}
+    found = disagreements(project, runs)
     for technique in report.techniques:
         paper = papers[technique.name.replace(" ", "_")]
         technique.card = _card(paper, runs, {item.id: item for item in technique.items})
         technique.title = paper.name
+        technique.causes = tuple(_cause(one) for one in found if runs[one.item].item.technique == paper.technique)
+        technique.regimes = _regimes(run for run in runs.values() if run.item.technique == paper.technique)
     report.cautions = tuple(
         (technique, finding) for technique in report.techniques for finding in technique.card.disagreeing
     )
@@ -37,12 +42,15 @@ def add_cards(report: View, project: Project, catalogue: Sequence[Reproduction])
         sum(technique.card.score[word][1] for technique in report.techniques) for word in SCORE_WORDS.values()
     )
     noticed, applying = share_noticed([claim for run in runs.values() for claim in audit_of(project, run)])
-    kinds = "no effect, the opposite effect, twice the effect, rows shuffled"
+    kinds = "no effect, the opposite effect, twice the effect, rows shuffled, another regime, switched off"
     report.audit = f"The claims notice {noticed} of {applying} falsified results ({kinds})."
+    report.causes = summary(found)
     num_papers = len(report.techniques)
+    num_slips = sum(paper.num_slips for paper in papers.values())
+    slips = f" (slips of the papers themselves: {num_slips})" if num_slips else ""
     report.score = (
         f"{num_papers} paper{'s' if num_papers != 1 else ''}, {agree + disagree + rest} claims: "
-        f"{agree} agree with the results here, {disagree} disagree, {rest} could not be tested."
+        f"{agree} agree with the results here, {disagree} disagree{slips}, {rest} could not be tested."
     )
 
 
@@ -59,6 +67,31 @@ def _card(paper: Paper, runs: Mapping[str, BestRun], views: Mapping[str, ItemVie
         pictured=pictured,
         picture=picture,
         score={SCORE_WORDS[word]: (word, number) for word, number in paper.score.items()},
+        num_slips=paper.num_slips,
+    )
+
+
+def _regimes(runs: Iterable[BestRun]) -> tuple[View, ...]:
+    """Return a row for each ratio that decides claims: the paper's value, and ours by kind of evidence."""
+    rows: dict[tuple[str, ...], View] = {}
+    for run in runs:
+        for placed in place(run.item.regimes, run.rows):
+            regime = placed.regime
+            key = (run.item.item, regime.ratio, regime.paper, regime.source)
+            about = View(item=run.item.item, regime=regime, ours={})
+            view = rows.setdefault(key, about)
+            view.ours[run.item.evidence.name] = View(
+                text="" if placed.ours is None else number_text(placed.ours), word=placed.word
+            )
+    return tuple(rows.values())
+
+
+def _cause(one: Disagreement) -> View:
+    """Return a disagreement with its cause, as texts."""
+    cause = f"{one.cause.kind}: {one.cause.changed}" if one.cause and one.is_explained else "unexplained"
+    after = "" if one.after is None else number_text(one.after)
+    return View(
+        claim=one.claim.name, paper=number_text(one.paper), ours=number_text(one.ours), after=after, cause=cause
     )
 
 

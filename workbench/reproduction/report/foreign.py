@@ -50,7 +50,8 @@ def _cleaner() -> Cleaner:
         """Drops elements without readable text, except the styles of tables."""
 
         def __iter__(self) -> Iterator[dict[str, Any]]:
-            within, text = [], []
+            within: list[str] = []
+            text: list[str] = []
             for token in super().__iter__():
                 kind, name = token["type"], token.get("name")
                 if kind == "StartTag" and name in emptied:

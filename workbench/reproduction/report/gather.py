@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -13,10 +14,11 @@ from workbench.reproduction.claims import Whose
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.fingerprint import Fingerprinter
 from workbench.reproduction.notebook_cells import parse_source
-from workbench.reproduction.project import Project
+from workbench.reproduction.project import ItemRun, Project
 
 from .claims import WHOSE_MEANINGS, count_verdicts
 from .items import ItemView, item_view
+from .pictures import thumbnail_uri
 from .texts import View, seconds_text, slug, when_text
 
 __all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "gather"]
@@ -57,7 +59,7 @@ def gather(
     """Lay out the report of one profile; `running` names items and `progress` is a sentence on the run under way."""
     fingerprinter = None if under_way else Fingerprinter(project)
     items = [
-        item_view(project, declared, profile, running=declared.id in running, fingerprinter=fingerprinter)
+        item_view(ItemRun(project, declared, profile), running=declared.id in running, fingerprinter=fingerprinter)
         for declared in catalogue
     ]
     techniques = tuple(
@@ -73,7 +75,7 @@ def gather(
         written=when_text(datetime.now().astimezone().isoformat()),
         headline=f"Nothing ran on this machine yet: these are the recorded runs, {' and '.join(recorded)}."
         if only_recorded
-        else _headline(items, profile),
+        else f"{sum(item.has_record for item in items)} of {len(items)} items ran.",
         only_recorded=only_recorded,
         machine="; ".join(dict.fromkeys(item.machine for item in items if item.machine)),
         running=under_way,
@@ -81,7 +83,6 @@ def gather(
         techniques=techniques,
         counts=_counts(items),
         by_evidence=_by_evidence(items),
-        disagreements=tuple((item, claim) for item in items for claim in item.claims if claim.verdict == "DISAGREES"),
         failures=tuple(item for item in items if item.failure),
         facts=_run_facts(items),
         data=_data(items),
@@ -108,10 +109,15 @@ def _technique(project: Project, name: str, items: tuple[ItemView, ...]) -> View
 def _whose_meanings(items: Sequence[ItemView]) -> tuple[tuple[str, str], ...]:
     claims = [claim for item in items for claim in item.claims]
     named = {Whose.PAPER: "The paper's", Whose.OURS: "Ours", Whose.CONSTRUCTION: "By construction"}
-    counts = {whose: [claim.whose for claim in claims].count(whose) for whose in named}
+    counts = Counter(claim.whose for claim in claims if not claim.repeats)
     rows = [(f"{name}: {_claims_text(counts[whose])}", WHOSE_MEANINGS[whose]) for whose, name in named.items()]
+    repeated = f"Repeated: {_claims_text(sum(bool(claim.repeats) for claim in claims))}"
     changed = f"Rule changed: {_claims_text(sum(bool(claim.changed) for claim in claims))}"
-    return (*rows, (changed, "The rule was changed after results were seen; the claim says how and why."))
+    return (
+        *rows,
+        (repeated, "Judged by the trainings of another item, where it is counted. Every count is of the paper's own."),
+        (changed, "The rule was changed after results were seen; the claim says how and why."),
+    )
 
 
 def _claims_text(number: int) -> str:
@@ -124,10 +130,10 @@ def _groups(items: Sequence[ItemView]) -> tuple[View, ...]:
     groups = []
     for name in names:
         members = sorted((item for item in items if item.item == name), key=lambda item: item.evidence)
-        pictured = next((item for item in members if item.thumbnail), None)
+        thumbnails = ((item, uri) for item in members if (uri := thumbnail_uri(*item.picture)))
+        pictured, thumbnail = next(thumbnails, (None, ""))
         title = name.replace("fig-", "figure ").replace("table-", "table ").replace("-", " ")
         title = re.sub(r"(?<=\d) (?=\d)", ".", title)  # figure 6.9 of a thesis
-        thumbnail = pictured.thumbnail if pictured else ""
         groups.append(View(name=title, items=tuple(members), pictured=pictured, thumbnail=thumbnail))
     return tuple(groups)
 
@@ -140,7 +146,7 @@ def _place(name: str) -> tuple[int, list[tuple[int, str]]]:
 
 
 def _counts(items: Sequence[ItemView]) -> dict[str, int]:
-    return count_verdicts([claim.verdict for item in items for claim in item.claims])
+    return count_verdicts([claim.verdict for item in items for claim in item.claims if claim.is_scored])
 
 
 def _card(project: Project, technique: str) -> str:
@@ -153,22 +159,8 @@ def _card(project: Project, technique: str) -> str:
     return ""
 
 
-def _headline(items: Sequence[ItemView], profile: str) -> str:
-    ran, counts = f"{sum(item.has_record for item in items)} of {len(items)} items ran.", _counts(items)
-    if profile == "smoke":
-        return ran
-    verbs = {
-        "AGREES": "agree",
-        "DISAGREES": "disagree",
-        "NOT_COMPARABLE": "cannot be compared",
-        "NOT_RUN": "were not run",
-    }
-    parts = ", ".join(f"{counts[word]} {verb}" for word, verb in verbs.items() if counts[word])
-    return f"{ran} Of {sum(counts.values())} claims {parts}."
-
-
 def _by_evidence(items: Sequence[ItemView]) -> tuple[Mapping[str, Any], ...]:
-    """Count the verdicts of each kind of evidence, and list the items with claims that were not run."""
+    """Count the papers' claims of each kind of evidence by verdict, and list the items with claims not run."""
     rows = []
     for name, meaning in EVIDENCE_MEANINGS.items():
         of_kind = [item for item in items if item.evidence == name]

@@ -10,27 +10,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from workbench.reproduction.declare import Profile, Reproduction
+from workbench.reproduction.declare import Profile
 from workbench.reproduction.errors import RecordError
-from workbench.reproduction.files import misfits, stamp
+from workbench.reproduction.files import figure_misfit, misfits, stamp
 from workbench.reproduction.fingerprint import Fingerprinter, changes
 from workbench.reproduction.machine import machine_text
-from workbench.reproduction.project import Project
-from workbench.reproduction.records import (
-    FAILURE_FILE,
-    MOST_KEPT,
-    RECORD_FILE,
-    promoted_figure,
-    promoted_path,
-    read_failure,
-)
+from workbench.reproduction.project import ItemRun
+from workbench.reproduction.records import MOST_KEPT, RECORD_FILE, read_failure
 from workbench.reproduction.runner.plan import lacking
 
 from .claims import ClaimView, RecordedRun, claims_of, count_verdicts, recorded_beside, spread_text, trusted_record
-from .pictures import figure_uri, thumbnail_uri
-from .texts import View, exact_text, key_text, pairs_text, seconds_text, slug, value_text, when_text
+from .pictures import figure_uri
+from .texts import View, exact_text, key_text, pairs_text, seconds_text, slug, took_text, value_text, when_text
 
-__all__ = ["ItemView", "item_view", "notebook_page"]
+__all__ = ["ItemView", "item_view"]
 
 NO_VERDICTS = "The smoke profile checks the plumbing only and gives no verdicts."
 FILES = (("Notebook", "notebook"), ("Figure", "figure"), ("Log", "log"), ("Trace", "trace"))
@@ -65,7 +58,7 @@ class ItemView:
     links: tuple[tuple[str, str], ...] = ()
     figure: str = ""
     figure_link: str = ""
-    thumbnail: str = ""
+    picture: tuple[Path, Path] = (Path(), Path())  # the figure that stands for it, and the place of a small copy
     recorded_figures: tuple[View, ...] = ()
     findings: tuple[View, ...] = ()
     failure: View | None = None
@@ -85,54 +78,38 @@ class ItemView:
         return f"{self.anchor}-figure" + (f"-{self.recorded_figures[0].profile}" if is_recorded else "")
 
 
-def notebook_page(project: Project, item: Reproduction, profile: str) -> Path:
-    """Return the path of the page of an item's executed notebook, whether it exists or not."""
-    return project.results_of(profile) / "report" / "notebooks" / f"{item.id.replace('/', '-')}.html"
-
-
-def item_view(
-    project: Project, item: Reproduction, profile: str, *, running: bool, fingerprinter: Fingerprinter | None = None
-) -> ItemView:
+def item_view(run: ItemRun, *, running: bool, fingerprinter: Fingerprinter | None = None) -> ItemView:
     """Read the files of one item and lay them out; with a fingerprinter, name the runs of an earlier version."""
     if fingerprinter is not None:
-        return _item_view(project, item, profile, running, fingerprinter)
-    folder, page = project.folder(item, profile), notebook_page(project, item, profile)
-    run_files = sorted(folder.iterdir()) if folder.is_dir() else ()
-    recorded = [path(project, item, known) for known in Profile for path in (promoted_path, promoted_figure)]
-    files = (*run_files, *recorded, page, _thumbnail(page), project.published(item) or folder)
-    return _kept_view(project, item, profile, running, tuple(map(stamp, files)))
+        return _item_view(run, running, fingerprinter)
+    run_files = sorted(run.folder.iterdir()) if run.folder.is_dir() else ()
+    promoted = [path for known in map(run.at, Profile) for path in (known.promoted, known.promoted_figure)]
+    files = (*run_files, *promoted, run.notebook_page, run.project.published(run.item) or run.folder)
+    return _kept_view(run, running, tuple(map(stamp, files)))
 
 
 @lru_cache(maxsize=MOST_KEPT)
-def _kept_view(
-    project: Project, item: Reproduction, profile: str, running: bool, _: tuple[tuple[int, int, int], ...]
-) -> ItemView:
+def _kept_view(run: ItemRun, running: bool, _: tuple[tuple[int, int, int], ...]) -> ItemView:
     """Return the view of an item while none of its files changes."""
-    return _item_view(project, item, profile, running, None)
+    return _item_view(run, running, None)
 
 
-def _thumbnail(page: Path) -> Path:
-    return page.parents[1] / "thumbnails" / f"{page.stem}.png"
-
-
-def _item_view(
-    project: Project, item: Reproduction, profile: str, running: bool, fingerprinter: Fingerprinter | None
-) -> ItemView:
-    folder, anchor = project.folder(item, profile), slug(f"{item.item} {item.evidence.value}")
-    record, refused = trusted_record(folder / RECORD_FILE, item, profile)
-    failure = _failure(folder, item.id)
-    missing = refused or _why_not_run(item, profile)
-    beside, refused_beside = recorded_beside(project, item, profile, record)
-    claims = claims_of(project, item, profile, record, beside=beside, anchor=anchor, missing=missing)
-    figures, wrong_figures = _recorded_figures(project, item, profile, beside)
+def _item_view(run: ItemRun, running: bool, fingerprinter: Fingerprinter | None) -> ItemView:
+    item, folder, page = run.item, run.folder, run.notebook_page
+    anchor = slug(f"{item.item} {item.evidence.value}")
+    record, refused = trusted_record(run)
+    failure = _failure(run)
+    missing = refused or _why_not_run(run)
+    beside, refused_beside = recorded_beside(run, record)
+    claims = claims_of(run, record, beside=beside, anchor=anchor, missing=missing)
+    figures, wrong_figures = _recorded_figures(run, beside)
     wrong = misfits(folder, record) if record else {}
-    page = notebook_page(project, item, profile)
-    kept = _thumbnail(page)
+    kept = page.parents[1] / "thumbnails" / f"{page.stem}.png"
     if record:
         own_texts = _of_record(record, wrong, folder, item.id, page, kept)
     else:
-        picture = promoted_figure(project, item, figures[0].profile) if figures else Path()
-        own_texts = {"not_run": missing if refused or not failure else "", "thumbnail": thumbnail_uri(picture, kept)}
+        picture = run.at(figures[0].profile).promoted_figure if figures else Path()
+        own_texts = {"not_run": missing if refused or not failure else "", "picture": (picture, kept)}
     return ItemView(
         id=item.id,
         technique=item.technique.replace("_", " "),
@@ -147,19 +124,20 @@ def _item_view(
         claims=claims,
         refused=((refused,) if refused else ()) + refused_beside,
         recorded_figures=figures,
-        findings=_findings(profile, record, beside),
+        findings=_findings(run.profile, record, beside),
         wrong_files=(*wrong.values(), *wrong_figures),
         counts=count_verdicts([claim.verdict for claim in claims]),
         own_counts=count_verdicts([claim.verdict for claim in claims if claim.is_own]),
         recorded_profiles=tuple(other for other, _, _ in beside),
         tags=tuple(item.tags),
-        stale=_stale(item, profile, record, beside, fingerprinter) if fingerprinter else (),
-        no_verdicts=NO_VERDICTS if record and profile == Profile.SMOKE else "",
+        stale=_stale(run, record, beside, fingerprinter) if fingerprinter else (),
+        no_verdicts=NO_VERDICTS if record and run.profile == Profile.SMOKE else "",
         **own_texts,
     )
 
 
-def _why_not_run(item: Reproduction, profile: str) -> str:
+def _why_not_run(run: ItemRun) -> str:
+    item, profile = run.item, run.profile
     if profile not in item.parameters:
         with_verdicts = [name for name in item.profiles if name != Profile.SMOKE]
         return f"Not in the {profile} run; use --profile {' or '.join(with_verdicts or item.profiles)}."
@@ -169,19 +147,15 @@ def _why_not_run(item: Reproduction, profile: str) -> str:
 
 
 def _stale(
-    item: Reproduction,
-    profile: str,
-    record: Mapping[str, Any] | None,
-    beside: Sequence[RecordedRun],
-    fingerprinter: Fingerprinter,
+    run: ItemRun, record: Mapping[str, Any] | None, beside: Sequence[RecordedRun], fingerprinter: Fingerprinter
 ) -> tuple[str, ...]:
-    runs = [("This machine's run", profile, record)] if record else []
+    runs = [("This machine's run", run.profile, record)] if record else []
     runs += [(f"The recorded {other} run", other, held) for other, held, _ in beside]
     lines = []
     for name, run_profile, held in runs:
-        if run_profile not in item.parameters:
+        if run_profile not in run.item.parameters:
             continue
-        now = {part: whole for part, whole in fingerprinter(item, run_profile).items() if part in OF_CODE}
+        now = {part: whole for part, whole in fingerprinter(run.item, run_profile).items() if part in OF_CODE}
         if what := changes(held.get("fingerprint") or {}, now):
             commit = str(held.get("commit") or "unknown")[:HASH_SHOWN]
             lines.append(f"{name} is from commit {commit}; since then: {what}.")
@@ -198,16 +172,14 @@ def _findings(profile: str, record: Mapping[str, Any] | None, beside: Sequence[R
     return tuple(View(run=run, text=str(held["finding"])) for run, held in answers)
 
 
-def _recorded_figures(
-    project: Project, item: Reproduction, profile: str, beside: Sequence[RecordedRun]
-) -> tuple[tuple[View, ...], tuple[str, ...]]:
+def _recorded_figures(run: ItemRun, beside: Sequence[RecordedRun]) -> tuple[tuple[View, ...], tuple[str, ...]]:
     """Return the figures of recorded runs, and one line for each figure that does not match its record."""
-    pages, figures, wrong = notebook_page(project, item, profile).parents[1], [], []
+    pages, figures, wrong = run.notebook_page.parents[1], [], []
     for other, record, _ in beside:
-        path = promoted_figure(project, item, other)
+        path = run.at(other).promoted_figure
         if not path.is_file():
             continue  # the run drew none, or was recorded before figures were kept
-        if line := misfits(path.parent, dict(record) | {"artifacts": {"figure": path.name}}).get("figure"):
+        if line := figure_misfit(path, record):
             wrong.append(f"recorded {other} run: {line}")
             continue
         figure = View(
@@ -236,7 +208,7 @@ def _of_record(
         "facts": _facts(record),
         "links": readable + _links(folder, artifacts, id) + (("Record", _address(id, RECORD_FILE)),),
         "figure": figure_uri(picture),
-        "thumbnail": thumbnail_uri(picture, kept),
+        "picture": (picture, kept),
         "figure_link": _address(id, artifacts.get("figure")),
         "standin": _standin(record),
         "data": tuple(record.get("data") or ()),
@@ -244,9 +216,9 @@ def _of_record(
     }
 
 
-def _failure(folder: Path, id: str) -> View | None:
+def _failure(run: ItemRun) -> View | None:
     try:
-        failure = read_failure(folder / FAILURE_FILE)
+        failure = read_failure(run.failure)
     except RecordError as error:
         failure = {"reason": str(error), "traceback": ""}
     if failure is None:
@@ -255,7 +227,7 @@ def _failure(folder: Path, id: str) -> View | None:
         message=str(failure.get("reason") or ""),
         traceback=str(failure.get("traceback") or ""),
         when=when_text(failure.get("started")),
-        links=_links(folder, failure.get("artifacts") or {}, id),
+        links=_links(run.folder, failure.get("artifacts") or {}, run.item.id),
     )
 
 
@@ -288,7 +260,7 @@ def _facts(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     pairs = [
         ("Machine", machine_text(record.get("machine"))),
         ("Date", when_text(record.get("started"))),
-        ("Took", seconds_text(float(record.get("seconds") or 0))),
+        ("Took", took_text(record)),
         ("Commit", str(record.get("commit") or "")),
     ]
     settings = {"calibration": "Calibrated on"}
@@ -305,14 +277,12 @@ def _facts(record: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _origins_text(record: Mapping[str, Any]) -> str:
-    """Name the origins of a record's cells: "120 from commit abc on machine X, 30 here; they took 3 h 20 min"."""
-    origins = record.get("cells") or ()
+    """Name the origins of a record's cells: "120 from commit abc on machine X, 30 here"."""
     parts = []
-    for origin in origins:
+    for origin in record.get("cells") or ():
         here, machine = record.get("machine") or {}, origin.get("machine") or {}
         is_here = all(machine.get(name) == here.get(name) for name in ("host", "cpu"))
         same = is_here and origin.get("commit") == record.get("commit")
         commit = "" if same else f" from commit {str(origin.get('commit'))[:HASH_SHOWN]}"
         parts.append(f"{origin.get('num_cells')}{commit} {'here' if is_here else f'on {machine_text(machine)}'}")
-    took = seconds_text(round(sum(float(origin.get("seconds") or 0) for origin in origins)))
-    return f"{', '.join(parts)}; they took {took}" if parts else ""
+    return ", ".join(parts)

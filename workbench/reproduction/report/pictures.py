@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from html import escape
 from io import BytesIO
@@ -63,10 +64,11 @@ def _shrink(path: Path, kept: Path) -> None:
     content = BytesIO()
     try:
         with Image.open(path) as picture:
-            small = picture.convert("RGBA")
-            small.thumbnail(THUMBNAIL_PIXELS)
-            ground = Image.new("RGBA", small.size, "white")
-            Image.alpha_composite(ground, small).convert("RGB").quantize(COLOURS).save(content, "PNG")
+            small = picture.convert("RGBA" if picture.has_transparency_data else "RGB")
+            small.thumbnail(THUMBNAIL_PIXELS, reducing_gap=1.0)  # half the time of the default, and no worse to see
+            if small.mode == "RGBA":
+                small = Image.alpha_composite(Image.new("RGBA", small.size, "white"), small).convert("RGB")
+            small.quantize(COLOURS, Image.Quantize.FASTOCTREE).save(content, "PNG")
     except (UnidentifiedImageError, OSError):  # a broken figure is still linked; its own page shows that it is broken
         content = BytesIO()
     write_whole(kept, content.getvalue())
@@ -106,7 +108,7 @@ def _drawing(tex: str, kind: str) -> str:
     return f'<svg {label} {box}><path fill="currentColor" d="{path}"/></svg>'
 
 
-def _path(points: list[tuple[float, float]], codes: list[int]) -> str:
+def _path(points: list[tuple[float, float]], codes: Iterable[int]) -> str:
     """Write matplotlib's points and codes as SVG's path; a curve has its code at each of its points."""
     words, open_curve = [], 0
     for (x, y), code in zip(points, codes, strict=True):

@@ -14,9 +14,8 @@ from pathlib import Path
 import workbench
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.errors import RecordError, UsageError
-from workbench.reproduction.files import misfits, write_whole
-from workbench.reproduction.project import Project
-from workbench.reproduction.records import RECORD_FILE, promoted_figure, promoted_path
+from workbench.reproduction.files import figure_misfit, misfits, write_whole
+from workbench.reproduction.project import RECORD_FILE, ItemRun, Project
 from workbench.reproduction.schema import FAILED_ARTIFACTS, inside, read_bytes
 
 from .claims import trusted_record
@@ -30,6 +29,7 @@ FILES = re.compile(r'<nav class="files".*?</nav>', re.S)  # files beside the rep
 LEFT_OUT = ("claims.html",)  # its script has a page to itself
 LESSON_TIMEOUT_S = 600
 SOURCE = Path(workbench.__file__).parents[1]
+API = ("workbench", "!workbench.cli")  # modules with API pages
 PLANNERS = SOURCE / "notebooks" / "planners.ipynb"
 LITE = {  # JupyterLite's settings; this extension asks for a server
     "jupyter-lite-schema-version": 0,
@@ -49,7 +49,9 @@ def single_file(first: Path, target: Path) -> None:
 def _sheet(name: str, page: str, pages: dict[str, str]) -> str:
     """Return a page's body with its identifiers made unique, and its links turned to places of the same file."""
     key = name.removesuffix(".html")
-    text = FILES.sub("", FILTER.sub("", BODY.search(page)[1]))
+    body = BODY.search(page)
+    assert body is not None  # our own page
+    text = FILES.sub("", FILTER.sub("", body[1]))
     text = re.sub(r'\b(id|aria-labelledby)="([^"]+)"', rf'\1="{key}--\2"', text)
     text = re.sub(r'href="([^"]*)"', lambda link: f'href="{_place(link[1], key, pages)}"', text)
     text = re.sub(r"<(/?)h([1-5])\b", lambda tag: f"<{tag[1]}h{int(tag[2]) + (key != 'index')}", text)
@@ -88,7 +90,9 @@ def write_site(
     runs[project.reproductions] = _promoted(project, catalogue)
     left_out = []
     for folder, paths in runs.items():
-        left_out += [f"{path}: not published, it is a symbolic link" for path in _symbolic(folder)]
+        held = (Path(place, name) for place, folders, names in os.walk(folder) for name in (*folders, *names))
+        links = sorted(path for path in held if path.is_symlink())
+        left_out += [f"{path}: not published, it is a symbolic link" for path in links]
         for path in paths:
             try:
                 inside(folder, *path.relative_to(folder).parts)
@@ -101,7 +105,7 @@ def write_site(
         _write(target / page.relative_to(project.root), page.read_bytes())
     for path in lessons:
         _write_lesson(inside(project.notebooks, *path.parts[-2:]), target)
-    _write_api(target / "api")
+    run_module("the API pages", "pdoc", "-o", str(target / "api"), *API)
     write_planners(target / "planners")
     return tuple(left_out)
 
@@ -121,8 +125,9 @@ def _links(report: str, lessons: Sequence[Path]) -> dict[str, str | dict[str, st
 def _published(project: Project, catalogue: Sequence[Reproduction], profile: str) -> Iterator[Path]:
     """Return the files of this machine's runs: records with what they seal, and what is left of failed runs."""
     for item in catalogue:
-        folder = project.folder(item, profile)
-        record, _ = trusted_record(folder / RECORD_FILE, item, profile)
+        run = ItemRun(project, item, profile)
+        folder = run.folder
+        record, _ = trusted_record(run)
         if record is not None:
             wrong = misfits(folder, record)
             names = [name for kind, name in record["artifacts"].items() if name and kind not in wrong]
@@ -133,18 +138,13 @@ def _published(project: Project, catalogue: Sequence[Reproduction], profile: str
 def _promoted(project: Project, catalogue: Sequence[Reproduction]) -> Iterator[Path]:
     """Return the recorded runs that can be trusted, and the figures that they seal."""
     for item, profile in product(catalogue, Profile):
-        path, figure = promoted_path(project, item, profile), promoted_figure(project, item, profile)
-        record, _ = trusted_record(path, item, profile)
+        run = ItemRun(project, item, profile)
+        figure = run.promoted_figure
+        record, _ = trusted_record(run, promoted=True)
         if record is not None:
-            yield path
-            if "figure" not in misfits(figure.parent, record | {"artifacts": {"figure": figure.name}}):
+            yield run.promoted
+            if not figure_misfit(figure, record):
                 yield figure
-
-
-def _symbolic(folder: Path) -> list[Path]:
-    """Return the symbolic links below a folder, which are not followed."""
-    paths = [Path(place, name) for place, folders, names in os.walk(folder) for name in (*folders, *names)]
-    return sorted(path for path in paths if path.is_symlink())
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -161,10 +161,6 @@ def _write_lesson(path: Path, target: Path) -> None:
         *("jupyter", "nbconvert", "--to", "html", "--execute", f"--ExecutePreprocessor.timeout={LESSON_TIMEOUT_S}"),
         *("--output-dir", str(page.parent), "--output", page.name, str(path)),
     )
-
-
-def _write_api(folder: Path) -> None:
-    run_module("the API pages", "pdoc", "-o", str(folder), "workbench", "!workbench.cli")
 
 
 def write_planners(folder: Path) -> None:

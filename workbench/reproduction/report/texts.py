@@ -13,7 +13,7 @@ from typing import Any
 from workbench.reproduction.comparing import MANIFOLD
 
 __all__ = ["MARKS", "View", "about_text", "exact_text", "key_text", "number_text", "pairs_text"]
-__all__ += ["relative_text", "seconds_text", "slug", "value_text", "when_text"]
+__all__ += ["relative_text", "seconds_text", "slug", "took_text", "value_text", "when_text"]
 
 View = SimpleNamespace  # the fields of a template, by name
 MARKS = {"AGREES": "✓", "DISAGREES": "✕", "IN_PART": "◐", "NOT_COMPARABLE": "?", "NOT_RUN": "○"}
@@ -65,6 +65,16 @@ def _with_unit(value: float, unit: str) -> str:
         scale, prefix = next(((s, p) for s, p in PREFIXES if abs(value) >= s), (1.0, ""))
         return f"{number_text(value / scale)} {prefix}{SCALED_UNITS[unit]}"
     return f"{number_text(value)} {unit}"
+
+
+def took_text(record: Mapping[str, Any]) -> str:
+    """Return how long a record took: "3 h 20 min of machine time in 120 cells, 6.8 s on the notebook's clock"."""
+    notebook = seconds_text(round(float(record.get("seconds") or 0), 1))
+    origins = record.get("cells") or ()
+    if not origins:
+        return notebook
+    number, cells_s = (sum(float(origin[name]) for origin in origins) for name in ("num_cells", "seconds"))
+    return f"{seconds_text(round(cells_s))} of machine time in {number:.0f} cells, {notebook} on the notebook's clock"
 
 
 def seconds_text(value_s: float) -> str:

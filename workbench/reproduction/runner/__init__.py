@@ -11,10 +11,10 @@ from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.errors import UsageError
 from workbench.reproduction.files import MIN_FREE_BYTES, check_folder, hold_lock
 from workbench.reproduction.machine import num_cores
-from workbench.reproduction.project import Project
+from workbench.reproduction.project import ItemRun, Project
 from workbench.reproduction.runner.execute import (
+    Execution,
     Failure,
-    ItemRun,
     clear,
     partial_folder,
     place_failure,
@@ -32,7 +32,6 @@ from workbench.reproduction.runner.plan import (
     Planned,
     PlannedItem,
     Progress,
-    RunFinished,
     Status,
     Stopping,
     check_use,
@@ -41,8 +40,8 @@ from workbench.reproduction.runner.plan import (
 )
 from workbench.reproduction.runner.schedule import Schedule, expected_s, in_order
 
-__all__ = ["Action", "Event", "Failure", "ItemFinished", "ItemOutcome", "ItemRun", "ItemStarted", "OnEvent", "Outcome"]
-__all__ += ["Planned", "PlannedItem", "Progress", "RunFinished", "Schedule", "Status", "Stopping", "expected_s"]
+__all__ = ["Action", "Event", "Execution", "Failure", "ItemFinished", "ItemOutcome", "ItemStarted", "OnEvent"]
+__all__ += ["Outcome", "Planned", "PlannedItem", "Progress", "Schedule", "Status", "Stopping", "expected_s"]
 __all__ += ["in_order", "lacking", "partial_folder", "place_failure", "place_record", "plan", "run", "sweep"]
 
 FORKED_FROM = 4  # items in a run from which on a server's imports, of about 3 s, pay for themselves
@@ -73,7 +72,11 @@ def run(
         min_free_bytes: free space below which nothing is begun.
     """
     tell = on_event or (lambda event: None)
-    jobs = _checked_jobs(jobs, timeout_s)
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"jobs is {jobs}; it must be at least 1")
+    if timeout_s is not None and not timeout_s > 0:
+        raise UsageError(f"timeout is {timeout_s} s; it must be more than 0")
+    jobs = jobs or min(num_cores(), MOST_JOBS)
     check_use(project, items, profile, kernel)
     folder, began = project.results_of(profile), monotonic()
     check_folder(folder, min_free_bytes)
@@ -86,13 +89,16 @@ def run(
             stack.callback(clear, partial_folder(folder))
             forks = len(todo) >= FORKED_FROM and sys.platform.startswith("linux")
             server = stack.enter_context(KernelServer()) if forks else None
-            choices = {"kernel_asked": kernel, "keep_cells": keep_cells, "server": server}
-            runs = {item.id: ItemRun(project, item, profile, **choices) for item in items if item.id in todo}
+            runs = {
+                item.id: Execution(
+                    ItemRun(project, item, profile), kernel_asked=kernel, keep_cells=keep_cells, server=server
+                )
+                for item in items
+                if item.id in todo
+            }
             done = _execute(Schedule(runs, jobs, timeout_s, tell), planned) if todo else {}
     outcomes = [done.get(item.id) or _idle(item) for item in planned]
-    outcome = Outcome(profile=profile, items=outcomes, seconds=monotonic() - began)
-    tell(RunFinished(outcome=outcome))
-    return outcome
+    return Outcome(profile=profile, items=outcomes, seconds=monotonic() - began)
 
 
 def _execute(schedule: Schedule, planned: Sequence[PlannedItem]) -> dict[str, ItemOutcome]:
@@ -109,11 +115,3 @@ def _idle(item: PlannedItem) -> ItemOutcome:
         return ItemOutcome(id=item.id, status=Status.UP_TO_DATE)
     status = Status.SKIPPED if item.is_declared else Status.NOT_DECLARED
     return ItemOutcome(id=item.id, status=status, reason=item.why)
-
-
-def _checked_jobs(jobs: int | None, timeout_s: float | None) -> int:
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"jobs is {jobs}; it must be at least 1")
-    if timeout_s is not None and not timeout_s > 0:
-        raise UsageError(f"timeout is {timeout_s} s; it must be more than 0")
-    return jobs or min(num_cores(), MOST_JOBS)

@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,25 +25,25 @@ from uuid import uuid4
 import psutil
 
 from workbench.checkout import RESULTS_VARIABLE, ROOT_VARIABLE
-from workbench.launch.kernel_server import ForkedKernel, KernelServer
+from workbench.launch.forking import ForkedProcess
+from workbench.launch.kernel_server import KernelServer
 from workbench.launch.tether import tethered
 from workbench.reproduction.cells.store import CELLS_FILE, origins
 from workbench.reproduction.comparing import Verdict
-from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.files import checksums, write_json, write_record
 from workbench.reproduction.fingerprint import Fingerprinter
 from workbench.reproduction.machine import commit_of
 from workbench.reproduction.notebook_cells import read_notebook
-from workbench.reproduction.project import Project
+from workbench.reproduction.project import ItemRun
 from workbench.reproduction.recording import KEEP_CELLS, RECORDING_FILE, RUN_DIR, RUN_ITEM, RUN_PROFILE, verdicts_of
 from workbench.reproduction.records import FAILURE_FILE, RECORD_FILE, SCHEMA, read_record
 from workbench.reproduction.runner.plan import ItemOutcome, Status
 from workbench.reproduction.runner.watch import Watch
 from workbench.reproduction.schema import ARTIFACTS, FAILED_ARTIFACTS
-from workbench.study.progress import PROGRESS_VARIABLE, HowFar
+from workbench.rows.progress import PROGRESS_VARIABLE, HowFar
 
-__all__ = ["INTERRUPTED", "Failure", "ItemRun", "clear", "partial_folder", "place_failure", "place_record", "sweep"]
+__all__ = ["INTERRUPTED", "Execution", "Failure", "clear", "partial_folder", "place_failure", "place_record", "sweep"]
 
 NOTEBOOK_FILE, LOG_FILE = ARTIFACTS["notebook"], ARTIFACTS["log"]
 PARTIAL = ".partial-"
@@ -60,12 +60,10 @@ COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(slots=True)
-class ItemRun:
+class Execution:
     """One item being run, which can be stopped from another thread."""
 
-    project: Project
-    item: Reproduction
-    profile: str
+    place: ItemRun  # what runs, and where it goes
     kernel_asked: str | None = None  # name of a Jupyter kernel; None for the notebook's own
     keep_cells: bool = False  # accept cells that are out of date
     server: KernelServer | None = None  # forks this Python's own kernels; None starts each anew
@@ -79,36 +77,44 @@ class ItemRun:
     @property
     def kernel_name(self) -> str:
         """The kernel it runs in."""
-        return self.kernel_asked or read_notebook(self.project.notebook(self.item)).kernel
+        return self.kernel_asked or read_notebook(self.place.project.notebook(self.place.item)).kernel
 
     @property
     def folder(self) -> Path:
         """The folder it writes into, until it is moved into place."""
-        return partial_folder(self.project.results_of(self.profile)) / self.item.id
-
-    @property
-    def target(self) -> Path:
-        """The folder of the item's record."""
-        return self.project.folder(self.item, self.profile)
+        return partial_folder(self.place.project.results_of(self.place.profile)) / self.place.item.id
 
     def run(self) -> ItemOutcome:
         """Run the notebook, judge its recording and place its record; every error is in the outcome."""
         try:
-            self.fingerprint = Fingerprinter(self.project)(self.item, self.profile, self.kernel_asked)
+            self.fingerprint = Fingerprinter(self.place.project)(self.place.item, self.place.profile, self.kernel_asked)
             failure = self.execute()
             if failure is None:
-                record = place_record(self)
-                told = _told(record["verdicts"])
-                return ItemOutcome(id=self.item.id, status=Status.RECORDED, seconds=self.seconds, **told)
+                verdicts = place_record(self)["verdicts"]
+                silent = [verdict for verdict in verdicts if verdict["verdict"] == Verdict.NOT_COMPARABLE]
+                return ItemOutcome(
+                    id=self.place.item.id,
+                    status=Status.RECORDED,
+                    seconds=self.seconds,
+                    verdicts=dict(Counter(verdict["verdict"] for verdict in verdicts)),
+                    not_comparable={verdict["claim"]: verdict["reason"] for verdict in silent},
+                )
         except Exception as error:  # of this item alone: a full disk, a claim that cannot be judged
             failure = Failure.of(error)
         if self.kernel.stopped_because != INTERRUPTED:
             place_failure(self, failure)
-        return ItemOutcome(id=self.item.id, status=Status.FAILED, seconds=self.seconds, reason=failure.reason)
+        return ItemOutcome(id=self.place.item.id, status=Status.FAILED, seconds=self.seconds, reason=failure.reason)
 
     def stop(self, because: str) -> None:
-        """End the kernel and everything below it."""
+        """End the kernel and everything below it; an interrupt ends all kernels, also those that are to start."""
         self.kernel.stop(because)
+        if because == INTERRUPTED and self.server is not None:
+            self.server.close()
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether its kernel has been started."""
+        return self.kernel.is_started
 
     def seconds_so_far(self) -> float:
         """Return the seconds since it began, 0 before that."""
@@ -127,7 +133,7 @@ class ItemRun:
             with (self.folder / LOG_FILE).open("a", encoding="utf-8", buffering=1) as log:
                 self._call_papermill(log)
             if not (self.folder / RECORDING_FILE).exists():
-                raise LookupError(f"{self.item.notebook} ended without calling record(...)")
+                raise LookupError(f"{self.place.item.notebook} ended without calling record(...)")
         except Exception as error:  # whatever it is, it is this item's failure and no other's
             return self._failure(error)
         finally:
@@ -141,19 +147,19 @@ class ItemRun:
 
         environment = {
             RUN_DIR: str(self.folder),
-            RUN_ITEM: self.item.id,
-            RUN_PROFILE: self.profile,
-            ROOT_VARIABLE: str(self.project.root),
-            RESULTS_VARIABLE: str(self.project.results),
+            RUN_ITEM: self.place.item.id,
+            RUN_PROFILE: self.place.profile,
+            ROOT_VARIABLE: str(self.place.project.root),
+            RESULTS_VARIABLE: str(self.place.project.results),
             KEEP_CELLS: "1" if self.keep_cells else "0",
             "TMPDIR": str(self.folder / TEMPORARY),
             PROGRESS_VARIABLE: str(self.folder / PROGRESS_FILE),
         }
-        source = self.project.notebook(self.item)
+        source = self.place.project.notebook(self.place.item)
         papermill.execute_notebook(
             _no_format(source),
             _no_format(self.folder / NOTEBOOK_FILE),
-            parameters={"item": self.item.id, **self.item.parameters[self.profile]},
+            parameters={"item": self.place.item.id, **self.place.item.parameters[self.place.profile]},
             kernel_name=self.kernel_name,
             progress_bar=False,
             start_timeout=START_PATIENCE_S,
@@ -185,7 +191,7 @@ class Failure:
             object.__setattr__(self, name, getattr(self, name).encode("utf-8", "backslashreplace").decode("utf-8"))
 
     @classmethod
-    def of(cls, error: Exception) -> "Failure":
+    def of(cls, error: Any) -> "Failure":
         """Return the failure that an exception is; one that a cell raised has the kernel's own traceback."""
         if hasattr(error, "ename"):
             trace = COLOURS.sub("", "\n".join(error.traceback))
@@ -200,12 +206,6 @@ def _reason(name: str, text: str, trace: str) -> str:
         return f"{name}: {text.strip().splitlines()[0]}"
     last = next((line.strip() for line in reversed(trace.splitlines()) if line.strip()), name)
     return last.rstrip(":") if name in last else f"{name}: {last}"
-
-
-def _told(verdicts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what an outcome tells of verdicts: their counts, and why claims are not comparable."""
-    silent = {each["claim"]: each["reason"] for each in verdicts if each["verdict"] == Verdict.NOT_COMPARABLE}
-    return {"verdicts": dict(Counter(each["verdict"] for each in verdicts)), "not_comparable": silent}
 
 
 def _no_format(path: Path) -> str:
@@ -237,10 +237,10 @@ class KernelProcess:
     """The tether of one item's kernel, which can be stopped from another thread at any moment."""
 
     stopped_because: str = ""  # why it was stopped; empty while it was not
-    _process: subprocess.Popen | ForkedKernel | None = None
+    _process: subprocess.Popen | ForkedProcess | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def started(self, process: subprocess.Popen | ForkedKernel) -> None:
+    def started(self, process: subprocess.Popen | ForkedProcess) -> None:
         """Take note of the tether's process, and end it at once if a stop came first."""
         with self._lock:
             self._process = process
@@ -255,12 +255,17 @@ class KernelProcess:
                 _end(self._process)
 
     @property
+    def is_started(self) -> bool:
+        """Whether there is a process yet."""
+        return self._process is not None
+
+    @property
     def exit_code(self) -> int | None:
         """Exit status of the tether once it has ended; negative for a signal."""
         return None if self._process is None else self._process.poll()
 
 
-def _end(process: subprocess.Popen | ForkedKernel) -> None:
+def _end(process: subprocess.Popen | ForkedProcess) -> None:
     below: list[psutil.Process] = []
     with contextlib.suppress(psutil.NoSuchProcess):
         below = psutil.Process(process.pid).children(recursive=True)
@@ -284,9 +289,13 @@ def _tethered_kernel_manager(
     from traitlets import Unicode
 
     class ForkingProvisioner(LocalProvisioner):
-        async def launch_kernel(self, cmd: list[str], *, env: dict[str, str], cwd: str, **_: Any) -> Any:
-            self.process = server.start(cmd, environment=env, folder=cwd, output=log.fileno())
-            self.pid, self.cwd = self.process.pid, cwd  # no group: signals go to the tether, which passes them on
+        process: Any
+
+        async def launch_kernel(self, cmd: list[str], **options: Any) -> Any:
+            assert server is not None
+            folder = options["cwd"]
+            self.process = server.start(cmd, environment=options["env"], folder=folder, output=log.fileno())
+            self.pid, self.cwd = self.process.pid, folder  # no group: signals go to the tether, which passes them on
             return self.connection_info
 
     class TetheredKernelManager(AsyncKernelManager):
@@ -297,9 +306,9 @@ def _tethered_kernel_manager(
 
         @property
         def is_forked(self) -> bool:
-            command = self.kernel_spec.argv
-            its_own = command[0] in ("python", sys.executable) and command[1:3] == ["-m", "ipykernel_launcher"]
-            return server is not None and its_own and not self.kernel_spec.env
+            spec: Any = self.kernel_spec
+            its_own = spec.argv[0] in ("python", sys.executable) and spec.argv[1:3] == ["-m", "ipykernel_launcher"]
+            return server is not None and its_own and not spec.env
 
         def format_kernel_cmd(self, extra_arguments: list[str] | None = None) -> list[str]:
             command = super().format_kernel_cmd(extra_arguments)
@@ -313,9 +322,10 @@ def _tethered_kernel_manager(
                 self.provisioner = self.provisioner or ForkingProvisioner(**names)
             return await super()._async_pre_start_kernel(**options)
 
-        async def _async_launch_kernel(self, command: list[str], **options: Any) -> None:
-            await super()._async_launch_kernel(command, **options)
-            kernel.started(self.provisioner.process)
+        async def _async_launch_kernel(self, kernel_cmd: list[str], **kw: Any) -> None:
+            await super()._async_launch_kernel(kernel_cmd, **kw)
+            provisioner: Any = self.provisioner
+            kernel.started(provisioner.process)
 
     return TetheredKernelManager
 
@@ -329,20 +339,20 @@ def partial_folder(results: Path) -> Path:
     return results / f"{PARTIAL}{os.getpid()}"
 
 
-def place_record(run: ItemRun) -> dict[str, Any]:
+def place_record(run: Execution) -> dict[str, Any]:
     """Judge a recording, seal its record, move its folder into place; on errors the old record stays."""
     recording = json.loads((run.folder / RECORDING_FILE).read_text(encoding="utf-8"))
     record = _record(run, recording)
     for name in (RECORDING_FILE, CELLS_FILE):  # their content is in the record
         (run.folder / name).unlink(missing_ok=True)
     record = write_record(run.folder / RECORD_FILE, record)
-    _swap(run.folder, run.target)
+    _swap(run.folder, run.place.folder)
     return record
 
 
-def _record(run: ItemRun, recording: dict[str, Any]) -> dict[str, Any]:
-    item, profile = run.item, run.profile
-    verdicts = [verdict.to_json() for verdict in verdicts_of(run.project, item, recording)]
+def _record(run: Execution, recording: dict[str, Any]) -> dict[str, Any]:
+    item, profile = run.place.item, run.place.profile
+    verdicts = [verdict.to_json() for verdict in verdicts_of(run.place.project, item, recording)]
     artifacts = {"notebook": NOTEBOOK_FILE, "log": LOG_FILE, **recording["artifacts"]}
     about = {
         "schema": SCHEMA,
@@ -358,7 +368,7 @@ def _record(run: ItemRun, recording: dict[str, Any]) -> dict[str, Any]:
     facts = {
         "verdicts": [] if profile == "smoke" else verdicts,
         "parameters": dict(item.parameters[profile]),
-        "commit": commit_of(run.project.root),
+        "commit": commit_of(run.place.project.root),
         "started": run.started,
         "seconds": round(run.seconds, 3),
         "fingerprint": run.fingerprint,
@@ -383,9 +393,9 @@ def _swap(folder: Path, target: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def place_failure(run: ItemRun, failure: Failure) -> None:
+def place_failure(run: Execution, failure: Failure) -> None:
     """Keep the files of a failed run beside the old record; on a full disk failure.json alone, if it has room."""
-    target, kept = run.target, {"notebook": (NOTEBOOK_FILE, FAILED_NOTEBOOK), "log": (LOG_FILE, FAILED_LOG)}
+    target, kept = run.place.folder, {"notebook": (NOTEBOOK_FILE, FAILED_NOTEBOOK), "log": (LOG_FILE, FAILED_LOG)}
     with contextlib.suppress(OSError):
         target.mkdir(parents=True, exist_ok=True)
         for source, name in kept.values():
@@ -395,8 +405,8 @@ def place_failure(run: ItemRun, failure: Failure) -> None:
     artifacts = {kind: name for kind, (_, name) in kept.items() if (target / name).exists()}
     content = {
         "schema": SCHEMA,
-        "id": run.item.id,
-        "profile": run.profile,
+        "id": run.place.item.id,
+        "profile": run.place.profile,
         "message": failure.reason,
         "reason": failure.reason,
         "traceback": failure.traceback,

@@ -11,15 +11,15 @@ from typing import Any
 from workbench.reproduction.cells.store import CellsThere, cells_there
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.errors import RecordError, UsageError
-from workbench.reproduction.files import misfits
+from workbench.reproduction.files import misfits, stamp
 from workbench.reproduction.fingerprint import Fingerprinter, changes
 from workbench.reproduction.notebook_cells import check_parameters, read_notebook
-from workbench.reproduction.project import Project
-from workbench.reproduction.records import FAILURE_FILE, RECORD_FILE, read_record
-from workbench.study.progress import HowFar
+from workbench.reproduction.project import ItemRun, Project
+from workbench.reproduction.records import record_of
+from workbench.rows.progress import HowFar
 
 __all__ = ["Action", "Event", "ItemFinished", "ItemOutcome", "ItemStarted", "OnEvent", "Outcome", "Planned"]
-__all__ += ["PlannedItem", "Progress", "RunFinished", "Status", "Stopping", "check_use", "lacking", "plan"]
+__all__ += ["PlannedItem", "Progress", "Status", "Stopping", "check_use", "lacking", "plan"]
 
 DATA_VARIABLE = "WORKBENCH_DATA"
 SHAPED = "shaped links"  # tag of items whose ranks are on hosts with limited links
@@ -132,13 +132,6 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunFinished:
-    """The run has ended; sent once, last."""
-
-    outcome: Outcome
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Stopping:
     """The run was interrupted: the kernels of its items have been killed, and their ends are waited for."""
 
@@ -146,7 +139,7 @@ class Stopping:
     at_most_s: float  # seconds
 
 
-Event = Planned | ItemStarted | Progress | ItemFinished | RunFinished | Stopping
+Event = Planned | ItemStarted | Progress | ItemFinished | Stopping
 OnEvent = Callable[[Event], None]
 
 
@@ -166,23 +159,35 @@ def plan(
     fingerprinter = Fingerprinter(project)
     planned = []
     for item in items:
+        run = ItemRun(project, item, profile)
         if profile not in item.parameters:
             why = f"not declared for {profile}; it has {', '.join(item.profiles)}"
             planned.append(_skipped(item, why, is_declared=False))
         elif why := lacking(item, profile):
             planned.append(_skipped(item, why))
         else:
-            why, seconds = _why(project, item, profile, fingerprinter(item, profile, kernel), fresh)
-            cells = cells_there(project, item, profile, fingerprinter, keep=keep_cells)
-            times = item.times and profile != Profile.SMOKE
+            why, seconds = _why(run, fingerprinter(item, profile, kernel), fresh)
+            cells = cells_there(run, fingerprinter, keep=keep_cells)
             expected_s = seconds or item.expected_s.get(profile, UNKNOWN_S)
-            planned.append(_planned(item, why, expected_s, cells, times=times))
+            if cells is not None and cells.remaining_s is not None:  # the last run may have found fewer, or more
+                expected_s = cells.remaining_s + NOTEBOOK_S
+            planned.append(
+                PlannedItem(
+                    id=item.id,
+                    action=Action.RUN if why else Action.NOTHING,
+                    why=why or "up to date",
+                    expected_s=expected_s,
+                    times=item.times and profile != Profile.SMOKE,
+                    cells=cells,
+                )
+            )
     return tuple(planned)
 
 
 def _skipped(item: Reproduction, why: str, is_declared: bool = True) -> PlannedItem:
-    about = {"expected_s": 0.0, "times": item.times, "is_declared": is_declared}
-    return PlannedItem(id=item.id, action=Action.SKIP, why=why, **about)
+    return PlannedItem(
+        id=item.id, action=Action.SKIP, why=why, expected_s=0.0, times=item.times, is_declared=is_declared
+    )
 
 
 def lacking(item: Reproduction, profile: str) -> str:
@@ -195,7 +200,7 @@ def lacking(item: Reproduction, profile: str) -> str:
 
     named = [need.removeprefix("data:") for need in item.needs]
     if manifest.manifest_path().exists():
-        models = [entry.name for entry in manifest.list_data() if entry.is_model]
+        models = _models(manifest.manifest_path(), stamp(manifest.manifest_path()))
         named += [value for value in item.parameters[profile].values() if value in models]
     for name in named:
         try:
@@ -211,37 +216,33 @@ def lacking(item: Reproduction, profile: str) -> str:
 
 
 @lru_cache
+def _models(path: Path, _: tuple[int, int, int]) -> list[str]:
+    from workbench.datasets import manifest
+
+    return [entry.name for entry in manifest.list_data() if entry.is_model]
+
+
+@lru_cache
 def _no_shaped_hosts() -> str | None:
     from workbench.launch import ShapedHosts
 
     return ShapedHosts.missing()
 
 
-def _planned(item: Reproduction, why: str, expected_s: float, cells: CellsThere | None, *, times: bool) -> PlannedItem:
-    if cells is not None and cells.remaining_s is not None:  # the last run may have found fewer of them, or more
-        expected_s = cells.remaining_s + NOTEBOOK_S
-    action, why = Action.RUN if why else Action.NOTHING, why or "up to date"
-    return PlannedItem(id=item.id, action=action, why=why, expected_s=expected_s, times=times, cells=cells)
-
-
-def _why(
-    project: Project, item: Reproduction, profile: str, fingerprint: Mapping[str, Any], fresh: bool
-) -> tuple[str, float]:
+def _why(run: ItemRun, fingerprint: Mapping[str, Any], fresh: bool) -> tuple[str, float]:
     """Return the reason to run an item, empty for none, and the seconds of its last run."""
-    folder = project.folder(item, profile)
     try:
-        record = read_record(folder / RECORD_FILE, id=item.id, profile=profile)
-    except FileNotFoundError:
-        failed = (folder / FAILURE_FILE).exists()
-        return ("its last run failed" if failed else "it has no record"), 0.0
+        record = record_of(run)
     except RecordError as error:
         return f"its record is refused: {error}", 0.0
+    if record is None:
+        return ("its last run failed" if run.failure.exists() else "it has no record"), 0.0
     seconds = float(record["seconds"])
     if fresh:
         return "a fresh run is asked for", seconds
-    if (folder / FAILURE_FILE).exists():
+    if run.failure.exists():
         return "its last run failed", seconds
-    if wrong := misfits(folder, record):
+    if wrong := misfits(run.folder, record):
         return next(iter(wrong.values())), seconds
     return changes(record["fingerprint"], fingerprint), seconds
 
@@ -257,7 +258,7 @@ def check_use(project: Project, items: Sequence[Reproduction], profile: str, ker
     declared = [item for item in items if profile in item.parameters]
     _check_data_folder(project, declared)
     for item in declared:
-        _check_target(results, project.folder(item, profile), item.id)
+        _check_target(results, ItemRun(project, item, profile).folder, item.id)
 
 
 def _check_kernels(names: set[str]) -> None:

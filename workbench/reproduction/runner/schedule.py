@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from time import monotonic
 
-from workbench.reproduction.runner.execute import INTERRUPTED, Failure, ItemRun
+from workbench.reproduction.runner.execute import INTERRUPTED, Execution, Failure
 from workbench.reproduction.runner.plan import (
     Action,
     ItemFinished,
@@ -58,7 +58,7 @@ def in_order(items: Sequence[PlannedItem]) -> list[PlannedItem]:
 class Schedule:
     """Runs items in threads and sends events."""
 
-    runs: Mapping[str, ItemRun]  # by id
+    runs: Mapping[str, Execution]  # by id
     jobs: int  # untimed items that may run side by side
     timeout_s: float | None  # seconds one item may take; None for no limit
     on_event: OnEvent  # called with every event, in the calling thread
@@ -124,11 +124,19 @@ class Schedule:
         for id, far in parts.items():
             if far.remaining_s is not None:  # it knows better than its last run
                 left[id] = replace(left[id], expected_s=spent[id] + far.remaining_s)
-        counts = {"num_done": len(done), "num_items": len(todo)}
-        times = {"elapsed_s": elapsed_s, "remaining_s": expected_s([*left.values()], self.jobs, spent)}
-        self.on_event(Progress(running=spent, parts=parts, **counts, **times))
+        self.on_event(
+            Progress(
+                running=spent,
+                parts=parts,
+                num_done=len(done),
+                num_items=len(todo),
+                elapsed_s=elapsed_s,
+                remaining_s=expected_s([*left.values()], self.jobs, spent),
+            )
+        )
 
     def _stop_all(self) -> None:
+        ending = [thread for id, thread in self._threads.items() if self.runs[id].has_kernel]
         for id in self._threads:
             self.runs[id].stop(INTERRUPTED)
         try:
@@ -136,5 +144,5 @@ class Schedule:
                 self.on_event(Stopping(ids=tuple(self._threads), at_most_s=STOP_PATIENCE_S))
         finally:
             give_up = monotonic() + STOP_PATIENCE_S
-            for thread in self._threads.values():
+            for thread in ending:
                 thread.join(max(give_up - monotonic(), 0.0))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic
 
-from workbench.study.progress import HowFar, read_progress
+from workbench.rows.progress import HowFar, read_progress
 
 __all__ = ["Watch"]
 
@@ -33,7 +33,12 @@ class Watch:
     def _left_s(self, far: HowFar) -> float:
         """Extrapolate the pace since the study was first seen; a notebook may have several, one after the other."""
         last, self._last = self._last, far
-        if last is None or (far.what, far.num_parts) != (last.what, last.num_parts) or far.num_done < last.num_done:
+        if (
+            self._first is None
+            or last is None
+            or (far.what, far.num_parts) != (last.what, last.num_parts)
+            or far.num_done < last.num_done
+        ):
             self._first = monotonic(), far
         began_s, first = self._first
         done = far.num_done - first.num_done
@@ -44,13 +49,10 @@ class Watch:
             changed_ns = self.notebook.stat().st_mtime_ns
             if changed_ns != self._executed[0]:
                 cells = json.loads(self.notebook.read_text(encoding="utf-8"))["cells"]
-                states = [_state(cell) for cell in cells if cell["cell_type"] == "code"]
+                code = [cell["metadata"].get("papermill", {}) for cell in cells if cell["cell_type"] == "code"]
+                states = [run.get("status", "") for run in code]
                 far = HowFar(num_done=states.count("completed"), num_parts=len(states), what="notebook cells")
                 self._executed = changed_ns, far
         except (OSError, ValueError, KeyError):  # not there yet, or half written
             pass
         return self._executed[1]
-
-
-def _state(cell: dict) -> str:
-    return cell["metadata"].get("papermill", {}).get("status", "")

@@ -9,12 +9,13 @@ import math
 from collections.abc import Container, Sequence
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Any
 
 import torch
 
 from workbench.cluster import Collective, gloo_header_bytes
 from workbench.launch import Ranks
-from workbench.study.rows import value_row
+from workbench.rows import value_row
 
 from .cost import PlannedMessages, Purpose, Setting, planned_messages
 from .method import Family, method
@@ -22,7 +23,7 @@ from .training import sent_bytes
 
 __all__ = ["FINE_TUNING", "REHEARSAL", "count_messages", "count_study", "header_bytes", "rehearse_iterations"]
 
-Rows = list[dict]
+Rows = list[dict[str, Any]]
 FINE_TUNING = ((1, 4), (2, 2), (4, 1))
 """(TP, PP) of tables 2 to 4, on 4 GPUs."""
 
@@ -44,7 +45,8 @@ def count_messages(names: Sequence[str], *, micro_batch: int, sequence: int, hid
     """
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(micro_batch, sequence, hidden, generator=generator).to(torch.float16)
-    layer = {"micro_batch": micro_batch, "sequence": sequence, "hidden": hidden, "layers": 1, "compressed_layers": 1}
+    shape = {"micro_batch": micro_batch, "sequence": sequence, "hidden": hidden}
+    layer: dict[str, Any] = {**shape, "layers": 1, "compressed_layers": 1}
     rows, wire = [], []
     for name in names:
         chosen = method(name)
@@ -65,7 +67,7 @@ def count_messages(names: Sequence[str], *, micro_batch: int, sequence: int, hid
     return rows + wire
 
 
-def count_study(names: Sequence[str], meshes: Sequence[Sequence[int]], *, rehearse: bool, **sizes: int) -> Rows:
+def count_study(names: Sequence[str], meshes: Sequence[Sequence[int]], *, rehearse: bool, **sizes: Any) -> Rows:
     """Count the bytes of one training iteration for every method and (TP, PP).
 
     Rows with the keys method, tp, pp: bytes on the wire by purpose, forward, backward and in all, and of the rank that
@@ -77,7 +79,8 @@ def count_study(names: Sequence[str], meshes: Sequence[Sequence[int]], *, rehear
     for tp, pp in meshes:
         for name in names:
             setting = Setting(method=name, tp=tp, pp=pp, **sizes)
-            plain, keys = replace(setting, method="w/o"), {"method": name, "tp": tp, "pp": pp}
+            plain = replace(setting, method="w/o")
+            keys: dict[str, Any] = {"method": name, "tp": tp, "pp": pp}
             totals = {"total": set(Purpose), "forward": FORWARD, "backward": set(Purpose) - FORWARD}
             totals |= {purpose.value.replace(" ", "_"): {purpose} for purpose in Purpose}
             for quantity, purposes in totals.items():
@@ -105,7 +108,7 @@ def _total(setting: Setting, purposes: Container[Purpose], layer: int | None = N
     return sum(planned.wire_bytes for planned in chosen if layer in (None, planned.layer))
 
 
-def rehearse_iterations(names: Sequence[str], meshes: Sequence[tuple[int, int]], **sizes: int) -> Rows:
+def rehearse_iterations(names: Sequence[str], meshes: Sequence[tuple[int, int]], **sizes: Any) -> Rows:
     """Train a small model for one step on real ranks and compare what sockets sent with the plan.
 
     Rows, over all ranks: rehearsal_sent_bytes (by the kernel's TCP counters), rehearsal_planned_bytes (by
@@ -118,7 +121,7 @@ def rehearse_iterations(names: Sequence[str], meshes: Sequence[tuple[int, int]],
     for setting, sent in zip(settings, map(sum, zip(*by_rank, strict=True)), strict=True):
         planned, headers = _total(setting, set(Purpose)), header_bytes(setting)
         counts = {"sent": sent, "planned": planned, "header": headers, "unexplained": sent - planned - headers}
-        keys = {"method": setting.method, "tp": setting.tp, "pp": setting.pp}
+        keys: dict[str, Any] = {"method": setting.method, "tp": setting.tp, "pp": setting.pp}
         rows += [value_row(f"rehearsal_{what}_bytes", count, "byte", **keys) for what, count in counts.items()]
     return rows
 

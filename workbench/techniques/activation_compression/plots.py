@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
-from matplotlib.patches import Rectangle
+from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from workbench import plots
@@ -18,7 +17,7 @@ from workbench.plots import merged, rows_of
 from workbench.plots.style import BLACK, GREY, KIND_COLOR, PALETTE, PUBLISHED
 from workbench.timeline import Kind
 
-__all__ = ["draw_by_layers", "draw_per_byte", "draw_points_lost", "draw_relative_scores", "draw_setting"]
+__all__ = ["draw_by_layers", "draw_per_byte", "draw_relative_scores", "draw_settings"]
 __all__ += ["draw_spectrum", "score_table", "scores_beside_published", "speedups_beside_published", "stacked_parts"]
 
 PARTS = MappingProxyType(
@@ -40,16 +39,9 @@ LAYER_LABELS = MappingProxyType(
         "place": "place of the compressed layers: 0 the first, 1 the last",
     }
 )
-UNCOMPRESSED = "w/o"  # as table 1 names it
-FAMILY_COLORS = MappingProxyType(dict(zip("wATQR", (BLACK, *PALETTE), strict=False)))
+FAMILY_COLORS = MappingProxyType(dict(zip("wATQR", (BLACK, *PALETTE), strict=False)))  # of methods, by first letter
 SHARES = (0.05, 0.1, 0.2, 0.5, 1.0)  # that are written at the axis
 UNSEEN = 0.01  # a share whose bar is too low to be seen
-CLOSE_POINTS = 3  # points of score that section 4.3 lets a method lose
-KEPT_COLOR, OPEN_COLOR, AT_CHANCE_COLOR = "#a6d8a8", "#cfdcec", "#dddddd"  # no seed loses more; some do; no matter
-LOST_POINTS = (10.0, 20.0)  # at which the colour of a loss changes
-LOST_COLORS = ("#fbd3b8", "#f7a479", "#d9604c")
-LOST_LEGEND = f"green: no seed loses more than {CLOSE_POINTS}; blue: some do; red: all do"
-UP, DOWN = 0.15, 0.27  # distance of mean and spread from the middle of a cell, in cells
 
 
 def _with_published(ours: pd.DataFrame, published: pd.DataFrame) -> pd.DataFrame:
@@ -79,24 +71,37 @@ def speedups_beside_published(rows: Iterable[Mapping], setting: Mapping, publish
     return _with_published(ours, published)
 
 
-def draw_setting(
-    rows: Iterable[Mapping], setting: Mapping, published: pd.DataFrame, *, axes: Sequence[Axes], legend: bool = True
-) -> None:
-    """Draw the parts of an iteration, a stacked bar a method, and the speedups beside the paper's."""
-    left, right = axes
+def draw_settings(rows: Iterable[Mapping], settings: Sequence[Mapping], published: pd.DataFrame) -> Figure:
+    """Draw the parts of an iteration, a stacked bar a setting and method, and below the speedups beside the paper's."""
+    rows = list(rows)
+    parts: list[pd.DataFrame] = []
+    speedups: list[pd.DataFrame] = []
+    for number, setting in enumerate(settings):
+        parts.append(stacked_parts(rows, setting).assign(setting=number))
+        speedups.append(speedups_beside_published(rows, setting, published).assign(setting=number))
+    both = [pd.concat(tables) for tables in (parts, speedups)]
+    for table in both:
+        table["bar"] = table["setting"].astype(str) + " " + table["method"]
+    bars = both[0][["bar", "setting", "method"]].drop_duplicates()
+    bar_in = max(0.32, 1.5 * len(settings) / len(bars))  # wide enough for the words above a setting's bars
+    figure, (above, under) = plots.figure(2, 1, figsize=(2.6 + bar_in * len(bars), 7), sharex=True)
     colors = {name: KIND_COLOR[kind] for name, kind in PARTS.values()}
-    parts = stacked_parts(rows, setting)
-    plots.bars(parts, ax=left, x="method", y="time", by="part", stacked=True, unit="ms", colors=colors)
-    if not legend:
-        left.get_legend().remove()
-    both = speedups_beside_published(rows, setting, published)
-    plots.comparison(both, ax=right, x="method", y_label="speedup")
-    links = {"carried over": "slow links (share carried over)"}.get(setting["link"], f"{setting['link']} links")
-    left.set_title(f"TP {setting['tp']}, PP {setting['pp']}, {links}")
-    right.set_title(f"batch {setting['micro_batch']} x {setting['sequence']}")
-    right.axhline(1, color="black", linewidth=1, zorder=3)
-    for label in (*left.get_xticklabels(), *right.get_xticklabels()):
-        label.set(rotation=45, size=8, horizontalalignment="right", rotation_mode="anchor")
+    plots.bars(both[0], ax=above, x="bar", y="time", by="part", stacked=True, unit="ms", colors=colors)
+    plots.comparison(both[1], ax=under, x="bar", y_label="speedup")
+    under.axhline(1, color="black", linewidth=1, zorder=3)
+    under.set_xticks(range(len(bars)), bars["method"], rotation=90)
+    first = 0
+    for number, setting in enumerate(settings):
+        num_bars = (bars["setting"] == number).sum()
+        links = {"carried over": "slow links,\nshare carried over"}.get(setting["link"], f"{setting['link']} links")
+        batch = f"batch {setting['micro_batch']:g} x {setting['sequence']:g}"
+        words = f"TP {setting['tp']:g}, PP {setting['pp']:g}\n{links}\n{batch}"
+        place = {"transform": above.get_xaxis_transform(), "ha": "center", "va": "bottom", "fontsize": 9}
+        above.text(first + (num_bars - 1) / 2, 1.01, words, **place)
+        first += num_bars
+        for ax in (above, under) if first < len(bars) else ():
+            ax.axvline(first - 0.5, color=GREY, linewidth=0.8)
+    return figure
 
 
 def scores_beside_published(rows: Iterable[Mapping], published: pd.DataFrame, task: str) -> pd.DataFrame:
@@ -108,18 +113,26 @@ def scores_beside_published(rows: Iterable[Mapping], published: pd.DataFrame, ta
     return _with_published(ours, papers).assign(constant=constant.get(task))
 
 
-def draw_relative_scores(rows: Iterable[Mapping], published: pd.DataFrame, *, ax: Axes, task: str) -> Axes:
-    """Draw the share of a task's uncompressed score that is kept beside the paper's; dashed: a constant answer."""
-    both = scores_beside_published(rows, published, task)
-    plots.comparison(both, ax=ax, x="method", y_label="score / uncompressed")
-    for bars in (drawn for drawn in ax.containers if isinstance(drawn, BarContainer)):
-        labels = [f"{bar.get_height():.1g}" if bar.get_height() < UNSEEN else "" for bar in bars]
-        ax.bar_label(bars, labels)  # no bar at all was not run or printed
-    ax.axhline(1, color="black", linewidth=0.8)
-    for constant in both.constant.dropna().unique():
-        ax.axhline(constant, color="black", linewidth=0.8, linestyle="dashed")
-    ax.set_title(task)
-    return ax
+def draw_relative_scores(rows: Iterable[Mapping], published: pd.DataFrame, tasks: Sequence[str]) -> Figure:
+    """Draw the share of each task's uncompressed score that is kept beside the paper's; dashed: a constant answer."""
+    rows = list(rows)
+    columns = min(2, len(tasks))
+    num_rows = -(-len(tasks) // 2)
+    figure, axes = plots.figure(num_rows, columns, figsize=(1.2 + 6 * columns, 2.8 * num_rows), squeeze=False)
+    for ax in axes.flat[len(tasks) :]:
+        ax.remove()
+    for ax, task in zip(axes.flat, tasks, strict=False):
+        both = scores_beside_published(rows, published, task)
+        plots.comparison(both, ax=ax, x="method", y_label="score / uncompressed")
+        for bars in (drawn for drawn in ax.containers if isinstance(drawn, BarContainer)):
+            labels = [f"{bar.get_height():.1g}" if bar.get_height() < UNSEEN else "" for bar in bars]
+            ax.bar_label(bars, labels)  # no bar at all was not run or printed
+        ax.axhline(1, color="black", linewidth=0.8)
+        for constant in both.constant.dropna().unique():
+            ax.axhline(constant, color="black", linewidth=0.8, linestyle="dashed")
+        ax.set_title(task)
+    plots.aside(figure)
+    return figure
 
 
 def score_table(rows: Iterable[Mapping]) -> pd.DataFrame:
@@ -166,50 +179,6 @@ def draw_per_byte(rows: Iterable[Mapping], *, ax: Axes) -> Axes:
     return ax
 
 
-def draw_points_lost(rows: Iterable[Mapping], *, ax: Axes, at_chance: Collection[str | tuple[str, str]] = ()) -> Axes:
-    """Draw a table of the points that a method loses on each task; the method that sends least is at the top.
-
-    Below the mean stands the spread of the seeds. Green: no seed loses more than 3; blue: 3 lies inside the spread;
-    red: every seed loses more. Hatched is no better than a constant answer, whose loss stands below the task; a grey
-    task is at chance without compression. Beside a method stands its mean share of the bytes over tasks that say
-    something; in brackets the bytes of a learned code with its gradients. `at_chance` holds tasks that say nothing, and
-    pairs (task, method) that have learned nothing.
-    """
-    rows = list(rows)
-    counted = [row for row in rows if row["task"] not in at_chance] or rows
-    order = merged(counted, "message_share", ["method"]).sort_values("value", kind="stable").method
-    shares, sent = (
-        merged(counted, name, ["method"]).set_index("method").value.map("{:.0%}".format)
-        for name in ("message_share", "sent_share")
-    )
-    more = {method: f" ({sent[method]} with gradients)" if sent[method] != shares[method] else "" for method in order}
-    names = {method: f"{method}  {shares[method]}{more[method]}".replace("%", "\u00a0%") for method in order}
-    lost = merged(rows, "points_lost", ["task", "method"])
-    tasks = list(lost.task.unique())
-    for row in lost.itertuples():
-        color = LOST_COLORS[bisect_left(LOST_POINTS, row.value)]
-        if row.low <= CLOSE_POINTS:
-            color = KEPT_COLOR if row.high <= CLOSE_POINTS else OPEN_COLOR
-        hatch = "///" if (row.task, row.method) in at_chance else None
-        if row.task in at_chance:
-            color, hatch = AT_CHANCE_COLOR, None
-        column, line, has_spread = tasks.index(row.task), list(names).index(row.method), row.low < row.high
-        look = {"facecolor": color, "edgecolor": "white", "linewidth": 2, "hatch": hatch}
-        ax.add_patch(Rectangle((column - 0.5, line - 0.5), 1, 1, **look))
-        ax.text(column, line - UP * has_spread, f"{row.value:z.1f}", ha="center", va="center")
-        if has_spread:
-            spread = f"{row.low:z.1f} to {row.high:z.1f}"
-            ax.text(column, line + DOWN, spread, ha="center", va="center", fontsize="x-small")
-    ax.set(xlim=(-0.5, len(tasks) - 0.5), ylim=(len(names) - 0.5, -0.5), xlabel=LOST_LEGEND, ylabel="method and bytes")
-    ax.set_title("points of the score lost, and their spread over the seeds")
-    score, chance = (merged(rows, name, ["task"], method=UNCOMPRESSED) for name in ("score", "chance"))
-    most = score.set_index("task").value - chance.set_index("task").value
-    ax.set_xticks(range(len(tasks)), [f"{t}\n{'at chance' if t in at_chance else f'of {most[t]:.0f}'}" for t in tasks])
-    ax.set_yticks(range(len(names)), list(names.values()))
-    ax.grid(False)
-    return ax
-
-
 def draw_spectrum(curves: Mapping[str, Sequence], *, ax: Axes, title: str = "") -> Axes:
     """Draw the cumulative share of the sum of singular values, a line a matrix, the range over seeds as a band."""
     rows = []
@@ -220,8 +189,8 @@ def draw_spectrum(curves: Mapping[str, Sequence], *, ax: Axes, title: str = "") 
         shares = np.concatenate([np.zeros((len(shares), 1)), shares], axis=1)  # from (0, 0) on
         spread = {"value": shares.mean(0), "low": shares.min(0), "high": shares.max(0)}
         rows.append(pd.DataFrame({"matrix": name, "share": np.linspace(0, 1, shares.shape[1]), **spread}))
-    labels = {"x_label": "share of the dimension", "y_label": "share of the sum of singular values"}
-    plots.lines(pd.concat(rows), ax=ax, x="share", by="matrix", markers=False, **labels)
+    plots.lines(pd.concat(rows), ax=ax, x="share", by="matrix")
+    ax.set(xlabel="share of the dimension", ylabel="share of the sum of singular values")
     ax.plot([0, 1], [0, 1], color=PUBLISHED, linewidth=1, label="all values equal")
     ax.set(xlim=(0, 1), ylim=(0, 1.01))
     ax.set_title(title)

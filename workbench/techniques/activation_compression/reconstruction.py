@@ -22,7 +22,7 @@ from workbench.models.hugging_face import load_hugging_face
 from workbench.models.pretrained import DEFAULT_ENCODER, load_encoder
 from workbench.parallel import RowParallelLinear, VirtualTensorGroup
 
-from .method import method
+from .method import code_size, method
 from .runtime import compress
 
 __all__ = ["BEST_LINEAR_CODE", "EncodedText", "best_linear_code", "encode_text", "error_path", "losses", "lost_share"]
@@ -67,11 +67,15 @@ def encode_text(
         messages[key] = torch.stack([partial_BSH[is_token_BS] for partial_BSH in partials])
         return linear.group.sum(partials)
 
-    linears = {(number, part): layer.get_submodule(part) for number, layer in enumerate(model.layers) for part in PARTS}
-    for key, linear in linears.items():
-        linear.reduction = partial(keep, key, linear)
+    linears: list[RowParallelLinear] = []
+    for number, layer in enumerate(model.layers):
+        for part in PARTS:
+            linear = layer.get_submodule(part)
+            assert isinstance(linear, RowParallelLinear)
+            linear.reduction = partial(keep, (number, part), linear)
+            linears.append(linear)
     hidden = _hidden(model, tokens)
-    for linear in linears.values():
+    for linear in linears:
         linear.reduction = None
     return EncodedText(
         model=model,
@@ -122,7 +126,7 @@ def losses(text: EncodedText, names: Sequence[str]) -> list[dict]:
         for (layer, part), message_RNH in text.messages_RNH.items():
             sent_NH = message_RNH.sum(0)
             if name == BEST_LINEAR_CODE:
-                arrived_NH = best_linear_code(sent_NH, codec.code_size)
+                arrived_NH = best_linear_code(sent_NH, code_size(method("A2").paper_code_size, hidden))
             else:
                 arrived_NH = sum(map(codec.for_site(f"{layer}.{part}", hidden), message_RNH))
             keys = {"method": name, "layer": layer + 1, "reduction": PARTS[part]}

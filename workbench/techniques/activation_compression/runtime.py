@@ -47,7 +47,7 @@ class Compression:
     sites: tuple[str, ...]  # names of the call sites, in the model's order
     codecs: tuple[Codec, ...]  # the codec of each site
     undo: tuple[Callable[[], None], ...]  # what gives each site its plain form back
-    sent: tuple[SentBytes, ...]  # the bytes of each site
+    sent: tuple[Site, ...]  # what each site sends
 
     def __repr__(self) -> str:
         kinds = " and ".join(dict.fromkeys(type(codec).__name__ for codec in self.codecs))
@@ -61,9 +61,9 @@ class Compression:
         """
         import pandas as pd  # half a second, which ranks that train need not wait
 
-        if not any(sent.plain_bytes for sent in self.sent):
+        rows = [(site.plain_bytes, site.encoded_bytes) for site in self.sent]
+        if not any(plain_bytes for plain_bytes, _ in rows):
             raise RuntimeError("report: no bytes are known yet; run a forward pass of the model, then ask again")
-        rows = [(sent.plain_bytes, sent.encoded_bytes) for sent in self.sent]
         table = pd.DataFrame(rows, index=pd.Index(self.sites, name="layer"), columns=["plain_bytes", "sent_bytes"])
         table.loc["all"] = table.sum()
         table["saved_bytes"] = table.plain_bytes - table.sent_bytes
@@ -119,12 +119,22 @@ def compress(
         raise ValueError(f"model holds a {wrappers[0]}, which {rule}")
     undo: list[Callable[[], None]] = []
     for site in sites:
-        reduces = isinstance(site.module, RowParallelLinear)
-        undo.append(_encode_reduction(site, fused, gradients) if reduces else _encode_output(site))
-        undo.append(site.module.register_forward_hook(site.sent).remove)
+        if isinstance(linear := site.module, RowParallelLinear):
+            undo.append(partial(setattr, linear, "reduction", linear.reduction))
+            linear.reduction = (FusedReduction if fused else CompressedReduction)(site.codec, linear.group, gradients)
+            if gradients is not None:
+                undo.append(partial(gradients.forget, site.codec))
+        else:
+            home, name = _codec_home(site.name, site.module)
+            home.add_module(name, site.codec)
+            output = CompressedOutput(site.codec, site.name)
+            undo.append(partial(delattr, home, name))
+            undo.append(site.module.register_forward_hook(output).remove)
+            undo.append(site.codec.register_forward_pre_hook(output.refuse_others).remove)
+        undo.append(site.module.register_forward_hook(site).remove)
     _forget_compiled_code()
-    sent = tuple(site.sent for site in sites)
-    return Compression(sites=tuple(names), codecs=tuple(site.codec for site in sites), undo=tuple(undo), sent=sent)
+    codecs = tuple(site.codec for site in sites)
+    return Compression(sites=tuple(names), codecs=codecs, undo=tuple(undo), sent=tuple(sites))
 
 
 def _forget_compiled_code() -> None:
@@ -136,40 +146,48 @@ def _forget_compiled_code() -> None:
 # --- call sites
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Site:
-    name: str
-    module: nn.Module  # a row-parallel linear that is to reduce through the codec, or else a layer with an output
+@dataclass(kw_only=True, slots=True)
+class Site:
+    """A call site, and the forward hook that notes how many bytes are sent of its output, plain and encoded."""
+
+    name: str  # in the model
+    module: nn.Module  # a row-parallel linear that reduces through the codec, or else a layer with an output
     codec: Codec
-    sent: SentBytes
+    plain_copies: float = 1.0  # times that a rank sends the plain output
+    encoded_copies: float = 1.0
+    plain_bytes: int = 0  # in the last forward pass
+    encoded_bytes: int = 0
+
+    def __call__(self, module: nn.Module, inputs: tuple, output) -> None:
+        """Note the bytes of an output tensor, or of the first tensor of an output tuple."""
+        tensor = output if isinstance(output, Tensor) else output[0]
+        self.plain_bytes = round(self.plain_copies * tensor.nbytes)
+        self.encoded_bytes = round(self.encoded_copies * self.codec.payload_bytes(tensor.shape, tensor.dtype))
 
 
-def _sites(name: str, layer: nn.Module, codec: Codec | str, fused: bool) -> Iterator[_Site]:
+def _sites(name: str, layer: nn.Module, codec: Codec | str, fused: bool) -> Iterator[Site]:
     """Yield the call sites of one layer; refuse the layer before anything changes."""
     reducers = [module for module in layer.modules() if isinstance(module, RowParallelLinear)]
     for module in reducers:
-        weight = module.weights[0]
-        site_codec = _codec_for(codec, module.site, module.out_features, weight)
+        own = _codec_for(codec, module.site, module.out_features, module.weights[0])
         if fused:
-            check_fusible(site_codec)
+            check_fusible(own)
         size = module.group.size  # a ring's all-reduce, and its all-gather where codes cannot be summed
         plain = 2 * (size - 1) / size
-        encoded = plain if site_codec.aggregation is Aggregation.SUM else size - 1
-        sent = SentBytes(codec=site_codec, plain_copies=plain, encoded_copies=encoded)
-        yield _Site(name=module.site, module=module, codec=site_codec, sent=sent)
+        encoded = plain if own.aggregation is Aggregation.SUM else size - 1
+        yield Site(name=module.site, module=module, codec=own, plain_copies=plain, encoded_copies=encoded)
     if reducers:
         return
     if fused:
         raise ValueError(f"fused=True: {name} holds no row-parallel linear, so no weight can be encoded")
-    site_codec = _codec_for(codec, name, None, next(layer.parameters(), torch.empty(0)))
+    own = _codec_for(codec, name, None, next(layer.parameters(), torch.empty(0)))
     if any(isinstance(hook, CompressedOutput) for hook in layer._forward_hooks.values()):
         raise ValueError(f"layers: the output of {name} is compressed already; remove that first")
     if isinstance(layer, nn.ModuleList | nn.ModuleDict):
         inner = [f"{name}.{child}" for child, _ in layer.named_children()][-2:]
         raise ValueError(f"layers has {name!r}, a list without an output; name its modules, such as {inner}")
-    if _codec_home(layer) is None:
-        raise ValueError(f"layers has {name!r}, a Sequential without a layer that could hold one more codec")
-    yield _Site(name=name, module=layer, codec=site_codec, sent=SentBytes(codec=site_codec))
+    _codec_home(name, layer)
+    yield Site(name=name, module=layer, codec=own)
 
 
 def _codec_for(codec: Codec | str, site: str, hidden: int | None, like: Tensor) -> Codec:
@@ -182,54 +200,26 @@ def _codec_for(codec: Codec | str, site: str, hidden: int | None, like: Tensor) 
     return codec.for_site(site, hidden).to(like.device)
 
 
-def _encode_reduction(site: _Site, fused: bool, gradients: EncoderGradients | None) -> Callable[[], None]:
-    """Let a linear reduce through a codec; return what undoes it."""
-    plain, kind = site.module.reduction, FusedReduction if fused else CompressedReduction
-    site.module.reduction = kind(site.codec, site.module.group, gradients)
-
-    def undo() -> None:
-        site.module.reduction = plain
-        if gradients is not None:
-            gradients.forget(site.codec)
-
-    return undo
-
-
-def _encode_output(site: _Site) -> Callable[[], None]:
-    """Hook a layer's output; return what undoes it."""
-    home, name = _codec_home(site.module)
-    home.add_module(name, site.codec)
-    output = CompressedOutput(site.codec, site.name)
-    hooks = [site.module.register_forward_hook(output), site.codec.register_forward_pre_hook(output.refuse_others)]
-
-    def undo() -> None:
-        for hook in hooks:
-            hook.remove()
-        delattr(home, name)
-
-    return undo
-
-
-def _codec_home(layer: nn.Module) -> tuple[nn.Module, str] | None:
-    """Return the module that holds the codec of a layer's output, and the codec's name there; None if there is none.
+def _codec_home(name: str, layer: nn.Module) -> tuple[nn.Module, str]:
+    """Return the module that holds the codec of a layer's output, and the codec's name there, or refuse the layer.
 
     A Sequential would run a further child, as a layer of its own: there it is the first leaf that has none yet.
     """
     in_layer, in_sequence = CODEC_NAMES
     if not isinstance(layer, nn.Sequential):
         return layer, in_layer
-    for name, module in layer.named_modules():
+    for inner, module in layer.named_modules():
         is_list = isinstance(module, nn.Sequential | nn.ModuleList | nn.ModuleDict)
-        is_codec = set(CODEC_NAMES) & set(name.split("."))
+        is_codec = set(CODEC_NAMES) & set(inner.split("."))
         if not is_list and not is_codec and all(child == in_layer for child, _ in module.named_children()):
             return module, in_sequence
-    return None
+    raise ValueError(f"layers has {name!r}, a Sequential without a layer that could hold one more codec")
 
 
 class CompressedOutput:
     """A forward hook that hands a module's output on as decode(encode(output)), as its next stage would receive it."""
 
-    def __init__(self, codec: Codec, site: str = "") -> None:
+    def __init__(self, codec: Codec, site: str) -> None:
         self.codec, self.site = codec, site
         self._is_asked = False
 
@@ -251,25 +241,8 @@ class CompressedOutput:
         """Raise RuntimeError where not this hook calls the codec: its layer's forward would encode twice."""
         if not self._is_asked:
             rule = "compress the layer around it, or one inside, if its forward calls all of its sub-modules"
-            raise RuntimeError(f"{type(codec).__name__} of {self.site or 'a layer'} is called by another; {rule}")
+            raise RuntimeError(f"{type(codec).__name__} of {self.site} is called by another; {rule}")
         self._is_asked = False
-
-
-@dataclass(kw_only=True, slots=True)
-class SentBytes:
-    """A forward hook that notes how many bytes are sent of a module's output, plain and encoded."""
-
-    codec: Codec
-    plain_copies: float = 1.0  # times that a rank sends the plain output
-    encoded_copies: float = 1.0
-    plain_bytes: int = 0  # in the last forward pass
-    encoded_bytes: int = 0
-
-    def __call__(self, module: nn.Module, inputs: tuple, output) -> None:
-        """Note the bytes of an output tensor, or of the first tensor of an output tuple."""
-        tensor = output if isinstance(output, Tensor) else output[0]
-        self.plain_bytes = round(self.plain_copies * tensor.nbytes)
-        self.encoded_bytes = round(self.encoded_copies * self.codec.payload_bytes(tensor.shape, tensor.dtype))
 
 
 # --- layers, by name or counted in the model's one stack of blocks
@@ -284,23 +257,18 @@ def _chosen_layers(model: nn.Module, layers: Layers) -> NamedModules:
             rule = f"it must be in 1..{len(blocks)}, the blocks {_range(blocks)}; or name modules"
             raise ValueError(f"layers is {layers}; {rule}")
         return blocks[len(blocks) - count :]
-    asked = [layers] if isinstance(layers, str) else list(layers)
+    asked: list[int | str] = [layers] if isinstance(layers, str) else list(layers)
     if not asked:
         raise ValueError("layers is empty; it must hold at least one layer")
     modules = dict(model.named_modules())
     blocks = [] if all(isinstance(layer, str) for layer in asked) else _blocks(model, asked)
-    chosen = []
     for layer in asked:
-        if not isinstance(layer, str):
-            if not 0 <= layer < len(blocks):
-                raise ValueError(f"layers has {layer}; it must be in 0..{len(blocks) - 1}, the blocks {_range(blocks)}")
-            chosen.append(blocks[layer])
-            continue
-        if layer not in modules:
+        if isinstance(layer, str) and layer not in modules:
             near = get_close_matches(layer, modules, cutoff=0.3) or _examples(modules.items())
             raise ValueError(f"layers has {layer!r}; it must name modules of the model, such as {near}")
-        chosen.append((layer, modules[layer]))
-    return chosen
+        if not isinstance(layer, str) and not 0 <= layer < len(blocks):
+            raise ValueError(f"layers has {layer}; it must be in 0..{len(blocks) - 1}, the blocks {_range(blocks)}")
+    return [(layer, modules[layer]) if isinstance(layer, str) else blocks[layer] for layer in asked]
 
 
 def _blocks(model: nn.Module, layers: object) -> NamedModules:
@@ -379,24 +347,31 @@ class CompressedReduction(nn.Module):
         self.codecs = nn.ModuleList(codec.for_rank(rank) for rank in group.local_ranks)
         self.group, self.gradients = group, gradients
         if gradients is not None and codec.aggregation is Aggregation.SUM:
-            gradients.expect(self.codecs[0])
+            gradients.expect(self.first_codec)
+
+    @property
+    def first_codec(self) -> Codec:
+        """The codec of the first local rank, whose weights all ranks share."""
+        codec = self.codecs[0]
+        assert isinstance(codec, Codec)
+        return codec
 
     def forward(self, partials: Sequence[Tensor]) -> Tensor:
         """Return the sum over all ranks of their partials [..., hidden], one tensor a local rank, all of one shape."""
-        if self.codecs[0].aggregation is Aggregation.SUM:
+        if self.first_codec.aggregation is Aggregation.SUM:
             return self._sum_of_codes(self._encode_alike(partials))
         return _SumOfGathered.apply(self, *partials)
 
     def _sum_of_codes(self, payloads: Sequence[Payload]) -> Tensor:
         by_position = zip(*(payload.tensors for payload in payloads), strict=True)
         total = tuple(self.group.sum(codes) for codes in by_position)
-        return self.codecs[0].decode(dataclasses.replace(payloads[0], tensors=total))
+        return self.first_codec.decode(dataclasses.replace(payloads[0], tensors=total))
 
     def _encode_alike(self, tensors: Sequence[Tensor]) -> list[Payload]:
         """Encode one tensor a local rank with the weights that all ranks share."""
-        require_wrapped(self.codecs[0])
+        require_wrapped(self.first_codec)
         encoders = [_Encoder(codec) for codec in self.codecs]
-        weights = dict(encoders[0].named_parameters())
+        weights: dict[str, Tensor] = dict(encoders[0].named_parameters())
         if self.gradients is None:
             # Each rank applies the same weights to its own tensor: their gradient is the sum over the group.
             weights = {name: self.group.copy(weight) for name, weight in weights.items()}
@@ -471,6 +446,7 @@ class EncoderGradients:
             total = self.group.sum([flat])
         sums = total.split([gradient.numel() for _, gradient in waiting])
         for (earlier, _), summed in zip(waiting[:-1], sums, strict=False):
+            assert earlier.grad is not None  # the zeros that it was given
             earlier.grad.add_(summed.view_as(earlier))
         return sums[-1].view_as(gradient)
 
@@ -496,8 +472,9 @@ def require_wrapped(codec: Codec) -> None:
 class _Encoder(nn.Module):
     """A codec's encoding half as a module, so that its weights can be passed in."""
 
-    def __init__(self, codec: Codec) -> None:
+    def __init__(self, codec: nn.Module) -> None:
         super().__init__()
+        assert isinstance(codec, Codec)
         self.codec = codec
 
     def forward(self, x: Tensor) -> Payload:

@@ -12,11 +12,11 @@ from dataclasses import fields, replace
 from typing import Any
 
 from workbench.cluster import FittedMachine
+from workbench.rows import value_row
 from workbench.study.published import published_value
-from workbench.study.rows import value_row
 
 from . import cost
-from .cost import IterationTime, Purpose, ScalingModel, Setting, iteration_time, paper_machine
+from .cost import IterationTime, Purpose, ScalingModel, Setting, iteration_time, paper_machine, read_variant
 
 __all__ = ["TABLE_10", "figure_5_rows", "fixed_cluster_rows", "machine_rows", "simulate_boundaries"]
 __all__ += ["simulate_break_even", "simulate_gains", "simulate_shares", "simulate_times", "table_10_on"]
@@ -29,7 +29,7 @@ LIMIT_S = 100.0  # table 6 prints longer times as "over 100,000 ms"
 
 
 def simulate_times(
-    methods: Sequence[str], meshes: Sequence[Sequence[int]], *, nvlink: Sequence[bool] = (True,), **sizes: int
+    methods: Sequence[str], meshes: Sequence[Sequence[int]], *, nvlink: Sequence[bool] = (True,), **sizes: Any
 ) -> Rows:
     """Predict iterations for every method or variant ("A1 fused", "w/o fp32"), (TP, PP) and machine.
 
@@ -38,7 +38,7 @@ def simulate_times(
     """
     rows: Rows = []
     for joined in nvlink:
-        place = {"nvlink": int(joined)} if len(nvlink) > 1 else {}
+        place: dict[str, Any] = {"nvlink": int(joined)} if len(nvlink) > 1 else {}
         for tp, pp in meshes:
             plain_s = iteration_time(Setting(tp=tp, pp=pp, nvlink=joined, **sizes)).total_s
             rows.append(value_row("uncompressed_ms", 1e3 * plain_s, "ms", mesh=f"TP {tp}, PP {pp}", **place))
@@ -55,13 +55,11 @@ def simulate_times(
     return rows
 
 
-def _setting(name: str, **sizes: int) -> Setting:
-    return (
-        Setting(value_bytes=FP32_BYTES, **sizes) if name == UNCOMPRESSED_FP32 else cost.read_variant(name, **sizes)[0]
-    )
+def _setting(name: str, **sizes: Any) -> Setting:
+    return Setting(value_bytes=FP32_BYTES, **sizes) if name == UNCOMPRESSED_FP32 else read_variant(name, **sizes)[0]
 
 
-def simulate_boundaries(methods: Sequence[str], meshes: Sequence[Sequence[int]], **sizes: int) -> Rows:
+def simulate_boundaries(methods: Sequence[str], meshes: Sequence[Sequence[int]], **sizes: Any) -> Rows:
     """Predict boundary_ms, boundary_share over "w/o", and messages_timed, which table 9's calibrating cell tells."""
 
     def boundaries_ms(setting: Setting, messages: float) -> list[float]:
@@ -77,7 +75,7 @@ def simulate_boundaries(methods: Sequence[str], meshes: Sequence[Sequence[int]],
         for name in methods:
             coded_ms = boundaries_ms(_setting(name, tp=tp, pp=pp, **sizes), messages)
             for boundary, (value, whole) in enumerate(zip(coded_ms, plain_ms, strict=True)):
-                keys = {"method": name, "tp": tp, "pp": pp, "boundary": boundary}
+                keys: dict[str, Any] = {"method": name, "tp": tp, "pp": pp, "boundary": boundary}
                 rows.append(value_row("boundary_ms", value, "ms", **keys))
                 if name != "w/o":
                     rows.append(value_row("boundary_share", value / whole, **keys))
@@ -92,10 +90,10 @@ def simulate_shares(
     for joined in nvlink:
         for tp, pp in meshes:
             for micro_batch, sequence in shapes:
-                sizes = {"tp": tp, "pp": pp, "micro_batch": micro_batch, "sequence": sequence}
+                sizes: dict[str, Any] = {"tp": tp, "pp": pp, "micro_batch": micro_batch, "sequence": sequence}
                 time = iteration_time(Setting(nvlink=joined, **sizes))
-                keys = {"method": "w/o", "nvlink": int(joined), **sizes}
-                rows.append(value_row("communication_share", time.tensor_s / time.total_s, **keys))
+                share = time.tensor_s / time.total_s
+                rows.append(value_row("communication_share", share, method="w/o", nvlink=int(joined), **sizes))
     return rows
 
 
@@ -164,24 +162,27 @@ def table_10_rows(model: ScalingModel) -> Rows:
 
     Rows: speedup; speedup_with_m_16, for the text's other reading of m; layer_speedup, of one layer; keys hidden,
     layers, num_nodes, batch. speedup_with_fitted_alpha, with alpha from the rate that the paper's machine without
-    NVLink reached, and gain_error_with_fitted_alpha, a share of the published gain; key hidden. limit_over_h_e: the
-    speedup with very many nodes over h/e. boundary_bytes_over_counted, key of: bytes of an uncompressed boundary in the
-    cost model and in equation 3.
+    NVLink reached; key hidden. gain_error_with_fitted_alpha and gain_error_with_peak_alpha, shares of the published
+    gain; key hidden. limit_over_h_e: the speedup with very many nodes over h/e. boundary_bytes_over_counted, key of:
+    bytes of an uncompressed boundary in the cost model and in equation 3.
     """
     fitted = replace(model, alpha_s_per_flop=cost.machine_scaling(paper_machine(nvlink=False)).alpha_s_per_flop)
     rows: Rows = []
     for hidden, layers, num_nodes, batch in TABLE_10:
-        keys = {"hidden": hidden, "layers": layers, "num_nodes": num_nodes, "batch": batch}
+        keys: dict[str, Any] = {"hidden": hidden, "layers": layers, "num_nodes": num_nodes, "batch": batch}
         shape = {"batch": MICRO_BATCH, "sequence": SEQUENCE, "hidden": hidden}
-        cluster = {**shape, "layers": layers, "num_nodes": num_nodes, "num_micro_batches": batch / MICRO_BATCH}
+        cluster: dict[str, Any] = {**shape, "layers": layers, "num_nodes": num_nodes}
+        cluster["num_micro_batches"] = batch / MICRO_BATCH
         other = cost.cluster_speedup(model, **cluster | {"num_micro_batches": MICRO_BATCH})
-        rows.append(value_row("speedup", cost.cluster_speedup(model, **cluster), **keys))
+        rows.append(value_row("speedup", at_peak := cost.cluster_speedup(model, **cluster), **keys))
         rows.append(value_row("speedup_with_m_16", other, **keys))
         rows.append(value_row("layer_speedup", cost.layer_speedup(model, **shape), **keys))
         speedup = cost.cluster_speedup(fitted, **cluster)
         printed = published_value("activation_compression", "table-10", "speedup", hidden=hidden)
         rows.append(value_row("speedup_with_fitted_alpha", speedup, hidden=hidden))
-        rows.append(value_row("gain_error_with_fitted_alpha", abs(speedup - printed) / (printed - 1), hidden=hidden))
+        for alpha, value in (("fitted", speedup), ("peak", at_peak)):
+            error = abs(value - printed) / (printed - 1)
+            rows.append(value_row(f"gain_error_with_{alpha}_alpha", error, hidden=hidden))
     limit = cost.cluster_speedup(model, **cluster | {"num_nodes": MANY_NODES}) / (hidden / model.code_size)
     rows.append(value_row("limit_over_h_e", limit, hidden=hidden, layers=layers))
 
@@ -210,7 +211,7 @@ def fixed_cluster_rows(model: ScalingModel, hiddens: Sequence[int], nodes: Seque
     rows: Rows = []
     for num_nodes in nodes:
         for hidden in hiddens:
-            keys = {"hidden": hidden, "num_nodes": num_nodes}
+            keys: dict[str, Any] = {"hidden": hidden, "num_nodes": num_nodes}
             rows.append(value_row("fixed_cluster_speedup", cost.cluster_speedup(model, **keys, **shape), **keys))
     return rows
 
@@ -219,7 +220,7 @@ def figure_5_rows(model: ScalingModel, hiddens: Sequence[int]) -> Rows:
     """Predict figure 5: one layer on four tensor-parallel ranks, by hidden size.
 
     Rows: computation_ms (a), communication_ms (b), overhead_ms (c), layer_speedup (d), key hidden; threshold_elements,
-    the product the text gives for d; pieces_at_threshold, beta·d over c.
+    the product the text gives for d, and threshold_bytes, its bytes in fp16; pieces_at_threshold, beta·d over c.
     """
     rows: Rows = []
     for hidden in hiddens:
@@ -235,6 +236,7 @@ def figure_5_rows(model: ScalingModel, hiddens: Sequence[int]) -> Rows:
         rows.append(value_row("layer_speedup", cost.layer_speedup(model, **shape), hidden=hidden))
     meeting = model.beta_s_per_element * model.threshold_elements / model.small_s
     rows.append(value_row("threshold_elements", PRINTED_PRODUCT, "element"))
+    rows.append(value_row("threshold_bytes", PRINTED_PRODUCT * cost.VALUE_BYTES, "byte"))
     rows.append(value_row("pieces_at_threshold", meeting))
     rows.append(value_row("pieces_at_threshold_of_one_all_reduce", meeting / (2 * cost.ALL_REDUCES_PER_LAYER)))
     return rows

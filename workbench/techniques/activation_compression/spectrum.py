@@ -10,7 +10,7 @@ K = min(N, H).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from statistics import fmean
@@ -19,15 +19,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from workbench.datasets import Dataset, DataSource, glue
 from workbench.models.bert import BertConfig, BertForSequenceClassification
 from workbench.models.hugging_face import load_hugging_face
 from workbench.models.pretrained import DEFAULT_ENCODER, PretrainedEncoder, load_encoder
-from workbench.parallel import ProcessTensorGroup, TensorGroup, TransformerLayer, VirtualTensorGroup, generator_for
-from workbench.study.rows import value_row
+from workbench.parallel import ProcessTensorGroup, RowParallelLinear, TensorGroup, VirtualTensorGroup, generator_for
+from workbench.parallel.linear import ShardedLinear
+from workbench.rows import value_row
 
 __all__ = ["Measurement", "Setting", "Spectrum", "area_above_diagonal", "cumulative_share", "dimension_share"]
 __all__ += ["mean_curves", "measure", "measure_on_ranks", "singular_values", "summary_rows"]
@@ -82,7 +83,7 @@ def area_above_diagonal(values: Tensor) -> float:
     return float((curve.sum() - curve[-1] / 2) / len(values)) - 0.5
 
 
-SUMMARIES = MappingProxyType(
+SUMMARIES: Mapping[str, Callable[[Tensor], float]] = MappingProxyType(
     {
         "area_above_diagonal": area_above_diagonal,
         "dimension_share_for_50": partial(dimension_share, share=0.5),  # holds 50 % of the sum of singular values
@@ -96,11 +97,10 @@ def summary_rows(spectra: Iterable[Spectrum]) -> list[dict[str, Any]]:
     """Sum up spectra as rows for a record: the mean over seeds (and parts), with the range over seeds."""
     rows = []
     for (matrix, depth, sentences), by_seed in _by_group(spectra).items():
-        keys = {"matrix": matrix, "depth": depth, "sentences": sentences}
+        keys: dict[str, Any] = {"matrix": matrix, "depth": depth, "sentences": sentences}
         for quantity, summarise in SUMMARIES.items():
             means = [fmean(summarise(values) for values in parts) for parts in by_seed.values()]
-            spread = {"low": min(means), "high": max(means)}
-            rows.append(value_row(quantity, fmean(means), "share", **spread, **keys))
+            rows.append(value_row(quantity, fmean(means), "share", low=min(means), high=max(means), **keys))
     return rows
 
 
@@ -185,9 +185,9 @@ def measure(setting: Setting, group: TensorGroup | None = None) -> Measurement:
     for seed in setting.seeds:
         for count in setting.sentences:
             text = glue.load(setting.task, "train", limit=count, seed=seed)
-            keys = {"sentences": count, "seed": seed}
-            for names, matrix in _matrices(setting, text, encoder, group, seed):
-                spectra.append(Spectrum(**names, **keys, values=singular_values(matrix)))
+            make = partial(Spectrum, sentences=count, seed=seed)
+            for kind, part, depth, matrix in _matrices(setting, text, encoder, group, seed):
+                spectra.append(make(matrix=kind, part=part, depth=depth, values=singular_values(matrix)))
     sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
     configuration = {
         **asdict(setting),
@@ -200,8 +200,8 @@ def measure(setting: Setting, group: TensorGroup | None = None) -> Measurement:
 
 def _matrices(
     setting: Setting, text: Dataset, encoder: PretrainedEncoder, group: TensorGroup, seed: int
-) -> Iterator[tuple[dict[str, str], Tensor]]:
-    """Run one batch forward and backward, and yield its matrices, each with the names that say which it is.
+) -> Iterator[tuple[str, str, str, Tensor]]:
+    """Run one batch forward and backward, and yield its matrices, each after its kind, part and depth.
 
     Micro-batches hold sentences of about the same length. In full all layers are looked at, else the middle one and the
     last one.
@@ -217,7 +217,7 @@ def _matrices(
     passing: dict[tuple[str, str, str], Tensor] = {}  # by depth, kind and part: of the micro-batch under way
     kept: dict[tuple[str, str, str], list[Tensor]] = {}  # likewise, tokens only: one [N, H] a micro-batch
 
-    def see_output(depth: str, layer: TransformerLayer, inputs: tuple[Tensor, ...], output_BSH: Tensor) -> None:
+    def see_output(depth: str, layer: nn.Module, inputs: tuple[Tensor, ...], output_BSH: Tensor) -> None:
         output_BSH.retain_grad()
         passing[depth, "activation", ""] = output_BSH
 
@@ -228,7 +228,9 @@ def _matrices(
     for depth, layer in layers.items():
         layer.register_forward_hook(partial(see_output, depth))
         for part in SUMMED:
-            layer.get_submodule(part).reduction = partial(see_message, depth, part)
+            linear = layer.get_submodule(part)
+            assert isinstance(linear, RowParallelLinear)
+            linear.reduction = partial(see_message, depth, part)
     lengths = [sum(len(column[row]) for column in text.texts) for row in range(len(text))]
     longest_first = sorted(range(len(text)), key=lengths.__getitem__, reverse=True)
     for start in range(0, len(text), MICRO_BATCH):
@@ -237,21 +239,25 @@ def _matrices(
         logits = model(tokens["input_ids"], tokens["attention_mask"], tokens["token_type_ids"])
         loss = functional.cross_entropy(logits, torch.tensor(rows.labels), reduction="sum") / len(text)
         loss.backward()
-        passing |= {(depth, "activation gradient", ""): passing[depth, "activation", ""].grad for depth in layers}
+        for depth in layers:
+            gradient = passing[depth, "activation", ""].grad
+            assert gradient is not None
+            passing[depth, "activation gradient", ""] = gradient
         for name, tensor_BSH in passing.items():
             kept.setdefault(name, []).append(tensor_BSH.detach()[tokens["attention_mask"].bool()])
         passing.clear()
 
     parts = {"activation": ("",), "weight gradient": LINEARS, "activation gradient": ("",), "message": SUMMED}
     for depth, layer in layers.items():
+        for part in LINEARS:
+            linear = layer.get_submodule(part)
+            assert isinstance(linear, ShardedLinear)
+            kept[depth, "weight gradient", part] = [linear.full_weight(gradient=True)]
         for kind, part in ((kind, part) for kind, names in parts.items() for part in names):
-            if kind == "weight gradient":
-                matrix = layer.get_submodule(part).full_weight(gradient=True)
-            else:
-                matrix = torch.cat(kept[depth, kind, part])
-            yield {"matrix": kind, "part": part, "depth": depth}, matrix
+            matrix = torch.cat(kept[depth, kind, part])
+            yield kind, part, depth, matrix
             if setting.in_full and part:
-                yield {"matrix": f"{kind}: {part}", "part": part, "depth": depth}, matrix
+                yield f"{kind}: {part}", part, depth, matrix
         shape = torch.cat(kept[depth, "activation", ""]).shape
         noise = torch.randn(shape, generator=generator_for(seed, "spectrum.reference"))
-        yield {"matrix": "random reference", "part": "", "depth": depth}, noise
+        yield "random reference", "", depth, noise

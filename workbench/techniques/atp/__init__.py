@@ -29,14 +29,5 @@ rank.
 from .method import PRESETS, search, search_exactly
 from .runtime import clip_grad_norm_, full_state_dict, load_full_state_dict, measure, open_mesh, parallelize
 
-__all__ = [
-    "PRESETS",
-    "clip_grad_norm_",
-    "full_state_dict",
-    "load_full_state_dict",
-    "measure",
-    "open_mesh",
-    "parallelize",
-    "search",
-    "search_exactly",
-]
+__all__ = ["PRESETS", "clip_grad_norm_", "full_state_dict", "load_full_state_dict", "measure", "open_mesh"]
+__all__ += ["parallelize", "search", "search_exactly"]

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from workbench.checks import require_counts
+from workbench.study.published import published_value
 
 from .method.equations import Workload
 from .method.matrix import PRESETS, HierarchicalCommMatrix, flat
 from .method.summa import forward_backward_elements
 
 __all__ = ["BINARY_TERA", "GPTS", "SQUARES", "Segment", "activation_elements", "layer_flops", "matrix_of"]
-__all__ += ["overlapped_s", "summa_elements", "weight_elements"]
+__all__ += ["overlapped_s", "published_s", "summa_elements", "weight_elements"]
 
 
 def layer_flops(work: Workload) -> float:
@@ -63,12 +64,16 @@ def overlapped_s(segments: Sequence[Segment], chunks: int) -> float:
 
 
 BINARY_TERA = 2**40  # table 2's TFLOPs; see table-2/counted
-
-
 GPTS: Mapping[str, Workload] = {
     name: Workload(batch=4, sequence=2048, hidden=hidden, heads=heads)
     for name, hidden, heads in (("M1", 2048, 16), ("M2", 4096, 32), ("M3", 8192, 64), ("M4", 12288, 96))
 }
+
+
+def published_s(interconnect: str, model: str, scheme: str = "Baseline") -> float:
+    """Return the seconds of a layer on 8 devices behind a cell of table 3."""
+    rate = published_value("atp", "table-3", "tflops_per_s", interconnect=interconnect, model=model, scheme=scheme)
+    return layer_flops(GPTS[model]) / BINARY_TERA / 8 / rate
 
 
 SQUARES = {4: (2, 1), 8: (2, 2), 16: (4, 1)}  # by devices: q and depth of 2-D or 2.5-D

@@ -10,7 +10,7 @@ from torch.distributed.tensor import Partial, Placement, Replicate, Shard, distr
 
 from workbench.parallel.timeouts import init_mesh
 from workbench.parallel.traffic import MessageKind
-from workbench.study.rows import value_row
+from workbench.rows import value_row
 
 from .cost import (
     BINARY_TERA,
@@ -19,11 +19,12 @@ from .cost import (
     activation_elements,
     layer_flops,
     matrix_of,
+    published_s,
     summa_elements,
     weight_elements,
 )
 from .method.equations import Kind, Workload, messages
-from .method.matrix import PRESETS, flat
+from .method.matrix import FIGURE_7A, PRESETS, Bandwidths, flat
 from .method.search import meshes, search
 from .runtime.block import BlockConfig, MeshBlock, open_mesh
 
@@ -60,7 +61,7 @@ def sharding_rows() -> list[dict[str, Any]]:
         mesh = init_mesh("cpu", shape)
         x = distribute_tensor(torch.randn(SIDE, SIDE), mesh, x_places)
         weight = distribute_tensor(torch.randn(SIDE, SIDE), mesh, weight_places)
-        y = x @ weight
+        y: Any = x @ weight  # a DTensor
         for tensor, one in (("input", x), ("weight", weight), ("output", y)):
             share = one.to_local().numel() / one.numel()
             rows.append(value_row("share", share, parallelism=name, tensor=tensor))
@@ -116,7 +117,7 @@ def byte_rows(*, work: Workload, on_ranks: Mapping[tuple[int, int], Mapping[int,
         for axis, size, equation2 in ((1, d1, 4 * value / d2), (2, d2, 14 * value / d1)):
             if size == 1:
                 continue
-            keys = {"mesh": f"({d1}, {d2})", "axis": axis}
+            keys: dict[str, Any] = {"mesh": f"({d1}, {d2})", "axis": axis}
             own = [one for one in messages(work, d1, d2) if one.axis == axis]
             exact = sum(one.kind.rounds / 2 * one.num_bytes for one in own)
             norms = sum(one.kind.rounds / 2 * one.num_bytes for one in own if one.what.startswith("norm"))
@@ -129,9 +130,26 @@ def byte_rows(*, work: Workload, on_ranks: Mapping[tuple[int, int], Mapping[int,
 
 
 def saving_rows() -> list[dict[str, Any]]:
-    """Return what equation 2 saves on IC1 with ATP-4 over ATP-1, by the calibrated bandwidths."""
+    """Return what equation 2 saves on IC1 with ATP-4 over ATP-1, and how its seconds fit those of table 3.
+
+    By each reading of the calibrated bandwidths, `equation_2_over_table_3` is equation 2's time and a layer's time on
+    IC3, together, over the time in table 3. `gain` is Megatron-LM's time over that of table 3, if the rest is the same.
+    """
     found = {one.name: one.total_s for one in search(PRESETS["IC1"], 8, GPTS["M2"])}
-    return [value_row("saving", 1 - found["ATP-4"] / found["ATP-1"])]
+    rows = [value_row("saving", 1 - found["ATP-4"] / found["ATP-1"])]
+    for model, work in list(GPTS.items())[1:]:  # table 3 has no M1
+        found = {one.name: one.total_s for one in search(PRESETS["IC1"], 8, work)}
+        layer_s, computation_s = published_s("IC1", model), published_s("IC3", model)
+        scale = (layer_s - computation_s) / found["ATP-4"]
+        rows.append(value_row("equation_2_s", found["ATP-4"], "s", model=model))
+        rows.append(value_row("table_3_s", layer_s, "s", model=model))
+        rows.append(value_row("table_3_on_ic3_s", computation_s, "s", model=model))
+        for reading, times in (("as printed", 1.0), ("four bytes a value", 2.0), ("scaled to table 3", scale)):
+            keys = {"model": model, "reading": reading}
+            own_s, megatron_s = times * found["ATP-4"], times * found["ATP-1"]
+            rows.append(value_row("equation_2_over_table_3", (own_s + computation_s) / layer_s, **keys))
+            rows.append(value_row("gain", 1 + (megatron_s - own_s) / layer_s, **keys))
+    return rows
 
 
 def _delta(d1: int, d2: int) -> float:
@@ -139,10 +157,9 @@ def _delta(d1: int, d2: int) -> float:
     return (14 * d2 + 4 * d1 - 18) / (d1 * d2)
 
 
-def _divided_delta(num_devices: int, d1: int, d2: int) -> float:
-    """Return the same on a flat interconnect with equation 3's division by d2."""
-    own = flat("flat", num_devices, 1.0, "any").algorithm(d1, d2)
-    return 7 / (d1 * own.b2_bytes_per_s) * (d2 > 1) + 2 / (d2 * own.b1_bytes_per_s) * (d1 > 1)
+def _time(rates: Bandwidths, d1: int, d2: int) -> float:
+    """Return equation 2 in units of 2 L b s h and the bytes of a value."""
+    return 7 / (d1 * rates.b2_bytes_per_s) + 2 / (d2 * rates.b1_bytes_per_s)
 
 
 def scaling_rows(*, num_devices: Sequence[int]) -> list[dict[str, Any]]:
@@ -154,7 +171,7 @@ def scaling_rows(*, num_devices: Sequence[int]) -> list[dict[str, Any]]:
             if d2 < num:
                 rows.append(value_row("time", by_mesh[d2], mesh=f"ATP-{d2}", devices=num))
         rows.append(value_row("time", min(by_mesh.values()), mesh="ATP-OPT", devices=num))
-        divided = [_divided_delta(num, d1, d2) for d1, d2 in meshes(num)]
+        divided = [_time(flat("flat", num, 1.0, "any").algorithm(*mesh), *mesh) for mesh in meshes(num)]
         rows.append(value_row("time_by_equation_3", min(divided), mesh="ATP-OPT", devices=num))
         rows.append(value_row("time_by_equation_3", divided[0], mesh="ATP-1", devices=num))
     return rows
@@ -170,7 +187,10 @@ NAMED = (
 def winner_rows() -> list[dict[str, Any]]:
     """Return by how much the mesh that the text names is behind the best, by equations 2 to 4 and by section 5.4.
 
-    `best_mesh` is the i of the best ATP-i. Section 5.4's formula is for one layer and for the torus.
+    `best_mesh` is the i of the best ATP-i. Section 5.4's formula is for one layer and for the torus; section 5.3 leaves
+    equation 4 out for IC2; figure 7a has four nodes of four devices where section 5.3 has one layer.
+    `shared_bytes_per_s` is equation 3 on figure 7a, and `google_over_best` is the time of the mesh (q / 2, 2 q) of
+    section 3.2.1 on a torus of q x q devices over the best one's, and of the same mesh with its axes exchanged.
     """
     rows = []
     for ic, num, named in NAMED:
@@ -178,11 +198,23 @@ def winner_rows() -> list[dict[str, Any]]:
         ways = {"equations 2 to 4": {one.d2: one.total_s for one in search(matrix, num, GPTS["M3"])}}
         if ic in ("IC3", "IC4", "IC5", "IC6"):
             ways["section 5.4"] = {d2: _delta(d1, d2) for d1, d2 in meshes(num)}
+        if ic == "IC2":
+            ways["section 5.3"] = {d2: _time(matrix.shared(d1, d2), d1, d2) for d1, d2 in meshes(num)}
+        if num == FIGURE_7A.num_devices and ic == "IC4":
+            ways["figure 7a"] = {one.d2: one.total_s for one in search(FIGURE_7A, num, GPTS["M3"])}
         for way, by_mesh in ways.items():
-            keys = {"interconnect": ic, "devices": num, "way": way}
+            keys: dict[str, Any] = {"interconnect": ic, "devices": num, "way": way}
             best = min(by_mesh, key=by_mesh.__getitem__)
             rows.append(value_row("behind", by_mesh[named] / by_mesh[best] - 1, **keys))
             rows.append(value_row("best_mesh", best, **keys))
+            if ic == "IC6":
+                for mesh, d2 in (("(q / 2, 2 q)", 8), ("(2 q, q / 2)", 2)):
+                    rows.append(value_row("google_over_best", by_mesh[d2] / by_mesh[best], mesh=mesh, **keys))
+            if way == "figure 7a":
+                rows.append(value_row("over_atp_1", by_mesh[1] / by_mesh[named], mesh=f"ATP-{named}", **keys))
+    shared = FIGURE_7A.shared(8, 2)
+    for axis, rate in ((1, shared.b1_bytes_per_s), (2, shared.b2_bytes_per_s)):
+        rows.append(value_row("shared_bytes_per_s", rate, "B/s", mesh="(8, 2)", axis=axis))
     return rows
 
 
@@ -207,7 +239,7 @@ def rival_rows(*, models: Sequence[str], num_devices: Sequence[int]) -> list[dic
     for model in models:
         work = GPTS[model]
         for num in num_devices:
-            keys = {"model": model, "devices": num}
+            keys: dict[str, Any] = {"model": model, "devices": num}
             for d1, d2 in meshes(num):
                 sizes = {1: d1, 2: d2}
                 sent = sum(one.sent_bytes(sizes[one.axis]) for one in messages(work, d1, d2))

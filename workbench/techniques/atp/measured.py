@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -16,18 +16,21 @@ from torch import nn
 from workbench.checks import require_counts, require_positive
 from workbench.cluster import GIGABIT_BYTES_PER_S, Link
 from workbench.models.gpt2 import GPT2Config
-from workbench.study.rows import median_row, ratio_row, value_row
+from workbench.rows import median_row, ratio_row, value_row
 from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
 from workbench.timeline import Recorder
 
-from .method.equations import Workload
+from .cost import published_s
+from .method.equations import Workload, messages
+from .method.matrix import HierarchicalCommMatrix, Layer
 from .method.search import Strategy, meshes, search, search_by_torch, search_exactly
 from .runtime.block import BlockConfig, Mesh, MeshBlock, open_mesh
 from .runtime.measure import measure
 from .runtime.summa import SummaBlock, SummaMesh
 
-__all__ = ["MEGATRON", "PLACES", "SUMMA", "Setting", "choice_rows", "fit_rows", "mesh_rows", "overlap_rows"]
-__all__ += ["place", "random_settings", "repeated_s_per_value", "time_schemes"]
+__all__ = ["MEGATRON", "PLACES", "SUMMA", "Setting", "choice_rows", "fit_rows", "link_bytes", "mesh_rows"]
+__all__ += ["overlap_rows", "place", "place_at_share", "random_settings", "rate_at_share", "repeated_s_per_value"]
+__all__ += ["time_schemes"]
 
 MEGATRON, SUMMA = "Megatron-LM", "2D/2.5D"  # the first is mesh (N, 1), whose messages block
 FP32_BYTES = 4
@@ -67,8 +70,8 @@ class Setting:
         return BlockConfig(hidden_size=self.hidden, num_heads=self.heads, mlp_size=4 * self.hidden)
 
 
-PLACES = {"IC1": lambda ranks: 2, "IC2": lambda ranks: ranks // 2, "IC4": lambda ranks: ranks}
-"""Hosts for so many ranks whose links are like the paper's: two halves, pairs, single devices."""
+PLACES = {"IC1": lambda ranks: 2, "IC2": lambda ranks: ranks // 2, "IC3": lambda ranks: 1, "IC4": lambda ranks: ranks}
+"""Hosts for so many ranks whose links are like the paper's: two halves, pairs, no slow links, single devices."""
 
 
 def place(interconnect: str, num_ranks: int, **sizes: Any) -> Setting:
@@ -78,7 +81,60 @@ def place(interconnect: str, num_ranks: int, **sizes: Any) -> Setting:
     return Setting(num_ranks=num_ranks, num_hosts=PLACES[interconnect](num_ranks), **sizes)
 
 
-def time_schemes(setting: Setting, schemes: Sequence[str], turns: Turns) -> Timed:
+def link_bytes(setting: Setting, d1: int, d2: int) -> float:
+    """Return the bytes of an iteration on a mesh that leave a host: of each axis, by the rings that do."""
+    sizes = setting.num_hosts, setting.num_ranks // setting.num_hosts
+    hosts = HierarchicalCommMatrix(name="hosts", layers=tuple(Layer.switched(size, 1.0, 1.0) for size in sizes))
+    leaving, total = hosts.rings(d1, d2), 0.0
+    for one in messages(setting.workload, d1, d2):
+        total += leaving[one.axis - 1].get(0, 0) * one.sent_bytes((d1, d2)[one.axis - 1])
+    return total
+
+
+def rate_at_share(num_bytes: float, beyond_s: float, fast_s: float, share: float) -> float:
+    """Return the links' bytes per second at which an iteration is 1 / (1 - share) times as long as without slow links.
+
+    Without them it takes `fast_s`; with them, `beyond_s` beside the time of `num_bytes` on a host's link.
+    """
+    return num_bytes / (fast_s / (1 - share) - beyond_s)
+
+
+def place_at_share(interconnect: str, num_ranks: int, turns: Turns, **sizes: Any) -> tuple[Setting, list[dict]]:
+    """Choose the rate of the links by Megatron-LM's iterations alone, and return the setting and rows of the choice.
+
+    The rule: communication has the share that M3 has in table 3, which is what the rate on the interconnect lacks to
+    that on IC3, with the table's mesh. Megatron-LM is timed without slow links, then with links whose rate would be
+    right if nothing overlapped; what an iteration then takes beyond the links' time corrects the rate once. IC3 has no
+    slow links, and no choice.
+    """
+    first = place(interconnect, num_ranks, **sizes)
+    if first.num_hosts == 1:
+        return first, []
+    share = 1 - published_s("IC3", "M3") / published_s(interconnect, "M3")
+    mesh = (2, num_ranks // 2) if interconnect == "IC1" else (num_ranks, 1)  # of table 3's baseline
+    own_bytes, all_bytes = link_bytes(first, *mesh), link_bytes(first, num_ranks, 1)
+
+    def megatron_s(setting: Setting) -> list[float]:
+        return time_schemes(setting, [MEGATRON], turns, links=False).iterations_s(MEGATRON)
+
+    fast = megatron_s(replace(first, num_hosts=1))
+    rate = rate_at_share(own_bytes, median(fast), median(fast), share)
+    slow = megatron_s(replace(first, gigabits_per_s=rate / GIGABIT_BYTES_PER_S))
+    corrected = rate_at_share(own_bytes, median(slow) - all_bytes / rate, median(fast), share)
+    keys: dict[str, Any] = {"place": interconnect, "ranks": num_ranks}
+    rows = [
+        median_row("fast_iteration_s", fast, "s", **keys),
+        value_row("paper_share", share, **keys),
+        value_row("hidden_over_tokens", first.hidden / (first.batch * first.sequence), **keys),
+        value_row("link_bytes", own_bytes, "B", mesh=str(mesh), **keys),
+        value_row("rate_bytes_per_s", rate, "B/s", choice="first", **keys),
+        median_row("first_iteration_s", slow, "s", **keys),
+        value_row("rate_bytes_per_s", corrected, "B/s", choice="corrected", **keys),
+    ]
+    return replace(first, gigabits_per_s=corrected / GIGABIT_BYTES_PER_S), rows
+
+
+def time_schemes(setting: Setting, schemes: Sequence[str], turns: Turns, *, links: bool = True) -> Timed:
     """Time one block's forward and backward pass in turns, after measuring the links.
 
     Args:
@@ -86,6 +142,7 @@ def time_schemes(setting: Setting, schemes: Sequence[str], turns: Turns) -> Time
         schemes: `MEGATRON`, `SUMMA`, and names of strategies: "ATP-2", "ATP-2, sequence parallel", "ATP-1, 4 chunks",
             "ATP-1, blocking".
         turns: How many.
+        links: Whether to measure the links, which the searches need.
 
     A scheme's facts hold what `measure` found. ValueError, before ranks start, for a mesh that is not of all ranks.
     """
@@ -99,19 +156,16 @@ def time_schemes(setting: Setting, schemes: Sequence[str], turns: Turns) -> Time
         link = Link(bandwidth_bytes_per_s=rate, source="a chosen rate")
     preload = ("workbench.techniques.atp.measured",)
     with open_ranks(setting.num_ranks, link=link, num_hosts=setting.num_hosts, preload=preload) as ranks:
-        return time_variants(ranks, _trials, setting, tuple(schemes), turns=turns)
+        return time_variants(ranks, _trials, setting, tuple(schemes), links, turns=turns)
 
 
-def _trials(recorder: Recorder, setting: Setting, schemes: Sequence[str]) -> dict[str, Trial]:
+def _trials(recorder: Recorder, setting: Setting, schemes: Sequence[str], links: bool) -> dict[str, Trial]:
     torch.manual_seed(SEED)
-    largest_bytes = setting.workload.num_values * FP32_BYTES
-    found, repeated_s = measure(largest_bytes=largest_bytes), repeated_s_per_value(setting)
-    facts = {
-        "matrix": found.matrix,
-        "fits": found.fits,
-        "axis_fits": found.axis_fits,
-        "repeated_s_per_value": repeated_s,
-    }
+    facts: dict[str, Any] = {}
+    if links:
+        found = measure(largest_bytes=setting.workload.num_values * FP32_BYTES)
+        facts = {"matrix": found.matrix, "fits": found.fits, "axis_fits": found.axis_fits}
+        facts["repeated_s_per_value"] = repeated_s_per_value(setting)
     shapes: dict[tuple[int, int], Mesh] = {}
     return {scheme: _trial(setting, scheme, shapes, facts) for scheme in schemes}
 
@@ -134,8 +188,8 @@ def _block(
     whole = setting.batch, setting.sequence, setting.hidden
     if scheme == SUMMA:
         mesh = SummaMesh(2, setting.num_ranks // 4)
-        config = GPT2Config(hidden_size=setting.hidden, num_layers=1, num_heads=setting.heads, dropout=0.0)
-        return SummaBlock(config, mesh), (whole[0] // (2 * mesh.depth), whole[1], whole[2] // 2)
+        sizes = GPT2Config(hidden_size=setting.hidden, num_layers=1, num_heads=setting.heads, dropout=0.0)
+        return SummaBlock(sizes, mesh), (whole[0] // (2 * mesh.depth), whole[1], whole[2] // 2)
     name, *options = ("ATP-1, blocking" if scheme == MEGATRON else scheme).split(", ")
     d2 = int(name.removeprefix("ATP-"))
     shape = setting.num_ranks // d2, d2
@@ -149,12 +203,7 @@ def _block(
             more["overlap"] = False
         else:
             more["chunks"] = int(option.removesuffix(" chunks"))
-    config = BlockConfig(**_fields(setting.block), **more)
-    return MeshBlock(config, shapes[shape]), (whole[0], whole[1], whole[2] // d2)
-
-
-def _fields(config: BlockConfig) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in ("hidden_size", "num_heads", "mlp_size")}
+    return MeshBlock(replace(setting.block, **more), shapes[shape]), (whole[0], whole[1], whole[2] // d2)
 
 
 def repeated_s_per_value(setting: Setting) -> float:
@@ -196,7 +245,7 @@ def fit_rows(timed: Timed, **keys: Any) -> list[dict[str, Any]]:
 
 
 def mesh_rows(timed: Timed, setting: Setting, **keys: Any) -> list[dict[str, Any]]:
-    """Return iterations of schemes, gains over Megatron-LM, and what the searches chose.
+    """Return iterations of schemes, gains over Megatron-LM, and what the searches chose if the links were measured.
 
     `behind_best` is the time with a search's mesh over that with the mesh that was measured to be the fastest.
     """
@@ -209,7 +258,7 @@ def mesh_rows(timed: Timed, setting: Setting, **keys: Any) -> list[dict[str, Any
         rows.append(ratio_row("gain", seconds[MEGATRON], seconds[SUMMA], scheme=SUMMA, **keys))
     best = min(own, key=lambda name: median(own[name]))
     rows.append(value_row("fastest_mesh", int(best.split(",")[0].removeprefix("ATP-")), **keys))
-    for way, chosen in _chosen(timed, setting, list(own)).items():
+    for way, chosen in (_chosen(timed, setting, list(own)) if _facts(timed) else {}).items():
         rows.append(ratio_row("behind_best", own[chosen.name], own[best], search=way, **keys))
         rows.append(value_row("chosen_mesh", chosen.d2, search=way, **keys))
         rows.append(value_row("predicted_s", chosen.total_s, "s", search=way, **keys))
@@ -219,12 +268,12 @@ def mesh_rows(timed: Timed, setting: Setting, **keys: Any) -> list[dict[str, Any
 def _chosen(timed: Timed, setting: Setting, timed_names: Sequence[str]) -> dict[str, Strategy]:
     """Return the first strategy that was timed too, by each search."""
     facts = _facts(timed)
-    sizes = asdict(setting.workload) | {"repeated_s_per_value": facts["repeated_s_per_value"]}
+    work = replace(setting.workload, repeated_s_per_value=facts["repeated_s_per_value"])
     matrix, num = facts["matrix"], setting.num_ranks
     space = (False, True) if any(name.endswith("sequence parallel") for name in timed_names) else (False,)
     found = {
         "equations 2 to 4": search(matrix, num, setting.workload),
-        "with start-ups": search_exactly(matrix, num, Workload(**sizes), sequence_parallel=space),
+        "with start-ups": search_exactly(matrix, num, work, sequence_parallel=space),
         "always ATP-1": [one for one in search(matrix, num, setting.workload) if one.d2 == 1],
         "torch's model": search_by_torch(num, setting.workload, num // setting.num_hosts),
     }
@@ -261,7 +310,8 @@ def choice_rows(
 
     A choice is a hit if the interval of its time over the best one's reaches down to 1. `watch` is told of progress.
     """
-    rows, hits = [], {}
+    rows: list[dict[str, Any]] = []
+    hits: dict[str, list[tuple[bool, float]]] = {}
     for number, setting in enumerate(settings, 1):
         watch(f"topology {number} of {len(settings)}")
         names = [f"ATP-{d2}" for _, d2 in meshes(setting.num_ranks)]
@@ -270,9 +320,9 @@ def choice_rows(
         links = f"{setting.num_hosts} hosts, {setting.gigabits_per_s} Gbit/s"
         size = f"{setting.batch} x {setting.sequence} x {setting.hidden}"
         keys = {"topology": number, "links": links, "size": size}
-        found = mesh_rows(timed, setting, **keys)
-        rows += [*found, *fit_rows(timed, **keys)]
-        for row in found:
+        of_meshes = mesh_rows(timed, setting, **keys)
+        rows += [*of_meshes, *fit_rows(timed, **keys)]
+        for row in of_meshes:
             if row["quantity"] == "behind_best":
                 hits.setdefault(row["search"], []).append((row["low"] <= 1.0, row["value"]))
     for way, found in hits.items():

@@ -18,7 +18,7 @@ def _table(rows: Rows, quantity: str) -> pd.DataFrame:
     return pd.DataFrame([row for row in rows if row["quantity"] == quantity])
 
 
-def draw_panels(rows: Rows, quantity: str, *, panel: str, x: str, by: str, y_label: str) -> Figure:
+def draw_panels(rows: Rows, quantity: str, *, panel: str, x: str, by: str | None, y_label: str) -> Figure:
     """Draw bars of one quantity, a panel for each value of a column, two panels a row."""
     table = _table(rows, quantity)
     names = list(dict.fromkeys(table[panel]))
@@ -27,11 +27,11 @@ def draw_panels(rows: Rows, quantity: str, *, panel: str, x: str, by: str, y_lab
     figure, axes = plots.figure(num_rows, columns, figsize=(5.8 * columns, 3.2 * num_rows), squeeze=False)
     for ax, name in zip(axes.flat, names, strict=False):
         plots.bars(table[table[panel] == name], ax=ax, x=x, by=by, y_label=y_label)
-        ax.set_title(str(name))
-        if ax is not axes.flat[len(names) - 1]:
-            ax.get_legend().remove()
+        ax.set_title(f"{name} devices" if panel == "devices" else "" if name == quantity else str(name))
     for ax in axes.flat[len(names) :]:
-        ax.set_visible(False)
+        ax.remove()
+    if by is not None:
+        plots.aside(figure)
     return figure
 
 
@@ -52,7 +52,7 @@ def draw_scaling(rows: Rows) -> Figure:
         y_label = "time / (2 L b s h / GroupBW)" if quantity == "time" else ""
         plots.lines(table, ax=ax, x="devices", by="mesh", x_label="devices", y_label=y_label, log_x=True)
         ax.set_title(title)
-    axes[0].get_legend().remove()
+    plots.aside(figure)
     return figure
 
 
@@ -67,7 +67,7 @@ def draw_bytes(rows: Rows) -> Figure:
     """Draw what equation 2 counts, as shares, by mesh and axis."""
     names = {"all_reduces_over_equation_2": "all-reduces", "exact_over_equation_2": "and the core's exchange"}
     names |= {"norms_over_equation_2": "norms (not in it)"}
-    table = pd.DataFrame([row | {"what": names[row["quantity"]]} for row in rows if row["quantity"] in names])
+    table = pd.DataFrame([{**row, "what": names[row["quantity"]]} for row in rows if row["quantity"] in names])
     table = table.assign(place=table["mesh"] + "\naxis " + table["axis"].astype(str))
     figure, ax = plots.figure(figsize=(9, 3.4))
     plots.bars(table, ax=ax, x="place", by="what", y_label="bytes over equation 2's")
@@ -95,10 +95,10 @@ def draw_winners(rows: Rows) -> Figure:
 
 
 def draw_choices(rows: Rows) -> Figure:
-    """Draw for each random topology the time with each search's choice over the best one's."""
+    """Draw for each random topology by how much each search's choice is behind the best one."""
     table = _table(rows, "behind_best")
+    table[["value", "low", "high"]] = 100 * (table[["value", "low", "high"]] - 1)  # from zero on, no spread is cut off
     figure, ax = plots.figure(figsize=(10, 3.6))
-    plots.bars(table, ax=ax, x="topology", by="search", y_label="time over the best one's", x_label="topology")
-    ax.axhline(1.0, color="black", linewidth=0.8)
-    ax.set_ylim(bottom=0.8)
+    plots.bars(table, ax=ax, x="topology", by="search", y_label="% behind the best one", x_label="topology")
+    ax.axhline(0.0, color="black", linewidth=0.8)
     return figure

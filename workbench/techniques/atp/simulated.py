@@ -6,26 +6,26 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from statistics import median
 from typing import Any
 
 from workbench.datasets import kernel_traces
-from workbench.study.published import Cell, published_value
-from workbench.study.rows import value_row
+from workbench.rows import value_row
+from workbench.study.published import Cell
 
-from .cost import BINARY_TERA, GPTS, SQUARES, Segment, layer_flops, matrix_of, overlapped_s, summa_elements
+from .cost import BINARY_TERA, GPTS, SQUARES, Segment, layer_flops, matrix_of, overlapped_s, published_s, summa_elements
 from .method.equations import Workload, communication_time_s
-from .method.matrix import HierarchicalCommMatrix
+from .method.matrix import FIGURE_7A, HierarchicalCommMatrix
 from .method.search import meshes
 
 __all__ = ["CALIBRATION", "chunk_rows", "comparison_rows", "kernel_rows", "mesh_rows"]
 
-TECHNIQUE, TABLE = "atp", "table-3"
 CHUNKS = (1, 2, 4)
 COMPUTE_CELLS = (("IC3", "M2"), ("IC3", "M4"))
 LINK_CELLS = (("IC1", "M3"), ("IC2", "M3"), ("IC4", "M3"))
 CALIBRATION = {
     "cells": [
-        Cell.of(TABLE, "tflops_per_s", interconnect=ic, model=model, scheme="Baseline").keys()
+        Cell.of("table-3", "tflops_per_s", interconnect=ic, model=model, scheme="Baseline").keys()
         for ic, model in (*COMPUTE_CELLS, *LINK_CELLS)
     ],
     "fitted": "a device's rate and a layer's fixed time on IC3; the share of the nominal bandwidth on IC1, IC2, IC4",
@@ -54,20 +54,14 @@ def calibrated() -> Calibrated:
     for ic, model in COMPUTE_CELLS:
         flops.append(layer_flops(GPTS[model]) / 8)
         sent_s = sum(_terms(GPTS[model], matrix_of(ic), best_mesh(ic, 8), 1.0))
-        seconds.append(_published_s(ic, model) - sent_s)
+        seconds.append(published_s(ic, model) - sent_s)
     rate = (flops[1] - flops[0]) / (seconds[1] - seconds[0])
     fixed_s, share = seconds[0] - flops[0] / rate, dict.fromkeys(("IC3", "IC5", "IC6"), 1.0)
     for ic, model in LINK_CELLS:
-        work = GPTS[model]
-        left_s = _published_s(ic, model) - fixed_s - layer_flops(work) / 8 / rate
-        share[ic] = sum(_terms(work, matrix_of(ic), best_mesh(ic, 8), 1.0)) / left_s
+        nominal_s = sum(_terms(GPTS[model], matrix_of(ic), best_mesh(ic, 8), 1.0))
+        compute_s = fixed_s + layer_flops(GPTS[model]) / 8 / rate
+        share[ic] = nominal_s / (published_s(ic, model) - compute_s)
     return Calibrated(rate, fixed_s, share)
-
-
-def _published_s(interconnect: str, model: str) -> float:
-    """Return the seconds of a layer on 8 devices behind a baseline of table 3."""
-    rate = published_value(TECHNIQUE, TABLE, "tflops_per_s", interconnect=interconnect, model=model, scheme="Baseline")
-    return layer_flops(GPTS[model]) / BINARY_TERA / 8 / rate
 
 
 def _terms(work: Workload, matrix: HierarchicalCommMatrix, mesh: tuple[int, int], share: float) -> tuple[float, float]:
@@ -82,36 +76,46 @@ def _terms(work: Workload, matrix: HierarchicalCommMatrix, mesh: tuple[int, int]
     return both[0] / share, both[1] / share
 
 
-def layer_s(model: str, interconnect: str, mesh: tuple[int, int], *, chunks: int = 1, overlap: bool = False) -> float:
-    """Return what one layer's forward and backward pass take on a mesh.
+def layer_s(
+    model: str,
+    interconnect: str,
+    mesh: tuple[int, int],
+    *,
+    chunks: int = 1,
+    overlap: bool = False,
+    chunks_backward: int = 1,
+    matrix: HierarchicalCommMatrix | None = None,
+) -> float:
+    """Return what one layer's forward and backward pass take on a mesh (d1, d2), the forward pass in chunks.
 
-    Args:
-        model, interconnect: Names as in table 3.
-        mesh: d1 and d2.
-        chunks: Of the batch, in the forward pass; the backward pass goes chunk by chunk (section 4.2).
-        overlap: Whether a weight's gradient is computed while the input's is summed.
+    With `overlap` a weight's gradient is computed while the input's is summed. `matrix` stands in place of the
+    interconnect's own.
     """
-    num, found, work = math.prod(mesh), calibrated(), GPTS[model]
-    axis1_s, axis2_s = _terms(work, matrix_of(interconnect, num), mesh, found.share[interconnect])
-    compute_s = layer_flops(work) / num / found.flops_per_s + found.fixed_s
-    parts = [share * compute_s / 3 for share in LINEAR_SHARES]  # of the forward pass, a third of both
+    num, work, share = math.prod(mesh), GPTS[model], calibrated().share[interconnect]
+    axis1_s, axis2_s = _terms(work, matrix or matrix_of(interconnect, num), mesh, share)
+    compute_s = _compute_s(model, num)
+    parts = [part * compute_s / 3 for part in LINEAR_SHARES]  # of the forward pass, a third of both
     # Of equation 2's terms axis 2 has f1's 3/14 and f3's 4/14 forward and as much backward, axis 1 a quarter each time.
     messages = [axis2_s * 3 / 14, axis1_s / 4, axis2_s * 4 / 14, axis1_s / 4]
     forward, backward = [Segment(*pair) for pair in zip(parts, messages, strict=True)], []
     conjugates = [axis1_s / 4, axis2_s * 3 / 14, axis1_s / 4, axis2_s * 4 / 14]
     for part, message in reversed(list(zip(parts, conjugates, strict=True))):
         backward.append(Segment(part, message, part) if overlap else Segment(2 * part, message))
-    return overlapped_s(forward, chunks) + overlapped_s(backward, 1)
+    return overlapped_s(forward, chunks) + overlapped_s(backward, chunks_backward)
+
+
+def _compute_s(model: str, num_devices: int) -> float:
+    return layer_flops(GPTS[model]) / num_devices / calibrated().flops_per_s + calibrated().fixed_s
 
 
 def _rate(model: str, num_devices: int, seconds: float) -> float:
     return layer_flops(GPTS[model]) / BINARY_TERA / num_devices / seconds
 
 
-def atp_s(model: str, interconnect: str, num_devices: int) -> float:
+def atp_s(model: str, interconnect: str, num_devices: int, matrix: HierarchicalCommMatrix | None = None) -> float:
     """Return ATP's fastest layer: the mesh that the text names, the best number of chunks, gradients overlapped."""
     mesh = best_mesh(interconnect, num_devices)
-    return min(layer_s(model, interconnect, mesh, chunks=chunks, overlap=True) for chunks in CHUNKS)
+    return min(layer_s(model, interconnect, mesh, chunks=chunks, overlap=True, matrix=matrix) for chunks in CHUNKS)
 
 
 def summa_s(model: str, interconnect: str, num_devices: int) -> float:
@@ -132,36 +136,61 @@ def summa_s(model: str, interconnect: str, num_devices: int) -> float:
         if rings:
             rate = min(matrix.layers[layer].group_bytes_per_s / num for layer, num in rings.items())
             sent_s += work.value_bytes * elements / rate
-    compute_s = layer_flops(work) / num_devices / found.flops_per_s + found.fixed_s
-    return compute_s + sent_s / found.share[interconnect]
+    return _compute_s(model, num_devices) + sent_s / found.share[interconnect]
 
 
 def comparison_rows(*, interconnects: Sequence[str], models: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the rates of figure 10, 8 devices or, on IC4, 16, and ATP's gain over each rival."""
+    """Return the rates of figure 10, 8 devices or, on IC4, 16, and ATP's gain over each rival.
+
+    `changed_gain` is the gain with one thing changed: figure 7a's nodes of four devices in place of IC4's one layer.
+    """
     rows = []
     for ic in interconnects:
         num = 16 if ic == "IC4" else 8
         for model in models:
-            keys = {"interconnect": ic, "model": model}
+            keys: dict[str, Any] = {"interconnect": ic, "model": model}
             rivals = {"Megatron-LM": layer_s(model, ic, (num, 1)), "2D/2.5D": summa_s(model, ic, num)}
             own_s = atp_s(model, ic, num)
             for name, taken_s in (rivals | {"ATP": own_s}).items():
                 rows.append(value_row("tflops_per_s", _rate(model, num, taken_s), "TFLOP/s", scheme=name, **keys))
             rows += [value_row("gain", taken_s / own_s, over=name, **keys) for name, taken_s in rivals.items()]
+            if ic == "IC4":
+                nodes = layer_s(model, ic, (num, 1), matrix=FIGURE_7A) / atp_s(model, ic, num, FIGURE_7A)
+                rows.append(value_row("changed_gain", nodes, cause="figure 7a's nodes", over="Megatron-LM", **keys))
     return rows
 
 
 def chunk_rows(*, interconnects: Sequence[str], models: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the rates of table 3 and what chunks gain."""
-    rows = []
+    """Return the rates of table 3 and what chunks gain, in the forward pass alone, as section 4.2 has it.
+
+    `gain_by_reading` has two other readings: chunks and overlapped gradients in both passes; all computation hidden.
+    `saved_over_ic3` is what chunks save in table 3 over the whole time on IC3. `median_gain` is the middle of the cells
+    inside a node, ours and those of table 3.
+    """
+    rows: list[dict[str, Any]] = []
+    inside: dict[str, list[float]] = {"model": [], "table 3": []}
     for ic in interconnects:
+        mesh = best_mesh(ic, 8)
         for model in models:
-            seconds = {chunks: layer_s(model, ic, best_mesh(ic, 8), chunks=chunks) for chunks in CHUNKS}
+            seconds = {chunks: layer_s(model, ic, mesh, chunks=chunks) for chunks in CHUNKS}
+            compute_s = _compute_s(model, 8)
             for chunks, taken_s in seconds.items():
-                keys = {"interconnect": ic, "model": model, "scheme": "Baseline" if chunks == 1 else f"Chunk={chunks}"}
+                scheme = "Baseline" if chunks == 1 else f"Chunk={chunks}"
+                keys: dict[str, Any] = {"interconnect": ic, "model": model, "scheme": scheme}
                 rows.append(value_row("tflops_per_s", _rate(model, 8, taken_s), "TFLOP/s", **keys))
                 rows.append(value_row("gain", seconds[1] / taken_s, **keys))
-    return rows
+                if chunks == 1:
+                    continue
+                both_s = layer_s(model, ic, mesh, chunks=chunks, overlap=True, chunks_backward=chunks)
+                hidden_s = max(compute_s, seconds[1] - compute_s)
+                for reading, in_s in (("both passes and gradients", both_s), ("all computation hidden", hidden_s)):
+                    rows.append(value_row("gain_by_reading", seconds[1] / in_s, reading=reading, **keys))
+                saved_s = published_s(ic, model) - published_s(ic, model, scheme)
+                rows.append(value_row("saved_over_ic3", saved_s / published_s("IC3", model), **keys))
+                if ic != "IC4":
+                    inside["model"].append(seconds[1] / taken_s)
+                    inside["table 3"].append(published_s(ic, model) / published_s(ic, model, scheme))
+    return rows + [value_row("median_gain", median(gains), of=of) for of, gains in inside.items() if gains]
 
 
 def mesh_rows(*, interconnects: Sequence[str], models: Sequence[str]) -> list[dict[str, Any]]:
@@ -172,7 +201,7 @@ def mesh_rows(*, interconnects: Sequence[str], models: Sequence[str]) -> list[di
         for model in models:
             seconds = {d2: layer_s(model, ic, (d1, d2)) for d1, d2 in meshes(num)[:-1]}
             for d2, taken_s in seconds.items():
-                keys = {"interconnect": ic, "model": model, "mesh": f"ATP-{d2}"}
+                keys: dict[str, Any] = {"interconnect": ic, "model": model, "mesh": f"ATP-{d2}"}
                 rows.append(value_row("tflops_per_s", _rate(model, num, taken_s), "TFLOP/s", **keys))
                 rows.append(value_row("over_atp_1", seconds[1] / taken_s, **keys))
     return rows

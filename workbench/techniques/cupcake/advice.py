@@ -17,10 +17,10 @@ from workbench.compression.costs import CodecTimes
 from workbench.compression.profiling import profiled_times
 from workbench.models import h100
 from workbench.models.gradients import measure
-from workbench.study.rows import value_row
+from workbench.rows import value_row
 from workbench.timeline.gradients import Gradients
 
-from .cost import Costs, costs_on
+from .cost import costs_on
 from .method import iteration_time, optimal_fusion
 from .method.rivals import ddp_buckets
 
@@ -94,16 +94,13 @@ def headroom(
         raise ValueError(f"times has no {missing[0]!r}; gradients without their model need the times of each codec")
     costs = {codec: costs_on(taken[codec], machines) for codec in codecs}
     plain = costs[codecs[0]]
-    ways = {"FP32": plain.plain, "FP16": plain.half, **costs}
-    left = {name: _left(model, one) for name, one in ways.items()}
+    left = {}
+    for name, way in {"FP32": plain.plain, "FP16": plain.half, **costs}.items():
+        problem = way.problem(model)
+        best = optimal_fusion(problem)
+        buckets_s = iteration_time(problem, ddp_buckets(problem))
+        left[name] = Left(buckets_s=buckets_s, best_s=iteration_time(problem, best), fusion=best)
     return Headroom(model=model.name, alone_s=model.forward_s + model.backward_s, left=left)
-
-
-def _left(gradients: Gradients, costs: Costs) -> Left:
-    problem = costs.problem(gradients)
-    best = optimal_fusion(problem)
-    buckets_s = iteration_time(problem, ddp_buckets(problem))
-    return Left(buckets_s=buckets_s, best_s=iteration_time(problem, best), fusion=best)
 
 
 def headroom_rows(

@@ -23,21 +23,9 @@ from .method.optimal import optimal_fusion
 from .method.problem import FREE, Cost, FlatThenLinear, FusionProblem, Linear, iteration_time
 from .method.rivals import ddp_buckets, each, rules
 
-__all__ = [
-    "CUPCAKE",
-    "DDP_BUCKETS",
-    "FP16",
-    "FP32",
-    "FP32_BUCKETS",
-    "FP32_FUSED",
-    "GRACE",
-    "HIPRESS",
-    "Costs",
-    "Strategy",
-    "costs_on",
-]
-__all__ += ["TESTBEDS", "costs_of", "gradients_of"]
-__all__ += ["fitted", "is_worth_compressing", "largest_miss", "strategies"]
+__all__ = ["CUPCAKE", "DDP_BUCKETS", "FP16", "FP32", "FP32_BUCKETS", "FP32_FUSED", "GRACE", "HIPRESS", "TESTBEDS"]
+__all__ += ["Costs", "Strategy", "costs_of", "costs_on", "fitted", "gradients_of", "is_worth_compressing"]
+__all__ += ["largest_miss", "machines_of", "strategies", "uncompressed_s", "with_rate"]
 
 FP32_BYTES = 4
 FP32, FP32_BUCKETS, FP32_FUSED = "FP32, each tensor", "FP32", "FP32, fused best"
@@ -112,8 +100,8 @@ def largest_miss(cost: Cost, samples: Sequence[tuple[float, float]]) -> float:
     return max(abs(float(cost(size)) / seconds - 1) for size, seconds in samples)
 
 
-def costs_on(codec: CodecTimes, machines: Machines, *, num_decoded: int = 0) -> Costs:
-    """Return the costs on a cluster's GPUs; each group has `num_decoded` messages, or with 0 those of all peers.
+def costs_on(codec: CodecTimes, machines: Machines) -> Costs:
+    """Return the costs on a cluster's GPUs, where a group has the messages of all peers.
 
     On one machine all GPUs gather all messages. On several machines, the GPUs of a machine first sum uncompressed
     gradients. Each GPU encodes its share, gathers the messages of its peers on other machines, and shares the sum with
@@ -129,7 +117,7 @@ def costs_on(codec: CodecTimes, machines: Machines, *, num_decoded: int = 0) -> 
         onward = Linear(2 * machines.intra.latency_s, inside)
     elements = np.array(SIZES) / FP32_BYTES * share
     encode_s = codec.encode_s[Processor.GPU](elements)
-    decode_s = (num_decoded or peers) * codec.decode_s[Processor.GPU](elements)
+    decode_s = (1 if codec.decodes_at_once else peers) * codec.decode_s[Processor.GPU](elements)
     return Costs(
         codec=codec.name,
         compress=fitted(list(zip(SIZES, encode_s.tolist(), strict=True)))[1],
@@ -156,11 +144,14 @@ def is_worth_compressing(costs: Costs, size_bytes: float) -> bool:
     return bool(encoded_s < costs.send_plain(size_bytes))
 
 
-def strategies(gradients: Gradients, costs: Costs, *, bucket_scale: float = 1.0) -> dict[str, Strategy]:
+def strategies(
+    gradients: Gradients, costs: Costs, *, bucket_scale: float = 1.0, weighs_decoding: bool = True
+) -> dict[str, Strategy]:
     """Return every rule's fusion: no compression, single tensors, HiPress, simpler fusions, and the optimum.
 
-    `bucket_scale` multiplies the sizes of bucket fusion.
+    `bucket_scale` multiplies the sizes of bucket fusion; HiPress' rule counts decoding if it `weighs_decoding`.
     """
+    weighed = costs if weighs_decoding else replace(costs, decode=FREE)
     whole, plain, half = (one.problem(gradients) for one in (costs, costs.plain, costs.half))
     found = {}
 
@@ -174,7 +165,7 @@ def strategies(gradients: Gradients, costs: Costs, *, bucket_scale: float = 1.0)
     add(FP32_FUSED, plain, optimal_fusion(plain))
     add(FP16, half, ddp_buckets(half))
     add(GRACE, whole, each(whole))
-    add(HIPRESS, whole, each(whole), [is_worth_compressing(costs, size) for size in gradients.size_bytes])
+    add(HIPRESS, whole, each(whole), [is_worth_compressing(weighed, size) for size in gradients.size_bytes])
     for name, rule in rules(bucket_scale).items():
         if name != "Layer-wise":
             add(name, whole, rule(whole))
@@ -200,23 +191,30 @@ def alone_s(gradients: Gradients) -> float:
 
 
 @cache
-def _machines(testbed: str) -> Machines:
+def machines_of(testbed: str) -> Machines:
     """Return a testbed; the server's link rate gives ResNet50 the text's overhead of FP32."""
     machines = paper_machines(testbed, TESTBEDS[testbed])
     if testbed != "server":
         return machines
     resnet = gradients_of("resnet50")
 
-    def with_rate(rate: float) -> Machines:
-        return replace(machines, intra=replace(machines.intra, bandwidth_bytes_per_s=rate))
-
     def is_slow(rate: float) -> bool:
-        found = strategies(resnet, costs_on(paper_codec("dgc"), with_rate(rate), num_decoded=1))
-        return found[FP32_BUCKETS].iteration_s > ALONE_S + OVERHEAD_S
+        return uncompressed_s(resnet, with_rate(machines, rate)) > ALONE_S + OVERHEAD_S
 
-    return with_rate(bisected(is_slow, 1e8, 1e11, 30))
+    return with_rate(machines, bisected(is_slow, 1e8, 1e11, 30))
+
+
+def with_rate(machines: Machines, rate: float) -> Machines:
+    """Return machines whose links inside carry `rate` bytes per second."""
+    return replace(machines, intra=replace(machines.intra, bandwidth_bytes_per_s=rate))
+
+
+def uncompressed_s(gradients: Gradients, machines: Machines) -> float:
+    """Return the iteration without compression, in DistributedDataParallel's buckets."""
+    plain = costs_on(paper_codec("dgc"), machines).plain.problem(gradients)
+    return iteration_time(plain, ddp_buckets(plain))
 
 
 def costs_of(codec: str, testbed: str) -> Costs:
     """Return the costs of a codec on a testbed, "server" or "cluster"."""
-    return costs_on(paper_codec(codec), _machines(testbed), num_decoded=1)
+    return costs_on(paper_codec(codec), machines_of(testbed))

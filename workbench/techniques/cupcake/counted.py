@@ -8,7 +8,7 @@ import numpy as np
 from workbench.datasets import gradient_traces
 from workbench.models.architectures import ARCHITECTURES, architecture
 from workbench.models.gradients import of_module
-from workbench.study.rows import value_row
+from workbench.rows import value_row
 
 from .method import (
     FlatThenLinear,
@@ -110,7 +110,7 @@ def _random_problem(draw: np.random.Generator, costs: str, most_tensors: int) ->
             return Linear(*draw.integers((0, least), (3, 3 + least)).tolist())
         return FlatThenLinear(*draw.integers((0, 0, least), (6, 9, 3 + least)).tolist())
 
-    given = {"compress": cost(), "communicate": cost(1)}
+    given: dict[str, Any] = {"compress": cost(), "communicate": cost(1)}
     if costs == ALL:
         given |= {name: cost() for name in ("decode", "onward") if draw.random() < 0.5}
         given |= {"on_cpu": bool(draw.random() < 0.5)}

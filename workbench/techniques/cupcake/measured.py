@@ -11,13 +11,14 @@ import numpy as np
 from workbench.compression.gradients import gradient_codec
 from workbench.compression.profiling import CodecTime, profile_codec
 from workbench.models import h100
+from workbench.rows import median_row, value_row
 from workbench.study import data_parallel
-from workbench.study.rows import median_row, value_row
+from workbench.study.measuring import without_garbage_collection
 from workbench.study.timing import Timed
-from workbench.training.measuring import without_garbage_collection
 
 from .cost import CUPCAKE, FP32_BUCKETS, FP32_BYTES, Costs, costs_of, fitted, gradients_of, largest_miss
 from .method import FusionProblem, Pruning, iteration_time, optimal_fusion
+from .method.problem import Cost
 from .method.rivals import even_split
 from .method.search import search
 from .plan import Plan
@@ -52,12 +53,13 @@ def latency_rows(*, codecs: Sequence[str], log2_sizes: Sequence[int], runs: int)
 def _latencies(found: Sequence[CodecTime], **keys: str) -> list[dict[str, Any]]:
     samples = [(FP32_BYTES * one.num_elements, getattr(one, f"{keys['operation']}_s")) for one in found]
     rows = [value_row("latency_s", seconds, "s", bytes=size, **keys) for size, seconds in samples]
-    models = dict(zip((LINE, FLAT), fitted(samples), strict=True))
+    line, flat = fitted(samples)
+    models: dict[str, Cost] = {LINE: line, FLAT: flat}
     for name, model in models.items():
         rows.append(value_row("fitted_startup_s", float(model(0.0)), "s", model=name, **keys))
         rows.append(value_row("fitted_s_per_byte", model.s_per_byte, "s/B", model=name, **keys))
         rows.append(value_row("largest_miss", largest_miss(model, samples), model=name, **keys))
-    rows.append(value_row("flat_bytes", model.flat_bytes, "B", **keys))
+    rows.append(value_row("flat_bytes", flat.flat_bytes, "B", **keys))
     return [*rows, value_row("smallest_s", min(seconds for _, seconds in samples), "s", **keys)]
 
 

@@ -32,6 +32,7 @@ class Plan:
     source: str = ""  # source of these times, and the moment from which they count
     lines: Mapping[str, Sequence[float]] = field(default_factory=dict)  # measured `Costs.lines`
     misses: Mapping[str, float] = field(default_factory=dict)  # `Costs.misses`
+    gpus_per_machine: int = 1  # above 1, only what passes between machines is compressed
 
     @property
     def num_compressed(self) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,11 +26,12 @@ from workbench.parallel.hooks import (
     require_one_plan,
     warn_if_late,
 )
+from workbench.parallel.hosts import require_whole_hosts
 from workbench.timeline.gradients import Gradients
 
 from .cost import CUPCAKE, FP16, FP32_BUCKETS, FP32_BYTES, FP32_FUSED, Costs, fitted, largest_miss, strategies
 from .plan import Plan, plan_of
-from .runtime import FusedExchange, Group
+from .runtime import FusedExchange, Group, Places
 
 __all__ = ["fuse", "measure_costs", "plans_on_ranks", "warn_if_slower"]
 
@@ -46,6 +48,7 @@ def fuse(
     momentum: float = 0.0,
     warmup: Sequence[float] = (),
     scaler: Scaler | None = None,
+    gpus_per_machine: int = 1,
 ) -> FusedExchange:
     """Compress a model's gradients in the groups with the shortest iteration; all its ranks call it.
 
@@ -56,9 +59,9 @@ def fuse(
     Args:
         model: a model without another communication hook, made with `bucket_cap_mb=cupcake.BUCKET_MB`.
         codec: a name in `compression.gradients.GRADIENT_CODECS`.
-        momentum: momentum for DGC's correction; the optimizer then has none.
-        warmup: shares that DGC keeps in its first epochs; see `FusedExchange.at_epoch`.
-        scaler: scaler of the loss, such as a GradScaler; see `exchange`.
+        momentum, warmup, scaler: as for `exchange`.
+        gpus_per_machine: ranks of a machine, which follow one another. Above 1, gradients are summed as they are inside
+            each machine, and compressed between machines (section 5.4.1).
 
     Returns:
         The exchange. To resume, save its `plan` and `state_dict()`, then load the state into `exchange(model, plan)`.
@@ -71,12 +74,14 @@ def fuse(
     def check() -> None:
         gradient_codec(codec, momentum=momentum, warmup=warmup)
         require_fp32(model.module)
+        require_whole_hosts(dist.get_world_size(ranks), gpus_per_machine=gpus_per_machine)
         require_all_handed_over(model)
 
     require_ddp(model)
     ranks = model.process_group
-    require_one_plan(f"{codec}, {momentum}, {warmup}", check=check, group=ranks)
+    require_one_plan(f"{codec}, {momentum}, {warmup}, {gpus_per_machine}", check=check, group=ranks)
     warn_if_late(model, "cupcake")
+    places = Places.of(ranks, gpus_per_machine)
     sizes, passes = {name: p.numel() for name, p in model.module.named_parameters()}, []
     device = str(next(model.module.parameters()).device)
 
@@ -95,12 +100,12 @@ def fuse(
             forward_s=0.0,
             source=f"measured in {MEASURED} backward passes, from the first gradient on",
         )
-        plan = plans_on_ranks(gradients, codec, device=device, ranks=ranks)[CUPCAKE]
+        plan = plans_on_ranks(gradients, codec, device=device, ranks=ranks, gpus_per_machine=gpus_per_machine)[CUPCAKE]
         if dist.get_rank(ranks) == 0:
             warn_if_slower(plan)
         return plan
 
-    return FusedExchange(model, None, momentum=momentum, warmup=warmup, scaler=scaler, plan_by=plan_by)
+    return FusedExchange(model, None, momentum=momentum, warmup=warmup, scaler=scaler, plan_by=plan_by, places=places)
 
 
 def warn_if_slower(plan: Plan) -> None:
@@ -118,49 +123,72 @@ def plans_on_ranks(
     device: str = "cpu",
     ranks: dist.ProcessGroup | None = None,
     bucket_scale: float = 1.0,
+    gpus_per_machine: int = 1,
 ) -> dict[str, Plan]:
     """Measure the costs, then plan with every rule on the first rank, for all ranks; all ranks call it."""
-    costs = measure_costs(codec, sum(gradients.num_elements), device=device, ranks=ranks)
-    written: list[object] = [None]
+    largest = sum(gradients.num_elements)
+    costs = measure_costs(codec, largest, device=device, ranks=ranks, gpus_per_machine=gpus_per_machine)
+    written: list[Any] = [None]
     if dist.get_rank(ranks) == 0:
         found, world = strategies(gradients, costs, bucket_scale=bucket_scale), dist.get_world_size(ranks)
         predicted_s = {name: strategy.iteration_s for name, strategy in found.items()}
-        plans = {name: plan_of(gradients, strategy, codec, world, predicted_s) for name, strategy in found.items()}
-        measured = {"lines": costs.lines, "misses": costs.misses}
-        written[0] = {name: replace(plan, **measured).to_json() for name, plan in plans.items()}
+        written[0] = {}
+        for name, strategy in found.items():
+            plan = plan_of(gradients, strategy, codec, world, predicted_s)
+            plan = replace(plan, lines=costs.lines, misses=costs.misses, gpus_per_machine=gpus_per_machine)
+            written[0][name] = plan.to_json()
     dist.broadcast_object_list(written, group=ranks, group_src=0)
     return {name: Plan.from_json(text) for name, text in written[0].items()}
 
 
 def measure_costs(
-    codec: str, largest: int, *, device: str = "cpu", runs: int = RUNS, ranks: dist.ProcessGroup | None = None
+    codec: str,
+    largest: int,
+    *,
+    device: str = "cpu",
+    runs: int = RUNS,
+    ranks: dist.ProcessGroup | None = None,
+    gpus_per_machine: int = 1,
 ) -> Costs:
     """Measure encoding, sending and decoding of groups up to `largest` elements; all ranks call it together.
 
-    Costs are fitted to the median time of the slowest rank for each size.
+    Costs are fitted to the median time of the slowest rank for each size. The sums inside machines, for which the
+    device waits, count as encoding and decoding, and of an uncompressed group as sending.
     """
     sizes, largest = [SMALLEST], max(largest, SMALLEST * FACTOR)
     while sizes[-1] < largest:
         sizes.append(min(largest, sizes[-1] * FACTOR))
-    encode, send, decode = _measured(lambda: gradient_codec(codec), sizes, device, runs, ranks)
-    send_plain = _measured(Identity, sizes, device, runs, ranks)[1]
+    places = Places.of(ranks, gpus_per_machine)
+    encode, send, decode = _measured(lambda: gradient_codec(codec), sizes, device, runs, ranks, places)
+    summed, send_plain, shared = _measured(Identity, sizes, device, runs, ranks, places)
+    if places.machine is not None:
+        parts = zip(summed, send_plain, shared, strict=False)  # the largest groups were not sent
+        send_plain = [(size, sum_s + send_s + share_s) for (size, sum_s), (_, send_s), (_, share_s) in parts]
+    places.close()
     samples = {"compress": encode, "communicate": send, "decode": decode, "send_plain": send_plain}
-    flat = ("compress", "decode")
-    costs = {name: fitted(pairs)[1 if name in flat else 0] for name, pairs in samples.items()}
-    misses = {name: largest_miss(costs[name], pairs) for name, pairs in samples.items()}
-    return Costs(codec=codec, misses=misses, **costs)
+    costs = Costs(
+        codec=codec,
+        compress=fitted(encode)[1],
+        communicate=fitted(send)[0],
+        decode=fitted(decode)[1],
+        send_plain=fitted(send_plain)[0],
+    )
+    misses = {name: largest_miss(getattr(costs, name), pairs) for name, pairs in samples.items()}
+    return replace(costs, misses=misses)
 
 
 Samples = list[tuple[float, float]]  # bytes in fp32, and seconds
 
 
 def _measured(
-    make: Callable, sizes: Sequence[int], device: str, runs: int, ranks: dist.ProcessGroup | None
+    make: Callable, sizes: Sequence[int], device: str, runs: int, ranks: dist.ProcessGroup | None, places: Places
 ) -> tuple[Samples, Samples, Samples]:
     """Return the times of encoding, sending and decoding for each size."""
-    encode, send, decode = [], [], []
+    encode: Samples = []
+    send: Samples = []
+    decode: Samples = []
     for size in sizes:
-        group, size_bytes = Group(make(), [size], 0.0, device, ranks), FP32_BYTES * size
+        group, size_bytes = Group(make(), [size], 0.0, device, ranks, places), FP32_BYTES * size
         is_sent = len(send) < 2 or send[-1][1] < LONG_S
         encode_s, send_s, decode_s = _medians_s(group, runs, is_sent)
         encode.append((size_bytes, encode_s))

@@ -14,8 +14,8 @@ from .advice import Headroom
 from .cost import CUPCAKE
 from .method import Span
 
-__all__ = ["as_timeline", "draw_breakdown", "draw_exactness", "draw_examples", "draw_headroom", "draw_headroom_by_rate"]
-__all__ += ["draw_latencies", "draw_rivals", "draw_scaling_factors", "draw_search_times"]
+__all__ = ["as_timeline", "draw_breakdown", "draw_causes", "draw_exactness", "draw_examples", "draw_headroom"]
+__all__ += ["draw_headroom_by_rate", "draw_latencies", "draw_rivals", "draw_scaling_factors", "draw_search_times"]
 
 Rows = Sequence[Mapping[str, Any]]
 KINDS = {"forward": Kind.FORWARD, "backward": Kind.BACKWARD, "encode": Kind.ENCODE, "decode": Kind.DECODE}
@@ -35,6 +35,22 @@ def as_timeline(spans: Sequence[Span]) -> Timeline:
         if span.end_s > span.start_s
     ]
     return Timeline(actions=tuple(actions))
+
+
+def draw_causes(rows: Rows) -> Figure:
+    """Draw Cupcake's largest gains after each change, a panel a testbed and model."""
+    table = pd.DataFrame([row for row in rows if row["quantity"] == "largest_gain"])
+    panels = list(table.groupby(["testbed", "model"], sort=False))
+    shape = math.ceil(len(panels) / 2), min(2, len(panels))
+    figure, axes = plots.figure(*shape, figsize=(6 * shape[1], 2.6 * shape[0]), squeeze=False)
+    for ax in axes.flat[len(panels) :]:
+        ax.remove()
+    for ax, ((testbed, model), part) in zip(axes.flat, panels, strict=False):
+        plots.bars(part, ax=ax, x="over", by="cause", y_label="Cupcake's gain")
+        ax.axhline(1.0, color="0.6", linewidth=0.8, zorder=0)
+        ax.set(title=f"{model}, {testbed}", xlabel="")
+    plots.aside(figure)
+    return figure
 
 
 def draw_examples(found: Mapping[str, Sequence[Span]], *, unit: str = "slots") -> Figure:
@@ -72,10 +88,9 @@ def draw_latencies(rows: Rows) -> Figure:
     for row, device in zip(axes, devices, strict=True):
         for ax, operation in zip(row, ("encode", "decode"), strict=True):
             part = table[(table["device"] == device) & (table["operation"] == operation)]
-            labels = {"x_label": "MiB of a tensor", "y_label": f"ms to {operation}"}
-            plots.lines(part, ax=ax, x="mib", by="codec", log_x=True, log_y=True, **labels)
-            ax.set_title(device)
-        row[0].get_legend().remove()
+            plots.lines(part, ax=ax, x="mib", by="codec", log_x=True, log_y=True, x_label="MiB of a tensor")
+            ax.set(title=device, ylabel=f"ms to {operation}")
+    plots.aside(figure)
     return figure
 
 
@@ -88,8 +103,7 @@ def draw_scaling_factors(rows: Rows) -> Figure:
         y_label = "scaling factor" if ax is axes[0][0] else ""
         plots.bars(table[table["model"] == model], ax=ax, x="codec", by="scheme", y_label=y_label)
         ax.set(title=model, ylim=(0, 1.02))
-        if ax is not axes[0][-1]:
-            ax.get_legend().remove()
+    plots.aside(figure)
     return figure
 
 
@@ -115,8 +129,8 @@ def draw_search_times(rows: Rows, growth: Rows) -> Figure:
                 bar.set_hatch("//")
     left.set_title("costs α + β·x; hatched: stopped, not ended")
     growth = [row for row in growth if row["quantity"] == "milliseconds"]
-    labels = {"x_label": "tensors", "y_label": "ms, dynamic programming"}
-    plots.lines(growth, ax=right, x="tensors", by="costs", log_x=True, log_y=True, **labels)
+    plots.lines(growth, ax=right, x="tensors", by="costs", log_x=True, log_y=True)
+    right.set_ylabel("ms, dynamic programming")
     return figure
 
 
@@ -153,12 +167,10 @@ def draw_headroom_by_rate(rows: Rows) -> Figure:
     shape = math.ceil(len(models) / columns), columns
     figure, axes = plots.figure(*shape, figsize=(6 * columns, 3.4 * shape[0]), squeeze=False, sharey=True, sharex=True)
     for ax, model in zip(axes.flat, models, strict=False):
-        labels = {"x_label": "Gbit/s between machines", "y_label": "times as fast as DDP's buckets"}
-        plots.lines(table[table["model"] == model], ax=ax, x="gigabits_per_s", by="sent", log_x=True, **labels)
-        ax.set_title(model)
+        plots.lines(table[table["model"] == model], ax=ax, x="gigabits_per_s", by="sent", log_x=True)
+        ax.set(title=model, xlabel="Gbit/s between machines", ylabel="times as fast as DDP's buckets")
         ax.set_ylim(0.98, 0.02 + table["value"].max())
-        if ax is not axes.flat[columns - 1]:
-            ax.get_legend().remove()
     for ax in axes.flat[len(models) :]:
         ax.remove()
+    plots.aside(figure)
     return figure

@@ -6,11 +6,13 @@ planner, a group counts one decoding.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from dataclasses import replace
+from itertools import pairwise, product
 from types import MappingProxyType
 from typing import Any
 
-from workbench.study.rows import value_row
+from workbench.rows import value_row
+from workbench.study.thesis import paper_codec
 from workbench.timeline.gradients import Gradients
 
 from .cost import (
@@ -27,13 +29,14 @@ from .cost import (
     Strategy,
     alone_s,
     costs_of,
+    costs_on,
     gradients_of,
+    machines_of,
     strategies,
 )
 from .method import iteration_time, optimal_fusion, timeline
 
-__all__ = ["CALIBRATION", "CODECS", "breakdown_rows", "rival_rows"]
-__all__ += ["scaling_rows"]
+__all__ = ["CALIBRATION", "CAUSES", "CODECS", "breakdown_rows", "cause_rows", "rival_rows", "scaling_rows"]
 
 CODECS = ("randomk", "dgc", "efsignsgd", "onebit")
 CALIBRATION = MappingProxyType({"ResNet50 on one GPU": ALONE_S, "FP32 adds": OVERHEAD_S, "source": "section 5.2.3"})
@@ -76,7 +79,8 @@ def scaling_rows(*, models: Sequence[str], codecs: Sequence[str], testbed: str) 
     """
     rows = []
     for model in models:
-        gradients, gains = gradients_of(model), {}
+        gradients = gradients_of(model)
+        gains: dict[str, list[float]] = {}
         for codec in codecs:
             found, keys = strategies(gradients, costs_of(codec, testbed)), {"model": model, "codec": codec}
             for name in (FP32_BUCKETS, FP32_FUSED, FP16, GRACE, HIPRESS, DDP_BUCKETS, CUPCAKE):
@@ -85,6 +89,8 @@ def scaling_rows(*, models: Sequence[str], codecs: Sequence[str], testbed: str) 
                 gain = found[name].iteration_s / found[CUPCAKE].iteration_s
                 gains.setdefault(name, []).append(gain)
                 rows.append(value_row("gain", gain, over=name, **keys))
+        slower = [grace > plain for grace, plain in zip(gains[GRACE], gains[FP32_BUCKETS], strict=True)]
+        rows.append(value_row("grace_slower_codecs", sum(slower) / len(slower), model=model))
         gains["layer-wise compression"] = list(map(min, gains[GRACE], gains[HIPRESS]))
         rows += [value_row("largest_gain", max(found), model=model, over=name) for name, found in gains.items()]
     for name in (FP32_BUCKETS, "layer-wise compression"):
@@ -98,9 +104,36 @@ def _gains(rows: Sequence[Mapping[str, Any]], quantity: str, over: str) -> list[
     return [row["value"] for row in rows if row["quantity"] == quantity and row["over"] == over]
 
 
+EACH, FORGETS = "each message decoded", "HiPress forgets decoding"
+PAIRS = tuple(product(("server", "cluster"), ("resnet50", "resnet101", "bert_base")))
+CAUSES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType({EACH: PAIRS, FORGETS: PAIRS})
+"""One thing changed at a time, by testbed and model."""
+
+
+def cause_rows(*, causes: Sequence[str], codecs: Sequence[str]) -> list[dict[str, Any]]:
+    """Return Cupcake's largest gains with one thing changed at a time; `cause` names it."""
+    rows = []
+    for cause in causes:
+        for testbed, model in CAUSES[cause]:
+            gradients, machines = gradients_of(model), machines_of(testbed)
+            gains: dict[str, list[float]] = {}
+            for codec in codecs:
+                times = replace(paper_codec(codec), decodes_at_once=cause != EACH)
+                found = strategies(gradients, costs_on(times, machines), weighs_decoding=cause != FORGETS)
+                keys = {"cause": cause, "testbed": testbed, "model": model, "codec": codec}
+                for name in (FP32_BUCKETS, GRACE, HIPRESS):
+                    gains.setdefault(name, []).append(found[name].iteration_s / found[CUPCAKE].iteration_s)
+                    factor = alone_s(gradients) / found[name].iteration_s
+                    rows.append(value_row("scaling_factor", factor, scheme=name, **keys))
+            keys = {"cause": cause, "testbed": testbed, "model": model}
+            rows += [value_row("largest_gain", max(values), over=name, **keys) for name, values in gains.items()]
+    return rows
+
+
 def rival_rows(*, models: Sequence[str], codec: str, testbed: str) -> list[dict[str, Any]]:
     """Return Cupcake's optimum beside simpler rules of fusion, and beside the optimum of the model α + β·x."""
-    rows, gains = [], {}
+    rows = []
+    gains: dict[str, list[float]] = {}
     for model in models:
         gradients, costs = gradients_of(model), costs_of(codec, testbed)
         found, whole = strategies(gradients, costs), costs.problem(gradients)
@@ -114,6 +147,8 @@ def rival_rows(*, models: Sequence[str], codec: str, testbed: str) -> list[dict[
             gain = iteration_s / seconds[CUPCAKE]
             gains.setdefault(name, []).append(gain)
             rows.append(value_row("gain", gain, model=model, over=name))
+        factor = alone_s(gradients) / found[FP32_BUCKETS].iteration_s
+        rows.append(value_row("scaling_factor", factor, model=model, scheme=FP32_BUCKETS))
         rows += _unlike(gradients, fusions[CUPCAKE], model)
     return [*rows, *(value_row("largest_gain", max(values), over=name) for name, values in gains.items())]
 

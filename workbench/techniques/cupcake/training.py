@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.models.gradients import measure
+from workbench.rows.cells import named
 from workbench.study import data_parallel
-from workbench.study.cells import named
 from workbench.study.data_parallel import DDP, FP16, Hooks, Setting
 from workbench.study.timing import Timed, Turns
 
@@ -43,7 +43,8 @@ def train(**arguments: Any) -> dict[str, Any]:
 
 def _plans(setting: Setting, module: nn.Module, step: Callable[[], object]) -> Mapping[str, Plan]:
     gradients = measure(module, step, device="cpu", iterations=MEASURED_STEPS, warmup=1)
-    return plans_on_ranks(gradients, setting.codec, bucket_scale=gradients.total_bytes / RESNET50_BYTES)
+    scale, per_machine = gradients.total_bytes / RESNET50_BYTES, setting.gpus_per_machine
+    return plans_on_ranks(gradients, setting.codec, bucket_scale=scale, gpus_per_machine=per_machine)
 
 
 def _attach(model: DistributedDataParallel, plan: Plan, momentum: float) -> FusedExchange:

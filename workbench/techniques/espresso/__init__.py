@@ -15,11 +15,14 @@ Where to find it
 
 How the text was understood: a bubble is a time in which no link works because the next tensor is not ready for its
 first communication; an operation takes one start-up whatever its number of ranks; the CPUs of a machine serve its GPUs
-one after the other. On real ranks a gradient that is not compressed is sent alone, as the paper's systems do, and each
-part of a shuffle is encoded by itself, where the model of costs counts one encoding.
+one after the other; messages take nothing of a GPU, because section 4.3 lets compression alone compete with
+computation. Of CPUs that compute, messages take what `measure_cluster` finds. On real ranks a gradient that is not
+compressed is sent alone, as the paper's systems do, and each part of a shuffle is encoded by itself, where the model of
+costs counts one encoding.
 """
 
+from .calibration import measure_cluster
 from .planning import Plan, plan
-from .runtime import BUCKET_MB, compress_gradients, measure_cluster
+from .runtime import BUCKET_MB, compress_gradients
 
 __all__ = ["BUCKET_MB", "Plan", "compress_gradients", "measure_cluster", "plan"]

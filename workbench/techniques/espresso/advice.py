@@ -1,6 +1,6 @@
 """Should I compress? The best plan compared with FP32 and FP16, by network, and its distance from the optimum."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -11,10 +11,12 @@ import numpy as np
 from workbench.cluster import Link, Machines
 from workbench.compression.costs import CodecTimes, Processor
 from workbench.models import h100
-from workbench.study.rows import value_row
+from workbench.rows import value_row
+from workbench.study.sensitivity import sensitivity_rows
+from workbench.study.thesis import scaled
 from workbench.timeline.gradients import Gradients
 
-from .cost import job_of
+from .cost import WHOLE, job_of
 from .measured import brute_force
 from .method.baselines import BASELINES
 from .method.certificate import best_by_exhaustion, lower_bound_s
@@ -22,7 +24,7 @@ from .method.job import Job
 from .method.search import compress_on_gpus, find_strategy, improve, offload
 from .planning import PAYS
 
-__all__ = ["MEASURED_ON", "advice_rows", "begins_to_pay", "certificate_rows", "lemma_rows", "shortened"]
+__all__ = ["MEASURED_ON", "advice_rows", "begins_to_pay", "certificate_rows", "input_rows", "lemma_rows", "shortened"]
 
 WORSE = 1e-6  # per cent; a larger difference is more than rounding
 MEASURED_ON = MappingProxyType({"source": "gradients and codecs measured on an H100 (models.h100); start-ups assumed"})
@@ -99,13 +101,57 @@ def certificate_rows(*, models: Sequence[str], num_gpus: int) -> list[dict[str, 
     return rows
 
 
+INPUTS = ("computation", "link between machines", "links inside machines", "start-ups", "codec")
+
+
+def input_rows(gains: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Return how a model's gain over FP32 on 64 GPUs hangs on each input, and what would have to be true.
+
+    Inputs are factors: of the times of computation, of both links' rates, of the start-ups and of the codec's times.
+
+    Args:
+        gains: the paper's gain by model.
+    """
+    rows = []
+    for model, gain in gains.items():
+        rows += sensitivity_rows(partial(_gain, job_of(model, WHOLE)), dict.fromkeys(INPUTS, 1.0), gain, model=model)
+    return rows
+
+
+def _gain(job: Job, **factors: float) -> float:
+    """Return the gain over FP32 with each input multiplied by its factor."""
+    computation, between, inside, startups, codec = (factors[name] for name in INPUTS)
+
+    def link(of: Link, rate: float) -> Link:
+        seconds = of.latency_s * startups
+        return replace(of, bandwidth_bytes_per_s=of.bandwidth_bytes_per_s * rate, latency_s=seconds)
+
+    def times(table: Mapping[Processor, Any]) -> dict[Processor, Any]:
+        return {name: partial(_times, taken_s, codec) for name, taken_s in table.items()}
+
+    intra, inter = link(job.machines.intra, inside), link(job.machines.inter, between)
+    coded = replace(job.codec, encode_s=times(job.codec.encode_s), decode_s=times(job.codec.decode_s))
+    changed = Job(scaled(job.gradients, computation), replace(job.machines, intra=intra, inter=inter), coded)
+    plain_s = changed.iteration_s([changed.uncompressed] * job.gradients.num_tensors)
+    return plain_s / find_strategy(changed).iteration_s
+
+
+def _times(taken_s: Callable[[np.ndarray], np.ndarray], factor: float, elements: np.ndarray) -> np.ndarray:
+    return factor * taken_s(elements)
+
+
 def shortened(gradients: Gradients) -> Gradients:
     """Return the three largest gradients; the gap of each includes the gaps of the gradients dropped before it."""
     sizes, ready_s = gradients.num_elements, np.cumsum(gradients.gap_s)
     kept = sorted(sorted(range(len(sizes)), key=lambda tensor: -sizes[tensor])[:3])
     gaps = np.diff(ready_s[kept], prepend=0.0)
-    order = {"tensors": tuple(gradients.tensors[i] for i in kept), "num_elements": tuple(sizes[i] for i in kept)}
-    return replace(gradients, **order, gap_s=tuple(gaps.tolist()), source=f"three gradients of {gradients.source}")
+    return replace(
+        gradients,
+        tensors=tuple(gradients.tensors[i] for i in kept),
+        num_elements=tuple(sizes[i] for i in kept),
+        gap_s=tuple(gaps.tolist()),
+        source=f"three gradients of {gradients.source}",
+    )
 
 
 def lemma_rows(num_jobs: int) -> list[dict[str, Any]]:
@@ -114,19 +160,15 @@ def lemma_rows(num_jobs: int) -> list[dict[str, Any]]:
     Jobs have random gaps of up to 3 ms on 2 x 2 GPUs; a CPU takes four times as long as a GPU.
     """
     draw, above = np.random.default_rng(0), []
-    links = {"intra": Link(bandwidth_bytes_per_s=1e10), "inter": Link(bandwidth_bytes_per_s=1e8, latency_s=1e-4)}
-    machines = Machines(num_machines=2, gpus_per_machine=2, **links)
+    intra, inter = Link(bandwidth_bytes_per_s=1e10), Link(bandwidth_bytes_per_s=1e8, latency_s=1e-4)
+    machines = Machines(num_machines=2, gpus_per_machine=2, intra=intra, inter=inter)
     times = {p: partial(np.multiply, factor * 1e-9) for p, factor in ((Processor.GPU, 1), (Processor.CPU, 4))}
     codec = CodecTimes(name="drawn", encode_s=times, decode_s=times, sent_bytes=0.08)
-    order = {
-        "tensors": tuple("abcdef"),
-        "num_elements": (10**6,) * 6,
-        "forward_s": 0.0,
-        "name": "equal",
-        "source": "drawn",
-    }
+    six = partial(
+        Gradients, tensors=tuple("abcdef"), num_elements=(10**6,) * 6, forward_s=0.0, name="equal", source="drawn"
+    )
     for _ in range(num_jobs):
-        job = Job(Gradients(gap_s=tuple(draw.uniform(0, 3e-3, 6)), **order), machines, codec)
+        job = Job(six(gap_s=tuple(draw.uniform(0, 3e-3, 6))), machines, codec)
         on_gpus = [BASELINES["hitopkcomm"].option] * 6
         above.append(100 * (offload(job, on_gpus).iteration_s / brute_force(job, on_gpus, range(6))[1] - 1))
     share = 100 * sum(value > WORSE for value in above) / num_jobs

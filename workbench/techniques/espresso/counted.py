@@ -13,7 +13,7 @@ from typing import Any
 
 from workbench.datasets import gradient_traces
 from workbench.models.architectures import ARCHITECTURES, architecture
-from workbench.study.rows import value_row
+from workbench.rows import value_row
 from workbench.timeline import Action, Kind, Timeline
 from workbench.timeline.queues import queues_by_definition
 
@@ -56,16 +56,14 @@ class Example:
         chains = [[(self.resources.index(name), slots) for name, slots in chain] for chain in self.chains]
         actions = []
         for tensor, spans in enumerate(queues_by_definition(self.compute, chains)):
-            tasks = [(GPU, Kind.COMPUTE), *((name, _kind(name)) for name, _ in self.chains[tensor])]
+            tasks = [(GPU, Kind.COMPUTE)]
+            for name, _ in self.chains[tensor]:
+                tasks.append((name, Kind.ENCODE if name in PROCESSORS else Kind.COMMUNICATE))
             for (name, kind), (start_s, end_s) in zip(tasks, spans, strict=True):
                 actions.append(
                     Action(resource=name, start_s=start_s, end_s=end_s, kind=kind, label=f"{LETTER[kind]}{tensor}")
                 )
         return Timeline(actions=tuple(actions), resources=self.resources)
-
-
-def _kind(resource: str) -> Kind:
-    return Kind.ENCODE if resource in PROCESSORS else Kind.COMMUNICATE
 
 
 def option_rows() -> list[dict[str, Any]]:

@@ -5,42 +5,72 @@ nothing of it is prepared; a run before the first compiles.
 """
 
 import math
+import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import product
+from statistics import median
 from typing import Any
 
 import numpy as np
 
 from workbench.compression.costs import Processor
+from workbench.rows import median_row, spread_row, value_row
 from workbench.study import data_parallel
-from workbench.study.rows import median_row, value_row
+from workbench.study.measuring import without_garbage_collection
 from workbench.study.timing import Timed
-from workbench.training.measuring import without_garbage_collection
 
 from .cost import WHOLE, job_of
 from .method.job import Job
 from .method.options import Option, compression_options
-from .method.search import compress_on_gpus, offload, offloaded
-from .planning import FP16_SCHEME, PLANNED, Plan
-from .training import ESPRESSO, FP16, IMPROVED, Setting
+from .method.search import Found, compress_on_gpus, offload, offloaded
+from .planning import FP16_SCHEME, PLANNED, WITHOUT_WORK, Plan
+from .training import DDP, ESPRESSO, FP16, IMPROVED, Setting
 
-__all__ = ["brute_force", "iteration_rows", "offloading_rows", "searched_job", "selection_rows"]
+__all__ = ["brute_force", "compressed_rows", "iteration_rows", "offloading_rows", "searched_job", "selection_rows"]
+__all__ += ["share_rows"]
 
 
 def iteration_rows(timed: Timed, setting: Setting) -> list[dict[str, Any]]:
-    """Return the iteration of every scheme, Espresso's gains, and what the planner predicted."""
+    """Return the iteration of every scheme, Espresso's gains, and what the planner predicted.
+
+    `error` is that of the prediction in per cent, `error_without_work` if messages took nothing of the device.
+    """
     keys = {"model": setting.model, "ranks": f"{setting.num_machines} x {setting.gpus_per_machine}"}
     plans = {scheme: Plan.from_json(facts[0]["plan"]) for scheme, facts in timed.facts.items() if facts[0]["plan"]}
     predicted_s = {scheme: plan.predicted_s[PLANNED] for scheme, plan in plans.items()}
     rows = data_parallel.iteration_rows(timed, setting, (ESPRESSO, IMPROVED), predicted_s)
     for scheme, plan in plans.items():
+        measured_s = median(timed.iterations_s(scheme))
+        for quantity, name in (("error", PLANNED), ("error_without_work", WITHOUT_WORK)):
+            error = 100 * (plan.predicted_s[name] / measured_s - 1)
+            rows.append(value_row(quantity, error, "%", scheme=scheme, **keys))
         rows.append(value_row("compressed_tensors", plan.num_compressed, scheme=scheme, **keys))
         rows.append(value_row("tensors", len(plan.options), scheme=scheme, **keys))
     if ESPRESSO in plans:
         rows.append(value_row("predicted_s", plans[ESPRESSO].predicted_s[FP16_SCHEME], "s", scheme=FP16, **keys))
     return rows
+
+
+def compressed_rows(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return how many gradients the plans of trainings compress, medians of the seeds with the extremes as spread."""
+    counts: dict[str, list[tuple[int, int]]] = {}
+    for result in results:
+        if found := re.search(r"(\d+) of (\d+) gradients compressed", result["plan"]):
+            counts.setdefault(result["setting"]["variant"], []).append((int(found[1]), int(found[2])))
+    rows = []
+    for variant, pairs in counts.items():
+        rows.append(spread_row("compressed_tensors", [compressed for compressed, _ in pairs], variant=variant))
+        rows.append(value_row("tensors", pairs[0][1], variant=variant))
+    return rows
+
+
+def share_rows(timed: Timed) -> list[dict[str, Any]]:
+    """Return the iteration of a training with DDP, and of ranks that exchange nothing: its computation."""
+    named = {"computation_s": data_parallel.ALONE, "iteration_s": DDP}
+    return [median_row(quantity, timed.iterations_s(name), "s", variant=DDP) for quantity, name in named.items()]
 
 
 def searched_job(model: str, testbed: str) -> Job:
@@ -56,11 +86,10 @@ def selection_rows(*, models: Sequence[str], testbeds: Sequence[str], num_runs: 
     rows = []
     for model, testbed in product(models, testbeds):
         job, keys = searched_job(model, testbed), {"model": model, "testbed": testbed}
-        seconds, found = _timed(lambda job=job: compress_on_gpus(_anew(job)), num_runs)
+        seconds, found = _timed(compress_on_gpus, job, num_runs)
         num_tensors, evaluated = job.gradients.num_tensors, found.num_evaluated
         rows.append(median_row("milliseconds", [1e3 * value for value in seconds], "ms", **keys))
         rows.append(value_row("tensors", num_tensors, **keys))
-        rows.append(value_row("strategies_looked_at", evaluated, **keys))
         log10_s = num_tensors * math.log10(len(compression_options())) + math.log10(min(seconds) / evaluated)
         rows.append(value_row("brute_force_log10_s", log10_s, how="estimated", **keys))
     return rows
@@ -81,8 +110,9 @@ def offloading_rows(
 def _offloading(model: str, testbed: str, num_runs: int, most_brute: int) -> list[dict[str, Any]]:
     job, keys = searched_job(model, testbed), {"model": model, "testbed": testbed}
     on_gpus = compress_on_gpus(job)
-    seconds, found = _timed(lambda: offload(_anew(job), on_gpus.strategy), num_runs)
+    seconds, found = _timed(partial(offload, strategy=on_gpus.strategy), job, num_runs)
     chosen = [tensor for tensor, option in enumerate(on_gpus.strategy) if option.is_compressed]
+    groups = Counter((job.gradients.num_elements[tensor], on_gpus.strategy[tensor]) for tensor in chosen)
     brute_s, least_s = brute_force(job, on_gpus.strategy, chosen[-most_brute:])
     is_whole = len(chosen) <= most_brute
     how = keys | {"how": "measured" if is_whole else "estimated"}
@@ -90,34 +120,26 @@ def _offloading(model: str, testbed: str, num_runs: int, most_brute: int) -> lis
         median_row("milliseconds", [1e3 * value for value in seconds], "ms", **keys),
         value_row("to_offload", len(chosen), **keys),
         value_row("offloaded", sum(Processor.CPU in option.processors for option in found.strategy), **keys),
-        value_row("combinations", _num_combinations(job, on_gpus.strategy), **keys),
-        value_row("combinations_looked_at", found.num_evaluated, **keys),
-        value_row("offloading_gain", on_gpus.iteration_s / found.iteration_s, **keys),
+        value_row("combinations", float(math.prod(count + 1 for count in groups.values())), **keys),
         value_row("brute_force_s", brute_s * 2.0 ** max(0, len(chosen) - most_brute), "s", **how),
     ]
     return [*rows, value_row("found_over_brute_force", found.iteration_s / least_s, **how)] if is_whole else rows
 
 
-def _anew(job: Job) -> Job:
-    return Job(job.gradients, job.machines, job.codec)
+def _timed(search: Callable[[Job], Found], job: Job, num_runs: int) -> tuple[list[float], Found]:
+    """Return the seconds of each search after a first one, each with a new job, and what the last found."""
 
+    def call() -> Found:
+        return search(Job(job.gradients, job.machines, job.codec))
 
-def _timed(call: Callable[[], Any], num_runs: int) -> tuple[list[float], Any]:
-    """Return the seconds of each run after a first one, and what the last returned."""
-    call()
+    found = call()
     seconds = []
     with without_garbage_collection():
         for _ in range(num_runs):
             began_s = time.perf_counter()
-            result = call()
+            found = call()
             seconds.append(time.perf_counter() - began_s)
-    return seconds, result
-
-
-def _num_combinations(job: Job, strategy: Sequence[Option]) -> float:
-    """Count what algorithm 4.2 can look at: groups are of one size and one option."""
-    pairs = zip(job.gradients.num_elements, strategy, strict=True)
-    return float(math.prod(count + 1 for count in Counter(pair for pair in pairs if pair[1].is_compressed).values()))
+    return seconds, found
 
 
 def brute_force(job: Job, on_gpus: Sequence[Option], chosen: Sequence[int]) -> tuple[float, float]:

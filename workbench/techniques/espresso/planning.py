@@ -20,13 +20,14 @@ from workbench.parallel.hooks import require_fp32, require_parameters
 from workbench.timeline.gradients import Gradients
 
 from .method.exchange import make_codec
-from .method.job import INTER, INTRA, Job
+from .method.job import INTER, INTRA, CpuMachines, Job
 from .method.options import Option
 from .method.search import compress_on_gpus, find_strategy, improve
 
-__all__ = ["FP16_SCHEME", "FP32_SCHEME", "PAYS", "PLANNED", "Plan", "plan", "plan_of"]
+__all__ = ["FP16_SCHEME", "FP32_SCHEME", "PAYS", "PLANNED", "WITHOUT_WORK", "Plan", "plan", "plan_of"]
 
 PLANNED, FP32_SCHEME, FP16_SCHEME = "this plan", "FP32", "FP16"
+WITHOUT_WORK = "if messages took nothing of the device"
 PAYS = 1.05  # least speedup over no compression that is worth the effort
 
 
@@ -40,7 +41,7 @@ class Plan:
     num_elements: Mapping[str, int]  # by parameter, in the order of ready gradients
     options: Mapping[str, Option]  # by parameter, in the same order
     orders: tuple[tuple[tuple[str, int], ...], ...]  # the tasks of the links inside and between machines, in order
-    predicted_s: Mapping[str, float]  # iteration time of this plan, and of FP32 and FP16 without compression
+    predicted_s: Mapping[str, float]  # iteration time of this plan, of FP32 and FP16, on CPUs also `WITHOUT_WORK`
 
     @property
     def num_compressed(self) -> int:
@@ -78,9 +79,9 @@ class Plan:
         """Read a plan; ValueError if an option or a machine is invalid."""
         values = json.loads(text)
         machines = values["machines"]
-        for name in ("intra", "inter"):
+        for name in machines.keys() - {"num_machines", "gpus_per_machine"}:
             machines[name] = Link(**machines[name] | {"inferred": tuple(machines[name]["inferred"])})
-        values["machines"] = Machines(**machines)
+        values["machines"] = (CpuMachines if "intra_work" in machines else Machines)(**machines)
         values["options"] = {name: Option.parse(option) for name, option in values["options"].items()}
         values["orders"] = tuple(tuple((name, number) for name, number in order) for order in values["orders"])
         return cls(**values)
@@ -146,18 +147,23 @@ def _with_unused(module: nn.Module, gradients: Gradients) -> Gradients:
 
 def plan_of(job: Job, strategy: Sequence[Option], codec: str, *, cast_s: float = 0.0) -> Plan:
     """Make a plan of any strategy; FP16 takes `cast_s` to cast a gradient before sending, and again after it."""
-    gradients, orders = job.gradients, {INTRA: [], INTER: []}
+    gradients = job.gradients
+    orders: dict[int, list[tuple[float, int, int]]] = {INTRA: [], INTER: []}
     queues = job.queues(strategy)
-    for tensor, spans in enumerate(queues.placed()):
-        for number, ((start_s, _), resource) in enumerate(zip(spans[1:], job.resources(strategy[tensor]), strict=True)):
-            if resource in orders:
-                orders[resource].append((start_s, tensor, number))
+    for tensor, (option, spans) in enumerate(zip(strategy, queues.placed(), strict=True)):
+        numbers = [number for number, step in enumerate(job.steps(option)) if step.resource in orders]
+        tasks = zip(spans[1:], job.resources(option), strict=True)
+        sent = [(start_s, resource) for (start_s, _), resource in tasks if resource in orders]
+        for number, (start_s, resource) in zip(numbers, sent, strict=True):
+            orders[resource].append((start_s, tensor, number))
     named = [tuple((gradients.tensors[t], number) for _, t, number in sorted(order)) for order in orders.values()]
     predicted_s = {
         PLANNED: gradients.forward_s + queues.duration_s,
         FP32_SCHEME: job.iteration_s([job.uncompressed] * gradients.num_tensors),
         FP16_SCHEME: job.half_precision_s(cast_s),
     }
+    if isinstance(job.machines, CpuMachines):
+        predicted_s[WITHOUT_WORK] = job.without_work.iteration_s(strategy)
     return Plan(
         model=gradients.name,
         codec=codec,

@@ -1,4 +1,4 @@
-"""The pictures that only Espresso has: counts, speeds by number of GPUs, worked examples, tensors by size."""
+"""The pictures that only Espresso has: bars in panels, counts, worked examples, tensors by size."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,35 +8,31 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from workbench import plots
+from workbench.plots.style import looks_of
 from workbench.timeline import Kind, Timeline
 
-__all__ = [
-    "draw_advice",
-    "draw_benefit_ratios",
-    "draw_beside_published",
-    "draw_counts",
+__all__ = ["draw_advice", "draw_benefit_ratios", "draw_beside_published", "draw_causes", "draw_counts"]
+__all__ += [
     "draw_distances",
     "draw_examples",
+    "draw_panels",
     "draw_routines",
     "draw_same_sizes",
     "draw_scaling_factors",
-    "draw_spaces",
-    "draw_speeds",
 ]
 
 Rows = Sequence[Mapping[str, Any]]
 
 
-def draw_speeds(rows: Rows) -> Figure:
-    """Draw the speed of all schemes by the number of GPUs, a panel a model."""
-    table = pd.DataFrame([row for row in rows if row["quantity"] == "samples_per_s"])
-    models = table["model"].unique()
-    figure, axes = plots.figure(1, len(models), figsize=(5.2 * len(models), 3.6), squeeze=False)
-    for ax, model in zip(axes[0], models, strict=True):
-        plots.bars(table[table["model"] == model], ax=ax, x="gpus", by="scheme", y_label="samples/s")
-        ax.set(title=model, xlabel="GPUs")
-        if ax is not axes[0][-1]:
-            ax.get_legend().remove()
+def draw_panels(rows: Rows, quantity: str, *, panel: str, x: str, by: str, y_label: str) -> Figure:
+    """Draw a quantity as bars by two columns, a panel for each value of a third one."""
+    table = pd.DataFrame([row for row in rows if row["quantity"] == quantity])
+    panels = list(table.groupby(panel, sort=False))
+    figure, axes = plots.figure(1, len(panels), figsize=(5.2 * len(panels), 3.6), squeeze=False)
+    for ax, (name, part) in zip(axes[0], panels, strict=True):
+        plots.bars(part, ax=ax, x=x, by=by, y_label=y_label)
+        ax.set(title=name, xlabel=x)
+    plots.aside(figure)
     return figure
 
 
@@ -89,8 +85,7 @@ def draw_beside_published(rows: Rows, published: Mapping[str, pd.DataFrame], lab
         both = ours.merge(paper[[*on, "published"]], on=on)
         plots.comparison(both, ax=ax, x="model", y_label=label, log_y=True, value_labels=True)
         ax.tick_params(axis="x", rotation=25)
-        if ax is not axes[0][-1]:
-            ax.get_legend().remove()
+    plots.aside(figure)
     return figure
 
 
@@ -123,11 +118,11 @@ def draw_benefit_ratios(rows: Rows) -> Figure:
     table = pd.DataFrame(rows).assign(mib=lambda table: table["elements"] * 4 / 2**20)
     figure, axes = plots.figure(1, 2, figsize=(11, 3.8), sharey=True)
     for ax, (scheme, part) in zip(axes, table.groupby("scheme", sort=False), strict=True):
-        labels = {"x_label": "MiB of a tensor", "y_label": "time saved / time spent"}
-        plots.lines(part, ax=ax, x="mib", by="algorithm", log_x=True, log_y=True, **labels)
+        plots.lines(part, ax=ax, x="mib", by="algorithm", log_x=True, log_y=True, x_label="MiB of a tensor")
+        ax.set_ylabel("time saved / time spent")
         ax.axhline(1, color="black", linewidth=1)
         ax.set_title(f"as {scheme} communicates")
-    axes[0].get_legend().remove()
+    plots.aside(figure)
     axes[1].set_ylabel("")
     return figure
 
@@ -137,26 +132,27 @@ def draw_distances(rows: Rows) -> Figure:
     """Draw the cumulative distribution of the distance to the upper bound, a line a scheme."""
     table = pd.DataFrame([row for row in rows if row["quantity"] == "below_bound"])
     figure, ax = plots.figure(figsize=(8, 4))
-    for number, (scheme, part) in enumerate(table.groupby("scheme", sort=False)):
-        is_espresso = scheme.startswith("Espresso")
-        look = {"linewidth": 2.6, "linestyle": "-"} if is_espresso else {"linestyle": ("--", "-.", ":")[number % 3]}
-        ax.ecdf(part["value"], label=scheme, **look)
+    schemes = table.groupby("scheme", sort=False)
+    for (scheme, part), look in zip(schemes, looks_of(ax, schemes.groups), strict=True):
+        width = 2.6 if scheme.startswith("Espresso") else 1.8
+        ax.ecdf(part["value"], label=scheme, color=look.color, linestyle=look.line_style, linewidth=width)
     ax.axvline(10, color="grey", linewidth=1, linestyle=":")
     ax.set(xlabel="% below the upper bound", ylabel="share of models and codecs", ylim=(0, 1.02))
     plots.beside(ax)
     return figure
 
 
-def draw_spaces(rows: Rows) -> Figure:
-    """Draw scaling factors of the crippled spaces and of Espresso by codec, a panel a network."""
-    table = pd.DataFrame([row for row in rows if row["quantity"] == "scaling_factor"])
-    networks = {"nvlink": "NVLink, 100 Gbit/s", "pcie": "PCIe, 25 Gbit/s"}
-    figure, axes = plots.figure(1, table["testbed"].nunique(), figsize=(12, 3.8), squeeze=False, sharey=True)
-    for ax, (testbed, part) in zip(axes[0], table.groupby("testbed", sort=False), strict=True):
-        plots.bars(part, ax=ax, x="algorithm", by="space", y_label="scaling factor" if ax is axes[0][0] else "")
-        ax.set(title=networks[testbed], ylim=(0, 1.02))
-        if ax is not axes[0][-1]:
-            ax.get_legend().remove()
+def draw_causes(rows: Rows) -> Figure:
+    """Draw what Espresso gains over each system on most GPUs after each change, a panel a model."""
+    table = pd.DataFrame([row for row in rows if row["quantity"] == "gain"])
+    table = table[table["gpus"] == table["gpus"].max()]
+    models = list(table.groupby("model", sort=False))
+    figure, axes = plots.figure(len(models), 1, figsize=(9, 2.6 * len(models)), squeeze=False)
+    for ax, (model, part) in zip(axes[:, 0], models, strict=True):
+        plots.bars(part, ax=ax, x="over", by="cause", y_label="Espresso's gain")
+        ax.axhline(1.0, color="0.6", linewidth=0.8, zorder=0)
+        ax.set(title=model, xlabel="")
+    plots.aside(figure)
     return figure
 
 
@@ -169,10 +165,8 @@ def draw_advice(rows: Rows) -> Figure:
     figure, axes = plots.figure(1, len(models), figsize=(4 * len(models), 3.4), squeeze=False, sharey=True)
     for ax, model in zip(axes[0], models, strict=True):
         part = wide[wide["model"] == model].rename(columns={"gain": "low"})
-        labels = {"x_label": "Gbit/s between machines", "y_label": "times as fast as plain"}
-        plots.lines(part, ax=ax, x="gigabits_per_s", by="machines", log_x=True, **labels)
+        plots.lines(part, ax=ax, x="gigabits_per_s", by="machines", log_x=True, x_label="Gbit/s between machines")
         ax.axhline(1.0, color="0.6", linewidth=0.8, zorder=0)
-        ax.set(title=model)
-        if ax is not axes[0][-1]:
-            ax.get_legend().remove()
+        ax.set(title=model, ylabel="times as fast as plain")
+    plots.aside(figure)
     return figure

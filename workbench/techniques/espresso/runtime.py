@@ -11,11 +11,9 @@ import json
 import math
 import queue
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from statistics import median
 from typing import Any
 
 import torch
@@ -23,7 +21,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from workbench.cluster import Link, Machines, fit
 from workbench.compression.codec import all_finite
 from workbench.compression.costs import Processor
 from workbench.parallel.hooks import (
@@ -51,14 +48,11 @@ from .method.exchange import (
     padded,
     stream_of,
 )
-from .method.job import FP32_BYTES, INTER, INTRA, RESOURCES, steps_of
+from .method.job import INTER, INTRA, RESOURCES, steps_of
 from .method.options import Comm, Comp, Option, Phase, Routine
 from .planning import Plan
 
-__all__ = ["BUCKET_MB", "GradientExchange", "Groups", "compress_gradients", "measure_cluster"]
-
-MEASURED_ELEMENTS = (1024, 16_384, 131_072, 524_288)  # elements that a rank sends to each other rank
-UNUSED_BYTES_PER_S = 1e12  # bandwidth of a link that nothing uses
+__all__ = ["BUCKET_MB", "GradientExchange", "Groups", "compress_gradients"]
 
 
 class Groups:
@@ -109,6 +103,7 @@ class Groups:
         """
         group, ranks = self._groups[task.phase]
         if len(ranks) == 1:
+            assert value is not None  # there is no other rank
             return merged([value], task, second)
         if value is None:
             value = torch.empty(*shape, dtype=torch.uint8 if task.is_compressed else torch.float32, device=self._device)
@@ -120,6 +115,7 @@ class Groups:
         self, value: Tensor, task: Comm, second: bool, group: dist.ProcessGroup, ranks: Sequence[int]
     ) -> Tensor | None:
         root, n = ranks[0], len(ranks)
+        received: list[Tensor] | None
         match task.routine:
             case Routine.BROADCAST:
                 dist.broadcast(value, root, group=group)
@@ -130,26 +126,32 @@ class Groups:
                 return total if not is_reduce or self.rank == root else None
             case Routine.REDUCE_SCATTER | Routine.ALL_TO_ALL:  # the sum is made here: gloo's sends twice as much
                 sent = torch.stack(outgoing(value, task, n))
-                received = torch.empty_like(sent)
-                dist.all_to_all_single(received, sent, group=group)
+                arrived = torch.empty_like(sent)
+                dist.all_to_all_single(arrived, sent, group=group)
+                received = list(arrived)
             case Routine.ALL_GATHER:
                 received = [torch.empty_like(value) for _ in ranks]
                 dist.all_gather(received, value, group=group)
             case Routine.GATHER:
                 received = [torch.empty_like(value) for _ in ranks] if self.rank == root else None
                 dist.gather(value, received, root, group=group)
-        return None if received is None else merged(list(received), task, second)
+        return None if received is None else merged(received, task, second)
 
 
 class _Journey:
     """A gradient on its way along its option, on one rank."""
 
+    _gradient: Tensor  # holds the mean over ranks at the end
+    _done: Callable[[Tensor], None]  # called with it
+    _value: Tensor | None = None  # None where this rank holds nothing
+    _velocity: Tensor | None = None
+
     def __init__(self, name: str, option: Option, encoders: Encoders, groups: Groups, momentum: float):
         self.name, self._option, self.encoders, self._groups = name, option, encoders, groups
         self._momentum = 0.0 if option.is_compressed else momentum  # for a compressed gradient the codec has it
-        self._layouts, self._velocity = layouts_of(option, *groups.place), None
+        self._layouts = layouts_of(option, *groups.place)
         self.resources = tuple(step.resource for step in steps_of(option, *groups.place))
-        self.number, self._value, self._gradient, self._done = 0, None, None, None
+        self.number = 0
 
     @property
     def memory(self) -> tuple[Tensor, ...]:
@@ -163,9 +165,11 @@ class _Journey:
         """
         self._before = [remembered.clone() for remembered in self.memory] if may_be_discarded else []
         self.number, self._gradient, self._done = 0, gradient, done
+        first = gradient
         if self._momentum:  # the velocities of the ranks add up to the velocity of the sum
-            self._velocity = gradient.clone() if self._velocity is None else self._momentum * self._velocity + gradient
-        self._value = padded(self._velocity if self._momentum else gradient, math.prod(self._groups.place))
+            first = gradient.clone() if self._velocity is None else self._momentum * self._velocity + gradient
+            self._velocity = first
+        self._value = padded(first, math.prod(self._groups.place))
         self._num_elements = self._value.numel()
 
     def put_back_(self) -> None:
@@ -214,6 +218,7 @@ class _Journey:
         self.number += 1
         if self.number < len(self._option.tasks):
             return True
+        assert self._value is not None  # an option ends with the whole sum on every rank
         mean = self._value[: self._gradient.numel()].view_as(self._gradient)
         torch.mul(mean.to(self._gradient.device), 1 / math.prod(self._groups.place), out=self._gradient)
         self._value = None
@@ -226,7 +231,7 @@ class _Journey:
         others = replace(before, rooted=before.rooted - {task.phase})
         if not holds(others, self._groups.rank, *self._groups.place):
             return  # the roots of another phase communicate
-        shape = (self._num_elements // before.split,)
+        shape: tuple[int, ...] = (self._num_elements // before.split,)
         if task.is_compressed and task.routine is Routine.BROADCAST:
             piece = self.encoders.template(shape[0] // before.pieces, self._gradient.device)
             shape = before.copies, before.pieces, piece.num_bytes
@@ -275,11 +280,18 @@ class GradientExchange:
         }
         self._names = {parameter: name for name, parameter in model.module.named_parameters()}
         options = {name: str(option) for name, option in plan.options.items()}
-        facts = {"codec": plan.codec, "machines and GPUs": groups.place, "options": options}
-        facts |= {"numbers of elements": dict(plan.num_elements), "momentum": momentum, "warmup": list(warmup)}
+        facts = {
+            "codec": plan.codec,
+            "machines and GPUs": groups.place,
+            "options": options,
+            "numbers of elements": dict(plan.num_elements),
+            "momentum": momentum,
+            "warmup": list(warmup),
+        }
         self._whose = {"rank": groups.rank} | {name: json.dumps(fact) for name, fact in facts.items()}
         self._passes, self._epoch = Passes(model, scaler, self._put_back_), 0
-        self._groups, self._lock, self._failure = groups, threading.Lock(), None
+        self._groups, self._lock = groups, threading.Lock()
+        self._failure: Exception | None = None
         self._device = next(model.module.parameters()).device
         self._open: dict[torch.futures.Future, int] = {}  # number of unfinished gradients in each bucket
         model.register_comm_hook(self, GradientExchange.synchronise)
@@ -292,7 +304,8 @@ class GradientExchange:
 
     def synchronise(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         """Start the transfers of a bucket's gradients; DDP calls this communication hook."""
-        future = torch.futures.Future(devices=[self._device] if self._device.type == "cuda" else [])
+        devices = [self._device] if self._device.type == "cuda" else []
+        future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
         gradients = list(zip(bucket.parameters(), bucket.gradients(), strict=True))
         with self._lock:
             if self._failure is not None:
@@ -443,38 +456,3 @@ def compress_gradients(
     device = next(model.module.parameters()).device
     groups = Groups(plan.machines.num_machines, plan.machines.gpus_per_machine, device, model.process_group)
     return GradientExchange(plan, model, groups, momentum, warmup, scaler)
-
-
-def measure_cluster(num_machines: int, gpus_per_machine: int, *, device: str = "cpu", runs: int = 5) -> Machines:
-    """Measure the links inside and between machines; all ranks call it and send at the same time.
-
-    Ranks exchange messages of several sizes as they exchange gradients. Start-up and bandwidth are fitted to the median
-    times of the slowest rank. ValueError if the number of ranks is not the number of GPUs.
-    """
-    groups = Groups(num_machines, gpus_per_machine, device)
-    found = {
-        phase: _fitted(groups, phase, n, sharing, device, runs)
-        for phase, n, sharing in ((Phase.INTRA, gpus_per_machine, 1), (Phase.INTER, num_machines, gpus_per_machine))
-    }
-    groups.close()
-    sizes = {"num_machines": num_machines, "gpus_per_machine": gpus_per_machine}
-    return Machines(**sizes, intra=found[Phase.INTRA], inter=found[Phase.INTER])
-
-
-def _fitted(groups: Groups, phase: Phase, n: int, sharing: int, device: str, runs: int) -> Link:
-    if n == 1:  # no other rank to send to
-        return Link(bandwidth_bytes_per_s=UNUSED_BYTES_PER_S, source="unused")
-    task, samples = Comm(phase, Routine.REDUCE_SCATTER, False), []
-    for size in MEASURED_ELEMENTS:
-        value, seconds = torch.zeros(size * n, device=device), []
-        for _ in range(runs + 1):  # the first run opens connections
-            dist.barrier()
-            began_s = time.monotonic()
-            groups.communicate(value, task, False, value.shape)
-            if value.is_cuda:
-                torch.cuda.synchronize(device)
-            taken_s = torch.tensor(time.monotonic() - began_s, device=device)
-            dist.all_reduce(taken_s, dist.ReduceOp.MAX)
-            seconds.append(taken_s.item())
-        samples.append((FP32_BYTES * size * (n - 1) * sharing, median(seconds[1:])))
-    return fit(samples).link(f"fitted to {len(samples)} sizes between {groups.place[0]} x {groups.place[1]} ranks")

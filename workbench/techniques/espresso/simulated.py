@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from statistics import median
 from types import MappingProxyType
@@ -10,26 +10,31 @@ from typing import Any
 
 import numpy as np
 
+from workbench.cluster.machines import GIGABIT_BYTES_PER_S
 from workbench.compression.costs import Processor
 from workbench.datasets import gradient_traces
-from workbench.study.rows import value_row
+from workbench.rows import value_row
 from workbench.study.thesis import paper_codec, paper_machines
 from workbench.timeline.gradients import Gradients
 
-from .cost import SCALING, WHOLE, job_of, scaling_factor
+from .cost import AS_MODELLED, SCALING, WHOLE, Change, job_of, scaling_factor, whole_sizes
 from .method.baselines import ALL, BASELINES, MYOPIC, ON_CPUS, ON_GPUS, baseline_strategy, crippled_strategy, options_of
 from .method.certificate import lower_bound_s
 from .method.job import INTER, INTRA, Job
 from .method.options import Option
-from .method.search import find_strategy, improve
+from .method.search import before_bubbles, compress_on_gpus, find_strategy, improve
 
-__all__ = ["CALIBRATION", "CONSTANTS", "PANELS", "benefit_ratios", "benefit_rows", "distance_rows", "scaling_rows"]
-__all__ += ["space_rows", "throughput_rows"]
+__all__ = ["CALIBRATION", "CAUSES", "CONSTANTS", "PANELS", "benefit_ratios", "benefit_rows", "cause_rows"]
+__all__ += ["distance_rows", "scaling_rows", "space_rows", "throughput_rows"]
 
 CALIBRATION = MappingProxyType({"scaling factors of FP32 on 64 GPUs": dict(SCALING), "source": "table 4.1, 4.8.4"})
 CONSTANTS = MappingProxyType(
-    {"codec times, start-ups, gradients, links inside machines": "the authors' release", "networks": "nominal rates"}
+    {
+        "codec times, start-ups, gradients, links inside machines": "the authors' release",
+        "networks": "the rate that gives FP32's scaling factor",
+    }
 )
+TABLE_4_1 = (("gpt2", "dgc"), ("bert_base", "efsignsgd"), ("lstm", "dgc"))
 FP32, FP16, ESPRESSO, IMPROVED, BOUND = "FP32", "FP16", "Espresso", "Espresso, improved", "Upper Bound"
 
 
@@ -42,14 +47,21 @@ class _Speeds:
     on_cpus: int  # of them
 
 
-def _speeds(job: Job) -> _Speeds:
-    thresholds = gradient_traces.baseline_thresholds()
+NOTHING: Mapping[str, int] = MappingProxyType({})
+
+
+def _strategy(job: Job, name: str, thresholds: Mapping[str, int] = NOTHING) -> tuple[Option, ...]:
+    """Return a baseline's strategy; `thresholds` replaces the least elements that the release names for it."""
+    least = thresholds.get(name, gradient_traces.baseline_thresholds()[job.gradients.name, name])
+    return baseline_strategy(job, BASELINES[name], least, whole_sizes(job.gradients))
+
+
+def _speeds(job: Job, thresholds: Mapping[str, int] = NOTHING) -> _Speeds:
     plain = [job.uncompressed] * job.gradients.num_tensors
     cast = gradient_traces.gpu_compression_constants()[job.codec.name, "fp16"]
     by_scheme = {FP32: job.iteration_s(plain), FP16: job.half_precision_s(cast.encode_s)}
     for name, baseline in BASELINES.items():
-        strategy = baseline_strategy(job, baseline, thresholds[job.gradients.name, name])
-        by_scheme[baseline.name] = job.iteration_s(strategy)
+        by_scheme[baseline.name] = job.iteration_s(_strategy(job, name, thresholds))
     found = find_strategy(job)
     by_scheme[ESPRESSO] = found.iteration_s
     by_scheme[IMPROVED] = improve(job, found.strategy).iteration_s
@@ -77,6 +89,7 @@ def throughput_rows(*, models: Sequence[str], num_gpus: Sequence[int], certified
     rows = []
     for model in models:
         batch = gradient_traces.experiment_settings()[model].batch_per_gpu
+        rows.append(_network_row(job_of(model, max(num_gpus)), model=model))
         for gpus in num_gpus:
             speeds = _speeds(job_of(model, gpus))
             times, keys = speeds.by_scheme, {"model": model, "gpus": gpus}
@@ -104,20 +117,78 @@ def scaling_rows(cells: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
     A cell is a model and an algorithm. Compression on GPUs is that of HiPress, on CPUs that of BytePS-Compress, from
     the sizes on that the release names for the model. `uncalibrated_scaling_factor` is FP32's with the released times.
     """
-    thresholds, rows = gradient_traces.baseline_thresholds(), []
+    rows = []
     for model, algorithm in cells:
         job, keys = job_of(model, WHOLE, algorithm), {"model": model, "algorithm": algorithm}
-        plain = scaling_factor(job)
-        rows.append(value_row("scaling_factor", plain, scheme=FP32, **keys))
-        for scheme, name in (("GC with GPU", "hipress"), ("GC with CPU", "byteps-compress")):
-            strategy = baseline_strategy(job, BASELINES[name], thresholds[model, name])
-            factor, compressed = scaling_factor(job, strategy), sum(option.is_compressed for option in strategy)
-            rows.append(value_row("scaling_factor", factor, scheme=scheme, **keys))
-            rows.append(value_row("change", 100 * (factor / plain - 1), "%", scheme=scheme, **keys))
-            rows.append(value_row("compressed_tensors", compressed, scheme=scheme, **keys))
+        rows.append(value_row("scaling_factor", scaling_factor(job), scheme=FP32, **keys))
+        rows.append(_network_row(job, **keys))
+        rows += _changes(job, keys)
     for model in SCALING:
         factor = scaling_factor(job_of(model, WHOLE, is_calibrated=False))
         rows.append(value_row("uncalibrated_scaling_factor", factor, model=model))
+    return rows
+
+
+def _network_row(job: Job, **keys: str) -> dict[str, Any]:
+    """Return the rate of the network between machines."""
+    return value_row("network_gigabits_per_s", job.machines.inter.bandwidth_bytes_per_s / GIGABIT_BYTES_PER_S, **keys)
+
+
+def _changes(job: Job, keys: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return what compressing on GPUs and on CPUs changes of FP32's scaling factor, in per cent."""
+    rows = []
+    for scheme, name in (("GC with GPU", "hipress"), ("GC with CPU", "byteps-compress")):
+        strategy = _strategy(job, name)
+        factor = scaling_factor(job, strategy)
+        rows.append(value_row("scaling_factor", factor, scheme=scheme, **keys))
+        rows.append(value_row("change", 100 * (factor / scaling_factor(job) - 1), "%", scheme=scheme, **keys))
+        rows.append(value_row("compressed_tensors", sum(o.is_compressed for o in strategy), scheme=scheme, **keys))
+    return rows
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cause:
+    """One thing changed, on some models, to see which disagreements hang on it."""
+
+    models: Sequence[str]
+    change: Change = AS_MODELLED
+    thresholds: Mapping[str, int] = field(default_factory=dict)  # least elements that a baseline compresses
+    algorithm: str = ""  # codec; empty: as the authors' scripts name it
+
+
+PIECE_BYTES = 4_096_000  # BytePS' partitions in the release's scripts
+CAUSES: Mapping[str, Cause] = MappingProxyType(
+    {
+        "each message decoded": Cause(models=("bert_base", "gpt2"), change=Change(decodes_each_message=True)),
+        "Random-K": Cause(models=("ugatit",), algorithm="randomk"),
+        "pieces of 4 MB": Cause(models=("lstm",), change=Change(piece_bytes=PIECE_BYTES)),
+        "CPUs at 20 Gbit/s": Cause(models=("bert_base", "lstm", "resnet101"), change=Change(cpu_gigabits_per_s=20)),
+        "HiTopKComm compresses all": Cause(models=("resnet101",), thresholds={"hitopkcomm": 1}),
+    }
+)
+
+
+def cause_rows(*, causes: Sequence[str], num_gpus: Sequence[int]) -> list[dict[str, Any]]:
+    """Return what throughputs and tables 4.1 and 4.6 become with one thing changed at a time; `cause` names it."""
+    rows = []
+    for name in causes:
+        cause = CAUSES[name]
+        for model in cause.models:
+            for gpus in num_gpus:
+                job = job_of(model, gpus, cause.algorithm, change=cause.change)
+                times, keys = _speeds(job, cause.thresholds).by_scheme, {"cause": name, "model": model, "gpus": gpus}
+                for scheme in (FP32, *(baseline.name for baseline in BASELINES.values())):
+                    rows.append(value_row("gain", times[scheme] / times[ESPRESSO], over=scheme, **keys))
+                    rows.append(value_row("over_fp32", times[FP32] / times[scheme], scheme=scheme, **keys))
+                rows.append(value_row("scaling_factor", scaling_factor(job), scheme=FP32, **keys))
+                rows.append(value_row("below_bound", 100 * (1 - times[BOUND] / times[ESPRESSO]), "%", **keys))
+            job = job_of(model, WHOLE, cause.algorithm, testbed="nvlink", change=cause.change)
+            left = sum(option.is_compressed for option in compress_on_gpus(job).strategy)
+            rows.append(value_row("to_offload", left, cause=name, model=model, testbed="nvlink"))
+        for model, algorithm in TABLE_4_1:
+            if model in cause.models:
+                job = job_of(model, WHOLE, algorithm, change=cause.change)
+                rows += _changes(job, {"cause": name, "model": model, "algorithm": algorithm})
     return rows
 
 
@@ -133,8 +204,14 @@ def benefit_ratios(job: Job, option: Option) -> np.ndarray:
 def benefit_rows(*, algorithms: Sequence[str], log2_sizes: Sequence[int], num_gpus: int) -> list[dict[str, Any]]:
     """Return benefit ratios of HiPress' and HiTopKComm's option on NVLink machines by codec and number of elements."""
     sizes, rows = tuple(2**power for power in log2_sizes), []
-    order = {"tensors": tuple(map(str, sizes)), "num_elements": sizes, "gap_s": (0.0,) * len(sizes)}
-    tensors = Gradients(name="one size each", forward_s=0.0, source="chosen sizes", **order)
+    tensors = Gradients(
+        name="one size each",
+        tensors=tuple(map(str, sizes)),
+        num_elements=sizes,
+        gap_s=(0.0,) * len(sizes),
+        forward_s=0.0,
+        source="chosen sizes",
+    )
     for algorithm in algorithms:
         job = Job(tensors, paper_machines("nvlink", num_gpus), paper_codec(algorithm))
         for name in ("hipress", "hitopkcomm"):
@@ -148,9 +225,14 @@ def benefit_rows(*, algorithms: Sequence[str], log2_sizes: Sequence[int], num_gp
 def distance_rows(*, testbed: str, models: Sequence[str], algorithms: Sequence[str]) -> list[dict[str, Any]]:
     """Return how far below the upper bound the throughput of each scheme is on 64 GPUs of a testbed, and medians.
 
-    `behind_espresso` is by how many points a scheme's median is farther from the bound than Espresso's.
+    `behind_espresso` is by how many points a scheme's median is farther from the bound than Espresso's;
+    `before_bubbles` is the share of a model's tensors whose communication ends before a bubble without compression.
     """
     rows, found = [], defaultdict(list)
+    for model in models:
+        job = job_of(model, WHOLE, testbed=testbed)
+        rows.append(value_row("before_bubbles", len(before_bubbles(job)) / job.gradients.num_tensors, model=model))
+        rows.append(_network_row(job, model=model))
     for model, algorithm in product(models, algorithms):
         times = _speeds(job_of(model, WHOLE, algorithm, testbed=testbed)).by_scheme
         for scheme in (name for name in times if name != BOUND):
@@ -185,7 +267,12 @@ def space_rows(*, panel: str, algorithms: Sequence[str], testbeds: Sequence[str]
     for testbed in testbeds:
         ratios = []
         for algorithm in algorithms:
-            factors = _factors(job_of("vgg16", WHOLE, algorithm, testbed=testbed), panel)
+            job = job_of("vgg16", WHOLE, algorithm, testbed=testbed)
+            strategies = {space: crippled_strategy(job, space) for space in PANELS[panel]}
+            strategies[ESPRESSO] = find_strategy(job).strategy
+            strategies[IMPROVED] = improve(job, strategies[ESPRESSO]).strategy
+            factors = {FP32: scaling_factor(job)}
+            factors |= {space: scaling_factor(job, strategy) for space, strategy in strategies.items()}
             keys = {"testbed": testbed, "algorithm": algorithm}
             ratios.append(factors[second] / factors[first])
             rows.append(value_row("second_over_first", ratios[-1], **keys))
@@ -196,10 +283,3 @@ def space_rows(*, panel: str, algorithms: Sequence[str], testbeds: Sequence[str]
         for name, extreme in (("least", min(ratios)), ("largest", max(ratios))):
             rows.append(value_row(f"{name}_second_over_first", extreme, testbed=testbed))
     return rows
-
-
-def _factors(job: Job, panel: str) -> dict[str, float]:
-    found = {space: crippled_strategy(job, space) for space in PANELS[panel]}
-    found[ESPRESSO] = find_strategy(job).strategy
-    found[IMPROVED] = improve(job, found[ESPRESSO]).strategy
-    return {FP32: scaling_factor(job)} | {name: scaling_factor(job, strategy) for name, strategy in found.items()}

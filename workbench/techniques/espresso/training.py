@@ -3,29 +3,49 @@
 Gradients, codec and links are measured on the ranks themselves, all at once, so that predictions know the load.
 """
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.compression.profiling import profiled_times
 from workbench.models.gradients import measure
+from workbench.models.small import SMALL_MODELS, random_inputs
+from workbench.rows.cells import named
 from workbench.study import data_parallel
-from workbench.study.cells import named
-from workbench.study.data_parallel import DDP, FP16, Hooks, Setting
-from workbench.study.timing import Timed, Turns
+from workbench.study.data_parallel import ALONE, DDP, FP16, Hooks, Setting
+from workbench.study.tasks import Task
+from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
+from workbench.timeline import Recorder
 
+from .calibration import measure_cluster
 from .method.baselines import BASELINES, baseline_strategy
 from .method.exchange import CODECS
 from .method.job import Job
 from .method.search import compress_on_gpus, improve
 from .planning import Plan, plan_of
-from .runtime import GradientExchange, compress_gradients, measure_cluster
+from .runtime import GradientExchange, compress_gradients
 
-__all__ = ["DDP", "ESPRESSO", "FP16", "IMPROVED", "SCHEMES", "Setting", "time_schemes", "train"]
+__all__ = [
+    "DDP",
+    "ESPRESSO",
+    "FP16",
+    "IMPROVED",
+    "SCHEMES",
+    "Setting",
+    "predicted",
+    "time_schemes",
+    "time_task",
+    "train",
+]
 
 FP32, ESPRESSO, IMPROVED = "FP32", "Espresso", "Espresso, improved"
 HOOKED = (FP32, *(baseline.name for baseline in BASELINES.values()), ESPRESSO, IMPROVED)
@@ -45,9 +65,57 @@ THRESHOLDS: Mapping[str, Mapping[str, float]] = MappingProxyType(
 MEASURED_STEPS = 3  # of the gradients
 
 
-def time_schemes(setting: Setting, schemes: Sequence[str], turns: Turns) -> Timed:
-    """Time an iteration with every scheme in turns; a scheme's facts hold its `Plan` as JSON."""
-    return data_parallel.time_schemes(setting, schemes, HOOKS, turns)
+def time_schemes(
+    setting: Setting, schemes: Sequence[str], turns: Turns, plans: Mapping[str, Plan] | None = None
+) -> Timed:
+    """Time an iteration with every scheme in turns; a scheme's facts hold its `Plan` as JSON.
+
+    By default the ranks plan before the turns; `plans` are those that `predicted` has made.
+    """
+    hooks = HOOKS if plans is None else replace(HOOKS, plan=partial(_made_before, plans))
+    return data_parallel.time_schemes(setting, schemes, hooks, turns)
+
+
+def _made_before(plans: Mapping[str, Plan], *_: object) -> Mapping[str, Plan]:
+    return plans
+
+
+def predicted(setting: Setting, schemes: Sequence[str]) -> dict[str, Plan]:
+    """Plan hooked schemes on real ranks, which measure gradients, codec and links, and run no scheme."""
+    with open_ranks(setting.num_ranks, **setting.places, preload=(__name__,)) as ranks:
+        plans, *_ = ranks.run(_planned, setting)
+    return {scheme: plans[scheme] for scheme in schemes}
+
+
+def _planned(setting: Setting) -> dict[str, Plan]:
+    torch.manual_seed(setting.seed)
+    draw = torch.Generator().manual_seed(dist.get_rank())
+    inputs, labels = random_inputs(setting.model, setting.batch, draw)
+    module = SMALL_MODELS[setting.model]()
+
+    def step() -> None:
+        functional.cross_entropy(module(inputs).flatten(0, -2), labels.flatten()).backward()
+
+    return _plans(setting, module, step)
+
+
+def time_task(setting: Setting, encoder: str, turns: Turns) -> Timed:
+    """Time an iteration of a training with DDP and, `ALONE`, on ranks that exchange nothing."""
+    with open_ranks(setting.num_ranks, **setting.places, preload=(__name__,)) as ranks:
+        return time_variants(ranks, _task_trials, setting, encoder, turns=turns)
+
+
+def _task_trials(_: Recorder, setting: Setting, encoder: str) -> dict[str, Trial]:
+    torch.manual_seed(setting.seed)
+    task = Task(setting.model, batch=setting.batch, seed=setting.seed, encoder=encoder)
+    examples = task.draw(dist.get_rank(), 0)
+
+    def step(module: nn.Module) -> None:
+        module.zero_grad()
+        task.loss(module, examples).backward()
+
+    modules = {ALONE: copy.deepcopy(task.module), DDP: DistributedDataParallel(task.module)}
+    return {name: Trial(step=partial(step, module), settling=2) for name, module in modules.items()}
 
 
 @named("espresso/train")
@@ -58,7 +126,10 @@ def train(**arguments: Any) -> dict[str, Any]:
 
 def _plans(setting: Setting, module: nn.Module, step: Callable[[], object]) -> dict[str, Plan]:
     """Measure gradients, codec and cluster on all ranks at once, and plan every hooked scheme on rank 0."""
-    gradients = measure(module, step, device="cpu", iterations=MEASURED_STEPS, warmup=1)
+    step()
+    dist.barrier()  # each measurement sees all ranks at the same work
+    gradients = measure(module, step, device="cpu", iterations=MEASURED_STEPS, warmup=0)
+    dist.barrier()
     times = profiled_times(setting.codec, max(gradients.num_elements))
     cluster = measure_cluster(setting.num_machines, setting.gpus_per_machine)
     written: list[Any] = [None]

@@ -7,6 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from workbench.models import ViTConfig, ViTForImageClassification, vit
 from workbench.parallel import ColumnParallelLinear, VirtualTensorGroup
 from workbench.parallel.traffic import Phase
-from workbench.study.rows import value_row
+from workbench.rows import value_row
 
 from .cost import MODELS
 from .method.optimum import best_plan_by_search, certify, fastest_division
@@ -41,16 +42,17 @@ def count_worked_example(imputations: Sequence[str]) -> Rows:
     examples = {name: worked_example(Imputation(name)) for name in imputations}
     rows: Rows = []
     for resized in next(iter(examples.values())).products:
-        plain, multiplications = resized.plain_multiplications, resized.multiplications
-        rows.append(value_row("plain_multiplications", plain, product=resized.name))
-        rows.append(value_row("multiplications", multiplications, product=resized.name))
-        rows.append(value_row("saved_share", 1 - multiplications / plain, product=resized.name))
+        saved = 1 - resized.multiplications / resized.plain_multiplications
+        rows.append(value_row("plain_multiplications", resized.plain_multiplications, product=resized.name))
+        rows.append(value_row("multiplications", resized.multiplications, product=resized.name))
+        rows.append(value_row("saved_share", saved, product=resized.name))
     for imputation, example in examples.items():
         dropped = example.lineage["linear", "input"]
         for resized in example.products:
-            keys, result, plain = {"product": resized.name, "imputation": imputation}, resized.result, resized.plain
+            row = partial(value_row, product=resized.name, imputation=imputation)
+            result, plain = resized.result, resized.plain
             difference = sum(abs(a - b) for a, b in zip(result.shape, plain.shape, strict=True))
-            rows.append(value_row("shape_difference", difference, **keys))
+            rows.append(row("shape_difference", difference))
             if resized.name == "output":
                 continue
             is_kept = torch.ones(plain.shape[1], dtype=torch.bool)
@@ -63,7 +65,7 @@ def count_worked_example(imputations: Sequence[str]) -> Rows:
                 ("missing_columns_off", ~is_kept, missing),
             ):
                 off = wanted.numel() if difference else int((result[:, columns] != wanted).sum())
-                rows.append(value_row(quantity, off, **keys))
+                rows.append(row(quantity, off))
     return rows
 
 
@@ -111,9 +113,9 @@ def count_setting(num_epochs: int, iterations_per_epoch: int) -> Rows:
 
 def count_all_reduces(num_layers: int) -> tuple[int, int]:
     """Run an iteration of a narrow Vision Transformer on two virtual ranks and count: (forward, backward)."""
-    small = {"hidden_size": 16, "num_heads": 2, "mlp_size": 32, "image_size": 8, "patch_size": 4}
+    config = ViTConfig(num_layers=num_layers, hidden_size=16, num_heads=2, mlp_size=32, image_size=8, patch_size=4)
     group = VirtualTensorGroup(2)
-    model = ViTForImageClassification(ViTConfig(num_layers=num_layers, **small), group)
+    model = ViTForImageClassification(config, group)
     model(torch.zeros(1, 3, 8, 8)).sum().backward()
     phases = Counter(message.phase for message in group.traffic)
     return phases[Phase.FORWARD], phases[Phase.BACKWARD]
@@ -176,9 +178,9 @@ def case_rows(seeds: Sequence[int], nums_stragglers: Sequence[int]) -> Rows:
         case = draw_case(seed, num_stragglers)
         for name, refine in REFINED.items():
             certificate = certify(case.times, plan_semi(case.times, case.costs, refine=refine), case.costs)
-            keys = {"solution": name, "num_stragglers": num_stragglers, "case": seed}
-            rows.append(value_row("slower_by", certificate.slower_by, **keys))
-            rows.append(value_row("drops_more_by", certificate.drops_more_by, **keys))
+            row = partial(value_row, solution=name, num_stragglers=num_stragglers, case=seed)
+            rows.append(row("slower_by", certificate.slower_by))
+            rows.append(row("drops_more_by", certificate.drops_more_by))
     return rows
 
 
@@ -193,20 +195,20 @@ def search_rows(seeds: Sequence[int], grids: Sequence[Sequence[int]]) -> Rows:
         for plan in best_plan_by_search(case.times, case.costs, num_steps):
             fastest = fastest_division(case.times, case.costs, most_dropped=plan.dropped)
             gaps.append(plan.iteration_s / fastest.iteration_s - 1)
-        keys = {"num_stragglers": num_stragglers, "num_steps": num_steps, "case": seed}
-        rows.append(value_row("least_search_slower_by", min(gaps), **keys))
-        rows.append(value_row("largest_search_slower_by", max(gaps), **keys))
+        row = partial(value_row, num_stragglers=num_stragglers, num_steps=num_steps, case=seed)
+        rows.append(row("least_search_slower_by", min(gaps)))
+        rows.append(row("largest_search_slower_by", max(gaps)))
     return rows
 
 
 def summary_rows(rows: Rows) -> Rows:
     """Return median and largest of each gap by solution and number of stragglers."""
     groups: dict[tuple, list[float]] = {}
-    for row in rows:
-        groups.setdefault((row["quantity"], row["solution"], row["num_stragglers"]), []).append(row["value"])
+    for one in rows:
+        groups.setdefault((one["quantity"], one["solution"], one["num_stragglers"]), []).append(one["value"])
     summaries: Rows = []
     for (gap, solution, num_stragglers), values in groups.items():
-        keys = {"solution": solution, "num_stragglers": num_stragglers}
-        summaries.append(value_row(f"median_{gap}", statistics.median(values), **keys))
-        summaries.append(value_row(f"largest_{gap}", max(values), **keys))
+        row = partial(value_row, solution=solution, num_stragglers=num_stragglers)
+        summaries.append(row(f"median_{gap}", statistics.median(values)))
+        summaries.append(row(f"largest_{gap}", max(values)))
     return summaries

@@ -72,7 +72,7 @@ def draw_epochs(rows: Iterable[Mapping], along: str, *, ax: Axes | None = None) 
     epochs = [row for row in rows if row["quantity"] == "epoch_s"]
     places = dict.fromkeys(row[along] for row in epochs if along in row)
     table = pd.DataFrame(
-        [row | {along: place} for row in epochs for place in ([row[along]] if along in row else places)]
+        [{**row, along: place} for row in epochs for place in ([row[along]] if along in row else places)]
     )
 
     def series(names: pd.Series) -> str:
@@ -105,8 +105,9 @@ def draw_timelines(timelines: Mapping[str, Timeline], names: Sequence[str]) -> F
     """Draw one iteration of the named variants, one under the other; names without a timeline are passed over."""
     shown = {}
     for name in (name for name in names if name in timelines):  # the variant's name stands in the title
-        actions = timelines[name].actions
-        actions = [replace(action, resource=action.resource.removeprefix(f"{name} ")) for action in actions]
+        actions = (
+            replace(action, resource=action.resource.removeprefix(f"{name} ")) for action in timelines[name].actions
+        )
         shown[name] = Timeline(actions=tuple(actions))
     return plots.gantts(shown, figsize=(11, GANTT_HEIGHT_IN * len(shown)))[0].figure
 
@@ -121,16 +122,19 @@ def parts_of(rows: Iterable[Mapping]) -> pd.DataFrame:
 
 def draw_ratios(rows: Iterable[Mapping]) -> Figure:
     """Draw simulated epochs by pruning ratio, a bar a solution (figures 5b to 8b)."""
-    labels = {"x_label": "share of the columns that is dropped, γ", "y_label": "epoch (s)"}
-    return plots.bars(rows_of(rows, "epoch_s"), x="pruning_ratio", by="solution", value_labels=True, **labels).figure
+    figure, ax = plots.figure()
+    label = "share of the columns that is dropped, γ"
+    epochs = rows_of(rows, "epoch_s")
+    plots.bars(epochs, ax=ax, x="pruning_ratio", by="solution", value_labels=True, x_label=label, y_label="epoch (s)")
+    return figure
 
 
-def _draw_panels(rows: Iterable[Mapping], **axis: str) -> Figure:
+def _draw_panels(rows: Iterable[Mapping], x: str, x_label: str, by: str | None = None) -> Figure:
     """Draw epochs on the left and the dropped share on the right."""
     figure, axes = plots.figure(1, 2, figsize=WIDE)
-    plots.lines(rows_of(rows, "epoch_s"), ax=axes[0], y_label="epoch (s)", **axis)
-    plots.lines(rows_of(rows, "dropped_share"), ax=axes[1], y_label="dropped share of products", **axis)
-    for ax in axes:
+    panels = (("epoch_s", "epoch (s)"), ("dropped_share", "dropped share of products"))
+    for ax, (quantity, label) in zip(axes, panels, strict=True):
+        plots.lines(rows_of(rows, quantity), ax=ax, x=x, by=by, x_label=x_label, y_label=label)
         ax.set_ylim(0, None)
     return figure
 
@@ -144,7 +148,7 @@ def draw_skewness(rows: Iterable[Mapping]) -> Figure:
 
 def draw_divisions(rows: Iterable[Mapping]) -> Figure:
     """Draw epochs and the dropped share by the number of senders, and the division that Eq. 3 takes (figure 11b)."""
-    figure = _draw_panels(rows, x="num_senders", x_label="stragglers that migrate, x")
+    figure = _draw_panels(rows, x="num_senders", by="receivers", x_label="stragglers that migrate, x")
     planned = rows_of(rows, "planned_senders", solution="SEMI").value.iloc[0]
     for ax in figure.axes:
         plots.published_line(ax, planned, "Eq. 3 takes", along_x=True)
@@ -153,17 +157,15 @@ def draw_divisions(rows: Iterable[Mapping]) -> Figure:
     return figure
 
 
-def draw_text(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
-    """Draw the time saved without and with a straggler, and the paper's efficiency as a line."""
-    figure, axes = plots.figure(1, 2, figsize=WIDE)
-    panels = (("homogeneous", "pruning_ratio", 0), ("heterogeneous", "solution", 40))
-    for ax, (environment, x, rotation) in zip(axes, panels, strict=True):
-        saved = rows_of(rows, "efficiency_gain", meaning="time saved", environment=environment)
-        plots.bars(saved, ax=ax, x=x, by="model", x_label=x.replace("_", " "), y_label="time saved", unit="%")
-        plots.published_line(ax, *published[published.environment == environment].value, "the paper")
-        ax.set_title(environment)
-        ax.tick_params(axis="x", rotation=rotation)
-    plots.below(figure)
+def draw_text(rows: Iterable[Mapping], share: float) -> Figure:
+    """Draw the text's four gains over the paper's by the share of products; `share` is what table I leaves to them."""
+    figure, ax = plots.figure(figsize=WIDE)
+    label = "share of products in a plain iteration of ViT-1B"
+    gains = rows_of(rows, "gain_over_papers")
+    plots.lines(gains, ax=ax, x="share", by="headline", x_label=label, y_label="our gain over the paper's")
+    ax.axhline(1.0, color="black", linewidth=1)
+    plots.published_line(ax, share, "table I's share", along_x=True)
+    plots.below(figure, num_columns=2)
     return figure
 
 
@@ -198,10 +200,16 @@ def draw_map(rows: Iterable[Mapping]) -> Figure:
         table, means = (
             here.pivot(index="num_stragglers", columns="skewness", values=name) for name in ("value", "means")
         )
-        ticks = {"x_ticks": [f"{chi:g}" for chi in table.columns], "y_ticks": [int(number) for number in table.index]}
-        texts = means.map(LETTERS.get).to_numpy().tolist()
-        labels = {"x_label": "skewness χ", "y_label": "stragglers" if ax is axes[0, 0] else ""}
-        plots.heatmap(table, ax=ax, limit=1, texts=texts, **labels, **ticks)
+        plots.heatmap(
+            table,
+            ax=ax,
+            limit=1,
+            texts=means.map(LETTERS.get).to_numpy().tolist(),
+            x_label="skewness χ",
+            y_label="stragglers" if ax is axes[0, 0] else "",
+            x_ticks=[f"{chi:g}" for chi in table.columns],
+            y_ticks=[int(number) for number in table.index],
+        )
         ax.set_title(f"{link:g} GB/s")
     figure.supxlabel(",  ".join(f"{letter}: {means}" for means, letter in LETTERS.items()), fontsize="medium")
     return figure

@@ -6,22 +6,25 @@ Pri and PriDiffR are one. The share of products that are dropped stands for accu
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
 from itertools import product
 from types import MappingProxyType
 from typing import Any
 
+from workbench.cluster import bisected
 from workbench.models import Workload
-from workbench.study.rows import value_row
+from workbench.rows import value_row
 
 from . import cost
-from .method.plan import Scheme, Solution, ideal_s, require
-from .method.planners import Reference, speedup_bound
+from .method import planners
+from .method.plan import COMPARED, Plan, Scheme, Solution, ideal_s, require
+from .method.planners import Reference, plan_division, plan_equal_drop, speedup_bound, stragglers
 
-__all__ = ["ONE_RATIO", "SOLUTIONS", "calibration_cells", "efficiency_rows", "map_rows", "ratio_needed"]
-__all__ += ["simulate_divisions", "simulate_map", "simulate_migration", "simulate_ratios", "simulate_skewness"]
+__all__ = ["ONE_RATIO", "SOLUTIONS", "calibration_cells", "headline_rows", "map_rows", "product_share"]
+__all__ += ["simulate_divisions", "simulate_migration", "simulate_ratios", "simulate_skewness"]
 __all__ += ["simulate_text"]
 
 Rows = list[dict[str, Any]]
@@ -29,19 +32,22 @@ Rows = list[dict[str, Any]]
 ONE_RATIO = "the model has one ratio for all layers, so that PriDiffR is Pri; what layers gain is in their weights"
 IDEAL = "ideal"
 EMPIRICAL = "ZERO-PriDiffE"
-ZERO = MappingProxyType({"solution": "ZERO"})
-SOLUTIONS = MappingProxyType(
+ZERO: Mapping[str, Any] = MappingProxyType({"solution": "ZERO"})
+SOLUTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "Baseline": {"solution": "Baseline"},
         **dict.fromkeys(("ZERO-Rd", "ZERO-Pri", "ZERO-PriDiffR", EMPIRICAL), ZERO),
         "ZERO-Pri, one shot": {"solution": "ZERO", "reference": Reference.MEAN},
         "MIG": {"solution": "MIG"},
         "SEMI": {"solution": "SEMI"},
+        "SEMI, alloc 0.2 ms": {"solution": "SEMI"},
+        "SEMI without migration": {"solution": "ZERO", "reference": Reference.MIN},
         "MIG refined": {"solution": "MIG", "refine": True},
         "SEMI refined": {"solution": "SEMI", "refine": True},
     }
 )
-"""The names of the figures, and how each is planned; "one shot" and "refined" are ours."""
+"""The names of the figures, and how each is planned; "one shot", "refined" and what SEMI is changed by are ours."""
+ALLOC_S = MappingProxyType({"SEMI, alloc 0.2 ms": 0.2e-3})  # a product; where the text has none, it is 0
 
 
 def model_named(name: str) -> Workload:
@@ -50,10 +56,18 @@ def model_named(name: str) -> Workload:
     return cost.MODELS[name]
 
 
-def _epoch(name: str, slow: Mapping[int, float], model: Workload, ratio: float | None = None) -> cost.PlannedEpoch:
+def _epoch(
+    name: str,
+    slow: Mapping[int, float],
+    model: Workload,
+    ratio: float | None = None,
+    machine: cost.Server | None = None,
+) -> cost.PlannedEpoch:
     if name not in SOLUTIONS:
         raise ValueError(f"solutions has {name!r}; it must be of {', '.join(map(repr, SOLUTIONS))}")
-    return cost.planned_epoch(skewness=slow, workload=model, pruning_ratio=ratio, **SOLUTIONS[name])
+    machine = cost.paper_machine() if machine is None else machine
+    machine = replace(machine, alloc_s=model.num_layers * cost.PRODUCTS_PER_LAYER * ALLOC_S.get(name, 0.0))
+    return cost.planned_epoch(skewness=slow, workload=model, machine=machine, pruning_ratio=ratio, **SOLUTIONS[name])
 
 
 def simulate_ratios(model: str, ratios: Sequence[float], solutions: Sequence[str], skewness: float = 1.0) -> Rows:
@@ -68,7 +82,13 @@ def simulate_ratios(model: str, ratios: Sequence[float], solutions: Sequence[str
         epoch = baseline if name == "Baseline" else _epoch(name, slow, workload, ratio)
         keys = {"model": model, "solution": name, "pruning_ratio": ratio}
         rows += _epoch_rows(epoch.time_s, epoch.dropped_share, baseline.time_s, keys)
-    return rows
+    return [*rows, value_row("product_share", product_share(model), model=model)]
+
+
+def product_share(model: str, machine: cost.Server | None = None) -> float:
+    """Return the share of a plain iteration that products of linear layers take."""
+    parts = cost.iteration_parts(model_named(model), cost.paper_machine() if machine is None else machine)
+    return parts.product_s / parts.own_s
 
 
 def _epoch_rows(time_s: float, dropped_share: float, baseline_s: float, keys: Mapping[str, Any]) -> Rows:
@@ -78,6 +98,10 @@ def _epoch_rows(time_s: float, dropped_share: float, baseline_s: float, keys: Ma
         value_row("epoch_saved", 100 * (1 - time_s / baseline_s), "%", **keys),
         value_row("dropped_share", dropped_share, **keys),
     ]
+
+
+def _migrated_row(plan: Plan, **keys: Any) -> dict[str, Any]:
+    return value_row("migrated_of_removed", plan.migrated / (plan.dropped + plan.migrated), **keys)
 
 
 def simulate_skewness(model: str, skewnesses: Sequence[float], solutions: Sequence[str], empirical: float) -> Rows:
@@ -95,11 +119,14 @@ def simulate_skewness(model: str, skewnesses: Sequence[float], solutions: Sequen
         for name in dict.fromkeys(["Baseline", *solutions]):
             epoch = _epoch(name, slow, workload, empirical if name == EMPIRICAL and slow else None)
             planned[name] = epoch.time_s, epoch.dropped_share
+            if name.startswith("SEMI") and not epoch.plan.is_plain:
+                rows.append(_migrated_row(epoch.plan, model=model, solution=name, skewness=chi))
         planned[IDEAL] = workload.num_iterations * ideal_s(cost.model_times(slow, workload, machine)), 0.0
         for name, seconds in epochs_s.items():
-            keys, time_s = {"model": model, "solution": name, "skewness": chi}, planned[name][0]
+            keys: dict[str, Any] = {"model": model, "solution": name, "skewness": chi}
+            time_s, dropped_share = planned[name]
             seconds.append(time_s)
-            rows += _epoch_rows(*planned[name], planned["Baseline"][0], keys)
+            rows += _epoch_rows(time_s, dropped_share, planned["Baseline"][0], keys)
             rows.append(value_row("speed_of_ideal", planned[IDEAL][0] / time_s, **keys))
             if "ZERO-Pri" in planned:
                 saved = 100 * (1 - time_s / planned["ZERO-Pri"][0])
@@ -112,32 +139,46 @@ def simulate_skewness(model: str, skewnesses: Sequence[float], solutions: Sequen
         off = max(abs(time_s / line_s - 1) for time_s, line_s in zip(seconds, line, strict=True))
         rows.append(value_row("growth", seconds[-1] / seconds[0], model=model, solution=name))
         rows.append(value_row("off_straight_line", off, model=model, solution=name))
-    return rows
+    return [*rows, value_row("product_share", product_share(model), model=model)]
+
+
+RECEIVERS = {"all that do not migrate": False, "normal tasks": True}  # section IV-B's Eq. 3, and section IV-A
 
 
 def simulate_divisions(model: str, skewness: Sequence[float]) -> Rows:
     """Time every division of several stragglers, the slowest x migrating, beside the plans of SEMI and of SEMI refined.
 
-    Source: figure 11.
+    A plan is compared with every division, and with resizing alone that drops as much. Source: figure 11.
     """
-    workload, slow = model_named(model), dict(enumerate(skewness))
+    workload, slow, machine = model_named(model), dict(enumerate(skewness)), cost.paper_machine()
     baseline_s = _epoch("Baseline", slow, workload).time_s
-    divisions = cost.division_epochs(slow, workload=workload)
+    times = cost.model_times(slow, workload, machine)
+    costs = cost.model_costs(workload, machine, times)
     rows: Rows = []
-    for num_senders, epoch in enumerate(divisions):
-        keys = {"model": model, "num_senders": num_senders}
-        rows += _epoch_rows(epoch.time_s, epoch.dropped_share, baseline_s, keys)
-    fastest_s = min(epoch.time_s for epoch in divisions)
-    for name in ("SEMI", "SEMI refined"):
-        planned, keys = _epoch(name, slow, workload), {"model": model, "solution": name}
-        faster = [epoch for epoch in divisions if epoch.time_s < planned.time_s]
-        num_better = sum(epoch.dropped_share < planned.dropped_share for epoch in faster)
-        rows.append(value_row("planned_senders", len(planned.plan.senders), **keys))
-        rows.append(value_row("planned_epoch_s", planned.time_s, "s", **keys))
-        rows.append(value_row("planned_over_fastest", planned.time_s / fastest_s, **keys))
-        rows.append(value_row("planned_dropped_share", planned.dropped_share, **keys))
-        rows.append(value_row("better_divisions", num_better, **keys))
-    return rows
+    for receivers, to_normal in RECEIVERS.items():
+
+        def division(num: int, to_normal: bool = to_normal) -> cost.PlannedEpoch:
+            return cost.epoch_of_plan(plan_division(times, num, to_normal=to_normal), slow, workload=workload)
+
+        divisions = [division(number) for number in range(len(stragglers(times)) + 1)]
+        for number, epoch in enumerate(divisions):
+            keys = {"model": model, "num_senders": number, "receivers": receivers}
+            rows += _epoch_rows(epoch.time_s, epoch.dropped_share, baseline_s, keys)
+        plans = {"SEMI": division(planners.num_senders(times, costs, to_normal=to_normal))}
+        if not to_normal:
+            plans["SEMI refined"] = _epoch("SEMI refined", slow, workload)
+        for name, planned in plans.items():
+            resizing = cost.epoch_of_plan(plan_equal_drop(times, planned.plan.dropped), slow, workload=workload)
+            fastest_s = min(epoch.time_s for epoch in divisions)
+            better = [each for each in divisions if each.time_s < planned.time_s]
+            row = partial(value_row, model=model, solution=name, receivers=receivers)
+            rows.append(row("planned_senders", len(planned.plan.senders)))
+            rows.append(row("planned_epoch_s", planned.time_s, "s"))
+            rows.append(row("over_fastest_division", planned.time_s / fastest_s))
+            rows.append(row("over_equal_drop", planned.time_s / resizing.time_s))
+            rows.append(row("planned_dropped_share", planned.dropped_share))
+            rows.append(row("better_divisions", sum(each.dropped_share < planned.dropped_share for each in better)))
+    return [*rows, value_row("product_share", product_share(model), model=model)]
 
 
 # --- table I
@@ -149,7 +190,7 @@ def simulate_migration(nums_senders: Sequence[int], shares: Sequence[float]) -> 
     """Time epochs in which equal ranks migrate columns, and compare the published cells that do not calibrate."""
     rows: Rows = []
     for num_senders, share in product(nums_senders, shares):
-        place = {"num_senders": num_senders, "migrated_share": float(share)}
+        place: dict[str, Any] = {"num_senders": num_senders, "migrated_share": float(share)}
         took_s = {scheme: cost.migration_epoch_time_s(scheme, **place) for scheme in Scheme}
         rows += [value_row("epoch_s", time_s, "s", scheme=str(scheme), **place) for scheme, time_s in took_s.items()]
         if share > 0:
@@ -160,7 +201,8 @@ def simulate_migration(nums_senders: Sequence[int], shares: Sequence[float]) -> 
         cell = cost.table_1_cell(scheme, 1, share)
         if cell not in made_with:
             errors.append(cost.migration_epoch_time_s(scheme, 1, share) / cost.published_epochs_s((cell,))[cell] - 1)
-            rows.append(value_row("relative_error", errors[-1], **dict(cell.columns)))
+            columns: dict[str, Any] = dict(cell.columns)
+            rows.append(value_row("relative_error", errors[-1], **columns))
     sizes = [abs(error) for error in errors]
     return [*rows, value_row("median_error", statistics.median(sizes)), value_row("largest_error", max(sizes))]
 
@@ -168,88 +210,141 @@ def simulate_migration(nums_senders: Sequence[int], shares: Sequence[float]) -> 
 def calibration_cells() -> list[dict[str, Any]]:
     """Return the cells that the model is made with, as `record` takes them; without migration all are one number."""
     cells = [cell.keys() for cell in (*cost.CALIBRATION, *cost.CHOSEN_ON)]
-    return [{"quantity": "epoch_s", "migrated_share": 0.0}, *(cell for cell in cells if cell["migrated_share"] > 0)]
+    return [{"quantity": "epoch_s", "migrated_share": 0.0}, *(cell for cell in cells if cell["migrated_share"] != 0)]
 
 
 # --- the text
 
 MEANINGS = ("time saved", "throughput gained")
-BISECTIONS = 40  # of [0, 1): to 1e-12
-CLAIMED = (18.5, 23.5)  # %, of epochs without stragglers
+SEMI_GAIN = "4.46 times as fast (77.6 % less time), SEMI beside a straggler"
+NUM_STEPS = 100  # between the links that the gains need
+LINKS_GB_PER_S = (7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.75, 20.0, 30.0, 60.0)  # 15.75 is the data sheet's
+
+
+def _saved(name: str, slow: Mapping[int, float], model: Workload, machine: cost.Server, ratio: float | None) -> float:
+    times_s = (_epoch(each, slow, model, part, machine).time_s for each, part in (("Baseline", None), (name, ratio)))
+    before_s, after_s = times_s
+    return 1 - after_s / before_s
+
+
+Headline = tuple[float, str, Mapping[int, float], Workload, float | None]
+# The text's gain, and how it was gained: solution, stragglers, model and constant ratio. γ = 1/2 and χ = 8 are assumed.
+# Beside a straggler the gain is in speed, which time saved would hide: 77.6 % less is 4.46 times as fast.
+HEADLINES: Mapping[str, Headline] = MappingProxyType(
+    {
+        "18.5 % less time, ViT-1B, every rank drops half": (0.185, "ZERO-Pri", {}, cost.VIT_1B, 0.5),
+        "23.5 % less time, ViT-3B, every rank drops half": (0.235, "ZERO-Pri", {}, cost.VIT_3B, 0.5),
+        "3.5 times as fast, Pri beside a straggler": (3.5 - 1, "ZERO-Pri", {0: 8.0}, cost.VIT_1B, None),
+        SEMI_GAIN: (1 / (1 - 0.776) - 1, "SEMI", {0: 8.0}, cost.VIT_1B, None),
+    }
+)
+
+
+def headline_rows(bandwidths_gb_per_s: Sequence[float]) -> Rows:
+    """Return the text's gains by the share of products that a link leaves to them, and the share that each needs.
+
+    Products take what the link leaves of table I's plain epoch of ViT-1B, whose share names the place for both models.
+    The largest miss is that of the share at which it is least, over all four gains and over three.
+    """
+    fitted, rows = cost.paper_machine(), []
+    plain_s = cost.iteration_parts(cost.VIT_1B, fitted).own_s
+
+    @cache
+    def over_papers(name: str, gb_per_s: float) -> float:
+        claimed, solution, slow, model, ratio = HEADLINES[name]
+        saved = _saved(solution, slow, model, cost.with_link(fitted, 1e9 * gb_per_s, plain_s), ratio)
+        return (1 / (1 - saved) - 1 if slow else saved) / claimed
+
+    def share(gb_per_s: float) -> float:
+        return product_share("ViT-1B", cost.with_link(fitted, 1e9 * gb_per_s, plain_s))
+
+    needed = []
+    for name in HEADLINES:
+        for gb_per_s in bandwidths_gb_per_s:
+            where = {"headline": name, "share": round(share(gb_per_s), 4)}
+            rows.append(value_row("gain_over_papers", over_papers(name, gb_per_s), **where))
+        ends = min(bandwidths_gb_per_s), max(bandwidths_gb_per_s)
+        needed.append(bisected(lambda link: over_papers(name, link) < 1, *ends, cost.NUM_BISECTIONS))  # noqa: B023
+        rows.append(value_row("share_needed", share(needed[-1]), headline=name))
+        rows.append(value_row("link_needed", needed[-1], "GB/s", headline=name))
+    steps = [min(needed) + step / NUM_STEPS * (max(needed) - min(needed)) for step in range(NUM_STEPS + 1)]
+    for gains, names in (("all four", [*HEADLINES]), ("without 77.6 %", [*HEADLINES][:-1])):
+        misses = {link: max(abs(over_papers(name, link) - 1) for name in names) for link in steps}
+        best = min(misses, key=lambda link: misses[link])
+        rows.append(value_row("largest_miss", misses[best], gains=gains))
+        rows.append(value_row("best_share", share(best), gains=gains))
+    return rows
 
 
 def simulate_text(models: Sequence[str], ratios: Sequence[float], skewness: float, solutions: Sequence[str]) -> Rows:
-    """Return the efficiency gained, and the ratios that the text's gains ask for."""
-    rows = efficiency_rows(models, ratios, skewness, solutions)
-    for claimed, model, meaning in product(CLAIMED, models, MEANINGS):
-        needed = ratio_needed(model, claimed, meaning)
-        rows.append(value_row("ratio_needed", needed, claimed=claimed, model=model, meaning=meaning))
-    return rows
+    """Return the efficiency gained over Baseline where all ranks drop a ratio, and where a solution helps a straggler.
 
-
-def efficiency_rows(models: Sequence[str], ratios: Sequence[float], skewness: float, solutions: Sequence[str]) -> Rows:
-    """Return the gain over Baseline: all ranks drop each of `ratios`, and each of `solutions` helps one straggler."""
+    The text's four gains by the share of products come after them (`headline_rows`).
+    """
     rows: Rows = []
     for model in models:
         workload, slow = model_named(model), {0: skewness}
+        cases: list[tuple[str, dict[int, float], dict[str, Any], str, float | None]]
         cases = [("homogeneous", {}, {"pruning_ratio": ratio}, "ZERO-Pri", ratio) for ratio in ratios]
         cases += [("heterogeneous", slow, {"solution": name}, name, None) for name in solutions]
-        for environment, stragglers, keys, name, ratio in cases:
-            before_s = _epoch("Baseline", stragglers, workload).time_s
-            after_s = _epoch(name, stragglers, workload, ratio).time_s
-            for meaning, gain in zip(MEANINGS, (1 - after_s / before_s, before_s / after_s - 1), strict=True):
+        for environment, delayed, keys, name, ratio in cases:
+            saved = _saved(name, delayed, workload, cost.paper_machine(), ratio)
+            for meaning, gain in zip(MEANINGS, (saved, 1 / (1 - saved) - 1), strict=True):
                 where = {"environment": environment, "model": model, **keys, "meaning": meaning}
                 rows.append(value_row("efficiency_gain", 100 * gain, "%", **where))
-    return rows
-
-
-def ratio_needed(model: str, percent: float, meaning: str) -> float:
-    """Return the ratio that all ranks must drop for an efficiency in %; 1 where no ratio gives it."""
-    require(meaning in MEANINGS, "meaning", meaning, f"one of {MEANINGS!r}")
-    workload = model_named(model)
-    plain_s = _epoch("Baseline", {}, workload).time_s
-    allowed_s = plain_s * (1 - percent / 100) if meaning == MEANINGS[0] else plain_s / (1 + percent / 100)
-    least, most = 0.0, 1.0
-    for _ in range(BISECTIONS):
-        middle = (least + most) / 2
-        is_enough = _epoch("ZERO-Pri", {}, workload, middle).time_s <= allowed_s
-        least, most = (least, middle) if is_enough else (middle, most)
-    return 1.0 if math.isclose(most, 1.0) else most
+        rows.append(value_row("product_share", product_share(model), model=model))
+        rows.append(_migrated_row(_epoch("SEMI", slow, workload).plan, model=model, solution="SEMI"))
+    return rows + headline_rows(LINKS_GB_PER_S)
 
 
 # --- the map of who wins
 
-MEANS = ("nothing", "resizing", "both", "migration")
 AXES = ("skewness", "num_stragglers", "bandwidth_gb_per_s")
+# By what the winner's plan does: whether it drops columns, and whether it migrates any.
+MEANS = {(False, False): "nothing", (True, False): "resizing", (True, True): "both", (False, True): "migration"}
 
 
-def simulate_map(model: str, *, bandwidths_gb_per_s: Sequence[float], **more: Any) -> tuple[cost.MapPoint, ...]:
-    """Return the map on the paper's machine with other links; arguments as for `cost.winner_map`, GB/s for bytes/s."""
-    bandwidths = [1e9 * bandwidth for bandwidth in bandwidths_gb_per_s]
-    return cost.winner_map(bandwidths_bytes_per_s=bandwidths, workload=model_named(model), **more)
+def map_rows(
+    model: str,
+    skewnesses: Sequence[float],
+    nums_stragglers: Sequence[int],
+    bandwidths_gb_per_s: Sequence[float],
+    refine: bool = False,
+) -> Rows:
+    """Return who wins at every combination on the paper's machine, and the share of places won along every axis.
 
-
-def map_rows(points: Sequence[cost.MapPoint]) -> Rows:
-    """Return the winner of each place and its properties, and the share of places won along every axis.
-
-    `leaning` is dropped minus migrated columns, as a share of both: 1 is resizing, -1 migration, 0 also neither.
+    The first ranks are slow, and all-reduces use the given link, too. A solution has to reach the share `ENOUGH` of the
+    ideal's speed. `leaning` is dropped minus migrated columns, as a share of both: 1 is resizing, -1 migration, 0 also
+    neither.
     """
+    workload, num_ranks = model_named(model), cost.paper_machine().num_devices
+    if impossible := [number for number in nums_stragglers if not 0 <= number < num_ranks]:
+        raise ValueError(f"nums_stragglers has {impossible[0]!r}; each must be in 0..{num_ranks - 1}")
     rows: Rows = []
-    places = [(point.skewness, point.num_stragglers, point.bandwidth_bytes_per_s / 1e9) for point in points]
-    for place, point in zip(places, points, strict=True):
-        keys = dict(zip(AXES, place, strict=True)) | {"winner": str(point.winner), "means": point.means}
-        winner = point.epochs[point.winner]
-        dropped, migrated = winner.plan.dropped, winner.plan.migrated
-        leaning = (dropped - migrated) / (dropped + migrated) if dropped or migrated else 0.0
-        over_resizing = point.epochs[Solution.MIG].time_s / point.epochs[Solution.ZERO].time_s
-        rows.append(value_row("speed_of_ideal", point.ideal_s / winner.time_s, **keys))
+    places: list[dict[str, Any]] = []
+    for link, number, skewness in product(bandwidths_gb_per_s, nums_stragglers, skewnesses):
+        machine, slow = cost.paper_machine().with_bandwidth(1e9 * link), dict.fromkeys(range(number), skewness)
+        epochs = {
+            solution: cost.planned_epoch(solution, slow, workload=workload, machine=machine, refine=refine)
+            for solution in COMPARED
+        }
+        best_s = workload.num_iterations * ideal_s(cost.model_times(slow, workload, machine))
+        name = cost.winner_of(epochs, best_s / cost.ENOUGH)
+        winner, dropped, migrated = epochs[name], epochs[name].plan.dropped, epochs[name].plan.migrated
+        keys: dict[str, Any] = dict(zip(AXES, (skewness, number, link), strict=True))
+        keys |= {"winner": str(name), "means": MEANS[dropped > 0, migrated > 0]}
+        places.append(keys)
+        rows.append(value_row("speed_of_ideal", best_s / winner.time_s, **keys))
         rows.append(value_row("dropped_share", winner.dropped_share, **keys))
+        leaning = (dropped - migrated) / (dropped + migrated) if dropped or migrated else 0.0
         rows.append(value_row("leaning", leaning, **keys))
+        over_resizing = epochs[Solution.MIG].time_s / epochs[Solution.ZERO].time_s
         rows.append(value_row("migration_over_resizing", over_resizing, **keys))
-    for number, axis in enumerate(AXES):
-        for value in dict.fromkeys(place[number] for place in places):
-            here = [point.means for place, point in zip(places, points, strict=True) if place[number] == value]
-            for means in MEANS:
+    for axis in AXES:
+        for value in dict.fromkeys(place[axis] for place in places):
+            here = [place["means"] for place in places if place[axis] == value]
+            for means in MEANS.values():
                 share = here.count(means) / len(here)
-                rows.append(value_row(f"won_by_{axis}", share, **{axis: value}, means=means))
+                columns: dict[str, Any] = {axis: value, "means": means}
+                rows.append(value_row(f"won_by_{axis}", share, **columns))
     return rows

@@ -7,14 +7,13 @@ from statistics import fmean, pstdev
 from types import MappingProxyType
 from typing import Any
 
-from workbench.study.rows import value_row
+from workbench.rows import value_row
 
 from . import method
-from .method import checkpoint_bytes, components, num_parameters, placement, recovery_probability
+from .method import checkpoint_bytes, components, num_parameters, placement, recovery_probability, union_bound
 
 __all__ = ["FIGURE_6_3", "MACHINES", "PARAMETERS", "count_bounds", "count_checkpoints", "count_gaps", "count_memory"]
 __all__ += ["count_idle_spans", "count_parameters", "count_placements", "count_probabilities", "count_theorem"]
-__all__ += ["union_bound"]
 
 Rows = list[dict[str, Any]]
 
@@ -25,6 +24,8 @@ STORAGE_BYTES_PER_S = 20e9 / 8  # 20 Gbps to remote persistent storage (section 
 PARAMETERS: Mapping[str, float] = MappingProxyType(
     {"Turing-NLG": 17.2e9, "GPT-3": 175e9, "OPT-175B": 175e9, "Gopher": 280e9, "MT-NLG": 530e9, "PaLM": 540e9}
 )
+
+GPT_2_PARAMETERS = 1.5e9  # of which PaLM's are 360 times as many (section 6.1)
 
 GPUS_PER_MACHINE = 8
 # The machines of table 6.1: gigabytes of a GPU, and of the CPU memory.
@@ -54,11 +55,12 @@ def count_checkpoints() -> Rows:
     first, last = PARAMETERS["Turing-NLG"], PARAMETERS["MT-NLG"]
     transfer_s = checkpoint_bytes(last) / STORAGE_BYTES_PER_S
     wasted_s = transfer_s + transfer_s / 2 + transfer_s  # Eq. 6.1 with checkpoints back to back
-    pair = {"from": "Turing-NLG", "to": "MT-NLG"}
+    pair: dict[str, Any] = {"from": "Turing-NLG", "to": "MT-NLG"}
     return [
         *rows,
         value_row("growth", last / first, "1", of="parameters", **pair),
         value_row("growth", checkpoint_bytes(last) / checkpoint_bytes(first), "1", of="checkpoint", **pair),
+        value_row("growth_elsewhere", PARAMETERS["PaLM"] / GPT_2_PARAMETERS, of="parameters"),
         value_row("time_to_storage", transfer_s / 60, "min", model="MT-NLG"),
         value_row("recovery_overhead", wasted_s / 3600, "h", model="MT-NLG"),
     ]
@@ -111,7 +113,7 @@ def count_placements(num_replicas: int = 2) -> Rows:
         placed = placement(num_machines, num_replicas, kind)
         num_sets = comb(num_machines, num_replicas)
         fatal[kind] = num_sets * (1 - method.recovery_probability_by_definition(placed, num_replicas))
-        keys = {"placement": kind, "num_machines": num_machines}
+        keys: dict[str, Any] = {"placement": kind, "num_machines": num_machines}
         rows += [value_row("fatal", int(fatal[kind]), "1", **keys), value_row("of", num_sets, "1", **keys)]
         rows += [
             value_row("part_size", len(part), "1", part=at + 1, **keys) for at, part in enumerate(components(placed))
@@ -127,7 +129,7 @@ def count_probabilities(machine_counts: Sequence[int], failure_counts: Sequence[
         for k in failure_counts:
             for kind in ("group", "ring"):
                 placed = placement(num_machines, num_replicas, kind)
-                keys = {"placement": kind, "num_machines": num_machines, "k": k}
+                keys: dict[str, Any] = {"placement": kind, "num_machines": num_machines, "k": k}
                 exact = recovery_probability(placed, k)
                 rows += [
                     value_row("recovery_probability", _percent(exact), "%", way="exact", **keys),
@@ -152,19 +154,8 @@ def count_bounds(num_machines: int, num_replicas: int, failure_counts: Sequence[
                 relative = _percent((of_group - of_ring) / of_group)
                 rows.append(value_row("ring_lower", relative, "%", reading=f"{way}, relative", **keys))
             rows.append(value_row("ring_lower", _percent(of_group - of_ring), "%", reading=f"{way}, points", **keys))
-        error = pairs["exact"][0] - method.group_bound(num_machines, num_replicas, k)
-        rows.append(value_row("bound_error", _percent(error), "%", **keys))
+        rows.append(value_row("bound_error", _percent(pairs["exact"][0] - pairs["bound"][0]), "%", **keys))
     return rows
-
-
-def union_bound(placed: method.Placement, k: int) -> Fraction:
-    """Bound a recovery probability as corollary 6.1 does: every fatal set counted with all that may fail beside it."""
-    num_machines, num_replicas = placed.num_machines, placed.num_replicas
-    if k < num_replicas:
-        return Fraction(1)
-    num_sets = len({frozenset(holders) for holders in placed.holders})
-    ways = num_sets * comb(num_machines - num_replicas, k - num_replicas)
-    return max(Fraction(0), 1 - Fraction(ways, comb(num_machines, k)))
 
 
 def count_theorem(sizes: Sequence[Sequence[int]]) -> Rows:
@@ -209,7 +200,7 @@ def count_idle_spans(
     left_out: int,  # iterations before the first that is profiled
     threshold_s: float,  # spans whose least length is not above it are not used
     checkpoint_bytes: int,  # of a device
-    **traffic: float,  # see `partition_checkpoint`
+    **traffic: Any,  # see `partition_checkpoint`
 ) -> Rows:
     """Return how much recorded idle spans deviate, and what algorithm 6.2 makes of them."""
     profiled = iterations[left_out:]

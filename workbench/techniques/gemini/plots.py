@@ -14,7 +14,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from workbench import plots
 from workbench.plots import format_time, rows_of, styled
-from workbench.plots.style import GREY, INK, OURS, PALE, PALETTE, VERMILION
+from workbench.plots.style import GREY, INK, PALE, PALETTE, VERMILION
 from workbench.plots.units import time_unit
 from workbench.timeline import Kind, Timeline
 
@@ -90,7 +90,7 @@ def draw_placement(placed: Placement, *, ax: Axes, failed: Collection[int] = (),
 def _draw_box(ax: Axes, x: float, level: int, shard: int, *, is_alive: bool, is_lost: bool) -> None:
     light = tuple(1 - _LIGHT * (1 - part) for part in matplotlib.colormaps["tab10"](shard % _NUM_COLORS)[:3])
     edge, width = (VERMILION, 2.5) if is_lost else (INK, 1.4) if level == 0 else (GREY, 0.8)
-    look = {"facecolor": light if is_alive else PALE, "edgecolor": edge, "linewidth": width}
+    look: dict[str, Any] = {"facecolor": light if is_alive else PALE, "edgecolor": edge, "linewidth": width}
     ax.add_patch(Rectangle((x - _BOX / 2, level - _BOX / 2), _BOX, _BOX, **look))
     color, weight = INK if is_alive else GREY, "bold" if level == 0 else "normal"
     ax.text(x, level, str(shard), ha="center", va="center", color=color, weight=weight)
@@ -104,14 +104,14 @@ def draw_probabilities(rows: Sequence[Mapping], published: pd.DataFrame, ring_lo
     counts = sorted(table.k.unique())
     drawn, axes = plots.figure(1, len(counts), figsize=(1.4 + 2.9 * len(counts), 3.8), sharey=True, squeeze=False)
     for ax, k in zip(axes[0], counts, strict=True):
-        labels = {"x_label": "machines N", "y_label": "recovered from memory (%)" if ax is axes[0, 0] else ""}
-        plots.lines(table[table.k == k], ax=ax, x="num_machines", by="series", **labels)
+        label = "recovered from memory (%)" if ax is axes[0, 0] else ""
+        plots.lines(table[table.k == k], ax=ax, x="num_machines", by="series", x_label="machines N", y_label=label)
         # The paper's values of groups, and the ring's, which follow from its difference.
         paper = published[published.k == k].merge(
             ring_lower[ring_lower.k == k], on=["num_machines", "k"], how="left", suffixes=("", "_lower")
         )
         ring = paper.value * (1 - paper.value_lower / 100)
-        look = {"color": GREY, "markersize": 10, "zorder": 1, "linestyle": ""}
+        look: dict[str, Any] = {"color": GREY, "markersize": 10, "zorder": 1, "linestyle": ""}
         ax.plot(paper.num_machines, paper.value, marker="D", label="published", **look)
         ax.plot(paper.num_machines, ring, marker="s", label="published: ring, relatively lower", **look)
         for row, of_ring in zip(paper.itertuples(), ring, strict=True):
@@ -125,7 +125,6 @@ def draw_probabilities(rows: Sequence[Mapping], published: pd.DataFrame, ring_lo
     return drawn
 
 
-_SCHEME_COLORS = MappingProxyType({"Baseline": PALETTE[3], "Gemini": OURS})  # grey is the paper's
 _VALUES = ["value", "low", "high"]
 _ROOM = 0.25  # of the heights, above the highest bar, for numbers and error bars
 
@@ -162,7 +161,7 @@ def draw_models(rows: Sequence[Mapping], published: pd.DataFrame | None = None) 
         table = rows_of(rows, quantity)
         models = list(dict.fromkeys(table.model))
         table["model"] = table.model.str.replace(" ", "\n")
-        plots.bars(table, ax=ax, x="model", by="scheme", y_label=label, value_labels=True, colors=_SCHEME_COLORS)
+        plots.bars(table, ax=ax, x="model", by="scheme", y_label=label, value_labels=True)
     for row in () if published is None else published.itertuples():
         place, label = models.index(row.model), f"the paper's {row.value:g} s (fitted)"
         axes[0].hlines(row.value, place - 0.45, place + 0.45, color="black", linestyles="--", label=label)
@@ -174,18 +173,19 @@ def draw_reductions(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw how many times shorter checkpoints are than to storage, by machines and network (figure 6.11)."""
     table = rows_of(rows, "reduction")
     table["network"] = [f"{rate:g} Gbit/s" for rate in table.network_gbit_per_s]
-    labels = {"x_label": "machines", "y_label": "times shorter than storage's"}
-    ax = plots.lines(table, x="num_machines", by="network", **labels)
+    labels: dict[str, Any] = {"x_label": "machines", "y_label": "times shorter than storage's"}
+    figure, ax = plots.figure()
+    plots.lines(table, ax=ax, x="num_machines", by="network", **labels)
     plots.mark_published(ax, published.num_machines, published.value, "the paper (at 400: more than)")
     ax.set(xticks=sorted(set(table.num_machines)), ylim=(0, None))
     plots.beside(ax)
-    return ax.figure
+    return figure
 
 
 def draw_frequencies(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw seconds between checkpoints, and how many times more often Gemini takes them (figure 6.12)."""
     figure, (left, right) = plots.figure(1, 2, figsize=WIDE)
-    labels = {"y_label": "between checkpoints (s)", "log_y": True, "value_labels": True}
+    labels: dict[str, Any] = {"y_label": "between checkpoints (s)", "log_y": True, "value_labels": True}
     plots.bars(rows_of(rows, "interval_s"), ax=left, x="policy", **labels)
     gains = _beside_published(rows_of(rows, "frequency_gain"), published, "policy").dropna(subset="published")
     gains["policy"] = gains.policy.replace({"Strawman": "Strawman\n(published: more than)"})
@@ -208,7 +208,7 @@ def draw_ablation(rows: Sequence[Mapping], published: pd.DataFrame, free_mb: flo
     plots.comparison(both[both.scheme != "Baseline"], ax=left, x="scheme", y_label=label, value_labels=True)
     rates = rows_of(rows, "overhead_by_rate")
     rates = rates[rates.scheme.isin(["Blocking", "Unpipelined", "Gemini"])]
-    labels = {"x_label": "copying of a machine (Gbit/s)", "y_label": "slower (%)"}
+    labels: dict[str, Any] = {"x_label": "copying of a machine (Gbit/s)", "y_label": "slower (%)"}
     plots.lines(rates, ax=middle, x="copy_gbit_per_s", by="scheme", **labels)
     (asked,) = rows_of(rows, "copy_rate_asked_gbit_per_s").value
     plots.published_line(middle, asked, f"{asked:.0f}: what 3.5 %\nasks for", along_x=True)
@@ -269,13 +269,13 @@ def draw_lengths(rows: Sequence[Mapping]) -> Figure:
 @styled()
 def draw_idle_spans(rows: Sequence[Mapping]) -> Figure:
     """Draw the idle time of each recorded iteration, and the part of it that a plan can use."""
-    _, ax = plots.figure(figsize=(9, 3.8))
+    figure, ax = plots.figure(figsize=(9, 3.8))
     total = rows_of(rows, "total_s")
     used = sum(rows_of(rows, "span").value)
     plots.bars(total, ax=ax, x="iteration", y_label="idle network (s)", x_label="iteration")
     ax.axhline(used, color="black", linestyle="--", label=f"spans that are used, {used:.2f} s")
     ax.legend()
-    return ax.figure
+    return figure
 
 
 def _named(rows: Sequence[Mapping], names: Mapping[str, str]) -> pd.DataFrame:
@@ -287,7 +287,7 @@ def _named(rows: Sequence[Mapping], names: Mapping[str, str]) -> pd.DataFrame:
 def _scheme_bars(table: pd.DataFrame, ax: Axes, y_label: str, title: str) -> None:
     if len(table):
         plots.bars(table, ax=ax, x="scheme", by="of", y_label=y_label, value_labels=True)
-        ax.get_legend().set_title("")
+        plots.beside(ax)
         ax.margins(y=_ROOM)
         ax.tick_params(axis="x", rotation=20)  # names of five schemes
     else:
@@ -300,7 +300,7 @@ def _scheme_bars(table: pd.DataFrame, ax: Axes, y_label: str, title: str) -> Non
 def draw_tiers(rows: Sequence[Mapping], published: pd.DataFrame | None = None) -> Figure:
     """Draw measured checkpoint times, and how many times shorter those to peers are, by rate of links and machines."""
     figure, (left, right) = plots.figure(2, 1, figsize=(9, 7), sharex=True)
-    axis = {"x": "link_mbit_per_s", "x_label": "link of a machine (Mbit/s)"}
+    axis: dict[str, Any] = {"x": "link_mbit_per_s", "x_label": "link of a machine (Mbit/s)"}
     times = rows_of(rows, "checkpoint_s")
     times["checkpoint to"] = [f"{row.tier}, {row.num_machines} machines" for row in times.itertuples()]
     plots.lines(times, ax=left, by="checkpoint to", y_label="checkpoint (s)", log_y=True, **axis)
@@ -322,10 +322,10 @@ def draw_retrieval(rows: Sequence[Mapping]) -> Figure:
     table = rows_of(rows, "retrieval_s")
     table["place"] = [f"{row.num_machines} machines\n{row.link_mbit_per_s:g} Mbit/s" for row in table.itertuples()]
     label = "until every rank has its state (s)"
-    _, ax = plots.figure(figsize=(10, 4.5))
+    figure, ax = plots.figure(figsize=(10, 4.5))
     plots.bars(table, ax=ax, x="place", by="tier", y_label=label, log_y=True, value_labels=True)
     ax.margins(y=_ROOM)
-    return ax.figure
+    return figure
 
 
 _TIER_COLOR = MappingProxyType(dict(zip(Tier, (PALETTE[2], PALETTE[1], PALETTE[4], GREY), strict=True)))
@@ -333,6 +333,7 @@ _MARKERS = MappingProxyType(
     {"rank": "o", "machine": "X", "store": "D", "frozen store": "d", "bit flipped": "^", "chunk damaged": "v"}
 )
 _ROW_IN, _FURNITURE_IN = 0.2, 1.7  # height of a row, and of title, axis and legend
+_MOST_ROWS = 40  # more are too many to look at
 _RAISED = 0.3  # of a row: a flipped bit's mark, since the kill that it causes comes at the same moment
 
 
@@ -346,18 +347,26 @@ def draw_recovery(observed: Any, *, ax: Axes) -> Axes:
     ax.axvline(timeline.of("recovery")[0].start_s / time_unit(timeline.end_s).size, color=VERMILION, linewidth=1.5)
     served = {f"machine {number}": f"machine {number},\n{tier}" for number, tier in enumerate(observed.phases.tiers)}
     ax.set_yticks(range(len(timeline.resources)), [served.get(row, row) for row in timeline.resources])
-    if not ax.figure.legends:
-        _name_kinds(ax.figure, TRAINING_KINDS, [timeline])
+    figure = ax.get_figure(root=True)
+    if figure is not None and not figure.legends:
+        _name_kinds(figure, TRAINING_KINDS, [timeline])
     return ax
 
 
 def draw_schedules(trainings: Sequence[Mapping[str, Any]]) -> Figure:
-    """Draw a row a training: its generations, its failures, and the slowest tier that served each generation."""
+    """Draw a row a training: its generations, its failures, and the slowest tier that served each generation.
+
+    Of many trainings, those that did not end rightly come first, and the rest is left out.
+    """
+    is_good = [training["ends_rightly"] and training["different_ranks"] == 0 for training in trainings]
+    good, num_trainings = sum(is_good), len(trainings)
+    trainings = [trainings[at] for at in sorted(range(num_trainings), key=is_good.__getitem__)[:_MOST_ROWS]]
     figure, ax = plots.figure(figsize=(9.5, _FURNITURE_IN + _ROW_IN * len(trainings)))
-    dots = {"linestyle": "", "color": "black", "markersize": 5.5, "zorder": 3, "markeredgecolor": "white"}
+    edge = {"color": "black", "markeredgecolor": "white"}
+    dots: dict[str, Any] = {"linestyle": "", "markersize": 5.5, "zorder": 3, **edge}
     for row, training in enumerate(trainings):
         for bar in training.get("generations", ()):
-            look = {"color": _TIER_COLOR.get(bar["tier"], "white"), "edgecolor": INK, "linewidth": 0.5}
+            look: dict[str, Any] = {"color": _TIER_COLOR.get(bar["tier"], "white"), "edgecolor": INK, "linewidth": 0.5}
             ax.barh(row, bar["end_s"] - bar["start_s"], left=bar["start_s"], height=0.6, **look)
         for strike in training.get("strikes", ()):
             place = row - _RAISED if strike["what"] == "bit flipped" else row
@@ -368,8 +377,9 @@ def draw_schedules(trainings: Sequence[Mapping[str, Any]]) -> Figure:
     ax.set(xlabel="time since the first event (s)", ylabel="seed", ylim=(len(trainings) - 0.4, -0.6))
     ax.set(xlim=(0, None))
     ax.grid(visible=False, axis="y")
-    good = sum(training["ends_rightly"] and training["different_ranks"] == 0 for training in trainings)
-    ax.set_title(f"{good} of {len(trainings)} trainings ended with the bits of an undisturbed one, or as they had to")
+    ax.set_title(f"{good} of {num_trainings} trainings ended with the bits of an undisturbed one, or as they had to")
+    if len(trainings) < num_trainings:
+        ax.set_ylabel(f"seed ({num_trainings - len(trainings)} more trainings are not drawn)")
     patches = [Patch(facecolor=_TIER_COLOR[tier], edgecolor=INK, label=f"began from {tier.value}") for tier in Tier]
     marks = [Line2D([], [], marker=marker, label=f"failure: {what}", **dots) for what, marker in _MARKERS.items()]
     figure.legend(handles=[*patches, *marks], loc="outside lower center", ncols=4, fontsize=8)
@@ -396,7 +406,7 @@ def draw_wasted(rows: Sequence[Mapping], published: pd.DataFrame, iteration_s: f
     table = rows_of(rows, "wasted_s")
     table["value"] /= 60
     figure, ax = plots.figure(figsize=(10, 3.8))
-    labels = {"x_label": "machines replaced", "y_label": "average wasted time (min)"}
+    labels: dict[str, Any] = {"x_label": "machines replaced", "y_label": "average wasted time (min)"}
     plots.bars(table, ax=ax, x="replaced", by="solution", log_y=True, value_labels=True, **labels)
     ax.set_ylim(bottom=0.5)
     (said,) = published.value
@@ -411,33 +421,36 @@ def draw_mt_nlg(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     names = {"checkpoint_min": "one checkpoint", "wasted_min": "wasted by a failure"}
     table = _beside_published(pd.DataFrame(rows), published, "quantity")
     table["of"] = table.quantity.map(names)
-    labels = {"x_label": "MT-NLG, 6.36 TB over 20 Gbps", "y_label": "time (min)"}
-    return plots.comparison(table, x="of", **labels).figure
+    labels: dict[str, Any] = {"x_label": "MT-NLG, 6.36 TB over 20 Gbps", "y_label": "time (min)"}
+    figure, ax = plots.figure()
+    plots.comparison(table, ax=ax, x="of", **labels)
+    return figure
 
 
 def draw_by_failures(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw figure 6.15a; a cross is HighFreq's ratio without failures, by the paper's share of serialising."""
-    ax = _draw_ratios(rows, x="failures_per_day", x_label="failures a day, of 16 machines together")
+    figure, ax = _draw_ratios(rows, x="failures_per_day", x_label="failures a day, of 16 machines together")
     (share,) = published.value
     plots.mark_published(ax, 0, 1 - share / 100, f"HighFreq, the paper:\n{share:g} % serialising")
     plots.beside(ax)
-    return ax.figure
+    return figure
 
 
 def draw_by_machines(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw figure 6.15b, and on to more machines than the paper's 1,000."""
-    ax = _draw_ratios(rows, x="num_machines", x_label="machines, of which 1.5 % fail every day", log_x=True)
+    labels = {"x_label": "machines, of which 1.5 % fail every day"}
+    figure, ax = _draw_ratios(rows, x="num_machines", log_x=True, **labels)
     plots.mark_published(ax, published.num_machines, published.value, "Gemini, the paper")
     plots.published_line(ax, 1000, "the paper's largest", along_x=True)
     plots.beside(ax)
-    return ax.figure
+    return figure
 
 
-def _draw_ratios(rows: Sequence[Mapping], **axis: Any) -> Axes:
-    _, ax = plots.figure(figsize=(9.0, 4.2))
+def _draw_ratios(rows: Sequence[Mapping], **axis: Any) -> tuple[Figure, Axes]:
+    figure, ax = plots.figure(figsize=(9.0, 4.2))
     plots.lines(rows_of(rows, "effective_ratio"), ax=ax, by="solution", y_label="effective training time ratio", **axis)
     ax.set_ylim(0, 1.05)
-    return ax
+    return figure, ax
 
 
 def draw_time(rows: Sequence[Mapping], num_machines: int, *, ax: Axes | None = None) -> Axes:
@@ -461,8 +474,8 @@ def draw_best(rows: Sequence[Mapping]) -> Figure:
         for line in zip(replicas.to_numpy(), intervals.to_numpy(), waste.to_numpy(), strict=True)
     ]
     figure, ax = plots.figure(figsize=(2.0 * len(replicas.columns) + 1.5, 0.75 * len(replicas) + 1.2))
-    labels = {"x_label": "link of a machine (Gbps)", "y_label": "failures of a machine a day"}
-    ticks = {"x_ticks": [f"{link:g}" for link in replicas], "y_ticks": [f"{rate:g}" for rate in replicas.index]}
-    plots.heatmap(replicas, ax=ax, limit=float(replicas.to_numpy().max()), texts=texts, **labels, **ticks)
+    labels: dict[str, Any] = {"x_label": "link of a machine (Gbps)", "y_label": "failures of a machine a day"}
+    labels |= {"x_ticks": [f"{link:g}" for link in replicas], "y_ticks": [f"{rate:g}" for rate in replicas.index]}
+    plots.heatmap(replicas, ax=ax, limit=float(replicas.to_numpy().max()), texts=texts, **labels)
     ax.set_title("replicas, iterations from checkpoint to checkpoint, time wasted")
     return figure

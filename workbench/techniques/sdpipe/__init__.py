@@ -11,7 +11,7 @@ Where to find it
 - Eq. 2 and theorem 1 (Eq. 3): `method.convergence`; Adam with less variance (section 4): `method.optimizer`
 - algorithm 1 on real ranks: `runtime.averaging`, with `workbench.parallel.replicas`; the scheduler's process:
   `runtime.service`; All-Reduce, AD-PSGD and HetPipe: `runtime.rivals`
-- iterations of all four schemes on a cluster: `cost`
+- iterations of all four schemes on a cluster: `cost`; trainings in the order of such a timeline: `virtual`
 - rows of the figures: `counted`, `simulated`, `measured`
 
 One line in your own pipeline: `with synchronized(part, optimizer, num_stages=2):` around the loop as it was.
@@ -22,8 +22,10 @@ Theorem 1 orders n1 <= |S| <= n2 and names n1 the largest size: both readings ar
 The release's own settings are `Settings.released`. It differs further: each worker has a window, of which that of a
 group's first one counts; a check ends a group at once when all workers are connected, and rests while one has stopped;
 more than 8 pipelines form pairs outside of checks.
-Simplified: in `cost` all stages are alike, a delay comes before a worker's first micro-batch, groups that send at the
-same time do not share a card, and a push or pull is served by one card in the order of arrival.
+Simplified: on real ranks SDPipe flushes after each mini-batch, as torch's `Schedule1F1B` does and algorithm 1 does not;
+`cost` has both, and `virtual` trains without. In `cost` all stages are alike, a delay comes before a worker's first
+micro-batch, groups that send at the same time do not share a card, and a push or pull is served by one card as it
+arrives.
 Left out, as in the paper: recovery from lost workers, and averages of optimizer states such as momentum.
 Added: a group averages floating-point buffers, too, and takes its first member's of others; weights that stages share
 are averaged over these after each group; all replicas end with the mean of all, those that ended earlier included.

@@ -1,6 +1,7 @@
 """What an iteration should take: four schemes on M x N workers with injected delays, simulated with the real scheduler.
 
 An iteration of a pipeline is one mini-batch by 1F1B and a flush; a worker's delay comes before its first micro-batch.
+SDPipe can also run 1F1B without a flush, as its algorithm 1 does: then mini-batches follow each other in the pipeline.
 """
 
 import heapq
@@ -9,6 +10,7 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
@@ -18,17 +20,8 @@ from workbench.timeline.schedule import Cell, one_forward_one_backward
 
 from .method.scheduler import Group, Scheduler, Settings
 
-__all__ = [
-    "Cluster",
-    "Run",
-    "Scheme",
-    "Workload",
-    "backward_ends",
-    "drawn_delays_s",
-    "pairs",
-    "simulate",
-    "traced_delays_s",
-]
+__all__ = ["Cluster", "Run", "Scheme", "Workload", "backward_ends", "drawn_delays_s", "pairs", "simulate"]
+__all__ += ["traced_delays_s"]
 
 
 class Scheme(StrEnum):
@@ -85,10 +78,6 @@ class Cluster:
         sent = 2 * (machines - 1) / machines * workload.stage_bytes * workload.num_stages
         return self.startup_s + sent / self.card_bytes_per_s
 
-    def server_s(self, workload: Workload) -> float:
-        """Return the seconds that parameter servers are busy with one pipeline's push, and with its pull."""
-        return self.startup_s + workload.stage_bytes * workload.num_stages / self.server_bytes_per_s
-
 
 def drawn_delays_s(
     num_iterations: int, num_stages: int, num_pipelines: int, *, delay_s: float, share: float = 0.1, seed: int = 0
@@ -123,6 +112,7 @@ class Run:
 
     ends_s: np.ndarray  # [K, N]: time when the last stage of a pipeline has synchronised its k-th mini-batch
     groups: list[Group] = field(default_factory=list)  # in the order of formation; empty for HetPipe
+    steps: list[tuple[int, bool]] = field(default_factory=list)  # of HetPipe in order: pipelines, and if a push arrives
     num_unchecked: int = 0  # see `Scheduler`
 
     @property
@@ -144,6 +134,7 @@ def simulate(
     settings: Settings | None = None,
     staleness: int | None = None,
     seed: int = 0,
+    flush: bool = True,
 ) -> Run:
     """Simulate a scheme.
 
@@ -157,8 +148,12 @@ def simulate(
         settings: settings of SDPipe's scheduler.
         staleness: s of HetPipe; None is the paper's, M.
         seed: seed of AD-PSGD's pairs.
+        flush: whether a pipeline finishes a mini-batch before the next one begins; only All-Reduce and SDPipe can do
+            without.
     """
     scheme = Scheme(scheme)
+    if not flush and scheme not in (Scheme.ALL_REDUCE, Scheme.SDPIPE):
+        raise ValueError(f"flush is False for {scheme}; only All-Reduce and SDPipe run without")
     _, num_stages, num_pipelines = delays_s.shape
     if num_stages != workload.num_stages:
         raise ValueError(f"delays_s is of {num_stages} stages; it must be of num_stages, {workload.num_stages}")
@@ -171,7 +166,7 @@ def simulate(
     elif window_s is None:
         window_s = (settings and settings.start_s) or workload.iteration_s / num_pipelines
     scheduler = Scheduler(num_stages, num_pipelines, history, window_s, settings=settings)
-    return _scheduled(workload, cluster, delays_s, scheduler)
+    return (_scheduled if flush else _without_flush)(workload, cluster, delays_s, scheduler)
 
 
 def _scheduled(workload: Workload, cluster: Cluster, delays_s: np.ndarray, scheduler: Scheduler) -> Run:
@@ -184,7 +179,7 @@ def _scheduled(workload: Workload, cluster: Cluster, delays_s: np.ndarray, sched
     done = [0] * num_pipelines  # iterations
     ends_s = np.zeros((num_iterations, num_pipelines))
     groups = []
-    signals = []  # a heap
+    signals: list[tuple[float, int, int]] = []  # a heap of times, stages and pipelines
     for pipeline in range(num_pipelines):
         for stage, end_s in enumerate(ends(ready[pipeline], delays[0][pipeline])):
             heapq.heappush(signals, (end_s, stage, pipeline))
@@ -196,9 +191,8 @@ def _scheduled(workload: Workload, cluster: Cluster, delays_s: np.ndarray, sched
         else:
             now_s = deadline_s
             formed = scheduler.expire(now_s)
-        deadline_s = scheduler.next_deadline_s()
-        if deadline_s is None:
-            deadline_s = math.inf
+        next_s = scheduler.next_deadline_s()
+        deadline_s = math.inf if next_s is None else next_s
         for group in formed:
             groups.append(group)
             synced_s = now_s + cluster.average_s(workload, group.members)
@@ -217,6 +211,105 @@ def _scheduled(workload: Workload, cluster: Cluster, delays_s: np.ndarray, sched
                 for stage, end_s in enumerate(ends(ready[pipeline], delays[done[pipeline]][pipeline])):
                     heapq.heappush(signals, (end_s, stage, pipeline))
     return Run(ends_s=ends_s, groups=groups, num_unchecked=scheduler.num_unchecked)
+
+
+def _without_flush(workload: Workload, cluster: Cluster, delays_s: np.ndarray, scheduler: Scheduler) -> Run:
+    """Simulate 1F1B without a flush on whole mini-batches: a worker synchronises after each backward pass.
+
+    Source: algorithm 1.
+    """
+    workers = _Endless(workload, cluster, delays_s, scheduler)
+    for worker in workers.place:
+        workers.begin(worker)
+    while True:
+        deadline_s = scheduler.next_deadline_s()
+        if workers.events and (deadline_s is None or workers.events[0][0] < deadline_s):
+            workers.end(*heapq.heappop(workers.events))
+        elif deadline_s is not None:
+            workers.synchronise(scheduler.expire(deadline_s), deadline_s)
+        else:
+            return Run(ends_s=workers.ends_s, groups=workers.groups, num_unchecked=scheduler.num_unchecked)
+
+
+class _Endless:
+    """Workers of 1F1B without a flush: stage j of M begins with M - j forward passes, then both kinds alternate.
+
+    While a worker synchronises it computes nothing.
+    """
+
+    def __init__(self, workload: Workload, cluster: Cluster, delays_s: np.ndarray, scheduler: Scheduler):
+        num_iterations, num_stages, num_pipelines = delays_s.shape
+        self._workload, self._cluster, self._delays_s, self._scheduler = workload, cluster, delays_s, scheduler
+        self._orders = [_endless_1f1b(num_stages - stage, num_iterations) for stage in range(num_stages)]
+        self._seconds = {
+            Kind.FORWARD: workload.num_micro_batches * workload.forward_s,
+            Kind.BACKWARD: workload.num_micro_batches * workload.backward_s,
+        }
+        workers = [(stage, pipeline) for stage in range(num_stages) for pipeline in range(num_pipelines)]
+        self.place = dict.fromkeys(workers, 0)  # passes that have ended
+        self._free_s = dict.fromkeys(workers, 0.0)
+        self._busy = dict.fromkeys(workers, False)  # computes, or waits for a group
+        self._ended_s: dict[tuple[Kind, int, int, int], float] = {}  # by pass, stage, pipeline and mini-batch
+        self.events: list[tuple[float, int, int]] = []  # a heap of times, stages and pipelines: ends of passes
+        self.ends_s = np.zeros((num_iterations, num_pipelines))
+        self.groups: list[Group] = []
+
+    def begin(self, worker: tuple[int, int]) -> None:
+        """Begin a worker's next pass if it is free and has what the pass needs."""
+        stage, pipeline = worker
+        order = self._orders[stage]
+        if self._busy[worker] or self.place[worker] == len(order):
+            return
+        kind, number = order[self.place[worker]]
+        start_s = self._free_s[worker]
+        source = stage - 1 if kind is Kind.FORWARD else stage + 1
+        if 0 <= source < len(self._orders):
+            if (kind, source, pipeline, number) not in self._ended_s:
+                return
+            start_s = max(start_s, self._ended_s[kind, source, pipeline, number] + self._workload.transfer_s)
+        delay_s = self._delays_s[number, stage, pipeline] if kind is Kind.FORWARD else 0.0
+        self._busy[worker] = True
+        heapq.heappush(self.events, (start_s + delay_s + self._seconds[kind], stage, pipeline))
+
+    def end(self, now_s: float, stage: int, pipeline: int) -> None:
+        """End a worker's pass: after a backward pass it signals, after a forward pass it goes on."""
+        worker = (stage, pipeline)
+        kind, number = self._orders[stage][self.place[worker]]
+        self._ended_s[kind, stage, pipeline, number] = now_s
+        self.place[worker] += 1
+        if kind is Kind.BACKWARD:
+            self.synchronise(self._scheduler.signal(stage, pipeline, now_s), now_s)
+        else:
+            self._busy[worker], self._free_s[worker] = False, now_s
+            self.begin(worker)
+        neighbour = (stage + (1 if kind is Kind.FORWARD else -1), pipeline)
+        if neighbour in self.place:
+            self.begin(neighbour)
+
+    def synchronise(self, formed: list[Group], now_s: float) -> None:
+        """Let groups average, and their members go on."""
+        for group in formed:
+            self.groups.append(group)
+            synced_s = now_s + self._cluster.average_s(self._workload, group.members)
+            for pipeline in group.members:
+                worker = (group.stage, pipeline)
+                order = self._orders[group.stage]
+                self._busy[worker], self._free_s[worker] = False, synced_s
+                _, number = order[self.place[worker] - 1]
+                self.ends_s[number, pipeline] = max(self.ends_s[number, pipeline], synced_s)
+                if self.place[worker] == len(order):
+                    formed += self._scheduler.leave(group.stage, pipeline)
+                self.begin(worker)
+
+
+def _endless_1f1b(num_ahead: int, num_iterations: int) -> list[tuple[Kind, int]]:
+    """Return a stage's passes: some forward passes ahead, then backward and forward passes in turns."""
+    ahead = min(num_ahead, num_iterations)
+    order = [(Kind.FORWARD, number) for number in range(ahead)]
+    for number in range(num_iterations):
+        order.append((Kind.BACKWARD, number))
+        order += [(Kind.FORWARD, number + ahead)] if number + ahead < num_iterations else []
+    return order
 
 
 def pairs(num_workers: int, iteration: int, seed: int = 0) -> list[tuple[int, ...]]:
@@ -251,18 +344,21 @@ def _parameter_server(workload: Workload, cluster: Cluster, delays_s: np.ndarray
     num_iterations, num_stages, num_pipelines = delays_s.shape
     delays = delays_s.transpose(0, 2, 1).tolist()
     ends = _Ends(workload)
-    busy_s = 2 * cluster.server_s(workload)  # a push and a pull
+    sent_s = workload.stage_bytes * workload.num_stages / cluster.server_bytes_per_s
+    busy_s = 2 * (cluster.startup_s + sent_s)  # a push and a pull of a pipeline
     ends_s = np.zeros((num_iterations, num_pipelines))
     computed, pushed = [0] * num_pipelines, [0] * num_pipelines  # mini-batches of each pipeline
     free_s = 0.0  # time when the server is free
     idle = set(range(num_pipelines))
     events: list[tuple[float, int, int]] = []  # time, 1 for the end of a push, pipeline
+    steps: list[tuple[int, bool]] = []
 
     def begin(now_s: float) -> None:
         slowest = min(pushed)
         for pipeline in [number for number in idle if computed[number] - slowest <= staleness]:
             idle.discard(pipeline)
             if computed[pipeline] < num_iterations:
+                steps.append((pipeline, False))
                 done_s = max(ends([now_s] * num_stages, delays[computed[pipeline]][pipeline]))
                 heapq.heappush(events, (done_s, 0, pipeline))
 
@@ -270,6 +366,7 @@ def _parameter_server(workload: Workload, cluster: Cluster, delays_s: np.ndarray
     while events:
         now_s, is_push, pipeline = heapq.heappop(events)
         if is_push:
+            steps.append((pipeline, True))
             ends_s[pushed[pipeline], pipeline] = now_s
             pushed[pipeline] += 1
         else:
@@ -278,10 +375,10 @@ def _parameter_server(workload: Workload, cluster: Cluster, delays_s: np.ndarray
             heapq.heappush(events, (free_s, 1, pipeline))
             idle.add(pipeline)
         begin(now_s)
-    return Run(ends_s=ends_s)
+    return Run(ends_s=ends_s, steps=steps)
 
 
-def backward_ends(workload: Workload, ready_s: Sequence, delay_s: Sequence) -> list:
+def backward_ends(workload: Workload, ready_s: Sequence | np.ndarray, delay_s: Sequence | np.ndarray) -> list:
     """Return when each stage's last backward pass of a mini-batch ends.
 
     Args:
@@ -297,16 +394,17 @@ class _Ends:
 
     def __init__(self, workload: Workload):
         self._num_stages = workload.num_stages
-        rows = [list(row) for row in one_forward_one_backward(workload.num_stages, workload.num_micro_batches).rows]
-        place, passes = {}, []
+        schedule = one_forward_one_backward(workload.num_stages, workload.num_micro_batches)
+        rows = [[cell for cell in row if cell is not None] for row in schedule.rows]
+        place: dict[Cell | None, int] = {None: -1}
+        passes: list[tuple[int, int, float]] = []  # stage, place of the pass it needs or -1, seconds
         while any(rows):
             for row in rows:
-                while row and (needed := self._needed(row[0])) in (None, *place):
+                while row and (needed := self._needed(row[0])) in place:
                     cell = row.pop(0)
-                    place[cell] = len(place)
+                    place[cell] = len(passes)
                     seconds = workload.forward_s if cell.kind is Kind.FORWARD else workload.backward_s
-                    source = -1 if needed is None else place[needed]
-                    passes.append((cell.stage, source, seconds))
+                    passes.append((cell.stage, place[needed], seconds))
         self._passes = passes
         self._transfer_s = workload.transfer_s
 
@@ -319,7 +417,7 @@ class _Ends:
 
     def __call__(self, ready_s: Sequence, delay_s: Sequence, later=max) -> list:
         free = [ready + delay for ready, delay in zip(ready_s, delay_s, strict=True)]
-        arrived = []
+        arrived: list[Any] = []
         for stage, source, seconds in self._passes:
             start = free[stage]
             if source >= 0:

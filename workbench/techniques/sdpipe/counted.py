@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from workbench.study.rows import value_row
+from workbench.rows import value_row
 from workbench.timeline import Action, Kind, Task, Timeline, simulate
 from workbench.timeline.schedule import Cell, one_forward_one_backward, pipeline_tasks
 
@@ -37,7 +38,8 @@ def figure_1(num_pipelines: int = 3) -> tuple[list[dict[str, Any]], dict[str, Ti
 
 def _flushed(num_pipelines: int, slow: dict[tuple[int, Cell], float]) -> Timeline:
     """Simulate two pairs of mini-batches; the second pair of a stage begins when all its workers are done."""
-    tasks, ends = [], {}
+    tasks: list[Task] = []
+    ends: dict[int, set[str]] = {}
     for pair in range(2):
         started = {stage: tuple(names) for stage, names in ends.items()}
         for pipeline in range(num_pipelines):
@@ -88,10 +90,9 @@ def play(signals: Sequence[tuple[int, int]], scheduler: Scheduler) -> tuple[Time
             label = "{" + ", ".join("AB"[member] for member in sorted(group.members)) + "}"
             for member in group.members:
                 begun = since.pop((group.stage, member))
-                place = {"resource": _name(group.stage, member), "kind": Kind.WAIT}
-                actions += [Action(start_s=begun, end_s=slot, label="waits", **place)] if slot > begun else []
-                place["kind"] = Kind.COMMUNICATE
-                actions.append(Action(start_s=slot, end_s=slot + 0.8, label=label, **place))
+                make = partial(Action, resource=_name(group.stage, member))
+                actions += [make(start_s=begun, end_s=slot, kind=Kind.WAIT, label="waits")] if slot > begun else []
+                actions.append(make(start_s=slot, end_s=slot + 0.8, kind=Kind.COMMUNICATE, label=label))
     for (stage, worker), slot in since.items():
         actions.append(
             Action(resource=_name(stage, worker), start_s=slot, end_s=end, kind=Kind.WAIT, label="waits for ever")
@@ -125,12 +126,11 @@ def learning_rate_rows(
     The text orders n1 <= |S| <= n2 and calls n1 the largest size: "learning_rate" takes n1 for the smallest one, and
     "learning_rate_by_name" for the largest one.
     """
-    sizes = {"num_stages": num_stages, "history": history, "smoothness": smoothness}
+    largest = partial(largest_learning_rate, num_stages=num_stages, history=history, smoothness=smoothness)
     rows = []
     for n, least in ((n, least) for n in num_pipelines for least in smallest_groups if least <= n):
-        ordered, named = ({"n1": least, "n2": n}, {"n1": n, "n2": least})
-        rate = largest_learning_rate(num_pipelines=n, **ordered, **sizes)
+        rate = largest(num_pipelines=n, n1=least, n2=n)
         rows.append(value_row("learning_rate", rate, n1=least, num_pipelines=n))
-        rate = largest_learning_rate(num_pipelines=n, **named, **sizes)
+        rate = largest(num_pipelines=n, n1=n, n2=least)
         rows.append(value_row("learning_rate_by_name", rate, n2=least, num_pipelines=n))
     return rows

@@ -19,18 +19,18 @@ from workbench.checks import require_counts, require_positive
 from workbench.launch.agreement import tell_all
 from workbench.parallel.replicas import Place
 from workbench.parallel.voting import Voting
-from workbench.study.cells import named
+from workbench.rows.cells import named
 from workbench.techniques.sdpipe.cost import Scheme
 from workbench.techniques.sdpipe.method.scheduler import Group
 from workbench.techniques.sdpipe.runtime.averaging import Log
 from workbench.techniques.sdpipe.runtime.rivals import Worker
-from workbench.techniques.sdpipe.training import Setting, train, train_with
+from workbench.techniques.sdpipe.training import MakeWorker, Setting, train, train_with
 
 __all__ = ["DILOCO", "HIVEMIND", "LOCAL_SGD", "cells", "train_beside"]
 
 LOCAL_SGD, DILOCO, HIVEMIND = "torchft LocalSGD", "torchft DiLoCo", "hivemind"
 PACKAGES = {LOCAL_SGD: "torchft", DILOCO: "torchft", HIVEMIND: "hivemind"}
-OUTER = {"lr": 0.7, "momentum": 0.9, "nesterov": True}  # DiLoCo's outer SGD, arXiv 2311.08105, section 3
+OUTER: dict[str, Any] = {"lr": 0.7, "momentum": 0.9, "nesterov": True}  # DiLoCo's SGD, arXiv 2311.08105, section 3
 LOCALHOST = "/ip4/127.0.0.1/tcp/0"
 GIVING_UP_S = 2.0  # in which hivemind must have averaged, or the worker goes on alone
 
@@ -46,8 +46,8 @@ def cells(schemes: list[str], seeds: list[int], *, sync_every: int, matchmaking_
     for scheme in schemes:
         if (package := PACKAGES.get(scheme)) and find_spec(package) is None:
             raise ModuleNotFoundError(f"{scheme} needs the package {package}: pip install {package}")
-    more = {LOCAL_SGD: {"sync_every": sync_every}, DILOCO: {"sync_every": sync_every}}
-    more[HIVEMIND] = {"matchmaking_s": matchmaking_s}
+    every = {"sync_every": sync_every}
+    more: dict[str, dict[str, Any]] = {LOCAL_SGD: every, DILOCO: every, HIVEMIND: {"matchmaking_s": matchmaking_s}}
     return [setting | {"scheme": scheme, "seed": seed} | more.get(scheme, {}) for seed in seeds for scheme in schemes]
 
 
@@ -58,7 +58,13 @@ def train_beside(
     """Train with a library's scheme or one of ours, see `training.train`; same model, data, seeds and delays."""
     if scheme not in PACKAGES:
         return train(scheme=scheme, **setting)
-    make_worker = partial(_Hivemind, matchmaking_s) if scheme == HIVEMIND else partial(_Torchft, scheme, sync_every)
+    make_worker: MakeWorker
+    if scheme == HIVEMIND:
+        assert matchmaking_s is not None
+        make_worker = partial(_Hivemind, matchmaking_s)
+    else:
+        assert sync_every is not None
+        make_worker = partial(_Torchft, scheme, sync_every)
     # The setting's scheme decides only on the optimizer here: the plain one, as for the rivals.
     found = train_with(Setting(scheme=Scheme.ALL_REDUCE, **setting), make_worker)
     return found | {"setting": found["setting"] | {"scheme": scheme}}
@@ -121,9 +127,9 @@ class _Hivemind(Worker):
 
         start: Callable[..., Any] = partial(hivemind.DHT, start=True, use_ipfs=False, host_maddrs=[LOCALHOST])
         is_first = dist.get_rank() == 0
-        self._table = start() if is_first else None
-        peers = tell_all([str(address) for address in self._table.get_visible_maddrs()] if is_first else None)[0]
-        self._table = self._table or start(initial_peers=peers)
+        table = start() if is_first else None
+        peers = tell_all(None if table is None else [str(address) for address in table.get_visible_maddrs()])[0]
+        self._table = table or start(initial_peers=peers)
         self._weights = [weight for weight in part.parameters() if weight.requires_grad]
         self._averager = hivemind.averaging.DecentralizedAverager(
             [nn.utils.parameters_to_vector(self._weights).detach()],

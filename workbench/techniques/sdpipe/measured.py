@@ -1,55 +1,76 @@
-"""The rows of what is measured: trainings of all schemes on real ranks, compared seed by seed."""
+"""The rows of what is measured: trainings of all schemes on real or virtual ranks, compared seed by seed."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
-from workbench.study.rows import ratio_row, ratios, spread_row, value_row
+from workbench.rows import FEWEST_ROUNDS, ratio_row, ratios, spread_row, value_row
 from workbench.study.training import reached
-from workbench.training.measuring import FEWEST_ROUNDS
 
 from .cost import Scheme
 
 __all__ = ["cells", "map_rows", "rows", "throughput_rows"]
 
 ALL_REDUCE = Scheme.ALL_REDUCE.value
-FEWEST_SEEDS = 3  # from which times to a target are compared: with one, noise decides
-PLAIN, REDUCED = "plain", "reduced"  # Adams of `training.Setting`
-Result = Mapping[str, Any]  # of `training.train`
+FEWEST_SEEDS = 2  # from which times to a target are compared: with one, noise decides
+USUAL = {"adam": "reduced", "flush": "rivals"}  # choices of `VirtualSetting`
+BASES = {  # with whom the rows compare the test losses of what a key tells apart
+    "scheme": (ALL_REDUCE, "test_loss_over_all_reduce"),
+    "adam": ("plain", "test_loss_over_plain"),
+    "flush": ("rivals", "test_loss_over_no_flush"),
+}
+Result = Mapping[str, Any]  # of `training.train` or `virtual.train`
+Targets = Mapping[str, Callable[[Result], tuple[float, float] | None]]  # seconds and mini-batches to what a name says
 
 
 def cells(
-    schemes: Sequence[str], seeds: Sequence[int], adams: Sequence[str] = (REDUCED,), **setting: Any
+    schemes: Sequence[str],
+    seeds: Sequence[int],
+    adams: Sequence[str] = (USUAL["adam"],),
+    flushes: Sequence[str] = (USUAL["flush"],),
+    **setting: Any,
 ) -> list[dict[str, Any]]:
-    """List the trainings: every scheme with every seed, and with each kind of Adam.
+    """List the trainings: every scheme with every seed, each kind of Adam, and each choice of who flushes.
 
-    The usual kind is left out of a training's arguments, so that it is the same training as without a choice.
+    A usual choice is left out of a training's arguments, so that it is the same training as without a choice.
     """
-    kinds = [{} if adam == REDUCED else {"adam": adam} for adam in adams]
+    choices = [{"adam": adam, "flush": flush} for adam, flush in product(adams, flushes)]
+    kinds = [{name: kind for name, kind in choice.items() if kind != USUAL[name]} for choice in choices]
     chosen = product(seeds, map(Scheme, schemes), kinds)
     return [{"scheme": scheme.value, "seed": seed, **setting, **kind} for seed, scheme, kind in chosen]
 
 
-def rows(results: Sequence[Result], target: float, *, key: str = "scheme") -> list[dict[str, Any]]:
+def rows(
+    results: Sequence[Result], target: float, *, accuracies: Sequence[float] = (), key: str = "scheme"
+) -> list[dict[str, Any]]:
     """Return rows of each scheme, medians over seeds with the extremes as spread, and SDPipe's gains seed by seed.
 
     Args:
-        results: of all schemes and seeds.
-        target: training loss whose time and number of mini-batches are compared.
-        key: field of the setting that tells the trainings of a seed apart, "scheme" or "adam".
+        results: of all schemes and seeds, of real or of virtual ranks.
+        target: training loss whose time and number of mini-batches are compared; column `to` names it.
+        accuracies: of the mean model on the test set in per cent, compared like the target.
+        key: field of the setting that tells the trainings of a seed apart, of `BASES`.
     """
     by_name: dict[str, dict[int, Result]] = {}
     for result in results:
-        by_name.setdefault(str(result["setting"][key]), {})[result["setting"]["seed"]] = result
+        name = result["setting"].get(key, USUAL.get(key))  # a training may be older than a choice
+        by_name.setdefault(str(name), {})[result["setting"]["seed"]] = result
+    targets: Targets = {
+        f"loss {target:g}": lambda result: reached(result["curve"], target),
+        **{f"{accuracy:g} %": partial(_accuracy_reached, accuracy) for accuracy in accuracies},
+    }
     found = []
+    if "pass_s" in results[0]["setting"]:
+        found.append(value_row("iteration_over_passes", _iteration_over_passes(results[0])))
     for name, by_seed in by_name.items():
-        found += _own_rows(list(by_seed.values()), target, **{key: name})
+        found += _own_rows(list(by_seed.values()), targets, **{key: name})
     ours = by_name.get(Scheme.SDPIPE.value, {}) if key == "scheme" else {}
     for rival, by_seed in by_name.items() if ours else ():
         if rival != Scheme.SDPIPE:
-            found += _ratio_rows([(by_seed[seed], ours[seed]) for seed in ours], target, over=rival)
-    base, quantity = (PLAIN, "test_loss_over_plain") if key == "adam" else (ALL_REDUCE, "test_loss_over_all_reduce")
+            found += _ratio_rows([(by_seed[seed], ours[seed]) for seed in ours if seed in by_seed], targets, over=rival)
+    base, quantity = BASES[key]
     for name, by_seed in by_name.items() if base in by_name else ():
         if name != base:
             pairs = [(result["scores"], by_name[base][seed]["scores"]) for seed, result in by_seed.items()]
@@ -58,19 +79,33 @@ def rows(results: Sequence[Result], target: float, *, key: str = "scheme") -> li
     return found
 
 
-def _own_rows(results: Sequence[Result], target: float, **keys: Any) -> list[dict[str, Any]]:
+def _accuracy_reached(accuracy: float, result: Result) -> tuple[float, float] | None:
+    """Return seconds and mini-batches at which the mean model's accuracy, a mean over a sixth, reaches a value."""
+    return reached([(at_s, number, -scores["accuracy"]) for at_s, number, scores in result["tests"]], -accuracy)
+
+
+def _iteration_over_passes(result: Result) -> float:
+    """Return the length of an iteration without delays over a stage's own passes: what the flush costs."""
+    setting = result["setting"]
+    return float(result["nominal_s"] / (3 * setting["pass_s"] * setting["num_micro_batches"]))
+
+
+def _own_rows(results: Sequence[Result], targets: Targets, **keys: Any) -> list[dict[str, Any]]:
     found = []
-    for name, unit in (("iteration_s", "s"), ("cpu_share", "1"), ("delay_share", "1"), ("averaged_share", "1")):
-        found.append(spread_row(name, [result[name] for result in results], unit, **keys))
+    for name in ("iteration_s", "seconds", "cpu_share", "delay_share", "averaged_share", "waited_share"):
+        if name in results[0]:
+            unit = "1" if name.endswith("share") else "s"
+            found.append(spread_row(name, [result[name] for result in results], unit, **keys))
     found.append(spread_row("end_loss", [result["curve"][-1][2] for result in results], **keys))
     for name in results[0]["scores"]:
         unit = "%" if name == "accuracy" else "1"
         found.append(spread_row(name, [result["scores"][name] for result in results], unit, **keys))
-    moments = [reached(result["curve"], target) for result in results]
-    found.append(value_row("reached_seeds", sum(moment is not None for moment in moments), **keys))
-    if len(moments) >= FEWEST_SEEDS and None not in moments:
-        found.append(spread_row("target_s", [seconds for seconds, _ in moments], "s", **keys))
-        found.append(spread_row("target_iterations", [iteration for _, iteration in moments], **keys))
+    for to, reach in targets.items():
+        moments = [moment for result in results if (moment := reach(result)) is not None]
+        found.append(value_row("reached_seeds", len(moments), to=to, **keys))
+        if len(results) >= FEWEST_SEEDS and len(moments) == len(results):
+            found.append(spread_row("target_s", [seconds for seconds, _ in moments], "s", to=to, **keys))
+            found.append(spread_row("target_iterations", [iteration for _, iteration in moments], to=to, **keys))
     sizes = [{int(size): count for size, count in result["sizes"].items()} for result in results]
     if all(sizes):
         means = [sum(size * n for size, n in found_.items()) / sum(found_.values()) for found_ in sizes]
@@ -78,21 +113,27 @@ def _own_rows(results: Sequence[Result], target: float, **keys: Any) -> list[dic
     return found
 
 
-def _ratio_rows(pairs: Sequence[tuple[Result, Result]], target: float, **keys: Any) -> list[dict[str, Any]]:
+def _ratio_rows(pairs: Sequence[tuple[Result, Result]], targets: Targets, **keys: Any) -> list[dict[str, Any]]:
     """Return SDPipe's gains over a rival: in throughput, and in the time to a target where both reach it.
 
-    Throughput is compared block by block of equal iterations, which have equal delays; a target needs three seeds.
+    Throughput is compared block by block of equally many mini-batches; a target needs two seeds. `whole_speedup`
+    compares the times until the last pipeline is done, its tail without the others included.
     """
     theirs, own = ([s for pair in pairs for s in pair[side]["blocks_s"]] for side in (0, 1))
     if len(own) >= FEWEST_ROUNDS:
         found = [ratio_row("speedup", theirs, own, **keys)]
     else:
         found = [spread_row("speedup", ratios(theirs, own), **keys)]
-    moments = [(reached(rival["curve"], target), reached(ours["curve"], target)) for rival, ours in pairs]
-    if len(moments) >= FEWEST_SEEDS and all(rival and ours for rival, ours in moments):
-        found.append(spread_row("target_speedup", [rival[0] / ours[0] for rival, ours in moments], **keys))
-        more = [rival[1] / ours[1] for rival, ours in moments]
-        found.append(spread_row("target_iterations_ratio", more, **keys))
+    found.append(spread_row("whole_speedup", [rival["seconds"] / ours["seconds"] for rival, ours in pairs], **keys))
+    for to, reach in targets.items():
+        moments = [
+            (theirs_at, own_at) for rival, ours in pairs if (theirs_at := reach(rival)) and (own_at := reach(ours))
+        ]
+        if len(pairs) >= FEWEST_SEEDS and len(moments) == len(pairs):
+            gains = [theirs_at[0] / own_at[0] for theirs_at, own_at in moments]
+            found.append(spread_row("target_speedup", gains, to=to, **keys))
+            fewer = [theirs_at[1] / own_at[1] for theirs_at, own_at in moments]
+            found.append(spread_row("target_iterations_ratio", fewer, to=to, **keys))
     return found
 
 
@@ -110,8 +151,10 @@ def throughput_rows(results: Sequence[Result], names: Mapping[float, str]) -> li
         runs[place][setting["scheme"]] = result
     found = []
     for (model, num_stages, num_pipelines, delay), by_scheme in runs.items():
-        keys = {"model": model, "mesh": f"{num_stages} x {num_pipelines}", "setting": names[delay]}
+        keys: dict[str, Any] = {"model": model, "mesh": f"{num_stages} x {num_pipelines}", "setting": names[delay]}
         ours_s = by_scheme[Scheme.SDPIPE]["blocks_s"]
+        ratio = _iteration_over_passes(by_scheme[Scheme.SDPIPE])
+        found += [value_row("iteration_over_passes", ratio, **keys), value_row("delay_over_iteration", delay, **keys)]
         for scheme, result in by_scheme.items():
             setting = result["setting"]
             examples = num_pipelines * setting["num_micro_batches"] * setting["micro_batch"]

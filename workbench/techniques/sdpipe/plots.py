@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from workbench import plots
 from workbench.timeline import Timeline
 
-__all__ = ["draw_map", "draw_scaling", "draw_sizes", "draw_slowness", "draw_speeds", "draw_timelines"]
+__all__ = ["draw_map", "draw_replay", "draw_scaling", "draw_sizes", "draw_speeds", "draw_timelines"]
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -32,8 +32,7 @@ def draw_speeds(rows: Rows, dose: str) -> Figure:
             part = table[(table["model"] == model) & (table["setting"] == setting)]
             plots.bars(part, ax=ax, x="mesh", by="scheme", y_label="examples/s")
             ax.set_title(f"{model}, {setting}")
-            if ax is not axes[0][-1]:
-                ax.get_legend().remove()
+    plots.aside(figure)
     return figure
 
 
@@ -45,20 +44,20 @@ def draw_scaling(rows: Rows) -> Figure:
     for ax, ((model, setting), part) in zip(axes[0], groups, strict=True):
         plots.lines(part, ax=ax, x="workers", by="scheme", log_x=True, log_y=True, y_label="times as fast as HetPipe")
         ax.set_title(f"{model}, {setting}")
-        if ax is not axes[0][-1]:
-            ax.get_legend().remove()
+    plots.aside(figure)
     return figure
 
 
-def draw_slowness(speeds: Sequence[Sequence[float]], names: Sequence[str], hours: float) -> Figure:
-    """Draw the recorded speeds of workers, a row each, over time."""
-    figure, axes = plots.figure(len(speeds), 1, figsize=(9, 0.55 * len(speeds)), sharex=True, sharey=True)
-    for ax, speed, name in zip(axes, speeds, names, strict=True):
-        ax.plot(np.linspace(0, hours, len(speed)), speed, linewidth=0.8)
-        ax.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
-        ax.set_yticks([0, 1])
-    axes[-1].set_xlabel("hours")
-    axes[0].set_title("share of a GPU's peak speed")
+def draw_replay(rows: Rows, speeds: Sequence[Sequence[float]], hours: float) -> Figure:
+    """Draw the speed of all schemes while workers replay recorded speeds, and these speeds, a row a worker."""
+    figure, (left, right) = plots.figure(1, 2, figsize=(12, 4.2))
+    table = pd.DataFrame([row for row in rows if row["quantity"] == "examples_per_s"])
+    plots.bars(table, ax=left, x="scheme", y_label="examples/s", value_labels=True)
+    left.set_xticks(left.get_xticks(), table["scheme"], rotation=30, ha="right", rotation_mode="anchor")
+    lost = np.asarray(speeds) - 1
+    plots.heatmap(lost, ax=right, limit=1.0, x_label="hours", y_label="worker", y_ticks=range(len(lost)))
+    right.set_xticks(np.linspace(0, lost.shape[1] - 1, 10), np.linspace(0, hours, 10).round(1))
+    right.set_title("replayed speeds: white a GPU's peak, dark blue none of it")
     return figure
 
 
@@ -78,12 +77,15 @@ def draw_map(rows: Rows, quantities: Mapping[str, tuple[str, float]]) -> Figure:
         table = pd.DataFrame([row for row in rows if row["quantity"] == quantity])
         cells = table.pivot(index="P", columns="T", values="value")
         values, texts = cells.to_numpy() - white, cells.map(lambda value: f"{value:.3g}").to_numpy().tolist()
-        ticks = {
-            "x_ticks": list(cells.columns),
-            "y_ticks": list(cells.index),
-            "x_label": "T (iterations)",
-            "y_label": "P",
-        }
-        plots.heatmap(values, ax=ax, limit=float(np.abs(values).max()) or 1.0, texts=texts, **ticks)
+        plots.heatmap(
+            values,
+            ax=ax,
+            limit=float(np.abs(values).max()) or 1.0,
+            texts=texts,
+            x_ticks=list(cells.columns),
+            y_ticks=list(cells.index),
+            x_label="T (iterations)",
+            y_label="P",
+        )
         ax.set_title(title)
     return figure

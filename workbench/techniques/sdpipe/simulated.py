@@ -7,6 +7,7 @@ sizes of the models are known.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -16,25 +17,13 @@ from typing import Any
 import numpy as np
 
 from workbench.datasets import gpu_performance
-from workbench.study.rows import spread_row, value_row
+from workbench.rows import spread_row, value_row
 
 from .cost import Cluster, Run, Scheme, Workload, drawn_delays_s, simulate, traced_delays_s
 from .method import Certificate, Group, Settings, certify
 
-__all__ = [
-    "CALIBRATION",
-    "DELAYS_S",
-    "MODELS",
-    "PAPER",
-    "certificate_of",
-    "group_size_rows",
-    "largest_speedups",
-    "map_rows",
-    "own_delays_s",
-    "scaling_rows",
-    "throughput_rows",
-    "trace_rows",
-]
+__all__ = ["CALIBRATION", "DELAYS_S", "MODELS", "PAPER", "certificate_of", "group_size_rows", "largest_speedups"]
+__all__ += ["map_rows", "own_delays_s", "scaling_rows", "throughput_rows", "trace_rows"]
 
 FLOAT_BYTES = 4
 EXAMPLES = 64  # of a pipeline's mini-batch, of the artifact
@@ -50,10 +39,15 @@ MODELS = MappingProxyType(
 DELAYS_S = MappingProxyType(
     {("ResNet-50", "A"): 0.1, ("ResNet-50", "B"): 0.3, ("BERT-base", "A"): 0.2, ("BERT-base", "B"): 0.6}
 )  # section 5.1
-CALIBRATION = MappingProxyType({"server_bytes_per_s": 3.5e9, "on": "HetPipe close to SDPipe: ResNet-50, 4 x 4, B"})
+CALIBRATION: Mapping[str, Any] = MappingProxyType(
+    {"server_bytes_per_s": 4.15e9, "on": "HetPipe close to SDPipe: ResNet-50, 4 x 4, B"}
+)
 PAPER = Cluster(server_bytes_per_s=CALIBRATION["server_bytes_per_s"])
 NONE = "homogeneous"
-SLOT_DELAYS = "each pass"  # where the released code draws a delay, in place of each iteration
+DRAWS = MappingProxyType({"each iteration": 1, "twice": 2})  # delays of a worker in an iteration, see `delays_s`
+ITERATION = "each iteration"
+FLUSHED, RELEASED = "SDPipe, flush", "SDPipe, released scheduler"  # beside SDPipe, which does not flush
+UNFLUSHED = "All-Reduce+Pipe, no flush"  # beside All-Reduce, which does
 
 
 def workload_of(model: str, num_stages: int) -> Workload:
@@ -69,13 +63,17 @@ def workload_of(model: str, num_stages: int) -> Workload:
     )
 
 
-def delays_s(model: str, setting: str, shape: Sequence[int], dose: str, seed: int) -> np.ndarray:
-    """Draw delays [K, M, N]: one in 10 % of a worker's iterations, or in 10 % of its passes."""
+def delays_s(model: str, setting: str, shape: tuple[int, int, int], dose: str, seed: int) -> np.ndarray:
+    """Draw delays [K, M, N], each with 10 %.
+
+    The text draws one for each iteration of a worker, the released code one before the forward and one before the
+    backward pass of a mini-batch.
+    """
     if setting == NONE:
-        return np.zeros(tuple(shape))
-    draws = 2 * NUM_MICRO_BATCHES if dose == SLOT_DELAYS else 1
-    seconds = DELAYS_S[model, setting]
-    return sum(drawn_delays_s(*shape, delay_s=seconds, seed=seed * draws + number) for number in range(draws))
+        return np.zeros(shape)
+    draws, seconds = DRAWS[dose], DELAYS_S[model, setting]
+    drawn = (drawn_delays_s(*shape, delay_s=seconds, seed=seed * draws + number) for number in range(draws))
+    return sum(drawn, np.zeros(shape))
 
 
 def throughput_rows(
@@ -87,32 +85,48 @@ def throughput_rows(
     num_iterations: int,
     seeds: int,
 ) -> list[dict[str, Any]]:
-    """Return examples per second of all schemes on M x N meshes, and SDPipe's speedups; the spread is of seeds."""
+    """Return examples per second of all schemes on M x N meshes, and SDPipe's speedups; the spread is of seeds.
+
+    "flushed_speedup" is of SDPipe with a flush, as its rivals have.
+    """
     rows = []
     for model, setting, (num_stages, num_pipelines) in product(models, settings, meshes):
         workload, shape = workload_of(model, num_stages), (num_iterations, num_stages, num_pipelines)
         keys = {"model": model, "setting": setting, "mesh": f"{num_stages} x {num_pipelines}"}
-        free_s = simulate(Scheme.SDPIPE, workload, PAPER, np.zeros(shape)).iteration_s
+        free = _all_schemes(workload, np.zeros(shape))
         for dose in doses:
             runs = [_all_schemes(workload, delays_s(model, setting, shape, dose, seed)) for seed in range(seeds)]
             rows += _speed_rows(runs, num_pipelines, **keys, dose=dose)
-            slowed = [run[Scheme.SDPIPE].iteration_s / free_s for run in runs]
-            rows.append(spread_row("slowdown", slowed, **keys, dose=dose))
+            for scheme in (Scheme.SDPIPE.value, FLUSHED, RELEASED):
+                slowed = [run[scheme].iteration_s / free[scheme].iteration_s for run in runs]
+                rows.append(spread_row("slowdown", slowed, scheme=scheme, **keys, dose=dose))
     for dose in doses:
-        rows += largest_speedups([row for row in rows if row["dose"] == dose])
+        of_dose = [row for row in rows if row["dose"] == dose]
+        rows += largest_speedups(of_dose) + largest_speedups(of_dose, "flushed_speedup")
     return rows
 
 
-def largest_speedups(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the row of SDPipe's largest speedup over each rival."""
-    speedups = [row for row in rows if row["quantity"] == "speedup"]
+def largest_speedups(rows: Sequence[Mapping[str, Any]], quantity: str = "speedup") -> list[dict[str, Any]]:
+    """Return the row of SDPipe's largest speedup over each rival, or of its "flushed_speedup"."""
+    speedups = [row for row in rows if row["quantity"] == quantity]
     rivals = dict.fromkeys(row["over"] for row in speedups)
     best = [max((row for row in speedups if row["over"] == rival), key=lambda row: row["value"]) for rival in rivals]
-    return [row | {"quantity": "largest_speedup"} for row in best]
+    return [{**row, "quantity": f"largest_{quantity}"} for row in best]
 
 
 def _all_schemes(workload: Workload, delays: np.ndarray) -> dict[str, Run]:
-    return {scheme.value: simulate(scheme, workload, PAPER, delays) for scheme in Scheme}
+    """Simulate the schemes: SDPipe without a flush (algorithm 1), its rivals with one (section 5.1).
+
+    Beside them All-Reduce does not flush, SDPipe does, and SDPipe has the settings of the released scheduler.
+    """
+    rivals = [scheme for scheme in Scheme if scheme is not Scheme.SDPIPE]
+    runs = {scheme.value: simulate(scheme, workload, PAPER, delays) for scheme in rivals}
+    own = partial(simulate, Scheme.SDPIPE, workload, PAPER)
+    runs[UNFLUSHED] = simulate(Scheme.ALL_REDUCE, workload, PAPER, delays, flush=False)
+    runs[Scheme.SDPIPE.value] = own(delays, flush=False)
+    runs[FLUSHED] = own(delays)
+    runs[RELEASED] = own(delays, flush=False, settings=Settings.released())
+    return runs
 
 
 def _speed_rows(runs: Sequence[Mapping[str, Run]], num_pipelines: int, **keys: Any) -> list[dict[str, Any]]:
@@ -123,6 +137,9 @@ def _speed_rows(runs: Sequence[Mapping[str, Run]], num_pipelines: int, **keys: A
         if scheme != Scheme.SDPIPE:
             ratios = [run[scheme].iteration_s / run[Scheme.SDPIPE].iteration_s for run in runs]
             rows.append(spread_row("speedup", ratios, over=scheme, **keys))
+        if scheme in (Scheme.ALL_REDUCE, Scheme.AD_PSGD):
+            ratios = [run[scheme].iteration_s / run[FLUSHED].iteration_s for run in runs]
+            rows.append(spread_row("flushed_speedup", ratios, over=scheme, **keys))
     return rows
 
 
@@ -136,9 +153,9 @@ def scaling_rows(
         for setting in settings:
             for num_pipelines in pipelines:
                 shape = num_iterations, num_stages, num_pipelines
-                runs = _all_schemes(workload, delays_s(model, setting, shape, "each iteration", 0))
+                runs = _all_schemes(workload, delays_s(model, setting, shape, ITERATION, 0))
                 base_s = runs[Scheme.HETPIPE].iteration_s
-                keys = {"model": model, "setting": setting, "workers": num_stages * num_pipelines}
+                keys: dict[str, Any] = {"model": model, "setting": setting, "workers": num_stages * num_pipelines}
                 for scheme, run in runs.items():
                     if scheme != Scheme.HETPIPE:
                         rows.append(value_row("over_hetpipe", base_s / run.iteration_s, scheme=scheme, **keys))
@@ -162,7 +179,7 @@ def group_size_rows(
     Beside them stand the rows of `map_rows`: what the released settings gain in speed, and what they give up.
     """
     rows, workload = [], workload_of("ResNet-50", num_stages)
-    delays = delays_s("ResNet-50", "B", (num_iterations, num_stages, num_pipelines), "each iteration", 0)
+    delays = delays_s("ResNet-50", "B", (num_iterations, num_stages, num_pipelines), ITERATION, 0)
     base_s = simulate(Scheme.ALL_REDUCE, workload, PAPER, delays).iteration_s
     for kind, settings in (("paper", None), ("released", Settings.released())):
         for history in histories:
@@ -174,7 +191,7 @@ def group_size_rows(
     return rows
 
 
-def own_delays_s(path: str | Path, model: str, shape: Sequence[int]) -> np.ndarray:
+def own_delays_s(path: str | Path, model: str, shape: tuple[int, int, int]) -> np.ndarray:
     """Return the delays [K, M, N] that a trace of your own gives a model's workers.
 
     Args:
@@ -209,7 +226,7 @@ def map_rows(
     num_stages, num_pipelines = mesh
     workload = workload_of(model, num_stages)
     shape = num_iterations, num_stages, num_pipelines
-    delays = own_delays_s(trace, model, shape) if trace else delays_s(model, setting, shape, "each iteration", 0)
+    delays = own_delays_s(trace, model, shape) if trace else delays_s(model, setting, shape, ITERATION, 0)
     base_s = simulate(Scheme.ALL_REDUCE, workload, PAPER, delays).iteration_s
     rows = []
     for history in histories:
@@ -234,7 +251,8 @@ def _run_rows(run: Run, base_s: float, num_pipelines: int, **keys: Any) -> list[
 
 def certificate_of(run: Run, *, num_pipelines: int, history: int) -> Certificate:
     """Look at the runs of P groups until the first worker of a stage has done all its iterations, and leaves."""
-    groups, done = [], Counter()
+    groups: list[Group] = []
+    done: Counter[tuple[int, int]] = Counter()  # iterations of each stage's workers
     for group in run.groups:
         groups.append(group)
         done.update((group.stage, worker) for worker in group.members)

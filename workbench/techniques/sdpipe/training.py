@@ -1,13 +1,14 @@
 """A training of one scheme on real ranks: the same model, data order, seeds and injected delays for all four.
 
 A pass sleeps until a nominal time is over, so that many ranks share few cores without holding each other up; delays
-come before a worker's first micro-batch, in iterations drawn by seed or taken from a trace.
+come before a worker's first micro-batch, in iterations drawn by seed. Models and data are those of virtual ranks, too.
 """
 
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -18,18 +19,20 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn import functional
 
 from workbench.checks import require_counts, require_not_negative, require_positive
-from workbench.datasets import cifar10, gpu_performance, step_times, wikitext2
+from workbench.datasets import cifar10, wikitext2
 from workbench.launch import Ranks
 from workbench.models.bert import BertConfig, BertEncoder
+from workbench.models.gpt2 import GPT2Block, GPT2Config
 from workbench.models.resnet import resnet_stages
 from workbench.parallel.pipeline import Stage
 from workbench.parallel.replicas import Place
 from workbench.parallel.timeouts import timeout_of
-from workbench.study.cells import named
-from workbench.study.progress import say_progress
-from workbench.techniques.sdpipe.cost import Scheme, Workload, drawn_delays_s, traced_delays_s
+from workbench.rows import value_row
+from workbench.rows.cells import named
+from workbench.rows.progress import say_progress
+from workbench.study.images import Augmentation, ImageExamples
+from workbench.techniques.sdpipe.cost import Scheme, Workload, drawn_delays_s
 from workbench.techniques.sdpipe.method.optimizer import VarianceReducedAdam
-from workbench.techniques.sdpipe.method.scheduler import Settings
 from workbench.techniques.sdpipe.runtime.averaging import Log, Options, SDPipe
 from workbench.techniques.sdpipe.runtime.rivals import (
     AdPsgd,
@@ -40,23 +43,27 @@ from workbench.techniques.sdpipe.runtime.rivals import (
     serve_parameters,
 )
 from workbench.timeline import Action, Kind, Recorder, Timeline
-from workbench.training.images import ImageExamples
 
-__all__ = ["MODELS", "MakeWorker", "Setting", "delays_of", "record_timelines", "train", "train_with"]
+__all__ = ["ADAMS", "MODELS", "Data", "MakeWorker", "Setting", "curve_of", "delays_of", "naive_rows", "optimizer_of"]
+__all__ += ["Seen", "record_timelines", "run_workers", "scores_of", "stages_of", "train", "train_with"]
 
-MODELS = ("resnet", "bert")
-TRACES = ("none", "drawn", "cloud", "AR", "SE")  # of delays
+MODELS = ("resnet", "bert", "gpt2")
+ADAMS = ("reduced", "plain")
+TRACES = ("none", "drawn")  # of delays
 NUM_TESTED = 1000  # images, or sequences of words
 NUM_WORDS = 2000  # that BERT knows, the most frequent ones
 UNKNOWN, MASK, FIRST_WORD = 0, 1, 2  # ids
+IGNORED = -100  # label of a word that is not masked
+NUM_CLASSES = 10  # of CIFAR-10
+LINEAR_RATE = 0.002  # learning rate of the linear model, the most accurate of 0.0005 to 0.01 on seed 7
 MASKED_SHARE = 0.15  # of words, Devlin et al., 2019, section 3.1
 SEQUENCE = 32  # words
 BERT = BertConfig(
     hidden_size=64, num_layers=4, num_heads=4, mlp_size=256, vocab_size=NUM_WORDS + FIRST_WORD, dropout=0.0
 )
+GPT2 = GPT2Config(hidden_size=64, num_layers=4, num_heads=4, vocab_size=NUM_WORDS + FIRST_WORD, dropout=0.0)
 NUM_POINTS = 60  # of a recorded curve
 NUM_BLOCKS = 8  # of consecutive iterations, in which schemes are compared
-TRACED = {"AR": (4, 4), "SE": (2, 32)}  # jobs of ByteDance: their stages, and the traced ranks of each
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,20 +83,16 @@ class Setting:
     delay_share: float = 0.1  # of iterations with a drawn delay
     history: int = 10  # P
     window: float = 1.0  # T, in N-ths of an iteration
-    released: bool = False  # the scheduler has the settings of the authors' release, their window included
-    staleness: int = -1  # s of HetPipe; -1 is M
-    adam: str = "reduced"  # BERT's optimizer in SDPipe, or "plain"; the rivals' is plain
     learning_rate: float = 0.05
     seed: int = 0  # of weights, data, and delays
 
     def __post_init__(self) -> None:
         Scheme(self.scheme)
-        for name, known in (("model", MODELS), ("trace", TRACES), ("adam", ("reduced", "plain"))):
+        for name, known in (("model", MODELS), ("trace", TRACES)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}")
         require_counts(2, num_pipelines=self.num_pipelines, iterations=self.iterations)
         require_counts(1, num_stages=self.num_stages, micro_batch=self.micro_batch, history=self.history)
-        require_counts(-1, staleness=self.staleness)
         require_not_negative(delay=self.delay, window=self.window)
         require_positive(learning_rate=self.learning_rate, pass_s=self.pass_s)
 
@@ -99,29 +102,12 @@ class Setting:
         times = {"forward_s": self.pass_s, "backward_s": 2 * self.pass_s}
         return Workload(num_stages=self.num_stages, num_micro_batches=self.num_micro_batches, **times)
 
-    @property
-    def mini_batch(self) -> int:
-        """Examples of a pipeline in an iteration."""
-        return self.num_micro_batches * self.micro_batch
 
-
-def delays_of(setting: Setting) -> tuple[np.ndarray, list[dict[str, Any]]]:
-    """Return delays in seconds [K, M, N], and where they come from."""
+def delays_of(setting: Setting) -> np.ndarray:
+    """Return delays in seconds [K, M, N]."""
     shape = setting.iterations, setting.num_stages, setting.num_pipelines
-    if setting.trace in ("none", "drawn"):
-        delay_s = setting.delay * setting.workload.iteration_s if setting.trace == "drawn" else 0.0
-        return drawn_delays_s(*shape, delay_s=delay_s, share=setting.delay_share, seed=setting.seed), []
-    if setting.trace == "cloud":
-        found = gpu_performance.load()
-        slowness, sources = [[1 / speed for speed in row] for row in found.speeds], [found.source.as_record()]
-    else:
-        num_stages, num_ranks = TRACED[setting.trace]
-        stages = [step_times.load(setting.trace, stage=stage, num_ranks=num_ranks) for stage in range(num_stages)]
-        seconds, sources = np.array([stage.seconds for stage in stages]), [stage.source.as_record() for stage in stages]
-        slow = seconds / seconds.min(axis=1, keepdims=True)  # [stage, rank, step]: beside the fastest rank of the stage
-        slowness = slow.swapaxes(0, 1).reshape(num_stages * num_ranks, -1)  # a rank's stages one after the other
-    busy_s = setting.num_micro_batches * 3 * setting.pass_s
-    return traced_delays_s(slowness, *shape, busy_s), sources
+    delay_s = setting.delay * setting.workload.iteration_s if setting.trace == "drawn" else 0.0
+    return drawn_delays_s(*shape, delay_s=delay_s, share=setting.delay_share, seed=setting.seed)
 
 
 @named("sdpipe/train")
@@ -132,8 +118,8 @@ def train(**arguments: Any) -> dict[str, Any]:
 
 def train_with(setting: Setting, make_worker: "MakeWorker | None" = None) -> dict[str, Any]:
     """Train as `train` does, with workers of the setting's scheme or with workers of the caller's."""
-    delays_s, sources = delays_of(setting)
-    return _joined(setting, _workers(setting, delays_s, make_worker), delays_s, sources)
+    delays_s = delays_of(setting)
+    return _joined(setting, run_workers(setting, delays_s, make_worker), delays_s)
 
 
 def record_timelines(settings: Sequence[Setting], late: int, delay_s: float) -> dict[str, Timeline]:
@@ -142,11 +128,11 @@ def record_timelines(settings: Sequence[Setting], late: int, delay_s: float) -> 
     for setting in settings:
         delays_s = np.zeros((setting.iterations, setting.num_stages, setting.num_pipelines))
         delays_s[1::3, -1, late] = delay_s
-        timelines[setting.scheme] = Timeline.merged(seen.actions for seen in _workers(setting, delays_s))
+        timelines[setting.scheme] = Timeline.merged(seen.actions for seen in run_workers(setting, delays_s))
     return timelines
 
 
-def _workers(setting: Setting, delays_s: np.ndarray, make_worker: "MakeWorker | None" = None) -> list["_Seen"]:
+def run_workers(setting: Setting, delays_s: np.ndarray, make_worker: "MakeWorker | None" = None) -> list["Seen"]:
     """Train; return what each worker saw, a parameter server left out."""
     num_workers = setting.num_stages * setting.num_pipelines
     with Ranks(num_workers + (setting.scheme == Scheme.HETPIPE), preload=(__name__,)) as ranks:
@@ -154,7 +140,7 @@ def _workers(setting: Setting, delays_s: np.ndarray, make_worker: "MakeWorker | 
 
 
 @dataclass(slots=True)
-class _Seen:
+class Seen:
     """What a worker saw."""
 
     ends_s: list[float] = field(default_factory=list)  # of iterations
@@ -162,8 +148,7 @@ class _Seen:
     log: Log = field(default_factory=Log)
     counted: dict[str, int] = field(default_factory=dict)  # by the scheduler
     cpu_s: float = 0.0
-    score: dict[str, float] = field(default_factory=dict)  # of the mean model, on rank 0
-    source: dict[str, Any] = field(default_factory=dict)  # of the data
+    flat: Tensor = field(default_factory=lambda: torch.zeros(0))  # parameters of the stage's mean model
     actions: tuple[Action, ...] = ()  # passes, delays, and what comes after a mini-batch
 
 
@@ -191,34 +176,34 @@ class _TimedStage(PipelineStage):
         return found
 
 
-def _on_a_rank(setting: Setting, delays_s: np.ndarray, make_worker: "MakeWorker") -> _Seen | None:
-    parts, num_stages = _stages_of(setting), setting.num_stages
+def _on_a_rank(setting: Setting, delays_s: np.ndarray, make_worker: "MakeWorker") -> Seen | None:
+    parts, num_stages = stages_of(setting.model, setting.num_stages, setting.seed), setting.num_stages
     flats = [nn.utils.parameters_to_vector(part.parameters()).detach() for part in parts]
     rank, workers = dist.get_rank(), range(num_stages * setting.num_pipelines)
     of_stages = [dist.new_group(list(workers)[stage::num_stages], timeout=timeout_of()) for stage in range(num_stages)]
     of_pipelines = [
         dist.new_group(list(workers)[at : at + num_stages], timeout=timeout_of()) for at in workers[::num_stages]
     ]
-    staleness = num_stages if setting.staleness < 0 else setting.staleness
     if rank not in workers:
-        serve_parameters(flats, setting.num_pipelines, staleness)
+        serve_parameters(flats, setting.num_pipelines, num_stages)
         return None
     pipeline, index = divmod(rank, num_stages)
     place = Place(stage=index, pipeline=pipeline, num_stages=num_stages, num_pipelines=setting.num_pipelines)
     part, group = parts[index], of_stages[index]
-    optimizer = _optimizer(setting, part)
+    is_reduced = setting.scheme == Scheme.SDPIPE
+    optimizer = optimizer_of(setting.model, part, setting.learning_rate, setting.num_pipelines if is_reduced else 1)
+    worker: Worker
     if setting.scheme == Scheme.HETPIPE:
         largest = max(flat.numel() for flat in flats)
-        worker = HetPipe(part, place, server=len(workers), staleness=staleness, largest=largest)
+        worker = HetPipe(part, place, server=len(workers), staleness=num_stages, largest=largest)
     else:
         worker = make_worker(setting, part, place, group, optimizer)
-    data = _Data(setting)
+    data = _data(setting)
     stage = _TimedStage(part, index, num_stages, torch.device("cpu"), group=of_pipelines[pipeline])
     seen = _run(setting, place, stage, worker, optimizer, data, delays_s[:, index, pipeline])
     flat = nn.utils.parameters_to_vector(part.parameters()).detach()
     dist.all_reduce(flat, group=group)  # the model at the end is the mean of all
-    seen.score = _scores(parts, flat / setting.num_pipelines, place, of_pipelines[pipeline], data)
-    seen.source = data.source
+    seen.flat = flat / setting.num_pipelines
     return seen
 
 
@@ -232,8 +217,6 @@ def _worker(setting: Setting, part: nn.Module, place: Place, group: dist.Process
         return AdPsgd(part, place, group, setting.seed)
     window_s = setting.window * setting.workload.iteration_s / setting.num_pipelines
     options = Options(history=setting.history, window_s=window_s)
-    if setting.released:
-        options = Options(history=setting.history, settings=Settings.released())
     return SDPipeWorker(SDPipe(part, place, options=options))
 
 
@@ -243,10 +226,10 @@ def _run(
     stage: _TimedStage,
     worker: Worker,
     optimizer: torch.optim.Optimizer,
-    data: "_Data",
+    data: "Data",
     delays_s: np.ndarray,
-) -> _Seen:
-    schedule, seen = Schedule1F1B(stage, setting.num_micro_batches, data.loss), _Seen(log=worker.log)
+) -> Seen:
+    schedule, seen = Schedule1F1B(stage, setting.num_micro_batches, data.loss), Seen(log=worker.log)
     is_first, is_last = place.stage == 0, place.stage == place.num_stages - 1
     stage.recorder = Recorder(resource=f"stage {place.stage}, pipeline {place.pipeline}")
     for iteration in range(-1, setting.iterations):  # the first opens connections
@@ -257,8 +240,8 @@ def _run(
             began_s, began_cpu_s = time.monotonic(), time.process_time()
         stage.pass_s, stage.delay_s = setting.pass_s, float(delays_s[iteration]) if iteration >= 0 else 0.0
         losses: list[Tensor] = []
-        last = {"target": targets, "losses": losses} if is_last else {}
-        schedule.step(*((inputs,) if is_first else ()), **last)
+        target, kept = (targets, losses) if is_last else (None, None)
+        schedule.step(*((inputs,) if is_first else ()), target=target, losses=kept)
         if iteration < 0:
             continue
         with stage.recorder.during("sync", Kind.COMMUNICATE):
@@ -281,12 +264,36 @@ def _run(
     return seen
 
 
-def _optimizer(setting: Setting, part: nn.Module) -> torch.optim.Optimizer:
-    if setting.model == "resnet":
-        return torch.optim.SGD(part.parameters(), lr=setting.learning_rate, momentum=0.9, weight_decay=1e-4)
-    if setting.scheme == Scheme.SDPIPE and setting.adam == "reduced":
-        return VarianceReducedAdam(part.parameters(), num_workers=setting.num_pipelines, lr=setting.learning_rate)
-    return torch.optim.AdamW(part.parameters(), lr=setting.learning_rate, weight_decay=0.0)
+def optimizer_of(model: str, part: nn.Module, learning_rate: float, num_reduced: int = 1) -> torch.optim.Optimizer:
+    """Make a stage's optimizer; BERT's Adam has the variance of `num_reduced` workers' mean."""
+    if model == "resnet":
+        return torch.optim.SGD(part.parameters(), lr=learning_rate, momentum=0.9, weight_decay=1e-4)
+    if num_reduced > 1:
+        return VarianceReducedAdam(part.parameters(), num_workers=num_reduced, lr=learning_rate)
+    return torch.optim.AdamW(part.parameters(), lr=learning_rate, weight_decay=0.0)
+
+
+def _gpt2_stages(num_stages: int, config: GPT2Config) -> list[nn.Sequential]:
+    """Build a GPT-2 whose last stage scores words with a weight of its own."""
+    size = config.num_layers // num_stages
+    blocks = [GPT2Block(config, index) for index in range(config.num_layers)]
+    stages = [nn.Sequential(*blocks[start : start + size]) for start in range(0, len(blocks), size)]
+    stages[0].insert(0, _Embeddings(config))
+    stages[-1].extend([nn.LayerNorm(config.hidden_size), nn.Linear(config.hidden_size, config.vocab_size)])
+    return stages
+
+
+class _Embeddings(nn.Module):
+    """Sum of word and position embeddings."""
+
+    def __init__(self, config: GPT2Config):
+        super().__init__()
+        self.words = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.positions = nn.Parameter(torch.zeros(SEQUENCE, config.hidden_size))
+        nn.init.normal_(self.words.weight, std=config.init_std)
+
+    def forward(self, ids_BS: Tensor) -> Tensor:
+        return self.words(ids_BS) + self.positions
 
 
 class _BertStage(nn.Module):
@@ -301,56 +308,114 @@ class _BertStage(nn.Module):
         return self.head(self.encoder(x))
 
 
-def _stages_of(setting: Setting) -> list[nn.Module]:
-    """Build all stages, equal on all ranks."""
-    if setting.model == "resnet":
-        return resnet_stages(setting.num_stages, seed=setting.seed)
+def stages_of(model: str, num_stages: int, seed: int, width: int | None = None) -> Sequence[nn.Module]:
+    """Build all stages, equal for equal seeds.
+
+    Args:
+        model: of MODELS.
+        num_stages: M.
+        seed: of the weights.
+        width: GPT-2's hidden size, or the channels of the ResNet's first row, which then takes four pixels for one
+            with four times the colours, so that it needs a quarter of the work; None for the sizes of the real ranks.
+    """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(setting.seed)
-        stages = [Stage(index=index, num_stages=setting.num_stages) for index in range(setting.num_stages)]
-        return [_BertStage(stage) for stage in stages]
+        torch.manual_seed(seed)
+        if model == "gpt2":
+            return _gpt2_stages(num_stages, replace(GPT2, seed=seed, hidden_size=width or GPT2.hidden_size))
+        if model == "bert":
+            return [_BertStage(Stage(index=index, num_stages=num_stages)) for index in range(num_stages)]
+        if width is None:
+            return resnet_stages(num_stages, seed=seed)
+        stages = resnet_stages(num_stages, width=width, seed=seed)
+        coarse = nn.PixelUnshuffle(2)
+        stages[0][0] = nn.Sequential(coarse, nn.Conv2d(3 * 4, width, 3, padding=1, bias=False))
+        return stages
 
 
-class _Data:
-    """Batches of every pipeline, drawn by seed alike on all ranks, and a test set."""
+class Data:
+    """Batches of every pipeline, drawn by seed alike on all ranks, and a test set.
 
-    def __init__(self, setting: Setting):
-        self._setting = setting
-        train_set, test_set = (self._load(split, setting.model) for split in ("train", "test"))
+    Args:
+        model: of MODELS.
+        seed: of the batches.
+        examples: of a mini-batch.
+        is_varied: mirrors and shifts training images at random.
+    """
+
+    def __init__(self, model: str, seed: int, examples: int, *, is_varied: bool = False):
+        self._model, self._seed, self._num_examples = model, seed, examples
+        self._vary = Augmentation(seed=seed) if is_varied else None
+        train_set, test_set = (self._load(split, model) for split in ("train", "test"))
         self._examples, self.source = train_set
         self._tested, _ = test_set
-        self.loss = functional.cross_entropy if setting.model == "resnet" else _masked_loss
+        self.loss: Callable[..., Tensor] = functional.cross_entropy if model == "resnet" else _masked_loss
 
     def _load(self, split: str, model: str) -> tuple[Any, dict[str, Any]]:
         if model == "resnet":
-            found = cifar10.load(split, None if split == "train" else NUM_TESTED)
-            return ImageExamples.of(found), found.source.as_record()
+            images = cifar10.load(split, None if split == "train" else NUM_TESTED)
+            return ImageExamples.of(images), images.source.as_record()
         found = wikitext2.load(split)
         known = [word for word, _ in Counter(_words(wikitext2.load("train"))).most_common(NUM_WORDS)]
         ids_of = {word: number for number, word in enumerate(known, FIRST_WORD)}
         ids = torch.tensor([ids_of.get(word, UNKNOWN) for word in _words(found)])
         return ids[: len(ids) // SEQUENCE * SEQUENCE].view(-1, SEQUENCE), found.source.as_record()
 
+    @property
+    def words(self) -> Tensor:
+        """All words of BERT's training text, int64 [words]."""
+        return self._examples.flatten()
+
     def batch(self, pipeline: int, iteration: int) -> tuple[Tensor, Tensor]:
         """Draw a pipeline's mini-batch."""
-        setting = self._setting
-        draw = torch.Generator().manual_seed((setting.seed * 1009 + pipeline) * 100_003 + iteration)
-        rows = torch.randint(len(self._examples), (setting.mini_batch,), generator=draw)
-        return self._of_rows(self._examples, rows, draw)
+        step = (self._seed * 1009 + pipeline) * 100_003 + iteration
+        draw = torch.Generator().manual_seed(step)
+        rows = torch.randint(len(self._examples), (self._num_examples,), generator=draw)
+        return self._of_rows(self._examples, rows, draw, step if self._vary else None)
 
     def tested(self) -> tuple[Tensor, Tensor]:
         """Return the test set."""
         rows = torch.arange(min(len(self._tested), NUM_TESTED))
         return self._of_rows(self._tested, rows, torch.Generator().manual_seed(0))
 
-    def _of_rows(self, examples: Any, rows: Tensor, draw: torch.Generator) -> tuple[Tensor, Tensor]:
-        if self._setting.model == "resnet":
+    def _of_rows(
+        self, examples: Any, rows: Tensor, draw: torch.Generator, step: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        if self._model == "resnet":
             batch = examples.batch(rows)
+            batch = batch if self._vary is None or step is None else self._vary(batch, step)
             return batch.inputs, batch.labels
         words_BS = examples[rows]
+        if self._model == "gpt2":
+            nothing = torch.full((len(rows), 1), IGNORED)
+            return words_BS, torch.cat([words_BS[:, 1:], nothing], dim=1)
         is_masked_BS = torch.rand(words_BS.shape, generator=draw) < MASKED_SHARE
         is_masked_BS[:, 0] = True  # each sequence has at least one
-        return words_BS.masked_fill(is_masked_BS, MASK), words_BS.masked_fill(~is_masked_BS, -100)
+        return words_BS.masked_fill(is_masked_BS, MASK), words_BS.masked_fill(~is_masked_BS, IGNORED)
+
+
+def naive_rows(data: Data, num_pipelines: int, iterations: int) -> list[dict[str, Any]]:
+    """Return the loss on the test set of a model that has learned next to nothing, to stand beside a training's.
+
+    For BERT it is how often each word occurs in the training text; for the ResNet a linear model, with its accuracy,
+    that SGD trains on the same batches.
+    """
+    inputs, targets = data.tested()
+    if inputs.ndim == 2:
+        log_shares = torch.bincount(data.words, minlength=NUM_WORDS + FIRST_WORD).double().add(1.0).log()
+        log_shares -= log_shares.logsumexp(0)
+        return [value_row("naive_loss", -log_shares[targets[targets != IGNORED]].mean().item())]
+    linear = nn.Linear(inputs[0].numel(), NUM_CLASSES)
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+    optimizer = torch.optim.SGD(linear.parameters(), lr=LINEAR_RATE)
+    for iteration in range(iterations):
+        optimizer.zero_grad()
+        for pipeline in range(num_pipelines):
+            images, labels = data.batch(pipeline, iteration)
+            (data.loss(linear(images.flatten(1)), labels) / num_pipelines).backward()
+        optimizer.step()
+    scores = scores_of([nn.Flatten(), linear], data)
+    return [value_row("naive_loss", scores["test_loss"]), value_row("naive_accuracy", scores["accuracy"], "%")]
 
 
 def _words(dataset: Any) -> list[str]:
@@ -358,26 +423,13 @@ def _words(dataset: Any) -> list[str]:
 
 
 def _masked_loss(logits_BSV: Tensor, words_BS: Tensor) -> Tensor:
-    return functional.cross_entropy(logits_BSV.flatten(0, 1), words_BS.flatten(), ignore_index=-100)
+    return functional.cross_entropy(logits_BSV.flatten(0, 1), words_BS.flatten(), ignore_index=IGNORED)
 
 
 @torch.no_grad()
-def _scores(
-    parts: list[nn.Module], flat: Tensor, place: Place, group: dist.ProcessGroup, data: _Data
-) -> dict[str, float]:
-    """Bring the stages of the first pipeline together, and test the model there; nothing elsewhere."""
-    if place.pipeline > 0:
-        return {}
-    if place.stage > 0:
-        dist.send(flat, group_dst=0, group=group)
-        return {}
-    for number, part in enumerate(parts):
-        vector = flat if number == 0 else torch.empty(sum(weight.numel() for weight in part.parameters()))
-        if number > 0:
-            dist.recv(vector, group_src=number, group=group)
-        nn.utils.vector_to_parameters(vector, part.parameters())
-    inputs, targets = data.tested()
-    found = inputs
+def scores_of(parts: Sequence[nn.Module], data: Data) -> dict[str, float]:
+    """Test a model given as stages."""
+    found, targets = data.tested()
     for part in parts:
         found = part(found)
     scores = {"test_loss": data.loss(found, targets).item()}
@@ -386,15 +438,33 @@ def _scores(
     return scores
 
 
-def _joined(setting: Setting, workers: list[_Seen], delays_s: np.ndarray, sources: list[dict]) -> dict[str, Any]:
-    """Put together what all workers saw, as plain values."""
+def _data(setting: Setting) -> Data:
+    return Data(setting.model, setting.seed, setting.num_micro_batches * setting.micro_batch)
+
+
+def curve_of(ended: Sequence[tuple[float, float]], num_pipelines: int) -> list[list[float]]:
+    """Return a curve of seconds, mini-batches of a mean pipeline, and mean losses.
+
+    Args:
+        ended: second and loss of each mini-batch, in any order.
+        num_pipelines: N.
+    """
+    ends = sorted(ended)
+    edges = np.linspace(0, len(ends), min(NUM_POINTS, len(ends) // num_pipelines) + 1).round().astype(int)
+    parts = [(end, ends[start:end]) for start, end in zip(edges, edges[1:], strict=False)]
+    return [[part[-1][0], float(end) / num_pipelines, fmean(loss for _, loss in part)] for end, part in parts]
+
+
+def _joined(setting: Setting, workers: list[Seen], delays_s: np.ndarray) -> dict[str, Any]:
+    """Put together what all workers saw, as plain values, and test the mean model."""
+    parts, data = stages_of(setting.model, setting.num_stages, setting.seed), _data(setting)
+    for part, worker in zip(parts, workers, strict=False):
+        nn.utils.vector_to_parameters(worker.flat, part.parameters())
     block_edges = np.linspace(0, setting.iterations, min(NUM_BLOCKS, setting.iterations) + 1).round().astype(int)
     at_s = np.array([[0.0, *worker.ends_s] for worker in workers])[:, block_edges]
     half, last = setting.iterations // 2, workers[setting.num_stages - 1 :: setting.num_stages]
     spans_s = [worker.ends_s[-1] - worker.ends_s[half - 1] for worker in workers]
-    ends = sorted((end_s, loss) for worker in last for end_s, loss in zip(worker.ends_s, worker.losses, strict=True))
-    edges = np.linspace(0, len(ends), min(NUM_POINTS, setting.iterations) + 1).round().astype(int)
-    curve = [ends[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    ended = [pair for worker in last for pair in zip(worker.ends_s, worker.losses, strict=True)]
     logs, seconds = [worker.log for worker in workers], max(worker.ends_s[-1] for worker in workers)
     # A group is in the logs of all its members: the first one's counts.
     groups = [
@@ -413,11 +483,8 @@ def _joined(setting: Setting, workers: list[_Seen], delays_s: np.ndarray, source
         "iteration_s": len(spans_s) / sum((setting.iterations - half) / span_s for span_s in spans_s),
         "blocks_s": (np.diff(at_s).mean(axis=0) / np.diff(block_edges)).tolist(),
         "seconds": seconds,
-        "curve": [
-            [part[-1][0], float(edge) / len(last), float(np.mean([loss for _, loss in part]))]
-            for edge, part in zip(edges[1:], curve, strict=True)
-        ],
-        "scores": workers[0].score,
+        "curve": curve_of(ended, setting.num_pipelines),
+        "scores": scores_of(parts, data),
         "sizes": {str(size): count for size, count in sorted(sizes.items())},
         "counted": workers[0].counted,
         "waited_share": sum(log.waited_s for log in logs) / seconds / len(logs),
@@ -425,5 +492,5 @@ def _joined(setting: Setting, workers: list[_Seen], delays_s: np.ndarray, source
         "cpu_share": sum(worker.cpu_s for worker in workers) / seconds,
         "delay_share": float(delays_s.sum()) / len(logs) / seconds,
         "nominal_s": setting.workload.iteration_s,
-        "data": [workers[0].source, *sources],
+        "data": [data.source],
     }

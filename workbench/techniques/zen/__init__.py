@@ -9,7 +9,7 @@ whatever the indices, and a bitmap over each partition's indices says which are 
 Where to find it
 - hierarchical hashing (algorithm 3.2), and the strawman (3.1): `method.hashing`
 - the hash bitmap (algorithm 3.3, theorem 3.3) and other formats: `method.formats`
-- density, overlap, densification, skewness, imbalance (definitions 3.1 to 3.6): `method.sparsity`
+- overlap, densification, skewness, imbalance (definitions 3.3 to 3.6): `method.sparsity`; density: `cost.Sparsity`
 - the space of schemes, and theorem 3.1 by enumeration: `method.schemes`
 - times of the schemes (sections 3.2.4 and 3.2.5): `cost`
 - the schemes on real ranks, and the hook of DDP: `runtime`

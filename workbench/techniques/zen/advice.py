@@ -18,7 +18,7 @@ from torch import Tensor
 from workbench.checks import require_counts
 from workbench.cluster import GIGABIT_BYTES_PER_S, Link
 from workbench.launch.agreement import tell_all
-from workbench.study.rows import value_row
+from workbench.rows import value_row
 
 from .cost import Sparsity, seconds, sparsity_of
 from .method.formats import BLOCK_ELEMENTS
@@ -64,7 +64,7 @@ def modelled(density: float, num_ranks: int, entry_elements: int = 1, num_entrie
         density={num: float(of_ranks(num).mean()) for num in sorted(steps)},
         push=even | {"ranges": _fullest(chances, num_ranks)},
         pull=even | {"ranges": _fullest(of_ranks(num_ranks), num_ranks)},
-        blocks=tuple(_fullest_blocks(of_ranks(num), rows, num_ranks) for num in (1, num_ranks)),
+        blocks=(_fullest_blocks(of_ranks(1), rows, num_ranks), _fullest_blocks(of_ranks(num_ranks), rows, num_ranks)),
     )
 
 
@@ -111,7 +111,8 @@ def map_rows(
                 bandwidth_bytes_per_s=rate * GIGABIT_BYTES_PER_S / scale, latency_s=latency_s, source="a chosen rate"
             )
             found = {scheme: seconds(scheme, of, link) for scheme in CANDIDATES}
-            least_s, keys = min(found.values()), {"density": density, "ranks": num, "gigabits_per_s": rate}
+            least_s = min(found.values())
+            keys: dict[str, Any] = {"density": density, "ranks": num, "gigabits_per_s": rate}
             rows += [value_row("over_best", taken / least_s, scheme=name, **keys) for name, taken in found.items()]
             rows.append(value_row("zen_gain", min(v for k, v in found.items() if k != "Zen") / found["Zen"], **keys))
     return rows

@@ -91,7 +91,8 @@ def sparsity_of(
         value_bytes=value_bytes,
         num_ranks=num,
         density=density,
-        push=even | {name: imbalance_ratio(sum(map(counts, sets))) for name, counts in kinds.items()},
+        push=even
+        | {name: imbalance_ratio(np.sum([counts(one) for one in sets], axis=0)) for name, counts in kinds.items()},
         pull=even | {name: imbalance_ratio(counts(total)) for name, counts in kinds.items()},
         blocks=_blocks(sets, total, domain_size, entry_elements),
     )
@@ -132,14 +133,6 @@ def _push_pull(push: float, pull: float, of: Sparsity) -> float:
     return (of.num_ranks - 1) / of.num_ranks * (push + pull) * of.tensor_bytes
 
 
-def _dense(of: Sparsity) -> float:
-    return _push_pull(1, 1, of)
-
-
-def _ag_sparse(of: Sparsity) -> float:
-    return (of.num_ranks - 1) * of.coo * of.density[1] * of.tensor_bytes
-
-
 def _sparcml(of: Sparsity) -> float:
     if of.num_ranks & (of.num_ranks - 1):
         raise ValueError(f"num_ranks is {of.num_ranks}; SparCML needs a power of two")
@@ -151,21 +144,14 @@ def _pushed(of: Sparsity, kind: str) -> float:
     return of.coo * of.push[kind] * of.density[1]
 
 
-def _sparse_ps(of: Sparsity) -> float:
-    return _push_pull(_pushed(of, "ranges"), of.coo * of.pull["ranges"] * of.density[of.num_ranks], of)
+def _in_coo(of: Sparsity, kind: str) -> float:
+    return _push_pull(_pushed(of, kind), of.coo * of.pull[kind] * of.density[of.num_ranks], of)
 
 
 def _omni_reduce(of: Sparsity) -> float:
     with_number = 1 + INDEX_BYTES / (of.value_bytes * BLOCK_ELEMENTS)
-    return _push_pull(*(with_number * share for share in of.blocks), of)
-
-
-def _balanced(of: Sparsity) -> float:
-    return _push_pull(of.coo * of.density[1], of.coo * of.density[of.num_ranks], of)
-
-
-def _zen_coo(of: Sparsity) -> float:
-    return _push_pull(_pushed(of, "hashed"), of.coo * of.pull["hashed"] * of.density[of.num_ranks], of)
+    pushed, summed = of.blocks
+    return _push_pull(with_number * pushed, with_number * summed, of)
 
 
 def _zen(of: Sparsity) -> float:
@@ -175,13 +161,13 @@ def _zen(of: Sparsity) -> float:
 
 
 SCHEMES: Mapping[str, Callable[[Sparsity], float]] = {
-    "Dense": _dense,
-    "AGsparse": _ag_sparse,
+    "Dense": lambda of: _push_pull(1, 1, of),
+    "AGsparse": lambda of: (of.num_ranks - 1) * of.coo * of.density[1] * of.tensor_bytes,
     "SparCML": _sparcml,
-    "Sparse PS": _sparse_ps,
+    "Sparse PS": lambda of: _in_coo(of, "ranges"),
     "OmniReduce": _omni_reduce,
-    "Balanced Parallelism": _balanced,
-    "Zen, COO": _zen_coo,
+    "Balanced Parallelism": lambda of: _push_pull(of.coo * of.density[1], of.coo * of.density[of.num_ranks], of),
+    "Zen, COO": lambda of: _in_coo(of, "hashed"),
     "Zen": _zen,
 }
 """By name; Balanced Parallelism is Zen with COO and partitions that are exactly even."""

@@ -1,6 +1,7 @@
 """The rows of what is counted: densities of the paper's LSTM, lost gradients, formats, balance, and all schemes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -8,13 +9,20 @@ import numpy as np
 import torch
 
 from workbench.datasets import embedding_usage
-from workbench.study.rows import value_row
+from workbench.rows import value_row
 
 from .index_sets import lstm_sets
 from .method.formats import BLOCK_ELEMENTS, HashBitmap, index_bytes, nonzero_blocks
-from .method.hashing import partition, partition_of, strawman_hash
-from .method.schemes import RIVALS, SCHEMES, Scheme, stages, traffic
-from .method.sparsity import densification_ratio, imbalance_ratio, push_imbalance, union_of
+from .method.hashing import partition, partition_of, share_without_slot, strawman_hash
+from .method.schemes import RIVALS, SCHEMES, stages, traffic
+from .method.sparsity import (
+    densification_ratio,
+    imbalance_ratio,
+    push_imbalance,
+    range_counts,
+    skewness_ratio,
+    union_of,
+)
 
 __all__ = ["balance_rows", "format_rows", "lm1b_rows", "loss_rows", "space_rows", "table_rows"]
 
@@ -23,13 +31,22 @@ NUM_FIELDS_OF_NUMBERS = 13  # of Criteo
 
 
 def lm1b_rows() -> list[dict[str, Any]]:
-    """Return the densities of the gradients of the paper's LSTM: of each table and of both, and its parameters."""
+    """Return the densities of the gradients of the paper's LSTM, of each table and of both, and its parameters.
+
+    `skewness` is of 128 ranges, `share` of the first of eight; both are means over batches.
+    """
     sets, num_rows = lstm_sets(len(embedding_usage.lm1b_batches()))
     half = num_rows // 2
     inputs = np.array([np.sum(one < half) for one in sets])
     densities = {"input": inputs / half, "softmax": np.array([len(one) for one in sets] - inputs) / half}
     densities["both"] = (densities["input"] + densities["softmax"]) / 2
     rows = [value_row("density", float(found.mean()), table=name) for name, found in densities.items()]
+    for name, first in (("input", 0), ("softmax", half)):
+        touched = [one[(first <= one) & (one < first + half)] - first for one in sets]
+        skewness = np.mean([skewness_ratio(one, half, 128) for one in touched])
+        share = np.mean([range_counts(one, half, 8)[0] / len(one) for one in touched])
+        rows.append(value_row("skewness", float(skewness), table=name, partitions=128))
+        rows.append(value_row("share", float(share), table=name, range=0))
     return [*rows, value_row("embedding_parameters", 512.0 * half, model="LSTM")]  # two tables of 256 a word
 
 
@@ -45,16 +62,20 @@ def loss_rows(
 ) -> list[dict[str, Any]]:
     """Return the share of gradients that the strawman loses, counted and by the formula; memories in slots over |G|.
 
-    N balls in m bins leave m (1 - e^(-N/m)) bins with one or more.
+    N balls in m bins leave m (1 - e^(-N/m)) bins with one or more. `without_slot` is the share of the indices, those of
+    the last density, that algorithm 3.2 writes serially: by the number of hash functions and of slots for an index.
     """
     draw, rows = np.random.default_rng(seed), []
     for density, memory in product(densities, memories):
         indices = torch.from_numpy(draw.choice(domain_size, round(density * domain_size), replace=False))
-        slots, keys = round(memory * domain_size), {"density": density, "memory": memory}
+        slots, row = round(memory * domain_size), partial(value_row, density=density, memory=memory)
         kept = sum(map(len, strawman_hash(indices, num_partitions, slots, seed)))
         load = len(indices) / slots
-        rows.append(value_row("lost", 1 - kept / len(indices), **keys))
-        rows.append(value_row("lost_by_formula", 1 + np.expm1(-load) / load, **keys))
+        rows.append(row("lost", 1 - kept / len(indices)))
+        rows.append(row("lost_by_formula", 1 + np.expm1(-load) / load))
+    for hashes, slots in product((3, 4), (2, 4)):
+        left = share_without_slot(indices, num_hashes=hashes, parallel_slots=slots * len(indices), seed=seed)
+        rows.append(value_row("without_slot", left, hashes=hashes, slots=slots))
     return rows
 
 
@@ -72,7 +93,7 @@ def format_rows(
         num = round(density * domain_size)
         chosen = torch.from_numpy(draw.choice(domain_size, num, replace=False))
         parts = enumerate(partition(chosen, num_partitions, seed))
-        indices = {"hash bitmap": sum(bitmap.encode(part, number).nbytes for number, part in parts)}
+        indices: dict[str, float] = {"hash bitmap": sum(bitmap.encode(part, number).nbytes for number, part in parts)}
         indices |= {one: index_bytes(one, num, domain_size, num_partitions) for one in ("bitmap", "COO")}
         sizes = {one: VALUE_BYTES * num + more for one, more in indices.items()}
         for name, width in (("scattered", 1), ("rows of 64", 64)):
@@ -81,8 +102,8 @@ def format_rows(
             sizes[f"tensor blocks, {name}"] = blocks * (VALUE_BYTES * BLOCK_ELEMENTS + VALUE_BYTES)
         rows += [value_row("size", size / whole, density=density, format=one) for one, size in sizes.items()]
     for written in ("hash bitmap", "bitmap", "COO"):
-        found = [(row["value"], row["density"]) for row in rows if row["format"] == written]
-        rows.append(value_row("worth_it_below", float(np.interp(1.0, *zip(*found, strict=True))), format=written))
+        found = [row["value"] for row in rows if row["quantity"] == "size" and row["format"] == written]
+        rows.append(value_row("worth_it_below", float(np.interp(1.0, found, densities)), format=written))
     return rows
 
 
@@ -95,8 +116,14 @@ def balance_rows(*, num_partitions: Sequence[int], num_indices: Sequence[int], s
     for num, size in product(num_partitions, num_indices):
         if size < num:
             continue
-        found = [_imbalance(indices, num, seed) for seed, indices in _random_sets(size, seeds)]
-        rows += _balance(found, np.sqrt(num * np.log(num) / size), indices=size, partitions=num, kind="random")
+        found = []
+        for seed in range(seeds):
+            indices = torch.from_numpy(np.random.default_rng(seed).integers(2**31, size=size))
+            counts = torch.bincount(partition_of(indices, num, seed), minlength=num)
+            found.append(imbalance_ratio(counts.numpy()))
+        row = partial(value_row, indices=size, partitions=num, kind="random")
+        rows.append(row("imbalance", float(np.mean(found))))
+        rows.append(row("excess_over_bound", (max(found) - 1) / np.sqrt(num * np.log(num) / size)))
     for num in num_partitions:
         sets, num_rows = lstm_sets(num)
         homes = partition_of(torch.arange(num_rows), num, 0).numpy()
@@ -104,23 +131,6 @@ def balance_rows(*, num_partitions: Sequence[int], num_indices: Sequence[int], s
         pairs = {"push": push_imbalance(sets, homes, num), "pull": pull}
         rows += [value_row("imbalance", found, partitions=num, kind=f"LSTM, {what}") for what, found in pairs.items()]
     return rows
-
-
-def _random_sets(size: int, seeds: int) -> Iterator[tuple[int, torch.Tensor]]:
-    for seed in range(seeds):
-        yield seed, torch.from_numpy(np.random.default_rng(seed).integers(2**31, size=size))
-
-
-def _imbalance(indices: torch.Tensor, num_partitions: int, seed: int) -> float:
-    homes = partition_of(indices, num_partitions, seed)
-    return imbalance_ratio(torch.bincount(homes, minlength=num_partitions).numpy())
-
-
-def _balance(found: Sequence[float], bound: float, **keys: Any) -> list[dict[str, Any]]:
-    return [
-        value_row("imbalance", float(np.mean(found)), **keys),
-        value_row("excess_over_bound", (max(found) - 1) / bound, **keys),
-    ]
 
 
 OVERLAPS: Mapping[str, str] = {
@@ -133,20 +143,22 @@ OVERLAPS: Mapping[str, str] = {
 def space_rows(*, num_ranks: Sequence[int], seed: int) -> list[dict[str, Any]]:
     """Return the gradients on the busiest link for every scheme, over the mean of a rank's, by overlap of the sets.
 
-    `behind_best` compares a scheme with the best of all; `stages` follow each other.
+    `behind_best` compares a scheme with the best of all; `stages` follow each other, of a published one on 16 ranks.
     """
     rows = []
     for overlap, num in product(OVERLAPS, num_ranks):
         sets, num_rows = _sets(overlap, num)
         homes = {"Balanced": _dealt(sets, num_rows, seed), "Imbalanced": np.arange(num_rows) * num // num_rows}
-        mean = np.mean([len(one) for one in sets])
-        keys = {"overlap": overlap, "ranks": num}
+        mean = float(np.mean([len(one) for one in sets]))
+        keys: dict[str, Any] = {"overlap": overlap, "ranks": num}
         found = {scheme: traffic(scheme, sets, homes.get(scheme.balance, homes["Balanced"])) for scheme in SCHEMES}
         for scheme, sent in found.items():
             rows.append(value_row("sent", sent / mean, scheme=str(scheme), **keys))
             rows.append(value_row("behind_best", sent / min(found.values()) - 1, scheme=str(scheme), **keys))
         rows.append(value_row("densification", densification_ratio(sets), **keys))
-    return [*rows, *_scheme_rows()]
+    alone = [np.array([rank]) for rank in range(16)]
+    rows += [value_row("stages", len(stages(one, alone, np.arange(16))), name=name) for name, one in RIVALS.items()]
+    return [*rows, value_row("schemes", len(SCHEMES))]
 
 
 def _dealt(sets: Sequence[np.ndarray], num_rows: int, seed: int) -> np.ndarray:
@@ -163,11 +175,3 @@ def _sets(overlap: str, num_ranks: int) -> tuple[Sequence[np.ndarray], int]:
         order = np.random.default_rng(0).permutation(num_rows)[: size * num_ranks]
         return np.split(order, num_ranks), num_rows
     return (sets, num_rows) if overlap == "partial" else ([sets[0]] * num_ranks, num_rows)
-
-
-def _scheme_rows() -> list[dict[str, Any]]:
-    """Return how many schemes the space has, and how many stages the published ones take with 16 ranks."""
-    alone = [np.array([rank]) for rank in range(16)]
-    named: Mapping[str, Scheme] = RIVALS
-    rows = [value_row("stages", len(stages(scheme, alone, np.arange(16))), name=name) for name, scheme in named.items()]
-    return [*rows, value_row("schemes", len(SCHEMES))]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, pairwise
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,12 +17,12 @@ from torch.nn.parallel import DistributedDataParallel
 from workbench.checks import require_counts, require_positive
 from workbench.cluster import GIGABIT_BYTES_PER_S, Link
 from workbench.parallel.hooks import BUCKET_MB
-from workbench.study.cells import named
-from workbench.study.progress import say_progress
-from workbench.study.rows import median_row, ratio_row, spread_row, value_row
+from workbench.rows import median_row, ratio_row, spread_row, value_row
+from workbench.rows.cells import named
+from workbench.rows.progress import say_progress
+from workbench.study.embedding_tasks import EmbeddingTask
 from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
 from workbench.timeline import Recorder
-from workbench.training.embedding_tasks import EmbeddingTask
 
 from .advice import chances_of
 from .cost import SCHEMES as IN_THEORY
@@ -46,6 +46,7 @@ __all__ = ["Setting", "balance_rows", "extraction_rows", "hashing_rows", "in_wor
 __all__ += ["overlap_rows", "scheme_rows", "skewness_rows", "table_rows", "time_densities", "time_gradients"]
 __all__ += ["predicted_s", "time_trainings", "train"]
 
+Name = TypeVar("Name")  # of a timed call: a text or a number
 DENSE, ZEN = "Dense", "Zen"
 SEED = 0
 
@@ -77,16 +78,16 @@ def table_rows(*, tasks: Sequence[str], batch: int, steps: int) -> list[dict[str
     """
     rows = []
     for name in tasks:
-        task, keys = _trained(name, batch, steps), {"task": name}
+        task, row = _trained(name, batch, steps), partial(value_row, task=name)
         weights = dict(task.module.named_parameters())
         tables = sum(weights[table].numel() for table in task.embeddings)
         others = sum(weight.numel() for weight in weights.values()) - tables
-        rows += [value_row("embedding_parameters", tables, **keys), value_row("other_parameters", others, **keys)]
+        rows += [row("embedding_parameters", tables), row("other_parameters", others)]
         found, looked_up = _gradient_rows(task, 0, steps), task.touched(0, steps)
         unlike = sum(len(np.setxor1d(found[table], looked_up[table])) for table in found)
-        rows.append(value_row("unlike_looked_up", unlike, **keys))
+        rows.append(row("unlike_looked_up", unlike))
         elements = sum(len(found[table]) * weights[table][0].numel() for table in found)
-        rows.append(value_row("density", elements / tables, **keys))
+        rows.append(row("density", elements / tables))
     return rows
 
 
@@ -119,6 +120,7 @@ def skewness_rows(*, tasks: Sequence[str], batch: int, num_partitions: Sequence[
             rows.append(value_row("skewness", skewness_ratio(indices, num_rows, num), task=name, partitions=num))
         for number, count in enumerate(range_counts(indices, num_rows, 8)):
             rows.append(value_row("share", count / len(indices), task=name, range=number))
+        rows.append(value_row("density", len(indices) / num_rows, task=name))
     return rows
 
 
@@ -136,11 +138,14 @@ def balance_rows(*, task: str, batch: int, num_ranks: Sequence[int], steps: int)
             ZEN: partition_of(everything, num, SEED).numpy(),
         }
         for scheme, home in homes.items():
-            chosen, keys = values if scheme == ZEN else sets, {"scheme": scheme, "ranks": num}
+            chosen = values if scheme == ZEN else sets
+            keys: dict[str, Any] = {"scheme": scheme, "ranks": num}
             rows.append(value_row("imbalance", push_imbalance(chosen, home, num), what="push", **keys))
             pull = imbalance_ratio(np.bincount(home[union_of(chosen)], minlength=num))
             rows.append(value_row("imbalance", pull, what="pull", **keys))
         rows.append(value_row("rows", float(np.mean([len(one) for one in sets])), ranks=num))
+        rows.append(value_row("density_of_sum", len(union_of(sets)) / num_rows, ranks=num))
+        rows.append(value_row("examples", batch * num, ranks=num))
     return rows
 
 
@@ -151,9 +156,9 @@ def device_for(name: str) -> torch.device:
     return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
 
 
-def _seconds_of(calls: Mapping[str, Callable[[], object]], runs: int, device: torch.device) -> dict[str, list[float]]:
+def _seconds_of(calls: Mapping[Name, Callable[[], object]], runs: int, device: torch.device) -> dict[Name, list[float]]:
     """Time calls in turns, after a first round; on a GPU until its work is done."""
-    found: dict[str, list[float]] = {name: [] for name in calls}
+    found: dict[Name, list[float]] = {name: [] for name in calls}
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     for number in range(runs + 1):
         for name, call in calls.items():
@@ -361,7 +366,7 @@ def scheme_rows(timed: Timed, key: str, predicted_s: Mapping[tuple[str, str], fl
     rows, taken = [], {name: timed.iterations_s(name) for name in timed.rounds}
     for name, found in taken.items():
         value, _, scheme = name.partition(": ")
-        at = {key: float(value) if key == "density" else value}
+        at: dict[str, Any] = {key: float(value) if key == "density" else value}
         rows.append(median_row("seconds", found, "s", scheme=scheme, **at))
         rows.append(ratio_row("gain", found, taken[f"{value}: {ZEN}"], over=scheme, **at))
         counted = [facts for facts in timed.facts[name] if facts]
@@ -387,7 +392,7 @@ def _crossover_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def predicted_s(setting: Setting, densities: Sequence[float], num_elements: int) -> dict[tuple[str, str], float]:
     """Return the predicted times of schemes on the setting's link, for `time_densities`."""
-    found = {}
+    found: dict[tuple[str, str], float] = {}
     for share in densities:
         ranks = range(setting.num_ranks)
         sets = [np.flatnonzero(zipf_values(num_elements, share, rank).numpy()) for rank in ranks]
@@ -454,8 +459,7 @@ def learning_rows(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         for metric in metrics:
             for place, point in enumerate(next(iter(by_seed.values()))):
                 found = [scores[place][metric] for scores in by_seed.values()]
-                keys = {"variant": name, "step": point["step"], "metric": metric}
-                rows.append(spread_row("score", found, "%", **keys))
+                rows.append(spread_row("score", found, "%", variant=name, step=point["step"], metric=metric))
             below = [plain[seed][-1][metric] - scores[-1][metric] for seed, scores in by_seed.items()]
             rows.append(spread_row("points_below", below, "%", variant=name, metric=metric))
     slots = {result["setting"]["variant"]: result["setting"]["slots_per_value"] for result in results}

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import Normal, Stroke
 
 from workbench import plots
-from workbench.plots.style import PALETTE
+from workbench.plots.style import looks_of
 
 from .advice import CANDIDATES
 
@@ -41,10 +41,10 @@ def draw_overlaps(rows: Rows) -> Figure:
     plots.lines(
         table, ax=left, x="value", y="percentile", by="task", x_label="overlap ratio", y_label="% of pairs below"
     )
-    left.get_legend().remove()
     densification = _of(rows, "densification")
-    labels = {"x_label": "ranks", "y_label": "densification ratio"}
-    plots.lines(densification, ax=right, x="ranks", by="task", log_x=True, log_y=True, **labels)
+    label = "densification ratio"
+    plots.lines(densification, ax=right, x="ranks", by="task", log_x=True, log_y=True, x_label="ranks", y_label=label)
+    plots.aside(figure)
     return figure
 
 
@@ -53,10 +53,23 @@ def draw_skewness(rows: Rows) -> Figure:
     shares = _of(rows, "share").pivot_table(index="task", columns="range", values="value", sort=False)
     figure, (left, right) = plots.figure(1, 2, figsize=(12, 3.8))
     texts = [[f"{100 * value:.0f} %" for value in line] for line in shares.to_numpy()]
-    names = {"x_label": "eighth of the rows", "y_label": "", "y_ticks": list(shares.index), "texts": texts}
-    plots.heatmap(shares.to_numpy(), ax=left, limit=1.0, **names)
-    labels = {"x_label": "ranges", "y_label": "skewness ratio"}
-    plots.lines(_of(rows, "skewness"), ax=right, x="partitions", by="task", log_x=True, log_y=True, **labels)
+    names, values = list(shares.index), shares.to_numpy()
+    plots.heatmap(values, ax=left, limit=1.0, x_label="eighth of the rows", y_label="", y_ticks=names, texts=texts)
+    skewness, label = _of(rows, "skewness"), "skewness ratio"
+    plots.lines(skewness, ax=right, x="partitions", by="task", log_x=True, log_y=True, x_label="ranges", y_label=label)
+    return figure
+
+
+def _panels(
+    table: pd.DataFrame, panel: str, x: str, by: str, y_label: str, *, share_y: bool = False, **look: Any
+) -> Figure:
+    """Draw lines along x in a panel for each value of a column; each panel has a legend."""
+    parts = list(table.groupby(panel, sort=False))
+    figure, axes = plots.figure(1, len(parts), figsize=(3.8 * len(parts) + 1.5, 3.8), squeeze=False, sharey=share_y)
+    for ax, (name, part) in zip(axes[0], parts, strict=True):
+        series = by if by in part and part[by].notna().all() else None
+        plots.lines(part, ax=ax, x=x, by=series, x_label=x, y_label=y_label if ax is axes[0][0] else "", **look)
+        ax.set_title(name)
     return figure
 
 
@@ -64,15 +77,10 @@ def draw_balance(rows: Rows) -> Figure:
     """Draw imbalance ratios by ranks or partitions, a panel for each of what is balanced."""
     table = _of(rows, "imbalance")
     x, by, panel = ("ranks", "scheme", "what") if "scheme" in table else ("partitions", "indices", "kind")
-    panels = [(name, part) for name, part in table.groupby(panel, sort=False)]
-    figure, axes = plots.figure(1, len(panels), figsize=(4.6 * len(panels) + 1, 3.8), squeeze=False, sharey=True)
-    for ax, (name, part) in zip(axes[0], panels, strict=True):
-        series = {"by": by} if by in part and part[by].notna().all() else {}
-        plots.lines(part, ax=ax, x=x, **series, log_x=True, log_y=True, x_label=x, y_label="imbalance ratio")
+    figure = _panels(table, panel, x, by, "imbalance ratio", share_y=True, log_x=True, log_y=True)
+    for ax in figure.axes:
         plots.published_line(ax, 1.1, "1.1, the paper's bound for Zen")
-        ax.set_title(name)
-        if ax is not axes[0][-1] and ax.get_legend():
-            ax.get_legend().remove()
+    plots.aside(figure)
     return figure
 
 
@@ -129,8 +137,16 @@ def draw_space(rows: Rows) -> Figure:
     figure, ax = plots.figure(figsize=(9, 7))
     grid = table.pivot_table(index="scheme", columns="overlap", values="value", sort=False)
     texts = [[f"{value:.2f}" for value in line] for line in grid.to_numpy()]
-    names = {"x_ticks": list(grid.columns), "y_ticks": list(grid.index), "x_label": "overlap", "y_label": ""}
-    plots.heatmap(np.log2(grid.to_numpy()), ax=ax, limit=4.0, texts=texts, **names)
+    plots.heatmap(
+        np.log2(grid.to_numpy()),
+        ax=ax,
+        limit=4.0,
+        texts=texts,
+        x_ticks=list(grid.columns),
+        y_ticks=list(grid.index),
+        x_label="overlap",
+        y_label="",
+    )
     ax.set_title(f"gradients on the busiest link over the best scheme's, {int(table['ranks'].max())} ranks")
     return figure
 
@@ -155,17 +171,10 @@ def draw_communications(rows: Rows) -> Figure:
 
 def draw_throughput(rows: Rows) -> Figure:
     """Draw samples a second by machines, a panel a model."""
-    table = _of(rows, "samples_per_s")
-    models = table["model"].unique()
-    figure, axes = plots.figure(1, len(models), figsize=(3.4 * len(models) + 1.5, 3.6))
-    for ax, model in zip(axes, models, strict=True):
-        part = table[table["model"] == model]
-        plots.lines(part, ax=ax, x="machines", by="scheme", x_label="machines", y_label="samples/s")
-        ax.set_title(model)
+    figure = _panels(_of(rows, "samples_per_s"), "model", "machines", "scheme", "samples/s")
+    for ax in figure.axes:
         ax.set_ylim(0)
-        if ax is not axes[-1]:
-            ax.set_ylabel("samples/s" if ax is axes[0] else "")
-            ax.get_legend().remove()
+    plots.aside(figure)
     return figure
 
 
@@ -177,14 +186,8 @@ def draw_densities(rows: Rows) -> Figure:
 
 def draw_learning(rows: Rows) -> Figure:
     """Draw test scores by step, a panel a measure."""
-    table = _of(rows, "score")
-    metrics = table["metric"].unique()
-    figure, axes = plots.figure(1, len(metrics), figsize=(5 * len(metrics) + 1.5, 3.8), squeeze=False)
-    for ax, metric in zip(axes[0], metrics, strict=True):
-        part = table[table["metric"] == metric]
-        plots.lines(part, ax=ax, x="step", by="variant", x_label="step", y_label=metric)
-        if ax is not axes[0][-1]:
-            ax.get_legend().remove()
+    figure = _panels(_of(rows, "score"), "metric", "step", "variant", "score, %")
+    plots.aside(figure)
     return figure
 
 
@@ -198,7 +201,8 @@ def draw_map(rows: Rows, points: Mapping[str, tuple[float, float]] | None = None
     table, gains = _of(rows, "over_best"), _of(rows, "zen_gain")
     rates = table["gigabits_per_s"].unique()
     figure, axes = plots.figure(1, len(rates), figsize=(3.6 * len(rates) + 1.6, 3.8), squeeze=False, sharey=True)
-    colors = ListedColormap(PALETTE[: len(CANDIDATES)])
+    looks = looks_of(axes[0][0], CANDIDATES)
+    colors = ListedColormap([look.color for look in looks])
     for ax, rate in zip(axes[0], rates, strict=True):
         part = table[table["gigabits_per_s"] == rate]
         best = part.loc[part.groupby(["ranks", "density"])["value"].idxmin()]
@@ -217,7 +221,7 @@ def draw_map(rows: Rows, points: Mapping[str, tuple[float, float]] | None = None
             ax.plot(100 * density, ranks, marker="*", markersize=14, color="black", label=name)
     axes[0][0].set_ylabel("ranks")
     shown = sorted({CANDIDATES.index(name) for name in table[table["value"] == 1.0]["scheme"]})
-    handles = [axes[0][-1].plot([], [], "s", color=PALETTE[at], label=CANDIDATES[at])[0] for at in shown]
+    handles = [axes[0][-1].plot([], [], "s", color=looks[at].color, label=CANDIDATES[at])[0] for at in shown]
     handles += axes[0][-1].plot([], [], color="white", path_effects=OUTLINED, label="Zen gains 10 %")
     handles += [line for line in axes[0][-1].lines if line.get_marker() == "*"]
     axes[0][-1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), title="fastest")

@@ -13,25 +13,19 @@ from typing import Any
 import numpy as np
 
 from workbench.cluster import GIGABIT_BYTES_PER_S, Link
-from workbench.study.rows import value_row
-from workbench.training.embedding_tasks import EmbeddingTask
+from workbench.rows import value_row
+from workbench.study.embedding_tasks import EmbeddingTask
 
 from .cost import SCHEMES, Sparsity, bytes_on_busiest_link, lower_bound_bytes, seconds, sparsity_of
 from .index_sets import lstm_sets, task_sets
 from .method.sparsity import union_of
 
-__all__ = [
-    "CALIBRATION",
-    "GPUS_PER_MACHINE",
-    "MODELS",
-    "Model",
-    "communication_rows",
-    "scaling_rows",
-    "throughput_rows",
-]
+__all__ = ["CALIBRATION", "GPUS_PER_MACHINE", "MODELS", "Model", "communication_rows", "scaling_rows"]
+__all__ += ["throughput_rows"]
 
 GPUS_PER_MACHINE = 8
 VALUE_BYTES = 4
+BITS = 8
 UPPER_BOUND = "Upper bound"
 
 
@@ -59,6 +53,10 @@ MODELS: Mapping[str, Model] = MappingProxyType(
 )
 """DeepFM's batch is smaller so that 128 GPUs read each of our 8,000 rows once; BERT's sentences are shorter."""
 
+
+PRINTED = MappingProxyType({"NMT": (0.0247, 0.64 - 0.0247), "BERT": (0.0106, 0.408)})
+"""Densities of a GPU's gradient (table 3.1) and of the sum of 128 GPUs: for NMT from the 36 % of figure 3.7, which mean
+that both add up to 0.64; for BERT section 3.3.4."""
 
 CALIBRATION = MappingProxyType(
     {
@@ -99,6 +97,13 @@ def _density(tables: Sequence[Sparsity], num: int) -> float:
     return _sum_of(lambda of: of.density[num] * of.domain_size, tables) / _sum_of(lambda of: of.domain_size, tables)
 
 
+def _gpu_density(name: str, num_gpus: int) -> float:
+    """Return the mean density of a GPU's gradients, of all tables together."""
+    tables = _gpu_sets(name, num_gpus)
+    touched = sum(float(np.mean([len(one) for one in sets])) for sets, _ in tables)
+    return touched / sum(num_rows for _, num_rows in tables)
+
+
 def scaling_rows(*, model: str, num_gpus: Sequence[int]) -> list[dict[str, Any]]:
     """Return times over that of Dense, each GPU a machine of its own, by number of GPUs."""
     rows = []
@@ -136,11 +141,30 @@ def communication_rows(*, num_machines: int, gigabits_per_s: float) -> list[dict
             rows.append(value_row("zen_over", taken_s / found["Zen"], model=name, scheme=scheme))
         rows.append(value_row("bitmap_gain", found["Zen, COO"] / found["Zen"] - 1, model=name))
         tables = sparsities_on(name, num_machines, GPUS_PER_MACHINE)
-        for num, of in ((1, "a machine"), (num_machines, "the sum")):
-            rows.append(value_row("density", _density(tables, num), model=name, of=of))
+        densities = {"a machine": _density(tables, 1), "the sum": _density(tables, num_machines)}
+        densities["a GPU"] = _gpu_density(name, num_machines * GPUS_PER_MACHINE)
+        rows += [value_row("density", found, model=name, of=of) for of, found in densities.items()]
+        rows.append(value_row("examples", MODELS[name].our_batch * num_machines * GPUS_PER_MACHINE, model=name))
+        rows += _printed_rows(name, densities["a machine"] / densities["a GPU"])
     for scheme in SCHEMES:
         best = max(row["value"] for row in rows if row["quantity"] == "zen_over" and row["scheme"] == scheme)
         rows.append(value_row("largest_zen_over", best, scheme=scheme))
+    return rows
+
+
+def _printed_rows(name: str, machine_over_gpu: float) -> list[dict[str, Any]]:
+    """Return Zen's speedups and its bitmap's gain from bytes with the densities that the text prints, not our data's.
+
+    One machine's gradient is as much denser than a GPU's as in our data, and "1" is a GPU a machine.
+    """
+    rows = []
+    for gpus, factor in ((1, 1.0), (GPUS_PER_MACHINE, machine_over_gpu)) if name in PRINTED else ():
+        sent, summed = factor * PRINTED[name][0], PRINTED[name][1]
+        speedups = {"Zen, COO": 1 / (sent + summed), "Zen": 2 / (2 * sent + summed + 1 / (BITS * VALUE_BYTES))}
+        for scheme, found in speedups.items():
+            rows.append(value_row("speedup_of_printed_densities", found, model=name, scheme=scheme, gpus=gpus))
+        gain = speedups["Zen"] / speedups["Zen, COO"] - 1
+        rows.append(value_row("bitmap_gain_of_printed_densities", gain, model=name, gpus=gpus))
     return rows
 
 
@@ -165,13 +189,17 @@ def throughput_rows(*, num_machines: Sequence[int], gigabits_per_s: float) -> li
     link, rows = _link(gigabits_per_s), []
     for name, model in MODELS.items():
         rows.append(value_row("computation_s", computation_s(name), "s", model=name))
+        most = max(num_machines)
+        summed = _density(sparsities_on(name, most, GPUS_PER_MACHINE), most)
+        rows.append(value_row("density", _gpu_density(name, most * GPUS_PER_MACHINE), model=name, of="a GPU"))
+        rows.append(value_row("density", summed, model=name, of="the sum"))
+        rows.append(value_row("examples", model.our_batch * most * GPUS_PER_MACHINE, model=name))
         for num in num_machines:
             found = {}
             for scheme in (*SCHEMES, UPPER_BOUND):
                 iteration_s = computation_s(name) + _communication_s(name, scheme, num, link)
                 found[scheme] = model.batch * GPUS_PER_MACHINE * num / iteration_s
-                keys = {"model": name, "scheme": scheme, "machines": num}
-                rows.append(value_row("samples_per_s", found[scheme], "1/s", **keys))
+                rows.append(value_row("samples_per_s", found[scheme], "1/s", model=name, scheme=scheme, machines=num))
             for scheme, rate in found.items():
                 rows.append(value_row("gain", found["Zen"] / rate, model=name, over=scheme, machines=num))
     return rows

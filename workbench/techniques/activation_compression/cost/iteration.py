@@ -33,7 +33,7 @@ from .setting import (
     send_s,
 )
 
-__all__ = ["TENSOR_RANKS", "BreakEven", "IterationTime", "ScalingModel", "boundary_times", "break_even"]
+__all__ = ["TENSOR_RANKS", "VALUE_BYTES", "BreakEven", "IterationTime", "ScalingModel", "boundary_times", "break_even"]
 __all__ += ["break_even_map", "cluster_speedup", "communication_s", "flops", "iteration_time"]
 __all__ += ["layer_seconds_by_definition", "layer_speedup", "machine_scaling", "speedup_at", "v100_scaling"]
 
@@ -298,6 +298,7 @@ def cluster_speedup(
 def v100_scaling() -> ScalingModel:
     """Return the constants from facts about the paper's machines; see the module for each."""
     cluster = catalogue["activation-compression/4x-p3.8xlarge"]
+    assert cluster.network is not None
     model = machine_scaling(
         paper_machine(nvlink=False),
         flops_per_s=cluster.host.device.fp16_flops_per_s,

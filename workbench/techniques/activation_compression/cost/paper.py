@@ -8,17 +8,18 @@ pairs 0-1 and 2-3 are one and two, and four rings run through all at once (NVIDI
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
+from typing import Any
 
 from workbench.cluster import Algorithm, CodecCost, Collective, FittedMachine, Link, Sample, catalogue, fit
 from workbench.cluster.collectives import collective_time_s
 from workbench.cluster.fitted import GROWN_FROM
 from workbench.models.inventory import OPTIMIZER_BYTES_PER_PARAMETER
+from workbench.rows import Key
 from workbench.study.published import Cell
-from workbench.study.rows import Key
 
 from ..method import Family
 from .setting import ALL_REDUCES_PER_LAYER, BERT_VOCABULARY, HEAD_FLOPS_PER_LOGIT, Setting, head_times, layer_compute_s
@@ -150,7 +151,7 @@ def calibrate(cells_ms: Mapping[Cell, float]) -> PaperMachines:
 
 def _link(num_ranks: int, plain_s: float, coded_s: float, source: str) -> Link:
     """Fit a link to ring all-reduces of a whole activation and of its code of A1."""
-    ring = {"num_ranks": num_ranks, "collective": Collective.ALL_REDUCE, "algorithm": Algorithm.RING}
+    ring: dict[str, Any] = {"num_ranks": num_ranks, "collective": Collective.ALL_REDUCE, "algorithm": Algorithm.RING}
     times_s = {MESSAGE_BYTES: plain_s, Setting(method="A1").encoded_bytes(): coded_s}
     return fit([Sample(message_bytes=size, time_s=time_s, **ring) for size, time_s in times_s.items()]).link(source)
 
@@ -177,7 +178,8 @@ def _p3_compute(seconds: Reader, local_link: Link) -> FittedMachine:
     Table 12, w/o, where the device mostly waits, gives the launching of layers and collectives.
     """
     source = "table 7, w/o and A1, Tensor Comm., a stage with all layers encoded"
-    rings = _link(4, *(seconds(7, "tensor", name, 4, 4) / PRE_MESSAGES for name in ("w/o", "A1")), source)
+    plain_s, coded_s = (seconds(7, "tensor", name, 4, 4) / PRE_MESSAGES for name in ("w/o", "A1"))
+    rings = _link(4, plain_s, coded_s, source)
     link = replace(rings, bandwidth_bytes_per_s=rings.bandwidth_bytes_per_s / RINGS)
     tensor_s = seconds(4, "tensor", "w/o", 2, 2)  # likewise backward; T1's backward pass carries no codec
     ratio = (seconds(4, "backward", "T1", 2, 2) - tensor_s) / (seconds(4, "forward", "w/o", 2, 2) - tensor_s)
@@ -290,7 +292,7 @@ def _sent(name: str) -> int:
 
 def _along_sent(seconds: Reader, table: int, mesh: tuple[int, int], messages: int, names: tuple[str, str]) -> CodecCost:
     """Fit encoding and decoding to two methods; gathered messages are decoded once a rank, codes once."""
-    costs = {}
+    costs: dict[str, float] = {}
     for column, count in (("encode", messages), ("decode", messages * (1 if names[0].startswith("A") else mesh[0]))):
         (low, low_s), (high, high_s) = (
             (_sent(name) / ELEMENTS, seconds(table, column, name, *mesh) / count) for name in names
@@ -300,7 +302,7 @@ def _along_sent(seconds: Reader, table: int, mesh: tuple[int, int], messages: in
     return CodecCost(**costs)
 
 
-def _local_codecs(seconds: Reader, local: FittedMachine) -> MappingProxyType[Family, CodecCost]:
+def _local_codecs(seconds: Reader, local: FittedMachine) -> Mapping[Hashable, CodecCost]:
     """Return the codecs of the local machine (table 4), launching apart.
 
     Random-K decodes as Top-K does; R3 draws alone, R4 lists its population as well, and R1 beside R3 on p3, almost all
@@ -342,7 +344,7 @@ def _local_codecs(seconds: Reader, local: FittedMachine) -> MappingProxyType[Fam
     )
 
 
-def _p3_codecs(seconds: Reader, p3: FittedMachine, local: FittedMachine) -> MappingProxyType[Family, CodecCost]:
+def _p3_codecs(seconds: Reader, p3: FittedMachine, local: FittedMachine) -> Mapping[Hashable, CodecCost]:
     """Return the codecs of p3.8xlarge (table 7), their launching (table 12) and sampling (table 2).
 
     A gathered method launches its excess in table 12 with 2 and with 4 ranks; a code with 2, its collectives apart.

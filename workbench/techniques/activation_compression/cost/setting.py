@@ -9,8 +9,12 @@ Legend: B micro-batch, s sequence, h hidden, c code size, k elements kept.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum
+from functools import partial
+from types import MappingProxyType
+from typing import Any
 
 from workbench.cluster import (
     Algorithm,
@@ -29,7 +33,7 @@ from ..method import PAPER_HIDDEN, Family, Method, code_size, method
 
 __all__ = ["ALL_REDUCES_PER_LAYER", "BERT_VOCABULARY", "SUMMABLE", "LayerTime", "PlannedMessages", "Purpose", "Setting"]
 __all__ += ["Variant", "all_reduce_s", "encoded_tensor_s", "head_times", "layer_compute_s", "layer_time"]
-__all__ += ["planned_messages", "read_variant", "send_s"]
+__all__ += ["planned_messages", "read_variant", "send_s", "table_4_ms"]
 
 ALL_REDUCES_PER_LAYER = 2  # forward, and as many backward: attention and MLP (section 2.1)
 BERT_VOCABULARY = 30522  # words of BERT's vocabulary (Devlin et al. 2018)
@@ -189,17 +193,22 @@ class Setting:
         return encoded, whole if self.family is Family.QUANTIZATION else encoded
 
 
+UNCHANGED: Mapping[str, Any] = MappingProxyType({})
+
+
 class Variant(Enum):
     """A difference from a method of table 1: its suffix in a name, families that can have it, fields it changes."""
 
-    PLAIN = "", tuple(Family), {}
+    PLAIN = "", tuple(Family), UNCHANGED
     NARROW_INDEX = "int32", SPARSE, {"index_bytes": 4}
-    LITERAL = "literal", (Family.RANDOM_K,), {}  # positions drawn one Python number at a time, as the paper's code does
-    FEEDBACK = "feedback", tuple(Family), {}  # each message holds the error of the one before
+    # By the slow definitions: a sort of all elements, bits one by one, positions drawn one Python number at a time.
+    LITERAL = "literal", (*SPARSE, Family.QUANTIZATION), UNCHANGED
+    PRICED = "at the paper's price", tuple(Family), UNCHANGED  # coding takes its share of table 4's iteration, or more
+    FEEDBACK = "feedback", tuple(Family), UNCHANGED  # each message holds the error of the one before
     FUSED = "fused", (Family.AUTOENCODER,), {"fused": True}
 
 
-def read_variant(name: str, **sizes) -> tuple[Setting, Variant]:
+def read_variant(name: str, **sizes: Any) -> tuple[Setting, Variant]:
     """Read the name of a method or of a variant, such as "A1" or "T1 int32"; `sizes` are fields of the setting."""
     base, _, suffix = name.partition(" ")
     family = method(base).family
@@ -239,34 +248,39 @@ class PlannedMessages:
 def planned_messages(setting: Setting) -> tuple[PlannedMessages, ...]:
     """List one iteration's messages, layer by layer (sections 3.2, 3.3); both backward reductions stay full size."""
     whole_bytes, micro_batches = setting.activation_bytes(), setting.num_micro_batches
-    summed = {"collective": Collective.ALL_REDUCE, "num_ranks": setting.tp, "compressed": False}
     planned = []
     for layer in range(setting.layers):
         stage, place = divmod(layer, setting.layers_per_stage)
         compressed = setting.is_compressed(layer)
-        common = {"layer": layer, "senders": setting.tp}
+        message = partial(PlannedMessages, layer=layer, senders=setting.tp)
         if layer and not place:
             there, back = setting.boundary_bytes(layer)
-            sent = common | {"count": micro_batches, "collective": Collective.SEND, "num_ranks": 2}
-            forward = {"stage": stage - 1, "message_bytes": there, "compressed": compressed}
-            backward = {"stage": stage, "message_bytes": back, "compressed": back < whole_bytes}
-            planned.append(PlannedMessages(purpose=Purpose.BOUNDARY_FORWARD, **sent, **forward))
-            planned.append(PlannedMessages(purpose=Purpose.BOUNDARY_BACKWARD, **sent, **backward))
+            send = partial(message, count=micro_batches, collective=Collective.SEND, num_ranks=2)
+            forward = send(
+                purpose=Purpose.BOUNDARY_FORWARD, stage=stage - 1, message_bytes=there, compressed=compressed
+            )
+            is_smaller = back < whole_bytes
+            backward = send(purpose=Purpose.BOUNDARY_BACKWARD, stage=stage, message_bytes=back, compressed=is_smaller)
+            planned += [forward, backward]
         if setting.tp == 1:
             continue
-        both = common | {"stage": stage, "count": ALL_REDUCES_PER_LAYER * micro_batches, "message_bytes": whole_bytes}
-        forward = both | summed | {"compressed": compressed}
-        if compressed:
-            forward["message_bytes"] = setting.encoded_bytes()
-            forward["collective"] = Collective.ALL_REDUCE if setting.family in SUMMABLE else Collective.ALL_GATHER
-        planned.append(PlannedMessages(purpose=Purpose.TENSOR_FORWARD, **forward))
-        planned.append(PlannedMessages(purpose=Purpose.TENSOR_BACKWARD, **both, **summed))
+        reduce = partial(message, stage=stage, num_ranks=setting.tp)
+        is_summed = not compressed or setting.family in SUMMABLE
+        forward = reduce(
+            purpose=Purpose.TENSOR_FORWARD,
+            count=ALL_REDUCES_PER_LAYER * micro_batches,
+            message_bytes=setting.encoded_bytes() if compressed else whole_bytes,
+            collective=Collective.ALL_REDUCE if is_summed else Collective.ALL_GATHER,
+            compressed=compressed,
+        )
+        summed = replace(forward, collective=Collective.ALL_REDUCE, compressed=False)
+        planned += [forward, replace(summed, purpose=Purpose.TENSOR_BACKWARD, message_bytes=whole_bytes)]
         sums, elements = setting.encoder_sums(stage)
         is_first = not place or not setting.is_compressed(layer - 1)  # encoded layer of the stage
         if compressed and sums and (is_first or not setting.fuse_gradients):
             count = (1 if setting.fuse_gradients else ALL_REDUCES_PER_LAYER) * micro_batches
-            gradient = both | summed | {"count": count, "message_bytes": elements * setting.value_bytes}
-            planned.append(PlannedMessages(purpose=Purpose.ENCODER_GRADIENT, **gradient))
+            size = elements * setting.value_bytes
+            planned.append(replace(summed, purpose=Purpose.ENCODER_GRADIENT, count=count, message_bytes=size))
     return tuple(planned)
 
 
@@ -276,6 +290,11 @@ HEAD_FLOPS_PER_LOGIT = 2  # times h: a product and a sum
 BACKWARD_OVER_FORWARD = 2  # gradients of weights and of inputs
 TABLE_4 = {"tp": 2, "pp": 2}  # where table 4 was measured, on the local machine
 TABLE_4_LAYERS = 24  # as many encoded activations, two for each of 12 layers
+
+
+def table_4_ms(name: str, column: str) -> float:
+    """Return a number of table 4, such as ("T1", "encode")."""
+    return published_value("activation_compression", "table-4", f"{column}_ms", method=name, **TABLE_4)
 
 
 def layer_compute_s(setting: Setting, machine: FittedMachine) -> float:
@@ -366,9 +385,6 @@ def layer_time(setting: Setting, link: Link, *, flops_per_s: float | None = None
     reaches `flops_per_s`, or what the V100s of table 4 reached without compression. Refused are methods whose encoding
     time table 4 does not give, and fused codes, which only `iteration_time` knows.
     """
-
-    def table_4_ms(name: str, column: str) -> float:
-        return published_value("activation_compression", "table-4", f"{column}_ms", method=name, **TABLE_4)
 
     def reduction_s(collective: Collective, message_bytes: int) -> float:
         algorithm = algorithm_of(Backend.NCCL, collective)

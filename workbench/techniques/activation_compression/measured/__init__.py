@@ -13,7 +13,7 @@ _NAMES_OF = {
     "iterations": "PRELOAD SMALL_BERT Calibration Measured ShareOf TableTimes Trial carried_over_share "
     "largest_speedup_rows measure_iterations measure_on measure_table next_rate places_of ranks_at_share share_row "
     "trials",
-    "scores": "QUANTITIES_PER_BYTE at_chance feedback_rows finding_per_byte layer_rows mean_rows precision_rows "
+    "scores": "QUANTITIES_PER_BYTE at_chance feedback_rows layer_rows mean_rows precision_rows "
     "pretraining_rows score_rows shorter_rows with_layers",
 }
 _HOMES = {name: home for home, names in _NAMES_OF.items() for name in names.split()}

@@ -23,7 +23,7 @@ from workbench.models.pretrained import DEFAULT_ENCODER, PretrainedEncoder
 from workbench.parallel import MessageKind, Phase, Stage, TensorGroup, Traffic, VirtualTensorGroup
 from workbench.parallel.boundary import Boundary
 from workbench.parallel.pipeline import Mesh, Pipeline, VirtualPipeline, boundary_site
-from workbench.training.loop import Recipe
+from workbench.study.loop import Recipe
 
 from ..method import Family, method
 from ..runtime import compress
@@ -181,10 +181,10 @@ def _part(setting: Compressed, encoder: PretrainedEncoder, group: TensorGroup, s
         compress(part, setting.codec(config.hidden_size), layers=here)
     if (words := getattr(part, "tied_weight", None)) is not None:
         words.requires_grad_(False)
-    if stage.is_first:
+    if (embeddings := part.encoder.embeddings) is not None:
         dtype = ACTIVATION_DTYPES[setting.recipe.precision]
-        part.encoder.embeddings.word.weight.requires_grad_(False)
-        part.encoder.embeddings.register_forward_hook(lambda module, inputs, output: output.to(dtype))
+        embeddings.word.weight.requires_grad_(False)
+        embeddings.register_forward_hook(lambda module, inputs, output: output.to(dtype))
     return part
 
 
@@ -203,7 +203,8 @@ class Ledger:
         self.traffic = traffic
         self.sites = {f"layers.{layer}.{part}.output" for layer in layers for part in ("attention", "mlp")}
         self.sites |= {boundary_site(index) for index in boundaries}
-        self.totals, self.num_steps = Counter(), 0
+        self.totals: Counter[str] = Counter()
+        self.num_steps = 0
 
     def close_step(self, batch: object = None) -> None:
         """Add the messages of one step, of any batch, and clear them."""

@@ -9,7 +9,7 @@ import inspect
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -17,15 +17,16 @@ import torch
 
 from workbench.datasets import Dataset, glue, wikitext2
 from workbench.launch import run_on_ranks
+from workbench.models.bert import BertForMaskedLM
 from workbench.models.hugging_face import to_hugging_face
 from workbench.models.pretrained import DEFAULT_ENCODER, PretrainedEncoder, load_encoder
 from workbench.parallel import VirtualTensorGroup, generator_for
 from workbench.parallel.pipeline import open_mesh
+from workbench.rows.cells import named
 from workbench.study import training
-from workbench.study.cells import named
-from workbench.training.batches import Examples
-from workbench.training.loop import Recipe, TrainingRun, predict, train
-from workbench.training.metrics import chance_score, glue_scores
+from workbench.study.batches import Examples
+from workbench.study.loop import Recipe, Trainable, TrainingRun, predict, train
+from workbench.study.metrics import chance_score, glue_scores
 
 from ..method import method
 from .fine_tuned_model import BYTES, FineTuning, Ledger, PreTraining, on_real_ranks, on_virtual_ranks
@@ -107,7 +108,7 @@ def cells_by_layers(
     last_half = list(range(num_layers // 2, num_layers))
     cells = []
     for layers in layer_sets:
-        more = {} if list(layers) in ([], last_half) else {"layers": list(layers)}
+        more: dict[str, Any] = {} if list(layers) in ([], last_half) else {"layers": list(layers)}
         cells += fine_tuning_cells(tasks, [method if layers else "w/o"], seeds, **more, **options)
     return cells
 
@@ -157,7 +158,8 @@ def fine_tune(
 def fine_tune_on_ranks(*, timeout_s: float = 600, **arguments: Any) -> dict[str, Any]:
     """Fine-tune on tp times pp real ranks of this machine; bytes are those of the stages' first ranks together."""
     setting = _setting_of(arguments)
-    by_rank = run_on_ranks(_run, setting.tp * setting.pp, setting, True, timeout_s=timeout_s, preload=PRELOAD)
+    run = partial(_run, setting, on_real=True)
+    by_rank = run_on_ranks(run, setting.tp * setting.pp, timeout_s=timeout_s, preload=PRELOAD)
     of_stages = by_rank[:: setting.tp]
     sums = {name: sum(cell[name] for cell in of_stages) for name in BYTES}
     return of_stages[-1] | sums | {"ranks": "real"}
@@ -201,11 +203,12 @@ def pretrain_then_fine_tune(
     Returned are `pretraining_loss` at the end, and `cells`: what `fine_tune` returns for each task, with the method of
     the masked language model as `method`.
     """
-    more = {"precision": precision, "seed": seed, "device": device}
-    recipe = Recipe(epochs=epochs, batch=batch, learning_rate=learning_rate, **more)
-    place = {"encoder": encoder, "tp": tp, "pp": pp}
+    recipe = Recipe(
+        epochs=epochs, batch=batch, learning_rate=learning_rate, precision=precision, seed=seed, device=device
+    )
+    place: dict[str, Any] = {"encoder": encoder, "tp": tp, "pp": pp}
     setting = PreTraining(method=method, recipe=recipe, num_blocks=num_blocks, max_tokens=max_tokens, **place)
-    options = {"max_tokens": 128, "precision": precision, "limit": limit, "device": device, **place}
+    options: dict[str, Any] = {"max_tokens": 128, "precision": precision, "limit": limit, "device": device, **place}
     later = [_setting_of(cell) for cell in fine_tuning_cells(tasks, ["w/o"], [seed], **options)]
 
     loaded, text = load_encoder(encoder, or_stand_in=True), wikitext2.load("train")
@@ -213,10 +216,11 @@ def pretrain_then_fine_tune(
     pipeline = on_virtual_ranks(setting, loaded, VirtualTensorGroup(tp))
     run = train(pipeline, examples, recipe)
     weights = {name.removeprefix("bert."): value for name, value in loaded.state_dict.items()}
-    for part in pipeline.parts:
+    for part in pipeline.module["parts"].children():
+        assert isinstance(part, BertForMaskedLM)
         weights |= {name: value.cpu() for name, value in to_hugging_face(part).items()}
     trained = replace(loaded, state_dict=weights)
-    cells = [_train_and_score(task, trained) for task in later]
+    cells = [_run(task, trained) for task in later]
     cells = [cell | {"method": method, "data": [*cell["data"], text.source.as_record()]} for cell in cells]
     return {"method": method, "seed": seed, "pretraining_loss": _loss_at_end(run), "cells": cells}
 
@@ -259,18 +263,16 @@ def _setting_of(arguments: Mapping[str, Any]) -> FineTuning:
     return FineTuning(recipe=Recipe(**trained, drop_last=given["fixed_length"]), **given)
 
 
-def _run(setting: FineTuning, on_real: bool = False) -> dict[str, Any]:
-    return _train_and_score(setting, load_encoder(setting.encoder, or_stand_in=True), on_real)
-
-
-def _train_and_score(setting: FineTuning, encoder: PretrainedEncoder, on_real: bool = False) -> dict[str, Any]:
+def _run(setting: FineTuning, encoder: PretrainedEncoder | None = None, *, on_real: bool = False) -> dict[str, Any]:
     """Build, train and score, on a real rank or on virtual ones; there are no scores except in the last stage."""
     start, recipe, task = time.perf_counter(), setting.recipe, setting.glue_task
+    encoder = load_encoder(setting.encoder, or_stand_in=True) if encoder is None else encoder
     num_layers = encoder.config["num_hidden_layers"]
     layers = setting.compressed_layers(num_layers)
     learning = glue.load(setting.task, "train", limit=setting.limit, seed=recipe.seed)
     scored = glue.load(setting.task, task.validation_split, limit=None, seed=recipe.seed)
     examples, held_out = (_encoded(data, setting, encoder) for data in (learning, scored))
+    pipeline: Trainable
     if on_real:
         mesh = open_mesh(tensor=setting.tp, pipeline=setting.pp, device=recipe.device)
         pipeline, traffic = on_real_ranks(setting, encoder, mesh), mesh.tensor_group.traffic

@@ -6,17 +6,18 @@ errors, no coefficient below zero. Seconds, bytes, elements, FLOPs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from scipy.optimize import nnls
 
 from workbench.cluster import Algorithm, Collective, Link, Sample, collective_time_s, fit
 from workbench.launch import Ranks
-from workbench.study.rows import ratios, value_row
+from workbench.rows import ratios, value_row
 
 from ..cost import (
     ALL_REDUCES_PER_LAYER,
@@ -131,7 +132,8 @@ def fit_machine(measured: Sequence[MeasuredSetting]) -> Fitted:
         if run.setting.pp > 1
     ]
     gathers_s = _gathers_s(measured, twins, link)
-    goodness, codecs = {"computation": r_squared(layer_s, line_s)}, {}
+    goodness = {"computation": r_squared(layer_s, line_s)}
+    codecs: dict[Hashable, CodecCost] = {}
     for family in dict.fromkeys(run.setting.family for run in measured if run.setting.family is not Family.NONE):
         coded = [run for run in measured if run.setting.family is family]
         codecs[family], goodness[f"coding, {family.value}"] = _fit_codec(family, coded, twins)
@@ -274,7 +276,8 @@ def measure_fit(
 
 
 def _measure(ranks: Ranks, settings: Sequence[Mapping], common: Mapping) -> tuple[Rows, dict]:
-    rows, trace = [], {}
+    rows: Rows = []
+    trace: dict = {}
     for asked in settings:
         shape, meshes = {name: asked[name] for name in SIZES}, [tuple(mesh) for mesh in asked["meshes"]]
         measured = measure_on(ranks, asked["methods"], meshes, keys=shape, **shape, **common)
@@ -282,14 +285,14 @@ def _measure(ranks: Ranks, settings: Sequence[Mapping], common: Mapping) -> tupl
     return rows, trace
 
 
-def small_fit_row(measured: Sequence[MeasuredSetting]) -> Mapping:
+def small_fit_row(measured: Sequence[MeasuredSetting]) -> dict[str, Any]:
     """Return the time at the largest hidden size, predicted with alpha of the smallest one, over the measured time."""
     plain = sorted((run for run in measured if run.setting.method == BASELINE), key=lambda run: run.setting.hidden)
     small, large = plain[0], plain[-1]
     flops = [run.setting.workload.layer_flops / run.setting.tp * run.setting.layers for run in (small, large)]
     alpha = small.forward_compute_s / flops[0]
-    keys = {"fitted_at": small.setting.hidden, "predicted_at": large.setting.hidden}
-    return value_row("small_fit_error", alpha * flops[1] / large.forward_compute_s, **keys)
+    error = alpha * flops[1] / large.forward_compute_s
+    return value_row("small_fit_error", error, fitted_at=small.setting.hidden, predicted_at=large.setting.hidden)
 
 
 def prediction_rows(measured: Sequence[MeasuredSetting], fitted: Fitted, settings: str) -> Rows:
@@ -317,7 +320,8 @@ def break_even_rows(machine: FittedMachine, setting: Setting, link: Link, over_l
     pays, or that it does not. And the predicted break_even_bandwidth.
     """
     fitted_over_real = machine.link.bandwidth_bytes_per_s / link.bandwidth_bytes_per_s
-    rows, keys = [], {"method": setting.method, "tp": setting.tp, "pp": setting.pp}
+    rows: Rows = []
+    keys: dict[str, Any] = {"method": setting.method, "tp": setting.tp, "pp": setting.pp}
     for factor, measured in over_links.items():
         at, gain = {**keys, "faster": factor}, measured["value"]
         predicted = speedup_at(machine, setting, link.bandwidth_bytes_per_s * factor * fitted_over_real)

@@ -8,12 +8,12 @@ machine's loopback; "without" and networks are shaped links.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from itertools import product
-from statistics import fmean
+from statistics import fmean, median
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +23,14 @@ from workbench.cluster import Link
 from workbench.launch import Ranks
 from workbench.parallel.groups import RecordedTensorGroup
 from workbench.parallel.pipeline import open_mesh
+from workbench.rows import FEWEST_ROUNDS, median_row, ratio_row, value_row
 from workbench.study.breakdown import OPTIMIZER, StageBreakdown, break_down_stages
-from workbench.study.rows import median_row, ratio_row, value_row
 from workbench.study.timing import Trial as TimedTrial
 from workbench.study.timing import Turns, keep_to_one_core, open_ranks, time_variants
 from workbench.timeline import Kind, Recorder, Timeline, chrome_trace
-from workbench.training.measuring import FEWEST_ROUNDS
 
-from ..cost import Setting, Variant, read_variant
+from ..cost import ALL_REDUCES_PER_LAYER, Setting, Variant, read_variant
+from ..cost.setting import table_4_ms
 from ..training import compressed_pipeline, setting_codec, small_batch
 
 if TYPE_CHECKING:
@@ -42,8 +42,10 @@ __all__ += ["next_rate", "places_of", "ranks_at_share", "share_row", "trials"]
 
 PRELOAD = ("workbench.models.bert", __name__)
 LEARNING_RATE = 1e-4  # Adam's, section 4.1; any rate does, since only the time of a step counts
-PARTS = ("iteration", "forward", "backward", "optimizer", "waiting_and_pipeline", "encode", "decode")
-PARTS += ("tensor", "tensor_waiting", "tensor_backward")
+PARTS = (
+    *("iteration", "forward", "backward", "optimizer", "waiting_and_pipeline", "encode", "decode"),
+    *("tensor", "tensor_waiting", "tensor_backward"),
+)
 BASELINE = "w/o"
 MS_PER_S = 1e3
 
@@ -58,9 +60,16 @@ class Measured:
 
 
 def trials(
-    recorder: Recorder, variants: Mapping[str, tuple[Setting, Variant]], seed: int, device: str = "cpu"
+    recorder: Recorder,
+    variants: Mapping[str, tuple[Setting, Variant]],
+    seed: int,
+    device: str = "cpu",
+    plain_s: float = 0.0,
 ) -> dict[str, TimedTrial]:
-    """Build the model and the training step of every variant on this rank; all are of one (TP, PP)."""
+    """Build the model and the training step of every variant on this rank; all are of one (TP, PP).
+
+    Codecs at the paper's price take the share of `plain_s`, an uncompressed iteration, that they take of table 4's.
+    """
     first, _ = next(iter(variants.values()))
     if device == "cpu" and first.num_micro_batches == 1:
         keep_to_one_core()  # with several micro-batches stages work at once, and the scheduler balances them better
@@ -68,7 +77,8 @@ def trials(
     mesh = replace(mesh, tensor_group=RecordedTensorGroup(mesh.tensor_group.process_group, recorder=recorder))
 
     def trial(setting: Setting, variant: Variant) -> TimedTrial:
-        codec = setting_codec(setting, variant, recorder, seed)
+        least_s = _paper_coding_s(setting, plain_s) if variant is Variant.PRICED else (0.0, 0.0)
+        codec = setting_codec(setting, variant, recorder, seed, least_s)
         pipeline = compressed_pipeline(setting, mesh, codec=codec, recorder=recorder, device=device, seed=seed)
         weights = pipeline.module.parameters()
         optimizer = torch.optim.Adam(weights, lr=LEARNING_RATE, fused=True)  # the paper's takes 1 %
@@ -85,6 +95,14 @@ def trials(
     return {name: trial(*variant) for name, variant in variants.items()}
 
 
+def _paper_coding_s(setting: Setting, plain_s: float) -> tuple[float, float]:
+    """Return the seconds of encoding and of decoding one message, if all of them take table 4's share of `plain_s`."""
+    num_messages = ALL_REDUCES_PER_LAYER * setting.compressed_layers
+    whole_ms = table_4_ms(BASELINE, "total")
+    encode_s, decode_s = (table_4_ms(setting.method, half) / whole_ms * plain_s for half in ("encode", "decode"))
+    return encode_s / num_messages, decode_s / num_messages
+
+
 def measure_on(
     ranks: Ranks,
     names: Sequence[str],
@@ -93,14 +111,19 @@ def measure_on(
     num_iterations: int,
     seed: int = 0,
     warmup: int = 1,
-    keys: Mapping[str, int | str] | None = None,
-    **sizes,
+    keys: Mapping[str, Any] | None = None,
+    **sizes: Any,
 ) -> Measured:
     """Train every method, "w/o" among them, on every (TP, PP); `keys` come into every row, `sizes` into Setting."""
     turns, rows, trace = _turns(names, num_iterations, warmup=warmup, seed=seed), [], {}
     for tp, pp in meshes:
         variants = {name: read_variant(name, tp=tp, pp=pp, **sizes) for name in names}
-        timed = time_variants(ranks, trials, variants, seed, ranks.device, turns=turns)
+        plain_s = 0.0
+        if any(variant is Variant.PRICED for _, variant in variants.values()):
+            few = Turns(rounds=FEWEST_ROUNDS, warmup=2, seed=seed)
+            alone = time_variants(ranks, trials, {BASELINE: variants[BASELINE]}, seed, ranks.device, turns=few)
+            plain_s = median(alone.iterations_s(BASELINE))
+        timed = time_variants(ranks, trials, variants, seed, ranks.device, plain_s, turns=turns)
         parts = {}
         for name, rounds in timed.rounds.items():
             stages = {"tp": tp, "num_micro_batches": variants[name][0].num_micro_batches}
@@ -136,13 +159,13 @@ def _turns(names: Sequence[str], num_iterations: int, **more: Any) -> Turns:
     return Turns(rounds=num_iterations, **more)
 
 
-def _rows(name: str, parts: Mapping[str, Sequence[StageBreakdown]], mesh: Mapping[str, int | str]) -> list[dict]:
+def _rows(name: str, parts: Mapping[str, Sequence[StageBreakdown]], mesh: Mapping[str, Any]) -> list[dict]:
     """Return the rows of one variant, from the parts of every round of all variants."""
 
     def seconds(variant: str, part: str) -> list[float]:
         return [getattr(taken, f"{part}_s") for taken in parts[variant]]
 
-    keys = {"method": name, **mesh}
+    keys = {"method": _row_name(name, parts), **mesh}
     iterations = seconds(name, "iteration")
     rows = [median_row(f"{part}_ms", [MS_PER_S * time for time in seconds(name, part)], "ms", **keys) for part in PARTS]
     for number in range(mesh["pp"] - 1):
@@ -162,6 +185,12 @@ def _rows(name: str, parts: Mapping[str, Sequence[StageBreakdown]], mesh: Mappin
         rows.append(ratio_row("speedup_of_fusing", papers, papers, **keys, execution="as in the paper"))
         rows.append(ratio_row("speedup_of_fusing", papers, iterations, **keys, execution="fused"))
     return rows
+
+
+def _row_name(name: str, names: Container[str]) -> str:
+    """Name a method at the paper's price as the paper does, and the same method beside it as today's."""
+    priced = f" {Variant.PRICED.value[0]}"
+    return f"{name} today" if name + priced in names else name.removesuffix(priced)
 
 
 # --- links on which communication takes its share
@@ -261,10 +290,10 @@ def ranks_at_share(
         raise ValueError(f"runs is {runs}; it must be at least 2: one to find the rate and one to check it")
     link = Link(bandwidth_bytes_per_s=FIRST_GUESS_BYTES_PER_S[of], source="where the calibration starts")
     setting, trials = Setting(tp=tp, pp=pp, **sizes), []
-    few = {"num_iterations": FEWEST_ROUNDS, "warmup": 2, "seed": seed}
+    few: dict[str, Any] = {"num_iterations": FEWEST_ROUNDS, "warmup": 2, "seed": seed, **sizes}
     for run in range(1, runs + 1):
         with open_ranks(tp * pp, link=link, num_hosts=num_hosts, preload=PRELOAD) as ranks:
-            rows = measure_on(ranks, [BASELINE], [(tp, pp)], **few, **sizes).rows
+            rows = measure_on(ranks, [BASELINE], [(tp, pp)], **few).rows
             trials.append(_trial(rows, link, of, setting, num_hosts))
             if run == runs or abs(trials[-1].share - share) < CLOSE_ENOUGH:
                 yield ranks, Calibration(link=link, of=of, asked=share, trials=tuple(trials), tp=tp, pp=pp)
@@ -356,7 +385,7 @@ def measure_table(
     num_iterations: int,
     num_iterations_over: Mapping[str, int] | None = None,
     seed: int = 0,
-    **sizes,
+    **sizes: Any,
 ) -> TableTimes:
     """Measure all methods, "w/o" among them and perhaps with variants, on all meshes, links and batches.
 
@@ -370,20 +399,21 @@ def measure_table(
         num_iterations_over: A link's name to another number of iterations, where an interval has to be narrow.
         sizes: Further fields of Setting.
     """
-    meshes, share_mesh = [tuple(mesh) for mesh in meshes], tuple(share_mesh)
+    pairs: list[MeshOf] = [(tp, pp) for tp, pp in meshes]
+    first_mesh: MeshOf = (share_mesh[0], share_mesh[1])
     if unknown := set(links) - {SLOW, CARRIED_OVER, FAST}:
         raise ValueError(f"links is {sorted(unknown)}; it must be of {[SLOW, CARRIED_OVER, FAST]}")
-    if SLOW in links and share_mesh not in meshes:
-        raise ValueError(f"share_mesh is {share_mesh}; it must be one of meshes, {meshes}, where its share is measured")
+    if SLOW in links and first_mesh not in pairs:
+        raise ValueError(f"share_mesh is {first_mesh}; it must be one of meshes, {pairs}, where its share is measured")
     rounds = dict.fromkeys(links, num_iterations) | dict(num_iterations_over or {})
     if unknown := set(rounds) - set(links):
         raise ValueError(f"num_iterations_over is for {sorted(unknown)}; it must be for links of {list(links)}")
     of = ShareOf[share_of]
     shapes = [{"micro_batch": micro_batch, "sequence": sequence} for micro_batch, sequence in batches]
     rows, traces, hosts, calibrations = [], [], [], []
-    for link, over, link_share in places_of(links, meshes, share, share_mesh):
+    for link, over, link_share in places_of(links, pairs, share, first_mesh):
         (tp, pp), keys = over[0], {"link": link, "nvlink": int(link == FAST)}
-        first = {"tp": tp, "pp": pp, **shapes[0]}
+        first: dict[str, Any] = {"tp": tp, "pp": pp, **shapes[0]}
         here, calibration = [], None
         with ExitStack() as stack:
             if link_share is None:
@@ -402,6 +432,7 @@ def measure_table(
             reached = share_row(plain, calibration.link, of, Setting(**first, **sizes), num_hosts)
             above = {name: value - calibration.asked for name, value in reached.items()}
             here.append(value_row("share_error", above.pop("value"), **above, of=of.value, **at_first))
+            assert measured.hosts is not None  # a calibrated link joins shaped hosts
             hosts.append(measured.hosts)
             calibrations.append(calibration)
         rows += here
@@ -442,8 +473,8 @@ def largest_speedup_rows(rows: Iterable[Mapping], published: pd.DataFrame) -> li
     beside = []
     for row in ours:
         if row["method"] in executions:
-            keys = {"link": row["link"], "execution": executions[row["method"]]}
-            spread = {"low": row["low"], "high": row["high"]}
+            keys: dict[str, Any] = {"link": row["link"], "execution": executions[row["method"]]}
+            keys_and_spread = {**keys, "low": row["low"], "high": row["high"]}
             beside.append(value_row("largest_speedup", float(largest.value), **keys, of="published"))
-            beside.append(value_row("largest_speedup", row["value"], **spread, **keys, of="measured"))
+            beside.append(value_row("largest_speedup", row["value"], **keys_and_spread, of="measured"))
     return beside

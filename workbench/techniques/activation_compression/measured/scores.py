@@ -1,4 +1,4 @@
-"""From finished cells to rows and to the answer in sentences: scores, losses against the uncompressed score, and bytes.
+"""From finished cells to rows: scores, losses against the uncompressed score, and bytes.
 
 A score of a seed is compared with the uncompressed score of the same seed, which saw the same examples in the same
 order. By section 4.3 of the paper a method preserves accuracy that loses at most 3 points, except on CoLA and RTE.
@@ -6,14 +6,14 @@ order. By section 4.3 of the paper a method preserves accuracy that loses at mos
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from workbench.study.rows import value_row
+from workbench.rows import value_row
 from workbench.study.training import PER_CENT, chance_of_accuracy, is_at_chance, loss_rows, points_below_rows, steps_row
 
-__all__ = ["BASELINE", "CLOSE_POINTS", "QUANTITIES_PER_BYTE", "at_chance", "feedback_rows", "finding_per_byte"]
+__all__ = ["BASELINE", "QUANTITIES_PER_BYTE", "at_chance", "feedback_rows"]
 __all__ += ["layer_rows", "mean_rows", "precision_rows", "pretraining_rows", "score_rows", "shorter_rows"]
 __all__ += ["with_layers"]
 
@@ -21,14 +21,11 @@ Values = Mapping[str, Any]  # the results of a cell
 Rows = list[dict[str, Any]]
 
 BASELINE = "w/o"
-CLOSE_POINTS = 3.0  # points of score that section 4.3 lets a method lose
-MOST_TOLERATED = 0.5  # share of the score above a constant answer's
 DIGITS = 3  # decimals of a share or place, so that a claim can name it
 SHORTER = ("score", "train_loss", "points_lost", "points_below")
 AVERAGED = ("relative_score", "constant_share", "message_share", "sent_share")
-EXCEPTED = ("cola", "rte")  # tasks that the paper excepts from its 3 points
 QUANTITIES_PER_BYTE = ("score", "chance", "num_steps", "points_lost", "relative_score", "message_share", "sent_share")
-"""What a record that gives the finding holds."""
+"""What a record of score against bytes holds."""
 
 
 def score_rows(cells: Iterable[Values], keys: Sequence[str] = ()) -> Rows:
@@ -96,7 +93,8 @@ def feedback_rows(cells: Sequence[Values], with_feedback: Sequence[Values]) -> R
 
 def mean_rows(rows: Iterable[Values], tasks: Iterable[str]) -> Rows:
     """Average rows of `score_rows` over some tasks, by method and seed; the uncompressed encoder keeps 1."""
-    counted, groups = set(tasks), {}
+    counted = set(tasks)
+    groups: dict[tuple[str, str, int], list[float]] = {}
     for row in rows:
         if row["task"] in counted and row["quantity"] in AVERAGED:
             groups.setdefault((f"mean_{row['quantity']}", row["method"], row["seed"]), []).append(row["value"])
@@ -152,72 +150,3 @@ def at_chance(cells: Iterable[Values]) -> list[tuple[str, str]]:
         if is_at_chance(score, chance, group[0]["num_validation"]):
             nothing_learned.append(key)
     return nothing_learned
-
-
-# --- the finding, in sentences
-
-
-def finding_per_byte(rows: Iterable[Values], tasks: Collection[str], batch: int) -> str:
-    """Say which methods preserve accuracy in every run, where the others do not, and what all keep on average.
-
-    Three points are asked of tasks that the paper does not except and that have more than twice as much to lose.
-    Methods come by the bytes that they send; the text is empty where nothing was compressed.
-    """
-    counted = [row for row in rows if row.get("task") in tasks]
-    means: dict[str, dict[str, float]] = {}
-    for quantity in ("message_share", "sent_share", "relative_score"):
-        values: dict[str, list[float]] = {}
-        for row in counted:
-            if row["quantity"] == quantity:
-                values.setdefault(row["method"], []).append(row["value"])
-        means[quantity] = {method: fmean(shares) for method, shares in values.items()}
-    shares, kept = means["message_share"], means["relative_score"]
-    methods = sorted(shares.keys() & kept.keys(), key=lambda method: (shares[method], method))
-    if not methods:
-        return ""
-    bytes_of = {}  # and with the gradients of learned codes where these can be seen
-    for method in methods:
-        share, more = _share(shares[method]), _share(means["sent_share"][method])
-        bytes_of[method] = share if share == more else f"{share} ({more} with gradients)"
-    listed = ", ".join(f"{method} ({_share(shares[method])}) {_share(kept[method])}" for method in methods)
-    average = f"Kept of the score, on average over {_listed(sorted(tasks))}: {listed}."
-    return " ".join([*_preserving(counted, bytes_of, batch), average, "(A: learned codes, T: Top-K, Q: quantised.)"])
-
-
-def _preserving(rows: Sequence[Values], bytes_of: Mapping[str, str], batch: int) -> list[str]:
-    """Say which methods lose at most three points in every run of the tasks that this can be asked of."""
-    lost = {(row["method"], row["task"], row["seed"]): row["value"] for row in rows if row["quantity"] == "points_lost"}
-    reasons = {"excepted by the paper": [], f"{CLOSE_POINTS:g} points are most of what there is to lose": []}
-    excepted, little_to_lose = reasons.values()
-    asked = []
-    for task in sorted({task for _, task, _ in lost}):
-        plain = [row for row in rows if row["task"] == task and row["method"] == BASELINE]
-        score, chance = (fmean(row["value"] for row in plain if row["quantity"] == q) for q in ("score", "chance"))
-        is_enough = MOST_TOLERATED * (score - chance) >= CLOSE_POINTS
-        (excepted if task in EXCEPTED else asked if is_enough else little_to_lose).append(task)
-    if not asked:
-        return []
-    seeds = sorted({seed for _, task, seed in lost if task in asked})
-    kept, others = [], []
-    for method, share in bytes_of.items():
-        where = [t for t in asked if any(lost.get((method, t, seed), PER_CENT) > CLOSE_POINTS for seed in seeds)]
-        if not where:
-            kept.append(f"{method} at {share}")
-        else:
-            others.append(f"{method} ({_listed(where)})" if len(where) < len(asked) else method)
-    runs = f"On {_listed(asked)} ({len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}, batches of {batch})"
-    too_many = f"more than {CLOSE_POINTS:g} points"
-    answer = f"{runs} every method loses {too_many} in some run."
-    if kept:
-        rest = f"; some run does with {_listed(others)}" if others else ""
-        answer = f"{runs} no run loses {too_many} with {_listed(kept)} of the bytes where they compress{rest}."
-    not_asked = [f"{_listed(where)} ({why})" for why, where in reasons.items() if where]
-    return [answer, f"Not asked of {_listed(not_asked)}."] if not_asked else [answer]
-
-
-def _share(value: float) -> str:
-    return f"{PER_CENT * value:.0f}\u00a0%"  # never broken over two lines
-
-
-def _listed(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

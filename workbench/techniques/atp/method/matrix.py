@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from workbench.checks import require_counts, require_not_negative, require_positive
 from workbench.cluster import GIGABIT_BYTES_PER_S, Link
 
-__all__ = ["PRESETS", "AxisTimes", "Bandwidths", "HierarchicalCommMatrix", "Layer", "flat", "torus"]
+__all__ = ["FIGURE_7A", "PRESETS", "AxisTimes", "Bandwidths", "HierarchicalCommMatrix", "Layer", "flat", "torus"]
 
 GB = 1e9  # bytes
 
@@ -212,3 +212,9 @@ PRESETS: Mapping[str, HierarchicalCommMatrix] = {
     "IC5": flat("IC5", 16, NVLINK3, "section 5.4: GPUs on an NVLink-Network switch, nominal rate"),
     "IC6": torus("IC6", 4, TORUS_LINK, "figure 7b: 16 devices on a torus of 25 GB/s links"),
 }
+
+FIGURE_7A = HierarchicalCommMatrix(
+    name="figure 7a",
+    layers=(Layer.switched(4, INFINIBAND, INFINIBAND), Layer.switched(4, 200 * GB, NVLINK3)),
+    source="figure 7a, section 3.4: four nodes on 200 Gbit/s, four GPUs each, 200 GB/s between two of them",
+)

@@ -20,8 +20,6 @@ class Strategy:
 
     d1: int
     d2: int
-    b1_bytes_per_s: float  # B1, the rate of an all-reduce along axis 1; infinite if the axis has one device
-    b2_bytes_per_s: float
     axis2_s: float  # equation 2's first term: 7h / (d1 B2)
     axis1_s: float  # equation 2's second term: 2h / (d2 B1)
     startup_s: float = 0.0  # start-ups of all messages
@@ -77,9 +75,8 @@ def search(matrix: HierarchicalCommMatrix, num_devices: int, workload: Workload)
     for d1, d2 in _require(matrix, num_devices, workload):
         rates = matrix.algorithm(d1, d2)
         axis2, axis1 = equation2_terms(tokens, workload.hidden, d1, d2)
-        terms = {"axis2_s": axis2 / rates.b2_bytes_per_s, "axis1_s": axis1 / rates.b1_bytes_per_s}
-        bandwidths = {"b1_bytes_per_s": rates.b1_bytes_per_s, "b2_bytes_per_s": rates.b2_bytes_per_s}
-        strategies.append(Strategy(d1=d1, d2=d2, **bandwidths, **terms))
+        axis1_s, axis2_s = axis1 / rates.b1_bytes_per_s, axis2 / rates.b2_bytes_per_s
+        strategies.append(Strategy(d1=d1, d2=d2, axis1_s=axis1_s, axis2_s=axis2_s))
     return sorted(strategies, key=lambda strategy: strategy.total_s)
 
 
@@ -96,7 +93,6 @@ def search_exactly(
     """
     strategies = []
     for d1, d2 in _require(matrix, num_devices, workload):
-        rates = matrix.algorithm(d1, d2)
         for cuts in (cuts for cuts in sequence_parallel if not cuts or workload.sequence % d1 == 0):
             axis1, axis2, startup = exact_time_s(workload, matrix, d1, d2, sequence_parallel=cuts)
             repeated = workload.num_layers * workload.repeated_s_per_value * workload.num_values / d2
@@ -104,8 +100,6 @@ def search_exactly(
                 Strategy(
                     d1=d1,
                     d2=d2,
-                    b1_bytes_per_s=rates.b1_bytes_per_s,
-                    b2_bytes_per_s=rates.b2_bytes_per_s,
                     axis1_s=axis1,
                     axis2_s=axis2,
                     startup_s=startup,
@@ -140,7 +134,5 @@ def search_by_torch(num_devices: int, workload: Workload, devices_per_host: int)
             startup_s += TORCH_FIXED_S + hops * (TORCH_HOP_BETWEEN_S if is_between else TORCH_HOP_S)
             rate = TORCH_BYTES_PER_S * (TORCH_BETWEEN if is_between else 1.0)
             seconds[message.axis] += message.num_bytes * hops / size / rate
-        rates = {"b1_bytes_per_s": TORCH_BYTES_PER_S, "b2_bytes_per_s": TORCH_BYTES_PER_S}
-        times = {"axis1_s": seconds[1], "axis2_s": seconds[2], "startup_s": startup_s}
-        strategies.append(Strategy(d1=d1, d2=d2, **rates, **times))
+        strategies.append(Strategy(d1=d1, d2=d2, axis1_s=seconds[1], axis2_s=seconds[2], startup_s=startup_s))
     return sorted(strategies, key=lambda strategy: strategy.total_s)

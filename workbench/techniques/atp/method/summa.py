@@ -6,14 +6,8 @@ __all__ = ["BlockElements", "PassElements", "forward_backward_elements", "share"
 
 
 INPUT_HIDDENS = 7  # inputs of a block's four linears, in H: 1 + 1 + 1 + 4
-
-
 WEIGHT_SQUARES = 12  # their weights, in H^2: 3 + 1 + 4 + 4
-
-
 VECTOR_HIDDENS = 13  # their biases, 3 + 1 + 4 + 1, and weight and bias of two norms, in H
-
-
 NUM_STATISTICS = 4  # mean and variance of two norms, each a number a token
 
 

@@ -7,16 +7,5 @@ from .measure import Measured, measure
 from .parallelize import parallelize
 from .whole import full_state_dict, load_full_state_dict
 
-__all__ = [
-    "BlockConfig",
-    "Measured",
-    "Mesh",
-    "MeshBlock",
-    "MeshNorm",
-    "clip_grad_norm_",
-    "full_state_dict",
-    "load_full_state_dict",
-    "measure",
-    "open_mesh",
-    "parallelize",
-]
+__all__ = ["BlockConfig", "Measured", "Mesh", "MeshBlock", "MeshNorm", "clip_grad_norm_", "full_state_dict"]
+__all__ += ["load_full_state_dict", "measure", "open_mesh", "parallelize"]

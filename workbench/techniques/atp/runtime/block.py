@@ -87,8 +87,8 @@ def open_mesh(
         mesh, beside = cube["axis1", "axis2"], cube.get_group("replicas")
         members = torch.arange(size).view(replicas, -1).tolist()
         whole, _ = dist.new_subgroups_by_enumeration(members, timeout=timeout_of())
-    axes = (group(mesh.get_group(name)) for name in ("axis1", "axis2"))
-    return Mesh(mesh, *axes, ProcessTensorGroup(whole), beside)
+    axis1, axis2 = group(mesh.get_group("axis1")), group(mesh.get_group("axis2"))
+    return Mesh(mesh, axis1, axis2, ProcessTensorGroup(whole), beside)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,11 +142,16 @@ class MeshNorm(nn.Module):
 
     def full_weight(self, gradient: bool = False) -> Tensor:
         """Join the weight of all ranks, or its gradient, [H]; every rank calls it."""
-        return torch.cat(self.group.gather([self.weight.grad if gradient else self.weight]))
+        return self._whole(self.weight, gradient)
 
     def full_bias(self, gradient: bool = False) -> Tensor:
         """Join the bias as `full_weight` does."""
-        return torch.cat(self.group.gather([self.bias.grad if gradient else self.bias]))
+        return self._whole(self.bias, gradient)
+
+    def _whole(self, own: nn.Parameter, gradient: bool) -> Tensor:
+        part = own.grad if gradient else own
+        assert part is not None  # of a gradient: after a backward pass
+        return torch.cat(self.group.gather([part]))
 
     def steps(self, x: Tensor) -> Steps:
         """Normalise; one all-gather of two numbers a position over axis 2."""
@@ -233,32 +238,25 @@ class MeshBlock(nn.Module):
         for attends, norm, dropout in zip(
             (True, False), (self.attention_norm, self.mlp_norm), self.dropouts, strict=True
         ):
-            part = self._attention(mask) if attends else self._mlp()
             h = (yield from norm.steps(x)) if self.config.norm_first else x
             if self.config.sequence_parallel:
                 h = yield start_gather(h, self.mesh.axis1, SEQUENCE, backward=Exchange.SCATTER_SUM)
-            x = x + dropout((yield from part(h)))
+            x = x + dropout((yield from self._attention(h, mask) if attends else self._mlp(h)))
             if not self.config.norm_first:
                 x = yield from norm.steps(x)
         return x
 
-    def _attention(self, mask: Tensor | None) -> Callable[[Tensor], Steps]:
-        def steps(h: Tensor) -> Steps:
-            qkv = yield self.query_key_value.start(h)
-            two = self.mesh.axis2
-            with two.traffic.at(f"{self.site}.core"):
-                parts = take_share(qkv.unflatten(-1, (3, -1)), two, -1).unbind(-2)
-                context = yield start_gather(self._attend(parts, mask), two, HIDDEN)
-            return (yield self._leave(self.output, context))
+    def _attention(self, h: Tensor, mask: Tensor | None) -> Steps:
+        qkv = yield self.query_key_value.start(h)
+        two = self.mesh.axis2
+        with two.traffic.at(f"{self.site}.core"):
+            parts = take_share(qkv.unflatten(-1, (3, -1)), two, -1).unbind(-2)
+            context = yield start_gather(self._attend(parts, mask), two, HIDDEN)
+        return (yield self._leave(self.output, context))
 
-        return steps
-
-    def _mlp(self) -> Callable[[Tensor], Steps]:
-        def steps(h: Tensor) -> Steps:
-            inner = yield self.input.start(h)
-            return (yield self._leave(self.projection, functional.gelu(inner, approximate=self.config.gelu)))
-
-        return steps
+    def _mlp(self, h: Tensor) -> Steps:
+        inner = yield self.input.start(h)
+        return (yield self._leave(self.projection, functional.gelu(inner, approximate=self.config.gelu)))
 
     def _leave(self, linear: MeshLinear, x: Tensor) -> Pending:
         """Begin a row-first linear: its sum over axis 1, or each rank's part of the sequence of the sum."""
@@ -287,17 +285,15 @@ class MeshBlock(nn.Module):
 
 def in_turns(chunks: Iterable[Steps]) -> list[Tensor]:
     """Run chunks side by side: one computes while the messages of the others are on their way."""
-    running, results = [], []
-    for number, steps in enumerate(chunks):
-        results.append(None)
-        running.append((number, steps, None))
+    running: list[tuple[int, Steps, Pending | None]] = [(number, steps, None) for number, steps in enumerate(chunks)]
+    results: dict[int, Tensor] = {}
     while running:
-        number, steps, pending = running.pop(0)
+        number, steps, before = running.pop(0)
         try:
-            pending = next(steps) if pending is None else steps.send(pending.wait())
+            pending = next(steps) if before is None else steps.send(before.wait())
             while pending.work is None:  # nothing was sent
                 pending = steps.send(pending.wait())
             running.append((number, steps, pending))
         except StopIteration as end:
             results[number] = end.value
-    return results
+    return [results[number] for number in sorted(results)]

@@ -147,8 +147,7 @@ def _pairs(size: int, device: str) -> tuple[tuple[float, ...], ...]:
             dist.barrier()
     rates = rates.to(device)
     dist.all_reduce(rates)
-    rates = (rates + rates.T).tolist()
-    return tuple(tuple(row) for row in rates)
+    return tuple(tuple(row) for row in (rates + rates.T).tolist())
 
 
 def _trip_s(message: Tensor, answer: Tensor, sends: bool, other: int) -> float:
@@ -165,7 +164,8 @@ def _times(work: Callable[[Tensor], object], sizes_bytes: Sequence[int], device:
 
     A message that is faster than a smaller message counts as slightly slower: the smaller message was disturbed.
     """
-    found, least_s = [], 0.0
+    found: list[tuple[float, float]] = []
+    least_s = 0.0
     for num_bytes in sizes_bytes:
         call = partial(work, torch.zeros(num_bytes // 4, device=device))
         taken_s = median([_slowest_s(call, device) for _ in range(RUNS + 1)][1:])
@@ -176,8 +176,13 @@ def _times(work: Callable[[Tensor], object], sizes_bytes: Sequence[int], device:
 
 def _ring(sample: tuple[float, float], num_ranks: int) -> Sample:
     """Return a sample of a ring all-reduce, to fit the start-up of a step and the rate of a link."""
-    ring = {"collective": Collective.ALL_REDUCE, "algorithm": Algorithm.RING, "num_ranks": num_ranks}
-    return Sample(message_bytes=sample[0], time_s=sample[1], **ring)
+    return Sample(
+        message_bytes=sample[0],
+        time_s=sample[1],
+        collective=Collective.ALL_REDUCE,
+        algorithm=Algorithm.RING,
+        num_ranks=num_ranks,
+    )
 
 
 def _slowest_s(work: Callable[[], object], device: str) -> float:

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workbench.parallel.exchanges import start_gather, take_share
 from workbench.parallel.gradients import mark_shard_
+from workbench.parallel.transformer import Dropout
 
 from .block import HIDDEN, SEQUENCE, Mesh, MeshBlock
 
@@ -47,7 +48,7 @@ class PlainNames:
 
     def to_plain(self, full: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Name and split the tensors of `MeshBlock.full` as Hugging Face does; the inverse of `to_mesh`."""
-        plain = {}
+        plain: dict[str, Tensor] = {}
         for part, paths in self.parts.items():
             for kind in ("weight", "bias"):
                 pieces = self._turned(full[f"{part}.{kind}"]).chunk(len(paths))
@@ -103,7 +104,7 @@ class OnMesh(nn.Module):
         for drop, generator in zip(self._dropouts(), state["dropouts"].cpu(), strict=True):
             drop.generator.set_state(generator.clone())  # of a view of a larger tensor torch reads the wrong place
 
-    def _dropouts(self) -> tuple[nn.Module, ...]:
+    def _dropouts(self) -> tuple[Dropout, ...]:
         return *self.shard.dropouts, self.shard.attention_dropout
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors) -> None:

@@ -76,9 +76,14 @@ def parallelize(
     config = replace(family.read(core.config), chunks=chunks, sequence_parallel=sequence_parallel, seed=seed)
     chosen = None
     if mesh is None:
-        sequence = core.config.max_position_embeddings if sequence is None else sequence
-        sizes = {"batch": batch, "sequence": sequence, "num_layers": len(blocks)}
-        work = Workload(hidden=config.hidden_size, heads=config.num_heads, value_bytes=first.dtype.itemsize, **sizes)
+        work = Workload(
+            batch=batch,
+            sequence=core.config.max_position_embeddings if sequence is None else sequence,
+            hidden=config.hidden_size,
+            heads=config.num_heads,
+            num_layers=len(blocks),
+            value_bytes=first.dtype.itemsize,
+        )
         require_meshes(dist.get_world_size(), work)
         largest_bytes = min(LARGEST_BYTES, work.num_values * work.value_bytes)
         found = measure(largest_bytes=largest_bytes, device=first.device.type).matrix
@@ -127,14 +132,15 @@ class _Asked:
         return args, options | {JOINS: bool(asked("output_hidden_states"))}
 
 
-def _find(model: nn.Module) -> tuple[Family, nn.Module, nn.ModuleList]:
+def _find(model: nn.Module) -> tuple[Family, Any, Any]:
     """Return the family of a model, the Hugging Face model in it that has the blocks, and these."""
     if isinstance(model, DistributedDataParallel):
         raise ValueError("model: it is a DistributedDataParallel; give the module in it: a mesh trains on one batch")
+    core: Any
     for core in model.modules():
         for family in FAMILIES:
             if type(core).__name__ == family.core:
-                blocks = core.get_submodule(family.path)
+                blocks: Any = core.get_submodule(family.path)
                 if any(isinstance(block, OnMesh) for block in blocks):
                     raise ValueError("model: it is on a mesh already")
                 if len([*blocks.parameters()]) < sum(len([*block.parameters()]) for block in blocks):
@@ -147,7 +153,7 @@ def _find(model: nn.Module) -> tuple[Family, nn.Module, nn.ModuleList]:
     raise ValueError(f"model: {type(model).__name__} has neither a GPT2Model nor a BertModel in it; {others}")
 
 
-def _require_attention(core: nn.Module) -> None:
+def _require_attention(core: Any) -> None:
     if (implementation := core.config._attn_implementation) not in ATTENTIONS:
         raise ValueError(f"attn_implementation: it is {implementation}; on a mesh it must be {' or '.join(ATTENTIONS)}")
 

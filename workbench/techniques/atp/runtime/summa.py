@@ -113,14 +113,15 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_no: Tensor):
         (x_ni, weight_io), mesh = ctx.saved_tensors, ctx.mesh
-        row, column, x_sums, weight_sums = mesh.row_group, mesh.column_group, [], []
+        row, column = mesh.row_group, mesh.column_group
+        x_sums, weight_sums = [], []
         with row.traffic.at("", Phase.BACKWARD), column.traffic.at("", Phase.BACKWARD):
             for step in range(mesh.q):
                 x_arrival, weight_arrival = _broadcast(row, x_ni, step), _broadcast(column, weight_io, step)
                 x_sums.append(moves_of(row).reduce([grad_no @ weight_arrival.wait().mT], step))
                 weight_sums.append(moves_of(column).reduce([x_arrival.wait().mT @ grad_no], step))
-        x_sums, weight_sums = [each.wait() for each in x_sums], [each.wait() for each in weight_sums]
-        return x_sums[mesh.column], weight_sums[mesh.row], None
+        grad_x, grad_weight = [each.wait() for each in x_sums], [each.wait() for each in weight_sums]
+        return grad_x[mesh.column], grad_weight[mesh.row], None
 
 
 def _broadcast(group: ProcessTensorGroup, own: Tensor, source: int) -> Arrival[Tensor]:
@@ -149,10 +150,10 @@ class _Shards(nn.Module):
 
     def full(self, gradient: bool = False) -> dict[str, Tensor]:
         """Gather `weight` and `bias`, or their gradients, on every rank, detached, in the shapes of `load_full_`."""
-        parts = {name: own.grad if gradient else own.detach() for name, own in self.named_parameters()}
-        return {name: self._whole(part) for name, part in parts.items()}
+        return {name: self._whole(own.grad if gradient else own.detach()) for name, own in self.named_parameters()}
 
-    def _whole(self, part: Tensor) -> Tensor:
+    def _whole(self, part: Tensor | None) -> Tensor:
+        assert part is not None  # of a gradient: after a backward pass
         strips = self.mesh.row_group.gather([part.mT if part.dim() > 1 else part])
         whole = join(strips, dim=0, num_blocks=self.num_blocks)
         return whole if whole.dim() == 1 else join(self.mesh.column_group.gather([whole]), dim=1)
@@ -205,11 +206,16 @@ class SummaBlock(GPT2Block):
         super().__init__(config, index)
         full, hidden, eps = self.state_dict(), config.hidden_size, config.layer_norm_eps
         self.num_heads = local_heads
-        self.attention_norm, self.mlp_norm = (SummaNorm(hidden, mesh, eps=eps) for _ in range(2))
-        self.query_key_value = SummaLinear(hidden, 3 * hidden, mesh, num_blocks=3)
-        self.output = SummaLinear(hidden, hidden, mesh)
-        self.input = SummaLinear(hidden, 4 * hidden, mesh)
-        self.projection = SummaLinear(4 * hidden, hidden, mesh)
+        parts = {
+            "attention_norm": SummaNorm(hidden, mesh, eps=eps),
+            "mlp_norm": SummaNorm(hidden, mesh, eps=eps),
+            "query_key_value": SummaLinear(hidden, 3 * hidden, mesh, num_blocks=3),
+            "output": SummaLinear(hidden, hidden, mesh),
+            "input": SummaLinear(hidden, 4 * hidden, mesh),
+            "projection": SummaLinear(4 * hidden, hidden, mesh),
+        }
+        for name, part in parts.items():
+            self.add_module(name, part)  # in the place of the whole one
         self.load_full_(full)
 
     def load_full_(self, state: Mapping[str, Tensor]) -> None:

@@ -36,7 +36,8 @@ def full_state_dict(model: nn.Module) -> dict[str, Any]:
     model, blocks = _blocks(model)
     mesh = next(iter(blocks.values())).shard.mesh
     _meet(mesh)
-    state, copies, joined = {}, {}, set()
+    state: dict[str, Any] = {}
+    copies, joined = {}, set()
     for name, value in model.state_dict().items():
         prefix = next(filter(name.startswith, blocks), None)
         if prefix is None and isinstance(value, Tensor):
@@ -62,7 +63,8 @@ def load_full_state_dict(model: nn.Module, state: Mapping[str, Any]) -> None:
     """
     model, blocks = _blocks(model)
     own = model.state_dict()
-    shapes, tied = {}, {}
+    shapes: dict[str, torch.Size | None] = {}
+    tied: dict[tuple[int, torch.Size], list[str]] = {}
     for name, value in own.items():
         if not name.startswith(tuple(blocks)):
             shapes[name] = value.shape if isinstance(value, Tensor) else None
@@ -76,8 +78,8 @@ def load_full_state_dict(model: nn.Module, state: Mapping[str, Any]) -> None:
     if unexpected := [name for name in state if name not in shapes]:
         raise ValueError(f"state: it has {_some(unexpected)}, which the model before parallelize had not")
     for name, value in state.items():
-        if shapes[name] is not None and value.shape != shapes[name]:
-            raise ValueError(f"state: {name} is {tuple(value.shape)}; it must be {tuple(shapes[name])}")
+        if (shape := shapes[name]) is not None and value.shape != shape:
+            raise ValueError(f"state: {name} is {tuple(value.shape)}; it must be {tuple(shape)}")
     model.load_state_dict({name: value for name, value in state.items() if name in own}, strict=False)
     for prefix, block in blocks.items():
         block.load_whole_({name: state[f"{prefix}{name}"] for name in block.plain_shapes})
@@ -85,13 +87,14 @@ def load_full_state_dict(model: nn.Module, state: Mapping[str, Any]) -> None:
 
 def replace_save_pretrained_(model: nn.Module) -> None:
     """Make `save_pretrained` write the whole model, for each Hugging Face model with blocks on a mesh."""
+    module: Any
     for module in model.modules():
         if hasattr(type(module), "save_pretrained") and any(isinstance(part, OnMesh) for part in module.modules()):
             module.save_pretrained = partial(_save_pretrained, module)
 
 
 def _save_pretrained(
-    module: nn.Module, save_directory: str | os.PathLike, *, state_dict: Mapping[str, Any] | None = None, **options
+    module: Any, save_directory: str | os.PathLike, *, state_dict: Mapping[str, Any] | None = None, **options
 ) -> None:
     """Write the whole model to a folder on the first rank; every rank calls it, unless a state is given."""
     _, blocks = _blocks(module)

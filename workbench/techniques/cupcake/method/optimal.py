@@ -19,11 +19,12 @@ import numpy as np
 from numba import njit
 
 from .problem import FREE, ROUNDED_UP, FusionProblem, Linear, iteration_time
-from .rivals import GROUPS, each, even_split
+from .rivals import each, even_split
 
 __all__ = ["link_free_by_definition", "optimal_fusion", "optimal_fusion_by_labels"]
 
 WIDTHS = (2, 2**62)  # most labels kept for a prefix: few in a first, inexact pass, then all
+FIRST_SPLITS = (2, 4, 8, 16, 32)  # groups of the even splits whose best is the first fusion known
 NOISE = 1e-13  # share of an iteration; labels that differ by less are equal
 
 
@@ -33,11 +34,12 @@ def optimal_fusion(problem: FusionProblem) -> tuple[int, ...]:
     If encoding on the device and sending are the only costs, and both are linear, this takes O(N²) time and returns
     the fewest groups. Other problems go to `optimal_fusion_by_labels`.
     """
-    is_linear = isinstance(problem.compress, Linear) and isinstance(problem.communicate, Linear)
-    if not is_linear or problem.on_cpu or problem.decode != FREE or problem.onward != FREE:
+    compress, communicate = problem.compress, problem.communicate
+    is_more = problem.on_cpu or problem.decode != FREE or problem.onward != FREE
+    if is_more or not isinstance(compress, Linear) or not isinstance(communicate, Linear):
         return optimal_fusion_by_labels(problem)
-    encoding = problem.compress.startup_s, problem.compress.s_per_byte
-    sending = problem.communicate.startup_s, problem.communicate.s_per_byte
+    encoding = compress.startup_s, compress.s_per_byte
+    sending = communicate.startup_s, communicate.s_per_byte
     largest_bytes = problem.largest_bytes * ROUNDED_UP
     num_groups, starts = _best_groups(problem.ready_s, problem.until_bytes, encoding, sending, largest_bytes)
     end = problem.num_tensors
@@ -50,11 +52,12 @@ def optimal_fusion(problem: FusionProblem) -> tuple[int, ...]:
 
 def link_free_by_definition(problem: FusionProblem) -> dict[tuple[int, int], float]:
     """Return D(j, k), the time when the link is free after j tensors in k groups, by the recurrence above."""
-    ready_s, until_bytes = problem.ready_s, problem.until_bytes
+    compress, ready_s, until_bytes = problem.compress, problem.ready_s, problem.until_bytes
+    assert isinstance(compress, Linear)
     free_s = {(0, 0): 0.0}
     for k in range(1, problem.num_tensors + 1):
         for j in range(k, problem.num_tensors + 1):
-            encoded_s = ready_s[j] + k * problem.compress.startup_s + problem.compress.s_per_byte * until_bytes[j]
+            encoded_s = ready_s[j] + k * compress.startup_s + compress.s_per_byte * until_bytes[j]
             free_s[j, k] = min(
                 max(encoded_s, free_s[i, k - 1]) + problem.communicate(until_bytes[j] - until_bytes[i])
                 for i in range(k - 1, j)
@@ -117,7 +120,8 @@ def optimal_fusion_by_labels(problem: FusionProblem) -> tuple[int, ...]:
     is dropped if its optimistic outcome is no better than a known fusion, as in the first pruning of algorithm 5.1.
     The number of labels, and so the time, is not bounded by a polynomial.
     """
-    fusions = [even_split(problem, count) for count in GROUPS] if problem.largest_bytes == inf else [each(problem)]
+    is_limited = problem.largest_bytes < inf
+    fusions = [each(problem)] if is_limited else [even_split(problem, count) for count in FIRST_SPLITS]
     best_s, best = min((iteration_time(problem, fusion), fusion) for fusion in fusions)
     costs = tuple(cost.numbers for cost in (problem.compress, problem.communicate, problem.onward, problem.decode))
     ready_s, until_bytes = problem.ready_s, problem.until_bytes
@@ -208,21 +212,24 @@ def _grow(ready_s, until_bytes, costs, on_cpu, largest_bytes, rest_s, best_s, wi
             coder_s = max(coder_s, ready_s[end]) if on_cpu else coder_s + ready_s[end] - ready_s[start]
             coder_s += _cost_s(costs[0], size)
             link_s = max(labels[label, LINK], coder_s)
-            decode_s = _cost_s(costs[3], size)
-            if size > largest_bytes or link_s + rest_s[start, LINK] >= limit_s:
+            sent_s = link_s + _cost_s(costs[1], size)
+            onward_s, decode_s = _cost_s(costs[2], size), _cost_s(costs[3], size)
+            least_s = max(link_s + rest_s[start, LINK], sent_s + rest_s[start, SECOND])
+            if size > largest_bytes or max(least_s, sent_s + onward_s + rest_s[start, DECODED]) >= limit_s:
                 continue
             growing[still] = label
             still += 1
             origin[new, PREFIX], origin[new, PARENT] = end, label
             labels[new, CODER] = coder_s
-            labels[new, LINK] = link_s + _cost_s(costs[1], size)
-            labels[new, SECOND] = max(labels[label, SECOND], labels[new, LINK]) + _cost_s(costs[2], size)
+            labels[new, LINK] = sent_s
+            labels[new, SECOND] = max(labels[label, SECOND], sent_s) + onward_s
             labels[new, DECODED] = max(labels[label, DECODED], labels[new, SECOND]) + decode_s
             labels[new, DECODING] = labels[label, DECODING] + decode_s
         added = slice(count, count + still)
         _write_bounds_(labels[added], ready_s, until_bytes, costs, rest_s, end, on_cpu)
-        kept, still = _keep_unbeaten_(labels[added], origin[added], growing, limit_s, best_s * NOISE, width)
-        growing[kept : still + kept] = growing[:still].copy()  # groups that start later come first
+        starts = origin[growing[:still], PREFIX]
+        kept, still = _keep_unbeaten_(labels[added], origin[added], growing, starts, limit_s, best_s * NOISE, width)
+        growing[kept : still + kept] = growing[:still].copy()
         growing[:kept] = np.arange(count, count + kept)
         num_growing = still + kept
         count += kept
@@ -260,35 +267,38 @@ def _write_bounds_(labels, ready_s, until_bytes, costs, rest_s, end, on_cpu):
 
 
 @njit(cache=True)
-def _keep_unbeaten_(labels, origin, growing, limit_s, slack_s, width):
+def _keep_unbeaten_(labels, origin, growing, starts, limit_s, slack_s, width):
     """Move unbeaten labels that may end before `limit_s` to the front, at most `width`; count them.
 
-    Also move the parents in `growing` to its front, without those whose new label an earlier label beats; count them.
+    Also move the parents in `growing` to its front, without those whose new label is beaten by a label whose last group
+    starts no earlier; count them. A label can only be beaten by labels with a smaller sum of times, which come first.
     """
-    kept, still = 0, 0
-    for new in range(len(labels)):
-        growing[still] = growing[new]
-        is_late = labels[new, BOUND] >= limit_s
+    unbeaten = np.empty(len(labels), np.int64)
+    is_growing = np.ones(len(labels), np.bool_)
+    kept = 0
+    for new in np.argsort(labels[:, :BOUND].sum(axis=1)):
+        if labels[new, BOUND] >= limit_s:
+            continue
         is_beaten = False
-        index = kept - 1
-        while index >= 0 and not is_late and not is_beaten:
-            is_beaten = _beats(labels, index, new, slack_s)
-            index -= 1
-        if is_beaten:
-            continue
-        still += 1
-        if is_late:
-            continue
-        num_left = 0
-        for index in range(kept):
-            if not _beats(labels, new, index, 0.0):
-                _move_(labels, origin, index, num_left)
-                num_left += 1
-        _move_(labels, origin, new, num_left)
-        kept = num_left + 1
+        for index in unbeaten[:kept]:
+            if _beats(labels, index, new, slack_s):
+                is_beaten = True
+                if starts[index] >= starts[new]:
+                    is_growing[new] = False
+                    break
+        if not is_beaten:
+            unbeaten[kept] = new
+            kept += 1
+    still = 0
+    for new in range(len(labels)):
+        if is_growing[new]:
+            growing[still] = growing[new]
+            still += 1
+    best = unbeaten[:kept]
     if kept > width:
-        best = np.argsort(labels[:kept, BOUND])[:width]
-        labels[:width], origin[:width], kept = labels[best], origin[best], width
+        best = best[np.argsort(labels[best, BOUND])[:width]]
+        kept = width
+    labels[:kept], origin[:kept] = labels[best], origin[best]
     return kept, still
 
 
@@ -300,12 +310,3 @@ def _beats(labels, label, other, slack_s):
         beats = labels[label, resource] <= labels[other, resource] + slack_s
         resource += 1
     return beats
-
-
-@njit(cache=True)
-def _move_(labels, origin, index, place):
-    if index != place:
-        for column in range(labels.shape[1]):
-            labels[place, column] = labels[index, column]
-        for column in range(origin.shape[1]):
-            origin[place, column] = origin[index, column]

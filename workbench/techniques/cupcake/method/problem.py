@@ -6,7 +6,7 @@ A fusion is a tuple of group ends: (2, 5) fuses tensors 0 and 1 into the first g
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import inf
+from math import inf, isfinite
 
 import numpy as np
 
@@ -100,6 +100,18 @@ class FusionProblem:
             index = max(range(len(self.size_bytes)), key=self.size_bytes.__getitem__)
             rule = f"it must hold size_bytes[{index}] = {self.size_bytes[index]}"
             raise ValueError(f"largest_bytes is {self.largest_bytes}; {rule}")
+        self._require_finite_sums()
+
+    def _require_finite_sums(self) -> None:
+        """Refuse times and sizes whose sums overflow: every iteration, and every bound of it, is a finite number."""
+        total = sum(map(float, self.size_bytes))
+        sums = {"size_bytes": total, "backward_s": float(self.forward_s) + sum(map(float, self.backward_s))}
+        for field in ("compress", "communicate", "decode", "onward", "send_plain"):
+            flat_s, flat_bytes, s_per_byte = getattr(self, field).numbers
+            sums[field] = self.num_tensors * (flat_s + s_per_byte * max(0.0, total - flat_bytes))
+        for field, value in (sums | {"the sum of all times": sum(sums.values())}).items():
+            if not isfinite(value):
+                raise ValueError(f"{field} overflows: over {self.num_tensors} tensors it is {value}; it must be finite")
 
     @property
     def num_tensors(self) -> int:
@@ -180,7 +192,7 @@ def timeline(problem: FusionProblem, fusion: Sequence[int], compressed: Sequence
         ready_s = place("device", "backward", group, 0.0, sum(problem.backward_s[start:end]))
         if flags[group]:
             ready_s = place(coder, "encode", group, ready_s, float(problem.compress(sizes[group])))
-        send = problem.communicate if flags[group] else problem.send_plain
+        send = problem.communicate if flags[group] or problem.send_plain is None else problem.send_plain
         sent_s = place("link", "send", group, ready_s, float(send(sizes[group])))
         if problem.onward != FREE:
             sent_s = place("second link", "send on", group, sent_s, float(problem.onward(sizes[group])))

@@ -10,7 +10,7 @@ __all__ = ["BUCKETS_MB", "GROUPS", "best_of", "buckets", "ddp_buckets", "each", 
 
 MB = 2**20  # as DistributedDataParallel counts
 BUCKETS_MB = (2, 4, 8, 16, 32, 64)  # section 5.4.3
-GROUPS = (2, 4, 8, 16, 32)  # section 5.4.3
+GROUPS = range(2, 33)  # section 5.4.3: from 2 to 32
 FIRST_MB, DDP_MB = 1, 25  # DistributedDataParallel's defaults: dist._DEFAULT_FIRST_BUCKET_BYTES and bucket_cap_mb
 
 Fusion = tuple[int, ...]

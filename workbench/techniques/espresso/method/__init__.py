@@ -1,6 +1,5 @@
 """The algorithm on plain numbers, without processes: the decision tree in `options`, the algorithms in `search`."""
 
-from .options import Comm, Comp, Decomp, Option, Phase, Routine, action_of, compression_options, subtree_counts
+from .options import Comm, Comp, Decomp, Option, Phase, Routine, compression_options, subtree_counts
 
-__all__ = ["Comm", "Comp", "Decomp", "Option", "Phase", "Routine", "action_of"]
-__all__ += ["compression_options", "subtree_counts"]
+__all__ = ["Comm", "Comp", "Decomp", "Option", "Phase", "Routine", "compression_options", "subtree_counts"]

@@ -4,7 +4,7 @@ Each baseline has one way to compress and compresses every tensor from a size on
 leaves one of the four dimensions out (section 4.8.6).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -47,9 +47,14 @@ BASELINES: Mapping[str, Baseline] = MappingProxyType(
 )
 
 
-def baseline_strategy(job: Job, baseline: Baseline, threshold_elements: int) -> tuple[Option, ...]:
-    """Return the strategy that compresses every tensor of at least so many elements in the baseline's way."""
-    sizes = job.gradients.num_elements
+def baseline_strategy(
+    job: Job, baseline: Baseline, threshold_elements: int, sizes: Sequence[int] = ()
+) -> tuple[Option, ...]:
+    """Return the strategy that compresses every tensor of at least so many elements in the baseline's way.
+
+    `sizes` are those of the tensors that the job's gradients are pieces of; by default its gradients are whole.
+    """
+    sizes = sizes or job.gradients.num_elements
     return tuple(baseline.option if size >= threshold_elements else job.uncompressed for size in sizes)
 
 

@@ -75,13 +75,14 @@ def best_by_exhaustion(job: Job, options: Sequence[Option]) -> tuple[tuple[Optio
     chains = {size: [job.packed([option], [size]) for option in options] for size in set(sizes)}
     lasts = job.packed(options, [last] * len(options))
     queues = job.queues([options[0]] * (len(sizes) + 1))
-    best_s, best = math.inf, ()
+    best_s = math.inf
+    best: tuple[int, ...] = ()
     for chosen in product(range(len(options)), repeat=len(sizes)):
         for tensor, (size, number) in enumerate(zip(sizes, chosen, strict=True)):
             queues.set_(tensor, chains[size][number])
-        number, duration_s = queues.best_chain(len(sizes), lasts, best_s)
-        if number >= 0:
-            best, best_s = (*chosen, number), duration_s
+        last_number, duration_s = queues.best_chain(len(sizes), lasts, best_s)
+        if last_number >= 0:
+            best, best_s = (*chosen, last_number), duration_s
     return tuple(options[number] for number in best), job.gradients.forward_s + best_s
 
 

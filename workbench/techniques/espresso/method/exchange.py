@@ -69,8 +69,9 @@ def sizes_of(num_machines: int, gpus_per_machine: int) -> dict[Phase, int]:
 @cache
 def is_second(option: Option, number: int) -> bool:
     """Return whether a task is the second communication of its phase."""
-    phase = option.tasks[number].phase
-    return any(isinstance(task, Comm) and task.phase is phase for task in option.tasks[:number])
+    task = option.tasks[number]
+    assert isinstance(task, Comm)
+    return any(isinstance(other, Comm) and other.phase is task.phase for other in option.tasks[:number])
 
 
 def _pieces(option: Option, number: int, size: dict[Phase, int]) -> int:
@@ -79,7 +80,8 @@ def _pieces(option: Option, number: int, size: dict[Phase, int]) -> int:
     for task in option.tasks[number + 1 :]:
         if isinstance(task, Decomp):
             break
-        pieces *= size[task.phase] if task.routine is Routine.ALL_TO_ALL else 1
+        if isinstance(task, Comm) and task.routine is Routine.ALL_TO_ALL:
+            pieces *= size[task.phase]
     return pieces
 
 
@@ -231,25 +233,24 @@ def exchanged_by_definition(
     """Transfer the gradients of all ranks along an option, task by task; return the sum on each rank."""
     place = num_machines, gpus_per_machine
     shape = gradients[0].shape
-    values: list[Tensor | None] = [padded(gradient, len(gradients)) for gradient in gradients]
+    values = {rank: padded(gradient, len(gradients)) for rank, gradient in enumerate(gradients)}  # of ranks with one
     num_elements = values[0].numel()
     compressions = 0
     for number, (task, layout) in enumerate(zip(option.tasks, layouts_of(option, *place)[:-1], strict=True)):
         after = layouts_of(option, *place)[number + 1]
-        before, values = values, [None] * len(values)
-        for rank, value in enumerate(before):
+        before, values = values, {}
+        for rank in range(len(gradients)):
             if isinstance(task, Comm):
                 group = group_of(task.phase, rank, *place)
-                root = before[group[0]]
-                if root is None or not holds(after, rank, *place):
+                if group[0] not in before or not holds(after, rank, *place):
                     continue
                 senders = group if task.routine is not Routine.BROADCAST else group[:1]
                 sent = [outgoing(before[sender], task, len(group))[group.index(rank)] for sender in senders]
                 values[rank] = merged(sent, task, is_second(option, number))
-            elif value is not None and isinstance(task, Comp):
+            elif rank in before and isinstance(task, Comp):
                 stream = stream_of(option, number, rank, gpus_per_machine)
-                values[rank] = encoders[rank].encode(value, compressions, after.pieces, stream)
-            elif value is not None:
-                values[rank] = encoders[rank].decode(value, num_elements // layout.split)
+                values[rank] = encoders[rank].encode(before[rank], compressions, after.pieces, stream)
+            elif rank in before:
+                values[rank] = encoders[rank].decode(before[rank], num_elements // layout.split)
         compressions += isinstance(task, Comp)
-    return [value[: shape.numel()].view(shape) for value in values]
+    return [values[rank][: shape.numel()].view(shape) for rank in range(len(gradients))]

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from workbench.compression.costs import Processor
 
-__all__ = ["Comm", "Comp", "Decomp", "Option", "Phase", "Routine", "action_of", "compression_options", "subtree_counts"]
+__all__ = ["Comm", "Comp", "Decomp", "Option", "Phase", "Routine", "compression_options", "subtree_counts"]
 
 
 class Phase(StrEnum):
@@ -118,16 +118,6 @@ class Option:
     def processors(self) -> frozenset[Processor]:
         """Where it compresses and decompresses."""
         return frozenset(task.processor for task in self.tasks if not isinstance(task, Comm))
-
-
-def action_of(option: Option, number: int) -> str:
-    """Return the action task of table 4.3 that a task of an option is: Comm1comp is a compressed first step."""
-    task = option.tasks[number]
-    if not isinstance(task, Comm):
-        return type(task).__name__
-    of_phase = [n for n, other in enumerate(option.tasks) if isinstance(other, Comm) and other.phase is task.phase]
-    step = "" if len(of_phase) == 1 else str(1 + of_phase.index(number))
-    return f"Comm{step}{'comp' if task.is_compressed else ''}"
 
 
 @cache

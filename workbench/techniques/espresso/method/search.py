@@ -15,7 +15,8 @@ from workbench.timeline.queues import Chains
 from .job import INTRA, Job
 from .options import Option
 
-__all__ = ["Found", "choose_options", "compress_on_gpus", "find_strategy", "improve", "offload", "offloaded"]
+__all__ = ["Found", "before_bubbles", "choose_options", "compress_on_gpus", "find_strategy", "improve", "offload"]
+__all__ += ["offloaded"]
 
 NUM_PAIRED = 4  # largest tensors, which `improve` changes in pairs
 MOST_TRAVERSED = 20_000  # combinations that algorithm 4.2 tries; with more, it optimises one group at a time
@@ -158,14 +159,20 @@ def _choices(job: Job, options: Sequence[Option], *, is_pruned: bool = True) -> 
     kept = np.ones((len(job.sizes), len(options)), bool)
     for numbers in orders.values() if is_pruned else ():
         seconds = np.stack([job.seconds(options[number]).T for number in numbers])  # [n, sizes, tasks]
-        is_below = (seconds[:, None] <= seconds[None]).all(axis=3)  # [n, n, sizes]: option 1 <= option 2 in all tasks
+        # [n, n, sizes]: whether the first option is at most the second in all tasks
+        is_below = np.all(seconds[:, None] <= seconds[None], axis=3)
         is_first = np.tri(len(numbers), k=-1, dtype=bool).T[:, :, None]  # the first of equal options stays
         kept[:, numbers] = ~(is_below & (is_first | ~is_below.swapaxes(0, 1))).any(axis=0).T
     choices = {}
     for row, size in enumerate(job.sizes):
-        kept_options = [options[number] for number in np.flatnonzero(kept[row])]
+        kept_options = [options[number] for number in np.flatnonzero(kept[row]).tolist()]
         choices[size] = _Choices(kept_options, job.packed(kept_options, [size] * len(kept_options)))
     return choices
+
+
+def before_bubbles(job: Job) -> set[int]:
+    """Return the tensors whose communication ends before a bubble when none is compressed (property 1)."""
+    return _before_bubbles(_Plan(job, [job.uncompressed] * job.gradients.num_tensors))
 
 
 def _before_bubbles(plan: _Plan) -> set[int]:
@@ -197,11 +204,11 @@ def offload(job: Job, strategy: Sequence[Option]) -> Found:
     The tensors of a group have the same size and option. All combinations of counts are tried. If these are more than
     `MOST_TRAVERSED`, the counts of single groups are optimised in turn, the largest tensors first, until none gains.
     """
-    groups = defaultdict(list)
+    by_kind = defaultdict(list)
     for tensor, (option, size) in enumerate(zip(strategy, job.gradients.num_elements, strict=True)):
         if option.is_compressed:
-            groups[-size, option].append(tensor)
-    groups = [groups[key] for key in sorted(groups, key=lambda key: key[0])]
+            by_kind[-size, option].append(tensor)
+    groups = [by_kind[kind] for kind in sorted(by_kind, key=lambda kind: kind[0])]
     plan = _Offloading(job, strategy, groups)
     is_traversed = math.prod(len(group) + 1 for group in groups) <= MOST_TRAVERSED
     is_better = not is_traversed
@@ -225,7 +232,7 @@ class _Offloading(_Plan):
 
     def take_best_counts_(self, chosen: Iterable[int]) -> bool:
         """Give the chosen groups their best counts if these lower F; say whether they changed."""
-        ranges = [(count,) for count in self._counts]
+        ranges: list[Sequence[int]] = [(count,) for count in self._counts]
         for group in chosen:
             ranges[group] = range(len(self._groups[group]) + 1)
         # Groups with the latest tensors vary fastest, because they change only the end of the timeline.

@@ -27,17 +27,17 @@ from workbench.launch import Ranks
 from workbench.models.vit import VIT_1B, VIT_3B, VIT_TINY, ViTForImageClassification
 from workbench.parallel import ProcessTensorGroup, VirtualTensorGroup
 from workbench.parallel.pipeline import StepResult, VirtualPipeline
+from workbench.rows import value_row
+from workbench.rows.cells import named
 from workbench.study import training
-from workbench.study.cells import named
-from workbench.study.rows import value_row
+from workbench.study.images import Augmentation, ImageExamples, accuracy
+from workbench.study.loop import Recipe, train
 from workbench.study.training import PER_CENT, over_seeds, sources, standard_error
 from workbench.techniques.flextp import cost as modelled
 from workbench.techniques.flextp.measured.rows import BASELINE, Options, Rows, Variant, name_of
 from workbench.techniques.flextp.method.plan import MOST_REMOVED, require
 from workbench.techniques.flextp.method.priority import micro_threshold
 from workbench.techniques.flextp.runtime import Balancer, ModelledTimes, balance, check_policy
-from workbench.training.images import Augmentation, ImageExamples, accuracy
-from workbench.training.loop import Recipe, train
 
 __all__ = ["BASELINE", "CONTROL", "POINTS", "RELATIVE", "SIZES", "accuracy_rows", "blind_reason", "chance_reason"]
 __all__ += ["compare_on_ranks", "compared_by_seed", "rows_as_timed", "sources", "train_vit", "train_vit_on_ranks"]
@@ -52,7 +52,7 @@ VARIANT = tuple(field.name for field in fields(Variant))
 POINTS, RELATIVE = "points", "relative"  # readings of "% accuracy loss"
 MOST_DROPPING = "ZERO-Pri"
 CONTROL = "ZERO-Pri everywhere"  # every rank drops the share of Pri's straggler: shows whether a loss can be seen
-SHOWN = {name: name for name in ("accuracy", "accuracy_loss", "loss_in_spreads")} | {
+SHOWN = {name: name for name in ("accuracy", "accuracy_loss", "loss_in_spreads", "num_updates")} | {
     share: f"trained_{share}" for share in ("dropped_share", "migrated_share")
 }  # the shares stand beside those that were timed
 
@@ -80,10 +80,9 @@ def train_vit(
     limit: int | None = None,
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """Train on virtual ranks in this process, and score on the test split.
+    """Train on virtual ranks in this process, and score on the test split; arguments up to `moves` are of `Variant`.
 
-    Arguments up to `moves` are those of `Variant`. `size` names a model of `SIZES`; `limit` training images are drawn
-    with the seed, None takes all.
+    `limit` training images are drawn with the seed, None takes all.
     """
     return _run(_checked(locals()))
 
@@ -182,7 +181,8 @@ def _run(given: Mapping[str, Any], is_real: bool = False) -> dict[str, Any]:
     costs = modelled.model_costs(workload, machine, modelled.model_times({}, workload, machine))
     balancer = balance(model, group, policy=policy, modelled=times, costs=costs)
     pipeline = _BalancedPipeline(model, balancer)
-    run = train(pipeline, ImageExamples.of(learning), recipe, augment=Augmentation(seed=recipe.seed, shift_pixels=0))
+    augment: Any = Augmentation(seed=recipe.seed, shift_pixels=0)  # of images, the only batches that there are
+    run = train(pipeline, ImageExamples.of(learning), recipe, augment=augment)
     return {
         "accuracy": accuracy(pipeline, ImageExamples.of(scored), recipe),
         "chance": Counter(map(int, scored.labels)).most_common(1)[0][1] / len(scored),
@@ -225,8 +225,8 @@ Values = Mapping[str, Any]  # a variant and a seed, or the results of `train_vit
 def accuracy_rows(wanted: Sequence[Values], results: Sequence[Values], keys: Sequence[str] = (), **same: Any) -> Rows:
     """Return rows of trainings, of losses against the Baseline of their seed, and of comparisons over seeds.
 
-    `wanted` are the variants, seed by seed, the Baselines among them; `keys` are the fields that tell rows apart. The
-    interval of an accuracy is one standard error of a share of the test images.
+    `wanted` are the variants, seed by seed, `keys` the fields that tell them apart. The interval of an accuracy is one
+    standard error of a share of the test images.
     """
     pairs = list(zip(wanted, results, strict=True))
     baselines = {variant["seed"]: result["accuracy"] for variant, result in pairs if variant["solution"] == BASELINE}
@@ -248,6 +248,7 @@ def accuracy_rows(wanted: Sequence[Values], results: Sequence[Values], keys: Seq
             rows.append(value_row(quantity, PER_CENT * result[quantity], "%", **columns))
         rows.append(value_row("train_loss", result["train_loss"], **columns))
         rows.append(value_row("cell_s", result["seconds"], "s", **columns))
+        rows.append(value_row("num_updates", result["num_steps"], **columns))
         if variant["solution"] == BASELINE:
             rows.append(value_row("chance", PER_CENT * result["chance"], "%", **columns))
             continue
@@ -256,46 +257,42 @@ def accuracy_rows(wanted: Sequence[Values], results: Sequence[Values], keys: Seq
         rows.append(with_error("accuracy_loss", points, reading=POINTS))
         if baseline > 0:
             rows.append(with_error("accuracy_loss", points / baseline, baseline, reading=RELATIVE))
-    lost = list(over_seeds((row for row in rows if row.get("reading") == POINTS), "accuracy_loss"))
-    return rows + _over_seeds(lost, list(baselines.values()))
+    return rows + _over_seeds([row for row in rows if row.get("reading") == POINTS], list(baselines.values()))
 
 
-def _over_seeds(lost: Sequence[tuple[dict[str, Any], dict[int, float]]], baselines: Sequence[float]) -> Rows:
-    """Return comparisons of the points that are lost, given with their keys and by seed.
+def _over_seeds(rows: Rows, baselines: Sequence[float]) -> Rows:
+    """Return comparisons of the points that are lost.
 
-    These are the mean loss in spreads of the Baseline, largest less smallest over its seeds; the points that PriDiffR
+    These are the mean loss in spreads of the Baseline, largest less smallest over its seeds; the points that PriDiffM
     loses beyond Pri, 0 where it loses fewer; and how much less Pri loses than Rd, where that is most on average over
     the seeds ("by up to").
     """
-    rows: Rows = []
     spread = PER_CENT * (max(baselines) - min(baselines)) if baselines else 0.0
-    lost = [({name: key for name, key in keys.items() if name != "reading"}, by_seed) for keys, by_seed in lost]
-    for keys, by_seed in lost if spread else ():
-        rows.append(value_row("loss_in_spreads", max(0.0, fmean(by_seed.values())) / spread, **keys))
-
-    def beside_pri(solution: str) -> Iterator[tuple[dict[str, Any], dict[int, float], dict[int, float]]]:
-        """Yield the points that a solution and Pri lose where all other keys are equal, after these keys."""
-        for keys, points in lost:
-            for pri_keys, pri_points in lost if keys["solution"] == solution else ():
-                if pri_keys == {**keys, "solution": "ZERO-Pri"}:
-                    yield {name: key for name, key in keys.items() if name != "solution"}, points, pri_points
-
-    for keys, points, pri in beside_pri("ZERO-PriDiffR"):
-        for seed, value in points.items():
-            rows.append(value_row("points_behind", max(0.0, value - pri[seed]), "%", seed=seed, **keys))
-    for reading in (POINTS, RELATIVE):
-        narrowed = []
-        for keys, random, pri in beside_pri("ZERO-Rd"):
-            if reading == POINTS:
-                narrowed.append((keys, {seed: value - pri[seed] for seed, value in random.items()}))
-            elif min(random.values()) > 0:
-                shares = {seed: PER_CENT * (value - pri[seed]) / value for seed, value in random.items()}
-                narrowed.append((keys, shares))
-        if narrowed:
-            keys, most = max(narrowed, key=lambda pair: fmean(pair[1].values()))
+    lost: dict[tuple[str, tuple], dict[int, float]] = {}  # by solution and all other keys, points by seed
+    for keys, points in over_seeds(rows, "accuracy_loss"):
+        others = tuple((name, key) for name, key in keys.items() if name not in ("solution", "reading"))
+        lost[keys["solution"], others] = points
+    compared: Rows = []
+    narrowed: dict[str, list[tuple[dict[str, Any], dict[int, float]]]] = {POINTS: [], RELATIVE: []}
+    for (solution, others), points in lost.items():
+        keys, pri = dict(others), lost.get(("ZERO-Pri", others), {})
+        if spread:
+            in_spreads = max(0.0, fmean(points.values())) / spread
+            compared.append(value_row("loss_in_spreads", in_spreads, solution=solution, **keys))
+        beyond = {seed: value - pri[seed] for seed, value in points.items() if pri}
+        for seed, more in beyond.items() if solution == "ZERO-PriDiffM" else ():
+            compared.append(value_row("points_behind", max(0.0, more), "%", seed=seed, **keys))
+        if solution == "ZERO-Rd" and beyond:
+            narrowed[POINTS].append((keys, beyond))
+            if min(points.values()) > 0:
+                shares = {seed: PER_CENT * more / points[seed] for seed, more in beyond.items()}
+                narrowed[RELATIVE].append((keys, shares))
+    for reading, places in narrowed.items():
+        if places:
+            keys, most = max(places, key=lambda place: fmean(place[1].values()))
             keys = {name: key for name, key in keys.items() if name != "pruning_ratio"} | {"reading": reading}
-            rows += [value_row("loss_narrowed", value, "%", seed=seed, **keys) for seed, value in most.items()]
-    return rows
+            compared += [value_row("loss_narrowed", value, "%", seed=seed, **keys) for seed, value in most.items()]
+    return compared
 
 
 def chance_reason(wanted: Sequence[Values], results: Sequence[Values]) -> str:

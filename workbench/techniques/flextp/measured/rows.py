@@ -11,23 +11,23 @@ from math import fsum
 from statistics import fmean, median
 from typing import Any
 
+from workbench.rows import median_interval, median_row, ratio_row, ratios, value_row
 from workbench.study.breakdown import Breakdown, break_down
-from workbench.study.rows import median_row, ratio_row, ratios, value_row
 from workbench.study.timing import Timed, dose_rows
 from workbench.timeline import Dose
 from workbench.timeline.stragglers import StragglerTrace
-from workbench.training.measuring import median_interval
 
 from ..cost import ENOUGH, PlannedEpoch, winner_of
 from ..method.plan import Costs, Plan, RankTimes, Scheme, Selection, Solution, ideal_s, rank_s
-from ..method.planners import Reference, settled_resizing, speedup_bound
-from ..runtime import PATIENCE, Policy, needs_costs, planner_of
+from ..method.planners import Reference, settled_plan, speedup_bound
+from ..runtime import PATIENCE, Policy, needs_costs
 
 BASELINE = "Baseline"
 DIVISION, PLANNED = "SEMI(x)", "SEMI"
 SYMBOLS = {"pruning_ratio": "γ", "skewness": "χ", "migrated": "share", "num_senders": "x"}  # in names of variants
 COLUMNS = {"migrated": "migrated_share"}  # key columns that differ from the field's name, as in the published tables
 LARGEST_SHARE = 1 - 1e-9  # of its columns that a rank gives away; rounded down to all but one
+REDRAWN = "Rd, redrawn"  # a selection: random columns, drawn anew in every iteration (section III-A)
 PLACE, PLAIN = "place", "no straggler"  # key column of a place on the map, and the place of the Baseline
 Rows = list[dict[str, Any]]
 Options = Mapping[str, Any]  # an entry of a catalogue: solution, fields of `Variant`, and perhaps further keys
@@ -40,7 +40,7 @@ class Variant:
     """A solution and its stragglers, in plain values."""
 
     solution: str = BASELINE  # Baseline, ZERO, MIG or SEMI
-    selection: str = "Pri"  # Rd, Pri, PriDiffE, PriDiffR or PriDiffM
+    selection: str = "Pri"  # Rd, Pri, PriDiffM, PriDiffE, PriDiffR or `REDRAWN`
     pruning_ratio: float | None = None  # a constant γ for ZERO; None follows Eq. 1
     reference: str = Reference.CURRENT_MEAN.value  # of Eq. 1 in ZERO; "mean" for the one-shot form
     everywhere: bool = False  # every rank drops the constant share, straggler or not (figures 5 and 6)
@@ -74,7 +74,7 @@ class Variant:
             ("refine", is_given and self.refine, "False where migrated is given, which is the whole plan"),
             ("pruning_ratio", is_given and has_ratio, "None where migrated is given"),
             ("migrated", is_given and self.solution != Solution.MIG, f"None where solution is {self.solution}"),
-            ("migrated", is_given and not 0 <= self.migrated <= 1, "in [0, 1]"),
+            ("migrated", self.migrated is not None and not 0 <= self.migrated <= 1, "in [0, 1]"),
             ("skewness", self.moves and len(self.skewness) != 1, "one value for a straggler that moves"),
         ):
             if is_wrong:
@@ -91,10 +91,12 @@ class Variant:
         """Return the policy for a group of ranks; `more` are further fields of it."""
         names = ("selection", "reference", "imputation", "is_incremental", "patience", "scheme")
         common = {**{name: getattr(self, name) for name in names}, **more}
+        if self.selection == REDRAWN:
+            common |= {"selection": Selection.RANDOM.value, "iterations_per_epoch": 1}
         if self.everywhere or self.dropped:
             self._check_length("dropped", num_ranks)
-            shares = (self.pruning_ratio,) * num_ranks if self.everywhere else self.dropped
-            plan = Plan.of_shares([*shares, *[0.0] * (num_ranks - len(shares))])
+            dropped = self.dropped if self.pruning_ratio is None else (self.pruning_ratio,) * num_ranks
+            plan = Plan.of_shares([*dropped, *[0.0] * (num_ranks - len(dropped))])
             return Policy(solution=Solution.GIVEN, plan=plan, **common)
         if self.migrated is not None:
             senders = 1 if self.num_senders is None else self.num_senders
@@ -104,7 +106,7 @@ class Variant:
             shares = [min(self.migrated, LARGEST_SHARE)] * senders + [0.0] * (num_ranks - senders)
             return Policy(solution=Solution.GIVEN, plan=Plan.of_shares(migrated=shares), **common)
         common |= {"num_senders": self.num_senders, "refine": self.refine, "pruning_ratio": self.pruning_ratio}
-        return Policy(solution=self.solution, **common)
+        return Policy(solution=Solution(self.solution), **common)
 
     def _check_length(self, name: str, num_ranks: int) -> None:
         if len(getattr(self, name)) > num_ranks:
@@ -118,8 +120,12 @@ def name_of(options: Options) -> str:
     """Return the paper's name of a variant, such as ZERO-Pri."""
     solution = options.get("solution", BASELINE)
     if solution == "ZERO":
-        one_shot = options.get("reference") == Reference.MEAN.value
-        return f"ZERO-{options.get('selection', 'Pri')}{', one shot' if one_shot else ''}"
+        selection, more = options.get("selection", "Pri"), ""
+        if selection == Selection.DIFFERENTIATED_MEAN.value and options.get("pruning_ratio") is not None:
+            more = ", constant γ"
+        elif options.get("reference") == Reference.MEAN.value:
+            more = ", one shot"
+        return f"ZERO-{selection}{more}"
     if options.get("num_senders") is not None:
         return f"{solution}(x)"
     return f"{solution} refined" if options.get("refine") else solution
@@ -150,11 +156,6 @@ def _name(options: Options, keys: Sequence[str]) -> str:
 def _columns(options: Options, keys: Sequence[str]) -> dict[str, Any]:
     given = {**options, "skewness": max(options.get("skewness") or [1.0])}  # of the slowest straggler
     return {COLUMNS.get(name, name): given[name] for name in keys if given.get(name) is not None}
-
-
-def traces_of(variants: Mapping[str, Variant], num_ranks: int) -> dict[str, str]:
-    """Return the stragglers of each variant as a grid, a row a rank and a column an epoch."""
-    return {name: variant.trace(num_ranks, 1).as_grid() for name, variant in variants.items()}
 
 
 # --- rows of timed variants
@@ -224,10 +225,12 @@ def _comparisons(variants: Variants, timed: Timed, name: str) -> Iterator[tuple[
     if baseline_s is not None:
         yield "speedup", ratios(baseline_s, own_s), "1"
         yield "epoch_saved", [100 * (1 - ratio) for ratio in ratios(own_s, baseline_s)], "%"
-    selection = variant.selection if variant.solution == Solution.ZERO else ""
+    selection = variant.selection if variant.solution == Solution.ZERO and variant.pruning_ratio is None else ""
     is_broadcast = variant.migrated is not None and variant.scheme == Scheme.BROADCAST_REDUCE
-    pri_s = seconds_of(replace(variant, selection="Pri")) if selection == "PriDiffR" else None
-    random_s = seconds_of(replace(variant, selection="Rd")) if selection == "Pri" else None
+    follows_pri = selection in (Selection.DIFFERENTIATED.value, Selection.DIFFERENTIATED_MEAN.value)
+    pri_s = seconds_of(replace(variant, selection="Pri")) if follows_pri else None
+    is_pri = variant.solution == Solution.ZERO and variant.selection == "Pri"
+    random_s = seconds_of(replace(variant, selection="Rd")) if is_pri else None
     scattered_s = seconds_of(replace(variant, scheme=Scheme.SCATTER_GATHER)) if is_broadcast else None
     if pri_s is not None:
         yield "epoch_saved_over_pri", [100 * (1 - ratio) for ratio in ratios(own_s, pri_s)], "%"
@@ -368,10 +371,7 @@ def predicted_rows(rows: Sequence[Mapping], costs: Costs, compared: Sequence[Opt
 def _predicted(options: Options, times: Sequence[RankTimes], costs: Costs) -> PlannedEpoch:
     """Return an iteration of a solution by the model; ZERO and MIG plan without the costs of narrow products."""
     policy, proportional = Variant.of(options).policy(len(times)), tuple(map(costs.proportional, times))
-    times = proportional if needs_costs(policy) else times
-    if policy.solution is Solution.ZERO and policy.reference is Reference.CURRENT_MEAN:
-        plan = settled_resizing(times, policy.threshold)
-    else:
-        plan = planner_of(policy, len(times), costs)(times)
+    more = {name: getattr(policy, name) for name in ("reference", "pruning_ratio", "num_senders", "refine")}
+    plan = settled_plan(policy.solution, proportional if needs_costs(policy) else times, costs, **more)
     own_s = rank_s(proportional, plan, costs)
     return PlannedEpoch(plan=plan, time_s=max(own_s), own_s=own_s)

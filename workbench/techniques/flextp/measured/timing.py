@@ -19,12 +19,13 @@ from workbench.study.breakdown import OPTIMIZER, timeline_of
 from workbench.study.timing import Trial, Turns, open_ranks, time_variants
 from workbench.timeline import Kind, Recorder, Timeline, chrome_trace
 
+from ..cost import CIFAR_10
 from ..method.plan import Costs, Selection, require
 from ..method.priority import micro_threshold
 from ..runtime import PATIENCE, Balancer, Meter, check_policy, needs_costs
 from .rows import Notes, Variant, Variants, rows_of
 
-NUM_IMAGES, NUM_LABELS = 50_000, 10  # of CIFAR-10
+NUM_LABELS = 10  # of CIFAR-10
 MLP_WIDTH = 4  # of a perceptron, in hidden sizes
 LEARNING_RATE = 1e-3  # of AdamW; any, since only the time of a step is looked at
 PLANS_TO_SETTLE = 2  # before the warm-up, which has the next: a narrow product takes more than its share of the time
@@ -49,7 +50,7 @@ class Size:
     @property
     def num_iterations(self) -> int:
         """Iterations of an epoch of CIFAR-10's training images."""
-        return math.ceil(NUM_IMAGES / self.batch)
+        return math.ceil(CIFAR_10 / self.batch)
 
     def config(self, seed: int) -> ViTConfig:
         """Return the model's configuration."""
@@ -133,22 +134,21 @@ class Training:
 
 
 def trials(recorder: Recorder, variants: Variants, setting: Setting) -> dict[str, Trial]:
-    """Build the training of every variant on this rank; one pre-test, without stragglers, serves all of them.
-
-    Beside a model without balancing no products are recorded: recording would be charged to balancing alone.
-    """
+    """Build the training of every variant on this rank; one pre-test, without stragglers, serves all of them."""
     costs, trainings = None, {}
+    records_products = None not in variants.values()  # or recording would be charged to balancing alone
     num_ranks = torch.distributed.get_world_size()
     balanced = [variant for variant in variants.values() if variant is not None]
     if needing := [variant for variant in balanced if needs_costs(variant.policy(num_ranks))]:
         # The choice of columns does not change their costs.
         tested = replace(needing[0], skewness=(), moves=False, selection=Selection.RANDOM.value)
         training = Training(tested, setting, recorder)
+        assert training.balancer is not None  # a variant has one
         while training.balancer.costs is None:
             training.step()
         costs = training.balancer.costs
     for name, variant in variants.items():
-        training = Training(variant, setting, recorder, costs=costs, records_products=None not in variants.values())
+        training = Training(variant, setting, recorder, costs=costs, records_products=records_products)
         trainings[name] = Trial(
             step=training.step, settling=training.num_settling, end=training.end, close=lambda: costs
         )
@@ -205,8 +205,9 @@ def measure_variants(
             variant.trace(num_ranks, turns.iterations_per_repeat)
             check_policy(variant.policy(num_ranks), num_ranks)
     setting = Setting(size=size, turns=turns, slowness=slowness, chooses=chooses, device=device)
-    where = {"link": link, "num_hosts": num_hosts, "device": device}
-    with open_ranks(num_ranks, **where, preload=(__name__,), timeout_s=TIMEOUT_S) as ranks:
+    with open_ranks(
+        num_ranks, link=link, num_hosts=num_hosts, device=device, preload=(__name__,), timeout_s=TIMEOUT_S
+    ) as ranks:
         timed = time_variants(ranks, trials, dict(variants), setting, turns=turns)
     keys = {name: {"variant": name} for name in variants} if keys is None else keys
     return Measured(

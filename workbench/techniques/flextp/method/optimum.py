@@ -125,20 +125,19 @@ class _Programme:
 
     slopes: np.ndarray  # [ranks, 2 ranks]
     fixed: np.ndarray  # [ranks]
-    bounds: tuple[tuple[float, float], ...]  # least and most of each share
+    bounds: Sequence[tuple[float, float | None]]  # least and most of each share
     unit_s: float  # seconds of a unit
 
-    def solved(self, *, most_dropped: float | None = None, most_s: float | None = None) -> Plan | None:
+    def solved(self, *, most_dropped: float | None = None, most_s: float = math.inf) -> Plan | None:
         """Return the fastest plan that drops no more, or that which drops least and is no slower; None if none is."""
         n = len(self.fixed)
-        dropped, kept = np.array([1.0] * n + [0.0] * n), np.hstack([np.eye(n), np.eye(n)])
-        objective, bounds = dropped, list(self.bounds)
+        dropped, kept = [1.0] * n + [0.0] * n, np.hstack([np.eye(n), np.eye(n)])
+        objective, bounds = dropped, self.bounds
         if most_dropped is None:
             rows = np.vstack([self.slopes, kept])
             limits = [*(most_s / self.unit_s - self.fixed), *[MOST_REMOVED] * n]
         else:  # the last unknown is the iteration's time: least, and no less than that of any rank
-            column = np.array([-1.0] * n + [0.0] * (n + 1))
-            rows = np.column_stack([np.vstack([self.slopes, dropped, kept]), column])
+            rows = np.column_stack([np.vstack([self.slopes, dropped, kept]), [-1.0] * n + [0.0] * (n + 1)])
             limits = [*-self.fixed, most_dropped, *[MOST_REMOVED] * n]
             objective, bounds = [0.0] * (2 * n) + [1.0], [*bounds, (0.0, None)]
         solution = linprog(objective, rows, limits, bounds=bounds)
@@ -170,7 +169,7 @@ def _programmes(times: Sequence[RankTimes], costs: Costs) -> Iterator[_Programme
             fixed_s = fixed_s + each_s * sends.sum()
             slope_s = costs.communicate.per_share_s + costs.compute.per_share_s * slowness / (~sends).sum()
             received = np.outer(slope_s, sends)
-        bounds = [(0.0, MOST_REMOVED if does else 0.0) for does in removes]
+        bounds: list[tuple[float, float | None]] = [(0.0, MOST_REMOVED if does else 0.0) for does in removes]
         bounds += [(LEAST, MOST_REMOVED) if does else (0.0, 0.0) for does in sends]
         slopes = np.hstack([kept, kept + received]) / unit_s
-        yield _Programme(slopes=slopes, fixed=fixed_s / unit_s, bounds=tuple(bounds), unit_s=unit_s)
+        yield _Programme(slopes=slopes, fixed=fixed_s / unit_s, bounds=bounds, unit_s=unit_s)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum, StrEnum
 from itertools import pairwise
 from statistics import fmean, linear_regression
@@ -68,9 +68,12 @@ class Selection(Option):
 
     RANDOM = "Rd"
     PRIORITY = "Pri"
-    DIFFERENTIATED_EMPIRICAL = "PriDiffE"  # ratios differ over layers; γ is a constant
-    DIFFERENTIATED = "PriDiffR"  # ratios differ over layers; γ follows from Eq. 1
-    DIFFERENTIATED_MEAN = "PriDiffM"  # the other reading of the lost ratio: they differ, and their mean is γ
+    # Layers have ratios of their own. Section III-B: these must still bring the straggler down, so their mean is γ, a
+    # constant (PriDiffE) or Eq. 1's (PriDiffR).
+    DIFFERENTIATED_MEAN = "PriDiffM"
+    # The other reading of the lost ratio: a layer drops its candidates, at least 0.8 γ, and so less than γ here.
+    DIFFERENTIATED_EMPIRICAL = "PriDiffE"  # γ is a constant
+    DIFFERENTIATED = "PriDiffR"  # γ follows from Eq. 1
 
     @property
     def is_differentiated(self) -> bool:
@@ -98,21 +101,16 @@ class RankTimes:
         return self.own_s - self.product_s
 
     def unresized(self) -> RankTimes:
-        """Return the times with all own columns and no others; product time is proportional to the columns.
-
-        Without this Eq. 1 swings between two plans. Source: section III-A.
-        """
-        if self.product_s == 0:
-            return RankTimes(own_s=self.own_s, product_s=0.0)
-        require(self.work != 0, "work", self.work, f"above 0 where product_s is, {self.product_s!r}")
-        product_s = self.product_s / self.work
-        return RankTimes(own_s=self.other_s + product_s, product_s=product_s)
+        """Return the times with all own columns and no others; without this Eq. 1 swings between two plans."""
+        return self.at_work(1.0)
 
     def at_work(self, work: float) -> RankTimes:
-        """Return the times if the rank multiplied `work` times its own columns."""
-        unresized = self.unresized()
-        product_s = unresized.product_s * work
-        return RankTimes(own_s=unresized.other_s + product_s, product_s=product_s, work=work)
+        """Return the times if the rank multiplied `work` times its own columns; products take time in proportion."""
+        if self.product_s == 0:
+            return replace(self, work=work)
+        require(self.work != 0, "work", self.work, f"above 0 where product_s is, {self.product_s!r}")
+        product_s = self.product_s / self.work * work
+        return RankTimes(own_s=self.other_s + product_s, product_s=product_s, work=work)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -137,11 +135,11 @@ class RankPlan:
 class Plan:
     """The tasks of all ranks until the next plan.
 
-    A rank that migrates columns is a sender. All others are receivers, also ranks that drop columns of their own.
-    Each sender's migrated columns are divided evenly over the receivers.
+    Ranks that migrate columns are senders. Their columns are divided evenly over all others, also ranks that drop some.
     """
 
     ranks: tuple[RankPlan, ...]  # in rank order
+    to_normal: bool = False  # receivers are ranks that keep all of their columns, as in section IV-A; for models alone
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ranks", tuple(self.ranks))
@@ -179,8 +177,9 @@ class Plan:
 
     @property
     def receivers(self) -> tuple[int, ...]:
-        """The ranks that migrate nothing, ascending."""
-        return tuple(rank for rank, share in enumerate(self.ranks) if share.migrated == 0)
+        """The ranks that migrate nothing, ascending; with `to_normal`, of these the ranks that drop nothing."""
+        shares = enumerate(self.ranks)
+        return tuple(rank for rank, share in shares if (share.removed if self.to_normal else share.migrated) == 0)
 
     @property
     def dropped(self) -> float:
@@ -228,7 +227,7 @@ def _listed(words: list[str]) -> str:
 
 
 def virtual_number(rank: int, sender: int, num_ranks: int) -> int:
-    """Return a rank's number r' counted from the sender, whose own is 0. Source: section IV-B."""
+    """Return a rank's number r' of section IV-B, counted from the sender, whose own is 0."""
     return (rank + num_ranks - sender) % num_ranks
 
 
@@ -306,10 +305,10 @@ class Costs:
         return cls(alloc_s=alloc_s, extract=extract, communicate=communicate, compute=compute)
 
     def communicate_s(self, volume: float, num_senders: int) -> float:
-        """Return the cost, on every rank, of the messages of x senders that migrate the volume V, one after the other.
+        """Return the cost, on every rank, of the messages of x senders that migrate V shares, one after the other.
 
-        Each sender is priced by itself: whole outputs travel however few its columns are. V is in shares of one rank's
-        columns. In proportion to the share this is communicate(V) of Eqs. 2 and 3.
+        Each sender is priced by itself: whole outputs travel however few its columns are. Of a cost in proportion to
+        the share this is communicate(V) of Eqs. 2 and 3.
         """
         return num_senders * self.communicate(volume / num_senders) if num_senders else 0.0
 
@@ -320,8 +319,7 @@ class Costs:
     def proportional(self, times: RankTimes) -> RankTimes:
         """Return a rank's times with the fixed part of its products as other time (ours).
 
-        Otherwise `unresized` would make a rank that drops or migrates much look slower than it is, and the next plan
-        would remove more.
+        Otherwise a rank that drops or migrates much would look slower than it is, un-resized, and be planned to more.
         """
         if not self.fixed_share:
             return times
@@ -336,7 +334,8 @@ class Costs:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Costs:
         """Read a record of `as_record`."""
-        return cls(**{name: Line(**value) if isinstance(value, Mapping) else value for name, value in record.items()})
+        lines = {name: Line(**record[name]) for name in ("extract", "communicate", "compute")}
+        return cls(alloc_s=record["alloc_s"], fixed_share=record["fixed_share"], **lines)
 
 
 # --- the time of an iteration
@@ -377,10 +376,10 @@ def rank_parts(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[Ra
             other_s=rank_times.other_s,
             kept_s=rank_times.product_s * (1 - rank.removed),
             removing_s=costs.alloc_s + costs.extract(rank.removed) if rank.removed > 0 else 0.0,
-            received_s=compute_s * slowness if rank.migrated == 0 else 0.0,
+            received_s=compute_s * slowness if number in plan.receivers else 0.0,
             transfer_s=transfer_s,
         )
-        for rank, slowness, rank_times in zip(plan.ranks, own_speed(times), unresized, strict=True)
+        for number, (rank, slowness, rank_times) in enumerate(zip(plan.ranks, own_speed(times), unresized, strict=True))
     )
 
 

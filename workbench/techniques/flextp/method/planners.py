@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 from scipy.optimize import brentq
 
-from .plan import MOST_REMOVED, Costs, Option, Plan, RankTimes, ideal_s, iteration_s, own_speed, require
+from .plan import MOST_REMOVED, Costs, Option, Plan, RankTimes, Solution, ideal_s, iteration_s, own_speed, require
 
 SIGNIFICANT_CHANGE = 0.10  # share of a rank's own time, section III-A
 STILL_SLOW = 0.25  # of that share, by which a straggler that drops columns may stay behind; ours
@@ -40,10 +42,9 @@ def reference_s(times: Sequence[RankTimes], reference: Reference) -> float:
 
 
 def pruning_ratio(own_s: float, reference_s: float, product_s: float) -> float:
-    """Return the share of its columns that brings a rank's own time down to the reference (Eq. 1).
+    """Return the share of its columns that brings a rank down to the reference (Eq. 1), from un-resized times.
 
-    From un-resized times this is (T_i - T_ref) / M_i, at most `MOST_REMOVED`; 0 for a rank that is no slower than the
-    reference, or spends no time in products.
+    This is (T_i - T_ref) / M_i, at most `MOST_REMOVED`; 0 for a rank that is no slower, or has no time in products.
     """
     RankTimes(own_s=own_s, product_s=product_s)
     require(0 <= reference_s < math.inf, "reference_s", reference_s, "finite and not negative")
@@ -55,18 +56,17 @@ def pruning_ratio(own_s: float, reference_s: float, product_s: float) -> float:
 def pruning_ratios(times: Sequence[RankTimes], reference: Reference) -> list[float]:
     """Return Eq. 1 for every rank, from times as measured.
 
-    With MEAN, planning again under the plan gives the same ratios: un-resized times do not depend on the plan. With
-    CURRENT_MEAN every further planning asks for more, until the straggler is as fast as the others.
+    With CURRENT_MEAN every further planning asks for more, until the straggler is as fast as the others; with the
+    others planning again under the plan gives the same ratios.
     """
     target_s = reference_s(times, reference)
     return [pruning_ratio(rank.own_s, target_s, rank.product_s) for rank in (rank.unresized() for rank in times)]
 
 
 def speedup_bound(skewness: float, num_ranks: int, *, other: float = 0.0) -> float:
-    """Return the largest speedup that Eq. 1 with the mean can reach with one straggler.
+    """Return the largest speedup of Eq. 1 with the mean and one straggler, (o + χ) / (o + (χ + N - 1) / N).
 
-    This is (other + skewness) / (other + (skewness + N - 1) / N), `other` the time outside products in units of a
-    normal rank's product time; without other time it is skewness N / (skewness + N - 1).
+    o = `other` is the time outside products in units of a normal rank's product time.
     """
     require(1 <= skewness < math.inf, "skewness", skewness, "finite and at least 1")
     require(num_ranks >= 1, "num_ranks", num_ranks, "at least 1")
@@ -75,26 +75,22 @@ def speedup_bound(skewness: float, num_ranks: int, *, other: float = 0.0) -> flo
 
 
 def have_moved(
-    now: Sequence[RankTimes],
-    planned_from: Sequence[RankTimes],
-    threshold: float = SIGNIFICANT_CHANGE,
-    *,
-    reference: Reference = Reference.MIN,
+    now: Sequence[RankTimes], planned_from: Sequence[RankTimes], *, reference: Reference = Reference.MIN
 ) -> bool:
-    """Return whether a new plan is due: whether any rank's own time has changed by more than a share of it.
+    """Return whether a new plan is due: whether any rank's own time has changed by more than a tenth.
 
     Un-resized times are compared. The current mean is moved by the plan itself: against it times are compared as they
-    are, and a rank that drops columns has moved also while it is slower than the mean by a quarter of the threshold,
-    since dropping may save less time than it should. In section III-A it is an increase, and each rank's own decision.
+    are, and a rank that drops columns has moved also while it is slower than the mean by a quarter of a tenth, since
+    dropping may save less time than it should. In section III-A it is an increase, and each rank's own decision.
     """
-    if reference is not Reference.CURRENT_MEAN:
-        own_s = [(new.unresized().own_s, old.unresized().own_s) for new, old in zip(now, planned_from, strict=True)]
-        return any(abs(new_s - old_s) > threshold * old_s for new_s, old_s in own_s)
-    slow_s = reference_s(now, reference) * (1 + STILL_SLOW * threshold)
-    if any(rank.work < 1 and rank.own_s > slow_s for rank in now):
-        return True
-    pairs = zip(now, planned_from, strict=True)
-    return any(abs(new.own_s - old.own_s) > threshold * old.own_s for new, old in pairs)
+    pairs = [*zip(now, planned_from, strict=True)]
+    if reference is Reference.CURRENT_MEAN:
+        slow_s = reference_s(now, reference) * (1 + STILL_SLOW * SIGNIFICANT_CHANGE)
+        if any(rank.work < 1 and rank.own_s > slow_s for rank in now):
+            return True
+    else:
+        pairs = [(new.unresized(), old.unresized()) for new, old in pairs]
+    return any(abs(new.own_s - old.own_s) > SIGNIFICANT_CHANGE * old.own_s for new, old in pairs)
 
 
 def stragglers(
@@ -104,7 +100,7 @@ def stragglers(
 
     Times are un-resized; among equals the lower rank comes first. A straggler is also slower than the fastest rank by
     as much: the current mean is low while ranks still drop columns, and against it alone all ranks would be stragglers
-    once the last straggler has vanished.
+    once the last straggler has vanished. Ours: also the share of section III-A, since times are never quite equal.
     """
     target_s = max(reference_s(times, target) for target in (reference, Reference.MIN))
     own_s = {rank: measured.unresized().own_s for rank, measured in enumerate(times)}
@@ -112,85 +108,137 @@ def stragglers(
     return tuple(sorted(slower, key=lambda rank: (-own_s[rank], rank)))
 
 
-def plan_resizing(
-    times: Sequence[RankTimes], reference: Reference = Reference.MEAN, *, tolerance: float = SIGNIFICANT_CHANGE
+def plan_for(
+    solution: Solution,
+    times: Sequence[RankTimes],
+    costs: Costs | None = None,
+    *,
+    reference: Reference = Reference.CURRENT_MEAN,
+    pruning_ratio: float | None = None,
+    num_senders: int | None = None,
+    refine: bool = False,
 ) -> Plan:
+    """Plan as a solution does: algorithms 1 and 2. ValueError where it needs costs and there are none.
+
+    Args:
+        solution: any of `COMPARED`.
+        times: of all ranks, as measured.
+        costs: of migration, for SEMI without `num_senders` and for refined plans.
+        reference: the time with which ZERO compares a straggler.
+        pruning_ratio: a constant γ of ZERO's stragglers.
+        num_senders: SEMI lets at most so many of the slowest migrate, and the others resize.
+        refine: MIG and SEMI level all ranks (`levelled_plan`).
+    """
+    if solution is Solution.BASELINE:
+        return Plan.plain(len(times))
+    if pruning_ratio is not None:
+        # A product of half its columns takes more than half its time: un-resized, a rank that drops would look like a
+        # straggler for ever. So stragglers are slower by twice the share here.
+        slow = stragglers(times, tolerance=2 * SIGNIFICANT_CHANGE)
+        return Plan.of_shares([pruning_ratio if rank in slow else 0.0 for rank in range(len(times))])
+    if solution is Solution.ZERO:
+        return plan_resizing(times, reference)
+    slow = stragglers(times)
+    if num_senders is not None:
+        return plan_division(times, min(num_senders, len(slow)))
+    if solution is Solution.MIG and not refine:
+        return plan_migration(times)
+    if costs is None:
+        raise ValueError(f"costs is None; it must be given where solution is {solution}")
+    if solution is Solution.MIG:
+        return levelled_plan(times, costs, slow, speed_share=0.0)
+    return plan_semi(times, costs, refine=refine)
+
+
+def settled_plan(
+    solution: Solution,
+    times: Sequence[RankTimes],
+    costs: Costs | None = None,
+    *,
+    reference: Reference = Reference.CURRENT_MEAN,
+    pruning_ratio: float | None = None,
+    **more: Any,
+) -> Plan:
+    """Return the plan at which a solution comes to rest while nobody's speed changes; arguments as for `plan_for`."""
+    if solution is Solution.ZERO and pruning_ratio is None and reference is Reference.CURRENT_MEAN:
+        return settled_resizing(times)
+    return plan_for(solution, times, costs, reference=reference, pruning_ratio=pruning_ratio, **more)
+
+
+def plan_resizing(times: Sequence[RankTimes], reference: Reference = Reference.MEAN) -> Plan:
     """Plan ZERO-resizing alone: every straggler (see `stragglers`) drops its share by Eq. 1."""
-    return _removing(times, stragglers(times, reference, tolerance=tolerance), (), reference)
+    return _removing(times, stragglers(times, reference), (), reference)
 
 
-def settled_resizing(times: Sequence[RankTimes], threshold: float = SIGNIFICANT_CHANGE) -> Plan:
+def settled_resizing(times: Sequence[RankTimes]) -> Plan:
     """Return the plan at which resizing against the current mean comes to rest while nobody's speed changes.
 
-    Ranks plan, measure their new times, and plan again as long as the own time of any rank has moved by more than the
-    threshold since the last plan. Each plan asks for more than the one before, so this ends. The threshold is also the
-    share by which a straggler is slower than the mean. Source: section III-A.
+    Ranks plan, measure their new times, and plan again as long as any rank's own time has moved (`have_moved`) since
+    the last plan. Each plan asks for more than the one before, so this ends. Source: section III-A.
     """
-    require(0 < threshold < 1, "threshold", threshold, "in (0, 1)")
     planned_from, plan, is_settled = list(times), Plan.plain(len(times)), False
     while not is_settled:
-        newer = plan_resizing(planned_from, Reference.CURRENT_MEAN, tolerance=threshold)
+        newer = plan_resizing(planned_from, Reference.CURRENT_MEAN)
         if newer.is_near(plan):
             return plan
         plan, before = newer, planned_from
         planned_from = [measured.at_work(1 - plan.ranks[rank].removed) for rank, measured in enumerate(times)]
-        is_settled = not have_moved(planned_from, before, threshold, reference=Reference.CURRENT_MEAN)
+        is_settled = not have_moved(planned_from, before, reference=Reference.CURRENT_MEAN)
     return plan
 
 
-def plan_migration(
-    times: Sequence[RankTimes], costs: Costs, *, refine: bool = False, tolerance: float = SIGNIFICANT_CHANGE
-) -> Plan:
-    """Plan migration alone (MIG): every straggler hands its share by Eq. 1 with the least time to the others.
-
-    Only the refined plan, which levels senders with receivers, depends on the costs.
-    """
-    slow = stragglers(times, tolerance=tolerance)
-    if refine:
-        return levelled_plan(times, costs, slow, speed_share=0.0)
+def plan_migration(times: Sequence[RankTimes]) -> Plan:
+    """Plan migration alone (MIG): every straggler hands its share by Eq. 1 with the least time to the others."""
+    slow = stragglers(times)
     return _removing(times, slow, slow)
 
 
-def plan_division(times: Sequence[RankTimes], num_senders: int, *, tolerance: float = SIGNIFICANT_CHANGE) -> Plan:
+def plan_division(times: Sequence[RankTimes], num_senders: int, *, to_normal: bool = False) -> Plan:
     """Let the slowest stragglers migrate and the others resize, by Eq. 1 with the least time.
 
     `num_senders` is x, from 0 (resizing alone) to the number of stragglers (migration alone). Source: section IV-B.
     """
-    slow = stragglers(times, tolerance=tolerance)
+    slow = stragglers(times)
     require(0 <= num_senders <= len(slow), "num_senders", num_senders, f"in 0..{len(slow)}, the number of stragglers")
-    return _removing(times, slow, slow[:num_senders])
+    return replace(_removing(times, slow, slow[:num_senders]), to_normal=to_normal)
+
+
+def plan_equal_drop(times: Sequence[RankTimes], dropped: float) -> Plan:
+    """Let resizing alone drop as much as another plan, in shares of one rank's columns: all stragglers end together."""
+    unresized = [rank.unresized() for rank in times]
+
+    def shares(level_s: float) -> list[float]:
+        return [pruning_ratio(rank.own_s, level_s, rank.product_s) for rank in unresized]
+
+    slowest_s = max(rank.own_s for rank in unresized)
+    require(0 <= dropped <= math.fsum(shares(0.0)), "dropped", dropped, "in [0, all that ranks can drop]")
+    return Plan.of_shares(shares(brentq(lambda level_s: math.fsum(shares(level_s)) - dropped, 0.0, slowest_s)))
 
 
 def plan_semi(
-    times: Sequence[RankTimes],
-    costs: Costs,
-    *,
-    refine: bool = False,
-    speed_share: float = SPEED_SHARE,
-    tolerance: float = SIGNIFICANT_CHANGE,
+    times: Sequence[RankTimes], costs: Costs, *, refine: bool = False, speed_share: float = SPEED_SHARE
 ) -> Plan:
     """Plan SEMI-migration: algorithm 2 of section IV-C.
 
     No straggler: nothing changes. One: Eq. 2 splits its share by Eq. 1 with the least time into migrated and dropped.
     Several: as many of the slowest as Eq. 3 says migrate; the others resize. The refined plan is `levelled_plan`.
     """
-    slow = stragglers(times, tolerance=tolerance)
+    slow = stragglers(times)
     if refine:
         return levelled_plan(times, costs, slow, speed_share=speed_share)
     if len(slow) != 1:
-        return plan_division(times, num_senders(times, costs, tolerance=tolerance), tolerance=tolerance)
+        return plan_division(times, num_senders(times, costs))
     removed = pruning_ratios(times, Reference.MIN)[slow[0]]
     migrated, dropped = split_of_one(removed, costs, len(times) - 1)
     return Plan.of_shares(*([share * (rank == slow[0]) for rank in range(len(times))] for share in (dropped, migrated)))
 
 
 def split_of_one(removed: float, costs: Costs, num_receivers: int) -> tuple[float, float]:
-    """Split a straggler's removed share, gamma in [0, 1), into (migrated, dropped) so that both cost the same.
+    """Split a straggler's removed share, γ in [0, 1), into (migrated, dropped) so that both cost the same.
 
-    Eq. 2: alloc + extract(r) = communicate(m) + compute(m / (N - 1)), m + r = gamma K, N - 1 receivers. The cost of
-    migrating rises with m and that of dropping falls, so there is at most one crossing. Where there
-    is none, the nearer end is taken: all is migrated if even that costs the others less, nothing if even the first
-    column costs them more.
+    Eq. 2: alloc + extract(r) = communicate(m) + compute(m / (N - 1)), m + r = γ K, N - 1 receivers. Migrating costs
+    more with m and dropping less, so there is at most one crossing. Where there is none, the nearer end is taken: all
+    is migrated if even that costs the others less, nothing if even the first column costs them more.
     """
     excess_s = _excess_s(removed, costs, num_receivers)
     if excess_s(removed) <= 0:
@@ -221,17 +269,15 @@ def _excess_s(removed: float, costs: Costs, num_receivers: int) -> Callable[[flo
     return excess_s
 
 
-def cost_effective(
-    times: Sequence[RankTimes], costs: Costs, *, tolerance: float = SIGNIFICANT_CHANGE
-) -> tuple[bool, ...]:
-    """Return for x = 1, 2, ... stragglers that migrate whether the x-th of them saves more than it costs (Eq. 3).
+def cost_effective(times: Sequence[RankTimes], costs: Costs, *, to_normal: bool = False) -> tuple[bool, ...]:
+    """Return for x = 1, 2, ... stragglers that migrate whether the x-th saves more than it costs (Eq. 3).
 
-    It saves T_x - T_min, or as much of that as its products can. It costs the slowest receiver communicate(V) +
-    compute(V / (N - x)) at its own speed, V the volume that all x migrate; other stragglers are receivers, too.
+    It saves T_x - T_min, as far as its products can. It costs the slowest receiver communicate(V) + compute(V / (N -
+    x)) at its own speed, V the volume that all x migrate; other stragglers are receivers, too, but with `to_normal`.
     """
-    slow, pays = stragglers(times, tolerance=tolerance), []
-    for x, straggler in enumerate(slow, start=1):
-        plan = _removing(times, slow, slow[:x])
+    pays = []
+    for x, straggler in enumerate(stragglers(times), start=1):
+        plan = plan_division(times, x, to_normal=to_normal)
         compute_s = costs.compute_s(plan.migrated, len(plan.senders), len(plan.receivers))
         slowest = max(own_speed(times)[rank] for rank in plan.receivers)
         costs_s = costs.communicate_s(plan.migrated, len(plan.senders)) + compute_s * slowest
@@ -239,13 +285,13 @@ def cost_effective(
     return tuple(pays)
 
 
-def num_senders(times: Sequence[RankTimes], costs: Costs, *, tolerance: float = SIGNIFICANT_CHANGE) -> int:
+def num_senders(times: Sequence[RankTimes], costs: Costs, *, to_normal: bool = False) -> int:
     """Return x of Eq. 3: the largest number of senders of which the last still saves more than it costs.
 
-    The paper stops at the first x that does not pay. A larger x can pay again: a heavy straggler is slow at others'
-    columns while it receives, and the remaining receivers are fast once it sends. So all x are tried.
+    The paper stops at the first x that does not pay. A larger x can pay again, once a straggler that is slow at others'
+    columns sends instead of receiving, so all x are tried.
     """
-    pays = cost_effective(times, costs, tolerance=tolerance)
+    pays = cost_effective(times, costs, to_normal=to_normal)
     return max((x for x, does in enumerate(pays, start=1) if does), default=0)
 
 
@@ -270,9 +316,9 @@ def levelled_plan(
 ) -> Plan:
     """Plan so that all ranks end together and no more is dropped than speed asks for.
 
-    The first of `slowest_first`, as many as turns out best, become senders. Of the plans that drop nothing the fastest
-    is returned, if it reaches `speed_share`, in [0, 1), of the ideal's speed; else, of the plans that reach it, the one
-    that drops least, or the fastest where none does. With 0 nothing is ever dropped.
+    As many of `slowest_first` as turns out best become senders. The fastest plan that drops nothing is returned, if it
+    reaches `speed_share`, in [0, 1), of the ideal's speed; else, of the plans that reach it, the one that drops least,
+    or the fastest where none does. With 0 nothing is ever dropped.
     """
     require(0 <= speed_share < 1, "speed_share", speed_share, "in [0, 1)")
     if len(slowest_first) >= len(times):
@@ -305,10 +351,7 @@ class _LevelSearch:
         self.slowness = own_speed(unresized)
 
     def lossless(self, senders: tuple[int, ...]) -> Plan:
-        """Return the plan in which senders migrate until they are as fast as the slowest receiver, and nobody drops.
-
-        Communication does not enter: all ranks pay it alike.
-        """
+        """Return the plan in which senders migrate until they are as fast as the slowest receiver, and nobody drops."""
 
         def wanted(volume: float) -> list[float]:
             received_s = self._received_s(senders, volume)

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .plan import Selection, require
+from .plan import MOST_REMOVED, Selection, require
 
 DECAY = 0.8  # a: share of γ that every layer drops at least (section III-B)
-LARGEST_RATIO = 0.95  # of a layer; the paper only needs it below 1, this value is ours
 # Share of the distance √n · learning rate below which a column is a candidate; ours. Under Adam (rates 0.0005 and
 # 0.003, n = 28 and 112) the median columns of a small perceptron's four weights moved 0.2 to 0.6 of that distance in
 # the fourth and in the eighth epoch on the digits, so that layers differ in candidates.
@@ -31,16 +30,6 @@ class ColumnStatistics:
         self.is_incremental = is_incremental
         self.change = torch.full(weight_OK.shape[1:], torch.inf, device=weight_OK.device)
         self.then_OK = weight_OK.detach().clone(memory_format=torch.contiguous_format)
-
-    @property
-    def num_columns(self) -> int:
-        """K."""
-        return len(self.change)
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of the copy and of the statistics."""
-        return self.then_OK.nbytes + self.change.nbytes
 
     @torch.no_grad()
     def update_(self, weight_OK: Tensor, dropped: Tensor | Sequence[int]) -> None:
@@ -73,7 +62,7 @@ def priority_list(statistics: ColumnStatistics, *, selection: Selection, generat
     `generator` is of random orders and of the order of equals; every call draws K numbers from it.
     """
     device = statistics.change.device
-    order = torch.randperm(statistics.num_columns, generator=generator, device=generator.device)
+    order = torch.randperm(len(statistics.change), generator=generator, device=generator.device)
     if selection is not Selection.RANDOM:
         order = order[statistics.change.to(order.device)[order].argsort(stable=True)]
     return order.to(device)
@@ -107,42 +96,43 @@ def change_threshold(iterations_per_epoch: int, micro_threshold: float) -> float
 
 def candidate_share(statistics: ColumnStatistics, threshold: float) -> float:
     """Return the share of a layer's columns whose change is below a threshold: its candidates over K."""
-    return int((statistics.change < threshold).sum()) / statistics.num_columns
+    return int((statistics.change < threshold).sum()) / len(statistics.change)
 
 
-def layer_ratios(candidate_shares: Sequence[float], pruning_ratio: float, decay: float = DECAY) -> list[float]:
-    """Return a ratio for every layer: max(candidates / K, a γ), at most `LARGEST_RATIO`; 0 everywhere where γ is 0."""
-    _check_ratios(candidate_shares, pruning_ratio, decay)
-    if pruning_ratio == 0:
-        return [0.0 for _ in candidate_shares]
-    return [min(max(share, decay * pruning_ratio), LARGEST_RATIO) for share in candidate_shares]
-
-
-def mean_ratios(candidate_shares: Sequence[float], pruning_ratio: float, decay: float = DECAY) -> list[float]:
+def mean_ratios(candidate_shares: Sequence[float], pruning_ratio: float) -> list[float]:
     """Return a ratio for every layer whose mean is γ: a γ, and more in proportion to its share of candidates.
 
-    The paper's PriDiffR is as fast as Pri, so its layers must drop γ on average; `layer_ratios` drops less where few
-    columns are candidates. A layer has at most `LARGEST_RATIO`; what it cannot take, the others share.
+    So the straggler is as fast as with γ in every layer, which section III-B asks of these ratios. A layer has at most
+    `MOST_REMOVED`; what it cannot take, the others share.
     """
-    _check_ratios(candidate_shares, pruning_ratio, decay)
-    ratios = [decay * pruning_ratio for _ in candidate_shares]
-    room, open_layers = (1 - decay) * pruning_ratio * len(ratios), set(range(len(ratios)))
+    _check_ratios(candidate_shares, pruning_ratio)
+    ratios = [DECAY * pruning_ratio for _ in candidate_shares]
+    room, open_layers = (1 - DECAY) * pruning_ratio * len(ratios), set(range(len(ratios)))
     while room > 0 and open_layers:
         total = sum(candidate_shares[layer] for layer in open_layers)
         even = 1 / len(open_layers)
         added = {layer: room * (candidate_shares[layer] / total if total else even) for layer in open_layers}
-        full = {layer for layer in open_layers if ratios[layer] + added[layer] >= LARGEST_RATIO}
+        full = {layer for layer in open_layers if ratios[layer] + added[layer] >= MOST_REMOVED}
         for layer in full or open_layers:
-            taken = min(added[layer], LARGEST_RATIO - ratios[layer])
+            taken = min(added[layer], MOST_REMOVED - ratios[layer])
             ratios[layer] += taken
             room -= taken
         open_layers = open_layers - full if full else set()
     return ratios
 
 
-def _check_ratios(candidate_shares: Sequence[float], pruning_ratio: float, decay: float) -> None:
+def layer_ratios(candidate_shares: Sequence[float], pruning_ratio: float) -> list[float]:
+    """Return max(candidates / K, a γ) for every layer, at most `MOST_REMOVED`; 0 everywhere where γ is 0.
+
+    The other reading of section III-B: where few columns are candidates the straggler stays slow.
+    """
+    _check_ratios(candidate_shares, pruning_ratio)
+    if pruning_ratio == 0:
+        return [0.0 for _ in candidate_shares]
+    return [min(max(share, DECAY * pruning_ratio), MOST_REMOVED) for share in candidate_shares]
+
+
+def _check_ratios(candidate_shares: Sequence[float], pruning_ratio: float) -> None:
     require(0 <= pruning_ratio < 1, "pruning_ratio", pruning_ratio, "in [0, 1)")
-    require(0 <= decay <= 1, "decay", decay, "in [0, 1]")
     for share in candidate_shares:
-        if not 0 <= share <= 1:
-            raise ValueError(f"candidate_shares has {share}; it must have shares in [0, 1]")
+        require(0 <= share <= 1, "candidate_shares", share, "shares in [0, 1]")

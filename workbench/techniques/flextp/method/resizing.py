@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,10 +44,7 @@ def num_dropped_columns(pruning_ratio: float, num_columns: int) -> int:
 
 
 def kept_columns(dropped: Tensor | Sequence[int], num_columns: int, name: str = "dropped") -> Tensor:
-    """Return the columns [C] that are left, ascending int64, on the device of the dropped ones.
-
-    ValueError, with the name of the dropped ones, if they are no distinct columns, or all columns.
-    """
+    """Return the columns [C] that are left, ascending int64; ValueError if the dropped are not distinct, or all."""
     dropped = torch.as_tensor(dropped, dtype=torch.int64)
     outside = dropped[(dropped < 0) | (dropped >= num_columns)]
     if len(outside):
@@ -183,34 +179,23 @@ def recovered_by_definition(
     return torch.stack(columns, dim=1)
 
 
-class LineageEntry(NamedTuple):
-    """The three-tuple of section III-A."""
-
-    layer_name: str  # such as "blocks.0.mlp.input"
-    matrix_name: str  # such as "input" or "weight"
-    dropped: tuple[int, ...]  # ascending indices
-
-
 class Lineage:
-    """Dropped columns by layer and matrix, for users to look at; prints as a table."""
+    """The three-tuples of section III-A: dropped columns by layer and matrix; prints as a table."""
 
     def __init__(self):
         self._dropped: dict[tuple[str, str], Tensor] = {}
 
     def record_(self, layer_name: str, matrix_name: str, dropped: Tensor | Sequence[int]) -> None:
-        """Write an entry over the one before it; distinct indices in any order, none where the matrix is whole."""
+        """Note the dropped columns of a matrix, such as "input", in place of those noted before."""
         self._dropped[layer_name, matrix_name] = torch.as_tensor(dropped, dtype=torch.int64).sort().values
 
     def __getitem__(self, key: tuple[str, str]) -> Tensor:
         """Return the ascending dropped indices of (layer, matrix); KeyError where none were recorded."""
         return self._dropped[key]
 
-    def entries(self) -> list[LineageEntry]:
-        """Return the three-tuples in the order of their first recording."""
-        return [LineageEntry(*key, tuple(dropped.tolist())) for key, dropped in self._dropped.items()]
-
     def __str__(self) -> str:
-        rows = [("layer", "matrix", "dropped columns"), *((e[0], e[1], _runs(e.dropped)) for e in self.entries())]
+        rows = [("layer", "matrix", "dropped columns")]
+        rows += [(layer, matrix, _runs(dropped.tolist())) for (layer, matrix), dropped in self._dropped.items()]
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
         return "\n".join(f"{layer:<{widths[0]}}  {matrix:<{widths[1]}}  {dropped}" for layer, matrix, dropped in rows)
 

@@ -31,7 +31,7 @@ from ..method.planners import Reference, have_moved
 from ..method.resizing import Buffers, Lineage, num_dropped_columns
 from .division import Division, delivery_of, divide
 from .meter import Meter, ModelledTimes
-from .policy import ColumnChooser, Columns, Planner, Policy, check_policy, needs_costs, planner_of
+from .policy import ColumnChooser, Planner, Policy, check_policy, needs_costs, planner_of
 from .pre_test import measure_costs
 from .products import FlexibleProduct, check_whole, cut_of, parallel_linears
 
@@ -91,8 +91,7 @@ def balance(
 def check_model(build: Callable[[TensorGroup], nn.Module], num_ranks: int) -> None:
     """Refuse, before any rank starts, a model without parallel linears, or with some of another group.
 
-    `build` makes the model of a group's ranks. It is called once, with virtual ranks of this process, so that this
-    takes the memory of the whole model for a moment.
+    `build` makes the model of a group's ranks, here of virtual ones, which takes the memory of the whole model.
     """
     group = VirtualTensorGroup(num_ranks)
     parallel_linears(build(group), group)
@@ -137,30 +136,27 @@ class _State:
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> _State:
         """Read a record of `as_record`."""
+
+        def plan(saved: Mapping[str, Any]) -> Plan:
+            return Plan(ranks=tuple(RankPlan(**rank) for rank in saved["ranks"]))
+
+        def times(saved: Iterable[Mapping[str, float]]) -> tuple[RankTimes, ...]:
+            return tuple(RankTimes(**rank) for rank in saved)
+
         steps = [
-            Step(iteration=step["iteration"], times=_times(step["times"]), plan=_plan(step["plan"]))
+            Step(iteration=step["iteration"], times=times(step["times"]), plan=plan(step["plan"]))
             for step in record["steps"]
         ]
-        read = {"plan": _plan(record["plan"]), "steps": steps, "recent": [_times(times) for times in record["recent"]]}
-        read["planned_from"] = record["planned_from"] and _times(record["planned_from"])
+        read = {"plan": plan(record["plan"]), "steps": steps, "recent": [times(ranks) for ranks in record["recent"]]}
+        read["planned_from"] = record["planned_from"] and times(record["planned_from"])
         read["pending"] = None if record["pending"] is None else _Arrived(record["pending"])
         return cls(**{**record, **read})
-
-
-def _plan(record: Mapping[str, Any]) -> Plan:
-    return Plan(ranks=tuple(RankPlan(**rank) for rank in record["ranks"]))
-
-
-def _times(record: Iterable[Mapping[str, float]]) -> tuple[RankTimes, ...]:
-    return tuple(RankTimes(**rank) for rank in record)
 
 
 class Balancer:
     """Keeps the ranks of a model in balance; `balance` makes one and documents the arguments.
 
-    Without costs that the policy needs, a pre-test measures them after the second iteration, or the last of the
-    policy's patience, and nothing is planned before. On every rank ValueError refuses ranks that were given different
-    policies, costs or layers.
+    ValueError on every rank refuses ranks that were given different policies, costs or layers.
     """
 
     def __init__(
@@ -185,17 +181,18 @@ class Balancer:
             rank: ColumnChooser(weights, policy, rank) for rank, weights in self._weights_by_rank().items()
         }
         delivery = delivery_of(policy.scheme, group)
-        options = {"delivery": delivery, "imputation": policy.imputation, "meters": meters, "buffers": Buffers()}
+        flexible = partial(FlexibleProduct, group, imputation=policy.imputation, meters=meters, buffers=Buffers())
         self._products = []
         for layer in self._layers.values():
-            layer.matrix_product = FlexibleProduct(group, cut_of(layer), layer.site, **options)
-            self._products.append(layer.matrix_product)
+            product = flexible(cut_of(layer), layer.site, delivery=delivery)
+            layer.matrix_product = product
+            self._products.append(product)
             if len(group.local_ranks) == 1 and isinstance(layer, ShardedLinear):  # torch knows its own DTensors
                 for parameter in [*layer.weights, *(layer.biases if layer.output_group.size > 1 else ())]:
                     mark_shard_(parameter, group, counts=True)
         self._undo: list[Callable[[], None]] = []
         for meter in self._meters.values():
-            if meter.is_wall_clock:
+            if meter.is_wall_clock and isinstance(group, ProcessTensorGroup):
                 self._undo.append(partial(setattr, group, "watch", group.watch))
                 group.watch = both(group.watch, meter.waiting)
         self._state = _State(plan=policy.plan or Plan.plain(group.size))
@@ -226,7 +223,8 @@ class Balancer:
 
     def _broadcast(self, site: str, source: int, tensor: Tensor | None, shape: Shape) -> Tensor:
         """Hand a rank's tensor to all ranks."""
-        held = [tensor.to(self._device) if rank == source else None for rank in self.group.local_ranks]
+        moved = None if tensor is None else tensor.to(self._device)
+        held = [moved if rank == source else None for rank in self.group.local_ranks]
         with self.group.traffic.at(site):
             return self._moves.broadcast(held, source, shape).wait()
 
@@ -270,9 +268,8 @@ class Balancer:
     def iteration(self) -> Iterator[None]:
         """Balance the forward and backward passes inside; every rank of the group enters it.
 
-        Products are balanced wherever gradients are recorded, so that an evaluation belongs outside, or under
-        `torch.no_grad`. RuntimeError inside of another iteration, after `remove`, or if the model has moved to another
-        device since it was balanced.
+        An evaluation belongs outside, or under `torch.no_grad`. RuntimeError inside of another iteration, after
+        `remove`, or if the model has moved to another device since it was balanced.
         """
         self._check_ready()
         state = self._state
@@ -328,11 +325,12 @@ class Balancer:
         times, before = self._middle(state.recent), state.planned_from
         # Only against the current mean does the plan itself move what matters.
         reference = self.policy.reference if self.policy.solution is Solution.ZERO else Reference.MIN
-        if before is not None and not have_moved(times, before, self.policy.threshold, reference=reference):
+        if before is not None and not have_moved(times, before, reference=reference):
             return
         # Rank 0 plans for all: planners search with floats, which two kinds of hosts may round differently.
         shares = None
         if 0 in self.group.local_ranks:
+            assert self._planner is not None  # at the latest since the pre-test
             ranks = self._planner(times).ranks
             shares = torch.tensor([(rank.dropped, rank.migrated) for rank in ranks], dtype=torch.float64)
         shape = Shape(sizes=(self.group.size, 2), dtype=torch.float64, device=self._device)
@@ -390,16 +388,15 @@ class Balancer:
         for sender in plan.senders:
             share = plan.ranks[sender].migrated
             counts = [num_dropped_columns(share, layer.weights[0].shape[1]) for _, layer in layers]
-            columns: list[Columns] | None = chosen.get(sender)
-            migrated = None if columns is None else torch.cat([layer.migrated for layer in columns])
+            own = torch.cat([layer.migrated for layer in chosen[sender]]) if sender in chosen else None
             shape = Shape(sizes=(sum(counts),), dtype=torch.int64, device=self._device)
-            announced[sender] = self._broadcast("flextp.columns", sender, migrated, shape).split(counts)
+            announced[sender] = self._broadcast("flextp.columns", sender, own, shape).split(counts)
         divisions = []
         for place, (name, layer) in enumerate(layers):
             dropped = {rank: columns[place].dropped for rank, columns in chosen.items()}
-            for rank, columns in dropped.items():
+            for rank, indices in dropped.items():
                 for matrix in ("input", "weight"):
-                    self.lineage.record_(f"{name}, rank {rank}", matrix, columns)
+                    self.lineage.record_(f"{name}, rank {rank}", matrix, indices)
             migrated = {sender: columns[place] for sender, columns in announced.items() if len(columns[place])}
             num_columns = layer.weights[0].shape[1]
             divisions.append(divide(num_columns, num_ranks=self.group.size, dropped=dropped, migrated=migrated))
@@ -412,10 +409,7 @@ class Balancer:
                 gradient.mul_(factor)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that this rank has measured, planned and drawn: plain values, and tensors that are its own.
-
-        Every rank saves its own, with its part of the model, between two iterations.
-        """
+        """Return what this rank has measured, planned and drawn; every rank saves its own between two iterations."""
         self._check_ready()
         return {
             "made_for": self._made_for(),

@@ -9,6 +9,7 @@ Shapes: R = rows, m = migrated columns, w = columns of one receiver.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
@@ -64,10 +65,7 @@ class Division:
 def divide(
     num_columns: int, *, num_ranks: int, dropped: Mapping[int, Tensor], migrated: Mapping[int, Tensor]
 ) -> Division:
-    """Divide the columns of one layer among `num_ranks` ranks with as many columns each.
-
-    `dropped` holds the indices by local rank, `migrated` by sender; the latter are the same on every rank.
-    """
+    """Divide the columns of a layer among ranks; `dropped` are by local rank, `migrated` by sender, on all ranks."""
     migrations, kept = [], {}
     for sender, columns in sorted(migrated.items()):
         receivers = receivers_of(sender, tuple(migrated), num_ranks)
@@ -88,13 +86,25 @@ Receive = Callable[[], dict[int, Tensor]]  # waits for the handed-out tensors, b
 Collect = Callable[[], Tensor | None]  # waits for the receivers' results; the tensor where the sender is local
 
 
-class Delivery:
-    """The common part of both schemes, which have `hand_out_columns`, `hand_out` and `add_up`."""
+class Delivery(ABC):
+    """How migrated columns, and results on them, travel."""
 
     merges: bool  # whether a result that an all-reduce follows is left on its receiver, to be summed there
 
     def __init__(self, group: TensorGroup):
         self.local_ranks, self.moves = group.local_ranks, moves_of(group)
+
+    @abstractmethod
+    def hand_out_columns(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
+        """Start to send the migrated columns [R, m]; a receiver gets its own [R, w], which it keeps until backward."""
+
+    @abstractmethod
+    def hand_out(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
+        """Start to send a whole tensor of the sender to its receivers."""
+
+    @abstractmethod
+    def add_up(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
+        """Start to add the receivers' results on the sender."""
 
     def bring_back(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
         """Start to send the receivers' columns [R, w] back; the sender collects [R, m], as `migration.columns`."""
@@ -119,12 +129,11 @@ class Delivery:
 
 
 class BroadcastReduce(Delivery):
-    """The paper's choice: one broadcast an operand; results that an all-reduce follows stay where they are."""
+    """The paper's choice: one broadcast an operand, one reduce; results before an all-reduce stay where they are."""
 
     merges = True
 
     def hand_out_columns(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
-        """Broadcast all migrated columns [R, m] of the sender; a receiver keeps its own [R, w], until backward."""
         receive = self.hand_out(held, migration, shape.with_width(len(migration.columns)))
 
         def receive_own() -> dict[int, Tensor]:
@@ -135,7 +144,6 @@ class BroadcastReduce(Delivery):
         return receive_own
 
     def hand_out(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
-        """Broadcast a whole tensor of the sender."""
         tensors = [held if rank == migration.sender else None for rank in self.local_ranks]
         arrival = self.moves.broadcast(tensors, migration.sender, shape)
         receivers = [rank for rank in self.local_ranks if rank in migration.parts]
@@ -146,7 +154,6 @@ class BroadcastReduce(Delivery):
         return receive
 
     def add_up(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
-        """Reduce the receivers' results to the sender; senders add nothing."""
         partials = [parts[rank] if rank in parts else shape.empty().zero_() for rank in self.local_ranks]
         return self.moves.reduce(partials, migration.sender).wait
 
@@ -157,7 +164,6 @@ class ScatterGather(Delivery):
     merges = False
 
     def hand_out_columns(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
-        """Send each receiver its own [R, w] of the migrated columns [R, m]."""
         parts = {rank: part for rank, part in migration.parts.items() if len(part)}
         held_by = {} if held is None else {rank: held[:, part.start : part.stop] for rank, part in parts.items()}
         receive = self._from_sender(
@@ -167,12 +173,10 @@ class ScatterGather(Delivery):
         return lambda: receive() | {rank: shape.with_width(0).empty() for rank in idle}
 
     def hand_out(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
-        """Send each receiver the whole tensor."""
         held_by = {} if held is None else dict.fromkeys(migration.parts, held)
         return self._from_sender(held_by, dict.fromkeys(migration.parts, shape), migration)
 
     def add_up(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
-        """Send each result to the sender, which adds them."""
         arrival = self._to_sender(parts, dict.fromkeys(migration.parts, shape), migration)
 
         def collect() -> Tensor | None:

@@ -24,10 +24,9 @@ from ..method.plan import RankTimes, require
 class Meter:
     """Times one rank, and slows its products by sleeping after each of them, as a straggler's by `trace`.
 
-    Products on columns of others are counted apart: a rank's time without a plan must not depend on them. `slowness` is
-    how many times slower than this machine the rank's products always are, at least 1. Ranks that share cores then
-    leave each other room; waiting for a core counts as part of it. `watch` is entered for the time of each product,
-    sleep included, such as a recorder's action.
+    `slowness` is how many times slower than this machine the rank's products always are, at least 1. Ranks that share
+    cores then leave each other room; waiting for a core counts as part of it. `watch` is entered for the time of each
+    product, sleep included.
     """
 
     def __init__(

@@ -15,8 +15,8 @@ from workbench.parallel.seeds import generator_for
 
 from ..method import planners, priority
 from ..method.plan import Costs, Imputation, Option, Plan, RankPlan, RankTimes, Scheme, Selection, Solution, require
-from ..method.planners import SIGNIFICANT_CHANGE, SPEED_SHARE, Reference
-from ..method.priority import DECAY, ColumnStatistics
+from ..method.planners import Reference
+from ..method.priority import ColumnStatistics
 from ..method.resizing import num_dropped_columns
 
 Planner = Callable[[Sequence[RankTimes]], Plan]  # times of all ranks -> their plan; the same for the same times
@@ -30,24 +30,17 @@ class Policy:
     selection: Selection = Selection.PRIORITY  # which columns are dropped; whether layers have ratios of their own
     pruning_ratio: float | None = None  # a constant γ in [0, 1) for ZERO; None follows Eq. 1
     plan: Plan | None = None  # the plan of GIVEN, None otherwise (the paper's figures 5 and 6, and its table I)
-    # SEMI and MIG level all ranks instead of bringing senders down to the fastest one's time (ours). Ratios by layer
-    # are then refused: they drop another share than is planned.
+    # SEMI and MIG level all ranks instead of bringing senders down to the fastest one's time (ours); SEMI then drops no
+    # more than it must to reach `SPEED_SHARE`. Ratios by layer are refused: they drop another share than is planned.
     refine: bool = False
-    # With `refine`, SEMI drops no more than it must to reach this share of a free, lossless balance's speed.
-    speed_share: float = SPEED_SHARE
     # With SEMI, how many of the slowest migrate while the others resize (figure 11); None lets Eqs. 2 and 3 say.
     num_senders: int | None = None
     reference: Reference = Reference.CURRENT_MEAN  # of ZERO; SEMI and MIG compare with the least time
     imputation: Imputation = Imputation.ZERO  # in dropped columns of gradients
     scheme: Scheme = Scheme.BROADCAST_REDUCE  # how migrated columns travel
-    # Share by which a rank's own time must move before all plan anew. Ours: also the share by which it must exceed the
-    # reference before the rank counts as a straggler, with a constant γ twice that share, since times are never quite
-    # equal and a rank that drops looks slower than it is.
-    threshold: float = SIGNIFICANT_CHANGE
     # Iterations whose times are handed out together, and of which a rank's median counts, so that a straggler is helped
     # after half to one and a half times as many. In the paper 1: a single disturbed iteration makes a straggler.
     patience: int = 1
-    decay: float = DECAY  # a, share of γ that every layer drops at least, where layers have ratios of their own
     # θ_micro, weight change an iteration below which a column may be dropped beyond that; needed for ratios by layer
     # (`method.priority.micro_threshold` gives one for a learning rate).
     micro_threshold: float = 0.0
@@ -56,16 +49,18 @@ class Policy:
     seed: int = 0  # of random choices
 
     def __post_init__(self) -> None:
-        kinds = {"solution": Solution, "scheme": Scheme, "selection": Selection}
-        kinds |= {"reference": Reference, "imputation": Imputation}
-        for field, kind in kinds.items():
-            object.__setattr__(self, field, kind(getattr(self, field)))
-        numbers = ("pruning_ratio", "speed_share", "threshold", "decay", "micro_threshold")
-        types = dict.fromkeys(numbers, (int | float, "a number")) | {"plan": (Plan | None, "a Plan or None")}
-        types |= dict.fromkeys(("num_senders", "patience", "iterations_per_epoch", "seed"), (int, "a whole number"))
+        options: dict[str, type[Option]] = {"solution": Solution, "scheme": Scheme, "selection": Selection}
+        options |= {"reference": Reference, "imputation": Imputation}
+        for field, option in options.items():
+            object.__setattr__(self, field, option(getattr(self, field)))
+        whole_numbers = ("num_senders", "patience", "iterations_per_epoch", "seed")
+        types: dict[str, tuple[Any, str]] = dict.fromkeys(
+            ("pruning_ratio", "micro_threshold"), (int | float, "a number")
+        )
+        types |= dict.fromkeys(whole_numbers, (int, "a whole number")) | {"plan": (Plan, "a Plan or None")}
         for field, (kind, rule) in types.items():
             value = getattr(self, field)
-            is_left_out = value is None and field in ("pruning_ratio", "num_senders")
+            is_left_out = value is None and field in ("pruning_ratio", "num_senders", "plan")
             require(isinstance(value, kind) or is_left_out, field, value, rule)
         solution, ratio, senders, refine = self.solution, self.pruning_ratio, self.num_senders, self.refine
         is_empirical = self.selection is Selection.DIFFERENTIATED_EMPIRICAL
@@ -73,11 +68,8 @@ class Policy:
         can_refine = solution in (Solution.MIG, Solution.SEMI)
         for field, holds, rule in (
             ("pruning_ratio", ratio is None or 0 <= ratio < 1, "in [0, 1)"),
-            ("threshold", 0 < self.threshold < math.inf, "finite and above 0"),
             ("patience", self.patience >= 1, "at least 1"),
             ("micro_threshold", 0 <= self.micro_threshold < math.inf, "finite and 0 or more"),
-            ("speed_share", 0 <= self.speed_share < 1, "in [0, 1)"),
-            ("decay", 0 <= self.decay <= 1, "in [0, 1]"),
             ("iterations_per_epoch", self.iterations_per_epoch >= 1, "at least 1"),
             ("pruning_ratio", ratio is None or solution is Solution.ZERO, f"None with {solution}"),
             ("plan", (self.plan is not None) == (solution is Solution.GIVEN), "given with given, and only there"),
@@ -93,51 +85,28 @@ class Policy:
 
 
 def needs_costs(policy: Policy) -> bool:
-    """Return whether plans depend on a pre-test: on migration's cost, or on the fixed part of products.
-
-    Plans of ZERO and of the paper's MIG do not. Plans of SEMI do also where the number of senders is given.
-    """
+    """Return whether plans depend on a pre-test: on migration's cost, or on the fixed part of products."""
     return policy.solution is Solution.SEMI or policy.refine
 
 
 def check_policy(policy: Policy, num_ranks: int) -> None:
     """Refuse a policy that asks for more senders than num_ranks - 1, or has a plan for other ranks."""
-    if policy.plan is not None and policy.plan.num_ranks != num_ranks:
-        raise ValueError(f"plan is of {policy.plan.num_ranks} ranks; it must be of the group's {num_ranks}")
+    if policy.plan is not None:
+        require(not policy.plan.to_normal, "to_normal of plan", True, "False on ranks")
+        if policy.plan.num_ranks != num_ranks:
+            raise ValueError(f"plan is of {policy.plan.num_ranks} ranks; it must be of the group's {num_ranks}")
     if policy.num_senders is not None and policy.num_senders > num_ranks - 1:
         raise ValueError(f"num_senders is {policy.num_senders}; it must be at most {num_ranks - 1}")
 
 
 def planner_of(policy: Policy, num_ranks: int, costs: Costs | None = None) -> Planner:
-    """Return the planner of a policy: algorithms 1 and 2; ValueError where it needs costs and there are none."""
+    """Return the planner of a policy."""
     check_policy(policy, num_ranks)
-    solution, tolerance = policy.solution, policy.threshold
-    if num_ranks == 1 or solution in (Solution.BASELINE, Solution.GIVEN):
+    if num_ranks == 1 or policy.solution is Solution.GIVEN:
         return lambda times: policy.plan or Plan.plain(num_ranks)
-    if needs_costs(policy) and policy.num_senders is None and costs is None:
-        raise ValueError(f"costs is None; it must be given where solution is {solution}")
-
-    def with_constant_ratio(times: Sequence[RankTimes]) -> Plan:
-        # A product of half its columns takes more than half its time: un-resized, a rank that drops would look like a
-        # straggler for ever. So stragglers are slower by twice the threshold here.
-        slow = planners.stragglers(times, tolerance=2 * tolerance)
-        dropped = [policy.pruning_ratio if rank in slow else 0.0 for rank in range(len(times))]
-        return Plan.of_shares(dropped)
-
-    def with_given_senders(times: Sequence[RankTimes]) -> Plan:
-        num_senders = min(policy.num_senders, len(planners.stragglers(times, tolerance=tolerance)))
-        return planners.plan_division(times, num_senders, tolerance=tolerance)
-
-    if solution is Solution.ZERO:
-        if policy.pruning_ratio is not None:
-            return with_constant_ratio
-        return partial(planners.plan_resizing, reference=policy.reference, tolerance=tolerance)
-    if policy.num_senders is not None:
-        return with_given_senders
-    options = {"costs": costs, "refine": policy.refine, "tolerance": tolerance}
-    if solution is Solution.MIG:
-        return partial(planners.plan_migration, **options)
-    return partial(planners.plan_semi, speed_share=policy.speed_share, **options)
+    names = ("reference", "pruning_ratio", "num_senders", "refine")
+    more = {name: getattr(policy, name) for name in names}
+    return lambda times: planners.plan_for(policy.solution, times, costs, **more)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,8 +120,7 @@ class Columns:
 class ColumnChooser:
     """Chooses columns for one rank: the head of a priority list is dropped, the next ones are migrated.
 
-    `weights` are the rank's shards [O, K], layer by layer; `rank` names the random stream. A frozen shard has no
-    candidates: it may not move, which says nothing about its columns.
+    `weights` are the rank's shards [O, K], layer by layer. A frozen one has no candidates: it may not move.
     """
 
     def __init__(self, weights: Sequence[Tensor], policy: Policy, rank: int):
@@ -188,7 +156,7 @@ class ColumnChooser:
                 for statistics, is_trained in zip(self._statistics, self._is_trained, strict=True)
             ]
             is_mean = self._selection is Selection.DIFFERENTIATED_MEAN
-            ratios = (priority.mean_ratios if is_mean else priority.layer_ratios)(shares, plan.dropped, policy.decay)
+            ratios = (priority.mean_ratios if is_mean else priority.layer_ratios)(shares, plan.dropped)
         chosen = []
         for order, ratio, was_dropped in zip(self._lists, ratios, self._was_dropped, strict=True):
             # Every rank knows the number of migrated columns from the plan alone.

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import fsum
 from statistics import median
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from workbench.parallel import TensorGroup
-from workbench.parallel.linear import ShardedLinear
 from workbench.parallel.moves import moves_of
 
 from ..method.plan import Costs, Line, Plan, RankTimes
@@ -25,6 +25,9 @@ from ..method.resizing import num_dropped_columns, recovered
 from .division import divide
 from .meter import clock_of
 from .products import FlexibleProduct
+
+if TYPE_CHECKING:
+    from .products import Linear
 
 SHARES = (0.25, 0.75)
 REPEATS = 6
@@ -35,13 +38,13 @@ LEAST_MOVING = 1 / 16  # of a product's time that is in proportion to its column
 class _Kind:
     """Layers of one shape."""
 
-    layer: ShardedLinear  # the one that is run
+    layer: Linear  # the one that is run
     product: FlexibleProduct  # its product
     num_products: int  # of all of them in an iteration
 
 
 def measure_costs(
-    layers: Sequence[ShardedLinear],
+    layers: Sequence[Linear],
     products: Sequence[FlexibleProduct],
     group: TensorGroup,
     times: Sequence[RankTimes],
@@ -49,10 +52,10 @@ def measure_costs(
 ) -> Costs:
     """Measure the costs, the same on every rank; every rank of the group calls it.
 
-    Each of `products` has multiplied before, so that its number of rows is known. By `times` the slowest rank becomes
-    the sender. `shares` of a rank's columns are removed in the test.
+    Each of `products` has multiplied before. By `times` the slowest rank becomes the sender. `shares` of a rank's
+    columns are removed in the test.
     """
-    by_shape: dict[tuple, list] = {}
+    by_shape: dict[tuple, list[tuple[Linear, FlexibleProduct]]] = {}
     for layer, product in zip(layers, products, strict=True):
         for meter in product.meters.values():
             meter.stop_straggling()
@@ -65,7 +68,7 @@ def measure_costs(
     plans = [Plan.plain(group.size), *(Plan.of_shares([share] * group.size) for share in shares)]
     plans += [Plan.of_shares(migrated=[share * (rank == sender) for rank in range(group.size)]) for share in shares]
     # Every kind counts as often as it multiplies.
-    messages_s, product_s = sum(kind.num_products * _timed_runs(kind, group, plans) for kind in kinds)
+    messages_s, product_s = np.sum([kind.num_products * _timed_runs(kind, group, plans) for kind in kinds], axis=0)
     kept_fixed, received_fixed = _fixed_shares(product_s, np.array(shares), sender)
     local_s = [[fsum(kind.num_products * _extraction_s(kind, share) for kind in kinds)] for share in shares]
     extraction_s = [max(seconds) for seconds in _of_all_ranks(local_s, kinds[0], group)]
@@ -92,9 +95,8 @@ def _of_all_ranks(values: Sequence[Sequence[float]], kind: _Kind, group: TensorG
 def _timed_runs(kind: _Kind, group: TensorGroup, plans: Sequence[Plan]) -> np.ndarray:
     """Time a divided product, forward and backward, a few times; plans take turns, so that drift is shared.
 
-    Returns:
-        seconds [2, plans, repeats, ranks]: of messages, on the wall beyond the products of the busiest rank and the
-        same for all ranks, and in products.
+    Returns seconds [2, plans, repeats, ranks]: of messages, on the wall beyond the products of the busiest rank and the
+    same for all ranks, and in products.
     """
     weights = [weight.detach().to(kind.product.dtype, copy=True).requires_grad_() for weight in kind.layer.weights]
     xs = [weight.new_zeros(kind.product.num_rows, weight.shape[1]).requires_grad_() for weight in weights]
@@ -133,10 +135,9 @@ def _fixed_shares(product_s: np.ndarray, shares: np.ndarray, sender: int) -> tup
     """Return the time of products that fewer columns do not shorten, as shares of a rank's own: (kept, received).
 
     `product_s` are seconds [1 + 2 shares, repeats, ranks]: plain, with each share dropped, and with each migrated. The
-    fixed parts follow from straight lines through them. Of the ranks' fixed parts of kept columns the least counts. Too
-    little, and plans come to rest after a few more steps. Too much, and they swing: a rank that keeps few columns looks
-    too fast, takes back more of them than it can multiply in time, and looks slow again. Of received columns, those of
-    one sender, the median counts.
+    fixed parts follow from straight lines through them. Of kept columns the least of the ranks' counts: too little, and
+    plans come to rest after a few more steps; too much, and a rank that keeps few columns looks too fast, and plans
+    swing. Of received columns, those of one sender, the median counts.
     """
     if not product_s[0].all():
         return 0.0, 0.0  # ranks without meters have no times of products
@@ -149,10 +150,7 @@ def _fixed_shares(product_s: np.ndarray, shares: np.ndarray, sender: int) -> tup
 
 
 def _extraction_s(kind: _Kind, share: float) -> float:
-    """Return the median seconds of taking out both operands' columns and putting gradients back, forward and backward.
-
-    The seconds are CPU time of this thread, or of the wall on CUDA.
-    """
+    """Return the median seconds of taking out both operands' columns and putting gradients back, as `clock_of` says."""
     weight = kind.layer.weights[0].detach().to(kind.product.dtype)
     num_columns = weight.shape[1]
     num_kept = num_columns - num_dropped_columns(share, num_columns)

@@ -8,10 +8,11 @@ Shapes: N = rows, K = columns of a rank, O = outputs of a rank, M = migrated col
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,8 @@ from .meter import Meter
 if TYPE_CHECKING:
     from .torch_linears import TorchLinear
 
+    Linear: TypeAlias = ShardedLinear | TorchLinear  # a parallel linear of the workbench, or of torch
+
 SIZES_KEPT = 4  # numbers of rows whose last gradient `Imputation.SAME` looks back at: a last batch may be smaller
 
 
@@ -44,8 +47,7 @@ class Cut(StrEnum):
 class FlexibleProduct:
     """A `JointProduct` that follows a division of its columns; plain without a division, or without gradients.
 
-    Under autocast operands are rounded before they are divided, so that columns travel as narrow as products are.
-    `site` names the layer in the ledger of traffic, `meters` are by local rank, and all layers can share `buffers`.
+    Under autocast columns travel as narrow as products are. `site` names the layer in the ledger of traffic.
     """
 
     def __init__(
@@ -141,11 +143,9 @@ def _gradients(grad: Tensor, x: Tensor, weight: Tensor, needed: Sequence[bool]) 
 class _Divided(torch.autograd.Function):
     """Products xᵣ Wᵣᵀ of the local ranks, divided over ranks.
 
-    Forward: the outputs; each sender's migrated operands go to the receivers, and for column-parallel layers its
-    output comes back.
-    Backward: gradients of inputs and weights, imputed where columns were dropped; for column-parallel layers the
-    gradient of the sender's output goes to the receivers; gradients of migrated columns come back, except where the
-    all-reduce of the layer's input gradient collects them.
+    Forward: the outputs; each sender's migrated operands go out, and a column-parallel layer's output comes back.
+    Backward: gradients of inputs and weights, imputed where columns were dropped; a column-parallel layer's gradient of
+    the output goes out; gradients of migrated columns come back, except where an all-reduce collects them anyway.
     """
 
     @staticmethod
@@ -168,7 +168,7 @@ class _Divided(torch.autograd.Function):
         return None, *gradients
 
 
-class _Call:
+class _Call(ABC):
     """One product under one division: the common part of both kinds of layer."""
 
     def __init__(self, product: FlexibleProduct, division: Division):
@@ -176,6 +176,16 @@ class _Call:
         self.ranks, self.migrations = product.group.local_ranks, division.migrations
         self.received: list = []  # operands of each migration by local receiver, until backward
         self.needs_inputs = self.needs_weights = True
+
+    @abstractmethod
+    def forward(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
+        """Return the outputs of the local ranks, [N, O]."""
+
+    @abstractmethod
+    def backward(
+        self, grads: Sequence[Tensor], xs: Sequence[Tensor], weights: Sequence[Tensor]
+    ) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the local ranks' inputs, then of their weights; None where they are not needed."""
 
     def traffic(self, phase: Phase):
         """Name the call site of the messages inside the block."""
@@ -223,18 +233,14 @@ class _Call:
 
     def own_gradients(
         self, grads: Sequence[Tensor], xs: Sequence[Tensor], weights: Sequence[Tensor]
-    ) -> tuple[dict[int, Tensor | None], dict[int, Tensor | None]]:
-        """Compute the local ranks' gradients of inputs and weights; columns that they migrated are zero."""
-        operands = list(zip(self.ranks, grads, xs, weights, strict=True))
-        inputs = {
-            rank: self._own_gradient(rank, "input", grad, weight) if self.needs_inputs else None
-            for rank, grad, _, weight in operands
-        }
-        of_weights = {
-            rank: self._own_gradient(rank, "weight", grad.t(), x) if self.needs_weights else None
-            for rank, grad, x, _ in operands
-        }
-        return inputs, of_weights
+    ) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+        """Compute those gradients of inputs and weights that are needed; columns that a rank migrated are zero."""
+        of_inputs, of_weights = {}, {}
+        for rank, grad, weight in zip(self.ranks, grads, weights, strict=True) if self.needs_inputs else ():
+            of_inputs[rank] = self._own_gradient(rank, "input", grad, weight)
+        for rank, grad, x in zip(self.ranks, grads, xs, strict=True) if self.needs_weights else ():
+            of_weights[rank] = self._own_gradient(rank, "weight", grad.t(), x)
+        return of_inputs, of_weights
 
     def _own_gradient(self, rank: int, matrix: str, left: Tensor, right: Tensor) -> Tensor:
         kept = self.division.kept[rank]
@@ -248,20 +254,21 @@ class _Call:
                 full[:, migration.columns] = 0
         return full
 
-    def remember(self, matrix: str, grads: Mapping[int, Tensor | None]) -> None:
-        """Keep a rank's own gradients for the next iteration, where the imputation asks for them.
-
-        A receiver's addition for a sender is not among them: imputed, it would be added again.
-        """
+    def remember(self, matrix: str, grads: Mapping[int, Tensor]) -> None:
+        """Keep a rank's own gradients, without additions for a sender, where the imputation asks for them."""
         if self.product.imputation is not Imputation.SAME:
             return
         previous = self.product.previous
         for rank, grad in grads.items():
-            if grad is not None and grad.isfinite().all():  # or columns would stay infinite, whatever a scaler does
+            if grad.isfinite().all():  # or columns would stay infinite, whatever a scaler does
                 previous.pop((rank, matrix, len(grad)), None)  # the newest ones are at the end
                 previous[rank, matrix, len(grad)] = grad.clone()
                 for oldest in [key for key in previous if key[:2] == (rank, matrix)][:-SIZES_KEPT]:
                     del previous[oldest]
+
+    def in_order(self, *gradients: Mapping[int, Tensor]) -> tuple[Tensor | None, ...]:
+        """Return gradients by rank as autograd takes them."""
+        return tuple(by_rank.get(rank) for by_rank in gradients for rank in self.ranks)
 
 
 class _ColumnCall(_Call):
@@ -272,7 +279,6 @@ class _ColumnCall(_Call):
     """
 
     def forward(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
-        """Return the outputs of the local ranks, [N, O]."""
         inputs, output = self.by_rank(xs), Shape.of(xs[0], (len(xs[0]), len(weights[0])))
         totals = []
         for migration, receive in zip(self.migrations, self.hand_out(weights), strict=True):
@@ -288,7 +294,6 @@ class _ColumnCall(_Call):
         return list(ys.values())
 
     def backward(self, grads: Sequence[Tensor], xs: Sequence[Tensor], weights: Sequence[Tensor]):
-        """Return the gradients of the local ranks' inputs, then of their weights; None where they are not needed."""
         by_rank, inputs = self.by_rank(grads), self.by_rank(xs)
         pending = [self.delivery.hand_out(by_rank.get(m.sender), m, Shape.of(grads[0])) for m in self.migrations]
         input_grads, weight_grads = self.own_gradients(grads, xs, weights)
@@ -314,7 +319,7 @@ class _ColumnCall(_Call):
         for gradients, migration, collect in returns:
             _place(gradients, migration, collect())
         self.remember("weight", weight_grads)
-        return *input_grads.values(), *weight_grads.values()
+        return self.in_order(input_grads, weight_grads)
 
 
 class _RowCall(_Call):
@@ -324,7 +329,6 @@ class _RowCall(_Call):
     """
 
     def forward(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
-        """Return the outputs of the local ranks, [N, O]."""
         num_rows, pending = len(xs[0]), self.hand_out(xs, weights)
         ys = self.own_outputs(xs, weights)
         for migration, receive in zip(self.migrations, pending, strict=True):
@@ -339,7 +343,6 @@ class _RowCall(_Call):
         return list(ys.values())
 
     def backward(self, grads: Sequence[Tensor], xs: Sequence[Tensor], weights: Sequence[Tensor]):
-        """Return the gradients of the local ranks' inputs, then of their weights; None where they are not needed."""
         by_rank, returns = self.by_rank(grads), []
         shape = _above(*((xs[0],) if self.needs_inputs else ()), *((weights[0],) if self.needs_weights else ()))
         for migration, both in zip(self.migrations, self.received, strict=True):
@@ -362,7 +365,7 @@ class _RowCall(_Call):
                 _place(weight_grads, migration, columns[num_rows:])
         self.remember("input", input_grads)
         self.remember("weight", weight_grads)
-        return *input_grads.values(), *weight_grads.values()
+        return self.in_order(input_grads, weight_grads)
 
 
 def _add(ys: dict[int, Tensor], migration: Migration, total: Tensor | None) -> None:
@@ -371,7 +374,7 @@ def _add(ys: dict[int, Tensor], migration: Migration, total: Tensor | None) -> N
         ys[migration.sender] += total
 
 
-def _place(grads: dict[int, Tensor | None], migration: Migration, returned: Tensor | None) -> None:
+def _place(grads: dict[int, Tensor], migration: Migration, returned: Tensor | None) -> None:
     """Put columns that came back into the sender's gradient, where the sender is local."""
     if returned is not None:
         grads[migration.sender][:, migration.columns] = returned
@@ -385,14 +388,14 @@ def _above(*matrices: Tensor) -> Shape:
 # --- the layers of a model whose products are replaced
 
 
-def cut_of(layer: ShardedLinear | TorchLinear) -> Cut:
+def cut_of(layer: Linear) -> Cut:
     """Return the cut of a layer over the ranks."""
     if not isinstance(layer, ShardedLinear):
         return layer.cut
     return Cut.COLUMN if isinstance(layer, ColumnParallelLinear) else Cut.ROW
 
 
-def check_whole(layers: Mapping[str, ShardedLinear | TorchLinear]) -> None:
+def check_whole(layers: Mapping[str, Linear]) -> None:
     """Refuse shards that fully_shard has cut once more: a rank then holds no whole columns."""
     for name, layer in layers.items():
         if any(hasattr(weight, "placements") for weight in layer.weights):
@@ -400,7 +403,7 @@ def check_whole(layers: Mapping[str, ShardedLinear | TorchLinear]) -> None:
             raise ValueError(f"weight of {name} is sharded twice; {rule}")
 
 
-def parallel_linears(model: nn.Module, group: TensorGroup) -> dict[str, ShardedLinear | TorchLinear]:
+def parallel_linears(model: nn.Module, group: TensorGroup) -> dict[str, Linear]:
     """Return the parallel linears of a model by their names; ValueError if `balance` cannot take them."""
     layers = {name: module for name, module in model.named_modules() if isinstance(module, ShardedLinear)}
     check_whole(layers)

@@ -22,14 +22,13 @@ class TorchLinear:
 
     def __init__(self, site: str, linear: nn.Linear, group: TensorGroup):
         self.site, self.group, self._linear = site, group, linear
-        (placement,) = linear.weight.placements
-        self.cut = Cut.COLUMN if placement.dim == 0 else Cut.ROW
+        self.cut = Cut.COLUMN if _cut_dim(_sharded(linear.weight)) == 0 else Cut.ROW
         self._product: MatrixProduct | FlexibleProduct = functional.linear
 
     @property
     def weights(self) -> list[Tensor]:
         """The shard of this rank; it shares memory with the parameter."""
-        weight = self._linear.weight
+        weight = _sharded(self._linear.weight)
         _check_one_axis(self.site, weight)  # fully_shard may have come after `balance`
         return [weight.to_local().detach().requires_grad_(weight.requires_grad)]
 
@@ -43,7 +42,7 @@ class TorchLinear:
         self._product = product
         self._linear.__dict__.pop("forward", None)
         if isinstance(product, FlexibleProduct):
-            self._linear.forward = self._forward
+            self._linear.__dict__["forward"] = self._forward
 
     def _forward(self, x: DTensor) -> DTensor:
         """Multiply as `nn.Linear` does with DTensors: [N, K] placed as the linear asks -> [N, O] placed as it gives."""
@@ -51,43 +50,55 @@ class TorchLinear:
         local = x.to_local(grad_placements=[Replicate()] if is_column else None)
         with self.group.traffic.at(self.site):
             local = self.group.copy(local) if is_column else local
-            y = self._multiplied(local, linear.weight.to_local())
+            weight, product = _sharded(linear.weight).to_local(), self._product
+            if isinstance(product, FlexibleProduct):
+                (y,) = product.multiply([local], [weight])
+            else:  # a copy of a balanced model, which is plain
+                y = product(local, weight)
             y = y if is_column else self.group.sum([y])
         if linear.bias is not None:
-            y = y + linear.bias.to_local().to(y.dtype)
+            y = y + _sharded(linear.bias).to_local().to(y.dtype)
         placement = Shard(y.dim() - 1) if is_column else Replicate()
         return DTensor.from_local(y, x.device_mesh, [placement], run_check=False)
-
-    def _multiplied(self, x: Tensor, weight: Tensor) -> Tensor:
-        if isinstance(self._product, FlexibleProduct):
-            return self._product.multiply([x], [weight])[0]
-        return self._product(x, weight)  # of a copy of a balanced model, which is plain
 
 
 def torch_linears(model: nn.Module, group: TensorGroup) -> dict[str, TorchLinear]:
     """Return the linears of a model that are cut over a group, by name; ValueError for one that cannot be balanced."""
-    linears = {name: part for name, part in model.named_modules() if isinstance(part, nn.Linear)}
-    linears = {name: part for name, part in linears.items() if isinstance(part.weight, DTensor)}
-    cut = {name: part for name, part in linears.items() if any(isinstance(p, Shard) for p in part.weight.placements)}
-    for name, linear in cut.items():
-        _check(name, linear, group)
-    return {name: TorchLinear(name, linear, group) for name, linear in cut.items()}
+    cut = {}
+    for name, linear in model.named_modules():
+        if not isinstance(linear, nn.Linear) or not isinstance(linear.weight, DTensor):
+            continue
+        if any(isinstance(placement, Shard) for placement in linear.weight.placements):
+            _check(name, linear, group)
+            cut[name] = TorchLinear(name, linear, group)
+    return cut
+
+
+def _sharded(parameter: Tensor) -> DTensor:
+    assert isinstance(parameter, DTensor)  # `torch_linears` takes no others
+    return parameter
+
+
+def _cut_dim(weight: DTensor) -> int:
+    (placement,) = weight.placements
+    assert isinstance(placement, Shard)  # likewise
+    return placement.dim
 
 
 def _check(name: str, linear: nn.Linear, group: TensorGroup) -> None:
-    weight, mesh = linear.weight, linear.weight.device_mesh
+    weight = _sharded(linear.weight)
+    mesh = weight.device_mesh
     _check_one_axis(name, weight)
     if type(linear).forward is not nn.Linear.forward:
         raise ValueError(f"forward of {name} is {type(linear).__name__}'s own; it must be that of nn.Linear")
-    (placement,), shape = weight.placements, tuple(weight.shape)
-    if shape[placement.dim] % mesh.size():
-        raise ValueError(
-            f"weight of {name} is {shape}; its dimension {placement.dim} must divide by {mesh.size()} ranks"
-        )
+    dim, shape = _cut_dim(weight), tuple(weight.shape)
+    if shape[dim] % mesh.size():
+        raise ValueError(f"weight of {name} is {shape}; its dimension {dim} must divide by {mesh.size()} ranks")
     owner = getattr(vars(linear).get("forward"), "__self__", None)
     if "forward" in vars(linear) and not (isinstance(owner, TorchLinear) and owner.matrix_product is functional.linear):
         raise ValueError(f"forward of {name} is replaced already; `Balancer.remove` gives it back")
-    if not isinstance(group, ProcessTensorGroup) or _ranks(group.process_group) != _ranks(mesh.get_group()):
+    ranks = dist.get_process_group_ranks
+    if not isinstance(group, ProcessTensorGroup) or ranks(group.process_group) != ranks(mesh.get_group()):
         raise ValueError(f"group of {name} is another one; it must be that of its mesh, `mesh.get_group()`")
 
 
@@ -95,7 +106,3 @@ def _check_one_axis(name: str, weight: DTensor) -> None:
     if weight.device_mesh.ndim != 1:
         rule = "it must be one: `balance` takes a model that is tensor-parallel alone, without fully_shard"
         raise ValueError(f"weight of {name} is cut over a mesh of {weight.device_mesh.ndim} axes; {rule}")
-
-
-def _ranks(group: dist.ProcessGroup | None) -> list[int]:
-    return dist.get_process_group_ranks(group)

@@ -22,7 +22,6 @@ ORDER_KEY = "order"  # of the newest Order
 
 
 def status_key(name: str) -> str:
-    """Return the key of a machine's heartbeat."""
     return f"agents/{name}"
 
 
@@ -36,13 +35,11 @@ class Phase(StrEnum):
     RETURNED = "returned"  # all ranks ended well
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Record:
     """Turns itself into bytes and back."""
 
-    __slots__ = ()
-
     def to_bytes(self) -> bytes:
-        """Return the record as one line of JSON."""
         return json.dumps(asdict(self), sort_keys=True).encode()
 
     @classmethod
@@ -61,39 +58,36 @@ class RootRecord(_Record):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Order(_Record):
-    """An order of the root: these machines train together now, whatever ran before."""
+class _OfOrder(_Record):
+    """The numbers and names that no other order has."""
 
-    generation: int  # grows with every restart of training
+    generation: int  # grows with every restart of training; 0 before the first order
     term: int  # of the root that ordered it
     root: str  # its name
-    members: tuple[str, ...]  # machines by machine number
-    meeting: str  # host:port at which the ranks meet
 
     @property
     def identity(self) -> tuple[int, int, str]:
-        """The three numbers and names that no other order has."""
         return self.generation, self.term, self.root
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AgentStatus(_Record):
-    """A heartbeat."""
+class Order(_OfOrder):
+    """An order of the root: these machines train together now, whatever ran before."""
+
+    members: tuple[str, ...]  # machines by machine number
+    meeting: str  # host:port at which the ranks meet
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentStatus(_OfOrder):
+    """A heartbeat, with the newest order that the machine has accepted."""
 
     name: str  # of the machine
     count: int  # grows with every heartbeat
     phase: str  # a Phase
-    generation: int  # of the newest order it has accepted; 0 before the first
-    term: int  # of that order
-    root: str  # of that order
     seen_term: int  # highest term it has seen
     served: bool  # whether it was ever a member of an order
     meeting: str  # host:port at which ranks could meet in the next generation
-
-    @property
-    def identity(self) -> tuple[int, int, str]:
-        """The order it has accepted."""
-        return self.generation, self.term, self.root
 
 
 def election_step(
@@ -152,7 +146,8 @@ def decide(view: View) -> Decision:
     """Decide from a view what the root does now."""
     order = view.order
     members = order.members if order else view.initial
-    phases = {name: _phase_in(order, status) for name, status in view.statuses.items()} if order else {}
+    in_order = {name for name, status in view.statuses.items() if order and status.identity == order.identity}
+    phases = {name: view.statuses[name].phase for name in in_order}
     if order is not None and all(phases.get(name) == Phase.RETURNED for name in members):
         return Decision(finished=True)
     numbers = {name: number for number, name in enumerate(members)}
@@ -162,19 +157,19 @@ def decide(view: View) -> Decision:
         for name in dict.fromkeys((*members, *view.roster))
         if name in view.lost and name not in retired
     )
-    seats = _filled(view, members)
-    if None in seats:
-        waiting = [members[number] for number, name in enumerate(seats) if name is None]
+    spares = _spares(view, members)
+    if waiting := [name for name in members if name in view.lost and name not in spares]:
         return Decision(replace=replace, reason=f"waits for a replacement of {', '.join(waiting)}")
+    seats = tuple(spares.get(name, name) for name in members)
     if unheard := [name for name in seats if name not in view.alive]:
         return Decision(replace=replace, reason=f"waits for {', '.join(unheard)}")
     if seats != members:
         reason = "machines were replaced"
     elif order is None:
         reason = "training begins"
-    elif failed := [name for name in members if phases[name] == Phase.FAILED]:
+    elif failed := [name for name in members if phases.get(name) == Phase.FAILED]:
         reason = f"a rank of {', '.join(failed)} failed"
-    elif view.peer_loss_is_ripe and any(phases[name] == Phase.LOST_PEER for name in members):
+    elif view.peer_loss_is_ripe and any(phases.get(name) == Phase.LOST_PEER for name in members):
         reason = "ranks lost each other"
     elif any(_cannot_follow(order, view.statuses[name]) for name in members):
         reason = "machines disagree about the newest order"
@@ -185,8 +180,8 @@ def decide(view: View) -> Decision:
     return Decision(replace=replace, members=seats, generation=newest + 1, reason=reason)
 
 
-def _filled(view: View, members: tuple[str, ...]) -> tuple[str | None, ...]:
-    """Return the members with lost ones replaced, by their own replacements first; None where there is none."""
+def _spares(view: View, members: tuple[str, ...]) -> dict[str, str]:
+    """Return a machine for each lost member for which there is one, its own replacement first."""
     spares = [
         name for name in view.roster if name in view.alive and name not in members and not view.statuses[name].served
     ]
@@ -194,12 +189,7 @@ def _filled(view: View, members: tuple[str, ...]) -> tuple[str | None, ...]:
     # A replacement's name is that of the first machine of its line, a plus sign and a number.
     taken = {name: spare for name in lost for spare in spares if spare.partition("+")[0] == name.partition("+")[0]}
     others = [spare for spare in spares if spare not in taken.values()]
-    taken |= {name: others.pop(0) if others else None for name in lost if name not in taken}
-    return tuple(taken.get(name, name) for name in members)
-
-
-def _phase_in(order: Order, status: AgentStatus) -> str:
-    return status.phase if status.identity == order.identity else Phase.RUNNING
+    return taken | dict(zip((name for name in lost if name not in taken), others, strict=False))
 
 
 def _cannot_follow(order: Order, status: AgentStatus) -> bool:
@@ -321,7 +311,7 @@ class ControlAgent:
             raw = self._store.get(ORDER_KEY)
             self._accept(raw, step)
             self.leads = record is not None and record.name == self.name
-            if self.leads:
+            if record is not None and self.leads:
                 self._lead(record, raw, now_s, step)
             if self._had_outage:
                 step.events.append(("store found", {}))
@@ -434,7 +424,7 @@ class ControlAgent:
             if now_s - self._asked_s.get(replacement.lost, -math.inf) > self._timing.lease_s:
                 self._asked_s[replacement.lost] = now_s
                 step.replace.append(replacement)
-        if decision.finished and self._finished != newest.identity:
+        if decision.finished and newest is not None and self._finished != newest.identity:
             self._finished = newest.identity
             step.finished = newest
         if record.term < self._seen_term:
@@ -461,11 +451,14 @@ class ControlAgent:
         names = dict.fromkeys((*(newest.members if newest else self._initial), *self.roster))
         for name in names:
             raw = self.status().to_bytes() if name == self.name else self._store.get(status_key(name))
-            status = AgentStatus.from_bytes(raw) if raw else None
-            self._leases.look(name, status.count if status else None, now_s)
-            if status is not None and name in self._statuses and status.count < self._statuses[name].count:
+            if raw is None:
+                self._leases.look(name, None, now_s)
+                continue
+            status = AgentStatus.from_bytes(raw)
+            self._leases.look(name, status.count, now_s)
+            if name in self._statuses and status.count < self._statuses[name].count:
                 self._note_old(status_key(name), raw, step)
-            elif status is not None:
+            else:
                 self._statuses[name] = status
                 self._seen_term = max(self._seen_term, status.seen_term)
         lost = frozenset(name for name in names if self._leases.is_expired(name, now_s))

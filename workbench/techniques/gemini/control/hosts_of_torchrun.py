@@ -117,15 +117,12 @@ class AuthenticatedConnection:
         return cloudpickle.loads(data)
 
     def poll(self, timeout_s: float = 0.0) -> bool:
-        """Return whether there is something to receive, within so many seconds."""
         return self._connection.poll(timeout_s)
 
     def fileno(self) -> int:
-        """Return the descriptor, to wait for."""
         return self._connection.fileno()
 
     def close(self) -> None:
-        """Close this end."""
         self._connection.close()
 
 
@@ -193,25 +190,26 @@ class _Admission:
     def listen(self, timeout_s: float) -> None:
         """Wait until something is heard, for so many seconds at most."""
         for key, _ in self._selector.select(timeout_s):
-            if key.fileobj is self._listening:
+            heard = key.fileobj
+            if heard is self._listening:
                 with contextlib.suppress(OSError):  # it is gone again
                     end, _ = self._listening.accept()
                     end.setblocking(False)
                     self._selector.register(end, selectors.EVENT_READ)
                     self._unproven[end] = _Candidate(end, self._secret)
-            elif (end := key.fileobj) in self._unproven:
+            elif isinstance(heard, socket.socket) and heard in self._unproven:
                 try:
-                    rank = self._unproven[end].read()
+                    rank = self._unproven[heard].read()
                 except (OSError, EOFError):
-                    self._drop(end)
+                    self._drop(heard)
                     continue
                 if rank in self.missing:
-                    self._selector.unregister(end)
-                    handshake = self._unproven.pop(end).handshake
-                    self.proven[rank] = AuthenticatedConnection(end, self._secret, handshake, is_operator=True)
                     self.missing.remove(rank)
+                    self._selector.unregister(heard)
+                    handshake = self._unproven.pop(heard).handshake
+                    self.proven[rank] = AuthenticatedConnection(heard, self._secret, handshake, is_operator=True)
                 elif rank is not None:
-                    self._drop(end)
+                    self._drop(heard)
         for number, (end, candidate) in enumerate(reversed(list(self._unproven.items()))):
             if number >= MOST_UNPROVEN or time.monotonic() > candidate.deadline_s:
                 self._drop(end)
@@ -285,7 +283,6 @@ class PlainHost:
         """The process is there."""
 
     def address(self, host: int) -> str:
-        """Return the address."""
         return self.ip
 
     def close(self) -> None:
@@ -321,15 +318,14 @@ def run_under_torchrun(
         ip = connection.getsockname()[0]
     names = [name for name, known in psutil.net_if_addrs().items() if any(place.address == ip for place in known)]
     host = PlainHost(ip=ip, interface=names[0])
-    local = {"hosts": host, "preload": preload, "threads_per_rank": threads_per_rank}
+    local: dict[str, Any] = {"hosts": host, "preload": preload, "threads_per_rank": threads_per_rank}
     if rank != 0:
         data = store.get(OPERATOR_KEY)
         try:
             operator_ip, port = json.loads(data)
             operator = str(operator_ip), int(port)
         except (ValueError, TypeError) as error:
-            rule = "it must be [ip, port]"
-            raise RuntimeError(f"the rendezvous store has {data[:99]!r} as the operator; {rule}") from error
+            raise RuntimeError(f"the rendezvous store has {data[:99]!r} as operator; it must be [ip, port]") from error
         keep_machines(operator, secret, rank, **local)
         return None
     with listening_socket(ip) as listening:
@@ -338,25 +334,23 @@ def run_under_torchrun(
     if num_dropped:
         words = f"dropped {num_dropped} connections that did not prove that they know this job's secret"
         print(f"workbench: {words}", file=sys.stderr, flush=True)
-    with ClusterMachines(Machines(**local), connections, num_needed=num_hosts - standbys) as machines:
+    with contextlib.closing(ClusterMachines(Machines(**local), connections, num_hosts - standbys)) as machines:
         return run_training(function, num_hosts - standbys, standbys=standbys, machines=machines, **choices)
 
 
 def keep_machines(address: tuple[str, int], secret: bytes, rank: int, **choices: Any) -> None:
     """Start and end machines of this host as the operator asks, until it lets go or is gone."""
-    with contextlib.closing(connect_to_operator(address, secret, rank)) as operator, Machines(**choices) as machines:
-        try:
-            operator.receive()  # the question for the time
-            operator.send(time.monotonic())
-            while True:
-                while operator.poll():
-                    name, args, more = operator.receive()
-                    with contextlib.suppress(ValueError):  # what is to be told or killed has ended meanwhile
-                        getattr(machines, name)(*args, **more)
-                for event in machines.wait(LOOK_S):
-                    operator.send(event)
-        except (EOFError, ConnectionError):
-            return
+    operator = connect_to_operator(address, secret, rank)
+    with contextlib.closing(operator), Machines(**choices) as machines, contextlib.suppress(EOFError, ConnectionError):
+        operator.receive()  # the question for the time
+        operator.send(time.monotonic())
+        while True:
+            while operator.poll():
+                name, args, more = operator.receive()
+                with contextlib.suppress(ValueError):  # what is to be told or killed has ended meanwhile
+                    getattr(machines, name)(*args, **more)
+            for event in machines.wait(LOOK_S):
+                operator.send(event)
 
 
 @dataclass(slots=True)
@@ -368,10 +362,8 @@ class _Host:
     machines: set[str]
 
     def ask(self, name: str, *args: Any, **more: Any) -> None:
-        try:
+        with contextlib.suppress(ConnectionError):  # its end is heard where events are
             self.connection.send((name, args, more))
-        except (BrokenPipeError, ConnectionError):
-            return  # its end is heard where events are
 
 
 class ClusterMachines:
@@ -398,12 +390,10 @@ class ClusterMachines:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The machines that have been started and have not been seen to end."""
         return (*self._local.names, *(name for host in self._others.values() for name in host.machines))
 
     @property
     def pids(self) -> dict[str, dict[str, Any]]:
-        """By machine: `agent`, its process id on its host, and `ranks`, theirs by number."""
         return {**self._pids, **self._local.pids}
 
     def start(self, name: str, function: Callable[..., Any], /, *args: Any, host: int = 0, **more: Any) -> None:
@@ -417,24 +407,16 @@ class ClusterMachines:
             self._unread.append(MachineEnded(machine=name, status=KILLED_STATUS, time_s=time.monotonic()))
 
     def tell(self, name: str, message: Any) -> None:
-        """Send a machine's function a message."""
-        if name in self._local.names:
-            self._local.tell(name, message)
-        else:
-            self._ask_host(name, "tell", name, message)
+        self._ask("tell", name, message)
 
     def kill_rank(self, name: str, rank: int) -> None:
-        """Kill one rank of a machine."""
-        if name in self._local.names:
-            self._local.kill_rank(name, rank)
-        else:
-            self._ask_host(name, "kill_rank", name, rank)
+        self._ask("kill_rank", name, rank)
 
     def kill(self, *names: str) -> None:
-        """Kill machines at once; return when nothing of them is left."""
-        self._local.kill(*(name for name in names if name in self._local.names))
-        for name in names:
-            self._ask_host(name, "kill", name)
+        local = [name for name in names if name in self._local.names]
+        self._local.kill(*local)
+        for name in set(names) - set(local):
+            self._ask("kill", name)
         deadline_s = time.monotonic() + KILL_PATIENCE_S
         while left := [name for name in names if self._host_of(name) is not None]:
             if time.monotonic() > deadline_s:
@@ -459,11 +441,11 @@ class ClusterMachines:
     def _received(self, timeout_s: float) -> list[Any]:
         """Receive what the other hosts say, with their moments on this host's clock."""
         events: list[Any] = []
-        hosts = {host.connection: (number, host) for number, host in self._others.items()}
-        for connection in wait(list(hosts), timeout_s) if hosts else ():
-            number, host = hosts[connection]
+        hosts = [(number, host, host.connection.fileno()) for number, host in self._others.items()]
+        ready = wait([descriptor for *_, descriptor in hosts], timeout_s) if hosts else ()
+        for number, host in [(number, host) for number, host, descriptor in hosts if descriptor in ready]:
             try:
-                events.append(self._noted(host, connection.receive()))
+                events.append(self._noted(host, host.connection.receive()))
             except (EOFError, ConnectionError):
                 events += self._lost(number)
         return events
@@ -479,7 +461,8 @@ class ClusterMachines:
                 self._pids[name]["ranks"][rank] = pid
             case RankEnded(machine=name, rank=rank) if name in self._pids:
                 self._pids[name]["ranks"].pop(rank, None)
-        if hasattr(message := getattr(event, "message", None), "time_s"):
+        message: Any = getattr(event, "message", None)
+        if hasattr(message, "time_s"):
             event = replace(event, message=replace(message, time_s=message.time_s - host.ahead_s))
         return replace(event, time_s=event.time_s - host.ahead_s) if hasattr(event, "time_s") else event
 
@@ -497,19 +480,15 @@ class ClusterMachines:
     def _host_of(self, name: str) -> _Host | None:
         return next((host for host in self._others.values() if name in host.machines), None)
 
-    def _ask_host(self, name: str, *request: Any) -> None:
-        """Send a request to the other host on which a machine is, if there is one."""
-        if (host := self._host_of(name)) is not None:
-            host.ask(*request)
+    def _ask(self, request: str, name: str, *args: Any) -> None:
+        """Ask for something to be done with a machine, on its host, if it is still there."""
+        if name in self._local.names:
+            getattr(self._local, request)(name, *args)
+        elif (host := self._host_of(name)) is not None:
+            host.ask(request, name, *args)
 
     def close(self) -> None:
         """End all machines, also of the other hosts; calling it again does nothing."""
         while self._others:
             self._others.popitem()[1].connection.close()
         self._local.close()
-
-    def __enter__(self) -> "ClusterMachines":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()

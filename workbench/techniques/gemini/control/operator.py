@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from workbench.checks import require_counts, require_not_negative
@@ -39,7 +40,7 @@ from .service import (
 )
 from .store import StoreUnavailable
 
-__all__ = ["STORE", "Operator", "Repeats", "Task"]
+__all__ = ["Operator", "Repeats", "Task"]
 
 MOST_REPEATS = 2  # generations in a row that end with the same error before training is given up
 MOST_STALLED = 10  # generations in a row without progress, whatever ended them
@@ -101,7 +102,7 @@ def signature_of(failure: RankFailure) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Task:
-    """A training and its machines, of which `Training` has checked the names."""
+    """A training and its machines."""
 
     program: bytes  # function, arguments and keyword arguments, packed
     names: tuple[str, ...]  # machines by number
@@ -337,13 +338,13 @@ class Operator:
             before, self._members = self._members, tuple(details["members"])
             for number, (old, new) in enumerate(zip(before, self._members, strict=True)):
                 if old != new:
-                    common = {"machine": new, "number": number, "generation": generation}
+                    common: dict[str, Any] = {"machine": new, "number": number, "generation": generation}
                     self._note(EventName.REPLACED, time_s, **common, details={"lost": old})
         self._note(what, time_s, machine=concerned, generation=generation, details=details)
 
     def _note_message(self, name: str, rank: int, generation: int, message: Any) -> None:
         """Note what a rank said: progress, an event, its result or its error."""
-        common = {"machine": name, "rank": rank, "generation": generation}
+        common: dict[str, Any] = {"machine": name, "rank": rank, "generation": generation}
         match message:
             case Progress(iteration=iteration, time_s=time_s):
                 self._progress = max(self._progress, iteration)
@@ -355,18 +356,18 @@ class Operator:
                 self._note(what, time_s, **common, duration_s=duration_s, details=details)
             case Exception():
                 what = "sent what cannot be read" if isinstance(message, NotAMessage) else UNREADABLE
-                failure = {"rank": rank, "kind": FailureKind.RAISED, "time_s": time.monotonic()}
-                raise RankFailed([RankFailure(**failure, message=f"{what}: {message}")])
+                words, now_s = f"{what}: {message}", time.monotonic()
+                raise RankFailed([RankFailure(rank=rank, kind=FailureKind.RAISED, time_s=now_s, message=words)])
             case Reply(failure=None, value=value, time_s=time_s):
                 self._results.setdefault(generation, {})[rank] = value
                 self._note(EventName.RETURNED, time_s, **common)
-            case Reply(failure=kind, message=words, traceback=traceback, time_s=time_s):
+            case Reply(failure=FailureKind() as kind, message=words, traceback=traceback, time_s=time_s):
                 failure = RankFailure(rank=rank, kind=kind, time_s=time_s, message=words, traceback=traceback)
                 self._note_failure(failure, generation, name)
 
     def _note_failure(self, failure: RankFailure, generation: int, name: str) -> None:
         details = {"kind": failure.kind.value, "message": failure.message}
-        common = {"machine": name, "rank": failure.rank, "generation": generation}
+        common: dict[str, Any] = {"machine": name, "rank": failure.rank, "generation": generation}
         self._note(EventName.RANK_FAILED, failure.time_s, **common, details=details)
         if generation == self._generation:
             self._note_end(generation, failure.time_s, failure)
@@ -379,8 +380,7 @@ class Operator:
                 for name in self._roster:
                     if name in self._machines.names:
                         self._machines.tell(name, Pause(seconds=pause_s))
-        is_error = isinstance(cause, RankFailure) and cause.kind is FailureKind.RAISED
-        if is_error:
+        if isinstance(cause, RankFailure) and cause.kind is FailureKind.RAISED:
             signature = signature_of(cause)
             if self._shows_errors:
                 again = f"rank {cause.rank} {cause.message}, at the same place"
@@ -409,7 +409,7 @@ class Operator:
     def _trigger(self, is_due: Callable[[Fault], bool]) -> None:
         for fault in [fault for fault in self._waiting if is_due(fault)]:
             self._waiting.remove(fault)
-            self._later(fault.delay_s, lambda fault=fault: self._kill(fault))
+            self._later(fault.delay_s, partial(self._kill, fault))
 
     def _kill(self, fault: Fault) -> None:
         """Kill the victims of a fault that are still there."""

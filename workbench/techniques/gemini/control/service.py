@@ -199,9 +199,13 @@ class _Service:
         else:
             store = EtcdKeyValueStore(place, prefix=rest, timeout_s=STORE_CALL_S)
         self._store = SignedKeyValueStore(store, plan.token)
-        known = {"initial": plan.initial, "roster": plan.roster, "timing": plan.timing}
         self._agent = ControlAgent(
-            machine.name, self._store, meeting=lambda: "{}:{}".format(*self._listening.getsockname()), **known
+            machine.name,
+            self._store,
+            initial=plan.initial,
+            roster=plan.roster,
+            timing=plan.timing,
+            meeting=lambda: "{}:{}".format(*self._listening.getsockname()),
         )
         self._exits: dict[int, RankExit] = {}  # of this generation, by rank
         self._waiting: Order | None = None  # whose ranks are not started yet
@@ -222,7 +226,9 @@ class _Service:
                 self._agent.roster = names
             case Pause(seconds=seconds):
                 self._start_s = time.monotonic() + seconds
-            case RankEnded(rank=rank, label=generation) if generation == self._agent.order.generation:
+            case RankEnded(rank=rank, label=generation) if self._agent.order and (
+                generation == self._agent.order.generation
+            ):
                 self._exits[rank] = happening.exit
                 exits = set(self._exits.values())
                 if exits & {RankExit.RAISED, RankExit.KILLED}:
@@ -347,10 +353,8 @@ def run_program(link: RankLink, *, program: bytes, seat: Seat) -> Any:
     if has_devices:
         torch.cuda.set_device(context.local_rank)
     timeout = datetime.timedelta(seconds=seat.collective_s)
-    choices = {} if seat.meeting_fd < 0 else {"master_listen_fd": seat.meeting_fd}
-    store = dist.TCPStore(
-        *seat.meeting, seat.world_size, seat.meeting_fd >= 0, timeout, wait_for_workers=False, **choices
-    )
+    fd = seat.meeting_fd if seat.meeting_fd >= 0 else None
+    store = dist.TCPStore(*seat.meeting, seat.world_size, fd is not None, timeout, False, master_listen_fd=fd)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if has_devices else "gloo",
         store=dist.PrefixStore(f"generation-{seat.generation}", store),

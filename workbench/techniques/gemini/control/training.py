@@ -14,13 +14,12 @@ from workbench.launch.machines import Machines
 from workbench.launch.main_of_rank import dumps_by_value
 
 from .agent import Timing
-from .operator import STORE, Operator, Task
+from .operator import Operator, Task
 from .service import Event, EventName, Fault, Victim
 from .store import EtcdKeyValueStore, StoreUnavailable
 
 __all__ = ["Fault", "Timing", "Training", "TrainingOutcome", "Victim", "run_training"]
 
-STANDBY = "standby-{}".format  # names of standby machines
 TOKEN_BYTES = 32
 EMBEDDED = "tcp"  # the store that needs no server of its own: torch's TCPStore
 
@@ -65,7 +64,6 @@ class Training:
         store: str = EMBEDDED,  # or the URL of an etcd server, http://host:port
         hosts: Any = None,  # ShapedHosts, one for each machine and standby
         machines: Machines | None = None,  # warm ones, none running; they then say the hosts and the last three options
-        names: Sequence[str] | None = None,  # of the machines; None for machine-0 and so on
         preload: Sequence[str] = (),  # modules that are imported once, before machines are forked
         threads_per_rank: int = 1,
         echo: bool = True,  # whether the output and the errors of ranks are shown at once
@@ -80,8 +78,8 @@ class Training:
         require_counts(0, standbys=standbys)
         self._task = Task(
             program=dumps_by_value((function, tuple(args), dict(kwargs or {}))),
-            names=_checked_names(names, num_machines, standbys),
-            standby_names=tuple(map(STANDBY, range(standbys))),
+            names=tuple(map("machine-{}".format, range(num_machines))),
+            standby_names=tuple(map("standby-{}".format, range(standbys))),
             ranks_per_machine=ranks_per_machine,
             etcd_url=_checked_url(store, hosts),
             prefix=f"workbench/{uuid.uuid4().hex}/",
@@ -184,22 +182,6 @@ def run_training(
     _positive("timeout_s", timeout_s)
     with Training(function, num_machines, ranks_per_machine, **choices) as training:
         return training.run(timeout_s)
-
-
-def _checked_names(names: Sequence[str] | None, num_machines: int, standbys: int) -> tuple[str, ...]:
-    if names is None:
-        return tuple(f"machine-{number}" for number in range(num_machines))
-    names = tuple(names)
-    if len(names) != num_machines:
-        raise ValueError(f"names is {names!r}; it must have one for each of {num_machines} machines")
-    for name in names:
-        if not isinstance(name, str) or not name or "+" in name or name == STORE:
-            raise ValueError(f"names has {name!r}; it must be a text without a plus sign, which marks replacements")
-    if len(set(names)) != len(names):
-        raise ValueError(f"names is {names!r}; two machines must not have one name")
-    if twice := set(names) & set(map(STANDBY, range(standbys))):
-        raise ValueError(f"names is {names!r}; {min(twice)!r} is the name of a standby machine")
-    return names
 
 
 def _checked_url(store: str, hosts: Any) -> str | None:

@@ -4,7 +4,6 @@ A ring over all devices passes a message of M bytes in (n - 1) α + (n - 1) / n 
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -20,14 +19,14 @@ from ..method.placement import BUFFERS_PER_REPLICA
 from ..method.waste import TABLE_6_2, Job, ModelSizes, checkpoint_bytes, num_parameters
 
 __all__ = ["CALIBRATION", "COPY_BYTES_PER_S", "Calibrated", "UpdatedPhases", "agent_memory_bytes", "baseline_s"]
-__all__ += ["calibrated", "checkpoint_s", "iteration_of", "job_of", "network_share_of", "paper_machine", "phases_of"]
-__all__ += ["storage_s", "traffic_of", "workload_named", "workload_of"]
+__all__ += ["calibrated", "checkpoint_s", "iterating_in", "iteration_of", "job_of", "network_share_of"]
+__all__ += ["paper_machine", "phases_of", "storage_s", "traffic_of", "workload_named", "workload_of"]
 
 MICRO_BATCH, SEQUENCE = 8, 512  # of a device, section 6.7.1
 BACKWARD_OVER_FORWARD = 3  # of a layer's operations: two gradients, and the forward pass again
 HEAD_PASSES = 3  # the head is computed forward and backward, and not again
-# Of a machine's 8 devices together: section 6.5.2, note, measured on p4d and taken for p3dn as well, whose four PCIe 3
-# switches would carry 504 Gbit/s at most.
+# Of a machine's 8 devices together: section 6.5.2, note, measured on p4d, as fast as its network. p3dn's is not given:
+# it copies at its own network's nominal 100 Gbit/s, "comparable" as that section says.
 COPY_BYTES_PER_S = 400 * GIGABIT_BYTES_PER_S
 RESERVED_BYTES = 128 * 2**20  # R of a device, section 6.7.1; its MB read as MiB
 NUM_BUFFERS = 4  # p, section 6.7.4: four of 32 MB
@@ -135,6 +134,7 @@ def traffic_of(
 ) -> CheckpointTraffic:
     """Return the traffic of one device, which has an even share of its machine's network and copying."""
     _require_replicas(num_replicas, machine)
+    assert machine.copy_bytes_per_s is not None  # `paper_machine` has it
     return CheckpointTraffic(
         checkpoint_bytes=math.ceil(checkpoint_bytes(workload.num_parameters) / machine.num_devices),
         num_replicas=num_replicas,
@@ -158,11 +158,13 @@ def checkpoint_s(workload: Workload, machine: FittedMachine, *, num_replicas: in
 
 def storage_s(workload: Workload, machine: FittedMachine) -> float:
     """Return the seconds to write a whole checkpoint to persistent storage, or to read it: all machines share it."""
+    assert machine.storage_bytes_per_s is not None  # `paper_machine` has it
     return checkpoint_bytes(workload.num_parameters) / machine.storage_bytes_per_s
 
 
 def job_of(workload: Workload, machine: FittedMachine) -> Job:
     """Return the training as `method.waste` knows it, which says what each tier takes to give a shard back."""
+    assert machine.storage_bytes_per_s is not None  # `paper_machine` has it
     return Job(
         name=workload.name,
         iteration_s=baseline_s(workload, machine),
@@ -197,19 +199,21 @@ class Calibrated:
 
 @cache
 def calibrated() -> Calibrated:
-    """Return both testbeds, fitted to `CALIBRATION`; storage is nominal, as in the paper's own estimates."""
+    """Return both testbeds, fitted to `CALIBRATION`."""
     reduction, iteration_s, overhead_percent = (cell.value("gemini") for cell in CALIBRATION)
     gpt_2_100b, gpt_2_40b = workload_named("GPT-2 100B"), workload_named("GPT-2 40B")
-    network_share = network_share_of(gpt_2_100b, paper_machine(P4D).with_network(100), reduction)
-    p4d, p3dn = (paper_machine(name, network_share=network_share) for name in (P4D, P3DN))
-    share = _share_of_peak(lambda share: baseline_s(gpt_2_100b, p4d.with_peak_share(share)) - iteration_s)
+    p4d, p3dn = (paper_machine(name) for name in (P4D, P3DN))
+    network_share = network_share_of(gpt_2_100b, p4d.with_network(100), reduction)
+    p4d, p3dn = (replace(machine, network_share=network_share) for machine in (p4d, p3dn))
+    p3dn = replace(p3dn, copy_bytes_per_s=p3dn.full_network.bandwidth_bytes_per_s)
+    p4d = iterating_in(iteration_s, gpt_2_100b, p4d)
     blocking_s = iteration_of(gpt_2_40b, p3dn, Scheme.BLOCKING).iteration_s - baseline_s(gpt_2_40b, p3dn)
     blocked_s = blocking_s * 100 / overhead_percent
-    v100_share = _share_of_peak(lambda share: baseline_s(gpt_2_40b, p3dn.with_peak_share(share)) - blocked_s)
+    assert p4d.peak_flops_per_s is not None  # the catalogue has it
     return Calibrated(
-        p4d=p4d.with_peak_share(share),
-        p3dn=p3dn.with_peak_share(v100_share),
-        transferred=p3dn.with_peak_share(share),
+        p4d=p4d,
+        p3dn=iterating_in(blocked_s, gpt_2_40b, p3dn),
+        transferred=p3dn.with_peak_share(p4d.flops_per_s / p4d.peak_flops_per_s),
         network_share=network_share,
     )
 
@@ -228,8 +232,13 @@ def network_share_of(workload: Workload, machine: FittedMachine, reduction: floa
     return nominal_s / seconds
 
 
-def _share_of_peak(excess_s: Callable[[float], float]) -> float:
+def iterating_in(iteration_s: float, workload: Workload, machine: FittedMachine) -> FittedMachine:
+    """Return the machine with the share of its peak with which an iteration takes so long, by bisection."""
+
+    def excess_s(share: float) -> float:
+        return baseline_s(workload, machine.with_peak_share(share)) - iteration_s
+
     if not excess_s(LEAST_SHARE) >= 0 >= excess_s(1.0):
         rule = f"no share of peak in {LEAST_SHARE}..1 gives it; at all of it {excess_s(1.0):+.3g} s"
-        raise ValueError(f"iteration: {rule}")
-    return bisected(lambda share: excess_s(share) >= 0, LEAST_SHARE, 1.0, NUM_BISECTIONS)
+        raise ValueError(f"iteration_s is {iteration_s!r}: {rule}")
+    return machine.with_peak_share(bisected(lambda share: excess_s(share) >= 0, LEAST_SHARE, 1.0, NUM_BISECTIONS))

@@ -19,6 +19,7 @@ from workbench.cluster import GIGABIT_BYTES_PER_S
 from ..method.placement import Placement
 from ..method.waste import (
     BYTES_PER_PARAMETER,
+    DAY_S,
     TABLE_6_2,
     CheckpointPolicy,
     Job,
@@ -33,7 +34,6 @@ __all__ += ["FaultKind", "FaultTrace", "Overheads", "Setting", "Span", "Training
 __all__ += ["advanced_by_definition", "poisson_faults", "simulate_training", "simulate_training_by_definition"]
 __all__ += ["stretch_moments"]
 
-DAY_S = 86_400
 OPT_FAILURES_PER_MACHINE_DAY = 0.015  # section 6.7.2: 1.5 % of OPT-175B's instances fail every day
 
 
@@ -273,7 +273,6 @@ class _Machines:
         return all(fault.time_s < self._absent.get(machine, 0.0) for machine in fault.machines)
 
     def lose(self, fault: Fault) -> None:
-        """Take away what a fault takes."""
         for machine in fault.machines if fault.kind is FaultKind.HARDWARE else ():
             if fault.time_s >= self._absent.get(machine, 0.0):
                 self._absent[machine] = math.inf
@@ -288,6 +287,7 @@ class _Machines:
         if not self._empty:
             return Tier.LOCAL
         lacking = self._empty | self._own_only
+        assert self._setting.placement is not None  # `simulate_training` asks for it where machines are lost
         holders = [self._setting.placement.holders[machine] for machine in self._empty]
         is_held = not self._all_own_only and all(any(holder not in lacking for holder in kept) for kept in holders)
         return Tier.PEER if is_held else Tier.STORAGE
@@ -322,7 +322,6 @@ class _Machines:
         self._empty.clear()
 
     def complete(self, *, memory: int | None, storage: int | None) -> None:
-        """Note the newest checkpoints that training completed."""
         self.storage = self.storage if storage is None else storage
         if memory is not None:
             self.memory, self._all_own_only = memory, False

@@ -20,7 +20,7 @@ from workbench.checks import require_counts
 from workbench.cluster import Link
 from workbench.parallel.timeouts import timeout_of
 from workbench.parallel.voting import Voting, is_installed
-from workbench.study.rows import median_row, ratio_row, value_row
+from workbench.rows import median_row, ratio_row, value_row
 from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
 from workbench.techniques.gemini.measured.training import LEARNING_RATE, PoolContext, Size, Tokens, digest_of
 from workbench.techniques.gemini.method.interleaving import Scheme, idle_spans_s
@@ -228,7 +228,8 @@ class _Training:
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=LEARNING_RATE)
         self._checkpoints: InMemoryCheckpoints | AsyncSave | None = None
         self._replicas: VotingReplicas | None = None
-        self._idle_before_s, self._idle_s, self._logged = 0.0, [], 0
+        self._idle_before_s, self._logged = 0.0, 0
+        self._idle_s: list[float] = []
         if scheme == ASYNC_SAVE:
             self._checkpoints = AsyncSave(self._model, self._optimizer, folder)
         elif scheme == TORCHFT:
@@ -244,7 +245,6 @@ class _Training:
         self._idle_s, self._logged = [], len(self._context.events)
 
     def step(self) -> None:
-        """Run one timed iteration."""
         self._idle_s.append(self._iterate())
 
     def end(self) -> Watched | None:
@@ -274,15 +274,17 @@ class _Training:
         self._context.close()
         return Facts(digest=digest, **sizes, num_chunks=len(chunks), network_s=network_s)
 
-    def _iterate(self) -> float | None:
+    def _iterate(self) -> float:
+        """Run an iteration and return its idle seconds, 0 where nobody watches for them."""
         began_s = time.monotonic()
         self._tokens.loss(self._model).backward()
         self._optimizer.step()
         self._optimizer.zero_grad()
-        if not isinstance(self._checkpoints, InMemoryCheckpoints):
-            return None if self._checkpoints is None else self._checkpoints.step()
-        idle = idle_s(began_s, time.monotonic(), self._checkpoints.watch.operations)
-        self._checkpoints.step()
+        checkpoints, idle = self._checkpoints, 0.0
+        if isinstance(checkpoints, InMemoryCheckpoints):
+            idle = idle_s(began_s, time.monotonic(), checkpoints.watch.operations)
+        if checkpoints is not None:
+            checkpoints.step()
         return idle
 
 
@@ -301,7 +303,9 @@ class AsyncSave:
         self._model.zero_grad()  # or torch takes the gradients for the sign of a state
         model, optimizer = get_state_dict(self._model, self._optimizer)
         state = {"model": model, "optimizer": optimizer}
-        self._saving = checkpoint.async_save(state, checkpoint_id=self._folder, process_group=self._group)
+        saving = checkpoint.async_save(state, checkpoint_id=self._folder, process_group=self._group)
+        assert isinstance(saving, Future)  # without a stager of one's own
+        self._saving = saving
 
     def wait(self) -> None:
         """Wait until what is being saved lies in files."""

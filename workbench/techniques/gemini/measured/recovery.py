@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from workbench.checks import require_counts
-from workbench.study.rows import spread_row
+from workbench.rows import spread_row
 from workbench.techniques.gemini.control.service import Event
 from workbench.techniques.gemini.control.training import Fault, TrainingOutcome, Victim, run_training
 from workbench.techniques.gemini.measured.training import Size, train_gpt2
@@ -111,13 +111,11 @@ def observe_all(kinds: Sequence[str], repeats: int, *, at_iteration: int, **sett
 
 
 def train(size: Size, num_machines: int, options: Mapping[str, Any], **more: Any) -> TrainingOutcome:
-    """Run the training on machines."""
-    more = {"timeout_s": TIMEOUT_S, "preload": (*PRELOAD, train_gpt2.__module__), "echo": False} | more
-    return run_training(train_gpt2, num_machines, args=(size, dict(options)), **more)
+    usual: dict[str, Any] = {"timeout_s": TIMEOUT_S, "preload": (*PRELOAD, train_gpt2.__module__), "echo": False}
+    return run_training(train_gpt2, num_machines, args=(size, dict(options)), **usual | more)
 
 
 def digests(outcome: TrainingOutcome) -> list[str]:
-    """Return the digests of all ranks."""
     return [result["digest"] for result in outcome.results]
 
 
@@ -127,7 +125,7 @@ def phases_of(outcome: TrainingOutcome) -> Phases:
     detected_s = _after(outcome, "failure detected", failed_s)[0].time_s
     ordered_s = _after(outcome, "generation ordered", detected_s)[0].time_s
     joined = _after(outcome, "joined", ordered_s)
-    newest = max(event.generation for event in joined)
+    newest = max(event.generation or 0 for event in joined)
     fetches = [event for event in outcome.named("retrieve") if event.generation == newest]
     asked_s = max(event.time_s for event in fetches)
     fetched_s = max(event.time_s + event.duration_s for event in fetches)
@@ -143,13 +141,13 @@ def phases_of(outcome: TrainingOutcome) -> Phases:
         lost_iterations=lost,
         lost_s=lost * usual_s,
         iteration=resumed,
-        tiers=tuple(event.details["tier"] for event in sorted(fetches, key=lambda event: event.rank)),
+        tiers=tuple(event.details["tier"] for event in sorted(fetches, key=lambda event: event.rank or 0)),
     )
 
 
 def iteration_seconds(outcome: TrainingOutcome) -> list[float]:
     """Return the seconds of all iterations of rank 0 but the first ones of each generation."""
-    ends: dict[int, list[float]] = {}
+    ends: dict[int | None, list[float]] = {}
     for event in outcome.named("iteration"):
         if event.rank == 0:
             ends.setdefault(event.generation, []).append(event.time_s)

@@ -17,8 +17,8 @@ from torch import nn
 from workbench.checks import require_counts
 from workbench.launch.failures import RankFailed
 from workbench.launch.machines import Machines
-from workbench.study.cells import named
-from workbench.study.rows import value_row
+from workbench.rows import value_row
+from workbench.rows.cells import named
 from workbench.techniques.gemini.control.service import EventName, RankContext
 from workbench.techniques.gemini.control.training import Timing, TrainingOutcome, run_training
 from workbench.techniques.gemini.measured.recovery import digests
@@ -54,22 +54,23 @@ class Disturbance(Habits):
     deadly: tuple[int, int] | None = None  # rank and iteration in which it is killed every time
     teacher: torch.Tensor = field(default_factory=lambda: torch.zeros(64))
     history: list[float] = field(default_factory=list)
-    parts: tuple[nn.Module, torch.optim.Optimizer] | None = None
+    model: nn.Module = field(init=False)
+    optimizer: torch.optim.Optimizer = field(init=False)
+    sent: torch.Tensor = field(init=False)  # the chunk that changed, which must live as long as it is being sent
 
     def attach(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Give the model a buffer, and change what changes in its forward pass."""
-        inner = getattr(model, "module", model)
+        inner: nn.Module = getattr(model, "module", model)
         inner.register_buffer("drift", torch.zeros(64))
-        inner.blocks[0].register_forward_hook(lambda *_: self._change("forward") if inner.training else None)
-        self.parts = inner, optimizer
+        first = inner.get_submodule("blocks.0")
+        first.register_forward_hook(lambda *_: self._change("forward") if inner.training else None)
+        self.model, self.optimizer = inner, optimizer
         return {"habits": self}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return teacher and history."""
         return {"teacher": self.teacher, "history": self.history}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put them back."""
         self.teacher.copy_(state["teacher"])
         self.history = state["history"]
 
@@ -81,13 +82,13 @@ class Disturbance(Habits):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.damaged == (context.rank, checkpoints.iteration) and DAMAGED not in context.memory_names():
             context.memory(DAMAGED, 1)  # so that it happens once
-            _damage_next_chunk(context)
+            self._damage_next_chunk(context)
 
     def before_update(self, iteration: int) -> None:
         """Change what changes after the backward pass; hold back the late gradient."""
         self._change("backward")
         if iteration < self.loop.late:
-            next(self.parts[0].parameters()).grad = None
+            next(self.model.parameters()).grad = None
 
     def end(self, loss: float) -> None:
         """Change what changes between iterations."""
@@ -97,44 +98,40 @@ class Disturbance(Habits):
 
     @torch.no_grad()
     def _change(self, moment: str) -> None:
-        inner, optimizer = self.parts
         for what in (what for what, when in self.loop.changes if when == moment):
             match what:
                 case "teacher":
                     self.teacher.mul_(0.9).add_(torch.rand(64))
                 case "buffer":
-                    inner.drift.mul_(0.9).add_(torch.rand(64))
+                    self.model.get_buffer("drift").mul_(0.9).add_(torch.rand(64))
                 case "weight":
-                    for weight in inner.parameters():  # as clipping does it, which tells nobody
+                    for weight in self.model.parameters():  # as clipping does it, which tells nobody
                         getattr(weight, "_local_tensor", weight).data.clamp_(-0.1, 0.1)
                 case "momentum":
-                    for kept in optimizer.state.values():
+                    for kept in self.optimizer.state.values():
                         getattr(kept["exp_avg"], "_local_tensor", kept["exp_avg"]).mul_(0.99)
                 case "rate":
-                    for group in optimizer.param_groups:
+                    for group in self.optimizer.param_groups:
                         group["lr"] = group["lr"] * 0.99
 
     def state(self) -> bytes:
-        """Return all of it."""
-        inner, optimizer = self.parts
-        return pack_tree([self.state_dict(), inner.drift, [group["lr"] for group in optimizer.param_groups]])
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        return pack_tree([self.state_dict(), self.model.get_buffer("drift"), rates])
 
+    def _damage_next_chunk(self, context: RankContext) -> None:
+        """Flip a bit of the next chunk that this rank sends, after its checksum was told."""
+        send = dist.isend
 
-def _damage_next_chunk(context: RankContext) -> None:
-    """Flip a bit of the next chunk that this rank sends, after its checksum was told."""
-    send = dist.isend
+        def send_damaged(tensor: torch.Tensor, *args: Any, **more: Any) -> dist.Work | None:
+            if "tag" in more or not tensor.any():  # ranks meet, or the link is measured
+                return send(tensor, *args, **more)
+            dist.isend = send
+            self.sent = tensor.clone()
+            self.sent[self.sent.numel() // 2] ^= 1
+            context.log(DAMAGED)
+            return send(self.sent, *args, **more)
 
-    def send_damaged(tensor: torch.Tensor, *args: Any, **more: Any) -> dist.Work:
-        if "tag" in more or not tensor.any():  # ranks meet, or the link is measured
-            return send(tensor, *args, **more)
-        dist.isend = send
-        damaged = tensor.clone()
-        damaged[damaged.numel() // 2] ^= 1
-        context.damaged = damaged  # so that it lives as long as it is being sent
-        context.log(DAMAGED)
-        return send(damaged, *args, **more)
-
-    dist.isend = send_damaged
+        dist.isend = send_damaged
 
 
 class Undisturbed:
@@ -161,7 +158,9 @@ def flip_bit(context: RankContext, checkpoints: InMemoryCheckpoints, flip: Flip)
     if context.rank != flip.machine or any(name == FLIPPED for name in context.memory_names()):
         return
     context.memory(FLIPPED, 1)  # so that it is known, should this iteration be done again
-    data = KeptShards(context).slot(flip.shard).latest().data
+    newest = KeptShards(context).slot(flip.shard).latest()
+    assert newest is not None
+    data = newest.data
     data[int(flip.place * data.numel())] ^= 1
     context.log(FLIPPED, iteration=flip.at_iteration, shard=flip.shard)
     time.sleep(FLIP_PAUSE_S)
@@ -173,7 +172,7 @@ def run_schedule(
     """Train under a schedule; return its history, and the processes and bytes that remain."""
     before, began_s, outcome, error = _processes_and_memory(), time.monotonic(), None, ""
     options: dict[str, Any] = {"num_replicas": schedule.num_replicas}
-    failures = {"faults": schedule.faults, "standbys": schedule.standbys}
+    failures: dict[str, Any] = {"faults": schedule.faults, "standbys": schedule.standbys}
     failures["memory_limit_bytes"] = schedule.memory_limit_bytes
     is_stored = schedule.storage_every > 0
     try:
@@ -246,11 +245,13 @@ def _train(
     **more: Any,
 ) -> TrainingOutcome:
     size = Size(**SMALL, iterations=iterations, sharded=schedule.sharded)
-    harm = {"flip": schedule.flip, "damaged": schedule.damaged, "deadly": schedule.deadly} if is_hurt else {}
+    disturbance = Disturbance(loop=schedule.loop)
+    if is_hurt:
+        disturbance.flip, disturbance.damaged, disturbance.deadly = schedule.flip, schedule.damaged, schedule.deadly
     return run_training(
         train_gpt2,
         schedule.num_machines,
-        args=(size, {**OPTIONS, **options}, Disturbance(loop=schedule.loop, **harm)),
+        args=(size, {**OPTIONS, **options}, disturbance),
         machines=machines,
         timing=TIMING,
         timeout_s=TIMEOUT_S,
@@ -304,7 +305,8 @@ def _unused_bytes(names: set[str]) -> int:
 
 def _history(outcome: TrainingOutcome, undisturbed: Sequence[str]) -> dict[str, Any]:
     """Read from a log what happened, in seconds from its beginning."""
-    begin_s, bars = outcome.events[0].time_s, []
+    begin_s = outcome.events[0].time_s
+    bars: list[dict[str, Any]] = []
     for generation in range(1, outcome.num_generations + 1):
         events = [event for event in outcome.events if event.generation == generation and event.rank is not None]
         if events:  # when it ran, from which iteration, and the slowest tier that served one of its ranks
@@ -324,8 +326,8 @@ def _history(outcome: TrainingOutcome, undisturbed: Sequence[str]) -> dict[str, 
         {"at_s": round(event.time_s - begin_s, 3), "what": event.details.get("what", event.name)}
         for event in (*outcome.named(EventName.KILLED), *outcome.named(FLIPPED), *outcome.named(DAMAGED))
     ]
-    retrievals = [event.details for event in outcome.named("retrieve")]
-    reasons = [reason for details in retrievals for reason in (*details["passed_over"], *details["unusable"])]
+    told = [event.details for event in outcome.named("retrieve")]
+    reasons = [reason for details in told for reason in (*details["passed_over"], *details["unusable"])]
     is_flipped = bool(outcome.named(FLIPPED))
     return {
         "num_generations": outcome.num_generations,

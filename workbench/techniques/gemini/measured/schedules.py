@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
+from typing import Any
 
 from workbench.checks import require_counts
 from workbench.techniques.gemini.control.service import EventName, Fault, Victim
@@ -59,7 +60,6 @@ class Flip:
 
     @property
     def words(self) -> str:
-        """In a few words."""
         return f"a bit of shard {self.shard} on machine {self.machine} at iteration {self.at_iteration}"
 
 
@@ -96,7 +96,6 @@ class Schedule:
 
     @property
     def memory_limit_bytes(self) -> int | None:
-        """Bytes of a machine's memory."""
         return LITTLE_BYTES if Failure.NO_MEMORY in self.kinds else None
 
     @property
@@ -124,7 +123,6 @@ def _words(fault: Fault) -> str:
 
 
 def draw_schedule(seed: int, *, iterations: int = 10) -> Schedule:
-    """Draw a schedule."""
     require_counts(0, seed=seed)
     require_counts(2 * MOST_FAILURES, iterations=iterations)
     draw = random.Random(f"failure schedule {seed}")
@@ -132,7 +130,7 @@ def draw_schedule(seed: int, *, iterations: int = 10) -> Schedule:
     num_machines, num_replicas = draw.choice(MACHINES), draw.choice(REPLICAS)
     if Failure.TWO_GROUPS in kinds and (num_machines, num_replicas) == (3, 2):
         num_machines = 4  # where two of three machines keep a shard, no two are of different groups
-    common = {
+    common: dict[str, Any] = {
         "seed": seed,
         "num_machines": num_machines,
         "num_replicas": num_replicas,
@@ -158,8 +156,8 @@ def draw_schedule(seed: int, *, iterations: int = 10) -> Schedule:
                 common["loop"] = Loop(grows=True, late=draw.randint(2, 5))
                 faults.append(Fault(kills=Victim.MACHINE, numbers=(number,), at_iteration=moment))
             case Failure.CHANGED_STATE:
-                times = {"teacher": ("forward", "backward", "between"), "buffer": ("forward", "backward", "between")}
-                times |= dict.fromkeys(("weight", "momentum", "rate"), ("between",))
+                times = dict.fromkeys(("teacher", "buffer"), ["forward", "backward", "between"])
+                times |= dict.fromkeys(("weight", "momentum", "rate"), ["between"])
                 chosen = draw.sample(sorted(times), draw.randint(1, 3))
                 common["loop"] = Loop(changes=tuple((what, draw.choice(times[what])) for what in chosen))
                 faults.append(Fault(kills=Victim.RANK, numbers=(number,), at_iteration=moment))
@@ -183,7 +181,7 @@ def _kinds(seed: int, draw: random.Random) -> tuple[Failure, ...]:
 def _faults(
     kind: Failure, holders: Sequence[Sequence[int]], number: int, moment: int, draw: random.Random
 ) -> list[Fault]:
-    def fault(kills: Victim, *numbers: int, **more: float) -> Fault:
+    def fault(kills: Victim, *numbers: int, **more: Any) -> Fault:
         return Fault(kills=kills, numbers=numbers, at_iteration=moment, **more)
 
     down_s = round(draw.uniform(*STORE_DOWN_S), 2)
@@ -217,8 +215,8 @@ def _faults(
             kills = draw.choice((Victim.RANK, Victim.MACHINE, Victim.ROOT, Victim.STORE))
             numbers = (draw.randrange(len(holders)),) if kills in (Victim.RANK, Victim.MACHINE) else ()
             delay_s = round(draw.uniform(0, RECOVERY_WINDOW_S), 3) if draw.random() < 0.5 else 0.0
-            after = {"after_event": str(event), "occurrence": occurrence, "delay_s": delay_s}
-            return [first, Fault(kills=kills, numbers=numbers, **after)]
+            second = Fault(kills=kills, numbers=numbers, after_event=str(event), occurrence=occurrence, delay_s=delay_s)
+            return [first, second]
     return []
 
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from workbench.checks import require_counts, require_positive
 from workbench.cluster import Link
 from workbench.launch.agreement import tell_all
-from workbench.study.rows import spread_row
+from workbench.rows import spread_row
 from workbench.study.timing import open_ranks
 from workbench.techniques.gemini.measured.training import LEARNING_RATE, PoolContext, Size, Tokens
 from workbench.techniques.gemini.method.interleaving import Scheme
@@ -75,7 +75,6 @@ class _Hiding(KeptShards):
         self._hidden = hidden
 
     def examined(self) -> dict[int, list[tuple[int, str]]]:
-        """Leave out what is hidden."""
         return {rank: held for rank, held in super().examined().items() if rank not in self._hidden}
 
 
@@ -95,10 +94,10 @@ def measure_tiers(
     choices, preload, times = (size, storage_bytes_per_s, repeats, storage_repeats), (*PRELOAD, __name__), []
     for number in nums_machines:
         for rate in bandwidths_bytes_per_s:
-            hosts = {"link": Link(bandwidth_bytes_per_s=rate), "num_hosts": number}
+            link = Link(bandwidth_bytes_per_s=rate)
             with (
                 tempfile.TemporaryDirectory() as folder,
-                open_ranks(number, **hosts, preload=preload, timeout_s=TIMEOUT_S) as ranks,
+                open_ranks(number, link=link, num_hosts=number, preload=preload, timeout_s=TIMEOUT_S) as ranks,
             ):
                 times.append(ranks.run(record_tiers, folder, rate, *choices)[0])
     return times

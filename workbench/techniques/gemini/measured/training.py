@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from workbench.checks import require_counts, require_not_negative
 from workbench.models.gpt2 import GPT2, GPT2Config
 from workbench.parallel.timeouts import init_mesh
-from workbench.study.progress import say_progress
+from workbench.rows.progress import say_progress
 from workbench.techniques.gemini.control.service import Logged, RankContext
 from workbench.techniques.gemini.runtime.checkpoints import CheckpointOptions, InMemoryCheckpoints
 
@@ -111,11 +111,9 @@ class Tokens:
         return model(ids_BS, ids_BS)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the position."""
         return {"drawn": self._draw.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go to a position."""
         self._draw.set_state(state["drawn"])
 
 

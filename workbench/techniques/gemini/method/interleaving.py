@@ -4,7 +4,7 @@ Span k is the idle time before operation k in order of starting, 0 where operati
 operations, so that spans of different iterations match by index (section 6.5.4). A chunk takes f(s) = α + s / B. Three
 slips of the printed algorithm 6.2 are not carried over: it takes f(remain_size) from the span instead of f(size); its
 counter lets m replicas through although m - 1 travel; and where a span is shorter than α, its inner loop never ends.
-Times are compared as fractions, so that the slow and the fast form agree to the byte.
+Times are fractions, so that chunks fill spans to the byte.
 
 An iteration is placed in time under each of five schemes (section 6.5). The network carries one message at a time: the
 gather for phase k + 2 goes when phase k has been computed, before its scatter. Chunks are planned for the idle spans
@@ -12,18 +12,17 @@ times μ, at the rate B (naive), min(B, D) (Gemini; D is the rate of copying), o
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
-from statistics import fmean, pstdev
+from statistics import fmean
 
 from workbench.checks import require_counts, require_not_negative, require_positive
 from workbench.timeline import Kind, Task, Timeline, simulate
 
-__all__ = ["CheckpointTraffic", "Chunk", "IdleProfile", "InterleavedIteration", "Message", "Phase", "Scheme"]
-__all__ += ["idle_spans_s", "interleave", "least_spans", "partition_checkpoint", "partition_checkpoint_by_definition"]
-__all__ += ["planning_spans_s", "profile_idle_spans"]
+__all__ = ["CheckpointTraffic", "Chunk", "InterleavedIteration", "Message", "Phase", "Scheme", "idle_spans_s"]
+__all__ += ["interleave", "least_spans_s", "mean_spans_s", "partition_checkpoint", "planning_spans_s"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,28 +35,6 @@ class Chunk:
     size_bytes: int  # how long it is, at least 1
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Setting:
-    """Checked arguments, as fractions: spans already times μ, the last one None for unbounded."""
-
-    spans_s: tuple[Fraction | None, ...]
-    checkpoint_bytes: int
-    num_remote: int
-    chunk_bytes: int
-    bandwidth: Fraction
-    startup_s: Fraction
-
-    def time_s(self, size_bytes: int) -> Fraction:
-        """f(s) = α + s / B."""
-        return self.startup_s + size_bytes / self.bandwidth
-
-    def room_bytes(self, left_s: Fraction | None) -> int:
-        """Bytes that one message can carry in the time left, however large the buffer."""
-        if left_s is None:
-            return self.num_remote * self.checkpoint_bytes
-        return max(0, math.floor((left_s - self.startup_s) * self.bandwidth))
-
-
 def partition_checkpoint(
     idle_spans_s: Sequence[float],  # lengths of the profiled spans; the last one takes all that is left
     checkpoint_bytes: int,  # C, of one replica
@@ -68,7 +45,6 @@ def partition_checkpoint(
     bandwidth_bytes_per_s: float,  # B
     startup_s: float = 0.0,  # α of every message
     safety: float = 0.9,  # μ, share of a span that is planned with, in (0, 1]
-    divide: Callable[[_Setting], Iterable[Chunk]] | None = None,  # the algorithm; None for the fast one
 ) -> tuple[Chunk, ...]:
     """Divide the remote replicas of a checkpoint into chunks that fill idle spans, in the order of travelling."""
     spans_s = tuple(idle_spans_s)
@@ -81,83 +57,28 @@ def partition_checkpoint(
     require_not_negative(startup_s=startup_s)
     if safety > 1:
         raise ValueError(f"safety is {safety!r}; it must be in (0, 1]")
-    setting = _Setting(
-        spans_s=(*(Fraction(safety) * Fraction(span_s) for span_s in spans_s[:-1]), None),
-        checkpoint_bytes=int(checkpoint_bytes),
-        num_remote=int(num_replicas) - 1,
-        chunk_bytes=int(reserved_bytes) // int(num_buffers),
-        bandwidth=Fraction(bandwidth_bytes_per_s),
-        startup_s=Fraction(startup_s),
-    )
-    return tuple((divide or _chunks_by_division)(setting))
-
-
-def partition_checkpoint_by_definition(
-    idle_spans_s: Sequence[float], checkpoint_bytes: int, **choices: float
-) -> tuple[Chunk, ...]:
-    """Do the same one chunk after the other, as algorithm 6.2 means to; the choices are its keyword arguments."""
-    return partition_checkpoint(idle_spans_s, checkpoint_bytes, divide=_chunks_one_by_one, **choices)
-
-
-def _chunks_by_division(setting: _Setting) -> Iterator[Chunk]:
+    checkpoint_bytes, chunk_bytes = int(checkpoint_bytes), int(reserved_bytes) // int(num_buffers)
+    bandwidth, startup = Fraction(bandwidth_bytes_per_s), Fraction(startup_s)
+    chunks: list[Chunk] = []
     replica, offset = 0, 0
-    for span, left_s in enumerate(setting.spans_s):
-        while replica < setting.num_remote:
-            sizes, left_s = _fill(setting, setting.checkpoint_bytes - offset, left_s)
-            for size in sizes:
-                yield Chunk(span=span, replica=replica, offset_bytes=offset, size_bytes=size)
-                offset += size
-            if offset < setting.checkpoint_bytes:
-                break
-            replica, offset = replica + 1, 0
-
-
-def _chunks_one_by_one(setting: _Setting) -> Iterator[Chunk]:
-    replica, remaining = 0, setting.checkpoint_bytes
-    for span, remaining_s in enumerate(setting.spans_s):
-        while replica < setting.num_remote:
-            if remaining_s is None or remaining_s >= setting.time_s(setting.chunk_bytes):
-                size = setting.chunk_bytes
-            else:
-                size = setting.room_bytes(remaining_s)
-            size = min(remaining, size)
+    for span, span_s in enumerate(spans_s):
+        left_s = Fraction(safety) * Fraction(span_s)
+        is_last = span == len(spans_s) - 1
+        while replica < num_replicas - 1:
+            size = min(chunk_bytes, checkpoint_bytes - offset)
+            if not is_last:
+                size = min(size, max(0, math.floor((left_s - startup) * bandwidth)))
             if size == 0:
                 break
-            offset = setting.checkpoint_bytes - remaining
-            yield Chunk(span=span, replica=replica, offset_bytes=offset, size_bytes=size)
-            remaining -= size
-            if remaining_s is not None:
-                remaining_s -= setting.time_s(size)
-            if remaining == 0:
-                replica, remaining = replica + 1, setting.checkpoint_bytes
-
-
-def _fill(setting: _Setting, wanted: int, left_s: Fraction | None) -> tuple[list[int], Fraction | None]:
-    """Return the sizes of chunks of one replica that fit, full ones and a rest, and the time that is left."""
-    most, full_s = wanted // setting.chunk_bytes, setting.time_s(setting.chunk_bytes)
-    num_full = most if left_s is None else min(most, max(0, math.floor(left_s / full_s)))
-    left_s = None if left_s is None else left_s - num_full * full_s
-    rest = min(wanted - num_full * setting.chunk_bytes, setting.chunk_bytes, setting.room_bytes(left_s))
-    sizes = [setting.chunk_bytes] * num_full + [rest] * (rest > 0)
-    if rest and left_s is not None:
-        left_s -= setting.time_s(rest)
-    return sizes, left_s
+            chunks.append(Chunk(span=span, replica=replica, offset_bytes=offset, size_bytes=size))
+            offset += size
+            left_s -= startup + size / bandwidth  # f(s) = α + s / B
+            if offset == checkpoint_bytes:
+                replica, offset = replica + 1, 0
+    return tuple(chunks)
 
 
 Message = tuple[float, float]  # of training: start and end, seconds of any one clock
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IdleProfile:
-    """Idle spans to plan with."""
-
-    spans_s: tuple[float, ...]  # lengths, by index
-    deviations: tuple[float, ...]  # normalised standard deviation of each over the iterations, 0 where the span is 0
-
-    @property
-    def total_s(self) -> float:
-        """Idle time of an iteration."""
-        return math.fsum(self.spans_s)
 
 
 def idle_spans_s(messages: Sequence[Message], start_s: float, end_s: float) -> tuple[float, ...]:
@@ -174,25 +95,21 @@ def idle_spans_s(messages: Sequence[Message], start_s: float, end_s: float) -> t
     return (*spans, end_s - busy_until_s)
 
 
-def profile_idle_spans(iterations_s: Sequence[Sequence[float]]) -> IdleProfile:
-    """Average the idle spans of one rank over iterations."""
-    numbers = sorted({len(spans_s) for spans_s in iterations_s})
+def mean_spans_s(iterations_s: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Average the idle spans of one rank over iterations, by index."""
+    return tuple(map(fmean, _by_index("iterations_s", iterations_s)))
+
+
+def least_spans_s(ranks_s: Sequence[Sequence[float]]) -> tuple[float, ...]:
+    """Return of each span the shortest of all ranks, for which every rank has room."""
+    return tuple(map(min, _by_index("ranks_s", ranks_s)))
+
+
+def _by_index(name: str, rows_s: Sequence[Sequence[float]]) -> list[tuple[float, ...]]:
+    numbers = sorted({len(spans_s) for spans_s in rows_s})
     if len(numbers) != 1:
-        raise ValueError(f"iterations_s have {numbers} spans; there must be iterations, all with the same number")
-    lengths_s = list(zip(*iterations_s, strict=True))
-    deviations = [pstdev(span_s) / fmean(span_s) if fmean(span_s) > 0 else 0.0 for span_s in lengths_s]
-    return IdleProfile(spans_s=tuple(map(fmean, lengths_s)), deviations=tuple(deviations))
-
-
-def least_spans(profiles: Sequence[IdleProfile]) -> IdleProfile:
-    """Return the profile that every rank has room for: of each span the shortest, and its largest deviation."""
-    numbers = [len(profile.spans_s) for profile in profiles]
-    if len(set(numbers)) != 1:
-        raise ValueError(f"profiles have {numbers} spans; there must be ranks, all with the same number")
-    return IdleProfile(
-        spans_s=tuple(map(min, zip(*(profile.spans_s for profile in profiles), strict=True))),
-        deviations=tuple(map(max, zip(*(profile.deviations for profile in profiles), strict=True))),
-    )
+        raise ValueError(f"{name} have {numbers} spans; there must be some, all with the same number")
+    return list(zip(*rows_s, strict=True))
 
 
 NETWORK, COPY_ENGINE, COMPUTE = "network", "copy engine", "compute"
@@ -245,21 +162,14 @@ class CheckpointTraffic:
         if not self.free_bytes >= 0:
             raise ValueError(f"free_bytes is {self.free_bytes!r}; it must be at least 0")
 
-    def chunks(
-        self,
-        spans_s: Sequence[float],
-        rate_bytes_per_s: float,
-        *,
-        buffer_bytes: int | None = None,
-        num_buffers: int | None = None,
-    ) -> tuple[Chunk, ...]:
-        """Partition for a rate; buffers are those of this traffic unless given."""
+    def chunks(self, spans_s: Sequence[float], rate_bytes_per_s: float) -> tuple[Chunk, ...]:
+        """Partition for a rate."""
         return partition_checkpoint(
             spans_s,
             self.checkpoint_bytes,
             num_replicas=self.num_replicas,
-            reserved_bytes=self.reserved_bytes if buffer_bytes is None else buffer_bytes,
-            num_buffers=self.num_buffers if num_buffers is None else num_buffers,
+            reserved_bytes=self.reserved_bytes,
+            num_buffers=self.num_buffers,
             bandwidth_bytes_per_s=rate_bytes_per_s,
             startup_s=self.startup_s,
             safety=self.safety,
@@ -274,7 +184,6 @@ class InterleavedIteration:
     timeline: Timeline  # rows network, copy engine, compute
     iteration_s: float  # until the update is done
     checkpoint_s: float  # in which chunks travel, without waiting for buffers
-    completed_s: float  # when the last chunk is in host memory; 0 without a checkpoint
     idle_s: float  # of the network, in the iteration
     buffer_bytes: int  # device memory that chunks need at once
     is_out_of_memory: bool  # whether that is more than is free; the times are then those of a larger device
@@ -292,7 +201,6 @@ def interleave(
     chunks, num_buffers = _planned(phases, traffic, scheme)
     timeline = simulate(_tasks(phases, traffic, chunks, num_buffers, update_s))
     received_s = [action.duration_s for action in timeline.actions if action.kind is Kind.ENCODE]
-    copied_s = [action.end_s for action in timeline.actions if action.resource == COPY_ENGINE]
     iteration_s = max(action.end_s for action in timeline.actions if action.resource == COMPUTE)
     buffer_bytes = max((chunk.size_bytes for chunk in chunks), default=0) * min(num_buffers, len(chunks))
     return InterleavedIteration(
@@ -300,7 +208,6 @@ def interleave(
         timeline=Timeline(actions=timeline.actions, resources=(NETWORK, COPY_ENGINE, COMPUTE)),
         iteration_s=iteration_s,
         checkpoint_s=math.fsum(received_s),
-        completed_s=max(copied_s, default=0.0),
         idle_s=iteration_s - timeline.total_s(resource=NETWORK) if NETWORK in timeline.resources else iteration_s,
         buffer_bytes=buffer_bytes,
         is_out_of_memory=buffer_bytes > traffic.free_bytes,
@@ -324,11 +231,11 @@ def _planned(phases: Sequence[Phase], traffic: CheckpointTraffic, scheme: Scheme
         case Scheme.BLOCKING:  # one unbounded span, before the first message
             return traffic.chunks((0.0,), network), traffic.num_buffers
         case Scheme.NAIVE:
-            return traffic.chunks(
-                planning_spans_s(phases), network, buffer_bytes=traffic.checkpoint_bytes, num_buffers=1
-            ), 1
+            whole = replace(traffic, reserved_bytes=traffic.checkpoint_bytes, num_buffers=1)
+            return whole.chunks(planning_spans_s(phases), network), 1
         case Scheme.UNPIPELINED:
-            return traffic.chunks(planning_spans_s(phases), 1 / (1 / network + 1 / copying), num_buffers=1), 1
+            rate = 1 / (1 / network + 1 / copying)
+            return replace(traffic, num_buffers=1).chunks(planning_spans_s(phases), rate), 1
     return traffic.chunks(planning_spans_s(phases), min(network, copying)), traffic.num_buffers
 
 
@@ -337,9 +244,7 @@ def _messages(phases: Sequence[Phase]) -> list[Task]:
 
     def message(kind: str, index: int, seconds: float, after: tuple[str, ...]) -> Task:
         name, label = f"{kind} {index}", f"{kind[0].upper()}{phases[index].label}"
-        return Task(
-            name=name, resources=(NETWORK,), duration_s=seconds, after=after, kind=Kind.COMMUNICATE, label=label
-        )
+        return _task(name, NETWORK, Kind.COMMUNICATE, label, seconds, after)
 
     messages = [message("gather", index, phase.gather_s, ()) for index, phase in enumerate(phases[:_AHEAD])]
     for index, phase in enumerate(phases):
@@ -352,7 +257,7 @@ def _messages(phases: Sequence[Phase]) -> list[Task]:
 
 def _tasks(
     phases: Sequence[Phase],
-    traffic: CheckpointTraffic | None,
+    traffic: CheckpointTraffic | None,  # None without chunks
     chunks: Sequence[Chunk],
     num_buffers: int,
     update_s: float,
@@ -367,15 +272,14 @@ def _tasks(
         for number, chunk in enumerate(chunks[len(copies) :], len(copies)):
             if chunk.span > place:
                 break
+            assert traffic is not None
             free = (f"copy {number - num_buffers}",) if number >= num_buffers else ()
             before = tuple(task.name for task in network[-1:])
             arrival, label = f"receive {number}", f"c{number}"
             receive_s = traffic.startup_s + chunk.size_bytes / traffic.bandwidth_bytes_per_s
-            on_network = {"resources": (NETWORK,), "kind": Kind.ENCODE, "duration_s": receive_s}
-            network.append(Task(name=arrival, after=before + free, label=label, **on_network))
+            network.append(_task(arrival, NETWORK, Kind.ENCODE, label, receive_s, before + free))
             copy_s = chunk.size_bytes / traffic.copy_bytes_per_s
-            on_engine = {"resources": (COPY_ENGINE,), "kind": Kind.DECODE, "duration_s": copy_s}
-            copies.append(Task(name=f"copy {number}", after=(arrival,), label=label, **on_engine))
+            copies.append(_task(f"copy {number}", COPY_ENGINE, Kind.DECODE, label, copy_s, (arrival,)))
         if place < len(messages):
             before = tuple(task.name for task in network[-1:])
             network.append(replace(messages[place], after=before + messages[place].after))
@@ -384,9 +288,11 @@ def _tasks(
     for index, phase in enumerate(phases):
         gathered = (f"gather {index}",) if f"gather {index}" in sent else ()
         before = (f"compute {index - 1}",) if index else ()
-        on_device = {"resources": (COMPUTE,), "kind": phase.kind, "duration_s": phase.compute_s}
-        name = f"compute {index}"
-        computations.append(Task(name=name, after=gathered + before, label=phase.label, **on_device))
+        after = gathered + before
+        computations.append(_task(f"compute {index}", COMPUTE, phase.kind, phase.label, phase.compute_s, after))
     after = (f"compute {len(phases) - 1}", *(task.name for task in network[-1:]))
-    update = Task(name="update", resources=(COMPUTE,), duration_s=update_s, after=after, kind=Kind.OTHER, label="U")
-    return [*network, *copies, *computations, update]
+    return [*network, *copies, *computations, _task("update", COMPUTE, Kind.OTHER, "U", update_s, after)]
+
+
+def _task(name: str, resource: str, kind: Kind, label: str, duration_s: float, after: tuple[str, ...]) -> Task:
+    return Task(name=name, resources=(resource,), kind=kind, label=label, duration_s=duration_s, after=after)

@@ -1,8 +1,8 @@
 """Which machines keep a replica of which machine's shard: groups, groups and one ring (algorithm 6.1), or a ring.
 
-And the probability that training recovers from memory when k machines are lost at once. Groups are counted by inclusion
-and exclusion, rings by the runs between living machines, small parts of any other form by trying all subsets; parts
-that share nothing are multiplied as polynomials.
+And the probability that training recovers from memory when k machines are lost at once. Rings are counted by the runs
+between living machines, small parts of any other form than group and ring by trying all subsets; parts that share
+nothing are multiplied as polynomials.
 """
 
 from collections import Counter
@@ -18,7 +18,8 @@ from workbench.checks import require_counts, require_not_negative
 
 __all__ = ["BUFFERS_PER_REPLICA", "BestPlacement", "Placement", "TooTangled", "best_placement", "components"]
 __all__ += ["gap_bound", "gap_to_upper_bound", "group_bound", "is_recoverable", "kept_bytes", "placement"]
-__all__ += ["recovery_probability", "recovery_probability_by_definition", "replicas_kept", "survivors", "upper_bound"]
+__all__ += ["recovery_probability", "recovery_probability_by_definition", "replicas_kept", "survivors", "union_bound"]
+__all__ += ["upper_bound"]
 
 KINDS = ("group", "mixed", "ring")  # What `placement` knows; a placement of one's own is of the kind "own"
 OWN = "own"
@@ -92,7 +93,7 @@ def replicas_kept(placed: Placement) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, kept))
 
 
-def kept_bytes(placed: Placement, machine: int, shard_bytes: int) -> int:
+def kept_bytes(placed: Placement, machine: int, shard_bytes: float) -> float:
     """Return the bytes of memory that a machine gives to replicas, two buffers each: 2·m·shard."""
     _check_machine("machine", machine, placed.num_machines)
     require_not_negative(shard_bytes=shard_bytes)
@@ -120,25 +121,17 @@ def components(placed: Placement) -> tuple[tuple[int, ...], ...]:
 
 def connected_parts(sets: Iterable[Iterable[int]]) -> tuple[Part, ...]:
     """Part sets into the smallest parts that share nothing, by their smallest member; equal sets count once."""
-    distinct = {frozenset(members) for members in sets}
-    root = {thing: thing for members in distinct for thing in members}
-
-    def find(thing: int) -> int:
-        while root[thing] != thing:
-            root[thing] = root[root[thing]]
-            thing = root[thing]
-        return thing
-
-    for first, *others in distinct:
-        for other in others:
-            root[find(other)] = find(first)
-    things: dict[int, list[int]] = {}
-    within: dict[int, set[frozenset[int]]] = {}
-    for thing in sorted(root):
-        things.setdefault(find(thing), []).append(thing)
-    for members in distinct:
-        within.setdefault(find(next(iter(members))), set()).add(members)
-    return tuple((tuple(members), frozenset(within[top])) for top, members in things.items())
+    parts: list[tuple[frozenset[int], frozenset[frozenset[int]]]] = []
+    for members in {frozenset(members) for members in sets}:
+        things, within = members, frozenset({members})
+        apart = []
+        for part in parts:
+            if members.isdisjoint(part[0]):
+                apart.append(part)
+            else:
+                things, within = things | part[0], within | part[1]
+        parts = [*apart, (things, within)]
+    return tuple((tuple(sorted(things)), within) for things, within in sorted(parts, key=lambda part: min(part[0])))
 
 
 def _check_numbers(num_machines: int, num_replicas: int) -> None:
@@ -170,30 +163,9 @@ def num_surviving(sets: Iterable[Iterable[int]], num_things: int, k: int) -> int
     parts = connected_parts(sets)
     num_free = num_things - sum(len(things) for things, _ in parts)
     factors = [[comb(num_free, lost) for lost in range(min(num_free, k) + 1)]]
-    for things, within in parts:
-        if len(within) > 1:
-            size, most = _ring_size(things, within), min(len(things), k)
-            if size is None:
-                factors.append(surviving_of_part(things, within, k))
-            else:
-                factors.append([surviving_of_ring(len(things), size, lost) for lost in range(most + 1)])
-    groups = Counter(len(things) for things, within in parts if len(within) == 1)
-    (size, num_groups), *others = groups.most_common() or [(1, 0)]
-    for other_size, number in others:
-        most = min(number * other_size, k)
-        factors.append([surviving_of_groups(number, other_size, lost) for lost in range(most + 1)])
-    rest = reduce(partial(_product, k=k), factors)
-    # Of the most frequent groups, often hundreds, only the coefficients that the others leave room for are needed.
-    return sum(ways * surviving_of_groups(num_groups, size, k - lost) for lost, ways in enumerate(rest) if ways)
-
-
-def surviving_of_groups(num_groups: int, size: int, k: int) -> int:
-    """Count the ways to lose k members of g groups of s and no whole group: the coefficient in ((1+x)^s - x^s)^g."""
-    num_members = num_groups * size
-    return sum(
-        (-1) ** whole * comb(num_groups, whole) * comb(num_members - size * whole, k - size * whole)
-        for whole in range(min(num_groups, k // size) + 1)
-    )
+    factors += [surviving_of_part(things, within, k) for things, within in parts]
+    ways = reduce(partial(_product, k=k), factors)
+    return ways[k] if k < len(ways) else 0
 
 
 def surviving_of_ring(num_members: int, size: int, k: int) -> int:
@@ -213,14 +185,19 @@ def surviving_of_ring(num_members: int, size: int, k: int) -> int:
     return num_members * rows // alive
 
 
-def surviving_of_part(things: Sequence[int], sets: Iterable[frozenset[int]], k: int) -> list[int]:
-    """Count for any sets, trying all subsets of the things; TooTangled where these are too many."""
+def surviving_of_part(things: Sequence[int], sets: frozenset[frozenset[int]], k: int) -> list[int]:
+    """Count by the number that is lost: a group, a ring, or else all subsets; TooTangled where these are too many."""
+    most = min(len(things), k)
+    if len(sets) == 1:
+        return [comb(len(things), lost) if lost < len(things) else 0 for lost in range(most + 1)]
+    if (size := _ring_size(things, sets)) is not None:
+        return [surviving_of_ring(len(things), size, lost) for lost in range(most + 1)]
     if len(things) > LARGEST_PART:
         rule = f"it can be counted exactly up to {LARGEST_PART} machines"
         raise TooTangled(f"a part of {len(things)} machines is neither group nor ring; {rule}")
     place = {thing: number for number, thing in enumerate(things)}
     masks = [sum(1 << place[thing] for thing in members) for members in sets]
-    ways = [0] * (min(len(things), k) + 1)
+    ways = [0] * (most + 1)
     for lost in range(1 << len(things)):
         if lost.bit_count() <= k and all(lost & mask != mask for mask in masks):
             ways[lost.bit_count()] += 1
@@ -266,16 +243,20 @@ def recovery_probability(placed: Placement, k: int) -> Fraction:
     return Fraction(surviving, comb(placed.num_machines, k))
 
 
-def group_bound(num_machines: int, num_replicas: int, k: int) -> Fraction:
-    """Bound the probability of the group placement from below (corollary 6.1, Eq. 6.4): exact where k < 2m."""
-    _check_numbers(num_machines, num_replicas)
-    if num_machines % num_replicas:
-        raise ValueError(f"num_machines is {num_machines}; it must be a multiple of num_replicas, {num_replicas}")
+def union_bound(placed: Placement, k: int) -> Fraction:
+    """Bound a recovery probability from below: every fatal set counts with all machines that may fail beside it."""
+    num_machines, num_replicas = placed.num_machines, placed.num_replicas
     _check_k(k, num_machines)
     if k < num_replicas:
         return Fraction(1)
-    num_fatal = num_machines // num_replicas * comb(num_machines - num_replicas, k - num_replicas)
+    num_sets = len({frozenset(holders) for holders in placed.holders})
+    num_fatal = num_sets * comb(num_machines - num_replicas, k - num_replicas)
     return max(Fraction(0), 1 - Fraction(num_fatal, comb(num_machines, k)))
+
+
+def group_bound(num_machines: int, num_replicas: int, k: int) -> Fraction:
+    """Bound the probability of the group placement from below (corollary 6.1, Eq. 6.4): exact where k < 2m."""
+    return union_bound(placement(num_machines, num_replicas, "group"), k)
 
 
 def upper_bound(num_machines: int, num_replicas: int) -> Fraction:
@@ -320,24 +301,25 @@ def best_placement(num_machines: int, num_replicas: int, k: int, *, balanced: bo
     choices = []  # of each machine: its possible holders, with the losses (as bits) that take all of them
     for machine in range(num_machines):
         others = [other for other in range(num_machines) if other != machine]
-        rows = [(machine, *chosen) for chosen in combinations(others, num_replicas - 1)]
-        choices.append([(row, sum(1 << bit for bit, lost in enumerate(losses) if lost >= {*row})) for row in rows])
-    fewest, example, num_best, num_tried = len(losses) + 1, None, 0, 0
-    for rows in product(*choices):
-        kept = Counter(holder for row, _ in rows for holder in row)
+        rows = [(machine, *peers) for peers in combinations(others, num_replicas - 1)]
+        choices.append([(row, sum(1 << bit for bit, loss in enumerate(losses) if loss >= {*row})) for row in rows])
+    fewest, num_best, num_tried = len(losses) + 1, 0, 0
+    example: list[tuple[int, ...]] = []
+    for chosen in product(*choices):
+        kept = Counter(holder for row, _ in chosen for holder in row)
         if balanced and set(kept.values()) != {num_replicas}:
             continue
         num_tried += 1
         fatal = 0
-        for _, lost in rows:
+        for _, lost in chosen:
             fatal |= lost
         num_fatal = fatal.bit_count()
         if num_fatal < fewest:
-            fewest, example, num_best = num_fatal, rows, 0
+            fewest, example, num_best = num_fatal, [row for row, _ in chosen], 0
         num_best += num_fatal == fewest
     return BestPlacement(
         probability=1 - Fraction(fewest, len(losses)),
-        example=Placement.own([row for row, _ in example]),
+        example=Placement.own(example),
         num_best=num_best,
         num_tried=num_tried,
     )

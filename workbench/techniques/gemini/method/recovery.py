@@ -4,6 +4,7 @@ All ranks go back to the newest iteration that every rank can reach; the busiest
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -83,59 +84,13 @@ def plan_recovery(
     """Plan from memories, the iterations that storage has of all ranks, and each rank's machine (None: rank r on r)."""
     homes = _checked(holdings, num_ranks, stored, machine_of)
     copies = _copies(holdings, num_ranks)
-    num_keeping: dict[int, int] = {}
+    num_keeping: Counter[int] = Counter()  # by iteration, the ranks whose shard a machine holds
     for rows in copies:
-        for iteration in {held.iteration for row in rows.values() for held in row if not held.fault}:
-            num_keeping[iteration] = num_keeping.get(iteration, 0) + 1
+        num_keeping.update({held.iteration for row in rows.values() for held in row if not held.fault})
     in_memory = [iteration for iteration, number in num_keeping.items() if number == num_ranks]
     iteration = max([*in_memory, *stored, START])
     chosen = _spread(_needed(copies, homes, iteration))
     return _plan(copies, homes, iteration, stored, chosen)
-
-
-class Matching:
-    """Ranks and the peers that serve them, no peer serving more than `load` ranks."""
-
-    def __init__(self, options: dict[int, list[int]], load: int):
-        self._options, self._load = dict(options), load
-        self.peer_of: dict[int, int] = {}
-        self._served: dict[int, set[int]] = {peer: set() for peers in options.values() for peer in peers}
-
-    def place_all(self) -> bool:
-        """Place every rank; False if not all can be."""
-        return all(self.place(rank, set()) for rank in self._options)
-
-    def place(self, rank: int, tried: set[int]) -> bool:
-        """Give a rank a peer, moving others along an augmenting path if need be."""
-        for peer in self._options[rank]:
-            if peer in tried:
-                continue
-            tried.add(peer)
-            served = self._served[peer]
-            if len(served) < self._load or any(self.place(other, tried) for other in sorted(served)):
-                self._move(rank, peer)
-                return True
-        return False
-
-    def prefer_first(self, rank: int) -> None:
-        """Move a placed rank to the first of its peers that leaves a place for all others, and keep it there."""
-        wanted, now = self._options[rank], self.peer_of[rank]
-        for peer in wanted:
-            self._options[rank] = [peer]
-            if peer == now:
-                return
-            self._served[now].remove(rank)  # the place it frees may be what another one needs
-            del self.peer_of[rank]
-            if self.place(rank, set()):
-                return
-            self._move(rank, now)
-
-    def _move(self, rank: int, peer: int) -> None:
-        before = self.peer_of.get(rank)
-        if before is not None:
-            self._served[before].remove(rank)
-        self._served[peer].add(rank)
-        self.peer_of[rank] = peer
 
 
 def _spread(needed: list[tuple[int, list[int]]]) -> dict[int, int]:
@@ -144,11 +99,33 @@ def _spread(needed: list[tuple[int, list[int]]]) -> dict[int, int]:
     if not options:
         return {}
     load = -(-len(options) // len({peer for peers in options.values() for peer in peers}))
-    while not (matching := Matching(options, load)).place_all():
+    while not _can_be_served(options, load):
         load += 1
-    for rank in options:
-        matching.prefer_first(rank)
-    return matching.peer_of
+    for rank, peers in options.items():
+        options[rank] = next([peer] for peer in peers if _can_be_served({**options, rank: [peer]}, load))
+    return {rank: peer for rank, (peer,) in options.items()}
+
+
+def _can_be_served(options: Mapping[int, list[int]], load: int) -> bool:
+    """Say whether every rank can have one of its peers, no peer serving more than `load` ranks; by augmenting paths."""
+    served: dict[int, list[int]] = {peer: [] for peers in options.values() for peer in peers}
+
+    def place(rank: int, tried: set[int]) -> bool:
+        for peer in options[rank]:
+            if peer in tried:
+                continue
+            tried.add(peer)
+            if len(served[peer]) < load:
+                served[peer].append(rank)
+                return True
+            for other in served[peer]:
+                if place(other, tried):  # it has moved to another peer
+                    served[peer].remove(other)
+                    served[peer].append(rank)
+                    return True
+        return False
+
+    return all(place(rank, set()) for rank in options)
 
 
 def _copies(holdings: Holdings, num_ranks: int) -> Copies:
@@ -179,16 +156,16 @@ def _plan(
         local = f"local memory: {_reason(rows.get(home, ()), iteration)}"
         others = [f"machine {machine}: {_reason(row, iteration)}" for machine, row in rows.items() if machine != home]
         peers = f"peers: {'; '.join(others) or 'no machine holds this shard'}"
+        nothing = "persistent storage: nothing is complete there"
         if home in keepers:
-            tier, machine, passed_over = Tier.LOCAL, home, ()
+            source = Source(rank=rank, tier=Tier.LOCAL, machine=home, passed_over=())
         elif keepers:
-            tier, machine, passed_over = Tier.PEER, chosen[rank], (local,)
+            source = Source(rank=rank, tier=Tier.PEER, machine=chosen[rank], passed_over=(local,))
         elif iteration in stored:
-            tier, machine, passed_over = Tier.STORAGE, None, (local, peers)
+            source = Source(rank=rank, tier=Tier.STORAGE, machine=None, passed_over=(local, peers))
         else:
-            nothing = "persistent storage: nothing is complete there"
-            tier, machine, passed_over = Tier.START, None, (local, peers, nothing)
-        sources.append(Source(rank=rank, tier=tier, machine=machine, passed_over=passed_over))
+            source = Source(rank=rank, tier=Tier.START, machine=None, passed_over=(local, peers, nothing))
+        sources.append(source)
     return RecoveryPlan(iteration=iteration, sources=tuple(sources))
 
 

@@ -264,7 +264,7 @@ def _least_iterations(job: Job) -> int:
     return max(1, math.ceil(job.storage_s / job.iteration_s))
 
 
-DAY_S = 86_400.0
+DAY_S = 86_400
 _NEGLIGIBLE = 1e-12  # probability below which still more simultaneous failures are left out
 
 
@@ -319,7 +319,6 @@ class BestCheckpointing:
     waste: float  # expected seconds lost in a second of training
     storage_share: float  # probability that a hardware failure has to be recovered from storage
     young_s: float  # Young's interval for the time that a checkpoint stops training; 0 where it stops none
-    daly_s: float  # Daly's
 
 
 def best_checkpointing(needs: CheckpointingNeeds) -> BestCheckpointing:
@@ -344,7 +343,7 @@ def expected_waste(needs: CheckpointingNeeds, num_replicas: int, interval_iterat
     from_memory_s = level.blocking_s + level.transfer_s + interval_s / 2
     lost_share = storage_share(needs, num_replicas) * needs.hardware_share
     peer_s = (needs.hardware_share - lost_share) * needs.job.retrieval_s(Tier.PEER)
-    storage = gemini(needs.job, storage_interval_s=needs.storage_interval_s).storage
+    storage = strawman(needs.job, interval_s=needs.storage_interval_s).storage
     from_storage_s = wasted_time_s(
         checkpoint_s=storage.transfer_s,
         interval_s=storage.interval_iterations * needs.job.iteration_s,
@@ -367,11 +366,20 @@ def memory_level(needs: CheckpointingNeeds, num_replicas: int, interval_iteratio
     )
 
 
+@cache
 def storage_share(needs: CheckpointingNeeds, num_replicas: int) -> float:
     """Return the probability that a hardware failure finds all replicas of some shard gone."""
     num_machines = needs.job.num_machines
     rate = needs.failures_per_machine_day * needs.hardware_share / DAY_S
-    return _storage_share(num_machines, num_replicas, rate * (num_machines - 1) * needs.window_s)
+    mean_more = rate * (num_machines - 1) * needs.window_s  # further machines that fail within the window
+    placed, lost, weight, rest = placement(num_machines, num_replicas), 0.0, math.exp(-mean_more), 1.0
+    for lost_machines in range(1, num_machines + 1):
+        lost += weight * float(1 - recovery_probability(placed, lost_machines))
+        rest -= weight
+        weight *= mean_more / lost_machines
+        if rest < _NEGLIGIBLE or (weight < _NEGLIGIBLE and lost_machines > mean_more):
+            return lost
+    return lost + max(rest, 0.0)
 
 
 def young_interval_s(blocking_s: float, mean_time_between_failures_s: float) -> float:
@@ -393,14 +401,12 @@ def daly_interval_s(blocking_s: float, mean_time_between_failures_s: float) -> f
 def _best(needs: CheckpointingNeeds, choices: Iterable[tuple[int, int]]) -> BestCheckpointing:
     waste, replicas, iterations = min((expected_waste(needs, m, n), m, n) for m, n in choices)
     level = memory_level(needs, replicas, iterations)
-    common = level.blocking_s, 1 / needs.failures_per_s
     return BestCheckpointing(
         num_replicas=replicas,
         interval_iterations=iterations,
         waste=waste,
         storage_share=storage_share(needs, replicas),
-        young_s=young_interval_s(*common),
-        daly_s=daly_interval_s(*common),
+        young_s=young_interval_s(level.blocking_s, 1 / needs.failures_per_s),
     )
 
 
@@ -427,15 +433,3 @@ def _iterations_to_send(needs: CheckpointingNeeds, num_replicas: int) -> int:
         return 1
     never = needs.most_iterations + 1
     return min(never, math.ceil(needs.sending_s(num_replicas) / needs.idle_s)) if needs.idle_s else never
-
-
-@cache
-def _storage_share(num_machines: int, num_replicas: int, mean_more: float) -> float:
-    placed, lost, weight, rest = placement(num_machines, num_replicas), 0.0, math.exp(-mean_more), 1.0
-    for lost_machines in range(1, num_machines + 1):
-        lost += weight * float(1 - recovery_probability(placed, lost_machines))
-        rest -= weight
-        weight *= mean_more / lost_machines
-        if rest < _NEGLIGIBLE or (weight < _NEGLIGIBLE and lost_machines > mean_more):
-            return lost
-    return lost + max(rest, 0.0)

@@ -18,7 +18,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn, optim
 
-from workbench.checks import require_counts, require_positive
 from workbench.launch.agreement import meet, tell_all
 from workbench.parallel.timeouts import timeout_of
 from workbench.techniques.gemini.control.service import RankContext
@@ -30,11 +29,8 @@ from .replicas import KeptShards, Slot, holders_of_ranks, recover_, replicate_
 from .state import HasState, TrainingState, refuse_unseen_scaler
 from .storage import PersistentTier
 from .transfer import (
-    NUM_BUFFERS,
-    NUM_PROFILED,
-    RESERVED_BYTES,
-    SAFETY,
     Arriving,
+    CheckpointOptions,
     Interleaving,
     Leaving,
     TrafficWatch,
@@ -48,34 +44,12 @@ __all__ = ["PRELOAD", "CheckpointOptions", "CheckpointTimeout", "InMemoryCheckpo
 # For `run_training`: what every rank imports anyway, torch._dynamo with its first optimizer.
 PRELOAD = (__name__, "torch.distributed.fsdp", "torch._dynamo")
 
-TIMEOUT_S = 1800.0  # in which a checkpoint must be done once training waits for it, as long as torch waits for peers
 FACTS = struct.Struct(f"<Q{CHECKSUM_BYTES}s")  # of a rank's checkpoint, for the others: bytes and checksum
 NUM_LOOKED_AT = 3  # checkpoints that are compared with the state at the next forward pass; updates that are looked at
 
 
 class CheckpointTimeout(TimeoutError):
     """A checkpoint was not done in time; the message names the waiting rank and its peers."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CheckpointOptions:
-    """How often and how checkpoints are taken."""
-
-    num_replicas: int = 2  # m, this machine's own included
-    kind: str = "mixed"  # of placement, or "ring"
-    every: int = 1  # iterations from one checkpoint to the next
-    storage_every: int = 0  # iterations from one checkpoint in storage to the next; 0 for none
-    timeout_s: float = TIMEOUT_S  # in which a checkpoint must be done once training waits for it
-    scheme: Scheme | str = Scheme.GEMINI  # how checkpoint traffic goes with training's
-    reserved_bytes: int = RESERVED_BYTES  # R, of the chunks under way in one direction
-    num_buffers: int = NUM_BUFFERS  # p
-    num_profiled: int = NUM_PROFILED  # iterations to profile
-    safety: float = SAFETY  # μ
-
-    def __post_init__(self) -> None:
-        require_counts(1, every=self.every)
-        require_counts(0, storage_every=self.storage_every)
-        require_positive(timeout_s=self.timeout_s)
 
 
 @dataclass(slots=True)
@@ -112,14 +86,7 @@ class InMemoryCheckpoints:
         if options.storage_every and storage is None:
             raise ValueError(f"storage_every is {options.storage_every}; it must be 0 where there is no storage")
         self._context, self._options, self._storage = context, options, storage
-        self.interleaving = Interleaving(  # profile, link, sizes of chunks
-            options.scheme,
-            num_replicas=options.num_replicas,
-            reserved_bytes=options.reserved_bytes,
-            num_buffers=options.num_buffers,
-            num_profiled=options.num_profiled,
-            safety=options.safety,
-        )
+        self.interleaving = Interleaving(options)  # profile, link, sizes of chunks
         self.watch = TrafficWatch()
         self._state, self._kept = TrainingState(model, optimizer, scheduler=scheduler, extra=extra), KeptShards(context)
         watch_traffic(model, self.watch)
@@ -191,7 +158,7 @@ class InMemoryCheckpoints:
             self._begin()
         if self._storage is not None and options.storage_every and self.iteration % options.storage_every == 0:
             with self._context.during("store", iteration=self.iteration):
-                image = self._copied[1] if is_due else self._state.image(self.iteration)
+                image = self._copied[1] if is_due and self._copied else self._state.image(self.iteration)
                 self._storage.save(image, self.iteration)
         if not self.interleaving.is_settled:  # chunks have no spans yet
             self.wait()
@@ -233,9 +200,9 @@ class InMemoryCheckpoints:
         if not self.interleaving.wants_iterations:
             return
         self.interleaving.note(started_s, self._update_began_s, messages)
-        if self.interleaving.settle(self._routes, self._group):
+        if profile := self.interleaving.settle(self._routes, self._group):
             self._chunks_of.cache_clear()  # they are to be divided anew
-            self._context.log("profiled", idle_s=self.interleaving.profile.total_s)
+            self._context.log("profiled", idle_s=sum(profile))
 
     def _begin(self) -> None:
         """Copy the state into this machine's memory, and let threads send it and receive the others'."""

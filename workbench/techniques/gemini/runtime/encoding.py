@@ -77,14 +77,9 @@ FACTORIES = (int, float, bool, str, list, dict, set, tuple)  # of a defaultdict
 TAG = "$"  # marks a JSON object that stands for something else than a dictionary with text keys
 
 
-def checksum(*parts) -> bytes:
-    """Return the checksum of buffers, hashed as if they were one: XXH3, which adds 40 % to the time of a copy."""
-    if len(parts) == 1:
-        return xxhash.xxh3_128_digest(parts[0])
-    whole = xxhash.xxh3_128()
-    for part in parts:
-        whole.update(part)
-    return whole.digest()
+def checksum(data) -> bytes:
+    """Return the checksum of a buffer: XXH3, which adds 40 % to the time of a copy."""
+    return xxhash.xxh3_128_digest(data)
 
 
 class PackedTree:
@@ -125,7 +120,8 @@ class PackedTree:
 
 def _copy_through(pinned: Sequence[Tensor], source: Tensor, out: Tensor) -> None:
     """Copy device memory to the host: one sub-buffer is emptied while the next one is being filled (figure 6.5d)."""
-    stream, waiting = torch.cuda.Stream(source.device), deque()
+    stream = torch.cuda.Stream(source.device)
+    waiting: deque[tuple[Any, Tensor, Tensor]] = deque()  # event of a filled sub-buffer, its place, the sub-buffer
     stream.wait_stream(torch.cuda.current_stream(source.device))
 
     def empty_oldest() -> None:
@@ -157,8 +153,9 @@ def pack_tree(tree: Any) -> bytes:
 def unpack_tree(data, copy: bool = True) -> Any:
     """Read the tree that was packed; bytes after it are ignored. Without `copy`, tensors are views of the data."""
     data = as_bytes(data)
-    length = LENGTH.unpack(data[: LENGTH.size].numpy().tobytes())[0] if data.numel() >= LENGTH.size else math.inf
-    if length > data.numel() - LENGTH.size:
+    room = data.numel() - LENGTH.size
+    length = LENGTH.unpack(data[: LENGTH.size].numpy().tobytes())[0] if room >= 0 else 0
+    if length > room:
         raise ValueError(f"data is {data.numel()} bytes; it must be as long as the state that it should hold")
     end = LENGTH.size + length
     packed = json.loads(data[LENGTH.size : end].numpy().tobytes())
@@ -228,8 +225,8 @@ def _encode(tree: Any, path: str, tensors: list[tuple[Tensor, dict]]) -> Any:
         parts = [_encode(part, path, tensors) for part in (tree.detach()._indices(), tree.detach()._values())]
         return {TAG: "sparse", "parts": parts, "shape": list(tree.shape), "is_coalesced": tree.is_coalesced()}
     if tree.layout is not torch.strided or tree.is_quantized or tree.is_meta:
-        kind = "quantized" if tree.is_quantized else "on meta" if tree.is_meta else str(tree.layout)
-        raise ValueError(f"state{path} is a tensor that is {kind}; it must have strides and bytes of its own")
+        words = "quantized" if tree.is_quantized else "on meta" if tree.is_meta else str(tree.layout)
+        raise ValueError(f"state{path} is a tensor that is {words}; it must have strides and bytes of its own")
     node = {TAG: "tensor", "dtype": str(tree.dtype).removeprefix("torch."), "shape": list(tree.shape)}
     if tree.device.type != "cpu":
         node["device"] = tree.device.type
@@ -256,7 +253,7 @@ def _laid_out(tensors: Sequence[tuple[Tensor, dict]]) -> list[Tensor]:
             memory, end = storage, start
         groups[-1].append(number)
         end = max(end, start + _extent_bytes(tensor))
-    blobs = []
+    blobs: list[Tensor] = []
     for group in sorted(groups, key=min):  # as they came, so that equal states have equal bytes
         members = [tensors[number] for number in group]
         blob, begin = _blob_of([tensor for tensor, _ in members])
@@ -282,7 +279,7 @@ def _blob_of(tensors: Sequence[Tensor]) -> tuple[Tensor, int]:
     begin -= (begin - storage.data_ptr()) % ALIGNMENT_BYTES  # so that every member's start fits its dtype
     end = max(tensor.data_ptr() + _extent_bytes(tensor) for tensor in tensors)
     blob = torch.empty(0, dtype=torch.uint8, device=first.device)
-    return blob.set_(storage, begin - storage.data_ptr(), (end - begin,)), begin
+    return blob.set_(storage, begin - storage.data_ptr(), (end - begin,), (1,)), begin
 
 
 def _extent_bytes(tensor: Tensor) -> int:
@@ -327,7 +324,7 @@ class _Reader:
             return {key: self.tree(value) for key, value in node.items()}
         match name := node[TAG]:
             case _ if name in MAPPING_NAMES:
-                mapping = MAPPING_NAMES[name]()
+                mapping: Any = MAPPING_NAMES[name]()
                 if "factory" in node:
                     mapping.default_factory = FACTORIES[node["factory"]]
                 for key, value in node["items"]:
@@ -357,8 +354,9 @@ class _Reader:
                     self._tensors[key] = self._tensor(node)
                 return self._tensors[key]
             case "sparse":
-                parts, choices = map(self.tree, node["parts"]), {"is_coalesced": node["is_coalesced"]}
-                return torch.sparse_coo_tensor(*parts, node["shape"], **choices, check_invariants=False)
+                indices, values = map(self.tree, node["parts"])
+                choices = {"is_coalesced": node["is_coalesced"], "check_invariants": False}
+                return torch.sparse_coo_tensor(indices, values, node["shape"], **choices)
             case "generator":
                 return _make_generator(node["code"], self.tree(node["position"]), node["device"])
         raise ValueError(f"data has a value of kind {name!r}; it must be a kind that pack_tree writes")

@@ -61,7 +61,6 @@ class Attributes:
         return trees
 
     def generators(self) -> list[str]:
-        """Name the generators."""
         kept = [(name, key, value) for name, values in self._all().items() for key, value in values.items()]
         return [f"{name}.{key}" if name else key for name, key, value in kept if type(value) in GENERATORS]
 
@@ -69,14 +68,14 @@ class Attributes:
         """Put the values of a tree back, in place where that can be done; what was not in it is as it was at first."""
         objects = self._objects()
         for name, kept in self._all().items():
-            first, live = self._first.get(name, {}), vars(objects[name])
+            first, live = self._first.get(name, {}), objects[name].__dict__
             for key in kept.keys() - trees.get(name, {}).keys():
                 if key not in first:
                     del live[key]
                 elif not _same(first[key], live[key]):
                     live[key] = copy.deepcopy(first[key])
         for name, stored in trees.items():
-            live = vars(objects[name])
+            live = objects[name].__dict__
             for key, value in stored.items():
                 live[key] = put_back(live.get(key), value)
 
@@ -181,6 +180,10 @@ class ModuleState:
         """Return the parameters, this rank's shards of them."""
         return {name: local_part(parameter) for name, parameter in self.parameters.items()}
 
+    def kinds(self) -> dict[str, str | None]:
+        """Return dtype, shape and sharding of the parameters."""
+        return {name: kind_of(parameter) for name, parameter in self.parameters.items()}
+
     def buffers(self) -> dict[str, Tensor | None]:
         """Return the buffers, this rank's shards of them."""
         return {name: None if buffer is None else local_part(buffer) for name, buffer, _ in self._buffers()}
@@ -202,8 +205,7 @@ class ModuleState:
 
     def check(self, kinds: Mapping[str, str], rest: Mapping[str, Any], first_buffers: Mapping[str, str | None]) -> None:
         """Raise StateMismatch if weights of these kinds, and the rest, are not of this module."""
-        live = {name: kind_of(parameter) for name, parameter in self.parameters.items()}
-        _refuse_other_kinds(f"{self._name}/", kinds, live)
+        _refuse_other_kinds(f"{self._name}/", kinds, self.kinds())
         _refuse_other_kinds("buffer ", first_buffers, self.first_buffers)
         modules = self._modules()
         absent = [name for name in rest["attributes"] if name not in modules]
@@ -222,15 +224,11 @@ class ModuleState:
         for name, parameter in self.parameters.items():
             parameter.requires_grad_(name not in rest["frozen"])
             gradient = rest["gradients"].get(name)
-            if gradient is not None:
-                gradient = gradient.to(parameter.device)
-                gradient = sharded_as(parameter, gradient) if isinstance(parameter, DTensor) else gradient
-            parameter.grad = gradient
+            parameter.grad = None if gradient is None else placed_as(parameter, gradient.to(parameter.device))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all as one tree."""
-        kinds = {name: kind_of(parameter) for name, parameter in self.parameters.items()}
-        return {"weights": self.weights(), "rest": self.rest(), "kinds": kinds, "first_buffers": self.first_buffers}
+        own = {"weights": self.weights(), "rest": self.rest(), "kinds": self.kinds()}
+        return {**own, "first_buffers": self.first_buffers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Check a tree of `state_dict`, and put it back."""
@@ -262,7 +260,7 @@ class ModuleState:
 
     def _further(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of a state_dict that are no parameter or buffer as it is."""
-        known = dict(self._named_parameters(remove_duplicate=False))
+        known: dict[str, Tensor] = dict(self._named_parameters(remove_duplicate=False))
         known |= {_plain(name): buffer for name, buffer in self.module.named_buffers(remove_duplicate=False)}
         further = {_plain(key): value for key, value in state.items() if not _is_one(value, known.get(_plain(key)))}
         new = sorted(further.keys() - self._loadable)
@@ -287,8 +285,9 @@ class ModuleState:
 
     def _refuse_unsharded_gradients(self) -> None:
         for module in self.module.modules():
-            group = module._get_fsdp_state()._fsdp_param_group if isinstance(module, FSDPModule) else None
-            for parameter in group.fsdp_params if group else ():
+            if not isinstance(module, FSDPModule) or (group := module._get_fsdp_state()._fsdp_param_group) is None:
+                continue
+            for parameter in group.fsdp_params:
                 whole = getattr(parameter, "_unsharded_param", None)
                 kept = (whole.grad if whole is not None else None, parameter.unsharded_accumulated_grad)
                 if any(gradient is not None for gradient in (*kept, group._partial_reduce_output)):
@@ -323,7 +322,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
         if isinstance(module, DistributedDataParallel):
             module = module.module
         elif "_orig_mod" in module._modules:
-            module = module._orig_mod
+            module = module.get_submodule("_orig_mod")
         else:
             return module
 
@@ -343,10 +342,14 @@ def kind_of(tensor: Tensor | None) -> str | None:
     return f"{words} of {list(tensor.shape)} {', '.join(map(repr, tensor.placements))}"
 
 
-def sharded_as(parameter: nn.Parameter, local: Tensor) -> Tensor:
-    """Make a DTensor of this rank's shard, placed as a parameter is."""
-    size = {"shape": parameter.shape, "stride": parameter.stride()}
-    return DTensor.from_local(local, parameter.device_mesh, parameter.placements, run_check=False, **size)
+def placed_as(parameter: nn.Parameter, local: Tensor) -> Tensor:
+    """Make a DTensor of this rank's shard, placed as a parameter is, if that is one."""
+    if not isinstance(parameter, DTensor):
+        return local
+    mesh, placements = parameter.device_mesh, parameter.placements
+    return DTensor.from_local(
+        local, mesh, placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
+    )
 
 
 def _plain(name: str) -> str:
@@ -471,7 +474,7 @@ class OptimizerState:
                 continue
             made = torch.empty_like(local, dtype=tensor.dtype, device=device) if tensor.shape == local.shape else None
             made = tensor.to(device, copy=True) if made is None else made.copy_(tensor)
-            live[key] = sharded_as(parameter, made) if "Shard" in kind or "Replicate" in kind else made
+            live[key] = placed_as(parameter, made) if "Shard" in kind or "Replicate" in kind else made
 
     def _by_parameter(self) -> dict[str, dict[str, Any]]:
         """Return the state of each parameter that has one, in the order of the model's."""

@@ -11,7 +11,8 @@ import re
 import struct
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -25,7 +26,7 @@ from workbench.techniques.gemini.method.recovery import Held, RecoveryPlan, Tier
 from .encoding import CHECKSUM_BYTES, aligned, as_bytes, checksum
 from .state import TrainingState
 from .storage import PersistentTier, StorageCorrupt
-from .transfer import ReplicaDamaged
+from .transfer import ReplicaDamaged, begun
 
 __all__ = ["KeptShards", "Replica", "Slot", "holders_of_ranks", "recover_", "replicate_"]
 
@@ -44,7 +45,7 @@ class Replica:
     """The content of a buffer, verified."""
 
     iteration: int  # whose state it is; 0 where the buffer does not say
-    data: Tensor | None = None  # uint8, a view of the slot's memory; valid until its buffer is used again
+    data: Tensor = field(default_factory=partial(torch.empty, 0))  # uint8, a view of memory; until its buffer is reused
     fault: str = ""  # why it cannot be used, to be read after the iteration's number; empty where it can
 
 
@@ -124,19 +125,20 @@ class Slot:
             raise ValueError(f"num_bytes is {num_bytes}; it must be at least 1")
         if self._kept is None:  # once after the memory was opened
             examined = {number: buffer.examined() for number, buffer in enumerate(self._buffers) if buffer is not None}
-            kept = {number: replica for number, replica in examined.items() if replica and not replica.fault}
-            self._kept = {number: replica.iteration for number, replica in kept.items()}
-        if self._kept and iteration <= (newest := max(self._kept.values())):
+            self._kept = {number: seen.iteration for number, seen in examined.items() if seen and not seen.fault}
+        kept = self._kept
+        if kept and iteration <= (newest := max(kept.values())):
             rule = f"it must be after {newest}, which is complete (see discard_after)"
             raise ValueError(f"iteration is {iteration}; {rule}")
-        target = min(range(len(self._buffers)), key=lambda number: self._kept.get(number, -1))
-        self._kept.pop(target, None)
-        if self._buffers[target] is None:
-            self._buffers[target] = _Buffer(self._open_file(target, PAGE_BYTES + num_bytes))
+        target = min(range(len(self._buffers)), key=lambda number: kept.get(number, -1))
+        kept.pop(target, None)
+        buffer = self._buffers[target]
+        if buffer is None:
+            buffer = self._buffers[target] = _Buffer(self._open_file(target, PAGE_BYTES + num_bytes))
         self._begun = target, iteration, num_bytes
-        place = self._buffers[target].begin(iteration, num_bytes)
+        place = buffer.begin(iteration, num_bytes)
         if locked:
-            self._buffers[target].lock()
+            buffer.lock()
         return place
 
     def complete(self, digest: bytes) -> None:
@@ -144,7 +146,9 @@ class Slot:
         if self._begun is None:
             raise RuntimeError("no replica is in progress: call begin(iteration, num_bytes) first")
         target, iteration, num_bytes = self._begun
-        self._buffers[target].write_record(COMPLETE, iteration, num_bytes, digest)
+        buffer = self._buffers[target]
+        assert buffer is not None and self._kept is not None  # since `begin`
+        buffer.write_record(COMPLETE, iteration, num_bytes, digest)
         self._kept[target], self._begun = iteration, None
 
     def write(self, iteration: int, data) -> None:
@@ -175,7 +179,6 @@ class Slot:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of memory of all buffers."""
         return sum(buffer.num_bytes for buffer in self._opened())
 
     def _opened(self) -> list[_Buffer]:
@@ -220,7 +223,6 @@ class KeptShards:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all slots."""
         return sum(slot.num_bytes for slot in self._slots.values())
 
     def examined(self) -> dict[int, list[tuple[int, str]]]:
@@ -279,6 +281,7 @@ def recover_(
             if source.tier is Tier.LOCAL:
                 image = kept.replica(context.rank, plan.iteration).data
             elif source.tier is Tier.STORAGE:
+                assert storage is not None  # nothing is stored otherwise
                 try:
                     image = storage.read(state, plan.iteration)
                 except StorageCorrupt as error:
@@ -307,7 +310,7 @@ def replicate_(
     receivers = [rank for rank, wanted in enumerate(tell_all(missing, group)) if context.rank in wanted]
     image = state.image(iteration) if receivers else torch.empty(0, dtype=torch.uint8)
     sizes = tell_all(image.numel(), group)
-    works = [dist.isend(image, group_dst=rank, group=group) for rank in receivers if rank != context.rank]
+    works = [begun(dist.isend(image, group_dst=rank, group=group)) for rank in receivers if rank != context.rank]
     for rank in missing:
         arrived = image
         if rank != context.rank:
@@ -326,13 +329,13 @@ def _exchange(
     servers = {
         source.rank: source.machine * context.ranks_per_machine + source.rank % context.ranks_per_machine
         for source in plan.sources
-        if source.tier is Tier.PEER
+        if source.tier is Tier.PEER and source.machine is not None
     }
     served = [rank for rank, server in servers.items() if server == context.rank]
     images = {rank: kept.replica(rank, plan.iteration).data for rank in served}
     sent = {rank: [image.numel(), checksum(image.numpy()).hex()] for rank, image in images.items()}
     announced = {int(rank): facts for of_rank in tell_all(sent, group) for rank, facts in of_rank.items()}
-    works = [dist.isend(image, group_dst=rank, group=group) for rank, image in images.items()]
+    works = [begun(dist.isend(image, group_dst=rank, group=group)) for rank, image in images.items()]
     received = None
     if context.rank in announced:
         num_bytes, expected = announced[context.rank]

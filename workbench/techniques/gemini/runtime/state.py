@@ -17,7 +17,7 @@ import random
 import struct
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -38,7 +38,7 @@ from .encoding import (
     restore_generator_,
     unpack_tree,
 )
-from .modules import ModuleState, OptimizerState, StateMismatch, kind_of, put_back, unwrapped
+from .modules import ModuleState, OptimizerState, StateMismatch, put_back, unwrapped
 from .transfer import TrafficWatch
 
 __all__ = ["HasState", "Image", "StateMismatch", "TrainingState", "image_of", "parts_of", "refuse_unseen_scaler"]
@@ -46,8 +46,8 @@ __all__ = ["HasState", "Image", "StateMismatch", "TrainingState", "image_of", "p
 MOST_FRAMES = 12  # between a loss scaler's step and the hook of an optimizer's
 
 # What a communication hook may hold without having a state that training changes.
-STATELESS = (*PLAIN, bytes, complex, torch.dtype, torch.device, dist.ProcessGroup, TrafficWatch, type)
-STATELESS += (types.ModuleType,)
+STATELESS: tuple[type, ...] = (*PLAIN, bytes, complex, torch.dtype, torch.device, dist.ProcessGroup, TrafficWatch)
+STATELESS += (type, types.ModuleType)
 
 
 class HasState(Protocol):
@@ -74,7 +74,6 @@ class HookState:
         return {name: value for name, value in values.items() if not isinstance(value, dist.ProcessGroup)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Put them back."""
         for name, value in state.items():
             setattr(self._state, name, put_back(getattr(self._state, name, None), value))
 
@@ -144,7 +143,7 @@ def _hook_objects(model: nn.Module) -> Iterator[Any]:
             parts = (item.func, item.args, *item.keywords.values())
         elif isinstance(item, tuple):
             parts = item
-        elif hasattr(item, "__self__") and isinstance(item, Callable):
+        elif hasattr(item, "__self__") and callable(item):
             parts = (item.__self__, getattr(item, "__func__", None))
         elif hasattr(item, "__code__"):
             for cell in item.__closure__ or ():
@@ -183,7 +182,6 @@ class Image:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the image."""
         return aligned(ALIGNMENT_BYTES + self.shared.num_bytes + self.own.num_bytes, PAGE_BYTES)
 
     @torch.no_grad()
@@ -297,11 +295,7 @@ class TrainingState:
 
     def _shared(self) -> dict[str, Any]:
         """Return weights and optimizer's tensors."""
-        return {
-            "model": self._module.weights(),
-            "kinds": {name: kind_of(parameter) for name, parameter in self._module.parameters.items()},
-            "optimizer": self._update.tensors(),
-        }
+        return {"model": self._module.weights(), "kinds": self._module.kinds(), "optimizer": self._update.tensors()}
 
     def _own(self, iteration: int) -> dict[str, Any]:
         refuse_unseen(self.model, self.optimizer, self.given)
@@ -355,15 +349,15 @@ class TrainingState:
         DDP adds the gradients of a bucket in an order that depends on their places, and takes the places from the order
         in which gradients become ready in its first backward pass: so they become ready here, as zeros.
         """
-        is_laid_out_anew = isinstance(self.model, DistributedDataParallel) and not self.model.find_unused_parameters
-        if not is_laid_out_anew or not order:
+        model = self.model
+        if not isinstance(model, DistributedDataParallel) or model.find_unused_parameters or not order:
             return
-        self.model.reducer.prepare_for_backward([])
+        model.reducer.prepare_for_backward([])
         with torch.enable_grad():
             for name in order:
                 (0 * self._module.parameters[name].sum()).backward()
-        self.model.reducer._rebuild_buckets()
-        self.model.zero_grad(set_to_none=True)
+        model.reducer._rebuild_buckets()
+        model.zero_grad(set_to_none=True)
 
 
 def _refuse_unless(is_right: bool, stored: str, live: Any) -> None:

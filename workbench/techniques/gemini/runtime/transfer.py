@@ -19,20 +19,19 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
 from torch.nn.parallel import DistributedDataParallel
 
-from workbench.checks import require_counts
+from workbench.checks import require_counts, require_positive
 from workbench.launch.agreement import tell_all
 from workbench.techniques.gemini.method.interleaving import (
     Chunk,
-    IdleProfile,
     Message,
     Scheme,
     idle_spans_s,
-    least_spans,
+    least_spans_s,
+    mean_spans_s,
     partition_checkpoint,
-    profile_idle_spans,
 )
 
-__all__ = ["NUM_BUFFERS", "NUM_PROFILED", "RESERVED_BYTES", "SAFETY", "Arriving", "Interleaving", "Leaving"]
+__all__ = ["Arriving", "CheckpointOptions", "Interleaving", "Leaving"]
 __all__ += ["ReplicaDamaged", "Route", "TrafficWatch", "Transfer", "measure_link", "routes_of", "watch_traffic"]
 
 # No postponed annotations: DDP reads the annotations of a hook.
@@ -140,16 +139,21 @@ class _Watched:
         self._watch = watch
 
     def allocate(self, size, *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return an empty tensor."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def _call(self, collective: Callable[..., dist.Work | None], async_op: bool) -> dist.Work | None:
         if not async_op:
             with self._watch.message():
                 return collective(async_op=False)
-        started_s, work = self._watch.begin(), collective(async_op=True)
+        started_s, work = self._watch.begin(), begun(collective(async_op=True))
         work.get_future().add_done_callback(lambda _: self._watch.end(started_s))
         return work
+
+
+def begun(work: dist.Work | None) -> dist.Work:
+    """Return the work of a collective or message: only a rank outside of the group has none."""
+    assert work is not None
+    return work
 
 
 class _WatchedAllGather(_Watched, AllGather):
@@ -177,15 +181,34 @@ class Route:
     source: int  # rank whose replica this rank keeps
 
 
-RESERVED_BYTES = 128 * 2**20  # R, section 6.7.1
-NUM_BUFFERS = 4  # p, the same
-NUM_PROFILED = 20  # iterations, section 6.5.4
+TIMEOUT_S = 1800.0  # in which a checkpoint must be done once training waits for it, as long as torch waits for peers
 TRIALS = 5  # messages of either size; their median is taken
 SMALL_BYTES = 1024
 LARGE_BYTES = 2**20  # at least: well above the burst of an idle link, and long beside waking a process
-SAFETY = 0.9  # μ: the text gives none, and says that spans vary by less than 10 %
 PATIENCE = 3  # times the iterations that are to be profiled, after which it is given up
 SKIPPED = 1  # iterations before the profile: the first one opens connections and makes the optimizer's state
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckpointOptions:
+    """How often and how checkpoints are taken."""
+
+    num_replicas: int = 2  # m, this machine's own included
+    kind: str = "mixed"  # of placement, or "ring"
+    every: int = 1  # iterations from one checkpoint to the next
+    storage_every: int = 0  # iterations from one checkpoint in storage to the next; 0 for none
+    timeout_s: float = TIMEOUT_S
+    scheme: Scheme | str = Scheme.GEMINI  # how checkpoint traffic goes with training's
+    reserved_bytes: int = 128 * 2**20  # R, of the sub-buffers of one direction (section 6.7.1)
+    num_buffers: int = 4  # p, the same
+    num_profiled: int = 20  # iterations to profile (section 6.5.4)
+    safety: float = 0.9  # μ: the text gives none, and says that spans vary by less than 10 %
+
+    def __post_init__(self) -> None:
+        require_counts(0, storage_every=self.storage_every)
+        require_counts(1, every=self.every, num_profiled=self.num_profiled, num_buffers=self.num_buffers)
+        require_counts(self.num_buffers, reserved_bytes=self.reserved_bytes)
+        require_positive(timeout_s=self.timeout_s)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,7 +230,7 @@ def measure_link(routes: Sequence[Route], group: dist.ProcessGroup, num_bytes: i
             began_s = time.perf_counter()
             arriving = dist.irecv(into, group_src=routes[0].source, group=group)
             for work in (dist.isend(out, group_dst=routes[0].target, group=group), arriving):
-                work.wait()
+                begun(work).wait()
             seconds.append(time.perf_counter() - began_s)
         medians_s.append(max(tell_all(statistics.median(seconds))))
     small_s, large_s = medians_s
@@ -219,33 +242,21 @@ def measure_link(routes: Sequence[Route], group: dist.ProcessGroup, num_bytes: i
 class Interleaving:
     """Decides which chunks travel when."""
 
-    def __init__(
-        self,
-        scheme: Scheme | str = Scheme.GEMINI,  # how checkpoint traffic goes with training's
-        *,
-        num_replicas: int,  # m
-        reserved_bytes: int = RESERVED_BYTES,  # R, of the sub-buffers of one direction
-        num_buffers: int = NUM_BUFFERS,  # p
-        num_profiled: int = NUM_PROFILED,  # iterations to profile
-        safety: float = SAFETY,  # μ
-    ):
-        scheme = Scheme(scheme)
+    def __init__(self, options: CheckpointOptions):
+        scheme = Scheme(options.scheme)
         if scheme is Scheme.BASELINE:
             raise ValueError(f"scheme is {scheme.value!r}; it must be one that checkpoints")
-        require_counts(1, num_profiled=num_profiled, num_buffers=num_buffers)
-        require_counts(num_buffers, reserved_bytes=reserved_bytes)
-        self.scheme, self.num_replicas, self.safety = scheme, num_replicas, safety
-        self.num_buffers = 1 if scheme in (Scheme.NAIVE, Scheme.UNPIPELINED) else num_buffers
-        self.reserved_bytes = reserved_bytes
-        self._num_profiled, self._num_noted, self._gave_up = num_profiled, 0, False
+        self.scheme, self.num_replicas, self._options = scheme, options.num_replicas, options
+        self.num_buffers = 1 if scheme in (Scheme.NAIVE, Scheme.UNPIPELINED) else options.num_buffers
+        self._num_noted, self._gave_up = 0, False
         self._spans_s: list[tuple[float, ...]] = []  # idle spans of the noted iterations
-        self.profile: IdleProfile | None = None
+        self.profile: tuple[float, ...] | None = None  # idle spans to plan with
         self.link: LinkSpeed | None = None
 
     @property
     def chunk_bytes(self) -> int:
         """Size of a sub-buffer, R / p."""
-        return max(1, self.reserved_bytes // self.num_buffers)
+        return self._options.reserved_bytes // self.num_buffers
 
     @property
     def is_settled(self) -> bool:
@@ -264,27 +275,24 @@ class Interleaving:
             within = [(max(start, started_s), min(end, ended_s)) for start, end in messages if start < ended_s]
             self._spans_s.append(idle_spans_s(within, started_s, ended_s))
 
-    def settle(self, routes: Sequence[Route], group: dist.ProcessGroup) -> bool:
-        """Agree with all ranks on spans after enough iterations; return whether there are any. Every rank calls it."""
-        if self._num_noted < SKIPPED + self._num_profiled:
-            return False
+    def settle(self, routes: Sequence[Route], group: dist.ProcessGroup) -> tuple[float, ...] | None:
+        """Agree with all ranks on spans after enough iterations; None where there are none. Every rank calls it."""
+        if self._num_noted < SKIPPED + self._options.num_profiled:
+            return None
         # Of this rank: the iterations with the commonest number of messages, if there are enough of these.
         counts = Counter(map(len, self._spans_s))
         commonest, number = counts.most_common(1)[0] if counts else (0, 0)
-        facts = None
-        if number >= self._num_profiled:
-            profile = profile_idle_spans([spans_s for spans_s in self._spans_s if len(spans_s) == commonest])
-            facts = {"spans_s": profile.spans_s, "deviations": profile.deviations}
-        profiles = tell_all(facts)
-        if None in profiles or len({len(profile["spans_s"]) for profile in profiles}) > 1:
+        own = None
+        if number >= self._options.num_profiled:
+            own = mean_spans_s([spans_s for spans_s in self._spans_s if len(spans_s) == commonest])
+        profiles = tell_all(own)
+        if None in profiles or len(set(map(len, profiles))) > 1:
             # Where iterations communicate too differently, checkpoints block.
-            self._gave_up = self._num_noted >= SKIPPED + PATIENCE * self._num_profiled
-            return False
-        self.profile = least_spans(
-            [IdleProfile(**{name: tuple(value) for name, value in profile.items()}) for profile in profiles]
-        )
+            self._gave_up = self._num_noted >= SKIPPED + PATIENCE * self._options.num_profiled
+            return None
+        self.profile = least_spans_s(profiles)
         self.link = measure_link(routes, group, self.chunk_bytes)
-        return True
+        return self.profile
 
     def chunks(self, num_bytes: int) -> tuple[Chunk, ...]:
         """Divide the remote replicas of a shard into chunks; their spans are all 0 until spans are known."""
@@ -294,14 +302,14 @@ class Interleaving:
         chunk_bytes = num_bytes if is_naive else self.chunk_bytes  # naive chunks are as large as a span has room for
         link = self.link or LinkSpeed(startup_s=0.0, bandwidth_bytes_per_s=1.0)
         return partition_checkpoint(
-            (1.0,) if self.profile is None else self.profile.spans_s,  # the last one takes all that is left
+            self.profile or (1.0,),  # the last one takes all that is left
             num_bytes,
             num_replicas=self.num_replicas,
             reserved_bytes=chunk_bytes * self.num_buffers,
             num_buffers=self.num_buffers,
             bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
             startup_s=link.startup_s,
-            safety=self.safety,
+            safety=self._options.safety,
         )
 
 
@@ -380,7 +388,8 @@ class Transfer:
                 under_way.popleft().wait()
             wait(chunk.span)
             part = leaving.data[chunk.offset_bytes : chunk.offset_bytes + chunk.size_bytes]
-            under_way.append(dist.isend(part, group_dst=self._routes[chunk.replica].target, group=self._group))
+            work = dist.isend(part, group_dst=self._routes[chunk.replica].target, group=self._group)
+            under_way.append(begun(work))
         for work in under_way:
             work.wait()
         sent()
@@ -393,7 +402,7 @@ class Transfer:
         def take_oldest() -> None:
             work, source, part = under_way.popleft()
             work.wait()
-            sums[source].update(part.numpy())  # the chunks of a shard come in the order of their offsets
+            sums[source].update(part.numpy().data)  # the chunks of a shard come in the order of their offsets
 
         # Messages match by their order in a plan that both sides have.
         for number, route in enumerate(self._routes):
@@ -403,7 +412,7 @@ class Transfer:
                     take_oldest()
                 part = place.data[chunk.offset_bytes : chunk.offset_bytes + chunk.size_bytes]
                 work = dist.irecv(part, group_src=route.source, group=self._group)
-                under_way.append((work, route.source, part))
+                under_way.append((begun(work), route.source, part))
         while under_way:
             take_oldest()
         for source, computed in sums.items():

@@ -7,8 +7,8 @@ from typing import Any
 
 from workbench.cluster import GIGABIT_BYTES_PER_S, FittedMachine, bisected
 from workbench.models import Workload
+from workbench.rows import value_row
 from workbench.study.published import published_value
-from workbench.study.rows import value_row
 from workbench.timeline import Kind
 
 from .. import cost
@@ -26,12 +26,13 @@ from ..method import (
 )
 
 __all__ = ["EXAMPLE_PHASES", "EXAMPLE_TRAFFIC", "STEP_S", "calibration_of", "example_iterations", "predict_ablation"]
-__all__ += ["predict_frequencies", "predict_models", "predict_reductions", "predict_schemes"]
+__all__ += ["predict_frequencies", "predict_models", "predict_reductions", "predict_schemes", "predict_splits"]
 
 Rows = list[dict[str, Any]]
 
 STEP_S = 1.0  # a column of the grid; whole seconds, so that chunks come out whole as well
 GIGABYTE = 1e9
+SPAN_ROUNDING_S = 0.05  # half of the last digit of the longest span, 1.6 s
 TERABIT_BYTES = 1e12 / 8
 LARGEST_RATE, LEAST_RATE = 400.0, 10.0  # Gbit/s of copying, where the search for the paper's 3.5 % begins and ends
 NUM_BISECTIONS = 12  # of the logarithm of that rate: to a thousandth
@@ -90,6 +91,7 @@ def calibration_of() -> dict[str, object]:
     shares = {
         name: machine.flops_per_s / machine.peak_flops_per_s
         for name, machine in (("A100", fitted.p4d), ("V100", fitted.p3dn))
+        if machine.peak_flops_per_s is not None
     }
     return {
         "cells": [cell.keys() for cell in cost.CALIBRATION],
@@ -106,6 +108,25 @@ def predict_models(machine: str, models: Sequence[str]) -> Rows:
     if machine not in fitted:
         raise ValueError(f"machine is {machine!r}; it must be 'p4d' or 'p3dn'")
     return [row for model in models for row in _model_rows(fitted[machine], cost.workload_named(model))]
+
+
+def predict_splits(model: str, network_shares: Sequence[float]) -> Rows:
+    """Predict what checkpoints cost a model on 16 p4d by the share of the network's rate that messages reach.
+
+    The iteration stays as long: what messages take less or more of it, computing takes more or less.
+    """
+    workload, p4d = cost.workload_named(model), cost.calibrated().p4d
+    iteration_s = cost.baseline_s(workload, p4d)
+    rows: Rows = []
+    for share in network_shares:
+        machine = cost.iterating_in(iteration_s, workload, replace(p4d, network_share=share))
+        keys: dict[str, Any] = {"model": model, "network_share": share}
+        seconds = cost.checkpoint_s(workload, machine)
+        rows.append(value_row("checkpoint_by_split_s", seconds, "s", **keys))
+        for scheme in (Scheme.BLOCKING, Scheme.UNPIPELINED, Scheme.GEMINI):
+            overhead = _overhead(workload, machine, scheme)
+            rows.append(value_row("overhead_by_split", overhead, "%", **keys, scheme=str(scheme)))
+    return rows
 
 
 def predict_reductions(model: str, networks: Sequence[float], nums_machines: Sequence[int]) -> Rows:
@@ -127,9 +148,9 @@ def predict_reductions(model: str, networks: Sequence[float], nums_machines: Seq
     rows += _beside("reduction_at_400", ours, bound, "1")
     rates = {"nominal": paper.full_network.bandwidth_bytes_per_s, "fitted": paper.network_bytes_per_s}
     for rate, bytes_per_s in rates.items():
-        keys = {"network_gbit_per_s": 400, "num_machines": 16, "rate": rate}
+        place: dict[str, Any] = {"network_gbit_per_s": 400, "num_machines": 16, "rate": rate}
         value = paper.num_hosts * bytes_per_s / TERABIT_BYTES
-        rows.append(value_row("matching_storage_tbit_per_s", value, "Tbit/s", **keys))
+        rows.append(value_row("matching_storage_tbit_per_s", value, "Tbit/s", **place))
     return rows
 
 
@@ -141,7 +162,7 @@ def predict_frequencies(model: str) -> Rows:
     interval_s = {policy.name: policy.levels[0].interval_iterations * policy.iteration_s for policy in policies}
     rows: Rows = []
     for policy in policies:
-        keys = {"policy": policy.name}
+        keys: dict[str, Any] = {"policy": policy.name}
         iterations = policy.levels[0].interval_iterations
         gain = interval_s[policy.name] / interval_s["Gemini"]
         seconds = cost.checkpoint_s(workload, machine) if policy.name == "Gemini" else job.storage_s
@@ -157,24 +178,29 @@ def predict_frequencies(model: str) -> Rows:
     rows += _beside("gain_over_strawman", gain, gain_bound, "1")
     rows += _beside("checkpoint_and_bound_s", cost.checkpoint_s(workload, machine), bound_s, "s")
     rows.append(value_row("retrieval_gain", job.storage_s / job.retrieval_s(Tier.PEER), policy="Gemini"))
+    rows.append(value_row("checkpoint_over_iteration", cost.checkpoint_s(workload, machine) / job.iteration_s))
     return rows + _beside("retrieval_and_bound_s", job.retrieval_s(Tier.PEER), bound_s, "s")
 
 
 def predict_ablation(model: str, schemes: Sequence[str], free_mb: float, copy_rates: Sequence[float]) -> Rows:
     """Predict what each scheme costs on 16 p3dn (figure 6.16)."""
     fitted, workload = cost.calibrated(), cost.workload_named(model)
-    first = replace(fitted.p3dn, copy_bytes_per_s=copy_rates[0] * GIGABIT_BYTES_PER_S)
-    baseline_s = cost.iteration_of(workload, first, Scheme.BASELINE).iteration_s
+    p3dn, baseline_s = fitted.p3dn, cost.baseline_s(workload, fitted.p3dn)
     rows: Rows = []
     for scheme in schemes:
-        rows += scheme_rows(cost.iteration_of(workload, first, scheme, free_mb * 1e6), baseline_s)
+        rows += scheme_rows(cost.iteration_of(workload, p3dn, scheme, free_mb * 1e6), baseline_s)
         for rate in copy_rates if scheme != Scheme.BASELINE else ():
-            keys = {"scheme": str(scheme), "copy_gbit_per_s": rate}
-            overhead = _overhead(workload, fitted.p3dn, scheme, rate)
+            keys: dict[str, Any] = {"scheme": str(scheme), "copy_gbit_per_s": rate}
+            overhead = _overhead(workload, replace(p3dn, copy_bytes_per_s=rate * GIGABIT_BYTES_PER_S), scheme)
             rows.append(value_row("overhead_by_rate", overhead, "%", **keys))
-    transferred = _overhead(workload, fitted.transferred, Scheme.BLOCKING, copy_rates[0])
-    rows.append(value_row("transferred_overhead", transferred, "%", scheme="Blocking"))
-    return rows + _span_rows(workload, first, free_mb) + [_asked_row(workload, fitted.p3dn)]
+    idle_s = math.fsum(planning_spans_s(cost.phases_of(workload, p3dn).phases))
+    transferred = _overhead(workload, fitted.transferred, Scheme.BLOCKING)
+    rows += [
+        value_row("idle_used", cost.checkpoint_s(workload, p3dn) / idle_s, scheme="Gemini"),
+        value_row("copy_over_network", (p3dn.copy_bytes_per_s or 0.0) / p3dn.network_bytes_per_s),
+        value_row("transferred_overhead", transferred, "%", scheme="Blocking"),
+    ]
+    return rows + _span_rows(workload, p3dn, free_mb) + [_asked_row(workload, p3dn)]
 
 
 def _model_rows(machine: FittedMachine, workload: Workload) -> Rows:
@@ -183,9 +209,14 @@ def _model_rows(machine: FittedMachine, workload: Workload) -> Rows:
     )
     rows = scheme_rows(without, without.iteration_s) + scheme_rows(with_checkpoints, without.iteration_s)
     rows = [row for row in rows if row["quantity"] in ("iteration_s", "idle_s", "overhead")]
+    for scheme in (Scheme.BLOCKING, Scheme.UNPIPELINED):
+        rows.append(value_row("overhead", _overhead(workload, machine, scheme), "%", scheme=str(scheme)))
+    share = with_checkpoints.checkpoint_s / without.iteration_s
+    rows.append(value_row("checkpoint_over_iteration", share))
     usable_s = math.fsum(planning_spans_s(cost.phases_of(workload, machine).phases))
     times_s = {"idle without checkpoints": usable_s, "needed by the checkpoint": with_checkpoints.checkpoint_s}
     rows += [value_row("network_s", value, "s", what=what) for what, value in times_s.items()]
+    assert machine.host_memory_bytes is not None  # `paper_machine` has it
     kept_gb = cost.agent_memory_bytes(workload, machine) / GIGABYTE
     memory_gb = {"agent_memory_gb": kept_gb, "host_memory_gb": machine.host_memory_bytes / GIGABYTE}
     rows += [value_row(name, value, "GB") for name, value in memory_gb.items()]
@@ -198,24 +229,26 @@ def _beside(quantity: str, ours: float, bound: float, unit: str) -> Rows:
     return [value_row(quantity, value, unit, whose=whose) for whose, value in both.items()]
 
 
-def _overhead(workload: Workload, machine: FittedMachine, scheme: Scheme | str, copy_rate: float) -> float:
-    """Return in % how much longer an iteration is than without checkpoints, at a rate of copying in Gbit/s."""
-    machine = replace(machine, copy_bytes_per_s=copy_rate * GIGABIT_BYTES_PER_S)
-    baseline_s = cost.iteration_of(workload, machine, Scheme.BASELINE).iteration_s
-    return 100 * (cost.iteration_of(workload, machine, scheme).iteration_s / baseline_s - 1)
+def _overhead(workload: Workload, machine: FittedMachine, scheme: Scheme | str) -> float:
+    """Return in % how much longer an iteration is than without checkpoints."""
+    return 100 * (cost.iteration_of(workload, machine, scheme).iteration_s / cost.baseline_s(workload, machine) - 1)
 
 
 def _span_rows(workload: Workload, machine: FittedMachine, free_mb: float) -> Rows:
     """Return the largest idle span of ours, and the buffer that the paper's asks for."""
     span_s = published_value("gemini", "fig-6-16", "largest_span_s", scheme="Naive")
     said = published_value("gemini", "fig-6-16", "largest_span_buffer_gb", scheme="Naive")
-    buffer_gb = span_s * machine.network_bytes_per_s / machine.devices_per_host / GIGABYTE
+    gb_per_s = machine.network_bytes_per_s / machine.devices_per_host / GIGABYTE
+    low, buffer_gb, high = (
+        seconds * gb_per_s for seconds in (span_s - SPAN_ROUNDING_S, span_s, span_s + SPAN_ROUNDING_S)
+    )
     ours_s = max(planning_spans_s(cost.phases_of(workload, machine).phases))
     is_out = int(buffer_gb * GIGABYTE > free_mb * 1e6)
     return [
         value_row("largest_span_s", ours_s, "s", scheme="Naive"),
         value_row("largest_span_out_of_memory", is_out, scheme="Naive"),
-        *_beside("largest_span_buffer_gb", buffer_gb, said, "GB"),
+        value_row("largest_span_buffer_gb", buffer_gb, "GB", low=low, high=high, whose="the model"),
+        value_row("largest_span_buffer_gb", said, "GB", whose="the text's bound"),
     ]
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from workbench.cluster import GIGABIT_BYTES_PER_S
-from workbench.study.rows import value_row
+from workbench.rows import value_row
 from workbench.timeline import Action, Kind, Timeline
 
 from .. import cost, method
@@ -22,8 +22,10 @@ __all__ += ["wasted_rows", "worked_example_rows", "worked_example_timeline"]
 Rows = list[dict[str, Any]]
 NUM_REPLICAS = 2  # section 6.7.2
 
-STRAWMAN, HIGH_FREQUENCY, HIGH_FREQUENCY_9, GEMINI = "Strawman", "HighFreq", "HighFreq, every 9", "Gemini"
-ITERATIONS_IN_THE_TEXT = 9  # section 6.7.3; ceil(480 / 62) is 8
+STRAWMAN, HIGH_FREQUENCY, GEMINI = "Strawman", "HighFreq", "Gemini"
+EIGHT = "HighFreq, every 8 iterations"  # by its formula, at the 20 Gbit/s of section 6.7.1
+NINE_ITERATIONS = 9  # between HighFreq's checkpoints, section 6.7.3
+STORAGES_GBIT_PER_S = (20.0, 19.5, 19.4, 18.0)  # from every 8 to every 9 iterations
 NONE, ONE, TWO_HELD, TWO_GONE = "none", "one", "two, a replica left", "two, no replica left"
 # The tier that Gemini recovers from, by the number of machines that are replaced.
 REPLACED = MappingProxyType({NONE: Tier.LOCAL, ONE: Tier.PEER, TWO_HELD: Tier.PEER, TWO_GONE: Tier.STORAGE})
@@ -48,12 +50,17 @@ KINDS = MappingProxyType(
 )
 
 
-def policies(job: Job, *, as_in_the_text: bool = True) -> dict[str, CheckpointPolicy]:
+def policies(job: Job) -> dict[str, CheckpointPolicy]:
     """Return the policies by name."""
-    known = {STRAWMAN: method.strawman(job), HIGH_FREQUENCY: high_frequency(job)}
-    if as_in_the_text:
-        known[HIGH_FREQUENCY_9] = high_frequency(job, interval_iterations=ITERATIONS_IN_THE_TEXT)
-    return {**known, GEMINI: gemini(job)}
+    return {STRAWMAN: method.strawman(job), HIGH_FREQUENCY: high_frequency(job), GEMINI: gemini(job)}
+
+
+# What figures 6.10 and 6.15 compare: a job and its policy.
+SOLUTIONS = MappingProxyType(
+    {name: (GPT2_100B, policy) for name, policy in policies(GPT2_100B).items()}
+    | {HIGH_FREQUENCY: (GPT2_100B, high_frequency(GPT2_100B, interval_iterations=NINE_ITERATIONS))}
+    | {EIGHT: (GPT2_100B, high_frequency(GPT2_100B))}
+)
 
 
 def _seeds_row(quantity: str, values: Sequence[float], unit: str, **keys: Any) -> dict[str, Any]:
@@ -63,13 +70,13 @@ def _seeds_row(quantity: str, values: Sequence[float], unit: str, **keys: Any) -
 
 
 def _by_equation(name: str, replaced: str) -> float:
-    tier = REPLACED[replaced] if name == GEMINI else Tier.STORAGE
-    return method.average_wasted_s(policies(GPT2_100B)[name], GPT2_100B, tier)
+    job, policy = SOLUTIONS[name]
+    return method.average_wasted_s(policy, job, REPLACED[replaced] if name == GEMINI else Tier.STORAGE)
 
 
 def wasted_rows(num_failures: int, seeds: Sequence[int]) -> Rows:
     """Return figure 6.10: Eq. 6.1, and what as many simulated failures waste."""
-    wasted_s = {(name, replaced): _by_equation(name, replaced) for name in policies(GPT2_100B) for replaced in REPLACED}
+    wasted_s = {(name, replaced): _by_equation(name, replaced) for name in SOLUTIONS for replaced in REPLACED}
     rows: Rows = [
         value_row("wasted_s", value, "s", solution=name, replaced=replaced)
         for (name, replaced), value in wasted_s.items()
@@ -78,13 +85,21 @@ def wasted_rows(num_failures: int, seeds: Sequence[int]) -> Rows:
     rows.append(value_row("iterations_wasted", iterations, "1", replaced=NONE))
     degraded = wasted_s[GEMINI, TWO_GONE] / wasted_s[STRAWMAN, TWO_GONE]
     rows.append(value_row("over_strawman", degraded, "1", replaced=TWO_GONE))
-    for highfreq in (HIGH_FREQUENCY, HIGH_FREQUENCY_9):
+    for highfreq in (HIGH_FREQUENCY, EIGHT):
         for replaced in (NONE, ONE, TWO_HELD):
-            keys = {"highfreq": highfreq, "replaced": replaced}
+            keys: dict[str, Any] = {"highfreq": highfreq, "replaced": replaced}
             highfreq_s, gemini_s = wasted_s[highfreq, replaced], wasted_s[GEMINI, replaced]
             rows.append(value_row("reduction", highfreq_s / gemini_s, **keys))
             for of, value in ((f"{PAPERS_FACTOR} x Gemini", PAPERS_FACTOR * gemini_s), ("HighFreq", highfreq_s)):
                 rows.append(value_row("bound_s", value, "s", **keys, of=of))
+    for gigabits in STORAGES_GBIT_PER_S:
+        job = replace(GPT2_100B, storage_bytes_per_s=gigabits * GIGABIT_BYTES_PER_S)
+        policy = high_frequency(job)
+        times = method.average_wasted_s(policy, job, Tier.STORAGE) / wasted_s[GEMINI, ONE]
+        rows += [
+            value_row("interval_iterations", policy.storage.interval_iterations, storage_gbit_per_s=gigabits),
+            value_row("reduction_by_storage", times, replaced=ONE, storage_gbit_per_s=gigabits),
+        ]
     for name in (STRAWMAN, HIGH_FREQUENCY, GEMINI):
         replaced = ONE if name == GEMINI else NONE
         runs = [_daily_run(name, replaced, num_failures, seed) for seed in seeds]
@@ -109,8 +124,8 @@ def _daily_run(name: str, replaced: str, num_failures: int, seed: int) -> Traini
         machines = tuple(generator.sample(range(num_machines), num_hit))
         faults.append(cost.Fault(time_s=time_s, kind=kind, machines=machines))
     trace = FaultTrace(num_machines=num_machines, duration_s=num_failures * DAY_S, faults=tuple(faults))
-    placed = placement(num_machines, NUM_REPLICAS)
-    return simulate_training(Setting(job=GPT2_100B, policy=policies(GPT2_100B)[name], placement=placed), trace)
+    job, policy = SOLUTIONS[name]
+    return simulate_training(Setting(job=job, policy=policy, placement=placement(num_machines, NUM_REPLICAS)), trace)
 
 
 def mt_nlg_rows() -> Rows:
@@ -127,18 +142,19 @@ def rows_by_failures(failures_per_day: Sequence[float], *, num_days: float, seed
     num_machines = GPT2_100B.num_machines
     for rate in failures_per_day:
         traces = [_software(num_machines, rate / num_machines, num_days, seed) for seed in seeds]
-        for name in policies(GPT2_100B):
+        for name in SOLUTIONS:
             runs = [_run(name, trace, num_machines, seed) for seed, trace in zip(seeds, traces, strict=True)]
             ratios = [run.effective_ratio for run in runs]
             rows.append(_seeds_row("effective_ratio", ratios, "1", solution=name, failures_per_day=rate))
+        rows += _added_rows(rate, failures_per_day=rate)
     return rows + serialising_rows()
 
 
 def serialising_rows() -> Rows:
     """Return the time that HighFreq spends on serialising without failures, of training time and of all time."""
     rows: Rows = []
-    for name in (HIGH_FREQUENCY, HIGH_FREQUENCY_9):
-        level = policies(GPT2_100B)[name].storage
+    for name in (HIGH_FREQUENCY, EIGHT):
+        level = SOLUTIONS[name][1].storage
         training_s = level.interval_iterations * GPT2_100B.iteration_s
         for of, time_s in (("training time", training_s), ("all time", training_s + level.blocking_s)):
             rows.append(value_row("serialising_share", 100 * (level.blocking_s / time_s), "%", solution=name, of=of))
@@ -150,7 +166,7 @@ def rows_by_machines(nums_machines: Sequence[int], *, num_days: float, seeds: Se
     rows: Rows = []
     for number in nums_machines:
         # Every policy has the same failures, of software; those of Gemini's further runs lose machines.
-        runs: dict[str, list[TrainingRun]] = {name: [] for name in (*policies(GPT2_100B), MACHINES_LOST, NO_STANDBY)}
+        runs: dict[str, list[TrainingRun]] = {name: [] for name in (*SOLUTIONS, MACHINES_LOST, NO_STANDBY)}
         for seed in seeds:
             software = _software(number, cost.OPT_FAILURES_PER_MACHINE_DAY, num_days, seed)
             hardware = cost.poisson_faults(number, duration_s=num_days * DAY_S, seed=seed)
@@ -158,7 +174,7 @@ def rows_by_machines(nums_machines: Sequence[int], *, num_days: float, seeds: Se
                 trace = hardware if name in (MACHINES_LOST, NO_STANDBY) else software
                 seeded.append(_run(name, trace, number, seed))
         for name, seeded in runs.items():
-            keys = {"solution": name, "num_machines": number}
+            keys: dict[str, Any] = {"solution": name, "num_machines": number}
             rows.append(_seeds_row("effective_ratio", [run.effective_ratio for run in seeded], "1", **keys))
             run = seeded[0]
             shares = {"progress": run.productive_s} | {cause.value: spent_s for cause, spent_s in run.wasted_s.items()}
@@ -166,7 +182,7 @@ def rows_by_machines(nums_machines: Sequence[int], *, num_days: float, seeds: Se
                 value_row("time_share", spent_s / run.duration_s, **keys, cause=cause)
                 for cause, spent_s in shares.items()
             ]
-        for highfreq in (HIGH_FREQUENCY, HIGH_FREQUENCY_9):
+        for highfreq in (HIGH_FREQUENCY, EIGHT):
             keys = {"highfreq": highfreq, "num_machines": number}
             pairs = _ratios(runs[GEMINI], runs[highfreq])
             rows.append(_seeds_row("gain", [100 * (a - b) for a, b in pairs], "%", **keys, of="all time"))
@@ -176,8 +192,12 @@ def rows_by_machines(nums_machines: Sequence[int], *, num_days: float, seeds: Se
         for name in (MACHINES_LOST, NO_STANDBY):
             ratios = [lost / software for lost, software in _ratios(runs[name], runs[GEMINI])]
             rows.append(_seeds_row("over_software", ratios, "1", solution=name, num_machines=number))
-        rows += _added_rows(number)
-    return rows
+        even = _even_trace(number, cost.OPT_FAILURES_PER_MACHINE_DAY, num_days)
+        for name in SOLUTIONS:
+            ratio = _run(name, even, number, seed=0).effective_ratio
+            rows.append(value_row("effective_ratio_even", ratio, solution=name, num_machines=number))
+        rows += _added_rows(cost.OPT_FAILURES_PER_MACHINE_DAY * number, num_machines=number)
+    return rows + serialising_rows()
 
 
 def _ratios(runs: Sequence[TrainingRun], others: Sequence[TrainingRun]) -> list[tuple[float, float]]:
@@ -186,9 +206,10 @@ def _ratios(runs: Sequence[TrainingRun], others: Sequence[TrainingRun]) -> list[
 
 def _run(name: str, trace: FaultTrace, num_machines: int, seed: int) -> TrainingRun:
     is_lossy = name in (MACHINES_LOST, NO_STANDBY)
+    job, policy = SOLUTIONS[GEMINI if is_lossy else name]
     setting = Setting(
-        job=GPT2_100B,
-        policy=policies(GPT2_100B)[GEMINI if is_lossy else name],
+        job=job,
+        policy=policy,
         placement=placement(num_machines, min(NUM_REPLICAS, num_machines)) if is_lossy else None,
         num_standbys=max(2, round(ENOUGH_STANDBYS_SHARE * num_machines)) if name == MACHINES_LOST else 0,
         seed=seed,
@@ -197,24 +218,33 @@ def _run(name: str, trace: FaultTrace, num_machines: int, seed: int) -> Training
 
 
 def _software(num_machines: int, rate: float, num_days: float, seed: int) -> FaultTrace:
-    draw = {"failures_per_machine_day": rate, "hardware_share": 0.0, "seed": seed}
+    draw: dict[str, Any] = {"failures_per_machine_day": rate, "hardware_share": 0.0, "seed": seed}
     return cost.poisson_faults(num_machines, duration_s=num_days * DAY_S, **draw)
 
 
-def _added_rows(number: int) -> Rows:
-    """Add up losses as if they never met: serialising as a share of training, then each failure's mean cost."""
-    failures_per_s = cost.OPT_FAILURES_PER_MACHINE_DAY * number / DAY_S
+def _even_trace(num_machines: int, rate: float, num_days: float) -> FaultTrace:
+    """Let software fail as often as in `_software`, but at even distances."""
+    period_s, duration_s = DAY_S / (rate * num_machines), num_days * DAY_S
+    software: dict[str, Any] = {"kind": cost.FaultKind.SOFTWARE, "machines": (0,)}
+    faults = [cost.Fault(time_s=number * period_s, **software) for number in range(1, int(duration_s / period_s))]
+    return FaultTrace(num_machines=num_machines, duration_s=duration_s, faults=tuple(faults))
+
+
+def _added_rows(rate: float, **keys: Any) -> Rows:
+    """Add up losses at so many failures a day as if they never met: serialising, then each failure's mean cost.
+
+    A negative ratio means that they are more than all time.
+    """
     ratios: dict[str, float] = {}
-    for name, policy in policies(GPT2_100B).items():
-        shares = [level.blocking_s / (level.interval_iterations * GPT2_100B.iteration_s) for level in policy.levels]
+    for name, (job, policy) in SOLUTIONS.items():
+        shares = [level.blocking_s / (level.interval_iterations * job.iteration_s) for level in policy.levels]
         serialise_s = PAPER_OVERHEADS.serialise_s if name == GEMINI else 0.0
         fixed_s = PAPER_OVERHEADS.detection_s + serialise_s + PAPER_OVERHEADS.warm_up_s
         failure_s = fixed_s + _by_equation(name, NONE)
-        ratios[name] = max(0.0, 1 - sum(shares) - failures_per_s * failure_s)
-    keys = {"num_machines": number}
+        ratios[name] = 1 - sum(shares) - rate / DAY_S * failure_s
     rows = [value_row("effective_ratio_added", ratio, solution=name, **keys) for name, ratio in ratios.items()]
-    for name in (HIGH_FREQUENCY, HIGH_FREQUENCY_9):
-        if ratios[name]:
+    for name in (HIGH_FREQUENCY, EIGHT):
+        if ratios[name] > 0:
             gain = 100 * (ratios[GEMINI] / ratios[name] - 1)
             rows.append(value_row("gain_added", gain, "%", highfreq=name, **keys, of="HighFreq's ratio"))
     return rows
@@ -244,7 +274,6 @@ def best_rows(
     num_failures: int,
     seeds: Sequence[int],
 ) -> Rows:
-    """Return the map."""
     rows: Rows = []
     for rate in rates:
         for link in links_gbps:
@@ -298,7 +327,7 @@ def worked_example_timeline(checkpoint_iterations: int) -> Timeline:
 
 def _worked_example(checkpoint_iterations: int) -> tuple[Setting, TrainingRun]:
     transfer_s = checkpoint_iterations * BLOOM_ITERATION_S
-    rates = {"storage_bytes_per_s": 1 / transfer_s, "network_bytes_per_s": 1}
+    rates: dict[str, Any] = {"storage_bytes_per_s": 1 / transfer_s, "network_bytes_per_s": 1}
     job = Job(iteration_s=BLOOM_ITERATION_S, state_bytes=1, num_machines=1, **rates)
     level = method.Level(in_memory=False, interval_iterations=BLOOM_INTERVAL_ITERATIONS, transfer_s=transfer_s)
     policy = CheckpointPolicy(name="BLOOM", iteration_s=BLOOM_ITERATION_S, storage=level)
@@ -318,7 +347,7 @@ def overhead_rows() -> Rows:
     rows: Rows = []
     for failure in (SOFTWARE, HARDWARE, STANDBY):
         run = _one_failure(failure)[1]
-        keys = {"failure": failure}
+        keys: dict[str, Any] = {"failure": failure}
         parts = _besides_progress_s(run)
         rows += [value_row("part_s", seconds, "s", **keys, part=part.value) for part, seconds in parts.items()]
         low, high = (sum(_besides_progress_s(_one_failure(failure, at)[1]).values()) / 60 for at in (0.0, 1.0))
@@ -355,7 +384,6 @@ def _one_failure(failure: str, replacement_share: float = 0.5) -> tuple[Setting,
 
 
 def training_timeline(setting: Setting, run: TrainingRun, *, every_iteration: bool = True) -> Timeline:
-    """Return the timeline of a run."""
     if not run.spans:
         raise ValueError("spans is empty; simulate with keep_spans=True")
     actions: list[Action] = []

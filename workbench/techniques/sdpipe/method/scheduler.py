@@ -284,7 +284,8 @@ class Certificate:
 
 def certify(groups: Iterable[Group], *, num_pipelines: int, history: int) -> Certificate:
     """Check every run of P consecutive groups of each stage."""
-    everyone, recent = (1 << num_pipelines) - 1, {}
+    everyone = (1 << num_pipelines) - 1
+    recent: dict[int, deque[int]] = {}  # by stage
     num_groups = num_runs = num_connected = 0
     for group in groups:
         last = recent.setdefault(group.stage, deque(maxlen=history))

@@ -91,17 +91,23 @@ class SDPipe:
         self._replica.begin_(self.averager)
         self._tie = partial(Ties, module, place, tied, self._replica.device, timeout=timeout)
         self._ties = self._tie(name=name)
-        self._server = None
+        self._server: Server | None = None
         if dist.get_rank() == 0:
-            settings = {"history": options.history, "window_s": options.window_s, "settings": options.settings}
-            self._server = Server(place.num_stages, place.num_pipelines, **settings, host=options.host)
+            self._server = Server(
+                place.num_stages,
+                place.num_pipelines,
+                history=options.history,
+                window_s=options.window_s,
+                settings=options.settings,
+                host=options.host,
+            )
         access = tell_all(self._server and self._server.access)[0]
         limits = {"lease_s": options.lease_s, "timeout_s": timeout.total_seconds()}
         self._client = Client(access, place.stage, place.pipeline, **limits)
         self._averaged_s: float | None = None  # end of the last averaging
         self._is_averaged = self._is_closed = False
         self._hooks: list[RemovableHandle] = []  # hooks of an optimizer
-        self._optimizer: torch.optim.Optimizer | None = None  # the optimizer that `follow_` has marked for GradScaler
+        self._optimizer: Any = None  # the optimizer that `follow_` has marked for GradScaler
         self._skipped: list[tuple[Tensor, Tensor]] = []  # weights and gradients of a step that a scaler skips
 
     def ready(self) -> None:
@@ -155,9 +161,8 @@ class SDPipe:
         """
         rule = "call `synchronized`, load the module's state_dict of this rank, and then this one"
         expected = self._identity | {"weights": self._replica.fingerprint()}
-        wrong = next((name for name in expected if state.get(name) != expected[name]), None)
-        text = f"state of rank {dist.get_rank()} has {wrong} {state.get(wrong)}, not {expected.get(wrong)}; {rule}"
-        for refused in tell_all(None if wrong is None else text):
+        wrong = [f"{name} {state.get(name)}, not {own}" for name, own in expected.items() if state.get(name) != own]
+        for refused in tell_all(f"state of rank {dist.get_rank()} has {wrong[0]}; {rule}" if wrong else None):
             if refused:
                 raise ValueError(refused)
         if self.place.pipeline == 0:
@@ -172,15 +177,16 @@ class SDPipe:
         marked as such here; otherwise other workers would wait for this worker's next step, possibly forever.
         """
         if not getattr(optimizer, "_step_supports_amp_scaling", False):
-            optimizer._step_supports_amp_scaling = True
             self._optimizer = optimizer
+            self._optimizer._step_supports_amp_scaling = True
         before = optimizer.register_step_pre_hook(lambda *_: self._before_step(optimizer))
         after = optimizer.register_step_post_hook(lambda *_: self._after_step())
-        optimizer._optimizer_step_pre_hooks.move_to_end(before.id, last=False)  # other hooks see unscaled gradients
-        optimizer._optimizer_step_post_hooks.move_to_end(after.id, last=False)  # and the averaged model
+        hooks: tuple[Any, Any] = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+        hooks[0].move_to_end(before.id, last=False)  # other hooks see unscaled gradients
+        hooks[1].move_to_end(after.id, last=False)  # and the averaged model
         self._hooks = [before, after]
 
-    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
+    def _before_step(self, optimizer: Any) -> None:
         scale, found_inf = (getattr(optimizer, name, None) for name in ("grad_scale", "found_inf"))
         if self._optimizer is not None and found_inf is not None:
             optimizer.grad_scale = optimizer.found_inf = None  # as without a scaler
@@ -189,10 +195,11 @@ class SDPipe:
             if found_inf.item():
                 self._skipped = [(weight, weight.grad) for weight in weights]
                 optimizer.zero_grad(set_to_none=True)
-            for weight in weights if scale is not None and not self._skipped else ():
-                if weight.grad.dtype == torch.float16:
-                    raise ValueError("Attempting to unscale FP16 gradients.")  # GradScaler's message
-                weight.grad.mul_(scale.double().reciprocal().float())
+            elif scale is not None:
+                for weight in weights:
+                    if weight.grad.dtype == torch.float16:
+                        raise ValueError("Attempting to unscale FP16 gradients.")  # GradScaler's message
+                    weight.grad.mul_(scale.double().reciprocal().float())
         self.ready()
 
     def _after_step(self) -> None:
@@ -334,7 +341,7 @@ def synchronized(
         if group.ndim != 1:
             raise ValueError(f"group is a mesh of {group.ndim} dimensions; it must be of one, the pipelines")
         group = group.get_group()
-    place = Place.of_this_rank(num_stages) if group is None else Place.of_group(group)
+    place = Place.of_group(group) if num_stages is None else Place.of_this_rank(num_stages)
     sdpipe = SDPipe(module, place, options=options, timeout=min(timeout_of(), timeout_of(group)), tied=tied)
     sdpipe.follow_(optimizer)
     return sdpipe

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import _get_default_group
 
 from workbench.checks import require_counts
 from workbench.parallel.replicas import Place
@@ -53,22 +54,36 @@ class _Flat:
         return torch.cat([weight.detach().flatten() for weight in self._weights])
 
     def gradient(self) -> Tensor:
-        if any(weight.grad is None for weight in self._weights):
+        gradients = [weight.grad.flatten() for weight in self._weights if weight.grad is not None]
+        if len(gradients) < len(self._weights):
             raise ValueError("a trained parameter has no gradient; the scheme adds up the gradients of all")
-        return torch.cat([weight.grad.flatten() for weight in self._weights])
+        return torch.cat(gradients)
 
     @torch.no_grad()
     def write(self, flat: Tensor, *, gradients: bool = False) -> None:
         for weight, part in zip(self._weights, flat.split(self._sizes), strict=True):
-            (weight.grad if gradients else weight).copy_(part.view_as(weight))
+            target = weight.grad if gradients else weight
+            assert target is not None
+            target.copy_(part.view_as(weight))
 
 
 class SDPipeWorker(Worker):
     """SDPipe behind the interface of its rivals."""
 
     def __init__(self, sdpipe: SDPipe):
-        self.log = sdpipe.log
-        self.before_update, self.after_update, self.close = sdpipe.ready, sdpipe.average_, sdpipe.close
+        self._sdpipe, self.log = sdpipe, sdpipe.log
+
+    def before_update(self) -> None:
+        """Report to the scheduler."""
+        self._sdpipe.ready()
+
+    def after_update(self) -> None:
+        """Average the model among the group's members."""
+        self._sdpipe.average_()
+
+    def close(self) -> dict[str, int]:
+        """Give all workers their mean."""
+        return self._sdpipe.close()
 
 
 class AllReduce(Worker):
@@ -101,7 +116,7 @@ class AdPsgd(Worker):
         if len(pair) == 2:
             partner, flat = sum(pair) - own, self._flat.read()
             other = torch.empty_like(flat)
-            sending = dist.isend(flat, group_dst=partner, group=self._group)
+            sending = self._group.send([flat], partner, 0)
             dist.recv(other, group_src=partner, group=self._group)
             sending.wait()
             self._flat.write((flat + other) / 2)
@@ -127,6 +142,7 @@ class HetPipe(Worker):
     def __init__(self, module: nn.Module, place: Place, *, server: int, staleness: int, largest: int):
         require_counts(0, staleness=staleness)
         self._flat, self._place, self._server = _Flat(module), place, server
+        self._everyone = _get_default_group()
         self.log, self._before, self._largest = Log(), torch.empty(0), largest
         self._most_under_way = _overlapped(staleness)
         self._under_way: deque[tuple[int, Tensor, Tensor, dist.Work, Future]] = deque()  # clock, update, answer, ...
@@ -144,7 +160,7 @@ class HetPipe(Worker):
         self._flat.write(self._before + update)  # scaled as on the server
         answer = torch.empty(1 + update.numel())
         push = self._push(self._clock, update)
-        pull = self._waiter.submit(dist.irecv(answer, self._server, tag=PULL).wait)
+        pull = self._waiter.submit(self._everyone.recv([answer], self._server, PULL).wait)
         self._under_way.append((self._clock, update, answer, push, pull))
         began_s = time.monotonic()
         while self._under_way and (len(self._under_way) > self._most_under_way or self._under_way[0][-1].done()):
@@ -154,7 +170,7 @@ class HetPipe(Worker):
     def _push(self, clock: float, update: Tensor) -> dist.Work:
         message = torch.zeros(1 + self._largest)
         message[0], message[1 : 1 + update.numel()] = clock, update
-        return dist.isend(message, self._server, tag=PUSH)
+        return self._everyone.send([message], self._server, PUSH)
 
     def _take_in(self) -> None:
         _, _, answer, push, pull = self._under_way.popleft()
@@ -191,6 +207,7 @@ def serve_parameters(models: Sequence[Tensor], num_pipelines: int, staleness: in
         num_pipelines: N.
         staleness: s.
     """
+    everyone = _get_default_group()
     num_stages, num_pushes, ahead = len(models), 0, staleness - _overlapped(staleness)
     clocks = dict.fromkeys(range(num_stages * num_pipelines), 0.0)
     message = torch.empty(1 + max(model.numel() for model in models))
@@ -212,7 +229,7 @@ def serve_parameters(models: Sequence[Tensor], num_pipelines: int, staleness: in
                 continue
             unanswered.remove(push)
             answer = torch.cat([torch.tensor([clocks[rank]]), models[rank % num_stages]])
-            answers[rank].append((answer, dist.isend(answer, rank, tag=PULL)))
+            answers[rank].append((answer, everyone.send([answer], rank, PULL)))
             if len(answers[rank]) > 1 + _overlapped(staleness):  # the worker has the first, or it would not have pushed
                 answers[rank].popleft()[1].wait()
     for _, work in (sent for of_rank in answers.values() for sent in of_rank):

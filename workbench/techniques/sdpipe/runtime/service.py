@@ -12,7 +12,7 @@ import json
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from subprocess import PIPE, Popen, TimeoutExpired
@@ -89,10 +89,11 @@ class Server:
         Scheduler(num_stages, num_pipelines, history, first_s, settings=settings)  # refuses bad arguments here
         public, secret = (key.decode() for key in zmq.curve_keypair())
         worker_public, worker_secret = (key.decode() for key in zmq.curve_keypair())
-        arguments = {"num_stages": num_stages, "num_pipelines": num_pipelines, "history": history}
+        arguments: dict[str, Any] = {"num_stages": num_stages, "num_pipelines": num_pipelines, "history": history}
         arguments |= {"window_s": window_s, "host": host, "settings": dataclasses.asdict(settings or Settings())}
         command = [sys.executable, "-m", SERVER]
         self._process = Popen(command, stdin=PIPE, stdout=PIPE, env=own_environment(), text=True)
+        assert self._process.stdin is not None and self._process.stdout is not None
         # Keys go through the pipe, since every user of the machine can read a command line.
         self._process.stdin.write(json.dumps(arguments | {"secret": secret, "admitted": worker_public}) + "\n")
         self._process.stdin.flush()
@@ -135,7 +136,8 @@ class Client:
         self._name = f"worker {worker} of stage {stage}"
         self._lost = ""  # why the scheduler counts as lost
         self._address, public, secret = access
-        self._socket = zmq.Context.instance().socket(zmq.DEALER)
+        context: zmq.Context = zmq.Context.instance()
+        self._socket = context.socket(zmq.DEALER)
         self._socket.linger = 0
         self._socket.curve_serverkey = public.encode()
         self._socket.curve_secretkey = secret.encode()
@@ -200,7 +202,7 @@ class Client:
         began_s = heard_s = time.monotonic()
         while not self._lost:
             answer = {}
-            if self._socket.poll(1e3 * self._ping_s):
+            if self._socket.poll(int(1e3 * self._ping_s)):
                 answer, heard_s = json.loads(self._socket.recv()), time.monotonic()
             elif time.monotonic() - heard_s > self._lease_s:
                 self._lost = f"the scheduler at {self._address}, a process of rank 0, has not answered"
@@ -283,8 +285,8 @@ class _Service:
         self._keys.send_multipart([version, number, status, b"", b"", b""])
 
     def _receive_all(self) -> None:
-        handlers = {"signal": self._on_signal, "come": self._on_come, "fail": self._on_fail}
-        handlers |= {"ping": self._on_ping, "save": self._on_save, "load": self._on_load}
+        handlers: dict[str, Callable[[Worker, Any], None]] = {"signal": self._on_signal, "come": self._on_come}
+        handlers |= {"fail": self._on_fail, "ping": self._on_ping, "save": self._on_save, "load": self._on_load}
         while self._router.poll(0):
             name, *frames = self._router.recv_multipart(copy=False)
             try:
@@ -398,7 +400,7 @@ class _Service:
 def serve() -> None:
     """Serve until standard input closes; print the port first and the counts last."""
     arguments = json.loads(sys.stdin.readline())
-    context = zmq.Context.instance()
+    context: zmq.Context = zmq.Context.instance()
     keys, router = context.socket(zmq.REP), context.socket(zmq.ROUTER)
     keys.bind(AUTHENTICATION)
     router.linger, keys.linger = 1000, 0  # ms; the last messages tell the workers that the scheduler ends

@@ -1,6 +1,6 @@
 """Formats for the indices of a sparse gradient, and their bytes: hash bitmap (algorithm 3.3), bitmap, COO, blocks."""
 
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ BITS = 8  # bits of a byte
 INDEX_BYTES = 4
 BLOCK_ELEMENTS = 256  # OmniReduce
 FORMATS = ("hash bitmap", "bitmap", "COO", "tensor blocks")
+KEPT = 64  # hash bitmaps, one for each size of a model's tables; each has 8 bytes an index
 
 
 class HashBitmap:
@@ -92,11 +93,9 @@ class HashBitmap:
             kind = f"{bitmap.dtype} {tuple(bitmap.shape)}"
             raise ValueError(f"bitmap is {kind}; of partition {partition} it is uint8 ({self.num_bytes(partition)},)")
         if bitmap.device.type == "cpu":
-            places = torch.from_numpy(_set_bits(bitmap.numpy()))
-        else:
-            shifts = torch.arange(BITS, dtype=torch.uint8, device=bitmap.device)
-            places = (bitmap[:, None] >> shifts & 1).flatten().nonzero().squeeze(1)
-        return self.at(places, partition)
+            return torch.from_numpy(_members_of(bitmap.numpy(), self._members[partition].numpy()))
+        shifts = torch.arange(BITS, dtype=torch.uint8, device=bitmap.device)
+        return self.at((bitmap[:, None] >> shifts & 1).flatten().nonzero().squeeze(1), partition)
 
     def _known(self, partition: int) -> int:
         if not 0 <= partition < self.num_partitions:
@@ -104,13 +103,13 @@ class HashBitmap:
         return partition
 
 
-@cache
+@lru_cache(KEPT)
 def hash_bitmap(domain_size: int, num_partitions: int, seed: int, device: str = "cpu") -> HashBitmap:
-    """Return a `HashBitmap`; equal arguments share one object."""
+    """Return a `HashBitmap`; equal arguments share one object, of the last `KEPT`."""
     return HashBitmap(domain_size, num_partitions, seed, device)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _bitmap_of(places: np.ndarray, num_bytes: int) -> np.ndarray:
     bitmap = np.zeros(num_bytes, np.uint8)
     for place in places:
@@ -118,21 +117,21 @@ def _bitmap_of(places: np.ndarray, num_bytes: int) -> np.ndarray:
     return bitmap
 
 
-@njit(cache=True)
-def _set_bits(bitmap: np.ndarray) -> np.ndarray:
-    """Return the numbers of the set bits, ascending."""
-    count = 0
-    for byte in bitmap:
-        while byte:
-            count, byte = count + 1, byte & (byte - 1)
-    places, count = np.empty(count, np.int64), 0
-    for number in range(len(bitmap)):
-        if bitmap[number]:
+@njit(cache=True, nogil=True)
+def _members_of(bitmap: np.ndarray, members: np.ndarray) -> np.ndarray:
+    """Return the members whose bits are set, int64; each is written, and kept if its bit is set, without a branch."""
+    found, count = np.empty(len(members) + 1, np.int64), 0
+    num_whole = len(members) // BITS  # bytes
+    for number in range(num_whole):
+        byte = bitmap[number]
+        if byte:
             for bit in range(BITS):
-                if bitmap[number] >> bit & 1:
-                    places[count] = number * BITS + bit
-                    count += 1
-    return places
+                found[count] = members[number * BITS + bit]
+                count += byte >> bit & 1
+    for place in range(num_whole * BITS, len(members)):
+        found[count] = members[place]
+        count += bitmap[num_whole] >> (place - num_whole * BITS) & 1
+    return found[:count]
 
 
 def nonzero_blocks(indices: Tensor, block_elements: int = BLOCK_ELEMENTS) -> Tensor:

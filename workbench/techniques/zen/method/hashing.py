@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,17 +19,9 @@ from torch import Tensor
 
 from workbench.checks import require_counts
 
-__all__ = [
-    "EMPTY",
-    "LARGEST_INDEX",
-    "Slots",
-    "hash_of",
-    "hash_of_by_definition",
-    "hierarchical_hash",
-    "partition",
-    "slots_by_definition",
-]
-__all__ += ["partition_by_definition", "partition_of", "partition_order", "require_indices", "strawman_hash"]
+__all__ = ["EMPTY", "LARGEST_INDEX", "Slots", "hash_of", "hash_of_by_definition", "hierarchical_hash", "partition"]
+__all__ += ["partition_by_definition", "partition_of", "partition_order", "require_indices", "slots_by_definition"]
+__all__ += ["share_without_slot", "strawman_hash"]
 
 LARGEST_INDEX = 2**31 - 1
 EMPTY = -1  # mark of an empty slot; the paper uses 0 and counts indices from 1
@@ -37,30 +30,22 @@ C1, C2, C3, M1, M2 = 0xCC9E2D51, 0x1B873593, 0xE6546B64, 0x85EBCA6B, 0xC2B2AE35 
 KEY_BYTES = 4
 
 
-def hash_of_by_definition(index: int, seed: int) -> int:
+def hash_of_by_definition(index: Any, seed: int) -> Any:
     """Return MurmurHash3 (x86, 32 bits) of an index, as four little-endian bytes."""
 
-    def rotated(word: int, bits: int) -> int:
+    def rotated(word: Any, bits: int) -> Any:
         return (word << bits | word >> WORD_BITS - bits) & WORD
 
     word = rotated(index * C1 & WORD, 15) * C2 & WORD
-    word = (rotated(seed ^ word, 13) * 5 + C3 & WORD) ^ KEY_BYTES
+    word = (rotated(word ^ seed, 13) * 5 + C3 & WORD) ^ KEY_BYTES
     word = (word ^ word >> 16) * M1 & WORD
     word = (word ^ word >> 13) * M2 & WORD
     return word ^ word >> 16
 
 
 def hash_of(indices: Tensor, seed: int) -> Tensor:
-    """Return the hashes of indices, int64 [I] in [0, 2^32), on their device; see `hash_of_by_definition`."""
-
-    def rotated(word: Tensor, bits: int) -> Tensor:
-        return (word << bits | word >> WORD_BITS - bits) & WORD
-
-    word = rotated(indices * C1 & WORD, 15) * C2 & WORD
-    word = (rotated(word ^ seed, 13) * 5 + C3 & WORD) ^ KEY_BYTES
-    word = (word ^ word >> 16) * M1 & WORD
-    word = (word ^ word >> 13) * M2 & WORD
-    return word ^ word >> 16
+    """Return the hashes of indices, int64 [I] in [0, 2^32), on their device: all at once by the definition."""
+    return hash_of_by_definition(indices, seed)
 
 
 def _seeds(seed: int, num_hashes: int) -> list[int]:
@@ -216,6 +201,14 @@ def _without_slot(indices: Tensor, memory: Tensor, begins: Tensor, sizes: Tensor
     return waiting
 
 
+def share_without_slot(indices: Tensor, *, num_hashes: int, parallel_slots: int, seed: int) -> float:
+    """Return the share of indices that find no free parallel slot; see `hierarchical_hash`."""
+    _require(indices, 1, num_hashes, parallel_slots, 0)
+    memory = torch.full((parallel_slots,), EMPTY, dtype=torch.int32)
+    begins, sizes = torch.tensor([0]), torch.tensor([parallel_slots])
+    return len(_without_slot(indices, memory, begins, sizes, _seeds(seed, num_hashes))) / len(indices)
+
+
 def _extracted(memory: Tensor, begins: Tensor, overflow: Tensor, home: Tensor) -> list[Tensor]:
     """Return the indices of each partition, from its slots and from the overflow, whose partitions are `home`."""
     occupied = (memory != EMPTY).nonzero().squeeze(1)
@@ -258,8 +251,8 @@ def partition_order(indices: Tensor, num_partitions: int, seed: int) -> tuple[Te
     """
     _require(indices, num_partitions, 1, 0, 0)
     if indices.device.type == "cpu":
-        order, counts = _counted(indices.numpy(), _seeds(seed, 0)[0], num_partitions)
-        return torch.from_numpy(order), counts.tolist()
+        places, counts = _counted(indices.numpy(), _seeds(seed, 0)[0], num_partitions)
+        return torch.from_numpy(places), counts.tolist()
     home, order = partition_of(indices, num_partitions, seed).int().sort(stable=True)
     return order, torch.bincount(home, minlength=num_partitions).tolist()
 
@@ -267,7 +260,7 @@ def partition_order(indices: Tensor, num_partitions: int, seed: int) -> tuple[Te
 _murmur = njit(cache=True)(hash_of_by_definition)  # on 64 bits, of which the lowest 32 count
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _counted(indices: np.ndarray, seed: int, num_partitions: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the places of the indices, partition by partition, and the size of each partition."""
     home = np.empty(len(indices), np.int32)

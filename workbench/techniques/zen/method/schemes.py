@@ -65,10 +65,11 @@ class Scheme:
     @classmethod
     def parse(cls, text: str) -> "Scheme":
         """Parse the text of `str`."""
-        kinds, words = (Communication, Aggregation, Partition, Balance), text.split(", ")
-        if len(words) != len(kinds):
-            raise ValueError(f"scheme is {text!r}; it must name one choice in each of {len(kinds)} dimensions")
-        return cls(*(kind(word) for kind, word in zip(kinds, words, strict=True)))
+        words = text.split(", ")
+        if len(words) != 4:
+            raise ValueError(f"scheme is {text!r}; it must name one choice in each of 4 dimensions")
+        communication, aggregation, partition, balance = words
+        return cls(Communication(communication), Aggregation(aggregation), Partition(partition), Balance(balance))
 
 
 def _space() -> Iterator[Scheme]:
@@ -139,7 +140,7 @@ class _Counts:
         self._num_partitions = num_partitions
         self.added = added
         self.by_rank = np.stack([self._by_partition(mask) for mask in self._masks])  # [ranks, partitions]
-        self.total = self._by_partition(self._masks.any(axis=0))  # [partitions] of the sum
+        self.total = self._by_partition(np.logical_or.reduce(self._masks))  # [partitions] of the sum
 
     def _by_partition(self, mask: np.ndarray) -> np.ndarray:
         return np.bincount(self._home[mask], minlength=self._num_partitions)
@@ -147,7 +148,7 @@ class _Counts:
     def of(self, ranks: Sequence[int]) -> np.ndarray:
         """Return the counts [partitions] for some ranks, whose gradients are added if the scheme is incremental."""
         if self.added and len(ranks) > 1:
-            return self._by_partition(self._masks[list(ranks)].any(axis=0))
+            return self._by_partition(np.logical_or.reduce(self._masks[list(ranks)]))
         return self.by_rank[list(ranks)].sum(axis=0)
 
 
@@ -202,8 +203,8 @@ def _parallel_ring(counts: _Counts, num: int) -> list[Stage]:
             sent.append(counts.of([(p + 1 + step) % num for step in range(stage)])[p])
         schedule.append(Stage(np.array(sent), np.roll(sent, 1)))
     for stage in range(num - 1):
-        sent = counts.total[(np.arange(num) - stage) % num]
-        schedule.append(Stage(sent, np.roll(sent, 1)))
+        totals = counts.total[(np.arange(num) - stage) % num]
+        schedule.append(Stage(totals, np.roll(totals, 1)))
     return schedule
 
 

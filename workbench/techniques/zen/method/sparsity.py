@@ -1,4 +1,4 @@
-"""What describes sparse gradients of several ranks: density, overlap, densification, skewness, imbalance (3.1 to 3.6).
+"""What describes sparse gradients of several ranks: overlap, densification, skewness, imbalance (3.1 to 3.6).
 
 Index sets are int arrays [I] of distinct indices of non-zero gradients, one of each rank.
 """
@@ -7,13 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["densification_ratio", "density", "imbalance_ratio", "overlap_ratio"]
+__all__ = ["densification_ratio", "imbalance_ratio", "overlap_ratio"]
 __all__ += ["push_imbalance", "range_counts", "skewness_ratio", "union_of"]
-
-
-def density(indices: np.ndarray, domain_size: int) -> float:
-    """Return the share of gradients that are not zero, d_G."""
-    return len(indices) / domain_size
 
 
 def union_of(sets: Sequence[np.ndarray]) -> np.ndarray:
@@ -28,7 +23,7 @@ def overlap_ratio(first: np.ndarray, second: np.ndarray) -> float:
 
 def densification_ratio(sets: Sequence[np.ndarray]) -> float:
     """Return the density of the sum over the mean density of the parts (definition 3.4)."""
-    return len(union_of(sets)) / np.mean([len(one) for one in sets])
+    return len(union_of(sets)) / float(np.mean([len(one) for one in sets]))
 
 
 def range_counts(indices: np.ndarray, domain_size: int, num_partitions: int) -> np.ndarray:

@@ -1,22 +1,26 @@
 """Zen for a model of your own: one tensor's all-reduce, and a communication hook of DistributedDataParallel."""
 
+import threading
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from queue import SimpleQueue
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from workbench.checks import require_counts
 from workbench.parallel.groups import ProcessTensorGroup
 from workbench.parallel.hooks import require_ddp, require_one_plan, warn_if_late
+from workbench.parallel.hosts import all_shards, host_groups, own_shard_of_sum, require_whole_hosts
 from workbench.parallel.timeouts import naming_lost_ranks, timeout_of
 
 from .exchange import Sparse, Wire
-from .schemes import SCHEMES, SEED, Scheme, dense, zen
+from .schemes import SCHEMES, SEED, Scheme, Sum, dense, zen
 
 __all__ = ["SparseSynchroniser", "all_reduce_sparse", "synchronise"]
 
@@ -39,21 +43,22 @@ class SparseSynchroniser:
         self,
         group: dist.ProcessGroup | None = None,
         *,
-        scheme: str | Scheme = "Zen",
+        scheme: str | Sum = "Zen",
         seed: int = SEED,
         ranks_per_host: int = 1,
     ):
         size = dist.get_world_size(group)
         _check(scheme, ranks_per_host, size)
-        named = _name_of(scheme)
-        self._state = {"scheme": named, "seed": seed, "ranks_per_host": ranks_per_host, "num_ranks": size}
+        self._state: dict[str, str | int] = {"scheme": _name_of(scheme), "seed": seed, "ranks_per_host": ranks_per_host}
+        self._state["num_ranks"] = size
         self._sum = SCHEMES[scheme] if isinstance(scheme, str) else scheme
-        self._facts = {"scheme": named, "seed": seed}
-        self._seeded = {"seed": seed} if self._sum is zen else {}
-        self._whole, self._host, between = Wire(group), None, group
+        self._seeded: dict[str, Any] = {"seed": seed} if self._sum is zen else {}
+        self._is_own = isinstance(scheme, str)
+        self._whole = self.wire = Wire(group)
+        self._host = None
         if ranks_per_host > 1:
-            self._host, between = _groups(group, size, ranks_per_host)
-        self.wire = Wire(between)
+            self._host, between = host_groups(group, ranks_per_host)
+            self.wire = Wire(between)
 
     def all_reduce(self, gradient: Tensor) -> Tensor:
         """Return the sum over the ranks, in the gradient's layout: [rows, ...], sparse or dense.
@@ -62,22 +67,43 @@ class SparseSynchroniser:
             ValueError: on all ranks, if a rank has an index out of range, or if ranks differ in shape, dtype, layout,
                 scheme or seed.
         """
-        own, error = None, ""
+        return self.all_reduce_together([gradient])[0]
+
+    def all_reduce_together(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Return the sums of several gradients, which share their messages; see `all_reduce`.
+
+        The first heads that the ranks exchange in a call tell whether they agree.
+        """
+        facts: dict[str, object] = {**self._state, "number of gradients": len(gradients)}
+        error = ""
+        for number, gradient in enumerate(gradients):
+            tensor = {"dtype": gradient.dtype, "shape": tuple(gradient.shape), "layout": gradient.layout}
+            facts |= {f"{name} of gradient {number}" if number else name: fact for name, fact in tensor.items()}
+        is_whole = self._host is not None or (
+            self._sum is dense and all(one.layout == torch.strided for one in gradients)
+        )
+        parts: list[Any] = []
         try:
-            own = Sparse.of(gradient) if self._host is None and not self._is_dense(gradient) else None
-            whole = gradient.to_dense() if own is None else gradient
+            parts = [gradient.to_dense() if is_whole else Sparse.of(gradient) for gradient in gradients]
         except (ValueError, RuntimeError) as refusal:
             error = str(refusal)
-        tensor = {"dtype": gradient.dtype, "shape": tuple(gradient.shape), "layout": gradient.layout}
-        self._whole.agree(self._facts | tensor, error)
-        if own is not None:
-            return self._sum(own, self.wire, **self._seeded).like(gradient)
+        if error or self._host is not None or not self._is_own:
+            self._whole.agree(facts, error)
+        self.wire.expect(facts)
+        if is_whole and self._host is None:
+            return [self.wire.all_reduce(whole) for whole in parts]
         if self._host is None:
-            return self.wire.all_reduce(whole)
-        shard = _own_shard_of_sum(whole, self._host)
-        shard = self._sum(Sparse.of(shard), self.wire, **self._seeded).to_dense()
-        total = _all_shards(shard, self._host)[: len(whole)]
-        return Sparse.of(total).like(gradient) if gradient.layout == torch.sparse_coo else total
+            totals = self._summed(parts)
+        else:
+            shards = self._summed([Sparse.of(own_shard_of_sum(whole, self._host)) for whole in parts])
+            wholes = [all_shards(shard.to_dense(), self._host) for shard in shards]
+            totals = [Sparse.of(whole[: len(own)]) for whole, own in zip(wholes, parts, strict=True)]
+        return [total.like(gradient) for total, gradient in zip(totals, gradients, strict=True)]
+
+    def _summed(self, gradients: Sequence[Sparse]) -> list[Sparse]:
+        if isinstance(self._sum, Scheme):
+            return self._sum.together(gradients, self.wire, **self._seeded)
+        return [self._sum(gradient, self.wire) for gradient in gradients]
 
     def state_dict(self) -> dict[str, str | int]:
         """Return the settings that a resumed training must repeat; there is no other state."""
@@ -91,55 +117,18 @@ class SparseSynchroniser:
             if state[name] != value:
                 raise ValueError(f"{name} is {value!r} and was {state[name]!r} before; sums would differ")
 
-    def _is_dense(self, gradient: Tensor) -> bool:
-        """Whether all is summed as it is."""
-        return self._sum is dense and gradient.layout == torch.strided
 
-
-def _name_of(scheme: str | Scheme) -> str:
+def _name_of(scheme: str | Sum) -> str:
     return scheme if isinstance(scheme, str) else getattr(scheme, "__name__", "a function")
 
 
-def _check(scheme: str | Scheme, ranks_per_host: int, num_ranks: int) -> None:
+def _check(scheme: str | Sum, ranks_per_host: int, num_ranks: int) -> None:
     """Raise ValueError if a scheme is unknown, or if the ranks do not fill the hosts."""
     if isinstance(scheme, str) and scheme not in SCHEMES:
         raise ValueError(f"scheme is {scheme!r}; it must be one of {', '.join(SCHEMES)}")
-    require_counts(1, ranks_per_host=ranks_per_host)
+    require_whole_hosts(num_ranks, ranks_per_host=ranks_per_host)
     if scheme == "SparCML" and (num_ranks // ranks_per_host) & (num_ranks // ranks_per_host - 1):
         raise ValueError(f"ranks are {num_ranks // ranks_per_host}; SparCML needs a power of two")
-    if ranks_per_host > 1 and num_ranks < dist.get_world_size():  # torch's names for such groups are not unique
-        rule = f"the group has {num_ranks} of {dist.get_world_size()} ranks, and hosts are made of all"
-        raise ValueError(f"ranks_per_host is {ranks_per_host}; it must be 1 here: {rule}")
-    if num_ranks % ranks_per_host:
-        raise ValueError(f"ranks_per_host is {ranks_per_host}; it must divide the {num_ranks} ranks")
-
-
-def _groups(group: dist.ProcessGroup | None, size: int, per_host: int) -> tuple[dist.ProcessGroup, dist.ProcessGroup]:
-    """Return this rank's group on its host, and its group of the ranks on all hosts with the same shard."""
-    ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-    inside = [ranks[first : first + per_host] for first in range(0, size, per_host)]
-    across = [ranks[local::per_host] for local in range(per_host)]
-    timeout = timeout_of(group)
-    own, between = (dist.new_subgroups_by_enumeration(every, timeout=timeout)[0] for every in (inside, across))
-    return own, between
-
-
-def _own_shard_of_sum(whole: Tensor, host: dist.ProcessGroup) -> Tensor:
-    """Return this rank's shard of the sum of a host's tensors; gloo's reduce_scatter would send twice the bytes."""
-    size, rank = dist.get_world_size(host), dist.get_rank(host)
-    rows = -(-len(whole) // size)
-    padded = torch.cat([whole, whole.new_zeros(rows * size - len(whole), *whole.shape[1:])])
-    arrived = torch.empty_like(padded)
-    with naming_lost_ranks(host, "all_to_all on a host"):
-        dist.all_to_all_single(arrived, padded, group=host)
-    return arrived.view(size, rows, *whole.shape[1:]).sum(dim=0) if size > 1 else padded[rank * rows :]
-
-
-def _all_shards(shard: Tensor, host: dist.ProcessGroup) -> Tensor:
-    shards = [torch.empty_like(shard) for _ in range(dist.get_world_size(host))]
-    with naming_lost_ranks(host, "all_gather on a host"):
-        dist.all_gather(shards, shard.contiguous(), group=host)
-    return torch.cat(shards)
 
 
 def all_reduce_sparse(tensor: Tensor, group: dist.ProcessGroup | None = None, *, seed: int = SEED) -> Tensor:
@@ -177,13 +166,58 @@ def _refuse_shrinking(model: DistributedDataParallel | None) -> None:
         raise RuntimeError(f"divide_by_initial_world_size of join is False; {rule}")
 
 
-def _summed(group: dist.ProcessGroup, done: torch.futures.Future[list[Tensor]]) -> Tensor:
+def _arrived(group: dist.ProcessGroup, done: torch.futures.Future[list[Tensor]]) -> Tensor:
     with naming_lost_ranks(group, "all_reduce of a gradient that is not sparse"):
         return done.value()[0]
 
 
+@dataclass(eq=False, slots=True)
+class _Bucket:
+    """A bucket with gradients of tables, which are summed in the background."""
+
+    buffer: Tensor  # in the end the sum
+    tables: list[Tensor]  # gradients of tables; the buffer itself if it is sparse
+    others: list[Tensor]  # other gradients that share the bucket
+    ready: torch.cuda.Event | None  # when a GPU has computed them
+    future: torch.futures.Future[None]
+    error: BaseException | None = None
+
+    def result(self, _: torch.futures.Future[None]) -> Tensor:
+        """Return the sum, or raise what stopped it, where the backward pass waits for it."""
+        if self.error is not None:
+            raise self.error
+        return self.buffer
+
+
+def _serve(inbox: "SimpleQueue[list[_Bucket] | None]", sums: SparseSynchroniser, group: ProcessTensorGroup) -> None:
+    """Sum the buckets that come together, until None comes."""
+    while (buckets := inbox.get()) is not None:
+        try:
+            for bucket in buckets:
+                if bucket.ready is not None:
+                    torch.cuda.set_device(bucket.buffer.device)
+                    torch.cuda.current_stream().wait_event(bucket.ready)
+                bucket.buffer.div_(group.size)
+            totals = iter(sums.all_reduce_together([table for bucket in buckets for table in bucket.tables]))
+            for bucket in buckets:
+                if bucket.buffer.layout == torch.sparse_coo:
+                    bucket.buffer = next(totals)
+                    continue
+                for table in bucket.tables:
+                    table.copy_(next(totals))
+                for gradient in bucket.others:
+                    group.communicate(dist.all_reduce, gradient)
+        except BaseException as error:  # the training waits for the futures, and must see it
+            for bucket in buckets:
+                bucket.error = error
+        for bucket in buckets:
+            if bucket.ready is not None:
+                torch.cuda.current_stream().synchronize()
+            bucket.future.set_result(None)
+
+
 def synchronise(
-    model: DistributedDataParallel, *, scheme: str | Scheme = "Zen", seed: int = SEED, ranks_per_host: int = 1
+    model: DistributedDataParallel, *, scheme: str | Sum = "Zen", seed: int = SEED, ranks_per_host: int = 1
 ) -> SparseSynchroniser:
     """Sum the gradients of embeddings by Zen and all others densely, from the next backward pass on; all ranks call it.
 
@@ -217,28 +251,40 @@ def synchronise(
     if shared and dist.get_rank(group) == 0:
         rule = "its gradient has no zeros, and is summed densely; tie_word_embeddings=False would untie it"
         warnings.warn(f"{', '.join(shared)} shares its weight with a layer that is no embedding: {rule}", stacklevel=2)
-    sparse = SparseSynchroniser(group, scheme=scheme, seed=seed, ranks_per_host=ranks_per_host)
-    whole, of_model = ProcessTensorGroup(group), weakref.ref(model)  # a hook that holds its model is never freed
+    ranks = dist.get_process_group_ranks(group)
+    is_part = len(ranks) < dist.get_world_size()  # then no other ranks are here to make a group with them
+    background = dist.new_group(
+        ranks, timeout=timeout_of(group), backend=dist.get_backend(group), use_local_synchronization=is_part
+    )
+    sums = SparseSynchroniser(background, scheme=scheme, seed=seed, ranks_per_host=ranks_per_host)
+    inbox: SimpleQueue[list[_Bucket] | None] = SimpleQueue()
+    arguments = inbox, sums, ProcessTensorGroup(background)
+    threading.Thread(target=_serve, args=arguments, name="zen", daemon=True).start()
+    weakref.finalize(model, inbox.put, None)
+    of_model = weakref.ref(model)  # a hook that holds its model is never freed
+    waiting: list[_Bucket] = []
 
-    def hook(_: None, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    def hook(_: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         _refuse_shrinking(of_model())
-        buffer = bucket.buffer().div_(size)
-        devices = [buffer.device] if buffer.is_cuda else []
-        future: torch.futures.Future[Tensor] = torch.futures.Future(devices=devices)
-        if buffer.layout == torch.sparse_coo:
-            future.set_result(sparse.all_reduce(buffer))
-            return future
-        pairs = list(zip(bucket.parameters(), bucket.gradients(), strict=True))
-        if not any(parameter in tables for parameter, _ in pairs):
-            work = dist.all_reduce(buffer, group=group, async_op=True)
-            return work.get_future().then(partial(_summed, group))
-        for parameter, gradient in pairs:  # small gradients share a bucket
-            if parameter in tables:
-                gradient.copy_(sparse.all_reduce(gradient))
-            else:
-                whole.communicate(dist.all_reduce, gradient)
-        future.set_result(buffer)
+        if bucket.index() == 0:
+            waiting.clear()  # of a pass that was broken off
+        buffer = bucket.buffer()
+        is_sparse = buffer.layout == torch.sparse_coo
+        pairs = [] if is_sparse else list(zip(bucket.parameters(), bucket.gradients(), strict=True))
+        in_tables = [buffer] if is_sparse else [gradient for parameter, gradient in pairs if parameter in tables]
+        if in_tables:
+            devices: list[int | str | torch.device] = [buffer.device] if buffer.is_cuda else []
+            ready = torch.cuda.current_stream().record_event() if buffer.is_cuda else None
+            others = [gradient for parameter, gradient in pairs if parameter not in tables]
+            waiting.append(_Bucket(buffer, in_tables, others, ready, torch.futures.Future(devices=devices)))
+            future = waiting[-1].future.then(waiting[-1].result)
+        if waiting and (bucket.is_last() or not in_tables):  # tables whose buckets follow one another go together
+            inbox.put(waiting.copy())
+            waiting.clear()
+        if not in_tables:
+            work = dist.all_reduce(buffer.div_(size), group=group, async_op=True)
+            future = work.get_future().then(partial(_arrived, group))
         return future
 
     model.register_comm_hook(None, hook)
-    return sparse
+    return sums

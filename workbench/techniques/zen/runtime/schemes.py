@@ -4,34 +4,56 @@ All ranks of a wire call a scheme together. It returns the sum, bit for bit the 
 the messages that its paper describes.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from math import prod
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..method.formats import BLOCK_ELEMENTS, hash_bitmap, nonzero_blocks
 from ..method.hashing import partition_order, strawman_hash
-from .exchange import Sparse, Wire, added
+from .exchange import INDEX_BYTES, Message, Sparse, Wire, added, set_entries
 
-__all__ = [
-    "SCHEMES",
-    "SEED",
-    "Scheme",
-    "ag_sparse",
-    "dense",
-    "omni_reduce",
-    "sparcml",
-    "sparse_ps",
-    "strawman",
-    "torch_sparse",
-    "zen",
-]
+__all__ = ["SCHEMES", "SEED", "Messages", "Scheme", "Sum", "ag_sparse", "dense", "omni_reduce", "sparcml", "sparse_ps"]
+__all__ += ["strawman", "torch_sparse", "zen"]
 
 SEED = 0  # default seed of h0
-Scheme = Callable[[Sparse, Wire], Sparse]
+Sum = Callable[[Sparse, Wire], Sparse]
+Messages = Mapping[int, Message]  # by rank
+Steps = Generator[Messages, Messages, Sparse]  # yields what this rank sends, gets what arrives, returns the sum
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A scheme, called with a gradient and a wire; its steps yield the messages to ranks and get those that arrive."""
+
+    steps: Callable[..., Steps]  # of a gradient, a wire and options
+
+    def __call__(self, gradient: Sparse, wire: Wire, **options: Any) -> Sparse:
+        return self.together([gradient], wire, **options)[0]
+
+    def together(self, gradients: Sequence[Sparse], wire: Wire, **options: Any) -> list[Sparse]:
+        """Sum several gradients; what they send in the same step leaves as one message."""
+        running = [self.steps(gradient, wire, **options) for gradient in gradients]
+        arrived: list[Messages | None] = [None] * len(running)
+        totals: list[Sparse] = []
+        while len(totals) < len(running):
+            outgoing: list[Messages] = []
+            for one, messages in zip(running, arrived, strict=True):
+                try:
+                    outgoing.append(next(one) if messages is None else one.send(messages))
+                except StopIteration as end:
+                    totals.append(end.value)
+            if outgoing:
+                ranks, num_parts = outgoing[0], len(next(iter(outgoing[0].values())))
+                whole = wire.exchange({to: tuple(part for one in outgoing for part in one[to]) for to in ranks})
+                cuts = range(0, num_parts * len(running), num_parts)
+                arrived = [{of: parts[cut : cut + num_parts] for of, parts in whole.items()} for cut in cuts]
+        return totals
 
 
 def _message(gradient: Sparse) -> tuple[Tensor, Tensor]:
@@ -39,7 +61,7 @@ def _message(gradient: Sparse) -> tuple[Tensor, Tensor]:
     return gradient.values, gradient.indices.int()
 
 
-def _read(message: tuple[Tensor, ...], domain_size: int) -> Sparse:
+def _read(message: Message, domain_size: int) -> Sparse:
     values, indices = message
     return Sparse(indices.long(), values, domain_size)
 
@@ -56,23 +78,24 @@ def torch_sparse(gradient: Sparse, wire: Wire) -> Sparse:
     return Sparse.of(wire.all_reduce_by_torch(whole.coalesce()))
 
 
-def ag_sparse(gradient: Sparse, wire: Wire) -> Sparse:
+@Scheme
+def ag_sparse(gradient: Sparse, wire: Wire) -> Steps:
     """Send all gradients to all ranks, then add them (AGsparse)."""
-    arrived = wire.exchange(dict.fromkeys(range(wire.size), _message(gradient)))
+    arrived = yield dict.fromkeys(range(wire.size), _message(gradient))
     return added([_read(message, gradient.domain_size) for message in arrived.values()])
 
 
-def sparcml(gradient: Sparse, wire: Wire) -> Sparse:
+@Scheme
+def sparcml(gradient: Sparse, wire: Wire) -> Steps:
     """Exchange sums with ranks at distance 1, 2, 4, ...; send the dense tensor if COO is longer (SparCML)."""
     if wire.size & (wire.size - 1):
         raise ValueError(f"ranks are {wire.size}; recursive doubling needs a power of two")
     distance = 1
     while distance < wire.size:
         other = wire.rank ^ distance
-        arrived = wire.exchange({other: _shorter(gradient)})[other]
-        values, indices = arrived
+        values, indices = (yield {other: _shorter(gradient)})[other]
         is_whole = len(values) > len(indices)
-        theirs = Sparse.of(values) if is_whole else _read(arrived, gradient.domain_size)
+        theirs = Sparse.of(values) if is_whole else _read((values, indices), gradient.domain_size)
         gradient = added([gradient, theirs] if wire.rank < other else [theirs, gradient])
         distance *= 2
     return gradient
@@ -85,24 +108,27 @@ def _shorter(gradient: Sparse) -> tuple[Tensor, Tensor]:
     return (gradient.to_dense(), indices[:0]) if values.nbytes + indices.nbytes > whole_bytes else (values, indices)
 
 
-def sparse_ps(gradient: Sparse, wire: Wire) -> Sparse:
+@Scheme
+def sparse_ps(gradient: Sparse, wire: Wire) -> Steps:
     """Push each of n equal index ranges to a server, which adds; pull the sums (Sparse PS)."""
-    (pull,) = _pushed([gradient], wire)
-    return pull()
+    home, order = (gradient.indices * wire.size // gradient.domain_size).sort(stable=True)
+    counts = torch.bincount(home, minlength=wire.size).tolist()
+    pushed = yield dict(enumerate(map(_message, gradient.split(order, counts))))
+    own = added([_read(message, gradient.domain_size) for message in pushed.values()])
+    pulled = yield dict.fromkeys(range(wire.size), _message(own))
+    return Sparse.joined([_read(message, gradient.domain_size) for message in pulled.values()])
 
 
-def omni_reduce(gradient: Sparse, wire: Wire, num_streams: int = 4) -> Sparse:
-    """Push nonzero blocks to the server of their range, stream by stream, and pull the sums (OmniReduce)."""
-    rows = max(1, BLOCK_ELEMENTS // prod(gradient.values.shape[1:]))
-    blocks = _in_blocks(gradient, rows)
-    order, counts = _by_home(blocks.indices % num_streams, num_streams)  # each stream has blocks for every server
-    pulls = _pushed(blocks.split(order, counts), wire)
-    summed = Sparse.joined([pull() for pull in pulls])
-    entries = summed.indices[:, None] * rows + torch.arange(rows, device=summed.indices.device)
+@Scheme
+def omni_reduce(gradient: Sparse, wire: Wire) -> Steps:
+    """Push nonzero blocks to the server of their range, which adds; pull the sums (OmniReduce)."""
+    rows = max(1, BLOCK_ELEMENTS // max(1, prod(gradient.values.shape[1:])))
+    summed = yield from sparse_ps.steps(_in_blocks(gradient, rows), wire)
+    entries = (summed.indices[:, None] * rows + torch.arange(rows, device=summed.indices.device)).flatten()
     values = summed.values.flatten(0, 1)
-    is_there = (entries.flatten() < gradient.domain_size) & values.flatten(1).ne(0).any(dim=1)
-    shape = (-1, *gradient.values.shape[1:])
-    return Sparse(entries.flatten()[is_there], values[is_there].view(shape), gradient.domain_size)
+    there = set_entries(values)
+    there = there[entries[there] < gradient.domain_size]
+    return Sparse(entries[there], values[there].view(len(there), *gradient.values.shape[1:]), gradient.domain_size)
 
 
 def _in_blocks(gradient: Sparse, rows: int) -> Sparse:
@@ -111,42 +137,20 @@ def _in_blocks(gradient: Sparse, rows: int) -> Sparse:
     place = torch.empty(num_blocks, dtype=torch.int64, device=blocks.device)
     place[blocks] = torch.arange(len(blocks), device=blocks.device)
     filled = gradient.values.new_zeros(len(blocks), rows, prod(gradient.values.shape[1:]))
-    values = gradient.values.view(-1, filled.shape[2])
+    values = gradient.values.reshape(len(gradient.indices), filled.shape[2])
     filled[place[gradient.indices // rows], gradient.indices % rows] = values
     return Sparse(blocks, filled, num_blocks)
 
 
-def _by_home(home: Tensor, num_homes: int) -> tuple[Tensor, list[int]]:
-    """Return the places of entries, sorted by home, and the number of entries of each home."""
-    home, order = home.sort(stable=True)
-    return order, torch.bincount(home, minlength=num_homes).tolist()
-
-
-def _pushed(parts: Sequence[Sparse], wire: Wire) -> list[Callable[[], Sparse]]:
-    """Push parts of a gradient to the servers of their ranges and start the pulls; each result waits for its sum."""
-    pushes = []
-    for part in parts:
-        order, counts = _by_home(part.indices * wire.size // part.domain_size, wire.size)
-        pushes.append(wire.begin(dict(enumerate(map(_message, part.split(order, counts))))))
-    pulls = []
-    for part, push in zip(parts, pushes, strict=True):
-        own = added([_read(message, part.domain_size) for message in push().values()])
-        pulls.append(wire.begin(dict.fromkeys(range(wire.size), _message(own))))
-    return [partial(_joined, pull, part.domain_size) for part, pull in zip(parts, pulls, strict=True)]
-
-
-def _joined(pull: Callable[[], dict[int, tuple[Tensor, ...]]], domain_size: int) -> Sparse:
-    return Sparse.joined([_read(message, domain_size) for message in pull().values()])
-
-
-def zen(gradient: Sparse, wire: Wire, seed: int = SEED, *, coo: bool = False) -> Sparse:
+@Scheme
+def zen(gradient: Sparse, wire: Wire, seed: int = SEED, *, coo: bool = False) -> Steps:
     """Push each hashed partition to a server, which adds; pull the sums as values and a hash bitmap (Zen).
 
     A server sends indices if the bitmap is longer, or always with `coo`.
     """
     bitmap = hash_bitmap(gradient.domain_size, wire.size, seed, str(gradient.indices.device))
     order, counts = partition_order(gradient.indices, wire.size, seed)
-    pushed = wire.exchange(dict(enumerate(map(_message, gradient.split(order, counts)))))
+    pushed = yield dict(enumerate(map(_message, gradient.split(order, counts))))
     arrived = [_read(message, gradient.domain_size) for message in pushed.values()]
     places = [bitmap.places(one.indices) for one in arrived]
     size = bitmap.sizes[wire.rank]
@@ -154,18 +158,17 @@ def zen(gradient: Sparse, wire: Wire, seed: int = SEED, *, coo: bool = False) ->
     written = bitmap.at(own.indices, wire.rank).int().view(torch.uint8)
     if len(written) >= bitmap.num_bytes(wire.rank) and not coo:
         written = bitmap.of_places(own.indices, wire.rank)
-    pulled = wire.exchange(dict.fromkeys(range(wire.size), (own.values, written)))
+    pulled = yield dict.fromkeys(range(wire.size), (own.values, written))
     parts = []
     for server, (values, written) in pulled.items():
         is_bitmap = len(written) == bitmap.num_bytes(server) and not coo
-        indices = bitmap.decode(written, server) if is_bitmap else _integers(written)
+        if is_bitmap:
+            indices = bitmap.decode(written, server)
+        else:
+            aligned = written if written.storage_offset() % INDEX_BYTES == 0 else written.clone()
+            indices = aligned.view(torch.int32).long()
         parts.append(Sparse(indices, values, gradient.domain_size))
     return Sparse.joined(parts)
-
-
-def _integers(written: Tensor) -> Tensor:
-    """Read indices of four bytes."""
-    return (written if written.storage_offset() % 4 == 0 else written.clone()).view(torch.int32).long()
 
 
 def strawman(gradient: Sparse, wire: Wire, slots_per_value: float, seed: int = SEED) -> Sparse:
@@ -174,10 +177,10 @@ def strawman(gradient: Sparse, wire: Wire, slots_per_value: float, seed: int = S
     places = (gradient.indices[:, None] * width + torch.arange(width, device=gradient.indices.device)).flatten()
     kept = strawman_hash(places, wire.size, max(wire.size, round(slots_per_value * len(places))), seed)
     is_kept = torch.isin(places, torch.cat(kept)).view(gradient.values.shape)
-    return zen(Sparse(gradient.indices, gradient.values * is_kept, gradient.domain_size), wire, seed)
+    return zen(Sparse(gradient.indices, gradient.values * is_kept, gradient.domain_size), wire, seed=seed)
 
 
-SCHEMES: Mapping[str, Scheme] = MappingProxyType(
+SCHEMES: Mapping[str, Sum] = MappingProxyType(
     {
         "Dense": dense,
         "AGsparse": ag_sparse,
@@ -185,7 +188,7 @@ SCHEMES: Mapping[str, Scheme] = MappingProxyType(
         "SparCML": sparcml,
         "Sparse PS": sparse_ps,
         "OmniReduce": omni_reduce,
-        "Zen, COO": partial(zen, coo=True),
+        "Zen, COO": Scheme(partial(zen.steps, coo=True)),
         "Zen": zen,
     }
 )

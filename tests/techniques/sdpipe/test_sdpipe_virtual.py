@@ -1,0 +1,219 @@
+"""Virtual ranks against real ranks, against algorithm 1 pass by pass, and by hand."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from workbench.techniques.sdpipe.cost import Run, Scheme, drawn_delays_s, pairs, simulate
+from workbench.techniques.sdpipe.method import Group
+from workbench.techniques.sdpipe.simulated import PAPER, workload_of
+from workbench.techniques.sdpipe.training import Data, Setting, optimizer_of, run_workers, stages_of
+from workbench.techniques.sdpipe.virtual import VirtualSetting, VirtualWorkers, num_ahead, train
+from workbench.timeline.actions import Kind
+
+
+def in_order(seen, num_stages):
+    """Put the groups that workers logged in one order in which each follows what it needs."""
+    logs = [list(worker.log.groups) for worker in seen]
+    num_synced, groups = [0] * len(logs), []
+
+    def is_next(rank, group):
+        """Whether a worker averages in this group next, and its pipeline has finished the mini-batch before."""
+        first = rank // num_stages * num_stages
+        has_finished = num_synced[rank] == min(num_synced[first : first + num_stages])
+        return has_finished and logs[rank] and logs[rank][0].members == group.members
+
+    while any(logs):
+        for log in logs:
+            for group in log[:1]:
+                members = [pipeline * num_stages + group.stage for pipeline in group.members]
+                if all(is_next(member, group) for member in members):
+                    groups.append(group)
+                    for member in members:
+                        logs[member].pop(0)
+                        num_synced[member] += 1
+    return groups
+
+
+def replayed(setting, groups):
+    data = Data(setting.model, setting.seed, setting.num_micro_batches * setting.micro_batch)
+    is_sdpipe = setting.scheme == Scheme.SDPIPE
+    workers = VirtualWorkers(
+        stages_of(setting.model, setting.num_stages, setting.seed),
+        setting.num_pipelines,
+        lambda part: optimizer_of(
+            setting.model, part, setting.learning_rate, setting.num_pipelines if is_sdpipe else 1
+        ),
+        data.batch,
+        data.loss,
+        has_flush=True,
+        averages_gradients=setting.scheme == Scheme.ALL_REDUCE,
+        num_micro_batches=setting.num_micro_batches,
+    )
+    for _ in workers.follow(Run(ends_s=np.zeros(0), groups=groups)):
+        pass
+    return [nn.utils.parameters_to_vector(part.parameters()) for part in workers.mean()]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "model"),
+    [("All-Reduce+Pipe", "resnet"), ("AD-PSGD+Pipe", "resnet"), ("SDPipe", "resnet"), ("SDPipe", "gpt2")],
+)
+def test_virtual_ranks_in_the_order_of_real_ranks_have_the_same_parameters_bit_for_bit(scheme, model):
+    rate = 0.05 if model == "resnet" else 0.001
+    setting = Setting(
+        scheme=scheme, model=model, num_stages=2, num_pipelines=2, iterations=5, pass_s=0.002, learning_rate=rate
+    )
+    seen = run_workers(setting, drawn_delays_s(5, 2, 2, delay_s=0.05, share=0.3))
+    for part, worker in zip(replayed(setting, in_order(seen, 2)), seen, strict=False):
+        assert torch.equal(part, worker.flat)
+
+
+def test_with_groups_of_many_sizes_among_four_pipelines_they_agree_to_rounding():
+    setting = Setting(scheme="SDPipe", num_stages=2, num_pipelines=4, iterations=8, pass_s=0.004)
+    seen = run_workers(setting, drawn_delays_s(8, 2, 4, delay_s=0.1, share=0.2))
+    groups = in_order(seen, 2)
+    assert len({len(group.members) for group in groups}) > 1
+    for part, worker in zip(replayed(setting, groups), seen, strict=False):
+        assert torch.allclose(part, worker.flat, rtol=1e-4, atol=1e-6)
+
+
+def small_workers(num_stages, num_pipelines, **how):
+    """Give tanh layers of random weights as stages, with random batches."""
+    torch.manual_seed(0)
+    parts = [nn.Sequential(nn.Linear(3, 3), nn.Tanh()) for _ in range(num_stages)]
+
+    def batch(pipeline, number):
+        draw = torch.Generator().manual_seed(100 * pipeline + number)
+        return torch.randn(4, 3, generator=draw), torch.randn(4, 3, generator=draw)
+
+    def make_optimizer(part):
+        return torch.optim.SGD(part.parameters(), lr=0.5, momentum=0.9)
+
+    return VirtualWorkers(parts, num_pipelines, make_optimizer, batch, functional.mse_loss, **how), batch
+
+
+class ByDefinition:
+    """Algorithm 1 pass by pass: each stage keeps the graph of its forward pass, and its weights, until it is undone."""
+
+    def __init__(self, workers, batch, orders):
+        self.parts = [[worker.part for worker in pipeline] for pipeline in workers.pipelines]
+        self.optimizers = [[worker.optimizer for worker in pipeline] for pipeline in workers.pipelines]
+        self.batch, self.orders = batch, orders
+        self.place = {(j, i): 0 for i, pipeline in enumerate(self.parts) for j in range(len(pipeline))}
+        self.num_synced = dict.fromkeys(self.place, 0)
+        self.inputs, self.stashed, self.sent, self.gradients = {}, {}, {}, {}
+
+    def do(self, kind, j, i, k):
+        """Do stage j's passes in pipeline i up to this one, after the passes that they need."""
+        while (kind, k) not in self.orders[j][: self.place[j, i]]:
+            now, number = self.orders[j][self.place[j, i]]
+            neighbour = j - 1 if now is Kind.FORWARD else j + 1
+            if 0 <= neighbour < len(self.orders):
+                self.do(now, neighbour, i, number)
+            (self.forward if now is Kind.FORWARD else self.backward)(j, i, number)
+            self.place[j, i] += 1
+
+    def forward(self, j, i, k):
+        x = self.batch(i, k)[0] if j == 0 else self.stashed[j - 1, i, k][1].detach()
+        x.requires_grad_()
+        weights = {
+            name: weight.detach().clone().requires_grad_() for name, weight in self.parts[i][j].named_parameters()
+        }
+        self.inputs[j, i, k] = x
+        self.stashed[j, i, k] = weights, functional_call(self.parts[i][j], weights, (x,))
+
+    def backward(self, j, i, k):
+        weights, y = self.stashed.pop((j, i, k))
+        is_last = j == len(self.orders) - 1
+        result = functional.mse_loss(y, self.batch(i, k)[1]) if is_last else y
+        wanted = [self.inputs[j, i, k], *weights.values()]
+        sent, *self.gradients[j, i, k] = torch.autograd.grad(result, wanted, None if is_last else self.sent[j, i, k])
+        self.sent[j - 1, i, k] = sent
+
+    def average(self, group):
+        j = group.stage
+        parts = [self.parts[i][j] for i in group.members]
+        for i in group.members:
+            number = self.num_synced[j, i]
+            self.num_synced[j, i] += 1
+            self.do(Kind.BACKWARD, j, i, number)
+            for weight, gradient in zip(self.parts[i][j].parameters(), self.gradients[j, i, number], strict=True):
+                weight.grad = gradient
+            self.optimizers[i][j].step()
+        with torch.no_grad():
+            for weights in zip(*(part.parameters() for part in parts), strict=True):
+                mean = torch.stack(weights).mean(0)
+                for weight in weights:
+                    weight.copy_(mean)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_without_a_flush_they_do_what_algorithm_1_does_pass_by_pass(seed):
+    num_stages, num_pipelines, num_iterations = 3, 4, 12
+    workload = workload_of("ResNet-50", num_stages)
+    late_s = drawn_delays_s(num_iterations, num_stages, num_pipelines, delay_s=0.3, share=0.3, seed=seed)
+    run = simulate("SDPipe", workload, PAPER, late_s, flush=False)
+    workers, batch = small_workers(num_stages, num_pipelines, has_flush=False)
+    orders = []
+    for stage in range(num_stages):
+        ahead = num_ahead(stage, num_stages, has_flush=False)
+        order = [(Kind.FORWARD, number) for number in range(ahead)]
+        for number in range(num_iterations):
+            order += [(Kind.BACKWARD, number), (Kind.FORWARD, number + ahead)]
+        orders.append(order)
+    literal = ByDefinition(small_workers(num_stages, num_pipelines, has_flush=False)[0], batch, orders)
+    for group in run.groups:
+        workers.average_(group)
+        literal.average(group)
+    assert len({len(group.members) for group in run.groups}) > 1
+    for pipeline, parts in zip(workers.pipelines, literal.parts, strict=True):
+        for worker, part in zip(pipeline, parts, strict=True):
+            ours, theirs = (nn.utils.parameters_to_vector(module.parameters()) for module in (worker.part, part))
+            assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_with_a_flush_each_mini_batch_has_the_newest_weights_and_without_one_older_ones():
+    assert [num_ahead(stage, 4, has_flush=True) for stage in range(4)] == [1, 1, 1, 1]
+    assert [num_ahead(stage, 4, has_flush=False) for stage in range(4)] == [4, 3, 2, 1]
+
+
+def test_ad_psgd_and_all_reduce_agree_where_each_pair_holds_all_workers_and_sgd_has_no_momentum():
+    groups = [Group(stage, frozenset({0, 1})) for _ in range(3) for stage in range(2)]
+    found = []
+    for averages_gradients in (True, False):
+        workers, _ = small_workers(2, 2, has_flush=True, averages_gradients=averages_gradients)
+        list(workers.follow(Run(ends_s=np.zeros(0), groups=groups)))
+        found.append(nn.utils.parameters_to_vector(workers.mean()[1].parameters()))
+    assert torch.allclose(*found, atol=1e-6)  # with equal starts momentum is linear, too
+    assert pairs(2, 0) in ([(0, 1)], [(1, 0)])
+
+
+def test_pipelines_share_one_budget_and_the_clock_is_the_simulations():
+    setting = {"iterations": 3, "num_stages": 2, "num_pipelines": 2, "examples": 2, "delays": "homogeneous"}
+    results = {scheme: train(scheme=scheme, **setting) for scheme in ("All-Reduce+Pipe", "HetPipe", "SDPipe")}
+    for found in results.values():
+        assert found["curve"][-1][1] == 3.0  # mini-batches of a mean pipeline
+        assert found["tests"][-1][0] == found["seconds"] == pytest.approx(found["curve"][-1][0])
+    workload = workload_of("ResNet-50", 2)
+    averaged_s = PAPER.average_s(workload, range(2))
+    assert results["All-Reduce+Pipe"]["seconds"] == pytest.approx(3 * (workload.iteration_s + averaged_s))
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong", "message"),
+    [
+        ("scheme", "Gossip", "'Gossip' is not a valid Scheme"),
+        ("model", "vgg", "model is 'vgg'"),
+        ("delays", "moon", "delays is 'moon'"),
+        ("adam", "sgd", "adam is 'sgd'"),
+        ("flush", "nobody", "flush is 'nobody'"),
+        ("iterations", 0, "iterations is 0"),
+    ],
+)
+def test_bad_settings_of_virtual_trainings_are_refused(field, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        VirtualSetting(**{"scheme": "SDPipe", field: wrong})

@@ -1,1 +1,0 @@
-"""The training loop, its batches, measures and precision; measuring of times."""
