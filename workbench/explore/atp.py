@@ -312,6 +312,7 @@ def _multiplied_on_rank(feed_forward: Callable) -> Tensor:
     i, j = map(dist.get_rank, groups)
     own = x.chunk(2, 1)[j], a.chunk(2, 0)[j].chunk(2, 1)[i], b.chunk(2, 0)[i].chunk(2, 1)[j]
     y = feed_forward(*own, *groups)
+    dist.barrier()  # a rank may still connect to a group that `feed_forward` did not use
     for group in groups:  # an open one wakes up a hundred times a second
         dist.destroy_process_group(group)
     return y

@@ -1,5 +1,7 @@
 """Virtual ranks against real ranks, against algorithm 1 pass by pass, and by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -72,13 +74,19 @@ def test_virtual_ranks_in_the_order_of_real_ranks_have_the_same_parameters_bit_f
         assert torch.equal(part, worker.flat)
 
 
-def test_with_groups_of_many_sizes_among_four_pipelines_they_agree_to_rounding():
+def test_groups_of_many_sizes_replayed_end_at_the_weights_of_real_ranks_and_without_one_group_elsewhere():
+    """Sums of three or four floats differ in their last bit, and a ReLU near zero makes up to a thousand times more."""
     setting = Setting(scheme="SDPipe", num_stages=2, num_pipelines=4, iterations=8, pass_s=0.004)
     seen = run_workers(setting, drawn_delays_s(8, 2, 4, delay_s=0.1, share=0.2))
     groups = in_order(seen, 2)
     assert len({len(group.members) for group in groups}) > 1
-    for part, worker in zip(replayed(setting, groups), seen, strict=False):
-        assert torch.allclose(part, worker.flat, rtol=1e-4, atol=1e-6)
+    at, first = next((at, group) for at, group in enumerate(groups) if len(group.members) > 1)
+    alone = [replace(first, members=frozenset({member})) for member in first.members]
+    real = torch.cat([worker.flat for worker in seen[:2]])
+    right, wrong = (
+        torch.cat(replayed(setting, order)) for order in (groups, [*groups[:at], *alone, *groups[at + 1 :]])
+    )
+    assert (right - real).norm() < (wrong - real).norm() / 10
 
 
 def small_workers(num_stages, num_pipelines, **how):
