@@ -38,15 +38,9 @@ PAGE = Page(
         },
         avoid="Links are as fast as NVLink, or you would use Top-K or Random-K where accuracy matters.",
         lost="On SST-2 a learned code (A1) lost {code:.1f} points, 4 bits (Q2) {bits:.1f} and Top-K (T1) {top:.1f}.",
-        lost_values={
-            "code": _points("sst2", "A1"),
-            "bits": _points("sst2", "Q2"),
-            "top": _points("sst2", "T1"),
-        },
+        lost_values={"code": _points("sst2", "A1"), "bits": _points("sst2", "Q2"), "top": _points("sst2", "T1")},
         line="compress(model, codec, layers=2)",
-        missed=Missed(
-            item="fig-5/measured", measured="speedup_over_link", predicted="predicted_speedup_over_link"
-        ),
+        missed=Missed(item="fig-5/measured", measured="speedup_over_link", predicted="predicted_speedup_over_link"),
         seen=Value(item="table-3/measured", quantity="communication_share", where={"method": "w/o"}),
         ratio="forward tensor communication's share of an iteration",
     ),

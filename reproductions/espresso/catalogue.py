@@ -33,11 +33,7 @@ PAGE = Page(
         },
         avoid="The network is faster than that: 16 bits cost next to nothing.",
         lost="A ResNet lost {sign:.1f} points with EFSignSGD and {dgc:.1f} with DGC, {half:.1f} with FP16.",
-        lost_values={
-            "sign": _below("Espresso, efsignsgd"),
-            "dgc": _below("Espresso, dgc"),
-            "half": _below("FP16"),
-        },
+        lost_values={"sign": _below("Espresso, efsignsgd"), "dgc": _below("Espresso, dgc"), "half": _below("FP16")},
         line="espresso.compress_gradients(model, plan)",
         missed=Missed(item="blind/measured", plain={"scheme": "FP32"}, own={"scheme": "Espresso"}),
         seen=Value(item="advice/simulated", quantity="plain_scaling"),

@@ -60,7 +60,8 @@ PAGE = Page(
         "is progress; with checkpoints in storage as often as it allows, {storage:.0f} %.",
         values={"slept": _longer("fig-6-7"), "gemini": _ratio("Gemini"), "storage": _ratio("HighFreq")},
         avoid="There is one machine, or the processors that train also copy the checkpoints.",
-        lost="Nothing: after recovery {soft:.0f} ranks differed where a process, {hard:.0f} where a machine was lost.",
+        lost="Ranks that were not bit-identical after recovery: {soft:.0f} where processes, {hard:.0f} where machines "
+        "were lost.",
         lost_values={"soft": _differ("software"), "hard": _differ("hardware")},
         line="InMemoryCheckpoints(context, model, optimizer)",
         seen=Value(item="fig-6-7/simulated", quantity="checkpoint_over_iteration"),

@@ -45,9 +45,7 @@ PAGE = Page(
         avoid="There are two or four ranks (ask `zen.advise` first), or density is high.",
         lost="A DeepFM lost {auc:.2f} points of AUC: the sum is the same.",
         lost_values={
-            "auc": Value(
-                item="fig-3-14/measured", quantity="points_below", where={"variant": "Zen", "metric": "auc"}
-            )
+            "auc": Value(item="fig-3-14/measured", quantity="points_below", where={"variant": "Zen", "metric": "auc"})
         },
         line="zen.synchronise(model)",
         missed=Missed(item="crossover/measured", plain={"scheme": "AGsparse"}, own={"scheme": "Zen"}),

@@ -31,7 +31,7 @@ class Advised:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The gain times the least and the largest error in our records; None where the model's error is not measured."""
+        """The gain times the least and the largest error in our records; None where it was not measured."""
         if isinstance(self.found, str) or self.behind.missed is None:
             return None
         least, most = self.behind.missed
@@ -42,7 +42,7 @@ class Advised:
         """Say whether it pays: a gain below `PAYS` is not worth its trouble."""
         if isinstance(self.found, str):
             return "does not apply"
-        low, high = self.interval or (self.found.gain, self.found.gain)
+        low, high = self.interval or (1.0, self.found.gain)  # an error that is not measured may take all of it
         if low >= PAYS:
             return "pays"
         return "does not pay" if max(high, self.found.gain) < PAYS else "may pay"
@@ -148,8 +148,9 @@ def _advised(technique: str, question: Question, behind: Mapping[str, Evidence],
     found, limit = predict(technique, question), ""
     decider = DECIDERS.get(technique)
     if limits and decider:
-        value = break_even(technique, question, decider)
-        limit = "" if value is None else decider.words.format(value)
+        place = break_even(technique, question, decider)
+        if place is not None:
+            limit = f"pays {'below' if place.pays_below else 'from'} {decider.words.format(place.value)}"
     return Advised(technique=technique, found=found, behind=behind[technique], limit=limit)
 
 

@@ -1,4 +1,4 @@
-"""What the records say of each technique: its cost model's error, the regime that was seen, and what accuracy it cost."""
+"""What the records say of each technique: its model's error, the regime that was seen, and what accuracy it cost."""
 
 from __future__ import annotations
 

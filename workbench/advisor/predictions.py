@@ -43,7 +43,7 @@ from workbench.timeline.gradients import Gradients
 
 from .question import Question
 
-__all__ = ["DECIDERS", "PAYS", "PREDICTIONS", "Decider", "Prediction", "break_even", "predict"]
+__all__ = ["DECIDERS", "PAYS", "PREDICTIONS", "Decider", "Limit", "Prediction", "break_even", "predict"]
 
 PAYS = 1.05  # least gain that is worth its trouble, as in `espresso.planning`
 CODECS = ("efsignsgd", "dgc")  # the better one counts, as in espresso/advice/simulated
@@ -75,11 +75,18 @@ class Prediction:
 class Decider:
     """An input whose value decides whether a technique pays."""
 
-    name: str  # a field of Question, or "network"
-    low: float
+    name: str  # a field of Question, or "network", in Gbit/s
+    low: float  # ends of the search
     high: float
-    pays_below: bool  # or above
     words: str  # with a placeholder for the value
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limit:
+    """The value of an input at which a gain passes `PAYS`."""
+
+    value: float
+    pays_below: bool  # or above
 
 
 def predict(technique: str, question: Question) -> Prediction | str:
@@ -87,8 +94,8 @@ def predict(technique: str, question: Question) -> Prediction | str:
     return PREDICTIONS[technique](question)
 
 
-def break_even(technique: str, question: Question, decider: Decider) -> float | None:
-    """Return the value of an input up to which, or from which, a technique gains `PAYS`; None where it never changes."""
+def break_even(technique: str, question: Question, decider: Decider) -> Limit | None:
+    """Find where the answer changes between an input's value and an end of the search; None if it does at neither."""
 
     def pays(value: float) -> bool:
         found = predict(technique, question.changed(decider.name, value))
@@ -96,9 +103,13 @@ def break_even(technique: str, question: Question, decider: Decider) -> float | 
 
     if decider.name == "network" and question.machines.network is None:
         return None
-    if pays(decider.low) == pays(decider.high) or pays(decider.low) != decider.pays_below:
-        return None
-    return bisected(lambda value: pays(value) == decider.pays_below, decider.low, decider.high, NUM_BISECTIONS)
+    now = min(max(question.value_of(decider.name), decider.low), decider.high)
+    for end in (decider.low, decider.high):
+        low, high = min(now, end), max(now, end)
+        if (pays_below := pays(low)) != pays(high):
+            value = bisected(lambda value: pays(value) == pays_below, low, high, NUM_BISECTIONS)
+            return Limit(value=value, pays_below=pays_below)
+    return None
 
 
 # --- gradients
@@ -149,7 +160,7 @@ def espresso(q: Question) -> Prediction | str:
         how=f"{compressed} of {q.gradients.num_tensors} gradients by {codec}",
         variant=codec,
         memory=f"{4 * sum(q.gradients.num_elements) / 1e9:.2g} GB a GPU for error feedback" if compressed else "",
-        ratio=1 - q.computation_s / plain[best],
+        ratio=q.computation_s / plain[best],
     )
 
 
@@ -379,7 +390,7 @@ def sdpipe(q: Question) -> Prediction | str:
         plain="an all-reduce after 1F1B",
         without_s=found[pipelines.Scheme.ALL_REDUCE],
         with_s=found[pipelines.Scheme.SDPIPE],
-        how=f"groups of {q.num_replicas} pipelines",
+        how=f"{q.num_replicas} pipelines of {q.pp} stages",
         ratio=delay_s / work.iteration_s,
     )
 
@@ -438,7 +449,7 @@ def gemini(q: Question) -> Prediction | str:
         without_s=without_s,
         with_s=with_s,
         of="a day of training, failures included",
-        how=f"{best.num_replicas} replicas every {best.interval_iterations} iterations",
+        how=f"{best.num_replicas} replicas every {best.interval_iterations} iterations of ZeRO-3",
         memory=f"{memory_bytes / 1e9:,.0f} GB of each machine's memory",
         ratio=checkpoints.checkpoint_s(q.workload, machine) / job.iteration_s,
     )
@@ -447,20 +458,11 @@ def gemini(q: Question) -> Prediction | str:
 PREDICTIONS: Mapping[str, Callable[[Question], Prediction | str]] = MappingProxyType(
     {one.__name__: one for one in (activation_compression, atp, cupcake, espresso, flextp, gemini, sdpipe, zen)}
 )
+NETWORK = Decider(name="network", low=0.1, high=1e4, words="{:.3g} Gbit/s between machines")
+SLOW = Decider(name="slow", low=1.001, high=32.0, words="a GPU that takes {:.2f} times as long")
+FAILURES = Decider(name="failures_per_machine_day", low=1e-4, high=10.0, words="{:.2g} failures a machine and day")
 DECIDERS: Mapping[str, Decider] = MappingProxyType(
-    {
-        "cupcake": Decider(name="network", low=0.1, high=1e4, pays_below=True, words="pays below {:.0f} Gbit/s"),
-        "espresso": Decider(name="network", low=0.1, high=1e4, pays_below=True, words="pays below {:.0f} Gbit/s"),
-        "atp": Decider(name="network", low=0.1, high=1e4, pays_below=True, words="pays below {:.0f} Gbit/s"),
-        "flextp": Decider(name="slow", low=1.001, high=32.0, pays_below=False, words="pays from {:.2f} times as slow"),
-        "sdpipe": Decider(name="slow", low=1.001, high=32.0, pays_below=False, words="pays from {:.2f} times as slow"),
-        "zen": Decider(name="density", low=1e-4, high=0.99, pays_below=True, words="pays below a density of {:.3f}"),
-        "gemini": Decider(
-            name="failures_per_machine_day",
-            low=1e-4,
-            high=10.0,
-            pays_below=False,
-            words="pays from {:.3f} failures a machine and day",
-        ),
-    }
+    dict.fromkeys(("atp", "cupcake", "espresso"), NETWORK)
+    | dict.fromkeys(("flextp", "sdpipe"), SLOW)
+    | {"gemini": FAILURES, "zen": Decider(name="density", low=1e-4, high=0.99, words="a density of {:.2g}")}
 )

@@ -113,8 +113,15 @@ class Question:
             inter=replace(started.inter, bandwidth_bytes_per_s=network.bandwidth_bytes_per_s),
         )
 
+    def value_of(self, name: str) -> float:
+        """Return one input; "network" is in Gbit/s."""
+        if name != "network":
+            return float(getattr(self, name))
+        assert self.machines.network is not None
+        return self.machines.network.bandwidth_bytes_per_s / GIGABIT_BYTES_PER_S
+
     def changed(self, name: str, value: float) -> Question:
-        """Return the question with one input changed; "network" is in Gbit/s."""
+        """Return the question with one input changed, in the units of `value_of`."""
         if name != "network":
             return replace(self, **{name: value})
         assert self.machines.network is not None
@@ -160,7 +167,7 @@ def ask(
     if sizes is not None:
         workload = workload_of(sizes, name, batch=batch, sequence=sequence)
         alone_s = _flops(workload) / (_reference_flops_per_s() * faster)
-        how = f"computation at the rate that GPT-2 reached on an H100 in TF32 ({_reference_flops_per_s() / 1e12:.0f} TFLOP/s)"
+        how = f"computation at the {_reference_flops_per_s() / 1e12:.0f} TFLOP/s of GPT-2 on an H100 in TF32"
     if measured is not None:
         alone_s = (measured.forward_s + measured.backward_s) * batch * sequence / (of_batch * of_sequence) / faster
         how = "computation as measured on an H100 in TF32, in proportion to the batch"
@@ -182,9 +189,13 @@ def ask(
         own = next(_layouts(num_parameters, topology, tp, pp, sizes), None)
         if own is None:
             need = GPU_BYTES_PER_PARAMETER * num_parameters
-            raise ValueError(f"machines is {topology.name!r}; {name} needs {need / 1e9:,.0f} GB for its states, more than fits")
+            raise ValueError(
+                f"machines is {topology.name!r}; {name} needs {need / 1e9:,.0f} GB for its states, more than fits"
+            )
         tp, pp = own
-        said.append(f"TP {tp}, PP {pp}: the fewest ranks whose memory holds {GPU_BYTES_PER_PARAMETER} bytes a parameter")
+        said.append(
+            f"TP {tp}, PP {pp}: the fewest ranks whose memory holds {GPU_BYTES_PER_PARAMETER} bytes a parameter"
+        )
     said.append(f"{failures_per_machine_day:g} failures a machine and day")
     said.append("no straggler" if slow == 1 else f"a GPU {slow:g} times as slow, in {slow_share:.0%} of its iterations")
     return Question(

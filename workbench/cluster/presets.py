@@ -48,7 +48,9 @@ GPUS: Mapping[str, tuple[Device, Link]] = MappingProxyType(
 )
 """By name: the GPU, and its link to the others of its machine."""
 
-FORM = re.compile(r"(\d+)\s*[x×]\s*(\d+)\s+([\w-]+)(?:\s*,\s*(\d+(?:\.\d+)?)\s*Gbit/s(?:\s+(RDMA|TCP))?)?", re.IGNORECASE)
+FORM = re.compile(
+    r"(\d+)\s*[x×]\s*(\d+)\s+([\w-]+)(?:\s*,\s*(\d+(?:\.\d+)?)\s*Gbit/s(?:\s+(RDMA|TCP))?)?", re.IGNORECASE
+)
 
 
 def preset(text: str) -> Topology:
@@ -64,7 +66,9 @@ def preset(text: str) -> Topology:
         raise ValueError(f"machines is {text!r}; {num_hosts} machines need a network, such as ', 400 Gbit/s'")
     device, link = GPUS[names[found[3].lower()]]
     source = f"the text {text.strip()!r}; nominal rates"
-    host = Host(name=f"{num_devices} {device.name}", device=device, num_devices=num_devices, device_link=link, source=source)
+    host = Host(
+        name=f"{num_devices} {device.name}", device=device, num_devices=num_devices, device_link=link, source=source
+    )
     join = rdma if (found[5] or "").upper() == "RDMA" else ethernet
     network = join(float(found[4]), source) if num_hosts > 1 else None
     storage = catalogue["gemini/16x-p4d"].storage

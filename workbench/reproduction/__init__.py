@@ -30,7 +30,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Bound", "CatalogueError", "CellResult", "CellsFailed", "ClaimError", "ClaimVerdict", "Comparison"]
 __all__ += ["Crossover", "Decidable", "Evidence", "Finding", "ItemFinished", "ItemOutcome", "ItemRun", "ItemStarted"]
-__all__ += ["Missed", "Ordering", "Outcome", "Page", "Planned", "PlannedItem", "Profile", "Progress", "Project", "RecordError"]
+__all__ += [
+    "Missed",
+    "Ordering",
+    "Outcome",
+    "Page",
+    "Planned",
+    "PlannedItem",
+    "Profile",
+    "Progress",
+    "Project",
+    "RecordError",
+]
 __all__ += ["Reproduction", "Status", "Trend", "UsageError", "Use", "Value", "Verdict", "Whose", "Within"]
 __all__ += ["diff", "find_item", "find_records", "judge", "load_catalogue", "load_records", "load_verdicts", "plan"]
 __all__ += ["promote", "published", "published_rows", "read_published"]

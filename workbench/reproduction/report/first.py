@@ -62,6 +62,7 @@ def _card(paper: Paper, runs: Mapping[str, BestRun], views: Mapping[str, ItemVie
         picture = next((figure.picture for figure in reversed(pictured.recorded_figures)), pictured.figure)
     return View(
         scale=page.scale if page is not None else "",
+        use=tuple(_finding(found, runs) for found in paper.use),
         findings=findings,
         disagreeing=tuple(finding for finding in findings if finding.mark in ("DISAGREES", "IN_PART")),
         pictured=pictured,
