@@ -49,7 +49,7 @@ PAGE = Page(
         },
         line="zen.synchronise(model)",
         missed=Missed(item="crossover/measured", plain={"scheme": "AGsparse"}, own={"scheme": "Zen"}),
-        seen=Value(item="fig-3-13/simulated", quantity="density", where={"of": "a machine"}),
+        seen=Value(item="crossover/measured", quantity="density"),
         ratio="density of a machine's gradients",
     ),
     findings=(

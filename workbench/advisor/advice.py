@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,11 +32,15 @@ class Advised:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """The gain times the least and the largest error in our records; None where it was not measured."""
-        if isinstance(self.found, str) or self.behind.missed is None:
+        """The gain times the least and the largest error in our records; None where none was measured in this regime.
+
+        It cannot be larger than if all but computation vanished.
+        """
+        if isinstance(self.found, str) or self.behind.missed is None or self.is_inside is False:
             return None
-        least, most = self.behind.missed
-        return self.found.gain * least, self.found.gain * most
+        most = self.found.without_s / self.found.least_s if self.found.least_s else math.inf
+        low, high = (min(self.found.gain * missed, most) for missed in self.behind.missed)
+        return low, high
 
     @property
     def word(self) -> str:
@@ -58,7 +63,7 @@ class Advised:
         name, found, behind = self.behind.name, self.found, self.behind
         if isinstance(found, str):
             return f"{name}: does not apply: {found}" + (f"; {self.limit}" if self.limit else "")
-        error = "the model's error is not measured"
+        error = "the model's error is not measured" + (" in this regime" if behind.missed else "")
         if self.interval:
             error = f"{self.interval[0]:.2f} to {self.interval[1]:.2f} by its recorded errors"
         times = f"{_seconds(found.without_s)} without, {_seconds(found.with_s)} with it"

@@ -60,9 +60,12 @@ def _rows(runs: Mapping[str, BestRun], folder: str, place: Missed | Value | None
 
 
 def _seen(value: Value | None, rows: Sequence[Row]) -> tuple[float, float] | None:
-    """Return the range of the rows that fit."""
-    fitting = [row.value for row in rows if value and row.quantity == value.quantity and matches(row, value.where)]
-    return (min(fitting), max(fitting)) if fitting else None
+    """Return the range of the rows that fit, or of their key column of that name."""
+    if value is None:
+        return None
+    found = [row.value for row in rows if row.quantity == value.quantity and matches(row, value.where)]
+    found += [float(row.keys[value.quantity]) for row in rows if value.quantity in row.keys]
+    return (min(found), max(found)) if found else None
 
 
 def _missed(missed: Missed | None, rows: Sequence[Row]) -> tuple[float, float] | None:

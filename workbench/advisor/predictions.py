@@ -64,6 +64,7 @@ class Prediction:
     variant: str = ""  # the codec or the solution, by which records of accuracy are picked
     memory: str = ""
     ratio: float | None = None  # the ratio that decides, by which regimes are compared
+    least_s: float = 0.0  # what no technique shortens: computation
 
     @property
     def gain(self) -> float:
@@ -161,6 +162,7 @@ def espresso(q: Question) -> Prediction | str:
         variant=codec,
         memory=f"{4 * sum(q.gradients.num_elements) / 1e9:.2g} GB a GPU for error feedback" if compressed else "",
         ratio=q.computation_s / plain[best],
+        least_s=q.computation_s,
     )
 
 
@@ -189,6 +191,7 @@ def cupcake(q: Question) -> Prediction | str:
         variant=codec,
         memory=f"{4 * sum(q.gradients.num_elements) / 1e9:.2g} GB a GPU for error feedback",
         ratio=1 - q.computation_s / plain[best],
+        least_s=q.computation_s,
     )
 
 
@@ -228,8 +231,8 @@ def _machine(q: Question, fitted: FittedMachine, devices_per_host: int, num_host
     host = q.machines.host
     assert fitted.memory_bytes_per_s is not None
     slower = fitted.memory_bytes_per_s / host.device.memory_bytes_per_s
-    bound = ("replicated_s_per_element", "attention_s_per_score", "optimizer_s_per_parameter")
-    bound += ("head_forward_s_per_logit", "head_backward_s_per_logit")
+    bound = ["replicated_s_per_element", "attention_s_per_score", "optimizer_s_per_parameter"]
+    bound += ["head_forward_s_per_logit", "head_backward_s_per_logit"]
     per_element = ("encode_s_per_element", "encode_s_per_sent", "decode_s_per_element", "decode_s_per_sent")
     codecs = {
         family: replace(cost, **{name: slower * getattr(cost, name) for name in per_element})
@@ -278,7 +281,7 @@ def activation_compression(q: Question) -> Prediction | str:
     found = {name: activations.iteration_time(replace(plain, method=name), machine).total_s for name in coded}
     best = min(found, key=found.__getitem__)
     below = activations.break_even(machine, replace(plain, method=best)).bandwidth_bytes_per_s
-    limit = f"; pays below {below * 8 / 1e9:,.0f} Gbit/s inside machines" if 0 < below < math.inf else ""
+    limit = f"; gains below {below * 8 / 1e9:,.0f} Gbit/s inside machines" if 0 < below < math.inf else ""
     return Prediction(
         plain="Megatron's TP in 16 bits",
         without_s=times.total_s,
@@ -441,9 +444,9 @@ def gemini(q: Question) -> Prediction | str:
     lost_s = average_wasted_s(high_frequency(job), job, Tier.STORAGE)
     best = best_checkpointing(needs)
     shares = (needs.failures_per_s * (waited_s + lost_s), best.waste + needs.failures_per_s * (waited_s + written_s))
-    if max(shares) >= 1:
+    if shares[1] >= 1:
         return "failures come faster than recoveries end"
-    without_s, with_s = (checkpoints.DAY_S / (1 - share) for share in shares)
+    without_s, with_s = (checkpoints.DAY_S / (1 - share) if share < 1 else math.inf for share in shares)
     return Prediction(
         plain="torch's asynchronous checkpoints as often as storage allows",
         without_s=without_s,
@@ -460,7 +463,7 @@ PREDICTIONS: Mapping[str, Callable[[Question], Prediction | str]] = MappingProxy
 )
 NETWORK = Decider(name="network", low=0.1, high=1e4, words="{:.3g} Gbit/s between machines")
 SLOW = Decider(name="slow", low=1.001, high=32.0, words="a GPU that takes {:.2f} times as long")
-FAILURES = Decider(name="failures_per_machine_day", low=1e-4, high=10.0, words="{:.2g} failures a machine and day")
+FAILURES = Decider(name="failures_per_machine_day", low=1e-4, high=1.0, words="{:.2g} failures a machine and day")
 DECIDERS: Mapping[str, Decider] = MappingProxyType(
     dict.fromkeys(("atp", "cupcake", "espresso"), NETWORK)
     | dict.fromkeys(("flextp", "sdpipe"), SLOW)

@@ -123,7 +123,8 @@ class Question:
     def changed(self, name: str, value: float) -> Question:
         """Return the question with one input changed, in the units of `value_of`."""
         if name != "network":
-            return replace(self, **{name: value})
+            change: dict[str, Any] = {name: value}
+            return replace(self, **change)
         assert self.machines.network is not None
         network = replace(self.machines.network, bandwidth_bytes_per_s=value * GIGABIT_BYTES_PER_S)
         return replace(self, machines=replace(self.machines, network=network))
@@ -174,7 +175,7 @@ def ask(
     if sizes is not None or measured is not None:
         if computation_s is None:
             how += "" if faster == 1 else f", times {faster:.2f} by the data sheets' FP16 rates"
-            said.append(f"{how}, {1e3 * alone_s:.3g} ms (yours decides: give computation_s)")
+            said.append(f"{how}, {alone_s:.3g} s (yours decides: give computation_s)")
         else:
             require_positive(computation_s=computation_s)
             alone_s = computation_s
@@ -254,23 +255,25 @@ def _model(model: str | Path | dict[str, Any]) -> tuple[str, ModelSizes | None]:
         plain = {_plain(name): name for name in NAMES}
         if _plain(model) in plain:
             return plain[_plain(model)], SIZES.get(plain[_plain(model)])
-    if not isinstance(model, dict):
+    if isinstance(model, dict):
+        config = model
+    else:
         path = Path(model)
         if not path.is_file():
             known = ", ".join(NAMES)
             raise ValueError(f"model is {str(model)!r}; it must be a config.json of Hugging Face or one of {known}")
-        model = {"name": str(path)} | json.loads(path.read_text(encoding="utf-8"))
+        config = {"name": str(path)} | json.loads(path.read_text(encoding="utf-8"))
     found: dict[str, int] = {}
     for name, names in CONFIG.items():
-        values = [model[one] for one in names if isinstance(model.get(one), int)]
+        values = [config[one] for one in names if isinstance(config.get(one), int)]
         if not values:
             raise ValueError(f"model has no {' or '.join(names)}; a config must have one")
         found[name] = values[0]
-    inner = model.get("intermediate_size") or model.get("n_inner") or 4 * found["hidden_size"]
-    positions = model.get("max_position_embeddings") or model.get("n_positions") or SEQUENCE
-    kind = {"bert": Family.BERT, "roberta": Family.ROBERTA}.get(str(model.get("model_type")), Family.GPT_2)
+    inner = config.get("intermediate_size") or config.get("n_inner") or 4 * found["hidden_size"]
+    positions = config.get("max_position_embeddings") or config.get("n_positions") or SEQUENCE
+    kind = {"bert": Family.BERT, "roberta": Family.ROBERTA}.get(str(config.get("model_type")), Family.GPT_2)
     sizes = ModelSizes(family=kind, intermediate_size=inner, max_positions=positions, **found)
-    return str(model.get("name") or model.get("model_type") or "model"), sizes
+    return str(config.get("name") or config.get("model_type") or "model"), sizes
 
 
 def _plain(name: str) -> str:

@@ -56,8 +56,8 @@ def advise_on(
             raise UsageError(f"embedding is {embedding!r}; it must read like 1000000x64")
         inputs["embedding"] = int(rows), int(width)
     try:
-        more = {"slow": slow, "slow_share": slow_share, "density": density, "limits": limits}
-        found = advise(model, machines, project=Project(results=results), **more, **inputs)
+        inputs |= {"slow": slow, "slow_share": slow_share, "density": density}
+        found = advise(model, machines, limits=limits, project=Project(results=results), **inputs)
     except ValueError as error:
         raise UsageError(str(error)) from None
     if as_json:

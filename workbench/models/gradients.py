@@ -25,7 +25,7 @@ def of_workload(workload: Workload, *, backward_s: float, forward_s: float) -> G
 
     As in `of_module`, each gradient gets a part of backward_s in proportion to its elements.
     """
-    sizes = {}
+    sizes: dict[str, int] = {}
     for layer in reversed(range(workload.num_layers)):
         parts = reversed(workload.linears(layer=layer))
         sizes |= {part.site: int(part.num_inputs * part.num_outputs) for part in parts}

@@ -11,8 +11,8 @@ function show() {
     row.hidden = !(fits && has(row));
     number += !row.hidden;
   }
-  for (const line of lines) line.hidden = !words.length || !has(line) || ![ "", line.dataset.technique].includes(fields[0].value);
-  list.hidden = lines.every(line => line.hidden);
+  for (const line of lines) line.hidden = !words.length || !has(line) || !["", line.dataset.technique].includes(fields[0].value);
+  list.parentElement.hidden = lines.every(line => line.hidden);
   document.getElementById("shown").textContent = `${number} of ${rows.length} claims`;
   const state = new URLSearchParams([...fields, search].filter(field => field.value).map(field => [field.id, field.value]));
   history.replaceState(null, "", `#${state}`);
