@@ -136,11 +136,11 @@ def _network_row(job: Job, **keys: str) -> dict[str, Any]:
     return value_row("network_gigabits_per_s", job.machines.inter.bandwidth_bytes_per_s / GIGABIT_BYTES_PER_S, **keys)
 
 
-def _changes(job: Job, keys: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _changes(job: Job, keys: Mapping[str, Any], thresholds: Mapping[str, int] = NOTHING) -> list[dict[str, Any]]:
     """Return what compressing on GPUs and on CPUs changes of FP32's scaling factor, in per cent."""
     rows = []
     for scheme, name in (("GC with GPU", "hipress"), ("GC with CPU", "byteps-compress")):
-        strategy = _strategy(job, name)
+        strategy = _strategy(job, name, thresholds)
         factor = scaling_factor(job, strategy)
         rows.append(value_row("scaling_factor", factor, scheme=scheme, **keys))
         rows.append(value_row("change", 100 * (factor / scaling_factor(job) - 1), "%", scheme=scheme, **keys))
@@ -170,6 +170,12 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
         "CPUs at 20 Gbit/s": Cause(models=("bert_base", "lstm", "resnet101"), change=Change(cpu_gigabits_per_s=20)),
         "two CPUs": Cause(models=("bert_base",), change=Change(has_two_cpus=True), num_gpus=(WHOLE,)),
         "HiTopKComm compresses all": Cause(models=("resnet101",), thresholds={"hitopkcomm": 1}),
+        "HiPress compresses as HiTopKComm": Cause(
+            models=("resnet101",), thresholds={"hipress": 16_384}, num_gpus=(WHOLE,)
+        ),
+        "BytePS-Compress compresses as HiPress": Cause(
+            models=("bert_base",), thresholds={"byteps-compress": 16_777_216}, num_gpus=(WHOLE,)
+        ),
         "PCIe at 100 Gbit/s": Cause(models=("vgg16",), change=Change(inside_gigabits_per_s=100), num_gpus=(WHOLE,)),
         "network at 100 Gbit/s": Cause(models=("bert_base",), change=Change(between_gigabits_per_s=100), num_gpus=()),
         "network at 10 Gbit/s": Cause(
@@ -212,7 +218,7 @@ def cause_rows(*, causes: Sequence[str], num_gpus: Sequence[int]) -> list[dict[s
         for model, algorithm in TABLE_4_1:
             if model in cause.models:
                 job = job_of(model, WHOLE, algorithm, change=cause.change)
-                rows += _changes(job, {"cause": name, "model": model, "algorithm": algorithm})
+                rows += _changes(job, {"cause": name, "model": model, "algorithm": algorithm}, cause.thresholds)
         if name == "no time on links":
             rows += [row | {"cause": name} for row in lemma_rows(LEMMA_JOBS, link=Link(bandwidth_bytes_per_s=1e12))]
     return rows
