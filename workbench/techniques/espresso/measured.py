@@ -23,17 +23,14 @@ from workbench.study.measuring import without_garbage_collection
 from workbench.study.timing import Timed
 
 from .cost import WHOLE, job_of
-from .method.baselines import options_of
 from .method.job import Job
 from .method.options import Option, compression_options
-from .method.search import Found, choose_options, compress_on_gpus, offload, offloaded
+from .method.search import Found, compress_on_gpus, offload, offloaded
 from .planning import FP16_SCHEME, PLANNED, WITHOUT_WORK, Plan
 from .training import DDP, ESPRESSO, FP16, IMPROVED, Setting
 
-__all__ = ["brute_force", "cause_rows", "compressed_rows", "iteration_rows", "offloading_rows", "searched_job"]
-__all__ += ["selection_rows", "share_rows"]
-
-NAMED = ("Inter Allgather", "Inter Alltoall", "Alltoall+Alltoall")  # schemes of section 4.8.6
+__all__ = ["brute_force", "compressed_rows", "iteration_rows", "offloading_rows", "searched_job", "selection_rows"]
+__all__ += ["share_rows"]
 
 
 def iteration_rows(timed: Timed, setting: Setting) -> list[dict[str, Any]]:
@@ -108,22 +105,6 @@ def offloading_rows(
     """
     chosen = product(models, testbeds)
     return [row for model, testbed in chosen for row in _offloading(model, testbed, num_runs, most_brute)]
-
-
-def cause_rows(*, models: Sequence[str], testbeds: Sequence[str], num_runs: int) -> list[dict[str, Any]]:
-    """Return the milliseconds of both algorithms if 4.1 knows only the schemes that section 4.8.6 names, on GPUs."""
-    named = [option for space in NAMED for option in options_of(space) if option.processors == {Processor.GPU}]
-    rows = []
-    for model, testbed in product(models, testbeds):
-        job, keys = searched_job(model, testbed), {"model": model, "testbed": testbed}
-        selection_s, on_gpus = _timed(partial(choose_options, options=named), job, num_runs)
-        offloading_s, _ = _timed(partial(offload, strategy=on_gpus.strategy), job, num_runs)
-        for algorithm, seconds in (("4.1", selection_s), ("4.2", offloading_s)):
-            milliseconds = [1e3 * value for value in seconds]
-            rows.append(median_row("milliseconds", milliseconds, "ms", algorithm=algorithm, **keys))
-        rows.append(value_row("to_offload", sum(option.is_compressed for option in on_gpus.strategy), **keys))
-        rows.append(value_row("options", len(named), **keys))
-    return rows
 
 
 def _offloading(model: str, testbed: str, num_runs: int, most_brute: int) -> list[dict[str, Any]]:
