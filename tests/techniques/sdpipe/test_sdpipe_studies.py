@@ -211,6 +211,20 @@ def test_a_flush_is_compared_with_none_also_where_a_training_is_older_than_the_c
     assert measured.cells(["SDPipe"], [0], flushes=["all"]) == [{"scheme": "SDPipe", "seed": 0, "flush": "all"}]
 
 
+def test_a_scheme_can_have_learning_rates_of_its_own():
+    cells = measured.cells(["HetPipe", "SDPipe"], [0], rates={"SDPipe": [0.05, 0.1]}, learning_rate=0.1)
+    assert [(cell["scheme"], cell["learning_rate"]) for cell in cells] == [
+        ("HetPipe", 0.1),
+        ("SDPipe", 0.05),
+        ("SDPipe", 0.1),
+    ]
+    results = [result("SDPipe", 0, [1.0], [3.0], loss) for loss in (3.0, 2.0)]
+    for found, cell in zip(results, cells[1:], strict=True):
+        found["setting"] |= cell
+    rows = measured.rows(results, target=1.0, key="learning_rate")
+    assert value(rows, "test_loss_over_common_rate", learning_rate="0.05") == 1.5
+
+
 def test_accuracies_on_the_test_set_are_targets_too():
     results = [result("SDPipe", seed, [1.0], [1.0], 1.0) for seed in range(3)]
     for found in results:
