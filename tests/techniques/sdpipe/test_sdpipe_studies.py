@@ -96,16 +96,18 @@ def test_throughput_has_a_row_a_scheme_and_mesh_and_the_largest_speedups():
         seeds=2,
     )
     speeds = [row for row in rows if row["quantity"] == "examples_per_s"]
-    assert len(speeds) == 2 * 2 * 2 * (len(Scheme) + 3)
+    assert len(speeds) == 2 * 2 * 2 * (len(Scheme) + 4)
     for over in ("All-Reduce+Pipe", "HetPipe"):
         ratios = [row["value"] for row in rows if row["quantity"] == "speedup" and row["over"] == over]
         largest = [row["value"] for row in rows if row["quantity"] == "largest_speedup" and row["over"] == over]
         assert max(ratios) == max(largest)
+    alone = value(rows, "alone_speedup", over="All-Reduce+Pipe", setting="B", mesh="2 x 4", dose="each iteration")
+    assert alone > value(rows, "speedup", over="All-Reduce+Pipe", setting="B", mesh="2 x 4", dose="each iteration")
 
 
 def test_delays_are_drawn_as_often_as_the_dose_says():
     shape = (2000, 2, 2)
-    for dose, draws in (("each iteration", 1), ("twice", 2)):
+    for dose, draws in (("each iteration", 1), ("twice", 2), ("eight times as long", 8)):
         late_s = simulated.delays_s("ResNet-50", "B", shape, dose, 0)
         assert late_s.mean() == pytest.approx(0.1 * 0.3 * draws, rel=0.1)
 

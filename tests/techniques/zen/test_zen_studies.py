@@ -60,7 +60,8 @@ def test_the_bitmap_gains_least_where_a_machines_gradient_is_as_dense_as_the_sum
     least = value(simulated._printed_rows("BERT"), "bitmap_gain_of_least_densities")
     assert least == pytest.approx(gain(0.5)) == pytest.approx(0.2701, abs=1e-4)
     assert least < gain(0.49) < gain(0.1)
-    assert value(simulated._printed_rows("NMT"), "speedup_of_least_densities", scheme="Zen") == pytest.approx(2 / 0.99125)
+    nmt = simulated._printed_rows("NMT")
+    assert value(nmt, "speedup_of_least_densities", scheme="Zen") == pytest.approx(2 / 0.99125)
 
 
 def test_formats_are_sized_by_hand():
