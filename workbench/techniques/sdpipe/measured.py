@@ -35,7 +35,7 @@ def cells(
     rates: Mapping[str, Sequence[float]] = MappingProxyType({}),
     **setting: Any,
 ) -> list[dict[str, Any]]:
-    """List the trainings: every scheme with every seed, each kind of Adam, and each choice of who flushes.
+    """List the trainings: every scheme with every seed; SDPipe with each kind of Adam, and with and without a flush.
 
     A scheme in `rates` has these learning rates in place of the common one.
 
@@ -46,7 +46,8 @@ def cells(
     own = {name: [{"learning_rate": rate} for rate in of_scheme] for name, of_scheme in rates.items()}
     return [
         {"scheme": scheme.value, "seed": seed, **setting, **kind, **rate}
-        for seed, scheme, kind in product(seeds, map(Scheme, schemes), kinds)
+        for seed, scheme in product(seeds, map(Scheme, schemes))
+        for kind in (kinds if scheme is Scheme.SDPIPE else [{}])
         for rate in own.get(scheme.value, [{}])
     ]
 
