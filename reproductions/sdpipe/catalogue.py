@@ -75,7 +75,8 @@ PAGE = Page(
             "with AD-PSGD, {words_server:.2f} with HetPipe and {words_sdpipe:.2f} with SDPipe, "
             "{words_plain:.2f} if its Adam is the plain one; knowing how often words occur gives "
             "{words_naive:.2f}. With a flush for SDPipe, too, it is {words_flush:.2f}, and All-Reduce takes "
-            "{words_flush_speedup:.2f} times as long as SDPipe to a training loss of 4.4, AD-PSGD {words_flush_pairs:.2f}.",
+            "{words_flush_speedup:.2f} times as long as SDPipe to a training loss of 4.4, AD-PSGD "
+            "{words_flush_pairs:.2f} times.",
             values={
                 "to_55": _to_55(ALL_REDUCE),
                 "pairs_to_55": _to_55(AD_PSGD),
@@ -101,7 +102,7 @@ PAGE = Page(
             ),
             means="Without a flush gradients belong to older weights: SDPipe gains more seconds for a mini-batch than "
             "the paper's 1.5 times to a loss, and pays part of them back in mini-batches; on words all of them, at the "
-            "learning rate that suits All-Reduce. With a flush it pays nothing back, and gains what the paper says.",
+            "learning rate that suits All-Reduce. With a flush it pays next to nothing back.",
         ),
         Finding(
             says="Its speedup over a parameter server grows from 16 to 64 workers.",
