@@ -234,7 +234,7 @@ class Jobs:
         expected = max(LEAST_MINUTES, MARGIN * needs.expected_s / 60) if needs.expected_s else UNKNOWN_MINUTES
         asked: dict[str, Any] = {"timeout_min": engine.minutes or round(expected), "cpus_per_task": needs.cores}
         asked |= {"name": f"workbench {name}", "slurm_use_srun": False, "slurm_stderr_to_stdout": True}
-        asked |= {"slurm_mem": "0"} if needs.alone else {"mem_gb": needs.cores * MEMORY_GB}
+        asked["mem_gb"] = 0 if needs.alone else needs.cores * MEMORY_GB  # 0: all that the node has
         asked |= {"slurm_exclusive": True} if needs.alone else {}
         asked |= {"slurm_partition": engine.partition} if engine.partition else {}
         asked |= {"slurm_account": engine.account} if engine.account else {}

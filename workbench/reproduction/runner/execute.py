@@ -31,7 +31,7 @@ from workbench.launch.tether import tethered
 from workbench.reproduction.cells.store import CELLS_FILE, origins
 from workbench.reproduction.comparing import Verdict
 from workbench.reproduction.errors import RecordError
-from workbench.reproduction.files import checksums, write_json, write_record
+from workbench.reproduction.files import checksums, take_lock, write_json, write_record
 from workbench.reproduction.fingerprint import Fingerprinter
 from workbench.reproduction.jobs import Engine, cancel, noted
 from workbench.reproduction.machine import commit_of
@@ -39,7 +39,7 @@ from workbench.reproduction.notebook_cells import read_notebook
 from workbench.reproduction.project import ItemRun
 from workbench.reproduction.recording import KEEP_CELLS, RECORDING_FILE, RUN_DIR, RUN_ITEM, RUN_PROFILE, verdicts_of
 from workbench.reproduction.records import FAILURE_FILE, RECORD_FILE, SCHEMA, read_record
-from workbench.reproduction.runner.plan import ItemOutcome, Status
+from workbench.reproduction.runner.plan import Action, ItemOutcome, Status, plan
 from workbench.reproduction.runner.watch import Watch
 from workbench.reproduction.schema import ARTIFACTS, FAILED_ARTIFACTS
 from workbench.rows.progress import PROGRESS_VARIABLE, HowFar
@@ -57,6 +57,7 @@ TEMPORARY = ".tmp"  # folder of temporary files of the kernel and its ranks: it 
 PROGRESS_FILE = f"{TEMPORARY}/progress.json"
 START_PATIENCE_S = 60  # seconds a kernel may take to answer, generous for a cold disk
 LOG_SHOWN = 2000  # characters of the log's end that a failure repeats
+TURN_S = 1.0  # seconds between two looks at an item that another call runs
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -76,6 +77,7 @@ class Execution:
     seconds: float = 0.0  # it took, once it has ended
     _began: float = 0.0
     _watch: Watch | None = None
+    _lock: int | None = None  # handle of the item's lock, where other calls may run it
 
     @property
     def kernel_name(self) -> str:
@@ -95,6 +97,10 @@ class Execution:
     def run(self) -> ItemOutcome:
         """Run the notebook, judge its recording and place its record; every error is in the outcome."""
         try:
+            if self.engine is not None and self._waits_for_another_call():
+                (now,) = plan(self.place.project, [self.place.item], self.place.profile, kernel=self.kernel_asked)
+                if now.action is Action.NOTHING:
+                    return ItemOutcome(id=self.place.item.id, status=Status.UP_TO_DATE)
             self.fingerprint = Fingerprinter(self.place.project)(self.place.item, self.place.profile, self.kernel_asked)
             failure = self.execute()
             if failure is None:
@@ -109,9 +115,24 @@ class Execution:
                 )
         except Exception as error:  # of this item alone: a full disk, a claim that cannot be judged
             failure = Failure.of(error)
+        finally:
+            if self._lock is not None:
+                os.close(self._lock)
         if self.kernel.stopped_because != INTERRUPTED:
             place_failure(self, failure)
         return ItemOutcome(id=self.place.item.id, status=Status.FAILED, seconds=self.seconds, reason=failure.reason)
+
+    def _waits_for_another_call(self) -> bool:
+        """Lock the item, and return whether another call had to end first."""
+        assert self.engine is not None
+        path, has_waited = Path(self.engine.folder) / f"{self.place.item.id.replace('/', '.')}.item", False
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):  # without locks both run it, and the last record stays
+            while (handle := take_lock(path)) is None and not self.kernel.stopped_because:
+                has_waited = True
+                sleep(TURN_S)
+            self._lock = handle
+        return has_waited
 
     def stop(self, because: str) -> None:
         """End the kernel and everything below it; an interrupt ends all kernels, also those that are to start."""

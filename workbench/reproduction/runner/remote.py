@@ -97,7 +97,9 @@ def run_item(root: str, results: str, id: str, profile: str, kernel: str | None,
         return asdict(ItemOutcome(id=id, status=status, reason=planned.why))
     place = submitit.JobEnvironment()
     job = f"{place.cluster}-{place.job_id}"
+    folder = partial_folder(project.results_of(profile), job)
+    clear(folder)  # of the job before it was requeued
     try:
         return asdict(Execution(ItemRun(project, item, profile), kernel_asked=kernel, job=job).run())
     finally:
-        clear(partial_folder(project.results_of(profile), job))
+        clear(folder)
