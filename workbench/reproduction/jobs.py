@@ -170,7 +170,7 @@ class Jobs:
         cancel(job for job in list(self._live.values()) if job.is_own and key in ("", job.key))
 
     def start(self, key: str, name: str, needs: Needs, function: Callable[..., Any], *args: Any) -> bool:
-        """Submit a call, or take over the job of this key that is under way; False where the cluster takes no more."""
+        """Submit a call, or take over the job of this key that is under way; False where there is no room now."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         handle = None
         with contextlib.suppress(OSError):  # without locks two calls may both submit it, and the last result stays
@@ -182,6 +182,8 @@ class Jobs:
             with self._turn:
                 job = _read(self.folder / f"{key}.job")
                 if job is None or (self.folder / f"{key}.answer").exists() or not states_of([job]).get(job.id):
+                    if not self.has_room:
+                        return False
                     job = again()
                 job.again = again
                 self._live[key] = job
