@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -127,10 +128,18 @@ def test_a_killed_cell_starts_anew_and_a_preempted_one_is_requeued(toy, slurm, t
     worker = next(one for one in psutil.Process(first).parents() if "submitit.core._submit" in one.cmdline())
     worker.kill()
     (job,) = pids_of(tmp_path, 2) and [job for job in noted(toy.root / "results/laptop/.jobs") if "place 2" in job.name]
-    slurm("sbatch", "--partition=high", "--nodes=2", "--output=/dev/null", "--wrap=true")
+    wait_for(lambda: len(pids_of(tmp_path, 1)) == 2, 60.0)
+    node = slurm("squeue", "--noheader", f"--jobs={job.id}", "--format=%N").strip()
+    slurm("sbatch", "--partition=high", f"--nodelist={node}", "--output=/dev/null", "--wrap=true")
     wait_for(lambda: states_of([job])[job.id] == "PENDING", 60.0)
-    slurm("scontrol", "update", f"JobId={job.id}", "StartTime=now")  # Slurm itself would wait two minutes
-    wait_for(lambda: min(len(pids_of(tmp_path, place)) for place in (1, 2)) == 2, 90.0)
+
+    def runs_again() -> bool:
+        command = ["scontrol", "update", f"JobId={job.id}", "StartTime=now"]  # Slurm itself would wait two minutes
+        subprocess.run(command, capture_output=True, timeout=30)
+        time.sleep(0.5)
+        return len(pids_of(tmp_path, 2)) == 2
+
+    wait_for(runs_again, 90.0)
     for place in (1, 2):
         (tmp_path / f"go-{place}").touch()
     out, _ = runner.communicate(timeout=60)

@@ -67,6 +67,7 @@ class Ranks:
     ):
         size = size_of_job()
         self.num_ranks, self.device = _checked_count(num_ranks, size or None), _checked_device(device)
+        self._timeout_s = _checked_timeout(timeout_s)
         self._kept: dict[str, Any] | None = {} if size else None  # what `put` keeps in a rank that is this process
         self._is_closed = False
         self._turn = threading.Lock()
@@ -79,7 +80,6 @@ class Ranks:
             return
         if hosts is not None:
             hosts.host_of(0, self.num_ranks)  # refuses more hosts than ranks
-        self._timeout_s = _checked_timeout(timeout_s)
         self._echo = echo
         self._setup = Setup(
             num_ranks=self.num_ranks,

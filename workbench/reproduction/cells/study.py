@@ -98,7 +98,7 @@ class Study:
     def _run(self, waiting: list[Cell], pool: Pool | JobPool, claims: CellClaims, estimate: Estimate) -> None:
         while waiting or pool.running():
             while pool.has_room and (cell := self._next(waiting, claims, estimate)):
-                if not pool.start(cell):
+                if pool.start(cell) is False:  # no room now
                     waiting.append(cell)
                     claims.free(cell.digest)
                     break
