@@ -191,7 +191,8 @@ def hold_lock(folder: Path, *, share: bool = False) -> Iterator[Callable[[], Non
 
     Where it may be shared, yield what lets others in, or None where others are in already.
     """
-    path, open_up = folder / LOCK_FILE, None
+    path = folder / LOCK_FILE
+    open_up: Callable[[], None] | None = None
     try:
         handle = take_lock(path)
         if handle is not None:

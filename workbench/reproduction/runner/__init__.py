@@ -111,7 +111,7 @@ def run(
                 engine = replace(engine, folder=str(folder / JOBS_FOLDER), run=run_name)
                 stack.push(partial(_cancel_after, engine))
                 shared = Jobs(engine)
-            common = {"kernel_asked": kernel, "engine": engine}
+            common: dict[str, Any] = {"kernel_asked": kernel, "engine": engine}
             runs: dict[str, Execution] = {}
             for item in (item for item in items if item.id in todo):
                 place = ItemRun(project, item, profile)
