@@ -43,7 +43,7 @@ def papers(project: Project, catalogue) -> tuple[Paper, ...]:
 
 
 def with_verdicts(text: str, of: tuple[Paper, ...]) -> str:
-    """Put verdicts into the sentence between its marks, and into the last cell of each technique's row."""
+    """Put verdicts into the sentence between its marks, and into each technique's row, beside when it pays."""
     sums = {word: sum(paper.score[word] for paper in of) for word in MARKS}
     sentence = (
         f"**{len(of)} papers, {sum(sums.values())} claims: {sums['agree']} agree with the results here, "
@@ -53,8 +53,9 @@ def with_verdicts(text: str, of: tuple[Paper, ...]) -> str:
     text = re.sub(r"(<!-- score -->\n).*(\n<!-- /score -->)", rf"\g<1>{sentence}\g<2>", text)
     for paper in of:
         cell = " ".join(f"{paper.score[word]} {mark}" for word, mark in MARKS.items())
-        row = rf"^(\| \[[\w ]+\]\(notebooks/{paper.technique}/.*\| )[^|]*( \|)$"
-        text, num_rows = re.subn(row, rf"\g<1>{cell}\g<2>", text, flags=re.MULTILINE)
+        when = paper.use[0].says.rstrip(".") if paper.use else ""
+        row = rf"^(\| \[[\w ]+\]\(notebooks/{paper.technique}/[^|]*\|[^|]*\| )[^|]*( \|[^|]*\| )[^|]*( \|)$"
+        text, num_rows = re.subn(row, rf"\g<1>{when}\g<2>{cell}\g<3>", text, flags=re.MULTILINE)
         if num_rows != 1:
             raise ValueError(f"README.md has {num_rows} rows for the technique {paper.technique}; it must have one")
     return text

@@ -1,6 +1,6 @@
 """The findings that the page of this technique begins with; its items are in items.toml, its claims in claims.csv."""
 
-from workbench.reproduction import Finding, Page, Value
+from workbench.reproduction import Finding, Missed, Page, Use, Value
 
 
 def _gain(item: str, **where) -> Value:
@@ -29,6 +29,21 @@ PAGE = Page(
     "examples, 250 steps, 85.7 % without compression, 50.9 % by chance. STS-B: 5,749 examples, 1,080 steps, a rank "
     "correlation of 85.1 %, 0 by chance. The paper: BERT-large with 345 million parameters on 4 or 16 V100s.",
     picture="coding-price/measured",
+    use=Use(
+        when="Tensor parallelism runs over slow links.",
+        gain="A learned code gained {slow:.1f} % over slow links and {fast:+.1f} % over fast ones.",
+        values={
+            "slow": _gain("table-3/measured", method="A1", tp=4, link=SLOW),
+            "fast": _gain("table-3/measured", method="A1", tp=4, link=FAST),
+        },
+        avoid="Links are as fast as NVLink, or you would use Top-K or Random-K where accuracy matters.",
+        lost="On SST-2 a learned code (A1) lost {code:.1f} points, 4 bits (Q2) {bits:.1f} and Top-K (T1) {top:.1f}.",
+        lost_values={"code": _points("sst2", "A1"), "bits": _points("sst2", "Q2"), "top": _points("sst2", "T1")},
+        line="compress(model, codec, layers=2)",
+        missed=Missed(item="fig-5/measured", measured="speedup_over_link", predicted="predicted_speedup_over_link"),
+        seen=Value(item="table-3/measured", quantity="communication_share", where={"method": "w/o"}),
+        ratio="forward tensor communication's share of an iteration",
+    ),
     findings=(
         Finding(
             says="Learned codes speed up training by up to 17.8 % on a machine without NVLink.",

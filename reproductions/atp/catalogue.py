@@ -1,6 +1,6 @@
 """The findings that the page of this technique begins with; its items are in items.toml, its claims in claims.csv."""
 
-from workbench.reproduction import Finding, Page, Value
+from workbench.reproduction import Finding, Page, Use, Value
 
 
 def _gain(interconnect: str, model: str, over: str = "Megatron-LM") -> Value:
@@ -41,6 +41,14 @@ PAGE = Page(
     "table 3. Measured: one block of hidden size 64 to 512 on four and eight real ranks behind slow links.",
     picture="fig-10/simulated",
     name="ATP",
+    use=Use(
+        when="Some links between tensor-parallel ranks are much slower than others.",
+        gain="On eight real ranks in two halves ATP was {measured:.2f} times as fast as Megatron-LM.",
+        values={"measured": _measured()},
+        avoid="All links are alike, as NVLink inside a machine: Megatron's own mesh is then the best.",
+        lost="Nothing: it computes the same sums.",
+        line="atp.parallelize(bert, batch=4, sequence=64)",
+    ),
     findings=(
         Finding(
             says="On GPUs joined by PCIe ATP trains 37 to 64 % faster than Megatron-LM.",

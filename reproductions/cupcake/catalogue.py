@@ -1,6 +1,6 @@
 """The findings that the page of this technique begins with; its items are in items.toml, its claims in claims.csv."""
 
-from workbench.reproduction import Finding, Page, Value
+from workbench.reproduction import Finding, Missed, Page, Use, Value
 
 
 def _largest(item: str, over: str, model: str = "") -> Value:
@@ -25,12 +25,33 @@ def _left(sent: str) -> Value:
     return Value(item="headroom/simulated", quantity="largest_gain", where={"sent": sent})
 
 
+def _below(variant: str) -> Value:
+    return Value(item="fig-5-8a/measured", quantity="points_below", where={"variant": variant, "metric": "accuracy"})
+
+
 PAGE = Page(
     scale="Simulated: ResNet50, ResNet101 and BERT-base on a server of 8 V100 and on 8 machines of 8, with gradients, "
     "codec times and links that the authors released. Measured: small models on 4 or 8 real ranks of hosts joined by "
     "slow links.",
     picture="fig-5-6/simulated",
     name="Cupcake",
+    use=Use(
+        when="You compress gradients anyway.",
+        gain="Simulated on 64 V100s, up to {plain:.2f} times as fast as FP32; but FP16 is faster with {half:.0f} of "
+        "{cells:.0f} pairs of model and codec.",
+        values={
+            "plain": _largest("fig-5-7", "FP32"),
+            "half": _slower("fig-5-7", "FP16"),
+            "cells": Value(item="fig-5-6/simulated", quantity="cells"),
+        },
+        avoid="16 bits are enough. Without compression keep DistributedDataParallel's own buckets.",
+        lost="A ResNet lost {points:.1f} points with DGC, {half:.1f} with FP16.",
+        lost_values={"points": _below("Cupcake, dgc"), "half": _below("FP16")},
+        line='cupcake.fuse(model, "efsignsgd")',
+        missed=Missed(item="fig-5-7/measured", plain={"scheme": "FP16"}, own={"scheme": "Cupcake"}),
+        seen=Value(item="fig-5-7/measured", quantity="communication_share"),
+        ratio="communication's share of the best plain iteration",
+    ),
     findings=(
         Finding(
             says="Cupcake trains up to 2.03 times as fast as without compression, and up to 1.79 times as fast as "

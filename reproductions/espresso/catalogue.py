@@ -1,6 +1,6 @@
 """The findings that the page of this technique begins with; its items are in items.toml, its claims in claims.csv."""
 
-from workbench.reproduction import Finding, Page, Value
+from workbench.reproduction import Finding, Missed, Page, Use, Value
 
 
 def _gain(model: str, over: str, figure: str) -> Value:
@@ -12,12 +12,33 @@ def _pays_below(model: str) -> Value:
     return Value(item="advice/simulated", quantity="pays_below", where={"model": model, "machines": 8})
 
 
+def _below(variant: str) -> Value:
+    return Value(item="fig-4-16b/measured", quantity="points_below", where={"variant": variant, "metric": "accuracy"})
+
+
 PAGE = Page(
     scale="Simulated: six models on 8 to 64 V100 of the paper's two clusters, with gradients, codec times and "
     "links that its authors released. Measured: small models on 4 or 8 real ranks of hosts joined by links of 20 to "
     "100 Mbit/s.",
     picture="fig-4-12/simulated",
     name="Espresso",
+    use=Use(
+        when="The network is slow for the model.",
+        gain="On 8 machines of 8 H100 compression pays below {pays:.0f} Gbit/s for BERT-base and below {less:.0f} for "
+        "ResNet101. Over FP16 BERT-base gains {half:.2f} times on 64 V100s, simulated.",
+        values={
+            "pays": _pays_below("bert_base"),
+            "less": _pays_below("resnet101"),
+            "half": _gain("bert_base", "FP16", "fig-4-12"),
+        },
+        avoid="The network is faster than that: 16 bits cost next to nothing.",
+        lost="A ResNet lost {sign:.1f} points with EFSignSGD and {dgc:.1f} with DGC, {half:.1f} with FP16.",
+        lost_values={"sign": _below("Espresso, efsignsgd"), "dgc": _below("Espresso, dgc"), "half": _below("FP16")},
+        line="espresso.compress_gradients(model, plan)",
+        missed=Missed(item="blind/measured", plain={"scheme": "FP32"}, own={"scheme": "Espresso"}),
+        seen=Value(item="advice/simulated", quantity="plain_scaling"),
+        ratio="computation's share of the best plain iteration",
+    ),
     findings=(
         Finding(
             says="Espresso trains up to 269 % faster than without compression and up to 77 % faster than HiPress.",

@@ -1,6 +1,6 @@
 """The findings that the page of this technique begins with; its items are in items.toml, its claims in claims.csv."""
 
-from workbench.reproduction import Finding, Page, Value
+from workbench.reproduction import Finding, Missed, Page, Use, Value
 
 
 def _speedup(model: str) -> Value:
@@ -22,11 +22,36 @@ def _lost(density: float, memory: float) -> Value:
     return Value(item="fig-3-8b/counted", quantity="lost", where={"density": density, "memory": memory})
 
 
+def _measured(over: str) -> Value:
+    return Value(item="crossover/measured", quantity="gain", where={"over": over, "density": 0.01})
+
+
 PAGE = Page(
     scale="Counted: batches of the paper's own LSTM. Simulated: 16 machines of 8 GPUs, from rows of real batches. "
     "Measured: four small models on real data, and four real ranks behind slow links.",
     picture="fig-3-7/simulated",
     name="Zen",
+    use=Use(
+        when="Most rows of an embedding have no gradient.",
+        gain="At a density of 1 % on 4 real ranks, {dense:.2f} times as fast as the dense sum, {torch:.2f} as torch's "
+        "sparse sum and {gathered:.2f} as AGsparse, a plain gather. Simulated on 16 machines of 8 GPUs, LSTM "
+        "{lstm:.2f} times as fast as the dense sum.",
+        values={
+            "dense": _measured("Dense"),
+            "torch": _measured("torch, sparse"),
+            "gathered": _measured("AGsparse"),
+            "lstm": _speedup("LSTM"),
+        },
+        avoid="There are two or four ranks (ask `zen.advise` first), or density is high.",
+        lost="A DeepFM lost {auc:.2f} points of AUC: the sum is the same.",
+        lost_values={
+            "auc": Value(item="fig-3-14/measured", quantity="points_below", where={"variant": "Zen", "metric": "auc"})
+        },
+        line="zen.synchronise(model)",
+        missed=Missed(item="crossover/measured", plain={"scheme": "AGsparse"}, own={"scheme": "Zen"}),
+        seen=Value(item="crossover/measured", quantity="density"),
+        ratio="density of a machine's gradients",
+    ),
     findings=(
         Finding(
             says="Zen synchronises sparse gradients up to 6.77 times as fast as AllReduce.",

@@ -93,7 +93,8 @@ def test_every_finding_of_a_page_is_filled_from_records():
     for technique in dict.fromkeys(item.technique for item in ITEMS.values()):
         page = load_page(PROJECT, technique)
         assert 3 <= len(page.findings) <= 6
-        assert [found.missing for found in findings_of(page, technique, runs) if found.missing] == []
+        findings = [*page.findings, *page.use.findings]
+        assert [found.missing for found in findings_of(findings, technique, runs) if found.missing] == []
 
 
 @pytest.mark.parametrize("name", ["train_vit", "flextp/Train", "flextp/", "a/b/c"])

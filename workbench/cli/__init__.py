@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from . import author, claims, course, house, look, reproduce, start
+from . import advise, author, claims, course, house, look, reproduce, start
 from .common import INTERRUPTED
 
 __all__ = ["app", "main"]
@@ -27,6 +27,7 @@ OVERVIEW = """Reproduce published results on real ranks, and check each claim ag
   workbench reproduce                         run it all, then read the report
   workbench reproduce 'activation-*/table-*'  run what a pattern names
   workbench report --open                     open the report of the last run
+  workbench advise "GPT-2 medium"             which technique pays for your own training
   workbench doctor                            what this machine can do
 """
 
@@ -57,7 +58,7 @@ def _build() -> typer.Typer:
         pretty_exceptions_enable=False,
     )
     app.callback()(_any_command)
-    for module in (look, reproduce, start, claims, author, course, house):
+    for module in (look, advise, reproduce, start, claims, author, course, house):
         module.register(app)
     return app
 

@@ -15,7 +15,29 @@ from workbench.timeline.gradients import FORWARD_SHARE, Gradients
 if TYPE_CHECKING:
     from torch import nn
 
-__all__ = ["measure", "of_module"]
+    from workbench.models.inventory import Workload
+
+__all__ = ["measure", "of_module", "of_workload"]
+
+
+def of_workload(workload: Workload, *, backward_s: float, forward_s: float) -> Gradients:
+    """List the gradients of a transformer's matrices, the last layer's first, and of all else at the end.
+
+    As in `of_module`, each gradient gets a part of backward_s in proportion to its elements.
+    """
+    sizes: dict[str, int] = {}
+    for layer in reversed(range(workload.num_layers)):
+        parts = reversed(workload.linears(layer=layer))
+        sizes |= {part.site: int(part.num_inputs * part.num_outputs) for part in parts}
+    sizes |= {"other": workload.other_parameters} if workload.other_parameters else {}
+    return Gradients(
+        name=workload.name,
+        tensors=tuple(sizes),
+        num_elements=tuple(sizes.values()),
+        gap_s=tuple(backward_s * size / sum(sizes.values()) for size in sizes.values()),
+        forward_s=forward_s,
+        source="sizes of a transformer, seconds by elements",
+    )
 
 
 def of_module(module: nn.Module, *, backward_s: float, forward_s: float | None = None, name: str = "") -> Gradients:

@@ -1,7 +1,7 @@
 """Measurements on an NVIDIA H100 (80 GB, torch 2.11 for CUDA 13.0, 26 November 2026): gradients and codecs.
 
-`h100_gradients.csv`: `gradients.measure` of `ARCHITECTURES` in TF32, with the batches of Espresso's authors (32 images;
-8 x 384, 4 x 1,024 and 80 x 70 words); the row without a tensor is the forward pass.
+`h100_gradients.csv`: `gradients.measure` of `ARCHITECTURES` in TF32, with the batches of Espresso's authors
+(`BATCHES`); the row without a tensor is the forward pass.
 `h100_codecs.csv`: `compression.profiling` on the GPU ("cuda") and on one thread of that machine's CPU ("cpu"); with
 error feedback, 1 % kept and 64-bit indices.
 """
@@ -17,12 +17,14 @@ from workbench.compression.costs import CodecTimes, Processor
 from workbench.compression.profiling import CodecTime, times_of
 from workbench.timeline.gradients import Gradients
 
-__all__ = ["codec", "codec_times", "load", "machines"]
+__all__ = ["BATCHES", "codec", "codec_times", "load", "machines"]
 
 FOLDER = Path(__file__).parent
 SOURCE = "measured on an H100 in TF32"
 GPUS_PER_MACHINE = 8
 NVLINK_BYTES_PER_S = 450e9  # one GPU, one direction: 18 links of 25 GB/s, NVIDIA's data sheet of the H100
+BATCHES = {"vgg16": (32, 1), "resnet50": (32, 1), "resnet101": (32, 1)}  # examples, and words of each
+BATCHES |= {"bert_base": (8, 384), "gpt2": (4, 1024), "lstm": (80, 70)}
 INTRA_STARTUP_S, INTER_STARTUP_S = 10e-6, 50e-6  # orders of magnitude, not measured
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.reproduction.catalogue import find_item, load_catalogue, published_rows, read_published, select
 from workbench.reproduction.claims import Bound, Crossover, Decidable, Ordering, Trend, Whose, Within
 from workbench.reproduction.comparing import ClaimVerdict, Comparison, Verdict
-from workbench.reproduction.declare import Evidence, Finding, Page, Profile, Reproduction, Value
+from workbench.reproduction.declare import Evidence, Finding, Missed, Page, Profile, Reproduction, Use, Value
 from workbench.reproduction.errors import CatalogueError, ClaimError, RecordError, UsageError
 from workbench.reproduction.judge import judge
 from workbench.reproduction.project import ItemRun, Project
@@ -30,8 +30,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Bound", "CatalogueError", "CellResult", "CellsFailed", "ClaimError", "ClaimVerdict", "Comparison"]
 __all__ += ["Crossover", "Decidable", "Evidence", "Finding", "ItemFinished", "ItemOutcome", "ItemRun", "ItemStarted"]
-__all__ += ["Ordering", "Outcome", "Page", "Planned", "PlannedItem", "Profile", "Progress", "Project", "RecordError"]
-__all__ += ["Reproduction", "Status", "Trend", "UsageError", "Value", "Verdict", "Whose", "Within"]
+__all__ += [
+    "Missed",
+    "Ordering",
+    "Outcome",
+    "Page",
+    "Planned",
+    "PlannedItem",
+    "Profile",
+    "Progress",
+    "Project",
+    "RecordError",
+]
+__all__ += ["Reproduction", "Status", "Trend", "UsageError", "Use", "Value", "Verdict", "Whose", "Within"]
 __all__ += ["diff", "find_item", "find_records", "judge", "load_catalogue", "load_records", "load_verdicts", "plan"]
 __all__ += ["promote", "published", "published_rows", "read_published"]
 __all__ += ["read_record", "record", "run", "run_cells", "select", "verdicts_of"]

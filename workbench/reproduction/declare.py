@@ -10,7 +10,7 @@ from typing import Any
 from workbench.reproduction.claims import Claim, Within
 from workbench.reproduction.regimes import Regime
 
-__all__ = ["CELLS", "Evidence", "Finding", "Page", "Profile", "Reproduction", "Value", "check_plain"]
+__all__ = ["CELLS", "Evidence", "Finding", "Missed", "Page", "Profile", "Reproduction", "Use", "Value", "check_plain"]
 
 TECHNIQUE = re.compile(r"[a-z][a-z0-9_]*")
 ITEM = re.compile(r"[a-z0-9][a-z0-9-]*")
@@ -99,6 +99,39 @@ class Finding:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Missed:
+    """Where a cost model was compared with measured times: rows with the same other keys belong together."""
+
+    item: str
+    measured: str = "measured_over_predicted"  # a quantity, already divided by the predicted one unless that is named
+    predicted: str = ""
+    plain: Mapping[str, Any] = field(default_factory=dict)  # key columns of the best plain setting; {} for gains
+    own: Mapping[str, Any] = field(default_factory=dict)  # of the technique
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Use:
+    """When a technique pays: a line of the first page, and what `workbench advise` needs of records."""
+
+    when: str
+    gain: str  # here, with placeholders for `values`
+    values: Mapping[str, Value]
+    avoid: str  # when not
+    lost: str  # accuracy or the like, with placeholders for `lost_values`
+    lost_values: Mapping[str, Value] = field(default_factory=dict)
+    line: str  # of code
+    missed: Missed | None = None
+    seen: Value | None = None  # rows of the ratio that decides, whose range is the regime seen here
+    ratio: str = ""  # that ratio in words
+
+    @property
+    def findings(self) -> tuple[Finding, Finding]:
+        """What it gains, and what it loses."""
+        gain = Finding(says=self.when, source="", found=self.gain, values=self.values, means=self.avoid)
+        return gain, Finding(says="", source="", found=self.lost, values=self.lost_values)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
     """The head of a technique's page; `PAGE` in its catalogue.py."""
 
@@ -106,6 +139,7 @@ class Page:
     findings: Sequence[Finding]  # three to six
     picture: str  # item and evidence whose figure stands for the paper, such as "table-2/measured"
     name: str = ""  # name in the authors' spelling; by default the capitalised name of the folder
+    use: Use | None = None
 
 
 def _check_names(item: Reproduction) -> None:

@@ -65,6 +65,7 @@ class Paper:
     name: str
     page: Page | None  # None where its catalogue declares none
     findings: tuple[Found, ...]
+    use: tuple[Found, ...]  # what it gains, and what it loses; () where its catalogue does not say
     score: Mapping[str, int]  # numbers of claims that agree, disagree and could not be tested
     num_slips: int = 0  # disagreements that are slips of the paper itself: its errata
 
@@ -161,7 +162,8 @@ def papers_of(project: Project, runs: Mapping[str, BestRun]) -> tuple[Paper, ...
                 technique=technique,
                 name=page.name if page and page.name else technique.replace("_", " ").capitalize(),
                 page=page,
-                findings=findings_of(page, technique, runs) if page else (),
+                findings=findings_of(page.findings, technique, runs) if page else (),
+                use=findings_of(page.use.findings, technique, runs) if page and page.use else (),
                 score=score(run for run in runs.values() if run.item.technique == technique),
                 num_slips=sum(num_slips(run) for run in runs.values() if run.item.technique == technique),
             )
@@ -172,8 +174,9 @@ def papers_of(project: Project, runs: Mapping[str, BestRun]) -> tuple[Paper, ...
 def check_page(page: Page, technique: str, runs: Mapping[str, BestRun]) -> None:
     """Raise a CatalogueError where a page names an item or a claim that is not declared."""
     folder = technique.replace("_", "-")
-    claims = [claim.partition(": ") for finding in page.findings for claim in finding.claims]
-    values = [value for finding in page.findings for value in finding.values.values()]
+    findings = [*page.findings, *(page.use.findings if page.use else ())]
+    claims = [claim.partition(": ") for finding in findings for claim in finding.claims]
+    values = [value for finding in findings for value in finding.values.values()]
     named = [page.picture, *(value.item for value in values), *(name for name, _, _ in claims)]
     if unknown := [name for name in named if f"{folder}/{name}" not in runs]:
         raise CatalogueError(f"PAGE of {technique} names the item {unknown[0]!r}, which is not declared")
@@ -182,10 +185,10 @@ def check_page(page: Page, technique: str, runs: Mapping[str, BestRun]) -> None:
             raise CatalogueError(f"PAGE of {technique} names the claim {claim!r}, which {name} does not declare")
 
 
-def findings_of(page: Page, technique: str, runs: Mapping[str, BestRun]) -> tuple[Found, ...]:
-    """Fill each sentence of a page and mark it."""
+def findings_of(findings: Iterable[Finding], technique: str, runs: Mapping[str, BestRun]) -> tuple[Found, ...]:
+    """Fill each sentence and mark it."""
     by_name = {id.partition("/")[2]: run for id, run in runs.items() if run.item.technique == technique}
-    return tuple(_found(finding, by_name) for finding in page.findings)
+    return tuple(_found(finding, by_name) for finding in findings)
 
 
 def _found(finding: Finding, runs: Mapping[str, BestRun]) -> Found:

@@ -21,7 +21,7 @@ SCORE_WORDS = {"agree": "AGREES", "disagree": "DISAGREES", "could not be tested"
 
 def add_cards(report: View, project: Project, catalogue: Sequence[Reproduction]) -> None:
     """Give each technique of a report its card, and the report its score and the findings that disagree."""
-    report.score, report.cautions, report.audit, report.causes = "", (), "", ""
+    report.score, report.cautions, report.audit, report.causes, report.helpful = "", (), "", "", ()
     for technique in report.techniques:
         technique.card, technique.regimes, technique.causes = None, (), ()
     if report.profile == Profile.SMOKE:
@@ -35,6 +35,7 @@ def add_cards(report: View, project: Project, catalogue: Sequence[Reproduction])
         technique.title = paper.name
         technique.causes = tuple(_cause(one) for one in found if runs[one.item].item.technique == paper.technique)
         technique.regimes = _regimes(run for run in runs.values() if run.item.technique == paper.technique)
+    report.helpful = tuple(technique for technique in report.techniques if technique.card.use)
     report.cautions = tuple(
         (technique, finding) for technique in report.techniques for finding in technique.card.disagreeing
     )
@@ -62,6 +63,7 @@ def _card(paper: Paper, runs: Mapping[str, BestRun], views: Mapping[str, ItemVie
         picture = next((figure.picture for figure in reversed(pictured.recorded_figures)), pictured.figure)
     return View(
         scale=page.scale if page is not None else "",
+        use=tuple(_finding(found, runs) for found in paper.use),
         findings=findings,
         disagreeing=tuple(finding for finding in findings if finding.mark in ("DISAGREES", "IN_PART")),
         pictured=pictured,

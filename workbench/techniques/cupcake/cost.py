@@ -145,13 +145,12 @@ def is_worth_compressing(costs: Costs, size_bytes: float) -> bool:
 
 
 def strategies(
-    gradients: Gradients, costs: Costs, *, bucket_scale: float = 1.0, weighs_decoding: bool = True
+    gradients: Gradients, costs: Costs, *, bucket_scale: float = 1.0, weighed: Costs | None = None
 ) -> dict[str, Strategy]:
     """Return every rule's fusion: no compression, single tensors, HiPress, simpler fusions, and the optimum.
 
-    `bucket_scale` multiplies the sizes of bucket fusion; HiPress' rule counts decoding if it `weighs_decoding`.
+    `bucket_scale` multiplies the sizes of bucket fusion; HiPress chooses tensors by the costs `weighed`.
     """
-    weighed = costs if weighs_decoding else replace(costs, decode=FREE)
     whole, plain, half = (one.problem(gradients) for one in (costs, costs.plain, costs.half))
     found = {}
 
@@ -165,7 +164,7 @@ def strategies(
     add(FP32_FUSED, plain, optimal_fusion(plain))
     add(FP16, half, ddp_buckets(half))
     add(GRACE, whole, each(whole))
-    add(HIPRESS, whole, each(whole), [is_worth_compressing(weighed, size) for size in gradients.size_bytes])
+    add(HIPRESS, whole, each(whole), [is_worth_compressing(weighed or costs, size) for size in gradients.size_bytes])
     for name, rule in rules(bucket_scale).items():
         if name != "Layer-wise":
             add(name, whole, rule(whole))

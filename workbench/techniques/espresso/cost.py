@@ -20,7 +20,7 @@ from workbench.datasets import gradient_traces
 from workbench.study.thesis import paper_codec, paper_machines, scaled
 from workbench.timeline.gradients import Gradients
 
-from .method.job import FP32_BYTES, Job
+from .method.job import CPU, FP32_BYTES, Job, Step
 from .method.options import Option
 
 __all__ = ["AS_MODELLED", "SCALING", "WHOLE", "Change", "in_pieces", "job_of", "scaling_factor", "whole_sizes"]
@@ -39,7 +39,11 @@ class Change:
 
     decodes_each_message: bool = False
     cpu_gigabits_per_s: float = 0.0  # of gradients that a machine's CPUs compress and decompress; 0: times by size
+    has_two_cpus: bool = False  # that compress at the same time, each for another GPU
     piece_bytes: int = 0  # tensors are cut into pieces of so many bytes at most; 0: whole
+    inside_gigabits_per_s: float = 0.0  # rate of PCIe inside machines; 0: that of the authors' planner
+    between_gigabits_per_s: float = 0.0  # rate of the network; 0: calibrated
+    computation: float = 1.0  # factor on all computing times
 
 
 AS_MODELLED = Change()
@@ -58,6 +62,7 @@ def job_of(
     settings = gradient_traces.experiment_settings()[model]
     testbed = testbed or settings.testbed
     rate, scale = _calibrated(model, testbed, change) if is_calibrated else (0.0, 1.0)
+    rate = change.between_gigabits_per_s * GIGABIT_BYTES_PER_S or rate
     return _job(model, num_gpus, algorithm or settings.algorithm, testbed, change, rate, scale)
 
 
@@ -66,8 +71,21 @@ def _job(model: str, num_gpus: int, algorithm: str, testbed: str, change: Change
     machines, gradients = paper_machines(testbed, num_gpus), gradient_traces.load(model)
     if rate:
         machines = replace(machines, inter=replace(machines.inter, bandwidth_bytes_per_s=rate))
+    if testbed == "pcie" and (inside := change.inside_gigabits_per_s * GIGABIT_BYTES_PER_S):
+        machines = replace(machines, intra=replace(machines.intra, bandwidth_bytes_per_s=inside))
+    scale *= change.computation
     gradients = gradients if scale == 1 else scaled(gradients, scale)
-    return Job(in_pieces(gradients, change.piece_bytes), machines, _codec(algorithm, change))
+    kind = _TwoCpus if change.has_two_cpus else Job
+    return kind(in_pieces(gradients, change.piece_bytes), machines, _codec(algorithm, change))
+
+
+class _TwoCpus(Job):
+    """A job on machines with two CPUs that compress at the same time, each for another GPU."""
+
+    def _taken_s(self, step: Step, num_elements: np.ndarray) -> np.ndarray:
+        if step.resource == CPU:
+            step = replace(step, times=max(step.copies, step.times / 2))
+        return super()._taken_s(step, num_elements)
 
 
 def _codec(algorithm: str, change: Change) -> CodecTimes:

@@ -1,6 +1,7 @@
 """The rows of what is simulated on the paper's two clusters, with gradients and constants that its authors released."""
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -10,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from workbench.cluster.machines import GIGABIT_BYTES_PER_S
+from workbench.cluster.machines import GIGABIT_BYTES_PER_S, Link
 from workbench.compression.costs import Processor
 from workbench.datasets import gradient_traces
 from workbench.rows import value_row
 from workbench.study.thesis import paper_codec, paper_machines
 from workbench.timeline.gradients import Gradients
 
+from .advice import lemma_rows
 from .cost import AS_MODELLED, SCALING, WHOLE, Change, job_of, scaling_factor, whole_sizes
 from .method.baselines import ALL, BASELINES, MYOPIC, ON_CPUS, ON_GPUS, baseline_strategy, crippled_strategy, options_of
 from .method.certificate import lower_bound_s
@@ -134,11 +136,11 @@ def _network_row(job: Job, **keys: str) -> dict[str, Any]:
     return value_row("network_gigabits_per_s", job.machines.inter.bandwidth_bytes_per_s / GIGABIT_BYTES_PER_S, **keys)
 
 
-def _changes(job: Job, keys: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _changes(job: Job, keys: Mapping[str, Any], thresholds: Mapping[str, int] = NOTHING) -> list[dict[str, Any]]:
     """Return what compressing on GPUs and on CPUs changes of FP32's scaling factor, in per cent."""
     rows = []
     for scheme, name in (("GC with GPU", "hipress"), ("GC with CPU", "byteps-compress")):
-        strategy = _strategy(job, name)
+        strategy = _strategy(job, name, thresholds)
         factor = scaling_factor(job, strategy)
         rows.append(value_row("scaling_factor", factor, scheme=scheme, **keys))
         rows.append(value_row("change", 100 * (factor / scaling_factor(job) - 1), "%", scheme=scheme, **keys))
@@ -154,27 +156,50 @@ class Cause:
     change: Change = AS_MODELLED
     thresholds: Mapping[str, int] = field(default_factory=dict)  # least elements that a baseline compresses
     algorithm: str = ""  # codec; empty: as the authors' scripts name it
+    num_gpus: Sequence[int] | None = None  # for which throughputs are wanted; None: all
 
 
+LEMMA_JOBS = 500
 PIECE_BYTES = 4_096_000  # BytePS' partitions in the release's scripts
 CAUSES: Mapping[str, Cause] = MappingProxyType(
     {
         "each message decoded": Cause(models=("bert_base", "gpt2"), change=Change(decodes_each_message=True)),
         "Random-K": Cause(models=("ugatit",), algorithm="randomk"),
+        "DGC": Cause(models=("bert_base", "lstm"), algorithm="dgc"),
         "pieces of 4 MB": Cause(models=("lstm",), change=Change(piece_bytes=PIECE_BYTES)),
         "CPUs at 20 Gbit/s": Cause(models=("bert_base", "lstm", "resnet101"), change=Change(cpu_gigabits_per_s=20)),
+        "two CPUs": Cause(models=("bert_base",), change=Change(has_two_cpus=True), num_gpus=(WHOLE,)),
         "HiTopKComm compresses all": Cause(models=("resnet101",), thresholds={"hitopkcomm": 1}),
+        "HiPress compresses as HiTopKComm": Cause(
+            models=("resnet101",), thresholds={"hipress": 16_384}, num_gpus=(WHOLE,)
+        ),
+        "BytePS-Compress compresses as HiPress": Cause(
+            models=("bert_base",), thresholds={"byteps-compress": 16_777_216}, num_gpus=(WHOLE,)
+        ),
+        "PCIe at 100 Gbit/s": Cause(models=("vgg16",), change=Change(inside_gigabits_per_s=100), num_gpus=(WHOLE,)),
+        "counted by size": Cause(models=("bert_base",), num_gpus=()),
+        "network at 10 Gbit/s": Cause(
+            models=("vgg16", "resnet101", "bert_base", "gpt2", "lstm"),
+            change=Change(between_gigabits_per_s=10),
+            num_gpus=(),
+        ),
+        "one sequence": Cause(models=("gpt2",), change=Change(computation=1 / 4), num_gpus=()),
+        "80 tokens": Cause(models=("gpt2",), change=Change(computation=80 / 4096), num_gpus=()),
+        "no time on links": Cause(models=()),
     }
 )
 
 
 def cause_rows(*, causes: Sequence[str], num_gpus: Sequence[int]) -> list[dict[str, Any]]:
-    """Return what throughputs and tables 4.1 and 4.6 become with one thing changed at a time; `cause` names it."""
+    """Return what throughputs and tables 4.1 and 4.6 become with one thing changed at a time; `cause` names it.
+
+    `combinations_by_size` is what algorithm 4.2 would look at if equal tensors had equal options.
+    """
     rows = []
     for name in causes:
         cause = CAUSES[name]
         for model in cause.models:
-            for gpus in num_gpus:
+            for gpus in num_gpus if cause.num_gpus is None else cause.num_gpus:
                 job = job_of(model, gpus, cause.algorithm, change=cause.change)
                 times, keys = _speeds(job, cause.thresholds).by_scheme, {"cause": name, "model": model, "gpus": gpus}
                 for scheme in (FP32, *(baseline.name for baseline in BASELINES.values())):
@@ -183,12 +208,19 @@ def cause_rows(*, causes: Sequence[str], num_gpus: Sequence[int]) -> list[dict[s
                 rows.append(value_row("scaling_factor", scaling_factor(job), scheme=FP32, **keys))
                 rows.append(value_row("below_bound", 100 * (1 - times[BOUND] / times[ESPRESSO]), "%", **keys))
             job = job_of(model, WHOLE, cause.algorithm, testbed="nvlink", change=cause.change)
-            left = sum(option.is_compressed for option in compress_on_gpus(job).strategy)
-            rows.append(value_row("to_offload", left, cause=name, model=model, testbed="nvlink"))
+            found = zip(job.gradients.num_elements, compress_on_gpus(job).strategy, strict=True)
+            left = Counter(size for size, option in found if option.is_compressed)
+            ways = math.prod(count + 1 for count in left.values())
+            rows.append(value_row("to_offload", left.total(), cause=name, model=model, testbed="nvlink"))
+            rows.append(value_row("combinations_by_size", ways, cause=name, model=model, testbed="nvlink"))
+            factor = scaling_factor(job_of(model, WHOLE, is_calibrated=False, change=cause.change))
+            rows.append(value_row("uncalibrated_scaling_factor", factor, cause=name, model=model))
         for model, algorithm in TABLE_4_1:
             if model in cause.models:
                 job = job_of(model, WHOLE, algorithm, change=cause.change)
-                rows += _changes(job, {"cause": name, "model": model, "algorithm": algorithm})
+                rows += _changes(job, {"cause": name, "model": model, "algorithm": algorithm}, cause.thresholds)
+        if name == "no time on links":
+            rows += [row | {"cause": name} for row in lemma_rows(LEMMA_JOBS, link=Link(bandwidth_bytes_per_s=1e12))]
     return rows
 
 

@@ -1,14 +1,18 @@
 // Shows the claims that fit the form; the form's state is kept in the address, so that it can be linked to.
 const fields = ["technique", "verdict", "evidence", "whose"].map(name => document.getElementById(name));
 const search = document.getElementById("search"), rows = [...document.querySelectorAll("#claims > li")];
+const list = document.getElementById("lines"), lines = [...list.children];  // findings, which a search shows, too
 function show() {
   const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+  const has = row => words.every(word => row.textContent.toLowerCase().includes(word));
   let number = 0;
   for (const row of rows) {
     const fits = fields.every(field => !field.value || row.dataset[field.id] === field.value);
-    row.hidden = !(fits && words.every(word => row.textContent.toLowerCase().includes(word)));
+    row.hidden = !(fits && has(row));
     number += !row.hidden;
   }
+  for (const line of lines) line.hidden = !words.length || !has(line) || !["", line.dataset.technique].includes(fields[0].value);
+  list.parentElement.hidden = lines.every(line => line.hidden);
   document.getElementById("shown").textContent = `${number} of ${rows.length} claims`;
   const state = new URLSearchParams([...fields, search].filter(field => field.value).map(field => [field.id, field.value]));
   history.replaceState(null, "", `#${state}`);

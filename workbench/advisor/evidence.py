@@ -1,0 +1,94 @@
+"""What the records say of each technique: its model's error, the regime that was seen, and what accuracy it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.reproduction import Missed, Project, Value, load_catalogue
+from workbench.reproduction.catalogue import load_page
+from workbench.reproduction.findings import BestRun, best_runs, findings_of
+from workbench.rows import Row, matches
+
+from .predictions import PREDICTIONS
+
+__all__ = ["Evidence", "evidence"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """What stands behind the advice on one technique."""
+
+    name: str  # in the authors' spelling
+    line: str  # of code
+    lost: str  # accuracy in our records
+    missed: tuple[float, float] | None  # least and largest of measured over predicted gains; None where not measured
+    seen: tuple[float, float] | None  # least and largest of the ratio that decides, in our records
+    ratio: str  # that ratio in words
+    items: tuple[str, ...]  # ids behind all of this
+
+
+def evidence(project: Project | None = None) -> Mapping[str, Evidence]:
+    """Read what the records of a project say, by technique; only the items that are needed are judged."""
+    project = project or Project()
+    catalogue, found = load_catalogue(project), {}
+    for technique in PREDICTIONS:
+        page = load_page(project, technique)
+        if page is None or page.use is None:
+            raise ValueError(f"technique is {technique!r}; PAGE of its catalogue must say when to use it")
+        use, folder = page.use, technique.replace("_", "-")
+        values = [value for finding in use.findings for value in finding.values.values()]
+        more = [place for place in (use.missed, use.seen) if place is not None]
+        names = dict.fromkeys(place.item for place in (*values, *more))
+        runs = best_runs(project, [item for item in catalogue if item.id.removeprefix(f"{folder}/") in names])
+        _, lost = findings_of(use.findings, technique, runs)
+        found[technique] = Evidence(
+            name=page.name or technique.replace("_", " ").capitalize(),
+            line=use.line,
+            lost=lost.sentence or f"not recorded: {'; '.join(lost.missing)}",
+            missed=_missed(use.missed, _rows(runs, folder, use.missed)),
+            seen=_seen(use.seen, _rows(runs, folder, use.seen)),
+            ratio=use.ratio,
+            items=tuple(f"{folder}/{name}" for name in names),
+        )
+    return found
+
+
+def _rows(runs: Mapping[str, BestRun], folder: str, place: Missed | Value | None) -> Sequence[Row]:
+    return () if place is None else runs[f"{folder}/{place.item}"].rows
+
+
+def _seen(value: Value | None, rows: Sequence[Row]) -> tuple[float, float] | None:
+    """Return the range of the rows that fit, or of their key column of that name."""
+    if value is None:
+        return None
+    found = [row.value for row in rows if row.quantity == value.quantity and matches(row, value.where)]
+    found += [float(row.keys[value.quantity]) for row in rows if value.quantity in row.keys]
+    return (min(found), max(found)) if found else None
+
+
+def _missed(missed: Missed | None, rows: Sequence[Row]) -> tuple[float, float] | None:
+    """Return the range of measured over predicted gains, each of rows with the same other keys."""
+    if missed is None:
+        return None
+    own = _ratios(missed, rows, missed.own)
+    factors = list(own.values())
+    if missed.plain:  # ratios of times: the gain is the plain setting's over the technique's
+        plain = _ratios(missed, rows, missed.plain)
+        factors = [plain[keys] / ratio for keys, ratio in own.items() if keys in plain]
+    return (min(factors), max(factors)) if factors else None
+
+
+def _ratios(missed: Missed, rows: Sequence[Row], where: Mapping[str, Any]) -> dict[Any, float]:
+    """Return measured over predicted values, by the keys that `where` does not name."""
+    predicted = [row for row in rows if row.quantity == missed.predicted and matches(row, where)]
+    ratios = {}
+    for row in rows:
+        if row.quantity != missed.measured or not matches(row, where):
+            continue
+        beside = [one.value for one in predicted if one.keys.items() <= row.keys.items()]
+        if beside or not missed.predicted:
+            keys = frozenset((name, key) for name, key in row.keys.items() if name not in where)
+            ratios[keys] = row.value / beside[0] if beside else row.value
+    return ratios
