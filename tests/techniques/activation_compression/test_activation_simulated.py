@@ -48,7 +48,17 @@ def test_a_gain_is_told_for_each_place_and_whether_it_is_one():
     slow = {"nvlink": 0, "micro_batch": 32, "sequence": 512}
     assert value(rows, "pays", **slow) == 1 and value(rows, "speedup", **slow) > 1.1
     assert value(rows, "pays", nvlink=1, micro_batch=8, sequence=128) == 0
-    assert len(rows) == 4
+    assert len(rows) == 8
+    printed_ms = 1e3 * cost.iteration_time(cost.Setting(method="A1", tp=4, pp=1, nvlink=False)).total_s
+    assert value(rows, "speedup_over_printed", **slow) == pytest.approx(736.01 / printed_ms)  # table 3
+    assert value(rows, "pays_over_printed", nvlink=1, micro_batch=8, sequence=128) == 0
+
+
+def test_encoding_that_takes_no_time_makes_top_k_faster_and_leaves_the_uncompressed_alone():
+    rows = simulated.simulate_times(["w/o", "T2"], [[4, 4]], **PRE)
+    assert value(rows, "speedup_without_encoding", method="w/o") == 1
+    assert value(rows, "speedup_without_encoding", method="T2") > value(rows, "speedup", method="T2")
+    assert not [row for row in rows if row["quantity"] == "speedup_over_printed"]  # tables 3 and 12 are of one machine
 
 
 def test_random_k_of_table_6_takes_more_than_100_seconds_and_one_cell_of_table_9_scales_its_boundaries():

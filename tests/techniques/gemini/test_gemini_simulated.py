@@ -293,8 +293,9 @@ def test_buffers_are_two_for_each_replica_of_the_shard_and_mt_nlg_s_checkpoint_t
 
 def test_rows_of_figure_6_3_and_of_the_layers_that_a_name_would_take():
     rows = counted.count_parameters(128)
-    assert value(rows, "layers_for_name", model="GPT-2 10B") == 125
-    assert value(rows, "layers_for_name", model="GPT-2 100B") == 124
+    # 46 layers of 4 h² + 2 h i with h = 5120 and i = 10240 are 9.65 billion, embeddings 0.26.
+    assert value(rows, "parameters_of_wide_heads", model="GPT-2 10B") == pytest.approx(9.91e9, rel=1e-3)
+    assert value(rows, "parameters_of_wide_heads", model="GPT-2 100B") == value(rows, "parameters", model="GPT-2 100B")
     assert value(rows, "checkpoint_per_gpu") == pytest.approx(9.402, abs=1e-3)
     rows = counted.count_placements()
     assert [value(rows, "fatal", placement=kind) for kind in ("group", "ring", "mixed")] == [2, 4, 4]

@@ -96,16 +96,18 @@ def test_throughput_has_a_row_a_scheme_and_mesh_and_the_largest_speedups():
         seeds=2,
     )
     speeds = [row for row in rows if row["quantity"] == "examples_per_s"]
-    assert len(speeds) == 2 * 2 * 2 * (len(Scheme) + 3)
+    assert len(speeds) == 2 * 2 * 2 * (len(Scheme) + 4)
     for over in ("All-Reduce+Pipe", "HetPipe"):
         ratios = [row["value"] for row in rows if row["quantity"] == "speedup" and row["over"] == over]
         largest = [row["value"] for row in rows if row["quantity"] == "largest_speedup" and row["over"] == over]
         assert max(ratios) == max(largest)
+    alone = value(rows, "alone_speedup", over="All-Reduce+Pipe", setting="B", mesh="2 x 4", dose="each iteration")
+    assert alone > value(rows, "speedup", over="All-Reduce+Pipe", setting="B", mesh="2 x 4", dose="each iteration")
 
 
 def test_delays_are_drawn_as_often_as_the_dose_says():
     shape = (2000, 2, 2)
-    for dose, draws in (("each iteration", 1), ("twice", 2)):
+    for dose, draws in (("each iteration", 1), ("twice", 2), ("eight times as long", 8)):
         late_s = simulated.delays_s("ResNet-50", "B", shape, dose, 0)
         assert late_s.mean() == pytest.approx(0.1 * 0.3 * draws, rel=0.1)
 
@@ -208,7 +210,24 @@ def test_a_flush_is_compared_with_none_also_where_a_training_is_older_than_the_c
     results[1]["setting"]["flush"] = "all"
     rows = measured.rows(results, target=1.0, key="flush")
     assert value(rows, "test_loss_over_no_flush", flush="all") == 0.5
-    assert measured.cells(["SDPipe"], [0], flushes=["all"]) == [{"scheme": "SDPipe", "seed": 0, "flush": "all"}]
+    assert measured.cells(["HetPipe", "SDPipe"], [0], flushes=["all"]) == [  # rivals flush anyway
+        {"scheme": "HetPipe", "seed": 0},
+        {"scheme": "SDPipe", "seed": 0, "flush": "all"},
+    ]
+
+
+def test_a_scheme_can_have_learning_rates_of_its_own():
+    cells = measured.cells(["HetPipe", "SDPipe"], [0], rates={"SDPipe": [0.05, 0.1]}, learning_rate=0.1)
+    assert [(cell["scheme"], cell["learning_rate"]) for cell in cells] == [
+        ("HetPipe", 0.1),
+        ("SDPipe", 0.05),
+        ("SDPipe", 0.1),
+    ]
+    results = [result("SDPipe", 0, [1.0], [3.0], loss) for loss in (3.0, 2.0)]
+    for found, cell in zip(results, cells[1:], strict=True):
+        found["setting"] |= cell
+    rows = measured.rows(results, target=1.0, key="learning_rate")
+    assert value(rows, "test_loss_over_common_rate", learning_rate="0.05") == 1.5
 
 
 def test_accuracies_on_the_test_set_are_targets_too():

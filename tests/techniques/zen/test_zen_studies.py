@@ -46,12 +46,22 @@ def test_losses_follow_the_formula():
 
 
 def test_speedups_of_printed_densities_by_hand():
-    rows = simulated._printed_rows("BERT", 5.0)
+    rows = simulated._printed_rows("BERT")
     assert value(rows, "speedup_of_printed_densities", scheme="Zen, COO", gpus=1) == pytest.approx(1 / 0.4186)
     assert value(rows, "speedup_of_printed_densities", scheme="Zen", gpus=1) == pytest.approx(2 / 0.46045)
-    assert value(rows, "speedup_of_printed_densities", scheme="Zen", gpus=8) == pytest.approx(2 / (0.106 + 0.43925))
     assert value(rows, "bitmap_gain_of_printed_densities", gpus=1) == pytest.approx(2 * 0.4186 / 0.46045 - 1)
-    assert simulated._printed_rows("LSTM", 5.0) == []
+    assert simulated._printed_rows("DeepFM") == []
+
+
+def test_the_bitmap_gains_least_where_a_machines_gradient_is_as_dense_as_the_sum():
+    def gain(share):  # of the density that gives 2.39 with COO, sent by a machine; the rest is the sum's
+        return 2 / (2 * share + (1 - share) + 2.39 / 32) - 1
+
+    least = value(simulated._printed_rows("BERT"), "bitmap_gain_of_least_densities")
+    assert least == pytest.approx(gain(0.5)) == pytest.approx(0.2701, abs=1e-4)
+    assert least < gain(0.49) < gain(0.1)
+    nmt = simulated._printed_rows("NMT")
+    assert value(nmt, "speedup_of_least_densities", scheme="Zen") == pytest.approx(2 / 0.99125)
 
 
 def test_formats_are_sized_by_hand():

@@ -17,11 +17,10 @@ from workbench.study.thesis import scaled
 from workbench.timeline.gradients import Gradients
 
 from .cost import WHOLE, job_of
-from .measured import brute_force
 from .method.baselines import BASELINES
 from .method.certificate import best_by_exhaustion, lower_bound_s
 from .method.job import Job
-from .method.search import compress_on_gpus, find_strategy, improve, offload
+from .method.search import brute_force, compress_on_gpus, find_strategy, improve, offload
 from .planning import PAYS
 
 __all__ = ["MEASURED_ON", "advice_rows", "begins_to_pay", "certificate_rows", "input_rows", "lemma_rows", "shortened"]

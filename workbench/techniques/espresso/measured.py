@@ -14,8 +14,6 @@ from itertools import product
 from statistics import median
 from typing import Any
 
-import numpy as np
-
 from workbench.compression.costs import Processor
 from workbench.rows import median_row, spread_row, value_row
 from workbench.study import data_parallel
@@ -24,8 +22,8 @@ from workbench.study.timing import Timed
 
 from .cost import WHOLE, job_of
 from .method.job import Job
-from .method.options import Option, compression_options
-from .method.search import Found, compress_on_gpus, offload, offloaded
+from .method.options import compression_options
+from .method.search import Found, brute_force, compress_on_gpus, offload
 from .planning import FP16_SCHEME, PLANNED, WITHOUT_WORK, Plan
 from .training import DDP, ESPRESSO, FP16, IMPROVED, Setting
 
@@ -140,14 +138,3 @@ def _timed(search: Callable[[Job], Found], job: Job, num_runs: int) -> tuple[lis
             found = call()
             seconds.append(time.perf_counter() - began_s)
     return seconds, found
-
-
-def brute_force(job: Job, on_gpus: Sequence[Option], chosen: Sequence[int]) -> tuple[float, float]:
-    """Try to compress each chosen tensor on GPUs and on CPUs; return the seconds it took and the least F."""
-    others = job.packed(list(map(offloaded, on_gpus)), job.gradients.num_elements)
-    choices = np.zeros((2 ** len(chosen), len(on_gpus)), bool)
-    choices[:, chosen] = list(product((False, True), repeat=len(chosen)))
-    queues = job.queues(on_gpus)
-    began_s = time.perf_counter()
-    queues.take_best_(others, choices)
-    return time.perf_counter() - began_s, job.gradients.forward_s + queues.duration_s

@@ -42,6 +42,7 @@ class Server(FittedMachine):
 
     whole_share: float = 1.0  # of the time of tensors that travel whole: what products do not hide
     alloc_s: float = 0.0  # an iteration of a rank that removes columns: room for smaller operands; the paper has none
+    in_proportion: bool = False  # whether the plans' costs of migration grow from nothing, in proportion to columns
 
     def with_bandwidth(self, bandwidth_bytes_per_s: float) -> Server:
         """Return the same server with another bandwidth of the link, at the same latency."""
@@ -363,6 +364,7 @@ def model_costs(workload: Workload, machine: Server, times: Sequence[RankTimes],
         / num_senders
         for share in (LEAST_SHARE, 1.0)
     )
+    least_s = 0.0 if machine.in_proportion else least_s
     return Costs(
         alloc_s=machine.alloc_s,
         extract=Line(at_zero_s=extraction_s(workload, machine, 0.5)),

@@ -1,6 +1,7 @@
 """Rows of the counted items; a gigabyte is 10⁹ bytes, and probabilities are exact fractions until they are percent."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from math import comb
 from statistics import fmean, pstdev
@@ -90,17 +91,12 @@ def count_memory(num_machines: int, num_replicas: int) -> Rows:
 
 
 def count_parameters(num_gpus: int) -> Rows:
-    """Return the parameters of every model of table 6.2, and the largest one's checkpoint."""
+    """Return the parameters of every model of table 6.2, as printed and with heads of 128, and a checkpoint."""
     rows: Rows = []
     for name, sizes in method.TABLE_6_2.items():
-        counted = num_parameters(sizes)
-        named = float(name.split()[-1].removesuffix("B")) * 1e9
-        layer = 12 * sizes.hidden_size**2 + 13 * sizes.hidden_size
-        needed = (named - counted) / layer + sizes.num_layers
-        rows += [
-            value_row("parameters", counted, "1", model=name),
-            value_row("layers_for_name", round(needed), "1", model=name),
-        ]
+        wide = replace(sizes, hidden_size=128 * sizes.num_heads)
+        rows.append(value_row("parameters", num_parameters(sizes), model=name))
+        rows.append(value_row("parameters_of_wide_heads", num_parameters(wide), model=name))
     shard = checkpoint_bytes(num_parameters(method.TABLE_6_2["GPT-2 100B"])) / num_gpus / GIGABYTE_BYTES
     return [*rows, value_row("checkpoint_per_gpu", shard, "GB", model="GPT-2 100B")]
 

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
+from types import MappingProxyType
 from typing import Any
 
 from workbench.rows import FEWEST_ROUNDS, ratio_row, ratios, spread_row, value_row
@@ -20,6 +21,7 @@ BASES = {  # with whom the rows compare the test losses of what a key tells apar
     "scheme": (ALL_REDUCE, "test_loss_over_all_reduce"),
     "adam": ("plain", "test_loss_over_plain"),
     "flush": ("rivals", "test_loss_over_no_flush"),
+    "learning_rate": ("0.1", "test_loss_over_common_rate"),
 }
 Result = Mapping[str, Any]  # of `training.train` or `virtual.train`
 Targets = Mapping[str, Callable[[Result], tuple[float, float] | None]]  # seconds and mini-batches to what a name says
@@ -30,16 +32,24 @@ def cells(
     seeds: Sequence[int],
     adams: Sequence[str] = (USUAL["adam"],),
     flushes: Sequence[str] = (USUAL["flush"],),
+    rates: Mapping[str, Sequence[float]] = MappingProxyType({}),
     **setting: Any,
 ) -> list[dict[str, Any]]:
-    """List the trainings: every scheme with every seed, each kind of Adam, and each choice of who flushes.
+    """List the trainings: every scheme with every seed; SDPipe with each kind of Adam, and with and without a flush.
+
+    A scheme in `rates` has these learning rates in place of the common one.
 
     A usual choice is left out of a training's arguments, so that it is the same training as without a choice.
     """
     choices = [{"adam": adam, "flush": flush} for adam, flush in product(adams, flushes)]
     kinds = [{name: kind for name, kind in choice.items() if kind != USUAL[name]} for choice in choices]
-    chosen = product(seeds, map(Scheme, schemes), kinds)
-    return [{"scheme": scheme.value, "seed": seed, **setting, **kind} for seed, scheme, kind in chosen]
+    own = {name: [{"learning_rate": rate} for rate in of_scheme] for name, of_scheme in rates.items()}
+    return [
+        {"scheme": scheme.value, "seed": seed, **setting, **kind, **rate}
+        for seed, scheme in product(seeds, map(Scheme, schemes))
+        for kind in (kinds if scheme is Scheme.SDPIPE else [{}])
+        for rate in own.get(scheme.value, [{}])
+    ]
 
 
 def rows(

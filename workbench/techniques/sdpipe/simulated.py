@@ -44,9 +44,12 @@ CALIBRATION: Mapping[str, Any] = MappingProxyType(
 )
 PAPER = Cluster(server_bytes_per_s=CALIBRATION["server_bytes_per_s"])
 NONE = "homogeneous"
-DRAWS = MappingProxyType({"each iteration": 1, "twice": 2})  # delays of a worker in an iteration, see `delays_s`
+DOSES = MappingProxyType({"each iteration": (1, 1.0), "twice": (2, 1.0), "eight times as long": (1, 8.0)})
+"""Delays of a worker in an iteration, and their length over the paper's; see `delays_s`."""
 ITERATION = "each iteration"
 FLUSHED, RELEASED = "SDPipe, flush", "SDPipe, released scheduler"  # beside SDPipe, which does not flush
+ALONE = "SDPipe, groups of one"  # with no window, and no rule that connects workers
+NO_WINDOW = "SDPipe, no window"
 UNFLUSHED = "All-Reduce+Pipe, no flush"  # beside All-Reduce, which does
 
 
@@ -71,8 +74,9 @@ def delays_s(model: str, setting: str, shape: tuple[int, int, int], dose: str, s
     """
     if setting == NONE:
         return np.zeros(shape)
-    draws, seconds = DRAWS[dose], DELAYS_S[model, setting]
-    drawn = (drawn_delays_s(*shape, delay_s=seconds, seed=seed * draws + number) for number in range(draws))
+    draws, longer = DOSES[dose]
+    delay_s = longer * DELAYS_S[model, setting]
+    drawn = (drawn_delays_s(*shape, delay_s=delay_s, seed=seed * draws + number) for number in range(draws))
     return sum(drawn, np.zeros(shape))
 
 
@@ -87,7 +91,7 @@ def throughput_rows(
 ) -> list[dict[str, Any]]:
     """Return examples per second of all schemes on M x N meshes, and SDPipe's speedups; the spread is of seeds.
 
-    "flushed_speedup" is of SDPipe with a flush, as its rivals have.
+    "flushed_speedup" is of SDPipe with a flush, as its rivals have, and "alone_speedup" of SDPipe with groups of one.
     """
     rows = []
     for model, setting, (num_stages, num_pipelines) in product(models, settings, meshes):
@@ -97,12 +101,13 @@ def throughput_rows(
         for dose in doses:
             runs = [_all_schemes(workload, delays_s(model, setting, shape, dose, seed)) for seed in range(seeds)]
             rows += _speed_rows(runs, num_pipelines, **keys, dose=dose)
-            for scheme in (Scheme.SDPIPE.value, FLUSHED, RELEASED):
+            for scheme in (Scheme.SDPIPE.value, FLUSHED, RELEASED, ALONE):
                 slowed = [run[scheme].iteration_s / free[scheme].iteration_s for run in runs]
                 rows.append(spread_row("slowdown", slowed, scheme=scheme, **keys, dose=dose))
     for dose in doses:
         of_dose = [row for row in rows if row["dose"] == dose]
-        rows += largest_speedups(of_dose) + largest_speedups(of_dose, "flushed_speedup")
+        for quantity in ("speedup", "flushed_speedup", "alone_speedup"):
+            rows += largest_speedups(of_dose, quantity)
     return rows
 
 
@@ -117,7 +122,7 @@ def largest_speedups(rows: Sequence[Mapping[str, Any]], quantity: str = "speedup
 def _all_schemes(workload: Workload, delays: np.ndarray) -> dict[str, Run]:
     """Simulate the schemes: SDPipe without a flush (algorithm 1), its rivals with one (section 5.1).
 
-    Beside them All-Reduce does not flush, SDPipe does, and SDPipe has the settings of the released scheduler.
+    Beside them All-Reduce does not flush, SDPipe does, and SDPipe has the released scheduler's settings or no groups.
     """
     rivals = [scheme for scheme in Scheme if scheme is not Scheme.SDPIPE]
     runs = {scheme.value: simulate(scheme, workload, PAPER, delays) for scheme in rivals}
@@ -126,6 +131,7 @@ def _all_schemes(workload: Workload, delays: np.ndarray) -> dict[str, Run]:
     runs[Scheme.SDPIPE.value] = own(delays, flush=False)
     runs[FLUSHED] = own(delays)
     runs[RELEASED] = own(delays, flush=False, settings=Settings.released())
+    runs[ALONE] = own(delays, flush=False, history=delays.size, window_s=0.0)  # no rule until P - 1 groups are formed
     return runs
 
 
@@ -137,9 +143,10 @@ def _speed_rows(runs: Sequence[Mapping[str, Run]], num_pipelines: int, **keys: A
         if scheme != Scheme.SDPIPE:
             ratios = [run[scheme].iteration_s / run[Scheme.SDPIPE].iteration_s for run in runs]
             rows.append(spread_row("speedup", ratios, over=scheme, **keys))
-        if scheme in (Scheme.ALL_REDUCE, Scheme.AD_PSGD):
-            ratios = [run[scheme].iteration_s / run[FLUSHED].iteration_s for run in runs]
-            rows.append(spread_row("flushed_speedup", ratios, over=scheme, **keys))
+        for own, quantity in ((FLUSHED, "flushed_speedup"), (ALONE, "alone_speedup")):
+            if scheme in (Scheme.ALL_REDUCE, Scheme.AD_PSGD):
+                ratios = [run[scheme].iteration_s / run[own].iteration_s for run in runs]
+                rows.append(spread_row(quantity, ratios, over=scheme, **keys))
     return rows
 
 
@@ -168,7 +175,9 @@ def trace_rows(*, model: str, num_stages: int, num_pipelines: int, num_iteration
     slowness = [[1 / speed for speed in row] for row in gpu_performance.load().speeds]
     busy_s = NUM_MICRO_BATCHES * (workload.forward_s + workload.backward_s)
     delays = traced_delays_s(slowness, num_iterations, num_stages, num_pipelines, busy_s)
-    return _speed_rows([_all_schemes(workload, delays)], num_pipelines, mesh=f"{num_stages} x {num_pipelines}")
+    runs = _all_schemes(workload, delays)
+    runs[NO_WINDOW] = simulate(Scheme.SDPIPE, workload, PAPER, delays, flush=False, window_s=0.0)
+    return _speed_rows([runs], num_pipelines, mesh=f"{num_stages} x {num_pipelines}")
 
 
 def group_size_rows(

@@ -110,7 +110,10 @@ def overlap_rows(
 
 
 def skewness_rows(*, tasks: Sequence[str], batch: int, num_partitions: Sequence[int], steps: int) -> list[dict]:
-    """Return how unevenly the rows of a task's first table are touched, and the share of each of eight ranges."""
+    """Return how unevenly the rows of a task's first table are touched, and the share of each of eight ranges.
+
+    `share_by_frequency` is of the first range if all rows stand in one order, by how many of 128 batches touch them.
+    """
     rows = []
     for name in tasks:
         task = _trained(name, batch, steps)
@@ -120,6 +123,9 @@ def skewness_rows(*, tasks: Sequence[str], batch: int, num_partitions: Sequence[
             rows.append(value_row("skewness", skewness_ratio(indices, num_rows, num), task=name, partitions=num))
         for number, count in enumerate(range_counts(indices, num_rows, 8)):
             rows.append(value_row("share", count / len(indices), task=name, range=number))
+        counts = np.bincount(np.concatenate(task_sets(task, 128, steps)[0][0]), minlength=num_rows)
+        frequent = np.argsort(-counts, kind="stable")[: num_rows // 8]
+        rows.append(value_row("share_by_frequency", float(np.isin(indices, frequent).mean()), task=name))
         rows.append(value_row("density", len(indices) / num_rows, task=name))
     return rows
 

@@ -1,6 +1,7 @@
 """Algorithm 4.1 chooses options for GPUs, tensor by tensor; algorithm 4.2 then moves compression to CPUs."""
 
 import math
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,8 +16,8 @@ from workbench.timeline.queues import Chains
 from .job import INTRA, Job
 from .options import Option
 
-__all__ = ["Found", "before_bubbles", "choose_options", "compress_on_gpus", "find_strategy", "improve", "offload"]
-__all__ += ["offloaded"]
+__all__ = ["Found", "before_bubbles", "brute_force", "choose_options", "compress_on_gpus", "find_strategy", "improve"]
+__all__ += ["offload", "offloaded"]
 
 NUM_PAIRED = 4  # largest tensors, which `improve` changes in pairs
 MOST_TRAVERSED = 20_000  # combinations that algorithm 4.2 tries; with more, it optimises one group at a time
@@ -252,3 +253,14 @@ class _Offloading(_Plan):
                 self._counts[group] = int(counts[best, place])
             self.strategy = [self._places[int(on_cpus[best, t])][t] for t in range(len(self.strategy))]
         return best >= 0
+
+
+def brute_force(job: Job, on_gpus: Sequence[Option], chosen: Sequence[int]) -> tuple[float, float]:
+    """Try to compress each chosen tensor on GPUs and on CPUs; return the seconds it took and the least F."""
+    others = job.packed(list(map(offloaded, on_gpus)), job.gradients.num_elements)
+    choices = np.zeros((2 ** len(chosen), len(on_gpus)), bool)
+    choices[:, chosen] = list(product((False, True), repeat=len(chosen)))
+    queues = job.queues(on_gpus)
+    began_s = time.perf_counter()
+    queues.take_best_(others, choices)
+    return time.perf_counter() - began_s, job.gradients.forward_s + queues.duration_s
