@@ -108,8 +108,8 @@ def reproduce(
         return 0
     if as_json or (quiet and verbose):
         raise UsageError("--json goes with --dry-run" if as_json else "--quiet and --verbose exclude each other")
-    asked = {"partition": partition, "account": account, "gpus_per_node": gpus_per_node, "max_jobs": max_jobs}
-    asked["minutes"] = minutes_of(time)
+    asked: dict[str, Any] = {"partition": partition, "account": account, "gpus_per_node": gpus_per_node}
+    asked |= {"max_jobs": max_jobs, "minutes": minutes_of(time)}
     if any(asked.values()) and not on:
         raise UsageError("--partition, --account, --gpus-per-node, --max-jobs and --time go with --on")
     return Run(project, catalogue, chosen, profile, quiet=quiet, verbose=verbose).go(

@@ -39,16 +39,23 @@ JOBS_FOLDER = ".jobs"  # in the results of a profile
 OF_THE_RUN = (JOBS_VARIABLE, RUN_DIR, PROGRESS_VARIABLE, WARM_VARIABLE, "TMPDIR")
 MEMORY_GB = 2  # asked for a core: a process that has imported torch holds 0.5 GB, and its model and data are small
 MOST_JOBS = 100  # under way by default on a cluster
-LEAST_MINUTES, MARGIN, UNKNOWN_MINUTES = (
-    10,
-    4,
-    60,
-)  # asked for: the least, times what is expected, where nothing is known
+LEAST_MINUTES = 10  # asked for at least
+MARGIN = 4  # times the expected time
+UNKNOWN_MINUTES = 60  # asked for where nothing is known
 LOOK_S = 3.0  # seconds between two questions to Slurm
 FULL_S = 20.0  # seconds until Slurm is asked again after it has refused a job
 COMMAND_S = 60.0  # seconds a command of Slurm may take
 MOST_RESTARTS = 2  # of a job that was killed; a job that is killed again and again fails
-UNDER_WAY = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "REQUEUE_HOLD", "RESIZING")
+UNDER_WAY: tuple[str, ...] = (
+    "PENDING",
+    "CONFIGURING",
+    "RUNNING",
+    "COMPLETING",
+    "SUSPENDED",
+    "REQUEUED",
+    "REQUEUE_HOLD",
+    "RESIZING",
+)
 UNDER_WAY += ("SIGNALING", "STAGE_OUT", "STOPPED", "SPECIAL_EXIT", "REQUEUE_FED")
 FINAL = {"TIMEOUT": "took longer than its --time", "OUT_OF_MEMORY": "ran out of memory", "CANCELLED": "was cancelled"}
 REAP_S = 10.0  # seconds a process of this machine may take to end after its answer
@@ -250,7 +257,12 @@ class Jobs:
         except (RuntimeError, submitit.core.utils.FailedJobError) as error:
             raise UsageError(f"{name} cannot be submitted to {engine.cluster}: {error}") from None
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        about = {"name": name, "run": engine.run, "item": os.environ.get(RUN_ITEM, key), "submitted": now}
+        about: dict[str, Any] = {
+            "name": name,
+            "run": engine.run,
+            "item": os.environ.get(RUN_ITEM, key),
+            "submitted": now,
+        }
         write_json(self.folder / f"{key}.job", {"id": submitted.job_id, "cluster": engine.cluster} | about)
         return Job(key=key, id=submitted.job_id, cluster=engine.cluster, is_own=True, handle=submitted, **about)
 
