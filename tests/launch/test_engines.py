@@ -21,27 +21,29 @@ def total(number, *, plus):
 
 for _ in range(2):
     value = run_here(total, PerRank([1, 2]), plus=10)
+with Ranks(2) as ranks:
+    kept = ranks.put("kept", int, "3")
+    values = ranks.run(total, PerRank([1, 2]), plus=kept) + ranks.start(dist.get_rank).result()
 try:
-    Ranks(2)
+    Ranks(3)
 except RuntimeError as error:
-    Path(sys.argv[1], f"rank-{dist.get_rank()}").write_text(f"{value} {error}")
+    Path(sys.argv[1], f"rank-{dist.get_rank()}").write_text(f"{value} {values} {error}")
 """
+FOUND = "23.0 [9.0, 9.0, 0, 1] torchrun or srun has started 2 ranks, and 3 ranks are asked for"  # 11 + 12, 4 + 5
 
 
-def test_a_function_runs_under_torchrun_where_a_pool_is_refused(tmp_path):
+def test_a_function_and_a_pool_of_the_same_size_run_under_torchrun(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = run_python(*torchrun, str(script), str(tmp_path))
     assert done.returncode == 0, done.stderr
-    refusal = "torchrun has started the ranks already; call the function with run_here(...)"
-    for rank in range(2):
-        assert (tmp_path / f"rank-{rank}").read_text() == f"23.0 {refusal}"  # 11 + 12
+    assert [(tmp_path / f"rank-{rank}").read_text() for rank in range(2)] == [FOUND, FOUND]
 
 
 def test_outside_torchrun_the_missing_variable_is_named(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(RuntimeError, match=r"RANK is not set: run_here works under torchrun; .*Ranks\("):
+    with pytest.raises(RuntimeError, match=r"RANK is not set: run_here works under torchrun or srun; .*Ranks\("):
         run_here(len, [])
 
 

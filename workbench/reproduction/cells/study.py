@@ -11,22 +11,24 @@ import math
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic, sleep
 from typing import Any
 
 from workbench.reproduction.cells.cell import Cell, CellResult, Finished, perform
-from workbench.reproduction.cells.store import CellClaims, CellStore, Notes
+from workbench.reproduction.cells.store import CellClaims, CellStore, Notes, StoredCell
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.files import canonical_json
+from workbench.reproduction.jobs import Engine, Jobs, Needs
 from workbench.reproduction.machine import num_cores
 from workbench.rows.progress import say_progress
 
-__all__ = ["CellsFailed", "Ended", "Estimate", "Pool", "Study", "describe"]
+__all__ = ["CellsFailed", "Ended", "Estimate", "JobPool", "Pool", "Study", "describe"]
 
 NOTE_S = 1.0  # seconds between two notes of the progress, as often as the runner looks
 LOOK_S = 1.0  # seconds between two looks at cells that another study is running
 TICK_S = 0.05  # seconds between two looks at what has ended; cells take seconds to hours
+JOBS_TICK_S = 0.5  # the same where they are jobs, whose answers come through a file system
 NO_LIMIT_S = 7 * 86_400.0  # seconds: longer than any cell, and short enough for a selector's milliseconds
 LEAST_WEIGHT = 0.01  # of an argument that explains nothing: it decides between cells that are alike in all else
 LEAST_S = 1e-3  # seconds below which times are taken for equal
@@ -74,24 +76,32 @@ class Study:
         to_run = f"{len(self._distinct) - len(self._stored)} to run{_reasons(stale, 'out of date')}"
         _say(f"{len(self._distinct)} cells: {there}, {to_run}")
 
-    def run_the_rest(self, jobs: int | None, timeout_s: float | None) -> None:
+    def run_the_rest(self, jobs: int | None, timeout_s: float | None, *, times: bool = False) -> None:
         """Run what is missing, and note where everything came from."""
         waiting = [cell for digest, cell in self._distinct.items() if digest not in self._stored]
         self.notes.begin(self.cells)
         if waiting:
             import torch
 
+            takes_all = jobs == 1
             jobs = min(jobs or torch.cuda.device_count() or num_cores(), len(waiting))
-            processes = Pool(jobs=jobs, preload=waiting[0].module, timeout_s=timeout_s)
+            estimate = Estimate(self.store.durations())
+            processes: Any = Pool(jobs=jobs, preload=waiting[0].module, timeout_s=timeout_s)
+            if engine := Engine.of_environment():
+                names = {cell.digest: describe(cell, self.cells) for cell in waiting}
+                processes = JobPool(engine, self.store, estimate, names, takes_all, times, timeout_s)
             with processes as pool, CellClaims(self.store.folder) as claims:
-                self._run(waiting, pool, claims, Estimate(self.store.durations()))
+                self._run(waiting, pool, claims, estimate)
         self._raise_failures()
         self.notes.end(self.cells, self._stored)
 
-    def _run(self, waiting: list[Cell], pool: Pool, claims: CellClaims, estimate: Estimate) -> None:
+    def _run(self, waiting: list[Cell], pool: Pool | JobPool, claims: CellClaims, estimate: Estimate) -> None:
         while waiting or pool.running():
             while pool.has_room and (cell := self._next(waiting, claims, estimate)):
-                pool.start(cell)
+                if pool.start(cell) is False:  # no room now
+                    waiting.append(cell)
+                    claims.free(cell.digest)
+                    break
             for ended in pool.ended():
                 self._take(ended, estimate)
                 claims.free(ended.cell.digest)
@@ -126,13 +136,13 @@ class Study:
             return
         estimate.add(ended.cell.arguments, ended.finished.seconds)
         try:
-            self._keep(ended.cell, ended.finished)
+            self._keep(ended.cell, ended.finished, ended.stored)
         except OSError as error:
             self._unwritten[digest] = ended.finished
             _say(f"{self.store.path(ended.cell)} cannot be written: {error.strerror}; no more cells are started")
 
-    def _keep(self, cell: Cell, finished: Finished) -> None:
-        self._stored[cell.digest] = self.store.write(cell, finished)
+    def _keep(self, cell: Cell, finished: Finished, stored: StoredCell | None = None) -> None:
+        self._stored[cell.digest] = stored or self.store.write(cell, finished)
         self._new.add(cell.digest)
 
     def _num_ended(self) -> int:
@@ -190,6 +200,7 @@ class Ended:
     cell: Cell
     finished: Finished | None  # None where it failed
     failure: str = ""  # with its traceback
+    stored: StoredCell | None = None  # as its job has written it
 
 
 @dataclass(slots=True)
@@ -229,11 +240,12 @@ class Pool:
         now = monotonic()
         return [(slot.cell, now - slot.began_s) for slot in self._slots if slot.cell is not None]
 
-    def start(self, cell: Cell) -> None:
+    def start(self, cell: Cell) -> bool:
         """Start a cell in a process that is free, or in a new one."""
         slot = next((slot for slot in self._slots if slot.cell is None), None) or self._new_slot()
         slot.run = slot.ranks.start(perform, cell, slot.number, timeout_s=self.timeout_s or NO_LIMIT_S)
         slot.cell, slot.began_s = cell, monotonic()
+        return True
 
     def _new_slot(self) -> Slot:
         from workbench.launch import Ranks
@@ -255,9 +267,93 @@ class Pool:
             try:
                 yield Ended(cell=cell, finished=slot.run.result()[0])
             except RankFailed as error:
-                failure = error.failures[0]
-                reason = f"{failure.message}\n{failure.traceback.rstrip()}".rstrip()
-                yield Ended(cell=cell, finished=None, failure=reason)
+                yield Ended(cell=cell, finished=None, failure=_reason(error))
+
+
+def _reason(error: Any) -> str:
+    failure = error.failures[0]
+    return f"{failure.message}\n{failure.traceback.rstrip()}".rstrip()
+
+
+@dataclass(slots=True)
+class JobPool:
+    """Cells as jobs of a cluster, each of which writes its result; leaving the block by an error cancels them."""
+
+    engine: Engine
+    store: CellStore
+    estimate: Estimate
+    names: Mapping[str, str]  # digest to words
+    takes_all: bool  # whether a cell takes all cores of a machine, unless its arguments say how many
+    times: bool  # whether its time is judged
+    timeout_s: float | None  # seconds one cell may take; None for no limit
+    _jobs: Jobs = field(init=False)
+    _cells: dict[str, Cell] = field(default_factory=dict)  # by the key of its job
+
+    def __post_init__(self) -> None:
+        self._jobs = Jobs(self.engine)
+
+    def __enter__(self) -> JobPool:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._jobs.__exit__(*error)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another cell may be submitted now."""
+        return self._jobs.has_room
+
+    @property
+    def jobs(self) -> int:
+        """Cells that run side by side, as far as is known."""
+        return max(sum(spent_s > 0 for _, spent_s in self.running()), 1)
+
+    def running(self) -> list[tuple[Cell, float]]:
+        """Return the cells under way or in the queue, each with the seconds spent on it."""
+        began = {key: job.began_s for key in self._cells if (job := self._jobs.get(key))}
+        now = monotonic()
+        return [(self._cells[key], now - began_s if began_s else 0.0) for key, began_s in began.items()]
+
+    def start(self, cell: Cell) -> bool:
+        """Submit a cell, or take over its job of an earlier call."""
+        key, ranks = f"{cell.name}-{cell.digest}", cell.arguments.get("num_ranks")
+        cores = ranks if isinstance(ranks, int) else 1
+        alone = self.times or (self.takes_all and ranks is None)
+        needs = Needs(cores=cores, expected_s=self.estimate.seconds(cell), alone=alone)
+        store, name = replace(self.store, keep=False, committed={}), f"{cell.name} {self.names[cell.digest]}"
+        started = self._jobs.start(key, name, needs, perform_and_keep, store, cell, self.timeout_s)
+        if started:
+            self._cells[key] = cell
+        return started
+
+    def ended(self) -> Iterator[Ended]:
+        """Wait a moment and return the cells that have ended."""
+        sleep(JOBS_TICK_S)
+        for key in list(self._cells):
+            if (answer := self._jobs.answer(key)) is None:
+                continue
+            cell = self._cells.pop(key)
+            stored, why = self.store.find(cell)
+            if stored is None or why:
+                yield Ended(cell=cell, finished=None, failure=answer.failure or f"its job left no result; {why}")
+            else:
+                run = {name: stored[name] for name in ("values", "started", "seconds", "machine")}
+                yield Ended(cell=cell, finished=Finished(**run), stored=stored)
+
+
+def perform_and_keep(store: CellStore, cell: Cell, timeout_s: float | None) -> None:
+    """Run a cell in a job and write its result, unless it is there."""
+    from workbench.launch import RankFailed, Ranks
+
+    stored, why = store.find(cell)
+    if stored is not None and not why:
+        return
+    try:
+        with Ranks(1, device="cpu", preload=(cell.module,), timeout_s=timeout_s or NO_LIMIT_S) as ranks:
+            (finished,) = ranks.run(perform, cell, 0)
+    except RankFailed as error:
+        raise CellsFailed(_reason(error)) from None
+    store.write(cell, finished)
 
 
 class Estimate:

@@ -2,14 +2,21 @@
 
 import contextlib
 import logging
+import os
+import platform
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from time import monotonic
+from typing import Any
 
 from workbench.launch.kernel_server import KernelServer
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.errors import UsageError
 from workbench.reproduction.files import MIN_FREE_BYTES, check_folder, hold_lock
+from workbench.reproduction.jobs import JOBS_FOLDER, Engine, Jobs, cancel, noted, tidy
 from workbench.reproduction.machine import num_cores
 from workbench.reproduction.project import ItemRun, Project
 from workbench.reproduction.runner.execute import (
@@ -38,6 +45,7 @@ from workbench.reproduction.runner.plan import (
     lacking,
     plan,
 )
+from workbench.reproduction.runner.remote import JobExecution, has_cells
 from workbench.reproduction.runner.schedule import Schedule, expected_s, in_order
 
 __all__ = ["Action", "Event", "Execution", "Failure", "ItemFinished", "ItemOutcome", "ItemStarted", "OnEvent"]
@@ -59,6 +67,7 @@ def run(
     on_event: OnEvent | None = None,
     *,
     keep_cells: bool = False,
+    engine: Engine | None = None,
     min_free_bytes: int = MIN_FREE_BYTES,
 ) -> Outcome:
     """Run the items that are missing or out of date, and record them.
@@ -69,6 +78,7 @@ def run(
         timeout_s: seconds one item may take; None for no limit.
         fresh: run also items that are up to date; finished cells that are up to date are reused all the same.
         keep_cells: accept cells that are out of date or committed; the record names their origin.
+        engine: where items and cells are jobs; items whose notebooks run cells stay here, and wait for them.
         min_free_bytes: free space below which nothing is begun.
     """
     tell = on_event or (lambda event: None)
@@ -80,25 +90,46 @@ def run(
     check_use(project, items, profile, kernel)
     folder, began = project.results_of(profile), monotonic()
     check_folder(folder, min_free_bytes)
-    with hold_lock(folder):
-        sweep(folder)
+    with hold_lock(folder, share=engine is not None) as open_up:
+        under_way = tidy(folder / JOBS_FOLDER) if open_up else []
+        if under_way and engine is None:
+            ids = ", ".join(job.id for job in under_way)
+            raise UsageError(f"jobs {ids} of an earlier run are under way: say --on, wait, or workbench jobs --cancel")
+        if open_up:
+            sweep(folder, [job.tag for job in under_way])
+        if open_up and engine is not None:
+            open_up()
         planned = plan(project, items, profile, kernel=kernel, fresh=fresh, keep_cells=keep_cells, checked=True)
-        todo = {item.id for item in planned if item.action is Action.RUN}
-        tell(Planned(items=planned, expected_s=expected_s([item for item in planned if item.id in todo], jobs)))
+        todo = {item.id: item for item in planned if item.action is Action.RUN}
+        tell(Planned(items=planned, expected_s=expected_s([*todo.values()], jobs)))
         with contextlib.ExitStack() as stack:
             stack.callback(clear, partial_folder(folder))
             forks = len(todo) >= FORKED_FROM and sys.platform.startswith("linux")
             server = stack.enter_context(KernelServer()) if forks else None
-            runs = {
-                item.id: Execution(
-                    ItemRun(project, item, profile), kernel_asked=kernel, keep_cells=keep_cells, server=server
-                )
-                for item in items
-                if item.id in todo
-            }
-            done = _execute(Schedule(runs, jobs, timeout_s, tell), planned) if todo else {}
+            if engine is not None:
+                run_name = f"{platform.node()}-{os.getpid()}"
+                engine = replace(engine, folder=str(folder / JOBS_FOLDER), run=run_name)
+                stack.push(partial(_cancel_after, engine))
+                shared = Jobs(engine)
+            common: dict[str, Any] = {"kernel_asked": kernel, "engine": engine}
+            runs: dict[str, Execution] = {}
+            for item in (item for item in items if item.id in todo):
+                place = ItemRun(project, item, profile)
+                if engine is None or has_cells(place):
+                    runs[item.id] = Execution(place, keep_cells=keep_cells, server=server, **common)
+                else:
+                    runs[item.id] = JobExecution(
+                        place, jobs=shared, fresh=fresh, expected_s=todo[item.id].expected_s, **common
+                    )
+            done = _execute(Schedule(runs, jobs, timeout_s, tell, engine), planned) if todo else {}
     outcomes = [done.get(item.id) or _idle(item) for item in planned]
     return Outcome(profile=profile, items=outcomes, seconds=monotonic() - began)
+
+
+def _cancel_after(engine: Engine, kind: Any, *error: object) -> None:
+    """Cancel the jobs of a run that ends by an error or an interrupt."""
+    if kind is not None:
+        cancel(job for job in noted(Path(engine.folder)) if job.is_of(engine.run))
 
 
 def _execute(schedule: Schedule, planned: Sequence[PlannedItem]) -> dict[str, ItemOutcome]:

@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,14 +31,15 @@ from workbench.launch.tether import tethered
 from workbench.reproduction.cells.store import CELLS_FILE, origins
 from workbench.reproduction.comparing import Verdict
 from workbench.reproduction.errors import RecordError
-from workbench.reproduction.files import checksums, write_json, write_record
+from workbench.reproduction.files import checksums, take_lock, write_json, write_record
 from workbench.reproduction.fingerprint import Fingerprinter
+from workbench.reproduction.jobs import Engine, cancel, noted
 from workbench.reproduction.machine import commit_of
 from workbench.reproduction.notebook_cells import read_notebook
 from workbench.reproduction.project import ItemRun
 from workbench.reproduction.recording import KEEP_CELLS, RECORDING_FILE, RUN_DIR, RUN_ITEM, RUN_PROFILE, verdicts_of
 from workbench.reproduction.records import FAILURE_FILE, RECORD_FILE, SCHEMA, read_record
-from workbench.reproduction.runner.plan import ItemOutcome, Status
+from workbench.reproduction.runner.plan import Action, ItemOutcome, Status, plan
 from workbench.reproduction.runner.watch import Watch
 from workbench.reproduction.schema import ARTIFACTS, FAILED_ARTIFACTS
 from workbench.rows.progress import PROGRESS_VARIABLE, HowFar
@@ -56,6 +57,7 @@ TEMPORARY = ".tmp"  # folder of temporary files of the kernel and its ranks: it 
 PROGRESS_FILE = f"{TEMPORARY}/progress.json"
 START_PATIENCE_S = 60  # seconds a kernel may take to answer, generous for a cold disk
 LOG_SHOWN = 2000  # characters of the log's end that a failure repeats
+TURN_S = 1.0  # seconds between two looks at an item that another call runs
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -67,12 +69,15 @@ class Execution:
     kernel_asked: str | None = None  # name of a Jupyter kernel; None for the notebook's own
     keep_cells: bool = False  # accept cells that are out of date
     server: KernelServer | None = None  # forks this Python's own kernels; None starts each anew
+    engine: Engine | None = None  # where its cells are jobs; None for processes of this machine
+    job: str = ""  # name of the job that runs it, if one does
     kernel: "KernelProcess" = field(default_factory=lambda: KernelProcess())
     fingerprint: Mapping[str, Any] = field(default_factory=dict)  # as the item starts: a change during the run counts
     started: str = ""  # ISO 8601
     seconds: float = 0.0  # it took, once it has ended
     _began: float = 0.0
     _watch: Watch | None = None
+    _lock: int | None = None  # handle of the item's lock, where other calls may run it
 
     @property
     def kernel_name(self) -> str:
@@ -80,13 +85,22 @@ class Execution:
         return self.kernel_asked or read_notebook(self.place.project.notebook(self.place.item)).kernel
 
     @property
+    def is_job(self) -> bool:
+        """Whether it runs as a job rather than beside the runner."""
+        return False
+
+    @property
     def folder(self) -> Path:
         """The folder it writes into, until it is moved into place."""
-        return partial_folder(self.place.project.results_of(self.place.profile)) / self.place.item.id
+        return partial_folder(self.place.project.results_of(self.place.profile), self.job) / self.place.item.id
 
     def run(self) -> ItemOutcome:
         """Run the notebook, judge its recording and place its record; every error is in the outcome."""
         try:
+            if self.engine is not None and self._waits_for_another_call():
+                (now,) = plan(self.place.project, [self.place.item], self.place.profile, kernel=self.kernel_asked)
+                if now.action is Action.NOTHING:
+                    return ItemOutcome(id=self.place.item.id, status=Status.UP_TO_DATE)
             self.fingerprint = Fingerprinter(self.place.project)(self.place.item, self.place.profile, self.kernel_asked)
             failure = self.execute()
             if failure is None:
@@ -101,13 +115,30 @@ class Execution:
                 )
         except Exception as error:  # of this item alone: a full disk, a claim that cannot be judged
             failure = Failure.of(error)
+        finally:
+            if self._lock is not None:
+                os.close(self._lock)
         if self.kernel.stopped_because != INTERRUPTED:
             place_failure(self, failure)
         return ItemOutcome(id=self.place.item.id, status=Status.FAILED, seconds=self.seconds, reason=failure.reason)
 
+    def _waits_for_another_call(self) -> bool:
+        """Lock the item, and return whether another call had to end first."""
+        assert self.engine is not None
+        path, has_waited = Path(self.engine.folder) / f"{self.place.item.id.replace('/', '.')}.item", False
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(OSError):  # without locks both run it, and the last record stays
+            while (handle := take_lock(path)) is None and not self.kernel.stopped_because:
+                has_waited = True
+                sleep(TURN_S)
+            self._lock = handle
+        return has_waited
+
     def stop(self, because: str) -> None:
         """End the kernel and everything below it; an interrupt ends all kernels, also those that are to start."""
         self.kernel.stop(because)
+        if self.engine is not None and because != INTERRUPTED:  # its cells: the kernel that has submitted them is dead
+            cancel(job for job in noted(Path(self.engine.folder)) if job.is_of(self.engine.run, self.place.item.id))
         if because == INTERRUPTED and self.server is not None:
             self.server.close()
 
@@ -154,6 +185,7 @@ class Execution:
             KEEP_CELLS: "1" if self.keep_cells else "0",
             "TMPDIR": str(self.folder / TEMPORARY),
             PROGRESS_VARIABLE: str(self.folder / PROGRESS_FILE),
+            **(self.engine.as_variable() if self.engine else {}),
         }
         source = self.place.project.notebook(self.place.item)
         papermill.execute_notebook(
@@ -334,9 +366,9 @@ def _tethered_kernel_manager(
 # on results/<profile> is held, so every partial folder of another runner is that of a dead one.
 
 
-def partial_folder(results: Path) -> Path:
-    """Return the folder this runner works in."""
-    return results / f"{PARTIAL}{os.getpid()}"
+def partial_folder(results: Path, job: str = "") -> Path:
+    """Return the folder this runner, or a job, works in."""
+    return results / f"{PARTIAL}{job or os.getpid()}"
 
 
 def place_record(run: Execution) -> dict[str, Any]:
@@ -423,9 +455,12 @@ def place_failure(run: Execution, failure: Failure) -> None:
             write_json(target / FAILURE_FILE, content | {"artifacts": {}})
 
 
-def sweep(results: Path) -> None:
-    """Move into place the items that dead runners had finished, and remove the rest; what cannot move stays."""
-    for partial in results.glob(f"{PARTIAL}*"):
+def sweep(results: Path, jobs: Collection[str] = ()) -> None:
+    """Move into place the items that dead runners had finished, and remove the rest; what cannot move stays.
+
+    The folders of the named jobs, which are under way, stay, too.
+    """
+    for partial in set(results.glob(f"{PARTIAL}*")) - {partial_folder(results, job) for job in jobs}:
         folders = [folder for folder in partial.glob("*/*/*") if folder.suffix != REPLACED]
         moved = [
             _settle(folder, results / folder.relative_to(partial))

@@ -4,9 +4,11 @@ import queue
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import zip_longest
 from time import monotonic
 
+from workbench.reproduction.jobs import Engine
 from workbench.reproduction.runner.execute import INTERRUPTED, Execution, Failure
 from workbench.reproduction.runner.plan import (
     Action,
@@ -62,6 +64,7 @@ class Schedule:
     jobs: int  # untimed items that may run side by side
     timeout_s: float | None  # seconds one item may take; None for no limit
     on_event: OnEvent  # called with every event, in the calling thread
+    engine: Engine | None = None  # where items and cells are jobs; None for this machine
     _ended: "queue.Queue[ItemOutcome]" = field(default_factory=queue.Queue)
     _threads: dict[str, threading.Thread] = field(default_factory=dict)
 
@@ -73,8 +76,12 @@ class Schedule:
         began = reported = monotonic()
         try:
             while len(done) < len(todo):
-                while waiting and self._may_start(waiting[0], todo):
-                    self._start(waiting.pop(0), len(todo) - len(waiting), len(todo))
+                # Jobs do not wait for one another.
+                while item := next(
+                    filter(partial(self._may_start, todo), waiting if self.engine else waiting[:1]), None
+                ):
+                    waiting.remove(item)
+                    self._start(item, len(todo) - len(waiting), len(todo))
                 outcome = self._next_end()
                 if outcome is not None:
                     self._threads.pop(outcome.id).join()
@@ -88,7 +95,10 @@ class Schedule:
             raise
         return done
 
-    def _may_start(self, item: PlannedItem, todo: Sequence[PlannedItem]) -> bool:
+    def _may_start(self, todo: Sequence[PlannedItem], item: PlannedItem) -> bool:
+        if self.engine is not None and (self.engine.cluster == "slurm" or self.runs[item.id].is_job is False):
+            side = [id for id in self._threads if self.runs[id].is_job is self.runs[item.id].is_job]
+            return len(side) < (self.engine.most if self.runs[item.id].is_job else self.jobs)
         running_alone = any(other.times for other in todo if other.id in self._threads)
         return not self._threads if item.times else not running_alone and len(self._threads) < self.jobs
 
