@@ -149,7 +149,6 @@ def ask(
     topology = preset(machines) if isinstance(machines, str) else machines
     name, sizes = _model(model)
     said: list[str] = []
-    gradients = workload = None
     if name in EMBEDDING_MODELS and embedding is None:
         paper = EMBEDDING_MODELS[name]
         embedding = round(paper.embedding_parameters / paper.width), paper.width
@@ -164,27 +163,7 @@ def ask(
             said.append(f"{what} {default}" + (" a replica" if what == "batch" else ""))
     batch, sequence = of_batch if batch is None else batch, of_sequence if sequence is None else sequence
     require_counts(1, batch=batch, sequence=sequence)
-    faster = topology.host.device.fp16_flops_per_s / preset("1x1 H100").host.device.fp16_flops_per_s
-    if sizes is not None:
-        workload = workload_of(sizes, name, batch=batch, sequence=sequence)
-        alone_s = _flops(workload) / (_reference_flops_per_s() * faster)
-        how = f"computation at the {_reference_flops_per_s() / 1e12:.0f} TFLOP/s of GPT-2 on an H100 in TF32"
-    if measured is not None:
-        alone_s = (measured.forward_s + measured.backward_s) * batch * sequence / (of_batch * of_sequence) / faster
-        how = "computation as measured on an H100 in TF32, in proportion to the batch"
-    if sizes is not None or measured is not None:
-        if computation_s is None:
-            how += "" if faster == 1 else f", times {faster:.2f} by the data sheets' FP16 rates"
-            said.append(f"{how}, {alone_s:.3g} s (yours decides: give computation_s)")
-        else:
-            require_positive(computation_s=computation_s)
-            alone_s = computation_s
-        if measured is not None:
-            gradients = scaled(measured, alone_s / (measured.forward_s + measured.backward_s))
-        else:
-            assert workload is not None
-            backward_s = alone_s / (1 + FORWARD_SHARE)
-            gradients = of_workload(workload, backward_s=backward_s, forward_s=alone_s - backward_s)
+    gradients, workload = _computation(name, sizes, measured, topology, (batch, sequence), computation_s, said)
     if tp is None or pp is None:
         num_parameters = sum(gradients.num_elements) if gradients else 0
         own = next(_layouts(num_parameters, topology, tp, pp, sizes), None)
@@ -215,6 +194,43 @@ def ask(
         slow_share=slow_share,
         said=tuple(said),
     )
+
+
+def _computation(
+    name: str,
+    sizes: ModelSizes | None,
+    measured: Gradients | None,
+    topology: Topology,
+    size: tuple[int, int],
+    computation_s: float | None,
+    said: list[str],
+) -> tuple[Gradients | None, Workload | None]:
+    """Return the gradients and the layers of a replica's batch with their seconds on one GPU; add what was assumed."""
+    batch, sequence = size
+    gradients = workload = None
+    faster = topology.host.device.fp16_flops_per_s / preset("1x1 H100").host.device.fp16_flops_per_s
+    if sizes is not None:
+        workload = workload_of(sizes, name, batch=batch, sequence=sequence)
+        alone_s = _flops(workload) / (_reference_flops_per_s() * faster)
+        how = f"computation at the {_reference_flops_per_s() / 1e12:.0f} TFLOP/s of GPT-2 on an H100 in TF32"
+    if measured is not None:
+        share = batch * sequence / math.prod(h100.BATCHES[MEASURED[name]])
+        alone_s = (measured.forward_s + measured.backward_s) * share / faster
+        how = "computation as measured on an H100 in TF32, in proportion to the batch"
+    if sizes is not None or measured is not None:
+        if computation_s is None:
+            how += "" if faster == 1 else f", times {faster:.2f} by the data sheets' FP16 rates"
+            said.append(f"{how}, {alone_s:.3g} s (yours decides: give computation_s)")
+        else:
+            require_positive(computation_s=computation_s)
+            alone_s = computation_s
+        if measured is not None:
+            gradients = scaled(measured, alone_s / (measured.forward_s + measured.backward_s))
+        else:
+            assert workload is not None
+            backward_s = alone_s / (1 + FORWARD_SHARE)
+            gradients = of_workload(workload, backward_s=backward_s, forward_s=alone_s - backward_s)
+    return gradients, workload
 
 
 def _flops(work: Workload) -> float:
