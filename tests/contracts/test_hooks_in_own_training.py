@@ -2,6 +2,7 @@
 
 import io
 import threading
+import time
 
 import pytest
 import torch
@@ -295,7 +296,7 @@ def cupcake_exchanged(group, kept):
     exchanged("cupcake", group, kept)
 
 
-def one_rank_raises():
+def one_rank_raises(late):
     """Run on a rank: what it hears when rank 1 raises in the middle of a backward pass, and ends the exchange."""
     ours = early(net())
     try:
@@ -303,14 +304,17 @@ def one_rank_raises():
             one_pass(ours, 0)
             if dist.get_rank() == 1:
                 ours.module[0].register_full_backward_pre_hook(lambda *_: 1 / 0)
+            if dist.get_rank() == late:
+                ours.module[-1].register_full_backward_pre_hook(lambda *_: time.sleep(0.5))
             one_pass(ours, 1)
     except (RuntimeError, ZeroDivisionError) as error:
         return str(error), [thread.name for thread in threading.enumerate() if thread.name.startswith("espresso")]
 
 
-def test_the_exchange_of_a_rank_that_raises_in_a_backward_pass_ends_that_of_the_others():
+@pytest.mark.parametrize("late", [0, 1])
+def test_the_exchange_of_a_rank_that_raises_in_a_backward_pass_ends_that_of_the_others(late):
     with Ranks(2, timeout_s=300) as ranks:
-        heard, raised = ranks.run(tidy, one_rank_raises)
+        heard, raised = ranks.run(tidy, one_rank_raises, late)
     assert "rank 1 does not answer" in heard[0] and "division by zero" in raised[0]
     assert heard[1] == raised[1] == []
 

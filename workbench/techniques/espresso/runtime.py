@@ -74,6 +74,7 @@ class Groups:
         if wanted != world:
             raise ValueError(f"the plan is for {num_machines} machines of {gpus_per_machine}; there are {world} ranks")
         self._device = torch.device("cpu") if dist.get_backend() == "gloo" else torch.device(device)
+        self._is_interrupted = False
         self._groups = {}
         for phase in Phase:
             members = dict.fromkeys(group_of(phase, rank, *self.place) for rank in range(world))
@@ -83,6 +84,7 @@ class Groups:
 
     def interrupt(self) -> None:
         """End all collectives that wait for failed ranks, with an error."""
+        self._is_interrupted = True
         for group, _ in self._groups.values():
             break_connections(group)
 
@@ -108,8 +110,13 @@ class Groups:
         if value is None:
             value = torch.empty(*shape, dtype=torch.uint8 if task.is_compressed else torch.float32, device=self._device)
         value = value.to(self._device).contiguous()
-        with naming_lost_ranks(group, str(task)):
+        try:
             return self._communicated(value, task, second, group, ranks)
+        except RuntimeError:
+            if self._is_interrupted:  # this rank has raised, and is one that the others miss
+                raise
+            with naming_lost_ranks(group, str(task)):
+                raise
 
     def _communicated(
         self, value: Tensor, task: Comm, second: bool, group: dist.ProcessGroup, ranks: Sequence[int]
