@@ -18,6 +18,7 @@ os.environ.setdefault("MPLBACKEND", "agg")
 sys.modules.setdefault("rfc3987_syntax", None)  # as in workbench.cli.main
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers():
     return min((os.cpu_count() or 1) + 1, 4)  # tests of ranks often wait; more processes would disturb those that time
 

@@ -1,36 +1,20 @@
-"""The codecs: one thread, warm buffers, results equal to the definition bit for bit on the benchmark's own activations.
-
-Beside the communication hooks of DistributedDataParallel there is one rank, so that the all-reduce costs next to
-nothing and the rest of a hook is its work on the bucket. Nothing is asked of these figures. PowerSGD and the
-auto-encoder have equal messages: for a gradient [rows, columns], PowerSGD of rank r sends r · (rows + columns)
-elements, an auto-encoder of code size c sends rows · c.
-"""
+"""The codecs: one thread, warm buffers, results equal to the definition bit for bit on activations drawn here."""
 
 import time
-from collections.abc import Callable
 from functools import partial
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
-from torch.nn.parallel import DistributedDataParallel
+from torch import Tensor
 
 from workbench.compression import FP16, AutoEncoder, Codec, Quantize, RandomK, TopK
 from workbench.compression.quantize import dequantize_rows_by_definition, quantize_rows_by_definition
-from workbench.study.measuring import Benchmark, BenchmarkRow, Ratio, paired_ratio
+from workbench.study.measuring import Benchmark, BenchmarkRow, paired_ratio
 
 # All work is done in one thread, so its own clock shuts out other processes.
 CLOCK = time.thread_time
 
 # [batch, sequence, hidden] of the study's fine-tuning, and of a small encoder.
 LARGE, SMALL = (32, 512, 1024), (32, 512, 384)
-
-# The gradient is one bucket of 16 MiB.
-ROWS, COLUMNS = 4096, 1024
-RANK = 8
-
-Hook = Callable[[object, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 
 def activations(shape: tuple[int, ...]) -> Tensor:
@@ -143,56 +127,6 @@ def _sum_row(name: str, codec: Codec, dtype: torch.dtype) -> BenchmarkRow:
     return BenchmarkRow.of(row, ratio, most=1, equal=equal)
 
 
-def ratio_with_bucket(hook: Hook, state: object, codec: Codec) -> Ratio:
-    """Time a codec's round trip over a hook's call, both on one bucket."""
-    ratios: list[Ratio] = []
-
-    def measure(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        gradient = bucket.buffer().view(ROWS, COLUMNS)
-        out = torch.zeros_like(gradient)
-        ratio = paired_ratio(lambda: codec.decode(codec.encode(gradient), out=out), lambda: hook(state, bucket).wait())
-        ratios.append(ratio)
-        return hook(state, bucket)
-
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        model = DistributedDataParallel(nn.Linear(COLUMNS, ROWS, bias=False))
-        model.register_comm_hook(state, measure)
-        x = torch.randn(64, COLUMNS, generator=torch.Generator().manual_seed(0))
-        model(x).square().mean().backward()
-    finally:
-        dist.destroy_process_group()
-    return ratios[-1]
-
-
-def fp16_beside_hook() -> list[BenchmarkRow]:
-    ratio = ratio_with_bucket(default_hooks.fp16_compress_hook, None, FP16())
-    return [BenchmarkRow.of("FP16 over DDP's fp16 hook, 16 MiB of gradients", ratio)]
-
-
-def codecs_beside_power_sgd() -> list[BenchmarkRow]:
-    message = RANK * (ROWS + COLUMNS)
-    code_size = message // ROWS
-    codecs = {
-        f"AutoEncoder({code_size})": AutoEncoder(COLUMNS, code_size).requires_grad_(False),
-        f"TopK({message // 3})": TopK(message // 3),
-        "Quantize(2)": Quantize(2),
-    }
-    rows = []
-    for name, codec in codecs.items():
-        ratio = ratio_with_bucket(powerSGD_hook.powerSGD_hook, _warm_state(), codec)
-        share = codec.payload_bytes((ROWS, COLUMNS), torch.float32) / (message * 4)
-        rows.append(BenchmarkRow.of(f"{name} over DDP's PowerSGD({RANK}) hook, {share:.2g} of its bytes", ratio))
-    return rows
-
-
-def _warm_state() -> powerSGD_hook.PowerSGDState:
-    """Make a PowerSGD state past the iterations in which it does not compress."""
-    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=RANK, start_powerSGD_iter=2)
-    state.iter = state.start_powerSGD_iter
-    return state
-
-
 BENCHMARKS = [
     *(
         Benchmark(
@@ -206,6 +140,4 @@ BENCHMARKS = [
     Benchmark(name="compression-randomk", asks="Encode against TopK's.", run=randomk),
     Benchmark(name="compression-sums", asks="Summing four ranks' messages against decoding each.", run=sums),
     Benchmark(name="compression-dense", asks="FP16 and AutoEncoder against a copy.", run=dense),
-    Benchmark(name="data-parallel-fp16", asks="FP16 beside the hook that casts gradients.", run=fp16_beside_hook),
-    Benchmark(name="data-parallel-powersgd", asks="Codecs beside the PowerSGD hook.", run=codecs_beside_power_sgd),
 ]

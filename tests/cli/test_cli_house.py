@@ -126,6 +126,20 @@ def checkout(tmp_path, monkeypatch) -> Path:
     return root
 
 
+NEW_TECHNIQUE = """
+import json, pathlib, pytest
+assert pytest.main(["-q", "-p", "no:cacheprovider", "-W", "error", "tests/techniques/ring_sum"]) == 0
+values = {}
+for path in sorted(pathlib.Path("notebooks/ring_sum").glob("*.ipynb")):
+    names = {}
+    for cell in json.loads(path.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    values[path.stem] = names.get("values")
+print(json.dumps(values))
+"""
+
+
 def python(root: Path, *words: str) -> str:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WORKBENCH_")}
     environment["PYTHONPATH"] = str(root)  # and no warm process, which has imported another copy
@@ -150,12 +164,11 @@ def test_a_new_technique_is_listed_has_valid_short_notebooks_runs_and_passes_its
         code = [cell for cell in notebook.cells if cell.cell_type == "code"]
         assert not any(cell.outputs or cell.execution_count for cell in code)
 
-    python(checkout, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "tests/techniques/ring_sum")
-    out = python(checkout, "-m", "workbench.cli", "reproduce", "ring-sum", "--profile", "smoke")
-    assert out.count("ran; no verdicts") == 3
-    record = json.loads((checkout / "results/smoke/ring-sum/table-1/counted/record.json").read_text())
-    assert [(row["num_ranks"], row["value"]) for row in record["values"]] == [(2, 1000), (4, 1500), (8, 1750)]
-    times = json.loads((checkout / "results/smoke/ring-sum/fig-2/measured/record.json").read_text())["values"]
+    assert exit_code(["reproduce", "ring-sum", "--profile", "smoke", "--dry-run"]) == 0
+    assert "3 of 3 items would run" in capsys.readouterr().out
+    values = json.loads(python(checkout, "-c", NEW_TECHNIQUE).splitlines()[-1])
+    assert [(row["num_ranks"], row["value"]) for row in values["counted"]] == [(2, 1000), (4, 1500), (8, 1750)]
+    times = values["measured"]
     assert [row["message_bytes"] for row in times] == [1000, 4000000] and all(row["low"] > 0 for row in times)
 
 

@@ -162,8 +162,7 @@ def test_a_record_in_the_wrong_folder_is_named_by_commands_that_go_on_without_it
 # output that cannot be written
 
 
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("words", ["list", "list --json"])
+@pytest.mark.parametrize(("words", "unbuffered"), [("list", ""), ("list --json", "1")])
 @pytest.mark.parametrize(
     ("behind", "code", "message"), [(">/dev/full", 1, "workbench: No space left on device\n"), ("| true", 0, "")]
 )

@@ -1,25 +1,17 @@
-"""Functions that readers write: whatever one does is feedback; stubs are not answered, and solutions are right."""
+"""Functions that readers write: whatever one does is feedback."""
 
-import ast
-import importlib.util
 import re
 import sys
-from pathlib import Path
 
 import cloudpickle
-import nbformat
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
-from workbench.explore import Standing
 from workbench.explore.code_exercises import WAITING, check_on_cases, check_on_ranks
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as from a notebook: ranks import no test
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-CHECK = re.compile(r"\nlesson\.check_(\w+)\((\w+)\)$")
-SOLVED = [path.parent.name for path in sorted(NOTEBOOKS.glob("*/solutions.py"))]
 
 
 def emptied(numbers):
@@ -102,25 +94,10 @@ def test_whatever_a_function_does_on_ranks_is_feedback(reader, said, exercises_o
 
 def test_a_rank_that_waits_for_another_one_is_named_with_its_line(exercises_on_pools, monkeypatch):
     check_sum(summed)  # the ranks have imported what they need
-    monkeypatch.setattr("workbench.explore.code_exercises.TIMEOUT_S", 10.0)
+    monkeypatch.setattr("workbench.explore.code_exercises.TIMEOUT_S", 5.0)
     text = check_sum(alone).text
-    assert re.match(r"Rank 0 did not answer within 10 s because it waits for another rank in line \d+\.", text)
+    assert re.match(r"Rank 0 did not answer within 5 s because it waits for another rank in line \d+\.", text)
     assert text.endswith(WAITING)
-
-
-def retyped(value):
-    """The same answer as somebody else writes it: numbers as tensors of one value, tensors as lists."""
-    if isinstance(value, bytes):
-        return torch.tensor(list(value), dtype=torch.uint8)
-    if isinstance(value, float | int):
-        return torch.tensor([value], dtype=torch.float64 if isinstance(value, float) else None)
-    if isinstance(value, list | tuple):
-        return [*map(retyped, value)]
-    return value if isinstance(value, range) or np.ravel(value).size == 1 else value.tolist()
-
-
-def in_other_types(function):
-    return lambda *arguments: retyped(function(*arguments))
 
 
 @pytest.mark.parametrize(
@@ -142,31 +119,3 @@ def check_pair(pair):
 def test_one_byte_too_many_has_a_hint():
     feedback = check_on_cases(lambda: b"ab", [()], [b"a"], mistakes={}, reason="")
     assert feedback.text.endswith("eight bits need one byte, and only the ninth needs a second one.")
-
-
-def function_of(source, name):
-    (found,) = [node for node in ast.parse(source).body if getattr(node, "name", "") == name]
-    return found
-
-
-@pytest.mark.parametrize("technique", SOLVED)
-def test_a_lessons_stubs_are_not_answered_and_its_solutions_are_right(technique, exercises_on_pools):
-    spec = importlib.util.spec_from_file_location("solutions", NOTEBOOKS / technique / "solutions.py")
-    solutions = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(solutions)
-    written = Path(solutions.__file__).read_text()
-    lesson = importlib.import_module(f"workbench.explore.{technique}")
-    parts = [nbformat.read(path, as_version=4) for path in (NOTEBOOKS / technique).glob("lesson*.ipynb")]
-    sources = [cell.source for part in parts for cell in part.cells if CHECK.search(cell.source)]
-    assert len(sources) >= (1 if technique == "hang" else 2)
-    for source in sources:
-        (checked, name) = CHECK.search(source).groups()
-        stub, solution = function_of(source, name), function_of(written, name)
-        assert (checked, ast.unparse(stub.body[-1])) == (name, "...")
-        assert ast.unparse(stub.args) == ast.unparse(solution.args)
-        own = {"lesson": lesson}
-        exec(source, own)
-        check = getattr(lesson, f"check_{name}")
-        assert check(own[name]).standing is Standing.NOT_ANSWERED
-        for answer in (getattr(solutions, name), in_other_types(getattr(solutions, name))):
-            assert str(check(answer)).startswith("right."), name

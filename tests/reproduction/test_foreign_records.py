@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from report_project import ReportProject, soup
 
 from workbench.cli import exit_code
-from workbench.reproduction import CatalogueError, UsageError, load_catalogue
+from workbench.reproduction import CatalogueError, RecordError, UsageError, load_catalogue, read_record
 from workbench.reproduction.cells import Cell
 from workbench.reproduction.files import LOCK_FILE, checksum, hold_lock, write_record
 from workbench.reproduction.report import gather
@@ -60,10 +60,17 @@ WRONG_SHAPES = {
 
 
 @pytest.mark.parametrize("changed", WRONG_SHAPES.values(), ids=WRONG_SHAPES)
-def test_a_record_of_a_wrong_shape_with_a_right_checksum_is_refused_by_name(held, changed, capsys, monkeypatch):
+def test_a_record_of_a_wrong_shape_with_a_right_checksum_is_refused_by_name(held, changed, monkeypatch):
     monkeypatch.setitem(RECORD["properties"]["values"], "maxItems", 1000)
     path = held.folder("table-1") / "record.json"
     reseal(path, **changed)
+    with pytest.raises(RecordError, match=f"{path}: refused, "):
+        read_record(path, id="toy-sum/table-1/counted", profile="laptop")
+
+
+def test_the_commands_name_a_refused_record_and_go_on_with_the_rest(held, capsys):
+    path = held.folder("table-1") / "record.json"
+    reseal(path, values="none")
     assert exit_code(["report"]) == 2
     assert f"workbench: {path}: refused, " in capsys.readouterr().err
     page = soup(held.root / "results/laptop/report/toy-sum.html")

@@ -12,6 +12,7 @@ from PIL import Image
 from toy_project import ToyProject
 
 from workbench.reproduction import (
+    CatalogueError,
     Project,
     RecordError,
     UsageError,
@@ -143,6 +144,14 @@ def test_record_outside_a_run_shows_the_comparison_and_writes_nothing(toy: ToyPr
     assert table.iloc[0].tolist() == ["twice the size", "method=A1", 8.0, 8.0, "bytes", 0.0, "agrees", ""]
     assert record(ITEM, values(9.0))["verdict"].tolist() == ["disagrees"]
     assert sorted(toy.root.rglob("*")) == before
+
+
+def test_recording_reads_the_catalogue_of_its_technique_alone(toy: ToyProject):
+    (toy.root / "reproductions/other").mkdir()
+    (toy.root / "reproductions/other/catalogue.py").write_text("CATALOGUE = 3")
+    assert record(ITEM, values(8))["verdict"].tolist() == ["agrees"]
+    with pytest.raises(CatalogueError, match="other/catalogue.py: CATALOGUE must be"):
+        load_catalogue(Project())
 
 
 def in_a_run(toy: ToyProject, monkeypatch, profile="laptop"):

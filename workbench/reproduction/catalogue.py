@@ -26,7 +26,8 @@ from workbench.rows import Row, matches, read_row, read_rows
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["find_item", "load_catalogue", "load_page", "published_rows", "published_table", "read_published", "select"]
+__all__ = ["declared_item", "find_item", "load_catalogue", "load_page", "published_rows", "published_table"]
+__all__ += ["read_published", "select"]
 
 COLUMNS = ("quantity", "value", "unit", "source")  # columns of every file of published numbers
 FIELDS = {"title", "notebook", "published", "expected_s", "tags", "times", "needs", "common"}  # in items.toml
@@ -35,16 +36,29 @@ CLOSE, CLOSE_SHOWN = 0.6, 3  # least likeness of a suggested name, and the most 
 
 def load_catalogue(project: Project | None = None) -> tuple[Reproduction, ...]:
     """Load every declared item, by technique, in the order of its file; a CatalogueError names file and field."""
-    project = project or Project()
-    files = (path for pattern in ("*/*.*", "*/published/*.csv") for path in project.reproductions.glob(pattern))
-    return _loaded(project, tuple((path, stamp(path)) for path in sorted(files)))
+    return _catalogue(project or Project(), "*")
+
+
+def declared_item(project: Project, id: str) -> Reproduction:
+    """Return the item of exactly this id; only the files of its technique are read."""
+    technique = id.partition("/")[0].replace("-", "_")
+    known = technique.isidentifier() and (project.reproductions / technique).is_dir()
+    return find_item(_catalogue(project, technique if known else "*"), id)
+
+
+def _catalogue(project: Project, technique: str) -> tuple[Reproduction, ...]:
+    patterns = (f"{technique}/*.*", f"{technique}/published/*.csv")
+    files = (path for pattern in patterns for path in project.reproductions.glob(pattern))
+    return _loaded(project, technique, tuple((path, stamp(path)) for path in sorted(files)))
 
 
 @lru_cache(maxsize=10)
-def _loaded(project: Project, _: tuple[tuple[Path, tuple[int, int, int]], ...]) -> tuple[Reproduction, ...]:
-    """Load the catalogue of a project; once while none of its files changes."""
+def _loaded(
+    project: Project, technique: str, _: tuple[tuple[Path, tuple[int, int, int]], ...]
+) -> tuple[Reproduction, ...]:
+    """Load the items of a technique, or of all (`*`); once while none of their files changes."""
     items: list[Reproduction] = []
-    for page_path in sorted(project.reproductions.glob("*/catalogue.py")):
+    for page_path in sorted(project.reproductions.glob(f"{technique}/catalogue.py")):
         items += _computed(page_path)
         items += _declared(page_path.parent)
         for item in items:

@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.reproduction.catalogue import find_item, load_catalogue, published_rows, published_table
+from workbench.reproduction.catalogue import declared_item, published_rows, published_table
 from workbench.reproduction.comparing import ORDERS, ClaimVerdict, Verdict
 from workbench.reproduction.declare import Evidence, Profile, Reproduction
 from workbench.reproduction.files import jsonable, stamp, write_json
@@ -100,7 +100,7 @@ def record(
         ValueError, UsageError: naming the field that is wrong or the item that is not declared; nothing is written.
     """
     project = Project()
-    declared = find_item(load_catalogue(project), item)
+    declared = declared_item(project, item)
     recording = _checked(declared, values, data, configuration, seeds, calibration, not_comparable, finding)
     verdicts = verdicts_of(project, declared, jsonable(recording))
     folder, profile = os.environ.get(RUN_DIR), os.environ.get(RUN_PROFILE, Profile.LAPTOP.value)
@@ -112,7 +112,7 @@ def record(
 def published(item: str, quantity: str) -> "DataFrame":
     """Return the paper's values of one quantity of an item, one row each; empty where the paper gives none."""
     project = Project()
-    return published_table(project, find_item(load_catalogue(project), item), quantity)
+    return published_table(project, declared_item(project, item), quantity)
 
 
 def verdicts_of(project: Project, item: Reproduction, recorded: Mapping[str, Any]) -> tuple[ClaimVerdict, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.reproduction.catalogue import find_item, load_catalogue
+from workbench.reproduction.catalogue import declared_item
 from workbench.reproduction.cells.cell import Cell, CellResult, Finished, check_function, make_cell
 from workbench.reproduction.cells.store import (
     CellClaims,
@@ -67,7 +67,7 @@ def run_cells(
         CellsFailed: once all others have finished, naming each cell that failed with its traceback.
     """
     project = Project()
-    declared = find_item(load_catalogue(project), item)
+    declared = declared_item(project, item)
     check_function(function)
     wanted = [make_cell(function, position, arguments) for position, arguments in enumerate(cells)]
     if jobs is not None and (not isinstance(jobs, int) or isinstance(jobs, bool) or jobs < 1):

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from time import sleep
 from typing import Any
 
-from workbench.reproduction.catalogue import find_item, load_catalogue
+from workbench.reproduction.catalogue import declared_item
 from workbench.reproduction.declare import Profile
 from workbench.reproduction.jobs import Answer, Jobs, Needs
 from workbench.reproduction.notebook_cells import read_notebook
@@ -90,7 +90,7 @@ def run_item(root: str, results: str, id: str, profile: str, kernel: str | None,
 
     logging.getLogger("papermill").addHandler(logging.NullHandler())  # its message is the failure's reason
     project = Project(root, results)
-    item = find_item(load_catalogue(project), id)
+    item = declared_item(project, id)
     (planned,) = plan(project, [item], profile, kernel=kernel, fresh=fresh)
     if planned.action is not Action.RUN:  # the job was killed after it had placed its record
         status = Status.UP_TO_DATE if planned.action is Action.NOTHING else Status.SKIPPED
