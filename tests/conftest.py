@@ -23,6 +23,21 @@ def pytest_xdist_auto_num_workers():
     return min((os.cpu_count() or 1) + 1, 4)  # tests of ranks often wait; more processes would disturb those that time
 
 
+LONGEST = (  # files of tests that take a minute or more
+    "test_activation_compression_in_own_training",
+    "test_atp_in_own_training",
+    "test_reproduction_runner",
+    "test_espresso_in_own_training",
+    "test_flextp_in_own_training",
+    "test_advise",
+)
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the longest files, or one process would end with one of them alone."""
+    items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
+
+
 def warm_process():
     """Start the process that has imported everything and forks the fork servers of ranks; return what closes it."""
     from workbench.launch.environment import rank_environment

@@ -1,6 +1,9 @@
 """Where the command line looks for a project and keeps its results, and what scripts ask of it."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -34,6 +37,30 @@ def test_what_would_run_and_one_item_can_be_read_by_a_program(line):
     (shown,) = json.loads(line("show", "table-1", "--json").out)
     assert shown["parameters"]["laptop"] == {"size": 4} and "run" not in shown
     assert {"name", "here", "licence"} <= set(json.loads(line("data", "list", "--json").out)[0])
+
+
+IMPORTS = """
+import sys
+def new(*names):
+    found = [name for name in names if name in sys.modules]
+    assert not found, found
+import workbench
+new("IPython", "ipywidgets", "torch")
+import workbench.cluster, workbench.launch, workbench.launch.kernels
+workbench.launch.kernels.installed()
+new("torch")
+from workbench.datasets import glue, manifest
+manifest.list_data(), manifest.verify("glue/rte"), glue.load("rte", "validation")
+new("torch", "datasets", "huggingface_hub", "transformers")
+from workbench.explore.gemini import solve
+new(*(f"workbench.techniques.gemini.{room}" for room in ("cost", "runtime", "simulated", "study")))
+"""
+
+
+def test_what_is_asked_for_at_once_imports_nothing_slow():
+    environment = {**os.environ, "WORKBENCH_DATA": ""}
+    done = subprocess.run([sys.executable, "-c", IMPORTS], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

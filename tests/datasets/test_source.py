@@ -217,15 +217,6 @@ def test_fetching_offline_is_refused_and_with_an_unreachable_hub_one_clear_error
         assert words in printed
 
 
-def test_listing_verifying_and_loading_import_neither_torch_nor_the_hub_client():
-    code = (
-        "import sys\nfrom workbench.datasets import glue, manifest\n"
-        "manifest.list_data(); manifest.verify('glue/rte'); glue.load('rte', 'validation')\n"
-        "print([name for name in ('torch', 'datasets', 'huggingface_hub', 'transformers') if name in sys.modules])"
-    )
-    assert run_python(code, WORKBENCH_DATA="").strip() == "[]"
-
-
 @pytest.mark.skipif(not REAL, reason="WORKBENCH_DATA names no folder of real data")
 def test_the_real_folder_verifies_and_loads_whole():
     assert {check.status for name in ("glue", "wikitext-2") for check in verify(name)} == {FileStatus.OK}
