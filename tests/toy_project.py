@@ -32,11 +32,8 @@ PARAMETERS_CELL = 'item = "toy/table-1/counted"  # id\nsize = 1  # elements'
 DRIVER = """
 import dataclasses, json, sys
 sys.modules["rfc3987_syntax"] = None  # as in workbench.cli.main
-from workbench.launch import kernel_server
 from workbench.reproduction import Project, UsageError, load_catalogue, run
 
-kernel_server.OF_KERNELS = ("wave", "ipykernel.kernelapp", "matplotlib")  # forked kernels need no more
-kernel_server.OF_RANKS = ()
 project = Project()
 try:
     outcome = run(project, load_catalogue(project), **json.loads(sys.argv[1]))

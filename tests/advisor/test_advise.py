@@ -106,16 +106,15 @@ def test_bad_input_is_one_error_that_names_the_field(model, machines, inputs, na
 
 
 @pytest.mark.parametrize(
-    ("technique", "model", "machines", "inputs"),
+    ("technique", "asked"),
     [
-        ("cupcake", "GPT-2", "8x8 H100, 400 Gbit/s", {}),
-        ("zen", "DeepFM", "16x1 V100, 25 Gbit/s", {"density": 0.01}),
-        ("flextp", "GPT-2", "1x8 H100", {"tp": 4, "pp": 1}),
-        ("gemini", "GPT-2 100B", "16x8 A100, 400 Gbit/s RDMA", {}),
+        ("cupcake", ask("GPT-2", "8x8 H100, 400 Gbit/s")),
+        ("zen", ask("DeepFM", "16x1 V100, 25 Gbit/s", density=0.01)),
+        ("flextp", ask("GPT-2", "1x8 H100", tp=4, pp=1)),
+        ("gemini", ask("GPT-2 100B", "16x8 A100, 400 Gbit/s RDMA")),
     ],
 )
-def test_the_limit_agrees_with_a_scan(technique, model, machines, inputs):
-    asked = ask(model, machines, **inputs)
+def test_the_limit_agrees_with_a_scan(technique, asked):
     decider = DECIDERS[technique]
     limit = break_even(technique, asked, decider)
     assert limit is not None

@@ -46,15 +46,19 @@ def program(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("under_tether", "gone"), [(False, []), (True, ["gone"])], ids=["alone", "under a tether and without a folder"]
+    ("words", "under_tether", "gone"),
+    [("<&-", False, []), ("<&- >&- 2>&-", False, []), ("<&- >&- 2>&-", True, ["gone"])],
+    ids=["no input", "no streams", "no streams of a tether and no folder"],
 )
-def test_ranks_work_where_standard_streams_are_closed_and_in_a_deleted_folder(program, tmp_path, under_tether, gone):
+def test_ranks_work_where_standard_streams_are_closed_and_in_a_deleted_folder(
+    program, tmp_path, words, under_tether, gone
+):
     command = [*program, *(str(tmp_path / name) for name in gone)]
-    shell = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *(tethered(command, os.getpid()) if under_tether else command)]
+    shell = ["sh", "-c", f'exec "$@" {words}', "sh", *(tethered(command, os.getpid()) if under_tether else command)]
     done = subprocess.run(shell, env=own_environment(), capture_output=True, text=True, timeout=400)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "result").read_text() == RIGHT
-    assert done.stdout == ""
+    assert done.stdout.count("heard") == (4 if words == "<&-" else 0)
 
 
 def write_to_sockets(words):
@@ -69,9 +73,10 @@ def write_to_sockets(words):
     return dist.get_rank()
 
 
-def test_a_rank_that_writes_where_its_answers_go_is_named_and_the_pool_can_be_used_again(pools):
+@pytest.mark.parametrize("words", [b"gar", b"garbage" * 9, b"\x01" + bytes(40)], ids=["short", "long", "zeros"])
+def test_a_rank_that_writes_where_its_answers_go_is_named_and_the_pool_can_be_used_again(pools, words):
     with pytest.raises(RankFailed, match="rank 1 sent what cannot be read: b'.*' is no message") as failed:
-        pools(2).run(write_to_sockets, b"garbage" * 9, timeout_s=200)
+        pools(2).run(write_to_sockets, words, timeout_s=200)
     assert [failure.kind for failure in failed.value.failures if failure.rank == 1] == [FailureKind.RAISED]
     assert pools(2).run(os.getpid) == list(pools(2).pids)
 

@@ -410,7 +410,7 @@ def test_an_item_past_its_timeout_fails_even_while_its_kernel_holds_the_interpre
 
 FRESH = """
 import os, pathlib, random, sys, tempfile
-assert "wave" in sys.modules and "workbench.launch.kernel_server" not in sys.modules
+assert "torch" in sys.modules and "workbench.launch.kernel_server" not in sys.modules
 assert tempfile.gettempdir() == os.environ["TMPDIR"] and not hasattr(sys.modules["__main__"], "seen")
 seen = random.random()
 pathlib.Path("numbers.txt").open("a").write(f"{seen}\\n")

@@ -297,8 +297,8 @@ class Run:
         from workbench.reproduction.report import report_path, write_report
 
         options: dict[str, Any] = {"running": tuple(self.running), "progress": self.progress, "under_way": under_way}
-        # Rendering a notebook takes a core for a moment: not while items are timed, and not where no result counts.
-        options |= {"changed": None if whole else self.changed, "notebooks": whole and self.profile != "smoke"}
+        # Rendering takes a core for a moment, which only a run that times nothing can spare before its end.
+        options |= {"changed": None if whole else self.changed, "notebooks": whole or self.profile == "smoke"}
         try:
             path = write_report(self.project, self.catalogue, self.profile, **options)
             self.changed = set()
