@@ -230,6 +230,20 @@ def test_a_scheme_can_have_learning_rates_of_its_own():
     assert value(rows, "test_loss_over_common_rate", learning_rate="0.05") == 1.5
 
 
+def test_a_training_that_diverged_is_counted_and_compared_with_nothing():
+    results = [result("HetPipe", 0, [1.0], [3.0], loss) for loss in (3.0, "nan")]
+    for found, rate in zip(results, (0.1, 0.4), strict=True):
+        found["setting"]["learning_rate"] = rate
+    rows = measured.rows(results, target=1.0, key="learning_rate")
+    assert value(rows, "diverged_seeds", learning_rate="0.4") == 1
+    assert [row["learning_rate"] for row in rows if row["quantity"] == "test_loss"] == ["0.1"]
+
+
+def test_hetpipe_alone_can_have_another_staleness():
+    cells = measured.cells(["All-Reduce+Pipe", "HetPipe"], [0], staleness=0)
+    assert [cell.get("staleness") for cell in cells] == [None, 0]
+
+
 def test_accuracies_on_the_test_set_are_targets_too():
     results = [result("SDPipe", seed, [1.0], [1.0], 1.0) for seed in range(3)]
     for found in results:
