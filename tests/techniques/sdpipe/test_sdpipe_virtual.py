@@ -211,6 +211,15 @@ def test_pipelines_share_one_budget_and_the_clock_is_the_simulations():
     assert results["All-Reduce+Pipe"]["seconds"] == pytest.approx(3 * (workload.iteration_s + averaged_s))
 
 
+def test_hetpipe_whose_pipelines_wait_for_each_other_learns_as_all_reduce():
+    setting = {"iterations": 4, "num_stages": 2, "num_pipelines": 2, "examples": 4}
+    same, waiting, stale = (
+        train(scheme=scheme, **setting, **more)["scores"]["test_loss"]
+        for scheme, more in (("All-Reduce+Pipe", {}), ("HetPipe", {"staleness": 0}), ("HetPipe", {}))
+    )
+    assert abs(waiting - same) < abs(stale - same) / 10
+
+
 @pytest.mark.parametrize(
     ("field", "wrong", "message"),
     [
