@@ -97,6 +97,9 @@ def test_a_server_is_one_queue_and_staleness_bounds_who_runs_ahead():
     late = delays(3, (0, 0, 1, 10.0), num_stages=1)
     run = simulate("HetPipe", workload, FREE, late, staleness=1)
     assert run.ends_s[:, 0].tolist() == [3.0, 5.0, 16.0]  # it begins its third when the other's first is in, at 13
+    # computed at 2, 4, 6 and 8, pushed at 4 and 8
+    run = simulate("HetPipe", workload, FREE, np.zeros((4, 1, 2)), staleness=1, push_every=2)
+    assert run.ends_s.tolist() == [[2.0, 2.0], [5.0, 6.0], [6.0, 6.0], [9.0, 10.0]]
 
 
 def test_pairs_are_drawn_alike_everywhere_and_cover_everyone():

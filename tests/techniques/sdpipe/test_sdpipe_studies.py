@@ -96,7 +96,7 @@ def test_throughput_has_a_row_a_scheme_and_mesh_and_the_largest_speedups():
         seeds=2,
     )
     speeds = [row for row in rows if row["quantity"] == "examples_per_s"]
-    assert len(speeds) == 2 * 2 * 2 * (len(Scheme) + 4)
+    assert len(speeds) == 2 * 2 * 2 * (len(Scheme) + 5)
     for over in ("All-Reduce+Pipe", "HetPipe"):
         ratios = [row["value"] for row in rows if row["quantity"] == "speedup" and row["over"] == over]
         largest = [row["value"] for row in rows if row["quantity"] == "largest_speedup" and row["over"] == over]

@@ -7,6 +7,7 @@ sizes of the models are known.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -57,6 +58,7 @@ ITERATION = "each iteration"
 FLUSHED, RELEASED = "SDPipe, flush", "SDPipe, released scheduler"  # beside SDPipe, which does not flush
 ALONE = "SDPipe, groups of one"  # with no window, and no rule that connects workers
 NO_WINDOW = "SDPipe, no window"
+RARE = "HetPipe, a push in ten"  # as in the release, to a server with one network card: not calibrated
 UNFLUSHED = "All-Reduce+Pipe, no flush"  # beside All-Reduce, which does
 
 
@@ -132,10 +134,13 @@ def largest_speedups(rows: Sequence[Mapping[str, Any]], quantity: str = "speedup
 def _all_schemes(workload: Workload, delays: np.ndarray) -> dict[str, Run]:
     """Simulate the schemes: SDPipe without a flush (algorithm 1), its rivals with one (section 5.1).
 
-    Beside them All-Reduce does not flush, SDPipe does, and SDPipe has the released scheduler's settings or no groups.
+    Beside them HetPipe pushes every tenth mini-batch, All-Reduce does not flush, SDPipe does, and SDPipe has the
+    released scheduler's settings or no groups.
     """
     rivals = [scheme for scheme in Scheme if scheme is not Scheme.SDPIPE]
     runs = {scheme.value: simulate(scheme, workload, PAPER, delays) for scheme in rivals}
+    one_card = replace(PAPER, server_bytes_per_s=PAPER.card_bytes_per_s)
+    runs[RARE] = simulate(Scheme.HETPIPE, workload, one_card, delays, push_every=10)
     own = partial(simulate, Scheme.SDPIPE, workload, PAPER)
     runs[UNFLUSHED] = simulate(Scheme.ALL_REDUCE, workload, PAPER, delays, flush=False)
     runs[Scheme.SDPIPE.value] = own(delays, flush=False)
