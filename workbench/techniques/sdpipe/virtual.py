@@ -27,7 +27,7 @@ from .method.scheduler import Group
 from .simulated import ITERATION, PAPER, delays_s, workload_of
 from .training import ADAMS, MODELS, Data, curve_of, optimizer_of, scores_of, stages_of
 
-__all__ = ["DELAYS", "VirtualServer", "VirtualSetting", "VirtualWorkers", "data_of", "num_ahead", "traced_s"]
+__all__ = ["CLOCKS", "DELAYS", "VirtualServer", "VirtualSetting", "VirtualWorkers", "data_of", "num_ahead", "traced_s"]
 __all__ += ["train"]
 
 CLOCKS = {"resnet": "ResNet-50", "bert": "BERT-base", "gpt2": "BERT-base"}  # the model whose times a small one has
