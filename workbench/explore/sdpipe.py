@@ -149,7 +149,7 @@ def replay(
         late_s, workload = drawn_delays_s(*shape, delay_s=delay_s), workload_of(clock, setting["num_stages"])
         flush = setting["scheme"] != Scheme.SDPIPE or setting.get("flush") == "all"
         run = simulate(setting["scheme"], workload, PAPER, late_s, history=history, flush=flush)
-        replayed.append(result | {"curve": [[at * run.iteration_s, at, loss] for _, at, loss in result["curve"]]})
+        replayed.append({**result, "curve": [[at * run.iteration_s, at, loss] for _, at, loss in result["curve"]]})
     return replayed
 
 
