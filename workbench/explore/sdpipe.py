@@ -142,7 +142,7 @@ def replay(
         delay_s: what a worker loses in one of ten mini-batches.
         history: P.
     """
-    replayed = []
+    replayed: list[Mapping[str, Any]] = []
     for result in results:
         setting = result["setting"]
         shape = REPLAYED, setting["num_stages"], setting["num_pipelines"]
