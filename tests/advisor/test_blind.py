@@ -53,6 +53,21 @@ def test_regrets_and_errors_are_those_worked_by_hand():
     assert (found["largest_regret"], found["settings"]) == (pytest.approx(25), 2)
 
 
+def test_a_setting_without_a_prediction_counts_as_missed(monkeypatch):
+    def noisy(setting):
+        raise ValueError("too noisy")
+
+    monkeypatch.setattr(blind, "KINDS", {"gradients": (noisy, None)})
+    refused = blind.predict(OTHER)
+    settings, predictions = [SETTING, OTHER], [PREDICTED, refused]
+    measured = [{"plain": [1.0], "half": [0.8], "own": [0.7]}, blind.measure(OTHER, refused, 6)]
+    rows = blind.rows(settings, predictions, measured, blind.seal(settings, predictions))
+    assert [(row["setting"], row["why"]) for row in rows if row["quantity"] == "refused"] == [(2, "too noisy")]
+    assert values_of(rows)["share_within"] == 0.5
+    with pytest.raises(ValueError, match="no model could be calibrated"):
+        blind.rows([OTHER], [refused], [{}], blind.seal([OTHER], [refused]))
+
+
 def test_what_was_changed_after_the_seal_is_refused():
     sealed = blind.seal([SETTING], [PREDICTED])
     later = replace(PREDICTED, seconds=SECONDS | {"own": 1.0})

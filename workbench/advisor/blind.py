@@ -7,58 +7,44 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from itertools import chain
-from statistics import fmean, median
+from statistics import median
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import torch
-import torch.distributed as dist
-from torch import Tensor, nn
-from torch.nn import functional
 
 from workbench.cluster import GIGABIT_BYTES_PER_S, Link
-from workbench.models.gpt2 import GPT2Block, GPT2Config
-from workbench.models.small import SMALL_MODELS, random_inputs
+from workbench.models.small import SMALL_MODELS
 from workbench.rows import spread_row, value_row
 from workbench.rows.progress import say_progress
 from workbench.study import data_parallel
 from workbench.study.data_parallel import DDP, FP16, Hooks
-from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
+from workbench.study.timing import Timed, Turns, open_ranks, time_variants
 from workbench.techniques.activation_compression.cost import iteration_time, read_variant
 from workbench.techniques.activation_compression.measured import fitting, iterations
 from workbench.techniques.atp import measured as meshes
 from workbench.techniques.atp.method.search import search_exactly
-from workbench.techniques.atp.runtime.measure import measure as measure_matrix
 from workbench.techniques.cupcake import cost as fusions
-from workbench.techniques.cupcake import training as cupcake
-from workbench.techniques.espresso import training as espresso
 from workbench.techniques.espresso.planning import PLANNED
-from workbench.techniques.espresso.planning import Plan as EspressoPlan
 from workbench.techniques.sdpipe import cost as pipelines
 from workbench.techniques.sdpipe import training as sdpipe
-from workbench.techniques.zen.advice import chances_of, measure_link
-from workbench.techniques.zen.runtime.hook import SparseSynchroniser
-from workbench.timeline import Recorder
+from workbench.techniques.zen.advice import measure_link
 
+from . import blind_ranks
+from .blind_ranks import CUPCAKE, ESPRESSO, NUM_RANKS, SUMS, Given, attach, calibrate_meshes, plan_gradients, sums
 from .predictions import PAYS, sums_s
 
 __all__ = ["KINDS", "Drawn", "Predicted", "advised", "draw", "measure", "predict", "rows", "seal"]
 
-ESPRESSO, CUPCAKE, ZEN = "Espresso", "Cupcake", "Zen"
-NUM_RANKS = 4
 CODES = ("w/o", "A1", "T1", "Q1")  # of activations: none, learned, sparse, quantised
-FITTED = ({"micro_batch": 2, "sequence": 64, "hidden": 128}, {"micro_batch": 4, "sequence": 64, "hidden": 256})
+FITTED = ({"micro_batch": 1, "sequence": 64, "hidden": 128}, {"micro_batch": 10, "sequence": 128, "hidden": 256})
 SMALL_BERT = MappingProxyType({"layers": 4, "compressed_layers": 2, "value_bytes": 4, "fuse_gradients": True})
 STAGES = PIPELINES = 2
-PIPELINED_ITERATIONS = 20  # the last half counts
+PIPELINED_ITERATIONS = 16  # the last half counts
 RUNS = 2  # of a pipelined training with each scheme, on ranks of its own
-COMPUTED = 5  # iterations of a block that is timed alone
 WITHIN = 1.1  # most time of the advised scheme, as a multiple of the fastest one's
 
 
@@ -80,7 +66,7 @@ class Drawn:
     @property
     def places(self) -> dict[str, Any]:
         """Arguments of `open_ranks`."""
-        return {"link": self.link, "num_hosts": self.num_hosts, "preload": (__name__,)}
+        return {"link": self.link, "num_hosts": self.num_hosts, "preload": (blind_ranks.__name__,)}
 
     def __str__(self) -> str:
         sizes = ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
@@ -96,6 +82,7 @@ class Predicted:
     seconds: Mapping[str, float]  # of an iteration, by scheme
     plain: Sequence[str]  # schemes that no technique is needed for
     plans: Mapping[str, Any] = field(default_factory=dict)  # what was planned, for the measurement
+    refused: str = ""  # why there is no prediction
 
 
 def advised(predicted: Predicted) -> str:
@@ -135,13 +122,19 @@ def draw(number: int, seed: int = 0) -> list[Drawn]:
 
 
 def predict(setting: Drawn) -> Predicted:
-    """Calibrate the cost models on ranks that run no scheme of the setting, and predict every scheme."""
-    return KINDS[setting.kind][0](setting)
+    """Calibrate the cost models on ranks that run no scheme of the setting, and predict every scheme.
+
+    Where samples are too noisy for a model to be fitted, nothing is predicted, and the setting counts as missed.
+    """
+    try:
+        return KINDS[setting.kind][0](setting)
+    except ValueError as error:
+        return Predicted(seconds={}, plain=(), refused=str(error))
 
 
 def measure(setting: Drawn, predicted: Predicted, rounds: int) -> Mapping[str, Sequence[float]]:
     """Measure every scheme in turns on other ranks; return the seconds of an iteration, round by round."""
-    return KINDS[setting.kind][1](setting, predicted, Turns(rounds=rounds, warmup=1))
+    return {} if predicted.refused else KINDS[setting.kind][1](setting, predicted, Turns(rounds=rounds, warmup=1))
 
 
 def seal(settings: Sequence[Drawn], predictions: Sequence[Predicted]) -> str:
@@ -173,6 +166,9 @@ def rows(
     plain_regrets: list[float] = []
     for setting, predicted, seconds in zip(settings, predictions, measured, strict=True):
         keys = {"setting": setting.number, "kind": setting.kind, "what": str(setting)}
+        if predicted.refused:
+            found.append(value_row("refused", 1.0, why=predicted.refused, **keys))
+            continue
         taken = {scheme: median(times) for scheme, times in seconds.items()}
         fastest, chosen = min(taken, key=taken.__getitem__), advised(predicted)
         plain = min(predicted.plain, key=predicted.seconds.__getitem__)
@@ -188,11 +184,13 @@ def rows(
         found.append(value_row("regret", regrets[-1], "%", advised=chosen, fastest=fastest, **keys))
         found.append(value_row("plain_regret", plain_regrets[-1], "%", plain=plain, fastest=fastest, **keys))
     most = 100 * (WITHIN - 1)
+    if not regrets:
+        raise ValueError(f"predictions has {len(predictions)} entries; no model could be calibrated for any of them")
     found += [value_row("median_error_of_kind", median(values), "%", kind=kind) for kind, values in errors.items()]
     found.append(value_row("median_error", median(chain.from_iterable(errors.values())), "%"))
     for quantity, values in (("within", regrets), ("plain_within", plain_regrets)):
         found.append(value_row(f"num_{quantity}", sum(regret <= most for regret in values)))
-        found.append(value_row(f"share_{quantity}", fmean(regret <= most for regret in values)))
+        found.append(value_row(f"share_{quantity}", sum(regret <= most for regret in values) / len(settings)))
     return [*found, value_row("largest_regret", max(regrets), "%"), value_row("settings", len(settings))]
 
 
@@ -206,46 +204,18 @@ def _gradients_of(setting: Drawn) -> data_parallel.Setting:
     )
 
 
-def _plan_gradients(setting: data_parallel.Setting) -> dict[str, Any]:
-    torch.manual_seed(setting.seed)
-    draw = torch.Generator().manual_seed(dist.get_rank())
-    inputs, labels = random_inputs(setting.model, setting.batch, draw)
-    module = SMALL_MODELS[setting.model]()
-
-    def step() -> None:
-        functional.cross_entropy(module(inputs).flatten(0, -2), labels.flatten()).backward()
-
-    plans = {ESPRESSO: espresso.HOOKS.plan(setting, module, step)[espresso.IMPROVED]}
-    return plans | {CUPCAKE: cupcake.HOOKS.plan(setting, module, step)[fusions.CUPCAKE]}
-
-
 def _predict_gradients(setting: Drawn) -> Predicted:
     """Predict plain buckets by Cupcake's model, which has buckets."""
     with open_ranks(NUM_RANKS, **setting.places) as ranks:
-        plans, *_ = ranks.run(_plan_gradients, _gradients_of(setting))
+        plans, *_ = ranks.run(plan_gradients, _gradients_of(setting))
     of_cupcake = plans[CUPCAKE].predicted_s
     seconds = {DDP: of_cupcake[fusions.FP32_BUCKETS], FP16: of_cupcake[fusions.FP16]}
-    seconds |= {ESPRESSO: plans[ESPRESSO].predicted_s[PLANNED], CUPCAKE: of_cupcake[fusions.CUPCAKE]}
+    seconds |= {ESPRESSO: plans[ESPRESSO].predicted_s[PLANNED], CUPCAKE: of_cupcake[CUPCAKE]}
     return Predicted(seconds=seconds, plain=(DDP, FP16), plans=plans)
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """Hands out plans that were made before."""
-
-    plans: Mapping[str, Any]
-
-    def __call__(self, *_: object) -> Mapping[str, Any]:
-        return self.plans
-
-
-def _attach(model: nn.parallel.DistributedDataParallel, plan: Any, momentum: float) -> Any:
-    hooks: Hooks[Any] = espresso.HOOKS if isinstance(plan, EspressoPlan) else cupcake.HOOKS
-    return hooks.attach(model, plan, momentum)
-
-
 def _measure_gradients(setting: Drawn, predicted: Predicted, turns: Turns) -> Mapping[str, Sequence[float]]:
-    hooks = Hooks(schemes=(ESPRESSO, CUPCAKE), plan=_Given(predicted.plans), attach=_attach)
+    hooks = Hooks(schemes=(ESPRESSO, CUPCAKE), plan=Given(predicted.plans), attach=attach)
     schemes = list(predicted.seconds)
     return _seconds(data_parallel.time_schemes(_gradients_of(setting), schemes, hooks, turns), predicted)
 
@@ -256,8 +226,6 @@ def _seconds(timed: Timed, predicted: Predicted) -> dict[str, list[float]]:
 
 # --- embeddings: Zen beside torch's dense and sparse sums
 
-SUMS = MappingProxyType({"torch's dense sum": "Dense", "torch's sparse sum": "AGsparse", ZEN: "Zen"})
-
 
 def _predict_embeddings(setting: Drawn) -> Predicted:
     with open_ranks(NUM_RANKS, **setting.places) as ranks:
@@ -267,21 +235,9 @@ def _predict_embeddings(setting: Drawn) -> Predicted:
     return Predicted(seconds={name: found[scheme] for name, scheme in SUMS.items()}, plain=list(SUMS)[:2])
 
 
-def _sums(_: Recorder, sizes: Mapping[str, Any]) -> dict[str, Trial]:
-    """Sum a table whose rows occur like words: the first ones likeliest."""
-    draw = np.random.default_rng(dist.get_rank())
-    touched = np.flatnonzero(draw.random(sizes["rows"]) < chances_of(sizes["density"], sizes["rows"]))
-    values = torch.from_numpy(draw.standard_normal((len(touched), sizes["width"])).astype(np.float32))
-    shape = (sizes["rows"], sizes["width"])
-    gradient = torch.sparse_coo_tensor(torch.from_numpy(touched)[None], values, shape).coalesce()
-    given: dict[str, Tensor] = {name: gradient.to_dense() if one == "Dense" else gradient for name, one in SUMS.items()}
-    sums = {name: SparseSynchroniser(scheme=scheme) for name, scheme in SUMS.items()}
-    return {name: Trial(step=partial(sums[name].all_reduce, given[name]), settling=1) for name in SUMS}
-
-
 def _measure_embeddings(setting: Drawn, predicted: Predicted, turns: Turns) -> Mapping[str, Sequence[float]]:
     with open_ranks(NUM_RANKS, **setting.places) as ranks:
-        return _seconds(time_variants(ranks, _sums, dict(setting.sizes), turns=turns), predicted)
+        return _seconds(time_variants(ranks, sums, dict(setting.sizes), turns=turns), predicted)
 
 
 # --- meshes: ATP beside Megatron's tensor parallelism with and without sequence parallelism
@@ -294,28 +250,13 @@ def _block_of(setting: Drawn) -> meshes.Setting:
     return meshes.Setting(num_ranks=NUM_RANKS, num_hosts=setting.num_hosts, gigabits_per_s=rate, **setting.sizes)
 
 
-def _calibrate_meshes(setting: meshes.Setting) -> tuple[Any, float, float]:
-    """Return the links, what repeated work costs, and the seconds of a rank's share of the block's products."""
-    found = measure_matrix(largest_bytes=setting.workload.num_values * meshes.FP32_BYTES)
-    block = GPT2Block(GPT2Config.tiny(hidden_size=setting.hidden, num_heads=setting.heads, dropout=0.0), 0)
-    share = torch.randn(setting.batch // NUM_RANKS, setting.sequence, setting.hidden, requires_grad=True)
-    seconds = []
-    for _ in range(COMPUTED + 1):
-        dist.barrier()
-        began_s = time.perf_counter()
-        block(share).sum().backward()
-        seconds.append(time.perf_counter() - began_s)
-    mean = torch.tensor(median(seconds[1:]), dtype=torch.float64)
-    dist.all_reduce(mean)
-    return found.matrix, meshes.repeated_s_per_value(setting), mean.item() / NUM_RANKS
-
-
 def _predict_meshes(setting: Drawn) -> Predicted:
     block = _block_of(setting)
     with open_ranks(NUM_RANKS, **setting.places) as ranks:
-        (matrix, repeated, computation_s), *_ = ranks.run(_calibrate_meshes, block)
+        (matrix, repeated, computation_s), *_ = ranks.run(calibrate_meshes, block)
     work = replace(block.workload, repeated_s_per_value=repeated)
-    found = search_exactly(matrix, NUM_RANKS, work)
+    every = search_exactly(matrix, NUM_RANKS, work)
+    found = [one for one in every if one.d1 > 1 or not one.sequence_parallel]  # one rank cuts no sequence
     return Predicted(seconds={one.name: computation_s + one.total_s for one in found}, plain=MEGATRONS)
 
 
@@ -355,8 +296,8 @@ FLUSHED = {"an all-reduce after 1F1B": pipelines.Scheme.ALL_REDUCE, "SDPipe": pi
 
 
 def _training_of(setting: Drawn, scheme: str, seed: int = 0) -> sdpipe.Setting:
-    more = {"num_stages": STAGES, "num_pipelines": PIPELINES, "iterations": PIPELINED_ITERATIONS, "trace": "drawn"}
-    return sdpipe.Setting(scheme=scheme, seed=seed, **more, **setting.sizes)
+    more: dict[str, Any] = {"num_stages": STAGES, "num_pipelines": PIPELINES, "trace": "drawn"}
+    return sdpipe.Setting(scheme=scheme, seed=seed, iterations=PIPELINED_ITERATIONS, **more, **setting.sizes)
 
 
 def _predict_pipelines(setting: Drawn) -> Predicted:
