@@ -6,7 +6,9 @@ import pytest
 from cases import find_item, verdicts
 
 from workbench import plots
-from workbench.reproduction import Ordering, Verdict, published
+from workbench.reproduction import Bound, Ordering, Project, Verdict, published
+from workbench.reproduction.audit import OFF, audit_of
+from workbench.reproduction.findings import best_runs
 from workbench.rows import read_rows
 from workbench.techniques.activation_compression import measured
 from workbench.techniques.activation_compression import plots as pictures
@@ -286,3 +288,17 @@ def test_a_spectrum_starts_at_the_origin_and_is_the_mean_over_seeds_with_their_r
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["one", "two", "all values equal"]
     with pytest.raises(ValueError, match=r"curves\['one'\] has shape \(2,\); it must be \[seeds, K\]"):
         pictures.draw_spectrum({"one": [0.5, 1.0]}, ax=plots.figure()[1])
+
+
+def test_a_small_loss_is_no_finding_of_a_codec_that_sends_every_byte():
+    project = Project()
+    (run,) = best_runs(project, [item_of("table-5")]).values()
+    small = [
+        audited
+        for audited in audit_of(project, run)
+        if isinstance(audited.claim, Bound)
+        and audited.claim.at_most is not None
+        and audited.claim.where["task"] in ("sst2", "stsb")
+    ]
+    assert {audited.claim.where["method"] for audited in small} == {"A1", "A2", "Q1", "Q1f", "Q2"}
+    assert all(audited.noticed[OFF] for audited in small)

@@ -97,6 +97,9 @@ def test_a_server_is_one_queue_and_staleness_bounds_who_runs_ahead():
     late = delays(3, (0, 0, 1, 10.0), num_stages=1)
     run = simulate("HetPipe", workload, FREE, late, staleness=1)
     assert run.ends_s[:, 0].tolist() == [3.0, 5.0, 16.0]  # it begins its third when the other's first is in, at 13
+    # computed at 2, 4, 6 and 8, pushed at 4 and 8
+    run = simulate("HetPipe", workload, FREE, np.zeros((4, 1, 2)), staleness=1, push_every=2)
+    assert run.ends_s.tolist() == [[2.0, 2.0], [5.0, 6.0], [6.0, 6.0], [9.0, 10.0]]
 
 
 def test_pairs_are_drawn_alike_everywhere_and_cover_everyone():
@@ -170,13 +173,20 @@ def test_the_admissible_learning_rate_solves_the_condition_and_single_workers_ad
     paper = {"num_pipelines": 4, "num_stages": 4, "history": 10, "n1": 2, "n2": 4, "smoothness": 1.0}
     assert 0 < largest_learning_rate(**paper) < 1e-14
 
+    # t2 = 0 by hand: x + 2 * 8/4 t1 (1 + 2) x^2 = 1
+    error = 4 * 8 * (5 / 3) ** 2 * 3
+    mixed = largest_learning_rate(**sizes, mixes=True)
+    assert mixed == pytest.approx((math.sqrt(1 + 4 * error) - 1) / (2 * error) / 3.0)
 
-def test_neither_reading_of_the_theorems_sizes_admits_the_papers_learning_rate():
+
+def test_neither_reading_of_the_theorems_sizes_admits_the_papers_learning_rate_but_equal_models_after_each_group_do():
     rows = learning_rate_rows(num_pipelines=[4], num_stages=4, history=10, smallest_groups=[1, 2, 4], smoothness=1.0)
     by_order = {row["n1"]: row["value"] for row in rows if row["quantity"] == "learning_rate"}
     by_name = {row["n2"]: row["value"] for row in rows if row["quantity"] == "learning_rate_by_name"}
     assert by_order[1] == 0.0 and by_order[2] == pytest.approx(7e-16, rel=0.05)
     assert list(by_name.values()) == pytest.approx([6e-28] * 3, rel=0.1, abs=0.0) and by_order[4] == by_name[4]
+    (mixed,) = [row["value"] for row in rows if row["quantity"] == "learning_rate_mixed"]
+    assert 0.01 < mixed < 0.03
 
 
 @pytest.mark.parametrize(

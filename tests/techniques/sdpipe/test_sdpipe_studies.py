@@ -96,7 +96,7 @@ def test_throughput_has_a_row_a_scheme_and_mesh_and_the_largest_speedups():
         seeds=2,
     )
     speeds = [row for row in rows if row["quantity"] == "examples_per_s"]
-    assert len(speeds) == 2 * 2 * 2 * (len(Scheme) + 4)
+    assert len(speeds) == 2 * 2 * 2 * (len(Scheme) + 5)
     for over in ("All-Reduce+Pipe", "HetPipe"):
         ratios = [row["value"] for row in rows if row["quantity"] == "speedup" and row["over"] == over]
         largest = [row["value"] for row in rows if row["quantity"] == "largest_speedup" and row["over"] == over]
@@ -228,6 +228,20 @@ def test_a_scheme_can_have_learning_rates_of_its_own():
         found["setting"] |= cell
     rows = measured.rows(results, target=1.0, key="learning_rate")
     assert value(rows, "test_loss_over_common_rate", learning_rate="0.05") == 1.5
+
+
+def test_a_training_that_diverged_is_counted_and_compared_with_nothing():
+    results = [result("HetPipe", 0, [1.0], [3.0], loss) for loss in (3.0, "nan")]
+    for found, rate in zip(results, (0.1, 0.4), strict=True):
+        found["setting"]["learning_rate"] = rate
+    rows = measured.rows(results, target=1.0, key="learning_rate")
+    assert value(rows, "diverged_seeds", learning_rate="0.4") == 1
+    assert [row["learning_rate"] for row in rows if row["quantity"] == "test_loss"] == ["0.1"]
+
+
+def test_hetpipe_alone_can_have_another_staleness():
+    cells = measured.cells(["All-Reduce+Pipe", "HetPipe"], [0], staleness=0)
+    assert [cell.get("staleness") for cell in cells] == [None, 0]
 
 
 def test_accuracies_on_the_test_set_are_targets_too():

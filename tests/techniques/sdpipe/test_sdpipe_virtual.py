@@ -13,7 +13,7 @@ from workbench.techniques.sdpipe.cost import Run, Scheme, drawn_delays_s, pairs,
 from workbench.techniques.sdpipe.method import Group
 from workbench.techniques.sdpipe.simulated import PAPER, workload_of
 from workbench.techniques.sdpipe.training import Data, Setting, optimizer_of, run_workers, stages_of
-from workbench.techniques.sdpipe.virtual import VirtualSetting, VirtualWorkers, num_ahead, train
+from workbench.techniques.sdpipe.virtual import VirtualServer, VirtualSetting, VirtualWorkers, num_ahead, train
 from workbench.timeline.actions import Kind
 
 
@@ -209,6 +209,32 @@ def test_pipelines_share_one_budget_and_the_clock_is_the_simulations():
     workload = workload_of("ResNet-50", 2)
     averaged_s = PAPER.average_s(workload, range(2))
     assert results["All-Reduce+Pipe"]["seconds"] == pytest.approx(3 * (workload.iteration_s + averaged_s))
+
+
+def test_hetpipe_whose_pipelines_wait_for_each_other_learns_as_all_reduce_and_otherwise_not():
+    same, batch = small_workers(2, 2, has_flush=True, averages_gradients=True)
+    parts = [worker.part for worker in same.pipelines[0]]
+    waiting, stale = (
+        VirtualServer(
+            parts,
+            2,
+            lambda part: torch.optim.SGD(part.parameters(), lr=0.5, momentum=0.9),
+            batch,
+            functional.mse_loss,
+            has_flush=True,
+            staleness=staleness,
+        )
+        for staleness in (0, 2)
+    )
+    groups = [Group(stage, frozenset({0, 1})) for _ in range(4) for stage in range(2)]
+    expected = sorted(same.follow(Run(ends_s=np.zeros(0), groups=groups)))
+    train, push = [(0, False), (1, False)], [(0, True), (1, True)]
+    assert [loss for *_, loss in sorted(waiting.follow(Run(ends_s=np.zeros(0), steps=[*train, *push] * 4)))] == (
+        pytest.approx([loss for *_, loss in expected], abs=1e-6)
+    )
+    late = [*train, *train, *push, *train, *push, *train, *push, *push]  # a mini-batch ahead of its pushes
+    found = sorted(stale.follow(Run(ends_s=np.zeros(0), steps=late)))
+    assert max(abs(own[2] - wanted[2]) for own, wanted in zip(found, expected, strict=True)) > 1e-3
 
 
 @pytest.mark.parametrize(
