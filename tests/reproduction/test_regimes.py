@@ -4,7 +4,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from workbench.reproduction import Bound, CatalogueError, ClaimError, Ordering, Project, Verdict, Whose, Within
+from workbench.reproduction import (
+    Bound,
+    CatalogueError,
+    ClaimError,
+    Evidence,
+    Ordering,
+    Project,
+    Verdict,
+    Whose,
+    Within,
+)
 from workbench.reproduction.audit import OFF, REGIME, audit_claim
 from workbench.reproduction.catalogue import load_catalogue
 from workbench.reproduction.findings import best_runs
@@ -188,3 +198,13 @@ def test_every_regime_of_the_catalogue_can_be_placed_and_can_fail():
     assert found
     assert all(moved.is_outside for _, moved in found)
     assert {one.word for one, _ in found} == {"inside", "outside", "not recorded"}
+
+
+OPEN = ("activation_compression", "sdpipe")  # their items without a regime are not gone through yet
+
+
+def test_an_item_with_a_claim_of_its_paper_has_a_regime_or_the_claim_says_why_it_needs_none():
+    project = Project()
+    items = [item for item in load_catalogue(project) if item.technique not in OPEN and not item.regimes]
+    claims = [(item.id, claim) for item in items if item.evidence is not Evidence.COUNTED for claim in item.claims]
+    assert [pair for pair in claims if pair[1].whose is Whose.PAPER and not pair[1].any_regime] == []

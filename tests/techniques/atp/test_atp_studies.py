@@ -74,14 +74,17 @@ def test_the_calibrated_bandwidths_of_ic1_do_not_fit_table_3():
     assert found == pytest.approx([(layer_s - sent_s + megatron_s) / layer_s])
 
 
-def test_chunks_by_three_readings_and_the_median_inside_a_node():
+def test_chunks_by_four_readings_and_the_median_inside_a_node():
     rows = simulated.chunk_rows(interconnects=["IC2", "IC4"], models=["M2", "M3"])
     keys = {"interconnect": "IC4", "model": "M3", "scheme": "Chunk=4"}
-    both, hidden = values(rows, "gain_by_reading", **keys)
-    assert 1 < values(rows, "gain", **keys)[0] < both < hidden
+    joined, both, hidden = values(rows, "gain_by_reading", **keys)
+    assert 1 < joined < values(rows, "gain", **keys)[0] < both < hidden
     found = simulated.calibrated()
     compute_s = layer_flops(simulated.GPTS["M3"]) / 8 / found.flops_per_s + found.fixed_s
-    assert hidden == pytest.approx(1 / (1 - compute_s / simulated.layer_s("M3", "IC4", (8, 1))))
+    whole_s = simulated.layer_s("M3", "IC4", (8, 1))
+    assert hidden == pytest.approx(1 / (1 - compute_s / whole_s))
+    # Two linear layers send, with 1/12 and 4/12 of the forward third; 3 of their 4 chunks hide behind longer messages.
+    assert joined == pytest.approx(whole_s / (whole_s - 3 / 4 * 5 / 12 * compute_s / 3))
     saved = 97.45 / 15.31 - 97.45 / 18.62
     assert values(rows, "saved_over_ic3", **{**keys, "model": "M2"}) == pytest.approx([saved])
     # IC2 alone is inside a node: 1.018, 1.021, 1.023 and 1.032 in table 3

@@ -23,6 +23,7 @@ from workbench.techniques.cupcake.method import (
 )
 from workbench.techniques.cupcake.method.optimal import link_free_by_definition, optimal_fusion_by_labels
 from workbench.techniques.cupcake.method.rivals import buckets, ddp_buckets, each, even_split, single_split
+from workbench.techniques.cupcake.method.search import search
 from workbench.timeline.queues import queues_by_definition
 
 PRUNINGS = [Pruning.NONE, Pruning.OUTCOME, Pruning.OVERLAP, Pruning.BOTH]
@@ -171,6 +172,17 @@ def test_with_linear_costs_algorithm_5_1_finds_the_optimum_whatever_it_prunes(pr
     for number in range(60):
         problem = random_problem(draw, whole=number % 2 == 0)
         assert iteration_time(problem, search_fusion(problem, prune)) == pytest.approx(best_s(problem), abs=1e-12)
+
+
+def test_counting_that_the_last_gradient_is_sent_prunes_more_and_still_finds_the_optimum():
+    draw, looked_at = np.random.default_rng(5), []
+    for number in range(60):
+        problem = random_problem(draw, whole=number % 2 == 0)
+        found = search(problem, counts_last=True)
+        assert iteration_time(problem, found.fusion) == pytest.approx(best_s(problem), abs=1e-12)
+        looked_at.append((found.num_groups, search(problem).num_groups))
+    assert all(fewer <= groups for fewer, groups in looked_at)
+    assert sum(fewer for fewer, _ in looked_at) < sum(groups for _, groups in looked_at)
 
 
 def test_as_printed_algorithm_5_1_misses_one_group():

@@ -106,11 +106,13 @@ def _gains(rows: Sequence[Mapping[str, Any]], quantity: str, over: str) -> list[
 
 
 EACH, FORGETS = "each message decoded", "HiPress forgets decoding"
-UNKNOWN, LONGER = "each message decoded, HiPress counts one", "BERT-base computes 3,072 tokens"
-MORE_TOKENS = 8 * 384 / 1024  # 8 sequences in the authors' script, over the tokens that fit their times (table 4.4)
+UNKNOWN = "each message decoded, HiPress counts one"
+TOKENS = MappingProxyType({f"BERT-base computes {tokens:,} tokens": tokens / 1024 for tokens in (1536, 3072)})
+"""4 or 8 sequences of 384 (table 3.1, the authors' script), over the tokens that fit their times (table 4.4)."""
 PAIRS = tuple(product(("server", "cluster"), ("resnet50", "resnet101", "bert_base")))
 CAUSES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
-    {EACH: PAIRS, FORGETS: PAIRS, UNKNOWN: PAIRS, LONGER: [pair for pair in PAIRS if pair[1] == "bert_base"]}
+    dict.fromkeys((EACH, FORGETS, UNKNOWN), PAIRS)
+    | dict.fromkeys(TOKENS, [pair for pair in PAIRS if pair[1] == "bert_base"])
 )
 """One thing changed at a time, by testbed and model."""
 
@@ -120,10 +122,7 @@ def cause_rows(*, causes: Sequence[str], codecs: Sequence[str]) -> list[dict[str
     rows = []
     for cause in causes:
         for testbed, model in CAUSES[cause]:
-            gradients, machines = (
-                scaled(gradients_of(model), MORE_TOKENS if cause == LONGER else 1),
-                machines_of(testbed),
-            )
+            gradients, machines = scaled(gradients_of(model), TOKENS.get(cause, 1.0)), machines_of(testbed)
             gains: dict[str, list[float]] = {}
             for codec in codecs:
                 once = costs_on(paper_codec(codec), machines)

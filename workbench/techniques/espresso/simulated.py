@@ -163,7 +163,9 @@ LEMMA_JOBS = 500
 PIECE_BYTES = 4_096_000  # BytePS' partitions in the release's scripts
 CAUSES: Mapping[str, Cause] = MappingProxyType(
     {
-        "each message decoded": Cause(models=("bert_base", "gpt2"), change=Change(decodes_each_message=True)),
+        "each message decoded": Cause(
+            models=("bert_base", "gpt2", "resnet101"), change=Change(decodes_each_message=True)
+        ),
         "Random-K": Cause(models=("ugatit",), algorithm="randomk"),
         "DGC": Cause(models=("bert_base", "lstm"), algorithm="dgc"),
         "pieces of 4 MB": Cause(models=("lstm",), change=Change(piece_bytes=PIECE_BYTES)),
@@ -182,6 +184,9 @@ CAUSES: Mapping[str, Cause] = MappingProxyType(
             models=("vgg16", "resnet101", "bert_base", "gpt2", "lstm"),
             change=Change(between_gigabits_per_s=10),
             num_gpus=(),
+        ),
+        "network at 100 Gbit/s": Cause(
+            models=("bert_base",), change=Change(between_gigabits_per_s=100), algorithm="efsignsgd", num_gpus=(WHOLE,)
         ),
         "one sequence": Cause(models=("gpt2",), change=Change(computation=1 / 4), num_gpus=()),
         "80 tokens": Cause(models=("gpt2",), change=Change(computation=80 / 4096), num_gpus=()),

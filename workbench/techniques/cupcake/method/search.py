@@ -59,10 +59,13 @@ def search(
     prune: Pruning = Pruning.BOTH,
     *,
     as_printed: bool = False,
+    counts_last: bool = False,
     limit_s: float = inf,
     first: Sequence[int] = (),
 ) -> Searched:
     """Run algorithm 5.1, for so many seconds at most, from a first fusion on if one is given.
+
+    With `counts_last` pruning 1 counts that the last gradient is sent when all is encoded; equation 5.4 does not.
 
     The algorithm's local best only repeats what its deepest call has compared, so one global best is kept. Forward
     seconds are counted in the optimistic outcome as in the iteration.
@@ -83,7 +86,7 @@ def search(
     calls, seconds = np.zeros((2, num + 1), np.int64), np.zeros((2, num + 1))
     seconds[0, 0], best, depth, count = problem.forward_s, np.zeros(num, np.int64), 0, 0
     best[: len(first)], best_s = first, iteration_time(problem, first) if first else inf
-    flags, began_s = (Pruning.OUTCOME in prune, Pruning.OVERLAP in prune, as_printed), monotonic()
+    flags, began_s = (Pruning.OUTCOME in prune, Pruning.OVERLAP in prune, as_printed, counts_last), monotonic()
     while depth >= 0 and (not count or monotonic() - began_s < limit_s):
         depth, best_s, looked_at = _find(problem.ready_s, costs, flags, calls, seconds, depth, best, best_s)
         count += looked_at
@@ -113,6 +116,8 @@ def _find(ready_s, costs, flags, calls, seconds, depth, best, best_s):
         last_s = max(done_s, free_s) + send_s[start, end]
         if depth > 0 and flags[0]:
             computed_s = done_s + ready_s[num] - ready_s[end] + encode_s[end, num]
+            if flags[3]:
+                computed_s += send_s[num - 1, num]
             if max(computed_s, last_s + send_s[end, num]) > best_s:
                 continue
         if end == num:
