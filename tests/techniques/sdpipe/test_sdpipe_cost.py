@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from workbench.techniques.sdpipe.cost import Cluster, Scheme, Workload, backward_ends, drawn_delays_s, pairs, simulate
-from workbench.techniques.sdpipe.counted import learning_rate_rows
 from workbench.techniques.sdpipe.method import Settings, condition, largest_learning_rate, synchronization_matrix
 from workbench.timeline import simulate as simulate_tasks
 from workbench.timeline.schedule import one_forward_one_backward, pipeline_tasks
@@ -31,7 +30,7 @@ def test_a_mini_batch_of_two_stages_by_hand():
     assert WORKLOAD.iteration_s == 9.0
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(8))
 def test_a_mini_batch_ends_as_in_the_event_simulation_of_its_schedule(seed):
     draw = random.Random(seed)
     stages, micro = draw.randint(1, 4), draw.randint(1, 6)
@@ -123,7 +122,7 @@ def test_a_group_averages_across_the_machines_of_its_members_alone():
     assert [cluster.average_s(workload, group) for group in groups] == [0.0, 0.5, 0.5 + 2.0, 0.5 + 2.0, 0.5 + 3.0]
 
 
-@pytest.mark.parametrize(("num_stages", "machines"), [(2, 1), (4, 1), (8, 2), (16, 2)])
+@pytest.mark.parametrize(("num_stages", "machines"), [(4, 1), (8, 2)])
 def test_two_pipelines_share_a_machine_of_eight_gpus_if_both_fit_whatever_the_scheme(num_stages, machines):
     workload = Workload(num_stages=num_stages, num_micro_batches=1, forward_s=1.0, backward_s=1.0, stage_bytes=1e8)
     for scheme in ("All-Reduce+Pipe", "AD-PSGD+Pipe", "SDPipe"):
@@ -139,15 +138,6 @@ def test_settings_bring_their_own_window_where_none_is_given():
         for settings, window_s in ((Settings.released(), None), (Settings.released(), 0.001), (None, None))
     )
     assert own == told != paper
-
-
-def test_what_sdpipe_gains_over_all_reduce_is_bounded_by_its_own_slowdown():
-    late = drawn_delays_s(200, 2, 8, delay_s=20.0)
-    slowed = {
-        s: simulate(s, WORKLOAD, FREE, late).iteration_s / WORKLOAD.iteration_s
-        for s in (Scheme.SDPIPE, "All-Reduce+Pipe")
-    }
-    assert 1.0 < slowed["All-Reduce+Pipe"] <= 1 + 8 * (slowed["SDPipe"] - 1)
 
 
 def test_the_synchronisation_matrix_averages_members_and_keeps_the_others():
@@ -169,14 +159,6 @@ def test_the_admissible_learning_rate_solves_the_condition_and_single_workers_ad
     assert condition(largest_learning_rate(**other), **other) == pytest.approx(1.0)
     paper = {"num_pipelines": 4, "num_stages": 4, "history": 10, "n1": 2, "n2": 4, "smoothness": 1.0}
     assert 0 < largest_learning_rate(**paper) < 1e-14
-
-
-def test_neither_reading_of_the_theorems_sizes_admits_the_papers_learning_rate():
-    rows = learning_rate_rows(num_pipelines=[4], num_stages=4, history=10, smallest_groups=[1, 2, 4], smoothness=1.0)
-    by_order = {row["n1"]: row["value"] for row in rows if row["quantity"] == "learning_rate"}
-    by_name = {row["n2"]: row["value"] for row in rows if row["quantity"] == "learning_rate_by_name"}
-    assert by_order[1] == 0.0 and by_order[2] == pytest.approx(7e-16, rel=0.05)
-    assert list(by_name.values()) == pytest.approx([6e-28] * 3, rel=0.1, abs=0.0) and by_order[4] == by_name[4]
 
 
 @pytest.mark.parametrize(

@@ -316,18 +316,18 @@ def among_strangers(path, last_step, sync, number, step):
 
 @pytest.mark.timeout(270)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_hundreds_of_messages_of_strangers_are_dropped_and_counted_and_change_nothing(ranks, tmp_path):
-    path, expected = tmp_path / "address", by_all_reduce(50)
+def test_a_hundred_messages_of_strangers_are_dropped_and_counted_and_change_nothing(ranks, tmp_path):
+    path, expected = tmp_path / "address", by_all_reduce(12)
     with ThreadPoolExecutor() as pool:
-        stranger = pool.submit(speak_to, path, 5, 300)
+        stranger = pool.submit(speak_to, path, 5, 100)
         stranger.add_done_callback(lambda _: path.with_suffix(".over").touch())
-        results = ranks.run(tidy, trained, 50, TOGETHER, partial(among_strangers, path, 49), timeout_s=240)
+        results = ranks.run(tidy, trained, 12, TOGETHER, partial(among_strangers, path, 11), timeout_s=240)
         stranger.result()
     for rank, (weights, _, counted) in enumerate(results):
         for weight, other in zip(weights, expected[2 * (rank % 2) :], strict=False):
             assert torch.allclose(weight, other, atol=1e-5)
-        assert rank or (counted["num_signals"], counted["num_groups"]) == (200, 100)
-        assert rank or counted["num_refused"] >= 300
+        assert rank or (counted["num_signals"], counted["num_groups"]) == (48, 24)
+        assert rank or counted["num_refused"] >= 100
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

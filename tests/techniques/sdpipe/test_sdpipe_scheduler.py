@@ -208,7 +208,7 @@ class Pipelines:
             self.hear(self.scheduler.signal(stage, worker, self.now_s))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(24))
 def test_whatever_the_trace_nothing_deadlocks_and_only_unchecked_groups_break_the_connection(seed):
     draw = random.Random(seed)
     stages, pipelines, history = draw.randint(1, 3), draw.randint(2, 5), draw.randint(1, 6)

@@ -86,25 +86,6 @@ def test_workers_of_bytedance_replay_the_ranks_of_all_traced_stages(monkeypatch)
     assert [source["name"] for source in sources] == ["AR0", "AR1", "AR2", "AR3"]
 
 
-def test_throughput_has_a_row_a_scheme_and_mesh_and_the_largest_speedups():
-    rows = simulated.throughput_rows(
-        models=["ResNet-50"],
-        settings=["homogeneous", "B"],
-        meshes=[[2, 2], [2, 4]],
-        doses=["each iteration", "twice"],
-        num_iterations=12,
-        seeds=2,
-    )
-    speeds = [row for row in rows if row["quantity"] == "examples_per_s"]
-    assert len(speeds) == 2 * 2 * 2 * (len(Scheme) + 4)
-    for over in ("All-Reduce+Pipe", "HetPipe"):
-        ratios = [row["value"] for row in rows if row["quantity"] == "speedup" and row["over"] == over]
-        largest = [row["value"] for row in rows if row["quantity"] == "largest_speedup" and row["over"] == over]
-        assert max(ratios) == max(largest)
-    alone = value(rows, "alone_speedup", over="All-Reduce+Pipe", setting="B", mesh="2 x 4", dose="each iteration")
-    assert alone > value(rows, "speedup", over="All-Reduce+Pipe", setting="B", mesh="2 x 4", dose="each iteration")
-
-
 def test_delays_are_drawn_as_often_as_the_dose_says():
     shape = (2000, 2, 2)
     for dose, draws in (("each iteration", 1), ("twice", 2), ("eight times as long", 8)):
@@ -145,14 +126,6 @@ def test_a_trace_of_ones_own_slows_workers_by_their_ratio_to_the_fastest(tmp_pat
     trace.write_text("2,-3\n")
     with pytest.raises(ValueError, match="must be positive times"):
         simulated.own_delays_s(trace, "BERT-base", (4, 1, 2))
-
-
-def test_the_released_settings_are_beside_the_papers_with_what_they_change():
-    sizes = {"histories": [1, 5], "num_pipelines": 4, "num_stages": 2, "num_iterations": 60}
-    rows = simulated.group_size_rows(**sizes)
-    for quantity in ("group_size", "over_all_reduce", "spread_iterations", "connected_share"):
-        found = [value(rows, quantity, P=5, settings=kind) for kind in ("paper", "released")]
-        assert len(set(found)) == 2
 
 
 def test_recorded_speeds_are_read_and_come_with_the_project(tmp_path, monkeypatch):

@@ -61,8 +61,7 @@ def replayed(setting, groups):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "model"),
-    [("All-Reduce+Pipe", "resnet"), ("AD-PSGD+Pipe", "resnet"), ("SDPipe", "resnet"), ("SDPipe", "gpt2")],
+    ("scheme", "model"), [("All-Reduce+Pipe", "resnet"), ("AD-PSGD+Pipe", "resnet"), ("SDPipe", "gpt2")]
 )
 def test_virtual_ranks_in_the_order_of_real_ranks_have_the_same_parameters_bit_for_bit(scheme, model):
     rate = 0.05 if model == "resnet" else 0.001
@@ -159,11 +158,10 @@ class ByDefinition:
                     weight.copy_(mean)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_without_a_flush_they_do_what_algorithm_1_does_pass_by_pass(seed):
+def test_without_a_flush_they_do_what_algorithm_1_does_pass_by_pass():
     num_stages, num_pipelines, num_iterations = 3, 4, 12
     workload = workload_of("ResNet-50", num_stages)
-    late_s = drawn_delays_s(num_iterations, num_stages, num_pipelines, delay_s=0.3, share=0.3, seed=seed)
+    late_s = drawn_delays_s(num_iterations, num_stages, num_pipelines, delay_s=0.3, share=0.3)
     run = simulate("SDPipe", workload, PAPER, late_s, flush=False)
     workers, batch = small_workers(num_stages, num_pipelines, has_flush=False)
     orders = []
