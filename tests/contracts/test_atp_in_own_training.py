@@ -1,7 +1,6 @@
 """ATP in a training of one's own: a Hugging Face model on meshes of ranks beside the same model in one process."""
 
 import copy
-import io
 import re
 import tempfile
 from datetime import timedelta
@@ -15,10 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
-from tests.cases import tidy
+from tests.cases import refusal, tidy
+from tests.contracts.trainings import equal, resumed
 from tests.contracts.works_with import Feature, refuses, works
 from tests.lost_ranks import ENDINGS, errors_of_the_rest
-from tests.techniques.atp.atp_models import VOCABULARY, language_model, refusal, step_of_a_block
+from tests.techniques.atp.atp_models import VOCABULARY, language_model, step_of_a_block
 from workbench.launch import RankFailed
 from workbench.techniques import atp
 from workbench.techniques.atp.runtime import whole
@@ -184,39 +184,17 @@ def test_a_head_that_is_tied_to_the_embedding_stays_so(pools):
     assert_equal_to_one_process(pools, tied, meshes=[(2, 2), (4, 1)], num_ranks=4)
 
 
-def through_a_file(state):
-    file = io.BytesIO()
-    torch.save(state, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
+def resumed_with_dropout():
+    def build():
+        model = on((2, 2), language_model(dropout=0.2))
+        return (lambda step: loss_of(model, step)), model, adam(model)
 
-
-def resumed():
-    """Return the weights after two steps with dropout, and after one, a new model from this rank's file and one."""
-    found = []
-    for stops in ((2,), (1, 2)):
-        begun, state = 0, None
-        for stop in stops:
-            model = on((2, 2), language_model(dropout=0.2))
-            optimizer = adam(model)
-            if state is not None:
-                model.load_state_dict(state["model"])
-                optimizer.load_state_dict(state["optimizer"])
-            for step in range(begun, stop):
-                torch.manual_seed(step)  # of the dropout of embeddings, which is Hugging Face's
-                optimizer.zero_grad()
-                loss_of(model, step).backward()
-                optimizer.step()
-            begun = stop
-            state = through_a_file({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
-        found.append(weights(model))
-    return found
+    return resumed(build)
 
 
 @works("atp", Feature.RESUME, note="Each rank saves and loads its own model.state_dict() and optimizer.state_dict().")
 def test_a_resumed_training_with_dropout_equals_the_uninterrupted_one_bit_for_bit(pools):
-    for uninterrupted, again in pools(4).run(tidy, resumed):
-        torch.testing.assert_close(again, uninterrupted, rtol=0, atol=0)
+    assert all(equal(*ends) for ends in pools(4).run(tidy, resumed_with_dropout))
 
 
 def shards_of_another_rank():
@@ -347,24 +325,21 @@ def test_recomputed_activations_give_the_same_gradients_and_are_not_kept(pools, 
             assert few < most / 2
 
 
-def compiled(mesh, when):
-    """Return the gradients of a compiled model on a mesh, or of the plain model in one process."""
+def compiled(mesh):
+    """Return the gradients of a model that was compiled before it was put on a mesh, or of one that never was."""
     model = call = language_model(num_layers=1)
     if mesh is not None:
-        if when == "before":
-            call = torch.compile(model, backend="eager")
-            loss_of(call)
+        call = torch.compile(model, backend="aot_eager")
+        loss_of(call)
         on(mesh, model)
-        call = torch.compile(model, backend="aot_eager") if when == "after" else call
     loss_of(call).backward()
     torch.compiler.reset()
     return gradients(model)
 
 
 @works("atp", Feature.COMPILE, note="What is around the blocks is compiled; the blocks with their messages are not.")
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_compiled_models(pools, when):
-    assert_equal_to_one_process(pools, compiled, when, meshes=[(2, 1)])
+def test_a_compiled_model(pools):
+    assert_equal_to_one_process(pools, compiled, meshes=[(2, 1)])
 
 
 def accumulated(mesh):

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.cases import tidy
-from tests.techniques.atp.atp_models import VOCABULARY, language_model, refusal
+from tests.cases import refusal, tidy
+from tests.techniques.atp.atp_models import VOCABULARY, language_model
 from workbench.launch import Ranks
 from workbench.models.gpt2 import GPT2Block, GPT2Config
 from workbench.parallel import exchanges

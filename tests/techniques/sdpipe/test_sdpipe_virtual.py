@@ -1,6 +1,7 @@
 """Virtual ranks against real ranks, against algorithm 1 pass by pass, and by hand."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from tests.cases import refusals
 from workbench.techniques.sdpipe.cost import Run, Scheme, drawn_delays_s, pairs, simulate
 from workbench.techniques.sdpipe.method import Group
 from workbench.techniques.sdpipe.simulated import PAPER, workload_of
@@ -209,17 +211,12 @@ def test_pipelines_share_one_budget_and_the_clock_is_the_simulations():
     assert results["All-Reduce+Pipe"]["seconds"] == pytest.approx(3 * (workload.iteration_s + averaged_s))
 
 
-@pytest.mark.parametrize(
-    ("field", "wrong", "message"),
-    [
-        ("scheme", "Gossip", "'Gossip' is not a valid Scheme"),
-        ("model", "vgg", "model is 'vgg'"),
-        ("delays", "moon", "delays is 'moon'"),
-        ("adam", "sgd", "adam is 'sgd'"),
-        ("flush", "nobody", "flush is 'nobody'"),
-        ("iterations", 0, "iterations is 0"),
-    ],
+test_bad_settings_of_virtual_trainings_are_refused = refusals(
+    ({"scheme": "Gossip"}, "'Gossip' is not a valid Scheme"),
+    ({"model": "vgg"}, "model is 'vgg'"),
+    ({"delays": "moon"}, "delays is 'moon'"),
+    ({"adam": "sgd"}, "adam is 'sgd'"),
+    ({"flush": "nobody"}, "flush is 'nobody'"),
+    ({"iterations": 0}, "iterations is 0"),
+    of=partial(VirtualSetting, scheme="SDPipe"),
 )
-def test_bad_settings_of_virtual_trainings_are_refused(field, wrong, message):
-    with pytest.raises(ValueError, match=message):
-        VirtualSetting(**{"scheme": "SDPipe", field: wrong})

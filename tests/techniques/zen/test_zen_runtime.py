@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.cases import tidy
+from tests.cases import refusal, tidy
 from workbench.launch import Ranks
 from workbench.parallel.traffic import tcp_bytes_sent
 from workbench.techniques import zen
@@ -269,14 +269,6 @@ def test_a_tensor_keeps_its_layout_and_equal_indices_are_summed(ranks, ranks_per
         for total, _ in found:
             assert (total.layout == torch.sparse_coo) == (layout == "sparse")
             torch.testing.assert_close(total.to_dense(), expected)
-
-
-def refusal(call, *args, **options):
-    try:
-        call(*args, **options)
-    except ValueError as error:
-        return str(error)
-    return "accepted"
 
 
 def out_of_range(rank):
