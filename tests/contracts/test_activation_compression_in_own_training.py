@@ -152,7 +152,9 @@ def test_a_changing_scale_of_the_loss_changes_nothing(codec):
 
 
 @works(NAME, Feature.NOT_FINITE)
-@pytest.mark.parametrize(("name", "value"), zip(ONE_OF_A_KIND, itertools.cycle([torch.inf, torch.nan]), strict=False))
+@pytest.mark.parametrize(
+    ("name", "value"), [*zip(ONE_OF_A_KIND, itertools.cycle([torch.inf, torch.nan]), strict=False)]
+)
 def test_an_activation_that_is_not_finite_makes_the_loss_not_finite_and_the_scaler_skip_the_step(name, value):
     model = Net()
     compress(model, method(name).codec(WIDTH), layers=SITES)

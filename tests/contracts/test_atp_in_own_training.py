@@ -317,7 +317,7 @@ def recomputed(mesh, kind, how):
 
 
 @works("atp", Feature.CHECKPOINTING, note="Also gradient_checkpointing_enable() before or after atp.parallelize.")
-@pytest.mark.parametrize(("kind", "mesh"), zip(("gpt2", "bert"), MESHES, strict=True))
+@pytest.mark.parametrize(("kind", "mesh"), [*zip(("gpt2", "bert"), MESHES, strict=True)])
 def test_recomputed_activations_give_the_same_gradients_and_are_not_kept(pools, mesh, kind):
     for (expected, most), *others in pools(2).run(tidy, lambda: [recomputed(mesh, kind, how) for how in WAYS]):
         for found, few in others:
