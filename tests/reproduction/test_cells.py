@@ -1,8 +1,11 @@
 """A study runs what is missing, keeps each result at once, and reuses what is still what it would compute."""
 
+import contextlib
 import json
 import math
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -198,7 +201,42 @@ def test_a_result_that_cannot_be_written_is_told_and_nothing_more_is_begun(toy, 
     assert len(files(toy)) == 1
 
 
-def test_a_cell_that_another_study_runs_is_waited_for_and_not_run_twice(toy, pool, monkeypatch):
+LOCKLESS = """
+import errno, fcntl
+def flock(*_):
+    raise OSError(errno.ENOLCK, "no locks here")
+fcntl.flock = flock
+"""
+CLAIMS = """
+import pathlib, sys
+from workbench.reproduction.files import claim
+free = claim(pathlib.Path(sys.argv[1]))
+print(free is not None, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("prologue", ["", LOCKLESS], ids=["locks", "no locks"])
+def test_what_a_process_has_claimed_is_free_once_it_is_killed(tmp_path, prologue):
+    command = [sys.executable, "-c", prologue + CLAIMS, str(tmp_path / "cell")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    answers = []
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for turn in range(3):
+            if turn == 2:
+                processes[0].kill()
+                processes[0].wait(20)
+            processes.append(stack.enter_context(subprocess.Popen(command, **pipes)))
+            stack.callback(processes[-1].kill)
+            answers.append(processes[-1].stdout.readline().strip())
+    assert answers == ["True", "False", "True"]
+
+
+@pytest.mark.parametrize("has_locks", [True, False])
+def test_a_cell_that_another_study_runs_is_waited_for_and_not_run_twice(toy, pool, monkeypatch, has_locks):
+    if not has_locks:
+        monkeypatch.setattr("fcntl.flock", lambda *_: (_ for _ in ()).throw(OSError("no locks here")))
     run_cells(ITEM, score, TASKS[:2], jobs=1)
     _mine, other = (Cell(function="cell_functions.score", arguments=arguments) for arguments in TASKS[:2])
     result = (cells_folder(toy) / f"{other.digest}.json").read_text()

@@ -149,6 +149,26 @@ def test_a_killed_cell_starts_anew_and_a_preempted_one_is_requeued(toy, slurm, t
 
 
 @pytest.mark.slow
+def test_a_job_that_the_queue_refuses_is_submitted_once_the_queue_has_room(toy, slurm, tmp_path):
+    waiting_cells(toy, tmp_path, 4)
+    runner, folder = head(toy, "--max-jobs", "2"), toy.root / "results/laptop/.jobs"
+    pids_of(tmp_path, 2)
+    slurm("scontrol", "update", "PartitionName=low", "State=DRAIN")  # it now refuses jobs
+    try:
+        (tmp_path / "go-1").touch()
+        wait_for(lambda: len(list((toy.root / "results/laptop/toy/cells/waits").glob("*.json"))) == 2, 30.0)
+        time.sleep(3.0)
+        assert not any("place 3" in job.name for job in noted(folder)) and runner.poll() is None
+    finally:
+        slurm("scontrol", "update", "PartitionName=low", "State=UP")
+    pids_of(tmp_path, 3)
+    for place in (2, 3):
+        (tmp_path / f"go-{place}").touch()
+    out, _ = runner.communicate(timeout=60)
+    assert runner.returncode == 0 and "toy/table-1/counted  recorded in" in out, out
+
+
+@pytest.mark.slow
 def test_a_dead_head_leaves_jobs_that_the_next_call_takes_and_an_interrupt_cancels_its_own(toy, slurm, tmp_path):
     waiting_cells(toy, tmp_path, 4)  # two run, one waits in the queue
     runner, folder = head(toy), toy.root / "results/laptop/.jobs"

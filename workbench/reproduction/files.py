@@ -17,12 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from filelock import SoftFileLock, Timeout
+
 from workbench.reproduction.errors import RecordError, UsageError
 from workbench.reproduction.schema import parse, picture_trouble, read_bytes, read_text
 
-__all__ = ["LOCK_FILE", "MIN_FREE_BYTES", "canonical_json", "check_folder", "checksum", "checksums", "figure_misfit"]
-__all__ += ["hold_lock", "jsonable", "misfits", "read_json", "sha256", "take_lock", "write_json", "write_record"]
-__all__ += ["write_whole"]
+__all__ = ["LOCK_FILE", "MIN_FREE_BYTES", "canonical_json", "check_folder", "checksum", "checksums", "claim"]
+__all__ += ["figure_misfit", "hold_lock", "jsonable", "misfits", "read_json", "sha256", "take_lock"]
+__all__ += ["write_json", "write_record", "write_whole"]
 
 LOCK_FILE = ".lock"
 LINE = 400  # characters of JSON that stay on one line, enough for a row with its keys
@@ -183,6 +185,36 @@ def take_lock(path: Path, *, share: bool = False) -> int | None:
             return None
         raise
     return handle
+
+
+def claim(path: Path) -> Callable[[], None] | None:
+    """Claim what a file stands for and return the call that frees it, or None where another process has claimed it.
+
+    Where the file system has no locks, a file beside it is the claim while it exists. filelock removes that file if
+    its owner has died on this machine; one that a dead process of another machine has left must be removed by hand.
+    """
+    try:
+        handle = take_lock(path)
+    except OSError:
+        path.unlink(missing_ok=True)
+        beside = SoftFileLock(path.with_name(f"{path.name}.soft"), timeout=0)
+        try:
+            beside.acquire()
+        except Timeout:
+            return None
+        return beside.release
+    if handle is None:
+        return None
+    if stamp(path)[0] != os.fstat(handle).st_ino:  # its last owner has just removed it, and a third may have made it
+        os.close(handle)
+        return None
+    return partial(_free, path, handle)
+
+
+def _free(path: Path, handle: int) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)
+    os.close(handle)
 
 
 @contextlib.contextmanager

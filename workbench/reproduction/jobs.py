@@ -26,7 +26,7 @@ import psutil
 
 from workbench.launch.fork_server import WARM_VARIABLE
 from workbench.reproduction.errors import RecordError, UsageError
-from workbench.reproduction.files import read_json, take_lock, write_json
+from workbench.reproduction.files import claim, read_json, write_json
 from workbench.reproduction.machine import num_cores
 from workbench.reproduction.recording import RUN_DIR, RUN_ITEM
 from workbench.rows.progress import PROGRESS_VARIABLE
@@ -179,11 +179,9 @@ class Jobs:
     def start(self, key: str, name: str, needs: Needs, function: Callable[..., Any], *args: Any) -> bool:
         """Submit a call, or take over the job of this key that is under way; False where there is no room now."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle = None
-        with contextlib.suppress(OSError):  # without locks two calls may both submit it, and the last result stays
-            handle = take_lock(self.folder / f"{key}.lock")
-            if handle is None:  # another call is just submitting it
-                return False
+        free = claim(self.folder / f"{key}.lock")
+        if free is None:  # another call is just submitting it
+            return False
         again = partial(self._submit, key, name, needs, function, args)
         try:
             with self._turn:
@@ -199,8 +197,7 @@ class Jobs:
                 raise
             self._full_until_s = monotonic() + FULL_S
         finally:
-            if handle is not None:
-                os.close(handle)
+            free()
         return key in self._live
 
     def answer(self, key: str) -> Answer | None:

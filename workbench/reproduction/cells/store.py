@@ -4,8 +4,7 @@ A study notes beside them which cells its item needs, and in the folder of the r
 """
 
 import contextlib
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ from workbench.reproduction.errors import RecordError
 from workbench.reproduction.files import (
     canonical_json,
     checksum,
+    claim,
     read_json,
-    take_lock,
     write_json,
     write_record,
     write_whole,
@@ -127,33 +126,27 @@ class CellClaims:
     """The cells that this process has claimed, so that no other study runs them; leaving the block frees them."""
 
     folder: Path  # of the cells
-    _handles: dict[str, int] = field(default_factory=dict)
+    _frees: dict[str, Callable[[], None]] = field(default_factory=dict)  # digest to the call that gives it back
 
     def __enter__(self) -> "CellClaims":
         return self
 
     def __exit__(self, *error: object) -> None:
-        for digest in list(self._handles):
+        for digest in list(self._frees):
             self.free(digest)
 
     def take(self, cell: Cell) -> bool:
         """Claim a cell; return False where another process has it."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            handle = take_lock(self.folder / f".{cell.digest}.claim")
-        except OSError:  # a file system without locks: both run the cell, and the last result stays
-            return True
-        if handle is not None:
-            self._handles[cell.digest] = handle
-        return handle is not None
+        free = claim(self.folder / f".{cell.digest}.claim")
+        if free is not None:
+            self._frees[cell.digest] = free
+        return free is not None
 
     def free(self, digest: str) -> None:
         """Give the cell of this digest back."""
-        handle = self._handles.pop(digest, None)
-        if handle is not None:
-            with contextlib.suppress(OSError):
-                (self.folder / f".{digest}.claim").unlink(missing_ok=True)
-            os.close(handle)
+        if free := self._frees.pop(digest, None):
+            free()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

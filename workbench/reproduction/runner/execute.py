@@ -14,7 +14,7 @@ import sys
 import threading
 import traceback
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,7 +31,7 @@ from workbench.launch.tether import tethered
 from workbench.reproduction.cells.store import CELLS_FILE, origins
 from workbench.reproduction.comparing import Verdict
 from workbench.reproduction.errors import RecordError
-from workbench.reproduction.files import checksums, take_lock, write_json, write_record
+from workbench.reproduction.files import checksums, claim, write_json, write_record
 from workbench.reproduction.fingerprint import Fingerprinter
 from workbench.reproduction.jobs import Engine, cancel, noted
 from workbench.reproduction.machine import commit_of
@@ -77,7 +77,7 @@ class Execution:
     seconds: float = 0.0  # it took, once it has ended
     _began: float = 0.0
     _watch: Watch | None = None
-    _lock: int | None = None  # handle of the item's lock, where other calls may run it
+    _free: Callable[[], None] | None = None  # lets other calls run the item, where they may
 
     @property
     def kernel_name(self) -> str:
@@ -116,8 +116,8 @@ class Execution:
         except Exception as error:  # of this item alone: a full disk, a claim that cannot be judged
             failure = Failure.of(error)
         finally:
-            if self._lock is not None:
-                os.close(self._lock)
+            if self._free is not None:
+                self._free()
         if self.kernel.stopped_because != INTERRUPTED:
             place_failure(self, failure)
         return ItemOutcome(id=self.place.item.id, status=Status.FAILED, seconds=self.seconds, reason=failure.reason)
@@ -127,11 +127,10 @@ class Execution:
         assert self.engine is not None
         path, has_waited = Path(self.engine.folder) / f"{self.place.item.id.replace('/', '.')}.item", False
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with contextlib.suppress(OSError):  # without locks both run it, and the last record stays
-            while (handle := take_lock(path)) is None and not self.kernel.stopped_because:
-                has_waited = True
-                sleep(TURN_S)
-            self._lock = handle
+        while (free := claim(path)) is None and not self.kernel.stopped_because:
+            has_waited = True
+            sleep(TURN_S)
+        self._free = free
         return has_waited
 
     def stop(self, because: str) -> None:
