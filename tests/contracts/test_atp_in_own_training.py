@@ -342,18 +342,6 @@ def test_a_compiled_model(pools):
     assert_equal_to_one_process(pools, compiled, meshes=[(2, 1)])
 
 
-def accumulated(mesh):
-    model = on(mesh, language_model("bert"))
-    for step in range(3):
-        (loss_of(model, step) / 3).backward()
-    return gradients(model)
-
-
-@works("atp", Feature.ACCUMULATION)
-def test_accumulated_gradients(pools):
-    assert_equal_to_one_process(pools, accumulated)
-
-
 def clipped(mesh):
     """Return norms and clipped gradients, of a model and of a copy of it that is trained in its place."""
     model, found = on(mesh, language_model(num_layers=1)), []

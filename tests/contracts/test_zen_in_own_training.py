@@ -19,7 +19,6 @@ from tests.contracts.trainings import Guest, all_of, equal, resumed
 from tests.contracts.works_with import Feature, refuses, works
 from tests.lost_ranks import ENDINGS, errors_of_the_rest
 from workbench.techniques import zen
-from workbench.techniques.zen.runtime.schemes import SCHEMES
 
 VOCABULARY, WIDTH = 50, 4
 
@@ -86,23 +85,6 @@ def assert_equal_to_ddp(pools, train, cases=((),), exactly: bool = True) -> None
             torch.testing.assert_close(own, other, equal_nan=True, **({"rtol": 0, "atol": 0} if exactly else {}))
 
 
-def sums_by_scale() -> list[list[torch.Tensor]]:
-    """Return, by scheme, the sums of one gradient times 1, 2, 1 and 1,024, each divided by its factor."""
-    gradient = torch.zeros(20, 2)
-    gradient[3 * dist.get_rank() : 10] = 0.3
-    synchronisers = [zen.SparseSynchroniser(scheme=scheme) for scheme in SCHEMES]
-    return [[sums.all_reduce(gradient * scale) / scale for scale in (1, 2, 1, 1024)] for sums in synchronisers]
-
-
-@works("zen", Feature.GRADIENT_SCALING, note="Nothing is remembered of gradients.")
-def test_a_change_of_the_scale_changes_no_bit_of_the_unscaled_sum(pools):
-    for by_scheme in pools(2).run(sums_by_scale):
-        for first, *others in by_scheme:
-            assert first[0, 0] == torch.tensor(0.3)
-            assert first[4, 0] == torch.tensor(0.6)
-            assert all(torch.equal(first, other) for other in others)
-
-
 def scaled(with_zen: bool, sparse: bool) -> list:
     """Train by a scaler; in the second step rank 1's loss is not finite. Return the weights and scales."""
     model = wrapped(Text(sparse), with_zen)
@@ -113,25 +95,10 @@ def scaled(with_zen: bool, sparse: bool) -> list:
     return found
 
 
-@works("zen", Feature.GRADIENT_SCALING, Feature.NOT_FINITE, Feature.BUFFERS)
+@works("zen", Feature.GRADIENT_SCALING, note="Nothing is remembered of gradients.")
+@works("zen", Feature.NOT_FINITE, Feature.BUFFERS)
 def test_a_scaler_skips_the_step_that_one_ranks_infinity_spoils(pools):
     assert_equal_to_ddp(pools, scaled, [[True], [False]])
-
-
-def sums_not_finite() -> list[list]:
-    """Return, by scheme, where sums are not finite, and an element beside."""
-    gradient = torch.zeros(3, 40, 2)
-    if dist.get_rank() == 1:
-        gradient[0, 7, 1], gradient[1, 8, 0], gradient[2, 9, 1] = torch.nan, torch.inf, -torch.inf
-    gradient[:, 9, 0] = 1.0
-    sums = [zen.SparseSynchroniser(scheme=scheme).all_reduce(one) for scheme in SCHEMES for one in gradient]
-    return [(one.isfinite().logical_not().nonzero().tolist(), one[9, 0].item()) for one in sums]
-
-
-@works("zen", Feature.NOT_FINITE)
-def test_what_is_not_finite_on_one_rank_is_not_finite_on_all(pools):
-    for found in pools(2).run(sums_not_finite):
-        assert found == [([[7, 1]], 2.0), ([[8, 0]], 2.0), ([[9, 1]], 2.0)] * len(SCHEMES)
 
 
 def with_unused(with_zen: bool) -> list[torch.Tensor]:

@@ -265,15 +265,6 @@ def by_all_reduce(num_steps):
 TOGETHER = Options(window_s=math.inf)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_without_a_limit_of_time_a_users_pipeline_trains_as_all_reduce(ranks):
-    results, expected = ranks.run(tidy, trained, 6, TOGETHER), by_all_reduce(6)
-    for rank, (weights, groups, _) in enumerate(results):
-        assert {group.members for group in groups} == {frozenset({0, 1})}
-        for weight, other in zip(weights, expected[2 * (rank % 2) :], strict=False):
-            assert torch.allclose(weight, other, atol=1e-6)
-
-
 def speak_to(path, seed, num_messages):
     """Send what is no message of the training to its scheduler, as another process of the machine can."""
     latest = time.monotonic() + 120
@@ -316,14 +307,17 @@ def among_strangers(path, last_step, sync, number, step):
 
 @pytest.mark.timeout(270)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_hundred_messages_of_strangers_are_dropped_and_counted_and_change_nothing(ranks, tmp_path):
+def test_a_users_pipeline_trains_as_all_reduce_and_a_hundred_messages_of_strangers_are_dropped_and_counted(
+    ranks, tmp_path
+):
     path, expected = tmp_path / "address", by_all_reduce(12)
     with ThreadPoolExecutor() as pool:
         stranger = pool.submit(speak_to, path, 5, 100)
         stranger.add_done_callback(lambda _: path.with_suffix(".over").touch())
         results = ranks.run(tidy, trained, 12, TOGETHER, partial(among_strangers, path, 11), timeout_s=240)
         stranger.result()
-    for rank, (weights, _, counted) in enumerate(results):
+    for rank, (weights, groups, counted) in enumerate(results):
+        assert {group.members for group in groups} == {frozenset({0, 1})}
         for weight, other in zip(weights, expected[2 * (rank % 2) :], strict=False):
             assert torch.allclose(weight, other, atol=1e-5)
         assert rank or (counted["num_signals"], counted["num_groups"]) == (48, 24)
