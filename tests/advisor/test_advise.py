@@ -48,10 +48,22 @@ def test_the_computation_is_that_of_a_replica_shared_by_its_ranks():
 def test_it_can_say_none_of_them():
     found = workbench.advise("GPT-2 medium", "8x8 H100, 400 Gbit/s", limits=False)
     assert found.best == () and "none of them" in str(found)
-    assert "not tested blind yet" in str(found)
+    assert found.tested in str(found)
     assert [row.technique for row in found.rows if isinstance(row.found, str)] == [
         "activation_compression", "atp", "flextp", "sdpipe", "zen"
     ]  # fmt: skip
+
+
+def test_a_combination_says_what_does_not_apply_or_that_it_is_not_studied():
+    both = workbench.advise("GPT-2", FOUR, embedding=TABLE, density=0.1, limits=False)
+    assert both.combined[0] == "Zen with Gemini: not studied: no test and no record has both"
+    assert (
+        both.combined[1]
+        == "FlexTP with Activation compression: does not apply: FlexTP and Activation compression do not"
+    )
+    assert both.to_json()["combined"] == list(both.combined) and both.combined[0] in str(both)
+    alone = workbench.advise("DeepFM", FOUR, density=0.01, limits=False)
+    assert alone.combined[0] == "Zen with Gemini: does not apply: Gemini does not"
 
 
 def test_slow_links_make_compression_pay():

@@ -17,6 +17,7 @@ from workbench.explore import (
     zen,
 )
 from workbench.techniques.flextp.cost import Solution
+from workbench.techniques.sdpipe.simulated import PAPER, workload_of
 
 # Both forward reductions save 1.5 * (h - c) * rows * 2 bytes; table 4 gives 3.12 and 4.56 ms for A2 in 12 layers,
 # tp 2, whose two activations a layer are as large as in the lesson.
@@ -76,6 +77,27 @@ STRAGGLERS = {"skewness": 4.0, "num_stragglers": 3}
 QUANTIZATION, ZERO = activation_compression.Approach.QUANTIZATION, flextp.Choice(solution=Solution.ZERO)
 
 
+def replayed_trainings():
+    """Give the control of trainings that lasted two mini-batches of four pipelines of two stages."""
+    results = [
+        {
+            "setting": {"scheme": scheme, "num_stages": 2, "num_pipelines": 4},
+            "curve": [[9.0, 1.0, 3.0], [9.5, 2.0, 1.0]],
+        }
+        for scheme in ("All-Reduce+Pipe", "SDPipe")
+    ]
+    return sdpipe.explore_replay(results, "ResNet-50", 2.0)
+
+
+def test_a_training_is_replayed_on_the_clock_of_its_scheme():
+    plain, ours = replayed_trainings().set(delay_s=0.0).result
+    # 4 micro-batches in 2 stages: 5 passes of each kind one after the other, a backward pass as long as two
+    workload = workload_of("ResNet-50", 2)
+    iteration_s = 5 * 3 * workload.forward_s + PAPER.average_s(workload, range(4))
+    assert [at_s for at_s, *_ in plain["curve"]] == pytest.approx([iteration_s, 2 * iteration_s])
+    assert [loss for *_, loss in ours["curve"]] == [3.0, 1.0] and ours["curve"][1][0] < plain["curve"][1][0]
+
+
 @pytest.mark.parametrize(
     ("explore", "changes"),
     [
@@ -95,6 +117,7 @@ QUANTIZATION, ZERO = activation_compression.Approach.QUANTIZATION, flextp.Choice
         ),
         (sdpipe.explore_candidates, {"before": "{0, 1}, {2, 3}", "members": (1, 2)}),
         (sdpipe.explore_scheduler, {"window": 0.0, "late": 4, "history": 1}),
+        (replayed_trainings, {"delay_s": 0.6, "history": 1}),
         (zen.SlotExplorer, {"indices": 32, "slots": 24, "hashes": 1, "serial": 6, "seed": 1}),
         (
             atp.MeshExplorer,

@@ -11,13 +11,14 @@ from typing import Any
 from workbench.cluster import Topology
 from workbench.reproduction import Project
 
-from .evidence import Evidence, evidence
+from .evidence import Evidence, evidence, tested
 from .predictions import DECIDERS, PAYS, PREDICTIONS, Prediction, break_even, predict
 from .question import Question, ask
 
 __all__ = ["Advice", "Advised", "advise"]
 
-UNTESTED = "These predictions are not tested blind yet."
+COMBINED = (("zen", "gemini"), ("flextp", "activation_compression"))  # pairs that act on different parts of a training
+UNSTUDIED = "not studied: no test and no record has both"
 INDENT = 4  # of what stands behind a line
 
 
@@ -87,6 +88,8 @@ class Advice:
 
     question: Question
     rows: tuple[Advised, ...]  # the best first, then those that do not apply
+    combined: tuple[str, ...]  # combinations that work together, and what is known of them
+    tested: str  # the result of the blind test
 
     @property
     def best(self) -> tuple[str, ...]:
@@ -102,8 +105,8 @@ class Advice:
         answer = f"{', '.join(self.best)}" if self.best else "none of them: keep the plain setting"
         answer += f"; perhaps {', '.join(maybe)}: measure first" if maybe else ""
         head = [f"{asked.name} on {asked.machines.name}", f"Assumed: {'; '.join(asked.said)}.", f"Advice: {answer}."]
-        about = f"A gain below {PAYS - 1:.0%} is not worth its trouble. {UNTESTED}"
-        return "\n".join([*head, "", *map(str, self.rows), "", about])
+        about = f"A gain below {PAYS - 1:.0%} is not worth its trouble. {self.tested}"
+        return "\n".join([*head, "", *map(str, self.rows), *self.combined, "", about])
 
     def to_json(self) -> dict[str, Any]:
         """Return the advice as plain values."""
@@ -117,7 +120,7 @@ class Advice:
                 rows.append(known | asdict(row.found) | gain)
         asked = self.question
         head = {"model": asked.name, "machines": asked.machines.name, "assumed": list(asked.said)}
-        return head | {"best": list(self.best), "rows": rows, "tested": UNTESTED}
+        return head | {"best": list(self.best), "rows": rows, "combined": list(self.combined), "tested": self.tested}
 
 
 def advise(
@@ -146,7 +149,18 @@ def advise(
     question, behind = ask(model, machines, **inputs), evidence(project)
     rows = [_advised(technique, question, behind, limits) for technique in PREDICTIONS]
     gains = {row.technique: row.found.gain if isinstance(row.found, Prediction) else 0.0 for row in rows}
-    return Advice(question=question, rows=tuple(sorted(rows, key=lambda row: -gains[row.technique])))
+    combined = []
+    for pair in COMBINED:
+        names = " with ".join(behind[technique].name for technique in pair)
+        refused = [behind[technique].name for technique in pair if not gains[technique]]
+        why = f"does not apply: {' and '.join(refused)} {'do' if refused[1:] else 'does'} not" if refused else UNSTUDIED
+        combined.append(f"{names}: {why}")
+    return Advice(
+        question=question,
+        rows=tuple(sorted(rows, key=lambda row: -gains[row.technique])),
+        combined=tuple(combined),
+        tested=tested(project),
+    )
 
 
 def _advised(technique: str, question: Question, behind: Mapping[str, Evidence], limits: bool) -> Advised:

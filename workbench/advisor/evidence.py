@@ -8,12 +8,12 @@ from typing import Any
 
 from workbench.reproduction import Missed, Project, Value, load_catalogue
 from workbench.reproduction.catalogue import load_page
-from workbench.reproduction.findings import BestRun, best_runs, findings_of
+from workbench.reproduction.findings import ADVICE, BestRun, advice_tested, best_runs, findings_of
 from workbench.rows import Row, matches
 
 from .predictions import PREDICTIONS
 
-__all__ = ["Evidence", "evidence"]
+__all__ = ["Evidence", "evidence", "tested"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +53,12 @@ def evidence(project: Project | None = None) -> Mapping[str, Evidence]:
             items=tuple(f"{folder}/{name}" for name in names),
         )
     return found
+
+
+def tested(project: Project | None = None) -> str:
+    """Say what the blind test came to."""
+    project = project or Project()
+    return advice_tested(best_runs(project, [item for item in load_catalogue(project) if item.id == ADVICE]))
 
 
 def _rows(runs: Mapping[str, BestRun], folder: str, place: Missed | Value | None) -> Sequence[Row]:

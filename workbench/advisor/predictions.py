@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from workbench.cluster import FittedMachine, bisected
+from workbench.cluster import FittedMachine, Link, bisected
 from workbench.models import h100
 from workbench.techniques.activation_compression import cost as activations
 from workbench.techniques.activation_compression.cost.paper import MEMORY_BYTES_PER_S
@@ -44,6 +44,7 @@ from workbench.timeline.gradients import Gradients
 from .question import Question
 
 __all__ = ["DECIDERS", "PAYS", "PREDICTIONS", "Decider", "Limit", "Prediction", "break_even", "predict"]
+__all__ += ["sums_s"]
 
 PAYS = 1.05  # least gain that is worth its trouble, as in `espresso.planning`
 CODECS = ("efsignsgd", "dgc")  # the better one counts, as in espresso/advice/simulated
@@ -195,6 +196,14 @@ def cupcake(q: Question) -> Prediction | str:
     )
 
 
+def sums_s(n: int, density: float, embedding: tuple[int, int], link: Link) -> dict[str, float]:
+    """Return the seconds of each scheme that sums a table of so many rows and so wide over n ranks, one a link."""
+    rows, width = embedding
+    of = modelled(density, n, width)
+    per_tensor = replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * of.domain_size / rows)
+    return {scheme: sum_s(scheme, of, per_tensor) for scheme in CANDIDATES}
+
+
 def zen(q: Question) -> Prediction | str:
     """Compare Zen's sum of sparse gradients with torch's dense and sparse ones, machine by machine."""
     if q.embedding is None or q.density == 1:
@@ -206,10 +215,7 @@ def zen(q: Question) -> Prediction | str:
         return f"{n} x {inside} ranks: its model of the schemes needs powers of two, at least 2"
     rows, width = q.embedding
     density = q.density if inside == 1 else modelled(q.density, inside, width).density[inside]
-    of = modelled(density, n, width)
-    scale = rows / of.domain_size
-    per_tensor = replace(network, bandwidth_bytes_per_s=network.bandwidth_bytes_per_s / scale)
-    found = {scheme: sum_s(scheme, of, per_tensor) for scheme in CANDIDATES}
+    found = sums_s(n, density, (rows, width), network)
     plain = {f"torch's {words} sum": found[one] for words, one in (("dense", "Dense"), ("sparse", "AGsparse"))}
     best, fastest = min(plain, key=plain.__getitem__), min(found, key=found.__getitem__)
     others = "" if fastest == "Zen" else f"; {fastest} takes {found[fastest]:.3g} s"

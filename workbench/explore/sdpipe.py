@@ -1,9 +1,10 @@
-"""The lesson on semi-decentralised synchronisation: playing the scheduler, and exercises that check themselves."""
+"""The lesson on semi-decentralised synchronisation: the scheduler, trainings on another clock, exercises."""
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,15 +13,18 @@ from matplotlib.figure import Figure
 from workbench.explore.code_exercises import check_on_cases, check_on_ranks
 from workbench.explore.exercises import Exercise, Feedback, Mistake
 from workbench.explore.explorer import Explorer, choice, steps
-from workbench.plots import figure, gantt
+from workbench.plots import figure, gantt, training_curves
 from workbench.plots.style import BLUE, INK, VERMILION
+from workbench.techniques.sdpipe.cost import Scheme, drawn_delays_s, simulate
 from workbench.techniques.sdpipe.method import Group, Scheduler, certify, connects_by_definition, synchronization_matrix
+from workbench.techniques.sdpipe.simulated import PAPER, workload_of
 from workbench.timeline import Action, Kind, Timeline
 
 __all__ = ["Played", "check_average", "check_is_valid", "draw_graph", "draw_played", "explore_candidates"]
-__all__ += ["explore_scheduler", "groups_of_window", "mean_of_group", "play", "smallest_valid_group"]
+__all__ += ["explore_replay", "explore_scheduler", "groups_of_window", "mean_of_group", "play", "smallest_valid_group"]
 __all__ += ["variance_of_mean"]
 
+REPLAYED = 60  # mini-batches that are simulated
 NUM_TRACES = 200  # on which a reader's validation is checked
 
 
@@ -124,6 +128,44 @@ def explore_scheduler() -> Explorer[Played]:
         history=steps("P", (1, 2, 3, 5, 10), value=3, help="How many groups in a row must connect all workers."),
         window=steps("T (s)", (0.0, 0.05, 0.2, 0.5, 1.0, 3.0), value=0.2, help="How long the scheduler collects."),
         late=steps("late by (s)", (0, 1, 2, 4), value=2, help="What worker 3 loses in every second iteration."),
+    )
+
+
+def replay(
+    results: Sequence[Mapping[str, Any]], clock: str, *, delay_s: float, history: int
+) -> list[Mapping[str, Any]]:
+    """Put the losses of trainings on the clock that another delay and P give their schemes.
+
+    Args:
+        results: of virtual ranks, each with its `setting` and its `curve`.
+        clock: the model whose iterations count, of `simulated.MODELS`.
+        delay_s: what a worker loses in one of ten mini-batches.
+        history: P.
+    """
+    replayed: list[Mapping[str, Any]] = []
+    for result in results:
+        setting = result["setting"]
+        shape = REPLAYED, setting["num_stages"], setting["num_pipelines"]
+        late_s, workload = drawn_delays_s(*shape, delay_s=delay_s), workload_of(clock, setting["num_stages"])
+        flush = setting["scheme"] != Scheme.SDPIPE or setting.get("flush") == "all"
+        run = simulate(setting["scheme"], workload, PAPER, late_s, history=history, flush=flush)
+        replayed.append({**result, "curve": [[at * run.iteration_s, at, loss] for _, at, loss in result["curve"]]})
+    return replayed
+
+
+def explore_replay(results: Sequence[Mapping[str, Any]], clock: str, target: float) -> Explorer[list]:
+    """Return the control that replays trainings with another delay and another P; their losses stay as they were."""
+    return Explorer(
+        partial(replay, results, clock),
+        partial(training_curves, target=target, steps="mini-batches of a mean pipeline"),
+        describe=lambda replayed: (
+            "Seconds until the end: "
+            + ", ".join(f"{result['setting']['scheme']} {result['curve'][-1][0]:.0f}" for result in replayed)
+        ),
+        delay_s=steps(
+            "delay (s)", (0.0, 0.1, 0.3, 0.6), value=0.3, help="What a worker loses in one of ten mini-batches."
+        ),
+        history=steps("P", (1, 2, 5, 10, 50), value=10, help="How many groups in a row must connect all workers."),
     )
 
 

@@ -4,7 +4,7 @@ from .bars import bars, comparison
 from .curves import training_curves
 from .gantt import gantt, gantts, kind_legend
 from .heatmap import heatmap, matrix
-from .iterations import measured_and_predicted
+from .iterations import measured_and_predicted, predicted_against_measured
 from .lines import lines
 from .sensitivity import draw_sensitivity
 from .style import aside, below, beside, figure, mark_published, published_line, styled
@@ -13,5 +13,5 @@ from .units import format_bytes, format_time
 
 __all__ = ["aside", "bars", "below", "beside", "comparison", "draw_sensitivity", "figure", "format_bytes"]
 __all__ += ["format_time", "gantt", "gantts", "heatmap", "kind_legend", "lines", "mark_published", "matrix"]
-__all__ += ["measured_and_predicted", "merged", "published_line", "rows_of", "styled", "training_curves"]
-__all__ += ["with_intervals"]
+__all__ += ["measured_and_predicted", "merged", "predicted_against_measured", "published_line", "rows_of", "styled"]
+__all__ += ["training_curves", "with_intervals"]

@@ -7,10 +7,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from .bars import bars
-from .style import aside
+from .style import aside, log_scale, looks_of
 from .style import figure as new_figure
 
-__all__ = ["measured_and_predicted"]
+__all__ = ["measured_and_predicted", "predicted_against_measured"]
 
 
 def measured_and_predicted(rows: Iterable[Mapping]) -> Figure:
@@ -32,5 +32,24 @@ def measured_and_predicted(rows: Iterable[Mapping]) -> Figure:
         ax.scatter(*zip(*places, strict=True), marker="D", color="black", zorder=3, label="predicted")
         ax.set(title=" on ".join(part.iloc[0][["model", "ranks"]]), xlabel="")
         ax.set_xticks(ax.get_xticks(), measured["scheme"], rotation=40, ha="right", rotation_mode="anchor")
+    aside(figure)
+    return figure
+
+
+def predicted_against_measured(rows: Iterable[Mapping], by: str) -> Figure:
+    """Draw predicted over measured iterations as points, one look for each value of the key column `by`."""
+    table = pd.DataFrame(rows)
+    seconds = table[table["quantity"].isin(["iteration_s", "predicted_s"])]
+    pairs = seconds.pivot_table(index=[by, "setting", "scheme"], columns="quantity", values="value", sort=False)
+    figure, ax = new_figure(figsize=(6.4, 4.8))
+    names = pairs.index.get_level_values(by)
+    series = list(dict.fromkeys(names))
+    for name, look in zip(series, looks_of(ax, series), strict=True):
+        part = pairs[names == name]
+        ax.scatter(part["iteration_s"], part["predicted_s"], color=look.color, marker=look.marker, label=name)
+    ends = [pairs.to_numpy().min(), pairs.to_numpy().max()]
+    ax.plot(ends, ends, color="black", label="as predicted")
+    ax.set(xlabel="measured, s an iteration", ylabel="predicted, s an iteration")
+    log_scale(ax, x=True, y=True)
     aside(figure)
     return figure

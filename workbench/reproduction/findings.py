@@ -150,6 +150,21 @@ def _runs(
                 yield BestRun(item=item, run=run, record=record, verdicts=verdicts, is_own=is_own)
 
 
+ADVICE = "espresso/advisor/measured"  # the blind test of `workbench advise`
+
+
+def advice_tested(runs: Mapping[str, BestRun]) -> str:
+    """Say what the blind test of `workbench advise` came to, or that it was not made."""
+    values = {row.quantity: row.value for row in runs[ADVICE].rows if not row.keys} if ADVICE in runs else {}
+    if not values:
+        return "Its predictions are not tested blind yet."
+    return (
+        f"Tested blind in {values['settings']:.0f} drawn settings of 4 ranks on one machine: the advised scheme took "
+        f"at most 10 % longer than the fastest in {values['num_within']:.0f}, the best plain one by prediction in "
+        f"{values['num_plain_within']:.0f}; the median error of a predicted time was {values['median_error']:.0f} %."
+    )
+
+
 def papers_of(project: Project, runs: Mapping[str, BestRun]) -> tuple[Paper, ...]:
     """Return each paper with its findings, filled with the numbers of runs."""
     papers = []

@@ -1,10 +1,14 @@
 """Rows, sentences, pictures and claims of the accuracy study, worked by hand from made-up cells; pictures of times."""
 
+import numpy as np
 import pandas as pd
 import pytest
 from cases import find_item, verdicts
 
-from workbench.reproduction import Ordering, Verdict, published
+from workbench import plots
+from workbench.reproduction import Bound, Ordering, Project, Verdict, published
+from workbench.reproduction.audit import OFF, audit_of
+from workbench.reproduction.findings import best_runs
 from workbench.rows import read_rows
 from workbench.techniques.activation_compression import measured
 from workbench.techniques.activation_compression import plots as pictures
@@ -148,6 +152,26 @@ def test_precision_is_compared_by_task_and_seed_and_a_control_without_its_cell_i
         measured.precision_rows(runs("w/o", 0.8), runs("w/o", 0.8, task="stsb"))
 
 
+def test_a_table_of_scores_shows_mean_and_spread_and_the_papers_scores_stand_beside_ours_by_method():
+    rows = measured.score_rows(runs("w/o", 0.80, 0.84) + runs("A1", 0.8))
+    table = pictures.score_table(rows)
+    assert table.loc["mrpc"].to_dict() == {"w/o": "82.0 (80.0 to 84.0)", "A1": "80.0", "chance": "50.0"}
+    rows = measured.score_rows(runs("w/o", 0.8) + runs("T1", 0.4) + runs("Q3", 0.8))
+    papers = [{"task": "mrpc", "method": "T1", "value": 0.8}, {"task": "sst2", "method": "Q3", "value": 0.1}]
+    beside = pictures.scores_beside_published(rows, pd.DataFrame(papers), "mrpc").set_index("method")
+    assert beside.published["T1"] == 0.8 and pd.isna(beside.published["Q3"]) and beside.ours["Q3"] == 1.0
+
+
+def test_points_of_a_scatter_lie_at_bytes_and_score():
+    cells = runs("w/o", 0.8) + runs("T1", 0.4, sent=10) + runs("A1", 0.8, sent=5, encoder_gradient_bytes=15)
+    ax = pictures.draw_per_byte(measured.mean_rows(measured.score_rows(cells), ["mrpc"]), ax=plots.figure()[1])
+    assert {text.get_text(): text.xy for text in ax.texts} == {"T1": (0.1, 0.5), "A1": (0.05, 1.0), "w/o": (1.0, 1.0)}
+    rings = [line.get_xydata().tolist() for line in ax.lines if line.get_fillstyle() == "none"]
+    assert rings == [[[0.2, 1.0]]]
+    (constant,) = [line for line in ax.lines if line.get_linestyle() == "--"]
+    assert constant.get_ydata()[0] == pytest.approx(0.5 / 0.8)
+
+
 @pytest.mark.parametrize("table", ["table-5", "table-8", "table-15", "table-16"])
 def test_no_order_is_claimed_that_the_papers_own_table_contradicts(table):
     item = item_of(table)
@@ -198,6 +222,16 @@ def test_constant_answers_agree_with_no_claim_of_what_is_kept_or_lost(number):
     assert Verdict.DISAGREES in found and Verdict.AGREES not in found
 
 
+def test_whatever_keeps_the_whole_score_disagrees_with_every_claim_that_it_loses_some():
+    item = item_of("table-5")
+    claims = [claim for claim in item.claims if getattr(claim, "at_least", None) is not None]
+    methods, tasks = ({claim.where[name] for claim in claims} for name in ("method", "task"))
+    cells = [cell for task in tasks for method in ["w/o", *methods] for cell in runs(method, 0.8, task=task)]
+    found = judged(item, claims, measured.score_rows(cells))
+    # T1 to T4 on three tasks but for T4 on SST-2; two codes, two quantisers and Q1f on both excepted tasks.
+    assert [*found.values()] == [Verdict.DISAGREES] * (4 * 3 - 1 + 5 * 2)
+
+
 SETTING = {"link": "slow", "nvlink": 0, "tp": 4, "pp": 1, "micro_batch": 4, "sequence": 128}
 TIMES = {"iteration_ms": 100, "forward_ms": 50, "backward_ms": 40, "optimizer_ms": 3, "waiting_and_pipeline_ms": 7}
 TIMES |= {"encode_ms": 2, "decode_ms": 1, "tensor_ms": 20, "tensor_waiting_ms": 4}
@@ -241,3 +275,30 @@ def test_speedups_and_the_papers_largest_one_stand_beside_ours_of_the_same_setti
     assert all(row["low"] < row["value"] < row["high"] for row in found if row["of"] == "measured")
     assert measured.largest_speedup_rows([speedup("A1", 1.1, tp=2, pp=2)], PUBLISHED) == []
     assert measured.largest_speedup_rows([speedup("A1", 1.1)], PUBLISHED.drop(columns="nvlink")) == []
+
+
+def test_a_spectrum_starts_at_the_origin_and_is_the_mean_over_seeds_with_their_range():
+    _, ax = plots.figure()
+    pictures.draw_spectrum({"one": [[0.5, 1.0]], "two": [[0.6, 1.0], [0.8, 1.0]]}, ax=ax)
+    line = next(line for line in ax.lines if line.get_label() == "two")
+    np.testing.assert_allclose(line.get_xydata(), [[0, 0], [0.5, 0.7], [1, 1]])
+    band = ax.collections[-1].get_paths()[0].vertices
+    middle = band[np.isclose(band[:, 0], 0.5), 1]
+    assert (middle.min(), middle.max()) == pytest.approx((0.6, 0.8))
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["one", "two", "all values equal"]
+    with pytest.raises(ValueError, match=r"curves\['one'\] has shape \(2,\); it must be \[seeds, K\]"):
+        pictures.draw_spectrum({"one": [0.5, 1.0]}, ax=plots.figure()[1])
+
+
+def test_a_small_loss_is_no_finding_of_a_codec_that_sends_every_byte():
+    project = Project()
+    (run,) = best_runs(project, [item_of("table-5")]).values()
+    small = [
+        audited
+        for audited in audit_of(project, run)
+        if isinstance(audited.claim, Bound)
+        and audited.claim.at_most is not None
+        and audited.claim.where["task"] in ("sst2", "stsb")
+    ]
+    assert {audited.claim.where["method"] for audited in small} == {"A1", "A2", "Q1", "Q1f", "Q2"}
+    assert all(audited.noticed[OFF] for audited in small)

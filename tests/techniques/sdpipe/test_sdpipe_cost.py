@@ -6,8 +6,8 @@ import random
 import numpy as np
 import pytest
 
-from tests.cases import refusals
 from workbench.techniques.sdpipe.cost import Cluster, Scheme, Workload, backward_ends, drawn_delays_s, pairs, simulate
+from workbench.techniques.sdpipe.counted import learning_rate_rows
 from workbench.techniques.sdpipe.method import Settings, condition, largest_learning_rate, synchronization_matrix
 from workbench.timeline import simulate as simulate_tasks
 from workbench.timeline.schedule import one_forward_one_backward, pipeline_tasks
@@ -31,7 +31,7 @@ def test_a_mini_batch_of_two_stages_by_hand():
     assert WORKLOAD.iteration_s == 9.0
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(25))
 def test_a_mini_batch_ends_as_in_the_event_simulation_of_its_schedule(seed):
     draw = random.Random(seed)
     stages, micro = draw.randint(1, 4), draw.randint(1, 6)
@@ -97,6 +97,9 @@ def test_a_server_is_one_queue_and_staleness_bounds_who_runs_ahead():
     late = delays(3, (0, 0, 1, 10.0), num_stages=1)
     run = simulate("HetPipe", workload, FREE, late, staleness=1)
     assert run.ends_s[:, 0].tolist() == [3.0, 5.0, 16.0]  # it begins its third when the other's first is in, at 13
+    # computed at 2, 4, 6 and 8, pushed at 4 and 8
+    run = simulate("HetPipe", workload, FREE, np.zeros((4, 1, 2)), staleness=1, push_every=2)
+    assert run.ends_s.tolist() == [[2.0, 2.0], [5.0, 6.0], [6.0, 6.0], [9.0, 10.0]]
 
 
 def test_pairs_are_drawn_alike_everywhere_and_cover_everyone():
@@ -123,7 +126,7 @@ def test_a_group_averages_across_the_machines_of_its_members_alone():
     assert [cluster.average_s(workload, group) for group in groups] == [0.0, 0.5, 0.5 + 2.0, 0.5 + 2.0, 0.5 + 3.0]
 
 
-@pytest.mark.parametrize(("num_stages", "machines"), [(4, 1), (8, 2)])
+@pytest.mark.parametrize(("num_stages", "machines"), [(2, 1), (4, 1), (8, 2), (16, 2)])
 def test_two_pipelines_share_a_machine_of_eight_gpus_if_both_fit_whatever_the_scheme(num_stages, machines):
     workload = Workload(num_stages=num_stages, num_micro_batches=1, forward_s=1.0, backward_s=1.0, stage_bytes=1e8)
     for scheme in ("All-Reduce+Pipe", "AD-PSGD+Pipe", "SDPipe"):
@@ -139,6 +142,15 @@ def test_settings_bring_their_own_window_where_none_is_given():
         for settings, window_s in ((Settings.released(), None), (Settings.released(), 0.001), (None, None))
     )
     assert own == told != paper
+
+
+def test_what_sdpipe_gains_over_all_reduce_is_bounded_by_its_own_slowdown():
+    late = drawn_delays_s(200, 2, 8, delay_s=20.0)
+    slowed = {
+        s: simulate(s, WORKLOAD, FREE, late).iteration_s / WORKLOAD.iteration_s
+        for s in (Scheme.SDPIPE, "All-Reduce+Pipe")
+    }
+    assert 1.0 < slowed["All-Reduce+Pipe"] <= 1 + 8 * (slowed["SDPipe"] - 1)
 
 
 def test_the_synchronisation_matrix_averages_members_and_keeps_the_others():
@@ -161,16 +173,37 @@ def test_the_admissible_learning_rate_solves_the_condition_and_single_workers_ad
     paper = {"num_pipelines": 4, "num_stages": 4, "history": 10, "n1": 2, "n2": 4, "smoothness": 1.0}
     assert 0 < largest_learning_rate(**paper) < 1e-14
 
+    # t2 = 0 by hand: x + 2 * 8/4 t1 (1 + 2) x^2 = 1
+    error = 4 * 8 * (5 / 3) ** 2 * 3
+    mixed = largest_learning_rate(**sizes, mixes=True)
+    assert mixed == pytest.approx((math.sqrt(1 + 4 * error) - 1) / (2 * error) / 3.0)
 
-test_bad_settings_are_refused = refusals(
-    (lambda: simulate("Gossip", WORKLOAD, FREE, delays(1)), "'Gossip' is not a valid Scheme"),
-    (lambda: simulate("SDPipe", WORKLOAD, FREE, delays(1, num_stages=3)), "delays_s is of 3 stages"),
-    (lambda: simulate("HetPipe", WORKLOAD, FREE, delays(1), flush=False), "flush is False for HetPipe"),
-    (lambda: drawn_delays_s(1, 1, 2, delay_s=1.0, share=2.0), "share is 2.0"),
-    (lambda: Workload(num_stages=1, num_micro_batches=0, forward_s=1, backward_s=1), "num_micro_batches is 0"),
-    (
-        lambda: largest_learning_rate(num_pipelines=2, num_stages=1, history=1, n1=2, n2=3, smoothness=1.0),
-        "n1, n2 are 2, 3",
-    ),
-    (lambda: Cluster(gpus_per_machine=0), "gpus_per_machine is 0"),
+
+def test_neither_reading_of_the_theorems_sizes_admits_the_papers_learning_rate_but_equal_models_after_each_group_do():
+    rows = learning_rate_rows(num_pipelines=[4], num_stages=4, history=10, smallest_groups=[1, 2, 4], smoothness=1.0)
+    by_order = {row["n1"]: row["value"] for row in rows if row["quantity"] == "learning_rate"}
+    by_name = {row["n2"]: row["value"] for row in rows if row["quantity"] == "learning_rate_by_name"}
+    assert by_order[1] == 0.0 and by_order[2] == pytest.approx(7e-16, rel=0.05)
+    assert list(by_name.values()) == pytest.approx([6e-28] * 3, rel=0.1, abs=0.0) and by_order[4] == by_name[4]
+    (mixed,) = [row["value"] for row in rows if row["quantity"] == "learning_rate_mixed"]
+    assert 0.01 < mixed < 0.03
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: simulate("Gossip", WORKLOAD, FREE, delays(1)), "'Gossip' is not a valid Scheme"),
+        (lambda: simulate("SDPipe", WORKLOAD, FREE, delays(1, num_stages=3)), "delays_s is of 3 stages"),
+        (lambda: simulate("HetPipe", WORKLOAD, FREE, delays(1), flush=False), "flush is False for HetPipe"),
+        (lambda: drawn_delays_s(1, 1, 2, delay_s=1.0, share=2.0), "share is 2.0"),
+        (lambda: Workload(num_stages=1, num_micro_batches=0, forward_s=1, backward_s=1), "num_micro_batches is 0"),
+        (
+            lambda: largest_learning_rate(num_pipelines=2, num_stages=1, history=1, n1=2, n2=3, smoothness=1.0),
+            "n1, n2 are 2, 3",
+        ),
+        (lambda: Cluster(gpus_per_machine=0), "gpus_per_machine is 0"),
+    ],
 )
+def test_bad_settings_are_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

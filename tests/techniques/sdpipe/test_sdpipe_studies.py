@@ -1,14 +1,12 @@
 """Rows of each evidence: by hand, by their definitions, and from small trainings on real ranks."""
 
 import math
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 
-from tests.cases import refusals
 from workbench.datasets import gpu_performance, step_times
 from workbench.datasets.source import DataSource, SourceKind
 from workbench.study.training import reached
@@ -88,6 +86,25 @@ def test_workers_of_bytedance_replay_the_ranks_of_all_traced_stages(monkeypatch)
     assert [source["name"] for source in sources] == ["AR0", "AR1", "AR2", "AR3"]
 
 
+def test_throughput_has_a_row_a_scheme_and_mesh_and_the_largest_speedups():
+    rows = simulated.throughput_rows(
+        models=["ResNet-50"],
+        settings=["homogeneous", "B"],
+        meshes=[[2, 2], [2, 4]],
+        doses=["each iteration", "twice"],
+        num_iterations=12,
+        seeds=2,
+    )
+    speeds = [row for row in rows if row["quantity"] == "examples_per_s"]
+    assert len(speeds) == 2 * 2 * 2 * (len(Scheme) + 5)
+    for over in ("All-Reduce+Pipe", "HetPipe"):
+        ratios = [row["value"] for row in rows if row["quantity"] == "speedup" and row["over"] == over]
+        largest = [row["value"] for row in rows if row["quantity"] == "largest_speedup" and row["over"] == over]
+        assert max(ratios) == max(largest)
+    alone = value(rows, "alone_speedup", over="All-Reduce+Pipe", setting="B", mesh="2 x 4", dose="each iteration")
+    assert alone > value(rows, "speedup", over="All-Reduce+Pipe", setting="B", mesh="2 x 4", dose="each iteration")
+
+
 def test_delays_are_drawn_as_often_as_the_dose_says():
     shape = (2000, 2, 2)
     for dose, draws in (("each iteration", 1), ("twice", 2), ("eight times as long", 8)):
@@ -128,6 +145,14 @@ def test_a_trace_of_ones_own_slows_workers_by_their_ratio_to_the_fastest(tmp_pat
     trace.write_text("2,-3\n")
     with pytest.raises(ValueError, match="must be positive times"):
         simulated.own_delays_s(trace, "BERT-base", (4, 1, 2))
+
+
+def test_the_released_settings_are_beside_the_papers_with_what_they_change():
+    sizes = {"histories": [1, 5], "num_pipelines": 4, "num_stages": 2, "num_iterations": 60}
+    rows = simulated.group_size_rows(**sizes)
+    for quantity in ("group_size", "over_all_reduce", "spread_iterations", "connected_share"):
+        found = [value(rows, quantity, P=5, settings=kind) for kind in ("paper", "released")]
+        assert len(set(found)) == 2
 
 
 def test_recorded_speeds_are_read_and_come_with_the_project(tmp_path, monkeypatch):
@@ -203,6 +228,20 @@ def test_a_scheme_can_have_learning_rates_of_its_own():
         found["setting"] |= cell
     rows = measured.rows(results, target=1.0, key="learning_rate")
     assert value(rows, "test_loss_over_common_rate", learning_rate="0.05") == 1.5
+
+
+def test_a_training_that_diverged_is_counted_and_compared_with_nothing():
+    results = [result("HetPipe", 0, [1.0], [3.0], loss) for loss in (3.0, "nan")]
+    for found, rate in zip(results, (0.1, 0.4), strict=True):
+        found["setting"]["learning_rate"] = rate
+    rows = measured.rows(results, target=1.0, key="learning_rate")
+    assert value(rows, "diverged_seeds", learning_rate="0.4") == 1
+    assert [row["learning_rate"] for row in rows if row["quantity"] == "test_loss"] == ["0.1"]
+
+
+def test_hetpipe_alone_can_have_another_staleness():
+    cells = measured.cells(["All-Reduce+Pipe", "HetPipe"], [0], staleness=0)
+    assert [cell.get("staleness") for cell in cells] == [None, 0]
 
 
 def test_accuracies_on_the_test_set_are_targets_too():
@@ -285,14 +324,19 @@ def test_all_schemes_get_the_same_delays():
     assert delays_of(Setting(scheme="SDPipe")).sum() == 0
 
 
-test_bad_settings_are_refused = refusals(
-    ({"scheme": "Gossip"}, "'Gossip' is not a valid Scheme"),
-    ({"model": "vgg"}, "model is 'vgg'"),
-    ({"trace": "moon"}, "trace is 'moon'"),
-    ({"num_pipelines": 1}, "num_pipelines is 1"),
-    ({"window": -1.0}, "window is -1.0"),
-    of=partial(Setting, scheme="SDPipe"),
+@pytest.mark.parametrize(
+    ("field", "wrong", "message"),
+    [
+        ("scheme", "Gossip", "'Gossip' is not a valid Scheme"),
+        ("model", "vgg", "model is 'vgg'"),
+        ("trace", "moon", "trace is 'moon'"),
+        ("num_pipelines", 1, "num_pipelines is 1"),
+        ("window", -1.0, "window is -1.0"),
+    ],
 )
+def test_bad_settings_are_refused(field, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        Setting(**{"scheme": "SDPipe", field: wrong})
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """Virtual ranks against real ranks, against algorithm 1 pass by pass, and by hand."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -10,12 +9,11 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from tests.cases import refusals
 from workbench.techniques.sdpipe.cost import Run, Scheme, drawn_delays_s, pairs, simulate
 from workbench.techniques.sdpipe.method import Group
 from workbench.techniques.sdpipe.simulated import PAPER, workload_of
 from workbench.techniques.sdpipe.training import Data, Setting, optimizer_of, run_workers, stages_of
-from workbench.techniques.sdpipe.virtual import VirtualSetting, VirtualWorkers, num_ahead, train
+from workbench.techniques.sdpipe.virtual import VirtualServer, VirtualSetting, VirtualWorkers, num_ahead, train
 from workbench.timeline.actions import Kind
 
 
@@ -63,7 +61,8 @@ def replayed(setting, groups):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "model"), [("All-Reduce+Pipe", "resnet"), ("AD-PSGD+Pipe", "resnet"), ("SDPipe", "gpt2")]
+    ("scheme", "model"),
+    [("All-Reduce+Pipe", "resnet"), ("AD-PSGD+Pipe", "resnet"), ("SDPipe", "resnet"), ("SDPipe", "gpt2")],
 )
 def test_virtual_ranks_in_the_order_of_real_ranks_have_the_same_parameters_bit_for_bit(scheme, model):
     rate = 0.05 if model == "resnet" else 0.001
@@ -160,10 +159,11 @@ class ByDefinition:
                     weight.copy_(mean)
 
 
-def test_without_a_flush_they_do_what_algorithm_1_does_pass_by_pass():
+@pytest.mark.parametrize("seed", range(3))
+def test_without_a_flush_they_do_what_algorithm_1_does_pass_by_pass(seed):
     num_stages, num_pipelines, num_iterations = 3, 4, 12
     workload = workload_of("ResNet-50", num_stages)
-    late_s = drawn_delays_s(num_iterations, num_stages, num_pipelines, delay_s=0.3, share=0.3)
+    late_s = drawn_delays_s(num_iterations, num_stages, num_pipelines, delay_s=0.3, share=0.3, seed=seed)
     run = simulate("SDPipe", workload, PAPER, late_s, flush=False)
     workers, batch = small_workers(num_stages, num_pipelines, has_flush=False)
     orders = []
@@ -211,12 +211,43 @@ def test_pipelines_share_one_budget_and_the_clock_is_the_simulations():
     assert results["All-Reduce+Pipe"]["seconds"] == pytest.approx(3 * (workload.iteration_s + averaged_s))
 
 
-test_bad_settings_of_virtual_trainings_are_refused = refusals(
-    ({"scheme": "Gossip"}, "'Gossip' is not a valid Scheme"),
-    ({"model": "vgg"}, "model is 'vgg'"),
-    ({"delays": "moon"}, "delays is 'moon'"),
-    ({"adam": "sgd"}, "adam is 'sgd'"),
-    ({"flush": "nobody"}, "flush is 'nobody'"),
-    ({"iterations": 0}, "iterations is 0"),
-    of=partial(VirtualSetting, scheme="SDPipe"),
+def test_hetpipe_whose_pipelines_wait_for_each_other_learns_as_all_reduce_and_otherwise_not():
+    same, batch = small_workers(2, 2, has_flush=True, averages_gradients=True)
+    parts = [worker.part for worker in same.pipelines[0]]
+    waiting, stale = (
+        VirtualServer(
+            parts,
+            2,
+            lambda part: torch.optim.SGD(part.parameters(), lr=0.5, momentum=0.9),
+            batch,
+            functional.mse_loss,
+            has_flush=True,
+            staleness=staleness,
+        )
+        for staleness in (0, 2)
+    )
+    groups = [Group(stage, frozenset({0, 1})) for _ in range(4) for stage in range(2)]
+    expected = sorted(same.follow(Run(ends_s=np.zeros(0), groups=groups)))
+    train, push = [(0, False), (1, False)], [(0, True), (1, True)]
+    assert [loss for *_, loss in sorted(waiting.follow(Run(ends_s=np.zeros(0), steps=[*train, *push] * 4)))] == (
+        pytest.approx([loss for *_, loss in expected], abs=1e-6)
+    )
+    late = [*train, *train, *push, *train, *push, *train, *push, *push]  # a mini-batch ahead of its pushes
+    found = sorted(stale.follow(Run(ends_s=np.zeros(0), steps=late)))
+    assert max(abs(own[2] - wanted[2]) for own, wanted in zip(found, expected, strict=True)) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong", "message"),
+    [
+        ("scheme", "Gossip", "'Gossip' is not a valid Scheme"),
+        ("model", "vgg", "model is 'vgg'"),
+        ("delays", "moon", "delays is 'moon'"),
+        ("adam", "sgd", "adam is 'sgd'"),
+        ("flush", "nobody", "flush is 'nobody'"),
+        ("iterations", 0, "iterations is 0"),
+    ],
 )
+def test_bad_settings_of_virtual_trainings_are_refused(field, wrong, message):
+    with pytest.raises(ValueError, match=message):
+        VirtualSetting(**{"scheme": "SDPipe", field: wrong})

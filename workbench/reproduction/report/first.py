@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from workbench.reproduction.audit import audit_of, share_noticed
 from workbench.reproduction.causes import Disagreement, disagreements, summary
 from workbench.reproduction.declare import Profile, Reproduction
-from workbench.reproduction.findings import BestRun, Found, Paper, best_runs, papers_of
+from workbench.reproduction.findings import BestRun, Found, Paper, advice_tested, best_runs, papers_of
 from workbench.reproduction.project import Project
 from workbench.reproduction.regimes import place
 
@@ -21,7 +21,7 @@ SCORE_WORDS = {"agree": "AGREES", "disagree": "DISAGREES", "could not be tested"
 
 def add_cards(report: View, project: Project, catalogue: Sequence[Reproduction]) -> None:
     """Give each technique of a report its card, and the report its score and the findings that disagree."""
-    report.score, report.cautions, report.audit, report.causes, report.helpful = "", (), "", "", ()
+    report.score, report.cautions, report.audit, report.causes, report.helpful, report.tested = "", (), "", "", (), ""
     for technique in report.techniques:
         technique.card, technique.regimes, technique.causes = None, (), ()
     if report.profile == Profile.SMOKE:
@@ -35,6 +35,7 @@ def add_cards(report: View, project: Project, catalogue: Sequence[Reproduction])
         technique.title = paper.name
         technique.causes = tuple(_cause(one) for one in found if runs[one.item].item.technique == paper.technique)
         technique.regimes = _regimes(run for run in runs.values() if run.item.technique == paper.technique)
+    report.tested = advice_tested(runs)
     report.helpful = tuple(technique for technique in report.techniques if technique.card.use)
     report.cautions = tuple(
         (technique, finding) for technique in report.techniques for finding in technique.card.disagreeing

@@ -133,6 +133,7 @@ def simulate(
     window_s: float | None = None,
     settings: Settings | None = None,
     staleness: int | None = None,
+    push_every: int = 1,
     seed: int = 0,
     flush: bool = True,
 ) -> Run:
@@ -146,7 +147,8 @@ def simulate(
         history: P of SDPipe's scheduler.
         window_s: T of SDPipe's scheduler; None takes the settings' T, or else the paper's, 1/N of an iteration.
         settings: settings of SDPipe's scheduler.
-        staleness: s of HetPipe; None is the paper's, M.
+        staleness: s of HetPipe, in pushes; None is the paper's, M.
+        push_every: mini-batches of a pipeline of HetPipe from push to push; the release has 10.
         seed: seed of AD-PSGD's pairs.
         flush: whether a pipeline finishes a mini-batch before the next one begins; only All-Reduce and SDPipe can do
             without.
@@ -158,7 +160,8 @@ def simulate(
     if num_stages != workload.num_stages:
         raise ValueError(f"delays_s is of {num_stages} stages; it must be of num_stages, {workload.num_stages}")
     if scheme is Scheme.HETPIPE:
-        return _parameter_server(workload, cluster, delays_s, num_stages if staleness is None else staleness)
+        staleness = num_stages if staleness is None else staleness
+        return _parameter_server(workload, cluster, delays_s, staleness, push_every)
     if scheme is Scheme.AD_PSGD:
         return _in_pairs(workload, cluster, delays_s, seed)
     if scheme is Scheme.ALL_REDUCE:
@@ -338,16 +341,19 @@ def _in_pairs(workload: Workload, cluster: Cluster, delays_s: np.ndarray, seed: 
     return Run(ends_s=ends_s, groups=groups)
 
 
-def _parameter_server(workload: Workload, cluster: Cluster, delays_s: np.ndarray, staleness: int) -> Run:
+def _parameter_server(
+    workload: Workload, cluster: Cluster, delays_s: np.ndarray, staleness: int, push_every: int
+) -> Run:
     """Simulate pushes and pulls beside the training; no pipeline is more than s pushes ahead of the slowest."""
     require_counts(0, staleness=staleness)
+    require_counts(1, push_every=push_every)
     num_iterations, num_stages, num_pipelines = delays_s.shape
     delays = delays_s.transpose(0, 2, 1).tolist()
     ends = _Ends(workload)
     sent_s = workload.stage_bytes * workload.num_stages / cluster.server_bytes_per_s
     busy_s = 2 * (cluster.startup_s + sent_s)  # a push and a pull of a pipeline
     ends_s = np.zeros((num_iterations, num_pipelines))
-    computed, pushed = [0] * num_pipelines, [0] * num_pipelines  # mini-batches of each pipeline
+    computed, pushed = [0] * num_pipelines, [0] * num_pipelines  # mini-batches, and pushes that have arrived
     free_s = 0.0  # time when the server is free
     idle = set(range(num_pipelines))
     events: list[tuple[float, int, int]] = []  # time, 1 for the end of a push, pipeline
@@ -355,7 +361,7 @@ def _parameter_server(workload: Workload, cluster: Cluster, delays_s: np.ndarray
 
     def begin(now_s: float) -> None:
         slowest = min(pushed)
-        for pipeline in [number for number in idle if computed[number] - slowest <= staleness]:
+        for pipeline in [number for number in idle if computed[number] // push_every - slowest <= staleness]:
             idle.discard(pipeline)
             if computed[pipeline] < num_iterations:
                 steps.append((pipeline, False))
@@ -367,12 +373,14 @@ def _parameter_server(workload: Workload, cluster: Cluster, delays_s: np.ndarray
         now_s, is_push, pipeline = heapq.heappop(events)
         if is_push:
             steps.append((pipeline, True))
-            ends_s[pushed[pipeline], pipeline] = now_s
             pushed[pipeline] += 1
+            ends_s[min(pushed[pipeline] * push_every, num_iterations) - 1, pipeline] = now_s
         else:
+            ends_s[computed[pipeline], pipeline] = now_s
             computed[pipeline] += 1
-            free_s = max(free_s, now_s) + busy_s  # the server's network card serves one pipeline at a time
-            heapq.heappush(events, (free_s, 1, pipeline))
+            if computed[pipeline] % push_every == 0 or computed[pipeline] == num_iterations:
+                free_s = max(free_s, now_s) + busy_s  # the server's network card serves one pipeline at a time
+                heapq.heappush(events, (free_s, 1, pipeline))
             idle.add(pipeline)
         begin(now_s)
     return Run(ends_s=ends_s, steps=steps)

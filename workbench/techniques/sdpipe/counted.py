@@ -124,7 +124,8 @@ def learning_rate_rows(
     """Return the largest learning rates that Eq. 3 admits, by the smallest group; the largest is all workers.
 
     The text orders n1 <= |S| <= n2 and calls n1 the largest size: "learning_rate" takes n1 for the smallest one, and
-    "learning_rate_by_name" for the largest one.
+    "learning_rate_by_name" for the largest one. "learning_rate_mixed" is of groups of all workers, after each of which
+    all models are equal, in place of the theorem's bound on how far they are apart.
     """
     largest = partial(largest_learning_rate, num_stages=num_stages, history=history, smoothness=smoothness)
     rows = []
@@ -133,4 +134,7 @@ def learning_rate_rows(
         rows.append(value_row("learning_rate", rate, n1=least, num_pipelines=n))
         rate = largest(num_pipelines=n, n1=n, n2=least)
         rows.append(value_row("learning_rate_by_name", rate, n2=least, num_pipelines=n))
+    for n in num_pipelines:
+        rate = largest(num_pipelines=n, n1=n, n2=n, mixes=True)
+        rows.append(value_row("learning_rate_mixed", rate, n1=n, num_pipelines=n))
     return rows

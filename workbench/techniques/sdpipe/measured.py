@@ -1,6 +1,7 @@
 """The rows of what is measured: trainings of all schemes on real or virtual ranks, compared seed by seed."""
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -12,7 +13,7 @@ from workbench.study.training import reached
 
 from .cost import Scheme
 
-__all__ = ["cells", "map_rows", "rows", "throughput_rows"]
+__all__ = ["cells", "has_diverged", "map_rows", "rows", "throughput_rows"]
 
 ALL_REDUCE = Scheme.ALL_REDUCE.value
 FEWEST_SEEDS = 2  # from which times to a target are compared: with one, noise decides
@@ -33,23 +34,30 @@ def cells(
     adams: Sequence[str] = (USUAL["adam"],),
     flushes: Sequence[str] = (USUAL["flush"],),
     rates: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    staleness: int | None = None,
     **setting: Any,
 ) -> list[dict[str, Any]]:
     """List the trainings: every scheme with every seed; SDPipe with each kind of Adam, and with and without a flush.
 
-    A scheme in `rates` has these learning rates in place of the common one.
+    A scheme in `rates` has these learning rates in place of the common one, and HetPipe another `staleness` than M.
 
     A usual choice is left out of a training's arguments, so that it is the same training as without a choice.
     """
     choices = [{"adam": adam, "flush": flush} for adam, flush in product(adams, flushes)]
     kinds = [{name: kind for name, kind in choice.items() if kind != USUAL[name]} for choice in choices]
+    stale = {} if staleness is None else {"staleness": staleness}
     own = {name: [{"learning_rate": rate} for rate in of_scheme] for name, of_scheme in rates.items()}
     return [
-        {"scheme": scheme.value, "seed": seed, **setting, **kind, **rate}
+        {"scheme": scheme.value, "seed": seed, **setting, **kind, **rate, **(stale if scheme is Scheme.HETPIPE else {})}
         for seed, scheme in product(seeds, map(Scheme, schemes))
         for kind in (kinds if scheme is Scheme.SDPIPE else [{}])
         for rate in own.get(scheme.value, [{}])
     ]
+
+
+def has_diverged(result: Result) -> bool:
+    """Whether the loss of a training is not a number, which cells hold as a text."""
+    return not math.isfinite(float(result["scores"]["test_loss"]))
 
 
 def rows(
@@ -64,14 +72,18 @@ def rows(
         key: field of the setting that tells the trainings of a seed apart, of `BASES`.
     """
     by_name: dict[str, dict[int, Result]] = {}
+    diverged: Counter[str] = Counter()
     for result in results:
         name = result["setting"].get(key, USUAL.get(key))  # a training may be older than a choice
+        if has_diverged(result):
+            diverged[str(name)] += 1
+            continue
         by_name.setdefault(str(name), {})[result["setting"]["seed"]] = result
     targets: Targets = {
         f"loss {target:g}": lambda result: reached(result["curve"], target),
         **{f"{accuracy:g} %": partial(_accuracy_reached, accuracy) for accuracy in accuracies},
     }
-    found = []
+    found = [value_row("diverged_seeds", number, **{key: name}) for name, number in diverged.items()]
     if "pass_s" in results[0]["setting"]:
         found.append(value_row("iteration_over_passes", _iteration_over_passes(results[0])))
     for name, by_seed in by_name.items():

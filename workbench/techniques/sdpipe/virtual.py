@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -26,7 +27,7 @@ from .method.scheduler import Group
 from .simulated import ITERATION, PAPER, delays_s, workload_of
 from .training import ADAMS, MODELS, Data, curve_of, optimizer_of, scores_of, stages_of
 
-__all__ = ["DELAYS", "VirtualServer", "VirtualSetting", "VirtualWorkers", "data_of", "num_ahead", "traced_s"]
+__all__ = ["CLOCKS", "DELAYS", "VirtualServer", "VirtualSetting", "VirtualWorkers", "data_of", "num_ahead", "traced_s"]
 __all__ += ["train"]
 
 CLOCKS = {"resnet": "ResNet-50", "bert": "BERT-base", "gpt2": "BERT-base"}  # the model whose times a small one has
@@ -55,6 +56,7 @@ class VirtualSetting:
     delays: str = "B"  # of DELAYS
     history: int = 10  # P
     flush: str = "rivals"  # of FLUSHES
+    staleness: int | None = None  # s of HetPipe; None is the paper's, M
     adam: str = "reduced"  # BERT's optimizer in SDPipe, of ADAMS; the rivals' is plain
     learning_rate: float = 0.05  # the largest
     width: int = 16  # see `stages_of`
@@ -84,7 +86,8 @@ def train(**arguments: Any) -> dict[str, Any]:
     is_reduced = setting.scheme == Scheme.SDPIPE and setting.adam == "reduced"
     parts = stages_of(setting.model, setting.num_stages, setting.seed, setting.width)
     data = data_of(setting)
-    workers = (VirtualServer if setting.scheme == Scheme.HETPIPE else VirtualWorkers)(
+    is_server = setting.scheme == Scheme.HETPIPE
+    workers = (partial(VirtualServer, staleness=setting.staleness) if is_server else VirtualWorkers)(
         parts,
         num_pipelines,
         lambda part: optimizer_of(setting.model, part, 1.0, num_pipelines if is_reduced else 1),
@@ -372,6 +375,7 @@ def _simulated(setting: VirtualSetting) -> tuple[Run, np.ndarray, list[dict[str,
         shape = MOST_AHEAD * setting.iterations, setting.num_stages, setting.num_pipelines
         late_s = delays_s(CLOCKS[setting.model], setting.delays, shape, ITERATION, setting.seed)
     how: dict[str, Any] = {"history": setting.history, "seed": setting.seed, "flush": setting.has_flush}
+    how["staleness"] = setting.staleness
     return simulate(setting.scheme, workload, PAPER, late_s, **how), late_s, sources
 
 

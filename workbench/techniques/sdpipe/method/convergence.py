@@ -49,26 +49,29 @@ def condition(
 
 
 def largest_learning_rate(
-    *, num_pipelines: int, num_stages: int, history: int, n1: int, n2: int, smoothness: float
+    *, num_pipelines: int, num_stages: int, history: int, n1: int, n2: int, smoothness: float, mixes: bool = False
 ) -> float:
-    """Return the largest γ that Eq. 3 admits; 0 where it admits none. See `condition`."""
+    """Return the largest γ that Eq. 3 admits; 0 where it admits none. See `condition`.
+
+    With `mixes` t2 is 0 in place of its bound: models are equal after one group, as after one of all workers.
+    """
     sizes = {"num_pipelines": num_pipelines, "num_stages": num_stages, "history": history, "n1": n1, "n2": n2}
     condition(1.0, **sizes, smoothness=smoothness)
-    error = _network_error(num_pipelines, num_stages, history, n1, n2)
+    error = _network_error(num_pipelines, num_stages, history, n1, n2, mixes)
     if not math.isfinite(error):
         return 0.0
     # x + error x^2 = 1 with x = ηL
     return 2 / (1 + math.sqrt(1 + 4 * error)) / smoothness * num_pipelines / n2
 
 
-def _network_error(num_pipelines: int, num_stages: int, history: int, n1: int, n2: int) -> float:
+def _network_error(num_pipelines: int, num_stages: int, history: int, n1: int, n2: int, mixes: bool = False) -> float:
     """Return the factor of (ηL)^2 in Eq. 3, in logarithms where its powers leave the range of a float."""
     exponent = num_pipelines * history
     shrink = n1**-exponent if exponent * math.log(n1) < 700 else 0.0  # n1^(-NP)
     if shrink == 1.0:
         return math.inf  # n1 = 1: t1 has a division by 0
     t1 = 4 * num_pipelines * ((shrink + 1) / (shrink - 1)) ** 2  # both sides of its fraction by n1^(NP)
-    gap = -math.expm1(2 / exponent * math.log1p(-shrink))  # 1 - t2
+    gap = 1.0 if mixes else -math.expm1(2 / exponent * math.log1p(-shrink))  # 1 - t2
     if gap == 0.0:
         return math.inf
     root_gap = gap / (1 + math.sqrt(1 - gap))  # 1 - sqrt(t2)

@@ -1,0 +1,338 @@
+"""The blind test: settings are drawn, times predicted and sealed, and only then is every scheme measured in turns.
+
+A kind of setting has a training, its schemes, and the cost models of the techniques, calibrated on the ranks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
+from statistics import median
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from workbench.cluster import GIGABIT_BYTES_PER_S, Link
+from workbench.models.small import SMALL_MODELS
+from workbench.rows import spread_row, value_row
+from workbench.rows.progress import say_progress
+from workbench.study import data_parallel
+from workbench.study.data_parallel import DDP, FP16, Hooks
+from workbench.study.timing import Timed, Turns, open_ranks, time_variants
+from workbench.techniques.activation_compression.cost import iteration_time, read_variant
+from workbench.techniques.activation_compression.measured import fitting, iterations
+from workbench.techniques.atp import measured as meshes
+from workbench.techniques.atp.method.search import search_exactly
+from workbench.techniques.cupcake import cost as fusions
+from workbench.techniques.espresso.planning import PLANNED
+from workbench.techniques.sdpipe import cost as pipelines
+from workbench.techniques.sdpipe import training as sdpipe
+from workbench.techniques.zen.advice import measure_link
+
+from . import blind_ranks
+from .blind_ranks import CUPCAKE, ESPRESSO, NUM_RANKS, SUMS, Given, attach, calibrate_meshes, plan_gradients, sums
+from .predictions import PAYS, sums_s
+
+__all__ = ["KINDS", "Drawn", "Predicted", "advised", "draw", "measure", "predict", "rows", "seal"]
+
+CODES = ("w/o", "A1", "T1", "Q1")  # of activations: none, learned, sparse, quantised
+FITTED = ({"micro_batch": 1, "sequence": 64, "hidden": 128}, {"micro_batch": 10, "sequence": 128, "hidden": 256})
+SMALL_BERT = MappingProxyType({"layers": 4, "compressed_layers": 2, "value_bytes": 4, "fuse_gradients": True})
+STAGES = PIPELINES = 2
+PIPELINED_ITERATIONS = 16  # the last half counts
+RUNS = 2  # of a pipelined training with each scheme, on ranks of its own
+WITHIN = 1.1  # most time of the advised scheme, as a multiple of the fastest one's
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drawn:
+    """A drawn setting."""
+
+    number: int
+    kind: str  # a name of KINDS
+    num_hosts: int  # of the ranks: 2 x 2 or 4 x 1
+    gigabits_per_s: float  # of a host's link; 0 for this machine's loopback
+    sizes: Mapping[str, Any] = field(default_factory=dict)  # what is trained
+
+    @property
+    def link(self) -> Link | None:
+        rate = self.gigabits_per_s * GIGABIT_BYTES_PER_S
+        return Link(bandwidth_bytes_per_s=rate, source="a drawn rate") if rate else None
+
+    @property
+    def places(self) -> dict[str, Any]:
+        """Arguments of `open_ranks`."""
+        return {"link": self.link, "num_hosts": self.num_hosts, "preload": (blind_ranks.__name__,)}
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+                          for name, value in self.sizes.items())  # fmt: skip
+        link = f"{self.gigabits_per_s:g} Gbit/s" if self.gigabits_per_s else "loopback"
+        return f"{self.kind}: {sizes}; {self.num_hosts} x {NUM_RANKS // self.num_hosts} ranks, {link}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Predicted:
+    """What is predicted for a setting."""
+
+    seconds: Mapping[str, float]  # of an iteration, by scheme
+    plain: Sequence[str]  # schemes that no technique is needed for
+    plans: Mapping[str, Any] = field(default_factory=dict)  # what was planned, for the measurement
+    refused: str = ""  # why there is no prediction
+
+
+def advised(predicted: Predicted) -> str:
+    """Return the advised scheme: the fastest one if it gains `PAYS` over the best plain one, by the predictions."""
+    plain = min(predicted.plain, key=predicted.seconds.__getitem__)
+    best = min(predicted.seconds, key=predicted.seconds.__getitem__)
+    return best if predicted.seconds[plain] / predicted.seconds[best] >= PAYS else plain
+
+
+def draw(number: int, seed: int = 0) -> list[Drawn]:
+    """Draw settings, the kinds in turns; the rule was fixed before the first measurement."""
+    random, found = np.random.default_rng(seed), []
+
+    def one_of(*values: Any) -> Any:
+        return values[random.integers(len(values))]
+
+    def between(low: float, high: float) -> float:
+        return float(f"{np.exp(random.uniform(np.log(low), np.log(high))):.2g}")
+
+    for at in range(number):
+        kind, num_hosts, rate = list(KINDS)[at % len(KINDS)], one_of(2, 4), between(0.2, 5.0)
+        if kind == "gradients":
+            sizes = {"model": one_of(*SMALL_MODELS), "codec": one_of("efsignsgd", "dgc"), "batch": one_of(2, 4, 8)}
+        elif kind == "embeddings":
+            num_hosts = NUM_RANKS  # its model knows one rank a machine
+            sizes = {"rows": one_of(10_000, 30_000, 100_000), "width": one_of(8, 16, 32)}
+            sizes |= {"density": between(0.003, 0.7)}
+        elif kind == "meshes":
+            sizes = {"batch": one_of(4, 8), "sequence": one_of(32, 64, 128), "hidden": one_of(128, 256, 512)}
+        elif kind == "activations":
+            sizes = {"micro_batch": one_of(3, 6, 8), "sequence": one_of(64, 96, 128), "hidden": one_of(128, 256)}
+        else:
+            num_hosts, rate = 1, 0.0
+            sizes = {"pass_s": between(0.008, 0.02), "delay": between(0.3, 3.0), "delay_share": between(0.05, 0.5)}
+        found.append(Drawn(number=at + 1, kind=kind, num_hosts=num_hosts, gigabits_per_s=rate, sizes=sizes))
+    return found
+
+
+def predict(setting: Drawn) -> Predicted:
+    """Calibrate the cost models on ranks that run no scheme of the setting, and predict every scheme.
+
+    Where samples are too noisy for a model to be fitted, nothing is predicted, and the setting counts as missed.
+    """
+    try:
+        return KINDS[setting.kind][0](setting)
+    except ValueError as error:
+        return Predicted(seconds={}, plain=(), refused=str(error))
+
+
+def measure(setting: Drawn, predicted: Predicted, rounds: int) -> Mapping[str, Sequence[float]]:
+    """Measure every scheme in turns on other ranks; return the seconds of an iteration, round by round."""
+    return {} if predicted.refused else KINDS[setting.kind][1](setting, predicted, Turns(rounds=rounds, warmup=1))
+
+
+def seal(settings: Sequence[Drawn], predictions: Sequence[Predicted]) -> str:
+    """Return the digest of all predictions, which is taken before anything is measured."""
+    pairs = zip(settings, predictions, strict=True)
+    text = [[asdict(one), dict(found.seconds), list(found.plain)] for one, found in pairs]
+    return hashlib.sha256(json.dumps(text, sort_keys=True).encode()).hexdigest()
+
+
+def rows(
+    settings: Sequence[Drawn],
+    predictions: Sequence[Predicted],
+    measured: Sequence[Mapping[str, Sequence[float]]],
+    sealed: str,
+) -> list[dict[str, Any]]:
+    """Return predicted and measured times, errors in per cent and regrets by setting, then what they come to.
+
+    `regret` is the time of the advised scheme over the fastest one's, less 1, in per cent; `plain_regret` that of the
+    best plain scheme by the predictions, which is what advising nothing costs.
+
+    Raises:
+        ValueError: if the predictions are not those of the seal.
+    """
+    if (now := seal(settings, predictions)) != sealed:
+        raise ValueError(f"sealed is {sealed!r}; the predictions have {now!r}, they were changed after the seal")
+    found: list[dict[str, Any]] = []
+    errors: dict[str, list[float]] = {}
+    regrets: list[float] = []
+    plain_regrets: list[float] = []
+    for setting, predicted, seconds in zip(settings, predictions, measured, strict=True):
+        keys = {"setting": setting.number, "kind": setting.kind, "what": str(setting)}
+        if predicted.refused:
+            found.append(value_row("refused", 1.0, why=predicted.refused, **keys))
+            continue
+        taken = {scheme: median(times) for scheme, times in seconds.items()}
+        fastest, chosen = min(taken, key=taken.__getitem__), advised(predicted)
+        plain = min(predicted.plain, key=predicted.seconds.__getitem__)
+        for scheme, times in seconds.items():
+            error = 100 * (predicted.seconds[scheme] / taken[scheme] - 1)
+            errors.setdefault(setting.kind, []).append(abs(error))
+            own: dict[str, Any] = keys | {"scheme": scheme}
+            found.append(value_row("predicted_s", predicted.seconds[scheme], "s", **own))
+            found.append(spread_row("iteration_s", times, "s", **own))
+            found.append(value_row("error", error, "%", **own))
+        regrets.append(100 * (taken[chosen] / taken[fastest] - 1))
+        plain_regrets.append(100 * (taken[plain] / taken[fastest] - 1))
+        found.append(value_row("regret", regrets[-1], "%", advised=chosen, fastest=fastest, **keys))
+        found.append(value_row("plain_regret", plain_regrets[-1], "%", plain=plain, fastest=fastest, **keys))
+    most = 100 * (WITHIN - 1)
+    if not regrets:
+        raise ValueError(f"predictions has {len(predictions)} entries; no model could be calibrated for any of them")
+    found += [value_row("median_error_of_kind", median(values), "%", kind=kind) for kind, values in errors.items()]
+    found.append(value_row("median_error", median(chain.from_iterable(errors.values())), "%"))
+    for quantity, values in (("within", regrets), ("plain_within", plain_regrets)):
+        found.append(value_row(f"num_{quantity}", sum(regret <= most for regret in values)))
+        found.append(value_row(f"share_{quantity}", sum(regret <= most for regret in values) / len(settings)))
+    return [*found, value_row("largest_regret", max(regrets), "%"), value_row("settings", len(settings))]
+
+
+# --- gradients: Espresso and Cupcake beside DistributedDataParallel in FP32 and 16 bits
+
+
+def _gradients_of(setting: Drawn) -> data_parallel.Setting:
+    inside = NUM_RANKS // setting.num_hosts
+    return data_parallel.Setting(
+        num_machines=setting.num_hosts, gpus_per_machine=inside, gigabits_per_s=setting.gigabits_per_s, **setting.sizes
+    )
+
+
+def _predict_gradients(setting: Drawn) -> Predicted:
+    """Predict plain buckets by Cupcake's model, which has buckets."""
+    with open_ranks(NUM_RANKS, **setting.places) as ranks:
+        plans, *_ = ranks.run(plan_gradients, _gradients_of(setting))
+    of_cupcake = plans[CUPCAKE].predicted_s
+    seconds = {DDP: of_cupcake[fusions.FP32_BUCKETS], FP16: of_cupcake[fusions.FP16]}
+    seconds |= {ESPRESSO: plans[ESPRESSO].predicted_s[PLANNED], CUPCAKE: of_cupcake[CUPCAKE]}
+    return Predicted(seconds=seconds, plain=(DDP, FP16), plans=plans)
+
+
+def _measure_gradients(setting: Drawn, predicted: Predicted, turns: Turns) -> Mapping[str, Sequence[float]]:
+    hooks = Hooks(schemes=(ESPRESSO, CUPCAKE), plan=Given(predicted.plans), attach=attach)
+    schemes = list(predicted.seconds)
+    return _seconds(data_parallel.time_schemes(_gradients_of(setting), schemes, hooks, turns), predicted)
+
+
+def _seconds(timed: Timed, predicted: Predicted) -> dict[str, list[float]]:
+    return {scheme: timed.iterations_s(scheme) for scheme in predicted.seconds}
+
+
+# --- embeddings: Zen beside torch's dense and sparse sums
+
+
+def _predict_embeddings(setting: Drawn) -> Predicted:
+    with open_ranks(NUM_RANKS, **setting.places) as ranks:
+        link, *_ = ranks.run(measure_link)
+    sizes = setting.sizes
+    found = sums_s(NUM_RANKS, sizes["density"], (sizes["rows"], sizes["width"]), link)
+    return Predicted(seconds={name: found[scheme] for name, scheme in SUMS.items()}, plain=list(SUMS)[:2])
+
+
+def _measure_embeddings(setting: Drawn, predicted: Predicted, turns: Turns) -> Mapping[str, Sequence[float]]:
+    with open_ranks(NUM_RANKS, **setting.places) as ranks:
+        return _seconds(time_variants(ranks, sums, dict(setting.sizes), turns=turns), predicted)
+
+
+# --- meshes: ATP beside Megatron's tensor parallelism with and without sequence parallelism
+
+MEGATRONS = ("ATP-1", "ATP-1, sequence parallel")
+
+
+def _block_of(setting: Drawn) -> meshes.Setting:
+    rate = setting.gigabits_per_s
+    return meshes.Setting(num_ranks=NUM_RANKS, num_hosts=setting.num_hosts, gigabits_per_s=rate, **setting.sizes)
+
+
+def _predict_meshes(setting: Drawn) -> Predicted:
+    block = _block_of(setting)
+    with open_ranks(NUM_RANKS, **setting.places) as ranks:
+        (matrix, repeated, computation_s), *_ = ranks.run(calibrate_meshes, block)
+    work = replace(block.workload, repeated_s_per_value=repeated)
+    every = search_exactly(matrix, NUM_RANKS, work)
+    found = [one for one in every if one.d1 > 1 or not one.sequence_parallel]  # one rank cuts no sequence
+    return Predicted(seconds={one.name: computation_s + one.total_s for one in found}, plain=MEGATRONS)
+
+
+def _measure_meshes(setting: Drawn, predicted: Predicted, turns: Turns) -> Mapping[str, Sequence[float]]:
+    return _seconds(meshes.time_schemes(_block_of(setting), list(predicted.seconds), turns, links=False), predicted)
+
+
+# --- activations: codes of tensor parallelism beside none
+
+
+def _predict_activations(setting: Drawn) -> Predicted:
+    """Fit a machine to two other sizes over the same link."""
+    seen: list[dict[str, Any]] = []
+    few = {"num_iterations": 6, **SMALL_BERT}
+    with open_ranks(NUM_RANKS, **setting.places) as ranks:
+        for sizes in FITTED:
+            seen += iterations.measure_on(ranks, CODES, [(NUM_RANKS, 1)], keys=sizes, **sizes, **few).rows
+    machine = fitting.fit_machine(fitting.settings_of(seen, **SMALL_BERT)).machine
+    variants = _coded(setting)
+    return Predicted(
+        seconds={name: iteration_time(one, machine).total_s for name, (one, _) in variants.items()}, plain=CODES[:1]
+    )
+
+
+def _coded(setting: Drawn) -> dict[str, tuple[Any, Any]]:
+    return {name: read_variant(name, tp=NUM_RANKS, pp=1, **setting.sizes, **SMALL_BERT) for name in CODES}
+
+
+def _measure_activations(setting: Drawn, predicted: Predicted, turns: Turns) -> Mapping[str, Sequence[float]]:
+    with open_ranks(NUM_RANKS, **setting.places) as ranks:
+        return _seconds(time_variants(ranks, iterations.trials, _coded(setting), 0, turns=turns), predicted)
+
+
+# --- pipelines: SDPipe beside an all-reduce, under drawn delays; each pass lasts its nominal time
+
+FLUSHED = {"an all-reduce after 1F1B": pipelines.Scheme.ALL_REDUCE, "SDPipe": pipelines.Scheme.SDPIPE}
+
+
+def _training_of(setting: Drawn, scheme: str, seed: int = 0) -> sdpipe.Setting:
+    more: dict[str, Any] = {"num_stages": STAGES, "num_pipelines": PIPELINES, "trace": "drawn"}
+    return sdpipe.Setting(scheme=scheme, seed=seed, iterations=PIPELINED_ITERATIONS, **more, **setting.sizes)
+
+
+def _predict_pipelines(setting: Drawn) -> Predicted:
+    seconds = {}
+    for name, scheme in FLUSHED.items():
+        training = _training_of(setting, scheme)
+        delays_s = sdpipe.delays_of(training)
+        found = pipelines.simulate(scheme, training.workload, pipelines.Cluster(), delays_s, history=training.history)
+        seconds[name] = found.iteration_s
+    return Predicted(seconds=seconds, plain=list(FLUSHED)[:1])
+
+
+def _measure_pipelines(setting: Drawn, predicted: Predicted, turns: Turns) -> Mapping[str, Sequence[float]]:
+    """Train with each scheme in turns, with the predicted delays."""
+    seconds: dict[str, list[float]] = {name: [] for name in FLUSHED}
+    for number in range(RUNS):
+        for name, scheme in FLUSHED.items():
+            training = _training_of(setting, scheme)
+            ends_s = np.array([seen.ends_s for seen in sdpipe.run_workers(training, sdpipe.delays_of(training))])
+            half = training.iterations // 2
+            spans_s = (ends_s[:, -1] - ends_s[:, half - 1]) / (training.iterations - half)
+            seconds[name].append(float(len(spans_s) / (1 / spans_s).sum()))  # as `Run.iteration_s`
+        say_progress(number + 1, RUNS, "runs")
+    return seconds
+
+
+Predict = Callable[[Drawn], Predicted]
+Measure = Callable[[Drawn, Predicted, Turns], Mapping[str, Sequence[float]]]
+KINDS: Mapping[str, tuple[Predict, Measure]] = MappingProxyType(
+    {
+        "gradients": (_predict_gradients, _measure_gradients),
+        "embeddings": (_predict_embeddings, _measure_embeddings),
+        "meshes": (_predict_meshes, _measure_meshes),
+        "activations": (_predict_activations, _measure_activations),
+        "pipelines": (_predict_pipelines, _measure_pipelines),
+    }
+)
+"""How each kind is predicted and measured."""
