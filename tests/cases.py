@@ -19,6 +19,13 @@ def refusals(*cases, of=None):
     return refused
 
 
+def refusal(call, *args, **kwargs):
+    """Return the text of the error that a call must raise; on a rank, so that the pool goes on."""
+    with pytest.raises((ValueError, RuntimeError)) as refused:
+        call(*args, **kwargs)
+    return str(refused.value)
+
+
 def values(rows, quantity, **where):
     """Return the values of a quantity in the rows that have these keys."""
     return [row["value"] for row in rows if row["quantity"] == quantity and where.items() <= row.items()]

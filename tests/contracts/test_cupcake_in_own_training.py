@@ -1,8 +1,3 @@
 """Cupcake in trainings of its users' own; the tests that prove its cells are shared with Espresso."""
 
 from tests.contracts import test_hooks_in_own_training, test_hooks_lose_nothing  # noqa: F401
-from tests.contracts.works_with import CELLS, Feature
-
-
-def test_every_feature_has_a_cell():
-    assert all(("cupcake", feature) in CELLS for feature in Feature)

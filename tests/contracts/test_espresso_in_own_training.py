@@ -8,15 +8,11 @@ from tests.cases import tidy
 from tests.contracts import test_hooks_lose_nothing  # noqa: F401
 from tests.contracts.hooked import attach, early, net, one_pass
 from tests.contracts.test_hooks_in_own_training import scaled
-from tests.contracts.works_with import CELLS, Feature, works
+from tests.contracts.works_with import Feature, works
 from workbench.parallel.timeouts import timeout_of
 from workbench.techniques.espresso.method import Option
 
 TWICE = "intra.reduce-scatter comp.gpu inter.alltoall* inter.allgather* decomp.gpu comp.gpu intra.allgather* decomp.gpu"
-
-
-def test_every_feature_has_a_cell():
-    assert all(("espresso", feature) in CELLS for feature in Feature)
 
 
 @works("espresso", Feature.GRADIENT_SCALING)

@@ -146,11 +146,6 @@ def trained(model, balancer) -> list[torch.Tensor]:
     return locals_of(model.state_dict().values())
 
 
-@works("flextp", Feature.BUFFERS)
-def test_a_training_with_batch_norm(pools):
-    assert_equal_to_plain(pools, trained)
-
-
 def scaled(model, balancer) -> list[torch.Tensor]:
     """Train by a GradScaler whose third step is spoiled on all ranks, as an input is that all of them get."""
     optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=2.0**10)
@@ -265,7 +260,7 @@ def frozen(model, kind, group):
     return model
 
 
-@works("flextp", Feature.FROZEN_PARAMETERS)
+@works("flextp", Feature.FROZEN_PARAMETERS, Feature.BUFFERS)  # of a batch norm
 def test_frozen_weights(pools):
     assert_equal_to_plain(pools, trained, change=frozen)
 
@@ -289,7 +284,6 @@ def test_weights_that_layers_share(pools):
 
 
 POLICIES = {
-    "MIG": MIGRATES,
     "ZERO": Policy(solution="ZERO", iterations_per_epoch=3, patience=2),
     "Rd": Policy(solution="ZERO", selection="Rd", pruning_ratio=0.4, iterations_per_epoch=2),
     "PriDiffR": Policy(solution="ZERO", selection="PriDiffR", micro_threshold=1e-2, iterations_per_epoch=3),
@@ -322,7 +316,8 @@ def resumed(kind: str, solution: str, stops: tuple[int, ...]) -> tuple[list[torc
 
 @works("flextp", Feature.RESUME, note="`balancer.state_dict()` on every rank; measured times differ from run to run.")
 @pytest.mark.parametrize(
-    ("kind", "solution"), [*(("workbench", name) for name in POLICIES), ("parallelize_module", "ZERO")]
+    ("kind", "solution"),
+    [("parallelize_module", "ZERO"), *(("workbench", name) for name in ("Rd", "PriDiffR", "Same"))],
 )
 def test_a_resumed_training_equals_the_uninterrupted_one_bit_for_bit(pools, kind, solution):
     stops = (9,), (1, 4, 5, 6, 9)
@@ -448,15 +443,11 @@ def compiled(kind: str, when: str) -> list[list[torch.Tensor]]:
     for is_balanced in (True, False):
         model, group = build(kind)
         call = torch.compile(model, backend="eager") if is_balanced and when == "before" else model
-        if is_balanced and when == "in place before":
-            model.compile(backend="eager")
-        if "before" in when:
+        if when == "before":
             call(batch(9)).sum().backward()
         balancer = balanced(model, group) if is_balanced else Plain()
         if is_balanced and when == "in place after":
             model.compile(backend="eager")
-        if is_balanced and when == "after":
-            call = torch.compile(model, backend="eager")
         steps = []
         for number in range(3):
             model.zero_grad()
@@ -470,15 +461,7 @@ def compiled(kind: str, when: str) -> list[list[torch.Tensor]]:
 
 
 @works("flextp", Feature.COMPILE, note="Products of cut layers stay outside of the compiled graphs.")
-@pytest.mark.parametrize(
-    ("kind", "when"),
-    [
-        ("workbench", "before"),
-        ("workbench", "in place after"),
-        ("parallelize_module", "in place before"),
-        ("parallelize_module", "after"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "when"), [("workbench", "before"), ("parallelize_module", "in place after")])
 def test_compiled_models(pools, kind, when):
     for ours, theirs in pools(2).run(tidy, compiled, kind, when):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-10)
@@ -517,33 +500,8 @@ def test_accumulated_gradients(pools):
     assert_equal_to_plain(pools, accumulated)
 
 
-def clipped() -> list[torch.Tensor]:
-    """Return the norm of a wholly cut model's gradients, clipped ones, and the same of one process."""
-    model, mesh = build("wholly cut")
-    single, balancer, found = alone(), balanced(model, mesh), []
-    for number in range(3):
-        for one, iteration in ((model, balancer.iteration()), (single, torch.enable_grad())):
-            one.zero_grad()
-            with iteration:
-                one(batch(number)).square().sum().backward()
-    for one in (model, single):
-        norm = nn.utils.clip_grad_norm_(one.parameters(), 0.1)
-        whole = [each.full_tensor() if hasattr(each, "full_tensor") else each for each in (norm, *_grads(one))]
-        found.append(whole)
-    assert balancer.plan.senders == (1,)
-    return found
-
-
 def _grads(model: nn.Module) -> list[torch.Tensor]:
     return [parameter.grad for parameter in model.parameters()]
-
-
-@works("flextp", Feature.CLIPPING)
-def test_the_norm_of_clipped_gradients_is_that_of_one_process(pools):
-    for ours, theirs in pools(2).run(tidy, clipped):
-        assert theirs[0] > 0.1
-        for own, other in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(own, other, rtol=1e-9, atol=1e-10)
 
 
 def clipped_shards(clip) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -566,11 +524,12 @@ def clipped_shards(clip) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 @works("flextp", Feature.CLIPPING)
-@pytest.mark.parametrize("clip", [nn.utils.clip_grad_norm_, clip_grad_norm_], ids=["torch's", "by one message"])
-def test_gradients_of_shards_are_clipped_by_the_norm_of_the_whole(pools, clip):
-    for before, told, afterwards in pools(2).run(tidy, clipped_shards, clip):
-        torch.testing.assert_close(told, before, rtol=1e-9, atol=0)
-        assert afterwards.item() == pytest.approx(0.1, rel=1e-4)  # torch adds 1e-6 to the norm it divides by
+def test_gradients_of_shards_are_clipped_by_the_norm_of_the_whole(pools):
+    ways = nn.utils.clip_grad_norm_, clip_grad_norm_  # torch's, and by one message
+    for found in pools(2).run(tidy, lambda: [clipped_shards(clip) for clip in ways]):
+        for before, told, afterwards in found:
+            torch.testing.assert_close(told, before, rtol=1e-9, atol=0)
+            assert afterwards.item() == pytest.approx(0.1, rel=1e-4)  # torch adds 1e-6 to the norm it divides by
 
 
 def with_one_infinite_shard() -> list[float]:
@@ -613,7 +572,7 @@ def narrow(kind: str, is_autocast: bool) -> list[tuple]:
 
 
 @works("flextp", Feature.BF16, Feature.AUTOCAST)
-@pytest.mark.parametrize(("kind", "is_autocast"), [*itertools.product(KINDS, (False, True))])
+@pytest.mark.parametrize(("kind", "is_autocast"), [*zip(KINDS, (False, True), strict=True)])
 def test_narrow_numbers(pools, kind, is_autocast):
     for without_straggler, with_straggler, plain in pools(2).run(tidy, narrow, kind, is_autocast):
         for one, other, expected in zip(without_straggler, with_straggler, plain, strict=True):

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.cases import tidy
+from tests.cases import refusal, tidy
 from tests.contracts.works_with import Feature, refuses, works
 from tests.techniques.gemini import own_trainings as own
 from tests.techniques.gemini.own_trainings import Training, batch, resumes
@@ -159,9 +159,7 @@ def count_to_another_number() -> str:
     model = DistributedDataParallel(nn.Linear(8, 8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     checkpoints = InMemoryCheckpoints(PoolContext(rank, 2), model, optimizer)
-    with pytest.raises(ValueError) as refused:
-        next(checkpoints.iterations(3 + rank))
-    return str(refused.value)
+    return refusal(next, checkpoints.iterations(3 + rank))
 
 
 @refuses("gemini", Feature.UNEVEN_ENDS, note="All ranks count to the same number; `iterations` compares them.")
@@ -202,9 +200,7 @@ def unreduced() -> str:
     state = TrainingState(training.model, training.optimizer)
     training.model.set_requires_gradient_sync(False)
     training.loss(batch(0)).backward()
-    with pytest.raises(ValueError) as refused:
-        state.image(1)
-    return str(refused.value)
+    return refusal(state.image, 1)
 
 
 def test_sharded_gradients_that_are_not_reduced_are_refused_by_name(pools):

@@ -76,7 +76,11 @@ class ByHand:
 
 
 CODECS = {"espresso": ("efsignsgd", "randomk", "dgc"), "cupcake": ("efsignsgd", "onebit", "randomk", "dgc")}
-CASES = [(name, codec) for name, codecs in CODECS.items() for codec in (*codecs, "momentum")]
+CASES = [
+    ("espresso", "randomk"),
+    ("cupcake", "efsignsgd"),
+    *((name, codec) for name in HOOKS for codec in ("dgc", "momentum")),
+]
 
 
 def options_of(codec):

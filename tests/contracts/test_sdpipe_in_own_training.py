@@ -22,11 +22,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from tests.cases import tidy
+from tests.cases import refusal, tidy
 from tests.contracts.language_models import NAMES, language_model
 from tests.contracts.trainings import STEPS, Guest, state_of, train
 from tests.contracts.works_with import Feature, refuses, works
-from workbench.launch import RankFailed
 from workbench.techniques.sdpipe import Options, VarianceReducedAdam, synchronized
 
 TOGETHER = Options(window_s=math.inf)  # every group is of all workers
@@ -332,8 +331,8 @@ def sharded():
 
 @refuses("sdpipe", Feature.FSDP, note="A worker must hold its stage's weights whole.")
 def test_a_sharded_module_is_refused(pools):
-    with pytest.raises(RankFailed, match=r"module's 0.weight is a DTensor, as of fully_shard; each worker must hold"):
-        pools(2).run(tidy, sharded)
+    for message in pools(2).run(tidy, refusal, sharded):
+        assert "module's 0.weight is a DTensor, as of fully_shard; each worker must hold" in message
 
 
 def unfrozen():
@@ -439,8 +438,7 @@ def test_weights_that_only_begin_equal_are_two_or_refused_where_they_are_said_to
     results = pools(4).run(tidy, of_two_stages, 6, False, math.inf, False)
     torch.testing.assert_close(results[0][1], in_one_process(6, False))
     message = "gradient of the tied weight part.weight differs between its stages; add them up over the stages"
-    with pytest.raises(RankFailed, match=message):
-        pools(4).run(tidy, of_two_stages, 2, False, 1.0, True)
+    assert all(message in found for found in pools(4).run(tidy, refusal, of_two_stages, 2, False, 1.0, True))
 
 
 def raising(failing, num_steps=STEPS):

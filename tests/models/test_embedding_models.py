@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from tests.cases import refusals
 from workbench.models.language import LogUniform, SampledLSTM, log_probability
 from workbench.models.recommender import DeepFM, interactions, interactions_by_definition
 from workbench.models.translation import Translator
@@ -81,15 +82,9 @@ def test_with_all_words_sampled_the_loss_is_that_of_the_full_softmax():
     torch.testing.assert_close(functional.cross_entropy(sampled.flatten(0, 1), torch.zeros(3).long()), full)
 
 
-@pytest.mark.parametrize(
-    ("call", "rule"),
-    [
-        (lambda: DeepFM(0), "num_rows is 0; it must be a whole number of at least 1"),
-        (lambda: Translator(9, 9, width=4, hidden=5), "hidden is 5; it must be even"),
-        (lambda: SampledLSTM(9, width=0, hidden=2), "width is 0; it must be"),
-        (lambda: LogUniform(num_words=3, num_sampled=4), "num_sampled is 4; it must be at most num_words, 3"),
-    ],
+test_sizes_that_do_not_fit_are_refused = refusals(
+    (lambda: DeepFM(0), "num_rows is 0; it must be a whole number of at least 1"),
+    (lambda: Translator(9, 9, width=4, hidden=5), "hidden is 5; it must be even"),
+    (lambda: SampledLSTM(9, width=0, hidden=2), "width is 0; it must be"),
+    (lambda: LogUniform(num_words=3, num_sampled=4), "num_sampled is 4; it must be at most num_words, 3"),
 )
-def test_sizes_that_do_not_fit_are_refused(call, rule):
-    with pytest.raises(ValueError, match=rule):
-        call()

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.cases import refusals
 from workbench import models
 from workbench.parallel import VirtualTensorGroup
 from workbench.parallel.linear import ShardedLinear
@@ -15,18 +16,12 @@ from workbench.parallel.linear import ShardedLinear
 SMALL = models.Workload(hidden=8, num_layers=1, batch=2, sequence=3, head_size=4, num_samples=5)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: replace(SMALL, batch=0), "batch is 0; it must be an integer of at least 1"),
-        (lambda: replace(SMALL, hidden=True), "hidden is True; it must be an integer of at least 1"),
-        (lambda: replace(SMALL, vocabulary=-1), "vocabulary is -1; it must be an integer of at least 0"),
-        (lambda: replace(SMALL, num_samples=None).num_iterations, "num_samples is None"),
-    ],
+test_a_size_out_of_range_is_named = refusals(
+    (lambda: replace(SMALL, batch=0), "batch is 0; it must be an integer of at least 1"),
+    (lambda: replace(SMALL, hidden=True), "hidden is True; it must be an integer of at least 1"),
+    (lambda: replace(SMALL, vocabulary=-1), "vocabulary is -1; it must be an integer of at least 0"),
+    (lambda: replace(SMALL, num_samples=None).num_iterations, "num_samples is None"),
 )
-def test_a_size_out_of_range_is_named(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])

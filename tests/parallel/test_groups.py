@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.cases import refusals
 from workbench import parallel
 from workbench.compression import FP16, AutoEncoder, ErrorFeedback, Identity, Quantize, RandomK, TopK
 from workbench.compression.codec import site_seed
@@ -75,22 +76,16 @@ PARTS = [nn.Identity(), nn.Identity()]
 THREE_BATCHES = VirtualPipeline(PARTS, num_micro_batches=3)
 
 
-@pytest.mark.parametrize(
-    ("call", "rule"),
-    [
-        (lambda: parallel.VirtualTensorGroup(2).sum([torch.ones(1)]), "tensors: 1 given.*2 ranks"),
-        (lambda: parallel.VirtualTensorGroup(0), "size: 0"),
-        (parallel.ProcessTensorGroup, "torch.distributed is not initialised"),
-        (lambda: parallel.Stage(index=0, num_stages=3).layers(7), "num_layers: 7 is not divisible by 3"),
-        (lambda: parallel.Stage(index=3, num_stages=3), r"index: 3 is not in 0\.\.2"),
-        (lambda: parallel.Stage(index=0, num_stages=0), "num_stages: 0"),
-        (lambda: VirtualPipeline(PARTS, boundaries=[Boundary()] * 2), "boundaries: 2 given; 2 stages have 1"),
-        (lambda: THREE_BATCHES.evaluate(torch.ones(4, 1, 1)), "num_micro_batches: 3 does not divide a batch of 4"),
-    ],
+test_groups_stages_and_pipelines_that_cannot_be_are_refused = refusals(
+    (lambda: parallel.VirtualTensorGroup(2).sum([torch.ones(1)]), "tensors: 1 given.*2 ranks"),
+    (lambda: parallel.VirtualTensorGroup(0), "size: 0"),
+    (parallel.ProcessTensorGroup, "torch.distributed is not initialised"),
+    (lambda: parallel.Stage(index=0, num_stages=3).layers(7), "num_layers: 7 is not divisible by 3"),
+    (lambda: parallel.Stage(index=3, num_stages=3), r"index: 3 is not in 0\.\.2"),
+    (lambda: parallel.Stage(index=0, num_stages=0), "num_stages: 0"),
+    (lambda: VirtualPipeline(PARTS, boundaries=[Boundary()] * 2), "boundaries: 2 given; 2 stages have 1"),
+    (lambda: THREE_BATCHES.evaluate(torch.ones(4, 1, 1)), "num_micro_batches: 3 does not divide a batch of 4"),
 )
-def test_groups_stages_and_pipelines_that_cannot_be_are_refused(call, rule):
-    with pytest.raises(ValueError, match=rule):
-        call()
 
 
 def test_written_bytes_count_once_also_while_they_wait_for_a_slow_reader_and_received_ones_do_not():

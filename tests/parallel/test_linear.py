@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tests.cases import refusals
 from workbench.parallel import (
     ColumnParallelLinear,
     PreNormTransformerLayer,
@@ -181,18 +182,12 @@ def load_column_(*weight_and_bias):
     column.load_full_(*weight_and_bias)
 
 
-@pytest.mark.parametrize(
-    ("call", "rule"),
-    [
-        (lambda: ColumnParallelLinear(8, 6, VirtualTensorGroup(4)), "out_features: 6 is not divisible"),
-        (lambda: RowParallelLinear(6, 8, VirtualTensorGroup(4)), "in_features: 6 is not divisible"),
-        (lambda: load_column_(torch.zeros(6, 8), torch.zeros(8)), r"column.weight: shape \(6, 8\)"),
-        (lambda: load_column_(torch.zeros(8, 6)), "column.bias: given False, needed True"),
-        (lambda: pair(2, matrix_product=[functional.linear] * 3), "matrix_product: 3 given; column has 2 local ranks"),
-        (lambda: TransformerLayer(CONFIG, VirtualTensorGroup(3)), "num_heads: 4 is not divisible by 3"),
-        (lambda: TransformerConfig(hidden_size=16, num_heads=5, mlp_size=32), "num_heads: 5 does not divide"),
-    ],
+test_cuts_and_weights_that_do_not_fit_are_refused = refusals(
+    (lambda: ColumnParallelLinear(8, 6, VirtualTensorGroup(4)), "out_features: 6 is not divisible"),
+    (lambda: RowParallelLinear(6, 8, VirtualTensorGroup(4)), "in_features: 6 is not divisible"),
+    (lambda: load_column_(torch.zeros(6, 8), torch.zeros(8)), r"column.weight: shape \(6, 8\)"),
+    (lambda: load_column_(torch.zeros(8, 6)), "column.bias: given False, needed True"),
+    (lambda: pair(2, matrix_product=[functional.linear] * 3), "matrix_product: 3 given; column has 2 local ranks"),
+    (lambda: TransformerLayer(CONFIG, VirtualTensorGroup(3)), "num_heads: 4 is not divisible by 3"),
+    (lambda: TransformerConfig(hidden_size=16, num_heads=5, mlp_size=32), "num_heads: 5 does not divide"),
 )
-def test_cuts_and_weights_that_do_not_fit_are_refused(call, rule):
-    with pytest.raises(ValueError, match=rule):
-        call()

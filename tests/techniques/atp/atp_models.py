@@ -1,6 +1,5 @@
 """Small models of Hugging Face with the same random weights on every rank, a block on a mesh, and texts of refusals."""
 
-import pytest
 import torch
 import torch.distributed as dist
 
@@ -35,10 +34,3 @@ def step_of_a_block(group, kept):
         mesh = Mesh(dist.device_mesh.init_device_mesh("cpu", (2, 1)), *axes, whole=ProcessTensorGroup(group))
         kept["block"] = MeshBlock(BlockConfig(hidden_size=8, num_heads=2, mlp_size=8), mesh)
     kept["block"](torch.ones(1, 2, 8)).sum().backward()
-
-
-def refusal(call, *args):
-    """Return the text of the error that a call must raise."""
-    with pytest.raises((ValueError, RuntimeError)) as refused:
-        call(*args)
-    return str(refused.value)

@@ -88,12 +88,6 @@ def test_rings_are_counted_device_by_device():
     assert matrix.rings(8, 1) == ({0: 1, 1: 1}, {})
 
 
-def test_a_torus_has_the_bandwidths_of_figure_7b():
-    found = PRESETS["IC6"]
-    assert [layer.group_bytes_per_s for layer in found.layers] == [200 * GB, 50 * GB]
-    assert found.layers[1].p2p_bytes_per_s[0] == (0.0, 25 * GB, 0.0, 25 * GB)
-
-
 @pytest.mark.parametrize("shape", [(4, 2), (2, 4), (8, 1), (1, 8)])
 def test_exact_bytes_are_those_of_equation_2_and_the_norms(shape):
     d1, d2 = shape

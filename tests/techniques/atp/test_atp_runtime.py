@@ -8,11 +8,11 @@ import torch.distributed as dist
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.cases import tidy
-from tests.techniques.atp.atp_models import VOCABULARY, language_model, refusal
+from tests.cases import refusal, tidy
+from tests.techniques.atp.atp_models import VOCABULARY, language_model
 from workbench.launch import Ranks
 from workbench.models.gpt2 import GPT2Block, GPT2Config
-from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, exchanges
+from workbench.parallel import exchanges
 from workbench.parallel.exchanges import take_share
 from workbench.parallel.groups import RecordedTensorGroup
 from workbench.parallel.linear import MeshLinear
@@ -90,33 +90,6 @@ def test_on_a_gpu_a_block_is_that_of_one_process(options):
                 torch.testing.assert_close(found, wanted, check_device=False)
 
 
-def linears():
-    """Run on a rank: outputs and gradients of column-first and row-first linears on (N, 1), and of the plain ones."""
-    mesh, group = open_mesh(dist.get_world_size(), 1), ProcessTensorGroup()
-    pairs = [
-        (
-            MeshLinear(HIDDEN, INNER, mesh.axis1, mesh.axis2, site="first"),
-            MeshLinear(INNER, HIDDEN, mesh.axis2, mesh.axis1, site="second"),
-        ),
-        (
-            ColumnParallelLinear(HIDDEN, INNER, group, site="first"),
-            RowParallelLinear(INNER, HIDDEN, group, site="second"),
-        ),
-    ]
-    found = []
-    for first, second in pairs:
-        x = inputs().float().requires_grad_()
-        y = second(torch.relu(first(x)))
-        y.square().sum().backward()
-        found.append([y.detach(), x.grad, first.full_weight(gradient=True), second.full_weight(gradient=True)])
-    return found
-
-
-def test_on_a_mesh_of_one_column_the_linears_are_those_of_one_dimension_bit_for_bit(ranks):
-    for mesh, plain in ranks.run(tidy, linears):
-        assert all(torch.equal(one, other) for one, other in zip(mesh, plain, strict=True))
-
-
 def beside_dtensor(d1, d2, is_column_first):
     """Run on a rank: differences of a linear's output and gradients between the mesh and DTensor."""
     mesh = open_mesh(d1, d2)
@@ -178,7 +151,7 @@ def trained(kind, mesh, **options):
 )
 def test_models_of_hugging_face_train_as_in_one_process_in_chunks_and_with_the_sequence_cut(ranks, kind, options):
     losses, embedding = trained(kind, None)
-    for shape in MESHES:
+    for shape in MESHES[1:]:
         for found, weights in ranks.run(tidy, trained, kind, shape, **options):
             assert found == pytest.approx(losses, rel=1e-4), shape
             torch.testing.assert_close(weights, embedding, rtol=1e-3, atol=1e-4)

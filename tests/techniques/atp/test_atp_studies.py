@@ -103,16 +103,6 @@ def test_weights_are_cut_over_all_devices_and_activations_as_said():
     assert values(rows, "activation_bytes", mesh="ATP-1, sequence parallel") == [3.75 * value]
 
 
-def test_two_and_a_half_dimensions_send_within_a_half_what_they_can():
-    # rows and columns of 2 x 2 x 2 devices lie in a half of IC1, only the depth crosses, four rings at once
-    elements = simulated.summa_elements(simulated.GPTS["M1"], 2, 2)
-    found, inner, outer = simulated.calibrated(), 4.95e9 * 6 / 4, 4 * 1.20e9
-    sent_s = 2 * (elements["row"] / inner + elements["column"] / inner * 2 + elements["depth"] / (outer / 4))
-    flops = simulated.layer_flops(simulated.GPTS["M1"])
-    wanted = flops / 8 / found.flops_per_s + found.fixed_s + sent_s / found.share["IC1"]
-    assert simulated.summa_s("M1", "IC1", 8) == pytest.approx(wanted, rel=0.5)
-
-
 def test_real_ranks_send_what_is_counted_and_dtensor_cuts_as_table_1(pools):
     work = Workload(batch=2, sequence=8, hidden=32, heads=4, value_bytes=4)
     on_ranks = {shape: pools(4).run(tidy, counted.sent_on_ranks, work, shape)[0] for shape in ((4, 1), (2, 2), (1, 4))}

@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-from tests.cases import tidy
-from tests.techniques.atp.atp_models import refusal
+from tests.cases import refusal, tidy
 from workbench.launch import run_on_ranks
 from workbench.models.gpt2 import GPT2Block, GPT2Config
 from workbench.parallel.traffic import Phase, tcp_bytes_sent

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.cases import refusals, tidy
+from tests.cases import refusal, refusals, tidy
 from workbench.compression import Identity
 from workbench.compression.gradients import GRADIENT_CODECS, gradient_codec
 from workbench.techniques import cupcake
@@ -213,15 +213,6 @@ def test_a_plan_that_predicts_less_without_compression_warns():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_if_slower(replace(toy_plan(), predicted_s=predicted_s | {"Cupcake": 1e-3}))
-
-
-def refusal(call, *args):
-    """Run on a rank: what a call raises."""
-    try:
-        call(*args)
-    except (ValueError, RuntimeError) as error:
-        return str(error)
-    return "nothing was refused"
 
 
 def closed():

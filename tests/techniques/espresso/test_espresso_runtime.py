@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tests import cases
-from tests.cases import tidy
+from tests.cases import refusal, tidy
 from workbench.cluster.machines import Link, Machines
 from workbench.compression.costs import CodecTimes, Processor
 from workbench.techniques import espresso
@@ -164,14 +164,6 @@ def test_gradients_on_a_gpu_are_exchanged_as_those_on_a_cpu(ranks, option):
 OTHER_MODEL = replace(toy_plan(), num_elements=dict(toy_plan().num_elements) | {"0.bias": 31})
 
 
-def refusals(plans, momentum=0.0):
-    try:
-        exchanged_gradients(plans, momentum=momentum)
-    except ValueError as error:
-        return str(error)
-    return "nothing was refused"
-
-
 @pytest.mark.parametrize(
     ("plans", "momentum", "message"),
     [
@@ -182,17 +174,14 @@ def refusals(plans, momentum=0.0):
     ],
 )
 def test_plans_that_cannot_be_are_refused_before_training(ranks, plans, momentum, message):
-    assert all(message in found for found in ranks.run(tidy, refusals, plans, momentum))
+    refused = ranks.run(tidy, refusal, exchanged_gradients, plans, momentum=momentum)
+    assert all(message in found for found in refused)
 
 
 def refusal_of_a_pair(plan):
     """Run on a rank: what is said of a model whose process group is not all ranks."""
     pair = [dist.new_group([0, 1]), dist.new_group([2, 3])][dist.get_rank() // 2]
-    try:
-        espresso.compress_gradients(DistributedDataParallel(model(), process_group=pair), plan)
-    except ValueError as error:
-        return str(error)
-    return "nothing was refused"
+    return refusal(espresso.compress_gradients, DistributedDataParallel(model(), process_group=pair), plan)
 
 
 def test_a_process_group_that_is_not_all_ranks_is_refused(ranks):
@@ -218,13 +207,10 @@ def what_is_raised(plan, breaks):
     else:
         exchange.close()
     try:
-        ddp(inputs(0, 0)).square().sum().backward()
-    except RuntimeError as error:
-        return str(error)
+        return refusal(lambda: ddp(inputs(0, 0)).square().sum().backward())
     finally:
         if breaks:
             exchange.close()
-    return "nothing was raised"
 
 
 def test_a_broken_worker_and_a_closed_exchange_end_the_backward_pass_by_name(ranks):

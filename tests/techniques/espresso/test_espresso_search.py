@@ -136,11 +136,6 @@ def test_half_precision_halves_what_is_worked_and_sent_but_no_start_up():
     assert worked.half_precision_s(cast_s=0.0) == pytest.approx(1e-3 + 1e-2 + 2 * 1.1e-4 + 2.2e-3)
 
 
-def test_the_gpus_of_the_papers_clusters_do_no_work_for_messages():
-    for testbed in ("nvlink", "pcie"):
-        assert type(job_of("vgg16", 64, testbed=testbed).machines) is Machines
-
-
 def test_on_one_machine_all_communication_is_inside_of_it():
     (step,) = steps_of(Option.parse("flat.allreduce"), 1, 4)
     assert (step.resource, step.times, step.startups) == (2, 1.5, 2)

@@ -13,7 +13,6 @@ from workbench.cluster import Link
 from workbench.models import Workload, vit
 from workbench.reproduction import read_published
 from workbench.techniques.flextp import cost, counted, method, simulated
-from workbench.techniques.flextp import plots as pictures
 from workbench.techniques.flextp.cost import VIT_1B, VIT_3B, PlannedEpoch, Scheme, Server, Solution
 from workbench.techniques.flextp.counted import count_all_reduces, count_setting, count_stored, count_worked_example
 from workbench.techniques.flextp.method import Costs, Plan, RankPlan, RankTimes, Reference, resizing
@@ -314,22 +313,6 @@ def test_alloc_makes_semi_migrate_and_switched_off_it_resizes_down_to_the_fastes
     assert migrated[1] == pytest.approx(share / (7 / 8), rel=1e-6)
 
 
-def test_where_migration_costs_nothing_at_once_semi_migrates_a_little():
-    rows = simulated.simulate_skewness("ViT-1B", [1.0, 8.0], ["SEMI, cost in proportion"], 0.5)
-    times = cost.model_times({}, VIT_1B, cost.paper_machine())
-    costs = cost.model_costs(VIT_1B, cost.paper_machine(), times)
-    share = EXTRACTING_S / (costs.communicate(1.0) + costs.compute.per_share_s / 7)
-    place = {"solution": "SEMI, cost in proportion", "skewness": 8.0}
-    assert value(rows, "migrated_of_removed", **place) == pytest.approx(share / (7 / 8), rel=1e-6)
-
-
-def test_of_vit_3b_77_6_percent_needs_nearly_the_share_of_the_other_gains():
-    rows = simulated.headline_rows([9.0, 16.0])
-    misses = [value(rows, "largest_miss", gains=gains) for gains in ("all four", "all four, 77.6 % of ViT-3B")]
-    assert misses[1] < 0.1 < misses[0]
-    assert value(rows, "share_needed", headline=simulated.OF_3B) == pytest.approx(0.415, abs=0.005)
-
-
 def test_table_1_has_every_cell_the_lead_and_errors_of_cells_that_do_not_calibrate():
     rows = simulated.simulate_migration([1, 4], [0.0, 0.5])
     both_s = [cost.migration_epoch_time_s(scheme, 4, 0.5) for scheme in ("broadcast-reduce", "scatter-gather")]
@@ -376,25 +359,6 @@ def test_table_1_turns_red_where_a_cell_that_does_not_calibrate_is_off_and_only_
     assert verdict(id, cell, changed(rows, 2.0, **fitted | {"migrated_share": 0.5}), **more) == "agrees"
     predicted = fitted | {"scheme": "broadcast-reduce", "migrated_share": 0.5}
     assert verdict(id, cell, changed(rows, 1.15, **predicted), **more) == "disagrees"
-
-
-def test_every_simulated_figure_is_drawn_with_its_lines_bars_and_letters():
-    ratios = pictures.draw_ratios(simulated.simulate_ratios("ViT-3B", [0.25, 0.5], ["Baseline", "ZERO-Pri"]))
-    assert len(ratios.axes[0].patches) == 4
-    rows = simulated.simulate_skewness("ViT-1B", [1.0, 8.0], ["Baseline", "SEMI"], 0.5)
-    assert [len(ax.lines) for ax in pictures.draw_skewness(rows).axes] == [3, 3]
-    divisions = simulated.simulate_divisions("ViT-1B", [8.0, 4.0])
-    drawn = pictures.draw_divisions(divisions).axes[0].lines
-    planned = {"solution": "SEMI", "receivers": "all that do not migrate"}
-    assert drawn[2].get_xdata()[0] == value(divisions, "planned_senders", **planned)
-    text = pictures.draw_text(simulated.headline_rows([9.0, 16.0]), 0.4)
-    assert len(text.axes[0].lines) == 5 + 2  # gains, the paper's, table I's share
-    rows = simulated.map_rows("ViT-1B", [2.0, 8.0], [1, 2, 3], [1.0, 16.0])
-    fast = pictures.draw_map(rows).axes[1]
-    place = {"quantity": "speed_of_ideal", "skewness": 8.0, "num_stragglers": 3, "bandwidth_gb_per_s": 16.0}
-    (means,) = [row["means"] for row in rows if place.items() <= row.items()]
-    letters = {text.get_position(): text.get_text() for text in fast.texts}
-    assert letters[1, 2] == {"resizing": "R", "migration": "M", "both": "B", "nothing": "–"}[means]
 
 
 def test_spared_multiplications_and_columns_put_in_the_wrong_place_are_counted(monkeypatch):

@@ -6,21 +6,21 @@ two readings, one after the other, takes 1, 5, 9, 13, ... seconds.
 
 import itertools
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+from cases import tidy
 from torch import nn
 from torch.nn import functional
 
-from workbench.launch import run_on_ranks
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
 from workbench.techniques.flextp import runtime
 from workbench.techniques.flextp.method import Imputation, RankTimes, Scheme
 from workbench.techniques.flextp.runtime import Meter, Policy, pre_test
 from workbench.timeline.stragglers import Sleeper, StragglerTrace
 
-PRELOAD = ("workbench.techniques.flextp.runtime", "scipy.optimize", "pytest")
 # Rank 1 needed 2 + 3 s, on half of its columns: with all 2 + 6 s, the slowest. The fastest multiplies for 1.5 s.
 TIMES = [
     RankTimes(own_s=6.0, product_s=4.0),
@@ -233,9 +233,10 @@ def on_a_rank():
     meter = Meter(rank)
     model = Model(group, {rank: meter})
     meter.clock = steps((1 / 8, 1 / 2, 1 / 16)[rank])
-    pre_test.time = SimpleNamespace(perf_counter=steps(4.0 + rank), thread_time=steps((3.0, 1.0, 2.0)[rank]))
+    clocks = SimpleNamespace(perf_counter=steps(4.0 + rank), thread_time=steps((3.0, 1.0, 2.0)[rank]))
     group.traffic.clear()
-    costs = model.costs().as_record()
+    with mock.patch.object(pre_test, "time", clocks):
+        costs = model.costs().as_record()
     slow = ColumnParallelLinear(64, 48, group)
     with runtime.balance(nn.ModuleList([slow]), group, policy=Policy(solution="Baseline"), slowness=4.0).iteration():
         sum(part.sum() for part in slow(torch.ones(32, 64))).backward()
@@ -243,10 +244,10 @@ def on_a_rank():
     return costs, group.traffic.num_bytes(what="broadcast"), charged.dose.intended_s / charged.product_s
 
 
-def test_all_ranks_plan_from_the_largest_that_any_of_them_has_measured():
+def test_all_ranks_plan_from_the_largest_that_any_of_them_has_measured(pools):
     # The wall: rank 2's 6 s. Products: rank 1 sends and has 3 of its own, 1/2 s each; rank 0 has 3 and 3 received of
     # 1/8 s. So 4.5 s are left for each of three layers. Taking apart: rank 0's 3 s.
-    for costs, num_bytes, slept in run_on_ranks(on_a_rank, 3, timeout_s=50, preload=PRELOAD):
+    for costs, num_bytes, slept in pools(3).run(tidy, on_a_rank):
         assert costs["communicate"] == {"at_zero_s": 13.5, "per_share_s": 0}
         assert costs["alloc_s"] == 9
         assert costs["extract"] == {"at_zero_s": 0, "per_share_s": 0}

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from torch.utils.checkpoint import checkpoint
 
+from tests.contracts.language_models import language_model
 from workbench.techniques.gemini.runtime import TrainingState
 
 HALF, ALL = 3, 6  # iterations to the checkpoint, and of the whole training
@@ -361,28 +362,11 @@ class Sharded(Training):
             self.model(batch(iteration))  # an evaluation leaves weights whole
 
 
-def small_model(name: str) -> nn.Module:
-    import transformers as hf
-
-    start = {"decoder_start_token_id": 0}
-    sizes = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    match name:
-        case "gpt2":
-            return hf.GPT2LMHeadModel(hf.GPT2Config(vocab_size=32, n_positions=8, n_embd=16, n_layer=2, n_head=2))
-        case "bert":
-            return hf.BertForMaskedLM(hf.BertConfig(**sizes, intermediate_size=16, max_position_embeddings=8))
-        case "t5":
-            return hf.T5ForConditionalGeneration(
-                hf.T5Config(vocab_size=32, d_model=16, d_kv=8, d_ff=16, num_layers=2, num_heads=2, **start)
-            )
-    return hf.LlamaForCausalLM(hf.LlamaConfig(**sizes, intermediate_size=16, max_position_embeddings=8))
-
-
 class LanguageModel(Training):
     name = ""
 
     def build(self):
-        return small_model(self.name).train()
+        return language_model(self.name).train()
 
     def step(self, iteration):
         ids = (batch(iteration).abs() * 8).long() % 32

@@ -219,16 +219,6 @@ POLICIES = (
 )
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: policy.name)
-def test_progress_in_closed_form_is_that_of_counting_iterations(policy):
-    draws = random.Random(1)
-    for _ in range(100):
-        start, elapsed_s = draws.randrange(40), draws.uniform(0, 900)
-        fast, literal = (way(policy, start, elapsed_s) for way in (cost.advanced, cost.advanced_by_definition))
-        assert fast.position == pytest.approx(literal.position, rel=1e-9)
-        assert (fast.memory, fast.storage) == (literal.memory, literal.storage)
-
-
 def test_a_machine_fails_at_exponential_gaps_by_its_rate_and_in_the_kinds_asked_for():
     # 2,000 machines x 30 days x 0.05 a day = 3,000 faults with standard deviation 55; a quarter of them hardware.
     rates = {"failures_per_machine_day": 0.05, "hardware_share": 0.25}
@@ -249,7 +239,7 @@ def test_a_machine_fails_at_exponential_gaps_by_its_rate_and_in_the_kinds_asked_
     )
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_the_simulation_from_failure_to_failure_is_that_of_every_iteration(seed):
     draws = random.Random(seed)
     placed = placement(draws.choice((4, 5, 6, 16)), draws.choice((1, 2, 3)))

@@ -145,16 +145,6 @@ def test_the_printed_algorithm_has_four_faults_that_ours_has_not():
     assert [each.span for each in partition_checkpoint([0.5, 0.0], 8, **setting())] == [1, 1]
 
 
-def test_a_shard_of_gpt_2_100b_in_buffers_of_32_mib_is_cut_at_once():
-    shard_bytes, chunk_bytes = 9_401_922_816, 32 * 2**20
-    options = {"num_replicas": 2, "reserved_bytes": 4 * chunk_bytes, "num_buffers": 4}
-    chunks = partition_checkpoint([0.08] * 400, shard_bytes, bandwidth_bytes_per_s=5e9, startup_s=5e-6, **options)
-    # 0.072 s of each span: 10 chunks of 6.716 ms, and the rest of 4.84 ms carries less than one.
-    in_first = [each.size_bytes for each in chunks if each.span == 0]
-    assert in_first[:10] == [chunk_bytes] * 10 and 0 < in_first[10] < chunk_bytes and len(in_first) == 11
-    assert sum(each.size_bytes for each in chunks) == shard_bytes
-
-
 def iteration(*messages: tuple[float, float], start_s: float = 0.0, end_s: float = 10.0):
     return idle_spans_s(messages, start_s, end_s)
 

@@ -130,15 +130,6 @@ def test_sets_of_any_size_are_counted_as_by_trying_and_rings_by_their_formula():
     assert ways == [num_surviving_by_definition(ring, 12, k) for k in range(13)] and (ways[8] > 0, ways[9]) == (True, 0)
 
 
-def test_more_failures_and_fewer_replicas_are_never_better():
-    probabilities = {m: [recovery_probability(placement(24, m), k) for k in range(25)] for m in (1, 2, 3, 4)}
-    for m, values in probabilities.items():
-        assert values == sorted(values, reverse=True)
-        assert values[:m] == [1] * m and values[m] < 1 and values[24] == 0
-    for m in (1, 2, 3):
-        assert all(one <= other for one, other in zip(probabilities[m], probabilities[m + 1], strict=True))
-
-
 @pytest.mark.parametrize(("num_machines", "num_replicas"), [(16, 2), (12, 3), (12, 4)])
 def test_corollary_6_1_is_exact_below_two_groups_of_failures_and_too_low_beyond(num_machines, num_replicas):
     placed = placement(num_machines, num_replicas)

@@ -22,8 +22,8 @@ import zmq
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.cases import tidy
-from workbench.launch import RankFailed, run_on_ranks
+from tests.cases import refusal, tidy
+from workbench.launch import run_on_ranks
 from workbench.parallel.replicas import Averager, Place, average_by_definition
 from workbench.techniques.sdpipe import Options, synchronized
 from workbench.techniques.sdpipe.runtime.service import Client, Grouped, Met, SchedulerLost, Server, WorkerLost
@@ -265,15 +265,6 @@ def by_all_reduce(num_steps):
 TOGETHER = Options(window_s=math.inf)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_without_a_limit_of_time_a_users_pipeline_trains_as_all_reduce(ranks):
-    results, expected = ranks.run(tidy, trained, 6, TOGETHER), by_all_reduce(6)
-    for rank, (weights, groups, _) in enumerate(results):
-        assert {group.members for group in groups} == {frozenset({0, 1})}
-        for weight, other in zip(weights, expected[2 * (rank % 2) :], strict=False):
-            assert torch.allclose(weight, other, atol=1e-6)
-
-
 def speak_to(path, seed, num_messages):
     """Send what is no message of the training to its scheduler, as another process of the machine can."""
     latest = time.monotonic() + 120
@@ -316,18 +307,21 @@ def among_strangers(path, last_step, sync, number, step):
 
 @pytest.mark.timeout(270)
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_hundreds_of_messages_of_strangers_are_dropped_and_counted_and_change_nothing(ranks, tmp_path):
-    path, expected = tmp_path / "address", by_all_reduce(50)
+def test_a_users_pipeline_trains_as_all_reduce_and_a_hundred_messages_of_strangers_are_dropped_and_counted(
+    ranks, tmp_path
+):
+    path, expected = tmp_path / "address", by_all_reduce(12)
     with ThreadPoolExecutor() as pool:
-        stranger = pool.submit(speak_to, path, 5, 300)
+        stranger = pool.submit(speak_to, path, 5, 100)
         stranger.add_done_callback(lambda _: path.with_suffix(".over").touch())
-        results = ranks.run(tidy, trained, 50, TOGETHER, partial(among_strangers, path, 49), timeout_s=240)
+        results = ranks.run(tidy, trained, 12, TOGETHER, partial(among_strangers, path, 11), timeout_s=240)
         stranger.result()
-    for rank, (weights, _, counted) in enumerate(results):
+    for rank, (weights, groups, counted) in enumerate(results):
+        assert {group.members for group in groups} == {frozenset({0, 1})}
         for weight, other in zip(weights, expected[2 * (rank % 2) :], strict=False):
             assert torch.allclose(weight, other, atol=1e-5)
-        assert rank or (counted["num_signals"], counted["num_groups"]) == (200, 100)
-        assert rank or counted["num_refused"] >= 300
+        assert rank or (counted["num_signals"], counted["num_groups"]) == (48, 24)
+        assert rank or counted["num_refused"] >= 100
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -384,9 +378,8 @@ def test_workers_of_a_stage_begin_equal_and_average_in_any_layout(ranks, how):
 
 
 def test_a_layout_that_would_average_different_stages_is_refused_by_all_with_two_ranks_named(ranks):
-    message = r"module holds weight \[3, 4\] torch.float32 on rank 0 and weight \[4, 4\] torch.float32 on rank 2"
-    with pytest.raises(RankFailed, match=message):
-        ranks.run(tidy, alone, 1, "wrong", timeout_s=60)
+    rule = "module holds weight [3, 4] torch.float32 on rank 0 and weight [4, 4] torch.float32 on rank 2"
+    assert all(rule in message for message in ranks.run(tidy, refusal, alone, 1, "wrong", timeout_s=60))
 
 
 class Failed(Exception):
@@ -438,12 +431,12 @@ def wrapped():
     synchronized(DistributedDataParallel(model), torch.optim.SGD(model.parameters(), lr=0.1), num_stages=1)
 
 
-def test_a_number_of_stages_that_does_not_fit_is_refused(ranks):
-    with pytest.raises(RankFailed, match="num_stages is 3; it must divide the number of ranks, 4"):
-        ranks.run(lambda: Place.of_this_rank(3))
-    with pytest.raises(RankFailed, match="num_stages, group are None, None; give exactly one"):
-        ranks.run(lambda: synchronized(None, None))
-    with pytest.raises(RankFailed, match="optimizer has no parameter of the module"):
-        ranks.run(of_another_model)
-    with pytest.raises(RankFailed, match="module is a DistributedDataParallel"):
-        ranks.run(wrapped)
+def test_what_cannot_be_synchronized_is_refused(ranks):
+    cases = {
+        "num_stages is 3; it must divide the number of ranks, 4": lambda: Place.of_this_rank(3),
+        "num_stages, group are None, None; give exactly one": lambda: synchronized(None, None),
+        "optimizer has no parameter of the module": of_another_model,
+        "module is a DistributedDataParallel": wrapped,
+    }
+    for found in ranks.run(tidy, lambda: [refusal(call) for call in cases.values()]):
+        assert all(rule in message for rule, message in zip(cases, found, strict=True)), found

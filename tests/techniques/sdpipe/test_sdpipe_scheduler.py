@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from tests.cases import refusals
 from workbench.techniques.sdpipe.method import Group, Scheduler, Settings, certify, connects_by_definition
 
 
@@ -126,19 +127,14 @@ def test_a_window_that_is_set_counts_from_the_next_group_on_with_its_bounds():
         scheduler.set_window(-1.0)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"num_pipelines": 1}, "num_pipelines is 1; it must be a whole number of at least 2"),
-        ({"history": 0}, "history is 0; it must be a whole number of at least 1"),
-        ({"num_stages": 0}, "num_stages is 0"),
-        ({"window_s": -0.1}, "window_s is -0.1; it must be at least 0"),
-        ({"window_s": math.nan}, "window_s is nan"),
-    ],
+test_bad_arguments_are_refused = refusals(
+    ({"num_pipelines": 1}, "num_pipelines is 1; it must be a whole number of at least 2"),
+    ({"history": 0}, "history is 0; it must be a whole number of at least 1"),
+    ({"num_stages": 0}, "num_stages is 0"),
+    ({"window_s": -0.1}, "window_s is -0.1; it must be at least 0"),
+    ({"window_s": math.nan}, "window_s is nan"),
+    of=lambda **changed: Scheduler(**{"num_stages": 1, "num_pipelines": 2, "history": 1, "window_s": 0.0} | changed),
 )
-def test_bad_arguments_are_refused(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        Scheduler(**({"num_stages": 1, "num_pipelines": 2, "history": 1, "window_s": 0.0} | arguments))
 
 
 def test_bad_signals_are_refused_and_change_nothing():
@@ -208,7 +204,7 @@ class Pipelines:
             self.hear(self.scheduler.signal(stage, worker, self.now_s))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(24))
 def test_whatever_the_trace_nothing_deadlocks_and_only_unchecked_groups_break_the_connection(seed):
     draw = random.Random(seed)
     stages, pipelines, history = draw.randint(1, 3), draw.randint(2, 5), draw.randint(1, 6)

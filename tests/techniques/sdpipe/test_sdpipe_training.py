@@ -59,18 +59,6 @@ def test_the_optimizer_keeps_the_second_moments_of_the_definition():
     assert torch.allclose(second, reduced_by_definition(found, BETA2, 4), atol=1e-6)
 
 
-def test_after_many_steps_the_second_moments_are_near_those_of_the_mean_gradient():
-    workers = [gradients(4000, seed=seed, mean=0.5) for seed in range(4)]
-    merged = [torch.stack(step).mean(0) for step in zip(*workers, strict=True)]
-    square, single = torch.zeros(3), torch.zeros(3)
-    for of_all, of_one in zip(merged, workers[0], strict=True):
-        square = 0.999 * square + 0.001 * of_all**2
-        single = 0.999 * single + 0.001 * of_one**2
-    ours = reduced_by_definition(workers[0], 0.999, 4)
-    assert torch.allclose(ours, square / (1 - 0.999**4000), rtol=0.25)
-    assert (single > 2 * ours).all()  # plain Adam's are those of one worker
-
-
 @pytest.fixture(scope="module")
 def ranks():
     with Ranks(5, echo=False, preload=[__name__]) as pool:
@@ -146,20 +134,18 @@ def test_without_staleness_a_server_adds_up_all_updates_of_an_iteration(ranks):
         assert found == pytest.approx([-1.5, -3.0, -4.5]) and last == -4.5
 
 
-@pytest.mark.parametrize("slow", [None, 1])
-def test_with_staleness_no_update_is_lost_and_the_models_end_as_the_servers(ranks, slow):
-    *workers, (num_pushes, models) = ranks.run(by_server, 8, 2, slow)
+def test_with_staleness_no_update_is_lost_and_the_models_end_as_the_servers(ranks):
+    *workers, (num_pushes, models) = ranks.run(by_server, 8, 2, 1)
     assert num_pushes == 32 and models == pytest.approx([-12.0, -12.0])
     for _, last, _ in workers:
         assert math.isclose(last, -12.0, abs_tol=3.0)  # the other's last updates may come after its own last pull
 
 
-@pytest.mark.parametrize("staleness", [1, 3])
-def test_a_worker_goes_on_while_it_is_s_pushes_ahead_and_counts_its_own_updates_once(ranks, staleness):
-    workers = ranks.run(by_server, 6, staleness, 1, 1.0)[:4]
+def test_a_worker_goes_on_while_it_is_s_pushes_ahead_and_counts_its_own_updates_once(ranks):
+    workers = ranks.run(by_server, 6, 3, 1, 1.0)[:4]
     for found, _, ends_s in workers[:2]:  # of the first pipeline; the other one sleeps for a second
-        assert sum(end_s < 0.9 for end_s in ends_s) == staleness
-        assert found[:staleness] == [-0.5 * (1 + number) for number in range(staleness)]
+        assert sum(end_s < 0.9 for end_s in ends_s) == 3
+        assert found[:3] == [-0.5, -1.0, -1.5]
 
 
 def server(staleness):

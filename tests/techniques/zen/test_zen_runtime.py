@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.cases import tidy
+from tests.cases import refusal, tidy
 from workbench.launch import Ranks
 from workbench.parallel.traffic import tcp_bytes_sent
 from workbench.techniques import zen
@@ -123,11 +123,9 @@ def by_definition(scheme, gradients):
     return reduce(torch.add, gradients)
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("num_ranks", [1, 3, 4])
 def test_the_bits_are_those_of_adding_dense_tensors(pools, num_ranks):
-    exact = {"AGsparse", "Sparse PS", "OmniReduce", "Zen, COO", "Zen"} | (
-        {"SparCML"} if num_ranks in (1, 2, 4) else set()
-    )
+    exact = {"AGsparse", "Sparse PS", "OmniReduce", "Zen, COO", "Zen"} | ({"SparCML"} if num_ranks != 3 else set())
     dtypes = (torch.float32, torch.float16, torch.bfloat16)
     found = pools(num_ranks).run(odd_sums, sorted(exact), dtypes)
     for dtype in dtypes:
@@ -273,14 +271,6 @@ def test_a_tensor_keeps_its_layout_and_equal_indices_are_summed(ranks, ranks_per
             torch.testing.assert_close(total.to_dense(), expected)
 
 
-def refusal(call, *args, **options):
-    try:
-        call(*args, **options)
-    except ValueError as error:
-        return str(error)
-    return "accepted"
-
-
 def out_of_range(rank):
     index = torch.tensor([[9 if dist.get_rank() == rank else 1]])
     return torch.sparse_coo_tensor(index, torch.ones(1, 2), (9, 2), check_invariants=False)
@@ -329,10 +319,9 @@ def trained(sparse, scheme, ranks_per_host=1, steps=3, device="cpu"):
     return largest, sums.wire.sent_bytes
 
 
-@pytest.mark.parametrize("ranks_per_host", [1, 2])
-def test_the_hook_equals_ddp(ranks, ranks_per_host):
+def test_the_hook_equals_ddp_also_where_ranks_share_a_host(ranks):
     for sparse in (True, False):
-        for difference, sent_bytes in ranks.run(tidy, trained, sparse, "Zen", ranks_per_host):
+        for difference, sent_bytes in ranks.run(tidy, trained, sparse, "Zen", 2):
             assert difference < 1e-5
             assert sent_bytes > 0
 
