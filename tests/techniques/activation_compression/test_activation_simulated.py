@@ -1,14 +1,13 @@
 """Rows of the counted and simulated items, section 4.7's model term by term, and where compression begins to pay."""
 
 import math
-from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 from cases import value
 
 from workbench.cluster import CodecCost, FittedMachine, Link
-from workbench.techniques.activation_compression import cost, counted, simulated
+from workbench.techniques.activation_compression import cost, simulated
 from workbench.techniques.activation_compression.cost import Setting, iteration_time
 from workbench.techniques.activation_compression.counted import count_messages, count_study, rehearse_iterations
 from workbench.techniques.activation_compression.method import Family
@@ -102,8 +101,7 @@ def test_half_of_the_bytes_stay_beside_the_codes_and_gathered_messages_cost_more
 
 
 @pytest.mark.parametrize(("names", "value_bytes"), [(["A1", "T1", "Q1"], 2), (["w/o", "fp16", "R1"], 4)])
-def test_real_ranks_send_the_planned_bytes_and_their_headers_to_the_byte(names, value_bytes, pools, monkeypatch):
-    monkeypatch.setattr(counted, "Ranks", lambda num_ranks, **_: nullcontext(pools(num_ranks)))
+def test_real_ranks_send_the_planned_bytes_and_their_headers_to_the_byte(names, value_bytes):
     rows = rehearse_iterations(names, [(1, 4), (2, 2), (4, 1)], value_bytes=value_bytes)
     unexplained = [row for row in rows if row["quantity"] == "rehearsal_unexplained_bytes"]
     assert len(unexplained) == 9 and not any(row["value"] for row in unexplained), unexplained

@@ -217,7 +217,7 @@ def test_a_flush_is_compared_with_none_also_where_a_training_is_older_than_the_c
 
 
 def test_a_scheme_can_have_learning_rates_of_its_own():
-    cells = measured.cells(["HetPipe", "SDPipe"], [0], rates={"SDPipe": [0.05, 0.1]}, learning_rate=0.1)
+    cells = measured.cells(["HetPipe", "SDPipe"], [0], own={"SDPipe": {"learning_rate": [0.05, 0.1]}}, learning_rate=0.1)
     assert [(cell["scheme"], cell["learning_rate"]) for cell in cells] == [
         ("HetPipe", 0.1),
         ("SDPipe", 0.05),
@@ -240,7 +240,7 @@ def test_a_training_that_diverged_is_counted_and_compared_with_nothing():
 
 
 def test_hetpipe_alone_can_have_another_staleness():
-    cells = measured.cells(["All-Reduce+Pipe", "HetPipe"], [0], staleness=0)
+    cells = measured.cells(["All-Reduce+Pipe", "HetPipe"], [0], own={"HetPipe": {"staleness": [0]}})
     assert [cell.get("staleness") for cell in cells] == [None, 0]
 
 

@@ -33,25 +33,26 @@ def cells(
     seeds: Sequence[int],
     adams: Sequence[str] = (USUAL["adam"],),
     flushes: Sequence[str] = (USUAL["flush"],),
-    rates: Mapping[str, Sequence[float]] = MappingProxyType({}),
-    staleness: int | None = None,
+    own: Mapping[str, Mapping[str, Sequence[Any]]] = MappingProxyType({}),
     **setting: Any,
 ) -> list[dict[str, Any]]:
     """List the trainings: every scheme with every seed; SDPipe with each kind of Adam, and with and without a flush.
 
-    A scheme in `rates` has these learning rates in place of the common one, and HetPipe another `staleness` than M.
+    A scheme in `own` has these settings in place of the common ones, such as {"HetPipe": {"staleness": [0]}}.
 
     A usual choice is left out of a training's arguments, so that it is the same training as without a choice.
     """
     choices = [{"adam": adam, "flush": flush} for adam, flush in product(adams, flushes)]
     kinds = [{name: kind for name, kind in choice.items() if kind != USUAL[name]} for choice in choices]
-    stale = {} if staleness is None else {"staleness": staleness}
-    own = {name: [{"learning_rate": rate} for rate in of_scheme] for name, of_scheme in rates.items()}
+    owned = {
+        name: [dict(zip(values, each, strict=True)) for each in product(*values.values())]
+        for name, values in own.items()
+    }
     return [
-        {"scheme": scheme.value, "seed": seed, **setting, **kind, **rate, **(stale if scheme is Scheme.HETPIPE else {})}
+        {"scheme": scheme.value, "seed": seed, **setting, **kind, **of_scheme}
         for seed, scheme in product(seeds, map(Scheme, schemes))
         for kind in (kinds if scheme is Scheme.SDPIPE else [{}])
-        for rate in own.get(scheme.value, [{}])
+        for of_scheme in owned.get(scheme.value, [{}])
     ]
 
 
