@@ -217,7 +217,9 @@ def test_a_flush_is_compared_with_none_also_where_a_training_is_older_than_the_c
 
 
 def test_a_scheme_can_have_learning_rates_of_its_own():
-    cells = measured.cells(["HetPipe", "SDPipe"], [0], own={"SDPipe": {"learning_rate": [0.05, 0.1]}}, learning_rate=0.1)
+    cells = measured.cells(
+        ["HetPipe", "SDPipe"], [0], own={"SDPipe": {"learning_rate": [0.05, 0.1]}}, learning_rate=0.1
+    )
     assert [(cell["scheme"], cell["learning_rate"]) for cell in cells] == [
         ("HetPipe", 0.1),
         ("SDPipe", 0.05),
