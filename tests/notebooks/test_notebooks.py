@@ -94,6 +94,7 @@ def test_papermill_lists_every_parameter_with_its_type_default_and_comment(path)
     notebook, listed = read_notebook(path), inspect_notebook(path)
     types = parameter_types(notebook)  # refuses a default that is not of its type
     assert list(listed) == list(types)
+    exec("\n".join(cell.source for cell in code_cells(read(path)) if "parameters" in cell.metadata.get("tags", [])), {})
     for name, (default, annotation) in notebook.parameters.items():
         assert annotation, f"{name} has no type"
         assert listed[name]["inferred_type_name"] == ast.unparse(annotation).strip("'")
