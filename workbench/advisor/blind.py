@@ -224,7 +224,7 @@ def _seconds(timed: Timed, predicted: Predicted) -> dict[str, list[float]]:
     return {scheme: timed.iterations_s(scheme) for scheme in predicted.seconds}
 
 
-# --- embeddings: Zen beside torch's dense and sparse sums
+# --- embeddings: Zen beside torch's dense sum and a gather of indices and values (AGsparse)
 
 
 def _predict_embeddings(setting: Drawn) -> Predicted:

@@ -36,7 +36,7 @@ __all__ = ["CUPCAKE", "ESPRESSO", "NUM_RANKS", "SUMS", "Given", "attach", "calib
 ESPRESSO = "Espresso"
 NUM_RANKS = 4
 COMPUTED = 5  # iterations of a block that is timed alone
-SUMS = MappingProxyType({"torch's dense sum": "Dense", "torch's sparse sum": "AGsparse", "Zen": "Zen"})
+SUMS = MappingProxyType({"torch's dense sum": "Dense", "AGsparse": "AGsparse", "Zen": "Zen"})
 """Schemes of `SparseSynchroniser`, by their names here."""
 
 
