@@ -388,8 +388,8 @@ def test_the_backward_pass_goes_on_during_a_sum_and_raises_its_error(ranks):
     assert ranks.run(tidy, in_the_background) == [[True, True]] * NUM
 
 
-def hooked_in_two_groups():
-    groups = [dist.new_group(members) for members in ([0, 1], [2, 3])]
+def hooked_in_two_groups(rank_with_more_groups):
+    groups = [dist.new_group(members) for members in ([0, 1], [2, 3], [rank_with_more_groups])]
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Embedding(9, 2), process_group=groups[dist.get_rank() // 2])
     zen.synchronise(model)
@@ -397,8 +397,9 @@ def hooked_in_two_groups():
     return model.module.weight.grad[:, 0].tolist()[:4]
 
 
-def test_a_model_of_a_part_of_the_ranks_is_synchronised_by_itself(ranks):
-    found = ranks.run(tidy, hooked_in_two_groups)
+@pytest.mark.parametrize("rank_with_more_groups", [0, 3, 0])
+def test_a_model_of_a_part_of_the_ranks_is_synchronised_by_itself(ranks, rank_with_more_groups):
+    found = ranks.run(tidy, hooked_in_two_groups, rank_with_more_groups)
     assert found == [[0.5, 1.0, 0.0, 0.0]] * 2 + [[0.0, 0.0, 1.5, 2.0]] * 2
 
 

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.parallel.groups import ProcessTensorGroup
-from workbench.parallel.hooks import require_ddp, require_one_plan, warn_if_late
+from workbench.parallel.hooks import group_beside, require_ddp, require_one_plan, warn_if_late
 from workbench.parallel.hosts import all_shards, host_groups, own_shard_of_sum, require_whole_hosts
-from workbench.parallel.timeouts import naming_lost_ranks, timeout_of
+from workbench.parallel.timeouts import naming_lost_ranks
 
 from .exchange import Sparse, Wire
 from .schemes import SCHEMES, SEED, Scheme, Sum, dense, zen
@@ -251,11 +251,7 @@ def synchronise(
     if shared and dist.get_rank(group) == 0:
         rule = "its gradient has no zeros, and is summed densely; tie_word_embeddings=False would untie it"
         warnings.warn(f"{', '.join(shared)} shares its weight with a layer that is no embedding: {rule}", stacklevel=2)
-    ranks = dist.get_process_group_ranks(group)
-    is_part = len(ranks) < dist.get_world_size()  # then no other ranks are here to make a group with them
-    background = dist.new_group(
-        ranks, timeout=timeout_of(group), backend=dist.get_backend(group), use_local_synchronization=is_part
-    )
+    background = group_beside(group)
     sums = SparseSynchroniser(background, scheme=scheme, seed=seed, ranks_per_host=ranks_per_host)
     inbox: SimpleQueue[list[_Bucket] | None] = SimpleQueue()
     arguments = inbox, sums, ProcessTensorGroup(background)
