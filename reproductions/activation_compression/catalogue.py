@@ -96,6 +96,8 @@ PAGE = Page(
                 "table-4/measured: Takeaway 1: Top-K gains at most 1 %",
                 "table-4/measured: Takeaway 1: quantisation gains at most 1 %",
                 "table-4/measured: Takeaway 1: Random-K gains at most 1 %",
+                f"{PRICE}: T1 is faster with a codec of today than at the paper's price of coding",
+                f"{PRICE}: Q1 is faster with a codec of today than at the paper's price of coding",
             ),
             means="The ranking depends on the cost of encoding on your device; time the encoder before you choose.",
         ),

@@ -153,6 +153,10 @@ def test_a_regime_decides_the_rows_of_its_setting_and_the_quantities_that_it_nam
     assert outcomes(tmp_path, GAIN, **outside, where="model=a")[0] is Verdict.DISAGREES
     assert outcomes(tmp_path, GAIN, **outside, decides="loss | rate")[0] is Verdict.DISAGREES
     assert outcomes(tmp_path, GAIN, **outside, decides="gain")[0] is Verdict.NOT_COMPARABLE
+    order = Ordering("b gains more", quantity="gain", along="model", order=["b", "a"], **RULE)
+    for model in "ab":  # a regime of either value decides their order
+        assert outcomes(tmp_path, order, **outside, where=f"model={model}")[0] is Verdict.NOT_COMPARABLE
+    assert outcomes(tmp_path, order, **outside, where="model=c")[0] is not Verdict.NOT_COMPARABLE
 
 
 def test_ours_checks_and_claims_of_any_regime_are_judged_outside_it_too_and_missing_values_stay_missing(tmp_path):

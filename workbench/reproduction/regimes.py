@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from workbench.reproduction.claims import Claim, Whose
+from workbench.reproduction.claims import Claim, Ordering, Whose
 from workbench.reproduction.claims_table import NUMBER, read_table, read_where
 from workbench.reproduction.comparing import Comparison, Verdict
 from workbench.reproduction.errors import CatalogueError, ClaimError
@@ -103,6 +103,8 @@ class Regime:
         if claim.whose is not Whose.PAPER or claim.any_regime or (self.decides and claim.quantity not in self.decides):
             return False
         known = {**{name: key for name, key in claim.where.items() if not isinstance(key, (list, tuple))}, **where}
+        if isinstance(claim, Ordering) and self.where.get(claim.along) in claim.order:
+            known.pop(claim.along, None)  # both values of a comparison are in the order
         row = Row(quantity=claim.quantity, value=0.0, unit="", keys={n: canonical(k) or "" for n, k in known.items()})
         return matches(row, self.where, known)
 
