@@ -86,4 +86,4 @@ def pools():
 
     with contextlib.ExitStack() as stack:
         stack.callback(warm_process())
-        yield functools.cache(lambda num_ranks: stack.enter_context(Ranks(num_ranks, preload=LOADED, timeout_s=100)))
+        yield functools.cache(lambda num_ranks: stack.enter_context(Ranks(num_ranks, preload=LOADED, timeout_s=200)))

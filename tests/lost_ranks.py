@@ -12,7 +12,7 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-TIMEOUT = timedelta(seconds=5)  # of the group that the training uses
+TIMEOUT = timedelta(seconds=10)  # of the group that the training uses
 PATIENCE_S = 120.0  # a busy machine starts processes slowly
 LOST = 1  # the rank that fails, in the third step: in the second one DDP itself exchanges its buckets
 ENDINGS = {

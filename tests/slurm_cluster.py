@@ -107,21 +107,21 @@ def slurm_cluster(folder: Path) -> Iterator[dict[str, str]]:
                 daemon.send_signal(signal.SIGTERM)
             for daemon in daemons:
                 try:
-                    daemon.wait(10)
+                    daemon.wait(60)
                 except subprocess.TimeoutExpired:
                     daemon.kill()
-                    daemon.wait(10)
+                    daemon.wait(60)
 
 
 def _squeue(environment: dict[str, str], form: str) -> str:
     command = ["squeue", "--noheader", f"--format={form}"]
-    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=200)
     return done.stdout.strip()
 
 
 def _num_idle(environment: dict[str, str]) -> int:
     command = ["sinfo", "--noheader", "--Node", "--partition=low", "--states=idle", "--format=%N"]
-    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=200)
     return len(done.stdout.split())
 
 

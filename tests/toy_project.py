@@ -132,6 +132,6 @@ class ToyProject:
     def run(self, **options) -> tuple[int, dict, str]:
         """Run to the end; return exit code, outcome and standard error."""
         runner = self.start(**options)
-        out, err = runner.communicate(timeout=60)
+        out, err = runner.communicate(timeout=200)
         last = out.strip().splitlines()[-1] if out.strip() else ""
         return runner.returncode, json.loads(last) if last.startswith("{") else {}, err

@@ -17,7 +17,7 @@ from test_lesson import FAILURES, FIGURE, open_notebook, page, run_all_cells, wa
 
 from workbench.launch.fork_server import WARM_VARIABLE
 
-pytestmark = [*IN_BROWSER, pytest.mark.timeout(180)]
+pytestmark = IN_BROWSER
 
 EXPLORER = "from workbench.explore import cupcake as lesson\nexplorer = lesson.FusionExplorer()\nexplorer"
 LONG_CALL = """

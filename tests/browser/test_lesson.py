@@ -34,7 +34,7 @@ CUT_OFF = """() => [...document.querySelectorAll('.workbench-explorer :is(.widge
         || one.getBoundingClientRect().right > one.parentElement.getBoundingClientRect().right + 1)
     .map(one => one.textContent)"""  # labels and read-outs that leave their place
 
-pytestmark = [*IN_BROWSER, pytest.mark.timeout(180)]
+pytestmark = IN_BROWSER
 
 
 @pytest.fixture

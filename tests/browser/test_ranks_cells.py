@@ -1,7 +1,6 @@
 """Cells on ranks in a real JupyterLab and a real browser: live tabs, and an interrupt button that works meanwhile."""
 
 import nbformat
-import pytest
 from chromium import IN_BROWSER, open_page
 from lab import running_lab
 from test_lesson import FAILURES, KERNEL_IS_IDLE, OPEN_TIMEOUT_MS, open_notebook, run_all_cells
@@ -14,7 +13,7 @@ CELLS = [
     "dist.barrier() if rank == 0 else time.sleep(600)",
 ]
 
-pytestmark = [*IN_BROWSER, pytest.mark.timeout(180)]
+pytestmark = IN_BROWSER
 
 
 def test_tabs_fill_while_the_cell_runs_and_the_buttons_work_meanwhile(tmp_path):

@@ -53,7 +53,7 @@ class CommandLine:
     def alone(self, *words: str) -> Done:
         """Run in a process of its own, as runs with kernels must."""
         process = self.start(*words)
-        out, err = process.communicate(timeout=80)
+        out, err = process.communicate(timeout=200)
         return Done(process.returncode, out, err)
 
     def heavy_imports(self, *commands: tuple[str, ...]) -> list[str]:

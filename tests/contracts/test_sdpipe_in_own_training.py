@@ -475,7 +475,7 @@ def test_others_go_on_without_a_rank_that_raises_or_name_the_first_one(pools):
 def in_a_process(rank, folder, where, how, failing, reports):
     """Train; one process ends or stops in the loop, or where the others count on it in an exchange."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", world_size=3, rank=rank)
-    case, group = simple(rank), dist.new_group(timeout=timedelta(seconds=5))
+    case, group = simple(rank), dist.new_group(timeout=timedelta(seconds=10))
 
     def end(*_):
         os._exit(7) if how == "exits" else os.kill(os.getpid(), signal.SIGSTOP)
@@ -533,7 +533,7 @@ def test_others_go_on_without_a_process_that_has_ended_or_name_it(processes, whe
 
 @works("sdpipe", Feature.FREEZES, note="The others wait for as long as the timeout of the group, and name it.")
 @pytest.mark.parametrize(
-    ("where", "what"), [("loop", "no group for 5 s"), ("exchange", "averaging with workers [0, 1, 2] failed")]
+    ("where", "what"), [("loop", "no group for 10 s"), ("exchange", "averaging with workers [0, 1, 2] failed")]
 )
 def test_a_process_that_stands_still_is_named_within_the_timeout_of_the_group(processes, where, what, tmp_path):
     for report in reported(processes, tmp_path, where, "freezes", failing=1):

@@ -206,7 +206,6 @@ def test_the_students_copy_has_every_lesson_with_its_stubs_and_no_line_of_a_solu
 
 
 @NEEDS_NBGRADER
-@pytest.mark.timeout(300)
 @pytest.mark.slow
 def test_a_students_lesson_runs_with_its_stub(copies, tmp_path):
     stub, executed = copies[1] / "hang/lesson.ipynb", tmp_path / "executed.ipynb"

@@ -14,8 +14,6 @@ from workbench.datasets import ImageDataset, SourceKind, cifar10, digits
 from workbench.datasets.manifest import FileStatus, entry_named, verify
 from workbench.datasets.source import DataSource
 
-pytestmark = pytest.mark.timeout(30)
-
 REAL = os.environ.get("WORKBENCH_DATA", "")
 
 

@@ -15,8 +15,6 @@ from workbench.datasets import DataError, SourceKind, glue, stand_in, wikitext2
 from workbench.datasets.manifest import FileStatus, entry_named, fetch, list_data, manifest_path, verify
 from workbench.datasets.source import Dataset, DataSource
 
-pytestmark = pytest.mark.timeout(60)
-
 REAL = os.environ.get("WORKBENCH_DATA", "")
 
 ROWS = {"sentence": ["a fine film", "a dull film", "a song"], "label": [1, 0, 1], "idx": [0, 1, 2]}
@@ -196,7 +194,7 @@ def test_a_cached_file_is_verified_against_the_digest_the_hub_stores_it_under(em
 def run_python(code: str, **environment: str) -> str:
     """Run a few lines in a fresh interpreter and return what they print."""
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=50
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

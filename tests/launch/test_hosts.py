@@ -163,8 +163,8 @@ def test_nothing_is_left_after_the_owner_is_killed(start_owner):
     networks = {first_network, second_network}
     assert {first_pid, second_pid} <= pids_in(networks)
     owner.kill()
-    wait_for(lambda: not pids_in(networks), within_s=1.0)
-    assert socket.if_nameindex() == interfaces_before
+    wait_for(lambda: not pids_in(networks))
+    wait_for(lambda: socket.if_nameindex() == interfaces_before)
     assert not Path("/var/run/netns").exists() or not list(Path("/var/run/netns").iterdir())
 
 

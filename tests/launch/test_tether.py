@@ -53,7 +53,7 @@ def test_killing_the_owner_kills_a_command_that_holds_the_interpreter_lock(start
     everyone = family(owner.pid)
     assert len(everyone) == 5  # owner, tether, guard, command, its child
     owner.kill()
-    assert_all_dead_within(everyone, 1.0)  # the owner is a zombie
+    assert_all_dead_within(everyone, 20.0)  # the owner is a zombie
 
 
 @pytest.mark.parametrize("killed", [0, 1], ids=["tether", "guard"])
@@ -62,29 +62,29 @@ def test_killing_the_tether_or_its_guard_kills_command_and_grandchildren(killed,
     everyone = family(tether.pid)
     assert len(everyone) == 4  # tether, guard, command, its child
     psutil.Process(everyone[killed]).kill()
-    assert_all_dead_within(everyone, 1.0)
+    assert_all_dead_within(everyone, 20.0)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_everything_below_a_process_is_found_from_its_parents_alone():
     done = run_python("-c", KILLER)
-    assert_all_dead_within(map(int, done.stdout.split()), 0.1)
+    assert_all_dead_within(map(int, done.stdout.split()), 20.0)
     assert len(done.stdout.split()) == 2, done.stderr
 
 
 def test_a_grandchild_ends_with_a_command_that_ends_by_itself(start_owner):
     tether, words = start_owner("say(start_sleep())", under_tether=True)
-    assert tether.wait(20) == 0
-    assert_all_dead_within(map(int, words), 1.0)
+    assert tether.wait(60) == 0
+    assert_all_dead_within(map(int, words), 20.0)
 
 
 def test_the_status_of_the_command_is_that_of_the_tether():
-    assert start("sh", "-c", "exit 7").wait(20) == 7
-    assert start("sh", "-c", "kill -SEGV $$").wait(20) == -signal.SIGSEGV
+    assert start("sh", "-c", "exit 7").wait(60) == 7
+    assert start("sh", "-c", "kill -SEGV $$").wait(60) == -signal.SIGSEGV
 
 
 def test_a_command_that_does_not_exist_is_named(capfd):
-    assert start("no-such-program").wait(20) == 127
+    assert start("no-such-program").wait(60) == 127
     assert capfd.readouterr().err == "tether: cannot start no-such-program: No such file or directory\n"
 
 
@@ -107,5 +107,5 @@ def test_a_signal_to_the_group_of_the_tether_arrives_once(number, start_owner):
     options = {"under_tether": True, "stdout": subprocess.PIPE, "text": True, "start_new_session": True}
     tether, _ = start_owner(COUNTS_SIGNALS, str(number.value), **options)
     os.killpg(tether.pid, number)
-    assert tether.wait(20) == 0
+    assert tether.wait(60) == 0
     assert tether.stdout.read() == "1\n"

@@ -84,4 +84,4 @@ def test_what_is_not_cut_costs_every_rank_the_same():
 
 def test_the_inventory_can_be_had_without_torch():
     code = "import sys, workbench.models.inventory; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=200).returncode == 0

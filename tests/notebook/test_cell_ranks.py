@@ -18,7 +18,7 @@ def test_a_wish_to_restart_ends_the_ranks_at_once():
         began_s = time.monotonic()
         with pytest.raises(CellFailed) as failed:
             ranks.run_cell(Cell(name="<cell 2>", source="import time\ntime.sleep(600)"), wishes=wishes)
-        assert time.monotonic() - began_s < 8
+        assert time.monotonic() - began_s < 60
         shown = failed.value._render_traceback_()
         assert shown[0] == "The ranks were restarted." and "starts new ones, without the names" in shown[-1]
         assert ranks.run_cell(Cell(name="<cell 3>", source="rank"))[1].shown == "1" and ranks.pids != before

@@ -17,4 +17,4 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ToyProject]
     yield project
     for runner in project.runners:  # those of a test that failed may wait for ever
         runner.kill()
-        runner.communicate(timeout=20)  # ends its pipes, which the next test would be blamed for
+        runner.communicate(timeout=200)  # ends its pipes, which the next test would be blamed for

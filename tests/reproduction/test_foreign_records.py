@@ -114,7 +114,6 @@ def swell(path: Path) -> None:
 SPOILED = [write_infinite, nest, write_surrogate, make_fifo, link_elsewhere, link_to_device, swell]
 
 
-@pytest.mark.timeout(60)
 @pytest.mark.parametrize("spoil", SPOILED)
 def test_a_file_that_is_no_record_is_refused_by_name_and_neither_hangs_nor_fills_the_memory(held, spoil, capsys):
     path = held.folder("table-1") / "record.json"

@@ -76,7 +76,7 @@ def slurm(daemons, monkeypatch):
     """A cluster of the nodes n1 and n2, one cell each; n1 alone is the partition `one`."""
     for name, text in (daemons | {"PYTHONPATH": str(Path(__file__).parent)}).items():
         monkeypatch.setenv(name, text)
-    yield lambda *command: subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+    yield lambda *command: subprocess.run(command, capture_output=True, text=True, timeout=200, check=True).stdout
     subprocess.run(["scancel", f"--user={os.getuid()}"], timeout=30, check=True)
 
 
@@ -110,13 +110,13 @@ def test_eight_cells_run_on_both_nodes_and_no_more_jobs_wait_than_are_allowed(to
 @pytest.mark.slow
 def test_an_item_of_no_cells_is_a_job_and_wrong_options_are_refused_in_one_line(toy, slurm):
     runner = head(toy, "--partition", "one", "--time", "5")
-    out, _ = runner.communicate(timeout=90)
+    out, _ = runner.communicate(timeout=200)
     assert runner.returncode == 0 and "toy/table-1/counted  recorded in" in out, out
     machine = toy.record()["machine"]["slurm"]
     assert (machine["partition"], machine["node"]) == ("one", "n1")
     assert not list((toy.root / "results/laptop").glob(".partial*"))
     runner = head(toy, "--partition", "none", "--fresh")
-    out, _ = runner.communicate(timeout=90)
+    out, _ = runner.communicate(timeout=200)
     assert runner.returncode == 1 and "invalid partition" in out, out
 
 
@@ -142,7 +142,7 @@ def test_a_killed_cell_starts_anew_and_a_preempted_one_is_requeued(toy, slurm, t
     wait_for(runs_again, 90.0)
     for place in (1, 2):
         (tmp_path / f"go-{place}").touch()
-    out, _ = runner.communicate(timeout=60)
+    out, _ = runner.communicate(timeout=200)
     assert runner.returncode == 0 and toy.record()["cells"][0]["num_cells"] >= 1, out
     assert len(list((toy.root / "results/laptop/toy/cells/waits").glob("*.json"))) == 3
     assert [len(pids_of(tmp_path, place)) for place in range(3)] == [1, 2, 2]
@@ -164,7 +164,7 @@ def test_a_job_that_the_queue_refuses_is_submitted_once_the_queue_has_room(toy, 
     pids_of(tmp_path, 3)
     for place in (2, 3):
         (tmp_path / f"go-{place}").touch()
-    out, _ = runner.communicate(timeout=60)
+    out, _ = runner.communicate(timeout=200)
     assert runner.returncode == 0 and "toy/table-1/counted  recorded in" in out, out
 
 
@@ -175,7 +175,7 @@ def test_a_dead_head_leaves_jobs_that_the_next_call_takes_and_an_interrupt_cance
     (first,) = pids_of(tmp_path, 1)
     beside = family(runner.pid)
     runner.kill()
-    runner.communicate(timeout=20)
+    runner.communicate(timeout=200)
     assert_all_dead_within(beside, 20.0)
     left = {job.id for job in noted(folder)}
     (tmp_path / "go-1").touch()
@@ -184,17 +184,20 @@ def test_a_dead_head_leaves_jobs_that_the_next_call_takes_and_an_interrupt_cance
     assert left and left >= {job.id for job in noted(folder) if "place 2" in job.name}
     wait_for(lambda: any("place 3" in job.name for job in noted(folder)), 60.0)
     second.send_signal(signal.SIGINT)
-    out, _ = second.communicate(timeout=60)
+    out, _ = second.communicate(timeout=200)
     assert second.returncode == 130 and pids_of(tmp_path, 1) == [first], out
     wait_for(
         lambda: {job.id for job in noted(folder) if states_of([job]).get(job.id) in ("RUNNING", "PENDING")} <= left
     )
     refused = subprocess.run(
-        [sys.executable, "-m", "workbench.cli", "reproduce", "-p", "laptop"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "workbench.cli", "reproduce", "-p", "laptop"],
+        capture_output=True,
+        text=True,
+        timeout=200,
     )
     assert refused.returncode == 2 and "of an earlier run are under way" in refused.stderr
     listed = subprocess.run(
-        [sys.executable, "-m", "workbench.cli", "jobs", "--cancel"], capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "workbench.cli", "jobs", "--cancel"], capture_output=True, text=True, timeout=200
     )
     assert "waits place 2" in listed.stdout and "cancelled" in listed.stdout
 

@@ -50,7 +50,6 @@ def test_the_single_file_needs_no_other_and_its_links_lead_to_places_in_it(held,
     assert "A1 sends half" in page.get_text()
 
 
-@pytest.mark.timeout(240)
 def test_a_site_has_the_report_with_its_files_and_refuses_a_folder_that_is_not_empty(
     held, tmp_path, capsys, monkeypatch
 ):

@@ -16,8 +16,6 @@ from workbench.parallel.pipeline import VirtualPipeline
 from workbench.study.images import DEVIATION, MEAN, Augmentation, ImageBatch, ImageExamples, accuracy
 from workbench.study.loop import Recipe, TrainingRun, train
 
-pytestmark = pytest.mark.timeout(60)
-
 RECIPE = Recipe(epochs=8, batch=50, learning_rate=1e-2, drop_last=True)
 CONFIG = ViTConfig(hidden_size=16, num_layers=1, num_heads=2, mlp_size=32, image_size=8, patch_size=4)
 

@@ -112,8 +112,6 @@ def test_what_fine_tuning_refuses_is_refused_before_pretraining(monkeypatch):
         measured.pretrain_then_fine_tune(method="w/o", seed=0, tasks=["mrpc"], limit=0)
 
 
-pytestmark = pytest.mark.timeout(90)
-
 TINY = {"task": "mrpc", "encoder": "stand-in", "limit": 16, "epochs": 1, "batch": 8, "learning_rate": 1e-3}
 TINY |= {"max_tokens": 16}
 TIMES = ("seconds", "training_s", "examples_per_s")

@@ -24,8 +24,6 @@ from workbench.techniques.activation_compression.method import Family
 from workbench.techniques.activation_compression.training import compressed_pipeline, setting_codec, small_batch
 from workbench.timeline import Kind, Recorder
 
-pytestmark = pytest.mark.timeout(90)
-
 TINY = {"micro_batch": 2, "sequence": 8, "hidden": 32, "layers": 4, "compressed_layers": 2, "value_bytes": 4}
 
 

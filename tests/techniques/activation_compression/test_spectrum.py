@@ -16,7 +16,7 @@ from workbench.techniques.activation_compression import spectrum
 from workbench.techniques.activation_compression.method import method
 from workbench.techniques.activation_compression.spectrum import Setting, Spectrum
 
-pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("generated_data")]
+pytestmark = pytest.mark.usefixtures("generated_data")
 
 SMALL = {"encoder": "stand-in", "sentences": [40], "seeds": [0]}  # 40 sentences: two micro-batches
 

@@ -14,7 +14,7 @@ from workbench.rows import value_row
 from workbench.techniques.flextp.measured import Variant, accuracy
 from workbench.techniques.flextp.measured.accuracy import CONTROL, compare_on_ranks, train_vit, train_vit_on_ranks
 
-pytestmark = [pytest.mark.timeout(110), pytest.mark.usefixtures("generated_data")]
+pytestmark = pytest.mark.usefixtures("generated_data")
 
 # Two epochs of two steps: the straggler moves once, and statistics are renewed before columns are chosen again.
 FEW = {"epochs": 2, "batch": 8, "limit": 16, "num_ranks": 2, "seed": 3}

@@ -24,8 +24,6 @@ from workbench.techniques.flextp.runtime import Meter
 from workbench.timeline import Action
 from workbench.timeline.stragglers import Dose, Sleeper, StragglerTrace
 
-pytestmark = pytest.mark.timeout(90)
-
 SMALL = Size(hidden=64, layers=1, heads=2, patch=8, batch=2)
 SLOW = (8.0,)
 

@@ -32,19 +32,19 @@ def meet_without(late: int) -> str:
     group = dist.new_group()  # what is left undone spoils its connections
     meet("begins", 30.0, group)  # all come
     if dist.get_rank() == late:
-        time.sleep(2.0)
+        time.sleep(4.0)
         return "late"
     with pytest.raises((RankMissing, RuntimeError)) as missing:
-        meet("checkpoint of iteration 7", 1.0, group)
+        meet("checkpoint of iteration 7", 2.0, group)
     return f"{missing.type.__name__}: {missing.value}"
 
 
 def test_a_rank_that_does_not_come_in_time_is_named_and_where_it_is_the_first_the_others_name_it(pools):
     first, second, late, fourth = pools(4).run(meet_without, 2)
-    assert first == "RankMissing: rank 0: checkpoint of iteration 7: ranks [2] did not come within 1 s"
+    assert first == "RankMissing: rank 0: checkpoint of iteration 7: ranks [2] did not come within 2 s"
     assert all(said.startswith("RuntimeError: ") for said in (second, fourth)) and late == "late"  # both lost the first
     late, *others = pools(4).run(meet_without, 0)
-    message = "RankMissing: rank {}: checkpoint of iteration 7: rank 0 did not answer within 1.5 s"
+    message = "RankMissing: rank {}: checkpoint of iteration 7: rank 0 did not answer within 3 s"
     assert late == "late" and others == [message.format(rank) for rank in (1, 2, 3)]
 
 
@@ -57,7 +57,7 @@ def die_before_meeting(context) -> str:
 
 
 def test_a_rank_that_dies_is_a_lost_peer_to_those_that_wait_for_it_and_not_one_that_is_late(fleet):
-    outcome = run_training(die_before_meeting, 2, machines=fleet, timeout_s=60)
+    outcome = run_training(die_before_meeting, 2, machines=fleet, timeout_s=200)
     assert outcome.results == ("again",) * 2
     kinds = {event.rank: event.details["kind"] for event in outcome.named(control.EventName.RANK_FAILED)}
     assert kinds.pop(1) == "died" and set(kinds.values()) <= {"lost a peer or waits for one"}
@@ -88,7 +88,7 @@ def sent_and_kept(num_replicas: int, sizes: list[int], num_buffers: int) -> bool
     leaving = runtime.Leaving(data=shards[rank], chunks=plans[rank])
     for _ in range(2):  # twice: a transfer is used again and again
         for end in transfer.start(lambda: (leaving, places), wait=spans.append):
-            end.result(timeout=30)
+            end.result(timeout=100)
     transfer.close()
     planned = [chunk.span for chunk in plans[rank]]
     assert spans == 2 * planned and planned == sorted(planned)
@@ -116,7 +116,7 @@ def sent_and_damaged() -> str:
         data[120] ^= 8
     transfer = runtime.Transfer(routes, group=group, num_buffers=2)
     ends = transfer.start(lambda: (runtime.Leaving(data=data, chunks=chunks), arriving), wait=lambda _: None)
-    errors = [str(error) for end in ends if (error := end.exception(timeout=30))]
+    errors = [str(error) for end in ends if (error := end.exception(timeout=100))]
     dist.barrier()
     return "".join(errors)
 
@@ -308,7 +308,7 @@ def skip_an_update(context) -> tuple[int, int]:
 
 
 def test_an_update_that_is_left_out_spoils_no_checkpoint_and_no_profile(fleet):
-    outcome = run_training(skip_an_update, 2, machines=fleet, timeout_s=60)
+    outcome = run_training(skip_an_update, 2, machines=fleet, timeout_s=200)
     assert outcome.results == ((NUM_ITERATIONS, NUM_ITERATIONS),) * 2 and outcome.num_generations == 1
 
 

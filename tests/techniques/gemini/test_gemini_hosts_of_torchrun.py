@@ -42,7 +42,7 @@ def train(context, iterations):
     return context.machine_name, checkpoints.plan.iteration, weights
 
 if __name__ == "__main__":
-    timing = Timing(heartbeat_s=0.1, lease_s=1.0)
+    timing = Timing(heartbeat_s=0.1, lease_s=3.0)
     outcome = run_under_torchrun(train, standbys=1, args=(ITERATIONS,), timing=timing, timeout_s=240)
     if outcome is not None:
         print("OUTCOME", outcome.num_generations, outcome.results, flush=True)

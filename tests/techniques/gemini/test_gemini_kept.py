@@ -26,8 +26,6 @@ from workbench.techniques.gemini.measured.training import PoolContext, shard
 from workbench.techniques.gemini.runtime import InMemoryCheckpoints, StateMismatch, TrainingState
 from workbench.techniques.gemini.runtime.encoding import pack_tree, unpack_tree
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def small(seed: int = 0, *layers: nn.Module) -> nn.Module:
     with torch.random.fork_rng():

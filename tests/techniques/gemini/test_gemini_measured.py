@@ -34,7 +34,6 @@ from workbench.techniques.gemini.runtime.checkpoints import PRELOAD
 from workbench.techniques.gemini.runtime.transfer import CheckpointOptions, Interleaving, Route, measure_link
 from workbench.timeline import Action, Kind
 
-pytestmark = pytest.mark.timeout(100)
 TINY = Size(hidden=16, layers=1, heads=2, vocab=32, sequence=8, batch=2, dropout=0.0)
 
 

@@ -12,8 +12,6 @@ from workbench.techniques.gemini import method
 from workbench.techniques.gemini.method import Placement, placement, recovery_probability
 from workbench.techniques.gemini.method.placement import num_surviving, num_surviving_by_definition, surviving_of_ring
 
-pytestmark = pytest.mark.timeout(60)
-
 TWO_GROUPS = placement(6, 3, "group").holders
 PLACEMENTS = [
     # Figures 6.3a to 6.3c: two groups, a ring, a group and a ring of three.

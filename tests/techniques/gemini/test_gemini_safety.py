@@ -14,8 +14,7 @@ from workbench.techniques.gemini.measured import reliability, schedules
 from workbench.techniques.gemini.measured.training import PoolContext
 from workbench.techniques.gemini.runtime import CheckpointOptions, InMemoryCheckpoints
 
-pytestmark = pytest.mark.timeout(120)
-TIMING = control.Timing(heartbeat_s=0.05, lease_s=1.0)
+TIMING = control.Timing(heartbeat_s=0.05, lease_s=3.0)
 DRAWN = [
     # two trainings each whose state changes at random moments, grows, or has a late gradient; then one of a kind:
     (12, "changed state"),

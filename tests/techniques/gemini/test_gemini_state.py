@@ -23,8 +23,6 @@ from workbench.techniques.gemini.runtime import PersistentTier, StateMismatch, S
 from workbench.techniques.gemini.runtime.replicas import Slot
 from workbench.techniques.gemini.runtime.storage import MARKER
 
-pytestmark = pytest.mark.timeout(240)
-
 
 class Net(nn.Module):
     """Everything that a state must hold: a tied weight, a batch norm, an own generator, a channels-last weight."""
