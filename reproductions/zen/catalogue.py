@@ -29,7 +29,7 @@ def _measured(over: str) -> Value:
 PAGE = Page(
     scale="Counted: batches of the paper's own LSTM. Simulated: 16 machines of 8 GPUs, from rows of real batches. "
     "Measured: four small models on real data, and four real ranks behind slow links.",
-    picture="fig-3-7/simulated",
+    picture="map/simulated",
     name="Zen",
     use=Use(
         when="Most rows of an embedding have no gradient.",

@@ -10,7 +10,7 @@ import pytest
 from workbench.datasets import gpu_performance, step_times
 from workbench.datasets.source import DataSource, SourceKind
 from workbench.study.training import reached
-from workbench.techniques.sdpipe import counted, libraries, measured, simulated
+from workbench.techniques.sdpipe import counted, history, libraries, measured, simulated
 from workbench.techniques.sdpipe.cost import Scheme, traced_delays_s
 from workbench.techniques.sdpipe.method import Group
 from workbench.techniques.sdpipe.training import Data, Setting, curve_of, delays_of, naive_rows, train
@@ -351,3 +351,17 @@ def test_every_scheme_trains_on_real_ranks_and_says_what_happened(scheme, model)
     assert math.isfinite(found["scores"]["test_loss"])
     num_groups = sum(found["sizes"].values())
     assert num_groups == (0 if scheme == "HetPipe" else found["counted"].get("num_groups", 2 * 3))
+
+
+def test_the_bound_of_equation_5_by_hand():
+    # N = 2, M = P = 1, n1 = n2 = 2: t1 = 8 (5/3)^2, t2 = 3/4, and eta is gamma
+    t1, gap = 8 * (5 / 3) ** 2, 1 - 0.75**0.5
+    by_hand = 0.1 / 2 + 2 * 0.1**2 * 8 * 2 * t1 / 8 * (4 + 2 / gap**2)
+    found = history.error_bound(0.1, num_pipelines=2, num_stages=1, history=1, n1=2, n2=2)
+    assert found == pytest.approx(by_hand)
+
+
+def test_workers_that_averaged_in_all_groups_are_equal_and_others_are_apart():
+    rows = history.history_rows(histories=[1, 50], mesh=[1, 2], num_iterations=8, learning_rate=0.5, seeds=1)
+    found = {row["P"]: row["value"] for row in rows if row["quantity"] == "squared_distance"}
+    assert found[1] < 1e-12 < found[50]

@@ -13,7 +13,7 @@ from workbench.datasets.places import DataError
 from workbench.rows import value_row
 from workbench.study.timing import Turns
 from workbench.techniques import zen
-from workbench.techniques.zen import advice, counted, measured, simulated
+from workbench.techniques.zen import advice, counted, measured, simulated, thresholds
 
 
 @pytest.fixture
@@ -158,3 +158,13 @@ def test_schemes_take_turns_and_their_bytes_are_counted(pools, monkeypatch):
 def test_dense_takes_over_between_two_densities():
     rows = [value_row("gain", gain, over="Dense", density=at) for at, gain in ((0.01, 4.0), (0.1, 2.0), (1.0, 0.5))]
     assert values(measured._crossover_rows(rows), "dense_takes_over") == [pytest.approx(10**-0.5)]
+
+
+def test_thresholds_cut_what_was_known_into_even_parts_and_nothing_else():
+    home = thresholds.threshold_homes(np.array([0, 1, 2, 9]), 12, 2)
+    assert home.tolist() == [0, 0] + 10 * [1]
+
+
+def test_a_broadcast_by_hand():
+    # lemma 3.4 with s = 3, gamma = 2, four ranks and a tree of two rounds: (3 + 4/3 * 2 * 2) / (1 + 2)
+    assert thresholds.broadcast_over_balanced(3.0, 2.0, 2, 4) == pytest.approx(25 / 9)
