@@ -11,7 +11,7 @@ from workbench.reproduction.files import write_record
 
 IDS = ["toy/table-1/counted", "toy/table-2/counted", "toy/fig-3/counted"]
 COMMANDS = ["list", "show", "reproduce", "report", "records", "doctor", "data", "kernels", "bench", "clean", "new"]
-WITH_EXAMPLE = ["list", "show", "reproduce", "report", "records promote", "records diff", "clean", "bench"]
+WITH_EXAMPLE = ["list", "show", "reproduce", "report", "records promote", "records diff", "compare", "clean", "bench"]
 
 
 def test_list_json_gives_id_technique_item_title_evidence_profiles_and_claims(line):
@@ -118,7 +118,8 @@ def test_several_items_have_a_line_each_and_a_claim_that_is_not_comparable_says_
         (["records", "promote"], "has a record"),
         (["records", "promote", "--profile", "smoke"], "gives no verdicts"),
         (["records", "promote", "--cells"], "none of the selected items has a finished cell in"),
-        (["records", "diff"], "no item has both"),
+        (["records", "diff"], "is no folder, no file, no commit and no profile"),
+        (["compare", "laptop", "full"], "no item has both a record in laptop and one in full"),
         (["new", "technique", "Ring-Sum"], "did you mean 'ring_sum'?"),
         (["new", "technique", "class"], "technique name is 'class'; it must be no keyword of Python"),
         (["kernels", "install", "--device", "gpu"], "there is no device 'gpu'; did you mean 'cpu'?"),

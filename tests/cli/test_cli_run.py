@@ -71,9 +71,9 @@ def test_a_record_is_reported_promoted_compared_and_cleaned(line):
     promoted = line.root / "reproductions/toy/recorded/laptop/table-1/counted.json"
     assert line.said("records", "promote", "table-1") == str(promoted)
     assert promoted.with_suffix(".png").read_text() == "content of figure.png"
-    assert line.said("records", "diff") == "toy/table-1/counted: no difference"
+    assert "1 item compared, 1 without difference" in line.said("records", "diff")
     line.toy.sealed(files=FIGURE, value=9.0)
-    assert "bytes method=A1: recorded 8 B, now 9 B +12.5 %" in line.said("records", "diff")
+    assert "bytes method=A1: 8 B → 9 B +12.5 %" in line.said("records", "diff")
 
     done = line("clean", "laptop")
     assert done.code == 2 and "--yes" in done.err  # there is no terminal to ask on

@@ -13,10 +13,11 @@ from toy_project import ToyProject
 
 from workbench.reproduction import (
     CatalogueError,
+    ItemRun,
     Project,
     RecordError,
     UsageError,
-    diff,
+    find_item,
     find_records,
     load_catalogue,
     load_records,
@@ -27,6 +28,7 @@ from workbench.reproduction import (
     record,
 )
 from workbench.reproduction.files import checksum, write_json
+from workbench.reproduction.records import record_of
 from workbench.reproduction.runner import sweep
 
 ITEM, OTHER = "toy/table-1/counted", "toy/table-2/counted"
@@ -56,7 +58,7 @@ def test_a_record_that_was_changed_is_refused_by_name_everywhere(toy: ToyProject
     message = f"{path}: refused, {reason}"
     with pytest.raises(RecordError, match=message):
         read_record(path, id=ITEM, profile="laptop")
-    for use in (load_records, load_verdicts, lambda: promote(Project(), "laptop"), lambda: diff(Project(), "laptop")):
+    for use in (load_records, load_verdicts, lambda: promote(Project(), "laptop")):
         with pytest.raises(RecordError, match=message):
             use()
     assert find_records(Project()).records == () and find_records(Project()).refused[0].startswith(message)
@@ -80,7 +82,7 @@ def test_a_record_in_the_folder_of_another_item_or_profile_is_refused_by_name(to
     other.parent.mkdir()
     shutil.copy(promoted, other)
     with pytest.raises(RecordError, match=r"recorded/laptop/table-2/counted.json: refused, it is the record of toy/"):
-        diff(Project(), "laptop", [OTHER])
+        record_of(ItemRun(Project(), find_item(load_catalogue(Project()), OTHER), "laptop"), promoted=True)
 
     toy.sealed(profile="smoke")
     shutil.rmtree(toy.folder())
@@ -222,18 +224,13 @@ def test_simulated_evidence_must_say_what_it_was_calibrated_on(toy: ToyProject):
     record("toy/table-1/simulated", values(8), calibration={"from": "the data sheet"})
 
 
-def test_promoting_copies_records_and_figures_and_the_difference_names_each_value_that_changed(toy: ToyProject):
+def test_promoting_copies_records_and_figures(toy: ToyProject):
     project, folder = Project(), toy.root / "reproductions/toy/recorded/laptop/table-1"
     with pytest.raises(UsageError, match="none of the selected items has a record"):
         promote(project, "laptop")
     toy.sealed()
     assert promote(project, "laptop", ["toy/table-1"]) == (folder / "counted.json",)
     assert (folder / "counted.png").read_text() == "content of figure.png"
-    assert diff(project, "laptop").empty
-    toy.sealed(value=9.5)
-    assert diff(project, "laptop").iloc[0].tolist() == [ITEM, "bytes", "method=A1", 8.0, 9.5, "bytes", 1.5, "differs"]
-    (toy.folder() / "record.json").unlink()
-    assert diff(project, "laptop")["what"].tolist() == ["only promoted"]
     toy.sealed(files={"figure": None})
     promote(project, "laptop")
     assert [path.name for path in folder.iterdir()] == ["counted.json"]  # the older figure is gone

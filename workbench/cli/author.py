@@ -1,9 +1,8 @@
-"""`workbench records` keeps a run in the repository and compares it; `workbench new technique` writes furniture."""
+"""`workbench records` keeps runs in the repository, `compare` compares them; `new technique` writes furniture."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,9 +11,7 @@ from typer import Argument, Option
 
 from . import common
 
-__all__ = ["diff", "export", "promote", "register", "technique"]
-
-CIRCUMSTANCES = ("machine", "parameters", "configuration", "versions", "environment")
+__all__ = ["compare", "diff", "export", "promote", "register", "technique"]
 
 
 def register(app: typer.Typer) -> None:
@@ -23,6 +20,7 @@ def register(app: typer.Typer) -> None:
     records.command("promote")(promote)
     records.command("diff")(diff)
     records.command("export")(export)
+    app.command("compare", rich_help_panel=common.LOOK)(compare)
     app.add_typer(records, name="records", rich_help_panel=common.AUTHOR)
     new = typer.Typer(no_args_is_help=True, help="Write the furniture of something new.")
     new.callback()(lambda: None)
@@ -36,6 +34,9 @@ def promote(
     cells: Annotated[
         bool, Option("--cells", help="Finished cells alone, also of items that are not finished.")
     ] = False,
+    machine: Annotated[
+        str, Option(metavar="NAME", help="Keep them beside those of the project's own machine, under this name.")
+    ] = "",
     results: common.Results = None,
 ) -> None:
     """Copy records of this machine, their figures and cells into the repository: reports show them beside their own.
@@ -44,6 +45,7 @@ def promote(
     Examples
       workbench records promote
       workbench records promote table-1 --profile full
+      workbench records promote zen --machine lab-a100
       workbench records promote --cells --profile full
     """
     from workbench import reproduction
@@ -57,7 +59,7 @@ def promote(
 
         paths = tuple(promote_cells(reproduction.ItemRun(project, item, profile) for item in chosen))
     else:
-        paths = reproduction.promote(project, profile, [item.id for item in chosen])
+        paths = reproduction.promote(project, profile, [item.id for item in chosen], machine)
     if not paths:
         raise reproduction.UsageError(
             f"none of the selected items has a finished cell in {project.results_of(profile)}"
@@ -101,60 +103,93 @@ def export(
 def diff(
     patterns: common.Patterns = None, profile: common.OneProfile = "laptop", results: common.Results = None
 ) -> None:
-    """Compare this machine's records with the recorded ones: verdicts, values, and what the runs had different.
+    """Compare this machine's records with the recorded ones, as `workbench compare` does.
 
     \b
     Examples
       workbench records diff
       workbench records diff table-1 --profile full
     """
+    project, _ = common.load(results)
+    compare(profile, str(project.results_of(profile)), patterns, every=True)
+
+
+def compare(
+    before: Annotated[str, Argument(metavar="A", help="A results folder, a record's file, a profile or a commit.")],
+    after: Annotated[str, Argument(metavar="B", help="The same; a profile stands for its recorded runs.")],
+    patterns: common.Patterns = None,
+    every: Annotated[
+        bool, Option("--all", help="Also numbers whose intervals overlap, and how the runs differ.")
+    ] = False,
+    json: common.AsJson = False,
+) -> None:
+    """Compare two sets of records: verdicts and numbers that differ, with intervals; verdicts by the present rules.
+
+    \b
+    Examples
+      workbench compare laptop results             recorded runs with this machine's
+      workbench compare HEAD~20 HEAD zen           records of two commits
+      workbench compare ../other/results results   two results folders
+    """
     from workbench.reproduction import UsageError
+    from workbench.reproduction.differing import differences, pairs, record_set
 
-    out, seen = common.console(), 0
-    project, catalogue = common.load(results)
-    for item in common.pick(catalogue, patterns or []):
-        lines = _differences(project, item, profile)
-        if lines is None:
+    project, catalogue = common.load()
+    items = {item.id: item for item in catalogue}
+    chosen = {item.id for item in common.pick(catalogue, patterns)} if patterns else None
+    sets, out = [record_set(project, word) for word in (before, after)], common.console()
+    lacking: tuple[list[str], list[str]] = ([], [])  # in the first set, in the second
+    for line in (line for held in sets for line in held.refused):
+        print(f"workbench: {line}", file=sys.stderr)
+    found = {}
+    for old, new in pairs(*sets):
+        name = "{id} {profile}".format(**(new or old or {}))
+        if chosen is not None and name.split()[0] not in chosen:
             continue
-        seen += 1
-        out.print(
-            f"{item.id}: {common.counted(len(lines), 'difference')}" if lines else f"{item.id}: no difference",
-            markup=False,
-        )
-        for line in lines:
-            out.print(f"  {line}", markup=False)
-    if not seen:
-        raise UsageError(f"no item has both a record of this machine and a recorded one in the profile {profile}")
+        if old and new:
+            found[name] = differences(project, items, old, new)
+        else:
+            lacking[old is not None].append(name)
+    if not found:
+        raise UsageError(f"no item has both a record in {before} and one in {after}")
+    if json:
+        listed = [one.to_json() for each in found.values() for one in each]
+        only = {"only_before": lacking[1], "only_after": lacking[0]}
+        return common.print_json({"compared": list(found), **only, "differences": listed})
+    for name, each in found.items():
+        if not each:
+            continue
+        out.print(f"{name}: {common.counted(len(each), 'difference')}", markup=False)
+        shown = [one for one in each if every or (one.told_apart and one.what in ("verdict", "value"))]
+        for one in shown:
+            out.print(f"  {_difference_text(one)}", markup=False)
+        if left := len(each) - len(shown):
+            out.print(f"  {left} more inside the intervals, or of machine and versions; --all shows them", markup=False)
+    told = [one.what for each in found.values() for one in each if one.told_apart]
+    numbers = [common.counted(told.count(what), what) for what in ("verdict", "value")]
+    words = (
+        f"{common.counted(len(found), 'item')} compared, {sum(not each for each in found.values())} without difference"
+    )
+    out.print(f"{words}; told apart: {', '.join(numbers)}", markup=False)
+    for word, names in ((after, lacking[0]), (before, lacking[1])):
+        if names:
+            out.print(f"Only in {word}: {common.counted(len(names), 'record')}", markup=False)
 
 
-def _differences(project: Any, item: Any, profile: str) -> list[str] | None:
-    """Return lines on how the two records of an item differ, or None where one is absent."""
-    from workbench.reproduction import diff as value_table
-    from workbench.reproduction.project import ItemRun
-    from workbench.reproduction.records import record_of
+def _difference_text(one: Any) -> str:
+    """Write a difference in a line, with the change of a value in per cent."""
     from workbench.reproduction.report import relative_text, value_text
+    from workbench.reproduction.report.claims import spread_text
 
-    run = ItemRun(project, item, profile)
-    recorded, ours = record_of(run, promoted=True), record_of(run)
-    if recorded is None or ours is None:
-        return None
-    before, now = ({repr(one["claim"]): one["verdict"] for one in record["verdicts"]} for record in (recorded, ours))
-    lines = _changed("verdict of", before, now)
-    for row in value_table(project, profile, [item.id]).to_dict("records"):
-        name = " ".join(part for part in (row["quantity"], row["of"]) if part)
-        texts = [value_text(row[side], row["unit"]) for side in ("promoted", "now")]
-        lines.append(f"{name}: recorded {texts[0]}, now {texts[1]}  {relative_text(row['now'], row['promoted'])}")
-    for field in CIRCUMSTANCES:
-        lines += _changed(field, recorded.get(field) or {}, ours.get(field) or {})
-    return lines
-
-
-def _changed(what: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{what} {name}: recorded {old.get(name, 'absent')}, now {new.get(name, 'absent')}"
-        for name in dict.fromkeys([*old, *new])
-        if old.get(name) != new.get(name)
+    if one.what != "value":
+        sides = ["absent" if side is None else side for side in (one.before, one.after)]
+        return f"{one.what} {one.name}: {sides[0]} → {sides[1]}"
+    texts = [
+        value_text(side["value"], side["unit"]) + spread_text(side) if side else "absent"
+        for side in (one.before, one.after)
     ]
+    change = relative_text(one.after["value"], one.before["value"]) if one.before and one.after else ""
+    return f"{one.name}: {texts[0]} → {texts[1]}  {change}".rstrip()
 
 
 def technique(name: Annotated[str, Argument(help="Lower case, digits and underscores, such as ring_sum.")]) -> None:

@@ -11,7 +11,7 @@ from workbench.reproduction.errors import CatalogueError, ClaimError, RecordErro
 from workbench.reproduction.judge import judge
 from workbench.reproduction.project import ItemRun, Project
 from workbench.reproduction.recording import published, record, verdicts_of
-from workbench.reproduction.records import diff, find_records, load_records, load_verdicts, promote, read_record
+from workbench.reproduction.records import find_records, load_records, load_verdicts, promote, read_record
 
 if TYPE_CHECKING:
     from workbench.reproduction.cells import CellResult, CellsFailed, run_cells
@@ -43,7 +43,7 @@ __all__ += [
     "RecordError",
 ]
 __all__ += ["Reproduction", "Status", "Trend", "UsageError", "Use", "Value", "Verdict", "Whose", "Within"]
-__all__ += ["diff", "find_item", "find_records", "judge", "load_catalogue", "load_records", "load_verdicts", "plan"]
+__all__ += ["find_item", "find_records", "judge", "load_catalogue", "load_records", "load_verdicts", "plan"]
 __all__ += ["promote", "published", "published_rows", "read_published"]
 __all__ += ["read_record", "record", "run", "run_cells", "select", "verdicts_of"]
 

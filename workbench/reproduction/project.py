@@ -8,9 +8,10 @@ from workbench.checkout import ROOT_VARIABLE, find_results, find_root
 from workbench.reproduction.declare import CELLS, Profile, Reproduction
 from workbench.reproduction.errors import UsageError
 
-__all__ = ["FAILURE_FILE", "RECORD_FILE", "ItemRun", "Project"]
+__all__ = ["FAILURE_FILE", "ON", "RECORD_FILE", "ItemRun", "Project"]
 
 RECORD_FILE, FAILURE_FILE = "record.json", "failure.json"  # in the folder of a run
+ON = "-on-"  # between a profile and the name of a further machine
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -50,9 +51,10 @@ class Project:
             raise UsageError(f"profile {profile!r} is unknown; it must be one of {', '.join(Profile)}")
         return self.results / str(profile)
 
-    def recorded_folder(self, technique: str, profile: str) -> Path:
-        """Return the folder of a technique's promoted records of one profile."""
-        return self.reproductions / technique / "recorded" / self.results_of(profile).name
+    def recorded_folder(self, technique: str, profile: str, machine: str = "") -> Path:
+        """Return the folder of a technique's promoted records of one profile, or those of a further machine."""
+        name = self.results_of(profile).name + (ON + machine if machine else "")
+        return self.reproductions / technique / "recorded" / name
 
     def cells_folder(self, technique: str, profile: str) -> Path:
         """Return the folder of a technique's finished cells in one profile."""
@@ -78,6 +80,7 @@ class ItemRun:
     project: Project
     item: Reproduction
     profile: str
+    machine: str = ""  # name of a further machine, whose promoted run stands beside that of the project's own
 
     @property
     def folder(self) -> Path:
@@ -97,7 +100,7 @@ class ItemRun:
     @property
     def promoted(self) -> Path:
         """Its promoted record."""
-        folder = self.project.recorded_folder(self.item.technique, self.profile)
+        folder = self.project.recorded_folder(self.item.technique, self.profile, self.machine)
         return folder / self.item.item / f"{self.item.evidence.value}.json"
 
     @property
@@ -121,5 +124,14 @@ class ItemRun:
         return self.cells / f"{self.item.item}.{self.item.evidence.value}.json"
 
     def at(self, profile: str) -> "ItemRun":
-        """Return the run of the same item in another profile."""
-        return ItemRun(self.project, self.item, profile)
+        """Return the run of the same item in another profile, or on a further machine: "laptop-on-lab"."""
+        profile, _, machine = profile.partition(ON)
+        return ItemRun(self.project, self.item, profile, machine)
+
+    @property
+    def recorded(self) -> tuple["ItemRun", ...]:
+        """Its promoted runs in all profiles, on this project's machine and on further ones."""
+        folder = self.project.reproductions / self.item.technique / "recorded"
+        found = sorted(folder.glob(f"*/{self.item.item}/{self.promoted.name}"))
+        names = [path.parents[1].name for path in found]
+        return tuple(self.at(name) for name in names if name.partition(ON)[0] in list(Profile))

@@ -1,6 +1,5 @@
 """Records of items: checked as they are read, shown as tables, and promoted to reproductions/*/recorded."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,14 +16,13 @@ from workbench.rows import Row, merge_seeds, read_rows
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["FAILURE_FILE", "RECORD_FILE", "SCHEMA", "FoundRecords", "SealedRecord", "diff", "find_records"]
+__all__ = ["FAILURE_FILE", "RECORD_FILE", "SCHEMA", "FoundRecords", "SealedRecord", "find_records"]
 __all__ += ["load_records", "load_verdicts", "merged_rows", "promote"]
-__all__ += ["read_failure", "read_record", "record_of", "record_rows"]
+__all__ += ["read_failure", "read_record", "record_of", "record_rows", "sealed_record"]
 
 MOST_KEPT = 1000  # records kept in memory while their files do not change
 SCHEMA = 1  # version of record.json and failure.json
 ABOUT = ("id", "technique", "item", "evidence", "profile")  # columns of every table of records
-DIFF_COLUMNS = ("id", "quantity", "of", "promoted", "now", "unit", "difference", "what")
 
 
 class SealedRecord(dict):
@@ -41,17 +39,21 @@ def read_record(path: Path, *, id: str, profile: str) -> SealedRecord:
 
 @lru_cache(maxsize=MOST_KEPT)
 def _read_record(path: Path, _: tuple[int, int, int], id: str, profile: str) -> SealedRecord:
-    record = read_json(path)
+    return sealed_record(read_json(path), path, id, profile)
+
+
+def sealed_record(record: Any, place: object, id: str = "", profile: str = "") -> SealedRecord:
+    """Check a record's schema and checksum, and its id and profile where given; a RecordError names its place."""
     if not isinstance(record, dict) or record.get("schema") != SCHEMA:
-        raise RecordError(f"{path}: refused, it is no record of schema {SCHEMA}")
+        raise RecordError(f"{place}: refused, it is no record of schema {SCHEMA}")
     if record.get("checksum") != checksum(record):
-        raise RecordError(f"{path}: refused, its checksum does not fit its content")
-    if record.get("id") != id:
-        raise RecordError(f"{path}: refused, it is the record of {record.get('id')} in the place of {id}")
-    if record.get("profile") != profile:
-        raise RecordError(f"{path}: refused, it is of the profile {record.get('profile')} in the place of {profile}")
+        raise RecordError(f"{place}: refused, its checksum does not fit its content")
+    if id and record.get("id") != id:
+        raise RecordError(f"{place}: refused, it is the record of {record.get('id')} in the place of {id}")
+    if profile and record.get("profile") != profile:
+        raise RecordError(f"{place}: refused, it is of the profile {record.get('profile')} in the place of {profile}")
     if wrong := trouble(record, RECORD):
-        raise RecordError(f"{path}: refused, {wrong}")
+        raise RecordError(f"{place}: refused, {wrong}")
     return SealedRecord(record)
 
 
@@ -140,11 +142,14 @@ def load_verdicts(profile: str = "laptop", project: Project | None = None) -> "D
     return pandas.DataFrame(rows, columns=None if rows else [*ABOUT, "claim", "kind", "verdict", "reason", "rows"])
 
 
-def promote(project: Project, profile: str, patterns: Iterable[str] = ()) -> tuple[Path, ...]:
-    """Copy selected records, figures and cells into the repository after all are checked; return the files."""
+def promote(project: Project, profile: str, patterns: Iterable[str] = (), machine: str = "") -> tuple[Path, ...]:
+    """Copy selected records, figures and cells into the repository after all are checked; return the files.
+
+    Records of a further machine, which is named, are kept beside those of the project's own, without cells.
+    """
     from workbench.reproduction.cells.store import promote_cells
 
-    runs = [ItemRun(project, item, profile) for item in select(load_catalogue(project), patterns)]
+    runs = [ItemRun(project, item, profile, machine) for item in select(load_catalogue(project), patterns)]
     finished = [(run, record) for run in runs if (record := record_of(run)) is not None]
     if not finished:
         raise UsageError(f"none of the selected items has a record in {project.results_of(profile)}")
@@ -153,7 +158,7 @@ def promote(project: Project, profile: str, patterns: Iterable[str] = ()) -> tup
     for path in paths:
         for name in (path, path.with_suffix(".png")):
             inside(project.reproductions, *name.relative_to(project.reproductions).parts)
-    cells = promote_cells([run for run, _ in finished])
+    cells = () if machine else promote_cells([run for run, _ in finished])
     for path, (_, record), figure in zip(paths, finished, figures, strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
         if figure is None:  # remove the figure of an older record
@@ -171,39 +176,3 @@ def _figure(folder: Path, record: Mapping[str, Any]) -> bytes | None:
     if wrong := figure_misfit(folder / name, record):
         raise RecordError(f"{folder / name}: refused, {wrong}")
     return read_bytes(folder / name)
-
-
-def diff(project: Project, profile: str, patterns: Iterable[str] = ()) -> "DataFrame":
-    """Compare the values of results/<profile> with the promoted ones, one row for each that differs."""
-    import pandas
-
-    rows: list[list[Any]] = []
-    for item in select(load_catalogue(project), patterns):
-        run = ItemRun(project, item, profile)
-        promoted = _rows(record_of(run, promoted=True))
-        now = _rows(record_of(run))
-        for key in {**promoted, **now}:
-            before, after = promoted.get(key), now.get(key)
-            if before is None or after is None or not _equal(before.value, after.value):
-                rows.append([item.id, *_difference(before, after)])
-    return pandas.DataFrame(rows, columns=list(DIFF_COLUMNS))
-
-
-def _rows(record: Mapping[str, Any] | None) -> dict[tuple, Row]:
-    rows = read_rows(record["values"], "values") if record else ()
-    return {(row.quantity, row.unit, row.seed, str(sorted(row.keys.items()))): row for row in rows}
-
-
-def _equal(one: float, other: float) -> bool:
-    return one == other or (math.isnan(one) and math.isnan(other))
-
-
-def _difference(promoted: Row | None, now: Row | None) -> list[Any]:
-    row = promoted or now
-    assert row is not None
-    keys = {**row.keys} if row.seed is None else {**row.keys, "seed": row.seed}
-    about = [row.quantity, ", ".join(f"{name}={key}" for name, key in keys.items())]
-    if promoted is None or now is None:
-        values = [None if side is None else side.value for side in (promoted, now)]
-        return [*about, *values, row.unit, None, "only now" if promoted is None else "only promoted"]
-    return [*about, promoted.value, now.value, row.unit, now.value - promoted.value, "differs"]

@@ -12,7 +12,7 @@ from workbench.reproduction.comparing import ORDERS, Verdict
 from workbench.reproduction.declare import Profile
 from workbench.reproduction.errors import RecordError
 from workbench.reproduction.machine import machine_text
-from workbench.reproduction.project import ItemRun
+from workbench.reproduction.project import ON, ItemRun
 from workbench.reproduction.recording import verdicts_of
 from workbench.reproduction.records import record_of
 
@@ -44,12 +44,17 @@ def trusted_record(run: ItemRun, promoted: bool = False) -> tuple[Mapping[str, A
 
 
 def recorded_beside(run: ItemRun, record: Mapping[str, Any] | None) -> tuple[tuple[RecordedRun, ...], tuple[str, ...]]:
-    """Read the promoted records of larger profiles, and of this profile if `record` is None; also name refused ones."""
+    """Read the promoted records of larger profiles, and of this profile if `record` is None; also name refused ones.
+
+    Those of further machines come first, since the last ones speak.
+    """
     if run.profile == Profile.SMOKE:
         return (), ()
     order = [known.value for known in Profile]
     runs, refused = [], []
-    for other in order[order.index(run.profile) + (record is not None) :]:
+    larger = order[order.index(run.profile) :]
+    further = [f"{one.profile}{ON}{one.machine}" for one in run.recorded if one.machine and one.profile in larger]
+    for other in further + larger[record is not None :]:
         promoted, why = trusted_record(run.at(other), promoted=True)
         if promoted is not None:
             runs.append((other, promoted, _verdicts(run, promoted)))

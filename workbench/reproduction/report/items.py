@@ -83,7 +83,7 @@ def item_view(run: ItemRun, *, running: bool, fingerprinter: Fingerprinter | Non
     if fingerprinter is not None:
         return _item_view(run, running, fingerprinter)
     run_files = sorted(run.folder.iterdir()) if run.folder.is_dir() else ()
-    promoted = [path for known in map(run.at, Profile) for path in (known.promoted, known.promoted_figure)]
+    promoted = [path for known in run.recorded for path in (known.promoted, known.promoted_figure)]
     files = (*run_files, *promoted, run.notebook_page, run.project.published(run.item) or run.folder)
     return _kept_view(run, running, tuple(map(stamp, files)))
 
