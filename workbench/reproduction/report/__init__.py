@@ -110,9 +110,10 @@ def write_report(
     for technique in report.techniques:
         if changed is not None and technique.name.replace(" ", "_") not in changed:
             continue
+        charts = chart_script() if any(item.chart for item in technique.items) else {}
         write_whole(
             first.with_name(technique.page),
-            template.render(report=report, technique=technique, style=style, charts=chart_script()),
+            template.render(report=report, technique=technique, style=style, charts=charts),
         )
     write_whole(first, templates.get_template("index.html.j2").render(report=report, style=style))
     if changed is None:
