@@ -1,7 +1,7 @@
 """The report: one static page for all items of a profile and one per technique; no page needs another file.
 
-A page's policy forbids scripts, fonts and the network; only the page that searches claims allows its own script. Only
-the harmless part of an executed notebook's HTML is shown.
+A page's policy forbids scripts, fonts and the network; only the search of claims and the charts have their own script,
+which the policy names by its digest. Only the harmless part of an executed notebook's HTML is shown.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from workbench.reproduction.files import misfits, write_whole
 from workbench.reproduction.project import ItemRun, Project
 from workbench.reproduction.schema import ARTIFACTS, inside, read_text
 
+from .charts import chart_script
 from .claims import WHOSE_MEANINGS, rule_text, trusted_record
 from .first import add_cards, findings_markdown
 from .foreign import FORMULA, harmless_html
@@ -109,7 +110,11 @@ def write_report(
     for technique in report.techniques:
         if changed is not None and technique.name.replace(" ", "_") not in changed:
             continue
-        write_whole(first.with_name(technique.page), template.render(report=report, technique=technique, style=style))
+        charts = chart_script() if any(item.chart for item in technique.items) else {}
+        write_whole(
+            first.with_name(technique.page),
+            template.render(report=report, technique=technique, style=style, charts=charts),
+        )
     write_whole(first, templates.get_template("index.html.j2").render(report=report, style=style))
     if changed is None:
         script = files(__package__).joinpath("templates", "claims.js").read_text(encoding="utf-8")

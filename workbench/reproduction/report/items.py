@@ -19,6 +19,7 @@ from workbench.reproduction.project import ItemRun
 from workbench.reproduction.records import MOST_KEPT, RECORD_FILE, read_failure
 from workbench.reproduction.runner.plan import lacking
 
+from .charts import chart_data
 from .claims import ClaimView, RecordedRun, claims_of, count_verdicts, recorded_beside, spread_text, trusted_record
 from .pictures import figure_uri
 from .texts import View, exact_text, key_text, pairs_text, seconds_text, slug, took_text, value_text, when_text
@@ -60,6 +61,7 @@ class ItemView:
     figure_link: str = ""
     picture: tuple[Path, Path] = (Path(), Path())  # the figure that stands for it, and the place of a small copy
     recorded_figures: tuple[View, ...] = ()
+    chart: str = ""  # rows for the chart of a reader whose browser runs the page's script
     findings: tuple[View, ...] = ()
     failure: View | None = None
     not_run: str = ""
@@ -104,6 +106,10 @@ def _item_view(run: ItemRun, running: bool, fingerprinter: Fingerprinter | None)
     claims = claims_of(run, record, beside=beside, anchor=anchor, missing=missing)
     figures, wrong_figures = _recorded_figures(run, beside)
     wrong = misfits(folder, record) if record else {}
+    drawn: list[tuple[str, Any]] = (
+        [("this run", record)] if record and (record.get("artifacts") or {}).get("figure") else []
+    )
+    drawn += [(f"recorded {other} run", held) for other, held, _ in beside if held["artifacts"].get("figure")]
     kept = page.parents[1] / "thumbnails" / f"{page.stem}.png"
     if record:
         own_texts = _of_record(record, wrong, folder, item.id, page, kept)
@@ -124,6 +130,7 @@ def _item_view(run: ItemRun, running: bool, fingerprinter: Fingerprinter | None)
         claims=claims,
         refused=((refused,) if refused else ()) + refused_beside,
         recorded_figures=figures,
+        chart=chart_data(run, drawn),
         findings=_findings(run.profile, record, beside),
         wrong_files=(*wrong.values(), *wrong_figures),
         counts=count_verdicts([claim.verdict for claim in claims]),

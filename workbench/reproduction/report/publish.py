@@ -24,6 +24,9 @@ __all__ = ["single_file", "write_planners", "write_site"]
 
 BODY = re.compile(r"<body>(.*)</body>", re.S)
 FILTER = re.compile(r'<form class="filter.*?</form>', re.S)  # it works on one page's own items
+CHARTS = re.compile(
+    r'<details class="chart".*?</details>|<script type="module">.*?</script>', re.S
+)  # no scripts in one file
 FILES = re.compile(r'<nav class="files".*?</nav>', re.S)  # files beside the report, which do not travel with it
 LEFT_OUT = ("claims.html",)  # its script has a page to itself
 LESSON_TIMEOUT_S = 600
@@ -50,7 +53,7 @@ def _sheet(name: str, page: str, pages: dict[str, str]) -> str:
     key = name.removesuffix(".html")
     body = BODY.search(page)
     assert body is not None  # our own page
-    text = FILES.sub("", FILTER.sub("", body[1]))
+    text = CHARTS.sub("", FILES.sub("", FILTER.sub("", body[1])))
     text = re.sub(r'\b(id|aria-labelledby)="([^"]+)"', rf'\1="{key}--\2"', text)
     text = re.sub(r'href="([^"]*)"', lambda link: f'href="{_place(link[1], key, pages)}"', text)
     text = re.sub(r"<(/?)h([1-5])\b", lambda tag: f"<{tag[1]}h{int(tag[2]) + (key != 'index')}", text)
