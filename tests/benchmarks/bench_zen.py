@@ -1,0 +1,35 @@
+"""Zen on four hosts at 1 Gbit/s: a sum's time over what its bytes take on the link, and over the fastest rival's.
+
+The item zen/crossover/measured has more densities and all schemes; run both when nothing else runs.
+"""
+
+from workbench.study.measuring import Benchmark, BenchmarkRow
+from workbench.study.timing import Turns
+from workbench.techniques.zen import measured
+
+DENSITIES = (0.01, 0.03, 0.1)
+NUM_ELEMENTS = 2_000_000
+TURNS = Turns(rounds=8, warmup=1)
+MOST_OVER_BYTES, LEAST_GAIN = 1.3, 0.9  # never 10 % behind the best
+
+
+def sums() -> list[BenchmarkRow]:
+    setting = measured.Setting()
+    timed = measured.time_densities(setting, DENSITIES, NUM_ELEMENTS, TURNS)
+    found = measured.scheme_rows(timed, "density", measured.predicted_s(setting, DENSITIES, NUM_ELEMENTS))
+    rows = []
+    for share in DENSITIES:
+        of = [row for row in found if row.get("density") == share]
+        (over,) = (r["value"] for r in of if r["quantity"] == "measured_over_predicted" and r["scheme"] == "Zen")
+        asked = {"asked": f"at most {MOST_OVER_BYTES:g}", "holds": over <= MOST_OVER_BYTES}
+        rows.append(BenchmarkRow(name=f"{share:.0%} not zero, over its bytes", figure=over, unit="x", **asked))
+        rivals = [row for row in of if row["quantity"] == "gain" and not row["over"].startswith("Zen")]
+        best = min(rivals, key=lambda row: row["value"])
+        name = f"{share:.0%} not zero, as fast as the best rival, {best['over']}"
+        asked = {"asked": f"at least {LEAST_GAIN:g}", "holds": best["value"] >= LEAST_GAIN}
+        ends = {"low": best["low"], "high": best["high"]}
+        rows.append(BenchmarkRow(name=name, figure=best["value"], unit="x", **asked, **ends))
+    return rows
+
+
+BENCHMARKS = [Benchmark(name="zen-sums", asks="A sum's time on slow links, beside its bytes and rivals.", run=sums)]
