@@ -208,11 +208,9 @@ def group_beside(group: dist.ProcessGroup) -> dist.ProcessGroup:
     numbers = [0] * len(ranks)
     dist.all_gather_object(numbers, max(len(_world.pg_names), _num_groups.get(tuple(ranks), 0) + 1), group=group)
     _num_groups[tuple(ranks)] = max(numbers)
-    alone = [dist.get_rank()]
-    fillers = [
-        dist.new_group(alone, use_local_synchronization=True) for _ in range(max(numbers) - len(_world.pg_names))
-    ]
-    opened = dist.new_group(ranks, use_local_synchronization=True, **more)
+    more["use_local_synchronization"] = True
+    fillers = [dist.new_group([dist.get_rank()], **more) for _ in range(max(numbers) - len(_world.pg_names))]
+    opened = dist.new_group(ranks, **more)
     for filler in fillers:
         dist.destroy_process_group(filler)
     return opened
