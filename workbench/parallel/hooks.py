@@ -9,7 +9,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -202,7 +202,7 @@ def group_beside(group: dist.ProcessGroup) -> dist.ProcessGroup:
     their numbers differ, or if the number was used before. They agree on a new one here, and open groups up to it.
     """
     ranks = dist.get_process_group_ranks(group)
-    more = {"timeout": timeout_of(group), "backend": dist.get_backend(group)}
+    more: dict[str, Any] = {"timeout": timeout_of(group), "backend": dist.get_backend(group)}
     if len(ranks) == dist.get_world_size():
         return dist.new_group(ranks, **more)
     numbers = [0] * len(ranks)
