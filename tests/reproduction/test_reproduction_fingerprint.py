@@ -9,6 +9,7 @@ from toy_project import RECORD, ToyProject
 
 from workbench.datasets import places
 from workbench.reproduction import Project, load_catalogue
+from workbench.reproduction import fingerprint as fingerprints
 from workbench.reproduction.fingerprint import Fingerprinter, Library, by_room, changes
 from workbench.reproduction.machine import commit_of
 
@@ -52,6 +53,25 @@ def test_the_way_from_a_cell_to_a_library_function_is_followed_in_the_real_libra
     assert {"workbench.reproduction.recording", "workbench.rows"} <= set(found)
     harness = {name for name in found if name.startswith("workbench.reproduction.")}
     assert harness == {"workbench.reproduction.recording"}  # judging and reporting touch no number
+
+
+def test_what_is_kept_beside_compiled_modules_of_our_own_is_used_only_while_it_fits_their_source(tmp_path, monkeypatch):
+    monkeypatch.setattr(fingerprints.workbench, "__file__", str(tmp_path / "workbench/__init__.py"))
+
+    def digest(source):
+        fingerprints._parsed.cache_clear()
+        library = library_of(tmp_path, {"workbench/__init__.py": "", "workbench/own.py": source})
+        return library.needed_by(["import workbench.own"])["workbench.own"]
+
+    first = digest("x = 1")
+    (kept,) = (tmp_path / "workbench/__pycache__").glob("own.*.json")
+    content = kept.read_text()
+    assert digest("x = 1") == first != digest("x = 2")
+    kept.write_text(content.replace(first, "0" * len(first)))  # of the other source
+    assert digest("x = 1") == "0" * len(first)
+    for strange in ("{", "[]", "{}"):
+        kept.write_text(strange)
+        assert digest("x = 1") == first
 
 
 def fingerprint(toy: ToyProject):

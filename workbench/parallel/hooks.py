@@ -9,7 +9,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -202,17 +202,15 @@ def group_beside(group: dist.ProcessGroup) -> dist.ProcessGroup:
     their numbers differ, or if the number was used before. They agree on a new one here, and open groups up to it.
     """
     ranks = dist.get_process_group_ranks(group)
-    more = {"timeout": timeout_of(group), "backend": dist.get_backend(group)}
+    more: dict[str, Any] = {"timeout": timeout_of(group), "backend": dist.get_backend(group)}
     if len(ranks) == dist.get_world_size():
         return dist.new_group(ranks, **more)
     numbers = [0] * len(ranks)
     dist.all_gather_object(numbers, max(len(_world.pg_names), _num_groups.get(tuple(ranks), 0) + 1), group=group)
     _num_groups[tuple(ranks)] = max(numbers)
-    alone = [dist.get_rank()]
-    fillers = [
-        dist.new_group(alone, use_local_synchronization=True) for _ in range(max(numbers) - len(_world.pg_names))
-    ]
-    opened = dist.new_group(ranks, use_local_synchronization=True, **more)
+    more["use_local_synchronization"] = True
+    fillers = [dist.new_group([dist.get_rank()], **more) for _ in range(max(numbers) - len(_world.pg_names))]
+    opened = dist.new_group(ranks, **more)
     for filler in fillers:
         dist.destroy_process_group(filler)
     return opened

@@ -24,7 +24,7 @@ from typing import Any
 
 from workbench.reproduction.catalogue import published_rows
 from workbench.reproduction.claims import Bound, Claim, Crossover, Ordering, Trend, Whose, Within
-from workbench.reproduction.comparing import Verdict, numeric, worst
+from workbench.reproduction.comparing import Comparison, Verdict, numeric, worst
 from workbench.reproduction.declare import Reproduction
 from workbench.reproduction.errors import ClaimError
 from workbench.reproduction.files import stamp
@@ -100,7 +100,8 @@ def audit_claim(
     """Return which falsifications a claim notices; none applies where its own statement does not agree."""
     rows = stated(claim, ours, published)
     values = [row.value for row in rows]
-    if not rows or _verdict(claim, rows, values, published) is not Verdict.AGREES:
+    compared = _compared(claim, rows, published) if rows else ()
+    if worst([row.verdict for row in compared]) is not Verdict.AGREES:
         return dict.fromkeys(NAMES)
     noticed: dict[str, bool | None] = {}
     for name, falsify in FALSIFICATIONS.items():
@@ -109,7 +110,6 @@ def audit_claim(
             noticed[name] = None
         else:
             noticed[name] = _verdict(claim, rows, changed, published) is not Verdict.AGREES
-    compared = claim.compare(rows, published)
     deciding = [each for each in placed if any(each.regime.covers(claim, row.where) for row in compared)]
     off = [each.switched_off() for each in deciding if each.regime.off is not None]
     for name, elsewhere in ((REGIME, [each.moved() for each in deciding]), (OFF, off)):
@@ -120,10 +120,14 @@ def audit_claim(
 
 def _verdict(claim: Claim, rows: Sequence[Row], values: Values, published: Sequence[Row]) -> Verdict:
     changed = [replace(row, value=value) for row, value in zip(rows, values, strict=True)]
+    return worst([row.verdict for row in _compared(claim, changed, published)])
+
+
+def _compared(claim: Claim, rows: Sequence[Row], published: Sequence[Row]) -> Sequence[Comparison]:
     try:
-        return worst([row.verdict for row in claim.compare(changed, published)])
+        return claim.compare(rows, published)
     except ClaimError:
-        return Verdict.NOT_RUN
+        return ()
 
 
 def _neutral(claim: Claim) -> float | None:

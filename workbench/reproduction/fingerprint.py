@@ -7,13 +7,16 @@ that is a module's dotted name. An item may run again without need, but never mi
 from __future__ import annotations
 
 import ast
-import hashlib
+import json
+import os
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import workbench
 from workbench.reproduction.declare import Reproduction
@@ -54,7 +57,7 @@ class Fingerprinter:
         modules = self._modules_of(notebook)
         published = self.project.published(item)
         return {
-            "notebook": sha256(canonical_json([_without_types(cell) for cell in notebook.cells])),
+            "notebook": self._once(f"cells of {notebook.path}", partial(_digest_of_cells, notebook)),
             "library": {name: digest[:16] for name, digest in modules.items()},
             "parameters": jsonable(item.parameters[profile]),
             "data": self._data() if _need_data(modules) else {},
@@ -91,6 +94,10 @@ class Fingerprinter:
         if name not in self._shared:
             self._shared[name] = compute()
         return self._shared[name]
+
+
+def _digest_of_cells(notebook: NotebookCells) -> str:
+    return sha256(canonical_json([_without_types(cell) for cell in notebook.cells]))
 
 
 def _without_types(cell: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -176,6 +183,7 @@ class Library:
     roots: Sequence[Path]  # folders of packages, searched in order; after the first only for our own packages
     files: dict[Path, Module] = field(default_factory=dict)  # modules read so far, shared by libraries
     _modules: dict[str, Module | None] = field(default_factory=dict)
+    _names: dict[tuple[Path, str], frozenset[str]] = field(default_factory=dict)  # in the folder of a package
     _imports: dict[str, tuple[dict[str, str], frozenset[str]]] = field(default_factory=dict)
     _with_ours: Sequence[Path] = ()  # the roots that have modules of our own
 
@@ -205,7 +213,8 @@ class Library:
             for parent in _parents(name_of_code) if module else ():
                 if parent not in (ROOT, HARNESS) and (above := self._module(parent)):
                     modules[parent] = above
-            following = frozenset().union(*(one.imports for one in modules.values()), module.lazy if module else ())
+            named = frozenset().union(*(one.imports for one in modules.values()), module.lazy if module else ())
+            following = frozenset(other for other in named if not _is_harness(other) and self._module(other))
             self._imports[name] = {part: one.digest for part, one in modules.items()}, following
         return self._imports[name]
 
@@ -216,7 +225,13 @@ class Library:
 
     def _find(self, name: str) -> Module | None:
         is_ours = name.partition(".")[0] == ROOT  # other installed packages, such as torch, are not
+        parent, _, last = name.rpartition(".")
         for root in self._with_ours if is_ours else self.roots[:1]:
+            if (root, parent) not in self._names:
+                folder = root.joinpath(*parent.split("."))
+                self._names[root, parent] = frozenset(os.listdir(folder) if folder.is_dir() else ())
+            if self._names[root, parent].isdisjoint((last, f"{last}.py")):  # most names are of functions and classes
+                continue
             base = root.joinpath(*name.split("."))
             for path in (base / "__init__.py", base.with_suffix(".py")):
                 if path in self.files or path.is_file():
@@ -236,33 +251,66 @@ def by_room(modules: Mapping[str, str]) -> dict[str, str]:
 
 def _read(path: Path, name: str, root: Path) -> Module:
     is_package = path.name == "__init__.py"
-    of_code, imports, folders, is_lazy = _parsed(path, name if is_package else name.rpartition(".")[0], stamp(path))
-    digest = of_code.copy()
-    if is_package:
-        _add_data_files(digest, path.parent)
-    for folder in folders:
-        if (root / folder).is_dir():
-            _add_data_files(digest, root / folder)
+    parsed = _parsed(path, name if is_package else name.rpartition(".")[0], stamp(path))
+    folders = [*([path.parent] if is_package else []), *(root / folder for folder in parsed.folders)]
+    data = b"".join(_data_files(folder) for folder in folders if folder.is_dir())
+    digest = sha256(_code_or_source(path.read_bytes())[0] + data) if data else parsed.digest
     inside = (f"{name}.{file.stem}" for file in path.parent.glob("*.py") if file.stem != "__init__")
-    lazy = frozenset(inside if is_package and is_lazy else ())
-    return Module(digest=digest.hexdigest(), imports=imports, lazy=lazy)
+    lazy = frozenset(inside if is_package and parsed.is_lazy else ())
+    return Module(digest=digest, imports=frozenset(parsed.imports), lazy=lazy)
+
+
+class Parsed(NamedTuple):
+    """What a fingerprint needs of a source file."""
+
+    digest: str  # sha256 of its code without docstrings
+    imports: Sequence[str]  # dotted names it may import
+    folders: Sequence[str]  # named folders below the root
+    is_lazy: bool  # whether it has a `__getattr__`
 
 
 @lru_cache(maxsize=MOST_PARSED)
-def _parsed(
-    path: Path, package: str, _: tuple[int, int, int]
-) -> tuple[hashlib._Hash, frozenset[str], Sequence[str], bool]:
-    """Return a file's digest, imports, named folders, and whether it has a `__getattr__`, while it does not change."""
+def _parsed(path: Path, package: str, _: tuple[int, int, int]) -> Parsed:
+    """Parse a file while it does not change; of our own package, keep the result beside the compiled module."""
     source = path.read_bytes()
+    if not path.is_relative_to(Path(workbench.__file__).parent):
+        return _parse(source, package)
+    kept = path.parent / "__pycache__" / f"{path.stem}.{sys.implementation.cache_tag}.json"
+    key = sha256(b"\0".join([_own_source(), package.encode(), source]))
+    with suppress(OSError, ValueError):
+        held = json.loads(kept.read_bytes())
+        if isinstance(held, dict) and held.pop("key", "") == key:
+            return Parsed(**held)
+    parsed = _parse(source, package)
+    with suppress(OSError):  # a folder that cannot be written
+        kept.parent.mkdir(exist_ok=True)
+        written = kept.with_suffix(f".{os.getpid()}")
+        written.write_text(json.dumps(parsed._asdict() | {"key": key}))
+        written.replace(kept)
+    return parsed
+
+
+@lru_cache
+def _own_source() -> bytes:
+    return Path(__file__).read_bytes()
+
+
+def _parse(source: bytes, package: str) -> Parsed:
+    code, tree, nodes = _code_or_source(source)
+    is_lazy = any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body)
+    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    folders = sorted(filter(FOLDER.fullmatch, texts))
+    return Parsed(sha256(code), sorted(set(_imported(nodes, package))), folders, is_lazy)
+
+
+def _code_or_source(source: bytes) -> tuple[bytes, ast.Module, list[ast.AST]]:
+    """Return a file's code without docstrings, its tree and all its nodes; the source itself if it is not Python."""
+    nodes: list[ast.AST] = []
     try:
         tree = parse_source(source)
     except SyntaxError:
-        return hashlib.sha256(source), frozenset(), (), False
-    nodes: list[ast.AST] = []
-    digest = hashlib.sha256(_code(tree, nodes).encode())
-    is_lazy = any(isinstance(node, ast.FunctionDef) and node.name == "__getattr__" for node in tree.body)
-    texts = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
-    return digest, frozenset(_imported(nodes, package)), sorted(filter(FOLDER.fullmatch, texts)), is_lazy
+        return source, ast.Module([], []), nodes
+    return _code(tree, nodes).encode(), tree, nodes
 
 
 def _code(node: Any, nodes: list[ast.AST]) -> str:
@@ -296,10 +344,9 @@ def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def _add_data_files(digest: hashlib._Hash, folder: Path) -> None:
-    for file in sorted(folder.iterdir()):
-        if file.suffix in DATA_FILES and file.is_file():
-            digest.update(file.name.encode() + file.read_bytes())
+def _data_files(folder: Path) -> bytes:
+    files = [file for file in sorted(folder.iterdir()) if file.suffix in DATA_FILES and file.is_file()]
+    return b"".join(file.name.encode() + file.read_bytes() for file in files)
 
 
 def _imported(nodes: Iterable[ast.AST], package: str) -> Iterator[str]:

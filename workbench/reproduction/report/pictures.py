@@ -64,7 +64,8 @@ def _shrink(path: Path, kept: Path) -> None:
     content = BytesIO()
     try:
         with Image.open(path) as picture:
-            small = picture.convert("RGBA" if picture.has_transparency_data else "RGB")
+            mode = "RGBA" if picture.has_transparency_data else "RGB"
+            small = picture if picture.mode == mode else picture.convert(mode)
             small.thumbnail(THUMBNAIL_PIXELS, reducing_gap=1.0)  # half the time of the default, and no worse to see
             if small.mode == "RGBA":
                 small = Image.alpha_composite(Image.new("RGBA", small.size, "white"), small).convert("RGB")
