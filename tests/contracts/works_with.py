@@ -87,6 +87,7 @@ HEAD = """# What works with what
 ✓ works; a star says that there is something to know. ✗ is refused by an error that names the feature, before a number
 is wrong. – does not apply. What to know, and why something does not apply, stands below, technique by technique. Every
 ✓ and every ✗ is shown by a test of `tests/contracts`; `python -m tests.contracts.works_with` writes this page.
+The ranks of these tests are processes on CPUs, with gloo. Nothing here has run on several GPUs yet.
 """
 
 

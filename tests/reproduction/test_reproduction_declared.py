@@ -11,13 +11,14 @@ from workbench.reproduction import (
     Reproduction,
     UsageError,
     Within,
+    find_item,
     load_catalogue,
     plan,
     run,
     select,
 )
 from workbench.reproduction.notebook_cells import check_parameters, read_notebook
-from workbench.reproduction.runner import Status
+from workbench.reproduction.runner import Status, lacking
 
 
 def declared(**changes):
@@ -178,6 +179,18 @@ def test_an_item_whose_data_are_missing_is_skipped_with_the_command_that_brings_
     toy.declare('item("table-1", needs=("data:glue/cola",))')
     with pytest.raises(UsageError, match="needs the data 'glue/cola': name is 'glue/cola', must be one of glue/sst2"):
         plan(Project(), load_catalogue(), "laptop")
+
+
+def test_a_measured_item_of_the_profile_paper_has_a_time_and_says_how_many_gpus_it_lacks():
+    paper = [item for item in load_catalogue(Project()) if item.evidence is Evidence.MEASURED]
+    paper = [item for item in paper if "paper" in item.parameters]
+    assert len({item.technique for item in paper}) == 5 and all(item.expected_s["paper"] for item in paper)
+    fig_5b = next(item for item in paper if item.id == "flextp/fig-5b/measured")
+    assert lacking(fig_5b, "paper", 4) == "needs 8 GPUs with NCCL; here are 4" and lacking(fig_5b, "paper", 8) == ""
+    fig_5a = next(item for item in paper if item.id == "flextp/fig-5a/measured")  # on virtual ranks
+    assert lacking(fig_5a, "paper", 0) == "needs 1 GPU; here are 0"
+    hetpipe = find_item(load_catalogue(Project()), "sdpipe/waiting/measured")
+    assert plan(Project(), [hetpipe], "paper", checked=True)[0].why == "does not run on GPUs yet; it has smoke, full"
 
 
 def test_a_results_folder_that_cannot_be_written_is_named(toy: ToyProject):

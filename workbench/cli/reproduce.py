@@ -103,7 +103,8 @@ def reproduce(
     if profile == "quick" and not patterns:
         chosen = quick
     if dry_run:
-        planned = plan(project, chosen, profile, kernel=kernel, fresh=fresh, keep_cells=keep_cells)
+        of_node = gpus_per_node if on == "slurm" else None
+        planned = plan(project, chosen, profile, kernel=kernel, fresh=fresh, keep_cells=keep_cells, gpus=of_node)
         common.print_json([_plan_json(item) for item in planned]) if as_json else _print_plan(planned, profile)
         return 0
     if as_json or (quiet and verbose):

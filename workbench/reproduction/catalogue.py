@@ -122,7 +122,7 @@ def _item(
 ) -> Reproduction:
     """Build an item from its table, with parameters `common` to all profiles and a table for each profile.
 
-    A profile may name another profile in place of a table, and takes its parameters.
+    A profile may name another profile in place of a table, and takes its parameters and its time.
     """
     if strange := table.keys() - FIELDS - set(Profile):
         raise ValueError(f"{min(strange)!r} is not known; an item has {', '.join(sorted(FIELDS))} and its profiles")
@@ -131,12 +131,15 @@ def _item(
     item, _, evidence = name.rpartition("/")
     common = table.pop("common", {})
     profiles = {profile.value: table.pop(profile) for profile in Profile if profile in table}
+    expected_s = table.setdefault("expected_s", {})
     parameters = {}
     for profile, changes in profiles.items():
         table_of_profile = profiles.get(changes) if isinstance(changes, str) else changes
         if not isinstance(table_of_profile, dict):
             raise ValueError(f"{profile} is {changes!r}; it must be a table of parameters, or a profile that has one")
         parameters[profile] = {**common, **table_of_profile}
+        if isinstance(changes, str) and changes in expected_s:
+            expected_s.setdefault(profile, expected_s[changes])
     return Reproduction(
         technique=technique,
         item=item,

@@ -99,7 +99,9 @@ def run(
             sweep(folder, [job.tag for job in under_way])
         if open_up and engine is not None:
             open_up()
-        planned = plan(project, items, profile, kernel=kernel, fresh=fresh, keep_cells=keep_cells, checked=True)
+        of_node = engine.gpus_per_node if engine is not None and engine.cluster == "slurm" else None
+        how: dict[str, Any] = {"kernel": kernel, "fresh": fresh, "keep_cells": keep_cells}
+        planned = plan(project, items, profile, checked=True, gpus=of_node, **how)
         todo = {item.id: item for item in planned if item.action is Action.RUN}
         tell(Planned(items=planned, expected_s=expected_s([*todo.values()], jobs)))
         with contextlib.ExitStack() as stack:

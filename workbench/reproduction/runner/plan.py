@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.reproduction.cells.store import CellsThere, cells_there
-from workbench.reproduction.declare import Profile, Reproduction
+from workbench.reproduction.declare import Evidence, Profile, Reproduction
 from workbench.reproduction.errors import RecordError, UsageError
 from workbench.reproduction.files import misfits, stamp
 from workbench.reproduction.fingerprint import Fingerprinter, changes
@@ -19,9 +19,10 @@ from workbench.reproduction.records import record_of
 from workbench.rows.progress import HowFar
 
 __all__ = ["Action", "Event", "ItemFinished", "ItemOutcome", "ItemStarted", "OnEvent", "Outcome", "Planned"]
-__all__ += ["PlannedItem", "Progress", "Status", "Stopping", "check_use", "lacking", "plan"]
+__all__ += ["PlannedItem", "Progress", "Status", "Stopping", "check_use", "lacking", "num_gpus", "plan"]
 
 DATA_VARIABLE = "WORKBENCH_DATA"
+REAL = "real ranks"  # tag of items whose ranks are processes, each with a GPU of its own where there are GPUs
 SHAPED = "shaped links"  # tag of items whose ranks are on hosts with limited links
 UNKNOWN_S = 30.0  # seconds assumed for an item that nobody has timed or estimated
 NOTEBOOK_S = 15.0  # seconds assumed for a notebook beside its cells: a kernel, imports, a figure
@@ -152,8 +153,12 @@ def plan(
     fresh: bool = False,
     keep_cells: bool = False,
     checked: bool = False,
+    gpus: int | None = None,
 ) -> tuple[PlannedItem, ...]:
-    """Say for each item whether it would run, and why; the options are those of `run`, `checked` skips its checks."""
+    """Say for each item whether it would run, and why.
+
+    The options are those of `run`; `checked` skips its checks, and `gpus` are those of a node of the cluster.
+    """
     if not checked:
         check_use(project, items, profile, kernel)
     fingerprinter = Fingerprinter(project)
@@ -161,9 +166,11 @@ def plan(
     for item in items:
         run = ItemRun(project, item, profile)
         if profile not in item.parameters:
-            why = f"not declared for {profile}; it has {', '.join(item.profiles)}"
+            is_late = profile == Profile.PAPER and item.evidence is Evidence.MEASURED
+            why = "does not run on GPUs yet" if is_late else f"not declared for {profile}"
+            why += f"; it has {', '.join(item.profiles)}"
             planned.append(_skipped(item, why, is_declared=False))
-        elif why := lacking(item, profile):
+        elif why := lacking(item, profile, gpus):
             planned.append(_skipped(item, why))
         else:
             why, seconds = _why(run, fingerprinter(item, profile, kernel), fresh)
@@ -190,12 +197,22 @@ def _skipped(item: Reproduction, why: str, is_declared: bool = True) -> PlannedI
     )
 
 
-def lacking(item: Reproduction, profile: str) -> str:
+def num_gpus(item: Reproduction, profile: str) -> int:
+    """Return the GPUs that an item needs in a profile: one for each real rank, or one, or none."""
+    parameters = item.parameters[profile]
+    return 0 if parameters.get("device") != "cuda" else int(parameters["num_ranks"]) if REAL in item.tags else 1
+
+
+def lacking(item: Reproduction, profile: str, gpus: int | None = None) -> str:
     """Return what an item needs in a profile and this machine lacks, with the command that brings it; or "".
 
-    It needs the data that its declaration names, models that its parameters name, and for shaped links network
-    namespaces.
+    It needs the GPUs and models that its parameters name, the data that its declaration names, and for shaped links
+    network namespaces. `gpus` are those of a node of the cluster; None asks this machine.
     """
+    if asked := num_gpus(item, profile):
+        here = _gpus_here() if gpus is None else gpus
+        if here < asked:
+            return f"needs {f'{asked} GPUs with NCCL' if asked > 1 else '1 GPU'}; here are {here}"
     from workbench.datasets import manifest
 
     named = [need.removeprefix("data:") for need in item.needs]
@@ -220,6 +237,13 @@ def _models(path: Path, _: tuple[int, int, int]) -> list[str]:
     from workbench.datasets import manifest
 
     return [entry.name for entry in manifest.list_data() if entry.is_model]
+
+
+@lru_cache
+def _gpus_here() -> int:
+    import torch
+
+    return torch.cuda.device_count()
 
 
 @lru_cache
