@@ -62,7 +62,8 @@ def _trained(groups: Sequence[Sequence[int]], num_workers: int, learning_rate: f
 
     weights = np.zeros((num_workers, images.shape[1], 10))
     draws = [np.random.default_rng([seed, worker]) for worker in range(num_workers)]  # the same batches whatever P is
-    found, num_updates = [], 0
+    found: list[tuple[float, float]] = []
+    num_updates = 0
     for members in groups:
         for worker in members:
             rows = draws[worker].integers(len(images), size=EXAMPLES)
