@@ -8,6 +8,7 @@ import ast
 import contextlib
 import datetime
 import faulthandler
+import io
 import linecache
 import os
 import signal
@@ -95,7 +96,8 @@ class Names:
         vars(self._module).update(rank=self._rank, num_ranks=self._num_ranks)
         self._running = self._stopped = self._cut = False
         signal.signal(signal.SIGINT, self.stop)
-        faulthandler.register(PLACE_SIGNAL, file=sys.stderr, all_threads=False)
+        with contextlib.suppress(io.UnsupportedOperation):  # the stream of an engine may have no file
+            faulthandler.register(PLACE_SIGNAL, file=sys.stderr, all_threads=False)
         reader, self._bell = socket.socketpair()
         self._bell.setblocking(False)
         signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)  # rung at once, also in a collective
