@@ -24,10 +24,10 @@ from typing import Any
 from workbench.launch.calls import PerRank
 from workbench.launch.failures import FailureKind, RankFailed, RankFailure
 from workbench.launch.messages import Handle
-from workbench.launch.ranks import Ranks, Run
+from workbench.launch.ranks import Ranks
 from workbench.notebook.names import PLACE_SIGNAL, Cell, Names, Outcome, Pulled, place
 
-__all__ = ["CellFailed", "CellRanks", "Wish"]
+__all__ = ["CellFailed", "CellRanks", "RunsCells", "Wish"]
 
 STOP_PATIENCE_S = 3.0  # seconds that ranks may need to stop before they are ended
 PLACE_PATIENCE_S = 0.3  # seconds that a rank may need to print where it stands
@@ -63,19 +63,17 @@ class CellFailed(RankFailed):
         return [*str(first).splitlines(), "", *others, *([""] if others else []), self.note]
 
 
-class CellRanks(Ranks):
+class RunsCells:
     """Ranks with names, which `ranks["x"]` pulls from all and `ranks["x"] = value` pushes to all."""
 
-    def __init__(self, num_ranks: int | None = None, **options: Any):
-        self.closed = False
-        self._names: Handle | None = None
-        self._pids_of_names: Sequence[int] = ()  # of the ranks that hold them
-        super().__init__(num_ranks, **options)
-
-    def close(self) -> None:
-        """End the ranks; calling it again does nothing."""
-        self.closed = True
-        super().close()
+    cluster = ""  # profile of the ipyparallel cluster whose engines they are
+    ended_note = ENDED  # what a user reads when they had to be ended
+    closed = False
+    num_ranks: int
+    pids: Any  # of ranks that may stop one another, in rank order
+    run: Callable[..., list[Any]]
+    start: Callable[..., Any]
+    close: Callable[[], None]
 
     def __getitem__(self, name: str) -> list[Any]:
         """Return the values of a name, in rank order; KeyError names the first rank that cannot give it."""
@@ -119,26 +117,34 @@ class CellRanks(Ranks):
         takes_part = PerRank([rank in members for rank in range(self.num_ranks)])
         names = self._names_on_ranks()
         run = self.start(Names.run, names, cell, takes_part, self.pids)
-        why = self._wait(run, timeout_s, wishes or queue.SimpleQueue(), on_wait)
+        why = self._wait_for_cell(run, timeout_s, wishes or queue.SimpleQueue(), on_wait)
         try:
             outcomes = {rank: outcome for rank, outcome in enumerate(run.result()) if outcome is not None}
         except KeyboardInterrupt:
             silent = [_silent(rank, text_of(rank)) for rank in members]
-            raise CellFailed(silent, ENDED, why) from None
+            raise CellFailed(silent, self.ended_note, why) from None
         except RankFailed as error:
-            raise CellFailed(error.failures, ENDED, why) from None
+            raise CellFailed(error.failures, self.ended_note, why) from None
         if any(outcome.error for outcome in outcomes.values()):
             note = self._mended(outcomes)
             raise CellFailed(_failures(outcomes, why), note, why) from None
         return outcomes
 
-    def _names_on_ranks(self) -> Handle:
-        if self._names is None or not self.pids or self.pids != self._pids_of_names:
-            self._names = self.put("names", Names)
-            self._pids_of_names = self.pids
-        return self._names
+    def _names_on_ranks(self) -> Any:
+        """Return what arrives on every rank as its `Names`."""
+        raise NotImplementedError
 
-    def _wait(self, run: Run, timeout_s: float | None, wishes: queue.SimpleQueue, on_wait: Callable[[], None]) -> str:
+    def _signal(self, number: int) -> None:
+        """Send the ranks a signal."""
+        raise NotImplementedError
+
+    def _rejoin(self) -> None:
+        """Make the process group anew; RankFailed where that is not safe."""
+        raise NotImplementedError
+
+    def _wait_for_cell(
+        self, run: Any, timeout_s: float | None, wishes: queue.SimpleQueue, on_wait: Callable[[], None]
+    ) -> str:
         """Wait for a cell and stop it when that is wished or it is time; return why it was stopped."""
         why, gives_up_s = "", math.inf
         ends_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
@@ -160,23 +166,46 @@ class CellRanks(Ranks):
             on_wait()
         return why
 
-    def _signal(self, number: int) -> None:
-        for pid in self.pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-
     def _mended(self, outcomes: dict[int, Outcome]) -> str:
         """Make a process group anew where the ranks may differ in what they have sent; say what lives on."""
         ends = {(outcome.error, outcome.place) for outcome in outcomes.values()}
         if len(ends) == 1 and not any(outcome.stopped for outcome in outcomes.values()):
             return LIVE_ON
+        try:
+            self._rejoin()
+        except RankFailed:
+            return self.ended_note
+        return NEW_GROUP
+
+
+class CellRanks(RunsCells, Ranks):
+    """Ranks of this machine that run cells."""
+
+    def __init__(self, num_ranks: int | None = None, **options: Any):
+        self._names: Handle | None = None
+        self._pids_of_names: Sequence[int] = ()  # of the ranks that hold them
+        super().__init__(num_ranks, **options)
+
+    def close(self) -> None:
+        """End the ranks; calling it again does nothing."""
+        self.closed = True
+        super().close()
+
+    def _names_on_ranks(self) -> Handle:
+        if self._names is None or not self.pids or self.pids != self._pids_of_names:
+            self._names = self.put("names", Names)
+            self._pids_of_names = self.pids
+        return self._names
+
+    def _signal(self, number: int) -> None:
+        for pid in self.pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _rejoin(self) -> None:
         folder = tempfile.mkdtemp(prefix="workbench-ranks-")
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)  # not before: later groups meet there, too
-        try:
-            self.run(Names.join_anew, self._names, os.path.join(folder, "meeting"), timeout_s=STOP_PATIENCE_S)
-        except RankFailed:
-            return ENDED
-        return NEW_GROUP
+        self.run(Names.join_anew, self._names, os.path.join(folder, "meeting"), timeout_s=STOP_PATIENCE_S)
 
 
 def _failures(outcomes: dict[int, Outcome], why: str) -> Iterator[RankFailure]:

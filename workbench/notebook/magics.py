@@ -16,7 +16,7 @@ from IPython.core.magic import Magics, cell_magic, line_cell_magic, line_magic, 
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 from workbench.launch.ranks import NUM_RANKS_VARIABLE
-from workbench.notebook.cell_ranks import CellRanks, Wish
+from workbench.notebook.cell_ranks import CellRanks, RunsCells, Wish
 from workbench.notebook.names import Cell, Outcome
 from workbench.notebook.panel import Panel
 
@@ -29,13 +29,14 @@ NO_RANKS = "no ranks run; begin with %%ranks and their number, such as %%ranks 4
 class RanksMagics(Magics):
     """Cells on the ranks of one warm pool, which the notebook has as `ranks`."""
 
-    _pool: CellRanks | None = None
+    _pool: RunsCells | None = None
 
     @magic_arguments()
     @argument("num_ranks", type=int, nargs="?", help="how many; by default those that run, else the kernel's number")
     @argument("--timeout", type=float, metavar="SECONDS", help="stop the cell after this time; no limit by default")
     @argument("--restart", action="store_true", help="end the ranks and their names first, and start new ones")
     @argument("--hosts", metavar="NAME", help="variable with the ShapedHosts to start them on")
+    @argument("--cluster", metavar="PROFILE", help="take the engines of the ipyparallel cluster of this profile")
     @line_cell_magic
     def ranks(self, line: str, cell: str | None = None) -> None:
         """Run a cell on all ranks, which keep their names; without a cell only start them.
@@ -61,14 +62,20 @@ class RanksMagics(Magics):
             raise UsageError(f"rank is {options.member}; it must be from 0 to {pool.num_ranks - 1}")
         self._run(pool, cell, [options.member], options.timeout)
 
-    def _pool_for(self, options: Any) -> CellRanks:
+    def _pool_for(self, options: Any) -> RunsCells:
         """Return the ranks that run, or start those that are asked for."""
         pool = None if self._pool is None or self._pool.closed else self._pool
         if pool is not None and not options.restart:
-            if options.num_ranks not in (None, pool.num_ranks) or options.hosts:
+            same = options.num_ranks in (None, pool.num_ranks) and options.cluster in (None, pool.cluster)
+            if not same or options.hosts:
                 running = f"{pool.num_ranks} ranks run already"
                 raise UsageError(f"{running}; --restart ends them with their names, and starts those asked for")
             return pool
+        cluster = options.cluster or (pool.cluster if pool and not (options.num_ranks or options.hosts) else "")
+        if cluster:
+            self._pool = self._engines(cluster, options, pool)
+            self.shell.push({"ranks": self._pool})
+            return self._pool
         number = pool.num_ranks if pool and options.num_ranks is None else options.num_ranks
         if number is None and NUM_RANKS_VARIABLE not in os.environ:
             raise UsageError(NO_RANKS)
@@ -87,7 +94,21 @@ class RanksMagics(Magics):
         self.shell.push({"ranks": self._pool})
         return self._pool
 
-    def _run(self, pool: CellRanks, source: str, members: Sequence[int], timeout_s: float | None) -> None:
+    def _engines(self, cluster: str, options: Any, pool: RunsCells | None) -> RunsCells:
+        if options.hosts or options.num_ranks:
+            raise UsageError("--cluster takes all engines that there are: it goes without a number and without --hosts")
+        if importlib.util.find_spec("ipyparallel") is None:
+            raise UsageError("--cluster needs ipyparallel: pip install ipyparallel")
+        from workbench.notebook.cluster_ranks import ClusterRanks
+
+        if pool is not None:
+            pool.close()
+        try:
+            return ClusterRanks(cluster)
+        except (OSError, ValueError) as error:  # a TimeoutError is an OSError
+            raise UsageError(f"the cluster of profile {cluster!r}: {error}") from None
+
+    def _run(self, pool: RunsCells, source: str, members: Sequence[int], timeout_s: float | None) -> None:
         cell = Cell(name=f"<cell {self.shell.displayhook.prompt_count}>", source=f"\n{source}")
         cell.parts()  # a syntax error is shown before anything else
         if timeout_s is not None and not timeout_s > 0:

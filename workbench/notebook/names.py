@@ -8,6 +8,7 @@ import ast
 import contextlib
 import datetime
 import faulthandler
+import io
 import linecache
 import os
 import signal
@@ -27,7 +28,7 @@ import torch.distributed as dist
 from workbench.launch.failures import GRACE_S, FailureKind, kind_of_error
 from workbench.launch.messages import pack
 
-__all__ = ["PLACE_SIGNAL", "Cell", "Names", "Outcome", "Pulled", "place"]
+__all__ = ["PLACE_SIGNAL", "Cell", "Names", "Outcome", "Pulled", "place", "tcp_connections"]
 
 PLACE_SIGNAL = signal.SIGUSR2  # makes a rank print where it stands, also when it holds the interpreter lock
 SETTLE = b"\0"  # no signal has this number
@@ -86,15 +87,17 @@ def place(name: str, line: int) -> str:
 class Names:
     """The names of one rank, which are the module `__main__` of its cells."""
 
-    def __init__(self) -> None:
-        """Begin with `rank` and `num_ranks`."""
+    def __init__(self, spared: frozenset[int] = frozenset()) -> None:
+        """Begin with `rank` and `num_ranks`; the connections of these inodes are never cut."""
+        self._spared = spared
         self._rank, self._num_ranks = dist.get_rank(), dist.get_world_size()
         self._backend = dist.get_backend()
         self._module = sys.modules["__main__"]
         vars(self._module).update(rank=self._rank, num_ranks=self._num_ranks)
         self._running = self._stopped = self._cut = False
-        signal.signal(signal.SIGINT, self._stop)
-        faulthandler.register(PLACE_SIGNAL, file=sys.stderr, all_threads=False)
+        signal.signal(signal.SIGINT, self.stop)
+        with contextlib.suppress(io.UnsupportedOperation):  # the stream of an engine may have no file
+            faulthandler.register(PLACE_SIGNAL, file=sys.stderr, all_threads=False)
         reader, self._bell = socket.socketpair()
         self._bell.setblocking(False)
         signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)  # rung at once, also in a collective
@@ -146,7 +149,8 @@ class Names:
             cut=self._cut,
         )
 
-    def _stop(self, number: int, frame: object) -> None:
+    def stop(self, number: int, frame: object) -> None:
+        """Stop the cell that runs; a signal's handler."""
         if self._running:
             self._stopped = True
             raise KeyboardInterrupt
@@ -164,7 +168,7 @@ class Names:
                 time.sleep(CUT_AFTER_S / 50)
             if signal.SIGINT in numbers and self._running:
                 self._stopped = self._cut = True
-                _cut_connections()
+                _cut_connections(self._spared)
             if SETTLE in numbers:
                 self._settled.set()
 
@@ -195,11 +199,23 @@ class Names:
         vars(self._module)[name] = value
 
 
-def _cut_connections() -> None:
-    """Shut down every TCP connection of this process: gloo then fails on both sides of each."""
+def tcp_connections() -> dict[int, int]:
+    """Return the descriptors of this process's TCP connections, by inode."""
+    found = {}
     for name in os.listdir("/dev/fd"):
         with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed by now
-            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+            status = os.fstat(int(name))
+            if stat.S_ISSOCK(status.st_mode):
                 with socket.socket(fileno=os.dup(int(name))) as end:
                     if end.family in (socket.AF_INET, socket.AF_INET6) and end.getpeername():  # not one that listens
-                        end.shutdown(socket.SHUT_RDWR)
+                        found[status.st_ino] = int(name)
+    return found
+
+
+def _cut_connections(spared: frozenset[int]) -> None:
+    """Shut down every other TCP connection of this process: gloo then fails on both sides of each."""
+    for inode, descriptor in tcp_connections().items():
+        with contextlib.suppress(OSError):
+            if inode not in spared:
+                with socket.socket(fileno=os.dup(descriptor)) as end:
+                    end.shutdown(socket.SHUT_RDWR)

@@ -317,7 +317,7 @@ class JobPool:
     def start(self, cell: Cell) -> bool:
         """Submit a cell, or take over its job of an earlier call."""
         key, ranks = f"{cell.name}-{cell.digest}", cell.arguments.get("num_ranks")
-        cores = ranks if isinstance(ranks, int) else 1
+        cores = ranks if self.takes_all and isinstance(ranks, int) else 1  # else the ranks are virtual
         alone = self.times or (self.takes_all and ranks is None)
         needs = Needs(cores=cores, expected_s=self.estimate.seconds(cell), alone=alone)
         store, name = replace(self.store, keep=False, committed={}), f"{cell.name} {self.names[cell.digest]}"
