@@ -17,6 +17,7 @@ import signal
 import tempfile
 import time
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any
@@ -63,7 +64,7 @@ class CellFailed(RankFailed):
         return [*str(first).splitlines(), "", *others, *([""] if others else []), self.note]
 
 
-class RunsCells:
+class RunsCells(ABC):
     """Ranks with names, which `ranks["x"]` pulls from all and `ranks["x"] = value` pushes to all."""
 
     cluster = ""  # profile of the ipyparallel cluster whose engines they are
@@ -130,17 +131,17 @@ class RunsCells:
             raise CellFailed(_failures(outcomes, why), note, why) from None
         return outcomes
 
+    @abstractmethod
     def _names_on_ranks(self) -> Any:
         """Return what arrives on every rank as its `Names`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _signal(self, number: int) -> None:
         """Send the ranks a signal."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _rejoin(self) -> None:
         """Make the process group anew; RankFailed where that is not safe."""
-        raise NotImplementedError
 
     def _wait_for_cell(
         self, run: Any, timeout_s: float | None, wishes: queue.SimpleQueue, on_wait: Callable[[], None]
