@@ -224,5 +224,5 @@ def draw_map(rows: Rows, points: Mapping[str, tuple[float, float]] | None = None
     handles = [axes[0][-1].plot([], [], "s", color=looks[at].color, label=CANDIDATES[at])[0] for at in shown]
     handles += axes[0][-1].plot([], [], color="white", path_effects=OUTLINED, label="Zen gains 10 %")
     handles += [line for line in axes[0][-1].lines if line.get_marker() == "*"]
-    axes[0][-1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), title="fastest")
+    figure.legend(handles=handles, loc="outside right upper", title="fastest")
     return figure
