@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,9 +82,12 @@ def draw(notebook: NotebookCells, record: SealedRecord) -> Any:
     matplotlib.use("agg")
     try:
         exec(compile(ast.Module(needed, []), str(notebook.path), "exec"), scope)
-        return eval(compile(ast.Expression(figure), str(notebook.path), "eval"), scope)
+        drawn = eval(compile(ast.Expression(figure), str(notebook.path), "eval"), scope)
     except Exception as error:  # of a notebook's drawing: whatever it raises, another figure can still be drawn
         raise ValueError(f"its drawing needs more than the record: {type(error).__name__}: {error}") from error
+    if not all(ax.has_data() or not ax.axison for ax in drawn.axes):
+        raise ValueError("an axes of its drawing would stay empty")
+    return drawn
 
 
 def _branches(statements: Iterable[ast.stmt], given: Mapping[str, Any]) -> Iterator[ast.stmt]:
@@ -97,7 +100,7 @@ def _branches(statements: Iterable[ast.stmt], given: Mapping[str, Any]) -> Itera
             yield statement
 
 
-def _call(statements: list[ast.stmt]) -> tuple[int, ast.Call]:
+def _call(statements: Sequence[ast.stmt]) -> tuple[int, ast.Call]:
     for place, statement in enumerate(statements):
         for node in ast.walk(statement):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "record":
@@ -107,10 +110,10 @@ def _call(statements: list[ast.stmt]) -> tuple[int, ast.Call]:
     raise ValueError("its notebook records nothing")
 
 
-def _needed(statements: list[ast.stmt], figure: ast.expr, held: Mapping[str, Any]) -> Iterator[ast.stmt]:
+def _needed(statements: Sequence[ast.stmt], figure: ast.expr, held: Mapping[str, Any]) -> Iterator[ast.stmt]:
     """Yield what the figure needs, in order: definitions of its names, and what draws on its axes."""
     wanted = set(_names(figure, ast.Load)) - held.keys()
-    drawn = set(wanted)  # names of the figure and its axes: what uses them draws
+    drawn = _figure_and_axes(statements, wanted)  # what uses them draws
     chosen: list[ast.stmt] = []
     for statement in reversed(statements):
         stored = {name for name in _stored(statement) if name != "_"}
@@ -121,13 +124,19 @@ def _needed(statements: list[ast.stmt], figure: ast.expr, held: Mapping[str, Any
         if stored & held.keys():
             raise ValueError(f"its values and its drawing are computed together: {ast.unparse(statement)}")
         _check_import(statement, wanted)
-        if stored & drawn and isinstance(statement, ast.Assign):
-            drawn |= stored
-            if isinstance(statement.value, ast.Attribute):  # figure = axes.figure
-                drawn |= set(_names(statement.value, ast.Load))
         wanted |= set(_names(statement, ast.Load)) - held.keys()
         chosen.append(statement)
     yield from reversed(chosen)
+
+
+def _figure_and_axes(statements: Sequence[ast.stmt], figure: set[str]) -> set[str]:
+    names = set(figure)
+    for statement in (one for one in statements if isinstance(one, ast.Assign)):
+        if figure.intersection(_stored(statement)):
+            names.update(_stored(statement))  # figure, axes = plots.figure()
+            if isinstance(statement.value, ast.Attribute):  # figure = axes.figure
+                names.update(_names(statement.value, ast.Load))
+    return names
 
 
 def _check_import(statement: ast.stmt, wanted: set[str]) -> None:
