@@ -1,7 +1,7 @@
 """Which scheme wins, by density, ranks and link, and where a tensor of your own lies: the question beyond the paper."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -24,7 +24,7 @@ from .cost import Sparsity, seconds, sparsity_of
 from .method.formats import BLOCK_ELEMENTS
 from .runtime.exchange import Sparse, Wire
 
-__all__ = ["CALIBRATION", "CANDIDATES", "Advice", "advise", "map_rows", "measure_link", "modelled"]
+__all__ = ["CALIBRATION", "CANDIDATES", "Advice", "advise", "fastest_rows", "map_rows", "measure_link", "modelled"]
 
 CANDIDATES = ("Dense", "AGsparse", "SparCML", "Sparse PS", "OmniReduce", "Zen")
 CALIBRATION = MappingProxyType({"indices": "occur like words, the i-th likeliest 1/i as often", "links": "chosen"})
@@ -115,6 +115,17 @@ def map_rows(
             keys: dict[str, Any] = {"density": density, "ranks": num, "gigabits_per_s": rate}
             rows += [value_row("over_best", taken / least_s, scheme=name, **keys) for name, taken in found.items()]
             rows.append(value_row("zen_gain", min(v for k, v in found.items() if k != "Zen") / found["Zen"], **keys))
+    return rows
+
+
+def fastest_rows(values: Sequence[Mapping[str, Any]], num_ranks: int, gigabits_per_s: float) -> list[dict[str, Any]]:
+    """Return the fastest scheme of `CANDIDATES` by density, from rows "seconds" that were measured on real ranks."""
+    timed = [row for row in values if row["quantity"] == "seconds" and row["scheme"] in CANDIDATES]
+    rows = []
+    for density in sorted({row["density"] for row in timed}):
+        best = min((row for row in timed if row["density"] == density), key=lambda row: row["value"])
+        keys = {"scheme": best["scheme"], "density": density, "ranks": num_ranks, "gigabits_per_s": gigabits_per_s}
+        rows.append(value_row("fastest_s", best["value"], "s", **keys))
     return rows
 
 

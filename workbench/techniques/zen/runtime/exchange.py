@@ -54,14 +54,12 @@ class Sparse:
         indices = set_entries(gradient)
         return cls(indices, gradient.index_select(0, indices), len(gradient))
 
-    def like(self, gradient: Tensor) -> Tensor:
-        """Return these gradients in the layout of a tensor."""
-        if gradient.layout == torch.sparse_coo:
-            shape = (self.domain_size, *self.values.shape[1:])
-            indices, order = self.indices.sort()
-            parts = indices[None], self.values[order], shape
-            return torch.sparse_coo_tensor(*parts, is_coalesced=True, check_invariants=False)
-        return self.to_dense()
+    def to_sparse(self) -> Tensor:
+        """Return these gradients as torch stores sparse tensors."""
+        shape = (self.domain_size, *self.values.shape[1:])
+        indices, order = self.indices.sort()
+        parts = indices[None], self.values[order], shape
+        return torch.sparse_coo_tensor(*parts, is_coalesced=True, check_invariants=False)
 
     def to_dense(self) -> Tensor:
         """Return the whole tensor."""
@@ -237,14 +235,13 @@ class Wire:
                 self.received_bytes += sum(part.nbytes for part in found[source])
         return found
 
-    def all_reduce(self, whole: Tensor) -> Tensor:
-        """Return the sum of a dense tensor over the ranks; a ring sends 2(n - 1)/n of its bytes."""
-        total = whole.clone()
+    def all_reduce_(self, whole: Tensor) -> Tensor:
+        """Sum a dense tensor over the ranks in place; a ring sends 2(n - 1)/n of its bytes."""
         if self._facts:
             self._swap([[]] * self.size)
-        self._group.communicate(dist.all_reduce, total)
-        self._count(2 * (self.size - 1) * total.nbytes // self.size)
-        return total
+        self._group.communicate(dist.all_reduce, whole)
+        self._count(2 * (self.size - 1) * whole.nbytes // self.size)
+        return whole
 
     def all_reduce_by_torch(self, gradient: Tensor) -> Tensor:
         """Return the sum of a sparse tensor by gloo's all-reduce, a ring that sends values and 8-byte indices."""

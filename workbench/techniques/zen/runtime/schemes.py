@@ -68,14 +68,12 @@ def _read(message: Message, domain_size: int) -> Sparse:
 
 def dense(gradient: Sparse, wire: Wire) -> Sparse:
     """Sum the whole tensor around a ring (Dense)."""
-    return Sparse.of(wire.all_reduce(gradient.to_dense()))
+    return Sparse.of(wire.all_reduce_(gradient.to_dense()))
 
 
 def torch_sparse(gradient: Sparse, wire: Wire) -> Sparse:
     """Sum with torch's all-reduce of sparse tensors, which gloo has and NCCL lacks."""
-    shape = (gradient.domain_size, *gradient.values.shape[1:])
-    whole = torch.sparse_coo_tensor(gradient.indices[None], gradient.values, shape, check_invariants=False)
-    return Sparse.of(wire.all_reduce_by_torch(whole.coalesce()))
+    return Sparse.of(wire.all_reduce_by_torch(gradient.to_sparse()))
 
 
 @Scheme
