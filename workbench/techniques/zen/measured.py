@@ -375,6 +375,8 @@ def in_words(values: Sequence[Mapping[str, Any]], setting: Setting, density: flo
 def scheme_rows(timed: Timed, key: str, predicted_s: Mapping[tuple[str, str], float] | None = None) -> list[dict]:
     """Return times of all schemes, Zen's gain over each scheme within a round, and the bytes of the busiest rank.
 
+    `cpu_s` is the processor time of all ranks together.
+
     Args:
         timed: trials named "value of the key: scheme".
         key: "task" or "density".
@@ -385,6 +387,7 @@ def scheme_rows(timed: Timed, key: str, predicted_s: Mapping[tuple[str, str], fl
         value, _, scheme = name.partition(": ")
         at: dict[str, Any] = {key: float(value) if key == "density" else value}
         rows.append(median_row("seconds", found, "s", scheme=scheme, **at))
+        rows.append(median_row("cpu_s", timed.cpu_s(name), "s", scheme=scheme, **at))
         rows.append(ratio_row("gain", found, taken[f"{value}: {ZEN}"], over=scheme, **at))
         counted = [facts for facts in timed.facts[name] if facts]
         if counted:
