@@ -14,10 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.cases import refusal, tidy
 from workbench.launch import Ranks
 from workbench.parallel.traffic import tcp_bytes_sent
+from workbench.parallel.wire import Wire
 from workbench.techniques import zen
 from workbench.techniques.zen.method import HashBitmap, partition
-from workbench.techniques.zen.runtime.exchange import Sparse, Wire, set_entries
 from workbench.techniques.zen.runtime.schemes import SCHEMES
+from workbench.techniques.zen.runtime.sparse import Sparse, set_entries
 
 NUM = 4
 

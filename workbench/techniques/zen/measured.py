@@ -1,12 +1,11 @@
 """The rows of what is measured: sparsity in real training, hashing on this machine, and the schemes on real ranks."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, pairwise
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from workbench.rows import median_row, ratio_row, spread_row, value_row
 from workbench.rows.cells import named
 from workbench.rows.progress import say_progress
 from workbench.study.embedding_tasks import EmbeddingTask
-from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
+from workbench.study.timing import Timed, Trial, Turns, device_named, open_ranks, time_calls, time_variants
 from workbench.timeline import Recorder
 
 from .advice import chances_of
@@ -38,15 +37,14 @@ from .method.sparsity import (
     skewness_ratio,
     union_of,
 )
-from .runtime.exchange import Sparse
 from .runtime.hook import SparseSynchroniser, synchronise
 from .runtime.schemes import SCHEMES, strawman
+from .runtime.sparse import Sparse
 
 __all__ = ["Setting", "balance_rows", "extraction_rows", "hashing_rows", "in_words", "learning_rows"]
 __all__ += ["overlap_rows", "scheme_rows", "skewness_rows", "table_rows", "time_densities", "time_gradients"]
 __all__ += ["predicted_s", "time_trainings", "train"]
 
-Name = TypeVar("Name")  # of a timed call: a text or a number
 DENSE, ZEN = "Dense", "Zen"
 SEED = 0
 
@@ -160,28 +158,6 @@ def balance_rows(*, task: str, batch: int, num_ranks: Sequence[int], steps: int)
     return rows
 
 
-def device_for(name: str) -> torch.device:
-    """Return the device of this name; "auto" prefers a GPU. ValueError for "cuda" without a GPU."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is 'cuda'; this machine has no GPU")
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
-
-
-def _seconds_of(calls: Mapping[Name, Callable[[], object]], runs: int, device: torch.device) -> dict[Name, list[float]]:
-    """Time calls in turns, after a first round; on a GPU until its work is done."""
-    found: dict[Name, list[float]] = {name: [] for name in calls}
-    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    for number in range(runs + 1):
-        for name, call in calls.items():
-            wait()
-            began_s = time.perf_counter()
-            call()
-            wait()
-            if number:
-                found[name].append(time.perf_counter() - began_s)
-    return found
-
-
 def extraction_rows(
     *, domain_size: int, memories: Sequence[float], densities: Sequence[float], runs: int, device: str
 ) -> list[dict[str, Any]]:
@@ -189,14 +165,14 @@ def extraction_rows(
 
     Zen's memory has two slots for each value; `over_zen` is the largest memory's time over its.
     """
-    draw, place, rows = torch.Generator().manual_seed(SEED), device_for(device), []
+    draw, place, rows = torch.Generator().manual_seed(SEED), device_named(device), []
     for share in densities:
         memory_of = {}
         for memory in (2 * share, *memories):
             slots = torch.zeros(round(memory * domain_size), dtype=torch.int32, device=place)
             slots[torch.randint(len(slots), (round(share * domain_size),), generator=draw).to(place)] = 1
             memory_of[memory] = slots.nonzero
-        found = _seconds_of(memory_of, runs, place)
+        found = time_calls(memory_of, runs, place)
         rows += [median_row("extraction_s", taken, "s", memory=at, density=share) for at, taken in found.items()]
         rows.append(ratio_row("over_zen", found[max(memories)], found[2 * share], density=share))
     return rows
@@ -216,7 +192,7 @@ def hashing_rows(
 
     `over_counting` holds the ratios within each round.
     """
-    place = device_for(device)
+    place = device_named(device)
     gradient = torch.zeros(domain_size, device=place)
     chosen = torch.randperm(domain_size, generator=torch.Generator().manual_seed(SEED))[: round(share * domain_size)]
     gradient[chosen.to(place)] = 1.0
@@ -232,7 +208,7 @@ def hashing_rows(
     calls["nonzero, "] = gradient.nonzero
     calls["counting, "] = partial(partition, indices, num_partitions, SEED)
     calls["sorting, "] = lambda: indices[partition_of(indices, num_partitions, SEED).sort(stable=True)[1]]
-    found, rows = _seconds_of(calls, runs, place), []
+    found, rows = time_calls(calls, runs, place), []
     if {3, 4} <= set(num_hashes):
         rows.append(ratio_row("four_over_three", found["k, 4"], found["k, 3"]))
     for name, taken in found.items():

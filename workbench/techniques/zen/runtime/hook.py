@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.parallel.groups import ProcessTensorGroup
-from workbench.parallel.hooks import group_beside, require_ddp, require_one_plan, warn_if_late
+from workbench.parallel.hooks import group_beside, require_ddp, require_one_plan, require_own_state, warn_if_late
 from workbench.parallel.hosts import all_shards, host_groups, own_shard_of_sum, require_whole_hosts
 from workbench.parallel.timeouts import naming_lost_ranks
+from workbench.parallel.wire import Wire
 
-from .exchange import Sparse, Wire
 from .schemes import SCHEMES, SEED, Scheme, Sum, dense, zen
+from .sparse import Sparse
 
 __all__ = ["SparseSynchroniser", "all_reduce_sparse", "synchronise"]
 
@@ -125,11 +126,9 @@ class SparseSynchroniser:
 
     def load_state_dict(self, state: Mapping[str, str | int]) -> None:
         """Check that a resumed training has the same settings; ValueError names a different one."""
-        if state.keys() != self._state.keys():
-            raise ValueError(f"state has {', '.join(state) or 'nothing'}; it must have {', '.join(self._state)}")
-        for name, value in self._state.items():
-            if state[name] != value:
-                raise ValueError(f"{name} is {value!r} and was {state[name]!r} before; sums would differ")
+        if unknown := state.keys() - self._state.keys():
+            raise ValueError(f"state has {', '.join(unknown)}; it must have {', '.join(self._state)} alone")
+        require_own_state(state, self._state)
 
 
 def _name_of(scheme: str | Sum) -> str:

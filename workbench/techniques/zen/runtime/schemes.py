@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workbench.parallel.wire import Message, Wire
+
 from ..method.formats import BLOCK_ELEMENTS, hash_bitmap, nonzero_blocks
 from ..method.hashing import partition_order, strawman_hash
-from .exchange import INDEX_BYTES, Message, Sparse, Wire, added, set_entries
+from .sparse import INDEX_BYTES, Sparse, added, set_entries
 
 __all__ = ["SCHEMES", "SEED", "Messages", "Scheme", "Sum", "ag_sparse", "dense", "omni_reduce", "sparcml", "sparse_ps"]
 __all__ += ["strawman", "torch_sparse", "zen"]
