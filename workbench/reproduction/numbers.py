@@ -9,7 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.reproduction.causes import read_causes
 from workbench.reproduction.claims_table import read_table
+from workbench.reproduction.comparing import Verdict
 from workbench.reproduction.errors import CatalogueError
 from workbench.reproduction.findings import BestRun
 
@@ -49,19 +51,23 @@ def read_numbers(folder: Path, runs: Mapping[str, BestRun]) -> list[Number]:
     path, found = folder / FILE, []
     if not path.is_file():
         return []
+    causes = read_causes(folder, [run.item for run in runs.values()])
     for line, row in read_table(path, NEEDED):
         if bool(row["claim"]) == bool(row["why"]):
             raise CatalogueError(f"{path}:{line}: a number has a claim, or a reason in the column why, and not both")
         item, _, name = row["claim"].partition(": ")
-        run = runs.get(f"{folder.name.replace('_', '-')}/{item}")
+        id = f"{folder.name.replace('_', '-')}/{item}"
+        run = runs.get(id)
         if row["claim"] and (run is None or name not in [claim.name for claim in run.item.claims]):
             raise CatalogueError(f"{path}:{line}: claim is {row['claim']!r}, which is not declared")
         judged = [one for one in (run.verdicts if run else ()) if one.claim == name]
-        verdict = str(judged[0].verdict) if judged else ("not run" if row["claim"] else NO_CLAIM)
-        why = judged[0].reason or (judged[0].explanation if verdict == "disagrees" else "") if judged else row["why"]
-        found.append(
-            Number(**{key: row[key] for key in ("place", "number", "about", "claim")}, verdict=verdict, why=why)
-        )
+        verdict = str(judged[0].verdict) if judged else (Verdict.NOT_RUN.value if row["claim"] else NO_CLAIM)
+        why = judged[0].reason if judged else row["why"]
+        if verdict == Verdict.DISAGREES:
+            cause = causes.get((id, name))
+            why = f"{cause.kind}: {cause.changed}" if cause else judged[0].explanation or why
+        about = {key: row[key] for key in ("place", "number", "about", "claim")}
+        found.append(Number(**about, verdict=verdict, why=" ".join(why.split())))
     return found
 
 
