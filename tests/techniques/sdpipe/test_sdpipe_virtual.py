@@ -17,16 +17,17 @@ from workbench.techniques.sdpipe.virtual import VirtualServer, VirtualSetting, V
 from workbench.timeline.actions import Kind
 
 
-def in_order(seen, num_stages):
+def in_order(seen, num_stages, has_flush=True):
     """Put the groups that workers logged in one order in which each follows what it needs."""
+    ahead = [num_ahead(stage, num_stages, has_flush) for stage in range(num_stages)]
     logs = [list(worker.log.groups) for worker in seen]
     num_synced, groups = [0] * len(logs), []
 
     def is_next(rank, group):
-        """Whether a worker averages in this group next, and its pipeline has finished the mini-batch before."""
-        first = rank // num_stages * num_stages
-        has_finished = num_synced[rank] == min(num_synced[first : first + num_stages])
-        return has_finished and logs[rank] and logs[rank][0].members == group.members
+        """Whether a worker averages in this group next, and its pipeline has the weights of the mini-batch."""
+        own = num_synced[rank // num_stages * num_stages :]
+        has_weights = all(synced + a > num_synced[rank] for synced, a in zip(own, ahead, strict=False))
+        return has_weights and logs[rank] and logs[rank][0].members == group.members
 
     while any(logs):
         for log in logs:
@@ -51,9 +52,9 @@ def replayed(setting, groups):
         ),
         data.batch,
         data.loss,
-        has_flush=True,
+        has_flush=setting.has_flush,
         averages_gradients=setting.scheme == Scheme.ALL_REDUCE,
-        num_micro_batches=setting.num_micro_batches,
+        num_micro_batches=setting.num_micro_batches if setting.has_flush else 1,
     )
     for _ in workers.follow(Run(ends_s=np.zeros(0), groups=groups)):
         pass
@@ -61,16 +62,21 @@ def replayed(setting, groups):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "model"),
-    [("All-Reduce+Pipe", "resnet"), ("AD-PSGD+Pipe", "resnet"), ("SDPipe", "resnet"), ("SDPipe", "gpt2")],
+    ("scheme", "model", "flush"),
+    [
+        ("All-Reduce+Pipe", "resnet", "all"),
+        ("AD-PSGD+Pipe", "resnet", "all"),
+        ("SDPipe", "resnet", "all"),
+        ("SDPipe", "resnet", "rivals"),
+        ("SDPipe", "gpt2", "all"),
+        ("SDPipe", "gpt2", "rivals"),
+    ],
 )
-def test_virtual_ranks_in_the_order_of_real_ranks_have_the_same_parameters_bit_for_bit(scheme, model):
-    rate = 0.05 if model == "resnet" else 0.001
-    setting = Setting(
-        scheme=scheme, model=model, num_stages=2, num_pipelines=2, iterations=5, pass_s=0.002, learning_rate=rate
-    )
+def test_virtual_ranks_in_the_order_of_real_ranks_have_the_same_parameters_bit_for_bit(scheme, model, flush):
+    more = {"learning_rate": 0.05 if model == "resnet" else 0.001, "flush": flush}
+    setting = Setting(scheme=scheme, model=model, num_stages=2, num_pipelines=2, iterations=5, pass_s=0.002, **more)
     seen = run_workers(setting, drawn_delays_s(5, 2, 2, delay_s=0.05, share=0.3))
-    for part, worker in zip(replayed(setting, in_order(seen, 2)), seen, strict=False):
+    for part, worker in zip(replayed(setting, in_order(seen, 2, setting.has_flush)), seen, strict=False):
         assert torch.equal(part, worker.flat)
 
 
