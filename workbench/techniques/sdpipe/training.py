@@ -27,6 +27,7 @@ from workbench.launch.namespaces import address_of
 from workbench.models.bert import BertConfig, BertEncoder
 from workbench.models.gpt2 import GPT2Block, GPT2Config
 from workbench.models.resnet import resnet_stages
+from workbench.parallel.endless import Endless1F1B
 from workbench.parallel.pipeline import Stage
 from workbench.parallel.replicas import Place
 from workbench.parallel.timeouts import timeout_of
@@ -37,7 +38,6 @@ from workbench.study.images import Augmentation, ImageExamples
 from workbench.techniques.sdpipe.cost import Scheme, Workload, drawn_delays_s
 from workbench.techniques.sdpipe.method.optimizer import VarianceReducedAdam
 from workbench.techniques.sdpipe.runtime.averaging import Log, Options, SDPipe
-from workbench.techniques.sdpipe.runtime.endless import Endless1F1B
 from workbench.techniques.sdpipe.runtime.rivals import (
     AdPsgd,
     AllReduce,
@@ -290,8 +290,9 @@ def _worker(setting: Setting, part: nn.Module, place: Place, group: dist.Process
     if setting.scheme == Scheme.AD_PSGD:
         return AdPsgd(part, place, group, setting.seed)
     window_s = setting.window * setting.workload.iteration_s / setting.num_pipelines
-    host = {"host": address_of(0)} if setting.communication else {}
-    return SDPipeWorker(SDPipe(part, place, options=Options(history=setting.history, window_s=window_s, **host)))
+    options = Options(history=setting.history, window_s=window_s)
+    options = replace(options, host=address_of(0)) if setting.communication else options
+    return SDPipeWorker(SDPipe(part, place, options=options))
 
 
 def _run(

@@ -1,10 +1,9 @@
-"""1F1B without a flush for a user's own pipeline, as in algorithm 1:
+"""1F1B without a flush, the schedule of PipeDream (Narayanan et al., 2019), with stashed weights:
 
 schedule = Endless1F1B(part, loss_fn, group=pipeline)
-with synchronized(part, optimizer, num_stages=2):
-    for loss in schedule.run(batches):  # once a mini-batch, after its backward pass
-        optimizer.step()
-        optimizer.zero_grad()
+for loss in schedule.run(batches):  # once a mini-batch, after its backward pass
+    optimizer.step()
+    optimizer.zero_grad()
 """
 
 from collections import deque
@@ -17,8 +16,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from workbench.parallel.timeouts import timeout_of
 from workbench.timeline import Kind
+
+from .timeouts import timeout_of
 
 __all__ = ["Endless1F1B"]
 
@@ -127,7 +127,9 @@ class Endless1F1B:
         head = torch.zeros(2 + MOST_DIMS, dtype=torch.int64)
         head[: 2 + tensor.ndim] = torch.tensor([DTYPES.index(tensor.dtype), tensor.ndim, *tensor.shape])
         for message in (head.to(self._device), tensor.contiguous()):
-            self._sent.append((dist.isend(message, group_dst=stage, group=group), message))
+            work = dist.isend(message, group_dst=stage, group=group)
+            assert work is not None  # this rank is in the group
+            self._sent.append((work, message))
         while len(self._sent) > 4 * self._num_stages:  # of mini-batches whose turn was before the oldest under way
             self._sent.popleft()[0].wait()
 
