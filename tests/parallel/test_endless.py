@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from workbench.parallel.endless import Endless1F1B
 
@@ -56,6 +57,37 @@ def test_stage_j_of_m_is_m_minus_j_forward_passes_ahead_and_its_passes_use_the_w
     assert weights[0] == [-2.0, -10.0, -22.0, -38.0, -58.0]
     assert losses[2] == [2.0 * 4, 2.0 * 8, 2.0 * 12, weights[0][0] * 16, weights[0][1] * 20]
     assert losses[0] == losses[1] == [None] * 5
+
+
+class Checkpointed(nn.Module):
+    """Computes its forward pass anew in the backward pass."""
+
+    def __init__(self, part):
+        super().__init__()
+        self.part = part
+
+    def forward(self, x):
+        return checkpoint(self.part, x, use_reentrant=False)
+
+
+def train(num_batches, is_checkpointed):
+    torch.manual_seed(dist.get_rank())
+    part = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
+    part = Checkpointed(part) if is_checkpointed else part
+    optimizer = torch.optim.SGD(part.parameters(), lr=0.5)
+    schedule = Endless1F1B(part, nn.functional.mse_loss, group=dist.group.WORLD)
+    batches = torch.randn(num_batches, 2, 4, 3, generator=torch.Generator().manual_seed(0))
+    for _ in schedule.run(batches):
+        optimizer.step()
+        optimizer.zero_grad()
+    return nn.utils.parameters_to_vector(part.parameters()).detach()
+
+
+def test_activation_checkpointing_uses_the_weights_of_then_too(ranks):
+    for plain, checkpointed in zip(
+        *(ranks.run(train, 6, is_checkpointed) for is_checkpointed in (False, True)), strict=True
+    ):
+        assert torch.equal(plain, checkpointed)
 
 
 class Partly(nn.Module):

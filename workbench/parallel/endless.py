@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,6 +26,18 @@ __all__ = ["Endless1F1B"]
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)  # of messages
 MOST_DIMS = 6  # of a message
+
+
+class _Within(nn.Module):
+    """Does something within a module, so that `functional_call` lends it other weights meanwhile."""
+
+    def __init__(self, part: nn.Module):
+        super().__init__()
+        self.part = part
+
+    def forward(self, do: Callable[[], Any]) -> Any:
+        """Do it."""
+        return do()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +72,7 @@ class Endless1F1B:
         during: Callable[[str, Kind], AbstractContextManager] = lambda label, kind: nullcontext(),
     ):
         ranks = dist.get_process_group_ranks(group)
-        self._part, self._loss_fn, self._during = part, loss_fn, during
+        self._part, self._within, self._loss_fn, self._during = part, _Within(part), loss_fn, during
         self._stage, self._num_stages = dist.get_rank(group), len(ranks)
         self._device = next(part.parameters()).device
         # Each direction has a group of its own, since messages of one NCCL communicator wait for each other.
@@ -93,12 +107,12 @@ class Endless1F1B:
         x = inputs if self._stage == 0 else self._receive(self._stage - 1, self._down).requires_grad_()
         weights = {
             name: weight.detach().clone().requires_grad_()
-            for name, weight in self._part.named_parameters()
+            for name, weight in self._within.named_parameters()
             if weight.requires_grad
         }
         is_last = self._stage == self._num_stages - 1
         with self._during(str(number), Kind.FORWARD):
-            result = functional_call(self._part, weights, (x,))
+            result = functional_call(self._within, weights, (lambda: self._part(x),))
             result = self._loss_fn(result, targets) if is_last else result
         if not is_last:
             self._send(result.detach(), self._stage + 1, self._down)
@@ -109,11 +123,13 @@ class Endless1F1B:
         sent = None if is_last else self._receive(self._stage + 1, self._up)
         wanted = [*passed.weights.values(), *([passed.x] if self._stage else [])]
         with self._during(str(passed.number), Kind.BACKWARD):
-            gradients = list(torch.autograd.grad(passed.result, wanted, sent, allow_unused=True))
+            # With the weights of then, too, since activation checkpointing computes the forward pass anew.
+            grad = partial(torch.autograd.grad, passed.result, wanted, sent, allow_unused=True)
+            gradients = list(functional_call(self._within, passed.weights, (grad,)))
         if self._stage:
             own = gradients.pop()
             self._send(torch.zeros_like(passed.x) if own is None else own, self._stage - 1, self._up)
-        parameters = dict(self._part.named_parameters())
+        parameters = dict(self._within.named_parameters())
         for name, gradient in zip(passed.weights, gradients, strict=True):
             weight = parameters[name]
             if gradient is not None:

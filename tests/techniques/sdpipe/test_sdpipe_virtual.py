@@ -1,14 +1,17 @@
 """Virtual ranks against real ranks, against algorithm 1 pass by pass, and by hand."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from workbench.techniques.sdpipe import Endless1F1B, Options, synchronized
 from workbench.techniques.sdpipe.cost import Run, Scheme, drawn_delays_s, pairs, simulate
 from workbench.techniques.sdpipe.method import Group
 from workbench.techniques.sdpipe.simulated import PAPER, workload_of
@@ -188,6 +191,28 @@ def test_without_a_flush_they_do_what_algorithm_1_does_pass_by_pass(seed):
         for worker, part in zip(pipeline, parts, strict=True):
             ours, theirs = (nn.utils.parameters_to_vector(module.parameters()) for module in (worker.part, part))
             assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def of_a_user(num_batches):
+    """Train a user's own pipeline without a flush; return this rank's weights."""
+    pipeline, stage = divmod(dist.get_rank(), 2)
+    workers, batch = small_workers(2, 2, has_flush=False)
+    worker = workers.pipelines[pipeline][stage]
+    schedule = Endless1F1B(worker.part, functional.mse_loss, group=dist.new_subgroups(2)[0])
+    with synchronized(worker.part, worker.optimizer, num_stages=2, options=Options(window_s=math.inf)):
+        for _ in schedule.run(batch(pipeline, number) for number in range(num_batches)):
+            worker.optimizer.step()
+            worker.optimizer.zero_grad()
+    return nn.utils.parameters_to_vector(worker.part.parameters()).detach()
+
+
+def test_a_users_pipeline_without_a_flush_ends_as_virtual_ranks_do(pools):
+    expected, _ = small_workers(2, 2, has_flush=False)
+    groups = [Group(stage, frozenset({0, 1})) for _ in range(5) for stage in (1, 0)]
+    list(expected.follow(Run(ends_s=np.zeros(0), groups=groups)))
+    parts = [nn.utils.parameters_to_vector(part.parameters()) for part in expected.mean()]
+    for rank, weights in enumerate(pools(4).run(of_a_user, 5)):
+        assert torch.allclose(weights, parts[rank % 2], atol=1e-6)
 
 
 def test_with_a_flush_each_mini_batch_has_the_newest_weights_and_without_one_older_ones():
