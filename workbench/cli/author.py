@@ -11,7 +11,7 @@ from typer import Argument, Option
 
 from . import common
 
-__all__ = ["compare", "diff", "export", "promote", "register", "technique"]
+__all__ = ["compare", "diff", "export", "promote", "redraw", "register", "technique"]
 
 
 def register(app: typer.Typer) -> None:
@@ -19,6 +19,7 @@ def register(app: typer.Typer) -> None:
     records = typer.Typer(no_args_is_help=True, help="Keep runs in the repository; compare new ones with them.")
     records.command("promote")(promote)
     records.command("diff")(diff)
+    records.command("redraw")(redraw)
     records.command("export")(export)
     app.command("compare", rich_help_panel=common.LOOK)(compare)
     app.add_typer(records, name="records", rich_help_panel=common.AUTHOR)
@@ -112,6 +113,39 @@ def diff(
     """
     project, _ = common.load(results)
     compare(profile, str(project.results_of(profile)), patterns, every=True)
+
+
+def redraw(
+    patterns: common.Patterns = None,
+    reasons: Annotated[
+        bool, Option("--reasons", help="Also name the figures that need more than their record.")
+    ] = False,
+) -> None:
+    """Draw recorded figures again, each from its record's values by its notebook as it is now. No value changes.
+
+    \b
+    Examples
+      workbench records redraw zen
+      workbench records redraw table-1 --reasons
+    """
+    from workbench.reproduction import ItemRun
+    from workbench.reproduction.redraw import redraw as draw_again
+
+    (project, catalogue), out = common.load(), common.console()
+    told: dict[str, int] = {"drawn again": 0, "unchanged": 0, "not drawn from a record alone": 0}
+    for run in (
+        run for item in common.pick(catalogue, patterns or []) for run in ItemRun(project, item, "laptop").recorded
+    ):
+        try:
+            word = "drawn again" if draw_again(run) else "unchanged"
+            line = f"{run.promoted_figure}" if word == "drawn again" else ""
+        except ValueError as error:
+            word = "not drawn from a record alone"
+            line = f"{run.item.id} {run.profile}: {error}" if reasons else ""
+        told[word] += 1
+        if line:
+            out.print(line, markup=False)
+    out.print(", ".join(f"{number} {word}" for word, number in told.items()), markup=False)
 
 
 def compare(

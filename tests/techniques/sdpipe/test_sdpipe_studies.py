@@ -33,6 +33,16 @@ def test_figure_1_by_hand():
     assert value(rows, "idle_slots", run="two stragglers", stage=1, pipeline=1) == 21.0 - 12.0 - 2.0
 
 
+def test_figure_2_by_hand_and_every_stage_is_busy_once_the_pipeline_is_filled():
+    rows, timelines = counted.figure_2(num_stages=2, num_mini_batches=3)
+    (timeline,) = timelines.values()
+    # Stage 2: F0 1..2, B0 2..4, F1 4..5, B1 5..7, F2 7..8, B2 8..10; a pass of stage 1 waits for the one that it needs.
+    assert [(a.kind.name[0] + a.label, a.start_s) for a in timeline.of("stage 1")] == (
+        [("F0", 0.0), ("F1", 1.0), ("B0", 4.0), ("F2", 6.0), ("B1", 7.0), ("B2", 10.0)]
+    )
+    assert [(row["stage"], row["k"], row["value"]) for row in rows] == [(1, 2, 0), (2, 2, 0)]
+
+
 def test_the_signals_of_figure_3_deadlock_four_workers_without_the_rule():
     rows, timelines = counted.deadlock_rows()
     assert value(rows, "blocked_workers", rule="without the rule") == 4

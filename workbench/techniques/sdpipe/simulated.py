@@ -185,15 +185,19 @@ def scaling_rows(
 
 
 def trace_rows(*, model: str, num_stages: int, num_pipelines: int, num_iterations: int) -> list[dict[str, Any]]:
-    """Return all schemes' speed when workers replay the recorded speeds of 16 shared GPUs (figure 7)."""
-    workload = workload_of(model, num_stages)
-    slowness = [[1 / speed for speed in row] for row in gpu_performance.load().speeds]
+    """Return all schemes' speed when workers replay the recorded speeds of 16 shared GPUs (figure 7).
+
+    "speed_range" is how far a GPU's speed changes, as a share of its peak (figure 7a).
+    """
+    workload, speeds = workload_of(model, num_stages), gpu_performance.load().speeds
+    slowness = [[1 / speed for speed in row] for row in speeds]
     busy_s = NUM_MICRO_BATCHES * (workload.forward_s + workload.backward_s)
     delays = traced_delays_s(slowness, num_iterations, num_stages, num_pipelines, busy_s)
     runs = _all_schemes(workload, delays)
     runs[NO_WINDOW] = simulate(Scheme.SDPIPE, workload, PAPER, delays, flush=False, window_s=0.0)
     drawn_s = delays_s(model, "B", delays.shape, ITERATION, 0)
     rows = _speed_rows([runs], num_pipelines, mesh=f"{num_stages} x {num_pipelines}")
+    rows += [value_row("speed_range", max(row) - min(row), gpu=number) for number, row in enumerate(speeds)]
     return [*rows, value_row("delay_over_delays_b", delays.mean() / drawn_s.mean())]
 
 

@@ -231,5 +231,5 @@ def draw_map(rows: Rows, points: Mapping[str, tuple[float, float]] | None = None
     if not measured.empty:
         handles += axes[0][-1].plot([], [], "o", color="grey", markersize=9, label="measured on real ranks")
     handles += [line for line in axes[0][-1].lines if line.get_marker() == "*"]
-    axes[0][-1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), title="fastest")
+    figure.legend(handles=handles, loc="outside right upper", title="fastest")
     return figure
