@@ -108,14 +108,14 @@ def test_ad_psgd_averages_the_drawn_pairs(ranks):
         assert [found[iteration] for found in results] == pytest.approx(models)
 
 
-def by_server(num_steps, staleness, slow=None, first_s=0.0):
+def by_server(num_steps, staleness, slow=None, first_s=0.0, push_every=1):
     rank = dist.get_rank()
     if rank == 4:
         models = [torch.zeros(2), torch.zeros(2)]
         return serve_parameters(models, 2, staleness), [model[0].item() for model in models]
     place = Place(stage=rank % 2, pipeline=rank // 2, num_stages=2, num_pipelines=2)
     model, found, ends_s = model_of(0.0), [], []
-    worker = HetPipe(model, place, server=4, staleness=staleness, largest=2)
+    worker = HetPipe(model, place, server=4, staleness=staleness, push_every=push_every)
     began_s = time.monotonic()
     time.sleep(first_s if place.pipeline == slow else 0.0)
     for _ in range(num_steps):
