@@ -20,6 +20,7 @@ One line in your own pipeline: `with synchronized(part, optimizer, num_stages=2)
 Read so: P counts groups of a stage, and until P - 1 groups are formed any group is valid; a window begins with its
 first signal; AD-PSGD pairs neighbours of a seeded shuffle, iteration by iteration, as the authors' release does.
 Theorem 1 orders n1 <= |S| <= n2 and names n1 the largest size: both readings are counted.
+A mini-batch's two passes use the same weights, and its gradient changes the newest ones; the release does so, too.
 The release's own settings are `Settings.released`. It differs further: each worker has a window, of which that of a
 group's first one counts; a check ends a group at once when all workers are connected, and rests while one has stopped;
 more than 8 pipelines form pairs outside of checks.
