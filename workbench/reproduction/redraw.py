@@ -156,7 +156,7 @@ def _check_import(statement: ast.stmt, wanted: set[str]) -> None:
 def _stored(statement: ast.stmt) -> Iterator[str]:
     """Yield the names that a statement defines, or whose columns or fields it sets."""
     yield from _names(statement, ast.Store)
-    for target in getattr(statement, "targets", ()):
+    for target in getattr(statement, "targets", [getattr(statement, "target", None)]):
         if isinstance(target, (ast.Subscript, ast.Attribute)):
             yield from list(_names(target, ast.Load))[:1]
     if isinstance(statement, (ast.Import, ast.ImportFrom)):
