@@ -14,7 +14,7 @@ from functools import partial
 
 from workbench.launch.environment import rank_environment
 from workbench.launch.fork_server import WARM_VARIABLE
-from workbench.launch.forking import ForkedProcess, Order, WarmProcess, forked
+from workbench.launch.forking import LIBRARY_VARIABLE, ForkedProcess, Order, WarmProcess, forked, library_stamp
 from workbench.launch.tether import hold
 
 __all__ = ["OF_RANKS", "KernelServer"]
@@ -49,12 +49,19 @@ class KernelServer:
     """Forks kernels; these let another warm process fork their ranks' fork servers.
 
     Leaving its `with` block ends all of them.
+
+    Args:
+        modules: modules of this library that the kernels will import; one that starts after a change of any of the
+            library's files imports them anew.
+        of_ranks: those that their ranks will import.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str] = (), of_ranks: Sequence[str] = ()) -> None:
+        library = {LIBRARY_VARIABLE: library_stamp()}  # before anything is imported: a change meanwhile counts
         # OpenBLAS would start threads: one that forks must have none.
-        self._kernels = WarmProcess(OF_KERNELS, {"MPLBACKEND": INLINE, "OPENBLAS_NUM_THREADS": "1"})
-        self._ranks = WarmProcess(OF_RANKS, rank_environment(1))
+        of_kernels = {"MPLBACKEND": INLINE, "OPENBLAS_NUM_THREADS": "1"}
+        self._kernels = WarmProcess((*OF_KERNELS, *modules), library | of_kernels)
+        self._ranks = WarmProcess((*OF_RANKS, *of_ranks), library | rank_environment(1))
 
     def start(
         self, arguments: Sequence[str], *, environment: Mapping[str, str], folder: str, output: int
@@ -84,11 +91,10 @@ class KernelServer:
 
 def _be_kernel(order: _StartKernel) -> int:
     """Be a kernel as a fresh process would be: with its own environment, folder and random numbers."""
+    _forget_changed_library()
     order.take_surroundings()
     os.environ["JPY_PARENT_PID"] = str(os.getppid())
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    for name in [name for name in sys.modules if name.split(".")[0] == "workbench"]:
-        del sys.modules[name]  # the library as it is now
     from ipykernel.kernelapp import IPKernelApp
 
     try:
@@ -99,3 +105,10 @@ def _be_kernel(order: _StartKernel) -> int:
         threading._shutdown()  # type: ignore[attr-defined]  # waits for the threads, as a Python that ends does
         atexit._run_exitfuncs()
     return 0
+
+
+def _forget_changed_library() -> None:
+    """Let the library be imported as it is now, if a file of it has changed since the warm process began."""
+    if os.environ[LIBRARY_VARIABLE] != library_stamp():
+        for name in [name for name in sys.modules if name.split(".")[0] == "workbench"]:
+            del sys.modules[name]

@@ -5,7 +5,7 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from workbench.launch.kernel_server import KernelServer
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.errors import UsageError
 from workbench.reproduction.files import MIN_FREE_BYTES, check_folder, hold_lock
+from workbench.reproduction.fingerprint import named_modules
 from workbench.reproduction.jobs import JOBS_FOLDER, Engine, Jobs, cancel, noted, tidy
 from workbench.reproduction.machine import num_cores
 from workbench.reproduction.project import ItemRun, Project
@@ -53,6 +54,7 @@ __all__ += ["Outcome", "Planned", "PlannedItem", "Progress", "Schedule", "Status
 __all__ += ["in_order", "lacking", "partial_folder", "place_failure", "place_record", "plan", "run", "sweep"]
 
 FORKED_FROM = 4  # items in a run from which on a server's imports, of about 3 s, pay for themselves
+OF_RANKS = ("workbench.study", "workbench.techniques")  # rooms whose functions run on ranks
 MOST_JOBS = 4  # kernels side by side by default: each holds about 0.5 GB once it has imported torch
 
 
@@ -107,7 +109,7 @@ def run(
         with contextlib.ExitStack() as stack:
             stack.callback(clear, partial_folder(folder))
             forks = len(todo) >= FORKED_FROM and sys.platform.startswith("linux")
-            server = stack.enter_context(KernelServer()) if forks else None
+            server = stack.enter_context(_kernel_server(project, items, todo)) if forks else None
             if engine is not None:
                 run_name = f"{platform.node()}-{os.getpid()}"
                 engine = replace(engine, folder=str(folder / JOBS_FOLDER), run=run_name)
@@ -126,6 +128,12 @@ def run(
             done = _execute(Schedule(runs, jobs, timeout_s, tell, engine), planned) if todo else {}
     outcomes = [done.get(item.id) or _idle(item) for item in planned]
     return Outcome(profile=profile, items=outcomes, seconds=monotonic() - began)
+
+
+def _kernel_server(project: Project, items: Sequence[Reproduction], todo: Collection[str]) -> KernelServer:
+    """Start what forks kernels that have imported the modules of the notebooks that will run."""
+    modules = named_modules(project.notebook(item) for item in items if item.id in todo)
+    return KernelServer(modules, [name for name in modules if name.startswith(OF_RANKS) and "plots" not in name])
 
 
 def _cancel_after(engine: Engine, kind: Any, *error: object) -> None:
