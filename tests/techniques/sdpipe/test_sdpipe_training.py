@@ -141,6 +141,13 @@ def test_with_staleness_no_update_is_lost_and_the_models_end_as_the_servers(rank
         assert math.isclose(last, -12.0, abs_tol=3.0)  # the other's last updates may come after its own last pull
 
 
+def test_a_push_of_several_mini_batches_holds_all_their_updates_and_the_last_one_what_is_left(ranks):
+    *workers, (num_pushes, models) = ranks.run(by_server, 5, 2, None, 0.0, 2)
+    assert num_pushes == 4 * 3 and models == pytest.approx([-7.5, -7.5])
+    for found, *_ in workers[:2]:  # of the first pipeline, whose own updates are -0.5
+        assert found[0] == -0.5
+
+
 def test_a_worker_goes_on_while_it_is_s_pushes_ahead_and_counts_its_own_updates_once(ranks):
     workers = ranks.run(by_server, 6, 3, 1, 3.0)[:4]
     for found, _, ends_s in workers[:2]:  # of the first pipeline; the other one sleeps for three seconds
