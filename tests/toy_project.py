@@ -35,7 +35,7 @@ sys.modules["rfc3987_syntax"] = None  # as in workbench.cli.main
 from workbench.launch import kernel_server
 from workbench.reproduction import Project, UsageError, load_catalogue, run
 
-kernel_server.OF_KERNELS, kernel_server.OF_RANKS = sys.argv[2].split(), ()
+kernel_server.OF_KERNELS, kernel_server.OF_RANKS = sys.argv[2].split(), ()  # no notebook here needs more
 project = Project()
 try:
     outcome = run(project, load_catalogue(project), **json.loads(sys.argv[1]))
@@ -65,7 +65,7 @@ class ToyProject:
 
     def __init__(self, root: Path, technique: str = "toy"):
         self.root, self.technique, self.runners = root, technique, []
-        self.forked_with = "ipykernel.kernelapp"  # what forked kernels have imported: no notebook here needs torch
+        self.forked_with = "ipykernel.kernelapp"  # what forked kernels have imported beside the library
         (root / f"reproductions/{technique}/published").mkdir(parents=True)
         (root / f"notebooks/{technique}").mkdir(parents=True)
         self.publish(PUBLISHED)

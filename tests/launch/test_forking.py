@@ -16,7 +16,7 @@ from processes_seen import assert_all_dead_within
 from workbench.launch import Machines, RankFailed, Ranks, kernel_server
 from workbench.launch.environment import rank_environment
 from workbench.launch.fork_server import WARM_VARIABLE
-from workbench.launch.forking import LIBRARY_VARIABLE, ForkedProcess, Order, WarmProcess, forked, library_stamp
+from workbench.launch.forking import ForkedProcess, Order, WarmProcess, forked
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +34,7 @@ class Evaluate(Order):
 def warm():
     paths = [os.path.dirname(__file__), *map(str, Path(__file__).parents[1:3])]  # where `Evaluate` is defined
     environment = {**rank_environment(1), "PYTHONPATH": os.pathsep.join(paths)}
-    with WarmProcess(["workbench.not_there", "torch.distributed"], environment) as process:
+    with WarmProcess(["torch.distributed"], environment) as process:
         yield process
 
 
@@ -113,29 +113,22 @@ def test_variables_that_are_read_at_the_start_need_a_fresh_process(warmed, monke
 def test_the_stamp_of_the_library_changes_with_a_file_and_kernels_keep_the_library_until_then(monkeypatch, tmp_path):
     package, stamps = tmp_path / "workbench", []
     (package / "launch").mkdir(parents=True)
-    monkeypatch.setattr("workbench.launch.forking.__file__", str(package / "launch/forking.py"))
+    monkeypatch.setattr("workbench.launch.kernel_server.__file__", str(package / "launch/kernel_server.py"))
     for change in ("", "launch/new.py", "launch/__pycache__/new.pyc", "launch/more/new.py"):
         (package / change).parent.mkdir(exist_ok=True)
         (package / change).touch() if change else None
-        stamps.append(library_stamp())
+        stamps.append(kernel_server.library_stamp())
     assert len(set(stamps)) == 3 and stamps[1] == stamps[2]
 
     held = dict(sys.modules)
     monkeypatch.setattr(sys, "modules", dict(held))
-    monkeypatch.setenv(LIBRARY_VARIABLE, stamps[-1])
+    monkeypatch.setenv(kernel_server.LIBRARY_VARIABLE, stamps[-1])
     kernel_server._forget_changed_library()
     assert sys.modules == held
-    monkeypatch.setenv(LIBRARY_VARIABLE, stamps[0])
+    monkeypatch.setenv(kernel_server.LIBRARY_VARIABLE, stamps[0])
     kernel_server._forget_changed_library()
     assert {name.partition(".")[0] for name in held.keys() - sys.modules.keys()} == {"workbench"}
     assert "workbench.launch" not in sys.modules and "pytest" in sys.modules
-
-
-def test_ranks_are_not_forked_from_a_process_that_has_imported_another_state_of_the_library(monkeypatch):
-    with WarmProcess([], {LIBRARY_VARIABLE: "of another state", **rank_environment(1)}) as warm:
-        monkeypatch.setenv(WARM_VARIABLE, warm.address)
-        with Ranks(1) as ranks:
-            assert not is_forked(ranks)
 
 
 def test_no_warm_process_is_no_error(monkeypatch):

@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any
 
 from workbench.launch.environment import own_environment, rank_environment
-from workbench.launch.forking import LIBRARY_VARIABLE, ForkedProcess, Order, forked, library_stamp
+from workbench.launch.forking import ForkedProcess, Order, forked
 from workbench.launch.machine import be_machine
 from workbench.launch.messages import Channel, channel_pair
 from workbench.launch.processes import ProcessWatch, go_below_guard, kill_descendants, open_standard_streams
@@ -109,11 +109,6 @@ class _StartForkServer(Order):
     """Be a fork server; beside the order come its output, its errors' output and its end of the control channel."""
 
     cores: set[int] | None  # that its owner may use
-
-    def can_follow(self, started: Mapping[str, str]) -> bool:
-        """Return also False if the warm process has imported another state of this library."""
-        stamp = started.get(LIBRARY_VARIABLE)
-        return Order.can_follow(self, started) and (stamp is None or stamp == library_stamp())
 
     def carry_out(self, fds: Sequence[int]) -> int:
         out, err, control = fds

@@ -7,7 +7,6 @@ same user that know its address send it orders; each order is what the forked pr
 """
 
 import contextlib
-import hashlib
 import importlib
 import os
 import random
@@ -41,12 +40,11 @@ from workbench.launch.processes import (
     reap,
 )
 
-__all__ = ["LIBRARY_VARIABLE", "ForkedProcess", "Order", "WarmProcess", "forked", "library_stamp"]
+__all__ = ["ForkedProcess", "Order", "WarmProcess", "forked"]
 
 # Environment variables that Python, glibc, OpenMP and torch read once, as a process starts: they cannot be changed
 # in a process that is forked. Not KMP_, which scikit-learn sets in whatever process imports it.
 READ_AT_START = ("LD_", "GLIBC_", "MALLOC_", "OMP_", "GOMP_", "MKL_", "OPENBLAS_", "PYTHON", "PYTORCH_", "TORCH_")
-LIBRARY_VARIABLE = "WORKBENCH_LIBRARY"  # of a warm process that imports this library: the stamp of what it imports
 NUMBER = struct.Struct("<q")  # a process id, later a wait status
 REFUSED, LISTENING = 0, 1  # in place of a process id; the latter before an order is sent
 TIME = struct.Struct("@ll")  # seconds and microseconds, socket(7)
@@ -85,20 +83,6 @@ class Order(ABC):
         random.seed()
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()
-
-
-def library_stamp() -> str:
-    """Return a text that changes with any source file of this library."""
-    digest, waiting = hashlib.sha256(), [str(Path(__file__).parents[1])]
-    while waiting:
-        with os.scandir(waiting.pop()) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                if entry.is_dir() and entry.name != "__pycache__":
-                    waiting.append(entry.path)
-                elif entry.name.endswith(".py"):
-                    state = entry.stat()
-                    digest.update(f"{entry.path} {state.st_mtime_ns} {state.st_size}\n".encode())
-    return digest.hexdigest()
 
 
 def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
@@ -209,8 +193,7 @@ class WarmProcess:
     """A warm process, as its owner sees it, on Linux; leaving its `with` block ends it and all that it forked.
 
     Args:
-        imports: modules that it imports; none of them may start threads. One that cannot be imported is left to those
-            that need it.
+        imports: modules that it imports; none of them may start threads.
         environment: its environment, beyond this process's own.
     """
 
@@ -262,8 +245,7 @@ def main(listening_fd: int, control_fd: int, owner_pid: int) -> None:
     guard = go_below_guard(owner, let_go)
     with contextlib.suppress(EOFError, ConnectionError):  # the owner let go
         for name in control.receive():
-            with contextlib.suppress(Exception):
-                importlib.import_module(name)
+            importlib.import_module(name)
         _serve(listening, control, Listener([owner, guard]), started)
     kill_descendants()
 

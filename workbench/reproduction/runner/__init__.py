@@ -54,7 +54,6 @@ __all__ += ["Outcome", "Planned", "PlannedItem", "Progress", "Schedule", "Status
 __all__ += ["in_order", "lacking", "partial_folder", "place_failure", "place_record", "plan", "run", "sweep"]
 
 FORKED_FROM = 4  # items in a run from which on a server's imports, of about 3 s, pay for themselves
-OF_RANKS = ("workbench.study", "workbench.techniques")  # rooms whose functions run on ranks
 MOST_JOBS = 4  # kernels side by side by default: each holds about 0.5 GB once it has imported torch
 
 
@@ -132,8 +131,7 @@ def run(
 
 def _kernel_server(project: Project, items: Sequence[Reproduction], todo: Collection[str]) -> KernelServer:
     """Start what forks kernels that have imported the modules of the notebooks that will run."""
-    modules = named_modules(project.notebook(item) for item in items if item.id in todo)
-    return KernelServer(modules, [name for name in modules if name.startswith(OF_RANKS) and "plots" not in name])
+    return KernelServer(named_modules(project.notebook(item) for item in items if item.id in todo))
 
 
 def _cancel_after(engine: Engine, kind: Any, *error: object) -> None:
