@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,16 +70,11 @@ def draw(notebook: NotebookCells, record: SealedRecord) -> Any:
     statements = list(_branches(written, given))
     place, call = _call(statements)
     figure = next(keyword.value for keyword in call.keywords if keyword.arg == "figure")
-    values = call.args[1]
-    held: dict[str, Any] = {}
-    if isinstance(values, ast.Name):
-        held[values.id] = list(record["values"])
-    elif isinstance(values, ast.Attribute) and isinstance(values.value, ast.Name):
-        held[values.value.id] = SimpleNamespace(**{values.attr: list(record["values"])})
-    else:
-        raise ValueError(f"its values are put together in the call: {ast.unparse(values)}")
+    if isinstance(figure, ast.IfExp) and given.keys() >= set(_names(figure.test, ast.Load)):
+        figure = figure.body if _holds(figure.test, given) else figure.orelse
+    held = dict(_held(statements[:place], call.args[1], list(record["values"])))
     needed = list(_needed(statements[:place], figure, held))
-    scope = given | held
+    scope = given | held | {"display": lambda *_: None}
     matplotlib.use("agg")
     try:
         exec(compile(ast.Module(needed, []), str(notebook.path), "exec"), scope)
@@ -90,14 +86,38 @@ def draw(notebook: NotebookCells, record: SealedRecord) -> Any:
     return drawn
 
 
+def _held(statements: Sequence[ast.stmt], values: ast.expr, rows: list[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the names that stand for the record's values.
+
+    Of a sum this is what was measured, "study.rows": pictures of that pick rows by quantity.
+    """
+    while isinstance(values, ast.BinOp):
+        values = values.left
+        if isinstance(values, ast.Name):
+            raise ValueError("its values are a sum")
+    if isinstance(values, ast.Attribute) and isinstance(values.value, ast.Name):
+        yield values.value.id, SimpleNamespace(**{values.attr: rows})
+    elif isinstance(values, ast.Name):
+        yield values.id, rows
+        for one in statements:
+            if isinstance(one, ast.Assign) and values.id in _stored(one) and isinstance(one.value, ast.BinOp):
+                with suppress(ValueError):  # a sum of calls has no name that a picture could use
+                    yield from _held((), one.value, rows)
+    else:
+        raise ValueError(f"its values are made in the call: {ast.unparse(values)}")
+
+
 def _branches(statements: Iterable[ast.stmt], given: Mapping[str, Any]) -> Iterator[ast.stmt]:
     """Yield the statements that run, where parameters decide that."""
     for statement in statements:
         if isinstance(statement, ast.If) and given.keys() >= set(_names(statement.test, ast.Load)):
-            holds = eval(compile(ast.Expression(statement.test), "parameters", "eval"), dict(given))
-            yield from _branches(statement.body if holds else statement.orelse, given)
+            yield from _branches(statement.body if _holds(statement.test, given) else statement.orelse, given)
         else:
             yield statement
+
+
+def _holds(test: ast.expr, given: Mapping[str, Any]) -> bool:
+    return bool(eval(compile(ast.Expression(test), "parameters", "eval"), dict(given)))
 
 
 def _call(statements: Sequence[ast.stmt]) -> tuple[int, ast.Call]:
