@@ -56,7 +56,7 @@ def problems_of(figure):
     return found + [f"{text} is in the legend twice" for text in set(texts) if texts.count(text) > 1]
 
 
-TECHNIQUES = ("activation_compression", "atp", "cupcake", "espresso", "flextp", "gemini", "sdpipe", "zen")
+TECHNIQUES = ("atp", "cupcake", "espresso", "flextp", "gemini", "sdpipe", "zen")
 
 
 @pytest.mark.parametrize("technique", TECHNIQUES)
