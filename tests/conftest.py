@@ -74,8 +74,16 @@ LOADED = (  # before the ranks are forked from one process
     "workbench.techniques.flextp.runtime",
     "workbench.techniques.gemini.measured.reliability",
     "workbench.techniques.gemini.runtime.checkpoints",
-    "torch._dynamo",
     "torch.distributed.fsdp",
+    # What the tests' models and compilers would otherwise import on each rank, in 3 s of a processor each time.
+    *(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "gpt2", "llama", "t5")),
+    "peft",
+    "networkx",
+    "torch._dynamo.backends.debugging",
+    "torch._dynamo.repro.after_dynamo",
+    "torch._export.passes.add_runtime_assertions_for_constraints_pass",
+    "torch._inductor.compile_fx",
+    "torch.distributed.tensor.experimental",
 )
 
 

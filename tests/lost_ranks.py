@@ -3,14 +3,25 @@
 A pool of `workbench.launch` would stop the others at once.
 """
 
+import contextlib
 import functools
-import multiprocessing
 import os
+import pickle
 import signal
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing.connection import Connection, Pipe
+from typing import Any
 
 import torch.distributed as dist
+
+from tests.conftest import warm_process
+from workbench.launch.environment import own_environment, rank_environment
+from workbench.launch.fork_server import WARM_VARIABLE
+from workbench.launch.forking import ForkedProcess, Order, forked
 
 TIMEOUT = timedelta(seconds=10)  # of the group that the training uses
 PATIENCE_S = 120.0  # a busy machine starts processes slowly
@@ -20,37 +31,79 @@ ENDINGS = {
     "exits": lambda: os._exit(3),
     "freezes": lambda: os.kill(os.getpid(), signal.SIGSTOP),
 }
-PRELOAD = ["torch.distributed", "tests.lost_ranks", "workbench.techniques.zen", "workbench.techniques.flextp.runtime"]
-PRELOAD += ["workbench.techniques.espresso", "workbench.techniques.cupcake"]
+ALONE = "import sys; from tests.lost_ranks import answer; answer(int(sys.argv[1]), sys.stdin.buffer.read())"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Call(Order):
+    """Call a function; the pipe for what it reports comes beside the order."""
+
+    path: list[str]  # folders of Python modules
+    call: bytes  # pickled
+
+    def carry_out(self, fds: Sequence[int]) -> int:
+        self.take_surroundings()
+        sys.path[:] = self.path
+        answer(fds[0], self.call)
+        return 0
+
+
+def answer(fd: int, call: bytes) -> None:
+    """Call a pickled function with the way to report and its arguments."""
+    function, args = pickle.loads(call)
+    with Connection(fd, readable=False) as pipe:
+        function(pipe.send, *args)
+
+
+@contextlib.contextmanager
+def processes(calls: Sequence[tuple[Callable, Any]]) -> Iterator[list[Connection]]:
+    """Start a process a function and arguments, and yield the pipes of what each reports; in the end all are killed.
+
+    The warm process of the ranks forks them, and ends with them whatever happens here.
+    """
+    environment, started, pipes = {**own_environment(), **rank_environment(1)}, [], []
+    with contextlib.ExitStack() as stack:
+        stack.callback(warm_process())
+        for function, *args in calls:
+            listening, telling = Pipe(duplex=False)
+            pipes.append(stack.enter_context(listening))
+            with telling:
+                process = _start(pickle.dumps((function, args)), environment, telling.fileno())
+            stack.callback(process.wait, PATIENCE_S)
+            stack.callback(process.kill)
+            started.append(process)
+        yield pipes
+
+
+def _start(call: bytes, environment: dict[str, str], fd: int) -> ForkedProcess | subprocess.Popen:
+    about = {"environment": environment, "folder": os.getcwd(), "owner_pid": os.getpid()}
+    address = os.environ.get(WARM_VARIABLE)
+    if address and (process := forked(address, _Call(path=sys.path, call=call, **about), [fd])):
+        return process
+    environment = environment | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", ALONE, str(fd)], stdin=subprocess.PIPE, env=environment, pass_fds=[fd]
+    )
+    with process.stdin:
+        process.stdin.write(call)
+    return process
 
 
 @functools.cache
 def errors_of_the_rest(step: Callable[[dist.ProcessGroup, dict], None], num_ranks: int = 2) -> dict[str, dict]:
     """Return, by ending, what each rank that is left heard in the third `step(group, kept)`; `kept` is a dict."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
-    worlds = {}
-    for ending in ENDINGS:
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        pipes = [context.Pipe(duplex=False) for _ in range(num_ranks)]
-        ranks = [
-            context.Process(target=_rank, args=(rank, num_ranks, store.port, step, ending, pipe), daemon=True)
-            for rank, (_, pipe) in enumerate(pipes)
-        ]
-        for rank in ranks:
-            rank.start()
-        worlds[ending] = store, ranks, pipes
-    heard = {}
-    for ending, (_, ranks, pipes) in worlds.items():
-        left = {rank: listening for rank, (listening, _) in enumerate(pipes) if rank != LOST}
-        heard[ending] = {rank: listening.recv() for rank, listening in left.items() if listening.poll(PATIENCE_S)}
-        for rank in ranks:
-            rank.kill()
-            rank.join()
+    stores = [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in ENDINGS]
+    places = [(ending, rank) for ending in ENDINGS for rank in range(num_ranks)]
+    ports = dict(zip(ENDINGS, (store.port for store in stores), strict=True))
+    heard: dict[str, dict] = {ending: {} for ending in ENDINGS}
+    with processes([(_rank, rank, num_ranks, ports[ending], step, ending) for ending, rank in places]) as pipes:
+        for (ending, rank), listening in zip(places, pipes, strict=True):
+            if rank != LOST and listening.poll(PATIENCE_S):
+                heard[ending][rank] = listening.recv()
     return heard
 
 
-def _rank(rank: int, num_ranks: int, port: int, step: Callable, ending: str, pipe) -> None:
+def _rank(report: Callable[[str], None], rank: int, num_ranks: int, port: int, step: Callable, ending: str) -> None:
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=num_ranks)
     dist.barrier()
@@ -62,6 +115,6 @@ def _rank(rank: int, num_ranks: int, port: int, step: Callable, ending: str, pip
         ENDINGS[ending]()
     try:
         step(group, kept)
-        pipe.send("no error")
+        report("no error")
     except Exception as error:
-        pipe.send(f"{type(error).__name__}: {error}")
+        report(f"{type(error).__name__}: {error}")

@@ -32,8 +32,10 @@ PARAMETERS_CELL = 'item = "toy/table-1/counted"  # id\nsize = 1  # elements'
 DRIVER = """
 import dataclasses, json, sys
 sys.modules["rfc3987_syntax"] = None  # as in workbench.cli.main
+from workbench.launch import kernel_server
 from workbench.reproduction import Project, UsageError, load_catalogue, run
 
+kernel_server.OF_KERNELS, kernel_server.OF_RANKS = sys.argv[2].split(), ()  # no notebook here needs more
 project = Project()
 try:
     outcome = run(project, load_catalogue(project), **json.loads(sys.argv[1]))
@@ -63,6 +65,7 @@ class ToyProject:
 
     def __init__(self, root: Path, technique: str = "toy"):
         self.root, self.technique, self.runners = root, technique, []
+        self.forked_with = "ipykernel.kernelapp"  # what forked kernels have imported beside the library
         (root / f"reproductions/{technique}/published").mkdir(parents=True)
         (root / f"notebooks/{technique}").mkdir(parents=True)
         self.publish(PUBLISHED)
@@ -122,10 +125,11 @@ class ToyProject:
 
     def start(self, **options) -> subprocess.Popen:
         """Start a runner in a process of its own."""
-        environment = {**os.environ, "WORKBENCH_ROOT": str(self.root), "PYTHONWARNINGS": "default"}
+        environment = {**os.environ, "WORKBENCH_ROOT": str(self.root)}
         environment.pop("WORKBENCH_DATA", None)
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        command = [sys.executable, "-c", DRIVER, json.dumps(options)]
+        # Not PYTHONWARNINGS, with which the ranks of its kernels could not be forked from the tests' warm process.
+        command = [sys.executable, "-W", "default", "-c", DRIVER, json.dumps(options), self.forked_with]
         self.runners.append(subprocess.Popen(command, env=environment, start_new_session=True, **pipes))
         return self.runners[-1]
 

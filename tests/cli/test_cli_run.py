@@ -3,6 +3,7 @@
 import io
 import json
 import signal
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -107,6 +108,17 @@ def test_ctrl_c_is_a_clean_message_and_exit_code_130_and_leaves_no_process_and_n
     assert_all_dead_within(below, 20.0)
     assert not list(log.glob(".partial-*")) and not list(log.rglob("record.json"))
     assert not report(line.root / "results", "full").select_one("meta[http-equiv=refresh]")
+
+
+def test_a_run_that_is_interrupted_writes_its_report_without_reading_the_library(line, monkeypatch):
+    project = Project(line.root)
+    catalogue = load_catalogue(project)
+    run = reproduce.Run(project, catalogue, catalogue, "laptop")
+    run.write_report(under_way=True)
+    monkeypatch.setattr(sys.modules["workbench.reproduction.report.gather"], "Fingerprinter", None)
+    run.fell_behind(catalogue[0].id)
+    run.interrupted()
+    assert not run.report_trouble and not report(line.root / "results").select_one("meta[http-equiv=refresh]")
 
 
 # cells

@@ -6,7 +6,6 @@ under SDPipe must end as replicas of that guest whose models are averaged after 
 
 import copy
 import math
-import multiprocessing
 import os
 import signal
 import warnings
@@ -26,6 +25,7 @@ from tests.cases import refusal, tidy
 from tests.contracts.language_models import NAMES, language_model
 from tests.contracts.trainings import STEPS, Guest, state_of, train
 from tests.contracts.works_with import Feature, refuses, works
+from tests.lost_ranks import PATIENCE_S, processes
 from workbench.techniques.sdpipe import Options, VarianceReducedAdam, synchronized
 
 TOGETHER = Options(window_s=math.inf)  # every group is of all workers
@@ -472,10 +472,10 @@ def test_others_go_on_without_a_rank_that_raises_or_name_the_first_one(pools):
         assert rank == 0 or "rank 0 has ended, and the scheduler with it" in message
 
 
-def in_a_process(rank, folder, where, how, failing, reports):
+def in_a_process(report, rank, folder, where, how, failing):
     """Train; one process ends or stops in the loop, or where the others count on it in an exchange."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", world_size=3, rank=rank)
-    case, group = simple(rank), dist.new_group(timeout=timedelta(seconds=10))
+    case, group = simple(rank), dist.new_group(timeout=timedelta(seconds=60 if how == "exits" else 10))
 
     def end(*_):
         os._exit(7) if how == "exits" else os.kill(os.getpid(), signal.SIGSTOP)
@@ -489,32 +489,15 @@ def in_a_process(rank, folder, where, how, failing, reports):
                         sdpipe._mean = end
                         end() if where == "loop" else None
                     step(case, iteration)
-            reports.put(f"ended {warned[-1].message}")
+            report(f"ended {warned[-1].message}")
         except RuntimeError as error:
-            reports.put(str(error))
+            report(str(error))
 
 
-@pytest.fixture(scope="module")
-def processes():
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "workbench.techniques.sdpipe.runtime.averaging"])
-    return context
-
-
-def reported(context, *args, failing):
+def reported(*args, failing):
     """Run three processes of which one ends or stops; return what the others reported."""
-    reports = context.SimpleQueue()
-    started = [context.Process(target=in_a_process, args=(rank, *args, failing, reports)) for rank in range(3)]
-    try:
-        for process in started:
-            process.start()
-        for process in started[:failing] + started[failing + 1 :]:
-            process.join(100)
-        return [reports.get() for _ in range(2)]
-    finally:
-        for process in started:
-            process.kill()
-            process.join()
+    with processes([(in_a_process, rank, *args, failing) for rank in range(3)]) as pipes:
+        return [pipe.recv() for rank, pipe in enumerate(pipes) if rank != failing and pipe.poll(PATIENCE_S)]
 
 
 @works("sdpipe", Feature.EXITS, note="Outside of an exchange the others go on; without rank 0 they end.")
@@ -526,15 +509,16 @@ def reported(context, *args, failing):
         ("exchange", 1, "averaging with workers [0, 1, 2] failed; worker 1 of stage 0 has ended its process"),
     ],
 )
-def test_others_go_on_without_a_process_that_has_ended_or_name_it(processes, where, failing, message, tmp_path):
-    for report in reported(processes, tmp_path, where, "exits", failing=failing):
-        assert message in report
+def test_others_go_on_without_a_process_that_has_ended_or_name_it(where, failing, message, tmp_path):
+    first, second = reported(tmp_path, where, "exits", failing=failing)
+    assert message in first and message in second
 
 
 @works("sdpipe", Feature.FREEZES, note="The others wait for as long as the timeout of the group, and name it.")
 @pytest.mark.parametrize(
     ("where", "what"), [("loop", "no group for 10 s"), ("exchange", "averaging with workers [0, 1, 2] failed")]
 )
-def test_a_process_that_stands_still_is_named_within_the_timeout_of_the_group(processes, where, what, tmp_path):
-    for report in reported(processes, tmp_path, where, "freezes", failing=1):
-        assert f"{what}; silent: worker 1 of stage 0 for " in report
+def test_a_process_that_stands_still_is_named_within_the_timeout_of_the_group(where, what, tmp_path):
+    first, second = reported(tmp_path, where, "freezes", failing=1)
+    silent = f"{what}; silent: worker 1 of stage 0 for "
+    assert silent in first and silent in second

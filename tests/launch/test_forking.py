@@ -13,7 +13,7 @@ import psutil
 import pytest
 from processes_seen import assert_all_dead_within
 
-from workbench.launch import Machines, RankFailed, Ranks
+from workbench.launch import Machines, RankFailed, Ranks, kernel_server
 from workbench.launch.environment import rank_environment
 from workbench.launch.fork_server import WARM_VARIABLE
 from workbench.launch.forking import ForkedProcess, Order, WarmProcess, forked
@@ -33,7 +33,8 @@ class Evaluate(Order):
 @pytest.fixture(scope="module")
 def warm():
     paths = [os.path.dirname(__file__), *map(str, Path(__file__).parents[1:3])]  # where `Evaluate` is defined
-    with WarmProcess(["torch.distributed"], {**rank_environment(1), "PYTHONPATH": os.pathsep.join(paths)}) as process:
+    environment = {**rank_environment(1), "PYTHONPATH": os.pathsep.join(paths)}
+    with WarmProcess(["torch.distributed"], environment) as process:
         yield process
 
 
@@ -107,6 +108,27 @@ def test_variables_that_are_read_at_the_start_need_a_fresh_process(warmed, monke
     monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
     with Ranks(1) as ranks:
         assert not is_forked(ranks)
+
+
+def test_the_stamp_of_the_library_changes_with_a_file_and_kernels_keep_the_library_until_then(monkeypatch, tmp_path):
+    package, stamps = tmp_path / "workbench", []
+    (package / "launch").mkdir(parents=True)
+    monkeypatch.setattr("workbench.launch.kernel_server.__file__", str(package / "launch/kernel_server.py"))
+    for change in ("", "launch/new.py", "launch/__pycache__/new.pyc", "launch/more/new.py"):
+        (package / change).parent.mkdir(exist_ok=True)
+        (package / change).touch() if change else None
+        stamps.append(kernel_server.library_stamp())
+    assert len(set(stamps)) == 3 and stamps[1] == stamps[2]
+
+    held = dict(sys.modules)
+    monkeypatch.setattr(sys, "modules", dict(held))
+    monkeypatch.setenv(kernel_server.LIBRARY_VARIABLE, stamps[-1])
+    kernel_server._forget_changed_library()
+    assert sys.modules == held
+    monkeypatch.setenv(kernel_server.LIBRARY_VARIABLE, stamps[0])
+    kernel_server._forget_changed_library()
+    assert {name.partition(".")[0] for name in held.keys() - sys.modules.keys()} == {"workbench"}
+    assert "workbench.launch" not in sys.modules and "pytest" in sys.modules
 
 
 def test_no_warm_process_is_no_error(monkeypatch):

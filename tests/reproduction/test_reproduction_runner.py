@@ -409,7 +409,7 @@ def test_an_item_past_its_timeout_fails_even_while_its_kernel_holds_the_interpre
 
 FRESH = """
 import os, pathlib, random, sys, tempfile
-assert "torch" in sys.modules and "workbench.launch.kernel_server" not in sys.modules
+assert {"torch", "workbench.launch.kernel_server"} <= sys.modules.keys()  # the library has not changed
 assert tempfile.gettempdir() == os.environ["TMPDIR"] and not hasattr(sys.modules["__main__"], "seen")
 seen = random.random()
 pathlib.Path("numbers.txt").open("a").write(f"{seen}\\n")
@@ -417,6 +417,7 @@ pathlib.Path("numbers.txt").open("a").write(f"{seen}\\n")
 
 
 def test_forked_kernels_are_fresh_end_with_their_runner_leave_no_half_record_and_the_next_run_resumes(toy: ToyProject):
+    toy.forked_with = "torch ipykernel.kernelapp"
     runner, below = start_until_held(toy, first=FRESH, second=FRESH, third=FRESH)
     assert len(below) >= 3  # tether, kernel and the kernel's own child
     assert len(set((toy.root / "notebooks/toy/numbers.txt").read_text().split())) == 3
@@ -505,7 +506,7 @@ def test_a_killed_kernel_rank_or_runner_loses_the_cells_under_way_and_each_next_
     wait_until_run(marks, 1, 2, 2, 1, 0)
     os.kill(pids(marks, 3)[-1], signal.SIGKILL)
     wait_until_run(marks, 1, 2, 2, 1, 1)  # the study goes on without the killed rank's cell
-    below = family(runner.pid)[1:]
+    below = [*family(runner.pid)[1:], pids(marks, 2)[-1], pids(marks, 4)[-1]]  # ranks may be forked from elsewhere
     runner.kill()
     runner.communicate(timeout=200)
     assert_all_dead_within(below, 20.0)

@@ -4,6 +4,7 @@ Each kernel is below a tether of its own: when the kernel ends, however that hap
 """
 
 import atexit
+import hashlib
 import os
 import signal
 import sys
@@ -11,19 +12,23 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from workbench.launch.environment import rank_environment
 from workbench.launch.fork_server import WARM_VARIABLE
 from workbench.launch.forking import ForkedProcess, Order, WarmProcess, forked
+from workbench.launch.kernel_imports import IMPORTS_VARIABLE
 from workbench.launch.tether import hold
 
-__all__ = ["OF_RANKS", "KernelServer"]
+__all__ = ["LIBRARY_VARIABLE", "OF_RANKS", "KernelServer", "library_stamp"]
 
 # What the library imports of others: together seven seconds of processor time.
 OF_TORCH = ("torch.distributed.pipelining", "torch.distributed.fsdp")
 OF_RANKS = (*OF_TORCH, "scipy.optimize", "scipy.stats", "numba", "pandas", "sklearn.metrics")
 OF_MODELS = tuple(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "gpt2", "resnet"))
 OF_KERNELS = (*OF_RANKS, *OF_MODELS, "matplotlib.pyplot", "IPython.display", "ipykernel.kernelapp")
+OF_LIBRARY = "workbench.launch.kernel_imports"
+LIBRARY_VARIABLE = "WORKBENCH_LIBRARY"  # of the warm process: the stamp of the library that it has imported
 INLINE = "module://matplotlib_inline.backend_inline"  # what ipykernel would choose before matplotlib is imported
 
 
@@ -49,11 +54,18 @@ class KernelServer:
     """Forks kernels; these let another warm process fork their ranks' fork servers.
 
     Leaving its `with` block ends all of them.
+
+    Args:
+        modules: modules of this library that the kernels will import; one that starts after a change of any of the
+            library's files imports them anew.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Sequence[str] = ()) -> None:
+        # The stamp is taken before anything is imported: a change meanwhile counts.
+        environment = {LIBRARY_VARIABLE: library_stamp(), IMPORTS_VARIABLE: " ".join(modules)}
         # OpenBLAS would start threads: one that forks must have none.
-        self._kernels = WarmProcess(OF_KERNELS, {"MPLBACKEND": INLINE, "OPENBLAS_NUM_THREADS": "1"})
+        environment |= {"MPLBACKEND": INLINE, "OPENBLAS_NUM_THREADS": "1"}
+        self._kernels = WarmProcess((*OF_KERNELS, OF_LIBRARY), environment)
         self._ranks = WarmProcess(OF_RANKS, rank_environment(1))
 
     def start(
@@ -84,11 +96,10 @@ class KernelServer:
 
 def _be_kernel(order: _StartKernel) -> int:
     """Be a kernel as a fresh process would be: with its own environment, folder and random numbers."""
+    _forget_changed_library()
     order.take_surroundings()
     os.environ["JPY_PARENT_PID"] = str(os.getppid())
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    for name in [name for name in sys.modules if name.split(".")[0] == "workbench"]:
-        del sys.modules[name]  # the library as it is now
     from ipykernel.kernelapp import IPKernelApp
 
     try:
@@ -99,3 +110,24 @@ def _be_kernel(order: _StartKernel) -> int:
         threading._shutdown()  # type: ignore[attr-defined]  # waits for the threads, as a Python that ends does
         atexit._run_exitfuncs()
     return 0
+
+
+def library_stamp() -> str:
+    """Return a text that changes with any file of this library."""
+    digest, waiting = hashlib.sha256(), [str(Path(__file__).parents[1])]
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                if entry.is_dir():
+                    waiting += [] if entry.name == "__pycache__" else [entry.path]
+                else:
+                    state = entry.stat()
+                    digest.update(f"{entry.path} {state.st_mtime_ns} {state.st_size}\n".encode())
+    return digest.hexdigest()
+
+
+def _forget_changed_library() -> None:
+    """Let the library be imported as it is now, if a file of it has changed since the warm process began."""
+    if os.environ[LIBRARY_VARIABLE] != library_stamp():
+        for name in [name for name in sys.modules if name.split(".")[0] == "workbench"]:
+            del sys.modules[name]

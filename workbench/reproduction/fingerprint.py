@@ -25,7 +25,7 @@ from workbench.reproduction.machine import versions
 from workbench.reproduction.notebook_cells import NotebookCells, parse_cell, parse_source, read_notebook
 from workbench.reproduction.project import Project
 
-__all__ = ["Fingerprinter", "Library", "by_room", "changes"]
+__all__ = ["Fingerprinter", "Library", "by_room", "changes", "named_modules"]
 
 Parts = dict[str, Any]  # part to a digest, or to digests by name
 DATA_PACKAGES = ("workbench.datasets", "workbench.models.pretrained")  # items that import these depend on data
@@ -218,6 +218,10 @@ class Library:
             self._imports[name] = {part: one.digest for part, one in modules.items()}, following
         return self._imports[name]
 
+    def has(self, name: str) -> bool:
+        """Say whether a dotted name is a module."""
+        return self._module(name) is not None
+
     def _module(self, name: str) -> Module | None:
         if name not in self._modules:
             self._modules[name] = self._find(name)
@@ -238,6 +242,14 @@ class Library:
                     self.files[path] = self.files.get(path) or _read(path, name, root)
                     return self.files[path]
         return None
+
+
+def named_modules(notebooks: Iterable[Path]) -> list[str]:
+    """Return the modules of this library that notebooks import by name."""
+    cells = [cell for path in sorted(set(notebooks)) for cell in read_notebook(path).code]
+    names = {name for cell in cells if (tree := parse_cell(cell)) for name in _imported(ast.walk(tree), "")}
+    library = Library([Path(workbench.__file__).parents[1]], {})
+    return sorted(name for name in names if name.partition(".")[0] == ROOT and library.has(name))
 
 
 def by_room(modules: Mapping[str, str]) -> dict[str, str]:

@@ -103,7 +103,8 @@ def write_report(
         page.parent.mkdir(parents=True, exist_ok=True)
         page.touch()
     if report is None or stale:
-        report = gather(project, catalogue, profile, running=running, progress=progress, under_way=under_way)
+        state: dict[str, Any] = {"running": running, "progress": progress, "under_way": under_way}
+        report = gather(project, catalogue, profile, **state, kept=changed is not None)
     views = {view.id: view for technique in report.techniques for view in technique.items}
     for item, notebook, page in stale:
         body, template = _notebook_body(notebook), templates.get_template("notebook.html.j2")

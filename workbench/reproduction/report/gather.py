@@ -55,9 +55,14 @@ def gather(
     running: Sequence[str] = (),
     progress: str = "",
     under_way: bool = False,
+    kept: bool = False,
 ) -> View:
-    """Lay out the report of one profile; `running` names items and `progress` is a sentence on the run under way."""
-    fingerprinter = None if under_way else Fingerprinter(project)
+    """Lay out the report of one profile; `running` names items and `progress` is a sentence on the run under way.
+
+    While a run is under way, or with `kept`, items whose files have not changed are not laid out again, and runs of an
+    earlier version are not named.
+    """
+    fingerprinter = None if under_way or kept else Fingerprinter(project)
     items = [
         item_view(ItemRun(project, declared, profile), running=declared.id in running, fingerprinter=fingerprinter)
         for declared in catalogue

@@ -5,7 +5,7 @@ import logging
 import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from workbench.launch.kernel_server import KernelServer
 from workbench.reproduction.declare import Profile, Reproduction
 from workbench.reproduction.errors import UsageError
 from workbench.reproduction.files import MIN_FREE_BYTES, check_folder, hold_lock
+from workbench.reproduction.fingerprint import named_modules
 from workbench.reproduction.jobs import JOBS_FOLDER, Engine, Jobs, cancel, noted, tidy
 from workbench.reproduction.machine import num_cores
 from workbench.reproduction.project import ItemRun, Project
@@ -107,7 +108,7 @@ def run(
         with contextlib.ExitStack() as stack:
             stack.callback(clear, partial_folder(folder))
             forks = len(todo) >= FORKED_FROM and sys.platform.startswith("linux")
-            server = stack.enter_context(KernelServer()) if forks else None
+            server = stack.enter_context(_kernel_server(project, items, todo)) if forks else None
             if engine is not None:
                 run_name = f"{platform.node()}-{os.getpid()}"
                 engine = replace(engine, folder=str(folder / JOBS_FOLDER), run=run_name)
@@ -126,6 +127,11 @@ def run(
             done = _execute(Schedule(runs, jobs, timeout_s, tell, engine), planned) if todo else {}
     outcomes = [done.get(item.id) or _idle(item) for item in planned]
     return Outcome(profile=profile, items=outcomes, seconds=monotonic() - began)
+
+
+def _kernel_server(project: Project, items: Sequence[Reproduction], todo: Collection[str]) -> KernelServer:
+    """Start what forks kernels that have imported the modules of the notebooks that will run."""
+    return KernelServer(named_modules(project.notebook(item) for item in items if item.id in todo))
 
 
 def _cancel_after(engine: Engine, kind: Any, *error: object) -> None:
