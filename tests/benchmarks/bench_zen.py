@@ -3,6 +3,8 @@
 The item zen/crossover/measured has more densities and all schemes; run both when nothing else runs.
 """
 
+import os
+
 from workbench.study.measuring import Benchmark, BenchmarkRow
 from workbench.study.timing import Turns
 from workbench.techniques.zen import measured
@@ -16,13 +18,16 @@ MOST_OVER_BYTES, LEAST_GAIN = 1.3, 0.9  # never 10 % behind the best
 def sums() -> list[BenchmarkRow]:
     setting = measured.Setting()
     timed = measured.time_densities(setting, DENSITIES, NUM_ELEMENTS, TURNS)
-    found = measured.scheme_rows(timed, "density", measured.predicted_s(setting, DENSITIES, NUM_ELEMENTS))
-    rows = []
+    predicted_s = measured.predicted_s(setting, DENSITIES, NUM_ELEMENTS)
+    found, rows, num_cores = measured.scheme_rows(timed, "density", predicted_s), [], os.cpu_count() or 1
     for share in DENSITIES:
         of = [row for row in found if row.get("density") == share]
         (over,) = (r["value"] for r in of if r["quantity"] == "measured_over_predicted" and r["scheme"] == "Zen")
         asked = {"asked": f"at most {MOST_OVER_BYTES:g}", "holds": over <= MOST_OVER_BYTES}
         rows.append(BenchmarkRow(name=f"{share:.0%} not zero, over its bytes", figure=over, unit="x", **asked))
+        (cpu_s,) = (row["value"] for row in of if row["quantity"] == "cpu_s" and row["scheme"] == "Zen")
+        name = f"{share:.0%} not zero, processor time of all ranks on {num_cores} cores, over its bytes"
+        rows.append(BenchmarkRow(name=name, figure=cpu_s / num_cores / predicted_s[str(share), "Zen"], unit="x"))
         rivals = [row for row in of if row["quantity"] == "gain" and not row["over"].startswith("Zen")]
         best = min(rivals, key=lambda row: row["value"])
         name = f"{share:.0%} not zero, as fast as the best rival, {best['over']}"

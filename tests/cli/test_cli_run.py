@@ -75,6 +75,8 @@ def test_a_record_is_reported_promoted_compared_and_cleaned(line):
     assert "1 item compared, 1 without difference" in line.said("records", "diff")
     line.toy.sealed(files=FIGURE, value=9.0)
     assert "bytes method=A1: 8 B → 9 B +12.5 %" in line.said("records", "diff")
+    line.said("compare", "laptop", f"{line.root}/results", "--page", f"{line.root}/page.html")
+    assert "1 values" in (line.root / "page.html").read_text()
 
     done = line("clean", "laptop")
     assert done.code == 2 and "--yes" in done.err  # there is no terminal to ask on

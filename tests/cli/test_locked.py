@@ -42,7 +42,7 @@ def test_the_locked_pins_are_those_of_the_constraints():
 def test_all_that_a_system_and_a_python_need_is_locked(file, system, python):
     where = {"sys_platform": system, "platform_system": SYSTEMS[system], "os_name": "posix", "extra": ""}
     where |= {"python_version": python, "python_full_version": f"{python}.1", "platform_machine": "x86_64"}
-    locked = pins("install") | (pins("groups") if file == "groups" else {})
+    locked = pins("install") | pins("cuda") | (pins("groups") if file == "groups" else {})
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     optional = project["optional-dependencies"]
     waiting = [Requirement(need) for need in project["dependencies"]]

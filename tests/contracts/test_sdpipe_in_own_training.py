@@ -475,7 +475,7 @@ def test_others_go_on_without_a_rank_that_raises_or_name_the_first_one(pools):
 def in_a_process(report, rank, folder, where, how, failing):
     """Train; one process ends or stops in the loop, or where the others count on it in an exchange."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", world_size=3, rank=rank)
-    case, group = simple(rank), dist.new_group(timeout=timedelta(seconds=10))
+    case, group = simple(rank), dist.new_group(timeout=timedelta(seconds=60 if how == "exits" else 10))
 
     def end(*_):
         os._exit(7) if how == "exits" else os.kill(os.getpid(), signal.SIGSTOP)

@@ -3,7 +3,7 @@
 import subprocess
 
 import pytest
-from report_project import ReportProject, claim, technique
+from report_project import ReportProject, claim, soup, technique
 
 from workbench.reproduction import UsageError, load_catalogue, promote
 from workbench.reproduction.differing import Difference, differences, pairs, record_set
@@ -88,3 +88,17 @@ def test_a_record_of_a_further_machine_stands_beside_the_projects_own_and_does_n
     ]
     assert "Laboratory processor" in section.get_text()
     assert list(record_set(held.project, "laptop").records) == [(ID, "laptop")]
+
+
+def test_the_report_has_a_page_of_what_differs_from_the_recorded_run(held):
+    held.promoted(profile="laptop", values={"A1": 1.0e6, "plain": 2.0e6})
+    first = held.report()
+    assert not first.with_name("compare.html").exists()  # nothing ran here
+    held.record(values={"A1": 1.2e6, "plain": 2.0e6})
+    first = held.report()
+    assert soup(first).select_one('a[href="compare.html"]')
+    page = soup(first.with_name("compare.html"))
+    rows = [[cell.get_text() for cell in row.select("th, td")] for row in page.select("tbody tr")]
+    assert rows == [[f"verdict {HALF}", "agrees", "disagrees", ""], ["bytes method=A1", "1 MB", "1.2 MB", "+20 %"]]
+    assert "Told apart: 1 verdicts, 1 values" in page.select_one(".headline").get_text()
+    assert not page.select("script")

@@ -18,6 +18,7 @@ import numpy as np
 
 from workbench.cluster import GIGABIT_BYTES_PER_S, Link
 from workbench.models.small import SMALL_MODELS
+from workbench.parallel.links import measure_link
 from workbench.rows import spread_row, value_row
 from workbench.rows.progress import say_progress
 from workbench.study import data_parallel
@@ -31,7 +32,6 @@ from workbench.techniques.cupcake import cost as fusions
 from workbench.techniques.espresso.planning import PLANNED
 from workbench.techniques.sdpipe import cost as pipelines
 from workbench.techniques.sdpipe import training as sdpipe
-from workbench.techniques.zen.advice import measure_link
 
 from . import blind_ranks
 from .blind_ranks import CUPCAKE, ESPRESSO, NUM_RANKS, SUMS, Given, attach, calibrate_meshes, plan_gradients, sums

@@ -14,10 +14,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.nn import functional
 
 from workbench.models.gpt2 import GPT2Block, GPT2Config
-from workbench.models.small import SMALL_MODELS, random_inputs
 from workbench.study import data_parallel
 from workbench.study.data_parallel import Hooks
 from workbench.study.timing import Trial
@@ -42,16 +40,11 @@ SUMS = MappingProxyType({"torch's dense sum": "Dense", "AGsparse": "AGsparse", "
 
 def plan_gradients(setting: data_parallel.Setting) -> dict[str, Any]:
     """Plan with both techniques, of which each measures what it needs."""
-    torch.manual_seed(setting.seed)
-    draw = torch.Generator().manual_seed(dist.get_rank())
-    inputs, labels = random_inputs(setting.model, setting.batch, draw)
-    module = SMALL_MODELS[setting.model]()
-
-    def step() -> None:
-        functional.cross_entropy(module(inputs).flatten(0, -2), labels.flatten()).backward()
-
-    plans = {ESPRESSO: espresso.HOOKS.plan(setting, module, step)[espresso.IMPROVED]}
-    return plans | {CUPCAKE: cupcake.HOOKS.plan(setting, module, step)[CUPCAKE]}
+    of_espresso, of_cupcake = (
+        data_parallel.planned(setting, espresso.HOOKS),
+        data_parallel.planned(setting, cupcake.HOOKS),
+    )
+    return {ESPRESSO: of_espresso[espresso.IMPROVED], CUPCAKE: of_cupcake[CUPCAKE]}
 
 
 @dataclass(frozen=True, slots=True)

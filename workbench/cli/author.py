@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from typer import Argument, Option
 
 from . import common
 
-__all__ = ["compare", "diff", "export", "promote", "register", "technique"]
+__all__ = ["compare", "diff", "export", "promote", "redraw", "register", "technique"]
 
 
 def register(app: typer.Typer) -> None:
@@ -19,6 +19,7 @@ def register(app: typer.Typer) -> None:
     records = typer.Typer(no_args_is_help=True, help="Keep runs in the repository; compare new ones with them.")
     records.command("promote")(promote)
     records.command("diff")(diff)
+    records.command("redraw")(redraw)
     records.command("export")(export)
     app.command("compare", rich_help_panel=common.LOOK)(compare)
     app.add_typer(records, name="records", rich_help_panel=common.AUTHOR)
@@ -114,6 +115,39 @@ def diff(
     compare(profile, str(project.results_of(profile)), patterns, every=True)
 
 
+def redraw(
+    patterns: common.Patterns = None,
+    reasons: Annotated[
+        bool, Option("--reasons", help="Also name the figures that need more than their record.")
+    ] = False,
+) -> None:
+    """Draw recorded figures again, each from its record's values by its notebook as it is now. No value changes.
+
+    \b
+    Examples
+      workbench records redraw zen
+      workbench records redraw table-1 --reasons
+    """
+    from workbench.reproduction import ItemRun
+    from workbench.reproduction.redraw import redraw as draw_again
+
+    (project, catalogue), out = common.load(), common.console()
+    told: dict[str, int] = {"drawn again": 0, "unchanged": 0, "not drawn from a record alone": 0}
+    for run in (
+        run for item in common.pick(catalogue, patterns or []) for run in ItemRun(project, item, "laptop").recorded
+    ):
+        try:
+            word = "drawn again" if draw_again(run) else "unchanged"
+            line = f"{run.promoted_figure}" if word == "drawn again" else ""
+        except ValueError as error:
+            word = "not drawn from a record alone"
+            line = f"{run.item.id} {run.profile}: {error}" if reasons else ""
+        told[word] += 1
+        if line:
+            out.print(line, markup=False)
+    out.print(", ".join(f"{number} {word}" for word, number in told.items()), markup=False)
+
+
 def compare(
     before: Annotated[str, Argument(metavar="A", help="A results folder, a record's file, a profile or a commit.")],
     after: Annotated[str, Argument(metavar="B", help="The same; a profile stands for its recorded runs.")],
@@ -121,6 +155,7 @@ def compare(
     every: Annotated[
         bool, Option("--all", help="Also numbers whose intervals overlap, and how the runs differ.")
     ] = False,
+    page: Annotated[Path | None, Option(metavar="FILE", help="Also write them as a page of HTML.")] = None,
     json: common.AsJson = False,
 ) -> None:
     """Compare two sets of records: verdicts and numbers that differ, with intervals; verdicts by the present rules.
@@ -129,29 +164,19 @@ def compare(
     Examples
       workbench compare laptop results             recorded runs with this machine's
       workbench compare HEAD~20 HEAD zen           records of two commits
-      workbench compare ../other/results results   two results folders
+      workbench compare ../other/results results --page compared.html
     """
-    from workbench.reproduction import UsageError
-    from workbench.reproduction.differing import differences, pairs, record_set
+    from workbench.reproduction.differing import compare as compare_sets
+    from workbench.reproduction.report import compared_page, difference_texts
 
     project, catalogue = common.load()
-    items = {item.id: item for item in catalogue}
-    chosen = {item.id for item in common.pick(catalogue, patterns)} if patterns else None
-    sets, out = [record_set(project, word) for word in (before, after)], common.console()
-    lacking: tuple[list[str], list[str]] = ([], [])  # in the first set, in the second
-    for line in (line for held in sets for line in held.refused):
+    ids = {item.id for item in common.pick(catalogue, patterns)} if patterns else None
+    compared, out = compare_sets(project, catalogue, before, after, ids), common.console()
+    for line in compared.refused:
         print(f"workbench: {line}", file=sys.stderr)
-    found = {}
-    for old, new in pairs(*sets):
-        name = "{id} {profile}".format(**(new or old or {}))
-        if chosen is not None and name.split()[0] not in chosen:
-            continue
-        if old and new:
-            found[name] = differences(project, items, old, new)
-        else:
-            lacking[old is not None].append(name)
-    if not found:
-        raise UsageError(f"no item has both a record in {before} and one in {after}")
+    if page:
+        page.write_text(compared_page(compared, before, after), encoding="utf-8")
+    found, lacking = compared.found, compared.lacking
     if json:
         listed = [one.to_json() for each in found.values() for one in each]
         only = {"only_before": lacking[1], "only_after": lacking[0]}
@@ -162,11 +187,11 @@ def compare(
         out.print(f"{name}: {common.counted(len(each), 'difference')}", markup=False)
         shown = [one for one in each if every or (one.told_apart and one.what in ("verdict", "value"))]
         for one in shown:
-            out.print(f"  {_difference_text(one)}", markup=False)
+            named, old, new, change = difference_texts(one)
+            out.print(f"  {named}: {old} → {new}  {change}".rstrip(), markup=False)
         if left := len(each) - len(shown):
             out.print(f"  {left} more inside the intervals, or of machine and versions; --all shows them", markup=False)
-    told = [one.what for each in found.values() for one in each if one.told_apart]
-    numbers = [common.counted(told.count(what), what) for what in ("verdict", "value")]
+    numbers = [common.counted(compared.count(what), what) for what in ("verdict", "value")]
     words = (
         f"{common.counted(len(found), 'item')} compared, {sum(not each for each in found.values())} without difference"
     )
@@ -174,22 +199,6 @@ def compare(
     for word, names in ((after, lacking[0]), (before, lacking[1])):
         if names:
             out.print(f"Only in {word}: {common.counted(len(names), 'record')}", markup=False)
-
-
-def _difference_text(one: Any) -> str:
-    """Write a difference in a line, with the change of a value in per cent."""
-    from workbench.reproduction.report import relative_text, value_text
-    from workbench.reproduction.report.claims import spread_text
-
-    if one.what != "value":
-        sides = ["absent" if side is None else side for side in (one.before, one.after)]
-        return f"{one.what} {one.name}: {sides[0]} → {sides[1]}"
-    texts = [
-        value_text(side["value"], side["unit"]) + spread_text(side) if side else "absent"
-        for side in (one.before, one.after)
-    ]
-    change = relative_text(one.after["value"], one.before["value"]) if one.before and one.after else ""
-    return f"{one.name}: {texts[0]} → {texts[1]}  {change}".rstrip()
 
 
 def technique(name: Annotated[str, Argument(help="Lower case, digits and underscores, such as ring_sum.")]) -> None:

@@ -1,4 +1,4 @@
-"""`workbench claims`: whether claims notice falsified results, and the causes of those that disagree."""
+"""`workbench claims`: whether claims notice falsified results, causes of disagreements, and each number of a paper."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from typer import Option
+from typer import Argument, Option
 
 from . import common
 
-__all__ = ["audit", "causes", "register"]
+__all__ = ["audit", "causes", "numbers", "register"]
 
 WORDS = {True: "[green]noticed[/]", False: "[bold red]not noticed[/]", None: "[dim]—[/]"}
 
@@ -20,6 +20,7 @@ def register(app: typer.Typer) -> None:
     claims = typer.Typer(no_args_is_help=True, help="Test the claims themselves.")
     claims.command("audit")(audit)
     claims.command("causes")(causes)
+    claims.command("numbers")(numbers)
     app.add_typer(claims, name="claims", rich_help_panel=common.LOOK)
 
 
@@ -95,6 +96,34 @@ def causes(patterns: common.Patterns = None, as_json: common.AsJson = False) -> 
         words = cause if each.is_explained else f"[bold red]unexplained[/]{cause and f'; tried {cause}'}"
         after = "" if each.after is None else f"{each.after:.3g}"
         table.add_row(name, f"{each.paper:.3g}", f"{each.ours:.3g}", after, words)
+    out = common.console()
+    out.print(table)
+    out.print(summary(found), markup=False)
+    return 0
+
+
+def numbers(
+    technique: Annotated[str, Argument(help="A technique, such as zen.")], as_json: common.AsJson = False
+) -> int:
+    """List every number that a technique's paper prints, with the verdict of its claim or why it has none.
+
+    \b
+    Examples
+      workbench claims numbers zen
+      workbench claims numbers zen --json
+    """
+    from workbench.reproduction.findings import best_runs
+    from workbench.reproduction.numbers import read_numbers, summary
+
+    project, catalogue = common.load()
+    picked = common.pick(catalogue, [technique])
+    found = read_numbers(project.reproductions / picked[0].technique, best_runs(project, picked))
+    if as_json:
+        common.print_json([each.to_json() for each in found])
+        return 0
+    table = common.table("place", "number", "about", "verdict", "why")
+    for each in found:
+        table.add_row(*map(escape, (each.place, each.number, each.about, each.verdict, each.why)))
     out = common.console()
     out.print(table)
     out.print(summary(found), markup=False)

@@ -18,12 +18,13 @@ from workbench.explore.code_exercises import check_on_cases, check_on_ranks
 from workbench.explore.exercises import Exercise, Feedback, Mistake
 from workbench.explore.explorer import Explorer, steps
 from workbench.launch import Ranks
+from workbench.parallel.wire import Wire
 from workbench.plots.style import PALETTE
 from workbench.rows.progress import say_progress
 from workbench.techniques.zen.method import HashBitmap, partition
 from workbench.techniques.zen.method.hashing import EMPTY, Slots, partition_of, slots_by_definition
-from workbench.techniques.zen.runtime.exchange import Sparse, Wire
 from workbench.techniques.zen.runtime.schemes import SCHEMES
+from workbench.techniques.zen.runtime.sparse import Sparse
 
 __all__ = ["EIGHT", "MISTAKES", "SlotExplorer", "busiest_range", "check_bitmap", "check_push", "compare_on_ranks"]
 __all__ += ["draw_filled", "fill", "homes_of_eight", "pulled_bytes"]

@@ -5,7 +5,7 @@ A set is a folder, a record's file, the recorded runs of a profile, or those of 
 
 import math
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from workbench.reproduction.records import SealedRecord, merged_rows, sealed_rec
 from workbench.reproduction.schema import parse, read_text
 from workbench.rows import Row
 
-__all__ = ["Difference", "RecordSet", "differences", "pairs", "record_set"]
+__all__ = ["Compared", "Difference", "RecordSet", "compare", "differences", "pairs", "record_set"]
 
 CIRCUMSTANCES = ("machine", "parameters", "configuration", "versions", "environment")
 NAMES = (RECORD_FILE, *(f"{evidence.value}.json" for evidence in Evidence))  # of records, here and in the repository
@@ -46,6 +46,45 @@ class Difference:
     def to_json(self) -> dict[str, Any]:
         """Return the difference as plain values."""
         return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """Two sets of records compared."""
+
+    found: Mapping[str, Sequence[Difference]]  # by id and profile, of items with a record in both
+    lacking: tuple[Sequence[str], Sequence[str]]  # in the first set, and in the second
+    refused: tuple[str, ...]
+
+    def count(self, what: str) -> int:
+        """Return how many verdicts or values are told apart."""
+        return sum(one.told_apart and one.what == what for each in self.found.values() for one in each)
+
+
+def compare(
+    project: Project, catalogue: Iterable[Reproduction], before: str, after: str, ids: Container[str] | None = None
+) -> Compared:
+    """Compare the records that two words name, item by item, or only those of some ids.
+
+    Raises:
+        UsageError: if a word names nothing, or no item has a record in both sets.
+    """
+    items = {item.id: item for item in catalogue}
+    sets = [record_set(project, word) for word in (before, after)]
+    lacking: tuple[list[str], list[str]] = ([], [])
+    found = {}
+    for old, new in pairs(*sets):
+        either: Mapping[str, Any] = new or old or {}
+        name = f"{either['id']} {either['profile']}"
+        if ids is not None and either["id"] not in ids:
+            continue
+        if old and new:
+            found[name] = differences(project, items, old, new)
+        else:
+            lacking[old is not None].append(name)
+    if not found:
+        raise UsageError(f"no item has both a record in {before} and one in {after}")
+    return Compared(found=found, lacking=lacking, refused=sets[0].refused + sets[1].refused)
 
 
 def record_set(project: Project, word: str) -> RecordSet:

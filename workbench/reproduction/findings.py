@@ -5,8 +5,9 @@ Each item contributes one run: the run of the largest profile, this machine's be
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from workbench.reproduction.catalogue import find_item, load_page
+from workbench.reproduction.catalogue import find_item, load_catalogue, load_page
 from workbench.reproduction.claims import Claim, Whose
 from workbench.reproduction.comparing import ClaimVerdict, Verdict
 from workbench.reproduction.declare import Finding, Page, Profile, Reproduction, Value
@@ -18,7 +19,7 @@ from workbench.reproduction.records import SealedRecord, merged_rows, record_of
 from workbench.rows import Row, matches
 
 __all__ = ["BestRun", "Found", "Paper", "best_runs", "check_page", "findings_of", "last_runs", "news_of", "papers_of"]
-__all__ += ["score"]
+__all__ += ["recorded_values", "score"]
 
 MOST_CLAIMS = 2  # claims printed for an item without a complete finding
 IN_PART = "in part"  # mark of a finding some of whose claims agree and some do not
@@ -73,6 +74,13 @@ class Paper:
 def best_runs(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, BestRun]:
     """Judge each item by its run of the largest profile, by id; records that cannot be trusted are skipped."""
     return {item.id: next(_runs(project, item, (True, False)), _no_run(item)) for item in catalogue}
+
+
+def recorded_values(id: str, project: Project | None = None) -> list[dict[str, Any]]:
+    """Return the values of an item's run of the largest profile for another item's picture; [] where there is none."""
+    project = project or Project()
+    record = best_runs(project, [find_item(load_catalogue(project), id)])[id].record
+    return record["values"] if record else []
 
 
 def last_runs(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, BestRun]:

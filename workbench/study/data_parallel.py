@@ -33,7 +33,7 @@ from .timing import Timed, Trial, Turns, open_ranks, time_variants
 from .training import reached
 
 __all__ = ["ALONE", "DDP", "FP16", "Hooks", "Learning", "Setting", "iteration_rows", "learning_cells"]
-__all__ += ["learning_rows", "time_schemes", "train"]
+__all__ += ["learning_rows", "planned", "time_schemes", "train"]
 
 DDP, FP16 = "DDP", "FP16"
 ALONE = "computation alone"  # timed beside the schemes: nothing is exchanged
@@ -142,12 +142,22 @@ def iteration_rows(
     return rows
 
 
-def _trials(recorder: Recorder, setting: Setting, schemes: Sequence[str], hooks: Hooks) -> dict[str, Trial]:
+def planned(setting: Setting, hooks: Hooks[PlanOf]) -> Mapping[str, PlanOf]:
+    """Plan a technique's schemes; all ranks of the setting call it together, and no scheme runs."""
+    return _planned(setting, hooks)[0]
+
+
+def _planned(setting: Setting, hooks: Hooks[PlanOf]) -> tuple[Mapping[str, PlanOf], nn.Module, tuple[Tensor, Tensor]]:
     torch.manual_seed(setting.seed)
     draw = torch.Generator().manual_seed(dist.get_rank())
     inputs, labels = random_inputs(setting.model, setting.batch, draw)
     module = SMALL_MODELS[setting.model]()
     plans = hooks.plan(setting, module, lambda: _loss(module(inputs), labels).backward())
+    return plans, module, (inputs, labels)
+
+
+def _trials(recorder: Recorder, setting: Setting, schemes: Sequence[str], hooks: Hooks) -> dict[str, Trial]:
+    plans, module, (inputs, labels) = _planned(setting, hooks)
     plan_of = {scheme: plans[scheme] if scheme in hooks.schemes else None for scheme in schemes}
     trials = {scheme: _trial(module, scheme, plan, hooks, inputs, labels) for scheme, plan in plan_of.items()}
     alone = _step_of(copy.deepcopy(module), inputs, labels)

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -32,8 +32,10 @@ from workbench.timeline import Action, Dose, Kind, Recorder
 
 from .breakdown import ITERATION, span_s
 
-__all__ = ["Timed", "Trial", "Turn", "Turns", "dose_rows", "keep_to_one_core", "open_ranks", "take_turns"]
-__all__ += ["time_variants"]
+__all__ = ["Timed", "Trial", "Turn", "Turns", "device_named", "dose_rows", "keep_to_one_core", "open_ranks"]
+__all__ += ["take_turns", "time_calls", "time_variants"]
+
+Name = TypeVar("Name")  # of a timed call: a text or a number
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -177,6 +179,28 @@ def _take_turn(name: str, trial: Trial, recorder: Recorder, length: int) -> Turn
             trial.step()
     cpu_s, actions = time.process_time() - began_cpu_s, recorder.actions[before:]
     return Turn(name=name, length=length, actions=actions, cpu_s=cpu_s / length, notes=trial.end())
+
+
+def device_named(name: str) -> torch.device:
+    """Return the device of this name; "auto" prefers a GPU. ValueError for "cuda" without a GPU."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device is 'cuda'; this machine has no GPU")
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+
+
+def time_calls(calls: Mapping[Name, Callable[[], object]], runs: int, device: torch.device) -> dict[Name, list[float]]:
+    """Time calls of this process in turns, after a first round; on a GPU until its work is done."""
+    found: dict[Name, list[float]] = {name: [] for name in calls}
+    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    for number in range(runs + 1):
+        for name, call in calls.items():
+            wait()
+            began_s = time.perf_counter()
+            call()
+            wait()
+            if number:
+                found[name].append(time.perf_counter() - began_s)
+    return found
 
 
 def keep_to_one_core() -> None:

@@ -33,6 +33,16 @@ def test_figure_1_by_hand():
     assert value(rows, "idle_slots", run="two stragglers", stage=1, pipeline=1) == 21.0 - 12.0 - 2.0
 
 
+def test_figure_2_by_hand_and_every_stage_is_busy_once_the_pipeline_is_filled():
+    rows, timelines = counted.figure_2(num_stages=2, num_mini_batches=3)
+    (timeline,) = timelines.values()
+    # Stage 2: F0 1..2, B0 2..4, F1 4..5, B1 5..7, F2 7..8, B2 8..10; a pass of stage 1 waits for the one that it needs.
+    assert [(a.kind.name[0] + a.label, a.start_s) for a in timeline.of("stage 1")] == (
+        [("F0", 0.0), ("F1", 1.0), ("B0", 4.0), ("F2", 6.0), ("B1", 7.0), ("B2", 10.0)]
+    )
+    assert [(row["stage"], row["k"], row["value"]) for row in rows] == [(1, 2, 0), (2, 2, 0)]
+
+
 def test_the_signals_of_figure_3_deadlock_four_workers_without_the_rule():
     rows, timelines = counted.deadlock_rows()
     assert value(rows, "blocked_workers", rule="without the rule") == 4
@@ -286,6 +296,27 @@ def test_figure_4_is_measured_by_mesh_and_delay_against_the_same_mesh_without_de
     assert value(simulated.largest_speedups(rows), "largest_speedup", over="All-Reduce+Pipe") == 1.5
 
 
+def test_figure_4_on_links_tells_how_often_hetpipe_pushes_and_delays_in_iterations_with_averaging():
+    size = {"model": "bert", "num_stages": 2, "num_pipelines": 2, "num_micro_batches": 4, "micro_batch": 4}
+    size |= {"pass_s": 0.01, "communication": 2.0}
+    kinds = {"SDPipe": {"flush": "rivals"}, "HetPipe": {"push_every": 10}}
+    results = [
+        {
+            "setting": size | {"scheme": scheme, "delay": delay} | kind,
+            "blocks_s": [0.3 + 0.15 * delay] * 8,
+            "cpu_share": 0.5,
+            "nominal_s": 0.15,
+        }
+        for scheme, kind in kinds.items()
+        for delay in (0.0, 2.0)
+    ]
+    rows = measured.throughput_rows(results, {0.0: "homogeneous", 2.0: "B"})
+    assert value(rows, "speedup", over="HetPipe, a push in ten", setting="B") == 1.0
+    assert value(rows, "iteration_over_passes", setting="B") == 1.0  # SDPipe does not flush
+    assert value(rows, "communication_over_iteration", setting="B") == 2.0
+    assert value(rows, "delay_over_own_iteration", setting="B") == 2.0 * 0.15 / 0.3
+
+
 def test_the_measured_map_counts_unchecked_groups_among_runs_of_p():
     plain = result("All-Reduce+Pipe", 0, [2.0] * 8, [1.0], 1.0) | {"counted": {}}
     own = result("SDPipe", 0, [1.0] * 8, [1.0], 1.0) | {"counted": {"num_groups": 28, "num_unchecked": 5}}
@@ -334,6 +365,9 @@ def test_all_schemes_get_the_same_delays():
         ("trace", "moon", "trace is 'moon'"),
         ("num_pipelines", 1, "num_pipelines is 1"),
         ("window", -1.0, "window is -1.0"),
+        ("flush", "nobody", "flush is 'nobody'"),
+        ("push_every", 0, "push_every is 0"),
+        ("communication", -1.0, "communication is -1.0"),
     ],
 )
 def test_bad_settings_are_refused(field, wrong, message):

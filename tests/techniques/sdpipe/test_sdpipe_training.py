@@ -108,14 +108,14 @@ def test_ad_psgd_averages_the_drawn_pairs(ranks):
         assert [found[iteration] for found in results] == pytest.approx(models)
 
 
-def by_server(num_steps, staleness, slow=None, first_s=0.0):
+def by_server(num_steps, staleness, slow=None, first_s=0.0, push_every=1):
     rank = dist.get_rank()
     if rank == 4:
         models = [torch.zeros(2), torch.zeros(2)]
         return serve_parameters(models, 2, staleness), [model[0].item() for model in models]
     place = Place(stage=rank % 2, pipeline=rank // 2, num_stages=2, num_pipelines=2)
     model, found, ends_s = model_of(0.0), [], []
-    worker = HetPipe(model, place, server=4, staleness=staleness, largest=2)
+    worker = HetPipe(model, place, server=4, staleness=staleness, push_every=push_every)
     began_s = time.monotonic()
     time.sleep(first_s if place.pipeline == slow else 0.0)
     for _ in range(num_steps):
@@ -139,6 +139,13 @@ def test_with_staleness_no_update_is_lost_and_the_models_end_as_the_servers(rank
     assert num_pushes == 32 and models == pytest.approx([-12.0, -12.0])
     for _, last, _ in workers:
         assert math.isclose(last, -12.0, abs_tol=3.0)  # the other's last updates may come after its own last pull
+
+
+def test_a_push_of_several_mini_batches_holds_all_their_updates_and_the_last_one_what_is_left(ranks):
+    *workers, (num_pushes, models) = ranks.run(by_server, 5, 2, None, 0.0, 2)
+    assert num_pushes == 4 * 3 and models == pytest.approx([-7.5, -7.5])
+    for found, *_ in workers[:2]:  # of the first pipeline, whose own updates are -0.5
+        assert found[0] == -0.5
 
 
 def test_a_worker_goes_on_while_it_is_s_pushes_ahead_and_counts_its_own_updates_once(ranks):

@@ -1,14 +1,17 @@
 """Virtual ranks against real ranks, against algorithm 1 pass by pass, and by hand."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from workbench.techniques.sdpipe import Endless1F1B, Options, synchronized
 from workbench.techniques.sdpipe.cost import Run, Scheme, drawn_delays_s, pairs, simulate
 from workbench.techniques.sdpipe.method import Group
 from workbench.techniques.sdpipe.simulated import PAPER, workload_of
@@ -17,16 +20,17 @@ from workbench.techniques.sdpipe.virtual import VirtualServer, VirtualSetting, V
 from workbench.timeline.actions import Kind
 
 
-def in_order(seen, num_stages):
+def in_order(seen, num_stages, has_flush=True):
     """Put the groups that workers logged in one order in which each follows what it needs."""
+    ahead = [num_ahead(stage, num_stages, has_flush) for stage in range(num_stages)]
     logs = [list(worker.log.groups) for worker in seen]
     num_synced, groups = [0] * len(logs), []
 
     def is_next(rank, group):
-        """Whether a worker averages in this group next, and its pipeline has finished the mini-batch before."""
-        first = rank // num_stages * num_stages
-        has_finished = num_synced[rank] == min(num_synced[first : first + num_stages])
-        return has_finished and logs[rank] and logs[rank][0].members == group.members
+        """Whether a worker averages in this group next, and its pipeline has the weights of the mini-batch."""
+        own = num_synced[rank // num_stages * num_stages :]
+        has_weights = all(synced + a > num_synced[rank] for synced, a in zip(own, ahead, strict=False))
+        return has_weights and logs[rank] and logs[rank][0].members == group.members
 
     while any(logs):
         for log in logs:
@@ -51,9 +55,9 @@ def replayed(setting, groups):
         ),
         data.batch,
         data.loss,
-        has_flush=True,
+        has_flush=setting.has_flush,
         averages_gradients=setting.scheme == Scheme.ALL_REDUCE,
-        num_micro_batches=setting.num_micro_batches,
+        num_micro_batches=setting.num_micro_batches if setting.has_flush else 1,
     )
     for _ in workers.follow(Run(ends_s=np.zeros(0), groups=groups)):
         pass
@@ -61,16 +65,21 @@ def replayed(setting, groups):
 
 
 @pytest.mark.parametrize(
-    ("scheme", "model"),
-    [("All-Reduce+Pipe", "resnet"), ("AD-PSGD+Pipe", "resnet"), ("SDPipe", "resnet"), ("SDPipe", "gpt2")],
+    ("scheme", "model", "flush"),
+    [
+        ("All-Reduce+Pipe", "resnet", "all"),
+        ("AD-PSGD+Pipe", "resnet", "all"),
+        ("SDPipe", "resnet", "all"),
+        ("SDPipe", "resnet", "rivals"),
+        ("SDPipe", "gpt2", "all"),
+        ("SDPipe", "gpt2", "rivals"),
+    ],
 )
-def test_virtual_ranks_in_the_order_of_real_ranks_have_the_same_parameters_bit_for_bit(scheme, model):
-    rate = 0.05 if model == "resnet" else 0.001
-    setting = Setting(
-        scheme=scheme, model=model, num_stages=2, num_pipelines=2, iterations=5, pass_s=0.002, learning_rate=rate
-    )
+def test_virtual_ranks_in_the_order_of_real_ranks_have_the_same_parameters_bit_for_bit(scheme, model, flush):
+    more = {"learning_rate": 0.05 if model == "resnet" else 0.001, "flush": flush}
+    setting = Setting(scheme=scheme, model=model, num_stages=2, num_pipelines=2, iterations=5, pass_s=0.002, **more)
     seen = run_workers(setting, drawn_delays_s(5, 2, 2, delay_s=0.05, share=0.3))
-    for part, worker in zip(replayed(setting, in_order(seen, 2)), seen, strict=False):
+    for part, worker in zip(replayed(setting, in_order(seen, 2, setting.has_flush)), seen, strict=False):
         assert torch.equal(part, worker.flat)
 
 
@@ -182,6 +191,28 @@ def test_without_a_flush_they_do_what_algorithm_1_does_pass_by_pass(seed):
         for worker, part in zip(pipeline, parts, strict=True):
             ours, theirs = (nn.utils.parameters_to_vector(module.parameters()) for module in (worker.part, part))
             assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def of_a_user(num_batches):
+    """Train a user's own pipeline without a flush; return this rank's weights."""
+    pipeline, stage = divmod(dist.get_rank(), 2)
+    workers, batch = small_workers(2, 2, has_flush=False)
+    worker = workers.pipelines[pipeline][stage]
+    schedule = Endless1F1B(worker.part, functional.mse_loss, group=dist.new_subgroups(2)[0])
+    with synchronized(worker.part, worker.optimizer, num_stages=2, options=Options(window_s=math.inf)):
+        for _ in schedule.run(batch(pipeline, number) for number in range(num_batches)):
+            worker.optimizer.step()
+            worker.optimizer.zero_grad()
+    return nn.utils.parameters_to_vector(worker.part.parameters()).detach()
+
+
+def test_a_users_pipeline_without_a_flush_ends_as_virtual_ranks_do(pools):
+    expected, _ = small_workers(2, 2, has_flush=False)
+    groups = [Group(stage, frozenset({0, 1})) for _ in range(5) for stage in (1, 0)]
+    list(expected.follow(Run(ends_s=np.zeros(0), groups=groups)))
+    parts = [nn.utils.parameters_to_vector(part.parameters()) for part in expected.mean()]
+    for rank, weights in enumerate(pools(4).run(of_a_user, 5)):
+        assert torch.allclose(weights, parts[rank % 2], atol=1e-6)
 
 
 def test_with_a_flush_each_mini_batch_has_the_newest_weights_and_without_one_older_ones():

@@ -14,10 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 from tests.cases import refusal, tidy
 from workbench.launch import Ranks
 from workbench.parallel.traffic import tcp_bytes_sent
+from workbench.parallel.wire import Wire
 from workbench.techniques import zen
 from workbench.techniques.zen.method import HashBitmap, partition
-from workbench.techniques.zen.runtime.exchange import Sparse, Wire, set_entries
 from workbench.techniques.zen.runtime.schemes import SCHEMES
+from workbench.techniques.zen.runtime.sparse import Sparse, set_entries
 
 NUM = 4
 
@@ -146,7 +147,11 @@ def summed_together():
     tables[1] = tables[1].to_sparse().double()
     alone, sent_bytes = [sums.all_reduce(table).to_dense() for table in tables], sums.wire.sent_bytes
     together = [total.to_dense() for total in sums.all_reduce_together(tables)]
-    return all(map(torch.equal, alone, together)), sums.wire.sent_bytes == 2 * sent_bytes, sums.all_reduce_together([])
+    is_equal = all(map(torch.equal, alone, together)), sums.wire.sent_bytes == 2 * sent_bytes
+    in_place = sums.all_reduce_(tables)
+    assert in_place[0] is tables[0]
+    assert all(torch.equal(one.to_dense(), other) for one, other in zip(in_place, together, strict=True))
+    return *is_equal, sums.all_reduce_together([])
 
 
 def test_tables_that_are_summed_together_have_the_bits_and_bytes_of_each_alone(ranks):

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from tests.cases import refusals, value, values
 from workbench.cluster import Link
 from workbench.datasets.places import DataError
+from workbench.reproduction.findings import recorded_values
 from workbench.rows import value_row
 from workbench.study.timing import Turns
 from workbench.techniques import zen
@@ -158,6 +159,19 @@ def test_schemes_take_turns_and_their_bytes_are_counted(pools, monkeypatch):
 def test_dense_takes_over_between_two_densities():
     rows = [value_row("gain", gain, over="Dense", density=at) for at, gain in ((0.01, 4.0), (0.1, 2.0), (1.0, 0.5))]
     assert values(measured._crossover_rows(rows), "dense_takes_over") == [pytest.approx(10**-0.5)]
+
+
+def test_the_map_has_the_schemes_that_were_the_fastest_on_real_ranks():
+    times = {("Dense", 0.01): 3.0, ("Zen", 0.01): 2.0, ("torch, sparse", 0.01): 1.0, ("Dense", 0.5): 1.0}
+    rows = [value_row("seconds", took, "s", scheme=scheme, density=at) for (scheme, at), took in times.items()]
+    fastest = advice.fastest_rows(rows, num_ranks=4, gigabits_per_s=1.0)
+    assert [(row["density"], row["scheme"], row["value"]) for row in fastest] == [
+        (0.01, "Zen", 2.0),
+        (0.5, "Dense", 1.0),
+    ]
+    setting, recorded = measured.Setting(), recorded_values("zen/crossover/measured")
+    drawn = [row for row in recorded_values("zen/map/simulated") if row["quantity"] == "fastest_s"]
+    assert drawn == advice.fastest_rows(recorded, setting.num_ranks, setting.gigabits_per_s)
 
 
 def test_thresholds_cut_what_was_known_into_even_parts_and_nothing_else():

@@ -11,6 +11,7 @@ import re
 import shutil
 from base64 import b64encode
 from collections.abc import Collection, Iterator, Sequence
+from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
 from html import escape
@@ -18,24 +19,28 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.reproduction.declare import Reproduction
+from workbench.reproduction.declare import Profile, Reproduction
+from workbench.reproduction.differing import Compared, compare
+from workbench.reproduction.errors import UsageError
 from workbench.reproduction.files import misfits, write_whole
 from workbench.reproduction.project import ItemRun, Project
 from workbench.reproduction.schema import ARTIFACTS, inside, read_text
 
 from .charts import chart_script
 from .claims import WHOSE_MEANINGS, rule_text, trusted_record
+from .compared import compared_view, difference_texts
 from .first import add_cards, findings_markdown
 from .foreign import FORMULA, harmless_html
 from .gather import EVIDENCE_MEANINGS, PROFILE_MEANINGS, VERDICT_MEANINGS, gather
 from .pictures import formula_html
 from .publish import single_file, write_site
-from .texts import MARKS, View, about_text, number_text, relative_text, seconds_text, took_text, value_text
+from .texts import MARKS, View, about_text, number_text, relative_text, seconds_text, took_text, value_text, when_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 __all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "about_text", "findings_markdown"]
+__all__ += ["compared_page", "difference_texts"]
 __all__ += ["formula_html", "gather", "number_text", "relative_text", "report_path", "rule_text", "seconds_text"]
 __all__ += ["single_file", "took_text", "value_text", "write_report", "write_site"]
 
@@ -48,7 +53,7 @@ SHOWN = (
     "image/jpeg",
     "text/plain",
 )  # allowed forms of an output, best first; no scripts
-CLAIMS, ERRATA = "claims.html", "errata.html"
+CLAIMS, ERRATA, COMPARED = "claims.html", "errata.html", "compare.html"
 
 
 def report_path(project: Project, profile: str) -> Path:
@@ -116,6 +121,8 @@ def write_report(
             first.with_name(technique.page),
             template.render(report=report, technique=technique, style=style, charts=charts),
         )
+    compared = _compared_with_recorded(project, catalogue, profile, report) if changed is None else ""
+    report.compared = bool(compared) or (changed is not None and first.with_name(COMPARED).exists())
     write_whole(first, templates.get_template("index.html.j2").render(report=report, style=style))
     if changed is None:
         script = files(__package__).joinpath("templates", "claims.js").read_text(encoding="utf-8")
@@ -124,9 +131,36 @@ def write_report(
         write_whole(first.with_name(CLAIMS), claims)
         errata = templates.get_template("errata.html.j2").render(report=report, style=style)
         write_whole(first.with_name(ERRATA), errata)
-    pages = {first.name, CLAIMS, ERRATA, *(technique.page for technique in report.techniques)}
+        if compared:
+            write_whole(first.with_name(COMPARED), compared)
+    pages = {
+        first.name,
+        CLAIMS,
+        ERRATA,
+        *([COMPARED] if report.compared else []),
+        *(technique.page for technique in report.techniques),
+    }
     _remove_old_pages(first.parent, pages, {ItemRun(project, item, profile).notebook_page.stem for item in catalogue})
     return first
+
+
+def compared_page(compared: Compared, before: str, after: str, *, written: str = "", linked: bool = False) -> str:
+    """Return a page of two sets of records compared; as a page of the report it links to the first one."""
+    style = files(__package__).joinpath("templates", "style.css").read_text(encoding="utf-8")
+    about = View(written=written or when_text(datetime.now().astimezone().isoformat()))
+    view = compared_view(compared, before, after)
+    return _templates().get_template("compare.html.j2").render(view=view, report=about, style=style, linked=linked)
+
+
+def _compared_with_recorded(project: Project, catalogue: Sequence[Reproduction], profile: str, report: View) -> str:
+    """Return the page that compares this machine's runs with the recorded ones; "" where one side has none."""
+    if profile == Profile.SMOKE or not any(item.has_record for one in report.techniques for item in one.items):
+        return ""
+    try:
+        compared = compare(project, catalogue, profile, str(project.results_of(profile)))
+    except UsageError:  # no item has both
+        return ""
+    return compared_page(compared, f"recorded {profile} run", "this machine", written=report.written, linked=True)
 
 
 @lru_cache

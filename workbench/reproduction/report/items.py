@@ -195,6 +195,7 @@ def _recorded_figures(run: ItemRun, beside: Sequence[RecordedRun]) -> tuple[tupl
             date=when_text(record.get("started")),
             picture=figure_uri(path),
             link=quote(os.path.relpath(path, pages)),
+            redrawn=str(record.get("redrawn") or "")[:HASH_SHOWN],
         )
         figures.append(figure)
     return tuple(figures), tuple(wrong)

@@ -166,7 +166,7 @@ def draw_per_byte(rows: Iterable[Mapping], *, ax: Axes) -> Axes:
         spread = [[score.value - score.low], [score.high - score.value]]
         ax.errorbar(share, score.value, yerr=spread, fmt="o", color=color, capsize=2)
         if sent.value[method] > share:
-            ax.plot([share, sent.value[method]], [score.value] * 2, ":", color=color, linewidth=1)
+            ax.hlines(score.value, share, sent.value[method], color=color, linestyles=":", linewidth=1)
             ax.plot(sent.value[method], score.value, "o", color=color, fillstyle="none")
         ax.annotate(method, (share, score.value), xytext=(5, 5), textcoords="offset points", color=color, weight="bold")
     constant = [row["value"] for row in rows if row["quantity"] == "mean_constant_share"]

@@ -22,6 +22,7 @@ __all__ += [
 ]
 
 Rows = Sequence[Mapping[str, Any]]
+TESTBEDS = {"nvlink": "NVLink, 100 Gbit/s", "pcie": "PCIe, 25 Gbit/s"}  # the paper's two, as titles
 
 
 def draw_panels(rows: Rows, quantity: str, *, panel: str, x: str, by: str, y_label: str) -> Figure:
@@ -31,7 +32,7 @@ def draw_panels(rows: Rows, quantity: str, *, panel: str, x: str, by: str, y_lab
     figure, axes = plots.figure(1, len(panels), figsize=(5.2 * len(panels), 3.6), squeeze=False)
     for ax, (name, part) in zip(axes[0], panels, strict=True):
         plots.bars(part, ax=ax, x=x, by=by, y_label=y_label)
-        ax.set(title=name, xlabel=x)
+        ax.set(title=TESTBEDS.get(name, name), xlabel=x)
     plots.aside(figure)
     return figure
 

@@ -13,12 +13,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.compression.profiling import profiled_times
 from workbench.models.gradients import measure
-from workbench.models.small import SMALL_MODELS, random_inputs
 from workbench.rows.cells import named
 from workbench.study import data_parallel
 from workbench.study.data_parallel import ALONE, DDP, FP16, Hooks, Setting
@@ -83,20 +81,8 @@ def _made_before(plans: Mapping[str, Plan], *_: object) -> Mapping[str, Plan]:
 def predicted(setting: Setting, schemes: Sequence[str]) -> dict[str, Plan]:
     """Plan hooked schemes on real ranks, which measure gradients, codec and links, and run no scheme."""
     with open_ranks(setting.num_ranks, **setting.places, preload=(__name__,)) as ranks:
-        plans, *_ = ranks.run(_planned, setting)
+        plans, *_ = ranks.run(data_parallel.planned, setting, HOOKS)
     return {scheme: plans[scheme] for scheme in schemes}
-
-
-def _planned(setting: Setting) -> dict[str, Plan]:
-    torch.manual_seed(setting.seed)
-    draw = torch.Generator().manual_seed(dist.get_rank())
-    inputs, labels = random_inputs(setting.model, setting.batch, draw)
-    module = SMALL_MODELS[setting.model]()
-
-    def step() -> None:
-        functional.cross_entropy(module(inputs).flatten(0, -2), labels.flatten()).backward()
-
-    return _plans(setting, module, step)
 
 
 def time_task(setting: Setting, encoder: str, turns: Turns) -> Timed:

@@ -78,7 +78,10 @@ def draw_epochs(rows: Iterable[Mapping], along: str, *, ax: Axes | None = None) 
     def series(names: pd.Series) -> str:
         return " ".join(f"x {name:g}" if isinstance(name, float) else str(name) for name in names if not pd.isna(name))
 
-    table["series"] = table[[name for name in SERIES if name in table and name != along]].apply(series, axis=1)
+    names = [name for name in SERIES if name in table and name != along]
+    if len(names) > 1 and table["solution"].nunique() == 1:
+        names.remove("solution")  # it tells no series from another, and would give all of them its colour
+    table["series"] = table[names].apply(series, axis=1)
     draw = plots.lines if along in AS_LINES else plots.bars
     return draw(table, ax=ax, x=along, by="series", x_label=along.replace("_", " "), y_label="epoch (s)")
 

@@ -14,18 +14,18 @@ Where to find it
 - iterations of all four schemes on a cluster: `cost`; trainings in the order of such a timeline: `virtual`
 - rows of the figures: `counted`, `simulated`, `measured`
 
-One line in your own pipeline: `with synchronized(part, optimizer, num_stages=2):` around the loop as it was.
+One line in your own pipeline: `with synchronized(part, optimizer, num_stages=2):` around the loop as it was. torch's
+`Schedule1F1B` flushes after each mini-batch; `Endless1F1B` does not, as algorithm 1 has it.
 
 Read so: P counts groups of a stage, and until P - 1 groups are formed any group is valid; a window begins with its
 first signal; AD-PSGD pairs neighbours of a seeded shuffle, iteration by iteration, as the authors' release does.
 Theorem 1 orders n1 <= |S| <= n2 and names n1 the largest size: both readings are counted.
+A mini-batch's two passes use the same weights, and its gradient changes the newest ones; the release does so, too.
 The release's own settings are `Settings.released`. It differs further: each worker has a window, of which that of a
 group's first one counts; a check ends a group at once when all workers are connected, and rests while one has stopped;
 more than 8 pipelines form pairs outside of checks.
-Simplified: on real ranks SDPipe flushes after each mini-batch, as torch's `Schedule1F1B` does and algorithm 1 does not;
-`cost` has both, and `virtual` trains without. In `cost` all stages are alike, a delay comes before a worker's first
-micro-batch, groups that send at the same time do not share a card, and a push or pull is served by one card as it
-arrives.
+Simplified: in `cost` all stages are alike, a delay comes before a worker's first micro-batch, groups that send at the
+same time do not share a card, and a push or pull is served by one card as it arrives.
 Left out, as in the paper: recovery from lost workers, and averages of optimizer states such as momentum.
 Added: a group averages floating-point buffers, too, and takes its first member's of others; weights that stages share
 are averaged over these after each group; all replicas end with the mean of all, those that ended earlier included.
@@ -35,6 +35,7 @@ Others go on without the pipeline of a worker that raises or ends; one that is s
 import importlib
 
 _HOMES = {
+    "Endless1F1B": "workbench.parallel.endless",
     "Options": ".runtime.averaging",
     "Scheduler": ".method.scheduler",
     "SchedulerLost": ".runtime.service",

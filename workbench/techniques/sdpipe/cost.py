@@ -20,8 +20,8 @@ from workbench.timeline.schedule import Cell, one_forward_one_backward
 
 from .method.scheduler import Group, Scheduler, Settings
 
-__all__ = ["Cluster", "Run", "Scheme", "Workload", "backward_ends", "drawn_delays_s", "pairs", "simulate"]
-__all__ += ["traced_delays_s"]
+__all__ = ["Cluster", "Run", "Scheme", "Workload", "backward_ends", "drawn_delays_s", "endless_1f1b", "pairs"]
+__all__ += ["simulate", "traced_delays_s"]
 
 
 class Scheme(StrEnum):
@@ -243,7 +243,7 @@ class _Endless:
     def __init__(self, workload: Workload, cluster: Cluster, delays_s: np.ndarray, scheduler: Scheduler):
         num_iterations, num_stages, num_pipelines = delays_s.shape
         self._workload, self._cluster, self._delays_s, self._scheduler = workload, cluster, delays_s, scheduler
-        self._orders = [_endless_1f1b(num_stages - stage, num_iterations) for stage in range(num_stages)]
+        self._orders = [endless_1f1b(num_stages - stage, num_iterations) for stage in range(num_stages)]
         self._seconds = {
             Kind.FORWARD: workload.num_micro_batches * workload.forward_s,
             Kind.BACKWARD: workload.num_micro_batches * workload.backward_s,
@@ -305,7 +305,7 @@ class _Endless:
                 self.begin(worker)
 
 
-def _endless_1f1b(num_ahead: int, num_iterations: int) -> list[tuple[Kind, int]]:
+def endless_1f1b(num_ahead: int, num_iterations: int) -> list[tuple[Kind, int]]:
     """Return a stage's passes: some forward passes ahead, then backward and forward passes in turns."""
     ahead = min(num_ahead, num_iterations)
     order = [(Kind.FORWARD, number) for number in range(ahead)]

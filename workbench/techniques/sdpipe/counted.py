@@ -1,17 +1,19 @@
-"""The rows and timelines of what is counted: figures 1 and 3, and the learning rates that theorem 1 admits."""
+"""The rows and timelines of what is counted: figures 1 to 3, and the learning rates that theorem 1 admits."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from workbench.rows import value_row
 from workbench.timeline import Action, Kind, Task, Timeline, simulate
 from workbench.timeline.schedule import Cell, one_forward_one_backward, pipeline_tasks
 
+from .cost import endless_1f1b
 from .method import Scheduler, Settings, largest_learning_rate
 
-__all__ = ["FIGURE_3", "deadlock_rows", "figure_1", "learning_rate_rows", "play"]
+__all__ = ["FIGURE_3", "deadlock_rows", "figure_1", "figure_2", "learning_rate_rows", "play"]
 
 FORWARD, BACKWARD = 1.0, 2.0  # slots of a pass
 FIGURE_3 = ((1, 1), (1, 0), (0, 0), (0, 1), (1, 1))  # (stage, pipeline) of signals; B is pipeline 1, stages from 0
@@ -71,6 +73,28 @@ def _mini_batches(pair: int, pipeline: int, slow: dict[tuple[int, Cell], float])
         )
         for task in tasks
     ]
+
+
+def figure_2(num_stages: int = 4, num_mini_batches: int = 8) -> tuple[list[dict[str, Any]], dict[str, Timeline]]:
+    """Draw 1F1B without a flush; return how far the backward pass of a stage is from the one that the text says.
+
+    In the forward pass of mini-batch k the gradient of mini-batch k - M + j comes to stage j of 1 to M. "off_by" is the
+    number of the next backward pass less this one, once the pipeline is filled.
+    """
+    tasks, rows = [], []
+    for stage in range(num_stages):
+        order = endless_1f1b(num_stages - stage, num_mini_batches)
+        before: tuple[str, ...] = ()
+        for kind, number in order:
+            source = stage - 1 if kind is Kind.FORWARD else stage + 1
+            needed = (f"{source} {kind.name} {number}",) if 0 <= source < num_stages else ()
+            seconds, name = FORWARD if kind is Kind.FORWARD else BACKWARD, f"{stage} {kind.name} {number}"
+            place: dict[str, Any] = {"resources": (f"stage {stage + 1}",), "kind": kind, "label": str(number)}
+            tasks.append(Task(name=name, duration_s=seconds, after=(*before, *needed), **place))
+            before = (name,)
+        followed = [(k, b) for (kind, k), (_, b) in pairwise(order) if kind is Kind.FORWARD and k >= num_stages]
+        rows += [value_row("off_by", b - (k - num_stages + stage + 1), stage=stage + 1, k=k) for k, b in followed]
+    return rows, {"1F1B without a flush": simulate(tasks)}
 
 
 def play(signals: Sequence[tuple[int, int]], scheduler: Scheduler) -> tuple[Timeline, dict[tuple[int, int], int]]:

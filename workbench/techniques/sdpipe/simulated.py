@@ -55,6 +55,7 @@ NONE = "homogeneous"
 DOSES = MappingProxyType({"each iteration": (1, 1.0), "twice": (2, 1.0), "eight times as long": (1, 8.0)})
 """Delays of a worker in an iteration, and their length over the paper's; see `delays_s`."""
 ITERATION = "each iteration"
+LONGER = 4  # passes on a trace, beside ours
 FLUSHED, RELEASED = "SDPipe, flush", "SDPipe, released scheduler"  # beside SDPipe, which does not flush
 ALONE = "SDPipe, groups of one"  # with no window, and no rule that connects workers
 NO_WINDOW = "SDPipe, no window"
@@ -185,15 +186,22 @@ def scaling_rows(
 
 
 def trace_rows(*, model: str, num_stages: int, num_pipelines: int, num_iterations: int) -> list[dict[str, Any]]:
-    """Return all schemes' speed when workers replay the recorded speeds of 16 shared GPUs (figure 7)."""
-    workload = workload_of(model, num_stages)
-    slowness = [[1 / speed for speed in row] for row in gpu_performance.load().speeds]
+    """Return all schemes' speed when workers replay the recorded speeds of 16 shared GPUs (figure 7).
+
+    "speed_range" is how far a GPU's speed changes, as a share of its peak (figure 7a), and "longer_delay_over_delays_b"
+    what a worker loses beside delays B where passes are four times as long.
+    """
+    workload, speeds = workload_of(model, num_stages), gpu_performance.load().speeds
+    slowness = [[1 / speed for speed in row] for row in speeds]
     busy_s = NUM_MICRO_BATCHES * (workload.forward_s + workload.backward_s)
     delays = traced_delays_s(slowness, num_iterations, num_stages, num_pipelines, busy_s)
     runs = _all_schemes(workload, delays)
     runs[NO_WINDOW] = simulate(Scheme.SDPIPE, workload, PAPER, delays, flush=False, window_s=0.0)
     drawn_s = delays_s(model, "B", delays.shape, ITERATION, 0)
     rows = _speed_rows([runs], num_pipelines, mesh=f"{num_stages} x {num_pipelines}")
+    rows += [value_row("speed_range", max(row) - min(row), gpu=number) for number, row in enumerate(speeds)]
+    longer = traced_delays_s(slowness, num_iterations, num_stages, num_pipelines, LONGER * busy_s)
+    rows.append(value_row("longer_delay_over_delays_b", longer.mean() / drawn_s.mean()))
     return [*rows, value_row("delay_over_delays_b", delays.mean() / drawn_s.mean())]
 
 

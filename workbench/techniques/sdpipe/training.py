@@ -6,7 +6,8 @@ come before a worker's first micro-batch, in iterations drawn by seed. Models an
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from statistics import fmean
 from typing import Any
@@ -16,21 +17,17 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-from torch.nn import functional
 
 from workbench.checks import require_counts, require_not_negative, require_positive
-from workbench.datasets import cifar10, wikitext2
-from workbench.launch import Ranks
-from workbench.models.bert import BertConfig, BertEncoder
-from workbench.models.gpt2 import GPT2Block, GPT2Config
-from workbench.models.resnet import resnet_stages
-from workbench.parallel.pipeline import Stage
+from workbench.cluster import Link
+from workbench.launch import Ranks, ShapedHosts
+from workbench.launch.namespaces import address_of
+from workbench.parallel.endless import Endless1F1B
 from workbench.parallel.replicas import Place
 from workbench.parallel.timeouts import timeout_of
-from workbench.rows import value_row
 from workbench.rows.cells import named
 from workbench.rows.progress import say_progress
-from workbench.study.images import Augmentation, ImageExamples
+from workbench.study.staged_tasks import MODELS, Data, naive_rows, scores_of, stages_of
 from workbench.techniques.sdpipe.cost import Scheme, Workload, drawn_delays_s
 from workbench.techniques.sdpipe.method.optimizer import VarianceReducedAdam
 from workbench.techniques.sdpipe.runtime.averaging import Log, Options, SDPipe
@@ -44,24 +41,14 @@ from workbench.techniques.sdpipe.runtime.rivals import (
 )
 from workbench.timeline import Action, Kind, Recorder, Timeline
 
-__all__ = ["ADAMS", "MODELS", "Data", "MakeWorker", "Setting", "curve_of", "delays_of", "naive_rows", "optimizer_of"]
-__all__ += ["Seen", "record_timelines", "run_workers", "scores_of", "stages_of", "train", "train_with"]
+__all__ = ["ADAMS", "FLUSHES", "MODELS", "Data", "MakeWorker", "Seen", "Setting", "curve_of", "delays_of"]
+__all__ += ["naive_rows", "optimizer_of", "record_timelines", "run_workers", "scores_of", "stages_of", "train"]
+__all__ += ["train_with"]
 
-MODELS = ("resnet", "bert", "gpt2")
 ADAMS = ("reduced", "plain")
+FLUSHES = ("rivals", "all")  # whose pipelines flush after each mini-batch; SDPipe's do not by algorithm 1
 TRACES = ("none", "drawn")  # of delays
-NUM_TESTED = 1000  # images, or sequences of words
-NUM_WORDS = 2000  # that BERT knows, the most frequent ones
-UNKNOWN, MASK, FIRST_WORD = 0, 1, 2  # ids
-IGNORED = -100  # label of a word that is not masked
-NUM_CLASSES = 10  # of CIFAR-10
-LINEAR_RATE = 0.002  # learning rate of the linear model, the most accurate of 0.0005 to 0.01 on seed 7
-MASKED_SHARE = 0.15  # of words, Devlin et al., 2019, section 3.1
-SEQUENCE = 32  # words
-BERT = BertConfig(
-    hidden_size=64, num_layers=4, num_heads=4, mlp_size=256, vocab_size=NUM_WORDS + FIRST_WORD, dropout=0.0
-)
-GPT2 = GPT2Config(hidden_size=64, num_layers=4, num_heads=4, vocab_size=NUM_WORDS + FIRST_WORD, dropout=0.0)
+MACHINES = 2  # of pipelines, on shaped links; HetPipe's server has a machine of its own
 NUM_POINTS = 60  # of a recorded curve
 NUM_BLOCKS = 8  # of consecutive iterations, in which schemes are compared
 
@@ -83,18 +70,29 @@ class Setting:
     delay_share: float = 0.1  # of iterations with a drawn delay
     history: int = 10  # P
     window: float = 1.0  # T, in N-ths of an iteration
+    flush: str = "all"  # of FLUSHES
+    push_every: int = 1  # mini-batches of HetPipe from push to push
+    communication: float = 0.0  # seconds of averaging all pipelines over an iteration's, on shaped links; 0 for none
     learning_rate: float = 0.05
     seed: int = 0  # of weights, data, and delays
 
     def __post_init__(self) -> None:
         Scheme(self.scheme)
-        for name, known in (("model", MODELS), ("trace", TRACES)):
+        for name, known in (("model", MODELS), ("trace", TRACES), ("flush", FLUSHES)):
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}")
         require_counts(2, num_pipelines=self.num_pipelines, iterations=self.iterations)
         require_counts(1, num_stages=self.num_stages, micro_batch=self.micro_batch, history=self.history)
-        require_not_negative(delay=self.delay, window=self.window)
+        require_counts(1, push_every=self.push_every)
+        require_not_negative(delay=self.delay, window=self.window, communication=self.communication)
+        if self.communication and self.num_pipelines % MACHINES:
+            raise ValueError(f"num_pipelines is {self.num_pipelines}; the {MACHINES} machines must divide it")
         require_positive(learning_rate=self.learning_rate, pass_s=self.pass_s)
+
+    @property
+    def has_flush(self) -> bool:
+        """Whether pipelines flush after each mini-batch."""
+        return self.flush == "all" or self.scheme != Scheme.SDPIPE
 
     @property
     def workload(self) -> Workload:
@@ -135,8 +133,21 @@ def record_timelines(settings: Sequence[Setting], late: int, delay_s: float) -> 
 def run_workers(setting: Setting, delays_s: np.ndarray, make_worker: "MakeWorker | None" = None) -> list["Seen"]:
     """Train; return what each worker saw, a parameter server left out."""
     num_workers = setting.num_stages * setting.num_pipelines
-    with Ranks(num_workers + (setting.scheme == Scheme.HETPIPE), preload=(__name__,)) as ranks:
+    num_ranks, hosts = num_workers + (setting.scheme == Scheme.HETPIPE), None
+    if setting.communication:
+        num_hosts = MACHINES + num_ranks - num_workers
+        num_ranks = num_hosts * num_workers // MACHINES  # equally many a host; the server's others are idle
+        hosts = ShapedHosts(num_hosts, _link(setting))
+    with Ranks(num_ranks, hosts=hosts, preload=(__name__,)) as ranks:
         return ranks.run(_on_a_rank, setting, delays_s, make_worker or _worker)[:num_workers]
+
+
+def _link(setting: Setting) -> Link:
+    """Return the link on which averaging takes its share of an iteration; see `Cluster.average_s`."""
+    weights = [weight for part in stages_of(setting.model, setting.num_stages, 0) for weight in part.parameters()]
+    sent_bytes = 2 * (MACHINES - 1) / MACHINES * sum(weight.nbytes for weight in weights)
+    rate = sent_bytes / (setting.communication * setting.workload.iteration_s)
+    return Link(bandwidth_bytes_per_s=rate, source="a share of communication")
 
 
 @dataclass(slots=True)
@@ -152,28 +163,53 @@ class Seen:
     actions: tuple[Action, ...] = ()  # passes, delays, and what comes after a mini-batch
 
 
-class _TimedStage(PipelineStage):
-    """A stage whose passes last a nominal time, after a delay before the first."""
+class _Pace:
+    """Lets passes last a nominal time, after a delay before a mini-batch's first."""
 
-    pass_s = delay_s = 0.0
-    recorder: Recorder
+    def __init__(self, recorder: Recorder, num_passes: int = 1):
+        self.recorder, self._num_passes = recorder, num_passes  # micro-batches of a pass
+        self.pass_s = self.delay_s = 0.0
 
-    def forward_one_chunk(self, fwd_chunk_id: int, *args, **kwargs):
-        if fwd_chunk_id == 0 and self.delay_s:
+    @contextmanager
+    def during(self, label: str, kind: Kind) -> Iterator[None]:
+        """Sleep for the rest of a pass."""
+        if kind is Kind.FORWARD and self.delay_s:
             with self.recorder.during("late", Kind.OTHER):
                 time.sleep(self.delay_s)
-        with self.recorder.during(str(fwd_chunk_id), Kind.FORWARD):
-            began_s = time.monotonic()
-            found = super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
-            time.sleep(max(0.0, began_s + self.pass_s - time.monotonic()))
-        return found
+            self.delay_s = 0.0
+        with self.recorder.during(label, kind):
+            end_s = time.monotonic() + self._num_passes * self.pass_s * (1 if kind is Kind.FORWARD else 2)
+            yield
+            time.sleep(max(0.0, end_s - time.monotonic()))
+
+
+class _TimedStage(PipelineStage):
+    """A stage whose passes keep a pace."""
+
+    pace: _Pace
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *args, **kwargs):
+        with self.pace.during(str(fwd_chunk_id), Kind.FORWARD):
+            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args, **kwargs):
-        with self.recorder.during(str(bwd_chunk_id), Kind.BACKWARD):
-            began_s = time.monotonic()
-            found = super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
-            time.sleep(max(0.0, began_s + 2 * self.pass_s - time.monotonic()))
-        return found
+        with self.pace.during(str(bwd_chunk_id), Kind.BACKWARD):
+            return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
+
+
+class _Flushed:
+    """1F1B with a flush after each mini-batch, behind the interface of `Endless1F1B`."""
+
+    def __init__(self, stage: _TimedStage, num_micro_batches: int, loss: Callable[..., Tensor]):
+        self._stage, self._schedule = stage, Schedule1F1B(stage, num_micro_batches, loss)
+
+    def run(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[Tensor | None]:
+        """Train on mini-batches; yield the loss of each, on the last stage."""
+        for inputs, targets in batches:
+            losses: list[Tensor] = []
+            target, kept = (targets, losses) if self._stage.is_last else (None, None)
+            self._schedule.step(*((inputs,) if self._stage.is_first else ()), target=target, losses=kept)
+            yield torch.stack(losses).mean() if losses else None
 
 
 def _on_a_rank(setting: Setting, delays_s: np.ndarray, make_worker: "MakeWorker") -> Seen | None:
@@ -185,22 +221,30 @@ def _on_a_rank(setting: Setting, delays_s: np.ndarray, make_worker: "MakeWorker"
         dist.new_group(list(workers)[at : at + num_stages], timeout=timeout_of()) for at in workers[::num_stages]
     ]
     if rank not in workers:
-        serve_parameters(flats, setting.num_pipelines, num_stages)
+        if rank == len(workers):
+            serve_parameters(flats, setting.num_pipelines, num_stages)
         return None
     pipeline, index = divmod(rank, num_stages)
     place = Place(stage=index, pipeline=pipeline, num_stages=num_stages, num_pipelines=setting.num_pipelines)
-    part, group = parts[index], of_stages[index]
+    part, group, own = parts[index], of_stages[index], of_pipelines[pipeline]
     is_reduced = setting.scheme == Scheme.SDPIPE
     optimizer = optimizer_of(setting.model, part, setting.learning_rate, setting.num_pipelines if is_reduced else 1)
     worker: Worker
     if setting.scheme == Scheme.HETPIPE:
-        largest = max(flat.numel() for flat in flats)
-        worker = HetPipe(part, place, server=len(workers), staleness=num_stages, largest=largest)
+        worker = HetPipe(part, place, server=len(workers), staleness=num_stages, push_every=setting.push_every)
     else:
         worker = make_worker(setting, part, place, group, optimizer)
     data = _data(setting)
-    stage = _TimedStage(part, index, num_stages, torch.device("cpu"), group=of_pipelines[pipeline])
-    seen = _run(setting, place, stage, worker, optimizer, data, delays_s[:, index, pipeline])
+    recorder = Recorder(resource=f"stage {index}, pipeline {pipeline}")
+    schedule: _Flushed | Endless1F1B
+    if setting.has_flush:
+        pace = _Pace(recorder)
+        stage = _TimedStage(part, index, num_stages, torch.device("cpu"), group=own)
+        stage.pace, schedule = pace, _Flushed(stage, setting.num_micro_batches, data.loss)
+    else:
+        pace = _Pace(recorder, setting.num_micro_batches)
+        schedule = Endless1F1B(part, data.loss, group=own, during=pace.during)
+    seen = _run(setting, place, schedule, pace, worker, optimizer, own, data, delays_s[:, index, pipeline])
     flat = nn.utils.parameters_to_vector(part.parameters()).detach()
     dist.all_reduce(flat, group=group)  # the model at the end is the mean of all
     seen.flat = flat / setting.num_pipelines
@@ -217,42 +261,43 @@ def _worker(setting: Setting, part: nn.Module, place: Place, group: dist.Process
         return AdPsgd(part, place, group, setting.seed)
     window_s = setting.window * setting.workload.iteration_s / setting.num_pipelines
     options = Options(history=setting.history, window_s=window_s)
+    options = replace(options, host=address_of(0)) if setting.communication else options
     return SDPipeWorker(SDPipe(part, place, options=options))
 
 
 def _run(
     setting: Setting,
     place: Place,
-    stage: _TimedStage,
+    schedule: _Flushed | Endless1F1B,
+    pace: _Pace,
     worker: Worker,
     optimizer: torch.optim.Optimizer,
+    group: dist.ProcessGroup,
     data: "Data",
     delays_s: np.ndarray,
 ) -> Seen:
-    schedule, seen = Schedule1F1B(stage, setting.num_micro_batches, data.loss), Seen(log=worker.log)
-    is_first, is_last = place.stage == 0, place.stage == place.num_stages - 1
-    stage.recorder = Recorder(resource=f"stage {place.stage}, pipeline {place.pipeline}")
-    for iteration in range(-1, setting.iterations):  # the first opens connections
-        inputs, targets = data.batch(place.pipeline, max(iteration, 0))
-        if iteration == 0:
-            optimizer.zero_grad()
-            dist.barrier(group=stage.group)
-            began_s, began_cpu_s = time.monotonic(), time.process_time()
-        stage.pass_s, stage.delay_s = setting.pass_s, float(delays_s[iteration]) if iteration >= 0 else 0.0
-        losses: list[Tensor] = []
-        target, kept = (targets, losses) if is_last else (None, None)
-        schedule.step(*((inputs,) if is_first else ()), target=target, losses=kept)
-        if iteration < 0:
-            continue
-        with stage.recorder.during("sync", Kind.COMMUNICATE):
+    seen = Seen(log=worker.log)
+    for _ in schedule.run([data.batch(place.pipeline, 0)]):  # opens connections
+        optimizer.zero_grad()
+    dist.barrier(group=group)
+    began_s, began_cpu_s = time.monotonic(), time.process_time()
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        for iteration, delay_s in enumerate(delays_s):
+            pace.delay_s = float(delay_s)
+            yield data.batch(place.pipeline, iteration)
+
+    pace.pass_s = setting.pass_s
+    for loss in schedule.run(batches()):
+        with pace.recorder.during("sync", Kind.COMMUNICATE):
             worker.before_update()
             optimizer.step()
             worker.after_update()
         optimizer.zero_grad()
         seen.ends_s.append(time.monotonic() - began_s)
-        seen.losses += [torch.stack(losses).mean().item()] if is_last else []
+        seen.losses += [] if loss is None else [loss.item()]
         say_progress(
-            iteration + 1,
+            len(seen.ends_s),
             setting.iterations,
             f"iterations of {setting.scheme}",
             loss=seen.losses[-1] if seen.losses else None,
@@ -260,7 +305,7 @@ def _run(
         )
     seen.cpu_s = time.process_time() - began_cpu_s
     seen.counted = worker.close()
-    seen.actions = tuple(action for action in stage.recorder.actions if action.start_s >= began_s)
+    seen.actions = tuple(action for action in pace.recorder.actions if action.start_s >= began_s)
     return seen
 
 
@@ -271,171 +316,6 @@ def optimizer_of(model: str, part: nn.Module, learning_rate: float, num_reduced:
     if num_reduced > 1:
         return VarianceReducedAdam(part.parameters(), num_workers=num_reduced, lr=learning_rate)
     return torch.optim.AdamW(part.parameters(), lr=learning_rate, weight_decay=0.0)
-
-
-def _gpt2_stages(num_stages: int, config: GPT2Config) -> list[nn.Sequential]:
-    """Build a GPT-2 whose last stage scores words with a weight of its own."""
-    size = config.num_layers // num_stages
-    blocks = [GPT2Block(config, index) for index in range(config.num_layers)]
-    stages = [nn.Sequential(*blocks[start : start + size]) for start in range(0, len(blocks), size)]
-    stages[0].insert(0, _Embeddings(config))
-    stages[-1].extend([nn.LayerNorm(config.hidden_size), nn.Linear(config.hidden_size, config.vocab_size)])
-    return stages
-
-
-class _Embeddings(nn.Module):
-    """Sum of word and position embeddings."""
-
-    def __init__(self, config: GPT2Config):
-        super().__init__()
-        self.words = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.positions = nn.Parameter(torch.zeros(SEQUENCE, config.hidden_size))
-        nn.init.normal_(self.words.weight, std=config.init_std)
-
-    def forward(self, ids_BS: Tensor) -> Tensor:
-        return self.words(ids_BS) + self.positions
-
-
-class _BertStage(nn.Module):
-    """A stage of BERT; the last one scores words with a weight of its own."""
-
-    def __init__(self, stage: Stage):
-        super().__init__()
-        self.encoder = BertEncoder(BERT, stage=stage)
-        self.head = nn.Linear(BERT.hidden_size, BERT.vocab_size) if stage.is_last else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.encoder(x))
-
-
-def stages_of(model: str, num_stages: int, seed: int, width: int | None = None) -> Sequence[nn.Module]:
-    """Build all stages, equal for equal seeds.
-
-    Args:
-        model: of MODELS.
-        num_stages: M.
-        seed: of the weights.
-        width: GPT-2's hidden size, or the channels of the ResNet's first row, which then takes four pixels for one
-            with four times the colours, so that it needs a quarter of the work; None for the sizes of the real ranks.
-    """
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        if model == "gpt2":
-            return _gpt2_stages(num_stages, replace(GPT2, seed=seed, hidden_size=width or GPT2.hidden_size))
-        if model == "bert":
-            return [_BertStage(Stage(index=index, num_stages=num_stages)) for index in range(num_stages)]
-        if width is None:
-            return resnet_stages(num_stages, seed=seed)
-        stages = resnet_stages(num_stages, width=width, seed=seed)
-        coarse = nn.PixelUnshuffle(2)
-        stages[0][0] = nn.Sequential(coarse, nn.Conv2d(3 * 4, width, 3, padding=1, bias=False))
-        return stages
-
-
-class Data:
-    """Batches of every pipeline, drawn by seed alike on all ranks, and a test set.
-
-    Args:
-        model: of MODELS.
-        seed: of the batches.
-        examples: of a mini-batch.
-        is_varied: mirrors and shifts training images at random.
-    """
-
-    def __init__(self, model: str, seed: int, examples: int, *, is_varied: bool = False):
-        self._model, self._seed, self._num_examples = model, seed, examples
-        self._vary = Augmentation(seed=seed) if is_varied else None
-        train_set, test_set = (self._load(split, model) for split in ("train", "test"))
-        self._examples, self.source = train_set
-        self._tested, _ = test_set
-        self.loss: Callable[..., Tensor] = functional.cross_entropy if model == "resnet" else _masked_loss
-
-    def _load(self, split: str, model: str) -> tuple[Any, dict[str, Any]]:
-        if model == "resnet":
-            images = cifar10.load(split, None if split == "train" else NUM_TESTED)
-            return ImageExamples.of(images), images.source.as_record()
-        found = wikitext2.load(split)
-        known = [word for word, _ in Counter(_words(wikitext2.load("train"))).most_common(NUM_WORDS)]
-        ids_of = {word: number for number, word in enumerate(known, FIRST_WORD)}
-        ids = torch.tensor([ids_of.get(word, UNKNOWN) for word in _words(found)])
-        return ids[: len(ids) // SEQUENCE * SEQUENCE].view(-1, SEQUENCE), found.source.as_record()
-
-    @property
-    def words(self) -> Tensor:
-        """All words of BERT's training text, int64 [words]."""
-        return self._examples.flatten()
-
-    def batch(self, pipeline: int, iteration: int) -> tuple[Tensor, Tensor]:
-        """Draw a pipeline's mini-batch."""
-        step = (self._seed * 1009 + pipeline) * 100_003 + iteration
-        draw = torch.Generator().manual_seed(step)
-        rows = torch.randint(len(self._examples), (self._num_examples,), generator=draw)
-        return self._of_rows(self._examples, rows, draw, step if self._vary else None)
-
-    def tested(self) -> tuple[Tensor, Tensor]:
-        """Return the test set."""
-        rows = torch.arange(min(len(self._tested), NUM_TESTED))
-        return self._of_rows(self._tested, rows, torch.Generator().manual_seed(0))
-
-    def _of_rows(
-        self, examples: Any, rows: Tensor, draw: torch.Generator, step: int | None = None
-    ) -> tuple[Tensor, Tensor]:
-        if self._model == "resnet":
-            batch = examples.batch(rows)
-            batch = batch if self._vary is None or step is None else self._vary(batch, step)
-            return batch.inputs, batch.labels
-        words_BS = examples[rows]
-        if self._model == "gpt2":
-            nothing = torch.full((len(rows), 1), IGNORED)
-            return words_BS, torch.cat([words_BS[:, 1:], nothing], dim=1)
-        is_masked_BS = torch.rand(words_BS.shape, generator=draw) < MASKED_SHARE
-        is_masked_BS[:, 0] = True  # each sequence has at least one
-        return words_BS.masked_fill(is_masked_BS, MASK), words_BS.masked_fill(~is_masked_BS, IGNORED)
-
-
-def naive_rows(data: Data, num_pipelines: int, iterations: int) -> list[dict[str, Any]]:
-    """Return the loss on the test set of a model that has learned next to nothing, to stand beside a training's.
-
-    For BERT it is how often each word occurs in the training text; for the ResNet a linear model, with its accuracy,
-    that SGD trains on the same batches.
-    """
-    inputs, targets = data.tested()
-    if inputs.ndim == 2:
-        log_shares = torch.bincount(data.words, minlength=NUM_WORDS + FIRST_WORD).double().add(1.0).log()
-        log_shares -= log_shares.logsumexp(0)
-        return [value_row("naive_loss", -log_shares[targets[targets != IGNORED]].mean().item())]
-    linear = nn.Linear(inputs[0].numel(), NUM_CLASSES)
-    nn.init.zeros_(linear.weight)
-    nn.init.zeros_(linear.bias)
-    optimizer = torch.optim.SGD(linear.parameters(), lr=LINEAR_RATE)
-    for iteration in range(iterations):
-        optimizer.zero_grad()
-        for pipeline in range(num_pipelines):
-            images, labels = data.batch(pipeline, iteration)
-            (data.loss(linear(images.flatten(1)), labels) / num_pipelines).backward()
-        optimizer.step()
-    scores = scores_of([nn.Flatten(), linear], data)
-    return [value_row("naive_loss", scores["test_loss"]), value_row("naive_accuracy", scores["accuracy"], "%")]
-
-
-def _words(dataset: Any) -> list[str]:
-    return [word for line in dataset.columns["text"] for word in line.split()]
-
-
-def _masked_loss(logits_BSV: Tensor, words_BS: Tensor) -> Tensor:
-    return functional.cross_entropy(logits_BSV.flatten(0, 1), words_BS.flatten(), ignore_index=IGNORED)
-
-
-@torch.no_grad()
-def scores_of(parts: Sequence[nn.Module], data: Data) -> dict[str, float]:
-    """Test a model given as stages."""
-    found, targets = data.tested()
-    for part in parts:
-        found = part(found)
-    scores = {"test_loss": data.loss(found, targets).item()}
-    if found.ndim == 2:
-        scores["accuracy"] = 100 * (found.argmax(1) == targets).double().mean().item()
-    return scores
 
 
 def _data(setting: Setting) -> Data:

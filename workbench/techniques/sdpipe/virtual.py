@@ -25,7 +25,7 @@ from workbench.rows.progress import say_progress
 from .cost import Run, Scheme, simulate, traced_delays_s
 from .method.scheduler import Group
 from .simulated import ITERATION, PAPER, delays_s, workload_of
-from .training import ADAMS, MODELS, Data, curve_of, optimizer_of, scores_of, stages_of
+from .training import ADAMS, FLUSHES, MODELS, Data, curve_of, optimizer_of, scores_of, stages_of
 
 __all__ = ["CLOCKS", "DELAYS", "VirtualServer", "VirtualSetting", "VirtualWorkers", "data_of", "num_ahead", "traced_s"]
 __all__ += ["train"]
@@ -33,7 +33,6 @@ __all__ += ["train"]
 CLOCKS = {"resnet": "ResNet-50", "bert": "BERT-base", "gpt2": "BERT-base"}  # the model whose times a small one has
 TRACES = ("cloud", "AR", "SE")  # figure 7a, and two jobs of ByteDance
 DELAYS = ("homogeneous", "A", "B", *TRACES)  # section 5.1
-FLUSHES = ("rivals", "all")  # whose pipelines flush after each mini-batch; SDPipe's do not by algorithm 1
 TRACED = {"AR": (4, 4), "SE": (2, 32)}  # jobs of ByteDance: their stages, and the traced ranks of each
 WARM_UP = 0.05  # share of the mini-batches in which the learning rate rises; from there it falls to 0
 NUM_TESTS = 30  # of the mean model, equally many mini-batches apart

@@ -1,16 +1,13 @@
 """Which scheme wins, by density, ranks and link, and where a tensor of your own lies: the question beyond the paper."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from math import prod
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import torch
 import torch.distributed as dist
 from scipy.optimize import brentq
 from torch import Tensor
@@ -18,20 +15,20 @@ from torch import Tensor
 from workbench.checks import require_counts
 from workbench.cluster import GIGABIT_BYTES_PER_S, Link
 from workbench.launch.agreement import tell_all
+from workbench.parallel.links import measure_link
+from workbench.parallel.wire import Wire
 from workbench.rows import value_row
 
 from .cost import Sparsity, seconds, sparsity_of
 from .method.formats import BLOCK_ELEMENTS
-from .runtime.exchange import Sparse, Wire
+from .runtime.sparse import Sparse
 
-__all__ = ["CALIBRATION", "CANDIDATES", "Advice", "advise", "map_rows", "measure_link", "modelled"]
+__all__ = ["CALIBRATION", "CANDIDATES", "Advice", "advise", "fastest_rows", "map_rows", "modelled"]
 
 CANDIDATES = ("Dense", "AGsparse", "SparCML", "Sparse PS", "OmniReduce", "Zen")
 CALIBRATION = MappingProxyType({"indices": "occur like words, the i-th likeliest 1/i as often", "links": "chosen"})
 DENSITIES = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 0.7)  # of a map
 ENTRIES = 50_000  # of the modelled tensor: shares hardly depend on it
-SMALL_BYTES, LARGE_BYTES = 64, 2**22  # of a message
-ROUNDS = 7
 
 
 def modelled(density: float, num_ranks: int, entry_elements: int = 1, num_entries: int = ENTRIES) -> Sparsity:
@@ -118,6 +115,17 @@ def map_rows(
     return rows
 
 
+def fastest_rows(values: Sequence[Mapping[str, Any]], num_ranks: int, gigabits_per_s: float) -> list[dict[str, Any]]:
+    """Return the fastest scheme of `CANDIDATES` by density, from rows "seconds" that were measured on real ranks."""
+    timed = [row for row in values if row["quantity"] == "seconds" and row["scheme"] in CANDIDATES]
+    rows = []
+    for density in sorted({row["density"] for row in timed}):
+        best = min((row for row in timed if row["density"] == density), key=lambda row: row["value"])
+        keys = {"scheme": best["scheme"], "density": density, "ranks": num_ranks, "gigabits_per_s": gigabits_per_s}
+        rows.append(value_row("fastest_s", best["value"], "s", **keys))
+    return rows
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Advice:
     """Times of all schemes for a tensor on a link."""
@@ -183,40 +191,3 @@ def advise(gradient: Tensor, link: Link | None = None, group: dist.ProcessGroup 
     of = sparsity_of(sets, own.domain_size, prod(gradient.shape[1:]), value_bytes=value_bytes)
     found = {scheme: seconds(scheme, of, link) for scheme in CANDIDATES}
     return Advice(sparsity=of, link=link, seconds=dict(sorted(found.items(), key=lambda pair: pair[1])))
-
-
-def measure_link(group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu") -> Link:
-    """Fit a link's start-up and rate to a small all-reduce and to messages between neighbours; all ranks call it.
-
-    The fastest round of the slowest rank counts.
-
-    Raises:
-        ValueError: on all ranks, if the large message takes no longer than the small message.
-    """
-    wire, world = Wire(group), dist.get_world_size(group)
-    small, large = (torch.zeros(num, dtype=torch.uint8, device=device) for num in (SMALL_BYTES, LARGE_BYTES))
-    reduced_s = _fastest_s(lambda: dist.all_reduce(small, group=group), group, device)
-    next_rank = (wire.rank + 1) % world
-    times = [_fastest_s(partial(wire.exchange, {next_rank: (one,)}), group, device) for one in (small, large)]
-    if times[1] <= times[0]:
-        raise ValueError(
-            f"{LARGE_BYTES} bytes take {times[1]:.2g} s, {SMALL_BYTES} take {times[0]:.2g} s: too noisy to fit"
-        )
-    rate = (LARGE_BYTES - SMALL_BYTES) / (times[1] - times[0])
-    latency_s = reduced_s / (2 * (world - 1))
-    return Link(bandwidth_bytes_per_s=rate, latency_s=latency_s, source="messages between neighbours, measured")
-
-
-def _fastest_s(work: Callable[[], object], group: dist.ProcessGroup | None, device: torch.device | str) -> float:
-    """Return the fastest round of the slowest rank."""
-    times, device = [], torch.device(device)
-    for _ in range(ROUNDS):
-        dist.barrier(group)
-        began_s = time.perf_counter()
-        work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        times.append(time.perf_counter() - began_s)
-    slowest = torch.tensor(min(times), dtype=torch.float64, device=device)
-    dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group)
-    return slowest.item()

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from workbench.datasets import embedding_usage
+from workbench.models import h100
 from workbench.rows import value_row
 
 from .index_sets import lstm_sets
@@ -51,10 +52,14 @@ def lm1b_rows() -> list[dict[str, Any]]:
 
 
 def table_rows() -> list[dict[str, Any]]:
-    """Return the rows of Criteo's tables in DeepLight, and the share of the largest field."""
-    sizes = embedding_usage.criteo_field_sizes()[NUM_FIELDS_OF_NUMBERS:]
-    named = {"rows": sizes.sum(), "largest_field": sizes.max() / sizes.sum(), "fields": len(sizes)}
-    return [value_row(name, float(value), model="DeepFM") for name, value in named.items()]
+    """Return BERT's parameters, inside and outside of its table of words, and the rows of DeepFM's tables."""
+    bert = h100.load("bert_base")
+    sizes = dict(zip(bert.tensors, bert.num_elements, strict=True))
+    words = sum(size for name, size in sizes.items() if "word_embeddings" in name)
+    of_bert = {"embedding_parameters": words, "other_parameters": sum(sizes.values()) - words}
+    rows = [value_row(name, float(number), model="BERT") for name, number in of_bert.items()]
+    of_deepfm = embedding_usage.criteo_field_sizes()[NUM_FIELDS_OF_NUMBERS:].sum()
+    return [*rows, value_row("rows", float(of_deepfm), model="DeepFM")]
 
 
 def loss_rows(

@@ -1,12 +1,11 @@
 """The rows of what is measured: sparsity in real training, hashing on this machine, and the schemes on real ranks."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, pairwise
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +20,7 @@ from workbench.rows import median_row, ratio_row, spread_row, value_row
 from workbench.rows.cells import named
 from workbench.rows.progress import say_progress
 from workbench.study.embedding_tasks import EmbeddingTask
-from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
+from workbench.study.timing import Timed, Trial, Turns, device_named, open_ranks, time_calls, time_variants
 from workbench.timeline import Recorder
 
 from .advice import chances_of
@@ -38,15 +37,14 @@ from .method.sparsity import (
     skewness_ratio,
     union_of,
 )
-from .runtime.exchange import Sparse
 from .runtime.hook import SparseSynchroniser, synchronise
 from .runtime.schemes import SCHEMES, strawman
+from .runtime.sparse import Sparse
 
 __all__ = ["Setting", "balance_rows", "extraction_rows", "hashing_rows", "in_words", "learning_rows"]
 __all__ += ["overlap_rows", "scheme_rows", "skewness_rows", "table_rows", "time_densities", "time_gradients"]
 __all__ += ["predicted_s", "time_trainings", "train"]
 
-Name = TypeVar("Name")  # of a timed call: a text or a number
 DENSE, ZEN = "Dense", "Zen"
 SEED = 0
 
@@ -94,7 +92,10 @@ def table_rows(*, tasks: Sequence[str], batch: int, steps: int) -> list[dict[str
 def overlap_rows(
     *, tasks: Sequence[str], batch: int, num_ranks: Sequence[int], pairs: int, steps: int
 ) -> list[dict[str, Any]]:
-    """Return overlap ratios of pairs of ranks in the first table, as quantiles, and densification by ranks."""
+    """Return overlap ratios of pairs of ranks in the first table, as quantiles, and densification by ranks.
+
+    `tails` is the range of nine tenths of the pairs over that of the middle half: 2.44 of a normal distribution.
+    """
     rows = []
     for name in tasks:
         task = _trained(name, batch, steps)
@@ -104,6 +105,8 @@ def overlap_rows(
         for percent in (0, 5, 25, 50, 75, 95, 100):
             quantile = float(np.percentile(overlaps, percent))
             rows.append(value_row("overlap", quantile, task=name, percentile=percent))
+        least, low, high, most = np.percentile(overlaps, (5, 25, 75, 95))
+        rows.append(value_row("tails", float((most - least) / (high - low)), task=name))
         for num in num_ranks:
             rows.append(value_row("densification", densification_ratio(sets[:num]), task=name, ranks=num))
     return rows
@@ -155,28 +158,6 @@ def balance_rows(*, task: str, batch: int, num_ranks: Sequence[int], steps: int)
     return rows
 
 
-def device_for(name: str) -> torch.device:
-    """Return the device of this name; "auto" prefers a GPU. ValueError for "cuda" without a GPU."""
-    if name == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device is 'cuda'; this machine has no GPU")
-    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
-
-
-def _seconds_of(calls: Mapping[Name, Callable[[], object]], runs: int, device: torch.device) -> dict[Name, list[float]]:
-    """Time calls in turns, after a first round; on a GPU until its work is done."""
-    found: dict[Name, list[float]] = {name: [] for name in calls}
-    wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
-    for number in range(runs + 1):
-        for name, call in calls.items():
-            wait()
-            began_s = time.perf_counter()
-            call()
-            wait()
-            if number:
-                found[name].append(time.perf_counter() - began_s)
-    return found
-
-
 def extraction_rows(
     *, domain_size: int, memories: Sequence[float], densities: Sequence[float], runs: int, device: str
 ) -> list[dict[str, Any]]:
@@ -184,14 +165,14 @@ def extraction_rows(
 
     Zen's memory has two slots for each value; `over_zen` is the largest memory's time over its.
     """
-    draw, place, rows = torch.Generator().manual_seed(SEED), device_for(device), []
+    draw, place, rows = torch.Generator().manual_seed(SEED), device_named(device), []
     for share in densities:
         memory_of = {}
         for memory in (2 * share, *memories):
             slots = torch.zeros(round(memory * domain_size), dtype=torch.int32, device=place)
             slots[torch.randint(len(slots), (round(share * domain_size),), generator=draw).to(place)] = 1
             memory_of[memory] = slots.nonzero
-        found = _seconds_of(memory_of, runs, place)
+        found = time_calls(memory_of, runs, place)
         rows += [median_row("extraction_s", taken, "s", memory=at, density=share) for at, taken in found.items()]
         rows.append(ratio_row("over_zen", found[max(memories)], found[2 * share], density=share))
     return rows
@@ -211,7 +192,7 @@ def hashing_rows(
 
     `over_counting` holds the ratios within each round.
     """
-    place = device_for(device)
+    place = device_named(device)
     gradient = torch.zeros(domain_size, device=place)
     chosen = torch.randperm(domain_size, generator=torch.Generator().manual_seed(SEED))[: round(share * domain_size)]
     gradient[chosen.to(place)] = 1.0
@@ -227,7 +208,7 @@ def hashing_rows(
     calls["nonzero, "] = gradient.nonzero
     calls["counting, "] = partial(partition, indices, num_partitions, SEED)
     calls["sorting, "] = lambda: indices[partition_of(indices, num_partitions, SEED).sort(stable=True)[1]]
-    found, rows = _seconds_of(calls, runs, place), []
+    found, rows = time_calls(calls, runs, place), []
     if {3, 4} <= set(num_hashes):
         rows.append(ratio_row("four_over_three", found["k, 4"], found["k, 3"]))
     for name, taken in found.items():
@@ -284,25 +265,31 @@ def _density_trials(
     trials = {}
     for share in densities:
         gradient = zipf_values(num_elements, share, dist.get_rank())
+        copy = gradient.clone()
         for scheme in SCHEMES:
-            trials[f"{share}: {scheme}"] = _summing(scheme, {"values": gradient})
+            trials[f"{share}: {scheme}"] = _summing(scheme, [gradient], [copy])
     return trials
 
 
-def _summing(scheme: str, gradients: Mapping[str, Tensor]) -> Trial:
+def _summing(scheme: str, gradients: Sequence[Tensor], copies: Sequence[Tensor] = ()) -> Trial:
+    """Sum gradients together, in place as torch's all-reduce does; copies keep what dense ones hold before a turn."""
     sums = SparseSynchroniser(scheme=scheme)
 
     def step() -> None:
-        for gradient in gradients.values():
-            sums.all_reduce(gradient)
+        sums.all_reduce_(gradients)
+
+    def restore() -> None:
+        for gradient, copy in zip(gradients, copies, strict=False):
+            gradient.copy_(copy)
 
     def close() -> dict[str, Any]:
         before = sums.wire.sent_bytes, sums.wire.received_bytes
         step()
+        restore()
         sent, received = sums.wire.sent_bytes - before[0], sums.wire.received_bytes - before[1]
         return {"sent_bytes": sent, "received_bytes": received}
 
-    return Trial(step=step, settling=1, close=close)
+    return Trial(step=step, settling=1, end=restore, close=close)
 
 
 def time_gradients(setting: Setting, tasks: Sequence[str], turns: Turns) -> Timed:
@@ -316,7 +303,7 @@ def _gradient_trials(recorder: Recorder, setting: Setting, tasks: Sequence[str])
         task = EmbeddingTask(name, batch=setting.batch, seed=setting.seed, sparse=True)
         task.loss(task.module, task.draw(dist.get_rank(), 0)).backward()
         weights = dict(task.module.named_parameters())
-        gradients = {table: weights[table].grad.coalesce() for table in task.embeddings}
+        gradients = [weights[table].grad.coalesce() for table in task.embeddings]
         for scheme in SCHEMES:
             trials[f"{name}: {scheme}"] = _summing(scheme, gradients)
     return trials
@@ -364,6 +351,8 @@ def in_words(values: Sequence[Mapping[str, Any]], setting: Setting, density: flo
 def scheme_rows(timed: Timed, key: str, predicted_s: Mapping[tuple[str, str], float] | None = None) -> list[dict]:
     """Return times of all schemes, Zen's gain over each scheme within a round, and the bytes of the busiest rank.
 
+    `cpu_s` is the processor time of all ranks together.
+
     Args:
         timed: trials named "value of the key: scheme".
         key: "task" or "density".
@@ -374,6 +363,7 @@ def scheme_rows(timed: Timed, key: str, predicted_s: Mapping[tuple[str, str], fl
         value, _, scheme = name.partition(": ")
         at: dict[str, Any] = {key: float(value) if key == "density" else value}
         rows.append(median_row("seconds", found, "s", scheme=scheme, **at))
+        rows.append(median_row("cpu_s", timed.cpu_s(name), "s", scheme=scheme, **at))
         rows.append(ratio_row("gain", found, taken[f"{value}: {ZEN}"], over=scheme, **at))
         counted = [facts for facts in timed.facts[name] if facts]
         if counted:

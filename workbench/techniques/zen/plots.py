@@ -195,10 +195,10 @@ def draw_map(rows: Rows, points: Mapping[str, tuple[float, float]] | None = None
     """Draw which scheme is fastest by density and ranks, a panel a rate; white lines where Zen gains 10 %.
 
     Args:
-        rows: of `advice.map_rows`.
+        rows: of `advice.map_rows`; those of `advice.fastest_rows` are drawn as circles.
         points: own tensors by name, as (density, ranks).
     """
-    table, gains = _of(rows, "over_best"), _of(rows, "zen_gain")
+    table, gains, measured = (_of(rows, name) for name in ("over_best", "zen_gain", "fastest_s"))
     rates = table["gigabits_per_s"].unique()
     figure, axes = plots.figure(1, len(rates), figsize=(3.6 * len(rates) + 1.6, 3.8), squeeze=False, sharey=True)
     looks = looks_of(axes[0][0], CANDIDATES)
@@ -217,12 +217,19 @@ def draw_map(rows: Rows, points: Mapping[str, tuple[float, float]] | None = None
         ax.set_yticks(y, [f"{num:g}" for num in y], minor=False)
         ax.minorticks_off()
         ax.grid(visible=False)
+        if not measured.empty:
+            seen = measured[measured["gigabits_per_s"] == rate]
+            colored = {"color": [looks[CANDIDATES.index(name)].color for name in seen["scheme"]], "edgecolor": "white"}
+            ax.scatter(100 * seen["density"], seen["ranks"], s=80, linewidth=2, zorder=3, **colored)
         for name, (density, ranks) in (points or {}).items():
             ax.plot(100 * density, ranks, marker="*", markersize=14, color="black", label=name)
     axes[0][0].set_ylabel("ranks")
-    shown = sorted({CANDIDATES.index(name) for name in table[table["value"] == 1.0]["scheme"]})
+    fastest = [*table[table["value"] == 1.0]["scheme"], *(() if measured.empty else measured["scheme"])]
+    shown = sorted({CANDIDATES.index(name) for name in fastest})
     handles = [axes[0][-1].plot([], [], "s", color=looks[at].color, label=CANDIDATES[at])[0] for at in shown]
     handles += axes[0][-1].plot([], [], color="white", path_effects=OUTLINED, label="Zen gains 10 %")
+    if not measured.empty:
+        handles += axes[0][-1].plot([], [], "o", color="grey", markersize=9, label="measured on real ranks")
     handles += [line for line in axes[0][-1].lines if line.get_marker() == "*"]
-    axes[0][-1].legend(handles=handles, loc="upper left", bbox_to_anchor=(1, 1), title="fastest")
+    figure.legend(handles=handles, loc="outside right upper", title="fastest")
     return figure

@@ -5,7 +5,7 @@ densities, overlaps and skewness are taken, with the paper's numbers of paramete
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
@@ -114,6 +114,8 @@ def scaling_rows(*, model: str, num_gpus: Sequence[int]) -> list[dict[str, Any]]
         for scheme in ("Dense", "AGsparse", "SparCML", "Sparse PS", "OmniReduce", "Balanced Parallelism", "Zen"):
             sent = _sum_of(partial(bytes_on_busiest_link, scheme), tables)
             rows.append(value_row("over_dense", sent / dense, scheme=scheme, gpus=num))
+        push_for_both = _sum_of(lambda of: bytes_on_busiest_link("Sparse PS", replace(of, pull=of.push)), tables)
+        rows.append(value_row("over_dense_with_one_skewness", push_for_both / dense, scheme="Sparse PS", gpus=num))
         rows.append(value_row("density", _density(tables, 1), gpus=num, of="a GPU"))
         rows.append(value_row("density", _density(tables, num), gpus=num, of="the sum"))
     return rows
@@ -150,6 +152,8 @@ def communication_rows(*, num_machines: int, gigabits_per_s: float) -> list[dict
     for scheme in SCHEMES:
         best = max(row["value"] for row in rows if row["quantity"] == "zen_over" and row["scheme"] == scheme)
         rows.append(value_row("largest_zen_over", best, scheme=scheme))
+        of_scheme = [row for row in rows if row["quantity"] == "speedup" and row["scheme"] == scheme]
+        rows.append(min(of_scheme, key=lambda row: row["value"]) | {"quantity": "least_speedup"})
     return rows
 
 
@@ -158,6 +162,7 @@ def _printed_rows(name: str) -> list[dict[str, Any]]:
 
     "printed" are those that it names, with a GPU a machine. "least" are those with which the bitmap gains least, if COO
     gives the printed speedup: it saves indices of the sum alone, so a machine's gradient is then as dense as the sum.
+    `pull_saved` is the dense tensor over the printed sum, without and with its indices.
     """
     rows, half = [], 0.5 / PRINTED_COO.get(name, 1.0)
     chosen = {"least": (half, half)} if name in PRINTED_COO else {}
@@ -167,6 +172,9 @@ def _printed_rows(name: str) -> list[dict[str, Any]]:
             rows.append(value_row(f"speedup_of_{of}_densities", found, model=name, scheme=scheme, gpus=1))
         gain = speedups["Zen"] / speedups["Zen, COO"] - 1
         rows.append(value_row(f"bitmap_gain_of_{of}_densities", gain, model=name, gpus=1))
+        if of == "printed":
+            rows.append(value_row("pull_saved", 1 / summed, model=name, format="values"))
+            rows.append(value_row("pull_saved", 1 / (2 * summed), model=name, format="COO"))
     return rows
 
 
@@ -196,6 +204,8 @@ def throughput_rows(*, num_machines: Sequence[int], gigabits_per_s: float) -> li
         rows.append(value_row("density", _gpu_density(name, most * GPUS_PER_MACHINE), model=name, of="a GPU"))
         rows.append(value_row("density", summed, model=name, of="the sum"))
         rows.append(value_row("examples", model.our_batch * most * GPUS_PER_MACHINE, model=name))
+        dense_s, zen_s = (_embedding_s(name, scheme, most, link) for scheme in ("Dense", "Zen"))
+        rows += [value_row("dense_s", dense_s, "s", model=name), value_row("zen_s", zen_s, "s", model=name)]
         for num in num_machines:
             found = {}
             for scheme in (*SCHEMES, UPPER_BOUND):

@@ -91,6 +91,87 @@ function csvOf(columns, rows) {
   return [columns, ...rows].map(row => row.map(quote).join(",")).join("\n") + "\n";
 }
 
+// A canvas that writes the operators of a PDF page: Vega draws on it as on any other. Text is Helvetica.
+function pdfCanvas(height) {
+  const ruler = document.createElement("canvas").getContext("2d"), out = [], states = [], alphas = [];
+  const put = (...words) => out.push(words.map(word => typeof word === "number" ? +word.toFixed(3) : word).join(" "));
+  let path = [], at = [0, 0];
+  const times = ([a, b, c, d, e, f], [g, h, i, j, k, l]) => [a * g + c * h, b * g + d * h, a * i + c * j, b * i + d * j, a * k + c * l + e, b * k + d * l + f];
+  const onPage = (x, y) => times(canvas.matrix, [1, 0, 0, 1, x, y]).slice(4);  // where a point lies as it is named, as on any canvas
+  const step = (operator, ...numbers) => {
+    path.push([...numbers.flatMap((x, place) => place % 2 ? [] : onPage(x, numbers[place + 1])), operator]);
+    at = numbers.slice(-2);
+  };
+  const draw = operator => { for (const part of path) put(...part); put(operator); };
+  const colour = (style, operator) => {  // the browser reads any name of a colour
+    ruler.fillStyle = style;
+    const [red, green, blue, own = 1] = ruler.fillStyle.startsWith("#") ? ruler.fillStyle.match(/\w\w/g).map(part => parseInt(part, 16)) : ruler.fillStyle.match(/[\d.]+/g).map(Number);
+    const alpha = own * canvas.globalAlpha;
+    if (!alphas.includes(alpha)) alphas.push(alpha);
+    put(`/A${alphas.indexOf(alpha)} gs`, red / 255, green / 255, blue / 255, operator);
+  };
+  const pen = () => {
+    colour(canvas.strokeStyle, "RG");
+    put(canvas.lineWidth, "w", ["butt", "round", "square"].indexOf(canvas.lineCap), "J", `[${canvas.dash.join(" ")}] 0 d`);
+  };
+  const spelled = text => text.replace(/[\u2212\u2013]/g, "-").replace(/[^\x20-\xff]/g, "?").replace(/[()\\]/g, "\\$&");
+  const canvas = {
+    fillStyle: "#000", strokeStyle: "#000", lineWidth: 1, lineCap: "butt", globalAlpha: 1, font: "10px sans-serif", textAlign: "left", dash: [], matrix: [1, 0, 0, -1, 0, height],
+    save() { states.push({...canvas}); put("q"); },
+    restore() { Object.assign(canvas, states.pop()); put("Q"); },
+    transform(...matrix) { canvas.matrix = times(canvas.matrix, matrix); },
+    translate(x, y) { canvas.transform(1, 0, 0, 1, x, y); },
+    scale(x, y) { canvas.transform(x, 0, 0, y, 0, 0); },
+    rotate(angle) { const [c, s] = [Math.cos(angle), Math.sin(angle)]; canvas.transform(c, s, -s, c, 0, 0); },
+    setLineDash(lengths) { canvas.dash = lengths; },
+    beginPath() { path = []; },
+    moveTo(x, y) { step("m", x, y); },
+    lineTo(x, y) { step(path.length ? "l" : "m", x, y); },
+    bezierCurveTo(...points) { step("c", ...points); },
+    quadraticCurveTo(x, y, endX, endY) { step("c", ...[at[0], at[1], endX, endY].map((end, place) => end + 2 / 3 * ((place % 2 ? y : x) - end)), endX, endY); },
+    arc(x, y, radius, from, to) {
+      const parts = Math.max(1, Math.ceil(Math.abs(to - from) / 1.6)), turn = (to - from) / parts, pull = 4 / 3 * Math.tan(turn / 4) * radius;
+      const on = (angle, ahead) => [x + radius * Math.cos(angle) - ahead * Math.sin(angle), y + radius * Math.sin(angle) + ahead * Math.cos(angle)];
+      canvas.lineTo(...on(from, 0));
+      for (let part = 0; part < parts; part += 1) step("c", ...on(from + part * turn, pull), ...on(from + (part + 1) * turn, -pull), ...on(from + (part + 1) * turn, 0));
+    },
+    rect(x, y, width, height) { step("m", x, y); step("l", x + width, y); step("l", x + width, y + height); step("l", x, y + height); canvas.closePath(); },
+    closePath() { path.push(["h"]); },
+    clip() { draw("W n"); },
+    fill() { colour(canvas.fillStyle, "rg"); draw("f"); },
+    stroke() { pen(); draw("S"); },
+    clearRect() {},
+    fillRect(...box) { path = []; canvas.rect(...box); canvas.fill(); },
+    strokeRect(...box) { path = []; canvas.rect(...box); canvas.stroke(); },
+    measureText(text) { ruler.font = canvas.font; return ruler.measureText(text); },
+    fillText(text, x, y) {
+      const size = parseFloat(canvas.font.match(/([\d.]+)px/)[1]), bold = canvas.font.includes("bold");
+      ruler.font = `${bold ? "bold " : ""}${size}px Helvetica, Arial, sans-serif`;
+      const left = x - ruler.measureText(text).width * ({center: 0.5, right: 1, end: 1}[canvas.textAlign] ?? 0);
+      colour(canvas.fillStyle, "rg");
+      put(`BT /F${+bold}`, size, "Tf", ...times(canvas.matrix, [1, 0, 0, -1, left, y]), `Tm (${spelled(String(text))}) Tj ET`);
+    },
+  };
+  return {canvas, out, alphas};
+}
+
+async function pdfOf(view, width, height) {
+  const {canvas, out, alphas} = pdfCanvas(height);
+  await view.toCanvas(1, {externalContext: canvas});
+  const content = out.join("\n"), font = name => `<< /Type /Font /Subtype /Type1 /BaseFont /${name} /Encoding /WinAnsiEncoding >>`;
+  const looks = alphas.map((alpha, place) => `/A${place} << /ca ${alpha} /CA ${alpha} >>`).join(" ");
+  const objects = [
+    "<< /Type /Catalog /Pages 2 0 R >>", "<< /Type /Pages /Kids [3 0 R] /Count 1 >>",
+    `<< /Type /Page /Parent 2 0 R /MediaBox [0 0 ${width} ${height}] /Contents 4 0 R /Resources << /Font << /F0 5 0 R /F1 6 0 R >> /ExtGState << ${looks} >> >> >>`,
+    `<< /Length ${content.length} >>\nstream\n${content}\nendstream`, font("Helvetica"), font("Helvetica-Bold"),
+  ];
+  let text = "%PDF-1.4\n";
+  const places = objects.map((object, place) => { const start = text.length; text += `${place + 1} 0 obj\n${object}\nendobj\n`; return start; });
+  const table = places.map(place => `${String(place).padStart(10, "0")} 00000 n \n`).join("");
+  text += `xref\n0 ${places.length + 1}\n0000000000 65535 f \n${table}trailer << /Size ${places.length + 1} /Root 1 0 R >>\nstartxref\n${text.length}\n%%EOF\n`;
+  return new Blob([Uint8Array.from(text, letter => letter.charCodeAt(0))], {type: "application/pdf"});
+}
+
 function open(details) {
   const {columns, rows} = JSON.parse(details.querySelector("script").textContent), id = details.dataset.item;
   const all = rows.map(row => Object.fromEntries(columns.map((name, place) => [name, row[place] ?? undefined])));
@@ -104,7 +185,7 @@ function open(details) {
   };
   const draw = () => {
     const shown = all.filter(row => row.quantity === chosen.quantity);
-    vegaEmbed(chart, specOf(shown, chosen.keys, chosen), {ast: true, logLevel: 1, renderer: "svg", downloadFileName: id, actions: {export: true, source: false, compiled: false, editor: false}});
+    chosen.drawn = vegaEmbed(chart, specOf(shown, chosen.keys, chosen), {ast: true, logLevel: 1, renderer: "svg", downloadFileName: id, actions: {export: true, source: false, compiled: false, editor: false}});
   };
   const show = quantity => {
     const shown = all.filter(row => row.quantity === quantity), keys = ["run", ...columns.filter(name => !FIXED.includes(name) && shown.some(row => row[name] !== undefined))];
@@ -115,8 +196,14 @@ function open(details) {
       control(name, part === "split" ? ["", ...keys] : keys, chosen[part], value => { chosen[part] = value; draw(); });
     }
     control("Scale", ["linear", "log"], chosen.log ? "log" : "linear", value => { chosen.log = value === "log"; draw(); });
-    const text = new Blob([csvOf(columns, rows)], {type: "text/csv"});
-    controls.append(Object.assign(document.createElement("a"), {href: URL.createObjectURL(text), download: `${id}.csv`, textContent: "CSV"}));
+    const save = (form, made) => {
+      const onclick = async () => Object.assign(document.createElement("a"), {href: URL.createObjectURL(await made()), download: `${id}.${form}`}).click();
+      controls.append(Object.assign(document.createElement("button"), {type: "button", textContent: form.toUpperCase(), onclick}));
+    };
+    const view = async () => (await chosen.drawn).view;
+    save("csv", () => new Blob([csvOf(columns, rows)], {type: "text/csv"}));
+    save("svg", async () => new Blob([await (await view()).toSVG()], {type: "image/svg+xml"}));
+    save("pdf", async () => { const {width, height} = chart.querySelector("svg.marks").viewBox.baseVal; return pdfOf(await view(), width, height); });
     draw();
   };
   const most = (a, b) => all.filter(row => row.quantity === b).length - all.filter(row => row.quantity === a).length;

@@ -4,14 +4,16 @@ const search = document.getElementById("search"), rows = [...document.querySelec
 const list = document.getElementById("lines"), lines = [...list.children];  // findings, which a search shows, too
 function show() {
   const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-  const has = row => words.every(word => row.textContent.toLowerCase().includes(word));
+  const count = row => words.filter(word => row.textContent.toLowerCase().includes(word)).length;
+  const has = row => count(row) === words.length;
+  const most = Math.max(1, Math.ceil(words.length / 2), ...lines.map(count));  // else the nearest findings
   let number = 0;
   for (const row of rows) {
     const fits = fields.every(field => !field.value || row.dataset[field.id] === field.value);
     row.hidden = !(fits && has(row));
     number += !row.hidden;
   }
-  for (const line of lines) line.hidden = !words.length || !has(line) || !["", line.dataset.technique].includes(fields[0].value);
+  for (const line of lines) line.hidden = count(line) < most || !["", line.dataset.technique].includes(fields[0].value);
   list.parentElement.hidden = lines.every(line => line.hidden);
   document.getElementById("shown").textContent = `${number} of ${rows.length} claims`;
   const state = new URLSearchParams([...fields, search].filter(field => field.value).map(field => [field.id, field.value]));

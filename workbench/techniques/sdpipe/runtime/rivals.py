@@ -23,7 +23,7 @@ from .averaging import Log, SDPipe
 
 __all__ = ["AdPsgd", "AllReduce", "HetPipe", "SDPipeWorker", "Worker", "serve_parameters"]
 
-PUSH, PULL = 11, 12  # message tags
+HEAD, PUSH, PULL = 10, 11, 12  # message tags
 END = -1.0  # clock value of a worker's last message
 
 
@@ -125,7 +125,7 @@ class AdPsgd(Worker):
 
 
 class HetPipe(Worker):
-    """Pushes each update to the server and continues with a local model, at most s pushes ahead of the slowest worker.
+    """Pushes its updates to the server and continues with a local model, at most s pushes ahead of the slowest worker.
 
     A pull overlaps with the next mini-batch. The worker adds its newer updates to the model that it pulls. Updates are
     divided by the number of pipelines, so that together they make one mean step.
@@ -135,17 +135,19 @@ class HetPipe(Worker):
         place: this worker's stage and pipeline.
         server: rank of the server, which runs `serve_parameters`.
         staleness: s of SSP; 0 behaves like all-reduce.
-        largest: number of parameters of the largest stage. It sets the size of all messages, so that the server can
-            receive from any worker.
+        push_every: mini-batches from push to push.
     """
 
-    def __init__(self, module: nn.Module, place: Place, *, server: int, staleness: int, largest: int):
+    def __init__(self, module: nn.Module, place: Place, *, server: int, staleness: int, push_every: int = 1):
         require_counts(0, staleness=staleness)
+        require_counts(1, push_every=push_every)
         self._flat, self._place, self._server = _Flat(module), place, server
         self._everyone = _get_default_group()
-        self.log, self._before, self._largest = Log(), torch.empty(0), largest
+        self.log, self._before, self._push_every = Log(), self._flat.read(), push_every
+        self._unpushed = torch.zeros_like(self._before)  # updates since the last push
+        self._num_unpushed = 0
         self._most_under_way = _overlapped(staleness)
-        self._under_way: deque[tuple[int, Tensor, Tensor, dist.Work, Future]] = deque()  # clock, update, answer, ...
+        self._under_way: deque[tuple[int, Tensor, Tensor, list[dist.Work], Future]] = deque()  # clock, update, answer
         self._waiter = ThreadPoolExecutor(1)  # only a waiting thread sees that a pull has arrived
         self._clock = 0
 
@@ -154,38 +156,46 @@ class HetPipe(Worker):
         self._before = self._flat.read()
 
     def after_update(self) -> None:
-        """Push the update, then load the models that have arrived or that the bound requires."""
-        self._clock += 1
+        """Push the updates if it is time, then load the models that have arrived or that the bound requires."""
         update = (self._flat.read() - self._before) / self._place.num_pipelines
         self._flat.write(self._before + update)  # scaled as on the server
-        answer = torch.empty(1 + update.numel())
-        push = self._push(self._clock, update)
-        pull = self._waiter.submit(self._everyone.recv([answer], self._server, PULL).wait)
-        self._under_way.append((self._clock, update, answer, push, pull))
+        self._unpushed += update
+        self._num_unpushed += 1
+        if self._num_unpushed == self._push_every:
+            self._push()
         began_s = time.monotonic()
         while self._under_way and (len(self._under_way) > self._most_under_way or self._under_way[0][-1].done()):
             self._take_in()
         self.log.waited_s += time.monotonic() - began_s
 
-    def _push(self, clock: float, update: Tensor) -> dist.Work:
-        message = torch.zeros(1 + self._largest)
-        message[0], message[1 : 1 + update.numel()] = clock, update
-        return self._everyone.send([message], self._server, PUSH)
+    def _push(self) -> None:
+        self._clock += 1
+        update = self._unpushed
+        answer = torch.empty(1 + update.numel())
+        head = torch.tensor([float(self._clock)])
+        pushes = [self._everyone.send([head], self._server, HEAD), self._everyone.send([update], self._server, PUSH)]
+        pull = self._waiter.submit(self._everyone.recv([answer], self._server, PULL).wait)
+        self._under_way.append((self._clock, update, answer, pushes, pull))
+        self._unpushed, self._num_unpushed = torch.zeros_like(update), 0
 
     def _take_in(self) -> None:
-        _, _, answer, push, pull = self._under_way.popleft()
-        push.wait(), pull.result()
-        held, model = answer[0].item(), answer[1:]
+        _, _, answer, pushes, pull = self._under_way.popleft()
+        for push in pushes:
+            push.wait()
+        pull.result()
+        held, model = answer[0].item(), answer[1:] + self._unpushed
         for clock, update, *_ in self._under_way:
             if clock > held:
                 model += update
         self._flat.write(model)
 
     def close(self) -> dict[str, int]:
-        """Finish all pulls, and tell the server that this worker has ended."""
+        """Push what is left, finish all pulls, and tell the server that this worker has ended."""
+        if self._num_unpushed:
+            self._push()
         while self._under_way:
             self._take_in()
-        self._push(END, torch.zeros(0)).wait()
+        self._everyone.send([torch.tensor([END])], self._server, HEAD).wait()
         self._waiter.shutdown()
         return {"num_signals": self._clock}
 
@@ -210,17 +220,18 @@ def serve_parameters(models: Sequence[Tensor], num_pipelines: int, staleness: in
     everyone = _get_default_group()
     num_stages, num_pushes, ahead = len(models), 0, staleness - _overlapped(staleness)
     clocks = dict.fromkeys(range(num_stages * num_pipelines), 0.0)
-    message = torch.empty(1 + max(model.numel() for model in models))
+    head, updates = torch.empty(1), [torch.empty_like(model) for model in models]
     unanswered: list[tuple[int, float]] = []  # rank and clock of each push, in order of arrival
     answers: dict[int, deque[tuple[Tensor, dist.Work]]] = {rank: deque() for rank in clocks}
     while min(clocks.values()) < math.inf:
-        sender = dist.recv(message, tag=PUSH)
-        clock, model = message[0].item(), models[sender % num_stages]
+        sender = dist.recv(head, tag=HEAD)
+        clock, model, update = head.item(), models[sender % num_stages], updates[sender % num_stages]
         if clock == END:
             clocks[sender] = math.inf
         else:
+            dist.recv(update, src=sender, tag=PUSH)
             clocks[sender], num_pushes = clock, num_pushes + 1
-            model += message[1 : 1 + model.numel()]
+            model += update
             unanswered.append((sender, clock))
         for push in list(unanswered):
             rank, clock = push

@@ -4,7 +4,7 @@ A scheme is a point in four dimensions: communication, aggregation, partition an
 that every rank sends and receives for given index sets. Theorem 3.1 follows by enumeration.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
@@ -125,7 +125,11 @@ def stages(scheme: Scheme, sets: Sequence[np.ndarray], home: np.ndarray) -> list
     is_parallel = scheme.partition is Partition.PARALLELISM
     home = home if is_parallel else np.zeros(len(home), np.int64)
     counts = _Counts(sets, home, num_ranks if is_parallel else 1, scheme.aggregation is Aggregation.INCREMENTAL)
-    return (_parallel if is_parallel else _centralised)[scheme.communication](counts, num_ranks)
+    if is_parallel:
+        summed = _gathered(scheme.communication, num_ranks, lambda ranks: counts.total[ranks].sum())
+        return _reduced(scheme.communication, num_ranks, counts) + summed
+    ring_adds = counts.added and scheme.communication is Communication.RING
+    return _gathered(scheme.communication, num_ranks, lambda ranks: counts.of(ranks)[0], ring_adds=ring_adds)
 
 
 class _Counts:
@@ -152,36 +156,11 @@ class _Counts:
         return self.by_rank[list(ranks)].sum(axis=0)
 
 
-def _all_to_all(counts: np.ndarray) -> Stage:
-    """Return the stage in which rank i sends counts[i, j] to rank j."""
-    off = counts * (1 - np.eye(len(counts), dtype=np.int64))
-    return Stage(off.sum(axis=1), off.sum(axis=0))
-
-
-def _central_point_to_point(counts: _Counts, num: int) -> list[Stage]:
-    return [_all_to_all(np.repeat(counts.by_rank, num, axis=1))]
-
-
-def _central_ring(counts: _Counts, num: int) -> list[Stage]:
-    """One-shot: each tensor goes around the ring. Incremental: each rank sends its sum of the previous ranks."""
-    schedule = []
-    for stage in range(1, num):
-        if counts.added:
-            sent = [counts.of([(rank - back) % num for back in range(stage)])[0] for rank in range(num)]
-        else:
-            sent = [counts.by_rank[(rank + 1 - stage) % num, 0] for rank in range(num)]
-        schedule.append(Stage(np.array(sent), np.roll(sent, 1)))
-    return schedule
-
-
-def _central_hierarchy(counts: _Counts, num: int) -> list[Stage]:
-    """Recursive doubling: exchange all gradients with ranks at distance 1, 2, 4, and so on."""
-    schedule, distance = [], 1
-    while distance < num:
-        sent = [counts.of(_block(rank, distance))[0] for rank in range(num)]
-        schedule.append(Stage(np.array(sent), np.array([sent[rank ^ distance] for rank in range(num)])))
-        distance *= 2
-    return schedule
+def _passed(sent: Sequence[int], to: np.ndarray) -> Stage:
+    """Return the stage in which each rank sends to one other rank."""
+    received = np.zeros(len(sent), np.int64)
+    received[to] = sent
+    return Stage(np.array(sent), received)
 
 
 def _block(rank: int, size: int) -> list[int]:
@@ -189,50 +168,43 @@ def _block(rank: int, size: int) -> list[int]:
     return list(range(rank // size * size, rank // size * size + size))
 
 
-def _push_pull(counts: _Counts, num: int) -> list[Stage]:
-    return [_all_to_all(counts.by_rank), _all_to_all(np.repeat(counts.total[:, None], num, axis=1))]
+def _gathered(
+    how: Communication, num: int, size: Callable[[list[int]], int], *, ring_adds: bool = False
+) -> list[Stage]:
+    """Return the stages until every rank has what each rank holds, of which `size` counts that of some ranks.
 
-
-def _parallel_ring(counts: _Counts, num: int) -> list[Stage]:
-    """Reduce-scatter, then all-gather, both around the ring."""
-    schedule = []
-    for stage in range(1, num):
-        sent = []
-        for rank in range(num):  # partition p starts at rank p + 1 and ends at rank p
-            p = (rank - stage) % num
-            sent.append(counts.of([(p + 1 + step) % num for step in range(stage)])[p])
-        schedule.append(Stage(np.array(sent), np.roll(sent, 1)))
-    for stage in range(num - 1):
-        totals = counts.total[(np.arange(num) - stage) % num]
-        schedule.append(Stage(totals, np.roll(totals, 1)))
-    return schedule
-
-
-def _parallel_hierarchy(counts: _Counts, num: int) -> list[Stage]:
-    """Recursive halving, then recursive doubling."""
-    schedule, distance = [], num // 2
-    while distance:
-        sent = []
-        for rank in range(num):  # holds its block's partitions of all ranks with the same remainder
-            held = counts.of([other for other in range(num) if other % (2 * distance) == rank % (2 * distance)])
-            sent.append(held[_block(rank ^ distance, distance)].sum())
-        schedule.append(Stage(np.array(sent), np.array([sent[rank ^ distance] for rank in range(num)])))
-        distance //= 2
-    distance = 1
+    Around a ring each tensor goes on alone, or in the sum of all ranks before. A hierarchy doubles its blocks of ranks.
+    """
+    ranks, schedule, distance = range(num), [], 1
+    if how is Communication.POINT_TO_POINT:
+        held = np.array([size([rank]) for rank in ranks])
+        return [Stage(held * (num - 1), held.sum() - held)]
+    if how is Communication.RING:
+        for stage in range(1, num):
+            backs = range(stage) if ring_adds else [stage - 1]
+            sent = [size([(rank - back) % num for back in backs]) for rank in ranks]
+            schedule.append(_passed(sent, np.roll(ranks, -1)))
+        return schedule
     while distance < num:
-        sent = [counts.total[_block(rank, distance)].sum() for rank in range(num)]
-        schedule.append(Stage(np.array(sent), np.array([sent[rank ^ distance] for rank in range(num)])))
+        schedule.append(_passed([size(_block(rank, distance)) for rank in ranks], np.arange(num) ^ distance))
         distance *= 2
     return schedule
 
 
-_centralised = {
-    Communication.POINT_TO_POINT: _central_point_to_point,
-    Communication.RING: _central_ring,
-    Communication.HIERARCHY: _central_hierarchy,
-}
-_parallel = {
-    Communication.POINT_TO_POINT: _push_pull,
-    Communication.RING: _parallel_ring,
-    Communication.HIERARCHY: _parallel_hierarchy,
-}
+def _reduced(how: Communication, num: int, counts: _Counts) -> list[Stage]:
+    """Return the stages until rank p has partition p of all ranks: around the ring it starts at rank p + 1."""
+    ranks, schedule, distance = range(num), [], num // 2
+    if how is Communication.POINT_TO_POINT:
+        off = counts.by_rank * (1 - np.eye(num, dtype=np.int64))
+        return [Stage(off.sum(axis=1), off.sum(axis=0))]
+    if how is Communication.RING:
+        for stage in range(1, num):
+            sent = [counts.of([(rank - back) % num for back in range(stage)])[(rank - stage) % num] for rank in ranks]
+            schedule.append(_passed(sent, np.roll(ranks, -1)))
+        return schedule
+    while distance:  # a rank holds its block's partitions of all ranks with the same remainder
+        held = [counts.of([one for one in ranks if one % (2 * distance) == rank % (2 * distance)]) for rank in ranks]
+        sent = [held[rank][_block(rank ^ distance, distance)].sum() for rank in ranks]
+        schedule.append(_passed(sent, np.arange(num) ^ distance))
+        distance //= 2
+    return schedule

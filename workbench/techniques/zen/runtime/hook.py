@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.parallel.groups import ProcessTensorGroup
-from workbench.parallel.hooks import group_beside, require_ddp, require_one_plan, warn_if_late
+from workbench.parallel.hooks import group_beside, require_ddp, require_one_plan, require_own_state, warn_if_late
 from workbench.parallel.hosts import all_shards, host_groups, own_shard_of_sum, require_whole_hosts
 from workbench.parallel.timeouts import naming_lost_ranks
+from workbench.parallel.wire import Wire
 
-from .exchange import Sparse, Wire
 from .schemes import SCHEMES, SEED, Scheme, Sum, dense, zen
+from .sparse import Sparse
 
 __all__ = ["SparseSynchroniser", "all_reduce_sparse", "synchronise"]
 
@@ -74,6 +75,13 @@ class SparseSynchroniser:
 
         The first heads that the ranks exchange in a call tell whether they agree.
         """
+        return self.all_reduce_([one.clone() if one.layout == torch.strided else one for one in gradients])
+
+    def all_reduce_(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Sum dense gradients in place, where only entries that are not zero are written; see `all_reduce_together`.
+
+        Returns the sums: the dense tensors themselves, and new ones for sparse tensors.
+        """
         facts: dict[str, object] = {**self._state, "number of gradients": len(gradients)}
         error = ""
         for number, gradient in enumerate(gradients):
@@ -91,14 +99,21 @@ class SparseSynchroniser:
             self._whole.agree(facts, error)
         self.wire.expect(facts)
         if is_whole and self._host is None:
-            return [self.wire.all_reduce(whole) for whole in parts]
+            return [self.wire.all_reduce_(whole) for whole in parts]
         if self._host is None:
             totals = self._summed(parts)
         else:
             shards = self._summed([Sparse.of(own_shard_of_sum(whole, self._host)) for whole in parts])
             wholes = [all_shards(shard.to_dense(), self._host) for shard in shards]
             totals = [Sparse.of(whole[: len(own)]) for whole, own in zip(wholes, parts, strict=True)]
-        return [total.like(gradient) for total, gradient in zip(totals, gradients, strict=True)]
+        sums = []
+        for total, own, gradient in zip(totals, parts, gradients, strict=True):
+            if gradient.layout == torch.sparse_coo:
+                sums.append(total.to_sparse())
+                continue
+            emptied = gradient.zero_() if is_whole else gradient.index_fill_(0, own.indices, 0)
+            sums.append(emptied.index_copy_(0, total.indices, total.values))
+        return sums
 
     def _summed(self, gradients: Sequence[Sparse]) -> list[Sparse]:
         if isinstance(self._sum, Scheme):
@@ -111,11 +126,9 @@ class SparseSynchroniser:
 
     def load_state_dict(self, state: Mapping[str, str | int]) -> None:
         """Check that a resumed training has the same settings; ValueError names a different one."""
-        if state.keys() != self._state.keys():
-            raise ValueError(f"state has {', '.join(state) or 'nothing'}; it must have {', '.join(self._state)}")
-        for name, value in self._state.items():
-            if state[name] != value:
-                raise ValueError(f"{name} is {value!r} and was {state[name]!r} before; sums would differ")
+        if unknown := state.keys() - self._state.keys():
+            raise ValueError(f"state has {', '.join(unknown)}; it must have {', '.join(self._state)} alone")
+        require_own_state(state, self._state)
 
 
 def _name_of(scheme: str | Sum) -> str:
@@ -198,13 +211,11 @@ def _serve(inbox: "SimpleQueue[list[_Bucket] | None]", sums: SparseSynchroniser,
                     torch.cuda.set_device(bucket.buffer.device)
                     torch.cuda.current_stream().wait_event(bucket.ready)
                 bucket.buffer.div_(group.size)
-            totals = iter(sums.all_reduce_together([table for bucket in buckets for table in bucket.tables]))
+            totals = sums.all_reduce_([table for bucket in buckets for table in bucket.tables])
             for bucket in buckets:
+                first, totals = totals[0], totals[len(bucket.tables) :]
                 if bucket.buffer.layout == torch.sparse_coo:
-                    bucket.buffer = next(totals)
-                    continue
-                for table in bucket.tables:
-                    table.copy_(next(totals))
+                    bucket.buffer = first
                 for gradient in bucket.others:
                     group.communicate(dist.all_reduce, gradient)
         except BaseException as error:  # the training waits for the futures, and must see it

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workbench.parallel.wire import Message, Wire
+
 from ..method.formats import BLOCK_ELEMENTS, hash_bitmap, nonzero_blocks
 from ..method.hashing import partition_order, strawman_hash
-from .exchange import INDEX_BYTES, Message, Sparse, Wire, added, set_entries
+from .sparse import INDEX_BYTES, Sparse, added, set_entries
 
 __all__ = ["SCHEMES", "SEED", "Messages", "Scheme", "Sum", "ag_sparse", "dense", "omni_reduce", "sparcml", "sparse_ps"]
 __all__ += ["strawman", "torch_sparse", "zen"]
@@ -68,14 +70,12 @@ def _read(message: Message, domain_size: int) -> Sparse:
 
 def dense(gradient: Sparse, wire: Wire) -> Sparse:
     """Sum the whole tensor around a ring (Dense)."""
-    return Sparse.of(wire.all_reduce(gradient.to_dense()))
+    return Sparse.of(wire.all_reduce_(gradient.to_dense()))
 
 
 def torch_sparse(gradient: Sparse, wire: Wire) -> Sparse:
     """Sum with torch's all-reduce of sparse tensors, which gloo has and NCCL lacks."""
-    shape = (gradient.domain_size, *gradient.values.shape[1:])
-    whole = torch.sparse_coo_tensor(gradient.indices[None], gradient.values, shape, check_invariants=False)
-    return Sparse.of(wire.all_reduce_by_torch(whole.coalesce()))
+    return Sparse.of(wire.all_reduce_by_torch(gradient.to_sparse()))
 
 
 @Scheme

@@ -1,142 +1,26 @@
-"""Sparse gradients, and their messages between the ranks of a group; all sent and received bytes are counted."""
+"""Messages of any length between the ranks of a group, and what the ranks must agree on, in the heads of the messages.
+
+All sent and received bytes are counted.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from zlib import crc32
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from numba import njit
 from torch import Tensor
 
 from workbench.parallel.groups import ProcessTensorGroup
 
-from ..method.hashing import require_indices
+__all__ = ["Message", "Wire"]
 
-__all__ = ["INDEX_BYTES", "Message", "Sparse", "Wire", "added", "set_entries"]
-
-INDEX_BYTES = 4  # on the wire; indices are below 2^31
 Message = tuple[Tensor, ...]
-BITS_OF = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # integers by bytes of a number
 WORD_BYTES = 8
 HEAD_BYTES = 5 * WORD_BYTES
 MOST_EXCHANGES = 32  # of a sum, whose lengths are remembered
 MOST_SLACK_BYTES = 8192  # of room for a message that is longer than the last ones
-BLOCK = 64  # entries that are looked at together; without a number that is not zero they are passed over
-
-
-@dataclass(frozen=True, slots=True)
-class Sparse:
-    """The non-zero gradients of a tensor whose first dimension has `domain_size` entries."""
-
-    indices: Tensor  # int64 [I], distinct
-    values: Tensor  # [I, ...], the entries at the indices
-    domain_size: int  # |G|
-
-    @classmethod
-    def of(cls, gradient: Tensor) -> "Sparse":
-        """Take the non-zero entries of a dense tensor, or all entries of a sparse tensor; equal indices are summed.
-
-        An entry is a number of a tensor with one dimension, else a row. NaN is not zero, and neither is -0.0: only a
-        number without any bit is left out.
-        """
-        if gradient.layout not in (torch.sparse_coo, torch.strided) or gradient.dim() == 0 or not len(gradient):
-            found = f"{gradient.layout} of shape {tuple(gradient.shape)}"
-            raise ValueError(f"gradient is {found}; it must be dense or sparse_coo, with rows")
-        if gradient.layout == torch.sparse_coo:
-            if gradient.sparse_dim() != 1:
-                raise ValueError(f"gradient has {gradient.sparse_dim()} sparse dimensions; it must have 1")
-            require_indices(gradient._indices()[0], len(gradient))
-            gradient = gradient.coalesce()
-            return cls(gradient.indices()[0], gradient.values(), len(gradient))
-        indices = set_entries(gradient)
-        return cls(indices, gradient.index_select(0, indices), len(gradient))
-
-    def like(self, gradient: Tensor) -> Tensor:
-        """Return these gradients in the layout of a tensor."""
-        if gradient.layout == torch.sparse_coo:
-            shape = (self.domain_size, *self.values.shape[1:])
-            indices, order = self.indices.sort()
-            parts = indices[None], self.values[order], shape
-            return torch.sparse_coo_tensor(*parts, is_coalesced=True, check_invariants=False)
-        return self.to_dense()
-
-    def to_dense(self) -> Tensor:
-        """Return the whole tensor."""
-        whole = self.values.new_zeros((self.domain_size, *self.values.shape[1:]))
-        return whole.index_copy_(0, self.indices, self.values)
-
-    def split(self, order: Tensor, counts: Sequence[int]) -> list["Sparse"]:
-        """Reorder these gradients, then cut them into parts of the given sizes."""
-        ordered = (self.indices.index_select(0, order), self.values.index_select(0, order))
-        parts = zip(*(whole.split(counts) for whole in ordered), strict=True)
-        return [Sparse(indices, values, self.domain_size) for indices, values in parts]
-
-    @classmethod
-    def joined(cls, parts: Sequence["Sparse"]) -> "Sparse":
-        """Join parts that have no index in common."""
-        indices, values = (torch.cat([getattr(part, name) for part in parts]) for name in ("indices", "values"))
-        return cls(indices, values, parts[0].domain_size)
-
-
-def added(parts: Sequence[Sparse]) -> Sparse:
-    """Add gradients of one domain in the given order; the indices of the sum ascend.
-
-    The bits are those of dense tensors, in which a missing entry is 0.0: a sum is -0.0 only if all parts hold -0.0.
-    """
-    counts = torch.zeros(parts[0].domain_size, dtype=torch.int16, device=parts[0].indices.device)
-    for part in parts:
-        counts.index_add_(0, part.indices, counts.new_ones(1).expand(len(part.indices)))
-    union = set_entries(counts)
-    place = torch.empty(len(counts), dtype=torch.int32, device=union.device)
-    place[union] = torch.arange(len(union), dtype=torch.int32, device=union.device)
-    values = parts[0].values
-    in_all = counts.index_select(0, union).eq(len(parts)).view(-1, *(1 for _ in values.shape[1:]))
-    total = torch.where(in_all, values.new_tensor(-0.0), values.new_tensor(0.0)).expand(-1, *values.shape[1:]).clone()
-    for part in parts:
-        total.index_add_(0, place.index_select(0, part.indices), part.values)
-    return Sparse(union, total, parts[0].domain_size)
-
-
-def set_entries(tensor: Tensor) -> Tensor:
-    """Return the numbers of the entries that have a bit set, int64, ascending."""
-    bits = tensor.contiguous().view(BITS_OF[tensor.element_size()]).view(len(tensor), prod(tensor.shape[1:]))
-    if bits.device.type == "cpu":
-        return torch.from_numpy(_set_places(bits[:, 0].numpy() if bits.shape[1] == 1 else _ored(bits.numpy())))
-    return bits.ne(0).any(dim=1).nonzero().squeeze(1)
-
-
-@njit(cache=True, nogil=True)
-def _ored(rows: np.ndarray) -> np.ndarray:
-    """Return all bits of each row [rows, columns], [rows]."""
-    bits = np.zeros(len(rows), rows.dtype)
-    for row in range(rows.shape[0]):
-        found = bits[row]
-        for column in range(rows.shape[1]):
-            found |= rows[row, column]
-        bits[row] = found
-    return bits
-
-
-@njit(cache=True, nogil=True)
-def _set_places(numbers: np.ndarray) -> np.ndarray:
-    """Return the places of numbers that are not 0, in one pass, and within a block without a branch."""
-    places, count = np.empty(len(numbers) + 1, np.int64), 0
-    in_blocks = len(numbers) // BLOCK * BLOCK
-    for first in range(0, in_blocks, BLOCK):
-        found = numbers[first]
-        for place in range(1, BLOCK):
-            found |= numbers[first + place]
-        if found:
-            for place in range(first, first + BLOCK):
-                places[count] = place
-                count += numbers[place] != 0
-    for place in range(in_blocks, len(numbers)):
-        places[count] = place
-        count += numbers[place] != 0
-    return places[:count]
 
 
 class Wire:
@@ -237,14 +121,13 @@ class Wire:
                 self.received_bytes += sum(part.nbytes for part in found[source])
         return found
 
-    def all_reduce(self, whole: Tensor) -> Tensor:
-        """Return the sum of a dense tensor over the ranks; a ring sends 2(n - 1)/n of its bytes."""
-        total = whole.clone()
+    def all_reduce_(self, whole: Tensor) -> Tensor:
+        """Sum a dense tensor over the ranks in place; a ring sends 2(n - 1)/n of its bytes."""
         if self._facts:
             self._swap([[]] * self.size)
-        self._group.communicate(dist.all_reduce, total)
-        self._count(2 * (self.size - 1) * total.nbytes // self.size)
-        return total
+        self._group.communicate(dist.all_reduce, whole)
+        self._count(2 * (self.size - 1) * whole.nbytes // self.size)
+        return whole
 
     def all_reduce_by_torch(self, gradient: Tensor) -> Tensor:
         """Return the sum of a sparse tensor by gloo's all-reduce, a ring that sends values and 8-byte indices."""
