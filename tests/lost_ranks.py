@@ -3,6 +3,7 @@
 A pool of `workbench.launch` would stop the others at once.
 """
 
+import atexit
 import contextlib
 import functools
 import os
@@ -59,11 +60,11 @@ def answer(fd: int, call: bytes) -> None:
 def processes(calls: Sequence[tuple[Callable, Any]]) -> Iterator[list[Connection]]:
     """Start a process a function and arguments, and yield the pipes of what each reports; in the end all are killed.
 
-    The warm process of the ranks forks them, and ends with them whatever happens here.
+    The warm process of the ranks forks them; when it ends, so do they.
     """
-    environment, started, pipes = {**own_environment(), **rank_environment(1)}, [], []
+    _warm()
+    environment, pipes = {**own_environment(), **rank_environment(1)}, []
     with contextlib.ExitStack() as stack:
-        stack.callback(warm_process())
         for function, *args in calls:
             listening, telling = Pipe(duplex=False)
             pipes.append(stack.enter_context(listening))
@@ -71,8 +72,12 @@ def processes(calls: Sequence[tuple[Callable, Any]]) -> Iterator[list[Connection
                 process = _start(pickle.dumps((function, args)), environment, telling.fileno())
             stack.callback(process.wait, PATIENCE_S)
             stack.callback(process.kill)
-            started.append(process)
         yield pipes
+
+
+@functools.cache
+def _warm() -> None:
+    atexit.register(warm_process())  # for all tests of this process, where none has started one yet
 
 
 def _start(call: bytes, environment: dict[str, str], fd: int) -> ForkedProcess | subprocess.Popen:
