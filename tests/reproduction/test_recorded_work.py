@@ -33,7 +33,7 @@ CELLS = {  # committed cells; a move that orphans any of them would lose days of
     "gemini/recorded/laptop/cells/run_cell.jsonl": 1,
     "sdpipe/recorded/full/cells/beside.jsonl": 15,
     "sdpipe/recorded/full/cells/train.jsonl": 98,
-    "sdpipe/recorded/full/cells/virtual.jsonl": 43,
+    "sdpipe/recorded/full/cells/virtual.jsonl": 45,
     "sdpipe/recorded/laptop/cells/train.jsonl": 31,
     "zen/recorded/full/cells/train.jsonl": 20,
 }
