@@ -18,7 +18,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from workbench.cli import exit_code
 from workbench.course import code_exercises, course_lessons, grade_, solved, write_course
-from workbench.course.slides import slide_types
+from workbench.course.slides import slides_of, write_slides
 from workbench.explore import Standing
 from workbench.reproduction import Project, UsageError
 
@@ -171,7 +171,20 @@ def test_a_slide_is_a_section_and_the_set_up_before_the_first_is_skipped():
     texts = [new_markdown_cell(text) for text in ("# Title\n\ncard", "## 1 · Why", "and so")]
     setup, first, second = notebook_of("import torch", "x = 1", "x").cells
     notebook = new_notebook(cells=[texts[0], setup, texts[1], first, texts[2], second])
-    assert slide_types(notebook) == ["slide", "skip", "slide", "-", "subslide", "-"]
+    assert slides_of(notebook) == [[texts[0]], [texts[1], first], [texts[2], second]]
+
+
+def test_slides_need_neither_a_script_nor_a_network_and_draw_formulas(tmp_path):
+    lesson = tmp_path / "hang" / "lesson.ipynb"
+    lesson.parent.mkdir()
+    (code,) = notebook_of("1 + 1").cells
+    texts = [new_markdown_cell("# Who waits for whom\n\n$x^2$"), new_markdown_cell("## 1 · Why")]
+    nbformat.write(new_notebook(cells=[*texts, code]), lesson)
+    write_slides([lesson], tmp_path / "slides", run=True)
+    page = (tmp_path / "slides" / "hang-lesson.slides.html").read_text()
+    assert page.count("<section") == 2 and 'aria-label="x^2"' in page and "<title>Who waits for whom<" in page
+    assert "<pre>2</pre>" in page
+    assert "<script" not in page and not re.search(r"(src|href)=.?https?:", page)
 
 
 @pytest.fixture(scope="module")

@@ -38,11 +38,13 @@ from .texts import MARKS, View, about_text, number_text, relative_text, seconds_
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+    from nbformat import NotebookNode
 
 __all__ = ["EVIDENCE_MEANINGS", "PROFILE_MEANINGS", "VERDICT_MEANINGS", "about_text", "findings_markdown"]
 __all__ += ["compared_page", "difference_texts"]
-__all__ += ["formula_html", "gather", "number_text", "relative_text", "report_path", "rule_text", "seconds_text"]
-__all__ += ["single_file", "took_text", "value_text", "write_report", "write_site"]
+__all__ += ["formula_html", "gather", "notebook_html", "number_text", "relative_text", "report_path", "rule_text"]
+__all__ += ["seconds_text"]
+__all__ += ["single_file", "style_sheet", "took_text", "value_text", "write_report", "write_site"]
 
 NOTEBOOK_FILE = ARTIFACTS["notebook"]
 SHOWN = (
@@ -97,7 +99,7 @@ def write_report(
     if anew and first.parent.exists():
         shutil.rmtree(first.parent)
     first.parent.mkdir(parents=True, exist_ok=True)
-    style = files(__package__).joinpath("templates", "style.css").read_text(encoding="utf-8")
+    style = style_sheet()
     stale = list(_stale_notebooks(project, catalogue, profile)) if notebooks else []
     for _, _, page in stale:  # the report links to existing pages
         page.parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +148,7 @@ def write_report(
 
 def compared_page(compared: Compared, before: str, after: str, *, written: str = "", linked: bool = False) -> str:
     """Return a page of two sets of records compared; as a page of the report it links to the first one."""
-    style = files(__package__).joinpath("templates", "style.css").read_text(encoding="utf-8")
+    style = style_sheet()
     about = View(written=written or when_text(datetime.now().astimezone().isoformat()))
     view = compared_view(compared, before, after)
     return _templates().get_template("compare.html.j2").render(view=view, report=about, style=style, linked=linked)
@@ -211,13 +213,22 @@ def _notebook_body(notebook: Path) -> str:
     import nbformat
 
     try:
-        content = nbformat.reads(read_text(notebook), as_version=4)
-        for cell in content.cells:
-            if cell.cell_type == "code":
-                cell.outputs = [output for output in cell.outputs if "data" not in output or _is_shown(output.data)]
-        return harmless_html(_exporter().from_notebook_node(content)[0])
+        return notebook_html(nbformat.reads(read_text(notebook), as_version=4))
     except Exception as error:  # any error of nbconvert on a foreign notebook: other pages are still written
         return f"<p>This notebook cannot be shown: {escape(type(error).__name__)}: {escape(str(error))}</p>"
+
+
+def notebook_html(content: NotebookNode) -> str:
+    """Turn cells into harmless HTML without a head, with drawn formulas and embedded figures; drops other outputs."""
+    for cell in content.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in cell.outputs if "data" not in output or _is_shown(output.data)]
+    return harmless_html(_exporter().from_notebook_node(content)[0])
+
+
+def style_sheet() -> str:
+    """Return the style sheet of the report's pages."""
+    return files(__package__).joinpath("templates", "style.css").read_text(encoding="utf-8")
 
 
 def _is_shown(forms: dict[str, Any]) -> bool:
