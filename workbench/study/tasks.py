@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from workbench.datasets import cifar10, glue
+from workbench.datasets import SourceKind, cifar10, glue
 from workbench.models.bert import BertConfig, BertForSequenceClassification
 from workbench.models.hugging_face import load_hugging_face
 from workbench.models.pretrained import DEFAULT_ENCODER, PretrainedEncoder, load_encoder
@@ -41,7 +41,8 @@ class Task:
             config = BertConfig.from_hugging_face(pretrained.config, dropout=0.0, attention_dropout=0.0, seed=seed)
             self.module = classifier = BertForSequenceClassification(config)
             load_hugging_face(classifier.encoder, pretrained.state_dict)
-            self._examples, source = _texts("train", TRAINED, pretrained)
+            learns = pretrained.source.kind is not SourceKind.STAND_IN
+            self._examples, source = _texts("train", TRAINED if learns else TESTED, pretrained)
             self._tested, tested = _texts(glue.TASKS[GLUE_TASK].validation_split, TESTED, pretrained)
             self.sources = [pretrained.source.as_record(), source, tested]
         else:
