@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from types import MappingProxyType
 from typing import Any
 
@@ -188,8 +188,8 @@ def scaling_rows(
 def trace_rows(*, model: str, num_stages: int, num_pipelines: int, num_iterations: int) -> list[dict[str, Any]]:
     """Return all schemes' speed when workers replay the recorded speeds of 16 shared GPUs (figure 7).
 
-    "speed_range" is how far a GPU's speed changes, as a share of its peak (figure 7a), and "longer_delay_over_delays_b"
-    what a worker loses beside delays B where passes are four times as long.
+    "speed_range" is how far a GPU's speed changes, as a share of its peak (figure 7a), "median_speed_range" the median
+    GPU's, and "longer_delay_over_delays_b" what a worker loses beside delays B where passes are four times as long.
     """
     workload, speeds = workload_of(model, num_stages), gpu_performance.load().speeds
     slowness = [[1 / speed for speed in row] for row in speeds]
@@ -199,7 +199,9 @@ def trace_rows(*, model: str, num_stages: int, num_pipelines: int, num_iteration
     runs[NO_WINDOW] = simulate(Scheme.SDPIPE, workload, PAPER, delays, flush=False, window_s=0.0)
     drawn_s = delays_s(model, "B", delays.shape, ITERATION, 0)
     rows = _speed_rows([runs], num_pipelines, mesh=f"{num_stages} x {num_pipelines}")
-    rows += [value_row("speed_range", max(row) - min(row), gpu=number) for number, row in enumerate(speeds)]
+    ranges = [max(row) - min(row) for row in speeds]
+    rows += [value_row("speed_range", size, gpu=number) for number, size in enumerate(ranges)]
+    rows.append(value_row("median_speed_range", median(ranges)))
     longer = traced_delays_s(slowness, num_iterations, num_stages, num_pipelines, LONGER * busy_s)
     rows.append(value_row("longer_delay_over_delays_b", longer.mean() / drawn_s.mean()))
     return [*rows, value_row("delay_over_delays_b", delays.mean() / drawn_s.mean())]
