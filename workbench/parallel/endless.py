@@ -20,7 +20,7 @@ from torch.func import functional_call
 
 from workbench.timeline import Kind
 
-from .timeouts import timeout_of
+from .timeouts import group_beside
 
 __all__ = ["Endless1F1B"]
 
@@ -71,13 +71,12 @@ class Endless1F1B:
         group: dist.ProcessGroup,
         during: Callable[[str, Kind], AbstractContextManager] = lambda label, kind: nullcontext(),
     ):
-        ranks = dist.get_process_group_ranks(group)
         self._part, self._within, self._loss_fn, self._during = part, _Within(part), loss_fn, during
-        self._stage, self._num_stages = dist.get_rank(group), len(ranks)
+        self._stage, self._num_stages = dist.get_rank(group), dist.get_world_size(group)
         self._device = next(part.parameters()).device
         # Each direction has a group of its own, since messages of one NCCL communicator wait for each other.
         self._down = group
-        self._up = dist.new_group(ranks, timeout=timeout_of(group), use_local_synchronization=True)
+        self._up = group_beside(group)
         self._sent: deque[tuple[dist.Work, Tensor]] = deque()
 
     def run(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[Tensor | None]:

@@ -9,24 +9,19 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.amp import GradScaler
-from torch.distributed.distributed_c10d import _world
 from torch.nn.parallel import DistributedDataParallel
 
-from workbench.parallel.timeouts import timeout_of
-
 __all__ = ["BUCKET_MB", "Passes", "Scaler", "require_all_handed_over", "require_ddp", "require_fp32"]
-__all__ += ["group_beside", "require_one_plan", "require_own_state", "require_parameters", "warn_if_late"]
+__all__ += ["require_one_plan", "require_own_state", "require_parameters", "warn_if_late"]
 
 BUCKET_MB = 1e-4  # bucket_cap_mb by which DistributedDataParallel makes every gradient a bucket
 LATE_BYTES = 2**20  # larger buckets are handed over late
-
-_num_groups: dict[tuple[int, ...], int] = {}  # this process's groups of any ranks when it last opened one beside these
 
 
 class Scaler(Protocol):
@@ -193,27 +188,6 @@ def require_one_plan(
     if differing := named(lambda plan, _: plan != answers[0][0]):
         rule = "it must be one plan, made once and given to all ranks"
         raise ValueError(f"the plan of rank {ranks[0]} differs from that of rank {differing}; {rule}")
-
-
-def group_beside(group: dist.ProcessGroup) -> dist.ProcessGroup:
-    """Open another group of a group's ranks, with its backend and timeout; the job's other ranks need not call it.
-
-    torch finds the members of such a group by the number of groups that a process has open. Members wait forever if
-    their numbers differ, or if the number was used before. They agree on a new one here, and open groups up to it.
-    """
-    ranks = dist.get_process_group_ranks(group)
-    more: dict[str, Any] = {"timeout": timeout_of(group), "backend": dist.get_backend(group)}
-    if len(ranks) == dist.get_world_size():
-        return dist.new_group(ranks, **more)
-    numbers = [0] * len(ranks)
-    dist.all_gather_object(numbers, max(len(_world.pg_names), _num_groups.get(tuple(ranks), 0) + 1), group=group)
-    _num_groups[tuple(ranks)] = max(numbers)
-    more["use_local_synchronization"] = True
-    fillers = [dist.new_group([dist.get_rank()], **more) for _ in range(max(numbers) - len(_world.pg_names))]
-    opened = dist.new_group(ranks, **more)
-    for filler in fillers:
-        dist.destroy_process_group(filler)
-    return opened
 
 
 def require_own_state(state: Mapping[str, object], own: Mapping[str, object]) -> None:

@@ -7,14 +7,15 @@ hour (NCCL ten minutes), whatever the timeout of the job.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.constants import default_pg_timeout
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.distributed_c10d import _get_default_group, _get_default_store, _group_or_default_group
+from torch.distributed.distributed_c10d import _get_default_group, _get_default_store, _group_or_default_group, _world
 
-__all__ = ["RankLost", "break_connections", "init_mesh", "naming_lost_ranks", "timeout_of"]
+__all__ = ["RankLost", "break_connections", "group_beside", "init_mesh", "naming_lost_ranks", "timeout_of"]
 
 ROLL_CALL = timedelta(seconds=5)  # limit of the wait for other ranks on which the collective failed, too
 GLOO_WORDS = (
@@ -23,6 +24,8 @@ GLOO_WORDS = (
     "timeout caused pair closure",
     "timed out",
 )  # it raises plain RuntimeErrors
+
+_num_groups: dict[tuple[int, ...], int] = {}  # this process's groups of any ranks when it last opened one beside these
 
 
 def timeout_of(group: dist.ProcessGroup | None = None) -> timedelta:
@@ -54,6 +57,27 @@ def init_mesh(device: str, shape: Sequence[int], names: Sequence[str] | None = N
         groups.append(group)
     dim_names = tuple(names or (f"dim_{axis}" for axis in range(len(shape))))
     return DeviceMesh.from_group(groups, device, ranks, mesh_dim_names=dim_names)
+
+
+def group_beside(group: dist.ProcessGroup) -> dist.ProcessGroup:
+    """Open another group of a group's ranks, with its backend and timeout; the job's other ranks need not call it.
+
+    torch finds the members of such a group by the number of groups that a process has open. Members wait forever if
+    their numbers differ, or if the number was used before. They agree on a new one here, and open groups up to it.
+    """
+    ranks = dist.get_process_group_ranks(group)
+    more: dict[str, Any] = {"timeout": timeout_of(group), "backend": dist.get_backend(group)}
+    if len(ranks) == dist.get_world_size():
+        return dist.new_group(ranks, **more)
+    numbers = [0] * len(ranks)
+    dist.all_gather_object(numbers, max(len(_world.pg_names), _num_groups.get(tuple(ranks), 0) + 1), group=group)
+    _num_groups[tuple(ranks)] = max(numbers)
+    more["use_local_synchronization"] = True
+    fillers = [dist.new_group([dist.get_rank()], **more) for _ in range(max(numbers) - len(_world.pg_names))]
+    opened = dist.new_group(ranks, **more)
+    for filler in fillers:
+        dist.destroy_process_group(filler)
+    return opened
 
 
 class RankLost(RuntimeError):

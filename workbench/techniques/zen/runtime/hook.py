@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.parallel.groups import ProcessTensorGroup
-from workbench.parallel.hooks import group_beside, require_ddp, require_one_plan, require_own_state, warn_if_late
+from workbench.parallel.hooks import require_ddp, require_one_plan, require_own_state, warn_if_late
 from workbench.parallel.hosts import all_shards, host_groups, own_shard_of_sum, require_whole_hosts
-from workbench.parallel.timeouts import naming_lost_ranks
+from workbench.parallel.timeouts import group_beside, naming_lost_ranks
 from workbench.parallel.wire import Wire
 
 from .schemes import SCHEMES, SEED, Scheme, Sum, dense, zen
