@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from workbench.parallel.groups import ProcessTensorGroup, TensorGroup, VirtualTensorGroup
+from workbench.parallel.messages import begin_messages
 from workbench.parallel.timeouts import naming_lost_ranks
 from workbench.parallel.traffic import MessageKind
 
@@ -148,14 +149,10 @@ class _ProcessMoves:
         ((sent,), (awaited,)) = outgoing, expected
         group, arrived = self._group.process_group, {source: shape.empty() for source, shape in awaited.items()}
         sending = {target: tensor.detach().contiguous() for target, tensor in sent.items()}
-        messages = [dist.P2POp(dist.isend, tensor, group=group, group_peer=to) for to, tensor in sending.items()]
-        messages += [dist.P2POp(dist.irecv, tensor, group=group, group_peer=of) for of, tensor in arrived.items()]
         for tensor in sending.values():
             self._group.traffic.record(MessageKind.SEND, tensor, 2)
-        if not messages:
-            return _Arrived([arrived])
         with naming_lost_ranks(group, "exchange"):
-            works = dist.batch_isend_irecv(messages)
+            works = begin_messages(arrived, sending, group=group)
         return _Pending("exchange", [arrived], works, self._group)
 
 

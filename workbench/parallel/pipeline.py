@@ -19,6 +19,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from workbench.parallel.boundary import NUM_ENDS, Boundary
 from workbench.parallel.groups import ProcessTensorGroup
+from workbench.parallel.messages import begin_messages
 from workbench.parallel.timeouts import init_mesh
 from workbench.parallel.traffic import MessageKind, Phase
 from workbench.timeline import Kind, Recorder
@@ -288,10 +289,9 @@ class Pipeline:
     def _with_other_ends(self, gradient: Tensor) -> Tensor:
         """Add the gradient of the other end's copy; each end sends the other its own."""
         group, traffic = self.mesh.pipeline_group, self.mesh.tensor_group.traffic
-        peer = dist.get_global_rank(group, self.stage.num_stages - 1 - self.stage.index)
+        peer = self.stage.num_stages - 1 - self.stage.index
         other = torch.empty_like(gradient)
-        ops = [dist.P2POp(dist.isend, gradient, peer, group), dist.P2POp(dist.irecv, other, peer, group)]
-        for work in dist.batch_isend_irecv(ops):
+        for work in begin_messages({peer: other}, {peer: gradient}, group=group):
             work.wait()
         traffic.record(MessageKind.SEND, gradient, NUM_ENDS, Phase.BACKWARD, "tied_weight")
         return gradient + other

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from workbench.parallel.groups import ProcessTensorGroup
+from workbench.parallel.messages import all_to_all
 
 __all__ = ["Message", "Wire"]
 
@@ -28,7 +29,8 @@ class Wire:
 
     An exchange is one all-to-all of heads, each with as much of its message as there is room for, and a second one if a
     rank has more. Both ends know the room: it follows from the last lengths between them in this exchange of a sum,
-    whatever is sent. A head has the length of its message, and a checksum of what the ranks must agree on.
+    whatever is sent. A head has the length of its message, and a checksum of what the ranks must agree on. What is
+    large travels beside the all-to-all, in both directions at once.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None):
@@ -60,33 +62,31 @@ class Wire:
         rooms = _rooms(self._last[number].min(axis=0))
         lengths = np.array([sum(map(len, message)) for message in pieces])
         shared = [crc32(error.encode()), crc32(repr(facts).encode()), int((lengths > rooms[0]).any()), note]
-        first, rest = [], [torch.empty(0, dtype=torch.uint8)]
+        first, rest = [], []
         for message, length, room in zip(pieces, lengths.tolist(), rooms[0].tolist(), strict=True):
-            if length > room:
-                whole = torch.cat([*message])
-                message = [whole[:room]]
-                rest.append(whole[room:])
             unused = torch.zeros(max(0, room - length), dtype=torch.uint8)
-            first += [_bytes_of(torch.tensor([*shared, length])), *message, unused]
-        arrived = self._all_to_all(first, HEAD_BYTES + rooms)
+            whole = torch.cat([_bytes_of(torch.tensor([*shared, length])), *message, unused])
+            first.append(whole[: HEAD_BYTES + room])
+            rest.append(whole[HEAD_BYTES + room :])
+        arrived = self._all_to_all(first, HEAD_BYTES + rooms[1])
         heads = torch.stack([one[:HEAD_BYTES].view(torch.int64) for one in arrived]).cpu().numpy()
         if heads[:, 0].any() or (heads[:, 1] != heads[0, 1]).any():
             self._refuse(facts, error)
-        sizes = np.stack([lengths, heads[:, 4]])
-        found = [one[HEAD_BYTES : HEAD_BYTES + size] for one, size in zip(arrived, sizes[1].tolist(), strict=True)]
+        expected = heads[:, 4]
+        found = [one[HEAD_BYTES : HEAD_BYTES + size] for one, size in zip(arrived, expected.tolist(), strict=True)]
         if heads[:, 2].any():
-            more = self._all_to_all(rest, np.maximum(sizes - rooms, 0))
+            more = self._all_to_all(rest, np.maximum(expected - rooms[1], 0))
             found = [torch.cat(both) if len(both[1]) else both[0] for both in zip(found, more, strict=True)]
         if number < MOST_EXCHANGES:
-            self._last[number] = self._last[number][1], sizes
+            self._last[number] = self._last[number][1], np.stack([lengths, expected])
         return found, heads[:, 3].tolist()
 
-    def _all_to_all(self, pieces: Sequence[Tensor], lengths: np.ndarray) -> tuple[Tensor, ...]:
-        """Send all pieces, one after the other, in these lengths [to and from, ranks]; return those that arrive."""
-        outgoing, (counts, expected) = torch.cat([piece.to(self._device) for piece in pieces]), lengths.tolist()
-        arrived = outgoing.new_empty(sum(expected))
-        self._group.communicate(dist.all_to_all_single, arrived, outgoing, expected, counts)
-        return arrived.split(expected)
+    def _all_to_all(self, outgoing: Sequence[Tensor], lengths: np.ndarray) -> list[Tensor]:
+        """Send a tensor to each rank; return those that arrive from each rank, of known lengths."""
+        sent = [one.to(self._device) for one in outgoing]
+        arrived = [sent[0].new_empty(length) for length in lengths.tolist()]
+        self._group.communicate(all_to_all, arrived, sent)
+        return arrived
 
     def _refuse(self, own_facts: dict[str, str], own_error: str) -> None:
         """Raise ValueError with the first rank that has an error, or other facts than rank 0."""

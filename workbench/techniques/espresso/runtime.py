@@ -33,6 +33,7 @@ from workbench.parallel.hooks import (
     require_own_state,
     warn_if_late,
 )
+from workbench.parallel.messages import all_to_all
 from workbench.parallel.timeouts import break_connections, naming_lost_ranks, timeout_of
 
 from .method.exchange import (
@@ -134,7 +135,7 @@ class Groups:
             case Routine.REDUCE_SCATTER | Routine.ALL_TO_ALL:  # the sum is made here: gloo's sends twice as much
                 sent = torch.stack(outgoing(value, task, n))
                 arrived = torch.empty_like(sent)
-                dist.all_to_all_single(arrived, sent, group=group)
+                all_to_all([*arrived.flatten(1)], [*sent.flatten(1)], group=group)
                 received = list(arrived)
             case Routine.ALL_GATHER:
                 received = [torch.empty_like(value) for _ in ranks]
