@@ -128,7 +128,7 @@ def canonical(key: Any) -> Key | None:
     """Return a key in the form for comparisons: a number if it reads as a finite number, else text, or None."""
     if type(key) is int:
         return key
-    return _canonical(plain(key))
+    return _canonical(key if type(key) is str else plain(key))
 
 
 @lru_cache(maxsize=100_000, typed=True)

@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -63,10 +64,13 @@ def gather(
     earlier version are not named.
     """
     fingerprinter = None if under_way or kept else Fingerprinter(project)
-    items = [
-        item_view(ItemRun(project, declared, profile), running=declared.id in running, fingerprinter=fingerprinter)
-        for declared in catalogue
-    ]
+    items = []
+    with ThreadPoolExecutor(1) as drawing:  # thumbnails, beside the verdicts: Pillow leaves the interpreter free
+        for declared in catalogue:
+            run = ItemRun(project, declared, profile)
+            item = item_view(run, running=declared.id in running, fingerprinter=fingerprinter)
+            drawing.submit(thumbnail_uri, *item.picture)
+            items.append(item)
     techniques = tuple(
         _technique(project, name, tuple(item for item in items if item.technique == name))
         for name in dict.fromkeys(item.technique for item in items)

@@ -14,7 +14,6 @@ from html import escape
 from io import BytesIO
 from pathlib import Path
 
-from workbench.reproduction.files import write_whole
 from workbench.reproduction.schema import read_bytes
 
 __all__ = ["figure_uri", "formula_html", "thumbnail_uri"]
@@ -72,7 +71,7 @@ def _shrink(path: Path, kept: Path) -> None:
             small.quantize(COLOURS, Image.Quantize.FASTOCTREE).save(content, "PNG")
     except (UnidentifiedImageError, OSError):  # a broken figure is still linked; its own page shows that it is broken
         content = BytesIO()
-    write_whole(kept, content.getvalue())
+    kept.write_bytes(content.getvalue())  # if cut short it has not the figure's time, and is drawn again
 
 
 def _data_address(content: bytes) -> str:
