@@ -35,6 +35,7 @@ def lines(
     looks = looks_of(ax, series)
     for (name, part), look in zip(series.items(), looks, strict=True):
         part = part.sort_values(x)
+        name = int(name) if isinstance(name, float) and name.is_integer() else name  # a table with gaps has 4.0 for 4
         how: dict[str, Any] = {"color": look.color, "linestyle": look.line_style, "marker": look.marker}
         how |= {"markevery": max(1, len(part) // _MOST_MARKERS)}
         how |= {"clip_on": False, "in_layout": False}  # markers at the edge are drawn whole
