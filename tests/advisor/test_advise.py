@@ -4,6 +4,8 @@ import json
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import nn
 from typer.testing import CliRunner
 
 import workbench
@@ -43,6 +45,45 @@ def test_the_computation_is_that_of_a_replica_shared_by_its_ranks():
     asked = ask("GPT-2 medium", "1x8 H100", tp=4, pp=1, computation_s=0.4)
     assert (asked.computation_s, asked.num_replicas) == (pytest.approx(0.1), 2)
     assert asked.gradients.forward_s + asked.gradients.backward_s == pytest.approx(0.4)
+
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.head = nn.Embedding(20, 4), nn.Linear(4, 3)
+
+    def forward(self, ids):
+        return self.head(self.table(ids))
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_a_module_is_asked_about_with_what_was_measured_of_its_step(is_sparse):
+    module = Tagger()
+    module.table.sparse = is_sparse
+
+    def step():
+        module.zero_grad()
+        module(torch.tensor([1, 2, 2, 7])).sum().backward()
+
+    asked = ask(module, FOUR, step=step)
+    assert asked.gradients.tensors[-1] == "table.weight" and asked.gradients.total_bytes == 4 * (3 + 12 + 80)
+    assert (asked.embedding, asked.density) == ((20, 4), pytest.approx(3 / 20))
+    assert "embedding of 20 rows of 4, 15.00% of them in a step" in asked.said
+    assert predict("zen", asked).plain == "AGsparse"
+    slower = ask(module, FOUR, step=step, computation_s=2.0, density=0.5)
+    assert slower.gradients.forward_s + slower.gradients.backward_s == pytest.approx(2.0)
+    assert slower.density == 0.5
+    with pytest.raises(ValueError, match="step is missing"):
+        ask(module, FOUR)
+
+
+def test_a_module_of_hugging_face_has_the_sizes_of_its_config():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    module = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=50, n_positions=8))
+    ids = torch.arange(8)[None]
+    asked = ask(module, FOUR, step=lambda: module(ids, labels=ids).loss.backward(), batch=1)
+    assert (asked.sizes.hidden_size, asked.sizes.num_layers, asked.workload.num_layers) == (16, 2, 2)
 
 
 def test_it_can_say_none_of_them():

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from workbench.cluster import Topology
 from workbench.reproduction import Project
 
@@ -124,7 +126,7 @@ class Advice:
 
 
 def advise(
-    model: str | Path | dict[str, Any],
+    model: str | Path | dict[str, Any] | nn.Module,
     machines: str | Topology = "1x8 H100",
     *,
     limits: bool = True,
@@ -134,7 +136,9 @@ def advise(
     """Say which of the eight techniques pays for a training, how much, and how sure that is.
 
     Args:
-        model: a name such as "GPT-2 medium", or a Hugging Face config, as a dict or the path of its config.json.
+        model: a name such as "GPT-2 medium"; a Hugging Face config, as a dict or the path of its config.json; or a
+            module, with `step=` a function that runs one forward and backward pass of it: gradients, seconds, the
+            largest table and its density are then measured here.
         machines: machines x GPUs, kind and network, such as "8x8 H100, 400 Gbit/s", or a `Topology`.
         limits: also search the value of the input that decides, which takes seconds.
         project: where the records are; by default this checkout's.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from workbench.checks import require_counts, require_not_negative, require_positive
 from workbench.cluster import GIGABIT_BYTES_PER_S, Machines, Topology, preset
@@ -19,6 +21,8 @@ from workbench.techniques.gemini.cost.training import OPT_FAILURES_PER_MACHINE_D
 from workbench.techniques.gemini.method.waste import GPU_BYTES_PER_PARAMETER, TABLE_6_2, Family, ModelSizes
 from workbench.techniques.zen.simulated import MODELS as EMBEDDING_MODELS
 from workbench.timeline.gradients import FORWARD_SHARE, Gradients
+
+from .live import look_at
 
 __all__ = ["Question", "ask"]
 
@@ -131,9 +135,10 @@ class Question:
 
 
 def ask(
-    model: str | Path | dict[str, Any],
+    model: str | Path | dict[str, Any] | nn.Module,
     machines: str | Topology,
     *,
+    step: Callable[[], object] | None = None,
     batch: int | None = None,
     sequence: int | None = None,
     tp: int | None = None,
@@ -142,13 +147,25 @@ def ask(
     failures_per_machine_day: float = OPT_FAILURES_PER_MACHINE_DAY,
     slow: float = 1.0,
     slow_share: float = 1.0,
-    density: float = 1.0,
+    density: float | None = None,
     embedding: tuple[int, int] | None = None,
 ) -> Question:
     """Put a question together; `workbench.advise` says what the arguments are. ValueError names what is wrong."""
     topology = preset(machines) if isinstance(machines, str) else machines
-    name, sizes = _model(model)
     said: list[str] = []
+    live = None
+    if isinstance(model, nn.Module):
+        if step is None:
+            raise ValueError("step is missing; a module needs a function that runs one forward and backward pass of it")
+        live = look_at(model, step)
+        name, sizes = live.gradients.name, _sizes_of_config(live.config)
+        density = live.density if density is None else density
+        if embedding is None and live.embedding is not None and density < 1:
+            embedding = live.embedding
+            said.append(f"embedding of {embedding[0]:,} rows of {embedding[1]}, {density:.2%} of them in a step")
+    else:
+        name, sizes = _model(model)
+    density = 1.0 if density is None else density
     if name in EMBEDDING_MODELS and embedding is None:
         paper = EMBEDDING_MODELS[name]
         embedding = round(paper.embedding_parameters / paper.width), paper.width
@@ -163,7 +180,17 @@ def ask(
             said.append(f"{what} {default}" + (" a replica" if what == "batch" else ""))
     batch, sequence = of_batch if batch is None else batch, of_sequence if sequence is None else sequence
     require_counts(1, batch=batch, sequence=sequence)
-    gradients, workload = _computation(name, sizes, measured, topology, (batch, sequence), computation_s, said)
+    if live is None:
+        gradients, workload = _computation(name, sizes, measured, topology, (batch, sequence), computation_s, said)
+    else:
+        gradients = live.gradients
+        here_s = gradients.forward_s + gradients.backward_s
+        if computation_s is None:
+            said.append(f"computation as {gradients.source}, {here_s:.3g} s (yours decides: give computation_s)")
+        else:
+            require_positive(computation_s=computation_s)
+            gradients = scaled(gradients, computation_s / here_s)
+        workload = None if sizes is None else workload_of(sizes, name, batch=batch, sequence=sequence)
     if tp is None or pp is None:
         num_parameters = sum(gradients.num_elements) if gradients else 0
         own = next(_layouts(num_parameters, topology, tp, pp, sizes), None)
@@ -279,17 +306,25 @@ def _model(model: str | Path | dict[str, Any]) -> tuple[str, ModelSizes | None]:
             known = ", ".join(NAMES)
             raise ValueError(f"model is {str(model)!r}; it must be a config.json of Hugging Face or one of {known}")
         config = {"name": str(path)} | json.loads(path.read_text(encoding="utf-8"))
+    sizes = _sizes_of_config(config)
+    if sizes is None:
+        missing = next(names for names in CONFIG.values() if not any(isinstance(config.get(one), int) for one in names))
+        raise ValueError(f"model has no {' or '.join(missing)}; a config must have one")
+    return str(config.get("name") or config.get("model_type") or "model"), sizes
+
+
+def _sizes_of_config(config: Mapping[str, Any]) -> ModelSizes | None:
+    """Return the sizes of a transformer, None where its config lacks one."""
     found: dict[str, int] = {}
     for name, names in CONFIG.items():
         values = [config[one] for one in names if isinstance(config.get(one), int)]
         if not values:
-            raise ValueError(f"model has no {' or '.join(names)}; a config must have one")
+            return None
         found[name] = values[0]
     inner = config.get("intermediate_size") or config.get("n_inner") or 4 * found["hidden_size"]
     positions = config.get("max_position_embeddings") or config.get("n_positions") or SEQUENCE
     kind = {"bert": Family.BERT, "roberta": Family.ROBERTA}.get(str(config.get("model_type")), Family.GPT_2)
-    sizes = ModelSizes(family=kind, intermediate_size=inner, max_positions=positions, **found)
-    return str(config.get("name") or config.get("model_type") or "model"), sizes
+    return ModelSizes(family=kind, intermediate_size=inner, max_positions=positions, **found)
 
 
 def _plain(name: str) -> str:
