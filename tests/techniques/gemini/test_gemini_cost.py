@@ -128,8 +128,8 @@ HIGH = replace(SETTING, policy=high_frequency(JOB))
 
 def run(setting, trace):
     """Simulate failures, as the definition does it, too."""
-    result = simulate_training(setting, trace, keep_spans=True)
-    assert result == cost.simulate_training_by_definition(setting, trace, keep_spans=True)
+    result = simulate_training(setting, trace)
+    assert result == cost.simulate_training_by_definition(setting, trace)
     return result
 
 
@@ -285,7 +285,7 @@ def test_the_timeline_of_a_failure_reads_as_a_grid_and_one_of_joined_iterations_
     trace = trace_of(6, {}, {3: "S"}, step_s=10)
     tens = cost.Overheads(detection_s=10, serialise_s=0, least_replacement_s=0, most_replacement_s=0, warm_up_s=0)
     setting = replace(SETTING, overheads=tens)
-    timeline = training_timeline(setting, simulate_training(setting, trace, keep_spans=True))
+    timeline = training_timeline(setting, simulate_training(setting, trace))
     # At 30 s the second iteration's checkpoint is complete, the third's has not begun: the third is done again.
     assert format_timeline(timeline, step_s=10).splitlines() == [
         "training              | 1 2 3 .         3 4",
@@ -321,7 +321,6 @@ test_bad_input_is_refused_by_name = refusals(
     (lambda: replace(SETTING, policy=gemini(GPT2_100B)), "iteration_s of the policy is 62"),
     (lambda: replace(SETTING, num_standbys=-1), "num_standbys is -1"),
     (lambda: replace(COSTS, most_replacement_s=4), "most_replacement_s is 4"),
-    (lambda: training_timeline(SETTING, simulate_training(SETTING, trace_of(10))), "spans is empty"),
     (lambda: fault(time_s=-1.0), "time_s is -1.0"),
     (lambda: fault(machines=()), r"machines is \(\); it must name at least 1"),
     (lambda: fault(machines=(1, 1)), "different ones"),

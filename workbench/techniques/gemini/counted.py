@@ -180,7 +180,8 @@ def count_gaps(most_machines: int, replica_counts: Sequence[int]) -> Rows:
     for num_replicas in replica_counts:
         for num_machines in range(num_replicas + 1, most_machines + 1):
             if num_machines % num_replicas:
-                gap = method.gap_to_upper_bound(placement(num_machines, num_replicas))
+                exact = recovery_probability(placement(num_machines, num_replicas), num_replicas)
+                gap = method.upper_bound(num_machines, num_replicas) - exact
                 share = float(gap / method.gap_bound(num_machines, num_replicas))
                 rows.append(value_row("gap_share", share, "1", num_machines=num_machines, num_replicas=num_replicas))
     return rows

@@ -42,11 +42,6 @@ CALIBRATION: tuple[Cell, ...] = (
 )
 """The published cells that are fitted; they never count as reproduced."""
 
-# Any traffic: the baseline sends none of it.
-NO_TRAFFIC = CheckpointTraffic(
-    checkpoint_bytes=1, bandwidth_bytes_per_s=1.0, copy_bytes_per_s=1.0, reserved_bytes=1, num_buffers=1
-)
-
 
 def workload_of(sizes: ModelSizes, name: str = "", **batch: int) -> Workload:
     """Return a model of table 6.2's kind with the micro-batch of one device; `batch` and `sequence` may be given."""
@@ -104,8 +99,7 @@ def phases_of(workload: Workload, machine: FittedMachine) -> UpdatedPhases:
 
 def baseline_s(workload: Workload, machine: FittedMachine) -> float:
     """Return the seconds of an iteration without checkpoints."""
-    parts = phases_of(workload, machine)
-    return interleave(parts.phases, NO_TRAFFIC, Scheme.BASELINE, update_s=parts.update_s).iteration_s
+    return iteration_of(workload, machine, Scheme.BASELINE).iteration_s
 
 
 def iteration_of(

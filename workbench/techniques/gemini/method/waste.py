@@ -217,13 +217,15 @@ class CheckpointPolicy:
 
 def strawman(job: Job, *, interval_s: float = STRAWMAN_INTERVAL_S) -> CheckpointPolicy:
     """Return the policy that writes to storage every three hours; whole iterations, at least as often as asked."""
-    iterations = max(math.floor(interval_s / job.iteration_s), _least_iterations(job))
-    return replace(high_frequency(job, interval_iterations=iterations), name="Strawman")
+    often = high_frequency(job)
+    iterations = max(math.floor(interval_s / job.iteration_s), often.storage.interval_iterations)
+    return replace(often, name="Strawman", storage=replace(often.storage, interval_iterations=iterations))
 
 
 def high_frequency(job: Job, *, interval_iterations: int | None = None) -> CheckpointPolicy:
     """Return the policy that writes to storage as often as bandwidth allows: every ceil(t_ckpt / T_iter) iterations."""
-    iterations = _least_iterations(job) if interval_iterations is None else interval_iterations
+    least = max(1, math.ceil(job.storage_s / job.iteration_s))
+    iterations = least if interval_iterations is None else interval_iterations
     level = Level(in_memory=False, interval_iterations=iterations, blocking_s=job.serialise_s, transfer_s=job.storage_s)
     return CheckpointPolicy(name="HighFreq", iteration_s=job.iteration_s, storage=level)
 
@@ -258,10 +260,6 @@ def average_wasted_s(policy: CheckpointPolicy, job: Job, tier: Tier) -> float:
         retrieval_s=job.retrieval_s(tier),
         iteration_s=job.iteration_s,
     )
-
-
-def _least_iterations(job: Job) -> int:
-    return max(1, math.ceil(job.storage_s / job.iteration_s))
 
 
 DAY_S = 86_400

@@ -339,7 +339,7 @@ def _with_one_fault(setting: Setting, time_s: float, failure: str, duration_s: f
     kind = cost.FaultKind.SOFTWARE if failure == SOFTWARE else cost.FaultKind.HARDWARE
     fault = cost.Fault(time_s=time_s, kind=kind, machines=(0,))
     trace = FaultTrace(num_machines=setting.job.num_machines, duration_s=duration_s, faults=(fault,))
-    return simulate_training(setting, trace, keep_spans=True)
+    return simulate_training(setting, trace)
 
 
 def overhead_rows() -> Rows:
@@ -384,8 +384,6 @@ def _one_failure(failure: str, replacement_share: float = 0.5) -> tuple[Setting,
 
 
 def training_timeline(setting: Setting, run: TrainingRun, *, every_iteration: bool = True) -> Timeline:
-    if not run.spans:
-        raise ValueError("spans is empty; simulate with keep_spans=True")
     actions: list[Action] = []
     kept_until = float("inf")  # the least iteration to which any later recovery goes back
     for span in reversed(run.spans):
