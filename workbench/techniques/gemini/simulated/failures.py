@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from workbench.cluster import GIGABIT_BYTES_PER_S
-from workbench.rows import value_row
+from workbench.rows import ratios, value_row
 from workbench.timeline import Action, Kind, Timeline
 
 from .. import cost, method
@@ -34,7 +34,6 @@ MACHINES_LOST, NO_STANDBY = "Gemini, machines lost, standby", "Gemini, machines 
 ENOUGH_STANDBYS_SHARE = 0.01  # of the machines, at least 2: replacements take minutes, failures come by the day
 P4D_MEMORY_BYTES = 1152 * 2**30  # section 6.7.1
 NOTHING = cost.Overheads(detection_s=0, serialise_s=0, least_replacement_s=0, most_replacement_s=0, warm_up_s=0)
-
 BLOOM_INTERVAL_ITERATIONS = 100  # figure 6.1, as BLOOM
 FAILURE_ITERATION = 310  # figure 6.1
 BLOOM_ITERATION_S = 105.0  # BLOOM's logbook; the example counts iterations, so that it only scales the figure
@@ -77,10 +76,9 @@ def _by_equation(name: str, replaced: str) -> float:
 def wasted_rows(num_failures: int, seeds: Sequence[int]) -> Rows:
     """Return figure 6.10: Eq. 6.1, and what as many simulated failures waste."""
     wasted_s = {(name, replaced): _by_equation(name, replaced) for name in SOLUTIONS for replaced in REPLACED}
-    rows: Rows = [
-        value_row("wasted_s", value, "s", solution=name, replaced=replaced)
-        for (name, replaced), value in wasted_s.items()
-    ]
+    rows: Rows = []
+    for (name, replaced), value in wasted_s.items():
+        rows.append(value_row("wasted_s", value, "s", solution=name, replaced=replaced))
     iterations = wasted_s[GEMINI, NONE] / GPT2_100B.iteration_s
     rows.append(value_row("iterations_wasted", iterations, "1", replaced=NONE))
     degraded = wasted_s[GEMINI, TWO_GONE] / wasted_s[STRAWMAN, TWO_GONE]
@@ -90,24 +88,22 @@ def wasted_rows(num_failures: int, seeds: Sequence[int]) -> Rows:
             keys: dict[str, Any] = {"highfreq": highfreq, "replaced": replaced}
             highfreq_s, gemini_s = wasted_s[highfreq, replaced], wasted_s[GEMINI, replaced]
             rows.append(value_row("reduction", highfreq_s / gemini_s, **keys))
-            for of, value in ((f"{PAPERS_FACTOR} x Gemini", PAPERS_FACTOR * gemini_s), ("HighFreq", highfreq_s)):
-                rows.append(value_row("bound_s", value, "s", **keys, of=of))
+            rows.append(value_row("bound_s", PAPERS_FACTOR * gemini_s, "s", **keys, of=f"{PAPERS_FACTOR} x Gemini"))
+            rows.append(value_row("bound_s", highfreq_s, "s", **keys, of="HighFreq"))
     for gigabits in STORAGES_GBIT_PER_S:
         job = replace(GPT2_100B, storage_bytes_per_s=gigabits * GIGABIT_BYTES_PER_S)
         policy = high_frequency(job)
         times = method.average_wasted_s(policy, job, Tier.STORAGE) / wasted_s[GEMINI, ONE]
-        rows += [
-            value_row("interval_iterations", policy.storage.interval_iterations, storage_gbit_per_s=gigabits),
-            value_row("reduction_by_storage", times, replaced=ONE, storage_gbit_per_s=gigabits),
-        ]
+        place: dict[str, Any] = {"storage_gbit_per_s": gigabits}
+        rows.append(value_row("interval_iterations", policy.storage.interval_iterations, **place))
+        rows.append(value_row("reduction_by_storage", times, replaced=ONE, **place))
     for name in (STRAWMAN, HIGH_FREQUENCY, GEMINI):
         replaced = ONE if name == GEMINI else NONE
-        runs = [_daily_run(name, replaced, num_failures, seed) for seed in seeds]
-        simulated_s = [run.wasted_s[Cause.LOST] + run.wasted_s[Cause.RETRIEVAL] for run in runs]
-        numbers = [sum(run.num_recoveries.values()) for run in runs]
-        expected_s = _by_equation(name, replaced)
-        ratios = [seconds / number / expected_s for seconds, number in zip(simulated_s, numbers, strict=True)]
-        rows.append(_seeds_row("simulated_over_equation", ratios, "1", solution=name, replaced=replaced))
+        over_equation = []
+        for run in (_daily_run(name, replaced, num_failures, seed) for seed in seeds):
+            simulated_s = run.wasted_s[Cause.LOST] + run.wasted_s[Cause.RETRIEVAL]
+            over_equation.append(simulated_s / sum(run.num_recoveries.values()) / wasted_s[name, replaced])
+        rows.append(_seeds_row("simulated_over_equation", over_equation, "1", solution=name, replaced=replaced))
     runs = [_daily_run(GEMINI, TWO_HELD, num_failures, seed) for seed in seeds]
     shares = [100 * run.num_recoveries[Tier.STORAGE] / sum(run.num_recoveries.values()) for run in runs]
     return [*rows, _seeds_row("storage_share", shares, "%", num_machines=GPT2_100B.num_machines, lost=2)]
@@ -132,8 +128,8 @@ def mt_nlg_rows() -> Rows:
     """Return the example of section 6.2.2: one checkpoint of MT-NLG, and what a failure then wastes at least."""
     checkpoint_s = cost.MT_NLG.storage_s
     wasted_s = method.wasted_time_s(checkpoint_s=checkpoint_s, interval_s=checkpoint_s, retrieval_s=checkpoint_s)
-    values = {"checkpoint_min": checkpoint_s / 60, "wasted_min": wasted_s / 60}
-    return [value_row(name, value, "min", model="MT-NLG") for name, value in values.items()]
+    times_s = {"checkpoint_min": checkpoint_s, "wasted_min": wasted_s}
+    return [value_row(name, seconds / 60, "min", model="MT-NLG") for name, seconds in times_s.items()]
 
 
 def rows_by_failures(failures_per_day: Sequence[float], *, num_days: float, seeds: Sequence[int]) -> Rows:
@@ -141,11 +137,10 @@ def rows_by_failures(failures_per_day: Sequence[float], *, num_days: float, seed
     rows: Rows = []
     num_machines = GPT2_100B.num_machines
     for rate in failures_per_day:
-        traces = [_software(num_machines, rate / num_machines, num_days, seed) for seed in seeds]
+        traces = {seed: _software(num_machines, rate / num_machines, num_days, seed) for seed in seeds}
         for name in SOLUTIONS:
-            runs = [_run(name, trace, num_machines, seed) for seed, trace in zip(seeds, traces, strict=True)]
-            ratios = [run.effective_ratio for run in runs]
-            rows.append(_seeds_row("effective_ratio", ratios, "1", solution=name, failures_per_day=rate))
+            effective = [_run(name, trace, seed).effective_ratio for seed, trace in traces.items()]
+            rows.append(_seeds_row("effective_ratio", effective, "1", solution=name, failures_per_day=rate))
         rows += _added_rows(rate, failures_per_day=rate)
     return rows + serialising_rows()
 
@@ -172,40 +167,37 @@ def rows_by_machines(nums_machines: Sequence[int], *, num_days: float, seeds: Se
             hardware = cost.poisson_faults(number, duration_s=num_days * DAY_S, seed=seed)
             for name, seeded in runs.items():
                 trace = hardware if name in (MACHINES_LOST, NO_STANDBY) else software
-                seeded.append(_run(name, trace, number, seed))
-        for name, seeded in runs.items():
+                seeded.append(_run(name, trace, seed))
+        effective = {name: [run.effective_ratio for run in seeded] for name, seeded in runs.items()}
+        for name, (run, *_) in runs.items():
             keys: dict[str, Any] = {"solution": name, "num_machines": number}
-            rows.append(_seeds_row("effective_ratio", [run.effective_ratio for run in seeded], "1", **keys))
-            run = seeded[0]
-            shares = {"progress": run.productive_s} | {cause.value: spent_s for cause, spent_s in run.wasted_s.items()}
-            rows += [
-                value_row("time_share", spent_s / run.duration_s, **keys, cause=cause)
-                for cause, spent_s in shares.items()
-            ]
+            rows.append(_seeds_row("effective_ratio", effective[name], "1", **keys))
+            for cause, spent_s in (("progress", run.productive_s), *run.wasted_s.items()):
+                rows.append(value_row("time_share", spent_s / run.duration_s, **keys, cause=str(cause)))
         for highfreq in (HIGH_FREQUENCY, EIGHT):
             keys = {"highfreq": highfreq, "num_machines": number}
-            pairs = _ratios(runs[GEMINI], runs[highfreq])
-            rows.append(_seeds_row("gain", [100 * (a - b) for a, b in pairs], "%", **keys, of="all time"))
-            if all(b for _, b in pairs):
-                gains = [100 * (a / b - 1) for a, b in pairs]
+            gains = [100 * (a - b) for a, b in zip(effective[GEMINI], effective[highfreq], strict=True)]
+            rows.append(_seeds_row("gain", gains, "%", **keys, of="all time"))
+            if all(effective[highfreq]):
+                gains = [100 * (times - 1) for times in ratios(effective[GEMINI], effective[highfreq])]
                 rows.append(_seeds_row("gain", gains, "%", **keys, of="HighFreq's ratio"))
         for name in (MACHINES_LOST, NO_STANDBY):
-            ratios = [lost / software for lost, software in _ratios(runs[name], runs[GEMINI])]
-            rows.append(_seeds_row("over_software", ratios, "1", solution=name, num_machines=number))
-        even = _even_trace(number, cost.OPT_FAILURES_PER_MACHINE_DAY, num_days)
+            over_software = ratios(effective[name], effective[GEMINI])
+            rows.append(_seeds_row("over_software", over_software, "1", solution=name, num_machines=number))
+        # The same number of software failures at even distances.
+        period_s, duration_s = DAY_S / (cost.OPT_FAILURES_PER_MACHINE_DAY * number), num_days * DAY_S
+        times_s = [count * period_s for count in range(1, int(duration_s / period_s))]
+        faults = [cost.Fault(time_s=time_s, kind=cost.FaultKind.SOFTWARE, machines=(0,)) for time_s in times_s]
+        even = FaultTrace(num_machines=number, duration_s=duration_s, faults=tuple(faults))
         for name in SOLUTIONS:
-            ratio = _run(name, even, number, seed=0).effective_ratio
+            ratio = _run(name, even, seed=0).effective_ratio
             rows.append(value_row("effective_ratio_even", ratio, solution=name, num_machines=number))
         rows += _added_rows(cost.OPT_FAILURES_PER_MACHINE_DAY * number, num_machines=number)
     return rows + serialising_rows()
 
 
-def _ratios(runs: Sequence[TrainingRun], others: Sequence[TrainingRun]) -> list[tuple[float, float]]:
-    return [(run.effective_ratio, other.effective_ratio) for run, other in zip(runs, others, strict=True)]
-
-
-def _run(name: str, trace: FaultTrace, num_machines: int, seed: int) -> TrainingRun:
-    is_lossy = name in (MACHINES_LOST, NO_STANDBY)
+def _run(name: str, trace: FaultTrace, seed: int) -> TrainingRun:
+    num_machines, is_lossy = trace.num_machines, name in (MACHINES_LOST, NO_STANDBY)
     job, policy = SOLUTIONS[GEMINI if is_lossy else name]
     setting = Setting(
         job=job,
@@ -218,16 +210,8 @@ def _run(name: str, trace: FaultTrace, num_machines: int, seed: int) -> Training
 
 
 def _software(num_machines: int, rate: float, num_days: float, seed: int) -> FaultTrace:
-    draw: dict[str, Any] = {"failures_per_machine_day": rate, "hardware_share": 0.0, "seed": seed}
-    return cost.poisson_faults(num_machines, duration_s=num_days * DAY_S, **draw)
-
-
-def _even_trace(num_machines: int, rate: float, num_days: float) -> FaultTrace:
-    """Let software fail as often as in `_software`, but at even distances."""
-    period_s, duration_s = DAY_S / (rate * num_machines), num_days * DAY_S
-    software: dict[str, Any] = {"kind": cost.FaultKind.SOFTWARE, "machines": (0,)}
-    faults = [cost.Fault(time_s=number * period_s, **software) for number in range(1, int(duration_s / period_s))]
-    return FaultTrace(num_machines=num_machines, duration_s=duration_s, faults=tuple(faults))
+    rates = {"failures_per_machine_day": rate, "hardware_share": 0.0}
+    return cost.poisson_faults(num_machines, duration_s=num_days * DAY_S, seed=seed, **rates)
 
 
 def _added_rows(rate: float, **keys: Any) -> Rows:
@@ -235,17 +219,17 @@ def _added_rows(rate: float, **keys: Any) -> Rows:
 
     A negative ratio means that they are more than all time.
     """
-    ratios: dict[str, float] = {}
+    left: dict[str, float] = {}
     for name, (job, policy) in SOLUTIONS.items():
         shares = [level.blocking_s / (level.interval_iterations * job.iteration_s) for level in policy.levels]
         serialise_s = PAPER_OVERHEADS.serialise_s if name == GEMINI else 0.0
         fixed_s = PAPER_OVERHEADS.detection_s + serialise_s + PAPER_OVERHEADS.warm_up_s
         failure_s = fixed_s + _by_equation(name, NONE)
-        ratios[name] = 1 - sum(shares) - rate / DAY_S * failure_s
-    rows = [value_row("effective_ratio_added", ratio, solution=name, **keys) for name, ratio in ratios.items()]
+        left[name] = 1 - sum(shares) - rate / DAY_S * failure_s
+    rows = [value_row("effective_ratio_added", ratio, solution=name, **keys) for name, ratio in left.items()]
     for name in (HIGH_FREQUENCY, EIGHT):
-        if ratios[name] > 0:
-            gain = 100 * (ratios[GEMINI] / ratios[name] - 1)
+        if left[name] > 0:
+            gain = 100 * (left[GEMINI] / left[name] - 1)
             rows.append(value_row("gain_added", gain, "%", highfreq=name, **keys, of="HighFreq's ratio"))
     return rows
 
@@ -280,8 +264,7 @@ def best_rows(
             needs = paper_needs(rate, link, idle_s=idle_s, blocking_s=blocking_s, window_s=window_s)
             keys = {"failures_per_machine_day": rate, "link_gbps": link}
             best, searched = method.best_checkpointing(needs), method.best_checkpointing_by_definition(needs)
-            intervals = range(1, needs.most_iterations + 1)
-            two = min(expected_waste(needs, NUM_REPLICAS, interval) for interval in intervals)
+            two = min(expected_waste(needs, NUM_REPLICAS, count) for count in range(1, needs.most_iterations + 1))
             rows += [
                 value_row("best_replicas", best.num_replicas, "1", **keys),
                 value_row("best_interval", best.interval_iterations, "iteration", **keys),
@@ -290,8 +273,8 @@ def best_rows(
                 value_row("two_over_best", two / best.waste, "1", **keys),
                 value_row("young_interval", best.young_s / needs.job.iteration_s, "iteration", **keys),
             ]
-            ratios = [_simulated_over_expected(needs, num_failures, seed) for seed in seeds]
-            rows.append(_seeds_row("simulated_over_expected", ratios, "1", **keys))
+            over_expected = [_simulated_over_expected(needs, num_failures, seed) for seed in seeds]
+            rows.append(_seeds_row("simulated_over_expected", over_expected, "1", **keys))
     return rows
 
 
@@ -299,9 +282,7 @@ def _simulated_over_expected(needs: CheckpointingNeeds, num_failures: int, seed:
     """Return the simulated loss over the expected one, with the best interval of two replicas and no window."""
     alone, number, rate = replace(needs, window_s=0.0), needs.job.num_machines, needs.failures_per_machine_day
     iterations = min(range(1, needs.most_iterations + 1), key=lambda count: expected_waste(alone, NUM_REPLICAS, count))
-    level = method.memory_level(alone, NUM_REPLICAS, iterations)
-    times = {"blocking_s": level.blocking_s, "transfer_s": level.transfer_s}
-    policy = gemini(needs.job, interval_iterations=iterations, **times)
+    policy = replace(gemini(needs.job), memory=method.memory_level(alone, NUM_REPLICAS, iterations))
     duration_s = num_failures / (rate * number) * DAY_S
     trace = cost.poisson_faults(number, duration_s=duration_s, failures_per_machine_day=rate, seed=seed)
     placed = placement(number, NUM_REPLICAS)
@@ -312,11 +293,10 @@ def _simulated_over_expected(needs: CheckpointingNeeds, num_failures: int, seed:
 def worked_example_rows(checkpoint_iterations: Sequence[int]) -> Rows:
     """Return figure 6.1: where training goes back to and what is lost, by how long a checkpoint takes (not given)."""
     rows: Rows = []
-    for iterations in checkpoint_iterations:
-        lost = _worked_example(iterations)[1].wasted_s[Cause.LOST] / BLOOM_ITERATION_S
-        keys = {"checkpoint_iterations": iterations}
-        rows.append(value_row("back_to", FAILURE_ITERATION - lost, "iteration", **keys))
-        rows.append(value_row("lost_iterations", lost, "iteration", **keys))
+    for number in checkpoint_iterations:
+        lost = _worked_example(number)[1].wasted_s[Cause.LOST] / BLOOM_ITERATION_S
+        rows.append(value_row("back_to", FAILURE_ITERATION - lost, "iteration", checkpoint_iterations=number))
+        rows.append(value_row("lost_iterations", lost, "iteration", checkpoint_iterations=number))
     return rows
 
 
@@ -326,11 +306,10 @@ def worked_example_timeline(checkpoint_iterations: int) -> Timeline:
 
 
 def _worked_example(checkpoint_iterations: int) -> tuple[Setting, TrainingRun]:
-    transfer_s = checkpoint_iterations * BLOOM_ITERATION_S
-    rates: dict[str, Any] = {"storage_bytes_per_s": 1 / transfer_s, "network_bytes_per_s": 1}
+    rate = 1 / (checkpoint_iterations * BLOOM_ITERATION_S)  # of one byte
+    rates: dict[str, Any] = {"storage_bytes_per_s": rate, "network_bytes_per_s": 1}
     job = Job(iteration_s=BLOOM_ITERATION_S, state_bytes=1, num_machines=1, **rates)
-    level = method.Level(in_memory=False, interval_iterations=BLOOM_INTERVAL_ITERATIONS, transfer_s=transfer_s)
-    policy = CheckpointPolicy(name="BLOOM", iteration_s=BLOOM_ITERATION_S, storage=level)
+    policy = high_frequency(job, interval_iterations=BLOOM_INTERVAL_ITERATIONS)
     setting = Setting(job=job, policy=policy, overheads=NOTHING)
     return setting, _with_one_fault(setting, FAILURE_ITERATION * BLOOM_ITERATION_S, SOFTWARE, 500 * BLOOM_ITERATION_S)
 
