@@ -104,8 +104,7 @@ def saved_and_live(folder: str) -> list[bool]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     saving, tokens = overhead.AsyncSave(model, optimizer, folder), Tokens(TINY, dist.get_rank())
     for _ in range(2):
-        ids_BS = tokens.batch()
-        model(ids_BS, ids_BS).backward()
+        tokens.loss(model).backward()
         optimizer.step()
         saving.step()
     saving.close()

@@ -3,8 +3,9 @@
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,9 +40,7 @@ class Size:
     sharded: bool = True  # `fully_shard` (ZeRO-3), or else plain data parallelism (DDP)
     dropout: float = 0.1  # probability
     seed: int = 0  # of weights and tokens
-    # seconds that an accelerator would compute in an iteration. Block by block a third of it passes in the forward pass
-    # and the rest in the backward pass: the processor computes, and sleeps for what is left.
-    device_s: float = 0.0
+    device_s: float = 0.0  # that an accelerator would compute in an iteration: the processor sleeps for what is left
 
     def __post_init__(self) -> None:
         require_not_negative(device_s=self.device_s)
@@ -60,15 +59,11 @@ class Size:
             seed=self.seed,
         )
         model = GPT2(config)
-        if self.device_s:
-            for block in model.blocks:
-                _pad(block, self.device_s / 3 / self.layers)
+        for block in model.blocks if self.device_s else ():
+            _pad(block, self.device_s / 3 / self.layers)
         if not is_parallel:
             return model
-        if not self.sharded:
-            return DistributedDataParallel(model)
-        shard(*model.blocks, model)
-        return model
+        return shard(*model.blocks, model) if self.sharded else DistributedDataParallel(model)
 
 
 def shard(*modules: nn.Module) -> nn.Module:
@@ -81,18 +76,18 @@ def shard(*modules: nn.Module) -> nn.Module:
 
 def _pad(block: nn.Module, forward_s: float) -> None:
     """Pad a block's forward pass to `forward_s`, and its backward pass to twice that."""
-    began_s = {}
+    began_s = [0.0]
 
-    def begin(name: str) -> Callable:
-        return lambda *_: began_s.update({name: time.monotonic()})
+    def begin(*_: Any) -> None:
+        began_s[0] = time.monotonic()
 
-    def end(name: str, seconds: float) -> Callable:
-        return lambda *_: time.sleep(max(0.0, began_s[name] + seconds - time.monotonic()))
+    def end(seconds: float, *_: Any) -> None:
+        time.sleep(max(0.0, began_s[0] + seconds - time.monotonic()))
 
-    block.register_forward_pre_hook(begin("forward"))
-    block.register_forward_hook(end("forward", forward_s))
-    block.register_full_backward_pre_hook(begin("backward"))
-    block.register_full_backward_hook(end("backward", 2 * forward_s))
+    block.register_forward_pre_hook(begin)
+    block.register_forward_hook(partial(end, forward_s))
+    block.register_full_backward_pre_hook(begin)
+    block.register_full_backward_hook(partial(end, 2 * forward_s))
 
 
 class Tokens:
@@ -101,13 +96,10 @@ class Tokens:
     def __init__(self, size: Size, rank: int):
         self._size, self._draw = size, torch.Generator().manual_seed(size.seed * 10_000 + rank)
 
-    def batch(self) -> Tensor:
-        """Draw the next batch, [B, S] int64."""
-        return torch.randint(self._size.vocab, (self._size.batch, self._size.sequence), generator=self._draw)
-
     def loss(self, model: nn.Module) -> Tensor:
-        """Return the loss of a model on the next batch."""
-        ids_BS = self.batch()
+        """Return the loss of a model on the next batch of drawn token ids."""
+        shape = self._size.batch, self._size.sequence
+        ids_BS = torch.randint(self._size.vocab, shape, generator=self._draw)
         return model(ids_BS, ids_BS)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -124,14 +116,11 @@ class Habits:
         """Prepare; return further objects with a state."""
         return {}
 
-    def begin(self, context: RankContext, checkpoints: InMemoryCheckpoints) -> None:
-        """Begin an iteration."""
+    def begin(self, context: RankContext, checkpoints: InMemoryCheckpoints) -> None: ...
 
-    def before_update(self, iteration: int) -> None:
-        """Go on after the backward pass."""
+    def before_update(self, iteration: int) -> None: ...
 
-    def end(self, loss: float) -> None:
-        """End an iteration."""
+    def end(self, loss: float) -> None: ...
 
     def state(self) -> bytes:
         """Return what belongs to the bits of the training."""

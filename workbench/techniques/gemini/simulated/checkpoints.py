@@ -102,9 +102,22 @@ def predict_models(machine: str, models: Sequence[str]) -> Rows:
     fitted = {"p4d": cost.calibrated().p4d, "p3dn": cost.calibrated().p3dn}
     if machine not in fitted:
         raise ValueError(f"machine is {machine!r}; it must be 'p4d' or 'p3dn'")
-    rows: Rows = []
-    for model in models:
-        rows += [{"model": model, **row} for row in _model_rows(fitted[machine], cost.workload_named(model))]
+    chosen, rows = fitted[machine], []
+    for workload in map(cost.workload_named, models):
+        keys: dict[str, Any] = {"model": workload.name}
+        plain, sent = (cost.iteration_of(workload, chosen, scheme) for scheme in (Scheme.BASELINE, Scheme.GEMINI))
+        for row in scheme_rows(plain, plain.iteration_s) + scheme_rows(sent, plain.iteration_s):
+            rows += [keys | row] if row["quantity"] in ("iteration_s", "idle_s", "overhead") else []
+        for scheme in (Scheme.BLOCKING, Scheme.UNPIPELINED):
+            overhead = _overhead(workload, chosen, scheme)
+            rows.append(value_row("overhead", overhead, "%", **keys, scheme=str(scheme)))
+        rows.append(value_row("checkpoint_over_iteration", sent.checkpoint_s / plain.iteration_s, **keys))
+        idle_s = math.fsum(planning_spans_s(cost.phases_of(workload, chosen).phases))
+        rows.append(value_row("network_s", idle_s, "s", **keys, what="idle without checkpoints"))
+        rows.append(value_row("network_s", sent.checkpoint_s, "s", **keys, what="needed by the checkpoint"))
+        agent_gb = cost.agent_memory_bytes(workload, chosen) / GIGABYTE
+        rows.append(value_row("agent_memory_gb", agent_gb, "GB", **keys))
+        rows.append(value_row("host_memory_gb", (chosen.host_memory_bytes or 0.0) / GIGABYTE, "GB", **keys))
     return rows
 
 
@@ -216,26 +229,6 @@ def predict_ablation(model: str, schemes: Sequence[str], free_mb: float, copy_ra
 
     rate = bisected(is_slower, LEAST_RATE, LARGEST_RATE, NUM_BISECTIONS)
     return [*rows, value_row("copy_rate_asked_gbit_per_s", rate, "Gbit/s", scheme="Unpipelined")]
-
-
-def _model_rows(machine: FittedMachine, workload: Workload) -> Rows:
-    without, with_checkpoints = (
-        cost.iteration_of(workload, machine, scheme) for scheme in (Scheme.BASELINE, Scheme.GEMINI)
-    )
-    rows = scheme_rows(without, without.iteration_s) + scheme_rows(with_checkpoints, without.iteration_s)
-    rows = [row for row in rows if row["quantity"] in ("iteration_s", "idle_s", "overhead")]
-    for scheme in (Scheme.BLOCKING, Scheme.UNPIPELINED):
-        rows.append(value_row("overhead", _overhead(workload, machine, scheme), "%", scheme=str(scheme)))
-    share = with_checkpoints.checkpoint_s / without.iteration_s
-    rows.append(value_row("checkpoint_over_iteration", share))
-    usable_s = math.fsum(planning_spans_s(cost.phases_of(workload, machine).phases))
-    times_s = {"idle without checkpoints": usable_s, "needed by the checkpoint": with_checkpoints.checkpoint_s}
-    rows += [value_row("network_s", value, "s", what=what) for what, value in times_s.items()]
-    assert machine.host_memory_bytes is not None  # `paper_machine` has it
-    kept_gb = cost.agent_memory_bytes(workload, machine) / GIGABYTE
-    memory_gb = {"agent_memory_gb": kept_gb, "host_memory_gb": machine.host_memory_bytes / GIGABYTE}
-    rows += [value_row(name, value, "GB") for name, value in memory_gb.items()]
-    return rows
 
 
 def _beside(quantity: str, ours: float, bound: float, unit: str) -> Rows:
