@@ -180,10 +180,8 @@ def _faults(
 
     down_s = round(draw.uniform(*STORE_DOWN_S), 2)
     match kind:
-        case Failure.RANK:
-            return [fault(Victim.RANK, number)]
-        case Failure.MACHINE:
-            return [fault(Victim.MACHINE, number)]
+        case Failure.RANK | Failure.MACHINE:
+            return [fault(Victim(kind.value), number)]
         case Failure.ROOT:
             return [fault(Victim.ROOT)]
         case Failure.STORE:
