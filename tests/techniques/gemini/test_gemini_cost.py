@@ -213,7 +213,10 @@ def test_an_incomplete_checkpoint_is_not_gone_back_to():
 
 POLICIES = (
     gemini(JOB),
-    gemini(JOB, interval_iterations=3, blocking_s=1.7, storage_interval_s=170),
+    replace(
+        gemini(JOB, storage_interval_s=170),
+        memory=waste.Level(in_memory=True, interval_iterations=3, blocking_s=1.7, transfer_s=10),
+    ),
     high_frequency(replace(JOB, serialise_s=8.3)),
     waste.strawman(replace(JOB, serialise_s=8.3), interval_s=300),
 )

@@ -16,7 +16,7 @@ from workbench.timeline import Kind
 
 from ..method.interleaving import CheckpointTraffic, InterleavedIteration, Phase, Scheme, interleave
 from ..method.placement import BUFFERS_PER_REPLICA
-from ..method.waste import TABLE_6_2, Job, ModelSizes, checkpoint_bytes, num_parameters
+from ..method.waste import TABLE_6_2, Job, ModelSizes, checkpoint_bytes
 
 __all__ = ["CALIBRATION", "COPY_BYTES_PER_S", "Calibrated", "UpdatedPhases", "agent_memory_bytes", "baseline_s"]
 __all__ += ["calibrated", "checkpoint_s", "iterating_in", "iteration_of", "job_of", "network_share_of"]
@@ -45,15 +45,7 @@ CALIBRATION: tuple[Cell, ...] = (
 
 def workload_of(sizes: ModelSizes, name: str = "", **batch: int) -> Workload:
     """Return a model of table 6.2's kind with the micro-batch of one device; `batch` and `sequence` may be given."""
-    model = Workload(
-        name=name,
-        hidden=sizes.hidden_size,
-        inner=sizes.intermediate_size,
-        num_layers=sizes.num_layers,
-        vocabulary=sizes.vocab_size,
-        **{"batch": MICRO_BATCH, "sequence": SEQUENCE} | batch,
-    )
-    return replace(model, other_parameters=num_parameters(sizes) - model.num_parameters)
+    return sizes.workload(name, **{"batch": MICRO_BATCH, "sequence": SEQUENCE} | batch)
 
 
 def workload_named(name: str) -> Workload:

@@ -13,12 +13,12 @@ Young: CACM 17(9), 1974. Daly: FGCS 22(3), 2006, Eq. 37.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
-from enum import StrEnum
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 
 from workbench.checks import require_counts, require_not_negative, require_positive
+from workbench.models.sizes import Family, ModelSizes, num_parameters
 
 from .placement import BUFFERS_PER_REPLICA, placement, recovery_probability
 from .recovery import Tier
@@ -38,50 +38,6 @@ VOCABULARY = 50_265  # Tokens (section 6.7.1)
 SEQUENCE = 512  # Tokens (section 6.7.1)
 
 
-class Family(StrEnum):
-    """A family of models: what surrounds the layers differs."""
-
-    GPT_2 = "GPT-2"
-    ROBERTA = "RoBERTa"
-    BERT = "BERT"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelSizes:
-    """A row of table 6.2."""
-
-    family: Family  # GPT-2, RoBERTa or BERT
-    hidden_size: int  # h
-    intermediate_size: int  # i, inner units of a perceptron
-    num_layers: int  # L
-    num_heads: int  # attention heads, which change no count
-    vocab_size: int = VOCABULARY  # V
-    max_positions: int = SEQUENCE  # P, of the learned position embedding; RoBERTa adds its two
-
-    def __post_init__(self) -> None:
-        require_counts(1, **{field.name: getattr(self, field.name) for field in fields(self) if field.name != "family"})
-
-
-def num_parameters(sizes: ModelSizes) -> int:
-    """Count the parameters of a model with its language-model head.
-
-    A layer has 4h² + 4h in attention, 2hi + i + h in the perceptron and 4h in two norms: 12h² + 13h where i = 4h. The
-    head shares its matrix with the token embedding. GPT-2: a norm at the end. BERT: two token types, a norm behind the
-    embeddings, the pooler, a head of h² + h, a norm and V biases. RoBERTa: as BERT, with one token type, two more
-    positions and no pooler.
-    """
-    hidden, inner = sizes.hidden_size, sizes.intermediate_size
-    layer = (4 * hidden**2 + 4 * hidden) + (2 * hidden * inner + inner + hidden) + 4 * hidden
-    embeddings = (sizes.vocab_size + sizes.max_positions) * hidden
-    head = hidden**2 + hidden + 2 * hidden + sizes.vocab_size
-    around = {
-        Family.GPT_2: 2 * hidden,
-        Family.BERT: (2 + 2) * hidden + (hidden**2 + hidden) + head,
-        Family.ROBERTA: (2 + 1 + 2) * hidden + head,
-    }[sizes.family]
-    return embeddings + sizes.num_layers * layer + around
-
-
 def checkpoint_bytes(parameters: float) -> float:
     """Return the bytes of a checkpoint, 12 a parameter."""
     require_not_negative(parameters=parameters)
@@ -98,7 +54,13 @@ def machine_shard_bytes(parameters: float, num_machines: int) -> float:
 TABLE_6_2: Mapping[str, ModelSizes] = MappingProxyType(
     {
         name: ModelSizes(
-            family=family, hidden_size=hidden, intermediate_size=4 * hidden, num_layers=layers, num_heads=heads
+            family=family,
+            hidden_size=hidden,
+            intermediate_size=4 * hidden,
+            num_layers=layers,
+            num_heads=heads,
+            vocab_size=VOCABULARY,
+            max_positions=SEQUENCE,
         )
         for name, family, hidden, layers, heads in (
             ("GPT-2 10B", Family.GPT_2, 2560, 46, 40),
@@ -230,21 +192,9 @@ def high_frequency(job: Job, *, interval_iterations: int | None = None) -> Check
     return CheckpointPolicy(name="HighFreq", iteration_s=job.iteration_s, storage=level)
 
 
-def gemini(
-    job: Job,
-    *,
-    interval_iterations: int = 1,
-    blocking_s: float = 0.0,
-    transfer_s: float | None = None,  # None spreads a checkpoint over the idle spans of one iteration
-    storage_interval_s: float = STRAWMAN_INTERVAL_S,
-) -> CheckpointPolicy:
+def gemini(job: Job, *, storage_interval_s: float = STRAWMAN_INTERVAL_S) -> CheckpointPolicy:
     """Return the policy that checkpoints to memory every iteration, and to storage without stopping training."""
-    memory = Level(
-        in_memory=True,
-        interval_iterations=interval_iterations,
-        blocking_s=blocking_s,
-        transfer_s=job.iteration_s if transfer_s is None else transfer_s,
-    )
+    memory = Level(in_memory=True, interval_iterations=1, transfer_s=job.iteration_s)  # in all its idle spans
     storage = replace(strawman(job, interval_s=storage_interval_s).storage, blocking_s=0.0)
     return CheckpointPolicy(name="Gemini", iteration_s=job.iteration_s, storage=storage, memory=memory)
 
