@@ -40,13 +40,7 @@ BLOOM_ITERATION_S = 105.0  # BLOOM's logbook; the example counts iterations, so 
 FOURTH_S = 3.5 * GPT2_100B.iteration_s  # figure 6.14: during iteration 4
 SOFTWARE, HARDWARE, STANDBY = "software", "hardware", "hardware, standby machine"
 TRAINING, MEMORY, STORAGE, RECOVERY = ROWS = ("training", "checkpoint in memory", "checkpoint in storage", "recovery")
-KEPT, LOST, CHECKPOINT = "progress that stays", "progress that is lost", "checkpoint"
-# The kind of action of every label.
-KINDS = MappingProxyType(
-    {KEPT: Kind.COMPUTE, LOST: Kind.OTHER, CHECKPOINT: Kind.COMMUNICATE, Cause.RETRIEVAL.value: Kind.DECODE}
-    | dict.fromkeys((Cause.CHECKPOINTING.value, Cause.SERIALISING.value), Kind.ENCODE)
-    | dict.fromkeys((Cause.DETECTION.value, Cause.REPLACEMENT.value, Cause.WARM_UP.value), Kind.WAIT)
-)
+KINDS = MappingProxyType({Cause.RETRIEVAL: Kind.DECODE, Cause.SERIALISING: Kind.ENCODE})  # all else is waiting
 
 
 def policies(job: Job) -> dict[str, CheckpointPolicy]:
@@ -54,11 +48,11 @@ def policies(job: Job) -> dict[str, CheckpointPolicy]:
     return {STRAWMAN: method.strawman(job), HIGH_FREQUENCY: high_frequency(job), GEMINI: gemini(job)}
 
 
-# What figures 6.10 and 6.15 compare: a job and its policy.
+# The policies of GPT-2 100B that figures 6.10 and 6.15 compare.
 SOLUTIONS = MappingProxyType(
-    {name: (GPT2_100B, policy) for name, policy in policies(GPT2_100B).items()}
-    | {HIGH_FREQUENCY: (GPT2_100B, high_frequency(GPT2_100B, interval_iterations=NINE_ITERATIONS))}
-    | {EIGHT: (GPT2_100B, high_frequency(GPT2_100B))}
+    policies(GPT2_100B)
+    | {HIGH_FREQUENCY: high_frequency(GPT2_100B, interval_iterations=NINE_ITERATIONS)}
+    | {EIGHT: high_frequency(GPT2_100B)}
 )
 
 
@@ -69,8 +63,8 @@ def _seeds_row(quantity: str, values: Sequence[float], unit: str, **keys: Any) -
 
 
 def _by_equation(name: str, replaced: str) -> float:
-    job, policy = SOLUTIONS[name]
-    return method.average_wasted_s(policy, job, REPLACED[replaced] if name == GEMINI else Tier.STORAGE)
+    tier = REPLACED[replaced] if name == GEMINI else Tier.STORAGE
+    return method.average_wasted_s(SOLUTIONS[name], GPT2_100B, tier)
 
 
 def wasted_rows(num_failures: int, seeds: Sequence[int]) -> Rows:
@@ -120,8 +114,8 @@ def _daily_run(name: str, replaced: str, num_failures: int, seed: int) -> Traini
         machines = tuple(generator.sample(range(num_machines), num_hit))
         faults.append(cost.Fault(time_s=time_s, kind=kind, machines=machines))
     trace = FaultTrace(num_machines=num_machines, duration_s=num_failures * DAY_S, faults=tuple(faults))
-    job, policy = SOLUTIONS[name]
-    return simulate_training(Setting(job=job, policy=policy, placement=placement(num_machines, NUM_REPLICAS)), trace)
+    placed = placement(num_machines, NUM_REPLICAS)
+    return simulate_training(Setting(job=GPT2_100B, policy=SOLUTIONS[name], placement=placed), trace)
 
 
 def mt_nlg_rows() -> Rows:
@@ -149,7 +143,7 @@ def serialising_rows() -> Rows:
     """Return the time that HighFreq spends on serialising without failures, of training time and of all time."""
     rows: Rows = []
     for name in (HIGH_FREQUENCY, EIGHT):
-        level = SOLUTIONS[name][1].storage
+        level = SOLUTIONS[name].storage
         training_s = level.interval_iterations * GPT2_100B.iteration_s
         for of, time_s in (("training time", training_s), ("all time", training_s + level.blocking_s)):
             rows.append(value_row("serialising_share", 100 * (level.blocking_s / time_s), "%", solution=name, of=of))
@@ -198,10 +192,9 @@ def rows_by_machines(nums_machines: Sequence[int], *, num_days: float, seeds: Se
 
 def _run(name: str, trace: FaultTrace, seed: int) -> TrainingRun:
     num_machines, is_lossy = trace.num_machines, name in (MACHINES_LOST, NO_STANDBY)
-    job, policy = SOLUTIONS[GEMINI if is_lossy else name]
     setting = Setting(
-        job=job,
-        policy=policy,
+        job=GPT2_100B,
+        policy=SOLUTIONS[GEMINI if is_lossy else name],
         placement=placement(num_machines, min(NUM_REPLICAS, num_machines)) if is_lossy else None,
         num_standbys=max(2, round(ENOUGH_STANDBYS_SHARE * num_machines)) if name == MACHINES_LOST else 0,
         seed=seed,
@@ -220,8 +213,8 @@ def _added_rows(rate: float, **keys: Any) -> Rows:
     A negative ratio means that they are more than all time.
     """
     left: dict[str, float] = {}
-    for name, (job, policy) in SOLUTIONS.items():
-        shares = [level.blocking_s / (level.interval_iterations * job.iteration_s) for level in policy.levels]
+    for name, policy in SOLUTIONS.items():
+        shares = [level.blocking_s / (level.interval_iterations * policy.iteration_s) for level in policy.levels]
         serialise_s = PAPER_OVERHEADS.serialise_s if name == GEMINI else 0.0
         fixed_s = PAPER_OVERHEADS.detection_s + serialise_s + PAPER_OVERHEADS.warm_up_s
         failure_s = fixed_s + _by_equation(name, NONE)
@@ -324,23 +317,19 @@ def _with_one_fault(setting: Setting, time_s: float, failure: str, duration_s: f
 def overhead_rows() -> Rows:
     """Return figure 6.14: minutes a failure costs besides lost progress, and where training resumes."""
     rows: Rows = []
+    parts = [cause for cause in Cause if cause not in (Cause.LOST, Cause.CHECKPOINTING)]
     for failure in (SOFTWARE, HARDWARE, STANDBY):
-        run = _one_failure(failure)[1]
         keys: dict[str, Any] = {"failure": failure}
-        parts = _besides_progress_s(run)
-        rows += [value_row("part_s", seconds, "s", **keys, part=part.value) for part, seconds in parts.items()]
-        low, high = (sum(_besides_progress_s(_one_failure(failure, at)[1]).values()) / 60 for at in (0.0, 1.0))
-        spread = {"low": low, "high": high} if high > low else {}
-        rows.append(value_row("total_min", sum(parts.values()) / 60, "min", **spread, **keys))
+        low, run, high = (_one_failure(failure, share)[1] for share in (0.0, 0.5, 1.0))
+        rows += [value_row("part_s", run.wasted_s[part], "s", **keys, part=part.value) for part in parts]
+        least, total, most = (sum(one.wasted_s[part] for part in parts) / 60 for one in (low, run, high))
+        spread = {"low": least, "high": most} if most > least else {}
+        rows.append(value_row("total_min", total, "min", **spread, **keys))
         lost = run.wasted_s[Cause.LOST] / GPT2_100B.iteration_s
         rows.append(value_row("lost_iterations", lost, "iteration", **keys))
         resumed = round(FOURTH_S / GPT2_100B.iteration_s - lost) + 1
         rows.append(value_row("resumes_with", resumed, "iteration", **keys))
     return rows
-
-
-def _besides_progress_s(run: TrainingRun) -> dict[Cause, float]:
-    return {cause: run.wasted_s[cause] for cause in Cause if cause not in (Cause.LOST, Cause.CHECKPOINTING)}
 
 
 def overhead_timelines() -> dict[str, Timeline]:
@@ -363,13 +352,15 @@ def _one_failure(failure: str, replacement_share: float = 0.5) -> tuple[Setting,
 
 
 def training_timeline(setting: Setting, run: TrainingRun, *, every_iteration: bool = True) -> Timeline:
+    """Return a run as a timeline; iterations are joined where not every one is asked for."""
     actions: list[Action] = []
     kept_until = float("inf")  # the least iteration to which any later recovery goes back
     for span in reversed(run.spans):
         if span.cause is None:
             actions[:0] = _trained(setting, span, kept_until, every_iteration)
         else:
-            actions.insert(0, _action(RECOVERY, span.start_s, span.end_s, span.cause.value, span.cause.value))
+            kind = KINDS.get(span.cause, Kind.WAIT)
+            actions.insert(0, _action(RECOVERY, span.start_s, span.end_s, kind, span.cause.value))
             kept_until = min(kept_until, span.iteration)
     rows = tuple(row for row in ROWS if row != MEMORY or setting.policy.memory is not None)
     return Timeline(actions=tuple(actions), resources=rows)
@@ -378,22 +369,23 @@ def training_timeline(setting: Setting, run: TrainingRun, *, every_iteration: bo
 def _trained(setting: Setting, span: cost.Span, kept_until: float, every_iteration: bool) -> Iterator[Action]:
     iterations: list[Action] = []
     for what, number, begin_s, end_s in cost.stretch_moments(setting.policy, span.iteration, span.end_s - span.start_s):
-        start_s, stop_s = span.start_s + begin_s, min(span.start_s + end_s, span.end_s)
+        times_s = span.start_s + begin_s, min(span.start_s + end_s, span.end_s)
         if what == "iteration":
-            iterations.append(_action(TRAINING, start_s, stop_s, KEPT if number <= kept_until else LOST, str(number)))
+            kind = Kind.COMPUTE if number <= kept_until else Kind.OTHER
+            iterations.append(_action(TRAINING, *times_s, kind, str(number)))
         elif what == "blocking":
-            yield _action(TRAINING, start_s, stop_s, Cause.CHECKPOINTING.value, "")
+            yield _action(TRAINING, *times_s, Kind.ENCODE, "")
         else:
-            row, is_whole = MEMORY if what == "memory" else STORAGE, span.start_s + end_s <= span.end_s
-            yield _action(row, start_s, stop_s, CHECKPOINT, str(number) if is_whole else "lost")
+            label = str(number) if span.start_s + end_s <= span.end_s else "lost"
+            yield _action(MEMORY if what == "memory" else STORAGE, *times_s, Kind.COMMUNICATE, label)
     if every_iteration:
         yield from iterations
         return
     for kind in dict.fromkeys(action.kind for action in iterations):  # joined; pauses vanish under the next bar drawn
         alike = [action for action in iterations if action.kind is kind]
         label = alike[0].label if len(alike) == 1 else f"{alike[0].label} to {alike[-1].label}"
-        yield Action(resource=TRAINING, start_s=alike[0].start_s, end_s=alike[-1].end_s, kind=kind, label=label)
+        yield _action(TRAINING, alike[0].start_s, alike[-1].end_s, kind, label)
 
 
-def _action(row: str, start_s: float, end_s: float, what: str, label: str) -> Action:
-    return Action(resource=row, start_s=start_s, end_s=end_s, kind=KINDS[what], label=label)
+def _action(row: str, start_s: float, end_s: float, kind: Kind, label: str) -> Action:
+    return Action(resource=row, start_s=start_s, end_s=end_s, kind=kind, label=label)
