@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
-from workbench.checks import require_counts, require_not_negative
+from workbench.checks import require_counts, require_not_negative, require_positive
 from workbench.cluster import GIGABIT_BYTES_PER_S
 
 from ..method.placement import Placement
@@ -53,8 +53,7 @@ class Fault:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "machines", tuple(sorted(self.machines)))
-        if not 0 <= self.time_s < math.inf:
-            raise ValueError(f"time_s is {self.time_s!r}; it must be finite and not negative")
+        require_not_negative(time_s=self.time_s)
         if not self.machines or len(set(self.machines)) < len(self.machines) or self.machines[0] < 0:
             raise ValueError(f"machines is {self.machines!r}; it must name at least 1, different ones, from 0 on")
 
@@ -70,8 +69,7 @@ class FaultTrace:
     def __post_init__(self) -> None:
         object.__setattr__(self, "faults", tuple(sorted(self.faults, key=lambda fault: fault.time_s)))
         require_counts(1, num_machines=self.num_machines)
-        if not 0 < self.duration_s < math.inf:
-            raise ValueError(f"duration_s is {self.duration_s!r}; it must be finite and above 0")
+        require_positive(duration_s=self.duration_s)
         if self.faults and self.faults[-1].time_s >= self.duration_s:
             raise ValueError(f"time_s is {self.faults[-1].time_s!r}; it must be below duration_s, {self.duration_s!r}")
         for fault in self.faults:
@@ -88,14 +86,11 @@ def poisson_faults(
     seed: int,
 ) -> FaultTrace:
     """Draw faults of single machines at random times; a trace of half of the machines has the same faults on these."""
-    if not 0 <= failures_per_machine_day < math.inf:
-        rule = "it must be finite and not negative"
-        raise ValueError(f"failures_per_machine_day is {failures_per_machine_day!r}; {rule}")
+    require_not_negative(failures_per_machine_day=failures_per_machine_day)
     if not 0 <= hardware_share <= 1:
         raise ValueError(f"hardware_share is {hardware_share!r}; it must be in [0, 1]")
     FaultTrace(num_machines=num_machines, duration_s=duration_s)  # refuses both before any work
-    rate_per_s = failures_per_machine_day / DAY_S
-    faults = []
+    rate_per_s, faults = failures_per_machine_day / DAY_S, []
     for machine in range(num_machines if rate_per_s else 0):
         generator, times_s = random.Random(f"{seed} machine {machine}"), []
         time_s = generator.expovariate(rate_per_s)
