@@ -30,8 +30,7 @@ from workbench.techniques.gemini.runtime.encoding import pack_tree
 from workbench.techniques.gemini.runtime.replicas import KeptShards
 from workbench.techniques.gemini.runtime.storage import PersistentTier
 
-__all__ = ["Disturbance", "Undisturbed", "flip_bit", "reliability_cells", "reliability_rows", "run_cell"]
-__all__ += ["run_schedule"]
+__all__ = ["Disturbance", "Undisturbed", "reliability_cells", "reliability_rows", "run_cell", "run_schedule"]
 
 ITERATIONS = 10
 SMALL = {"hidden": 32, "layers": 2, "vocab": 64, "sequence": 16, "batch": 2}  # of a model that trains in under 2 s
@@ -77,7 +76,7 @@ class Disturbance(Habits):
     def begin(self, context: RankContext, checkpoints: InMemoryCheckpoints) -> None:
         """Do the harm of this iteration."""
         if self.flip is not None and self.flip.at_iteration == checkpoints.iteration:
-            flip_bit(context, checkpoints, self.flip)
+            self._flip_bit(context, checkpoints, self.flip)
         if self.deadly == (context.rank, checkpoints.iteration):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.damaged != (context.rank, checkpoints.iteration) or DAMAGED in context.memory_names():
@@ -96,6 +95,20 @@ class Disturbance(Habits):
             return send(self.sent, *args, **more)
 
         dist.isend = send_damaged
+
+    @staticmethod
+    def _flip_bit(context: RankContext, checkpoints: InMemoryCheckpoints, flip: Flip) -> None:
+        """Change one bit of the newest complete replica that a machine keeps of a shard, once."""
+        checkpoints.wait()
+        dist.barrier()  # all ranks' are complete: it is this iteration that a failure would go back to
+        if context.rank != flip.machine or FLIPPED in context.memory_names():
+            return
+        context.memory(FLIPPED, 1)  # so that it is known, should this iteration be done again
+        newest = KeptShards(context).slot(flip.shard).latest()
+        assert newest is not None
+        newest.data[int(flip.place * newest.data.numel())] ^= 1
+        context.log(FLIPPED, iteration=flip.at_iteration, shard=flip.shard)
+        time.sleep(FLIP_PAUSE_S)
 
     def before_update(self, iteration: int) -> None:
         """Change what changes after the backward pass; hold back the late gradient."""
@@ -145,20 +158,6 @@ class Undisturbed:
         if key not in self._known:
             self._known[key] = digests(_train(schedule, self._machines, self._iterations, {}, is_hurt=False))
         return self._known[key]
-
-
-def flip_bit(context: RankContext, checkpoints: InMemoryCheckpoints, flip: Flip) -> None:
-    """Change one bit of the newest complete replica that a machine keeps of a shard, once; every rank calls it."""
-    checkpoints.wait()
-    dist.barrier()  # all ranks' are complete: it is this iteration that a failure would go back to
-    if context.rank != flip.machine or any(name == FLIPPED for name in context.memory_names()):
-        return
-    context.memory(FLIPPED, 1)  # so that it is known, should this iteration be done again
-    newest = KeptShards(context).slot(flip.shard).latest()
-    assert newest is not None
-    newest.data[int(flip.place * newest.data.numel())] ^= 1
-    context.log(FLIPPED, iteration=flip.at_iteration, shard=flip.shard)
-    time.sleep(FLIP_PAUSE_S)
 
 
 def run_schedule(

@@ -304,14 +304,10 @@ def expected_waste(needs: CheckpointingNeeds, num_replicas: int, interval_iterat
 def memory_level(needs: CheckpointingNeeds, num_replicas: int, interval_iterations: int) -> Level:
     """Return the checkpoints in memory of a choice: what does not fit the idle time stops training."""
     sending_s, iteration_s = needs.sending_s(num_replicas), needs.job.iteration_s
-    excess_s = max(0.0, sending_s - interval_iterations * needs.idle_s)
-    spread = interval_iterations if excess_s else _iterations_to_send(needs, num_replicas)
-    return Level(
-        in_memory=True,
-        interval_iterations=interval_iterations,
-        blocking_s=needs.blocking_s + excess_s,
-        transfer_s=spread * iteration_s,
-    )
+    blocking_s = needs.blocking_s + max(0.0, sending_s - interval_iterations * needs.idle_s)
+    transfer_s = min(interval_iterations, _iterations_to_send(needs, num_replicas)) * iteration_s
+    times_s = {"blocking_s": blocking_s, "transfer_s": transfer_s}
+    return Level(in_memory=True, interval_iterations=interval_iterations, **times_s)
 
 
 @cache
@@ -377,7 +373,7 @@ def _candidates(needs: CheckpointingNeeds, num_replicas: int) -> set[int]:
 
 def _iterations_to_send(needs: CheckpointingNeeds, num_replicas: int) -> int:
     """Return in how many iterations the idle spans suffice; one more than allowed where they never do."""
-    if needs.sending_s(num_replicas) <= needs.idle_s:
+    sending_s, never = needs.sending_s(num_replicas), needs.most_iterations + 1
+    if sending_s <= needs.idle_s:
         return 1
-    never = needs.most_iterations + 1
-    return min(never, math.ceil(needs.sending_s(num_replicas) / needs.idle_s)) if needs.idle_s else never
+    return min(never, math.ceil(sending_s / needs.idle_s)) if needs.idle_s else never
