@@ -214,8 +214,7 @@ def test_an_incomplete_checkpoint_is_not_gone_back_to():
 POLICIES = (
     gemini(JOB),
     replace(
-        gemini(JOB, storage_interval_s=170),
-        memory=waste.Level(in_memory=True, interval_iterations=3, blocking_s=1.7, transfer_s=10),
+        gemini(JOB, storage_interval_s=170), memory=waste.Level(interval_iterations=3, blocking_s=1.7, transfer_s=10)
     ),
     high_frequency(replace(JOB, serialise_s=8.3)),
     waste.strawman(replace(JOB, serialise_s=8.3), interval_s=300),
@@ -340,8 +339,8 @@ test_bad_input_is_refused_by_name = refusals(
 
 
 def test_levels_that_block_do_so_memory_first():
-    memory = waste.Level(in_memory=True, interval_iterations=2, blocking_s=3, transfer_s=5)
-    storage = waste.Level(in_memory=False, interval_iterations=2, blocking_s=4, transfer_s=6)
+    memory = waste.Level(interval_iterations=2, blocking_s=3, transfer_s=5)
+    storage = waste.Level(interval_iterations=2, blocking_s=4, transfer_s=6)
     policy = waste.CheckpointPolicy(name="both", iteration_s=10, storage=storage, memory=memory)
     # Iteration 2 ends at 20, memory blocks until 23 and is complete at 28, storage until 27 and at 33.
     stretches = [cost.advanced(policy, 0, elapsed_s) for elapsed_s in (27.9, 28, 32.9, 33)]

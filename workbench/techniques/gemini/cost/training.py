@@ -178,14 +178,14 @@ class Stretch:
 
 def advanced_by_definition(policy: CheckpointPolicy, start: int, elapsed_s: float) -> Stretch:
     """Train iteration by iteration for some seconds; the checkpoint at `start` has been taken before."""
-    completed: dict[bool, int] = {}  # in memory or not -> newest iteration complete
+    completed: dict[str, int] = {}  # newest iteration complete in memory, and in storage
     position = float(start)
     for kind, iteration, begin_s, end_s in stretch_moments(policy, start, elapsed_s):
         if kind == "iteration":
             position = iteration - 1 + min(1.0, (elapsed_s - begin_s) / (end_s - begin_s))
         elif kind in ("memory", "storage") and end_s <= elapsed_s:
-            completed[kind == "memory"] = iteration
-    return Stretch(position=position, memory=completed.get(True), storage=completed.get(False))
+            completed[kind] = iteration
+    return Stretch(position=position, **completed)
 
 
 def stretch_moments(policy: CheckpointPolicy, start: int, elapsed_s: float) -> list[tuple[str, int, float, float]]:
@@ -201,7 +201,7 @@ def stretch_moments(policy: CheckpointPolicy, start: int, elapsed_s: float) -> l
                 if level.blocking_s:
                     moments.append(("blocking", iteration, now_s, now_s + level.blocking_s))
                 done_s = now_s + level.blocking_s + level.transfer_s
-                moments.append(("memory" if level.in_memory else "storage", iteration, now_s, done_s))
+                moments.append(("memory" if level is policy.memory else "storage", iteration, now_s, done_s))
                 now_s += level.blocking_s
     return moments
 
@@ -218,16 +218,16 @@ def advanced(policy: CheckpointPolicy, start: int, elapsed_s: float) -> Stretch:
     done = bisect_right(range(1, int(elapsed_s / policy.iteration_s) + 1), elapsed_s, key=end_s)
     after = [level.blocking_s for level in policy.levels if done and (start + done) % level.interval_iterations == 0]
     into_s = elapsed_s - end_s(done) - sum(after)
-    newest: dict[bool, int] = {}
+    newest: dict[str, int] = {}
     for place, level in enumerate(policy.levels):
         every = level.interval_iterations
         for iteration in range((start + done) // every * every, start, -every):
             first = [one.blocking_s for one in policy.levels[:place] if iteration % one.interval_iterations == 0]
             if end_s(iteration - start) + sum(first) + level.blocking_s + level.transfer_s <= elapsed_s:
-                newest[level.in_memory] = iteration
+                newest["memory" if level is policy.memory else "storage"] = iteration
                 break
     position = start + done + max(0.0, into_s) / policy.iteration_s
-    return Stretch(position=position, memory=newest.get(True), storage=newest.get(False))
+    return Stretch(position=position, **newest)
 
 
 class Cause(StrEnum):

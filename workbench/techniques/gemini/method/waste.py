@@ -12,7 +12,7 @@ Young: CACM 17(9), 1974. Daly: FGCS 22(3), 2006, Eq. 37.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
@@ -143,7 +143,6 @@ class Job:
 class Level:
     """One kind of checkpoint that a policy takes."""
 
-    in_memory: bool  # in the machines' memory; otherwise in persistent storage
     interval_iterations: int  # iterations from snapshot to snapshot
     blocking_s: float = 0.0  # for which training stops at a snapshot
     transfer_s: float = 0.0  # from then on until the checkpoint is complete, beside training
@@ -163,8 +162,6 @@ class CheckpointPolicy:
     memory: Level | None = None  # those in memory; None where there are none
 
     def __post_init__(self) -> None:
-        if self.storage.in_memory or (self.memory is not None and not self.memory.in_memory):
-            raise ValueError(f"storage, memory are {self.storage!r}, {self.memory!r}; each must be of its own kind")
         for level in self.levels:
             least_s, interval_s = level.transfer_s, level.interval_iterations * self.iteration_s
             if interval_s < least_s * (1 - 1e-12):
@@ -188,13 +185,13 @@ def high_frequency(job: Job, *, interval_iterations: int | None = None) -> Check
     """Return the policy that writes to storage as often as bandwidth allows: every ceil(t_ckpt / T_iter) iterations."""
     least = max(1, math.ceil(job.storage_s / job.iteration_s))
     iterations = least if interval_iterations is None else interval_iterations
-    level = Level(in_memory=False, interval_iterations=iterations, blocking_s=job.serialise_s, transfer_s=job.storage_s)
+    level = Level(interval_iterations=iterations, blocking_s=job.serialise_s, transfer_s=job.storage_s)
     return CheckpointPolicy(name="HighFreq", iteration_s=job.iteration_s, storage=level)
 
 
 def gemini(job: Job, *, storage_interval_s: float = STRAWMAN_INTERVAL_S) -> CheckpointPolicy:
     """Return the policy that checkpoints to memory every iteration, and to storage without stopping training."""
-    memory = Level(in_memory=True, interval_iterations=1, transfer_s=job.iteration_s)  # in all its idle spans
+    memory = Level(interval_iterations=1, transfer_s=job.iteration_s)  # in all its idle spans
     storage = replace(strawman(job, interval_s=storage_interval_s).storage, blocking_s=0.0)
     return CheckpointPolicy(name="Gemini", iteration_s=job.iteration_s, storage=storage, memory=memory)
 
@@ -271,14 +268,12 @@ class BestCheckpointing:
 
 def best_checkpointing(needs: CheckpointingNeeds) -> BestCheckpointing:
     """Find the number of replicas and the interval that lose least; a tie goes to fewer, then to more frequent ones."""
-    numbers = range(1, needs.most_replicas + 1)
-    return _best(needs, ((m, n) for m in numbers for n in _candidates(needs, m)))
+    return _best(needs, _candidates)
 
 
 def best_checkpointing_by_definition(needs: CheckpointingNeeds) -> BestCheckpointing:
     """Find the same by trying every number of replicas with every interval."""
-    numbers, intervals = range(1, needs.most_replicas + 1), range(1, needs.most_iterations + 1)
-    return _best(needs, ((m, n) for m in numbers for n in intervals))
+    return _best(needs, lambda needs, _: range(1, needs.most_iterations + 1))
 
 
 def expected_waste(needs: CheckpointingNeeds, num_replicas: int, interval_iterations: int) -> float:
@@ -307,7 +302,7 @@ def memory_level(needs: CheckpointingNeeds, num_replicas: int, interval_iteratio
     blocking_s = needs.blocking_s + max(0.0, sending_s - interval_iterations * needs.idle_s)
     transfer_s = min(interval_iterations, _iterations_to_send(needs, num_replicas)) * iteration_s
     times_s = {"blocking_s": blocking_s, "transfer_s": transfer_s}
-    return Level(in_memory=True, interval_iterations=interval_iterations, **times_s)
+    return Level(interval_iterations=interval_iterations, **times_s)
 
 
 @cache
@@ -342,7 +337,8 @@ def daly_interval_s(blocking_s: float, mean_time_between_failures_s: float) -> f
     return young_s * (1 + math.sqrt(half) / 3 + half / 9) - blocking_s
 
 
-def _best(needs: CheckpointingNeeds, choices: Iterable[tuple[int, int]]) -> BestCheckpointing:
+def _best(needs: CheckpointingNeeds, intervals: Callable[..., Iterable[int]]) -> BestCheckpointing:
+    choices = ((m, n) for m in range(1, needs.most_replicas + 1) for n in intervals(needs, m))
     waste, replicas, iterations = min((expected_waste(needs, m, n), m, n) for m, n in choices)
     level = memory_level(needs, replicas, iterations)
     return BestCheckpointing(
