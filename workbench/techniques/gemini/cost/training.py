@@ -17,16 +17,8 @@ from workbench.checks import require_counts, require_not_negative, require_posit
 from workbench.cluster import GIGABIT_BYTES_PER_S
 
 from ..method.placement import Placement
-from ..method.waste import (
-    BYTES_PER_PARAMETER,
-    DAY_S,
-    TABLE_6_2,
-    CheckpointPolicy,
-    Job,
-    Tier,
-    checkpoint_bytes,
-    num_parameters,
-)
+from ..method.recovery import Tier
+from ..method.waste import DAY_S, TABLE_6_2, CheckpointPolicy, Job, checkpoint_bytes, num_parameters
 
 __all__ = ["DAY_S", "GPT2_100B", "MT_NLG", "OPT_FAILURES_PER_MACHINE_DAY", "PAPER_OVERHEADS", "Cause", "Fault"]
 __all__ += ["FaultKind", "FaultTrace", "Overheads", "Setting", "Span", "TrainingRun", "advanced"]
@@ -115,7 +107,7 @@ GPT2_100B = Job(
 MT_NLG = Job(
     name="MT-NLG",
     iteration_s=1.0,  # not given, and without influence on Eq. 6.1 where checkpoints take minutes
-    state_bytes=530e9 * BYTES_PER_PARAMETER,
+    state_bytes=checkpoint_bytes(530e9),
     num_machines=560,  # table 2.1: 4,480 A100, 8 a machine
     storage_bytes_per_s=20 * GIGABIT_BYTES_PER_S,  # section 6.2.2
     network_bytes_per_s=400 * GIGABIT_BYTES_PER_S,

@@ -12,18 +12,9 @@ from workbench.study.published import published_value
 from workbench.timeline import Kind
 
 from .. import cost
-from ..method import (
-    CheckpointTraffic,
-    InterleavedIteration,
-    Phase,
-    Scheme,
-    Tier,
-    gemini,
-    high_frequency,
-    interleave,
-    planning_spans_s,
-    strawman,
-)
+from ..method.interleaving import CheckpointTraffic, InterleavedIteration, Phase, Scheme, interleave, planning_spans_s
+from ..method.recovery import Tier
+from ..method.waste import gemini, high_frequency, strawman
 
 __all__ = ["EXAMPLE_PHASES", "EXAMPLE_TRAFFIC", "STEP_S", "calibration_of", "example_iterations", "predict_ablation"]
 __all__ += ["predict_frequencies", "predict_models", "predict_reductions", "predict_schemes", "predict_splits"]
