@@ -228,18 +228,34 @@ def draw_ablation(rows: Sequence[Mapping], published: pd.DataFrame, free_mb: flo
 def draw_overhead(rows: Sequence[Mapping], published: pd.DataFrame | None = None) -> Figure:
     """Draw measured iteration times, idle time that is left, overheads beside the paper's, and buffers."""
     figure, ((times, idle), (overheads, buffers)) = plots.figure(2, 2, figsize=(12, 8))
-    named = _named(rows, {"iteration_s": "iteration", "cpu_s": "processor, a rank"})
-    _scheme_bars(named, times, "seconds", "An iteration, and a rank's processor time for it")
-    _scheme_bars(_named(rows, {"idle_s": "idle"}), idle, "idle network (s)", "Network time left idle in an iteration")
-    both = _named(rows, {"over_baseline": "measured here"})
+
+    def named(**names: str) -> pd.DataFrame:
+        tables = [rows_of(rows, quantity).assign(of=name) for quantity, name in names.items()]
+        return pd.concat(tables).reindex(columns=["scheme", "of", *_VALUES])
+
+    both = named(over_baseline="measured here")
     both[_VALUES] = 100 * (both[_VALUES] - 1)
     if published is not None:
         both = pd.concat([both, published[published.scheme.isin(both.scheme)].assign(of="the paper")])
-    _scheme_bars(both, overheads, "longer than without (%)", "By how much iterations are longer; dotted: 1 %")
-    overheads.axhline(1, color=GREY, linestyle=":", linewidth=1)
-    memory = _named(rows, {"buffer_bytes": "sub-buffers, both ways", "shard_bytes": "one checkpoint"})
+    memory = named(buffer_bytes="sub-buffers, both ways", shard_bytes="one checkpoint")
     memory[_VALUES] /= MEBIBYTE
-    _scheme_bars(memory, buffers, "MiB a rank", "Sub-buffers beside a checkpoint")
+    seconds = named(iteration_s="iteration", cpu_s="processor, a rank")
+    for ax, table, label, title in (
+        (times, seconds, "seconds", "An iteration, and a rank's processor time for it"),
+        (idle, named(idle_s="idle"), "idle network (s)", "Network time left idle in an iteration"),
+        (overheads, both, "longer than without (%)", "By how much iterations are longer; dotted: 1 %"),
+        (buffers, memory, "MiB a rank", "Sub-buffers beside a checkpoint"),
+    ):
+        if len(table):
+            plots.bars(table, ax=ax, x="scheme", by="of", y_label=label, value_labels=True)
+            plots.beside(ax)
+            ax.margins(y=_ROOM)
+            ax.tick_params(axis="x", rotation=20)  # names of five schemes
+        else:
+            ax.text(0.5, 0.5, "not measured with these schemes", ha="center", transform=ax.transAxes)
+            ax.set_ylabel(label)
+        ax.set_title(title)
+    overheads.axhline(1, color=GREY, linestyle=":", linewidth=1)
     return figure
 
 
@@ -270,24 +286,6 @@ def draw_idle_spans(rows: Sequence[Mapping]) -> Figure:
     ax.axhline(used, color="black", linestyle="--", label=f"spans that are used, {used:.2f} s")
     ax.legend()
     return figure
-
-
-def _named(rows: Sequence[Mapping], names: Mapping[str, str]) -> pd.DataFrame:
-    """Return the rows of some quantities, each named in the column `of`."""
-    tables = [rows_of(rows, quantity).assign(of=name) for quantity, name in names.items()]
-    return pd.concat(tables).reindex(columns=["scheme", "of", *_VALUES])
-
-
-def _scheme_bars(table: pd.DataFrame, ax: Axes, y_label: str, title: str) -> None:
-    if len(table):
-        plots.bars(table, ax=ax, x="scheme", by="of", y_label=y_label, value_labels=True)
-        plots.beside(ax)
-        ax.margins(y=_ROOM)
-        ax.tick_params(axis="x", rotation=20)  # names of five schemes
-    else:
-        ax.text(0.5, 0.5, "not measured with these schemes", ha="center", transform=ax.transAxes)
-        ax.set_ylabel(y_label)
-    ax.set_title(title)
 
 
 @styled()
