@@ -286,23 +286,17 @@ def expected_waste(needs: CheckpointingNeeds, num_replicas: int, interval_iterat
     from_memory_s = level.blocking_s + level.transfer_s + interval_s / 2
     lost_share = storage_share(needs, num_replicas) * needs.hardware_share
     peer_s = (needs.hardware_share - lost_share) * needs.job.retrieval_s(Tier.PEER)
-    storage = strawman(needs.job, interval_s=needs.storage_interval_s).storage
-    from_storage_s = wasted_time_s(
-        checkpoint_s=storage.transfer_s,
-        interval_s=storage.interval_iterations * needs.job.iteration_s,
-        retrieval_s=needs.job.retrieval_s(Tier.STORAGE),
-    )
+    stored = strawman(needs.job, interval_s=needs.storage_interval_s)
+    from_storage_s = average_wasted_s(stored, needs.job, Tier.STORAGE)
     failure_s = (1 - lost_share) * from_memory_s + peer_s + lost_share * from_storage_s
     return level.blocking_s / interval_s + needs.failures_per_s * failure_s
 
 
 def memory_level(needs: CheckpointingNeeds, num_replicas: int, interval_iterations: int) -> Level:
     """Return the checkpoints in memory of a choice: what does not fit the idle time stops training."""
-    sending_s, iteration_s = needs.sending_s(num_replicas), needs.job.iteration_s
-    blocking_s = needs.blocking_s + max(0.0, sending_s - interval_iterations * needs.idle_s)
-    transfer_s = min(interval_iterations, _iterations_to_send(needs, num_replicas)) * iteration_s
-    times_s = {"blocking_s": blocking_s, "transfer_s": transfer_s}
-    return Level(interval_iterations=interval_iterations, **times_s)
+    blocking_s = needs.blocking_s + max(0.0, needs.sending_s(num_replicas) - interval_iterations * needs.idle_s)
+    transfer_s = min(interval_iterations, _iterations_to_send(needs, num_replicas)) * needs.job.iteration_s
+    return Level(interval_iterations=interval_iterations, blocking_s=blocking_s, transfer_s=transfer_s)
 
 
 @cache
