@@ -117,7 +117,6 @@ class Disturbance(Habits):
             next(self.model.parameters()).grad = None
 
     def end(self, loss: float) -> None:
-        """Change what changes between iterations."""
         self._change("between")
         if self.loop.grows:
             self.history = self.history + [loss + number for number in range(GROWTH)]

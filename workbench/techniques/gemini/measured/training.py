@@ -193,7 +193,6 @@ class PoolContext(RankContext):
         return os.dup(descriptor)
 
     def memory_names(self) -> dict[str, int]:
-        """Return the bytes of each memory by its name."""
         return {name: num_bytes for name, (_, num_bytes) in self._memories.items()}
 
     def _tell(self, message: Any) -> None:

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from statistics import fmean
 from types import MappingProxyType
 from typing import Any
@@ -155,13 +156,10 @@ def rows_by_machines(nums_machines: Sequence[int], *, num_days: float, seeds: Se
     rows: Rows = []
     for number in nums_machines:
         # Every policy has the same failures, of software; those of Gemini's further runs lose machines.
-        runs: dict[str, list[TrainingRun]] = {name: [] for name in (*SOLUTIONS, MACHINES_LOST, NO_STANDBY)}
-        for seed in seeds:
-            software = _software(number, cost.OPT_FAILURES_PER_MACHINE_DAY, num_days, seed)
-            hardware = cost.poisson_faults(number, duration_s=num_days * DAY_S, seed=seed)
-            for name, seeded in runs.items():
-                trace = hardware if name in (MACHINES_LOST, NO_STANDBY) else software
-                seeded.append(_run(name, trace, seed))
+        software = {seed: _software(number, cost.OPT_FAILURES_PER_MACHINE_DAY, num_days, seed) for seed in seeds}
+        hardware = {seed: cost.poisson_faults(number, duration_s=num_days * DAY_S, seed=seed) for seed in seeds}
+        traces = dict.fromkeys(SOLUTIONS, software) | dict.fromkeys((MACHINES_LOST, NO_STANDBY), hardware)
+        runs = {name: [_run(name, trace[seed], seed) for seed in seeds] for name, trace in traces.items()}
         effective = {name: [run.effective_ratio for run in seeded] for name, seeded in runs.items()}
         for name, (run, *_) in runs.items():
             keys: dict[str, Any] = {"solution": name, "num_machines": number}
@@ -227,47 +225,31 @@ def _added_rows(rate: float, **keys: Any) -> Rows:
     return rows
 
 
-def paper_needs(
-    failures_per_machine_day: float, gigabits: float, *, most_iterations: int = 500, window_s: float = 0.0, **needs: Any
-) -> CheckpointingNeeds:
+def paper_needs(failures_per_machine_day: float, gigabits: float, **needs: float) -> CheckpointingNeeds:
     """Return the paper's job with another failure rate and link; other needs are fields of `CheckpointingNeeds`."""
-    return CheckpointingNeeds(
-        job=replace(GPT2_100B, network_bytes_per_s=gigabits * GIGABIT_BYTES_PER_S),
-        memory_bytes=P4D_MEMORY_BYTES,
-        failures_per_machine_day=failures_per_machine_day,
-        most_iterations=most_iterations,
-        window_s=window_s,
-        **needs,
-    )
+    job = replace(GPT2_100B, network_bytes_per_s=gigabits * GIGABIT_BYTES_PER_S)
+    usual: dict[str, Any] = {"memory_bytes": P4D_MEMORY_BYTES, "most_iterations": 500, "window_s": 0.0}
+    return CheckpointingNeeds(job=job, failures_per_machine_day=failures_per_machine_day, **usual | needs)
 
 
 def best_rows(
-    rates: Sequence[float],
-    links_gbps: Sequence[float],
-    *,
-    idle_s: float,
-    blocking_s: float,
-    window_s: float,
-    num_failures: int,
-    seeds: Sequence[int],
+    rates: Sequence[float], links_gbps: Sequence[float], *, num_failures: int, seeds: Sequence[int], **needs: float
 ) -> Rows:
+    """Return the best checkpointing by failure rate and link; `needs` are those of `paper_needs`."""
     rows: Rows = []
-    for rate in rates:
-        for link in links_gbps:
-            needs = paper_needs(rate, link, idle_s=idle_s, blocking_s=blocking_s, window_s=window_s)
-            keys = {"failures_per_machine_day": rate, "link_gbps": link}
-            best, searched = method.best_checkpointing(needs), method.best_checkpointing_by_definition(needs)
-            two = min(expected_waste(needs, NUM_REPLICAS, count) for count in range(1, needs.most_iterations + 1))
-            rows += [
-                value_row("best_replicas", best.num_replicas, "1", **keys),
-                value_row("best_interval", best.interval_iterations, "iteration", **keys),
-                value_row("waste", 100 * best.waste, "%", **keys),
-                value_row("gap_to_search", best.waste - searched.waste, "1", **keys),
-                value_row("two_over_best", two / best.waste, "1", **keys),
-                value_row("young_interval", best.young_s / needs.job.iteration_s, "iteration", **keys),
-            ]
-            over_expected = [_simulated_over_expected(needs, num_failures, seed) for seed in seeds]
-            rows.append(_seeds_row("simulated_over_expected", over_expected, "1", **keys))
+    for rate, link in product(rates, links_gbps):
+        place, keys = paper_needs(rate, link, **needs), {"failures_per_machine_day": rate, "link_gbps": link}
+        best, searched = method.best_checkpointing(place), method.best_checkpointing_by_definition(place)
+        two = min(expected_waste(place, NUM_REPLICAS, count) for count in range(1, place.most_iterations + 1))
+        young = best.young_s / place.job.iteration_s
+        over_expected = [_simulated_over_expected(place, num_failures, seed) for seed in seeds]
+        rows.append(value_row("best_replicas", best.num_replicas, "1", **keys))
+        rows.append(value_row("best_interval", best.interval_iterations, "iteration", **keys))
+        rows.append(value_row("waste", 100 * best.waste, "%", **keys))
+        rows.append(value_row("gap_to_search", best.waste - searched.waste, "1", **keys))
+        rows.append(value_row("two_over_best", two / best.waste, "1", **keys))
+        rows.append(value_row("young_interval", young, "iteration", **keys))
+        rows.append(_seeds_row("simulated_over_expected", over_expected, "1", **keys))
     return rows
 
 
