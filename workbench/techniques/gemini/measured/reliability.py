@@ -47,10 +47,8 @@ GROWTH = 1000  # numbers that a growing state has more after each iteration: 8 t
 class Disturbance(Habits):
     """What a schedule's loop does, and the harm that it does to itself; everything but the harm is in its bits."""
 
-    loop: Loop
-    flip: Flip | None = None
-    damaged: tuple[int, int] | None = None  # rank and iteration of a chunk that changes on its way
-    deadly: tuple[int, int] | None = None  # rank and iteration in which it is killed every time
+    schedule: Schedule
+    is_hurt: bool
     teacher: torch.Tensor = field(default_factory=lambda: torch.zeros(64))
     history: list[float] = field(default_factory=list)
     model: nn.Module = field(init=False)
@@ -75,11 +73,14 @@ class Disturbance(Habits):
 
     def begin(self, context: RankContext, checkpoints: InMemoryCheckpoints) -> None:
         """Do the harm of this iteration."""
-        if self.flip is not None and self.flip.at_iteration == checkpoints.iteration:
-            self._flip_bit(context, checkpoints, self.flip)
-        if self.deadly == (context.rank, checkpoints.iteration):
+        if not self.is_hurt:
+            return
+        flip, place = self.schedule.flip, (context.rank, checkpoints.iteration)
+        if flip is not None and flip.at_iteration == checkpoints.iteration:
+            self._flip_bit(context, checkpoints, flip)
+        if self.schedule.deadly == place:
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.damaged != (context.rank, checkpoints.iteration) or DAMAGED in context.memory_names():
+        if self.schedule.damaged != place or DAMAGED in context.memory_names():
             return
         context.memory(DAMAGED, 1)  # so that it happens once
         send = dist.isend
@@ -113,17 +114,17 @@ class Disturbance(Habits):
     def before_update(self, iteration: int) -> None:
         """Change what changes after the backward pass; hold back the late gradient."""
         self._change("backward")
-        if iteration < self.loop.late:
+        if iteration < self.schedule.loop.late:
             next(self.model.parameters()).grad = None
 
     def end(self, loss: float) -> None:
         self._change("between")
-        if self.loop.grows:
+        if self.schedule.loop.grows:
             self.history = self.history + [loss + number for number in range(GROWTH)]
 
     @torch.no_grad()
     def _change(self, moment: str) -> None:
-        for what in (what for what, when in self.loop.changes if when == moment):
+        for what in (what for what, when in self.schedule.loop.changes if when == moment):
             match what:
                 case "teacher":
                     self.teacher.mul_(0.9).add_(torch.rand(64))
@@ -155,7 +156,8 @@ class Undisturbed:
         """Return the digests for a schedule's model and machines; the number of replicas changes no bit."""
         key = schedule.num_machines, schedule.sharded, schedule.loop
         if key not in self._known:
-            self._known[key] = digests(_train(schedule, self._machines, self._iterations, {}, is_hurt=False))
+            outcome = _train(schedule, self._machines, self._iterations, is_hurt=False, options={})
+            self._known[key] = digests(outcome)
         return self._known[key]
 
 
@@ -165,13 +167,12 @@ def run_schedule(
     """Train under a schedule; return its history, and the processes and bytes that remain."""
     before, began_s, outcome, error = _processes_and_memory(), time.monotonic(), None, ""
     options: dict[str, Any] = {"num_replicas": schedule.num_replicas}
-    failures: dict[str, Any] = {"faults": schedule.faults, "standbys": schedule.standbys}
+    failures = {name: getattr(schedule, name) for name in ("faults", "standbys", "memory_limit_bytes")}
     try:
         with tempfile.TemporaryDirectory(prefix="gemini-storage-") as folder:
             if schedule.storage_every:
                 options |= {"storage": PersistentTier(f"file://{folder}"), "storage_every": schedule.storage_every}
-            limit_bytes = schedule.memory_limit_bytes
-            outcome = _train(schedule, machines, iterations, options, **failures, memory_limit_bytes=limit_bytes)
+            outcome = _train(schedule, machines, iterations, is_hurt=True, options=options, **failures)
     except (RankFailed, RuntimeError, TimeoutError) as failure:
         error = f"{type(failure).__name__}: {failure}"
     seconds = time.monotonic() - began_s
@@ -224,18 +225,10 @@ def reliability_rows(trainings: Sequence[Mapping[str, Any]]) -> list[dict[str, A
 
 
 def _train(
-    schedule: Schedule,
-    machines: Machines,
-    iterations: int,
-    options: Mapping[str, Any],
-    is_hurt: bool = True,
-    **more: Any,
+    schedule: Schedule, machines: Machines, iterations: int, *, is_hurt: bool, options: Mapping[str, Any], **more: Any
 ) -> TrainingOutcome:
     size = Size(**SMALL, iterations=iterations, sharded=schedule.sharded)
-    harm: dict[str, Any] = (
-        {"flip": schedule.flip, "damaged": schedule.damaged, "deadly": schedule.deadly} if is_hurt else {}
-    )
-    args = size, {**OPTIONS, **options}, Disturbance(loop=schedule.loop, **harm)
+    args = size, {**OPTIONS, **options}, Disturbance(schedule=schedule, is_hurt=is_hurt)
     where: dict[str, Any] = {"machines": machines, "timing": TIMING, "timeout_s": TIMEOUT_S, "echo": False}
     return run_training(train_gpt2, schedule.num_machines, args=args, **where, **more)
 
