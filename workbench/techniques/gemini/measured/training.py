@@ -15,6 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.checks import require_counts, require_not_negative
+from workbench.launch.machine import MachineMemory
 from workbench.models.gpt2 import GPT2, GPT2Config
 from workbench.parallel.timeouts import init_mesh
 from workbench.rows.progress import say_progress
@@ -129,8 +130,8 @@ class Habits:
 
 def train_gpt2(
     context: RankContext, size: Size, options: Mapping[str, Any], habits: Habits | None = None
-) -> dict[str, Any]:
-    """Train, checkpointing every iteration, from wherever the newest checkpoint ends."""
+) -> dict[str, str]:
+    """Train, checkpointing every iteration, from wherever the newest checkpoint ends; return a digest of the end."""
     habits = habits or Habits()
     torch.manual_seed(size.seed * 10_000 + context.rank)
     model, tokens = size.model(), Tokens(size, context.rank)
@@ -139,7 +140,6 @@ def train_gpt2(
     options, extra = dict(options), {"tokens": tokens, **habits.attach(model, optimizer)}
     parts = {"scheduler": schedule, "extra": extra, "storage": options.pop("storage", None)}
     checkpoints = InMemoryCheckpoints(context, model, optimizer, **parts, options=CheckpointOptions(**options))
-    loss = None
     for iteration in checkpoints.iterations(size.iterations):
         habits.begin(context, checkpoints)
         loss = tokens.loss(model)
@@ -150,12 +150,7 @@ def train_gpt2(
         schedule.step()
         habits.end(loss.item())
         say_progress(iteration + 1, size.iterations, "iterations", loss=loss.detach())
-    return {
-        "digest": digest_of(model, optimizer, habits.state()),
-        "loss": None if loss is None else loss.item(),
-        "kept_bytes": checkpoints.kept_bytes,
-        "shard_bytes": checkpoints.shard_bytes,
-    }
+    return {"digest": digest_of(model, optimizer, habits.state())}
 
 
 def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer, more: bytes = b"") -> str:
@@ -179,21 +174,14 @@ class PoolContext(RankContext):
         self.world_size = self.num_machines = world_size
         self.ranks_per_machine, self.local_rank = 1, 0
         self.events: list[tuple[str, dict[str, Any]]] = []
-        self._memories: dict[str, tuple[int, int]] = {}  # name -> descriptor and bytes
+        self._memory = MachineMemory()
 
     def memory(self, name: str, num_bytes: int) -> int:
         """Return a descriptor of the caller's own; the same name gives the same memory."""
-        if name not in self._memories:
-            descriptor = os.memfd_create(name)
-            os.ftruncate(descriptor, num_bytes)
-            self._memories[name] = descriptor, num_bytes
-        descriptor, kept_bytes = self._memories[name]
-        if num_bytes != kept_bytes:
-            raise ValueError(f"num_bytes is {num_bytes}; it must be {kept_bytes} as before for {name!r}")
-        return os.dup(descriptor)
+        return os.dup(self._memory.allocate(name, num_bytes))
 
     def memory_names(self) -> dict[str, int]:
-        return {name: num_bytes for name, (_, num_bytes) in self._memories.items()}
+        return self._memory.names()
 
     def _tell(self, message: Any) -> None:
         """Keep events; nobody waits for the progress of turns."""
@@ -202,6 +190,4 @@ class PoolContext(RankContext):
 
     def close(self) -> None:
         """Close the memory; what others have mapped stays until they close it, too."""
-        for descriptor, _ in self._memories.values():
-            os.close(descriptor)
-        self._memories = {}
+        self._memory.close()
