@@ -95,27 +95,26 @@ def measure_overhead(
         raise ValueError(f"schemes is {list(schemes)}, size.sharded is {size.sharded}; {rule}")
     require_counts(1, num_profiled=num_profiled, reserved_bytes=reserved_bytes)
     turns.check_interval()
-    link = Link(bandwidth_bytes_per_s=bandwidth_bytes_per_s)
+    link, preload = Link(bandwidth_bytes_per_s=bandwidth_bytes_per_s), (*PRELOAD, __name__)
     options = {"num_profiled": num_profiled, "reserved_bytes": reserved_bytes}
-    where: dict[str, Any] = {"link": link, "num_hosts": num_machines, "preload": (*PRELOAD, __name__)}
-    with tempfile.TemporaryDirectory() as folder, open_ranks(num_machines, **where, timeout_s=TIMEOUT_S) as ranks:
+    ranks = open_ranks(num_machines, link=link, preload=preload, timeout_s=TIMEOUT_S)
+    with tempfile.TemporaryDirectory() as folder, ranks:
         timed = time_variants(ranks, trials, chosen, size, options, folder, turns=turns)
-    return Overhead(rows=overhead_rows(timed), hosts=ranks.hosts)
+    return Overhead(rows=overhead_rows(timed), hosts=timed.hosts)
 
 
 def measure_lengths(batches: Sequence[int], *, size: Size, **setting: Any) -> Overhead:
     """Train with and without Gemini with several batches, and so with iterations of several lengths."""
     require_counts(1, **{"len(batches)": len(batches)})
-    rows, hosts, curve, gemini = [], None, [], Scheme.GEMINI.value
+    rows, curve, gemini = [], [], Scheme.GEMINI.value
     for batch in batches:
         overhead = measure_overhead([BASELINE, gemini], size=replace(size, batch=batch), **setting)
         rows += [row | {"batch": batch} for row in overhead.rows]
-        hosts = overhead.hosts
         values = {(row["quantity"], row["scheme"]): row["value"] for row in overhead.rows}
         curve.append((values["iteration_s", BASELINE], values["over_baseline", gemini] - 1))
     crossing_s = length_at(curve, ONE_PER_CENT)
     rows += [] if crossing_s is None else [value_row("one_per_cent_s", crossing_s, "s")]
-    return Overhead(rows=rows, hosts=hosts)
+    return Overhead(rows=rows, hosts=overhead.hosts)
 
 
 def length_at(curve: Sequence[tuple[float, float]], share: float) -> float | None:

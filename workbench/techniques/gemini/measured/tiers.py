@@ -85,11 +85,10 @@ def measure_tiers(
     require_counts(1, repeats=repeats, storage_repeats=storage_repeats)
     for number in nums_machines:
         hidden_from(Tier.PEER, 0, number)
-    choices, times = (size, storage_bytes_per_s, repeats, storage_repeats), []
-    where: dict[str, Any] = {"preload": (*PRELOAD, __name__), "timeout_s": TIMEOUT_S}
+    choices, times, preload = (size, storage_bytes_per_s, repeats, storage_repeats), [], (*PRELOAD, __name__)
     for number, rate in product(nums_machines, bandwidths_bytes_per_s):
-        link = Link(bandwidth_bytes_per_s=rate)
-        with tempfile.TemporaryDirectory() as folder, open_ranks(number, link=link, num_hosts=number, **where) as ranks:
+        ranks = open_ranks(number, link=Link(bandwidth_bytes_per_s=rate), preload=preload, timeout_s=TIMEOUT_S)
+        with tempfile.TemporaryDirectory() as folder, ranks:
             times.append(ranks.run(record_tiers, folder, rate, *choices)[0])
     return times
 

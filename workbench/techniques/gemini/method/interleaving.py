@@ -164,16 +164,9 @@ class CheckpointTraffic:
 
     def chunks(self, spans_s: Sequence[float], rate_bytes_per_s: float) -> tuple[Chunk, ...]:
         """Partition for a rate."""
-        return partition_checkpoint(
-            spans_s,
-            self.checkpoint_bytes,
-            num_replicas=self.num_replicas,
-            reserved_bytes=self.reserved_bytes,
-            num_buffers=self.num_buffers,
-            bandwidth_bytes_per_s=rate_bytes_per_s,
-            startup_s=self.startup_s,
-            safety=self.safety,
-        )
+        names = ("checkpoint_bytes", "num_replicas", "reserved_bytes", "num_buffers", "startup_s", "safety")
+        options = {name: getattr(self, name) for name in names}
+        return partition_checkpoint(spans_s, bandwidth_bytes_per_s=rate_bytes_per_s, **options)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
