@@ -34,8 +34,7 @@ BYTES_PER_PARAMETER = 12
 # Of mixed-precision training with Adam: the 12, and 2 each for a half-precision parameter and its gradient (Rajbhandari
 # et al., ZeRO, section 3.1)
 GPU_BYTES_PER_PARAMETER = 16
-VOCABULARY = 50_265  # Tokens (section 6.7.1)
-SEQUENCE = 512  # Tokens (section 6.7.1)
+TEXT = MappingProxyType({"vocab_size": 50_265, "max_positions": 512})  # Tokens (section 6.7.1)
 
 
 def checkpoint_bytes(parameters: float) -> float:
@@ -54,15 +53,9 @@ def machine_shard_bytes(parameters: float, num_machines: int) -> float:
 TABLE_6_2: Mapping[str, ModelSizes] = MappingProxyType(
     {
         name: ModelSizes(
-            family=family,
-            hidden_size=hidden,
-            intermediate_size=4 * hidden,
-            num_layers=layers,
-            num_heads=heads,
-            vocab_size=VOCABULARY,
-            max_positions=SEQUENCE,
+            family=family, hidden_size=h, intermediate_size=4 * h, num_layers=layers, num_heads=heads, **TEXT
         )
-        for name, family, hidden, layers, heads in (
+        for name, family, h, layers, heads in (
             ("GPT-2 10B", Family.GPT_2, 2560, 46, 40),
             ("GPT-2 20B", Family.GPT_2, 5120, 64, 40),
             ("GPT-2 40B", Family.GPT_2, 5120, 128, 40),
