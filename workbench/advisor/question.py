@@ -15,10 +15,10 @@ from workbench.checks import require_counts, require_not_negative, require_posit
 from workbench.cluster import GIGABIT_BYTES_PER_S, Machines, Topology, preset
 from workbench.models import Workload, h100
 from workbench.models.gradients import of_workload
+from workbench.models.sizes import Family, ModelSizes
 from workbench.study.thesis import scaled
-from workbench.techniques.gemini.cost.checkpoints import workload_of
 from workbench.techniques.gemini.cost.training import OPT_FAILURES_PER_MACHINE_DAY
-from workbench.techniques.gemini.method.waste import GPU_BYTES_PER_PARAMETER, TABLE_6_2, Family, ModelSizes
+from workbench.techniques.gemini.method.waste import GPU_BYTES_PER_PARAMETER, TABLE_6_2
 from workbench.techniques.zen.simulated import MODELS as EMBEDDING_MODELS
 from workbench.timeline.gradients import FORWARD_SHARE, Gradients
 
@@ -237,7 +237,7 @@ def _computation(
     gradients = workload = None
     faster = topology.host.device.fp16_flops_per_s / preset("1x1 H100").host.device.fp16_flops_per_s
     if sizes is not None:
-        workload = workload_of(sizes, name, batch=batch, sequence=sequence)
+        workload = sizes.workload(name, batch=batch, sequence=sequence)
         alone_s = _flops(workload) / (_reference_flops_per_s() * faster)
         how = f"computation at the {_reference_flops_per_s() / 1e12:.0f} TFLOP/s of GPT-2 on an H100 in TF32"
     if measured is not None:
@@ -267,7 +267,7 @@ def _flops(work: Workload) -> float:
 def _reference_flops_per_s() -> float:
     batch, sequence = h100.BATCHES[REFERENCE]
     measured = h100.load(REFERENCE)
-    work = workload_of(SIZES["GPT-2"], batch=batch, sequence=sequence)
+    work = SIZES["GPT-2"].workload("GPT-2", batch=batch, sequence=sequence)
     return _flops(work) / (measured.forward_s + measured.backward_s)
 
 

@@ -128,8 +128,8 @@ HIGH = replace(SETTING, policy=high_frequency(JOB))
 
 def run(setting, trace):
     """Simulate failures, as the definition does it, too."""
-    result = simulate_training(setting, trace, keep_spans=True)
-    assert result == cost.simulate_training_by_definition(setting, trace, keep_spans=True)
+    result = simulate_training(setting, trace)
+    assert result == cost.simulate_training_by_definition(setting, trace)
     return result
 
 
@@ -213,7 +213,9 @@ def test_an_incomplete_checkpoint_is_not_gone_back_to():
 
 POLICIES = (
     gemini(JOB),
-    gemini(JOB, interval_iterations=3, blocking_s=1.7, storage_interval_s=170),
+    replace(
+        gemini(JOB, storage_interval_s=170), memory=waste.Level(interval_iterations=3, blocking_s=1.7, transfer_s=10)
+    ),
     high_frequency(replace(JOB, serialise_s=8.3)),
     waste.strawman(replace(JOB, serialise_s=8.3), interval_s=300),
 )
@@ -285,7 +287,7 @@ def test_the_timeline_of_a_failure_reads_as_a_grid_and_one_of_joined_iterations_
     trace = trace_of(6, {}, {3: "S"}, step_s=10)
     tens = cost.Overheads(detection_s=10, serialise_s=0, least_replacement_s=0, most_replacement_s=0, warm_up_s=0)
     setting = replace(SETTING, overheads=tens)
-    timeline = training_timeline(setting, simulate_training(setting, trace, keep_spans=True))
+    timeline = training_timeline(setting, simulate_training(setting, trace))
     # At 30 s the second iteration's checkpoint is complete, the third's has not begun: the third is done again.
     assert format_timeline(timeline, step_s=10).splitlines() == [
         "training              | 1 2 3 .         3 4",
@@ -321,7 +323,6 @@ test_bad_input_is_refused_by_name = refusals(
     (lambda: replace(SETTING, policy=gemini(GPT2_100B)), "iteration_s of the policy is 62"),
     (lambda: replace(SETTING, num_standbys=-1), "num_standbys is -1"),
     (lambda: replace(COSTS, most_replacement_s=4), "most_replacement_s is 4"),
-    (lambda: training_timeline(SETTING, simulate_training(SETTING, trace_of(10))), "spans is empty"),
     (lambda: fault(time_s=-1.0), "time_s is -1.0"),
     (lambda: fault(machines=()), r"machines is \(\); it must name at least 1"),
     (lambda: fault(machines=(1, 1)), "different ones"),
@@ -338,8 +339,8 @@ test_bad_input_is_refused_by_name = refusals(
 
 
 def test_levels_that_block_do_so_memory_first():
-    memory = waste.Level(in_memory=True, interval_iterations=2, blocking_s=3, transfer_s=5)
-    storage = waste.Level(in_memory=False, interval_iterations=2, blocking_s=4, transfer_s=6)
+    memory = waste.Level(interval_iterations=2, blocking_s=3, transfer_s=5)
+    storage = waste.Level(interval_iterations=2, blocking_s=4, transfer_s=6)
     policy = waste.CheckpointPolicy(name="both", iteration_s=10, storage=storage, memory=memory)
     # Iteration 2 ends at 20, memory blocks until 23 and is complete at 28, storage until 27 and at 33.
     stretches = [cost.advanced(policy, 0, elapsed_s) for elapsed_s in (27.9, 28, 32.9, 33)]

@@ -212,7 +212,7 @@ def test_the_best_interval_is_young_s_where_only_blocking_costs_and_shorter_with
     assert chosen.waste == pytest.approx(4 / 86_400 * 15)
 
 
-IN_MEMORY = waste.Level(in_memory=True, interval_iterations=1)
+LEVEL = waste.Level(interval_iterations=1)
 
 test_impossible_inventories_times_jobs_levels_and_needs_are_refused = refusals(
     (lambda: waste.wasted_time_s(checkpoint_s=6, interval_s=5, retrieval_s=0), "Eq. 6.2 asks for at least 6"),
@@ -227,9 +227,8 @@ test_impossible_inventories_times_jobs_levels_and_needs_are_refused = refusals(
     (lambda: replace(EASY, state_bytes=0), "state_bytes is 0"),
     (lambda: replace(EASY, num_machines=0), "num_machines is 0"),
     (lambda: replace(EASY, storage_bytes_per_s=0), "storage_bytes_per_s is 0"),
-    (lambda: waste.CheckpointPolicy(name="x", iteration_s=1, storage=IN_MEMORY), "each must be of its own kind"),
-    (lambda: replace(IN_MEMORY, interval_iterations=0), "interval_iterations is 0"),
-    (lambda: replace(IN_MEMORY, blocking_s=-1), "blocking_s is -1"),
+    (lambda: replace(LEVEL, interval_iterations=0), "interval_iterations is 0"),
+    (lambda: replace(LEVEL, blocking_s=-1), "blocking_s is -1"),
     (lambda: waste.young_interval_s(1, 0), "mean_time_between_failures_s is 0"),
     (lambda: method.expected_waste(NEEDS, 5, 1), "num_replicas is 5; it must be in 1..4"),
     (lambda: replace(NEEDS, memory_bytes=399), "memory_bytes is 399"),

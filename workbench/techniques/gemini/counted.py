@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 from math import comb
 from statistics import fmean, pstdev
 from types import MappingProxyType
@@ -49,10 +50,9 @@ LARGEST_MODEL = MappingProxyType({"p3dn.24xlarge": "GPT-2 40B", "p4d.24xlarge": 
 
 def count_checkpoints() -> Rows:
     """Return the size of every checkpoint of table 2.1, and what section 2.4 says of them."""
-    rows = [
-        value_row("checkpoint_size", checkpoint_bytes(parameters) / GIGABYTE_BYTES, "GB", model=model)
-        for model, parameters in PARAMETERS.items()
-    ]
+    rows: Rows = []
+    for model, parameters in PARAMETERS.items():
+        rows.append(value_row("checkpoint_size", checkpoint_bytes(parameters) / GIGABYTE_BYTES, "GB", model=model))
     first, last = PARAMETERS["Turing-NLG"], PARAMETERS["MT-NLG"]
     transfer_s = checkpoint_bytes(last) / STORAGE_BYTES_PER_S
     wasted_s = transfer_s + transfer_s / 2 + transfer_s  # Eq. 6.1 with checkpoints back to back
@@ -71,22 +71,18 @@ def count_memory(num_machines: int, num_replicas: int) -> Rows:
     """Return the memory of every machine of table 6.1 beside what checkpoints take of it."""
     num_buffers = method.BUFFERS_PER_REPLICA * num_replicas
     rows: Rows = []
-    for name, (gpu_gigabytes, cpu_gigabytes) in MACHINES.items():
-        gpu_gigabytes *= GPUS_PER_MACHINE
-        fullest = gpu_gigabytes * method.BYTES_PER_PARAMETER / method.GPU_BYTES_PER_PARAMETER
-        rows += [
-            value_row("memory", gpu_gigabytes, "GB", machine=name, memory="GPU"),
-            value_row("memory", cpu_gigabytes, "GB", machine=name, memory="CPU"),
-            value_row("memory_ratio", cpu_gigabytes / gpu_gigabytes, "1", machine=name),
-            value_row("fullest_buffers", num_buffers * fullest, "GB", machine=name, memory="needed"),
-            value_row("fullest_buffers", cpu_gigabytes, "GB", machine=name, memory="there is"),
-        ]
+    for name, (of_gpu, of_cpu) in MACHINES.items():
+        of_gpus = GPUS_PER_MACHINE * of_gpu
+        fullest = of_gpus * method.BYTES_PER_PARAMETER / method.GPU_BYTES_PER_PARAMETER
+        rows.append(value_row("memory", of_gpus, "GB", machine=name, memory="GPU"))
+        rows.append(value_row("memory", of_cpu, "GB", machine=name, memory="CPU"))
+        rows.append(value_row("memory_ratio", of_cpu / of_gpus, "1", machine=name))
+        rows.append(value_row("fullest_buffers", num_buffers * fullest, "GB", machine=name, memory="needed"))
+        rows.append(value_row("fullest_buffers", of_cpu, "GB", machine=name, memory="there is"))
     for name, model in LARGEST_MODEL.items():
         shard = method.machine_shard_bytes(num_parameters(method.TABLE_6_2[model]), num_machines) / GIGABYTE_BYTES
-        rows += [
-            value_row("buffers", num_buffers * shard, "GB", machine=name, memory="needed"),
-            value_row("buffers", MACHINES[name][1], "GB", machine=name, memory="there is"),
-        ]
+        rows.append(value_row("buffers", num_buffers * shard, "GB", machine=name, memory="needed"))
+        rows.append(value_row("buffers", MACHINES[name][1], "GB", machine=name, memory="there is"))
     return rows
 
 
@@ -106,14 +102,12 @@ def count_placements(num_replicas: int = 2) -> Rows:
     rows: Rows = []
     fatal = {}
     for num_machines, kind in FIGURE_6_3:
-        placed = placement(num_machines, num_replicas, kind)
-        num_sets = comb(num_machines, num_replicas)
+        placed, num_sets = placement(num_machines, num_replicas, kind), comb(num_machines, num_replicas)
         fatal[kind] = num_sets * (1 - method.recovery_probability_by_definition(placed, num_replicas))
         keys: dict[str, Any] = {"placement": kind, "num_machines": num_machines}
         rows += [value_row("fatal", int(fatal[kind]), "1", **keys), value_row("of", num_sets, "1", **keys)]
-        rows += [
-            value_row("part_size", len(part), "1", part=at + 1, **keys) for at, part in enumerate(components(placed))
-        ]
+        for number, part in enumerate(components(placed), 1):
+            rows.append(value_row("part_size", len(part), "1", part=number, **keys))
     saved = 1 - fatal["group"] / fatal["ring"]
     return [*rows, value_row("fallback_saved", _percent(saved), "%", num_machines=4)]
 
@@ -121,17 +115,13 @@ def count_placements(num_replicas: int = 2) -> Rows:
 def count_probabilities(machine_counts: Sequence[int], failure_counts: Sequence[int], num_replicas: int = 2) -> Rows:
     """Return how probably training recovers from memory, by machines, failures and placement."""
     rows: Rows = []
-    for num_machines in machine_counts:
-        for k in failure_counts:
-            for kind in ("group", "ring"):
-                placed = placement(num_machines, num_replicas, kind)
-                keys: dict[str, Any] = {"placement": kind, "num_machines": num_machines, "k": k}
-                exact = recovery_probability(placed, k)
-                rows += [
-                    value_row("recovery_probability", _percent(exact), "%", way="exact", **keys),
-                    value_row("recovery_probability", _percent(union_bound(placed, k)), "%", way="bound", **keys),
-                    value_row("fallback", _percent(1 - exact), "%", **keys),
-                ]
+    for num_machines, k, kind in product(machine_counts, failure_counts, ("group", "ring")):
+        placed = placement(num_machines, num_replicas, kind)
+        exact, bound = recovery_probability(placed, k), union_bound(placed, k)
+        keys: dict[str, Any] = {"placement": kind, "num_machines": num_machines, "k": k}
+        rows.append(value_row("recovery_probability", _percent(exact), "%", way="exact", **keys))
+        rows.append(value_row("recovery_probability", _percent(bound), "%", way="bound", **keys))
+        rows.append(value_row("fallback", _percent(1 - exact), "%", **keys))
     return rows
 
 
@@ -141,16 +131,14 @@ def count_bounds(num_machines: int, num_replicas: int, failure_counts: Sequence[
     group, ring = (placement(num_machines, num_replicas, kind) for kind in ("group", "ring"))
     for k in failure_counts:
         keys = {"num_machines": num_machines, "k": k}
-        pairs = {
-            "exact": (recovery_probability(group, k), recovery_probability(ring, k)),
-            "bound": (union_bound(group, k), union_bound(ring, k)),
-        }
-        for way, (of_group, of_ring) in pairs.items():
+        for way, count in (("exact", recovery_probability), ("bound", union_bound)):
+            of_group, of_ring = count(group, k), count(ring, k)
             if of_group:
                 relative = _percent((of_group - of_ring) / of_group)
                 rows.append(value_row("ring_lower", relative, "%", reading=f"{way}, relative", **keys))
             rows.append(value_row("ring_lower", _percent(of_group - of_ring), "%", reading=f"{way}, points", **keys))
-        rows.append(value_row("bound_error", _percent(pairs["exact"][0] - pairs["bound"][0]), "%", **keys))
+        error = recovery_probability(group, k) - union_bound(group, k)
+        rows.append(value_row("bound_error", _percent(error), "%", **keys))
     return rows
 
 
@@ -160,29 +148,24 @@ def count_theorem(sizes: Sequence[Sequence[int]]) -> Rows:
     for num_machines, num_replicas, k in sizes:
         keys = {"num_machines": num_machines, "num_replicas": num_replicas, "k": k}
         ours = recovery_probability(placement(num_machines, num_replicas), k)
-        best = {
-            "all": method.best_placement(num_machines, num_replicas, k).probability,
-            "balanced": method.best_placement(num_machines, num_replicas, k, balanced=True).probability,
-        }
         rows.append(value_row("best_probability", _percent(ours), "%", among="algorithm 6.1", **keys))
-        for among, probability in best.items():
-            rows.append(value_row("best_probability", _percent(probability), "%", among=among, **keys))
-            rows.append(value_row("missed", _percent(probability - ours), "%", among=among, **keys))
-        if k == num_replicas:
-            missed = method.upper_bound(num_machines, num_replicas) - best["all"]
-            rows.append(value_row("upper_bound_missed", _percent(missed), "%", **keys))
+        for among in ("all", "balanced"):
+            best = method.best_placement(num_machines, num_replicas, k, balanced=among == "balanced").probability
+            rows.append(value_row("best_probability", _percent(best), "%", among=among, **keys))
+            rows.append(value_row("missed", _percent(best - ours), "%", among=among, **keys))
+            if k == num_replicas and among == "all":
+                missed = method.upper_bound(num_machines, num_replicas) - best
+                rows.append(value_row("upper_bound_missed", _percent(missed), "%", **keys))
     return rows
 
 
 def count_gaps(most_machines: int, replica_counts: Sequence[int]) -> Rows:
     """Return how much of the paper's bound on the gap algorithm 6.1 uses where m does not divide N."""
     rows: Rows = []
-    for num_replicas in replica_counts:
-        for num_machines in range(num_replicas + 1, most_machines + 1):
-            if num_machines % num_replicas:
-                gap = method.gap_to_upper_bound(placement(num_machines, num_replicas))
-                share = float(gap / method.gap_bound(num_machines, num_replicas))
-                rows.append(value_row("gap_share", share, "1", num_machines=num_machines, num_replicas=num_replicas))
+    for size in ((number, m) for m in replica_counts for number in range(m + 1, most_machines + 1) if number % m):
+        gap = method.upper_bound(*size) - recovery_probability(placement(*size), size[1])
+        share = float(gap / method.gap_bound(*size))
+        rows.append(value_row("gap_share", share, "1", num_machines=size[0], num_replicas=size[1]))
     return rows
 
 
@@ -200,11 +183,10 @@ def count_idle_spans(
 ) -> Rows:
     """Return how much recorded idle spans deviate, and what algorithm 6.2 makes of them."""
     profiled = iterations[left_out:]
-    places = [place for place in profiled[0] if all(place in spans for spans in profiled)]
     rows, used_s = [], []
-    for place in places:
-        lengths_s = [spans[place] for spans in profiled]
-        if min(lengths_s) > threshold_s:
+    for place in profiled[0]:
+        lengths_s = [spans[place] for spans in profiled if place in spans]
+        if len(lengths_s) == len(profiled) and min(lengths_s) > threshold_s:
             used_s.append(min(lengths_s))
             name = f"{place[0]} {place[1]}"
             rows.append(value_row("span", min(lengths_s), "s", span=name))

@@ -29,6 +29,7 @@ __all__ += ["draw_wasted", "draw_worked_example"]
 WIDE = (9.5, 3.8)  # inches
 MEBIBYTE = 2**20
 
+# The colours of an iteration with checkpoints, and of a training with failures.
 ITERATION_KINDS = MappingProxyType(
     {
         "training's messages": Kind.COMMUNICATE,
@@ -38,7 +39,7 @@ ITERATION_KINDS = MappingProxyType(
         "backward": Kind.BACKWARD,
         "update": Kind.OTHER,
     }
-)  # the colours of an iteration with checkpoints
+)
 TRAINING_KINDS = MappingProxyType(
     {
         "progress that stays": Kind.COMPUTE,
@@ -48,7 +49,7 @@ TRAINING_KINDS = MappingProxyType(
         "serialising": Kind.ENCODE,
         "retrieval": Kind.DECODE,
     }
-)  # the colours of a training with failures
+)
 
 _GAP = 0.6  # between machines that share nothing, in widths of a machine
 _BOX = 0.84  # width and height of a box
@@ -72,9 +73,16 @@ def draw_placement(placed: Placement, *, ax: Axes, failed: Collection[int] = (),
             ax.text((at + end) / 2, height - 0.22, name, ha="center", va="bottom", fontsize=8, color=INK)
         for machine in part:
             names[at] = str(machine)
+            is_alive = machine not in failed
             for level, shard in enumerate(kept[machine]):
-                _draw_box(ax, at, level, shard, is_alive=machine not in failed, is_lost=shard in lost)
-            if machine in failed:
+                color = matplotlib.colormaps["tab10"](shard % _NUM_COLORS)[:3]
+                light = tuple(1 - _LIGHT * (1 - part) for part in color)
+                edge, width = (VERMILION, 2.5) if shard in lost else (INK, 1.4) if level == 0 else (GREY, 0.8)
+                look: dict[str, Any] = {"facecolor": light if is_alive else PALE, "edgecolor": edge, "linewidth": width}
+                ax.add_patch(Rectangle((at - _BOX / 2, level - _BOX / 2), _BOX, _BOX, **look))
+                look = {"color": INK if is_alive else GREY, "weight": "bold" if level == 0 else "normal"}
+                ax.text(at, level, str(shard), ha="center", va="center", **look)
+            if not is_alive:
                 ax.plot(at, -0.75, marker="x", color=VERMILION, markersize=9, markeredgewidth=2.5)
             at += 1
         at += _GAP
@@ -85,15 +93,6 @@ def draw_placement(placed: Placement, *, ax: Axes, failed: Collection[int] = (),
     ax.spines["left"].set_visible(False)
     ax.set_aspect("equal")
     return ax
-
-
-def _draw_box(ax: Axes, x: float, level: int, shard: int, *, is_alive: bool, is_lost: bool) -> None:
-    light = tuple(1 - _LIGHT * (1 - part) for part in matplotlib.colormaps["tab10"](shard % _NUM_COLORS)[:3])
-    edge, width = (VERMILION, 2.5) if is_lost else (INK, 1.4) if level == 0 else (GREY, 0.8)
-    look: dict[str, Any] = {"facecolor": light if is_alive else PALE, "edgecolor": edge, "linewidth": width}
-    ax.add_patch(Rectangle((x - _BOX / 2, level - _BOX / 2), _BOX, _BOX, **look))
-    color, weight = INK if is_alive else GREY, "bold" if level == 0 else "normal"
-    ax.text(x, level, str(shard), ha="center", va="center", color=color, weight=weight)
 
 
 @styled()
@@ -144,13 +143,13 @@ def draw_timelines(
 ) -> Figure:
     """Draw timelines on one scale, each under its title, and name the kinds of action in them."""
     figure = plots.gantts(timelines, figsize=figsize, legend=False)[0].figure
-    _name_kinds(figure, names, timelines.values())
+    plots.kind_legend(figure, _drawn(names, timelines.values()))
     return figure
 
 
-def _name_kinds(figure: Figure, names: Mapping[str, Kind], timelines: Iterable[Timeline]) -> None:
+def _drawn(names: Mapping[str, Kind], timelines: Iterable[Timeline]) -> dict[str, Kind]:
     drawn = {action.kind for timeline in timelines for action in timeline.actions if action.duration_s > 0}
-    plots.kind_legend(figure, {name: kind for name, kind in names.items() if kind in drawn})
+    return {name: kind for name, kind in names.items() if kind in drawn}
 
 
 def draw_models(rows: Sequence[Mapping], published: pd.DataFrame | None = None) -> Figure:
@@ -173,9 +172,9 @@ def draw_reductions(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw how many times shorter checkpoints are than to storage, by machines and network (figure 6.11)."""
     table = rows_of(rows, "reduction")
     table["network"] = [f"{rate:g} Gbit/s" for rate in table.network_gbit_per_s]
-    labels: dict[str, Any] = {"x_label": "machines", "y_label": "times shorter than storage's"}
     figure, ax = plots.figure()
-    plots.lines(table, ax=ax, x="num_machines", by="network", **labels)
+    label = "times shorter than storage's"
+    plots.lines(table, ax=ax, x="num_machines", by="network", x_label="machines", y_label=label)
     plots.mark_published(ax, published.num_machines, published.value, "the paper (at 400: more than)")
     ax.set(xticks=sorted(set(table.num_machines)), ylim=(0, None))
     plots.beside(ax)
@@ -185,12 +184,11 @@ def draw_reductions(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
 def draw_frequencies(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw seconds between checkpoints, and how many times more often Gemini takes them (figure 6.12)."""
     figure, (left, right) = plots.figure(1, 2, figsize=WIDE)
-    labels: dict[str, Any] = {"y_label": "between checkpoints (s)", "log_y": True, "value_labels": True}
-    plots.bars(rows_of(rows, "interval_s"), ax=left, x="policy", **labels)
+    common: dict[str, Any] = {"x": "policy", "log_y": True, "value_labels": True}
+    plots.bars(rows_of(rows, "interval_s"), ax=left, y_label="between checkpoints (s)", **common)
     gains = _beside_published(rows_of(rows, "frequency_gain"), published, "policy").dropna(subset="published")
     gains["policy"] = gains.policy.replace({"Strawman": "Strawman\n(published: more than)"})
-    labels["y_label"] = "times as often as the policy"
-    plots.comparison(gains, ax=right, x="policy", **labels)
+    plots.comparison(gains, ax=right, y_label="times as often as the policy", **common)
     return figure
 
 
@@ -208,16 +206,16 @@ def draw_ablation(rows: Sequence[Mapping], published: pd.DataFrame, free_mb: flo
     plots.comparison(both[both.scheme != "Baseline"], ax=left, x="scheme", y_label=label, value_labels=True)
     rates = rows_of(rows, "overhead_by_rate")
     rates = rates[rates.scheme.isin(["Blocking", "Unpipelined", "Gemini"])]
-    labels: dict[str, Any] = {"x_label": "copying of a machine (Gbit/s)", "y_label": "slower (%)"}
-    plots.lines(rates, ax=middle, x="copy_gbit_per_s", by="scheme", **labels)
+    label = "copying of a machine (Gbit/s)"
+    plots.lines(rates, ax=middle, x="copy_gbit_per_s", by="scheme", x_label=label, y_label="slower (%)")
     (asked,) = rows_of(rows, "copy_rate_asked_gbit_per_s").value
     plots.published_line(middle, asked, f"{asked:.0f}: what 3.5 %\nasks for", along_x=True)
     middle.set_xlim(left=0)
     plots.beside(middle)
-    sizes = {row.scheme: row.value / 1e6 for row in rows_of(rows, "buffer_bytes").itertuples() if row.value > 0}
+    megabytes = {row.scheme: row.value / 1e6 for row in rows_of(rows, "buffer_bytes").itertuples() if row.value > 0}
     (span_gb,) = rows_of(rows, "largest_span_buffer_gb", whose="the model").value
-    sizes["Naive, span\nof 1.6 s"] = span_gb * 1e3
-    sizes = pd.DataFrame(sizes.items(), columns=["scheme", "buffer"])
+    megabytes["Naive, span\nof 1.6 s"] = span_gb * 1e3
+    sizes = pd.DataFrame(megabytes.items(), columns=["scheme", "buffer"])
     plots.bars(sizes, ax=right, x="scheme", y="buffer", unit="MB", log_y=True, value_labels=True)
     right.axhline(free_mb, color="black", linestyle="--", label=f"free (assumed\n{free_mb:g} MB)")
     plots.beside(right)
@@ -230,18 +228,34 @@ def draw_ablation(rows: Sequence[Mapping], published: pd.DataFrame, free_mb: flo
 def draw_overhead(rows: Sequence[Mapping], published: pd.DataFrame | None = None) -> Figure:
     """Draw measured iteration times, idle time that is left, overheads beside the paper's, and buffers."""
     figure, ((times, idle), (overheads, buffers)) = plots.figure(2, 2, figsize=(12, 8))
-    named = _named(rows, {"iteration_s": "iteration", "cpu_s": "processor, a rank"})
-    _scheme_bars(named, times, "seconds", "An iteration, and a rank's processor time for it")
-    _scheme_bars(_named(rows, {"idle_s": "idle"}), idle, "idle network (s)", "Network time left idle in an iteration")
-    both = _named(rows, {"over_baseline": "measured here"})
+
+    def named(**names: str) -> pd.DataFrame:
+        tables = [rows_of(rows, quantity).assign(of=name) for quantity, name in names.items()]
+        return pd.concat(tables).reindex(columns=["scheme", "of", *_VALUES])
+
+    both = named(over_baseline="measured here")
     both[_VALUES] = 100 * (both[_VALUES] - 1)
     if published is not None:
         both = pd.concat([both, published[published.scheme.isin(both.scheme)].assign(of="the paper")])
-    _scheme_bars(both, overheads, "longer than without (%)", "By how much iterations are longer; dotted: 1 %")
-    overheads.axhline(1, color=GREY, linestyle=":", linewidth=1)
-    memory = _named(rows, {"buffer_bytes": "sub-buffers, both ways", "shard_bytes": "one checkpoint"})
+    memory = named(buffer_bytes="sub-buffers, both ways", shard_bytes="one checkpoint")
     memory[_VALUES] /= MEBIBYTE
-    _scheme_bars(memory, buffers, "MiB a rank", "Sub-buffers beside a checkpoint")
+    seconds = named(iteration_s="iteration", cpu_s="processor, a rank")
+    for ax, table, label, title in (
+        (times, seconds, "seconds", "An iteration, and a rank's processor time for it"),
+        (idle, named(idle_s="idle"), "idle network (s)", "Network time left idle in an iteration"),
+        (overheads, both, "longer than without (%)", "By how much iterations are longer; dotted: 1 %"),
+        (buffers, memory, "MiB a rank", "Sub-buffers beside a checkpoint"),
+    ):
+        if len(table):
+            plots.bars(table, ax=ax, x="scheme", by="of", y_label=label, value_labels=True)
+            plots.beside(ax)
+            ax.margins(y=_ROOM)
+            ax.tick_params(axis="x", rotation=20)  # names of five schemes
+        else:
+            ax.text(0.5, 0.5, "not measured with these schemes", ha="center", transform=ax.transAxes)
+            ax.set_ylabel(label)
+        ax.set_title(title)
+    overheads.axhline(1, color=GREY, linestyle=":", linewidth=1)
     return figure
 
 
@@ -249,19 +263,16 @@ def draw_overhead(rows: Sequence[Mapping], published: pd.DataFrame | None = None
 def draw_lengths(rows: Sequence[Mapping]) -> Figure:
     """Draw what a checkpoint in every iteration costs by the iteration's length, and the processor's seconds."""
     figure, (left, right) = plots.figure(1, 2, figsize=(11, 4.2))
-    usual = rows_of(rows, "iteration_s")
-    length_s = {row.batch: row.value for row in usual.itertuples() if row.scheme == "Baseline"}
-    cost = rows_of(rows, "over_baseline")
+    length_s = rows_of(rows, "iteration_s", scheme="Baseline").set_index("batch").value
+    cost, work = (rows_of(rows, name) for name in ("over_baseline", "cpu_s"))
     cost[_VALUES] = 100 * (cost[_VALUES] - 1)
-    work = rows_of(rows, "cpu_s")
-    for table in (cost, work):
-        table["length"] = table.batch.map(length_s)
-    plots.lines(cost, ax=left, x="length", by="scheme", x_label="iteration (s)", y_label="longer (%)")
+    axis: dict[str, Any] = {"x": "length", "by": "scheme", "x_label": "iteration (s)"}
+    plots.lines(cost.assign(length=cost.batch.map(length_s)), ax=left, y_label="longer (%)", **axis)
     left.axhline(1, color=GREY, linestyle=":", linewidth=1)
     crossing = rows_of(rows, "one_per_cent_s")
     words = f"under 1 % from {crossing.value.iloc[0]:.2f} s on" if len(crossing) else "never under 1 %"
     left.set_title(f"A checkpoint in every iteration: {words}")
-    plots.lines(work, ax=right, x="length", by="scheme", x_label="iteration (s)", y_label="processor of a rank (s)")
+    plots.lines(work.assign(length=work.batch.map(length_s)), ax=right, y_label="processor of a rank (s)", **axis)
     right.set_title("Processor seconds of an iteration")
     return figure
 
@@ -270,34 +281,15 @@ def draw_lengths(rows: Sequence[Mapping]) -> Figure:
 def draw_idle_spans(rows: Sequence[Mapping]) -> Figure:
     """Draw the idle time of each recorded iteration, and the part of it that a plan can use."""
     figure, ax = plots.figure(figsize=(9, 3.8))
-    total = rows_of(rows, "total_s")
     used = sum(rows_of(rows, "span").value)
-    plots.bars(total, ax=ax, x="iteration", y_label="idle network (s)", x_label="iteration")
+    plots.bars(rows_of(rows, "total_s"), ax=ax, x="iteration", y_label="idle network (s)", x_label="iteration")
     ax.axhline(used, color="black", linestyle="--", label=f"spans that are used, {used:.2f} s")
     ax.legend()
     return figure
 
 
-def _named(rows: Sequence[Mapping], names: Mapping[str, str]) -> pd.DataFrame:
-    """Return the rows of some quantities, each named in the column `of`."""
-    tables = [rows_of(rows, quantity).assign(of=name) for quantity, name in names.items()]
-    return pd.concat(tables).reindex(columns=["scheme", "of", *_VALUES])
-
-
-def _scheme_bars(table: pd.DataFrame, ax: Axes, y_label: str, title: str) -> None:
-    if len(table):
-        plots.bars(table, ax=ax, x="scheme", by="of", y_label=y_label, value_labels=True)
-        plots.beside(ax)
-        ax.margins(y=_ROOM)
-        ax.tick_params(axis="x", rotation=20)  # names of five schemes
-    else:
-        ax.text(0.5, 0.5, "not measured with these schemes", ha="center", transform=ax.transAxes)
-        ax.set_ylabel(y_label)
-    ax.set_title(title)
-
-
 @styled()
-def draw_tiers(rows: Sequence[Mapping], published: pd.DataFrame | None = None) -> Figure:
+def draw_tiers(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw measured checkpoint times, and how many times shorter those to peers are, by rate of links and machines."""
     figure, (left, right) = plots.figure(2, 1, figsize=(9, 7), sharex=True)
     axis: dict[str, Any] = {"x": "link_mbit_per_s", "x_label": "link of a machine (Mbit/s)"}
@@ -307,10 +299,9 @@ def draw_tiers(rows: Sequence[Mapping], published: pd.DataFrame | None = None) -
     names = {"reduction": "measured", "reduction_of_rates": "of the rates alone"}
     drawn = pd.concat([rows_of(rows, quantity).assign(reduction=name) for quantity, name in names.items()])
     drawn["reduction"] = [f"{row.num_machines} machines, {row.reduction}" for row in drawn.itertuples()]
-    if published is not None:
-        name = "paper, " + published.num_machines.astype(str) + " machines, Gbit/s"
-        paper = {axis["x"]: published.network_gbit_per_s, "reduction": name}
-        drawn = pd.concat([drawn, published[["value"]].assign(**paper)])
+    name = "paper, " + published.num_machines.astype(str) + " machines, Gbit/s"
+    paper = {axis["x"]: published.network_gbit_per_s, "reduction": name}
+    drawn = pd.concat([drawn, published[["value"]].assign(**paper)])
     plots.lines(drawn, ax=right, by="reduction", y_label="times shorter than to storage", **axis)
     left.label_outer()
     return figure
@@ -321,8 +312,8 @@ def draw_retrieval(rows: Sequence[Mapping]) -> Figure:
     """Draw measured seconds to fetch the state from each tier, by rate of links and machines."""
     table = rows_of(rows, "retrieval_s")
     table["place"] = [f"{row.num_machines} machines\n{row.link_mbit_per_s:g} Mbit/s" for row in table.itertuples()]
-    label = "until every rank has its state (s)"
     figure, ax = plots.figure(figsize=(10, 4.5))
+    label = "until every rank has its state (s)"
     plots.bars(table, ax=ax, x="place", by="tier", y_label=label, log_y=True, value_labels=True)
     ax.margins(y=_ROOM)
     return figure
@@ -349,7 +340,7 @@ def draw_recovery(observed: Any, *, ax: Axes) -> Axes:
     ax.set_yticks(range(len(timeline.resources)), [served.get(row, row) for row in timeline.resources])
     figure = ax.get_figure(root=True)
     if figure is not None and not figure.legends:
-        _name_kinds(figure, TRAINING_KINDS, [timeline])
+        plots.kind_legend(figure, _drawn(TRAINING_KINDS, [timeline]))
     return ax
 
 
@@ -421,9 +412,8 @@ def draw_mt_nlg(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     names = {"checkpoint_min": "one checkpoint", "wasted_min": "wasted by a failure"}
     table = _beside_published(pd.DataFrame(rows), published, "quantity")
     table["of"] = table.quantity.map(names)
-    labels: dict[str, Any] = {"x_label": "MT-NLG, 6.36 TB over 20 Gbps", "y_label": "time (min)"}
     figure, ax = plots.figure()
-    plots.comparison(table, ax=ax, x="of", **labels)
+    plots.comparison(table, ax=ax, x="of", x_label="MT-NLG, 6.36 TB over 20 Gbps", y_label="time (min)")
     return figure
 
 
@@ -438,8 +428,7 @@ def draw_by_failures(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure
 
 def draw_by_machines(rows: Sequence[Mapping], published: pd.DataFrame) -> Figure:
     """Draw figure 6.15b, and on to more machines than the paper's 1,000."""
-    labels = {"x_label": "machines, of which 1.5 % fail every day"}
-    figure, ax = _draw_ratios(rows, x="num_machines", log_x=True, **labels)
+    figure, ax = _draw_ratios(rows, x="num_machines", log_x=True, x_label="machines, of which 1.5 % fail every day")
     plots.mark_published(ax, published.num_machines, published.value, "Gemini, the paper")
     plots.published_line(ax, 1000, "the paper's largest", along_x=True)
     plots.beside(ax)

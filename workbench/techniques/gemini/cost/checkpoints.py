@@ -6,17 +6,17 @@ A ring over all devices passes a message of M bytes in (n - 1) α + (n - 1) / n 
 import math
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from workbench.checks import require_positive
 from workbench.cluster import GIGABIT_BYTES_PER_S, Algorithm, Collective, FittedMachine, bisected, collective_time_s
 from workbench.models import Workload
-from workbench.models.inventory import OPTIMIZER_BYTES_PER_PARAMETER
 from workbench.study.published import Cell
 from workbench.timeline import Kind
 
 from ..method.interleaving import CheckpointTraffic, InterleavedIteration, Phase, Scheme, interleave
 from ..method.placement import BUFFERS_PER_REPLICA
-from ..method.waste import TABLE_6_2, Job, ModelSizes, checkpoint_bytes, num_parameters
+from ..method.waste import TABLE_6_2, Job, ModelSizes, checkpoint_bytes
 
 __all__ = ["CALIBRATION", "COPY_BYTES_PER_S", "Calibrated", "UpdatedPhases", "agent_memory_bytes", "baseline_s"]
 __all__ += ["calibrated", "checkpoint_s", "iterating_in", "iteration_of", "job_of", "network_share_of"]
@@ -42,23 +42,10 @@ CALIBRATION: tuple[Cell, ...] = (
 )
 """The published cells that are fitted; they never count as reproduced."""
 
-# Any traffic: the baseline sends none of it.
-NO_TRAFFIC = CheckpointTraffic(
-    checkpoint_bytes=1, bandwidth_bytes_per_s=1.0, copy_bytes_per_s=1.0, reserved_bytes=1, num_buffers=1
-)
-
 
 def workload_of(sizes: ModelSizes, name: str = "", **batch: int) -> Workload:
     """Return a model of table 6.2's kind with the micro-batch of one device; `batch` and `sequence` may be given."""
-    model = Workload(
-        name=name,
-        hidden=sizes.hidden_size,
-        inner=sizes.intermediate_size,
-        num_layers=sizes.num_layers,
-        vocabulary=sizes.vocab_size,
-        **{"batch": MICRO_BATCH, "sequence": SEQUENCE} | batch,
-    )
-    return replace(model, other_parameters=num_parameters(sizes) - model.num_parameters)
+    return sizes.workload(name, **{"batch": MICRO_BATCH, "sequence": SEQUENCE} | batch)
 
 
 def workload_named(name: str) -> Workload:
@@ -85,27 +72,25 @@ class UpdatedPhases:
 
 def phases_of(workload: Workload, machine: FittedMachine) -> UpdatedPhases:
     """Return the phases of one iteration of a device's batch."""
-    message_s = _collective_s(workload.element_bytes * workload.layer_parameters, machine)
-    forward_s = workload.layer_flops / machine.flops_per_s
-    backward_s = BACKWARD_OVER_FORWARD * workload.layer_flops / machine.flops_per_s
-    layers = range(workload.num_layers)
-    forward = [Phase(label=f"F{layer}", gather_s=message_s, compute_s=forward_s) for layer in layers]
-    backward = [
-        Phase(label=f"B{layer}", gather_s=message_s, compute_s=backward_s, scatter_s=message_s, kind=Kind.BACKWARD)
-        for layer in reversed(layers)
-    ]
-    head_s = _collective_s(workload.element_bytes * workload.other_parameters, machine)
+    ring = Collective.REDUCE_SCATTER, Algorithm.RING  # of an all-gather whose parts make up the message, too
+    layer_s, head_s = (
+        collective_time_s(*ring, machine.num_devices, workload.element_bytes * number, machine.reached_network)
+        for number in (workload.layer_parameters, workload.other_parameters)
+    )
+    forward_s, layers = workload.layer_flops / machine.flops_per_s, range(workload.num_layers)
+    forward = [Phase(label=f"F{layer}", gather_s=layer_s, compute_s=forward_s) for layer in layers]
     head_compute_s = HEAD_PASSES * workload.head_flops / machine.flops_per_s
     head = Phase(label="H", gather_s=head_s, scatter_s=head_s, compute_s=head_compute_s)
-    parameters = workload.num_parameters / machine.num_devices
-    update_s = OPTIMIZER_BYTES_PER_PARAMETER * parameters / machine.memory_bytes_per_s
+    backward_s = BACKWARD_OVER_FORWARD * workload.layer_flops / machine.flops_per_s
+    both_ways: dict[str, Any] = {"gather_s": layer_s, "scatter_s": layer_s, "kind": Kind.BACKWARD}
+    backward = [Phase(label=f"B{layer}", compute_s=backward_s, **both_ways) for layer in reversed(layers)]
+    update_s = workload.optimizer_bytes(machine.num_devices) / machine.memory_bytes_per_s
     return UpdatedPhases(phases=(*forward, head, *backward), update_s=update_s)
 
 
 def baseline_s(workload: Workload, machine: FittedMachine) -> float:
     """Return the seconds of an iteration without checkpoints."""
-    parts = phases_of(workload, machine)
-    return interleave(parts.phases, NO_TRAFFIC, Scheme.BASELINE, update_s=parts.update_s).iteration_s
+    return iteration_of(workload, machine, Scheme.BASELINE).iteration_s
 
 
 def iteration_of(
@@ -116,23 +101,13 @@ def iteration_of(
     return interleave(parts.phases, traffic, scheme, update_s=parts.update_s)
 
 
-def _collective_s(message_bytes: float, machine: FittedMachine) -> float:
-    """Return the seconds in which all devices gather, or scatter, a message of so many bytes in all."""
-    ring = Collective.REDUCE_SCATTER, Algorithm.RING  # of an all-gather whose parts make up the message, too
-    return collective_time_s(*ring, machine.num_devices, message_bytes, machine.reached_network)
-
-
 def traffic_of(
-    workload: Workload,
-    machine: FittedMachine,
-    *,
-    num_replicas: int = 2,  # m
-    reserved_bytes: int = RESERVED_BYTES,  # R of a device
-    num_buffers: int = NUM_BUFFERS,  # p
-    safety: float = SAFETY,  # μ
-    free_bytes: float = math.inf,  # of a device, for buffers
+    workload: Workload, machine: FittedMachine, *, num_replicas: int = 2, **options: Any
 ) -> CheckpointTraffic:
-    """Return the traffic of one device, which has an even share of its machine's network and copying."""
+    """Return the traffic of one device, which has an even share of its machine's network and copying.
+
+    `options` are fields of `CheckpointTraffic`, in place of the paper's buffers and safety factor.
+    """
     _require_replicas(num_replicas, machine)
     assert machine.copy_bytes_per_s is not None  # `paper_machine` has it
     return CheckpointTraffic(
@@ -140,11 +115,8 @@ def traffic_of(
         num_replicas=num_replicas,
         bandwidth_bytes_per_s=machine.network_bytes_per_s / machine.devices_per_host,
         copy_bytes_per_s=machine.copy_bytes_per_s / machine.devices_per_host,
-        reserved_bytes=reserved_bytes,
-        num_buffers=num_buffers,
         startup_s=machine.full_network.latency_s,
-        safety=safety,
-        free_bytes=free_bytes,
+        **{"reserved_bytes": RESERVED_BYTES, "num_buffers": NUM_BUFFERS, "safety": SAFETY} | options,
     )
 
 
@@ -224,8 +196,8 @@ def network_share_of(workload: Workload, machine: FittedMachine, reduction: floa
     traffic = traffic_of(workload, machine)
     num_chunks = math.ceil(traffic.checkpoint_bytes / (RESERVED_BYTES // NUM_BUFFERS))
     seconds = storage_s(workload, machine) / reduction - num_chunks * traffic.startup_s
-    nominal = machine.full_network.bandwidth_bytes_per_s
-    nominal_s = traffic.checkpoint_bytes * machine.devices_per_host / nominal
+    host_bytes = traffic.checkpoint_bytes * machine.devices_per_host
+    nominal_s = host_bytes / machine.full_network.bandwidth_bytes_per_s
     if not nominal_s <= seconds:
         rule = f"the whole bandwidth gives {nominal_s:.3g} s, not {seconds:.3g} s"
         raise ValueError(f"reduction is {reduction!r}; {rule}")

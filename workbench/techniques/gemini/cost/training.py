@@ -9,25 +9,16 @@ import math
 import random
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 
-from workbench.checks import require_counts, require_not_negative
+from workbench.checks import require_counts, require_not_negative, require_positive
 from workbench.cluster import GIGABIT_BYTES_PER_S
 
 from ..method.placement import Placement
-from ..method.waste import (
-    BYTES_PER_PARAMETER,
-    DAY_S,
-    TABLE_6_2,
-    CheckpointPolicy,
-    Job,
-    Level,
-    Tier,
-    checkpoint_bytes,
-    num_parameters,
-)
+from ..method.recovery import Tier
+from ..method.waste import DAY_S, TABLE_6_2, CheckpointPolicy, Job, checkpoint_bytes, num_parameters
 
 __all__ = ["DAY_S", "GPT2_100B", "MT_NLG", "OPT_FAILURES_PER_MACHINE_DAY", "PAPER_OVERHEADS", "Cause", "Fault"]
 __all__ += ["FaultKind", "FaultTrace", "Overheads", "Setting", "Span", "TrainingRun", "advanced"]
@@ -54,8 +45,7 @@ class Fault:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "machines", tuple(sorted(self.machines)))
-        if not 0 <= self.time_s < math.inf:
-            raise ValueError(f"time_s is {self.time_s!r}; it must be finite and not negative")
+        require_not_negative(time_s=self.time_s)
         if not self.machines or len(set(self.machines)) < len(self.machines) or self.machines[0] < 0:
             raise ValueError(f"machines is {self.machines!r}; it must name at least 1, different ones, from 0 on")
 
@@ -71,8 +61,7 @@ class FaultTrace:
     def __post_init__(self) -> None:
         object.__setattr__(self, "faults", tuple(sorted(self.faults, key=lambda fault: fault.time_s)))
         require_counts(1, num_machines=self.num_machines)
-        if not 0 < self.duration_s < math.inf:
-            raise ValueError(f"duration_s is {self.duration_s!r}; it must be finite and above 0")
+        require_positive(duration_s=self.duration_s)
         if self.faults and self.faults[-1].time_s >= self.duration_s:
             raise ValueError(f"time_s is {self.faults[-1].time_s!r}; it must be below duration_s, {self.duration_s!r}")
         for fault in self.faults:
@@ -89,14 +78,11 @@ def poisson_faults(
     seed: int,
 ) -> FaultTrace:
     """Draw faults of single machines at random times; a trace of half of the machines has the same faults on these."""
-    if not 0 <= failures_per_machine_day < math.inf:
-        rule = "it must be finite and not negative"
-        raise ValueError(f"failures_per_machine_day is {failures_per_machine_day!r}; {rule}")
+    require_not_negative(failures_per_machine_day=failures_per_machine_day)
     if not 0 <= hardware_share <= 1:
         raise ValueError(f"hardware_share is {hardware_share!r}; it must be in [0, 1]")
     FaultTrace(num_machines=num_machines, duration_s=duration_s)  # refuses both before any work
-    rate_per_s = failures_per_machine_day / DAY_S
-    faults = []
+    rate_per_s, faults = failures_per_machine_day / DAY_S, []
     for machine in range(num_machines if rate_per_s else 0):
         generator, times_s = random.Random(f"{seed} machine {machine}"), []
         time_s = generator.expovariate(rate_per_s)
@@ -121,7 +107,7 @@ GPT2_100B = Job(
 MT_NLG = Job(
     name="MT-NLG",
     iteration_s=1.0,  # not given, and without influence on Eq. 6.1 where checkpoints take minutes
-    state_bytes=530e9 * BYTES_PER_PARAMETER,
+    state_bytes=checkpoint_bytes(530e9),
     num_machines=560,  # table 2.1: 4,480 A100, 8 a machine
     storage_bytes_per_s=20 * GIGABIT_BYTES_PER_S,  # section 6.2.2
     network_bytes_per_s=400 * GIGABIT_BYTES_PER_S,
@@ -184,14 +170,14 @@ class Stretch:
 
 def advanced_by_definition(policy: CheckpointPolicy, start: int, elapsed_s: float) -> Stretch:
     """Train iteration by iteration for some seconds; the checkpoint at `start` has been taken before."""
-    completed: dict[bool, int] = {}  # in memory or not -> newest iteration complete
+    completed: dict[str, int] = {}  # newest iteration complete in memory, and in storage
     position = float(start)
     for kind, iteration, begin_s, end_s in stretch_moments(policy, start, elapsed_s):
         if kind == "iteration":
             position = iteration - 1 + min(1.0, (elapsed_s - begin_s) / (end_s - begin_s))
         elif kind in ("memory", "storage") and end_s <= elapsed_s:
-            completed[kind == "memory"] = iteration
-    return Stretch(position=position, memory=completed.get(True), storage=completed.get(False))
+            completed[kind] = iteration
+    return Stretch(position=position, **completed)
 
 
 def stretch_moments(policy: CheckpointPolicy, start: int, elapsed_s: float) -> list[tuple[str, int, float, float]]:
@@ -207,128 +193,33 @@ def stretch_moments(policy: CheckpointPolicy, start: int, elapsed_s: float) -> l
                 if level.blocking_s:
                     moments.append(("blocking", iteration, now_s, now_s + level.blocking_s))
                 done_s = now_s + level.blocking_s + level.transfer_s
-                moments.append(("memory" if level.in_memory else "storage", iteration, now_s, done_s))
+                moments.append(("memory" if level is policy.memory else "storage", iteration, now_s, done_s))
                 now_s += level.blocking_s
     return moments
 
 
 def advanced(policy: CheckpointPolicy, start: int, elapsed_s: float) -> Stretch:
     """Return the same without counting iterations one by one."""
-    if all(level.blocking_s == 0 for level in policy.levels):
-        done = int(elapsed_s / policy.iteration_s)
-    else:
-        candidates = range(1, int(elapsed_s / policy.iteration_s) + 1)
-        done = bisect_right(candidates, elapsed_s, key=lambda number: _end_s(policy, start, number))
+
+    def end_s(done: int) -> float:  # of the last of so many iterations, before what it blocks
+        last = start + done - 1
+        counts = [last // level.interval_iterations - start // level.interval_iterations for level in policy.levels]
+        blocked_s = sum(level.blocking_s * count for level, count in zip(policy.levels, counts, strict=True))
+        return done * policy.iteration_s + blocked_s if done else 0.0
+
+    done = bisect_right(range(1, int(elapsed_s / policy.iteration_s) + 1), elapsed_s, key=end_s)
     after = [level.blocking_s for level in policy.levels if done and (start + done) % level.interval_iterations == 0]
-    into_s = elapsed_s - _end_s(policy, start, done) - sum(after)
+    into_s = elapsed_s - end_s(done) - sum(after)
+    newest: dict[str, int] = {}
+    for place, level in enumerate(policy.levels):
+        every = level.interval_iterations
+        for iteration in range((start + done) // every * every, start, -every):
+            first = [one.blocking_s for one in policy.levels[:place] if iteration % one.interval_iterations == 0]
+            if end_s(iteration - start) + sum(first) + level.blocking_s + level.transfer_s <= elapsed_s:
+                newest["memory" if level is policy.memory else "storage"] = iteration
+                break
     position = start + done + max(0.0, into_s) / policy.iteration_s
-    newest = {level.in_memory: _newest(policy, level, start, done, elapsed_s) for level in policy.levels}
-    return Stretch(position=position, memory=newest.get(True), storage=newest[False])
-
-
-def _end_s(policy: CheckpointPolicy, start: int, done: int) -> float:
-    """Return when the last of some iterations ends, before what it blocks."""
-    if not done:
-        return 0.0
-    seconds, last = done * policy.iteration_s, start + done - 1
-    for level in policy.levels:
-        if level.blocking_s:
-            every = level.interval_iterations
-            seconds += level.blocking_s * (last // every - start // every)
-    return seconds
-
-
-def _newest(policy: CheckpointPolicy, level: Level, start: int, done: int, elapsed_s: float) -> int | None:
-    every = level.interval_iterations
-    iteration = (start + done) // every * every
-    while iteration > start:
-        before_s = sum(
-            first.blocking_s
-            for first in policy.levels
-            if first.in_memory and not level.in_memory and iteration % first.interval_iterations == 0
-        )
-        complete_s = _end_s(policy, start, iteration - start) + before_s + level.blocking_s + level.transfer_s
-        if complete_s <= elapsed_s:
-            return iteration
-        iteration -= every
-    return None
-
-
-class _Machines:
-    """The machines and what their memories hold, while failures come."""
-
-    def __init__(self, setting: Setting) -> None:
-        self._setting = setting
-        self._draws = random.Random(f"{setting.seed} replacements")
-        self._absent: dict[int, float] = {}  # machine -> when the one in its place arrives; inf: not requested
-        self._empty: set[int] = set()  # lost or replaced, and nothing read back yet
-        self._own_only: set[int] = set()  # hold their own shard, and no replicas of others
-        self._all_own_only = False  # the same for all
-        self._standbys = [0.0] * setting.num_standbys  # when each is ready
-        self.memory: int | None = None  # iteration of the newest complete checkpoint in memory
-        self.storage = 0  # and in storage, where the initial states are
-
-    def is_void(self, fault: Fault) -> bool:
-        """Say whether a fault hits only machines that are away."""
-        return all(fault.time_s < self._absent.get(machine, 0.0) for machine in fault.machines)
-
-    def lose(self, fault: Fault) -> None:
-        for machine in fault.machines if fault.kind is FaultKind.HARDWARE else ():
-            if fault.time_s >= self._absent.get(machine, 0.0):
-                self._absent[machine] = math.inf
-                self._empty.add(machine)
-                self._own_only.discard(machine)
-
-    @property
-    def tier(self) -> Tier:
-        """The fastest tier from which every machine can get its shard of one iteration."""
-        if self.memory is None:
-            return Tier.STORAGE
-        if not self._empty:
-            return Tier.LOCAL
-        lacking = self._empty | self._own_only
-        assert self._setting.placement is not None  # `simulate_training` asks for it where machines are lost
-        holders = [self._setting.placement.holders[machine] for machine in self._empty]
-        is_held = not self._all_own_only and all(any(holder not in lacking for holder in kept) for kept in holders)
-        return Tier.PEER if is_held else Tier.STORAGE
-
-    @property
-    def recoverable(self) -> int:
-        """The iteration to which training can go back."""
-        return self.storage if self.tier is Tier.STORAGE or self.memory is None else self.memory
-
-    def request(self, now_s: float) -> float:
-        """Ask for machines in place of lost ones; return the seconds until all are there."""
-        low_s, high_s = self._setting.overheads.least_replacement_s, self._setting.overheads.most_replacement_s
-        for machine in sorted(machine for machine, at_s in self._absent.items() if at_s == math.inf):
-            arrives_s = now_s + self._draws.uniform(low_s, high_s)
-            if self._standbys and self._standbys[0] <= now_s:
-                # The standby takes the place at once; the one that was requested becomes the next standby.
-                heapq.heapreplace(self._standbys, arrives_s)
-                arrives_s = now_s
-            self._absent[machine] = arrives_s
-        return max(0.0, max(self._absent.values(), default=now_s) - now_s)
-
-    def arrive(self) -> None:
-        """Put all machines that were waited for in their places."""
-        self._absent.clear()
-
-    def retrieve(self, tier: Tier) -> None:
-        """Give every machine its shard back, from a tier."""
-        if tier is Tier.STORAGE:
-            self._all_own_only = self._setting.policy.memory is not None
-            self.memory = self.storage if self._all_own_only else None
-        self._own_only |= self._empty
-        self._empty.clear()
-
-    def complete(self, *, memory: int | None, storage: int | None) -> None:
-        self.storage = self.storage if storage is None else storage
-        if memory is not None:
-            self.memory, self._all_own_only = memory, False
-            self._own_only.clear()
-
-
-Advance = Callable[[CheckpointPolicy, int, float], Stretch]
+    return Stretch(position=position, **newest)
 
 
 class Cause(StrEnum):
@@ -364,7 +255,7 @@ class TrainingRun:
     num_recoveries: Mapping[Tier, int]  # how often training resumed, by the tier that served it
     num_failures: int  # faults that hit something
     num_interrupted: int  # recoveries that a further failure cut short
-    spans: tuple[Span, ...] = ()  # one after the other, if they were asked for
+    spans: tuple[Span, ...]  # one after the other
 
     @property
     def effective_ratio(self) -> float:
@@ -372,42 +263,47 @@ class TrainingRun:
         return self.productive_s / self.duration_s
 
 
-def simulate_training(
-    setting: Setting, trace: FaultTrace, *, keep_spans: bool = False, advance: Advance = advanced
-) -> TrainingRun:
+def simulate_training(setting: Setting, trace: FaultTrace) -> TrainingRun:
     """Simulate a training under failures: productive and wasted seconds add up to the duration of the trace."""
-    placed, is_lossy = setting.placement, any(fault.kind is FaultKind.HARDWARE for fault in trace.faults)
-    if is_lossy and setting.policy.memory is not None and placed is None:
-        raise ValueError(f"placement is None; {setting.policy.name} must know who keeps what where machines are lost")
-    if placed is not None and placed.num_machines != trace.num_machines:
-        rule = f"it must be the trace's, {trace.num_machines!r}"
-        raise ValueError(f"num_machines of the placement is {placed.num_machines!r}; {rule}")
-    return _Simulation(setting, trace, advance, keep_spans).run()
+    return _Simulation(setting, trace, advanced).run()
 
 
-def simulate_training_by_definition(setting: Setting, trace: FaultTrace, **choices: bool) -> TrainingRun:
+def simulate_training_by_definition(setting: Setting, trace: FaultTrace) -> TrainingRun:
     """Simulate the same iteration by iteration."""
-    return simulate_training(setting, trace, advance=advanced_by_definition, **choices)
+    return _Simulation(setting, trace, advanced_by_definition).run()
 
 
 class _Simulation:
-    """A training on its trace's clock."""
+    """A training on its trace's clock, and what the memories of its machines hold."""
 
-    def __init__(self, setting: Setting, trace: FaultTrace, advance: Advance, keep_spans: bool):
-        self.setting, self.trace, self.advance, self.keep_spans = setting, trace, advance, keep_spans
-        self.machines = _Machines(setting)
+    def __init__(self, setting: Setting, trace: FaultTrace, advance: Callable[..., Stretch]):
+        placed, is_lossy = setting.placement, any(fault.kind is FaultKind.HARDWARE for fault in trace.faults)
+        if is_lossy and setting.policy.memory is not None and placed is None:
+            rule = f"{setting.policy.name} must know who keeps what where machines are lost"
+            raise ValueError(f"placement is None; {rule}")
+        if placed is not None and placed.num_machines != trace.num_machines:
+            rule = f"it must be the trace's, {trace.num_machines!r}"
+            raise ValueError(f"num_machines of the placement is {placed.num_machines!r}; {rule}")
+        self.setting, self.trace, self.advance = setting, trace, advance
         self.now_s, self.position = 0.0, 0.0  # iterations done
         self.next_fault = self.num_failures = self.num_interrupted = 0
         self.spans: list[Span] = []
         self.recoveries: Counter[Tier] = Counter()
         self.wasted_s = dict.fromkeys(Cause, 0.0)
+        self.draws = random.Random(f"{setting.seed} replacements")
+        self.absent: dict[int, float] = {}  # machine -> when the one in its place arrives; inf: not requested
+        self.empty: set[int] = set()  # lost or replaced, and nothing read back yet
+        self.own_only: set[int] = set()  # hold their own shard, and no replicas of others
+        self.standbys = [0.0] * setting.num_standbys  # when each is ready
+        self.memory: int | None = None  # iteration of the newest complete checkpoint in memory
+        self.storage = 0  # and in storage, where the initial states are
 
     def run(self) -> TrainingRun:
         self.train()
         while (fault := self.take_fault()) is not None:
             while not self.is_recovered_from(fault) and (fault := self.take_fault()) is not None:
                 self.num_interrupted += 1
-            back_to = self.machines.recoverable
+            back_to = self.recoverable
             self.wasted_s[Cause.LOST] += (self.position - back_to) * self.setting.job.iteration_s
             self.position = float(back_to)
             self.train()
@@ -428,61 +324,89 @@ class _Simulation:
             return
         start = round(self.position)  # whole: training resumes at an iteration's end
         stretch = self.advance(self.setting.policy, start, end_s - self.now_s)
-        self.machines.complete(memory=stretch.memory, storage=stretch.storage)
+        self.storage = self.storage if stretch.storage is None else stretch.storage
+        if stretch.memory is not None:
+            self.memory = stretch.memory
+            self.own_only.clear()
         trained_s = (stretch.position - start) * self.setting.job.iteration_s
         self.wasted_s[Cause.CHECKPOINTING] += end_s - self.now_s - trained_s
-        self.note(end_s, None, start)
+        self.spans.append(Span(start_s=self.now_s, end_s=end_s, cause=None, iteration=start))
         self.position, self.now_s = stretch.position, end_s
 
     def is_recovered_from(self, fault: Fault) -> bool:
         """Go through the parts of a recovery; say whether no failure came in between."""
-        machines, overheads = self.machines, self.setting.overheads
-        machines.lose(fault)
-        tier = machines.tier
-        serialise_s = 0.0 if tier is Tier.STORAGE else overheads.serialise_s
-        if not self.spend(Cause.DETECTION, overheads.detection_s, tier):
-            return False
-        if not self.spend(Cause.SERIALISING, serialise_s, tier):
-            return False
-        if not self.spend(Cause.REPLACEMENT, machines.request(self.now_s), tier):
-            return False
-        machines.arrive()
-        if not self.spend(Cause.RETRIEVAL, self.setting.job.retrieval_s(tier), tier):
-            return False
-        machines.retrieve(tier)
-        if not self.spend(Cause.WARM_UP, overheads.warm_up_s, tier):
-            return False
-        self.recoveries[tier] += 1
-        return True
+        for machine in fault.machines if fault.kind is FaultKind.HARDWARE else ():
+            if fault.time_s >= self.absent.get(machine, 0.0):
+                self.absent[machine] = math.inf
+                self.empty.add(machine)
+        tier = self.tier
+        return all(self.is_over(cause, seconds, tier) for cause, seconds in self.recovery(tier))
 
-    def spend(self, cause: Cause, seconds: float, tier: Tier) -> bool:
+    def recovery(self, tier: Tier) -> Iterator[tuple[Cause, float]]:
+        """List what a recovery takes; what a part brings is there when the next one is asked for."""
+        overheads = self.setting.overheads
+        yield Cause.DETECTION, overheads.detection_s
+        yield Cause.SERIALISING, 0.0 if tier is Tier.STORAGE else overheads.serialise_s
+        for machine in sorted(machine for machine, at_s in self.absent.items() if at_s == math.inf):
+            draw_s = self.draws.uniform(overheads.least_replacement_s, overheads.most_replacement_s)
+            arrives_s = self.now_s + draw_s
+            if self.standbys and self.standbys[0] <= self.now_s:
+                # The standby takes the place at once; the one that was requested becomes the next standby.
+                heapq.heapreplace(self.standbys, arrives_s)
+                arrives_s = self.now_s
+            self.absent[machine] = arrives_s
+        yield Cause.REPLACEMENT, max(0.0, max(self.absent.values(), default=self.now_s) - self.now_s)
+        self.absent.clear()
+        yield Cause.RETRIEVAL, self.setting.job.retrieval_s(tier)
+        if tier is Tier.STORAGE:
+            keeps_memory = self.setting.policy.memory is not None
+            self.memory = self.storage if keeps_memory else None
+            self.own_only = set(range(self.trace.num_machines))
+        self.own_only |= self.empty
+        self.empty.clear()
+        yield Cause.WARM_UP, overheads.warm_up_s
+        self.recoveries[tier] += 1
+
+    @property
+    def tier(self) -> Tier:
+        """The fastest tier from which every machine can get its shard of one iteration."""
+        if self.memory is None:
+            return Tier.STORAGE
+        if not self.empty:
+            return Tier.LOCAL
+        lacking = self.empty | self.own_only
+        assert self.setting.placement is not None  # asked for where machines are lost
+        holders = [self.setting.placement.holders[machine] for machine in self.empty]
+        return Tier.PEER if all(not lacking.issuperset(kept) for kept in holders) else Tier.STORAGE
+
+    @property
+    def recoverable(self) -> int:
+        """The iteration to which training can go back."""
+        return self.storage if self.tier is Tier.STORAGE or self.memory is None else self.memory
+
+    def is_over(self, cause: Cause, seconds: float, tier: Tier) -> bool:
         """Let some seconds pass; stop at a failure or at the end, and say whether none came."""
         end_s = self.now_s + seconds
         reached_s = max(self.now_s, self.stop_s(end_s))
         self.wasted_s[cause] += reached_s - self.now_s
-        self.note(reached_s, cause, self.machines.recoverable if self.keep_spans else 0, tier)
+        if reached_s > self.now_s:
+            span = Span(start_s=self.now_s, end_s=reached_s, cause=cause, iteration=self.recoverable, tier=tier)
+            self.spans.append(span)
         self.now_s = reached_s
         return end_s <= reached_s
 
     def stop_s(self, until_s: float) -> float:
-        """Return when the next fault that hits something comes, or `until_s`: later faults may hit other machines."""
+        """Return when the next fault that hits something comes, or `until_s`; skip those of machines that are away."""
         faults, until_s = self.trace.faults, min(until_s, self.trace.duration_s)
-        while self.next_fault < len(faults) and faults[self.next_fault].time_s < until_s:
-            if not self.machines.is_void(faults[self.next_fault]):
-                return faults[self.next_fault].time_s
+        while self.next_fault < len(faults) and (fault := faults[self.next_fault]).time_s < until_s:
+            if any(fault.time_s >= self.absent.get(machine, 0.0) for machine in fault.machines):
+                return fault.time_s
             self.next_fault += 1
         return until_s
 
     def take_fault(self) -> Fault | None:
-        """Return the fault that has just come; None at the end."""
-        faults = self.trace.faults
-        while self.next_fault < len(faults) and faults[self.next_fault].time_s <= self.now_s:
-            fault, self.next_fault = faults[self.next_fault], self.next_fault + 1
-            if not self.machines.is_void(fault):
-                self.num_failures += 1
-                return fault
-        return None
-
-    def note(self, end_s: float, cause: Cause | None, iteration: int, tier: Tier | None = None) -> None:
-        if self.keep_spans and end_s > self.now_s:
-            self.spans.append(Span(start_s=self.now_s, end_s=end_s, cause=cause, iteration=iteration, tier=tier))
+        """Return the fault that time has stopped at; None at the end."""
+        if self.next_fault == len(self.trace.faults):
+            return None
+        self.next_fault, self.num_failures = self.next_fault + 1, self.num_failures + 1
+        return self.trace.faults[self.next_fault - 1]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import attrgetter
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -34,7 +35,7 @@ TIMEOUT_S = 1800.0
 BASELINE = Scheme.BASELINE.value
 ONE_PER_CENT = 0.01  # "negligible", as of the other items
 ASYNC_SAVE = "async_save"  # torch.distributed.checkpoint's, beside the names of `Scheme`
-TORCHFT = "torchft"  # see `VotingReplicas`; only for models that are not sharded
+TORCHFT = "torchft"  # its replicas vote at every step; only for models that are not sharded
 SETTLING = 3  # iterations before the first turn beside the profiled ones, so that some have chunks in spans
 HASHED_BYTES_PER_S = 11e9  # of one core, measured
 COPIED_BYTES_PER_S = 5.8e9  # of one core, measured
@@ -94,31 +95,26 @@ def measure_overhead(
         raise ValueError(f"schemes is {list(schemes)}, size.sharded is {size.sharded}; {rule}")
     require_counts(1, num_profiled=num_profiled, reserved_bytes=reserved_bytes)
     turns.check_interval()
-    link = Link(bandwidth_bytes_per_s=bandwidth_bytes_per_s)
+    link, preload = Link(bandwidth_bytes_per_s=bandwidth_bytes_per_s), (*PRELOAD, __name__)
     options = {"num_profiled": num_profiled, "reserved_bytes": reserved_bytes}
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        open_ranks(
-            num_machines, link=link, num_hosts=num_machines, preload=(*PRELOAD, __name__), timeout_s=TIMEOUT_S
-        ) as ranks,
-    ):
+    ranks = open_ranks(num_machines, link=link, preload=preload, timeout_s=TIMEOUT_S)
+    with tempfile.TemporaryDirectory() as folder, ranks:
         timed = time_variants(ranks, trials, chosen, size, options, folder, turns=turns)
-    return Overhead(rows=overhead_rows(timed), hosts=ranks.hosts)
+    return Overhead(rows=overhead_rows(timed), hosts=timed.hosts)
 
 
 def measure_lengths(batches: Sequence[int], *, size: Size, **setting: Any) -> Overhead:
     """Train with and without Gemini with several batches, and so with iterations of several lengths."""
     require_counts(1, **{"len(batches)": len(batches)})
-    rows, hosts, curve, gemini = [], None, [], Scheme.GEMINI.value
+    rows, curve, gemini = [], [], Scheme.GEMINI.value
     for batch in batches:
         overhead = measure_overhead([BASELINE, gemini], size=replace(size, batch=batch), **setting)
         rows += [row | {"batch": batch} for row in overhead.rows]
-        hosts = overhead.hosts
         values = {(row["quantity"], row["scheme"]): row["value"] for row in overhead.rows}
         curve.append((values["iteration_s", BASELINE], values["over_baseline", gemini] - 1))
     crossing_s = length_at(curve, ONE_PER_CENT)
     rows += [] if crossing_s is None else [value_row("one_per_cent_s", crossing_s, "s")]
-    return Overhead(rows=rows, hosts=hosts)
+    return Overhead(rows=rows, hosts=overhead.hosts)
 
 
 def length_at(curve: Sequence[tuple[float, float]], share: float) -> float | None:
@@ -140,10 +136,7 @@ def overhead_rows(timed: Timed) -> list[dict[str, Any]]:
     """Return quantities by scheme: medians over rounds of the ranks' means, with intervals."""
 
     def means(scheme: str, name: str) -> list[float]:
-        return [fmean(getattr(turn, name) for turn in turns) for turns in timed.rounds[scheme]]
-
-    def noted(scheme: str, name: str) -> list[float]:
-        return [fmean(getattr(turn.notes, name) for turn in turns) for turns in timed.rounds[scheme]]
+        return [fmean(map(attrgetter(name), turns)) for turns in timed.rounds[scheme]]
 
     rows, baseline_s = [], means(BASELINE, "iteration_s")
     for scheme in timed.rounds:
@@ -159,7 +152,7 @@ def overhead_rows(timed: Timed) -> list[dict[str, Any]]:
         rows.append(value_row("different_ranks", different, scheme=scheme))
         if scheme == ASYNC_SAVE:
             continue
-        rows.append(median_row("checkpoint_s", noted(scheme, "checkpoint_s"), "s", scheme=scheme))
+        rows.append(median_row("checkpoint_s", means(scheme, "notes.checkpoint_s"), "s", scheme=scheme))
         for name, unit in (("shard_bytes", "byte"), ("buffer_bytes", "byte"), ("num_chunks", "1")):
             rows.append(value_row(name, max(getattr(fact, name) for fact in facts), unit, scheme=scheme))
     # Idle time before and after, of schemes whose link was measured.
@@ -167,9 +160,9 @@ def overhead_rows(timed: Timed) -> list[dict[str, Any]]:
     for scheme, facts in timed.facts.items():
         if scheme == BASELINE or any(fact.network_s is None for fact in facts):
             continue
-        network_s, idle_before_s = max(fact.network_s for fact in facts), noted(scheme, "idle_before_s")
+        network_s, idle_before_s = max(fact.network_s for fact in facts), means(scheme, "notes.idle_before_s")
         before_s += idle_before_s
-        left_s = [idle - network_s for idle in noted(scheme, "idle_s")]
+        left_s = [idle - network_s for idle in means(scheme, "notes.idle_s")]
         idle_rows.append(median_row("idle_s", left_s, "s", scheme=scheme))
         idle_rows.append(median_row("idle_used", [network_s / idle for idle in idle_before_s], scheme=scheme))
         idle_rows.append(value_row("network_s", network_s, "s", scheme=scheme))
@@ -197,8 +190,7 @@ class Facts:
     shard_bytes: int = 0  # of one checkpoint
     buffer_bytes: int = 0  # of the sub-buffers of both directions
     num_chunks: int = 0  # of one checkpoint
-    # seconds that its chunks travel at the measured speed of the link; None where it was not measured
-    network_s: float | None = None
+    network_s: float | None = None  # of its chunks at the measured speed of the link; None where that was not measured
 
 
 def idle_s(began_s: float, ended_s: float, messages: Sequence[tuple[float, float]]) -> float:
@@ -211,12 +203,12 @@ def trials(
     recorder: Recorder, schemes: Sequence[str], size: Size, options: Mapping[str, Any], folder: str
 ) -> dict[str, Trial]:
     """Build the training of every scheme on this rank; all start from the same weights and see the same tokens."""
-    settling, built = options["num_profiled"] + SETTLING, {}
-    for scheme in schemes:
-        training = _Training(scheme, size, options, folder)
-        calls = {"step": training.step, "begin": training.begin, "end": training.end, "close": training.close}
-        built[scheme] = Trial(settling=settling, **calls)
-    return built
+    settling = options["num_profiled"] + SETTLING
+    built = {scheme: _Training(scheme, size, options, folder) for scheme in schemes}
+    return {
+        scheme: Trial(settling=settling, step=one.step, begin=one.begin, end=one.end, close=one.close)
+        for scheme, one in built.items()
+    }
 
 
 class _Training:
@@ -224,20 +216,29 @@ class _Training:
 
     def __init__(self, scheme: str, size: Size, options: Mapping[str, Any], folder: str):
         self._context = PoolContext(dist.get_rank(), dist.get_world_size())
-        self._model, self._tokens = size.model(scheme != TORCHFT), Tokens(size, dist.get_rank())
-        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=LEARNING_RATE)
+        model, self._tokens = size.model(scheme != TORCHFT), Tokens(size, dist.get_rank())
+        optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+        self._model, self._optimizer = model, optimizer
         self._checkpoints: InMemoryCheckpoints | AsyncSave | None = None
-        self._replicas: VotingReplicas | None = None
+        self._voting: Voting | None = None
         self._idle_before_s, self._logged = 0.0, 0
         self._idle_s: list[float] = []
         if scheme == ASYNC_SAVE:
-            self._checkpoints = AsyncSave(self._model, self._optimizer, folder)
+            self._checkpoints = AsyncSave(model, optimizer, folder)
         elif scheme == TORCHFT:
-            self._replicas = VotingReplicas(self._model, self._optimizer)
-            self._model, self._optimizer = self._replicas.model, self._replicas.optimizer
+            import torchft
+
+            def load(state: dict) -> None:
+                model.load_state_dict(state["model"])
+                optimizer.load_state_dict(state["optimizer"])
+
+            self._voting = Voting(load, lambda: {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+            self._model = torchft.DistributedDataParallel(self._voting.manager, model)
+            self._optimizer = torchft.Optimizer(self._voting.manager, optimizer)
+            self._optimizer.zero_grad()  # which asks for the first quorum
         elif scheme != BASELINE:
             chosen = CheckpointOptions(scheme=scheme, **options)
-            self._checkpoints = InMemoryCheckpoints(self._context, self._model, self._optimizer, options=chosen)
+            self._checkpoints = InMemoryCheckpoints(self._context, model, optimizer, options=chosen)
 
     def begin(self) -> None:
         """Run one iteration before the clock starts: its checkpoint travels in the first timed one."""
@@ -261,17 +262,17 @@ class _Training:
     def close(self) -> Facts:
         """Release everything and return the facts of the scheme."""
         digest = digest_of(self._model, self._optimizer)
-        if self._replicas is not None:
-            self._replicas.close()
+        if self._voting is not None:
+            self._voting.close()
         checkpoints = self._checkpoints
         if not isinstance(checkpoints, InMemoryCheckpoints):
             return Facts(digest=digest)
         link, chunks = checkpoints.interleaving.link, checkpoints.interleaving.chunks(checkpoints.shard_bytes)
-        seconds = [link.startup_s + chunk.size_bytes / link.bandwidth_bytes_per_s for chunk in chunks] if link else None
         sizes = {"shard_bytes": checkpoints.shard_bytes, "buffer_bytes": checkpoints.buffer_bytes}
-        network_s = None if seconds is None else sum(seconds)
+        seconds = [link.startup_s + chunk.size_bytes / link.bandwidth_bytes_per_s for chunk in chunks] if link else None
         checkpoints.close()
         self._context.close()
+        network_s = None if seconds is None else sum(seconds)
         return Facts(digest=digest, **sizes, num_chunks=len(chunks), network_s=network_s)
 
     def _iterate(self) -> float:
@@ -301,8 +302,7 @@ class AsyncSave:
         """Begin to save the iteration just done; the state is copied before this returns."""
         self.wait()
         self._model.zero_grad()  # or torch takes the gradients for the sign of a state
-        model, optimizer = get_state_dict(self._model, self._optimizer)
-        state = {"model": model, "optimizer": optimizer}
+        state = dict(zip(("model", "optimizer"), get_state_dict(self._model, self._optimizer), strict=True))
         saving = checkpoint.async_save(state, checkpoint_id=self._folder, process_group=self._group)
         assert isinstance(saving, Future)  # without a stager of one's own
         self._saving = saving
@@ -314,20 +314,3 @@ class AsyncSave:
             self._saving = None
 
     close = wait
-
-
-class VotingReplicas:
-    """A replica of plain data parallelism with torchft; every rank of the default group makes one."""
-
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer):
-        import torchft
-
-        def load(state: dict) -> None:
-            model.load_state_dict(state["model"])
-            optimizer.load_state_dict(state["optimizer"])
-
-        self._voting = Voting(load, lambda: {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
-        self.model = torchft.DistributedDataParallel(self._voting.manager, model)
-        self.optimizer = torchft.Optimizer(self._voting.manager, optimizer)
-        self.optimizer.zero_grad()  # which asks for the first quorum
-        self.close = self._voting.close

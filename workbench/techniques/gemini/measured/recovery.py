@@ -129,11 +129,15 @@ def phases_of(outcome: TrainingOutcome) -> Phases:
     fetches = [event for event in outcome.named("retrieve") if event.generation == newest]
     asked_s = max(event.time_s for event in fetches)
     fetched_s = max(event.time_s + event.duration_s for event in fetches)
-    usual_s = median(iteration_seconds(outcome))
+    ends_s: dict[int | None, list[float]] = {}  # of rank 0's iterations, by generation
+    for event in outcome.named("iteration"):
+        if event.rank == 0:
+            ends_s.setdefault(event.generation, []).append(event.time_s)
+    usual_s = median(after - before for row in ends_s.values() for before, after in pairwise(row))
     first_s = _after(outcome, "iteration", fetched_s)[0].time_s
     resumed = fetches[0].details["iteration"]
-    before = [event for event in outcome.named("iteration") if event.time_s <= detected_s]
-    lost = max(event.details["iteration"] for event in before) - resumed
+    done = [event.details["iteration"] for event in outcome.named("iteration") if event.time_s <= detected_s]
+    lost = max(done) - resumed
     marks = (failed_s, detected_s, ordered_s, joined[-1].time_s, asked_s, fetched_s)
     seconds = [after - before for before, after in pairwise(marks)]
     return Phases(
@@ -143,15 +147,6 @@ def phases_of(outcome: TrainingOutcome) -> Phases:
         iteration=resumed,
         tiers=tuple(event.details["tier"] for event in sorted(fetches, key=lambda event: event.rank or 0)),
     )
-
-
-def iteration_seconds(outcome: TrainingOutcome) -> list[float]:
-    """Return the seconds of all iterations of rank 0 but the first ones of each generation."""
-    ends: dict[int | None, list[float]] = {}
-    for event in outcome.named("iteration"):
-        if event.rank == 0:
-            ends.setdefault(event.generation, []).append(event.time_s)
-    return [after - before for row in ends.values() for before, after in pairwise(row)]
 
 
 def _after(outcome: TrainingOutcome, name: str, after_s: float) -> list[Event]:

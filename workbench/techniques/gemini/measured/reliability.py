@@ -5,7 +5,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,8 +30,7 @@ from workbench.techniques.gemini.runtime.encoding import pack_tree
 from workbench.techniques.gemini.runtime.replicas import KeptShards
 from workbench.techniques.gemini.runtime.storage import PersistentTier
 
-__all__ = ["Disturbance", "Undisturbed", "flip_bit", "reliability_cells", "reliability_rows", "run_cell"]
-__all__ += ["run_schedule"]
+__all__ = ["Disturbance", "Undisturbed", "reliability_cells", "reliability_rows", "run_cell", "run_schedule"]
 
 ITERATIONS = 10
 SMALL = {"hidden": 32, "layers": 2, "vocab": 64, "sequence": 16, "batch": 2}  # of a model that trains in under 2 s
@@ -48,10 +47,8 @@ GROWTH = 1000  # numbers that a growing state has more after each iteration: 8 t
 class Disturbance(Habits):
     """What a schedule's loop does, and the harm that it does to itself; everything but the harm is in its bits."""
 
-    loop: Loop
-    flip: Flip | None = None
-    damaged: tuple[int, int] | None = None  # rank and iteration of a chunk that changes on its way
-    deadly: tuple[int, int] | None = None  # rank and iteration in which it is killed every time
+    schedule: Schedule
+    is_hurt: bool
     teacher: torch.Tensor = field(default_factory=lambda: torch.zeros(64))
     history: list[float] = field(default_factory=list)
     model: nn.Module = field(init=False)
@@ -76,29 +73,58 @@ class Disturbance(Habits):
 
     def begin(self, context: RankContext, checkpoints: InMemoryCheckpoints) -> None:
         """Do the harm of this iteration."""
-        if self.flip is not None:
-            flip_bit(context, checkpoints, self.flip)
-        if self.deadly == (context.rank, checkpoints.iteration):
+        if not self.is_hurt:
+            return
+        flip, place = self.schedule.flip, (context.rank, checkpoints.iteration)
+        if flip is not None and flip.at_iteration == checkpoints.iteration:
+            self._flip_bit(context, checkpoints, flip)
+        if self.schedule.deadly == place:
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.damaged == (context.rank, checkpoints.iteration) and DAMAGED not in context.memory_names():
-            context.memory(DAMAGED, 1)  # so that it happens once
-            self._damage_next_chunk(context)
+        if self.schedule.damaged != place or DAMAGED in context.memory_names():
+            return
+        context.memory(DAMAGED, 1)  # so that it happens once
+        send = dist.isend
+
+        def send_damaged(tensor: torch.Tensor, *args: Any, **more: Any) -> dist.Work | None:
+            """Flip a bit of the next chunk that this rank sends, after its checksum was told."""
+            if "tag" in more or not tensor.any():  # ranks meet, or the link is measured
+                return send(tensor, *args, **more)
+            dist.isend = send
+            self.sent = tensor.clone()
+            self.sent[self.sent.numel() // 2] ^= 1
+            context.log(DAMAGED)
+            return send(self.sent, *args, **more)
+
+        dist.isend = send_damaged
+
+    @staticmethod
+    def _flip_bit(context: RankContext, checkpoints: InMemoryCheckpoints, flip: Flip) -> None:
+        """Change one bit of the newest complete replica that a machine keeps of a shard, once."""
+        checkpoints.wait()
+        dist.barrier()  # all ranks' are complete: it is this iteration that a failure would go back to
+        if context.rank != flip.machine or FLIPPED in context.memory_names():
+            return
+        context.memory(FLIPPED, 1)  # so that it is known, should this iteration be done again
+        newest = KeptShards(context).slot(flip.shard).latest()
+        assert newest is not None
+        newest.data[int(flip.place * newest.data.numel())] ^= 1
+        context.log(FLIPPED, iteration=flip.at_iteration, shard=flip.shard)
+        time.sleep(FLIP_PAUSE_S)
 
     def before_update(self, iteration: int) -> None:
         """Change what changes after the backward pass; hold back the late gradient."""
         self._change("backward")
-        if iteration < self.loop.late:
+        if iteration < self.schedule.loop.late:
             next(self.model.parameters()).grad = None
 
     def end(self, loss: float) -> None:
-        """Change what changes between iterations."""
         self._change("between")
-        if self.loop.grows:
+        if self.schedule.loop.grows:
             self.history = self.history + [loss + number for number in range(GROWTH)]
 
     @torch.no_grad()
     def _change(self, moment: str) -> None:
-        for what in (what for what, when in self.loop.changes if when == moment):
+        for what in (what for what, when in self.schedule.loop.changes if when == moment):
             match what:
                 case "teacher":
                     self.teacher.mul_(0.9).add_(torch.rand(64))
@@ -112,26 +138,11 @@ class Disturbance(Habits):
                         getattr(kept["exp_avg"], "_local_tensor", kept["exp_avg"]).mul_(0.99)
                 case "rate":
                     for group in self.optimizer.param_groups:
-                        group["lr"] = group["lr"] * 0.99
+                        group["lr"] *= 0.99
 
     def state(self) -> bytes:
         rates = [group["lr"] for group in self.optimizer.param_groups]
         return pack_tree([self.state_dict(), self.model.get_buffer("drift"), rates])
-
-    def _damage_next_chunk(self, context: RankContext) -> None:
-        """Flip a bit of the next chunk that this rank sends, after its checksum was told."""
-        send = dist.isend
-
-        def send_damaged(tensor: torch.Tensor, *args: Any, **more: Any) -> dist.Work | None:
-            if "tag" in more or not tensor.any():  # ranks meet, or the link is measured
-                return send(tensor, *args, **more)
-            dist.isend = send
-            self.sent = tensor.clone()
-            self.sent[self.sent.numel() // 2] ^= 1
-            context.log(DAMAGED)
-            return send(self.sent, *args, **more)
-
-        dist.isend = send_damaged
 
 
 class Undisturbed:
@@ -145,25 +156,9 @@ class Undisturbed:
         """Return the digests for a schedule's model and machines; the number of replicas changes no bit."""
         key = schedule.num_machines, schedule.sharded, schedule.loop
         if key not in self._known:
-            self._known[key] = digests(_train(schedule, self._machines, self._iterations, {}, is_hurt=False))
+            outcome = _train(schedule, self._machines, self._iterations, is_hurt=False, options={})
+            self._known[key] = digests(outcome)
         return self._known[key]
-
-
-def flip_bit(context: RankContext, checkpoints: InMemoryCheckpoints, flip: Flip) -> None:
-    """Change one bit of the newest complete replica that a machine keeps of a shard, once; every rank calls it."""
-    if checkpoints.iteration != flip.at_iteration:
-        return
-    checkpoints.wait()
-    dist.barrier()  # all ranks' are complete: it is this iteration that a failure would go back to
-    if context.rank != flip.machine or any(name == FLIPPED for name in context.memory_names()):
-        return
-    context.memory(FLIPPED, 1)  # so that it is known, should this iteration be done again
-    newest = KeptShards(context).slot(flip.shard).latest()
-    assert newest is not None
-    data = newest.data
-    data[int(flip.place * data.numel())] ^= 1
-    context.log(FLIPPED, iteration=flip.at_iteration, shard=flip.shard)
-    time.sleep(FLIP_PAUSE_S)
 
 
 def run_schedule(
@@ -172,26 +167,22 @@ def run_schedule(
     """Train under a schedule; return its history, and the processes and bytes that remain."""
     before, began_s, outcome, error = _processes_and_memory(), time.monotonic(), None, ""
     options: dict[str, Any] = {"num_replicas": schedule.num_replicas}
-    failures: dict[str, Any] = {"faults": schedule.faults, "standbys": schedule.standbys}
-    failures["memory_limit_bytes"] = schedule.memory_limit_bytes
-    is_stored = schedule.storage_every > 0
+    failures = {name: getattr(schedule, name) for name in ("faults", "standbys", "memory_limit_bytes")}
     try:
-        with tempfile.TemporaryDirectory(prefix="gemini-storage-") if is_stored else nullcontext() as folder:
-            if is_stored:
+        with tempfile.TemporaryDirectory(prefix="gemini-storage-") as folder:
+            if schedule.storage_every:
                 options |= {"storage": PersistentTier(f"file://{folder}"), "storage_every": schedule.storage_every}
-            outcome = _train(schedule, machines, iterations, options, **failures)
+            outcome = _train(schedule, machines, iterations, is_hurt=True, options=options, **failures)
     except (RankFailed, RuntimeError, TimeoutError) as failure:
         error = f"{type(failure).__name__}: {failure}"
     seconds = time.monotonic() - began_s
     orphans, leaked_bytes = _left_behind(before)
-    must_end = schedule.must_end
+    must_end, has_ended = schedule.must_end, bool(schedule.must_end) and schedule.must_end in error
     common = {
         "seed": schedule.seed,
         "schedule": schedule.words,
-        "kinds": [str(kind) for kind in schedule.kinds],
-        "must_end": must_end,
-        "ends_rightly": must_end in error if must_end else outcome is not None,
-        "error": error.strip().rpartition("\n")[2] if must_end and must_end in error else error,
+        "ends_rightly": has_ended if must_end else outcome is not None,
+        "error": error.strip().rpartition("\n")[2] if has_ended else error,
         "seconds": round(seconds, 3),
         "num_orphans": orphans,
         "leaked_bytes": leaked_bytes,
@@ -205,10 +196,8 @@ def run_cell(seeds: Sequence[int], iterations: int = ITERATIONS) -> dict[str, An
     """Run schedules on one set of warm machines, so that remains of a training are seen after it; a cell of a study."""
     with Machines(preload=(*PRELOAD, __name__), echo=False) as machines:
         undisturbed = Undisturbed(machines, iterations)
-        rows = []
-        for seed in seeds:
-            schedule = draw_schedule(seed, iterations=iterations)
-            rows.append(run_schedule(schedule, undisturbed.digests(schedule), machines, iterations=iterations))
+        schedules = [draw_schedule(seed, iterations=iterations) for seed in seeds]
+        rows = [run_schedule(one, undisturbed.digests(one), machines, iterations=iterations) for one in schedules]
     return {"rows": rows}
 
 
@@ -229,35 +218,19 @@ def reliability_rows(trainings: Sequence[Mapping[str, Any]]) -> list[dict[str, A
         rows.append(value_row("training_s", training["seconds"], "s") | seed)
         if training.get("flips_passed_over") is not None:
             rows.append(value_row("damage_is_named", float(training["flips_passed_over"])) | seed)
-    recoveries = [
-        bar["tier"] for training in trainings for bar in training.get("generations", ()) if bar["generation"] > 1
-    ]
+    bars = [bar for training in trainings for bar in training.get("generations", ())]
+    recoveries = [bar["tier"] for bar in bars if bar["generation"] > 1]
     rows += [value_row("num_recoveries", float(recoveries.count(tier.value)), tier=tier.value) for tier in Tier]
     return rows
 
 
 def _train(
-    schedule: Schedule,
-    machines: Machines,
-    iterations: int,
-    options: Mapping[str, Any],
-    is_hurt: bool = True,
-    **more: Any,
+    schedule: Schedule, machines: Machines, iterations: int, *, is_hurt: bool, options: Mapping[str, Any], **more: Any
 ) -> TrainingOutcome:
     size = Size(**SMALL, iterations=iterations, sharded=schedule.sharded)
-    disturbance = Disturbance(loop=schedule.loop)
-    if is_hurt:
-        disturbance.flip, disturbance.damaged, disturbance.deadly = schedule.flip, schedule.damaged, schedule.deadly
-    return run_training(
-        train_gpt2,
-        schedule.num_machines,
-        args=(size, {**OPTIONS, **options}, disturbance),
-        machines=machines,
-        timing=TIMING,
-        timeout_s=TIMEOUT_S,
-        echo=False,
-        **more,
-    )
+    args = size, {**OPTIONS, **options}, Disturbance(schedule=schedule, is_hurt=is_hurt)
+    where: dict[str, Any] = {"machines": machines, "timing": TIMING, "timeout_s": TIMEOUT_S, "echo": False}
+    return run_training(train_gpt2, schedule.num_machines, args=args, **where, **more)
 
 
 def _processes_and_memory() -> tuple[set[int], set[str], int]:
@@ -265,16 +238,13 @@ def _processes_and_memory() -> tuple[set[int], set[str], int]:
     pids = set()
     for child in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            if child.status() != psutil.STATUS_ZOMBIE:
-                pids.add(child.pid)
+            pids |= {child.pid} if child.status() != psutil.STATUS_ZOMBIE else set()
     sizes = {}  # of the memory files of machines that processes hold open, by inode
     for pid in (os.getpid(), *pids):
-        folder = f"/proc/{pid}/fd"
         with suppress(FileNotFoundError, PermissionError, ProcessLookupError):  # it ended meanwhile
-            for name in os.listdir(folder):
-                if os.readlink(f"{folder}/{name}").startswith("/memfd:workbench-"):
-                    held = os.stat(f"{folder}/{name}")
-                    sizes[held.st_ino] = held.st_size
+            for file in os.scandir(f"/proc/{pid}/fd"):
+                if os.readlink(file).startswith("/memfd:workbench-"):
+                    sizes[file.stat().st_ino] = file.stat().st_size
     return pids, set(os.listdir("/dev/shm")), sum(sizes.values())
 
 
@@ -283,24 +253,18 @@ def _left_behind(before: tuple[set[int], set[str], int], patience_s: float = SET
     deadline_s = time.monotonic() + patience_s
     while True:
         pids, shared, kept_bytes = _processes_and_memory()
+        mapped = set()  # files of other studies, which their processes map; those that nobody maps are leaked
+        for process in psutil.process_iter() if shared - before[1] else ():
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                mapped |= {os.path.basename(entry.path) for entry in process.memory_maps()}
+        leaked_bytes = max(0, kept_bytes - before[2])
+        for name in shared - before[1] - mapped:
+            with suppress(FileNotFoundError):  # another study's, gone meanwhile
+                leaked_bytes += os.stat(f"/dev/shm/{name}").st_size
         orphans = pids - before[0]
-        leaked_bytes = max(0, kept_bytes - before[2]) + _unused_bytes(shared - before[1])
         if not (orphans or leaked_bytes) or time.monotonic() > deadline_s:
             return len(orphans), leaked_bytes
         time.sleep(0.05)
-
-
-def _unused_bytes(names: set[str]) -> int:
-    """Sum the files of /dev/shm that no other study's process maps: those are leaked."""
-    mapped = set()
-    for process in psutil.process_iter() if names else ():
-        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            mapped |= {os.path.basename(entry.path) for entry in process.memory_maps() if "/dev/shm/" in entry.path}
-    total = 0
-    for name in names - mapped:
-        with suppress(FileNotFoundError):  # another study's, gone meanwhile
-            total += os.stat(f"/dev/shm/{name}").st_size
-    return total
 
 
 def _history(outcome: TrainingOutcome, undisturbed: Sequence[str]) -> dict[str, Any]:
@@ -310,33 +274,30 @@ def _history(outcome: TrainingOutcome, undisturbed: Sequence[str]) -> dict[str, 
     for generation in range(1, outcome.num_generations + 1):
         events = [event for event in outcome.events if event.generation == generation and event.rank is not None]
         if events:  # when it ran, from which iteration, and the slowest tier that served one of its ranks
-            retrievals = [event for event in events if event.name == "retrieve"]
-            tiers = {event.details["tier"] for event in retrievals}
-            end_s = max(event.time_s + event.duration_s for event in events)
-            bars.append(
-                {
-                    "generation": generation,
-                    "start_s": round(min(event.time_s for event in events) - begin_s, 3),
-                    "end_s": round(end_s - begin_s, 3),
-                    "tier": next((str(tier) for tier in SLOWEST if tier in tiers), ""),
-                    "iteration": retrievals[0].details["iteration"] if retrievals else None,
-                }
-            )
-    strikes = [
-        {"at_s": round(event.time_s - begin_s, 3), "what": event.details.get("what", event.name)}
-        for event in (*outcome.named(EventName.KILLED), *outcome.named(FLIPPED), *outcome.named(DAMAGED))
-    ]
+            retrievals = [event.details for event in events if event.name == "retrieve"]
+            tiers = {details["tier"] for details in retrievals}
+            bar = {
+                "generation": generation,
+                "start_s": round(min(event.time_s for event in events) - begin_s, 3),
+                "end_s": round(max(event.time_s + event.duration_s for event in events) - begin_s, 3),
+                "tier": next((str(tier) for tier in SLOWEST if tier in tiers), ""),
+                "iteration": retrievals[0]["iteration"] if retrievals else None,
+            }
+            bars.append(bar)
     told = [event.details for event in outcome.named("retrieve")]
-    reasons = [reason for details in told for reason in (*details["passed_over"], *details["unusable"])]
-    is_flipped = bool(outcome.named(FLIPPED))
+    reasons = {reason for details in told for reason in (*details["passed_over"], *details["unusable"])}
+    damaged = {reason for reason in reasons if "checksum" in reason}
+    flips = outcome.named(FLIPPED)
     return {
         "num_generations": outcome.num_generations,
         "generations": bars,
-        "strikes": strikes,
+        "strikes": [
+            {"at_s": round(event.time_s - begin_s, 3), "what": event.details.get("what", event.name)}
+            for event in (*outcome.named(EventName.KILLED), *flips, *outcome.named(DAMAGED))
+        ],
         "different_ranks": sum(a != b for a, b in zip(digests(outcome), undisturbed, strict=True)),
         "tiers": [str(tier) for tier in SLOWEST if any(bar["tier"] == tier and bar["generation"] > 1 for bar in bars)],
         "resumed": [bar["iteration"] for bar in bars],
-        "num_struck": len(strikes),
-        "flips_passed_over": any("checksum" in reason for reason in reasons) if is_flipped else None,
-        "reasons": sorted({reason for reason in reasons if "checksum" in reason}),
+        "flips_passed_over": bool(damaged) if flips else None,
+        "reasons": sorted(damaged),
     }

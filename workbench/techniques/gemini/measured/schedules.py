@@ -58,10 +58,6 @@ class Flip:
     at_iteration: int  # when this one's checkpoint is complete
     place: float  # where in the replica, from 0 to below 1
 
-    @property
-    def words(self) -> str:
-        return f"a bit of shard {self.shard} on machine {self.machine} at iteration {self.at_iteration}"
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Loop:
@@ -101,32 +97,37 @@ class Schedule:
     @property
     def words(self) -> str:
         """All of it in one line."""
-        of_storage = f"storage every {self.storage_every}" if self.storage_every else "no storage"
         parts = [f"{self.num_machines} machines", f"m = {self.num_replicas}", "FSDP2" if self.sharded else "DDP"]
-        parts += [of_storage] + ([f"{self.standbys} standby"] if self.standbys else [])
+        parts += [f"storage every {self.storage_every}" if self.storage_every else "no storage"]
+        parts += [f"{self.standbys} standby"] if self.standbys else []
         parts += [f"{what} changes {when}" for what, when in self.loop.changes]
         parts += (["state grows"] if self.loop.grows else []) + (["a late gradient"] if self.loop.late else [])
-        happens = [self.flip.words] if self.flip else []
+        happens = []
+        if (flip := self.flip) is not None:
+            happens.append(f"a bit of shard {flip.shard} on machine {flip.machine} at iteration {flip.at_iteration}")
         happens += [f"a chunk of rank {self.damaged[0]} at iteration {self.damaged[1]}"] if self.damaged else []
         happens += [f"rank {self.deadly[0]} in every iteration {self.deadly[1]}"] if self.deadly else []
         happens += ["no memory for replicas"] if self.memory_limit_bytes else []
-        happens += [_words(fault) for fault in self.faults]
+        for fault in self.faults:
+            what = " ".join([fault.kills.value, *map(str, fault.numbers)])
+            when = f"at iteration {fault.at_iteration}"
+            if fault.after_event is not None:
+                when = f"after {fault.after_event!r}" + (f" number {fault.occurrence}" if fault.occurrence > 1 else "")
+            happens.append(f"{what} {when}" + (f" + {1000 * fault.delay_s:.0f} ms" if fault.delay_s else ""))
         return f"seed {self.seed}: {', '.join(parts)}: {'; '.join(happens)}"
-
-
-def _words(fault: Fault) -> str:
-    what = " ".join([fault.kills.value, *(str(number) for number in fault.numbers)])
-    when = f"at iteration {fault.at_iteration}"
-    if fault.after_event is not None:
-        when = f"after {fault.after_event!r}" + (f" number {fault.occurrence}" if fault.occurrence > 1 else "")
-    return f"{what} {when}" + (f" + {1000 * fault.delay_s:.0f} ms" if fault.delay_s else "")
 
 
 def draw_schedule(seed: int, *, iterations: int = 10) -> Schedule:
     require_counts(0, seed=seed)
     require_counts(2 * MOST_FAILURES, iterations=iterations)
     draw = random.Random(f"failure schedule {seed}")
-    kinds = _kinds(seed, draw)
+    first = KINDS[seed % len(KINDS)]  # of the kinds; some come first or alone
+    kinds = [first]
+    if first not in ENDINGS:
+        others = [kind for kind in KINDS if kind not in FIRST_ONLY]
+        kinds = list(dict.fromkeys([first, *draw.choices(others, k=draw.randint(0, MOST_FAILURES - 1))]))
+        if first is not Failure.IN_RECOVERY:
+            draw.shuffle(kinds)
     num_machines, num_replicas = draw.choice(MACHINES), draw.choice(REPLICAS)
     if Failure.TWO_GROUPS in kinds and (num_machines, num_replicas) == (3, 2):
         num_machines = 4  # where two of three machines keep a shard, no two are of different groups
@@ -137,7 +138,7 @@ def draw_schedule(seed: int, *, iterations: int = 10) -> Schedule:
         "sharded": draw.random() < 0.5,
         "standbys": int(draw.random() < 0.3),
         "storage_every": draw.choice((0, 3)),
-        "kinds": kinds,
+        "kinds": tuple(kinds),
     }
     moments = sorted(draw.sample(range(2, iterations), len(kinds)))
     holders = placement(num_machines, num_replicas).holders
@@ -145,9 +146,14 @@ def draw_schedule(seed: int, *, iterations: int = 10) -> Schedule:
     for kind, moment in zip(kinds, moments, strict=True):
         number = draw.randrange(num_machines)
         match kind:
-            case Failure.FLIPPED_BIT:
-                common["flip"], fault = _flipped(holders, moment, draw)
-                faults.append(fault)
+            case Failure.FLIPPED_BIT:  # and a failure after which its replica would have been used
+                shard, is_own = draw.randrange(num_machines), draw.random() < 0.5
+                holder = shard if is_own else draw.choice(holders[shard][1:])
+                common["flip"] = Flip(machine=holder, shard=shard, at_iteration=moment, place=draw.random())
+                kills = draw.choice((Victim.RANK, Victim.MACHINE)) if is_own else Victim.MACHINE
+                rest = [machine for machine in range(num_machines) if machine != shard]
+                number = draw.choice(rest) if is_own else shard
+                faults.append(Fault(kills=kills, numbers=(number,), after_event=FLIPPED))
             case Failure.DAMAGED_CHUNK:
                 common["damaged"] = number, moment
             case Failure.RANK_AGAIN:
@@ -166,18 +172,6 @@ def draw_schedule(seed: int, *, iterations: int = 10) -> Schedule:
     return Schedule(faults=tuple(faults), **common)
 
 
-def _kinds(seed: int, draw: random.Random) -> tuple[Failure, ...]:
-    """Draw kinds, the first of which is the seed's; some come first or alone."""
-    first = KINDS[seed % len(KINDS)]
-    if first in ENDINGS:
-        return (first,)
-    others = [kind for kind in KINDS if kind not in FIRST_ONLY]
-    kinds = list(dict.fromkeys([first, *draw.choices(others, k=draw.randint(0, MOST_FAILURES - 1))]))
-    if first is not Failure.IN_RECOVERY:
-        draw.shuffle(kinds)
-    return tuple(kinds)
-
-
 def _faults(
     kind: Failure, holders: Sequence[Sequence[int]], number: int, moment: int, draw: random.Random
 ) -> list[Fault]:
@@ -186,10 +180,8 @@ def _faults(
 
     down_s = round(draw.uniform(*STORE_DOWN_S), 2)
     match kind:
-        case Failure.RANK:
-            return [fault(Victim.RANK, number)]
-        case Failure.MACHINE:
-            return [fault(Victim.MACHINE, number)]
+        case Failure.RANK | Failure.MACHINE:
+            return [fault(Victim(kind.value), number)]
         case Failure.ROOT:
             return [fault(Victim.ROOT)]
         case Failure.STORE:
@@ -218,14 +210,3 @@ def _faults(
             second = Fault(kills=kills, numbers=numbers, after_event=str(event), occurrence=occurrence, delay_s=delay_s)
             return [first, second]
     return []
-
-
-def _flipped(holders: Sequence[Sequence[int]], moment: int, draw: random.Random) -> tuple[Flip, Fault]:
-    """Draw a bit, and the failure after which its replica would have been used."""
-    shard = draw.randrange(len(holders))
-    is_own = draw.random() < 0.5
-    machine = shard if is_own else draw.choice(holders[shard][1:])
-    flip = Flip(machine=machine, shard=shard, at_iteration=moment, place=draw.random())
-    kills = draw.choice((Victim.RANK, Victim.MACHINE)) if is_own else Victim.MACHINE
-    number = draw.choice([other for other in range(len(holders)) if other != shard]) if is_own else shard
-    return flip, Fault(kills=kills, numbers=(number,), after_event=FLIPPED)

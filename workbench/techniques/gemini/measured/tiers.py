@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from statistics import median
 from typing import Any
 
@@ -44,20 +46,12 @@ class TierTimes:
 
 
 @contextmanager
-def paced(
-    num_bytes: int,
-    bytes_per_s: float,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], object] = time.sleep,
-) -> Iterator[None]:
+def paced(num_bytes: int, bytes_per_s: float) -> Iterator[None]:
     """Let the body last at least as long as bytes take at a rate: storage is files of this machine."""
     require_positive(bytes_per_s=bytes_per_s)
-    ends_s = clock() + num_bytes / bytes_per_s
+    ends_s = time.monotonic() + num_bytes / bytes_per_s
     yield
-    left_s = ends_s - clock()
-    if left_s > 0:
-        sleep(left_s)
+    time.sleep(max(0.0, ends_s - time.monotonic()))
 
 
 def hidden_from(tier: Tier, rank: int, num_machines: int) -> tuple[int, ...]:
@@ -91,15 +85,11 @@ def measure_tiers(
     require_counts(1, repeats=repeats, storage_repeats=storage_repeats)
     for number in nums_machines:
         hidden_from(Tier.PEER, 0, number)
-    choices, preload, times = (size, storage_bytes_per_s, repeats, storage_repeats), (*PRELOAD, __name__), []
-    for number in nums_machines:
-        for rate in bandwidths_bytes_per_s:
-            link = Link(bandwidth_bytes_per_s=rate)
-            with (
-                tempfile.TemporaryDirectory() as folder,
-                open_ranks(number, link=link, num_hosts=number, preload=preload, timeout_s=TIMEOUT_S) as ranks,
-            ):
-                times.append(ranks.run(record_tiers, folder, rate, *choices)[0])
+    choices, times, preload = (size, storage_bytes_per_s, repeats, storage_repeats), [], (*PRELOAD, __name__)
+    for number, rate in product(nums_machines, bandwidths_bytes_per_s):
+        ranks = open_ranks(number, link=Link(bandwidth_bytes_per_s=rate), preload=preload, timeout_s=TIMEOUT_S)
+        with tempfile.TemporaryDirectory() as folder, ranks:
+            times.append(ranks.run(record_tiers, folder, rate, *choices)[0])
     return times
 
 
@@ -134,18 +124,17 @@ def record_tiers(
     def save() -> None:
         storage.save(state.image(iteration), iteration)
 
+    def load(tier: Tier, kept: _Hiding) -> None:
+        plan = recover_(state, context, kept, storage if tier is Tier.STORAGE else None)
+        if (served := plan.sources[context.rank].tier) is not tier:
+            raise RuntimeError(f"rank {context.rank} was served by {served.value}, not by {tier.value}")
+
     stored_s = tuple(slowest_s(save, total_bytes) for _ in range(storage_repeats))
     retrieved_s = {}
     for tier, times in ((Tier.LOCAL, repeats), (Tier.PEER, repeats), (Tier.STORAGE, storage_repeats)):
-        kept = _Hiding(context, hidden_from(tier, context.rank, context.world_size))
-        is_stored = tier is Tier.STORAGE
-
-        def load(tier: Tier = tier, kept: _Hiding = kept, is_stored: bool = is_stored) -> None:
-            served = recover_(state, context, kept, storage if is_stored else None).sources[context.rank].tier
-            if served is not tier:
-                raise RuntimeError(f"rank {context.rank} was served by {served.value}, not by {tier.value}")
-
-        retrieved_s[tier] = tuple(slowest_s(load, total_bytes if is_stored else 0) for _ in range(times))
+        num_bytes = total_bytes if tier is Tier.STORAGE else 0
+        work = partial(load, tier, _Hiding(context, hidden_from(tier, context.rank, context.world_size)))
+        retrieved_s[tier] = tuple(slowest_s(work, num_bytes) for _ in range(times))
     context.close()
     return TierTimes(
         num_machines=context.world_size,

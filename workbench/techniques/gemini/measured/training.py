@@ -3,8 +3,9 @@
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.checks import require_counts, require_not_negative
+from workbench.launch.machine import MachineMemory
 from workbench.models.gpt2 import GPT2, GPT2Config
 from workbench.parallel.timeouts import init_mesh
 from workbench.rows.progress import say_progress
@@ -39,9 +41,7 @@ class Size:
     sharded: bool = True  # `fully_shard` (ZeRO-3), or else plain data parallelism (DDP)
     dropout: float = 0.1  # probability
     seed: int = 0  # of weights and tokens
-    # seconds that an accelerator would compute in an iteration. Block by block a third of it passes in the forward pass
-    # and the rest in the backward pass: the processor computes, and sleeps for what is left.
-    device_s: float = 0.0
+    device_s: float = 0.0  # that an accelerator would compute in an iteration: the processor sleeps for what is left
 
     def __post_init__(self) -> None:
         require_not_negative(device_s=self.device_s)
@@ -60,15 +60,11 @@ class Size:
             seed=self.seed,
         )
         model = GPT2(config)
-        if self.device_s:
-            for block in model.blocks:
-                _pad(block, self.device_s / 3 / self.layers)
+        for block in model.blocks if self.device_s else ():
+            _pad(block, self.device_s / 3 / self.layers)
         if not is_parallel:
             return model
-        if not self.sharded:
-            return DistributedDataParallel(model)
-        shard(*model.blocks, model)
-        return model
+        return shard(*model.blocks, model) if self.sharded else DistributedDataParallel(model)
 
 
 def shard(*modules: nn.Module) -> nn.Module:
@@ -81,18 +77,18 @@ def shard(*modules: nn.Module) -> nn.Module:
 
 def _pad(block: nn.Module, forward_s: float) -> None:
     """Pad a block's forward pass to `forward_s`, and its backward pass to twice that."""
-    began_s = {}
+    began_s = [0.0]
 
-    def begin(name: str) -> Callable:
-        return lambda *_: began_s.update({name: time.monotonic()})
+    def begin(*_: Any) -> None:
+        began_s[0] = time.monotonic()
 
-    def end(name: str, seconds: float) -> Callable:
-        return lambda *_: time.sleep(max(0.0, began_s[name] + seconds - time.monotonic()))
+    def end(seconds: float, *_: Any) -> None:
+        time.sleep(max(0.0, began_s[0] + seconds - time.monotonic()))
 
-    block.register_forward_pre_hook(begin("forward"))
-    block.register_forward_hook(end("forward", forward_s))
-    block.register_full_backward_pre_hook(begin("backward"))
-    block.register_full_backward_hook(end("backward", 2 * forward_s))
+    block.register_forward_pre_hook(begin)
+    block.register_forward_hook(partial(end, forward_s))
+    block.register_full_backward_pre_hook(begin)
+    block.register_full_backward_hook(partial(end, 2 * forward_s))
 
 
 class Tokens:
@@ -101,13 +97,10 @@ class Tokens:
     def __init__(self, size: Size, rank: int):
         self._size, self._draw = size, torch.Generator().manual_seed(size.seed * 10_000 + rank)
 
-    def batch(self) -> Tensor:
-        """Draw the next batch, [B, S] int64."""
-        return torch.randint(self._size.vocab, (self._size.batch, self._size.sequence), generator=self._draw)
-
     def loss(self, model: nn.Module) -> Tensor:
-        """Return the loss of a model on the next batch."""
-        ids_BS = self.batch()
+        """Return the loss of a model on the next batch of drawn token ids."""
+        shape = self._size.batch, self._size.sequence
+        ids_BS = torch.randint(self._size.vocab, shape, generator=self._draw)
         return model(ids_BS, ids_BS)
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -124,14 +117,11 @@ class Habits:
         """Prepare; return further objects with a state."""
         return {}
 
-    def begin(self, context: RankContext, checkpoints: InMemoryCheckpoints) -> None:
-        """Begin an iteration."""
+    def begin(self, context: RankContext, checkpoints: InMemoryCheckpoints) -> None: ...
 
-    def before_update(self, iteration: int) -> None:
-        """Go on after the backward pass."""
+    def before_update(self, iteration: int) -> None: ...
 
-    def end(self, loss: float) -> None:
-        """End an iteration."""
+    def end(self, loss: float) -> None: ...
 
     def state(self) -> bytes:
         """Return what belongs to the bits of the training."""
@@ -140,8 +130,8 @@ class Habits:
 
 def train_gpt2(
     context: RankContext, size: Size, options: Mapping[str, Any], habits: Habits | None = None
-) -> dict[str, Any]:
-    """Train, checkpointing every iteration, from wherever the newest checkpoint ends."""
+) -> dict[str, str]:
+    """Train, checkpointing every iteration, from wherever the newest checkpoint ends; return a digest of the end."""
     habits = habits or Habits()
     torch.manual_seed(size.seed * 10_000 + context.rank)
     model, tokens = size.model(), Tokens(size, context.rank)
@@ -150,7 +140,6 @@ def train_gpt2(
     options, extra = dict(options), {"tokens": tokens, **habits.attach(model, optimizer)}
     parts = {"scheduler": schedule, "extra": extra, "storage": options.pop("storage", None)}
     checkpoints = InMemoryCheckpoints(context, model, optimizer, **parts, options=CheckpointOptions(**options))
-    loss = None
     for iteration in checkpoints.iterations(size.iterations):
         habits.begin(context, checkpoints)
         loss = tokens.loss(model)
@@ -161,12 +150,7 @@ def train_gpt2(
         schedule.step()
         habits.end(loss.item())
         say_progress(iteration + 1, size.iterations, "iterations", loss=loss.detach())
-    return {
-        "digest": digest_of(model, optimizer, habits.state()),
-        "loss": None if loss is None else loss.item(),
-        "kept_bytes": checkpoints.kept_bytes,
-        "shard_bytes": checkpoints.shard_bytes,
-    }
+    return {"digest": digest_of(model, optimizer, habits.state())}
 
 
 def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer, more: bytes = b"") -> str:
@@ -190,22 +174,14 @@ class PoolContext(RankContext):
         self.world_size = self.num_machines = world_size
         self.ranks_per_machine, self.local_rank = 1, 0
         self.events: list[tuple[str, dict[str, Any]]] = []
-        self._memories: dict[str, tuple[int, int]] = {}  # name -> descriptor and bytes
+        self._memory = MachineMemory()
 
     def memory(self, name: str, num_bytes: int) -> int:
         """Return a descriptor of the caller's own; the same name gives the same memory."""
-        if name not in self._memories:
-            descriptor = os.memfd_create(name)
-            os.ftruncate(descriptor, num_bytes)
-            self._memories[name] = descriptor, num_bytes
-        descriptor, kept_bytes = self._memories[name]
-        if num_bytes != kept_bytes:
-            raise ValueError(f"num_bytes is {num_bytes}; it must be {kept_bytes} as before for {name!r}")
-        return os.dup(descriptor)
+        return os.dup(self._memory.allocate(name, num_bytes))
 
     def memory_names(self) -> dict[str, int]:
-        """Return the bytes of each memory by its name."""
-        return {name: num_bytes for name, (_, num_bytes) in self._memories.items()}
+        return self._memory.names()
 
     def _tell(self, message: Any) -> None:
         """Keep events; nobody waits for the progress of turns."""
@@ -214,6 +190,4 @@ class PoolContext(RankContext):
 
     def close(self) -> None:
         """Close the memory; what others have mapped stays until they close it, too."""
-        for descriptor, _ in self._memories.values():
-            os.close(descriptor)
-        self._memories = {}
+        self._memory.close()

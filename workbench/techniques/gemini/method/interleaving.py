@@ -164,16 +164,9 @@ class CheckpointTraffic:
 
     def chunks(self, spans_s: Sequence[float], rate_bytes_per_s: float) -> tuple[Chunk, ...]:
         """Partition for a rate."""
-        return partition_checkpoint(
-            spans_s,
-            self.checkpoint_bytes,
-            num_replicas=self.num_replicas,
-            reserved_bytes=self.reserved_bytes,
-            num_buffers=self.num_buffers,
-            bandwidth_bytes_per_s=rate_bytes_per_s,
-            startup_s=self.startup_s,
-            safety=self.safety,
-        )
+        names = ("checkpoint_bytes", "num_replicas", "reserved_bytes", "num_buffers", "startup_s", "safety")
+        options = {name: getattr(self, name) for name in names}
+        return partition_checkpoint(spans_s, bandwidth_bytes_per_s=rate_bytes_per_s, **options)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,18 +189,29 @@ def interleave(
     """Place one iteration in time; the optimizer's update follows all phases and all messages."""
     if scheme not in list(Scheme):
         raise ValueError(f"scheme is {scheme!r}; it must be one of {', '.join(repr(str(known)) for known in Scheme)}")
-    scheme = Scheme(scheme)
     require_not_negative(update_s=update_s)
-    chunks, num_buffers = _planned(phases, traffic, scheme)
-    timeline = simulate(_tasks(phases, traffic, chunks, num_buffers, update_s))
-    received_s = [action.duration_s for action in timeline.actions if action.kind is Kind.ENCODE]
+    scheme = Scheme(scheme)
+    chunks: tuple[Chunk, ...] = ()
+    network, copying = traffic.bandwidth_bytes_per_s, traffic.copy_bytes_per_s
+    match scheme:
+        case Scheme.BLOCKING:  # one unbounded span, before the first message
+            chunks = traffic.chunks((0.0,), network)
+        case Scheme.NAIVE:
+            traffic = replace(traffic, reserved_bytes=traffic.checkpoint_bytes, num_buffers=1)
+            chunks = traffic.chunks(planning_spans_s(phases), network)
+        case Scheme.UNPIPELINED:
+            traffic = replace(traffic, num_buffers=1)
+            chunks = traffic.chunks(planning_spans_s(phases), 1 / (1 / network + 1 / copying))
+        case Scheme.GEMINI:
+            chunks = traffic.chunks(planning_spans_s(phases), min(network, copying))
+    timeline = simulate(_tasks(phases, traffic, chunks, update_s))
     iteration_s = max(action.end_s for action in timeline.actions if action.resource == COMPUTE)
-    buffer_bytes = max((chunk.size_bytes for chunk in chunks), default=0) * min(num_buffers, len(chunks))
+    buffer_bytes = max((chunk.size_bytes for chunk in chunks), default=0) * min(traffic.num_buffers, len(chunks))
     return InterleavedIteration(
         scheme=scheme,
         timeline=Timeline(actions=timeline.actions, resources=(NETWORK, COPY_ENGINE, COMPUTE)),
         iteration_s=iteration_s,
-        checkpoint_s=math.fsum(received_s),
+        checkpoint_s=math.fsum(action.duration_s for action in timeline.actions if action.kind is Kind.ENCODE),
         idle_s=iteration_s - timeline.total_s(resource=NETWORK) if NETWORK in timeline.resources else iteration_s,
         buffer_bytes=buffer_bytes,
         is_out_of_memory=buffer_bytes > traffic.free_bytes,
@@ -217,55 +221,34 @@ def interleave(
 
 def planning_spans_s(phases: Sequence[Phase]) -> tuple[float, ...]:
     """Return the idle spans of an iteration without checkpoints: before each message, and before the update."""
-    timeline = simulate(_tasks(phases, None, (), 1, 0.0))
+    timeline = simulate(_tasks(phases, None, (), 0.0))
     messages = timeline.of(NETWORK) if NETWORK in timeline.resources else ()
     return idle_spans_s([(action.start_s, action.end_s) for action in messages], 0.0, timeline.end_s)
-
-
-def _planned(phases: Sequence[Phase], traffic: CheckpointTraffic, scheme: Scheme) -> tuple[tuple[Chunk, ...], int]:
-    """Return the chunks, each with the message of training before which it travels, and the number of buffers."""
-    network, copying = traffic.bandwidth_bytes_per_s, traffic.copy_bytes_per_s
-    match scheme:
-        case Scheme.BASELINE:
-            return (), traffic.num_buffers
-        case Scheme.BLOCKING:  # one unbounded span, before the first message
-            return traffic.chunks((0.0,), network), traffic.num_buffers
-        case Scheme.NAIVE:
-            whole = replace(traffic, reserved_bytes=traffic.checkpoint_bytes, num_buffers=1)
-            return whole.chunks(planning_spans_s(phases), network), 1
-        case Scheme.UNPIPELINED:
-            rate = 1 / (1 / network + 1 / copying)
-            return replace(traffic, num_buffers=1).chunks(planning_spans_s(phases), rate), 1
-    return traffic.chunks(planning_spans_s(phases), min(network, copying)), traffic.num_buffers
-
-
-def _messages(phases: Sequence[Phase]) -> list[Task]:
-    """Return training's messages in the order of the network, each after the computation that it needs."""
-
-    def message(kind: str, index: int, seconds: float, after: tuple[str, ...]) -> Task:
-        name, label = f"{kind} {index}", f"{kind[0].upper()}{phases[index].label}"
-        return _task(name, NETWORK, Kind.COMMUNICATE, label, seconds, after)
-
-    messages = [message("gather", index, phase.gather_s, ()) for index, phase in enumerate(phases[:_AHEAD])]
-    for index, phase in enumerate(phases):
-        after = (f"compute {index}",)
-        if index + _AHEAD < len(phases):
-            messages.append(message("gather", index + _AHEAD, phases[index + _AHEAD].gather_s, after))
-        messages.append(message("scatter", index, phase.scatter_s, after))
-    return [task for task in messages if task.duration_s > 0]
 
 
 def _tasks(
     phases: Sequence[Phase],
     traffic: CheckpointTraffic | None,  # None without chunks
     chunks: Sequence[Chunk],
-    num_buffers: int,
     update_s: float,
 ) -> list[Task]:
     """Return all of an iteration: messages and chunks in the order of the network, copies, computations, update."""
     if not phases:
         raise ValueError("phases is empty; an iteration must have one")
-    messages = _messages(phases)
+
+    def task(name: str, resource: str, kind: Kind, label: str, duration_s: float, *after: str) -> Task:
+        return Task(name=name, resources=(resource,), kind=kind, label=label, duration_s=duration_s, after=after)
+
+    def gather(index: int, *after: str) -> Task:
+        phase = phases[index]
+        return task(f"gather {index}", NETWORK, Kind.COMMUNICATE, f"G{phase.label}", phase.gather_s, *after)
+
+    messages = [gather(index) for index in range(min(_AHEAD, len(phases)))]
+    for index, phase in enumerate(phases):
+        computed, label = f"compute {index}", f"S{phase.label}"
+        messages += [gather(index + _AHEAD, computed)] if index + _AHEAD < len(phases) else []
+        messages.append(task(f"scatter {index}", NETWORK, Kind.COMMUNICATE, label, phase.scatter_s, computed))
+    messages = [message for message in messages if message.duration_s > 0]
     network: list[Task] = []
     copies: list[Task] = []
     for place in range(len(messages) + 1):
@@ -273,26 +256,19 @@ def _tasks(
             if chunk.span > place:
                 break
             assert traffic is not None
-            free = (f"copy {number - num_buffers}",) if number >= num_buffers else ()
-            before = tuple(task.name for task in network[-1:])
+            before = [sent.name for sent in network[-1:]]
+            before += [f"copy {number - traffic.num_buffers}"] if number >= traffic.num_buffers else []
             arrival, label = f"receive {number}", f"c{number}"
             receive_s = traffic.startup_s + chunk.size_bytes / traffic.bandwidth_bytes_per_s
-            network.append(_task(arrival, NETWORK, Kind.ENCODE, label, receive_s, before + free))
+            network.append(task(arrival, NETWORK, Kind.ENCODE, label, receive_s, *before))
             copy_s = chunk.size_bytes / traffic.copy_bytes_per_s
-            copies.append(_task(f"copy {number}", COPY_ENGINE, Kind.DECODE, label, copy_s, (arrival,)))
-        if place < len(messages):
-            before = tuple(task.name for task in network[-1:])
-            network.append(replace(messages[place], after=before + messages[place].after))
-    sent = {message.name for message in messages}
-    computations = []
+            copies.append(task(f"copy {number}", COPY_ENGINE, Kind.DECODE, label, copy_s, arrival))
+        for message in messages[place : place + 1]:
+            network.append(replace(message, after=(*(sent.name for sent in network[-1:]), *message.after)))
+    computations: list[Task] = []
     for index, phase in enumerate(phases):
-        gathered = (f"gather {index}",) if f"gather {index}" in sent else ()
-        before = (f"compute {index - 1}",) if index else ()
-        after = gathered + before
-        computations.append(_task(f"compute {index}", COMPUTE, phase.kind, phase.label, phase.compute_s, after))
-    after = (f"compute {len(phases) - 1}", *(task.name for task in network[-1:]))
-    return [*network, *copies, *computations, _task("update", COMPUTE, Kind.OTHER, "U", update_s, after)]
-
-
-def _task(name: str, resource: str, kind: Kind, label: str, duration_s: float, after: tuple[str, ...]) -> Task:
-    return Task(name=name, resources=(resource,), kind=kind, label=label, duration_s=duration_s, after=after)
+        after = [f"gather {index}"] if phase.gather_s > 0 else []
+        after += [f"compute {index - 1}"] if index else []
+        computations.append(task(f"compute {index}", COMPUTE, phase.kind, phase.label, phase.compute_s, *after))
+    after = [tasks[-1].name for tasks in (computations, network) if tasks]
+    return [*network, *copies, *computations, task("update", COMPUTE, Kind.OTHER, "U", update_s, *after)]

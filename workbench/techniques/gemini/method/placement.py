@@ -1,30 +1,32 @@
 """Which machines keep a replica of which machine's shard: groups, groups and one ring (algorithm 6.1), or a ring.
 
-And the probability that training recovers from memory when k machines are lost at once. Rings are counted by the runs
-between living machines, small parts of any other form than group and ring by trying all subsets; parts that share
-nothing are multiplied as polynomials.
+And the probability that training recovers from memory when k machines are lost at once: parts that share nothing are
+counted one by one, and multiplied as polynomials.
 """
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial, reduce
+from functools import reduce
 from itertools import combinations, product
 from math import comb
+from operator import or_
 from typing import Self
+
+import numpy as np
 
 from workbench.checks import require_counts, require_not_negative
 
-__all__ = ["BUFFERS_PER_REPLICA", "BestPlacement", "Placement", "TooTangled", "best_placement", "components"]
-__all__ += ["gap_bound", "gap_to_upper_bound", "group_bound", "is_recoverable", "kept_bytes", "placement"]
-__all__ += ["recovery_probability", "recovery_probability_by_definition", "replicas_kept", "survivors", "union_bound"]
-__all__ += ["upper_bound"]
+__all__ = ["BUFFERS_PER_REPLICA", "BestPlacement", "Placement", "best_placement", "components", "gap_bound"]
+__all__ += ["group_bound", "is_recoverable", "kept_bytes", "placement", "recovery_probability"]
+__all__ += ["recovery_probability_by_definition", "replicas_kept", "survivors", "union_bound", "upper_bound"]
 
 KINDS = ("group", "mixed", "ring")  # What `placement` knows; a placement of one's own is of the kind "own"
 OWN = "own"
 BUFFERS_PER_REPLICA = 2  # One holds the complete checkpoint, one the checkpoint in progress (section 6.7.1)
-Part = tuple[tuple[int, ...], frozenset[frozenset[int]]]  # Things, ascending, and the sets that they make up
+LARGEST_PART = 16  # Machines of a part that is neither group nor ring: all its subsets are tried, in some seconds
+MOST_PLACEMENTS = 300_000  # Tried in some seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,8 +99,7 @@ def kept_bytes(placed: Placement, machine: int, shard_bytes: float) -> float:
     """Return the bytes of memory that a machine gives to replicas, two buffers each: 2·m·shard."""
     _check_machine("machine", machine, placed.num_machines)
     require_not_negative(shard_bytes=shard_bytes)
-    num_kept = sum(machine in holders for holders in placed.holders)
-    return BUFFERS_PER_REPLICA * num_kept * shard_bytes
+    return BUFFERS_PER_REPLICA * len(replicas_kept(placed)[machine]) * shard_bytes
 
 
 def survivors(placed: Placement, failed: Collection[int]) -> tuple[tuple[int, ...], ...]:
@@ -116,22 +117,12 @@ def is_recoverable(placed: Placement, failed: Collection[int]) -> bool:
 
 def components(placed: Placement) -> tuple[tuple[int, ...], ...]:
     """Part the machines so that no replica crosses from one part to another: the groups and rings."""
-    return tuple(machines for machines, _ in connected_parts(placed.holders))
-
-
-def connected_parts(sets: Iterable[Iterable[int]]) -> tuple[Part, ...]:
-    """Part sets into the smallest parts that share nothing, by their smallest member; equal sets count once."""
-    parts: list[tuple[frozenset[int], frozenset[frozenset[int]]]] = []
-    for members in {frozenset(members) for members in sets}:
-        things, within = members, frozenset({members})
-        apart = []
-        for part in parts:
-            if members.isdisjoint(part[0]):
-                apart.append(part)
-            else:
-                things, within = things | part[0], within | part[1]
-        parts = [*apart, (things, within)]
-    return tuple((tuple(sorted(things)), within) for things, within in sorted(parts, key=lambda part: min(part[0])))
+    part_of = {machine: {machine} for machine in range(placed.num_machines)}
+    for holders in placed.holders:
+        joined: set[int] = set().union(*(part_of[holder] for holder in holders))
+        part_of |= dict.fromkeys(joined, joined)
+    parts = {id(part): part for part in part_of.values()}
+    return tuple(sorted(tuple(sorted(part)) for part in parts.values()))
 
 
 def _check_numbers(num_machines: int, num_replicas: int) -> None:
@@ -145,30 +136,13 @@ def _check_machine(name: str, machine: int, num_machines: int) -> None:
         raise ValueError(f"{name} names machine {machine!r}; machines are 0 to {num_machines - 1}")
 
 
-LARGEST_PART = 16  # machines of a part of no known form: all of its subsets are tried, in less than a second
-
-
-class TooTangled(ValueError):
-    """A part of a placement has no exact way of counting that ends in reasonable time."""
-
-
-def num_surviving_by_definition(sets: Iterable[Iterable[int]], num_things: int, k: int) -> int:
-    """Try every subset of k things."""
+def num_surviving_by_definition(sets: Iterable[Iterable[int]], things: Iterable[int], k: int) -> int:
+    """Count the ways to lose k things and no set as a whole: try them all."""
     distinct = {frozenset(members) for members in sets}
-    return sum(not any(members <= set(lost) for members in distinct) for lost in combinations(range(num_things), k))
+    return sum(not any(members <= set(lost) for members in distinct) for lost in combinations(things, k))
 
 
-def num_surviving(sets: Iterable[Iterable[int]], num_things: int, k: int) -> int:
-    """Count the ways to lose k things and no set as a whole; TooTangled where sets are many and much entwined."""
-    parts = connected_parts(sets)
-    num_free = num_things - sum(len(things) for things, _ in parts)
-    factors = [[comb(num_free, lost) for lost in range(min(num_free, k) + 1)]]
-    factors += [surviving_of_part(things, within, k) for things, within in parts]
-    ways = reduce(partial(_product, k=k), factors)
-    return ways[k] if k < len(ways) else 0
-
-
-def surviving_of_ring(num_members: int, size: int, k: int) -> int:
+def num_surviving_of_ring(num_members: int, size: int, k: int) -> int:
     """Count the ways to lose k of the n members of a ring and no s neighbours in a row.
 
     Cut the ring behind each of its a = n - k living members: a runs of lost ones, each shorter than s, which together
@@ -185,62 +159,36 @@ def surviving_of_ring(num_members: int, size: int, k: int) -> int:
     return num_members * rows // alive
 
 
-def surviving_of_part(things: Sequence[int], sets: frozenset[frozenset[int]], k: int) -> list[int]:
-    """Count by the number that is lost: a group, a ring, or else all subsets; TooTangled where these are too many."""
-    most = min(len(things), k)
-    if len(sets) == 1:
-        return [comb(len(things), lost) if lost < len(things) else 0 for lost in range(most + 1)]
-    if (size := _ring_size(things, sets)) is not None:
-        return [surviving_of_ring(len(things), size, lost) for lost in range(most + 1)]
-    if len(things) > LARGEST_PART:
-        rule = f"it can be counted exactly up to {LARGEST_PART} machines"
-        raise TooTangled(f"a part of {len(things)} machines is neither group nor ring; {rule}")
-    place = {thing: number for number, thing in enumerate(things)}
-    masks = [sum(1 << place[thing] for thing in members) for members in sets]
-    ways = [0] * (most + 1)
-    for lost in range(1 << len(things)):
-        if lost.bit_count() <= k and all(lost & mask != mask for mask in masks):
-            ways[lost.bit_count()] += 1
-    return ways
-
-
-def _ring_size(things: Sequence[int], sets: frozenset[frozenset[int]]) -> int | None:
-    """Return the size of the sets if they are all runs of neighbours in a ring, ascending or (pairs) in any order."""
-    size, *others = {len(members) for members in sets}
-    if others or len(sets) != len(things):
-        return None
-    if size == 2:  # a connected graph all of whose nodes have two edges is a ring
-        num_edges = Counter(thing for members in sets for thing in members)
-        return size if set(num_edges.values()) == {2} else None
-    circle = [*things, *things]
-    return size if all(frozenset(circle[at : at + size]) in sets for at in range(len(things))) else None
-
-
-def _product(left: list[int], right: list[int], k: int) -> list[int]:
-    """Multiply two polynomials and keep what has degree k or less."""
-    result = [0] * min(len(left) + len(right) - 1, k + 1)
-    for low, a in enumerate(left):
-        if a:
-            for high, b in enumerate(right[: k + 1 - low]):
-                result[low + high] += a * b
-    return result
-
-
-MOST_PLACEMENTS = 300_000  # Tried in some seconds
-
-
 def recovery_probability_by_definition(placed: Placement, k: int) -> Fraction:
     """Try every set of k failed machines."""
     _check_k(k, placed.num_machines)
-    surviving = num_surviving_by_definition(placed.holders, placed.num_machines, k)
+    surviving = num_surviving_by_definition(placed.holders, range(placed.num_machines), k)
     return Fraction(surviving, comb(placed.num_machines, k))
 
 
 def recovery_probability(placed: Placement, k: int) -> Fraction:
-    """Count the exact probability of recovery when k machines are lost at once; TooTangled where it takes too long."""
+    """Count the exact probability of recovery when k machines are lost at once.
+
+    Raises:
+        ValueError: where a part of a placement of one's own has too many machines to try all their subsets.
+    """
     _check_k(k, placed.num_machines)
-    surviving = num_surviving(placed.holders, placed.num_machines, k)
-    return Fraction(surviving, comb(placed.num_machines, k))
+    factors = []  # of each part: the ways in which it survives, by the number of its machines that are lost
+    for part in components(placed):
+        size, sets = len(part), {frozenset(placed.holders[machine]) for machine in part}
+        most = range(min(size, k) + 1)
+        if len(sets) == 1:
+            ways = [comb(size, lost) if lost < size else 0 for lost in most]
+        elif placed.kind != OWN:
+            ways = [num_surviving_of_ring(size, placed.num_replicas, lost) for lost in most]
+        elif size <= LARGEST_PART:
+            ways = [num_surviving_by_definition(sets, part, lost) for lost in most]
+        else:
+            rule = f"it can be counted exactly up to {LARGEST_PART} machines"
+            raise ValueError(f"a part of {size} machines is neither group nor ring; {rule}")
+        factors.append(np.array(ways, dtype=object))  # whole numbers of any length
+    surviving = reduce(lambda left, right: np.convolve(left, right)[: k + 1], factors)
+    return Fraction(int(surviving[k]), comb(placed.num_machines, k))
 
 
 def union_bound(placed: Placement, k: int) -> Fraction:
@@ -265,12 +213,6 @@ def upper_bound(num_machines: int, num_replicas: int) -> Fraction:
     return 1 - Fraction(-(-num_machines // num_replicas), comb(num_machines, num_replicas))
 
 
-def gap_to_upper_bound(placed: Placement) -> Fraction:
-    """Return by how much a placement misses the upper bound at k = m."""
-    bound = upper_bound(placed.num_machines, placed.num_replicas)
-    return bound - recovery_probability(placed, placed.num_replicas)
-
-
 def gap_bound(num_machines: int, num_replicas: int) -> Fraction:
     """Return the paper's bound of the mixed placement's gap, (2m - 3) / C(N, m) (Eq. 6.3); N mod m = m - 1 meets it."""
     _check_numbers(num_machines, num_replicas)
@@ -285,8 +227,6 @@ class BestPlacement:
 
     probability: Fraction  # that training recovers from memory when k machines are lost
     example: Placement  # the first best placement that was met
-    num_best: int  # how many placements have it
-    num_tried: int  # of how many
 
 
 def best_placement(num_machines: int, num_replicas: int, k: int, *, balanced: bool = False) -> BestPlacement:
@@ -303,26 +243,16 @@ def best_placement(num_machines: int, num_replicas: int, k: int, *, balanced: bo
         others = [other for other in range(num_machines) if other != machine]
         rows = [(machine, *peers) for peers in combinations(others, num_replicas - 1)]
         choices.append([(row, sum(1 << bit for bit, loss in enumerate(losses) if loss >= {*row})) for row in rows])
-    fewest, num_best, num_tried = len(losses) + 1, 0, 0
+    fewest = len(losses) + 1
     example: list[tuple[int, ...]] = []
     for chosen in product(*choices):
         kept = Counter(holder for row, _ in chosen for holder in row)
         if balanced and set(kept.values()) != {num_replicas}:
             continue
-        num_tried += 1
-        fatal = 0
-        for _, lost in chosen:
-            fatal |= lost
-        num_fatal = fatal.bit_count()
-        if num_fatal < fewest:
-            fewest, example, num_best = num_fatal, [row for row, _ in chosen], 0
-        num_best += num_fatal == fewest
-    return BestPlacement(
-        probability=1 - Fraction(fewest, len(losses)),
-        example=Placement.own(example),
-        num_best=num_best,
-        num_tried=num_tried,
-    )
+        fatal = reduce(or_, (lost for _, lost in chosen)).bit_count()
+        if fatal < fewest:
+            fewest, example = fatal, [row for row, _ in chosen]
+    return BestPlacement(probability=1 - Fraction(fewest, len(losses)), example=Placement.own(example))
 
 
 def _check_k(k: int, num_machines: int) -> None:

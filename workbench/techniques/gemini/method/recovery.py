@@ -62,8 +62,7 @@ def plan_recovery_by_definition(
     holdings: Holdings, num_ranks: int, stored: Collection[int] = (), machine_of: Sequence[int] | None = None
 ) -> RecoveryPlan:
     """Plan a recovery as its definition says: try every iteration, and every choice of peers."""
-    homes = _checked(holdings, num_ranks, stored, machine_of)
-    copies = _copies(holdings, num_ranks)
+    homes, copies = _checked(holdings, num_ranks, stored, machine_of)
     mentioned = {held.iteration for shards in holdings.values() for row in shards.values() for held in row}
     reachable = [
         iteration
@@ -82,8 +81,7 @@ def plan_recovery(
     holdings: Holdings, num_ranks: int, stored: Collection[int] = (), machine_of: Sequence[int] | None = None
 ) -> RecoveryPlan:
     """Plan from memories, the iterations that storage has of all ranks, and each rank's machine (None: rank r on r)."""
-    homes = _checked(holdings, num_ranks, stored, machine_of)
-    copies = _copies(holdings, num_ranks)
+    homes, copies = _checked(holdings, num_ranks, stored, machine_of)
     num_keeping: Counter[int] = Counter()  # by iteration, the ranks whose shard a machine holds
     for rows in copies:
         num_keeping.update({held.iteration for row in rows.values() for held in row if not held.fault})
@@ -128,14 +126,6 @@ def _can_be_served(options: Mapping[int, list[int]], load: int) -> bool:
     return all(place(rank, set()) for rank in options)
 
 
-def _copies(holdings: Holdings, num_ranks: int) -> Copies:
-    copies: Copies = [{} for _ in range(num_ranks)]
-    for machine, shards in sorted(holdings.items()):
-        for rank, row in shards.items():
-            copies[rank][machine] = row
-    return copies
-
-
 def _keepers(rows: Mapping[int, Sequence[Held]], iteration: int) -> list[int]:
     wanted = Held(iteration=iteration)
     return [machine for machine, row in rows.items() if wanted in row]
@@ -156,16 +146,13 @@ def _plan(
         local = f"local memory: {_reason(rows.get(home, ()), iteration)}"
         others = [f"machine {machine}: {_reason(row, iteration)}" for machine, row in rows.items() if machine != home]
         peers = f"peers: {'; '.join(others) or 'no machine holds this shard'}"
-        nothing = "persistent storage: nothing is complete there"
-        if home in keepers:
-            source = Source(rank=rank, tier=Tier.LOCAL, machine=home, passed_over=())
-        elif keepers:
-            source = Source(rank=rank, tier=Tier.PEER, machine=chosen[rank], passed_over=(local,))
-        elif iteration in stored:
-            source = Source(rank=rank, tier=Tier.STORAGE, machine=None, passed_over=(local, peers))
+        machine = home if home in keepers else chosen.get(rank)
+        if keepers:
+            tier = Tier.LOCAL if machine == home else Tier.PEER
         else:
-            source = Source(rank=rank, tier=Tier.START, machine=None, passed_over=(local, peers, nothing))
-        sources.append(source)
+            tier = Tier.STORAGE if iteration in stored else Tier.START
+        reasons = (local, peers, "persistent storage: nothing is complete there")[: list(Tier).index(tier)]
+        sources.append(Source(rank=rank, tier=tier, machine=machine, passed_over=reasons))
     return RecoveryPlan(iteration=iteration, sources=tuple(sources))
 
 
@@ -180,17 +167,20 @@ def _reason(row: Sequence[Held], iteration: int) -> str:
 
 def _checked(
     holdings: Holdings, num_ranks: int, stored: Collection[int], machine_of: Sequence[int] | None
-) -> Sequence[int]:
+) -> tuple[Sequence[int], Copies]:
+    """Return each rank's machine, and the replicas of each rank's shard."""
     require_counts(1, num_ranks=num_ranks)
     homes = range(num_ranks) if machine_of is None else machine_of
     if len(homes) != num_ranks:
         raise ValueError(f"machine_of has {len(homes)} entries; it must have num_ranks, {num_ranks}")
     if any(iteration < START for iteration in stored):
         raise ValueError(f"stored is {min(stored)}; it must be at least {START}")
-    for machine, shards in holdings.items():
+    copies: Copies = [{} for _ in range(num_ranks)]
+    for machine, shards in sorted(holdings.items()):
         for rank, row in shards.items():
             if not 0 <= rank < num_ranks:
                 raise ValueError(f"holdings has rank {rank} on machine {machine}; ranks are 0 to {num_ranks - 1}")
             if any(held.iteration < START for held in row):
                 raise ValueError(f"holdings of machine {machine}, rank {rank} has an iteration below {START}")
-    return homes
+            copies[rank][machine] = row
+    return homes, copies

@@ -12,13 +12,13 @@ Young: CACM 17(9), 1974. Daly: FGCS 22(3), 2006, Eq. 37.
 """
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 
 from workbench.checks import require_counts, require_not_negative, require_positive
+from workbench.models.sizes import Family, ModelSizes, num_parameters
 
 from .placement import BUFFERS_PER_REPLICA, placement, recovery_probability
 from .recovery import Tier
@@ -34,52 +34,7 @@ BYTES_PER_PARAMETER = 12
 # Of mixed-precision training with Adam: the 12, and 2 each for a half-precision parameter and its gradient (Rajbhandari
 # et al., ZeRO, section 3.1)
 GPU_BYTES_PER_PARAMETER = 16
-VOCABULARY = 50_265  # Tokens (section 6.7.1)
-SEQUENCE = 512  # Tokens (section 6.7.1)
-
-
-class Family(StrEnum):
-    """A family of models: what surrounds the layers differs."""
-
-    GPT_2 = "GPT-2"
-    ROBERTA = "RoBERTa"
-    BERT = "BERT"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ModelSizes:
-    """A row of table 6.2."""
-
-    family: Family  # GPT-2, RoBERTa or BERT
-    hidden_size: int  # h
-    intermediate_size: int  # i, inner units of a perceptron
-    num_layers: int  # L
-    num_heads: int  # attention heads, which change no count
-    vocab_size: int = VOCABULARY  # V
-    max_positions: int = SEQUENCE  # P, of the learned position embedding; RoBERTa adds its two
-
-    def __post_init__(self) -> None:
-        require_counts(1, **{field.name: getattr(self, field.name) for field in fields(self) if field.name != "family"})
-
-
-def num_parameters(sizes: ModelSizes) -> int:
-    """Count the parameters of a model with its language-model head.
-
-    A layer has 4h² + 4h in attention, 2hi + i + h in the perceptron and 4h in two norms: 12h² + 13h where i = 4h. The
-    head shares its matrix with the token embedding. GPT-2: a norm at the end. BERT: two token types, a norm behind the
-    embeddings, the pooler, a head of h² + h, a norm and V biases. RoBERTa: as BERT, with one token type, two more
-    positions and no pooler.
-    """
-    hidden, inner = sizes.hidden_size, sizes.intermediate_size
-    layer = (4 * hidden**2 + 4 * hidden) + (2 * hidden * inner + inner + hidden) + 4 * hidden
-    embeddings = (sizes.vocab_size + sizes.max_positions) * hidden
-    head = hidden**2 + hidden + 2 * hidden + sizes.vocab_size
-    around = {
-        Family.GPT_2: 2 * hidden,
-        Family.BERT: (2 + 2) * hidden + (hidden**2 + hidden) + head,
-        Family.ROBERTA: (2 + 1 + 2) * hidden + head,
-    }[sizes.family]
-    return embeddings + sizes.num_layers * layer + around
+TEXT = MappingProxyType({"vocab_size": 50_265, "max_positions": 512})  # Tokens (section 6.7.1)
 
 
 def checkpoint_bytes(parameters: float) -> float:
@@ -98,9 +53,9 @@ def machine_shard_bytes(parameters: float, num_machines: int) -> float:
 TABLE_6_2: Mapping[str, ModelSizes] = MappingProxyType(
     {
         name: ModelSizes(
-            family=family, hidden_size=hidden, intermediate_size=4 * hidden, num_layers=layers, num_heads=heads
+            family=family, hidden_size=h, intermediate_size=4 * h, num_layers=layers, num_heads=heads, **TEXT
         )
-        for name, family, hidden, layers, heads in (
+        for name, family, h, layers, heads in (
             ("GPT-2 10B", Family.GPT_2, 2560, 46, 40),
             ("GPT-2 20B", Family.GPT_2, 5120, 64, 40),
             ("GPT-2 40B", Family.GPT_2, 5120, 128, 40),
@@ -181,7 +136,6 @@ class Job:
 class Level:
     """One kind of checkpoint that a policy takes."""
 
-    in_memory: bool  # in the machines' memory; otherwise in persistent storage
     interval_iterations: int  # iterations from snapshot to snapshot
     blocking_s: float = 0.0  # for which training stops at a snapshot
     transfer_s: float = 0.0  # from then on until the checkpoint is complete, beside training
@@ -201,8 +155,6 @@ class CheckpointPolicy:
     memory: Level | None = None  # those in memory; None where there are none
 
     def __post_init__(self) -> None:
-        if self.storage.in_memory or (self.memory is not None and not self.memory.in_memory):
-            raise ValueError(f"storage, memory are {self.storage!r}, {self.memory!r}; each must be of its own kind")
         for level in self.levels:
             least_s, interval_s = level.transfer_s, level.interval_iterations * self.iteration_s
             if interval_s < least_s * (1 - 1e-12):
@@ -217,32 +169,22 @@ class CheckpointPolicy:
 
 def strawman(job: Job, *, interval_s: float = STRAWMAN_INTERVAL_S) -> CheckpointPolicy:
     """Return the policy that writes to storage every three hours; whole iterations, at least as often as asked."""
-    iterations = max(math.floor(interval_s / job.iteration_s), _least_iterations(job))
-    return replace(high_frequency(job, interval_iterations=iterations), name="Strawman")
+    often = high_frequency(job)
+    iterations = max(math.floor(interval_s / job.iteration_s), often.storage.interval_iterations)
+    return replace(often, name="Strawman", storage=replace(often.storage, interval_iterations=iterations))
 
 
 def high_frequency(job: Job, *, interval_iterations: int | None = None) -> CheckpointPolicy:
     """Return the policy that writes to storage as often as bandwidth allows: every ceil(t_ckpt / T_iter) iterations."""
-    iterations = _least_iterations(job) if interval_iterations is None else interval_iterations
-    level = Level(in_memory=False, interval_iterations=iterations, blocking_s=job.serialise_s, transfer_s=job.storage_s)
+    least = max(1, math.ceil(job.storage_s / job.iteration_s))
+    iterations = least if interval_iterations is None else interval_iterations
+    level = Level(interval_iterations=iterations, blocking_s=job.serialise_s, transfer_s=job.storage_s)
     return CheckpointPolicy(name="HighFreq", iteration_s=job.iteration_s, storage=level)
 
 
-def gemini(
-    job: Job,
-    *,
-    interval_iterations: int = 1,
-    blocking_s: float = 0.0,
-    transfer_s: float | None = None,  # None spreads a checkpoint over the idle spans of one iteration
-    storage_interval_s: float = STRAWMAN_INTERVAL_S,
-) -> CheckpointPolicy:
+def gemini(job: Job, *, storage_interval_s: float = STRAWMAN_INTERVAL_S) -> CheckpointPolicy:
     """Return the policy that checkpoints to memory every iteration, and to storage without stopping training."""
-    memory = Level(
-        in_memory=True,
-        interval_iterations=interval_iterations,
-        blocking_s=blocking_s,
-        transfer_s=job.iteration_s if transfer_s is None else transfer_s,
-    )
+    memory = Level(interval_iterations=1, transfer_s=job.iteration_s)  # in all its idle spans
     storage = replace(strawman(job, interval_s=storage_interval_s).storage, blocking_s=0.0)
     return CheckpointPolicy(name="Gemini", iteration_s=job.iteration_s, storage=storage, memory=memory)
 
@@ -258,10 +200,6 @@ def average_wasted_s(policy: CheckpointPolicy, job: Job, tier: Tier) -> float:
         retrieval_s=job.retrieval_s(tier),
         iteration_s=job.iteration_s,
     )
-
-
-def _least_iterations(job: Job) -> int:
-    return max(1, math.ceil(job.storage_s / job.iteration_s))
 
 
 DAY_S = 86_400
@@ -323,14 +261,12 @@ class BestCheckpointing:
 
 def best_checkpointing(needs: CheckpointingNeeds) -> BestCheckpointing:
     """Find the number of replicas and the interval that lose least; a tie goes to fewer, then to more frequent ones."""
-    numbers = range(1, needs.most_replicas + 1)
-    return _best(needs, ((m, n) for m in numbers for n in _candidates(needs, m)))
+    return _best(needs, _candidates)
 
 
 def best_checkpointing_by_definition(needs: CheckpointingNeeds) -> BestCheckpointing:
     """Find the same by trying every number of replicas with every interval."""
-    numbers, intervals = range(1, needs.most_replicas + 1), range(1, needs.most_iterations + 1)
-    return _best(needs, ((m, n) for m in numbers for n in intervals))
+    return _best(needs, lambda needs, _: range(1, needs.most_iterations + 1))
 
 
 def expected_waste(needs: CheckpointingNeeds, num_replicas: int, interval_iterations: int) -> float:
@@ -343,27 +279,17 @@ def expected_waste(needs: CheckpointingNeeds, num_replicas: int, interval_iterat
     from_memory_s = level.blocking_s + level.transfer_s + interval_s / 2
     lost_share = storage_share(needs, num_replicas) * needs.hardware_share
     peer_s = (needs.hardware_share - lost_share) * needs.job.retrieval_s(Tier.PEER)
-    storage = strawman(needs.job, interval_s=needs.storage_interval_s).storage
-    from_storage_s = wasted_time_s(
-        checkpoint_s=storage.transfer_s,
-        interval_s=storage.interval_iterations * needs.job.iteration_s,
-        retrieval_s=needs.job.retrieval_s(Tier.STORAGE),
-    )
+    stored = strawman(needs.job, interval_s=needs.storage_interval_s)
+    from_storage_s = average_wasted_s(stored, needs.job, Tier.STORAGE)
     failure_s = (1 - lost_share) * from_memory_s + peer_s + lost_share * from_storage_s
     return level.blocking_s / interval_s + needs.failures_per_s * failure_s
 
 
 def memory_level(needs: CheckpointingNeeds, num_replicas: int, interval_iterations: int) -> Level:
     """Return the checkpoints in memory of a choice: what does not fit the idle time stops training."""
-    sending_s, iteration_s = needs.sending_s(num_replicas), needs.job.iteration_s
-    excess_s = max(0.0, sending_s - interval_iterations * needs.idle_s)
-    spread = interval_iterations if excess_s else _iterations_to_send(needs, num_replicas)
-    return Level(
-        in_memory=True,
-        interval_iterations=interval_iterations,
-        blocking_s=needs.blocking_s + excess_s,
-        transfer_s=spread * iteration_s,
-    )
+    blocking_s = needs.blocking_s + max(0.0, needs.sending_s(num_replicas) - interval_iterations * needs.idle_s)
+    transfer_s = min(interval_iterations, _iterations_to_send(needs, num_replicas)) * needs.job.iteration_s
+    return Level(interval_iterations=interval_iterations, blocking_s=blocking_s, transfer_s=transfer_s)
 
 
 @cache
@@ -398,7 +324,8 @@ def daly_interval_s(blocking_s: float, mean_time_between_failures_s: float) -> f
     return young_s * (1 + math.sqrt(half) / 3 + half / 9) - blocking_s
 
 
-def _best(needs: CheckpointingNeeds, choices: Iterable[tuple[int, int]]) -> BestCheckpointing:
+def _best(needs: CheckpointingNeeds, intervals: Callable[..., Iterable[int]]) -> BestCheckpointing:
+    choices = ((m, n) for m in range(1, needs.most_replicas + 1) for n in intervals(needs, m))
     waste, replicas, iterations = min((expected_waste(needs, m, n), m, n) for m, n in choices)
     level = memory_level(needs, replicas, iterations)
     return BestCheckpointing(
@@ -429,7 +356,7 @@ def _candidates(needs: CheckpointingNeeds, num_replicas: int) -> set[int]:
 
 def _iterations_to_send(needs: CheckpointingNeeds, num_replicas: int) -> int:
     """Return in how many iterations the idle spans suffice; one more than allowed where they never do."""
-    if needs.sending_s(num_replicas) <= needs.idle_s:
+    sending_s, never = needs.sending_s(num_replicas), needs.most_iterations + 1
+    if sending_s <= needs.idle_s:
         return 1
-    never = needs.most_iterations + 1
-    return min(never, math.ceil(needs.sending_s(num_replicas) / needs.idle_s)) if needs.idle_s else never
+    return min(never, math.ceil(sending_s / needs.idle_s)) if needs.idle_s else never

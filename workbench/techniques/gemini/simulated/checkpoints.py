@@ -12,18 +12,9 @@ from workbench.study.published import published_value
 from workbench.timeline import Kind
 
 from .. import cost
-from ..method import (
-    CheckpointTraffic,
-    InterleavedIteration,
-    Phase,
-    Scheme,
-    Tier,
-    gemini,
-    high_frequency,
-    interleave,
-    planning_spans_s,
-    strawman,
-)
+from ..method.interleaving import CheckpointTraffic, InterleavedIteration, Phase, Scheme, interleave, planning_spans_s
+from ..method.recovery import Tier
+from ..method.waste import gemini, high_frequency, strawman
 
 __all__ = ["EXAMPLE_PHASES", "EXAMPLE_TRAFFIC", "STEP_S", "calibration_of", "example_iterations", "predict_ablation"]
 __all__ += ["predict_frequencies", "predict_models", "predict_reductions", "predict_schemes", "predict_splits"]
@@ -39,17 +30,13 @@ NUM_BISECTIONS = 12  # of the logarithm of that rate: to a thousandth
 BUFFER_BYTES = 32 * 2**20  # that arrive, or are copied, in one step
 
 
-def _layer(label: str, kind: Kind) -> Phase:
-    scatter_s = STEP_S if kind is Kind.BACKWARD else 0.0
-    return Phase(label=label, gather_s=STEP_S, compute_s=4 * STEP_S, scatter_s=scatter_s, kind=kind)
-
-
 # Two layers, and eight buffers' worth of a checkpoint through two buffers (figures 6.4 and 6.5).
+_LAYER: dict[str, Any] = {"gather_s": STEP_S, "compute_s": 4 * STEP_S}
 EXAMPLE_PHASES = (
-    _layer("F0", Kind.FORWARD),
-    _layer("F1", Kind.FORWARD),
-    _layer("B1", Kind.BACKWARD),
-    _layer("B0", Kind.BACKWARD),
+    Phase(label="F0", **_LAYER),
+    Phase(label="F1", **_LAYER),
+    Phase(label="B1", **_LAYER, scatter_s=STEP_S, kind=Kind.BACKWARD),
+    Phase(label="B0", **_LAYER, scatter_s=STEP_S, kind=Kind.BACKWARD),
 )
 EXAMPLE_TRAFFIC = CheckpointTraffic(
     checkpoint_bytes=8 * BUFFER_BYTES,
@@ -89,9 +76,8 @@ def calibration_of() -> dict[str, object]:
     """Return what the model is fitted to and what came of it, as `record` takes it."""
     fitted = cost.calibrated()
     shares = {
-        name: machine.flops_per_s / machine.peak_flops_per_s
+        name: machine.flops_per_s / (machine.peak_flops_per_s or math.nan)
         for name, machine in (("A100", fitted.p4d), ("V100", fitted.p3dn))
-        if machine.peak_flops_per_s is not None
     }
     return {
         "cells": [cell.keys() for cell in cost.CALIBRATION],
@@ -107,7 +93,23 @@ def predict_models(machine: str, models: Sequence[str]) -> Rows:
     fitted = {"p4d": cost.calibrated().p4d, "p3dn": cost.calibrated().p3dn}
     if machine not in fitted:
         raise ValueError(f"machine is {machine!r}; it must be 'p4d' or 'p3dn'")
-    return [row for model in models for row in _model_rows(fitted[machine], cost.workload_named(model))]
+    chosen, rows = fitted[machine], []
+    for workload in map(cost.workload_named, models):
+        keys: dict[str, Any] = {"model": workload.name}
+        plain, sent = (cost.iteration_of(workload, chosen, scheme) for scheme in (Scheme.BASELINE, Scheme.GEMINI))
+        for row in scheme_rows(plain, plain.iteration_s) + scheme_rows(sent, plain.iteration_s):
+            rows += [keys | row] if row["quantity"] in ("iteration_s", "idle_s", "overhead") else []
+        for scheme in (Scheme.BLOCKING, Scheme.UNPIPELINED):
+            overhead = _overhead(workload, chosen, scheme)
+            rows.append(value_row("overhead", overhead, "%", **keys, scheme=str(scheme)))
+        rows.append(value_row("checkpoint_over_iteration", sent.checkpoint_s / plain.iteration_s, **keys))
+        idle_s = math.fsum(planning_spans_s(cost.phases_of(workload, chosen).phases))
+        rows.append(value_row("network_s", idle_s, "s", **keys, what="idle without checkpoints"))
+        rows.append(value_row("network_s", sent.checkpoint_s, "s", **keys, what="needed by the checkpoint"))
+        agent_gb = cost.agent_memory_bytes(workload, chosen) / GIGABYTE
+        rows.append(value_row("agent_memory_gb", agent_gb, "GB", **keys))
+        rows.append(value_row("host_memory_gb", (chosen.host_memory_bytes or 0.0) / GIGABYTE, "GB", **keys))
+    return rows
 
 
 def predict_splits(model: str, network_shares: Sequence[float]) -> Rows:
@@ -121,8 +123,7 @@ def predict_splits(model: str, network_shares: Sequence[float]) -> Rows:
     for share in network_shares:
         machine = cost.iterating_in(iteration_s, workload, replace(p4d, network_share=share))
         keys: dict[str, Any] = {"model": model, "network_share": share}
-        seconds = cost.checkpoint_s(workload, machine)
-        rows.append(value_row("checkpoint_by_split_s", seconds, "s", **keys))
+        rows.append(value_row("checkpoint_by_split_s", cost.checkpoint_s(workload, machine), "s", **keys))
         for scheme in (Scheme.BLOCKING, Scheme.UNPIPELINED, Scheme.GEMINI):
             overhead = _overhead(workload, machine, scheme)
             rows.append(value_row("overhead_by_split", overhead, "%", **keys, scheme=str(scheme)))
@@ -147,10 +148,10 @@ def predict_reductions(model: str, networks: Sequence[float], nums_machines: Seq
     ours = cost.storage_s(workload, paper) / cost.checkpoint_s(workload, paper)
     rows += _beside("reduction_at_400", ours, bound, "1")
     rates = {"nominal": paper.full_network.bandwidth_bytes_per_s, "fitted": paper.network_bytes_per_s}
+    place: dict[str, Any] = {"network_gbit_per_s": 400, "num_machines": 16}
     for rate, bytes_per_s in rates.items():
-        place: dict[str, Any] = {"network_gbit_per_s": 400, "num_machines": 16, "rate": rate}
         value = paper.num_hosts * bytes_per_s / TERABIT_BYTES
-        rows.append(value_row("matching_storage_tbit_per_s", value, "Tbit/s", **place))
+        rows.append(value_row("matching_storage_tbit_per_s", value, "Tbit/s", **place, rate=rate))
     return rows
 
 
@@ -159,26 +160,21 @@ def predict_frequencies(model: str) -> Rows:
     workload, machine = cost.workload_named(model), cost.calibrated().p4d
     job = cost.job_of(workload, machine)
     policies = [strawman(job), high_frequency(job), gemini(job)]
-    interval_s = {policy.name: policy.levels[0].interval_iterations * policy.iteration_s for policy in policies}
+    iterations = {policy.name: policy.levels[0].interval_iterations for policy in policies}
+    checkpoint_s = cost.checkpoint_s(workload, machine)
     rows: Rows = []
-    for policy in policies:
-        keys: dict[str, Any] = {"policy": policy.name}
-        iterations = policy.levels[0].interval_iterations
-        gain = interval_s[policy.name] / interval_s["Gemini"]
-        seconds = cost.checkpoint_s(workload, machine) if policy.name == "Gemini" else job.storage_s
-        rows += [
-            value_row("interval_s", interval_s[policy.name], "s", **keys),
-            value_row("interval_iterations", iterations, **keys),
-            value_row("frequency_gain", gain, **keys),
-            value_row("checkpoint_s", seconds, "s", **keys),
-        ]
-    gain = interval_s["Strawman"] / interval_s["Gemini"]
+    for name, number in iterations.items():
+        seconds = checkpoint_s if name == "Gemini" else job.storage_s
+        rows.append(value_row("interval_s", number * job.iteration_s, "s", policy=name))
+        rows.append(value_row("interval_iterations", number, policy=name))
+        rows.append(value_row("frequency_gain", number / iterations["Gemini"], policy=name))
+        rows.append(value_row("checkpoint_s", seconds, "s", policy=name))
     gain_bound = published_value("gemini", "fig-6-12", "frequency_gain", policy="Strawman")
     bound_s = published_value("gemini", "fig-6-12", "checkpoint_s", policy="Gemini")
-    rows += _beside("gain_over_strawman", gain, gain_bound, "1")
-    rows += _beside("checkpoint_and_bound_s", cost.checkpoint_s(workload, machine), bound_s, "s")
+    rows += _beside("gain_over_strawman", iterations["Strawman"] / iterations["Gemini"], gain_bound, "1")
+    rows += _beside("checkpoint_and_bound_s", checkpoint_s, bound_s, "s")
     rows.append(value_row("retrieval_gain", job.storage_s / job.retrieval_s(Tier.PEER), policy="Gemini"))
-    rows.append(value_row("checkpoint_over_iteration", cost.checkpoint_s(workload, machine) / job.iteration_s))
+    rows.append(value_row("checkpoint_over_iteration", checkpoint_s / job.iteration_s))
     return rows + _beside("retrieval_and_bound_s", job.retrieval_s(Tier.PEER), bound_s, "s")
 
 
@@ -186,41 +182,44 @@ def predict_ablation(model: str, schemes: Sequence[str], free_mb: float, copy_ra
     """Predict what each scheme costs on 16 p3dn (figure 6.16)."""
     fitted, workload = cost.calibrated(), cost.workload_named(model)
     p3dn, baseline_s = fitted.p3dn, cost.baseline_s(workload, fitted.p3dn)
+
+    def copying(rate: float) -> FittedMachine:
+        return replace(p3dn, copy_bytes_per_s=rate * GIGABIT_BYTES_PER_S)
+
     rows: Rows = []
     for scheme in schemes:
         rows += scheme_rows(cost.iteration_of(workload, p3dn, scheme, free_mb * 1e6), baseline_s)
         for rate in copy_rates if scheme != Scheme.BASELINE else ():
             keys: dict[str, Any] = {"scheme": str(scheme), "copy_gbit_per_s": rate}
-            overhead = _overhead(workload, replace(p3dn, copy_bytes_per_s=rate * GIGABIT_BYTES_PER_S), scheme)
-            rows.append(value_row("overhead_by_rate", overhead, "%", **keys))
-    idle_s = math.fsum(planning_spans_s(cost.phases_of(workload, p3dn).phases))
+            rows.append(value_row("overhead_by_rate", _overhead(workload, copying(rate), scheme), "%", **keys))
+    spans_s = planning_spans_s(cost.phases_of(workload, p3dn).phases)
     transferred = _overhead(workload, fitted.transferred, Scheme.BLOCKING)
     rows += [
-        value_row("idle_used", cost.checkpoint_s(workload, p3dn) / idle_s, scheme="Gemini"),
+        value_row("idle_used", cost.checkpoint_s(workload, p3dn) / math.fsum(spans_s), scheme="Gemini"),
         value_row("copy_over_network", (p3dn.copy_bytes_per_s or 0.0) / p3dn.network_bytes_per_s),
         value_row("transferred_overhead", transferred, "%", scheme="Blocking"),
     ]
-    return rows + _span_rows(workload, p3dn, free_mb) + [_asked_row(workload, p3dn)]
+    # The largest idle span of ours, and the buffer that the paper's asks for.
+    span_s = published_value("gemini", "fig-6-16", "largest_span_s", scheme="Naive")
+    said = published_value("gemini", "fig-6-16", "largest_span_buffer_gb", scheme="Naive")
+    gb_per_s = p3dn.network_bytes_per_s / p3dn.devices_per_host / GIGABYTE
+    low, high = ((span_s + rounding_s) * gb_per_s for rounding_s in (-SPAN_ROUNDING_S, SPAN_ROUNDING_S))
+    is_out = int(span_s * gb_per_s * GIGABYTE > free_mb * 1e6)
+    rows += [
+        value_row("largest_span_s", max(spans_s), "s", scheme="Naive"),
+        value_row("largest_span_out_of_memory", is_out, scheme="Naive"),
+        value_row("largest_span_buffer_gb", span_s * gb_per_s, "GB", low=low, high=high, whose="the model"),
+        value_row("largest_span_buffer_gb", said, "GB", whose="the text's bound"),
+    ]
+    # The rate of copying below which the unpipelined scheme is slower than the text says.
+    slower = published_value("gemini", "fig-6-16", "overhead", scheme="Unpipelined")
+    allowed_s = (1 + slower / 100) * baseline_s
 
+    def is_slower(rate: float) -> bool:
+        return cost.iteration_of(workload, copying(rate), Scheme.UNPIPELINED).iteration_s > allowed_s
 
-def _model_rows(machine: FittedMachine, workload: Workload) -> Rows:
-    without, with_checkpoints = (
-        cost.iteration_of(workload, machine, scheme) for scheme in (Scheme.BASELINE, Scheme.GEMINI)
-    )
-    rows = scheme_rows(without, without.iteration_s) + scheme_rows(with_checkpoints, without.iteration_s)
-    rows = [row for row in rows if row["quantity"] in ("iteration_s", "idle_s", "overhead")]
-    for scheme in (Scheme.BLOCKING, Scheme.UNPIPELINED):
-        rows.append(value_row("overhead", _overhead(workload, machine, scheme), "%", scheme=str(scheme)))
-    share = with_checkpoints.checkpoint_s / without.iteration_s
-    rows.append(value_row("checkpoint_over_iteration", share))
-    usable_s = math.fsum(planning_spans_s(cost.phases_of(workload, machine).phases))
-    times_s = {"idle without checkpoints": usable_s, "needed by the checkpoint": with_checkpoints.checkpoint_s}
-    rows += [value_row("network_s", value, "s", what=what) for what, value in times_s.items()]
-    assert machine.host_memory_bytes is not None  # `paper_machine` has it
-    kept_gb = cost.agent_memory_bytes(workload, machine) / GIGABYTE
-    memory_gb = {"agent_memory_gb": kept_gb, "host_memory_gb": machine.host_memory_bytes / GIGABYTE}
-    rows += [value_row(name, value, "GB") for name, value in memory_gb.items()]
-    return [{"model": workload.name, **row} for row in rows]
+    rate = bisected(is_slower, LEAST_RATE, LARGEST_RATE, NUM_BISECTIONS)
+    return [*rows, value_row("copy_rate_asked_gbit_per_s", rate, "Gbit/s", scheme="Unpipelined")]
 
 
 def _beside(quantity: str, ours: float, bound: float, unit: str) -> Rows:
@@ -232,34 +231,3 @@ def _beside(quantity: str, ours: float, bound: float, unit: str) -> Rows:
 def _overhead(workload: Workload, machine: FittedMachine, scheme: Scheme | str) -> float:
     """Return in % how much longer an iteration is than without checkpoints."""
     return 100 * (cost.iteration_of(workload, machine, scheme).iteration_s / cost.baseline_s(workload, machine) - 1)
-
-
-def _span_rows(workload: Workload, machine: FittedMachine, free_mb: float) -> Rows:
-    """Return the largest idle span of ours, and the buffer that the paper's asks for."""
-    span_s = published_value("gemini", "fig-6-16", "largest_span_s", scheme="Naive")
-    said = published_value("gemini", "fig-6-16", "largest_span_buffer_gb", scheme="Naive")
-    gb_per_s = machine.network_bytes_per_s / machine.devices_per_host / GIGABYTE
-    low, buffer_gb, high = (
-        seconds * gb_per_s for seconds in (span_s - SPAN_ROUNDING_S, span_s, span_s + SPAN_ROUNDING_S)
-    )
-    ours_s = max(planning_spans_s(cost.phases_of(workload, machine).phases))
-    is_out = int(buffer_gb * GIGABYTE > free_mb * 1e6)
-    return [
-        value_row("largest_span_s", ours_s, "s", scheme="Naive"),
-        value_row("largest_span_out_of_memory", is_out, scheme="Naive"),
-        value_row("largest_span_buffer_gb", buffer_gb, "GB", low=low, high=high, whose="the model"),
-        value_row("largest_span_buffer_gb", said, "GB", whose="the text's bound"),
-    ]
-
-
-def _asked_row(workload: Workload, machine: FittedMachine) -> dict[str, object]:
-    """Return the rate of copying below which the unpipelined scheme is slower than the text says, by bisection."""
-    said = published_value("gemini", "fig-6-16", "overhead", scheme="Unpipelined")
-    allowed_s = (1 + said / 100) * cost.iteration_of(workload, machine, Scheme.BASELINE).iteration_s
-
-    def excess_s(rate: float) -> float:
-        copying = replace(machine, copy_bytes_per_s=rate * GIGABIT_BYTES_PER_S)
-        return cost.iteration_of(workload, copying, Scheme.UNPIPELINED).iteration_s - allowed_s
-
-    rate = bisected(lambda rate: excess_s(rate) > 0, LEAST_RATE, LARGEST_RATE, NUM_BISECTIONS)
-    return value_row("copy_rate_asked_gbit_per_s", rate, "Gbit/s", scheme="Unpipelined")

@@ -3,12 +3,13 @@
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
 from workbench.cluster import GIGABIT_BYTES_PER_S
-from workbench.rows import value_row
+from workbench.rows import ratios, value_row
 from workbench.timeline import Action, Kind, Timeline
 
 from .. import cost, method
@@ -34,20 +35,13 @@ MACHINES_LOST, NO_STANDBY = "Gemini, machines lost, standby", "Gemini, machines 
 ENOUGH_STANDBYS_SHARE = 0.01  # of the machines, at least 2: replacements take minutes, failures come by the day
 P4D_MEMORY_BYTES = 1152 * 2**30  # section 6.7.1
 NOTHING = cost.Overheads(detection_s=0, serialise_s=0, least_replacement_s=0, most_replacement_s=0, warm_up_s=0)
-
 BLOOM_INTERVAL_ITERATIONS = 100  # figure 6.1, as BLOOM
 FAILURE_ITERATION = 310  # figure 6.1
 BLOOM_ITERATION_S = 105.0  # BLOOM's logbook; the example counts iterations, so that it only scales the figure
 FOURTH_S = 3.5 * GPT2_100B.iteration_s  # figure 6.14: during iteration 4
 SOFTWARE, HARDWARE, STANDBY = "software", "hardware", "hardware, standby machine"
 TRAINING, MEMORY, STORAGE, RECOVERY = ROWS = ("training", "checkpoint in memory", "checkpoint in storage", "recovery")
-KEPT, LOST, CHECKPOINT = "progress that stays", "progress that is lost", "checkpoint"
-# The kind of action of every label.
-KINDS = MappingProxyType(
-    {KEPT: Kind.COMPUTE, LOST: Kind.OTHER, CHECKPOINT: Kind.COMMUNICATE, Cause.RETRIEVAL.value: Kind.DECODE}
-    | dict.fromkeys((Cause.CHECKPOINTING.value, Cause.SERIALISING.value), Kind.ENCODE)
-    | dict.fromkeys((Cause.DETECTION.value, Cause.REPLACEMENT.value, Cause.WARM_UP.value), Kind.WAIT)
-)
+KINDS = MappingProxyType({Cause.RETRIEVAL: Kind.DECODE, Cause.SERIALISING: Kind.ENCODE})  # all else is waiting
 
 
 def policies(job: Job) -> dict[str, CheckpointPolicy]:
@@ -55,11 +49,11 @@ def policies(job: Job) -> dict[str, CheckpointPolicy]:
     return {STRAWMAN: method.strawman(job), HIGH_FREQUENCY: high_frequency(job), GEMINI: gemini(job)}
 
 
-# What figures 6.10 and 6.15 compare: a job and its policy.
+# The policies of GPT-2 100B that figures 6.10 and 6.15 compare.
 SOLUTIONS = MappingProxyType(
-    {name: (GPT2_100B, policy) for name, policy in policies(GPT2_100B).items()}
-    | {HIGH_FREQUENCY: (GPT2_100B, high_frequency(GPT2_100B, interval_iterations=NINE_ITERATIONS))}
-    | {EIGHT: (GPT2_100B, high_frequency(GPT2_100B))}
+    policies(GPT2_100B)
+    | {HIGH_FREQUENCY: high_frequency(GPT2_100B, interval_iterations=NINE_ITERATIONS)}
+    | {EIGHT: high_frequency(GPT2_100B)}
 )
 
 
@@ -70,17 +64,16 @@ def _seeds_row(quantity: str, values: Sequence[float], unit: str, **keys: Any) -
 
 
 def _by_equation(name: str, replaced: str) -> float:
-    job, policy = SOLUTIONS[name]
-    return method.average_wasted_s(policy, job, REPLACED[replaced] if name == GEMINI else Tier.STORAGE)
+    tier = REPLACED[replaced] if name == GEMINI else Tier.STORAGE
+    return method.average_wasted_s(SOLUTIONS[name], GPT2_100B, tier)
 
 
 def wasted_rows(num_failures: int, seeds: Sequence[int]) -> Rows:
     """Return figure 6.10: Eq. 6.1, and what as many simulated failures waste."""
     wasted_s = {(name, replaced): _by_equation(name, replaced) for name in SOLUTIONS for replaced in REPLACED}
-    rows: Rows = [
-        value_row("wasted_s", value, "s", solution=name, replaced=replaced)
-        for (name, replaced), value in wasted_s.items()
-    ]
+    rows: Rows = []
+    for (name, replaced), value in wasted_s.items():
+        rows.append(value_row("wasted_s", value, "s", solution=name, replaced=replaced))
     iterations = wasted_s[GEMINI, NONE] / GPT2_100B.iteration_s
     rows.append(value_row("iterations_wasted", iterations, "1", replaced=NONE))
     degraded = wasted_s[GEMINI, TWO_GONE] / wasted_s[STRAWMAN, TWO_GONE]
@@ -90,24 +83,22 @@ def wasted_rows(num_failures: int, seeds: Sequence[int]) -> Rows:
             keys: dict[str, Any] = {"highfreq": highfreq, "replaced": replaced}
             highfreq_s, gemini_s = wasted_s[highfreq, replaced], wasted_s[GEMINI, replaced]
             rows.append(value_row("reduction", highfreq_s / gemini_s, **keys))
-            for of, value in ((f"{PAPERS_FACTOR} x Gemini", PAPERS_FACTOR * gemini_s), ("HighFreq", highfreq_s)):
-                rows.append(value_row("bound_s", value, "s", **keys, of=of))
+            rows.append(value_row("bound_s", PAPERS_FACTOR * gemini_s, "s", **keys, of=f"{PAPERS_FACTOR} x Gemini"))
+            rows.append(value_row("bound_s", highfreq_s, "s", **keys, of="HighFreq"))
     for gigabits in STORAGES_GBIT_PER_S:
         job = replace(GPT2_100B, storage_bytes_per_s=gigabits * GIGABIT_BYTES_PER_S)
         policy = high_frequency(job)
         times = method.average_wasted_s(policy, job, Tier.STORAGE) / wasted_s[GEMINI, ONE]
-        rows += [
-            value_row("interval_iterations", policy.storage.interval_iterations, storage_gbit_per_s=gigabits),
-            value_row("reduction_by_storage", times, replaced=ONE, storage_gbit_per_s=gigabits),
-        ]
+        place: dict[str, Any] = {"storage_gbit_per_s": gigabits}
+        rows.append(value_row("interval_iterations", policy.storage.interval_iterations, **place))
+        rows.append(value_row("reduction_by_storage", times, replaced=ONE, **place))
     for name in (STRAWMAN, HIGH_FREQUENCY, GEMINI):
         replaced = ONE if name == GEMINI else NONE
-        runs = [_daily_run(name, replaced, num_failures, seed) for seed in seeds]
-        simulated_s = [run.wasted_s[Cause.LOST] + run.wasted_s[Cause.RETRIEVAL] for run in runs]
-        numbers = [sum(run.num_recoveries.values()) for run in runs]
-        expected_s = _by_equation(name, replaced)
-        ratios = [seconds / number / expected_s for seconds, number in zip(simulated_s, numbers, strict=True)]
-        rows.append(_seeds_row("simulated_over_equation", ratios, "1", solution=name, replaced=replaced))
+        over_equation = []
+        for run in (_daily_run(name, replaced, num_failures, seed) for seed in seeds):
+            simulated_s = run.wasted_s[Cause.LOST] + run.wasted_s[Cause.RETRIEVAL]
+            over_equation.append(simulated_s / sum(run.num_recoveries.values()) / wasted_s[name, replaced])
+        rows.append(_seeds_row("simulated_over_equation", over_equation, "1", solution=name, replaced=replaced))
     runs = [_daily_run(GEMINI, TWO_HELD, num_failures, seed) for seed in seeds]
     shares = [100 * run.num_recoveries[Tier.STORAGE] / sum(run.num_recoveries.values()) for run in runs]
     return [*rows, _seeds_row("storage_share", shares, "%", num_machines=GPT2_100B.num_machines, lost=2)]
@@ -124,16 +115,16 @@ def _daily_run(name: str, replaced: str, num_failures: int, seed: int) -> Traini
         machines = tuple(generator.sample(range(num_machines), num_hit))
         faults.append(cost.Fault(time_s=time_s, kind=kind, machines=machines))
     trace = FaultTrace(num_machines=num_machines, duration_s=num_failures * DAY_S, faults=tuple(faults))
-    job, policy = SOLUTIONS[name]
-    return simulate_training(Setting(job=job, policy=policy, placement=placement(num_machines, NUM_REPLICAS)), trace)
+    placed = placement(num_machines, NUM_REPLICAS)
+    return simulate_training(Setting(job=GPT2_100B, policy=SOLUTIONS[name], placement=placed), trace)
 
 
 def mt_nlg_rows() -> Rows:
     """Return the example of section 6.2.2: one checkpoint of MT-NLG, and what a failure then wastes at least."""
     checkpoint_s = cost.MT_NLG.storage_s
     wasted_s = method.wasted_time_s(checkpoint_s=checkpoint_s, interval_s=checkpoint_s, retrieval_s=checkpoint_s)
-    values = {"checkpoint_min": checkpoint_s / 60, "wasted_min": wasted_s / 60}
-    return [value_row(name, value, "min", model="MT-NLG") for name, value in values.items()]
+    times_s = {"checkpoint_min": checkpoint_s, "wasted_min": wasted_s}
+    return [value_row(name, seconds / 60, "min", model="MT-NLG") for name, seconds in times_s.items()]
 
 
 def rows_by_failures(failures_per_day: Sequence[float], *, num_days: float, seeds: Sequence[int]) -> Rows:
@@ -141,11 +132,10 @@ def rows_by_failures(failures_per_day: Sequence[float], *, num_days: float, seed
     rows: Rows = []
     num_machines = GPT2_100B.num_machines
     for rate in failures_per_day:
-        traces = [_software(num_machines, rate / num_machines, num_days, seed) for seed in seeds]
+        traces = {seed: _software(num_machines, rate / num_machines, num_days, seed) for seed in seeds}
         for name in SOLUTIONS:
-            runs = [_run(name, trace, num_machines, seed) for seed, trace in zip(seeds, traces, strict=True)]
-            ratios = [run.effective_ratio for run in runs]
-            rows.append(_seeds_row("effective_ratio", ratios, "1", solution=name, failures_per_day=rate))
+            effective = [_run(name, trace, seed).effective_ratio for seed, trace in traces.items()]
+            rows.append(_seeds_row("effective_ratio", effective, "1", solution=name, failures_per_day=rate))
         rows += _added_rows(rate, failures_per_day=rate)
     return rows + serialising_rows()
 
@@ -154,7 +144,7 @@ def serialising_rows() -> Rows:
     """Return the time that HighFreq spends on serialising without failures, of training time and of all time."""
     rows: Rows = []
     for name in (HIGH_FREQUENCY, EIGHT):
-        level = SOLUTIONS[name][1].storage
+        level = SOLUTIONS[name].storage
         training_s = level.interval_iterations * GPT2_100B.iteration_s
         for of, time_s in (("training time", training_s), ("all time", training_s + level.blocking_s)):
             rows.append(value_row("serialising_share", 100 * (level.blocking_s / time_s), "%", solution=name, of=of))
@@ -166,50 +156,43 @@ def rows_by_machines(nums_machines: Sequence[int], *, num_days: float, seeds: Se
     rows: Rows = []
     for number in nums_machines:
         # Every policy has the same failures, of software; those of Gemini's further runs lose machines.
-        runs: dict[str, list[TrainingRun]] = {name: [] for name in (*SOLUTIONS, MACHINES_LOST, NO_STANDBY)}
-        for seed in seeds:
-            software = _software(number, cost.OPT_FAILURES_PER_MACHINE_DAY, num_days, seed)
-            hardware = cost.poisson_faults(number, duration_s=num_days * DAY_S, seed=seed)
-            for name, seeded in runs.items():
-                trace = hardware if name in (MACHINES_LOST, NO_STANDBY) else software
-                seeded.append(_run(name, trace, number, seed))
-        for name, seeded in runs.items():
+        software = {seed: _software(number, cost.OPT_FAILURES_PER_MACHINE_DAY, num_days, seed) for seed in seeds}
+        hardware = {seed: cost.poisson_faults(number, duration_s=num_days * DAY_S, seed=seed) for seed in seeds}
+        traces = dict.fromkeys(SOLUTIONS, software) | dict.fromkeys((MACHINES_LOST, NO_STANDBY), hardware)
+        runs = {name: [_run(name, trace[seed], seed) for seed in seeds] for name, trace in traces.items()}
+        effective = {name: [run.effective_ratio for run in seeded] for name, seeded in runs.items()}
+        for name, (run, *_) in runs.items():
             keys: dict[str, Any] = {"solution": name, "num_machines": number}
-            rows.append(_seeds_row("effective_ratio", [run.effective_ratio for run in seeded], "1", **keys))
-            run = seeded[0]
-            shares = {"progress": run.productive_s} | {cause.value: spent_s for cause, spent_s in run.wasted_s.items()}
-            rows += [
-                value_row("time_share", spent_s / run.duration_s, **keys, cause=cause)
-                for cause, spent_s in shares.items()
-            ]
+            rows.append(_seeds_row("effective_ratio", effective[name], "1", **keys))
+            for cause, spent_s in (("progress", run.productive_s), *run.wasted_s.items()):
+                rows.append(value_row("time_share", spent_s / run.duration_s, **keys, cause=str(cause)))
         for highfreq in (HIGH_FREQUENCY, EIGHT):
             keys = {"highfreq": highfreq, "num_machines": number}
-            pairs = _ratios(runs[GEMINI], runs[highfreq])
-            rows.append(_seeds_row("gain", [100 * (a - b) for a, b in pairs], "%", **keys, of="all time"))
-            if all(b for _, b in pairs):
-                gains = [100 * (a / b - 1) for a, b in pairs]
+            gains = [100 * (a - b) for a, b in zip(effective[GEMINI], effective[highfreq], strict=True)]
+            rows.append(_seeds_row("gain", gains, "%", **keys, of="all time"))
+            if all(effective[highfreq]):
+                gains = [100 * (times - 1) for times in ratios(effective[GEMINI], effective[highfreq])]
                 rows.append(_seeds_row("gain", gains, "%", **keys, of="HighFreq's ratio"))
         for name in (MACHINES_LOST, NO_STANDBY):
-            ratios = [lost / software for lost, software in _ratios(runs[name], runs[GEMINI])]
-            rows.append(_seeds_row("over_software", ratios, "1", solution=name, num_machines=number))
-        even = _even_trace(number, cost.OPT_FAILURES_PER_MACHINE_DAY, num_days)
+            over_software = ratios(effective[name], effective[GEMINI])
+            rows.append(_seeds_row("over_software", over_software, "1", solution=name, num_machines=number))
+        # The same number of software failures at even distances.
+        period_s, duration_s = DAY_S / (cost.OPT_FAILURES_PER_MACHINE_DAY * number), num_days * DAY_S
+        times_s = [count * period_s for count in range(1, int(duration_s / period_s))]
+        faults = [cost.Fault(time_s=time_s, kind=cost.FaultKind.SOFTWARE, machines=(0,)) for time_s in times_s]
+        even = FaultTrace(num_machines=number, duration_s=duration_s, faults=tuple(faults))
         for name in SOLUTIONS:
-            ratio = _run(name, even, number, seed=0).effective_ratio
+            ratio = _run(name, even, seed=0).effective_ratio
             rows.append(value_row("effective_ratio_even", ratio, solution=name, num_machines=number))
         rows += _added_rows(cost.OPT_FAILURES_PER_MACHINE_DAY * number, num_machines=number)
     return rows + serialising_rows()
 
 
-def _ratios(runs: Sequence[TrainingRun], others: Sequence[TrainingRun]) -> list[tuple[float, float]]:
-    return [(run.effective_ratio, other.effective_ratio) for run, other in zip(runs, others, strict=True)]
-
-
-def _run(name: str, trace: FaultTrace, num_machines: int, seed: int) -> TrainingRun:
-    is_lossy = name in (MACHINES_LOST, NO_STANDBY)
-    job, policy = SOLUTIONS[GEMINI if is_lossy else name]
+def _run(name: str, trace: FaultTrace, seed: int) -> TrainingRun:
+    num_machines, is_lossy = trace.num_machines, name in (MACHINES_LOST, NO_STANDBY)
     setting = Setting(
-        job=job,
-        policy=policy,
+        job=GPT2_100B,
+        policy=SOLUTIONS[GEMINI if is_lossy else name],
         placement=placement(num_machines, min(NUM_REPLICAS, num_machines)) if is_lossy else None,
         num_standbys=max(2, round(ENOUGH_STANDBYS_SHARE * num_machines)) if name == MACHINES_LOST else 0,
         seed=seed,
@@ -218,16 +201,8 @@ def _run(name: str, trace: FaultTrace, num_machines: int, seed: int) -> Training
 
 
 def _software(num_machines: int, rate: float, num_days: float, seed: int) -> FaultTrace:
-    draw: dict[str, Any] = {"failures_per_machine_day": rate, "hardware_share": 0.0, "seed": seed}
-    return cost.poisson_faults(num_machines, duration_s=num_days * DAY_S, **draw)
-
-
-def _even_trace(num_machines: int, rate: float, num_days: float) -> FaultTrace:
-    """Let software fail as often as in `_software`, but at even distances."""
-    period_s, duration_s = DAY_S / (rate * num_machines), num_days * DAY_S
-    software: dict[str, Any] = {"kind": cost.FaultKind.SOFTWARE, "machines": (0,)}
-    faults = [cost.Fault(time_s=number * period_s, **software) for number in range(1, int(duration_s / period_s))]
-    return FaultTrace(num_machines=num_machines, duration_s=duration_s, faults=tuple(faults))
+    rates = {"failures_per_machine_day": rate, "hardware_share": 0.0}
+    return cost.poisson_faults(num_machines, duration_s=num_days * DAY_S, seed=seed, **rates)
 
 
 def _added_rows(rate: float, **keys: Any) -> Rows:
@@ -235,63 +210,46 @@ def _added_rows(rate: float, **keys: Any) -> Rows:
 
     A negative ratio means that they are more than all time.
     """
-    ratios: dict[str, float] = {}
-    for name, (job, policy) in SOLUTIONS.items():
-        shares = [level.blocking_s / (level.interval_iterations * job.iteration_s) for level in policy.levels]
+    left: dict[str, float] = {}
+    for name, policy in SOLUTIONS.items():
+        shares = [level.blocking_s / (level.interval_iterations * policy.iteration_s) for level in policy.levels]
         serialise_s = PAPER_OVERHEADS.serialise_s if name == GEMINI else 0.0
         fixed_s = PAPER_OVERHEADS.detection_s + serialise_s + PAPER_OVERHEADS.warm_up_s
         failure_s = fixed_s + _by_equation(name, NONE)
-        ratios[name] = 1 - sum(shares) - rate / DAY_S * failure_s
-    rows = [value_row("effective_ratio_added", ratio, solution=name, **keys) for name, ratio in ratios.items()]
+        left[name] = 1 - sum(shares) - rate / DAY_S * failure_s
+    rows = [value_row("effective_ratio_added", ratio, solution=name, **keys) for name, ratio in left.items()]
     for name in (HIGH_FREQUENCY, EIGHT):
-        if ratios[name] > 0:
-            gain = 100 * (ratios[GEMINI] / ratios[name] - 1)
+        if left[name] > 0:
+            gain = 100 * (left[GEMINI] / left[name] - 1)
             rows.append(value_row("gain_added", gain, "%", highfreq=name, **keys, of="HighFreq's ratio"))
     return rows
 
 
-def paper_needs(
-    failures_per_machine_day: float, gigabits: float, *, most_iterations: int = 500, window_s: float = 0.0, **needs: Any
-) -> CheckpointingNeeds:
+def paper_needs(failures_per_machine_day: float, gigabits: float, **needs: float) -> CheckpointingNeeds:
     """Return the paper's job with another failure rate and link; other needs are fields of `CheckpointingNeeds`."""
-    return CheckpointingNeeds(
-        job=replace(GPT2_100B, network_bytes_per_s=gigabits * GIGABIT_BYTES_PER_S),
-        memory_bytes=P4D_MEMORY_BYTES,
-        failures_per_machine_day=failures_per_machine_day,
-        most_iterations=most_iterations,
-        window_s=window_s,
-        **needs,
-    )
+    job = replace(GPT2_100B, network_bytes_per_s=gigabits * GIGABIT_BYTES_PER_S)
+    usual: dict[str, Any] = {"memory_bytes": P4D_MEMORY_BYTES, "most_iterations": 500, "window_s": 0.0}
+    return CheckpointingNeeds(job=job, failures_per_machine_day=failures_per_machine_day, **usual | needs)
 
 
 def best_rows(
-    rates: Sequence[float],
-    links_gbps: Sequence[float],
-    *,
-    idle_s: float,
-    blocking_s: float,
-    window_s: float,
-    num_failures: int,
-    seeds: Sequence[int],
+    rates: Sequence[float], links_gbps: Sequence[float], *, num_failures: int, seeds: Sequence[int], **needs: float
 ) -> Rows:
+    """Return the best checkpointing by failure rate and link; `needs` are those of `paper_needs`."""
     rows: Rows = []
-    for rate in rates:
-        for link in links_gbps:
-            needs = paper_needs(rate, link, idle_s=idle_s, blocking_s=blocking_s, window_s=window_s)
-            keys = {"failures_per_machine_day": rate, "link_gbps": link}
-            best, searched = method.best_checkpointing(needs), method.best_checkpointing_by_definition(needs)
-            intervals = range(1, needs.most_iterations + 1)
-            two = min(expected_waste(needs, NUM_REPLICAS, interval) for interval in intervals)
-            rows += [
-                value_row("best_replicas", best.num_replicas, "1", **keys),
-                value_row("best_interval", best.interval_iterations, "iteration", **keys),
-                value_row("waste", 100 * best.waste, "%", **keys),
-                value_row("gap_to_search", best.waste - searched.waste, "1", **keys),
-                value_row("two_over_best", two / best.waste, "1", **keys),
-                value_row("young_interval", best.young_s / needs.job.iteration_s, "iteration", **keys),
-            ]
-            ratios = [_simulated_over_expected(needs, num_failures, seed) for seed in seeds]
-            rows.append(_seeds_row("simulated_over_expected", ratios, "1", **keys))
+    for rate, link in product(rates, links_gbps):
+        place, keys = paper_needs(rate, link, **needs), {"failures_per_machine_day": rate, "link_gbps": link}
+        best, searched = method.best_checkpointing(place), method.best_checkpointing_by_definition(place)
+        two = min(expected_waste(place, NUM_REPLICAS, count) for count in range(1, place.most_iterations + 1))
+        young = best.young_s / place.job.iteration_s
+        over_expected = [_simulated_over_expected(place, num_failures, seed) for seed in seeds]
+        rows.append(value_row("best_replicas", best.num_replicas, "1", **keys))
+        rows.append(value_row("best_interval", best.interval_iterations, "iteration", **keys))
+        rows.append(value_row("waste", 100 * best.waste, "%", **keys))
+        rows.append(value_row("gap_to_search", best.waste - searched.waste, "1", **keys))
+        rows.append(value_row("two_over_best", two / best.waste, "1", **keys))
+        rows.append(value_row("young_interval", young, "iteration", **keys))
+        rows.append(_seeds_row("simulated_over_expected", over_expected, "1", **keys))
     return rows
 
 
@@ -299,9 +257,7 @@ def _simulated_over_expected(needs: CheckpointingNeeds, num_failures: int, seed:
     """Return the simulated loss over the expected one, with the best interval of two replicas and no window."""
     alone, number, rate = replace(needs, window_s=0.0), needs.job.num_machines, needs.failures_per_machine_day
     iterations = min(range(1, needs.most_iterations + 1), key=lambda count: expected_waste(alone, NUM_REPLICAS, count))
-    level = method.memory_level(alone, NUM_REPLICAS, iterations)
-    times = {"blocking_s": level.blocking_s, "transfer_s": level.transfer_s}
-    policy = gemini(needs.job, interval_iterations=iterations, **times)
+    policy = replace(gemini(needs.job), memory=method.memory_level(alone, NUM_REPLICAS, iterations))
     duration_s = num_failures / (rate * number) * DAY_S
     trace = cost.poisson_faults(number, duration_s=duration_s, failures_per_machine_day=rate, seed=seed)
     placed = placement(number, NUM_REPLICAS)
@@ -312,11 +268,10 @@ def _simulated_over_expected(needs: CheckpointingNeeds, num_failures: int, seed:
 def worked_example_rows(checkpoint_iterations: Sequence[int]) -> Rows:
     """Return figure 6.1: where training goes back to and what is lost, by how long a checkpoint takes (not given)."""
     rows: Rows = []
-    for iterations in checkpoint_iterations:
-        lost = _worked_example(iterations)[1].wasted_s[Cause.LOST] / BLOOM_ITERATION_S
-        keys = {"checkpoint_iterations": iterations}
-        rows.append(value_row("back_to", FAILURE_ITERATION - lost, "iteration", **keys))
-        rows.append(value_row("lost_iterations", lost, "iteration", **keys))
+    for number in checkpoint_iterations:
+        lost = _worked_example(number)[1].wasted_s[Cause.LOST] / BLOOM_ITERATION_S
+        rows.append(value_row("back_to", FAILURE_ITERATION - lost, "iteration", checkpoint_iterations=number))
+        rows.append(value_row("lost_iterations", lost, "iteration", checkpoint_iterations=number))
     return rows
 
 
@@ -326,11 +281,10 @@ def worked_example_timeline(checkpoint_iterations: int) -> Timeline:
 
 
 def _worked_example(checkpoint_iterations: int) -> tuple[Setting, TrainingRun]:
-    transfer_s = checkpoint_iterations * BLOOM_ITERATION_S
-    rates: dict[str, Any] = {"storage_bytes_per_s": 1 / transfer_s, "network_bytes_per_s": 1}
+    rate = 1 / (checkpoint_iterations * BLOOM_ITERATION_S)  # of one byte
+    rates: dict[str, Any] = {"storage_bytes_per_s": rate, "network_bytes_per_s": 1}
     job = Job(iteration_s=BLOOM_ITERATION_S, state_bytes=1, num_machines=1, **rates)
-    level = method.Level(in_memory=False, interval_iterations=BLOOM_INTERVAL_ITERATIONS, transfer_s=transfer_s)
-    policy = CheckpointPolicy(name="BLOOM", iteration_s=BLOOM_ITERATION_S, storage=level)
+    policy = high_frequency(job, interval_iterations=BLOOM_INTERVAL_ITERATIONS)
     setting = Setting(job=job, policy=policy, overheads=NOTHING)
     return setting, _with_one_fault(setting, FAILURE_ITERATION * BLOOM_ITERATION_S, SOFTWARE, 500 * BLOOM_ITERATION_S)
 
@@ -339,29 +293,25 @@ def _with_one_fault(setting: Setting, time_s: float, failure: str, duration_s: f
     kind = cost.FaultKind.SOFTWARE if failure == SOFTWARE else cost.FaultKind.HARDWARE
     fault = cost.Fault(time_s=time_s, kind=kind, machines=(0,))
     trace = FaultTrace(num_machines=setting.job.num_machines, duration_s=duration_s, faults=(fault,))
-    return simulate_training(setting, trace, keep_spans=True)
+    return simulate_training(setting, trace)
 
 
 def overhead_rows() -> Rows:
     """Return figure 6.14: minutes a failure costs besides lost progress, and where training resumes."""
     rows: Rows = []
+    parts = [cause for cause in Cause if cause not in (Cause.LOST, Cause.CHECKPOINTING)]
     for failure in (SOFTWARE, HARDWARE, STANDBY):
-        run = _one_failure(failure)[1]
         keys: dict[str, Any] = {"failure": failure}
-        parts = _besides_progress_s(run)
-        rows += [value_row("part_s", seconds, "s", **keys, part=part.value) for part, seconds in parts.items()]
-        low, high = (sum(_besides_progress_s(_one_failure(failure, at)[1]).values()) / 60 for at in (0.0, 1.0))
-        spread = {"low": low, "high": high} if high > low else {}
-        rows.append(value_row("total_min", sum(parts.values()) / 60, "min", **spread, **keys))
+        low, run, high = (_one_failure(failure, share)[1] for share in (0.0, 0.5, 1.0))
+        rows += [value_row("part_s", run.wasted_s[part], "s", **keys, part=part.value) for part in parts]
+        least, total, most = (sum(one.wasted_s[part] for part in parts) / 60 for one in (low, run, high))
+        spread = {"low": least, "high": most} if most > least else {}
+        rows.append(value_row("total_min", total, "min", **spread, **keys))
         lost = run.wasted_s[Cause.LOST] / GPT2_100B.iteration_s
         rows.append(value_row("lost_iterations", lost, "iteration", **keys))
         resumed = round(FOURTH_S / GPT2_100B.iteration_s - lost) + 1
         rows.append(value_row("resumes_with", resumed, "iteration", **keys))
     return rows
-
-
-def _besides_progress_s(run: TrainingRun) -> dict[Cause, float]:
-    return {cause: run.wasted_s[cause] for cause in Cause if cause not in (Cause.LOST, Cause.CHECKPOINTING)}
 
 
 def overhead_timelines() -> dict[str, Timeline]:
@@ -384,15 +334,15 @@ def _one_failure(failure: str, replacement_share: float = 0.5) -> tuple[Setting,
 
 
 def training_timeline(setting: Setting, run: TrainingRun, *, every_iteration: bool = True) -> Timeline:
-    if not run.spans:
-        raise ValueError("spans is empty; simulate with keep_spans=True")
+    """Return a run as a timeline; iterations are joined where not every one is asked for."""
     actions: list[Action] = []
     kept_until = float("inf")  # the least iteration to which any later recovery goes back
     for span in reversed(run.spans):
         if span.cause is None:
             actions[:0] = _trained(setting, span, kept_until, every_iteration)
         else:
-            actions.insert(0, _action(RECOVERY, span.start_s, span.end_s, span.cause.value, span.cause.value))
+            kind = KINDS.get(span.cause, Kind.WAIT)
+            actions.insert(0, _action(RECOVERY, span.start_s, span.end_s, kind, span.cause.value))
             kept_until = min(kept_until, span.iteration)
     rows = tuple(row for row in ROWS if row != MEMORY or setting.policy.memory is not None)
     return Timeline(actions=tuple(actions), resources=rows)
@@ -401,22 +351,23 @@ def training_timeline(setting: Setting, run: TrainingRun, *, every_iteration: bo
 def _trained(setting: Setting, span: cost.Span, kept_until: float, every_iteration: bool) -> Iterator[Action]:
     iterations: list[Action] = []
     for what, number, begin_s, end_s in cost.stretch_moments(setting.policy, span.iteration, span.end_s - span.start_s):
-        start_s, stop_s = span.start_s + begin_s, min(span.start_s + end_s, span.end_s)
+        times_s = span.start_s + begin_s, min(span.start_s + end_s, span.end_s)
         if what == "iteration":
-            iterations.append(_action(TRAINING, start_s, stop_s, KEPT if number <= kept_until else LOST, str(number)))
+            kind = Kind.COMPUTE if number <= kept_until else Kind.OTHER
+            iterations.append(_action(TRAINING, *times_s, kind, str(number)))
         elif what == "blocking":
-            yield _action(TRAINING, start_s, stop_s, Cause.CHECKPOINTING.value, "")
+            yield _action(TRAINING, *times_s, Kind.ENCODE, "")
         else:
-            row, is_whole = MEMORY if what == "memory" else STORAGE, span.start_s + end_s <= span.end_s
-            yield _action(row, start_s, stop_s, CHECKPOINT, str(number) if is_whole else "lost")
+            label = str(number) if span.start_s + end_s <= span.end_s else "lost"
+            yield _action(MEMORY if what == "memory" else STORAGE, *times_s, Kind.COMMUNICATE, label)
     if every_iteration:
         yield from iterations
         return
     for kind in dict.fromkeys(action.kind for action in iterations):  # joined; pauses vanish under the next bar drawn
         alike = [action for action in iterations if action.kind is kind]
         label = alike[0].label if len(alike) == 1 else f"{alike[0].label} to {alike[-1].label}"
-        yield Action(resource=TRAINING, start_s=alike[0].start_s, end_s=alike[-1].end_s, kind=kind, label=label)
+        yield _action(TRAINING, alike[0].start_s, alike[-1].end_s, kind, label)
 
 
-def _action(row: str, start_s: float, end_s: float, what: str, label: str) -> Action:
-    return Action(resource=row, start_s=start_s, end_s=end_s, kind=KINDS[what], label=label)
+def _action(row: str, start_s: float, end_s: float, kind: Kind, label: str) -> Action:
+    return Action(resource=row, start_s=start_s, end_s=end_s, kind=kind, label=label)
