@@ -190,7 +190,7 @@ def ask(
         else:
             require_positive(computation_s=computation_s)
             gradients = scaled(gradients, computation_s / here_s)
-        workload = None if sizes is None else workload_of(sizes, name, batch=batch, sequence=sequence)
+        workload = None if sizes is None else sizes.workload(name, batch=batch, sequence=sequence)
     if tp is None or pp is None:
         num_parameters = sum(gradients.num_elements) if gradients else 0
         own = next(_layouts(num_parameters, topology, tp, pp, sizes), None)
