@@ -19,7 +19,7 @@ from workbench.timeline.stragglers import StragglerTrace
 
 from ..cost import ENOUGH, PlannedEpoch, winner_of
 from ..method.plan import Costs, Plan, RankTimes, Scheme, Selection, Solution, ideal_s, rank_s
-from ..method.planners import Reference, settled_plan, speedup_bound
+from ..method.planners import Reference, plan_for, speedup_bound
 from ..runtime import PATIENCE, Policy, needs_costs
 
 BASELINE = "Baseline"
@@ -372,6 +372,6 @@ def _predicted(options: Options, times: Sequence[RankTimes], costs: Costs) -> Pl
     """Return an iteration of a solution by the model; ZERO and MIG plan without the costs of narrow products."""
     policy, proportional = Variant.of(options).policy(len(times)), tuple(map(costs.proportional, times))
     more = {name: getattr(policy, name) for name in ("reference", "pruning_ratio", "num_senders", "refine")}
-    plan = settled_plan(policy.solution, proportional if needs_costs(policy) else times, costs, **more)
+    plan = plan_for(policy.solution, proportional if needs_costs(policy) else times, costs, is_settled=True, **more)
     own_s = rank_s(proportional, plan, costs)
     return PlannedEpoch(plan=plan, time_s=max(own_s), own_s=own_s)

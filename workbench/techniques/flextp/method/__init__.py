@@ -10,7 +10,7 @@ _NAMES = {
     "column_ranges ideal_s iteration_s own_speed rank_parts rank_s receivers_of require virtual_number",
     "planners": "Reference SIGNIFICANT_CHANGE SPEED_SHARE cost_effective have_moved levelled_plan num_senders "
     "plan_division plan_equal_drop plan_for plan_migration plan_resizing plan_semi pruning_ratio pruning_ratios "
-    "reference_s settled_plan settled_resizing speedup_bound split_of_one split_of_one_by_definition stragglers",
+    "reference_s settled_resizing speedup_bound split_of_one split_of_one_by_definition stragglers",
     "priority": "DECAY ColumnStatistics candidate_share change_threshold column_change_by_definition first_columns "
     "layer_ratios mean_ratios micro_threshold priority_list",
     "resizing": "Buffers Lineage ResizedProduct WorkedExample gradient_of_columns kept_columns "

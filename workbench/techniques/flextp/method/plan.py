@@ -133,10 +133,7 @@ class RankPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """The tasks of all ranks until the next plan.
-
-    Ranks that migrate columns are senders. Their columns are divided evenly over all others, also ranks that drop some.
-    """
+    """The tasks of all ranks until the next plan; columns of senders, which migrate some, go to all others alike."""
 
     ranks: tuple[RankPlan, ...]  # in rank order
     to_normal: bool = False  # receivers are ranks that keep all of their columns, as in section IV-A; for models alone
@@ -154,11 +151,14 @@ class Plan:
         return cls.of_shares([0.0] * num_ranks)
 
     @classmethod
-    def of_shares(cls, dropped: Sequence[float] = (), migrated: Sequence[float] = ()) -> Plan:
+    def of_shares(
+        cls, dropped: Sequence[float] = (), migrated: Sequence[float] = (), *, to_normal: bool = False
+    ) -> Plan:
         """Return the plan of shares in rank order; an empty sequence is zeros."""
         num_ranks = max(len(dropped), len(migrated))
         pairs = zip(dropped or [0.0] * num_ranks, migrated or [0.0] * num_ranks, strict=True)
-        return cls(ranks=tuple(RankPlan(dropped=drops, migrated=migrates) for drops, migrates in pairs))
+        ranks = tuple(RankPlan(dropped=drops, migrated=migrates) for drops, migrates in pairs)
+        return cls(ranks=ranks, to_normal=to_normal)
 
     @property
     def num_ranks(self) -> int:
@@ -198,19 +198,23 @@ class Plan:
 
     def describe(self) -> str:
         """Return the plan in words, one sentence and one line a rank."""
+
+        def listed(words: Sequence[str]) -> str:
+            return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+        def named(ranks: Sequence[int]) -> str:
+            return f"rank{'s' if len(ranks) > 1 else ''} {listed([str(rank) for rank in ranks])}"
+
         lines, received = [], self.migrated / len(self.receivers)
         for rank, task in enumerate(self.ranks):
-            clauses = []
-            if task.dropped > 0:
-                clauses.append(f"drops {task.dropped:.1%} of its columns")
+            clauses = [f"drops {task.dropped:.1%} of its columns"] if task.dropped > 0 else []
             if task.migrated > 0:
-                part = f"{task.migrated / len(self.receivers):.1%} to each of {_named(self.receivers)}"
+                part = f"{task.migrated / len(self.receivers):.1%} to each of {named(self.receivers)}"
                 clauses.append(f"migrates {task.migrated:.1%} of its columns ({part})")
-            if not clauses:
-                clauses.append("multiplies all its columns")
+            clauses = clauses or ["multiplies all its columns"]
             if received > 0 and task.migrated == 0:
-                clauses.append(f"receives {received:.1%} as many from {_named(self.senders)}")
-            lines.append(f"rank {rank} {_listed(clauses)}.")
+                clauses.append(f"receives {received:.1%} as many from {named(self.senders)}")
+            lines.append(f"rank {rank} {listed(clauses)}.")
         return "\n".join(lines)
 
     def as_record(self) -> dict[str, list[float]]:
@@ -218,24 +222,13 @@ class Plan:
         return {"dropped": [rank.dropped for rank in self.ranks], "migrated": [rank.migrated for rank in self.ranks]}
 
 
-def _named(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {_listed([str(rank) for rank in ranks])}"
-
-
-def _listed(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
 def virtual_number(rank: int, sender: int, num_ranks: int) -> int:
-    """Return a rank's number r' of section IV-B, counted from the sender, whose own is 0."""
+    """Return a rank's number r' counted from the sender, whose own is 0. Source: section IV-B."""
     return (rank + num_ranks - sender) % num_ranks
 
 
 def receivers_of(sender: int, senders: Sequence[int], num_ranks: int) -> tuple[int, ...]:
-    """List the ranks that compute a sender's columns, in the order of their virtual numbers.
-
-    Other senders are left out of the count (ours; the paper has one sender).
-    """
+    """List the ranks that compute a sender's columns, by virtual number; other senders are left out (ours)."""
     if outside := [rank for rank in (sender, *senders) if not 0 <= rank < num_ranks]:
         raise ValueError(f"senders has rank {outside[0]}; it must be in 0..{num_ranks - 1}")
     require(sender in senders, "sender", sender, f"among the senders {tuple(senders)}")
@@ -246,9 +239,9 @@ def receivers_of(sender: int, senders: Sequence[int], num_ranks: int) -> tuple[i
 
 
 def column_ranges(num_columns: int, num_receivers: int) -> tuple[range, ...]:
-    """Divide m migrated columns among the receivers, in the order of their virtual numbers.
+    """Divide m migrated columns among receivers: r' has (r' - 1) m / (N - 1) to r' m / (N - 1), both rounded down.
 
-    Receiver r' has positions (r' - 1) m / (N - 1) to r' m / (N - 1), both rounded down. Source: section IV-B.
+    Source: section IV-B.
     """
     require(num_columns >= 0, "num_columns", num_columns, "0 or more")
     require(num_receivers >= 1, "num_receivers", num_receivers, "at least 1")
@@ -261,7 +254,7 @@ def column_ranges(num_columns: int, num_receivers: int) -> tuple[range, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A cost in seconds as a straight line in the share, never below 0 and never falling."""
+    """A cost in seconds, a straight line in the share, never below 0 and never falling."""
 
     at_zero_s: float = 0.0  # seconds of a share of 0; may be negative in a fitted line
     per_share_s: float = 0.0  # further seconds of a share of 1
@@ -307,8 +300,7 @@ class Costs:
     def communicate_s(self, volume: float, num_senders: int) -> float:
         """Return the cost, on every rank, of the messages of x senders that migrate V shares, one after the other.
 
-        Each sender is priced by itself: whole outputs travel however few its columns are. Of a cost in proportion to
-        the share this is communicate(V) of Eqs. 2 and 3.
+        Each sender is priced by itself: whole outputs travel however few its columns are.
         """
         return num_senders * self.communicate(volume / num_senders) if num_senders else 0.0
 
@@ -317,10 +309,7 @@ class Costs:
         return num_senders * self.compute(volume / (num_senders * num_receivers)) if num_senders else 0.0
 
     def proportional(self, times: RankTimes) -> RankTimes:
-        """Return a rank's times with the fixed part of its products as other time (ours).
-
-        Otherwise a rank that drops or migrates much would look slower than it is, un-resized, and be planned to more.
-        """
+        """Return a rank's times with the fixed part of its products as other time, or few columns would look slow."""
         if not self.fixed_share:
             return times
         moving = (1 - self.fixed_share) * times.work
@@ -396,9 +385,8 @@ def iteration_s(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> float:
 def ideal_s(times: Sequence[RankTimes]) -> float:
     """Return the seconds of an iteration if columns moved for nothing and none were dropped.
 
-    Every rank then ends at the level L at which ranks below it take as many columns as ranks above it give away; a
-    rank whose other time alone exceeds L gives away all of its columns. With one straggler of skewness chi among N and
-    equal other time o this is o + N chi / ((N - 1) chi + 1). ValueError for a rank without time in products.
+    Ranks below the level take as many columns as ranks above it give away; a rank whose other time alone exceeds it
+    gives away all. With one straggler among N and equal other time o it is o + N chi / ((N - 1) chi + 1).
     """
     unresized = [rank.unresized() for rank in times]
     for rank, measured in enumerate(unresized):
