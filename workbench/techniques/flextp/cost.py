@@ -56,7 +56,6 @@ class IterationParts:
 
     @property
     def own_s(self) -> float:
-        """The sum of the parts."""
         return math.fsum(getattr(self, field.name) for field in fields(self))
 
     @property
@@ -112,7 +111,6 @@ class MigrationTime:
 
     @property
     def total_s(self) -> float:
-        """The sum of the parts."""
         return self.transfer_s + self.product_s
 
 
@@ -167,7 +165,6 @@ def migration_time(
 
 
 def table_1_cell(scheme: Scheme | str, num_senders: int, migrated_share: float) -> Cell:
-    """Return the place of one number of table I."""
     keys = {"num_senders": num_senders, "migrated_share": float(migrated_share)}
     return Cell.of("table-1", "epoch_s", scheme=str(scheme), **keys)
 
@@ -270,7 +267,6 @@ class PlannedEpoch:
 
     @property
     def waiting_s(self) -> tuple[float, ...]:
-        """Seconds that each rank waits for the slowest."""
         return tuple(self.time_s - own_s for own_s in self.own_s)
 
 

@@ -46,7 +46,6 @@ SOLUTIONS: Mapping[str, Mapping[str, Any]] = {
 
 
 def model_named(name: str) -> Workload:
-    """Return a model by the paper's name, such as "ViT-1B"."""
     require(name in cost.MODELS, "model", name, f"one of {', '.join(map(repr, cost.MODELS))}")
     return cost.MODELS[name]
 

@@ -153,8 +153,8 @@ def _checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
     size, num_ranks, limit, variant = given["size"], given["num_ranks"], given["limit"], Variant.of(given)
     require(size in SIZES, "size", size, f"one of {', '.join(SIZES)}")
     heads = SIZES[size].num_heads
-    divides = num_ranks >= 2 and heads % num_ranks == 0
-    require(divides, "num_ranks", num_ranks, f"at least 2 and divide the model's {heads} attention heads")
+    rule = f"at least 2 and divide the model's {heads} attention heads"
+    require(num_ranks >= 2 and heads % num_ranks == 0, "num_ranks", num_ranks, rule)
     require(limit is None or limit >= 1, "limit", limit, "at least 1, or None for all images")
     variant.trace(num_ranks, 1)
     check_policy(variant.policy(num_ranks), num_ranks)
@@ -174,11 +174,10 @@ def _run(given: Mapping[str, Any], is_real: bool = False) -> dict[str, Any]:
     workload = modelled.VIT_3B if size in ("small", "3B") else modelled.VIT_1B
     machine = replace(modelled.paper_machine(), devices_per_host=num_ranks)
     parts = modelled.iteration_parts(workload, machine)
+    times = ModelledTimes(variant.trace(num_ranks, iterations), product_s=parts.product_s, other_s=parts.other_s)
+    costs = modelled.model_costs(workload, machine, modelled.model_times({}, workload, machine))
     drift = micro_threshold(MEAN_LEARNING_RATE * recipe.learning_rate, iterations)
     policy = variant.policy(num_ranks, iterations_per_epoch=iterations, micro_threshold=drift, seed=recipe.seed)
-    trace = variant.trace(num_ranks, iterations)
-    times = ModelledTimes(trace, product_s=parts.product_s, other_s=parts.other_s)
-    costs = modelled.model_costs(workload, machine, modelled.model_times({}, workload, machine))
     balancer = balance(model, group, policy=policy, modelled=times, costs=costs)
     pipeline = _BalancedPipeline(model, balancer)
     augment: Any = Augmentation(seed=recipe.seed, shift_pixels=0)  # of images, the only batches that there are
@@ -204,11 +203,10 @@ class _BalancedPipeline(VirtualPipeline):
     def __init__(self, model: nn.Module, balancer: Balancer):
         super().__init__([model], loss=functional.cross_entropy)
         self._balancer = balancer
-        self.dropped: list[float] = []  # share of the local ranks' products that no rank computed
-        self.migrated: list[float] = []  # share of all ranks' products that another rank computed, by the plans
+        self.dropped: list[float] = []  # of the local ranks' products
+        self.migrated: list[float] = []  # of all ranks' products, by the plans
 
     def step(self, inputs: Tensor, targets: Tensor, **context: Tensor) -> StepResult:
-        """Run one batch forward and backward, balanced."""
         with self._balancer.iteration():
             result = super().step(inputs, targets, **context)
         plan = self._balancer.plan
@@ -225,8 +223,7 @@ Values = Mapping[str, Any]  # a variant and a seed, or the results of `train_vit
 def accuracy_rows(wanted: Sequence[Values], results: Sequence[Values], keys: Sequence[str] = (), **same: Any) -> Rows:
     """Return rows of trainings, of losses against the Baseline of their seed, and of comparisons over seeds.
 
-    `wanted` are the variants, seed by seed, `keys` the fields that tell them apart. The interval of an accuracy is one
-    standard error of a share of the test images.
+    `wanted` are the variants, seed by seed, `keys` the fields that tell them apart. Intervals are one standard error.
     """
     pairs = list(zip(wanted, results, strict=True))
     baselines = {variant["seed"]: result["accuracy"] for variant, result in pairs if variant["solution"] == BASELINE}
@@ -243,12 +240,14 @@ def accuracy_rows(wanted: Sequence[Values], results: Sequence[Values], keys: Seq
             ends = {"low": value - error / over, "high": value + error / over}
             return value_row(quantity, value, "%", **ends, **reading, **columns)
 
-        rows.append(with_error("accuracy", PER_CENT * result["accuracy"]))
-        for quantity in ("dropped_share", "migrated_share"):
-            rows.append(value_row(quantity, PER_CENT * result[quantity], "%", **columns))
-        rows.append(value_row("train_loss", result["train_loss"], **columns))
-        rows.append(value_row("cell_s", result["seconds"], "s", **columns))
-        rows.append(value_row("num_updates", result["num_steps"], **columns))
+        rows += [
+            with_error("accuracy", PER_CENT * result["accuracy"]),
+            value_row("dropped_share", PER_CENT * result["dropped_share"], "%", **columns),
+            value_row("migrated_share", PER_CENT * result["migrated_share"], "%", **columns),
+            value_row("train_loss", result["train_loss"], **columns),
+            value_row("cell_s", result["seconds"], "s", **columns),
+            value_row("num_updates", result["num_steps"], **columns),
+        ]
         if variant["solution"] == BASELINE:
             rows.append(value_row("chance", PER_CENT * result["chance"], "%", **columns))
             continue
@@ -263,9 +262,8 @@ def accuracy_rows(wanted: Sequence[Values], results: Sequence[Values], keys: Seq
 def _over_seeds(rows: Rows, baselines: Sequence[float]) -> Rows:
     """Return comparisons of the points that are lost.
 
-    These are the mean loss in spreads of the Baseline, largest less smallest over its seeds; the points that PriDiffM
-    loses beyond Pri, 0 where it loses fewer; and how much less Pri loses than Rd, where that is most on average over
-    the seeds ("by up to").
+    The mean loss in spreads of the Baseline, largest less smallest over its seeds; the points that PriDiffM loses
+    beyond Pri, if any; and how much less Pri loses than Rd, where that is most on average ("by up to").
     """
     spread = PER_CENT * (max(baselines) - min(baselines)) if baselines else 0.0
     lost: dict[tuple[str, tuple], dict[int, float]] = {}  # by solution and all other keys, points by seed
@@ -309,8 +307,7 @@ def chance_reason(wanted: Sequence[Values], results: Sequence[Values]) -> str:
 def variants_as_timed(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return a variant for every solution that was timed with stragglers, and the control.
 
-    The median share that each rank dropped is rounded to two decimals and constant. A solution that dropped nothing is
-    trained as MIG, by modelled times.
+    Each rank drops the median share that it dropped there. A solution that dropped nothing is trained as MIG.
     """
     shares: dict[str, list[float]] = {}
     skewness = 1.0
@@ -329,11 +326,12 @@ def variants_as_timed(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, 
 def blind_reason(trained: Iterable[Mapping[str, Any]]) -> str:
     """Return why losses show nothing where the control loses less than the Baseline varies over seeds; else nothing."""
     spreads = {row["solution"]: row["value"] for row in trained if row["quantity"] == "loss_in_spreads"}
-    if not spreads or spreads.get(CONTROL, 0.0) >= 1:
+    lost = spreads.get(CONTROL, 0.0)
+    if not spreads or lost >= 1:
         return ""  # one seed alone has no spread, and no claim to judge
+    where = f"{CONTROL}, where every rank drops what the straggler did"
     return (
-        f"this training does not show what dropping costs: {CONTROL}, where every rank drops what the straggler did, "
-        f"lost {spreads.get(CONTROL, 0.0):.2f} of the Baseline's spread over seeds"
+        f"this training does not show what dropping costs: {where}, lost {lost:.2f} of the Baseline's spread over seeds"
     )
 
 

@@ -53,16 +53,8 @@ class Size:
         return math.ceil(CIFAR_10 / self.batch)
 
     def config(self, seed: int) -> ViTConfig:
-        """Return the model's configuration."""
-        return ViTConfig(
-            hidden_size=self.hidden,
-            num_layers=self.layers,
-            num_heads=self.heads,
-            mlp_size=MLP_WIDTH * self.hidden,
-            image_size=32,
-            patch_size=self.patch,
-            seed=seed,
-        )
+        sizes = {"hidden_size": self.hidden, "num_layers": self.layers, "num_heads": self.heads}
+        return ViTConfig(**sizes, mlp_size=MLP_WIDTH * self.hidden, image_size=32, patch_size=self.patch, seed=seed)
 
     def images_and_labels(self, seed: int) -> tuple[Tensor, Tensor]:
         """Draw the batch: floats [batch, 3, 32, 32] and int64 [batch]."""
@@ -85,7 +77,7 @@ class Setting:
 
 
 class Training:
-    """The training of one variant on this rank, with a model, an optimizer and stragglers of its own."""
+    """The training of one variant on this rank."""
 
     def __init__(
         self,
@@ -118,7 +110,6 @@ class Training:
         self.dose = self.meter.dose
 
     def step(self) -> None:
-        """Train on the batch once."""
         with nullcontext() if self.balancer is None else self.balancer.iteration():
             functional.cross_entropy(self.model(self.images), self.labels).backward()
             with self.recorder.during(OPTIMIZER, Kind.OTHER):
@@ -189,8 +180,7 @@ def measure_variants(
 ) -> Measured:
     """Train all variants in turns on real ranks of this machine; None among them is the model without balancing.
 
-    `turn` is the length of `Turns`; with a straggler that moves, there are so many rounds after each move. Without
-    `keys` the key column of a variant's rows is its name.
+    With a straggler that moves, there are `rounds` after each move. Without `keys` a variant's name is its key.
     """
     if not variants:
         raise ValueError("variants is empty; it must name at least one")

@@ -34,7 +34,6 @@ class Scored:
 
     @classmethod
     def of(cls, times: Sequence[RankTimes], plan: Plan, costs: Costs) -> Scored:
-        """Score a plan; the times may be measured under any plan."""
         return cls(plan=plan, iteration_s=iteration_s(times, plan, costs), dropped=plan.dropped)
 
 
@@ -77,19 +76,16 @@ def fastest_division(times: Sequence[RankTimes], costs: Costs, *, most_dropped: 
 
 
 def gentlest_division(times: Sequence[RankTimes], costs: Costs, *, most_s: float) -> Scored | None:
-    """Return the plan that drops least of all plans whose iterations take no longer, None if all take longer.
-
-    `most_s` is kept to within the solver's 1e-7 of the slowest rank's seconds.
-    """
+    """Return the plan that drops least of all whose iterations take no longer, to within the solver's 1e-7, if any."""
     plans = (programme.solved(most_s=most_s) for programme in _programmes(times, costs))
     scored = [Scored.of(times, plan, costs) for plan in plans if plan]
     return min(scored, key=lambda plan: plan.dropped, default=None)
 
 
 def best_plan_by_search(times: Sequence[RankTimes], costs: Costs, num_steps: int) -> tuple[Scored, ...]:
-    """Try all divisions of a grid: every rank slower than the fastest may migrate and drop multiples of 1 / num_steps.
+    """Try all divisions in which ranks slower than the fastest migrate and drop multiples of 1 / num_steps.
 
-    Of equal plans the first is kept. The front is returned, fastest first: the plans that no other beats in both goals.
+    The front is returned, fastest first: the plans that no other beats in both goals.
     """
     require(num_steps >= 1, "num_steps", num_steps, "at least 1")
     own_s = [rank.unresized().own_s for rank in times]
@@ -108,8 +104,6 @@ def best_plan_by_search(times: Sequence[RankTimes], costs: Costs, num_steps: int
 
 
 class _Role(Enum):
-    """The use of a rank's columns."""
-
     KEEP = auto()
     DROP = auto()
     MIGRATE = auto()  # and drop
@@ -119,8 +113,7 @@ class _Role(Enum):
 class _Programme:
     """Own times of all ranks, `slopes @ shares + fixed`, for one settlement of roles.
 
-    Shares are the dropped ones in rank order, then the migrated ones. Times are in units of the slowest rank's without
-    a plan, since the solver's tolerance is a number.
+    Shares are the dropped ones in rank order, then the migrated ones; times are over the slowest rank's without a plan.
     """
 
     slopes: np.ndarray  # [ranks, 2 ranks]

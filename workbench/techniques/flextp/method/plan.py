@@ -77,7 +77,6 @@ class Selection(Option):
 
     @property
     def is_differentiated(self) -> bool:
-        """Whether layers have ratios of their own."""
         return self not in (Selection.RANDOM, Selection.PRIORITY)
 
 
@@ -97,7 +96,6 @@ class RankTimes:
 
     @property
     def other_s(self) -> float:
-        """Seconds outside matrix products."""
         return self.own_s - self.product_s
 
     def unresized(self) -> RankTimes:
@@ -162,12 +160,10 @@ class Plan:
 
     @property
     def num_ranks(self) -> int:
-        """Number of ranks."""
         return len(self.ranks)
 
     @property
     def is_plain(self) -> bool:
-        """Whether no rank drops or migrates anything."""
         return all(rank.removed == 0 for rank in self.ranks)
 
     @property
@@ -183,7 +179,6 @@ class Plan:
 
     @property
     def dropped(self) -> float:
-        """Dropped shares of all ranks, added up."""
         return math.fsum(rank.dropped for rank in self.ranks)
 
     @property
@@ -218,7 +213,6 @@ class Plan:
         return "\n".join(lines)
 
     def as_record(self) -> dict[str, list[float]]:
-        """Return the plan as JSON values."""
         return {"dropped": [rank.dropped for rank in self.ranks], "migrated": [rank.migrated for rank in self.ranks]}
 
 
@@ -317,12 +311,10 @@ class Costs:
         return RankTimes(own_s=times.own_s, product_s=product_s, work=times.work)
 
     def as_record(self) -> dict[str, Any]:
-        """Return the costs as JSON values."""
         return asdict(self)
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Costs:
-        """Read a record of `as_record`."""
         lines = {name: Line(**record[name]) for name in ("extract", "communicate", "compute")}
         return cls(alloc_s=record["alloc_s"], fixed_share=record["fixed_share"], **lines)
 
@@ -342,7 +334,6 @@ class RankParts:
 
     @property
     def busy_s(self) -> float:
-        """The sum of the parts."""
         return self.other_s + self.kept_s + self.removing_s + self.received_s + self.transfer_s
 
 

@@ -50,14 +50,11 @@ class Policy:
 
     def __post_init__(self) -> None:
         options: dict[str, type[Option]] = {"solution": Solution, "scheme": Scheme, "selection": Selection}
-        options |= {"reference": Reference, "imputation": Imputation}
-        for field, option in options.items():
+        for field, option in (options | {"reference": Reference, "imputation": Imputation}).items():
             object.__setattr__(self, field, option(getattr(self, field)))
-        whole_numbers = ("num_senders", "patience", "iterations_per_epoch", "seed")
-        types: dict[str, tuple[Any, str]] = dict.fromkeys(
-            ("pruning_ratio", "micro_threshold"), (int | float, "a number")
-        )
-        types |= dict.fromkeys(whole_numbers, (int, "a whole number")) | {"plan": (Plan, "a Plan or None")}
+        number, whole, planned = (int | float, "a number"), (int, "a whole number"), (Plan, "a Plan or None")
+        types: dict[str, tuple[Any, str]] = {"pruning_ratio": number, "micro_threshold": number, "plan": planned}
+        types |= dict.fromkeys(("num_senders", "patience", "iterations_per_epoch", "seed"), whole)
         for field, (kind, rule) in types.items():
             value = getattr(self, field)
             is_left_out = value is None and field in ("pruning_ratio", "num_senders", "plan")
@@ -100,7 +97,6 @@ def check_policy(policy: Policy, num_ranks: int) -> None:
 
 
 def planner_of(policy: Policy, num_ranks: int, costs: Costs | None = None) -> Planner:
-    """Return the planner of a policy."""
     check_policy(policy, num_ranks)
     if num_ranks == 1 or policy.solution is Solution.GIVEN:
         return lambda times: policy.plan or Plan.plain(num_ranks)
@@ -130,10 +126,8 @@ class ColumnChooser:
         self._selection = policy.selection if drops else Selection.RANDOM  # any columns may migrate: nothing is lost
         self._has_ratios_by_layer = self._selection.is_differentiated and policy.solution is not Solution.GIVEN
         if self._has_ratios_by_layer and not policy.micro_threshold:
-            raise ValueError(
-                f"micro_threshold is 0; it must be above 0 where selection is {self._selection.value} "
-                "(`method.priority.micro_threshold` gives one for a learning rate)"
-            )
+            rule = f"above 0 where selection is {self._selection.value}, as `method.priority.micro_threshold` gives one"
+            raise ValueError(f"micro_threshold is 0; it must be {rule}")
         self._needs_statistics = self._selection is not Selection.RANDOM
         self._statistics = [
             ColumnStatistics(weight if self._needs_statistics else weight[:0], is_incremental=policy.is_incremental)
