@@ -129,8 +129,9 @@ def test_what_a_product_takes_however_narrow_is_told_by_ranks_that_drop_and_by_r
     # the former 2 x 20 + 40 = 80 of 276 s do not depend on columns, where a rank drops as where it multiplies for
     # another.
     monkeypatch.setattr(Meter, "time", seconds_by_size)
+    monkeypatch.setattr(pre_test, "SHARES", (0.5,))
     model = Model(VirtualTensorGroup(3), {rank: Meter(rank) for rank in range(3)})
-    costs = runtime.measure_costs(model.layers, model.products, model.group, TIMES, shares=(0.5,))
+    costs = runtime.measure_costs(model.layers, model.products, model.group, TIMES)
     assert costs.fixed_share == pytest.approx(80 / 276)
     # The fastest rank's products take 1.5 s.
     assert [costs.compute(share) for share in (0, 1)] == pytest.approx([1.5 * 80 / 276, 1.5])

@@ -4,8 +4,6 @@ An iteration's parts follow the roofline; the rates of products and of the link 
 in for measured times and for a pre-test; planners and the time of an iteration under a plan are those of `method`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -32,6 +30,7 @@ NUM_BISECTIONS = 60  # of the logarithm of a rate: exact to rounding
 LEAST_LINK_SHARE = 1e-6  # of the link's bandwidth, where the search for the rate of messages begins
 LEAST_BYTES_PER_S = 1e9  # of the link, where the search for its rate begins
 LEAST_PRODUCTS_S = 1e-3  # of an iteration, where a slow link leaves no time to products
+Skewness = Mapping[int, float]  # by rank, of the stragglers
 LEAST_SHARE = 1e-9  # of columns: what travels whole travels as soon as any column migrates
 
 
@@ -178,20 +177,12 @@ CHOSEN_ON = tuple(table_1_cell(Scheme.SCATTER_GATHER, 1, share) for share in (0.
 
 
 def migration_epoch_time_s(
-    scheme: Scheme | str,
-    num_senders: int,
-    migrated_share: float,
-    *,
-    workload: Workload = VIT_1B,
-    machine: Server | None = None,
+    scheme: Scheme | str, num_senders: int, migrated_share: float, *, machine: Server | None = None
 ) -> float:
-    """Return the seconds of an epoch in which some ranks, none of them slow, migrate a share of their columns.
-
-    The slowest rank is a receiver. Arguments are those of `migration_time`; without a machine it is the paper's.
-    """
+    """Return the seconds of an epoch of ViT-1B in which equal ranks migrate columns (see `migration_time`)."""
     machine = machine or paper_machine()
-    added = migration_time(scheme, workload, machine, num_senders=num_senders, migrated_share=migrated_share)
-    return workload.num_iterations * (iteration_parts(workload, machine).own_s + added.total_s)
+    added = migration_time(scheme, VIT_1B, machine, num_senders=num_senders, migrated_share=migrated_share)
+    return VIT_1B.num_iterations * (iteration_parts(VIT_1B, machine).own_s + added.total_s)
 
 
 @cache
@@ -200,7 +191,7 @@ def paper_machine() -> Server:
     return calibrate({cell: cell.value("flextp") for cell in CALIBRATION})
 
 
-def calibrate(cells_s: Mapping[Cell, float], workload: Workload = VIT_1B) -> Server:
+def calibrate(cells_s: Mapping[Cell, float]) -> Server:
     """Fit the cells of `CALIBRATION`; ValueError for a cell that is missing, or that no rate explains.
 
     Products take what links and memory leave of a plain epoch. The link's rate follows from what broadcast-reduce adds
@@ -209,11 +200,11 @@ def calibrate(cells_s: Mapping[Cell, float], workload: Workload = VIT_1B) -> Ser
     """
     if missing := [cell for cell in CALIBRATION if cell not in cells_s]:
         raise ValueError(f"cells_s lacks {missing[0]}; it must hold it")
-    iteration_s = {cell: cells_s[cell] / workload.num_iterations for cell in CALIBRATION}
+    iteration_s = {cell: cells_s[cell] / VIT_1B.num_iterations for cell in CALIBRATION}
     plain_s, sheet = (iteration_s[PLAIN] + iteration_s[PLAIN_AGAIN]) / 2, Server.named(PAPER_MACHINE)
 
     def added(scheme: Scheme, share: float, machine: Server) -> MigrationTime:
-        return migration_time(scheme, workload, machine, num_senders=1, migrated_share=share)
+        return migration_time(scheme, VIT_1B, machine, num_senders=1, migrated_share=share)
 
     def fitted(is_too_slow: Callable[[float], bool], least: float, most: float, cell: Cell) -> float:
         if is_too_slow(most) or not is_too_slow(least):
@@ -221,13 +212,13 @@ def calibrate(cells_s: Mapping[Cell, float], workload: Workload = VIT_1B) -> Ser
         return bisected(is_too_slow, least, most, NUM_BISECTIONS)
 
     def adds_too_much(bytes_per_s: float) -> bool:
-        machine = with_link(sheet, bytes_per_s, plain_s, workload)
+        machine = with_link(sheet, bytes_per_s, plain_s)
         few, most = (added(Scheme.BROADCAST_REDUCE, share, machine).total_s for share in (0.25, 1.0))
         return most - few > iteration_s[ALL] - iteration_s[FEW]
 
     bytes_per_s = fitted(adds_too_much, LEAST_BYTES_PER_S, sheet.link.bandwidth_bytes_per_s, ALL)
-    machine = with_link(sheet, bytes_per_s, plain_s, workload)
-    if not math.isclose(iteration_parts(workload, machine).own_s, plain_s):
+    machine = with_link(sheet, bytes_per_s, plain_s)
+    if not math.isclose(iteration_parts(VIT_1B, machine).own_s, plain_s):
         raise ValueError(f"cells_s has {cells_s[PLAIN]} s at share 0; links and memory alone take longer")
     everything = added(Scheme.BROADCAST_REDUCE, 1.0, machine)
     whole_s = iteration_s[ALL] - plain_s - (everything.total_s - everything.whole_s)
@@ -240,12 +231,12 @@ def calibrate(cells_s: Mapping[Cell, float], workload: Workload = VIT_1B) -> Ser
     return replace(machine, link_share=fitted(is_too_slow, LEAST_LINK_SHARE, 1.0, SCATTERED))
 
 
-def with_link(machine: Server, bytes_per_s: float, plain_s: float, workload: Workload = VIT_1B) -> Server:
-    """Return the machine with another link and products that take the rest of a plain iteration, in seconds."""
+def with_link(machine: Server, bytes_per_s: float, plain_s: float) -> Server:
+    """Return the machine with another link and products that take the rest of ViT-1B's plain iteration, in seconds."""
     machine = machine.with_bandwidth(bytes_per_s)
-    parts = iteration_parts(workload, machine)
+    parts = iteration_parts(VIT_1B, machine)
     products_s = plain_s - math.fsum((parts.elementwise_s, parts.all_reduce_s, parts.optimizer_s))
-    flops = PASSES * workload.num_layers * (workload.linear_flops + workload.attention_flops) / machine.num_devices
+    flops = PASSES * VIT_1B.num_layers * (VIT_1B.linear_flops + VIT_1B.attention_flops) / machine.num_devices
     return replace(machine, flops_per_s=flops / max(products_s, LEAST_PRODUCTS_S), source="table I; data sheets")
 
 
@@ -272,7 +263,7 @@ class PlannedEpoch:
 
 def planned_epoch(
     solution: Solution | str,
-    skewness: Mapping[int, float] | None = None,
+    skewness: Skewness | None = None,
     *,
     workload: Workload = VIT_1B,
     machine: Server | None = None,
@@ -285,7 +276,6 @@ def planned_epoch(
     Args:
         solution: Baseline, ZERO, MIG or SEMI.
         skewness: of the stragglers by rank, each at least 1; other ranks are normal.
-        workload: model and batch.
         machine: the paper's, if none is given.
         pruning_ratio: a constant γ of ZERO for the stragglers, or for every rank where there is none (figures 5 to 8).
         reference: the time with which Eq. 1 compares a straggler under ZERO.
@@ -306,11 +296,7 @@ def planned_epoch(
 
 
 def epoch_of_plan(
-    plan: Plan,
-    skewness: Mapping[int, float] | None = None,
-    *,
-    workload: Workload = VIT_1B,
-    machine: Server | None = None,
+    plan: Plan, skewness: Skewness | None = None, *, workload: Workload = VIT_1B, machine: Server | None = None
 ) -> PlannedEpoch:
     """Time an epoch under a given plan; arguments as for `planned_epoch`."""
     machine = machine or paper_machine()
@@ -320,7 +306,7 @@ def epoch_of_plan(
     return PlannedEpoch(plan=plan, time_s=max(own_s), own_s=own_s)
 
 
-def model_times(skewness: Mapping[int, float], workload: Workload, machine: Server) -> tuple[RankTimes, ...]:
+def model_times(skewness: Skewness, workload: Workload, machine: Server) -> tuple[RankTimes, ...]:
     """Return each rank's times of a plain iteration; a skewness multiplies the products of linear layers alone."""
     if unknown := [rank for rank in skewness if rank not in range(machine.num_devices)]:
         raise ValueError(f"skewness has rank {unknown[0]!r}; ranks are 0..{machine.num_devices - 1}")
@@ -334,8 +320,8 @@ def model_times(skewness: Mapping[int, float], workload: Workload, machine: Serv
 def model_costs(workload: Workload, machine: Server, times: Sequence[RankTimes], *, num_senders: int = 1) -> Costs:
     """Return the costs that a pre-test would measure; `num_senders` share the receivers, so each costs less."""
     # Broadcast-reduce is a straight line between nothing and everything of a sender's columns.
-    times_of = partial(migration_time, Scheme.BROADCAST_REDUCE, workload, machine, num_senders=num_senders)
-    least_s, most_s = (times_of(migrated_share=share).transfer_s / num_senders for share in (LEAST_SHARE, 1.0))
+    added = partial(migration_time, Scheme.BROADCAST_REDUCE, workload, machine, num_senders=num_senders)
+    least_s, most_s = (added(migrated_share=share).transfer_s / num_senders for share in (LEAST_SHARE, 1.0))
     least_s = 0.0 if machine.in_proportion else least_s
     return Costs(
         alloc_s=machine.alloc_s,

@@ -1,7 +1,5 @@
 """Rows of the counted items: the worked example of figure 2, the paper's setting, and certificates of SEMI's plans."""
 
-from __future__ import annotations
-
 import random
 import statistics
 from collections import Counter

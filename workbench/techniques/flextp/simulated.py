@@ -4,8 +4,6 @@ A plan is in force from the first iteration on, choosing columns takes no time, 
 Pri and PriDiffR are one. The share of products that are dropped stands for accuracy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -51,11 +49,7 @@ def model_named(name: str) -> Workload:
 
 
 def _epoch(
-    name: str,
-    slow: Mapping[int, float],
-    model: Workload,
-    ratio: float | None = None,
-    machine: cost.Server | None = None,
+    name: str, slow: cost.Skewness, model: Workload, ratio: float | None = None, machine: cost.Server | None = None
 ) -> cost.PlannedEpoch:
     if name not in SOLUTIONS:
         raise ValueError(f"solutions has {name!r}; it must be of {', '.join(map(repr, SOLUTIONS))}")
@@ -96,10 +90,7 @@ def _migrated_row(plan: Plan, **keys: Any) -> dict[str, Any]:
 
 
 def simulate_skewness(model: str, skewnesses: Sequence[float], solutions: Sequence[str], empirical: float) -> Rows:
-    """Time epochs with one straggler by its skewness, ascending (figures 9 and 10).
-
-    `empirical` is the constant γ of ZERO-PriDiffE; "ideal" is a free balance that drops nothing.
-    """
+    """Time epochs by a straggler's skewness, ascending (figures 9, 10); `empirical` is ZERO-PriDiffE's γ."""
     workload, machine, rows = model_named(model), cost.paper_machine(), []
     parts = cost.iteration_parts(workload, machine)
     epochs_s: dict[str, list[float]] = {name: [] for name in [*solutions, IDEAL]}  # skewness by skewness
@@ -209,7 +200,7 @@ LINKS_GB_PER_S = (7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.75, 20.0, 30.0
 
 # The text's gain, and how it was gained: solution, stragglers, model and constant ratio. γ = 1/2 and χ = 8 are assumed.
 # Beside a straggler the gain is in speed, which time saved would hide: 77.6 % less is 4.46 times as fast.
-HEADLINES: Mapping[str, tuple[float, str, Mapping[int, float], Workload, float | None]] = {
+HEADLINES: Mapping[str, tuple[float, str, cost.Skewness, Workload, float | None]] = {
     "18.5 % less time, ViT-1B, every rank drops half": (0.185, "ZERO-Pri", {}, cost.VIT_1B, 0.5),
     "23.5 % less time, ViT-3B, every rank drops half": (0.235, "ZERO-Pri", {}, cost.VIT_3B, 0.5),
     "3.5 times as fast, Pri beside a straggler": (3.5 - 1, "ZERO-Pri", {0: 8.0}, cost.VIT_1B, None),
@@ -219,11 +210,7 @@ HEADLINES: Mapping[str, tuple[float, str, Mapping[int, float], Workload, float |
 
 
 def _saved(
-    name: str,
-    slow: Mapping[int, float],
-    model: Workload,
-    ratio: float | None = None,
-    machine: cost.Server | None = None,
+    name: str, slow: cost.Skewness, model: Workload, ratio: float | None = None, machine: cost.Server | None = None
 ) -> float:
     before_s = _epoch("Baseline", slow, model, machine=machine).time_s
     return 1 - _epoch(name, slow, model, ratio, machine).time_s / before_s

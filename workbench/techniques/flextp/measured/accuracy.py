@@ -5,8 +5,6 @@ the paper's machine (`cost`), so that the dropped columns are those that would b
 of section V may be points or a share of the Baseline's accuracy; the key `reading` tells which.
 """
 
-from __future__ import annotations
-
 import inspect
 import time
 from collections import Counter
@@ -77,13 +75,10 @@ def train_vit(
     epochs: int = 10,
     batch: int = 64,
     learning_rate: float = 1e-3,
-    limit: int | None = None,
+    limit: int | None = None,  # training images, drawn with the seed
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """Train on virtual ranks in this process, and score on the test split; arguments up to `moves` are of `Variant`.
-
-    `limit` training images are drawn with the seed, None takes all.
-    """
+    """Train on virtual ranks in this process, and score; arguments up to `moves` are of `Variant`."""
     return _run(_checked(locals()))
 
 

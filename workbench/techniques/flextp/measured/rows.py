@@ -3,13 +3,11 @@
 A Baseline without stragglers gives o, its other and transfer time over its product time, without waiting.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import fsum
 from statistics import fmean, median
-from typing import Any
+from typing import Any, Self
 
 from workbench.rows import median_interval, median_row, ratio_row, ratios, value_row
 from workbench.study.breakdown import Breakdown, break_down
@@ -56,7 +54,7 @@ class Variant:
     moves: bool = False  # the one straggler moves to the next rank every epoch (figures 7 to 9)
 
     @classmethod
-    def of(cls, options: Options) -> Variant:
+    def of(cls, options: Options) -> Self:
         """Take a variant's fields out of more options."""
         return cls(**{field.name: options[field.name] for field in fields(cls) if field.name in options})
 
@@ -323,10 +321,7 @@ def map_points(points: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
 
 
 def predicted_rows(rows: Sequence[Mapping], costs: Costs, compared: Sequence[Options], num_ranks: int) -> Rows:
-    """Return the model's iterations beside the measured ones, and for every place whether both name one winner.
-
-    The model plans from the Baseline without stragglers in `rows`, and the costs of the pre-test.
-    """
+    """Compare every place with the model, which plans from the plain Baseline of `rows` and the pre-test's costs."""
     values = {(row["quantity"], row["solution"], row[PLACE]): row["value"] for row in rows if "rank" not in row}
     own_s, product_s = (values[quantity, BASELINE, PLAIN] for quantity in ("iteration_s", "product_s"))
     compared_rows: Rows = []

@@ -1,7 +1,5 @@
 """Iterations of a small Vision Transformer, timed on real ranks under stragglers: one fixed batch of random numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext

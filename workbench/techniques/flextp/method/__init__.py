@@ -1,7 +1,5 @@
 """The algorithm on plain tensors and numbers: plans, their costs, planners, resized products, and certificates."""
 
-from __future__ import annotations
-
 import importlib
 
 _NAMES = {
@@ -11,7 +9,7 @@ _NAMES = {
     "planners": "Reference SIGNIFICANT_CHANGE SPEED_SHARE cost_effective have_moved levelled_plan num_senders "
     "plan_division plan_equal_drop plan_for plan_migration plan_resizing plan_semi pruning_ratio pruning_ratios "
     "reference_s settled_resizing speedup_bound split_of_one split_of_one_by_definition stragglers",
-    "priority": "DECAY ColumnStatistics candidate_share change_threshold column_change_by_definition first_columns "
+    "priority": "DECAY ColumnStatistics candidate_share column_change_by_definition first_columns "
     "layer_ratios mean_ratios micro_threshold priority_list",
     "resizing": "Buffers Lineage ResizedProduct WorkedExample gradient_of_columns kept_columns "
     "num_dropped_columns product_of_columns recovered recovered_by_definition resized_gradient_by_definition "

@@ -5,13 +5,12 @@ settled which ranks migrate, drop or keep all, own times are straight lines in t
 number of ranks) are tried. Costs that are 0 for small shares are refused.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import product
+from typing import Self
 
 import numpy as np
 from scipy.optimize import linprog
@@ -33,7 +32,7 @@ class Scored:
     dropped: float  # shares dropped on all ranks, added up
 
     @classmethod
-    def of(cls, times: Sequence[RankTimes], plan: Plan, costs: Costs) -> Scored:
+    def of(cls, times: Sequence[RankTimes], plan: Plan, costs: Costs) -> Self:
         return cls(plan=plan, iteration_s=iteration_s(times, plan, costs), dropped=plan.dropped)
 
 
@@ -83,10 +82,7 @@ def gentlest_division(times: Sequence[RankTimes], costs: Costs, *, most_s: float
 
 
 def best_plan_by_search(times: Sequence[RankTimes], costs: Costs, num_steps: int) -> tuple[Scored, ...]:
-    """Try all divisions in which ranks slower than the fastest migrate and drop multiples of 1 / num_steps.
-
-    The front is returned, fastest first: the plans that no other beats in both goals.
-    """
+    """Try all multiples of 1 / num_steps; return the plans that no other beats in both goals, fastest first."""
     require(num_steps >= 1, "num_steps", num_steps, "at least 1")
     own_s = [rank.unresized().own_s for rank in times]
     steps = [(dropped, migrated) for dropped in range(num_steps) for migrated in range(num_steps - dropped)]

@@ -4,15 +4,13 @@ Seconds are those of one iteration, all layers and all three products. Shares an
 rank's own columns K. `virtual_number` is section IV-B's renumbering of the receivers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum, StrEnum
 from itertools import pairwise
 from statistics import fmean, linear_regression
-from typing import Any
+from typing import Any, Self
 
 NEAR = 1 / 400  # of a rank's columns: 2 % of a normal rank's products where the skewness is 8
 # Largest share of its columns that a rank gives up. Ours: Eq. 1 leaves the end of [0, 1) open, and a rank must go on
@@ -98,17 +96,15 @@ class RankTimes:
     def other_s(self) -> float:
         return self.own_s - self.product_s
 
-    def unresized(self) -> RankTimes:
+    def unresized(self) -> Self:
         """Return the times with all own columns and no others; without this Eq. 1 swings between two plans."""
         return self.at_work(1.0)
 
-    def at_work(self, work: float) -> RankTimes:
+    def at_work(self, work: float) -> Self:
         """Return the times if the rank multiplied `work` times its own columns; products take time in proportion."""
-        if self.product_s == 0:
-            return replace(self, work=work)
-        require(self.work != 0, "work", self.work, f"above 0 where product_s is, {self.product_s!r}")
-        product_s = self.product_s / self.work * work
-        return RankTimes(own_s=self.other_s + product_s, product_s=product_s, work=work)
+        require(self.work > 0 or self.product_s == 0, "work", self.work, f"above 0, product_s is {self.product_s!r}")
+        product_s = self.product_s and self.product_s / self.work * work
+        return replace(self, own_s=self.other_s + product_s, product_s=product_s, work=work)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -144,14 +140,14 @@ class Plan:
             raise ValueError(f"senders is {self.senders!r}; it must have at most num_ranks - 1 = {self.num_ranks - 1}")
 
     @classmethod
-    def plain(cls, num_ranks: int) -> Plan:
+    def plain(cls, num_ranks: int) -> Self:
         """Return the plan under which every rank multiplies its own columns."""
         return cls.of_shares([0.0] * num_ranks)
 
     @classmethod
     def of_shares(
         cls, dropped: Sequence[float] = (), migrated: Sequence[float] = (), *, to_normal: bool = False
-    ) -> Plan:
+    ) -> Self:
         """Return the plan of shares in rank order; an empty sequence is zeros."""
         num_ranks = max(len(dropped), len(migrated))
         pairs = zip(dropped or [0.0] * num_ranks, migrated or [0.0] * num_ranks, strict=True)
@@ -186,10 +182,10 @@ class Plan:
         """The migrated volume V of Eq. 3: shares of all senders, added up."""
         return math.fsum(rank.migrated for rank in self.ranks)
 
-    def is_near(self, other: Plan, tolerance: float = NEAR) -> bool:
-        """Return whether no share differs by `tolerance` or more; something is never near to nothing."""
+    def is_near(self, other: Self) -> bool:
+        """Return whether no share differs by `NEAR` or more; something is never near to nothing."""
         shares, others = ((p for rank in plan.ranks for p in (rank.dropped, rank.migrated)) for plan in (self, other))
-        return all((a > 0) == (b > 0) and abs(a - b) < tolerance for a, b in zip(shares, others, strict=True))
+        return all((a > 0) == (b > 0) and abs(a - b) < NEAR for a, b in zip(shares, others, strict=True))
 
     def describe(self) -> str:
         """Return the plan in words, one sentence and one line a rank."""
@@ -233,10 +229,7 @@ def receivers_of(sender: int, senders: Sequence[int], num_ranks: int) -> tuple[i
 
 
 def column_ranges(num_columns: int, num_receivers: int) -> tuple[range, ...]:
-    """Divide m migrated columns among receivers: r' has (r' - 1) m / (N - 1) to r' m / (N - 1), both rounded down.
-
-    Source: section IV-B.
-    """
+    """Divide m columns among receivers: r' has (r' - 1) m / (N - 1) to r' m / (N - 1), rounded down (IV-B)."""
     require(num_columns >= 0, "num_columns", num_columns, "0 or more")
     require(num_receivers >= 1, "num_receivers", num_receivers, "at least 1")
     ends = [number * num_columns // num_receivers for number in range(num_receivers + 1)]
@@ -258,7 +251,7 @@ class Line:
         require(0 <= self.per_share_s < math.inf, "per_share_s", self.per_share_s, "finite and never fall")
 
     @classmethod
-    def fitted(cls, shares: Sequence[float], seconds: Sequence[float]) -> Line:
+    def fitted(cls, shares: Sequence[float], seconds: Sequence[float]) -> Self:
         """Fit a line by least squares; where it would fall it is level."""
         slope, at_zero_s = linear_regression(shares, seconds) if len(shares) > 1 else (0.0, seconds[0])
         return cls(at_zero_s=at_zero_s, per_share_s=slope) if slope > 0 else cls(at_zero_s=fmean(seconds))
@@ -286,7 +279,7 @@ class Costs:
     @classmethod
     def straight(
         cls, *, alloc_s: float = 0.0, extract_s: float = 0.0, communicate_s: float = 0.0, compute_s: float
-    ) -> Costs:
+    ) -> Self:
         """Return costs in proportion to the share; each argument is the seconds of a share of 1."""
         extract, communicate, compute = (Line(per_share_s=s) for s in (extract_s, communicate_s, compute_s))
         return cls(alloc_s=alloc_s, extract=extract, communicate=communicate, compute=compute)
@@ -314,7 +307,7 @@ class Costs:
         return asdict(self)
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Costs:
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
         lines = {name: Line(**record[name]) for name in ("extract", "communicate", "compute")}
         return cls(alloc_s=record["alloc_s"], fixed_share=record["fixed_share"], **lines)
 

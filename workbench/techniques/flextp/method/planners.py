@@ -1,7 +1,5 @@
 """Planners, pure functions of the times of all ranks: Eq. 1 (resizing), migration, Eqs. 2 and 3 (SEMI-migration)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 
@@ -58,10 +56,7 @@ def pruning_ratios(times: Sequence[RankTimes], reference: Reference) -> list[flo
 
 
 def speedup_bound(skewness: float, num_ranks: int, *, other: float = 0.0) -> float:
-    """Return the largest speedup of Eq. 1 with the mean and one straggler, (o + χ) / (o + (χ + N - 1) / N).
-
-    o = `other` is the time outside products over a normal rank's product time.
-    """
+    """Return Eq. 1's largest speedup, (o + χ) / (o + (χ + N - 1) / N); o is `other` time over products."""
     require(1 <= skewness < math.inf, "skewness", skewness, "finite and at least 1")
     require(num_ranks >= 1, "num_ranks", num_ranks, "at least 1")
     require(0 <= other < math.inf, "other", other, "finite and not negative")
@@ -175,10 +170,7 @@ def plan_migration(times: Sequence[RankTimes]) -> Plan:
 def plan_division(
     times: Sequence[RankTimes], num_senders: int, *, reference: Reference = Reference.MIN, to_normal: bool = False
 ) -> Plan:
-    """Let the slowest stragglers migrate their shares by Eq. 1, and the others drop theirs. Source: section IV-B.
-
-    `num_senders` is x, from 0 (resizing alone) to the number of stragglers (migration alone).
-    """
+    """Let the slowest `num_senders` stragglers migrate their shares by Eq. 1, the others drop theirs (IV-B)."""
     slow = stragglers(times, reference)
     require(0 <= num_senders <= len(slow), "num_senders", num_senders, f"in 0..{len(slow)}, the number of stragglers")
     ratios = [ratio if rank in slow else 0.0 for rank, ratio in enumerate(pruning_ratios(times, reference))]

@@ -79,13 +79,6 @@ def micro_threshold(learning_rate: float, iterations_per_epoch: int) -> float:
     return DRIFT_SHARE * learning_rate / iterations_per_epoch**0.5
 
 
-def change_threshold(iterations_per_epoch: int, micro_threshold: float) -> float:
-    """Return θ = iterations per epoch · θ_micro, in the unit of weights; section III-B."""
-    require(iterations_per_epoch >= 1, "iterations_per_epoch", iterations_per_epoch, "at least 1")
-    require(micro_threshold >= 0, "micro_threshold", micro_threshold, "at least 0")
-    return iterations_per_epoch * micro_threshold
-
-
 def candidate_share(statistics: ColumnStatistics, threshold: float) -> float:
     """Return the share of a layer's columns whose change is below a threshold: its candidates over K."""
     return int((statistics.change < threshold).sum()) / len(statistics.change)

@@ -134,15 +134,9 @@ def resized_product_by_definition(x_NK: Tensor, weight_OK: Tensor, dropped: Sequ
     return _pruned_by_definition(x_NK, dropped) @ _pruned_by_definition(weight_OK, dropped).T
 
 
-def resized_gradient_by_definition(
-    left_RM: Tensor,
-    right_MK: Tensor,
-    dropped: Sequence[int],
-    imputation: Imputation = Imputation.ZERO,
-    previous: Tensor | None = None,
-) -> Tensor:
+def resized_gradient_by_definition(left_RM: Tensor, right_MK: Tensor, dropped: Sequence[int], *imputing) -> Tensor:
     """Multiply with the pruned input or weight and recover the gradient [R, K]; figure 2 (right), section III-A."""
-    return recovered_by_definition(left_RM @ _pruned_by_definition(right_MK, dropped), dropped, imputation, previous)
+    return recovered_by_definition(left_RM @ _pruned_by_definition(right_MK, dropped), dropped, *imputing)
 
 
 def _pruned_by_definition(matrix_RK: Tensor, dropped: Sequence[int]) -> Tensor:

@@ -4,14 +4,12 @@ Ranks hand their times to all others while they fetch the next batch; rank 0 mak
 says which of its columns migrate. Reentrant checkpointing is refused: its forward pass records no gradients.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -28,7 +26,7 @@ from workbench.timeline.stragglers import StragglerTrace
 
 from ..method.plan import Costs, Plan, RankPlan, RankTimes, Solution
 from ..method.planners import Reference, have_moved
-from ..method.resizing import Buffers, Lineage, num_dropped_columns
+from ..method.resizing import Buffers, num_dropped_columns
 from .division import Division, delivery_of, divide
 from .meter import Meter, ModelledTimes
 from .policy import ColumnChooser, Planner, Policy, check_policy, needs_costs, planner_of
@@ -49,7 +47,7 @@ def balance(
     trace: StragglerTrace | None = None,
     slowness: float = 1.0,
     modelled: ModelledTimes | None = None,
-) -> Balancer:
+) -> "Balancer":
     """Let the ranks of a tensor-parallel model help their stragglers.
 
     Wrap each training step in `with balancer.iteration():`; evaluation needs nothing. Balance a model once it is on its
@@ -124,7 +122,7 @@ class _State:
         return asdict(replace(self, pending=None)) | {"pending": self.pending and self.pending.wait()}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> _State:
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
 
         def plan(saved: Mapping[str, Any]) -> Plan:
             return Plan(ranks=tuple(RankPlan(**rank) for rank in saved["ranks"]))
@@ -154,7 +152,7 @@ class Balancer:
         costs: Costs | None = None,
         meters: Mapping[int, Meter] | None = None,
     ):
-        self.group, self.policy, self.lineage = group, policy, Lineage()
+        self.group, self.policy = group, policy
         self._layers = parallel_linears(model, group)
         self._device = next(iter(self._layers.values())).weights[0].device
         self._modelled, self._meters = modelled, dict(meters or {})
@@ -353,21 +351,18 @@ class Balancer:
 
     def _divided(self) -> list[Division]:
         """Divide the columns of every layer as the plan says; every rank of the group calls it."""
-        plan, layers = self._state.plan, list(self._layers.items())
+        plan, layers = self._state.plan, self._layers.values()
         chosen = {rank: chooser.choose(plan.ranks[rank]) for rank, chooser in self._choosers.items()}
         announced = {}  # the columns that each sender migrates, layer by layer
         for sender in plan.senders:
             share = plan.ranks[sender].migrated
-            counts = [num_dropped_columns(share, layer.weights[0].shape[1]) for _, layer in layers]
+            counts = [num_dropped_columns(share, layer.weights[0].shape[1]) for layer in layers]
             own = torch.cat([layer.migrated for layer in chosen[sender]]) if sender in chosen else None
             shape = Shape(sizes=(sum(counts),), dtype=torch.int64, device=self._device)
             announced[sender] = self._broadcast("flextp.columns", sender, own, shape).split(counts)
         divisions = []
-        for place, (name, layer) in enumerate(layers):
+        for place, layer in enumerate(layers):
             dropped = {rank: columns[place].dropped for rank, columns in chosen.items()}
-            for rank, indices in dropped.items():
-                for matrix in ("input", "weight"):
-                    self.lineage.record_(f"{name}, rank {rank}", matrix, indices)
             migrated = {sender: columns[place] for sender, columns in announced.items() if len(columns[place])}
             num_columns = layer.weights[0].shape[1]
             divisions.append(divide(num_columns, num_ranks=self.group.size, dropped=dropped, migrated=migrated))

@@ -7,8 +7,6 @@ count.
 Shapes: R = rows, m = migrated columns, w = columns of one receiver.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A thread's CPU time counts, since wall time on shared cores would count contenti
 waited for. Only products of parallel linears are timed and slowed; taking columns out is other time.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """The user's decisions about balancing, the planner that follows from them, and each rank's choice of columns."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -144,7 +142,7 @@ class ColumnChooser:
         """Choose columns of every layer; nothing is drawn, so that equal plans within an epoch choose the same."""
         ratios, policy = [plan.dropped] * len(self._lists), self._policy
         if self._has_ratios_by_layer:
-            threshold = priority.change_threshold(policy.iterations_per_epoch, policy.micro_threshold)
+            threshold = policy.iterations_per_epoch * policy.micro_threshold  # θ of section III-B
             shares = [
                 priority.candidate_share(statistics, threshold) if is_trained else 0.0
                 for statistics, is_trained in zip(self._statistics, self._is_trained, strict=True)

@@ -4,8 +4,6 @@ Products of one layer of every shape run in turns: whole, with all ranks droppin
 slowest rank migrating it. The wall beyond the busiest rank's products is the cost of messages.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,23 +36,15 @@ LEAST_MOVING = 1 / 16  # of a product's time that is in proportion to its column
 class _Kind:
     """Layers of one shape."""
 
-    layer: Linear  # the one that is run
+    layer: "Linear"  # the one that is run
     product: FlexibleProduct  # its product
     num_products: int  # of all of them in an iteration
 
 
 def measure_costs(
-    layers: Sequence[Linear],
-    products: Sequence[FlexibleProduct],
-    group: TensorGroup,
-    times: Sequence[RankTimes],
-    shares: Sequence[float] = SHARES,
+    layers: Sequence["Linear"], products: Sequence[FlexibleProduct], group: TensorGroup, times: Sequence[RankTimes]
 ) -> Costs:
-    """Measure the costs, the same on every rank; every rank of the group calls it.
-
-    Each of `products` has multiplied before. By `times` the slowest rank becomes the sender. `shares` of a rank's
-    columns are removed in the test.
-    """
+    """Measure the costs, the same on every rank; all call it once `products` have multiplied."""
     by_shape: dict[tuple, list[tuple[Linear, FlexibleProduct]]] = {}
     for layer, product in zip(layers, products, strict=True):
         for meter in product.meters.values():
@@ -65,28 +55,25 @@ def measure_costs(
     kinds = [_Kind(*same[0], sum(product.num_products for _, product in same)) for same in by_shape.values()]
     unresized = [rank.unresized() for rank in times]
     sender = max(range(len(times)), key=lambda rank: unresized[rank].own_s)
-    plans = [Plan.plain(group.size), *(Plan.of_shares([share] * group.size) for share in shares)]
-    plans += [Plan.of_shares(migrated=[share * (rank == sender) for rank in range(group.size)]) for share in shares]
+    plans = [Plan.plain(group.size), *(Plan.of_shares([share] * group.size) for share in SHARES)]
+    plans += [Plan.of_shares(migrated=[share * (rank == sender) for rank in range(group.size)]) for share in SHARES]
     # Every kind counts as often as it multiplies.
     messages_s, product_s = np.sum([kind.num_products * _timed_runs(kind, group, plans) for kind in kinds], axis=0)
-    kept_fixed, received_fixed = _fixed_shares(product_s, np.array(shares), sender)
-    local_s = [[fsum(kind.num_products * _extraction_s(kind, share) for kind in kinds)] for share in shares]
+    kept_fixed, received_fixed = _fixed_shares(product_s, np.array(SHARES), sender)
+    local_s = [[fsum(kind.num_products * _extraction_s(kind, share) for kind in kinds)] for share in SHARES]
     extraction_s = [max(seconds) for seconds in _of_all_ranks(local_s, kinds[0], group)]
     alloc_s, least_s = min(extraction_s), min(rank.product_s for rank in unresized)
     return Costs(
         alloc_s=alloc_s,
-        extract=Line.fitted(shares, [seconds - alloc_s for seconds in extraction_s]),
-        communicate=Line.fitted(shares, np.median(messages_s[-len(shares) :, :, 0], axis=1).tolist()),
+        extract=Line.fitted(SHARES, [seconds - alloc_s for seconds in extraction_s]),
+        communicate=Line.fitted(SHARES, np.median(messages_s[-len(SHARES) :, :, 0], axis=1).tolist()),
         compute=Line(at_zero_s=least_s * received_fixed, per_share_s=least_s * (1 - kept_fixed)),
         fixed_share=kept_fixed,
     )
 
 
 def _of_all_ranks(values: Sequence[Sequence[float]], kind: _Kind, group: TensorGroup) -> list[list[float]]:
-    """Collect numbers of every rank: one list a number, in rank order.
-
-    `values` are, by number, those of the local ranks, or one for all of them.
-    """
+    """Collect numbers of every rank, one list a number; `values` are those of the local ranks, or one for all."""
     by_rank = [[numbers[place % len(numbers)] for numbers in values] for place in range(len(group.local_ranks))]
     messages = torch.tensor(by_rank, dtype=torch.float64, device=kind.layer.weights[0].device)
     return moves_of(group).gather(messages.unbind()).wait().t().tolist()
@@ -95,8 +82,8 @@ def _of_all_ranks(values: Sequence[Sequence[float]], kind: _Kind, group: TensorG
 def _timed_runs(kind: _Kind, group: TensorGroup, plans: Sequence[Plan]) -> np.ndarray:
     """Time a divided product, forward and backward, a few times; plans take turns, so that drift is shared.
 
-    Returns seconds [2, plans, repeats, ranks]: of messages, on the wall beyond the products of the busiest rank and the
-    same for all ranks, and in products.
+    Returns seconds [2, plans, repeats, ranks]: of messages, which is the wall beyond the busiest rank's products, and
+    in products.
     """
     weights = [weight.detach().to(kind.product.dtype, copy=True).requires_grad_() for weight in kind.layer.weights]
     xs = [weight.new_zeros(kind.product.num_rows, weight.shape[1]).requires_grad_() for weight in weights]
@@ -134,10 +121,9 @@ def _timed_run(kind: _Kind, group: TensorGroup, plan: Plan, xs: list[Tensor], we
 def _fixed_shares(product_s: np.ndarray, shares: np.ndarray, sender: int) -> tuple[float, float]:
     """Return the time of products that fewer columns do not shorten, as shares of a rank's own: (kept, received).
 
-    `product_s` are seconds [1 + 2 shares, repeats, ranks]: plain, with each share dropped, and with each migrated. The
-    fixed parts follow from straight lines through them. Of kept columns the least of the ranks' counts: too little, and
-    plans come to rest after a few more steps; too much, and a rank that keeps few columns looks too fast, and plans
-    swing. Of received columns, those of one sender, the median counts.
+    `product_s` are seconds [1 + 2 shares, repeats, ranks]: plain, with each share dropped, and with each migrated. Of
+    kept columns the least of the ranks' fixed parts counts, since with too much of it plans swing; of received columns
+    the median.
     """
     if not product_s[0].all():
         return 0.0, 0.0  # ranks without meters have no times of products

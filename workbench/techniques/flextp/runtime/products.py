@@ -6,8 +6,6 @@ travel while ranks multiply their own columns. Receivers keep migrated weights f
 Shapes: N = rows, K = columns of a rank, O = outputs of a rank, M = migrated columns, w = columns of one receiver.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from functools import partial
@@ -144,7 +142,7 @@ class _Divided(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, call: _ColumnCall | _RowCall, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx, call: "_ColumnCall | _RowCall", *tensors: Tensor) -> tuple[Tensor, ...]:
         half = len(tensors) // 2
         ctx.call = call
         ctx.save_for_backward(*tensors)
@@ -364,13 +362,13 @@ def _above(*matrices: Tensor) -> Shape:
 # --- the layers of a model whose products are replaced
 
 
-def cut_of(layer: Linear) -> Cut:
+def cut_of(layer: "Linear") -> Cut:
     if not isinstance(layer, ShardedLinear):
         return layer.cut
     return Cut.COLUMN if isinstance(layer, ColumnParallelLinear) else Cut.ROW
 
 
-def check_whole(layers: Mapping[str, Linear]) -> None:
+def check_whole(layers: Mapping[str, "Linear"]) -> None:
     """Refuse shards that fully_shard has cut once more: a rank then holds no whole columns."""
     for name, layer in layers.items():
         if any(hasattr(weight, "placements") for weight in layer.weights):
@@ -378,7 +376,7 @@ def check_whole(layers: Mapping[str, Linear]) -> None:
             raise ValueError(f"weight of {name} is sharded twice; {rule}")
 
 
-def parallel_linears(model: nn.Module, group: TensorGroup) -> dict[str, Linear]:
+def parallel_linears(model: nn.Module, group: TensorGroup) -> dict[str, "Linear"]:
     """Return the parallel linears of a model by their names; ValueError if `balance` cannot take them."""
     layers = {name: module for name, module in model.named_modules() if isinstance(module, ShardedLinear)}
     check_whole(layers)

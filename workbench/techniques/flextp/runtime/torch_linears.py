@@ -4,8 +4,6 @@ Torch's hooks around the linear stay; between them the local shards are multipli
 summed in the place of DTensor: gradients of inputs of a column-wise linear, outputs of a row-wise one.
 """
 
-from __future__ import annotations
-
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
