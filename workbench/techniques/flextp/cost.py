@@ -1,7 +1,6 @@
 """Seconds of an epoch on eight V100s under stragglers, with and without resizing and migration, without torch.
 
-An iteration's parts follow the roofline; the rates of products and of the link are fitted to table I. The model stands
-in for measured times and for a pre-test; planners and the time of an iteration under a plan are those of `method`.
+An iteration's parts follow the roofline; the rates of products and of the link are fitted to table I.
 """
 
 import math
@@ -79,15 +78,13 @@ def iteration_parts(workload: Workload, machine: Server) -> IterationParts:
 
 
 def extraction_s(workload: Workload, machine: Server, removed: float) -> float:
-    """Return the seconds in which a rank takes out a removed share of columns and puts gradients back, an iteration.
-
-    Kept columns of input and weight are read and written forward and backward; each gradient's are read, all written.
-    """
+    """Return the seconds in which a rank takes out a removed share of columns and puts gradients back."""
     require(0 <= removed <= 1, "removed", removed, "in [0, 1]")
     if removed == 0:
         return 0.0
     kept = 1 - removed
     whole = math.fsum(linear.input_bytes + linear.weight_bytes for linear in workload.linears(machine.num_devices))
+    # Operands are read and written forward and backward; of gradients the kept columns are read, and all written.
     return workload.num_layers * whole * (4 * kept + kept + 1) / machine.memory_bytes_per_s
 
 

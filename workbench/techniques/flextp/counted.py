@@ -95,12 +95,10 @@ def count_setting(num_epochs: int, iterations_per_epoch: int) -> Rows:
         rows.append(value_row("iterations_per_epoch", MODELS[name].num_iterations, model=name))
     forward, backward = count_all_reduces(CONFIGS["ViT-1B"].num_layers)
     counts = {"forward": forward, "forward and backward": forward + backward}
-    totals = counts | {f"{PAPERS_PER_ITERATION} an iteration": PAPERS_PER_ITERATION}
-    for name, count in counts.items():
-        rows.append(value_row("all_reduces_per_iteration", count, model="ViT-1B", counted=name))
-    for name, count in totals.items():
-        total = count * num_epochs * iterations_per_epoch
-        rows.append(value_row("all_reduces_of_training", total, model="ViT-1B", counted=name))
+    row = partial(value_row, model="ViT-1B")
+    rows += [row("all_reduces_per_iteration", count, counted=name) for name, count in counts.items()]
+    for name, count in (counts | {f"{PAPERS_PER_ITERATION} an iteration": PAPERS_PER_ITERATION}).items():
+        rows.append(row("all_reduces_of_training", count * num_epochs * iterations_per_epoch, counted=name))
     return rows
 
 

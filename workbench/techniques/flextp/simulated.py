@@ -217,11 +217,8 @@ def _saved(
 
 
 def headline_rows(bandwidths_gb_per_s: Sequence[float]) -> Rows:
-    """Return the text's gains by the share of products that a link leaves to them, and the share that each needs.
-
-    Products take what the link leaves of table I's plain epoch of ViT-1B, whose share names the place for both models.
-    `largest_miss` is the least over all shares.
-    """
+    """Return the text's gains by the share of products that a link leaves to them, and the share each needs."""
+    # Products take what the link leaves of ViT-1B's plain epoch in table I; its share names the place for both models.
     fitted, rows = cost.paper_machine(), []
     plain_s = cost.iteration_parts(cost.VIT_1B, fitted).own_s
 

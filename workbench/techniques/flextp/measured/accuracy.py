@@ -14,7 +14,6 @@ from functools import partial
 from itertools import zip_longest
 from math import fsum
 from statistics import fmean
-from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
@@ -42,17 +41,15 @@ __all__ += ["compare_on_ranks", "compared_by_seed", "rows_as_timed", "sources", 
 __all__ += ["training_cells", "variants_as_timed"]
 
 SMALL = replace(VIT_TINY, hidden_size=192, mlp_size=768)  # as much wider than tiny as ViT-3B than ViT-1B
-SIZES = MappingProxyType({"tiny": VIT_TINY, "small": SMALL, "1B": VIT_1B, "3B": VIT_3B})
-"""Models by name; plans follow the times of ViT-3B for "small" and "3B", else of ViT-1B."""
-
+# Plans follow the times of ViT-3B for "small" and "3B", else of ViT-1B.
+SIZES = {"tiny": VIT_TINY, "small": SMALL, "1B": VIT_1B, "3B": VIT_3B}
 MEAN_LEARNING_RATE = 0.5  # of its peak, over a short warm-up and a linear decay to zero
 VARIANT = tuple(field.name for field in fields(Variant))
 POINTS, RELATIVE = "points", "relative"  # readings of "% accuracy loss"
 MOST_DROPPING = "ZERO-Pri"
 CONTROL = "ZERO-Pri everywhere"  # every rank drops the share of Pri's straggler: shows whether a loss can be seen
-SHOWN = {name: name for name in ("accuracy", "accuracy_loss", "loss_in_spreads", "num_updates")} | {
-    share: f"trained_{share}" for share in ("dropped_share", "migrated_share")
-}  # the shares stand beside those that were timed
+SHOWN = {name: name for name in ("accuracy", "accuracy_loss", "loss_in_spreads", "num_updates")}
+SHOWN |= {"dropped_share": "trained_dropped_share", "migrated_share": "trained_migrated_share"}  # beside the timed ones
 
 
 @named("flextp/train_vit")
@@ -104,14 +101,8 @@ def compare_on_ranks(
         yield "plans_difference", float(sum(plan != other for plan, other in pairs)), "1"
 
     with Ranks(num_ranks, timeout_s=timeout_s, preload=(__name__,)) as ranks:
-        return training.compare_on_ranks(
-            variants,
-            on_real=partial(train_vit_on_ranks, ranks),
-            on_virtual=train_vit,
-            more=differences,
-            key="solution",
-            score="accuracy",
-        )
+        on_real, columns = partial(train_vit_on_ranks, ranks), {"key": "solution", "score": "accuracy"}
+        return training.compare_on_ranks(variants, on_real=on_real, on_virtual=train_vit, more=differences, **columns)
 
 
 def compared_by_seed(compared: Sequence[Options], seeds: Sequence[int]) -> list[dict[str, Any]]:
@@ -120,10 +111,7 @@ def compared_by_seed(compared: Sequence[Options], seeds: Sequence[int]) -> list[
 
 
 def training_cells(wanted: Sequence[Options], **recipe: Any) -> list[dict[str, Any]]:
-    """Return every argument of `train_vit` for each training of `compared_by_seed`; some may be equal.
-
-    Without stragglers nobody drops or migrates: the training is the Baseline, as is any Baseline under stragglers.
-    """
+    """Return every argument of `train_vit` for each training of `compared_by_seed`; some may be equal."""
     defaults = {name: parameter.default for name, parameter in inspect.signature(train_vit).parameters.items()}
     cells = []
     for variant in wanted:
@@ -132,6 +120,7 @@ def training_cells(wanted: Sequence[Options], **recipe: Any) -> list[dict[str, A
         cell = {**defaults, **recipe, **variant}
         is_constant = cell["everywhere"] or any(cell["dropped"])
         nobody_straggles = all(skewness == 1 for skewness in cell["skewness"])
+        # Without stragglers nobody drops or migrates: the training is the Baseline, as under stragglers.
         if cell["solution"] == BASELINE or (nobody_straggles and not is_constant):
             cell |= {name: defaults[name] for name in VARIANT if name in defaults}
         elif cell["everywhere"] or cell["dropped"]:
@@ -216,10 +205,7 @@ Values = Mapping[str, Any]  # a variant and a seed, or the results of `train_vit
 
 
 def accuracy_rows(wanted: Sequence[Values], results: Sequence[Values], keys: Sequence[str] = (), **same: Any) -> Rows:
-    """Return rows of trainings, of losses against the Baseline of their seed, and of comparisons over seeds.
-
-    `wanted` are the variants, seed by seed, `keys` the fields that tell them apart. Intervals are one standard error.
-    """
+    """Return rows of `wanted` trainings, of losses against the Baseline of their seed, and over seeds."""
     pairs = list(zip(wanted, results, strict=True))
     baselines = {variant["seed"]: result["accuracy"] for variant, result in pairs if variant["solution"] == BASELINE}
     rows: Rows = []
@@ -266,7 +252,7 @@ def _over_seeds(rows: Rows, baselines: Sequence[float]) -> Rows:
         others = tuple((name, key) for name, key in keys.items() if name not in ("solution", "reading"))
         lost[keys["solution"], others] = points
     compared: Rows = []
-    narrowed: dict[str, list[tuple[dict[str, Any], dict[int, float]]]] = {POINTS: [], RELATIVE: []}
+    narrowed: dict[str, list[tuple[dict[str, Any], dict[int, float]]]] = {}
     for (solution, others), points in lost.items():
         keys, pri = dict(others), lost.get(("ZERO-Pri", others), {})
         if spread:
@@ -276,15 +262,14 @@ def _over_seeds(rows: Rows, baselines: Sequence[float]) -> Rows:
         for seed, more in beyond.items() if solution == "ZERO-PriDiffM" else ():
             compared.append(value_row("points_behind", max(0.0, more), "%", seed=seed, **keys))
         if solution == "ZERO-Rd" and beyond:
-            narrowed[POINTS].append((keys, beyond))
+            narrowed.setdefault(POINTS, []).append((keys, beyond))
             if min(points.values()) > 0:
                 shares = {seed: PER_CENT * more / points[seed] for seed, more in beyond.items()}
-                narrowed[RELATIVE].append((keys, shares))
+                narrowed.setdefault(RELATIVE, []).append((keys, shares))
     for reading, places in narrowed.items():
-        if places:
-            keys, most = max(places, key=lambda place: fmean(place[1].values()))
-            keys = {name: key for name, key in keys.items() if name != "pruning_ratio"} | {"reading": reading}
-            compared += [value_row("loss_narrowed", value, "%", seed=seed, **keys) for seed, value in most.items()]
+        keys, most = max(places, key=lambda place: fmean(place[1].values()))
+        keys = {name: key for name, key in keys.items() if name != "pruning_ratio"} | {"reading": reading}
+        compared += [value_row("loss_narrowed", value, "%", seed=seed, **keys) for seed, value in most.items()]
     return compared
 
 
@@ -300,16 +285,14 @@ def chance_reason(wanted: Sequence[Values], results: Sequence[Values]) -> str:
 
 
 def variants_as_timed(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return a variant for every solution that was timed with stragglers, and the control.
-
-    Each rank drops the median share that it dropped there. A solution that dropped nothing is trained as MIG.
-    """
+    """Return variants that drop the median shares of the timed solutions with stragglers, and the control."""
     shares: dict[str, list[float]] = {}
     skewness = 1.0
     for row in rows:
         if row["quantity"] == "rank_drops" and row["solution"] != BASELINE and row["skewness"] > 1:
             shares.setdefault(row["solution"], []).append(min(round(row["value"], 2), MOST_REMOVED))
             skewness = max(skewness, row["skewness"])
+    # A solution that dropped nothing is trained as MIG.
     dropping, migrating = {"solution": "ZERO", "selection": "Pri"}, {"solution": "MIG", "skewness": [skewness]}
     variants = {
         name: {**dropping, "dropped": by_rank} if any(by_rank) else migrating for name, by_rank in shares.items()

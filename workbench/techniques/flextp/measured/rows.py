@@ -259,10 +259,7 @@ def _find(variants: Variants, wanted: Variant) -> str | None:
 
 
 def along_axis(rounds: Rounds, keys: Keys, rows: Sequence[Mapping], along: str) -> Rows:
-    """Return rows that compare places of a figure's axis, round by round; `rounds` holds seconds by variant.
-
-    Over skewness: growth and distance from a straight line. Over `num_senders`: SEMI beside the given divisions.
-    """
+    """Compare places of a figure's axis by round: growth along skewness, SEMI with divisions along num_senders."""
     if along == "num_senders":
         return _along_divisions(rounds, keys, rows)
     by_solution: dict[str, dict[float, Sequence[float]]] = {}

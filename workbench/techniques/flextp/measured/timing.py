@@ -138,9 +138,8 @@ def trials(recorder: Recorder, variants: Variants, setting: Setting) -> dict[str
         costs = training.balancer.costs
     for name, variant in variants.items():
         training = Training(variant, setting, recorder, costs=costs, records_products=records_products)
-        trainings[name] = Trial(
-            step=training.step, settling=training.num_settling, end=training.end, close=lambda: costs
-        )
+        settling = training.num_settling
+        trainings[name] = Trial(step=training.step, settling=settling, end=training.end, close=lambda: costs)
     return trainings
 
 
@@ -176,10 +175,7 @@ def measure_variants(
     num_hosts: int = 1,
     device: str = "cpu",
 ) -> Measured:
-    """Train all variants in turns on real ranks of this machine; None among them is the model without balancing.
-
-    With a straggler that moves, there are `rounds` after each move. Without `keys` a variant's name is its key.
-    """
+    """Train all variants in turns on real ranks; a straggler that moves has so many `rounds` after each move."""
     if not variants:
         raise ValueError("variants is empty; it must name at least one")
     moves = any(variant is not None and variant.moves for variant in variants.values())

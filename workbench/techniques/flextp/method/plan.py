@@ -285,10 +285,7 @@ class Costs:
         return cls(alloc_s=alloc_s, extract=extract, communicate=communicate, compute=compute)
 
     def communicate_s(self, volume: float, num_senders: int) -> float:
-        """Return the cost, on every rank, of the messages of x senders that migrate V shares, one after the other.
-
-        Each sender is priced by itself: whole outputs travel however few its columns are.
-        """
+        """Return the seconds, on every rank, of the messages of x senders of V shares, each priced by itself."""
         return num_senders * self.communicate(volume / num_senders) if num_senders else 0.0
 
     def compute_s(self, volume: float, num_senders: int, num_receivers: int) -> float:

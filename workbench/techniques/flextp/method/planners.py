@@ -146,13 +146,9 @@ def plan_resizing(times: Sequence[RankTimes], reference: Reference = Reference.M
 
 
 def settled_resizing(times: Sequence[RankTimes]) -> Plan:
-    """Return the plan at which resizing against the current mean comes to rest. Source: section III-A.
-
-    Ranks plan and measure again as long as any own time has moved (`have_moved`). Each plan asks for more than the one
-    before, so this ends.
-    """
+    """Return the plan at which resizing against the current mean comes to rest (section III-A)."""
     planned_from, plan = list(times), Plan.plain(len(times))
-    while True:
+    while True:  # each plan asks for more than the one before
         newer = plan_resizing(planned_from, Reference.CURRENT_MEAN)
         if newer.is_near(plan):
             return plan

@@ -87,10 +87,7 @@ def balance(
 
 
 def check_model(build: Callable[[TensorGroup], nn.Module], num_ranks: int) -> None:
-    """Refuse, before any rank starts, a model without parallel linears, or with some of another group.
-
-    `build` makes the model of a group's ranks, here of virtual ones, which takes the memory of the whole model.
-    """
+    """Refuse, before any rank starts, a model that `balance` would refuse; `build` makes it for a group."""
     group = VirtualTensorGroup(num_ranks)
     parallel_linears(build(group), group)
 
@@ -391,10 +388,7 @@ class Balancer:
         return facts | {"num_ranks": self.group.size, "ranks": list(self.group.local_ranks)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on as the balancer of a state would have; every rank of the group calls it, with its own state.
-
-        ValueError on all ranks, before anything is changed, if a state is of another model, policy, rank or iteration.
-        """
+        """Go on from this rank's own state; ValueError on all ranks, before any change, if one does not fit."""
         self._check_ready()
         saved = state["made_for"]
         facts = {name: (value, saved.get(name)) for name, value in self._made_for().items()}

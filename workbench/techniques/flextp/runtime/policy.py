@@ -112,10 +112,7 @@ class Columns:
 
 
 class ColumnChooser:
-    """Chooses columns for one rank: the head of a priority list is dropped, the next ones are migrated.
-
-    `weights` are the rank's shards [O, K], layer by layer. A frozen one has no candidates: it may not move.
-    """
+    """Chooses columns of one rank, by shard [O, K]: the head of a priority list drops, the next ones migrate."""
 
     def __init__(self, weights: Sequence[Tensor], policy: Policy, rank: int):
         self._policy, self._is_trained = policy, [weight.requires_grad for weight in weights]
@@ -143,6 +140,7 @@ class ColumnChooser:
         ratios, policy = [plan.dropped] * len(self._lists), self._policy
         if self._has_ratios_by_layer:
             threshold = policy.iterations_per_epoch * policy.micro_threshold  # θ of section III-B
+            # A frozen weight has no candidates: it may not move.
             shares = [
                 priority.candidate_share(statistics, threshold) if is_trained else 0.0
                 for statistics, is_trained in zip(self._statistics, self._is_trained, strict=True)

@@ -162,11 +162,7 @@ class _Divided(torch.autograd.Function):
 
 
 class _Call:
-    """One product under one division: the common part of both kinds of layer.
-
-    `forward` returns the outputs of the local ranks, [N, O], `backward` those gradients of inputs and weights by rank
-    that are needed.
-    """
+    """One product under one division; `backward` returns the needed gradients of inputs and of weights by rank."""
 
     def __init__(self, product: FlexibleProduct, division: Division):
         self.product, self.division, self.delivery = product, division, product.delivery
@@ -244,11 +240,7 @@ class _Call:
 
 
 class _ColumnCall(_Call):
-    """A column-parallel layer's: every rank holds x; a receiver needs weight columns and the gradient of the output.
-
-    With `Imputation.SAME` and broadcast-reduce, the sender's previous input gradient is zero in a column that has just
-    come back from a receiver.
-    """
+    """A column-parallel layer's: all hold x; a receiver needs weight columns and the gradient of the output."""
 
     def forward(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
         inputs, output = self.by_rank(xs), Shape.of(xs[0], (len(xs[0]), len(weights[0])))
@@ -270,7 +262,7 @@ class _ColumnCall(_Call):
         pending = [self.delivery.hand_out(by_rank.get(m.sender), m, Shape.of(grads[0])) for m in self.migrations]
         input_grads = self.own_gradients(self.needs_inputs, "input", grads, weights)
         weight_grads = self.own_gradients(self.needs_weights, "weight", [grad.t() for grad in grads], xs)
-        self.remember("input", input_grads)
+        self.remember("input", input_grads)  # with a merging delivery zero where others compute
         returns = []
         for migration, receive, columns in zip(self.migrations, pending, self.received, strict=True):
             handed = receive()
