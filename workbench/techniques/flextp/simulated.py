@@ -255,14 +255,14 @@ def simulate_text(models: Sequence[str], ratios: Sequence[float], skewness: floa
     rows: Rows = []
     for model in models:
         workload, slow = model_named(model), {0: skewness}
-        cases: list[tuple[str, dict[int, float], dict[str, Any], str, float | None]]
+        cases: list[tuple[str, cost.Skewness, dict[str, Any], str, float | None]]
         cases = [("homogeneous", {}, {"pruning_ratio": ratio}, "ZERO-Pri", ratio) for ratio in ratios]
         cases += [("heterogeneous", slow, {"solution": name}, name, None) for name in solutions]
         for environment, delayed, keys, name, ratio in cases:
             saved = _saved(name, delayed, workload, ratio)
-            for meaning, gain in (("time saved", saved), ("throughput gained", 1 / (1 - saved) - 1)):
-                where = {"environment": environment, "model": model, **keys, "meaning": meaning}
-                rows.append(value_row("efficiency_gain", 100 * gain, "%", **where))
+            row = partial(value_row, environment=environment, model=model, **keys)
+            rows.append(row("efficiency_gain", 100 * saved, "%", meaning="time saved"))
+            rows.append(row("efficiency_gain", 100 * (1 / (1 - saved) - 1), "%", meaning="throughput gained"))
         rows.append(value_row("product_share", product_share(model), model=model))
         rows.append(_migrated_row(_epoch("SEMI", slow, workload).plan, model=model, solution="SEMI"))
     return rows + headline_rows(LINKS_GB_PER_S)
@@ -293,21 +293,20 @@ def map_rows(
     rows: Rows = []
     for link, number, skewness in product(bandwidths_gb_per_s, nums_stragglers, skewnesses):
         machine, slow = cost.paper_machine().with_bandwidth(1e9 * link), dict.fromkeys(range(number), skewness)
-        epochs = {
-            solution: cost.planned_epoch(solution, slow, workload=workload, machine=machine, refine=refine)
-            for solution in COMPARED
-        }
+        plan = partial(cost.planned_epoch, skewness=slow, workload=workload, machine=machine, refine=refine)
+        epochs = {solution: plan(solution) for solution in COMPARED}
         best_s = workload.num_iterations * ideal_s(cost.model_times(slow, workload, machine))
         name = cost.winner_of(epochs, best_s / cost.ENOUGH)
         winner, dropped, migrated = epochs[name], epochs[name].plan.dropped, epochs[name].plan.migrated
         keys: dict[str, Any] = dict(zip(AXES, (skewness, number, link), strict=True))
         keys |= {"winner": str(name), "means": MEANS[dropped > 0, migrated > 0]}
-        rows.append(value_row("speed_of_ideal", best_s / winner.time_s, **keys))
-        rows.append(value_row("dropped_share", winner.dropped_share, **keys))
         leaning = (dropped - migrated) / (dropped + migrated) if dropped or migrated else 0.0
-        rows.append(value_row("leaning", leaning, **keys))
-        over_resizing = epochs[Solution.MIG].time_s / epochs[Solution.ZERO].time_s
-        rows.append(value_row("migration_over_resizing", over_resizing, **keys))
+        rows += [
+            value_row("speed_of_ideal", best_s / winner.time_s, **keys),
+            value_row("dropped_share", winner.dropped_share, **keys),
+            value_row("leaning", leaning, **keys),
+            value_row("migration_over_resizing", epochs[Solution.MIG].time_s / epochs[Solution.ZERO].time_s, **keys),
+        ]
     places = [row for row in rows if row["quantity"] == "leaning"]
     for axis in AXES:
         for value in dict.fromkeys(place[axis] for place in places):

@@ -288,7 +288,7 @@ def levelled_plan(
     fastest = min(lossless, key=lambda plan: iteration_s(times, plan, costs))
     if speed_share == 0:
         return fastest
-    spared_s = max((own_s for rank, own_s in enumerate(search.own_s) if rank not in slowest_first), default=0.0)
+    spared_s = max(rank.own_s for number, rank in enumerate(search.times) if number not in slowest_first)
     allowed_s = max(fastest_possible_s / speed_share, spared_s)
     if iteration_s(times, fastest, costs) <= allowed_s:
         return fastest
@@ -303,23 +303,19 @@ class _LevelSearch:
     """Plans of given senders that bring all ranks to one level."""
 
     def __init__(self, times: Sequence[RankTimes], costs: Costs):
-        unresized = [rank.unresized() for rank in times]
-        self.costs, self.size = costs, len(unresized)
-        self.own_s = [rank.own_s for rank in unresized]
-        self.product_s = [rank.product_s for rank in unresized]
-        self.slowness = own_speed(unresized)
+        self.times, self.costs, self.slowness = [rank.unresized() for rank in times], costs, own_speed(times)
 
     def lossless(self, senders: tuple[int, ...]) -> Plan:
         """Return the plan in which senders migrate until they are as fast as the slowest receiver, and nobody drops."""
 
         def wanted(volume: float) -> list[float]:
             received_s = self._received_s(senders, volume)
-            level_s = max(self.own_s[rank] + more_s for rank, more_s in received_s.items())
+            level_s = max(self.times[rank].own_s + more_s for rank, more_s in received_s.items())
             return [max(min(self._needed(rank, level_s), MOST_REMOVED), LEAST_MIGRATED) for rank in senders]
 
         volume = _largest(lambda volume: math.fsum(wanted(volume)) - volume, len(senders) * MOST_REMOVED)
         migrated = dict(zip(senders, wanted(volume), strict=True))
-        return Plan.of_shares(migrated=[migrated.get(rank, 0.0) for rank in range(self.size)])
+        return Plan.of_shares(migrated=[migrated.get(rank, 0.0) for rank in range(len(self.times))])
 
     def at_level(self, senders: tuple[int, ...], level_s: float) -> Plan:
         """Return the plan in which senders migrate as much as receivers take below a level, and all drop the rest."""
@@ -329,7 +325,7 @@ class _LevelSearch:
             least = LEAST_MIGRATED if volume > 0 else 0.0
             left_s = level_s - (self.costs.communicate_s(volume, len(senders)) if volume > 0 else 0.0)
             received_s = self._received_s(senders, volume)
-            levels_s = [left_s - received_s.get(rank, 0.0) for rank in range(self.size)]
+            levels_s = [left_s - received_s.get(rank, 0.0) for rank in range(len(self.times))]
             shares = [min(self._needed(rank, own_level_s), MOST_REMOVED) for rank, own_level_s in enumerate(levels_s)]
             return levels_s, [max(share, least) if rank in senders else share for rank, share in enumerate(shares)]
 
@@ -337,7 +333,7 @@ class _LevelSearch:
 
         def room(volume: float) -> float:
             levels_s, shares = levels_and_shares(volume)
-            spare = [(levels_s[rank] - self.own_s[rank]) / self.product_s[rank] for rank in keep_all]
+            spare = [(levels_s[rank] - self.times[rank].own_s) / self.times[rank].product_s for rank in keep_all]
             able = [MOST_REMOVED - self._needed(rank, levels_s[rank]) for rank in senders]
             return min(math.fsum(shares[rank] for rank in senders) - volume, *spare, *able)
 
@@ -349,19 +345,19 @@ class _LevelSearch:
 
     def _needed(self, rank: int, level_s: float) -> float:
         """Return the share that a rank must give up to end at a level, its cost included; above 1 it cannot."""
-        if self.own_s[rank] <= level_s:
+        if self.times[rank].own_s <= level_s:
             return 0.0
-        excess_s, share = self.own_s[rank] + self.costs.alloc_s - level_s, 0.0
+        excess_s, share = self.times[rank].own_s + self.costs.alloc_s - level_s, 0.0
         for _ in range(_FIXED_POINT_ROUNDS):
-            before, share = share, (excess_s + self.costs.extract(share)) / self.product_s[rank]
+            before, share = share, (excess_s + self.costs.extract(share)) / self.times[rank].product_s
             if abs(share - before) < _PRECISION:
                 break
         return share
 
     def _received_s(self, senders: Sequence[int], volume: float) -> dict[int, float]:
         """Return the seconds that each receiver multiplies for others, without communication."""
-        compute_s = self.costs.compute_s(volume, len(senders), self.size - len(senders)) if volume > 0 else 0.0
-        return {rank: compute_s * self.slowness[rank] for rank in range(self.size) if rank not in senders}
+        compute_s = self.costs.compute_s(volume, len(senders), len(self.times) - len(senders)) if volume > 0 else 0.0
+        return {rank: compute_s * self.slowness[rank] for rank in range(len(self.times)) if rank not in senders}
 
 
 def _largest(room: Callable[[float], float], most: float) -> float:

@@ -98,8 +98,7 @@ def planner_of(policy: Policy, num_ranks: int, costs: Costs | None = None) -> Pl
     check_policy(policy, num_ranks)
     if num_ranks == 1 or policy.solution is Solution.GIVEN:
         return lambda times: policy.plan or Plan.plain(num_ranks)
-    names = ("reference", "pruning_ratio", "num_senders", "refine")
-    more = {name: getattr(policy, name) for name in names}
+    more = {name: getattr(policy, name) for name in ("reference", "pruning_ratio", "num_senders", "refine")}
     return lambda times: planners.plan_for(policy.solution, times, costs, **more)
 
 
@@ -124,10 +123,8 @@ class ColumnChooser:
             rule = f"above 0 where selection is {self._selection.value}, as `method.priority.micro_threshold` gives one"
             raise ValueError(f"micro_threshold is 0; it must be {rule}")
         self._needs_statistics = self._selection is not Selection.RANDOM
-        self._statistics = [
-            ColumnStatistics(weight if self._needs_statistics else weight[:0], is_incremental=policy.is_incremental)
-            for weight in weights
-        ]
+        watched = weights if self._needs_statistics else [weight[:0] for weight in weights]
+        self._statistics = [ColumnStatistics(weight, is_incremental=policy.is_incremental) for weight in watched]
         self._was_dropped = [torch.zeros(weight.shape[1], dtype=torch.bool, device=weight.device) for weight in weights]
         self._renew_lists()
 
@@ -141,10 +138,8 @@ class ColumnChooser:
         if self._has_ratios_by_layer:
             threshold = policy.iterations_per_epoch * policy.micro_threshold  # θ of section III-B
             # A frozen weight has no candidates: it may not move.
-            shares = [
-                priority.candidate_share(statistics, threshold) if is_trained else 0.0
-                for statistics, is_trained in zip(self._statistics, self._is_trained, strict=True)
-            ]
+            pairs = zip(self._statistics, self._is_trained, strict=True)
+            shares = [priority.candidate_share(own, threshold) if trained else 0.0 for own, trained in pairs]
             is_mean = self._selection is Selection.DIFFERENTIATED_MEAN
             ratios = (priority.mean_ratios if is_mean else priority.layer_ratios)(shares, plan.dropped)
         chosen = []
@@ -182,9 +177,8 @@ class ColumnChooser:
         self._generator.set_state(state["generator"].cpu())
         self._is_trained = list(state["is_trained"])
         for tensors, name in ((self._lists, "lists"), (self._was_dropped, "was_dropped")):
-            tensors[:] = [
-                saved.to(tensor.device, copy=True) for tensor, saved in zip(tensors, state[name], strict=True)
-            ]
+            for place, saved in enumerate(state[name]):
+                tensors[place] = saved.to(tensors[place].device, copy=True)
         for statistics, change, then_OK in zip(self._statistics, state["change"], state["then"], strict=True):
             statistics.change = change.to(statistics.change.device, copy=True)
             statistics.then_OK.copy_(then_OK)

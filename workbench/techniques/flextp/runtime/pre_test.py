@@ -85,37 +85,36 @@ def _timed_runs(kind: _Kind, group: TensorGroup, plans: Sequence[Plan]) -> np.nd
     Returns seconds [2, plans, repeats, ranks]: of messages, which is the wall beyond the busiest rank's products, and
     in products.
     """
-    weights = [weight.detach().to(kind.product.dtype, copy=True).requires_grad_() for weight in kind.layer.weights]
-    xs = [weight.new_zeros(kind.product.num_rows, weight.shape[1]).requires_grad_() for weight in weights]
-    previous = dict(kind.product.previous)
-    try:
-        rounds = [[_timed_run(kind, group, plan, xs, weights) for plan in plans] for _ in range(1 + REPEATS)]
-    finally:
-        kind.product.division, kind.product.previous = None, previous  # gradients of the test are none to impute
-    return np.array(rounds[1:]).transpose(2, 1, 0, 3)  # the first ones fill caches
-
-
-def _timed_run(kind: _Kind, group: TensorGroup, plan: Plan, xs: list[Tensor], weights: list[Tensor]):
     product, device = kind.product, kind.layer.weights[0].device
+    weights = [weight.detach().to(product.dtype, copy=True).requires_grad_() for weight in kind.layer.weights]
+    xs = [weight.new_zeros(product.num_rows, weight.shape[1]).requires_grad_() for weight in weights]
+    order = torch.arange(xs[0].shape[1], device=device)
     meters, clock = product.meters, clock_of(device, time.perf_counter)
-    order = torch.arange(weights[0].shape[1], device=device)
 
     def first(share: float) -> Tensor:
         return order[: num_dropped_columns(share, len(order))]
 
-    migrated = {rank: first(plan.ranks[rank].migrated) for rank in plan.senders}
-    dropped = {rank: first(plan.ranks[rank].dropped) for rank in group.local_ranks}
-    product.division = divide(len(order), num_ranks=group.size, dropped=dropped, migrated=migrated)
-    with torch.autocast(device.type, enabled=False):  # operands have the type of training already
-        _of_all_ranks([[0.0]], kind, group)  # all ranks start together
-        start_s, charged_s = clock(), {rank: meter.product_s for rank, meter in meters.items()}
-        with torch.enable_grad():
-            ys = product.multiply(xs, weights)
-        torch.autograd.grad(ys, [*xs, *weights], [torch.zeros_like(y) for y in ys])
-        wall_s = clock() - start_s
-        local_s = [meters[rank].product_s - charged_s[rank] if rank in meters else 0.0 for rank in group.local_ranks]
-        walls_s, busy_s, product_s = _of_all_ranks([[wall_s], [fsum(local_s)], local_s], kind, group)
-    return [max(max(walls_s) - max(busy_s), 0.0)] * group.size, product_s
+    def run(plan: Plan) -> tuple[list[float], list[float]]:
+        migrated = {rank: first(plan.ranks[rank].migrated) for rank in plan.senders}
+        dropped = {rank: first(plan.ranks[rank].dropped) for rank in group.local_ranks}
+        product.division = divide(len(order), num_ranks=group.size, dropped=dropped, migrated=migrated)
+        with torch.autocast(device.type, enabled=False):  # operands have the type of training already
+            _of_all_ranks([[0.0]], kind, group)  # all ranks start together
+            start_s, charged_s = clock(), {rank: meter.product_s for rank, meter in meters.items()}
+            with torch.enable_grad():
+                ys = product.multiply(xs, weights)
+            torch.autograd.grad(ys, [*xs, *weights], [torch.zeros_like(y) for y in ys])
+            wall_s = clock() - start_s
+            own_s = [meters[rank].product_s - charged_s[rank] if rank in meters else 0.0 for rank in group.local_ranks]
+            walls_s, busy_s, product_s = _of_all_ranks([[wall_s], [fsum(own_s)], own_s], kind, group)
+        return [max(max(walls_s) - max(busy_s), 0.0)] * group.size, product_s
+
+    previous = dict(product.previous)
+    try:
+        rounds = [[run(plan) for plan in plans] for _ in range(1 + REPEATS)]
+    finally:
+        product.division, product.previous = None, previous  # gradients of the test are none to impute
+    return np.array(rounds[1:]).transpose(2, 1, 0, 3)  # the first ones fill caches
 
 
 def _fixed_shares(product_s: np.ndarray, shares: np.ndarray, sender: int) -> tuple[float, float]:

@@ -210,7 +210,9 @@ class _Call:
         operands = zip(self.ranks, xs, weights, strict=True)
         return {rank: self.own_products(rank, functional.linear, product_of_columns, x, w) for rank, x, w in operands}
 
-    def own_gradients(self, needed: bool, matrix: str, lefts: Sequence[Tensor], rights: Sequence[Tensor]):
+    def own_gradients(
+        self, needed: bool, matrix: str, lefts: Sequence[Tensor], rights: Sequence[Tensor]
+    ) -> dict[int, Tensor]:
         """Compute the gradients of all inputs or weights, if needed; columns that a rank migrated are zero."""
         gradients = {}
         for rank, left, right in zip(self.ranks, lefts, rights, strict=True) if needed else ():
