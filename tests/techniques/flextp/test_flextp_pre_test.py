@@ -15,6 +15,7 @@ from cases import tidy
 from torch import nn
 from torch.nn import functional
 
+from workbench.models import Cut
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
 from workbench.techniques.flextp import runtime
 from workbench.techniques.flextp.method import Imputation, RankTimes, Scheme
@@ -59,7 +60,7 @@ class Model:
         self.layers.append(RowParallelLinear(12, 8, group, site="row"))
         self.products = []
         for layer in self.layers:
-            cut = runtime.Cut.ROW if isinstance(layer, RowParallelLinear) else runtime.Cut.COLUMN
+            cut = Cut.ROW if isinstance(layer, RowParallelLinear) else Cut.COLUMN
             delivery = runtime.delivery_of(Scheme.BROADCAST_REDUCE, group)
             product = runtime.FlexibleProduct(group, cut, layer.site, delivery=delivery, meters=meters, **more)
             layer.matrix_product = product

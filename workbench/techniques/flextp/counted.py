@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from workbench.models import ViTConfig, ViTForImageClassification, vit
+from workbench.models import Cut, ViTConfig, ViTForImageClassification, vit
 from workbench.parallel import ColumnParallelLinear, VirtualTensorGroup
 from workbench.parallel.traffic import Phase
 from workbench.rows import value_row
@@ -21,7 +21,7 @@ from .method.optimum import best_plan_by_search, certify, fastest_division
 from .method.plan import Costs, Imputation, Line, RankTimes, Scheme, iteration_s, require
 from .method.planners import plan_division, plan_semi, stragglers
 from .method.resizing import DROPPED, GRAD_OUTPUT_NO, INPUT_NK, kept_columns, worked_example
-from .runtime import Cut, FlexibleProduct, delivery_of, divide
+from .runtime import FlexibleProduct, delivery_of, divide
 
 __all__ = ["Case", "case_rows", "count_all_reduces", "count_setting", "count_stored", "count_worked_example"]
 __all__ += ["draw_case", "search_rows", "summary_rows"]

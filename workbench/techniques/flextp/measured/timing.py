@@ -68,9 +68,7 @@ class Setting:
     size: Size  # of the model and its batch
     turns: Turns  # a repeat is the straggler's time at one rank; its seed is also of weights, batch and random choices
     slowness: float = 1.0  # how many times slower than this machine all ranks' products are, by sleeping (see `Meter`)
-    # Columns are chosen anew after the warm-up, and as often again, by measured statistics; where a straggler moves,
-    # with each move. False chooses once for all turns.
-    chooses: bool = True
+    chooses: bool = True  # columns anew after the warm-up and as often again, or with each move; False: once for all
     device: str = "cpu"  # "cuda" for one GPU a rank, which holds the models of all variants
 
 

@@ -188,7 +188,10 @@ class Balancer:
 
     def _layer_facts(self) -> list[tuple]:
         shards = [(name, cut_of(layer), layer.weights[0]) for name, layer in self._layers.items()]
-        return [(name, str(cut), tuple(w.shape), str(w.dtype), w.requires_grad) for name, cut, w in shards]
+        return [
+            (name, f"{cut.name.lower()}-parallel", tuple(w.shape), str(w.dtype), w.requires_grad)
+            for name, cut, w in shards
+        ]
 
     def _gathered(self, site: str, messages: Sequence[Tensor]) -> Arrival[Tensor]:
         with self.group.traffic.at(site):

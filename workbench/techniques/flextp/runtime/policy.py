@@ -28,20 +28,16 @@ class Policy:
     selection: Selection = Selection.PRIORITY  # which columns are dropped; whether layers have ratios of their own
     pruning_ratio: float | None = None  # a constant γ in [0, 1) for ZERO; None follows Eq. 1
     plan: Plan | None = None  # the plan of GIVEN, None otherwise (the paper's figures 5 and 6, and its table I)
-    # SEMI and MIG level all ranks instead of bringing senders down to the fastest one's time (ours); SEMI then drops no
-    # more than it must to reach `SPEED_SHARE`. Ratios by layer are refused: they drop another share than is planned.
+    # SEMI and MIG level all ranks (`levelled_plan`). Ratios by layer are refused: they drop another share than planned.
     refine: bool = False
-    # With SEMI, how many of the slowest migrate while the others resize (figure 11); None lets Eqs. 2 and 3 say.
-    num_senders: int | None = None
+    num_senders: int | None = None  # of the slowest, with SEMI (figure 11); None lets Eqs. 2 and 3 say
     reference: Reference = Reference.CURRENT_MEAN  # of ZERO; SEMI and MIG compare with the least time
     imputation: Imputation = Imputation.ZERO  # in dropped columns of gradients
     scheme: Scheme = Scheme.BROADCAST_REDUCE  # how migrated columns travel
-    # Iterations whose times are handed out together, and of which a rank's median counts, so that a straggler is helped
-    # after half to one and a half times as many. In the paper 1: a single disturbed iteration makes a straggler.
+    # Iterations whose times are handed out together, and of which a rank's median counts. In the paper 1: a single
+    # disturbed iteration makes a straggler.
     patience: int = 1
-    # θ_micro, weight change an iteration below which a column may be dropped beyond that; needed for ratios by layer
-    # (`method.priority.micro_threshold` gives one for a learning rate).
-    micro_threshold: float = 0.0
+    micro_threshold: float = 0.0  # θ_micro, for ratios by layer (`method.priority.micro_threshold`)
     iterations_per_epoch: int = 100  # after as many, statistics are renewed and columns chosen anew
     is_incremental: bool = True  # dropped columns keep their statistics; False shows the endless loop
     seed: int = 0  # of random choices
@@ -90,8 +86,8 @@ def check_policy(policy: Policy, num_ranks: int) -> None:
         require(not policy.plan.to_normal, "to_normal of plan", True, "False on ranks")
         if policy.plan.num_ranks != num_ranks:
             raise ValueError(f"plan is of {policy.plan.num_ranks} ranks; it must be of the group's {num_ranks}")
-    if policy.num_senders is not None and policy.num_senders > num_ranks - 1:
-        raise ValueError(f"num_senders is {policy.num_senders}; it must be at most {num_ranks - 1}")
+    senders = policy.num_senders
+    require(senders is None or senders < num_ranks, "num_senders", senders, f"at most {num_ranks - 1}")
 
 
 def planner_of(policy: Policy, num_ranks: int, costs: Costs | None = None) -> Planner:

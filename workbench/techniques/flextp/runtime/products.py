@@ -7,7 +7,6 @@ Shapes: N = rows, K = columns of a rank, O = outputs of a rank, M = migrated col
 """
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from workbench.models import Cut
 from workbench.parallel.groups import TensorGroup
 from workbench.parallel.linear import ColumnParallelLinear, MatrixProduct, ShardedLinear
 from workbench.parallel.moves import Shape
@@ -32,13 +32,6 @@ if TYPE_CHECKING:
     Linear: TypeAlias = ShardedLinear | TorchLinear  # a parallel linear of the workbench, or of torch
 
 SIZES_KEPT = 4  # numbers of rows whose last gradient `Imputation.SAME` looks back at: a last batch may be smaller
-
-
-class Cut(StrEnum):
-    """The cut of the layer over the ranks, from which follows which operand a receiver already holds."""
-
-    COLUMN = "column-parallel"  # outputs: every rank holds the input; gradients of the input are summed
-    ROW = "row-parallel"  # inputs: every rank holds the gradient of the output; outputs are summed
 
 
 class FlexibleProduct:

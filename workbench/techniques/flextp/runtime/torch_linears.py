@@ -9,10 +9,11 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn import functional
 
+from workbench.models import Cut
 from workbench.parallel import ProcessTensorGroup, TensorGroup
 from workbench.parallel.linear import MatrixProduct
 
-from .products import Cut, FlexibleProduct
+from .products import FlexibleProduct
 
 
 class TorchLinear:
