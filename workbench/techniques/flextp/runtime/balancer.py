@@ -187,11 +187,8 @@ class Balancer:
         self._planner: Planner | None = None if waits else planner_of(self.policy, self.group.size, costs)
 
     def _layer_facts(self) -> list[tuple]:
-        shards = [(name, cut_of(layer), layer.weights[0]) for name, layer in self._layers.items()]
-        return [
-            (name, f"{cut.name.lower()}-parallel", tuple(w.shape), str(w.dtype), w.requires_grad)
-            for name, cut, w in shards
-        ]
+        shards = [(name, cut_of(layer).name.lower(), layer.weights[0]) for name, layer in self._layers.items()]
+        return [(name, f"{cut}-parallel", tuple(w.shape), str(w.dtype), w.requires_grad) for name, cut, w in shards]
 
     def _gathered(self, site: str, messages: Sequence[Tensor]) -> Arrival[Tensor]:
         with self.group.traffic.at(site):
