@@ -40,12 +40,14 @@ __all__ = ["BASELINE", "CONTROL", "POINTS", "RELATIVE", "SIZES", "accuracy_rows"
 __all__ += ["compare_on_ranks", "compared_by_seed", "rows_as_timed", "sources", "train_vit", "train_vit_on_ranks"]
 __all__ += ["training_cells", "variants_as_timed"]
 
+Values = Mapping[str, Any]  # a variant and a seed, or the results of `train_vit`
 SMALL = replace(VIT_TINY, hidden_size=192, mlp_size=768)  # as much wider than tiny as ViT-3B than ViT-1B
 # Plans follow the times of ViT-3B for "small" and "3B", else of ViT-1B.
 SIZES = {"tiny": VIT_TINY, "small": SMALL, "1B": VIT_1B, "3B": VIT_3B}
 MEAN_LEARNING_RATE = 0.5  # of its peak, over a short warm-up and a linear decay to zero
 VARIANT = tuple(field.name for field in fields(Variant))
 POINTS, RELATIVE = "points", "relative"  # readings of "% accuracy loss"
+TIMEOUT_S = 600.0  # of a training on real ranks
 MOST_DROPPING = "ZERO-Pri"
 CONTROL = "ZERO-Pri everywhere"  # every rank drops the share of Pri's straggler: shows whether a loss can be seen
 SHOWN = {name: name for name in ("accuracy", "accuracy_loss", "loss_in_spreads", "num_updates")}
@@ -87,20 +89,18 @@ def train_vit_on_ranks(ranks: Ranks, **arguments: Any) -> dict[str, Any]:
     return {**results[0], "dropped_share": fsum(result["dropped_share"] for result in results) / len(results)}
 
 
-def compare_on_ranks(
-    compared: Sequence[Options], *, num_ranks: int, timeout_s: float = 600, **recipe: Any
-) -> tuple[Rows, list[dict[str, Any]]]:
+def compare_on_ranks(compared: Sequence[Options], *, num_ranks: int, **recipe: Any) -> tuple[Rows, Rows]:
     """Train every variant on real and on virtual ranks; return rows of the differences, and all results."""
     variants = [(name_of(variant), {**recipe, **variant, "num_ranks": num_ranks}) for variant in compared]
     for _, arguments in variants:
         _checked(arguments)
 
-    def differences(real: Mapping[str, Any], virtual: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
+    def differences(real: Values, virtual: Values) -> Iterator[tuple[str, float, str]]:
         yield "dropped_difference", PER_CENT * (real["dropped_share"] - virtual["dropped_share"]), "%"
         pairs = zip_longest(real["plans"], virtual["plans"])
         yield "plans_difference", float(sum(plan != other for plan, other in pairs)), "1"
 
-    with Ranks(num_ranks, timeout_s=timeout_s, preload=(__name__,)) as ranks:
+    with Ranks(num_ranks, timeout_s=TIMEOUT_S, preload=(__name__,)) as ranks:
         on_real, columns = partial(train_vit_on_ranks, ranks), {"key": "solution", "score": "accuracy"}
         return training.compare_on_ranks(variants, on_real=on_real, on_virtual=train_vit, more=differences, **columns)
 
@@ -200,8 +200,6 @@ class _BalancedPipeline(VirtualPipeline):
 
 
 # --- rows of finished trainings
-
-Values = Mapping[str, Any]  # a variant and a seed, or the results of `train_vit`
 
 
 def accuracy_rows(wanted: Sequence[Values], results: Sequence[Values], keys: Sequence[str] = (), **same: Any) -> Rows:
