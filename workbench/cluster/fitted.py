@@ -9,7 +9,7 @@ import math
 from collections.abc import Hashable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from workbench.checks import require_counts, require_not_negative, require_positive
 from workbench.cluster.machines import GIGABIT_BYTES_PER_S, Link
@@ -131,7 +131,7 @@ class FittedMachine:
             raise ValueError(f"overlap_power is {self.overlap_power!r}; it must be at least 1")
 
     @classmethod
-    def named(cls, name: str, *, peak_share: float = 1.0, **fitted) -> FittedMachine:
+    def named(cls, name: str, *, peak_share: float = 1.0, **fitted) -> Self:
         """Return a machine of the catalogue of papers.
 
         Args:
@@ -192,7 +192,7 @@ class FittedMachine:
         """Bandwidth of one host that messages between hosts reach."""
         return self.reached_network.bandwidth_bytes_per_s
 
-    def with_bandwidth(self, bandwidth_bytes_per_s: float) -> FittedMachine:
+    def with_bandwidth(self, bandwidth_bytes_per_s: float) -> Self:
         """Return the same machine with another bandwidth of the link inside hosts, at the same latency."""
         return replace(self, link=replace(self.link, bandwidth_bytes_per_s=bandwidth_bytes_per_s))
 

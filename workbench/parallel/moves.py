@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,7 @@ from workbench.parallel.messages import begin_messages
 from workbench.parallel.timeouts import naming_lost_ranks
 from workbench.parallel.traffic import MessageKind
 
-__all__ = ["Arrival", "Moves", "Shape", "moves_of"]
+__all__ = ["Arrival", "Arrived", "Moves", "Shape", "moves_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,10 +82,13 @@ def moves_of(group: TensorGroup) -> Moves:
 
 
 @dataclass(frozen=True, slots=True)
-class _Arrived:
-    content: object
+class Arrived:
+    """What needs no waiting for."""
 
-    def wait(self):
+    content: Any
+
+    def wait(self) -> Any:
+        """Return the content."""
         return self.content
 
 
@@ -119,7 +122,7 @@ class _ProcessMoves:
             tensor = shape.empty()
         self._group.traffic.record(MessageKind.BROADCAST, tensor, self._group.size)
         if self._group.size == 1:
-            return _Arrived(tensor)
+            return Arrived(tensor)
         work = dist.broadcast(tensor, group_src=source, group=self._group.process_group, async_op=True)
         return _Pending("broadcast", tensor, [work], self._group)
 
@@ -128,7 +131,7 @@ class _ProcessMoves:
         message = message.detach().contiguous()
         self._group.traffic.record(MessageKind.GATHER, message, self._group.size)
         if self._group.size == 1:
-            return _Arrived(message.unsqueeze(0))
+            return Arrived(message.unsqueeze(0))
         gathered = message.new_empty((self._group.size, *message.shape))
         work = dist.all_gather_single(gathered, message.unsqueeze(0), group=self._group.process_group, async_op=True)
         return _Pending("gather", gathered, [work], self._group)
@@ -139,7 +142,7 @@ class _ProcessMoves:
         self._group.traffic.record(MessageKind.REDUCE, total, self._group.size)
         content = total if self._rank == target else None
         if self._group.size == 1:
-            return _Arrived(content)
+            return Arrived(content)
         work = dist.reduce(total, group_dst=target, group=self._group.process_group, async_op=True)
         return _Pending("reduce", content, [work], self._group)
 
@@ -153,7 +156,7 @@ class _ProcessMoves:
             self._group.traffic.record(MessageKind.SEND, tensor, 2)
         with naming_lost_ranks(group, "exchange"):
             works = begin_messages(arrived, sending, group=group)
-        return _Pending("exchange", [arrived], works, self._group)
+        return _Pending("exchange", [arrived], works, self._group) if works else Arrived([arrived])
 
 
 class _VirtualMoves:
@@ -167,15 +170,15 @@ class _VirtualMoves:
         assert sent is not None
         tensor = sent.detach()
         self._group.traffic.record(MessageKind.BROADCAST, tensor, self._group.size)
-        return _Arrived(tensor)
+        return Arrived(tensor)
 
     def gather(self, messages: Sequence[Tensor]) -> Arrival[Tensor]:
         self._group.traffic.record(MessageKind.GATHER, messages[0], self._group.size)
-        return _Arrived(torch.stack([message.detach() for message in messages]))
+        return Arrived(torch.stack([message.detach() for message in messages]))
 
     def reduce(self, partials: Sequence[Tensor], target: int) -> Arrival[Tensor | None]:
         self._group.traffic.record(MessageKind.REDUCE, partials[target], self._group.size)
-        return _Arrived(reduce(torch.add, (partial.detach() for partial in partials)))
+        return Arrived(reduce(torch.add, (partial.detach() for partial in partials)))
 
     def exchange(
         self, outgoing: Sequence[Mapping[int, Tensor]], expected: Sequence[Mapping[int, Shape]]
@@ -186,4 +189,4 @@ class _VirtualMoves:
         arrived = [
             {source: outgoing[source][rank].detach() for source in awaited} for rank, awaited in enumerate(expected)
         ]
-        return _Arrived(arrived)
+        return Arrived(arrived)

@@ -114,12 +114,12 @@ def test_nothing_migrated_costs_nothing_and_a_little_costs_what_travels_whole(sc
 def test_the_model_hits_the_cells_that_it_is_fitted_to_and_no_others_are_looked_at():
     for scheme, share in itertools.product(SCHEMES, (0.0, 0.25, 0.5, 0.75, 1.0)):
         cell = cost.table_1_cell(scheme, 1, share)
-        error = cost.migration_epoch_time_s(scheme, 1, share) / cost.published_epochs_s((cell,))[cell] - 1
+        error = cost.migration_epoch_time_s(scheme, 1, share) / cell.value("flextp") - 1
         assert error == pytest.approx(0, abs=1e-9 if cell in cost.CALIBRATION else 0.05)
     fitted = cost.paper_machine()
     assert 0 < fitted.flops_per_s < fitted.peak_flops_per_s
     assert fitted.message_link.bandwidth_bytes_per_s < fitted.link.bandwidth_bytes_per_s
-    cells = dict(cost.published_epochs_s())
+    cells = CELLS
     assert cost.calibrate(cells | dict.fromkeys(cost.CHOSEN_ON, 1.0)) == cost.calibrate(cells) == cost.paper_machine()
     for cell in cost.CALIBRATION:
         assert cost.calibrate(cells | {cell: 1.01 * cells[cell]}) != cost.calibrate(cells)
@@ -135,14 +135,14 @@ def test_the_link_s_rate_and_what_products_hide_of_whole_tensors_are_found_again
     assert found.flops_per_s == pytest.approx(known.flops_per_s, rel=1e-6)
 
 
-CELLS = dict(cost.published_epochs_s(cost.CALIBRATION))
+CELLS = {cell: cell.value("flextp") for cell in cost.CALIBRATION}
 UNKNOWN = cost.table_1_cell("scatter-gather", 3, 0.0)
 test_a_cell_that_is_missing_or_impossible_is_named = refusals(
     (lambda: cost.calibrate({cell: CELLS[cell] for cell in cost.CALIBRATION[:2]}), "lacks .*migrated_share 0.25"),
     (lambda: cost.calibrate(CELLS | {cost.SCATTERED: 400}), "has 400 s for .*scatter-gather.* no rate explains"),
     (lambda: cost.calibrate(CELLS | {cost.ALL: 430}), "cells_s has 430 s for .*broadcast-reduce.* no rate explains"),
     (lambda: cost.calibrate(CELLS | dict.fromkeys(cost.CALIBRATION[:2], 10.0)), "links and memory alone take longer"),
-    (lambda: cost.published_epochs_s((UNKNOWN,)), "table-1 has 0 rows of epoch_s with .*'num_senders': 3"),
+    (lambda: UNKNOWN.value("flextp"), "table-1 has 0 rows of epoch_s with .*'num_senders': 3"),
 )
 
 PARTS = cost.iteration_parts(VIT_1B, cost.paper_machine())

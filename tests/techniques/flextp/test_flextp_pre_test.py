@@ -15,6 +15,7 @@ from cases import tidy
 from torch import nn
 from torch.nn import functional
 
+from workbench.models import Cut
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
 from workbench.techniques.flextp import runtime
 from workbench.techniques.flextp.method import Imputation, RankTimes, Scheme
@@ -59,7 +60,7 @@ class Model:
         self.layers.append(RowParallelLinear(12, 8, group, site="row"))
         self.products = []
         for layer in self.layers:
-            cut = runtime.Cut.ROW if isinstance(layer, RowParallelLinear) else runtime.Cut.COLUMN
+            cut = Cut.ROW if isinstance(layer, RowParallelLinear) else Cut.COLUMN
             delivery = runtime.delivery_of(Scheme.BROADCAST_REDUCE, group)
             product = runtime.FlexibleProduct(group, cut, layer.site, delivery=delivery, meters=meters, **more)
             layer.matrix_product = product
@@ -129,8 +130,9 @@ def test_what_a_product_takes_however_narrow_is_told_by_ranks_that_drop_and_by_r
     # the former 2 x 20 + 40 = 80 of 276 s do not depend on columns, where a rank drops as where it multiplies for
     # another.
     monkeypatch.setattr(Meter, "time", seconds_by_size)
+    monkeypatch.setattr(pre_test, "SHARES", (0.5,))
     model = Model(VirtualTensorGroup(3), {rank: Meter(rank) for rank in range(3)})
-    costs = runtime.measure_costs(model.layers, model.products, model.group, TIMES, shares=(0.5,))
+    costs = runtime.measure_costs(model.layers, model.products, model.group, TIMES)
     assert costs.fixed_share == pytest.approx(80 / 276)
     # The fastest rank's products take 1.5 s.
     assert [costs.compute(share) for share in (0, 1)] == pytest.approx([1.5 * 80 / 276, 1.5])

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch.nn import functional
 
+from workbench.models import Cut
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
 from workbench.parallel.moves import Shape
 from workbench.techniques.flextp.method import Imputation, Scheme
-from workbench.techniques.flextp.runtime import Cut, FlexibleProduct, Meter, Migration, delivery_of, divide
+from workbench.techniques.flextp.runtime import FlexibleProduct, Meter, Migration, delivery_of, divide
 
 SIZES_KEPT = 4  # numbers of rows whose last gradient Same looks back at
 WIDTH, INNER, ROWS = 13, 24, 5

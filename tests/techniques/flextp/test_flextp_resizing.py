@@ -215,9 +215,8 @@ def test_random_choices_and_ties_and_the_first_choice_follow_the_callers_generat
 
 
 def test_columns_below_the_random_walk_are_candidates_and_a_layer_drops_them_but_at_least_the_decayed_ratio():
-    # θ_micro = 0.25 · 0.01 / √100, θ = 100 θ_micro = 0.25 · 0.01 · 10
+    # θ_micro = 0.25 · 0.01 / √100
     assert method.micro_threshold(0.01, 100) == pytest.approx(0.00025)
-    assert method.change_threshold(100, method.micro_threshold(0.01, 100)) == pytest.approx(0.025)
     statistics = statistics_of([1.0, 2.0, 3.0, 4.0])
     assert [method.candidate_share(statistics, threshold) for threshold in (0.5, 2.0, 2.5, 9.0)] == [0, 0.25, 0.5, 1]
     assert method.candidate_share(ColumnStatistics(torch.zeros(1, 4)), 1e9) == 0  # nothing measured yet

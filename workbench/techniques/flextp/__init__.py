@@ -24,13 +24,12 @@ One line for your own tensor-parallel model, of the workbench's parallel linears
 before any starts, `check_policy(policy, num_ranks)` refuses a policy and `check_model(build, num_ranks)` a model.
 
 Simplified: one pair of shares (dropped, migrated) a rank for all layers, but for PriDiff's ratios by layer. Stragglers
-are slow in the products of parallel linears, and in nothing else. A rank is a straggler only if it is a tenth slower
-than the fastest; Eq. 1 is taken of un-resized times, since with printed ones its ratio swings. All receivers take as
-many of a sender's columns. The model of an iteration has ranks wait once, at its end, overlaps nothing, and gives alloc
-of Eq. 2 no cost. The pre-test has one sender and straight lines; a cost that falls with the share is made level. Rank 0
-plans for all. Broadcast-reduce sends columns of gradients back one by one; scatter-gather sends each receiver its own
-columns on ranks, and all of them in `cost`, which has one rate for all products, launches nothing, and takes table I
-for ViT-1B's.
+are slow in the products of parallel linears alone. A rank is a straggler only if it is a tenth slower than the fastest;
+Eq. 1 is taken of un-resized times, since with printed ones its ratio swings. All receivers take as many of a sender's
+columns. The model of an iteration has ranks wait once, at its end, overlaps nothing, and gives alloc of Eq. 2 no cost.
+The pre-test has one sender and straight lines; a cost that falls with the share is made level. Rank 0 plans for all.
+Broadcast-reduce sends columns of gradients back one by one; scatter-gather sends each receiver its own columns on
+ranks, and all of them in `cost`, which has one rate for all products, launches nothing, and takes table I for ViT-1B's.
 Reconstructed, since the text at hand lost them: the formulas of Eq. 1 to 3, PriDiff's ratio by layer and its threshold
 of candidate columns, and the bodies of both algorithms. They follow the words around them.
 The accuracy study trains small models with AdamW, flips of images and no shifts, and scores them once, at the end.
@@ -38,8 +37,6 @@ The timing study trains on one fixed batch of random numbers; an epoch is an ite
 Left out: pipelines around the tensor group; fully_shard on top of parallelize_module, which is refused;
 receivers of different speeds; renewing the costs during training.
 """
-
-from __future__ import annotations
 
 import importlib
 

@@ -1,23 +1,19 @@
 """Seconds of an epoch on eight V100s under stragglers, with and without resizing and migration, without torch.
 
-An iteration's parts follow the roofline; the rates of products and of the link are fitted to table I. The model stands
-in for measured times and for a pre-test; planners and the time of an iteration under a plan are those of `method`.
+An iteration's parts follow the roofline; the rates of products and of the link are fitted to table I.
 """
-
-from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
-from types import MappingProxyType
+from functools import cache, partial
 
 from workbench.cluster import Backend, Collective, FittedMachine, algorithm_of, bisected, collective_time_s
 from workbench.models import Cut, Workload
 from workbench.study.published import Cell
 
-from .method.plan import COMPARED, Costs, Line, Plan, RankTimes, Scheme, Solution, iteration_s, rank_s, require
-from .method.planners import Reference, settled_plan
+from .method.plan import COMPARED, Costs, Line, Plan, RankTimes, Scheme, Solution, rank_s, require
+from .method.planners import Reference, plan_for
 
 ALL_REDUCES_PER_LAYER = 4  # after attention and perceptron, forward and backward
 PASSES = 3  # of products: output, gradient of the weight, gradient of the input
@@ -27,12 +23,13 @@ TOKENS = 65  # of an image, as `workbench.models.vit` infers them
 
 VIT_1B = Workload(name="ViT-1B", hidden=2048, batch=64, num_layers=24, sequence=TOKENS, num_samples=CIFAR_10)
 VIT_3B = Workload(name="ViT-3B", hidden=3072, batch=32, num_layers=24, sequence=TOKENS, num_samples=CIFAR_10)
-MODELS = MappingProxyType({model.name: model for model in (VIT_1B, VIT_3B)})
+MODELS: Mapping[str, Workload] = {model.name: model for model in (VIT_1B, VIT_3B)}
 PAPER_MACHINE = "flextp/8x-v100"  # the catalogue's name
 NUM_BISECTIONS = 60  # of the logarithm of a rate: exact to rounding
 LEAST_LINK_SHARE = 1e-6  # of the link's bandwidth, where the search for the rate of messages begins
 LEAST_BYTES_PER_S = 1e9  # of the link, where the search for its rate begins
 LEAST_PRODUCTS_S = 1e-3  # of an iteration, where a slow link leaves no time to products
+Skewness = Mapping[int, float]  # by rank, of the stragglers
 LEAST_SHARE = 1e-9  # of columns: what travels whole travels as soon as any column migrates
 
 
@@ -43,10 +40,6 @@ class Server(FittedMachine):
     whole_share: float = 1.0  # of the time of tensors that travel whole: what products do not hide
     alloc_s: float = 0.0  # an iteration of a rank that removes columns: room for smaller operands; the paper has none
     in_proportion: bool = False  # whether the plans' costs of migration grow from nothing, in proportion to columns
-
-    def with_bandwidth(self, bandwidth_bytes_per_s: float) -> Server:
-        """Return the same server with another bandwidth of the link, at the same latency."""
-        return replace(self, link=replace(self.link, bandwidth_bytes_per_s=bandwidth_bytes_per_s))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +54,6 @@ class IterationParts:
 
     @property
     def own_s(self) -> float:
-        """The sum of the parts."""
         return math.fsum(getattr(self, field.name) for field in fields(self))
 
     @property
@@ -86,16 +78,13 @@ def iteration_parts(workload: Workload, machine: Server) -> IterationParts:
 
 
 def extraction_s(workload: Workload, machine: Server, removed: float) -> float:
-    """Return what taking out a removed share of columns and putting gradients back costs a rank in an iteration.
-
-    Input and weight are read and written once forward and once backward for the kept columns. Each gradient is read for
-    the kept columns and written whole.
-    """
+    """Return the seconds in which a rank takes out a removed share of columns and puts gradients back."""
     require(0 <= removed <= 1, "removed", removed, "in [0, 1]")
     if removed == 0:
         return 0.0
     kept = 1 - removed
     whole = math.fsum(linear.input_bytes + linear.weight_bytes for linear in workload.linears(machine.num_devices))
+    # Operands are read and written forward and backward; of gradients the kept columns are read, and all written.
     return workload.num_layers * whole * (4 * kept + kept + 1) / machine.memory_bytes_per_s
 
 
@@ -118,7 +107,6 @@ class MigrationTime:
 
     @property
     def total_s(self) -> float:
-        """The sum of the parts."""
         return self.transfer_s + self.product_s
 
 
@@ -127,9 +115,8 @@ def migration_time(
 ) -> MigrationTime:
     """Return what migrating adds to an iteration in which all ranks are equally fast; nothing for a share of 0.
 
-    x = `num_senders` ranks, 1 to N - 1, each migrate the share s = `migrated_share` of their columns, in [0, 1]. A
-    broadcast takes the copies of x senders one after the other, and so does a reduce, which is the same backwards.
-    With scatter-gather, transfers hide behind products: a third of the product time hides what goes out, another what
+    `num_senders` ranks, 1 to N - 1, each migrate a share of their columns, in [0, 1]. A broadcast takes the copies of
+    the senders one after the other. With scatter-gather a third of the product time hides what goes out, another what
     comes back.
     """
     scheme, num_ranks, link = Scheme(scheme), machine.num_devices, machine.link
@@ -139,17 +126,20 @@ def migration_time(
         return MigrationTime()
     num_receivers = num_ranks - num_senders
     product_s = iteration_parts(workload, machine).product_s
-    broadcast = Collective.BROADCAST, algorithm_of(Backend.NCCL, Collective.BROADCAST)
+    algorithm = algorithm_of(Backend.NCCL, Collective.BROADCAST)
+
+    def broadcast_s(num_bytes: float) -> float:
+        message_bytes = math.ceil(num_senders * num_bytes)
+        return collective_time_s(Collective.BROADCAST, algorithm, num_receivers + 1, message_bytes, link)
+
     whole_s = out_s = back_s = 0.0
     for linear in workload.linears(num_ranks):
         # Receivers lack the weight, and of row-parallel layers the input, too.
         operands_bytes = migrated_share * (linear.weight_bytes + (linear.input_bytes if linear.cut is Cut.ROW else 0.0))
         if linear.cut is not Cut.ROW:  # the output's gradient goes out whole, and the output comes back
-            message_bytes = math.ceil(num_senders * linear.output_bytes)
-            whole_s += 2 * collective_time_s(*broadcast, num_receivers + 1, message_bytes, link)
+            whole_s += 2 * broadcast_s(linear.output_bytes)
         if scheme is Scheme.BROADCAST_REDUCE:
-            message_bytes = math.ceil(num_senders * operands_bytes)
-            out_s += collective_time_s(*broadcast, num_receivers + 1, message_bytes, link)
+            out_s += broadcast_s(operands_bytes)
             results_bytes, num_messages, back_link = operands_bytes, 1, link
         else:  # all operands go to each receiver in rank order, and nothing is summed on its way back
             # A receiver listens to one sender at a time: in this order (N - x) + x - 1 messages follow one another.
@@ -171,51 +161,34 @@ def migration_time(
 
 
 def table_1_cell(scheme: Scheme | str, num_senders: int, migrated_share: float) -> Cell:
-    """Return the place of one number of table I."""
-    return Cell.of(
-        "table-1", "epoch_s", scheme=str(scheme), num_senders=num_senders, migrated_share=float(migrated_share)
-    )
+    keys = {"num_senders": num_senders, "migrated_share": float(migrated_share)}
+    return Cell.of("table-1", "epoch_s", scheme=str(scheme), **keys)
 
 
 PLAIN, PLAIN_AGAIN = (table_1_cell(scheme, 1, 0.0) for scheme in Scheme)
 FEW, ALL = (table_1_cell(Scheme.BROADCAST_REDUCE, 1, share) for share in (0.25, 1.0))
 SCATTERED = table_1_cell(Scheme.SCATTER_GATHER, 1, 1.0)
-CALIBRATION: tuple[Cell, ...] = (PLAIN, PLAIN_AGAIN, FEW, ALL, SCATTERED)
-"""The cells that are fitted; they never count as reproduced."""
-CHOSEN_ON: tuple[Cell, ...] = tuple(table_1_cell(Scheme.SCATTER_GATHER, 1, share) for share in (0.25, 0.5, 0.75))
-"""The cells that the form of scatter-gather was chosen on; nor do they. Nothing hidden misses them by up to 18 %."""
+CALIBRATION = (PLAIN, PLAIN_AGAIN, FEW, ALL, SCATTERED)  # cells that are fitted; they never count as reproduced
+# The cells that the form of scatter-gather was chosen on; nor do they. Nothing hidden misses them by up to 18 %.
+CHOSEN_ON = tuple(table_1_cell(Scheme.SCATTER_GATHER, 1, share) for share in (0.25, 0.5, 0.75))
 
 
 def migration_epoch_time_s(
-    scheme: Scheme | str,
-    num_senders: int,
-    migrated_share: float,
-    *,
-    workload: Workload = VIT_1B,
-    machine: Server | None = None,
+    scheme: Scheme | str, num_senders: int, migrated_share: float, *, machine: Server | None = None
 ) -> float:
-    """Return the seconds of an epoch in which some ranks, none of them slow, migrate a share of their columns.
-
-    The slowest rank is a receiver, and a sender waits for it at the next all-reduce. Arguments are those of
-    `migration_time`; without a machine it is the paper's.
-    """
-    machine = paper_machine() if machine is None else machine
-    added = migration_time(scheme, workload, machine, num_senders=num_senders, migrated_share=migrated_share)
-    return workload.num_iterations * (iteration_parts(workload, machine).own_s + added.total_s)
+    """Return the seconds of an epoch of ViT-1B in which equal ranks migrate columns (see `migration_time`)."""
+    machine = machine or paper_machine()
+    added = migration_time(scheme, VIT_1B, machine, num_senders=num_senders, migrated_share=migrated_share)
+    return VIT_1B.num_iterations * (iteration_parts(VIT_1B, machine).own_s + added.total_s)
 
 
 @cache
 def paper_machine() -> Server:
     """Return eight V100 over PCIe 3, fitted to `CALIBRATION`."""
-    return calibrate(published_epochs_s())
+    return calibrate({cell: cell.value("flextp") for cell in CALIBRATION})
 
 
-def published_epochs_s(cells: tuple[Cell, ...] = CALIBRATION) -> Mapping[Cell, float]:
-    """Read cells of table I; ValueError names a cell that the file does not hold."""
-    return MappingProxyType({cell: cell.value("flextp") for cell in cells})
-
-
-def calibrate(cells_s: Mapping[Cell, float], workload: Workload = VIT_1B) -> Server:
+def calibrate(cells_s: Mapping[Cell, float]) -> Server:
     """Fit the cells of `CALIBRATION`; ValueError for a cell that is missing, or that no rate explains.
 
     Products take what links and memory leave of a plain epoch. The link's rate follows from what broadcast-reduce adds
@@ -224,48 +197,44 @@ def calibrate(cells_s: Mapping[Cell, float], workload: Workload = VIT_1B) -> Ser
     """
     if missing := [cell for cell in CALIBRATION if cell not in cells_s]:
         raise ValueError(f"cells_s lacks {missing[0]}; it must hold it")
-    iteration_s = {cell: cells_s[cell] / workload.num_iterations for cell in CALIBRATION}
+    iteration_s = {cell: cells_s[cell] / VIT_1B.num_iterations for cell in CALIBRATION}
     plain_s, sheet = (iteration_s[PLAIN] + iteration_s[PLAIN_AGAIN]) / 2, Server.named(PAPER_MACHINE)
-    assert isinstance(sheet, Server)
 
     def added(scheme: Scheme, share: float, machine: Server) -> MigrationTime:
-        return migration_time(scheme, workload, machine, num_senders=1, migrated_share=share)
+        return migration_time(scheme, VIT_1B, machine, num_senders=1, migrated_share=share)
+
+    def fitted(is_too_slow: Callable[[float], bool], least: float, most: float, cell: Cell) -> float:
+        if is_too_slow(most) or not is_too_slow(least):
+            raise ValueError(f"cells_s has {cells_s[cell]} s for {cell}; no rate explains it")
+        return bisected(is_too_slow, least, most, NUM_BISECTIONS)
 
     def adds_too_much(bytes_per_s: float) -> bool:
-        fitted = with_link(sheet, bytes_per_s, plain_s, workload)
-        few, most = (added(Scheme.BROADCAST_REDUCE, share, fitted).total_s for share in (0.25, 1.0))
+        machine = with_link(sheet, bytes_per_s, plain_s)
+        few, most = (added(Scheme.BROADCAST_REDUCE, share, machine).total_s for share in (0.25, 1.0))
         return most - few > iteration_s[ALL] - iteration_s[FEW]
 
-    bytes_per_s = _fitted(adds_too_much, LEAST_BYTES_PER_S, sheet.link.bandwidth_bytes_per_s, ALL, cells_s)
-    machine = with_link(sheet, bytes_per_s, plain_s, workload)
-    if not math.isclose(iteration_parts(workload, machine).own_s, plain_s):
+    bytes_per_s = fitted(adds_too_much, LEAST_BYTES_PER_S, sheet.link.bandwidth_bytes_per_s, ALL)
+    machine = with_link(sheet, bytes_per_s, plain_s)
+    if not math.isclose(iteration_parts(VIT_1B, machine).own_s, plain_s):
         raise ValueError(f"cells_s has {cells_s[PLAIN]} s at share 0; links and memory alone take longer")
     everything = added(Scheme.BROADCAST_REDUCE, 1.0, machine)
     whole_s = iteration_s[ALL] - plain_s - (everything.total_s - everything.whole_s)
     machine = replace(machine, whole_share=whole_s / everything.whole_s)
 
     def is_too_slow(share: float) -> bool:
-        fitted = replace(machine, link_share=share)
-        return plain_s + added(Scheme.SCATTER_GATHER, 1.0, fitted).total_s > iteration_s[SCATTERED]
+        added_s = added(Scheme.SCATTER_GATHER, 1.0, replace(machine, link_share=share)).total_s
+        return plain_s + added_s > iteration_s[SCATTERED]
 
-    return replace(machine, link_share=_fitted(is_too_slow, LEAST_LINK_SHARE, 1.0, SCATTERED, cells_s))
+    return replace(machine, link_share=fitted(is_too_slow, LEAST_LINK_SHARE, 1.0, SCATTERED))
 
 
-def with_link(machine: Server, bytes_per_s: float, plain_s: float, workload: Workload = VIT_1B) -> Server:
-    """Return the machine with another link and products that take the rest of a plain iteration, in seconds."""
+def with_link(machine: Server, bytes_per_s: float, plain_s: float) -> Server:
+    """Return the machine with another link and products that take the rest of ViT-1B's plain iteration, in seconds."""
     machine = machine.with_bandwidth(bytes_per_s)
-    parts = iteration_parts(workload, machine)
+    parts = iteration_parts(VIT_1B, machine)
     products_s = plain_s - math.fsum((parts.elementwise_s, parts.all_reduce_s, parts.optimizer_s))
-    flops = PASSES * workload.num_layers * (workload.linear_flops + workload.attention_flops) / machine.num_devices
+    flops = PASSES * VIT_1B.num_layers * (VIT_1B.linear_flops + VIT_1B.attention_flops) / machine.num_devices
     return replace(machine, flops_per_s=flops / max(products_s, LEAST_PRODUCTS_S), source="table I; data sheets")
-
-
-def _fitted(
-    is_too_slow: Callable[[float], bool], least: float, most: float, cell: Cell, cells_s: Mapping[Cell, float]
-) -> float:
-    if is_too_slow(most) or not is_too_slow(least):
-        raise ValueError(f"cells_s has {cells_s[cell]} s for {cell}; no rate explains it")
-    return bisected(is_too_slow, least, most, NUM_BISECTIONS)
 
 
 # --- an epoch of Baseline, ZERO, MIG and SEMI under stragglers
@@ -281,18 +250,17 @@ class PlannedEpoch:
 
     @property
     def dropped_share(self) -> float:
-        """Share of all ranks' products that nobody computes: the price in accuracy, as far as time can tell."""
+        """Share of all ranks' products that nobody computes."""
         return self.plan.dropped / self.plan.num_ranks
 
     @property
     def waiting_s(self) -> tuple[float, ...]:
-        """Seconds that each rank waits for the slowest."""
         return tuple(self.time_s - own_s for own_s in self.own_s)
 
 
 def planned_epoch(
     solution: Solution | str,
-    skewness: Mapping[int, float] | None = None,
+    skewness: Skewness | None = None,
     *,
     workload: Workload = VIT_1B,
     machine: Server | None = None,
@@ -305,46 +273,37 @@ def planned_epoch(
     Args:
         solution: Baseline, ZERO, MIG or SEMI.
         skewness: of the stragglers by rank, each at least 1; other ranks are normal.
-        workload: model and batch.
         machine: the paper's, if none is given.
         pruning_ratio: a constant γ of ZERO for the stragglers, or for every rank where there is none (figures 5 to 8).
         reference: the time with which Eq. 1 compares a straggler under ZERO.
         refine: MIG and SEMI level all ranks instead of following the paper (`levelled_plan`).
     """
-    solution, machine = Solution(solution), paper_machine() if machine is None else machine
+    solution, machine = Solution(solution), machine or paper_machine()
     times = model_times(skewness or {}, workload, machine)
     require(solution in COMPARED, "solution", str(solution), f"one of {', '.join(COMPARED)}")
     require(pruning_ratio is None or solution is Solution.ZERO, "pruning_ratio", pruning_ratio, "None but for ZERO")
-    if pruning_ratio is not None:
-        fastest_s = min(rank.own_s for rank in times)
-        everywhere = all(rank.own_s == fastest_s for rank in times)
-        dropped = [pruning_ratio if everywhere or rank.own_s > fastest_s else 0.0 for rank in times]
-        plan = Plan.of_shares(dropped)
-    else:
+    if pruning_ratio is None:
         costs = model_costs(workload, machine, times)
-        plan = settled_plan(solution, times, costs, reference=reference, refine=refine)
+        plan = plan_for(solution, times, costs, reference=reference, refine=refine, is_settled=True)
+    else:
+        own_s = [rank.own_s for rank in times]
+        everywhere = min(own_s) == max(own_s)
+        plan = Plan.of_shares([pruning_ratio if everywhere or s > min(own_s) else 0.0 for s in own_s])
     return epoch_of_plan(plan, skewness, workload=workload, machine=machine)
 
 
 def epoch_of_plan(
-    plan: Plan,
-    skewness: Mapping[int, float] | None = None,
-    *,
-    workload: Workload = VIT_1B,
-    machine: Server | None = None,
+    plan: Plan, skewness: Skewness | None = None, *, workload: Workload = VIT_1B, machine: Server | None = None
 ) -> PlannedEpoch:
     """Time an epoch under a given plan; arguments as for `planned_epoch`."""
-    machine = paper_machine() if machine is None else machine
+    machine = machine or paper_machine()
     times = model_times(skewness or {}, workload, machine)
     costs = model_costs(workload, machine, times, num_senders=max(1, len(plan.senders)))
-    return PlannedEpoch(
-        plan=plan,
-        time_s=workload.num_iterations * iteration_s(times, plan, costs),
-        own_s=tuple(workload.num_iterations * own_s for own_s in rank_s(times, plan, costs)),
-    )
+    own_s = tuple(workload.num_iterations * own_s for own_s in rank_s(times, plan, costs))
+    return PlannedEpoch(plan=plan, time_s=max(own_s), own_s=own_s)
 
 
-def model_times(skewness: Mapping[int, float], workload: Workload, machine: Server) -> tuple[RankTimes, ...]:
+def model_times(skewness: Skewness, workload: Workload, machine: Server) -> tuple[RankTimes, ...]:
     """Return each rank's times of a plain iteration; a skewness multiplies the products of linear layers alone."""
     if unknown := [rank for rank in skewness if rank not in range(machine.num_devices)]:
         raise ValueError(f"skewness has rank {unknown[0]!r}; ranks are 0..{machine.num_devices - 1}")
@@ -357,13 +316,9 @@ def model_times(skewness: Mapping[int, float], workload: Workload, machine: Serv
 
 def model_costs(workload: Workload, machine: Server, times: Sequence[RankTimes], *, num_senders: int = 1) -> Costs:
     """Return the costs that a pre-test would measure; `num_senders` share the receivers, so each costs less."""
-    least_s, most_s = (  # broadcast-reduce is a straight line between nothing and everything of a sender's columns
-        migration_time(
-            Scheme.BROADCAST_REDUCE, workload, machine, num_senders=num_senders, migrated_share=share
-        ).transfer_s
-        / num_senders
-        for share in (LEAST_SHARE, 1.0)
-    )
+    # Broadcast-reduce is a straight line between nothing and everything of a sender's columns.
+    added = partial(migration_time, Scheme.BROADCAST_REDUCE, workload, machine, num_senders=num_senders)
+    least_s, most_s = (added(migrated_share=share).transfer_s / num_senders for share in (LEAST_SHARE, 1.0))
     least_s = 0.0 if machine.in_proportion else least_s
     return Costs(
         alloc_s=machine.alloc_s,

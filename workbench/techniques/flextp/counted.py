@@ -1,7 +1,5 @@
 """Rows of the counted items: the worked example of figure 2, the paper's setting, and certificates of SEMI's plans."""
 
-from __future__ import annotations
-
 import random
 import statistics
 from collections import Counter
@@ -9,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from types import MappingProxyType
 from typing import Any
 
 import torch
 
-from workbench.models import ViTConfig, ViTForImageClassification, vit
+from workbench.models import Cut, ViTConfig, ViTForImageClassification, vit
 from workbench.parallel import ColumnParallelLinear, VirtualTensorGroup
 from workbench.parallel.traffic import Phase
 from workbench.rows import value_row
@@ -23,8 +20,8 @@ from .cost import MODELS
 from .method.optimum import best_plan_by_search, certify, fastest_division
 from .method.plan import Costs, Imputation, Line, RankTimes, Scheme, iteration_s, require
 from .method.planners import plan_division, plan_semi, stragglers
-from .method.resizing import DROPPED, GRAD_OUTPUT_NO, INPUT_NK, worked_example
-from .runtime import Cut, FlexibleProduct, delivery_of, divide
+from .method.resizing import DROPPED, GRAD_OUTPUT_NO, INPUT_NK, kept_columns, worked_example
+from .runtime import FlexibleProduct, delivery_of, divide
 
 __all__ = ["Case", "case_rows", "count_all_reduces", "count_setting", "count_stored", "count_worked_example"]
 __all__ += ["draw_case", "search_rows", "summary_rows"]
@@ -33,19 +30,16 @@ Rows = list[dict[str, Any]]
 
 
 def count_worked_example(imputations: Sequence[str]) -> Rows:
-    """Count the example's multiplications, and by imputation the elements of its results that are off.
-
-    In a gradient of another shape than the plain one all elements are off.
-    """
+    """Count the example's multiplications, and by imputation the elements off: all, in a gradient of another shape."""
     if not imputations:
         raise ValueError("imputations is empty; it must name at least one")
     examples = {name: worked_example(Imputation(name)) for name in imputations}
     rows: Rows = []
     for resized in next(iter(examples.values())).products:
-        saved = 1 - resized.multiplications / resized.plain_multiplications
-        rows.append(value_row("plain_multiplications", resized.plain_multiplications, product=resized.name))
-        rows.append(value_row("multiplications", resized.multiplications, product=resized.name))
-        rows.append(value_row("saved_share", saved, product=resized.name))
+        row = partial(value_row, product=resized.name)
+        rows.append(row("plain_multiplications", resized.plain_multiplications))
+        rows.append(row("multiplications", resized.multiplications))
+        rows.append(row("saved_share", 1 - resized.multiplications / resized.plain_multiplications))
     for imputation, example in examples.items():
         dropped = example.lineage["linear", "input"]
         for resized in example.products:
@@ -55,14 +49,13 @@ def count_worked_example(imputations: Sequence[str]) -> Rows:
             rows.append(row("shape_difference", difference))
             if resized.name == "output":
                 continue
-            is_kept = torch.ones(plain.shape[1], dtype=torch.bool)
-            is_kept[dropped] = False
+            kept = kept_columns(dropped, plain.shape[1])
             missing = plain.new_zeros(len(plain), len(dropped))  # Same has nothing to repeat in a first iteration
             if Imputation(imputation) is Imputation.AVERAGE:
-                missing = plain[:, is_kept].mean(dim=1, keepdim=True).expand_as(missing)
+                missing = plain[:, kept].mean(dim=1, keepdim=True).expand_as(missing)
             for quantity, columns, wanted in (
-                ("kept_columns_off", is_kept, plain[:, is_kept]),
-                ("missing_columns_off", ~is_kept, missing),
+                ("kept_columns_off", kept, plain[:, kept]),
+                ("missing_columns_off", dropped, missing),
             ):
                 off = wanted.numel() if difference else int((result[:, columns] != wanted).sum())
                 rows.append(row(quantity, off))
@@ -88,7 +81,7 @@ def count_stored(imputations: Sequence[str]) -> Rows:
 
 # --- the setting
 
-CONFIGS = MappingProxyType({"ViT-1B": vit.VIT_1B, "ViT-3B": vit.VIT_3B})
+CONFIGS = {"ViT-1B": vit.VIT_1B, "ViT-3B": vit.VIT_3B}
 PAPERS_PER_ITERATION = 48  # section II-B
 
 
@@ -102,12 +95,10 @@ def count_setting(num_epochs: int, iterations_per_epoch: int) -> Rows:
         rows.append(value_row("iterations_per_epoch", MODELS[name].num_iterations, model=name))
     forward, backward = count_all_reduces(CONFIGS["ViT-1B"].num_layers)
     counts = {"forward": forward, "forward and backward": forward + backward}
-    totals = counts | {f"{PAPERS_PER_ITERATION} an iteration": PAPERS_PER_ITERATION}
-    for name, count in counts.items():
-        rows.append(value_row("all_reduces_per_iteration", count, model="ViT-1B", counted=name))
-    for name, count in totals.items():
-        total = count * num_epochs * iterations_per_epoch
-        rows.append(value_row("all_reduces_of_training", total, model="ViT-1B", counted=name))
+    row = partial(value_row, model="ViT-1B")
+    rows += [row("all_reduces_per_iteration", count, counted=name) for name, count in counts.items()]
+    for name, count in (counts | {f"{PAPERS_PER_ITERATION} an iteration": PAPERS_PER_ITERATION}).items():
+        rows.append(row("all_reduces_of_training", count * num_epochs * iterations_per_epoch, counted=name))
     return rows
 
 
@@ -124,18 +115,16 @@ def count_all_reduces(num_layers: int) -> tuple[int, int]:
 # --- certificates
 
 NUM_RANKS = 4
-REFINED = MappingProxyType({"SEMI": False, "SEMI refined": True})
-RANGES = MappingProxyType(
-    {
-        "other": (0.1, 1.0),  # time outside of products
-        "skewness": (1.2, 8.0),
-        "extract": (0.0, 0.1),
-        "whole": (0.0, 0.3),  # what travels as soon as any column migrates
-        "communicate": (0.0, 0.6),  # of all columns of one rank, beside it
-        "kept": (0.0, 0.15),  # of a rank's products, what they take however few columns it keeps
-        "received": (0.0, 0.3),  # of a normal rank's, what those for one sender take however few it hands over
-    }
-)
+REFINED = {"SEMI": False, "SEMI refined": True}
+RANGES = {
+    "other": (0.1, 1.0),  # time outside of products
+    "skewness": (1.2, 8.0),
+    "extract": (0.0, 0.1),
+    "whole": (0.0, 0.3),  # what travels as soon as any column migrates
+    "communicate": (0.0, 0.6),  # of all columns of one rank, beside it
+    "kept": (0.0, 0.15),  # of a rank's products, what they take however few columns it keeps
+    "received": (0.0, 0.3),  # of a normal rank's, what those for one sender take however few it hands over
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,8 +159,8 @@ def draw_case(seed: int, num_stragglers: int) -> Case:
 def case_rows(seeds: Sequence[int], nums_stragglers: Sequence[int]) -> Rows:
     """Plan and certify cases, drawn anew for every number of stragglers.
 
-    Rows: slower_by, time above the fastest division that drops no more; drops_more_by, shares dropped above those of
-    the gentlest division that is no slower. Both also beside figure 11's divisions alone: x migrate, the others drop.
+    Rows: `slower_by` than the fastest division that drops no more, `drops_more_by` than the gentlest that is no slower;
+    both also beside figure 11's divisions alone: x migrate, the others drop.
     """
     rows: Rows = []
     for num_stragglers, seed in product(nums_stragglers, seeds):
@@ -192,10 +181,7 @@ def case_rows(seeds: Sequence[int], nums_stragglers: Sequence[int]) -> Rows:
 
 
 def search_rows(seeds: Sequence[int], grids: Sequence[Sequence[int]]) -> Rows:
-    """Compare all divisions of a grid that no other one beats with the fastest division that drops no more.
-
-    Each grid is a pair (num_stragglers, num_steps); its shares are multiples of 1 / num_steps.
-    """
+    """Compare the best divisions of grids (num_stragglers, num_steps) with the fastest division that drops no more."""
     rows: Rows = []
     for (num_stragglers, num_steps), seed in product(grids, seeds):
         case, gaps = draw_case(seed, num_stragglers), []

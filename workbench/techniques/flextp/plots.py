@@ -1,10 +1,8 @@
 """The pictures and tables of FlexTP: epochs and accuracy under stragglers, timelines, the map of winners."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -19,30 +17,25 @@ __all__ += ["draw_ratios", "draw_skewness", "draw_text", "draw_timelines", "loss
 
 BASELINE = "Baseline"  # the solution that does nothing
 BALANCED = "with balance"  # the model with `balance`, where there is nothing to balance
-LABELS = MappingProxyType(
-    {
-        "pruning_ratio": "pruning ratio γ",
-        "skewness": "skewness χ of the straggler",
-        "num_senders": "stragglers that migrate, x",
-        "everywhere": "who drops",
-        "is_incremental": "dropped columns keep their statistics",
-    }
-)
-WHO_DROPS = MappingProxyType({0: "the straggler alone", 1: "every rank"})
+LABELS = {
+    "pruning_ratio": "pruning ratio γ",
+    "skewness": "skewness χ of the straggler",
+    "num_senders": "stragglers that migrate, x",
+    "everywhere": "who drops",
+    "is_incremental": "dropped columns keep their statistics",
+}
+WHO_DROPS = {0: "the straggler alone", 1: "every rank"}
 SERIES = ("solution", "scheme", "num_senders")  # keys that name a series of epochs
 AS_LINES = ("skewness", "migrated_share")  # keys that are quantities; along others, epochs are bars
 PARTS = ["iteration_s", "product_s", "other_s", "waiting_s", "transfer_s"]
 PARTS += ["product_share", "dropped_share", "migrated_share"]
 GANTT_HEIGHT_IN = 1.9  # inches of four ranks
-LETTERS = MappingProxyType({"nothing": "–", "resizing": "R", "both": "B", "migration": "M"})
+LETTERS = {"nothing": "–", "resizing": "R", "both": "B", "migration": "M"}
 WIDE = (9.5, 3.8)  # inches
 
 
 def draw_accuracies(rows: Iterable[Mapping], *, ax: Axes, along: str, by: str = "solution") -> Axes:
-    """Draw accuracies as bars, the Baseline's as a line; the spread over seeds is marked on both.
-
-    Rows without a value of `along` stand in the table alone. `by` names the bars beside each other.
-    """
+    """Draw accuracies as bars, `by` names those beside each other, and the Baseline's as a line, with their spreads."""
     rows = [row for row in rows if row["quantity"] == "accuracy"]
     helped = [row for row in rows if row["solution"] != BASELINE]
     table = merged(helped, "accuracy", list(dict.fromkeys((along, by)))).dropna(subset=[along])
@@ -190,29 +183,18 @@ def draw_migration(rows: Iterable[Mapping], published: pd.DataFrame) -> Figure:
 
 
 def draw_map(rows: Iterable[Mapping]) -> Figure:
-    """Draw the map of winners: a panel a link, skewness across, stragglers down.
-
-    Red: the winner drops columns, blue: it migrates them, and between the two in what proportion. Letters say it, too.
-    """
+    """Draw the winners, a panel a link: red drops columns, blue migrates them; letters say it, too."""
     places = rows_of(rows, "leaning")
     links = list(dict.fromkeys(places.bandwidth_gb_per_s))
     size = (3.2 * len(links), 1.4 + 0.38 * places.num_stragglers.nunique())
     figure, axes = plots.figure(1, len(links), figsize=size, squeeze=False, sharey=True)
     for ax, link in zip(axes[0], links, strict=True):
         here = places[places.bandwidth_gb_per_s == link]
-        table, means = (
-            here.pivot(index="num_stragglers", columns="skewness", values=name) for name in ("value", "means")
-        )
-        plots.heatmap(
-            table,
-            ax=ax,
-            limit=1,
-            texts=means.map(LETTERS.get).to_numpy().tolist(),
-            x_label="skewness χ",
-            y_label="stragglers" if ax is axes[0, 0] else "",
-            x_ticks=[f"{chi:g}" for chi in table.columns],
-            y_ticks=[int(number) for number in table.index],
-        )
+        table = here.pivot(index="num_stragglers", columns="skewness", values=["value", "means"])
+        shares, texts = table["value"].astype(float), table["means"].map(LETTERS.get).to_numpy().tolist()
+        ticks: dict[str, Any] = {"x_ticks": [f"{chi:g}" for chi in shares], "y_ticks": list(map(int, shares.index))}
+        y_label = "stragglers" if ax is axes[0, 0] else ""
+        plots.heatmap(shares, ax=ax, limit=1, texts=texts, x_label="skewness χ", y_label=y_label, **ticks)
         ax.set_title(f"{link:g} GB/s")
     figure.supxlabel(",  ".join(f"{letter}: {means}" for means, letter in LETTERS.items()), fontsize="medium")
     return figure

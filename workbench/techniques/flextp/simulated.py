@@ -4,13 +4,10 @@ A plan is in force from the first iteration on, choosing columns takes no time, 
 Pri and PriDiffR are one. The share of products that are dropped stands for accuracy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import product
-from types import MappingProxyType
 from typing import Any
 
 from workbench.cluster import bisected
@@ -23,8 +20,7 @@ from .method.plan import COMPARED, Plan, Scheme, Solution, ideal_s, require
 from .method.planners import Reference, plan_division, plan_equal_drop, speedup_bound, stragglers
 
 __all__ = ["ONE_RATIO", "SOLUTIONS", "calibration_cells", "headline_rows", "map_rows", "product_share"]
-__all__ += ["simulate_divisions", "simulate_migration", "simulate_ratios", "simulate_skewness"]
-__all__ += ["simulate_text"]
+__all__ += ["simulate_divisions", "simulate_migration", "simulate_ratios", "simulate_skewness", "simulate_text"]
 
 Rows = list[dict[str, Any]]
 
@@ -33,50 +29,37 @@ IDEAL = "ideal"
 EMPIRICAL = "ZERO-PriDiffE"
 LEAST = "ZERO-PriDiffE, 0.8 of 3/4"  # of γ = 3/4 a layer drops at least 0.8 (section III-B)
 IN_PROPORTION = "SEMI, cost in proportion"  # to migrated columns, and as much as before for all of them
-ZERO: Mapping[str, Any] = MappingProxyType({"solution": "ZERO"})
-SOLUTIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "Baseline": {"solution": "Baseline"},
-        **dict.fromkeys(("ZERO-Rd", "ZERO-Pri", "ZERO-PriDiffR", EMPIRICAL, LEAST), ZERO),
-        "ZERO-Pri, one shot": {"solution": "ZERO", "reference": Reference.MEAN},
-        "MIG": {"solution": "MIG"},
-        "SEMI": {"solution": "SEMI"},
-        **dict.fromkeys(("SEMI, alloc 0.2 ms", IN_PROPORTION), {"solution": "SEMI"}),
-        "SEMI without migration": {"solution": "ZERO", "reference": Reference.MIN},
-        "MIG refined": {"solution": "MIG", "refine": True},
-        "SEMI refined": {"solution": "SEMI", "refine": True},
-    }
-)
-"""The names of the figures, and how each is planned; "one shot", "refined" and what SEMI is changed by are ours."""
-ALLOC_S = MappingProxyType({"SEMI, alloc 0.2 ms": 0.2e-3})  # a product; where the text has none, it is 0
+ALLOC = "SEMI, alloc 0.2 ms"
+ALLOC_S = 0.2e-3  # a product, with `ALLOC`; where the text has none, it is 0
+# The names of the figures, and how each is planned; "one shot", "refined" and what SEMI is changed by are ours.
+SOLUTIONS: Mapping[str, Mapping[str, Any]] = {
+    **{name: {"solution": name} for name in ("Baseline", "MIG", "SEMI")},
+    **dict.fromkeys(("ZERO-Rd", "ZERO-Pri", "ZERO-PriDiffR", EMPIRICAL, LEAST), {"solution": "ZERO"}),
+    "ZERO-Pri, one shot": {"solution": "ZERO", "reference": Reference.MEAN},
+    **dict.fromkeys((ALLOC, IN_PROPORTION), {"solution": "SEMI"}),
+    "SEMI without migration": {"solution": "ZERO", "reference": Reference.MIN},
+    "MIG refined": {"solution": "MIG", "refine": True},
+    "SEMI refined": {"solution": "SEMI", "refine": True},
+}
 
 
 def model_named(name: str) -> Workload:
-    """Return a model by the paper's name, such as "ViT-1B"."""
     require(name in cost.MODELS, "model", name, f"one of {', '.join(map(repr, cost.MODELS))}")
     return cost.MODELS[name]
 
 
 def _epoch(
-    name: str,
-    slow: Mapping[int, float],
-    model: Workload,
-    ratio: float | None = None,
-    machine: cost.Server | None = None,
+    name: str, slow: cost.Skewness, model: Workload, ratio: float | None = None, machine: cost.Server | None = None
 ) -> cost.PlannedEpoch:
     if name not in SOLUTIONS:
         raise ValueError(f"solutions has {name!r}; it must be of {', '.join(map(repr, SOLUTIONS))}")
-    machine = cost.paper_machine() if machine is None else machine
-    alloc_s = model.num_layers * cost.PRODUCTS_PER_LAYER * ALLOC_S.get(name, 0.0)
-    machine = replace(machine, alloc_s=alloc_s, in_proportion=name == IN_PROPORTION)
+    alloc_s = model.num_layers * cost.PRODUCTS_PER_LAYER * ALLOC_S if name == ALLOC else 0.0
+    machine = replace(machine or cost.paper_machine(), alloc_s=alloc_s, in_proportion=name == IN_PROPORTION)
     return cost.planned_epoch(skewness=slow, workload=model, machine=machine, pruning_ratio=ratio, **SOLUTIONS[name])
 
 
 def simulate_ratios(model: str, ratios: Sequence[float], solutions: Sequence[str], skewness: float = 1.0) -> Rows:
-    """Time epochs in which a constant share of the columns is dropped: by the straggler, or by all ranks without one.
-
-    Source: figures 5 to 8.
-    """
+    """Time epochs in which the straggler, or without one all ranks, drop a constant share (figures 5 to 8)."""
     workload, slow = model_named(model), {0: skewness} if skewness != 1 else {}
     baseline = _epoch("Baseline", slow, workload)
     rows: Rows = []
@@ -89,7 +72,7 @@ def simulate_ratios(model: str, ratios: Sequence[float], solutions: Sequence[str
 
 def product_share(model: str, machine: cost.Server | None = None) -> float:
     """Return the share of a plain iteration that products of linear layers take."""
-    parts = cost.iteration_parts(model_named(model), cost.paper_machine() if machine is None else machine)
+    parts = cost.iteration_parts(model_named(model), machine or cost.paper_machine())
     return parts.product_s / parts.own_s
 
 
@@ -107,11 +90,7 @@ def _migrated_row(plan: Plan, **keys: Any) -> dict[str, Any]:
 
 
 def simulate_skewness(model: str, skewnesses: Sequence[float], solutions: Sequence[str], empirical: float) -> Rows:
-    """Time epochs with one straggler, two or more skewnesses ascending; `empirical` is the constant γ of ZERO-PriDiffE.
-
-    "ideal" is a free balance that drops nothing. Growth and the distance from a straight line are those of a solution's
-    epochs over the skewness. Source: figures 9 and 10.
-    """
+    """Time epochs by a straggler's skewness, ascending (figures 9, 10); `empirical` is ZERO-PriDiffE's γ."""
     workload, machine, rows = model_named(model), cost.paper_machine(), []
     parts = cost.iteration_parts(workload, machine)
     epochs_s: dict[str, list[float]] = {name: [] for name in [*solutions, IDEAL]}  # skewness by skewness
@@ -148,40 +127,35 @@ RECEIVERS = {"all that do not migrate": False, "normal tasks": True}  # section 
 
 
 def simulate_divisions(model: str, skewness: Sequence[float]) -> Rows:
-    """Time every division of several stragglers, the slowest x migrating, beside the plans of SEMI and of SEMI refined.
-
-    A plan is compared with every division, and with resizing alone that drops as much. Source: figure 11.
-    """
+    """Compare SEMI's plans with every division, and with resizing that drops as much (figure 11)."""
     workload, slow, machine = model_named(model), dict(enumerate(skewness)), cost.paper_machine()
     baseline_s = _epoch("Baseline", slow, workload).time_s
     times = cost.model_times(slow, workload, machine)
     costs = cost.model_costs(workload, machine, times)
     rows: Rows = []
     for receivers, to_normal in RECEIVERS.items():
-
-        def division(num: int, to_normal: bool = to_normal) -> cost.PlannedEpoch:
-            return cost.epoch_of_plan(plan_division(times, num, to_normal=to_normal), slow, workload=workload)
-
-        divisions = [division(number) for number in range(len(stragglers(times)) + 1)]
+        plans = [plan_division(times, num, to_normal=to_normal) for num in range(len(stragglers(times)) + 1)]
+        divisions = [cost.epoch_of_plan(plan, slow, workload=workload) for plan in plans]
         for number, epoch in enumerate(divisions):
             keys = {"model": model, "num_senders": number, "receivers": receivers}
             rows += _epoch_rows(epoch.time_s, epoch.dropped_share, baseline_s, keys)
-        plans = {"SEMI": division(planners.num_senders(times, costs, to_normal=to_normal))}
+        compared = {"SEMI": divisions[planners.num_senders(times, costs, to_normal=to_normal)]}
         if not to_normal:
-            plans["SEMI refined"] = _epoch("SEMI refined", slow, workload)
-        for name, planned in plans.items():
+            compared["SEMI refined"] = _epoch("SEMI refined", slow, workload)
+        for name, planned in compared.items():
             resizing = cost.epoch_of_plan(plan_equal_drop(times, planned.plan.dropped), slow, workload=workload)
-            fastest_s = min(epoch.time_s for epoch in divisions)
             better = [each for each in divisions if each.time_s < planned.time_s]
             as_gentle_s = [each.time_s for each in better if each.dropped_share <= planned.dropped_share]
             row = partial(value_row, model=model, solution=name, receivers=receivers)
-            rows.append(row("planned_senders", len(planned.plan.senders)))
-            rows.append(row("planned_epoch_s", planned.time_s, "s"))
-            rows.append(row("over_fastest_division", planned.time_s / fastest_s))
-            rows.append(row("over_fastest_as_gentle", planned.time_s / min(as_gentle_s, default=planned.time_s)))
-            rows.append(row("over_equal_drop", planned.time_s / resizing.time_s))
-            rows.append(row("planned_dropped_share", planned.dropped_share))
-            rows.append(row("better_divisions", sum(each.dropped_share < planned.dropped_share for each in better)))
+            rows += [
+                row("planned_senders", len(planned.plan.senders)),
+                row("planned_epoch_s", planned.time_s, "s"),
+                row("over_fastest_division", planned.time_s / min(epoch.time_s for epoch in divisions)),
+                row("over_fastest_as_gentle", planned.time_s / min(as_gentle_s, default=planned.time_s)),
+                row("over_equal_drop", planned.time_s / resizing.time_s),
+                row("planned_dropped_share", planned.dropped_share),
+                row("better_divisions", sum(each.dropped_share < planned.dropped_share for each in better)),
+            ]
     return [*rows, value_row("product_share", product_share(model), model=model)]
 
 
@@ -200,11 +174,11 @@ def simulate_migration(nums_senders: Sequence[int], shares: Sequence[float]) -> 
         if share > 0:
             lead_s = took_s[Scheme.SCATTER_GATHER] - took_s[Scheme.BROADCAST_REDUCE]
             rows.append(value_row("lead_s", lead_s, "s", **place))
-    made_with, errors = (*cost.CALIBRATION, *cost.CHOSEN_ON), []
+    errors = []
     for scheme, share in product(Scheme, TABLE_1_SHARES):
         cell = cost.table_1_cell(scheme, 1, share)
-        if cell not in made_with:
-            errors.append(cost.migration_epoch_time_s(scheme, 1, share) / cost.published_epochs_s((cell,))[cell] - 1)
+        if cell not in (*cost.CALIBRATION, *cost.CHOSEN_ON):
+            errors.append(cost.migration_epoch_time_s(scheme, 1, share) / cell.value("flextp") - 1)
             columns: dict[str, Any] = dict(cell.columns)
             rows.append(value_row("relative_error", errors[-1], **columns))
     return [*rows, value_row("largest_error", max(map(abs, errors)))]
@@ -218,46 +192,40 @@ def calibration_cells() -> list[dict[str, Any]]:
 
 # --- the text
 
-MEANINGS = ("time saved", "throughput gained")
 SEMI_GAIN = "4.46 times as fast (77.6 % less time), SEMI beside a straggler"
 OF_3B = f"{SEMI_GAIN}, ViT-3B"  # section I names no model
 NUM_STEPS = 100  # between the links that the gains need
 LINKS_GB_PER_S = (7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.75, 20.0, 30.0, 60.0)  # 15.75 is the data sheet's
 
 
-def _saved(name: str, slow: Mapping[int, float], model: Workload, machine: cost.Server, ratio: float | None) -> float:
-    times_s = (_epoch(each, slow, model, part, machine).time_s for each, part in (("Baseline", None), (name, ratio)))
-    before_s, after_s = times_s
-    return 1 - after_s / before_s
-
-
-Headline = tuple[float, str, Mapping[int, float], Workload, float | None]
 # The text's gain, and how it was gained: solution, stragglers, model and constant ratio. γ = 1/2 and χ = 8 are assumed.
 # Beside a straggler the gain is in speed, which time saved would hide: 77.6 % less is 4.46 times as fast.
-HEADLINES: Mapping[str, Headline] = MappingProxyType(
-    {
-        "18.5 % less time, ViT-1B, every rank drops half": (0.185, "ZERO-Pri", {}, cost.VIT_1B, 0.5),
-        "23.5 % less time, ViT-3B, every rank drops half": (0.235, "ZERO-Pri", {}, cost.VIT_3B, 0.5),
-        "3.5 times as fast, Pri beside a straggler": (3.5 - 1, "ZERO-Pri", {0: 8.0}, cost.VIT_1B, None),
-        SEMI_GAIN: (1 / (1 - 0.776) - 1, "SEMI", {0: 8.0}, cost.VIT_1B, None),
-        OF_3B: (1 / (1 - 0.776) - 1, "SEMI", {0: 8.0}, cost.VIT_3B, None),
-    }
-)
+HEADLINES: Mapping[str, tuple[float, str, cost.Skewness, Workload, float | None]] = {
+    "18.5 % less time, ViT-1B, every rank drops half": (0.185, "ZERO-Pri", {}, cost.VIT_1B, 0.5),
+    "23.5 % less time, ViT-3B, every rank drops half": (0.235, "ZERO-Pri", {}, cost.VIT_3B, 0.5),
+    "3.5 times as fast, Pri beside a straggler": (3.5 - 1, "ZERO-Pri", {0: 8.0}, cost.VIT_1B, None),
+    SEMI_GAIN: (1 / (1 - 0.776) - 1, "SEMI", {0: 8.0}, cost.VIT_1B, None),
+    OF_3B: (1 / (1 - 0.776) - 1, "SEMI", {0: 8.0}, cost.VIT_3B, None),
+}
+
+
+def _saved(
+    name: str, slow: cost.Skewness, model: Workload, ratio: float | None = None, machine: cost.Server | None = None
+) -> float:
+    before_s = _epoch("Baseline", slow, model, machine=machine).time_s
+    return 1 - _epoch(name, slow, model, ratio, machine).time_s / before_s
 
 
 def headline_rows(bandwidths_gb_per_s: Sequence[float]) -> Rows:
-    """Return the text's gains by the share of products that a link leaves to them, and the share that each needs.
-
-    Products take what the link leaves of table I's plain epoch of ViT-1B, whose share names the place for both models.
-    The largest miss is that of the share at which it is least, over all four gains (77.6 % of either model) and three.
-    """
+    """Return the text's gains by the share of products that a link leaves to them, and the share each needs."""
+    # Products take what the link leaves of ViT-1B's plain epoch in table I; its share names the place for both models.
     fitted, rows = cost.paper_machine(), []
     plain_s = cost.iteration_parts(cost.VIT_1B, fitted).own_s
 
     @cache
     def over_papers(name: str, gb_per_s: float) -> float:
         claimed, solution, slow, model, ratio = HEADLINES[name]
-        saved = _saved(solution, slow, model, cost.with_link(fitted, 1e9 * gb_per_s, plain_s), ratio)
+        saved = _saved(solution, slow, model, ratio, cost.with_link(fitted, 1e9 * gb_per_s, plain_s))
         return (1 / (1 - saved) - 1 if slow else saved) / claimed
 
     def share(gb_per_s: float) -> float:
@@ -283,21 +251,18 @@ def headline_rows(bandwidths_gb_per_s: Sequence[float]) -> Rows:
 
 
 def simulate_text(models: Sequence[str], ratios: Sequence[float], skewness: float, solutions: Sequence[str]) -> Rows:
-    """Return the efficiency gained over Baseline where all ranks drop a ratio, and where a solution helps a straggler.
-
-    The text's four gains by the share of products come after them (`headline_rows`).
-    """
+    """Return the efficiency gained where all ranks drop a ratio, and where a straggler is helped."""
     rows: Rows = []
     for model in models:
         workload, slow = model_named(model), {0: skewness}
-        cases: list[tuple[str, dict[int, float], dict[str, Any], str, float | None]]
+        cases: list[tuple[str, cost.Skewness, dict[str, Any], str, float | None]]
         cases = [("homogeneous", {}, {"pruning_ratio": ratio}, "ZERO-Pri", ratio) for ratio in ratios]
         cases += [("heterogeneous", slow, {"solution": name}, name, None) for name in solutions]
         for environment, delayed, keys, name, ratio in cases:
-            saved = _saved(name, delayed, workload, cost.paper_machine(), ratio)
-            for meaning, gain in zip(MEANINGS, (saved, 1 / (1 - saved) - 1), strict=True):
-                where = {"environment": environment, "model": model, **keys, "meaning": meaning}
-                rows.append(value_row("efficiency_gain", 100 * gain, "%", **where))
+            saved = _saved(name, delayed, workload, ratio)
+            row = partial(value_row, environment=environment, model=model, **keys)
+            rows.append(row("efficiency_gain", 100 * saved, "%", meaning="time saved"))
+            rows.append(row("efficiency_gain", 100 * (1 / (1 - saved) - 1), "%", meaning="throughput gained"))
         rows.append(value_row("product_share", product_share(model), model=model))
         rows.append(_migrated_row(_epoch("SEMI", slow, workload).plan, model=model, solution="SEMI"))
     return rows + headline_rows(LINKS_GB_PER_S)
@@ -319,38 +284,34 @@ def map_rows(
 ) -> Rows:
     """Return who wins at every combination on the paper's machine, and the share of places won along every axis.
 
-    The first ranks are slow, and all-reduces use the given link, too. A solution has to reach the share `ENOUGH` of the
-    ideal's speed. `leaning` is dropped minus migrated columns, as a share of both: 1 is resizing, -1 migration, 0 also
-    neither.
+    The first ranks are slow; all-reduces use the link, too. A solution has to reach the share `ENOUGH` of the ideal's
+    speed. `leaning` is dropped less migrated columns over both, from -1 (migration) to 1 (resizing).
     """
     workload, num_ranks = model_named(model), cost.paper_machine().num_devices
     if impossible := [number for number in nums_stragglers if not 0 <= number < num_ranks]:
         raise ValueError(f"nums_stragglers has {impossible[0]!r}; each must be in 0..{num_ranks - 1}")
     rows: Rows = []
-    places: list[dict[str, Any]] = []
     for link, number, skewness in product(bandwidths_gb_per_s, nums_stragglers, skewnesses):
         machine, slow = cost.paper_machine().with_bandwidth(1e9 * link), dict.fromkeys(range(number), skewness)
-        epochs = {
-            solution: cost.planned_epoch(solution, slow, workload=workload, machine=machine, refine=refine)
-            for solution in COMPARED
-        }
+        plan = partial(cost.planned_epoch, skewness=slow, workload=workload, machine=machine, refine=refine)
+        epochs = {solution: plan(solution) for solution in COMPARED}
         best_s = workload.num_iterations * ideal_s(cost.model_times(slow, workload, machine))
         name = cost.winner_of(epochs, best_s / cost.ENOUGH)
         winner, dropped, migrated = epochs[name], epochs[name].plan.dropped, epochs[name].plan.migrated
         keys: dict[str, Any] = dict(zip(AXES, (skewness, number, link), strict=True))
         keys |= {"winner": str(name), "means": MEANS[dropped > 0, migrated > 0]}
-        places.append(keys)
-        rows.append(value_row("speed_of_ideal", best_s / winner.time_s, **keys))
-        rows.append(value_row("dropped_share", winner.dropped_share, **keys))
         leaning = (dropped - migrated) / (dropped + migrated) if dropped or migrated else 0.0
-        rows.append(value_row("leaning", leaning, **keys))
-        over_resizing = epochs[Solution.MIG].time_s / epochs[Solution.ZERO].time_s
-        rows.append(value_row("migration_over_resizing", over_resizing, **keys))
+        rows += [
+            value_row("speed_of_ideal", best_s / winner.time_s, **keys),
+            value_row("dropped_share", winner.dropped_share, **keys),
+            value_row("leaning", leaning, **keys),
+            value_row("migration_over_resizing", epochs[Solution.MIG].time_s / epochs[Solution.ZERO].time_s, **keys),
+        ]
+    places = [row for row in rows if row["quantity"] == "leaning"]
     for axis in AXES:
         for value in dict.fromkeys(place[axis] for place in places):
             here = [place["means"] for place in places if place[axis] == value]
             for means in MEANS.values():
-                share = here.count(means) / len(here)
                 columns: dict[str, Any] = {axis: value, "means": means}
-                rows.append(value_row(f"won_by_{axis}", share, **columns))
+                rows.append(value_row(f"won_by_{axis}", here.count(means) / len(here), **columns))
     return rows

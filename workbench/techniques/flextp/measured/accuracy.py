@@ -5,8 +5,6 @@ the paper's machine (`cost`), so that the dropped columns are those that would b
 of section V may be points or a share of the Baseline's accuracy; the key `reading` tells which.
 """
 
-from __future__ import annotations
-
 import inspect
 import time
 from collections import Counter
@@ -16,7 +14,6 @@ from functools import partial
 from itertools import zip_longest
 from math import fsum
 from statistics import fmean
-from types import MappingProxyType
 from typing import Any
 
 from torch import Tensor, nn
@@ -43,18 +40,18 @@ __all__ = ["BASELINE", "CONTROL", "POINTS", "RELATIVE", "SIZES", "accuracy_rows"
 __all__ += ["compare_on_ranks", "compared_by_seed", "rows_as_timed", "sources", "train_vit", "train_vit_on_ranks"]
 __all__ += ["training_cells", "variants_as_timed"]
 
+Values = Mapping[str, Any]  # a variant and a seed, or the results of `train_vit`
 SMALL = replace(VIT_TINY, hidden_size=192, mlp_size=768)  # as much wider than tiny as ViT-3B than ViT-1B
-SIZES = MappingProxyType({"tiny": VIT_TINY, "small": SMALL, "1B": VIT_1B, "3B": VIT_3B})
-"""Models by name; plans follow the times of ViT-3B for "small" and "3B", else of ViT-1B."""
-
+# Plans follow the times of ViT-3B for "small" and "3B", else of ViT-1B.
+SIZES = {"tiny": VIT_TINY, "small": SMALL, "1B": VIT_1B, "3B": VIT_3B}
 MEAN_LEARNING_RATE = 0.5  # of its peak, over a short warm-up and a linear decay to zero
 VARIANT = tuple(field.name for field in fields(Variant))
 POINTS, RELATIVE = "points", "relative"  # readings of "% accuracy loss"
+TIMEOUT_S = 600.0  # of a training on real ranks
 MOST_DROPPING = "ZERO-Pri"
 CONTROL = "ZERO-Pri everywhere"  # every rank drops the share of Pri's straggler: shows whether a loss can be seen
-SHOWN = {name: name for name in ("accuracy", "accuracy_loss", "loss_in_spreads", "num_updates")} | {
-    share: f"trained_{share}" for share in ("dropped_share", "migrated_share")
-}  # the shares stand beside those that were timed
+SHOWN = {name: name for name in ("accuracy", "accuracy_loss", "loss_in_spreads", "num_updates")}
+SHOWN |= {"dropped_share": "trained_dropped_share", "migrated_share": "trained_migrated_share"}  # beside the timed ones
 
 
 @named("flextp/train_vit")
@@ -77,13 +74,10 @@ def train_vit(
     epochs: int = 10,
     batch: int = 64,
     learning_rate: float = 1e-3,
-    limit: int | None = None,
+    limit: int | None = None,  # training images, drawn with the seed
     device: str = "cpu",
 ) -> dict[str, Any]:
-    """Train on virtual ranks in this process, and score on the test split; arguments up to `moves` are of `Variant`.
-
-    `limit` training images are drawn with the seed, None takes all.
-    """
+    """Train on virtual ranks in this process, and score; arguments up to `moves` are of `Variant`."""
     return _run(_checked(locals()))
 
 
@@ -95,28 +89,20 @@ def train_vit_on_ranks(ranks: Ranks, **arguments: Any) -> dict[str, Any]:
     return {**results[0], "dropped_share": fsum(result["dropped_share"] for result in results) / len(results)}
 
 
-def compare_on_ranks(
-    compared: Sequence[Options], *, num_ranks: int, timeout_s: float = 600, **recipe: Any
-) -> tuple[Rows, list[dict[str, Any]]]:
+def compare_on_ranks(compared: Sequence[Options], *, num_ranks: int, **recipe: Any) -> tuple[Rows, Rows]:
     """Train every variant on real and on virtual ranks; return rows of the differences, and all results."""
     variants = [(name_of(variant), {**recipe, **variant, "num_ranks": num_ranks}) for variant in compared]
     for _, arguments in variants:
         _checked(arguments)
 
-    def differences(real: Mapping[str, Any], virtual: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
+    def differences(real: Values, virtual: Values) -> Iterator[tuple[str, float, str]]:
         yield "dropped_difference", PER_CENT * (real["dropped_share"] - virtual["dropped_share"]), "%"
         pairs = zip_longest(real["plans"], virtual["plans"])
         yield "plans_difference", float(sum(plan != other for plan, other in pairs)), "1"
 
-    with Ranks(num_ranks, timeout_s=timeout_s, preload=(__name__,)) as ranks:
-        return training.compare_on_ranks(
-            variants,
-            on_real=partial(train_vit_on_ranks, ranks),
-            on_virtual=train_vit,
-            more=differences,
-            key="solution",
-            score="accuracy",
-        )
+    with Ranks(num_ranks, timeout_s=TIMEOUT_S, preload=(__name__,)) as ranks:
+        on_real, columns = partial(train_vit_on_ranks, ranks), {"key": "solution", "score": "accuracy"}
+        return training.compare_on_ranks(variants, on_real=on_real, on_virtual=train_vit, more=differences, **columns)
 
 
 def compared_by_seed(compared: Sequence[Options], seeds: Sequence[int]) -> list[dict[str, Any]]:
@@ -125,10 +111,7 @@ def compared_by_seed(compared: Sequence[Options], seeds: Sequence[int]) -> list[
 
 
 def training_cells(wanted: Sequence[Options], **recipe: Any) -> list[dict[str, Any]]:
-    """Return every argument of `train_vit` for each training of `compared_by_seed`; some may be equal.
-
-    Without stragglers nobody drops or migrates: the training is the Baseline, as is any Baseline under stragglers.
-    """
+    """Return every argument of `train_vit` for each training of `compared_by_seed`; some may be equal."""
     defaults = {name: parameter.default for name, parameter in inspect.signature(train_vit).parameters.items()}
     cells = []
     for variant in wanted:
@@ -137,6 +120,7 @@ def training_cells(wanted: Sequence[Options], **recipe: Any) -> list[dict[str, A
         cell = {**defaults, **recipe, **variant}
         is_constant = cell["everywhere"] or any(cell["dropped"])
         nobody_straggles = all(skewness == 1 for skewness in cell["skewness"])
+        # Without stragglers nobody drops or migrates: the training is the Baseline, as under stragglers.
         if cell["solution"] == BASELINE or (nobody_straggles and not is_constant):
             cell |= {name: defaults[name] for name in VARIANT if name in defaults}
         elif cell["everywhere"] or cell["dropped"]:
@@ -153,8 +137,8 @@ def _checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
     size, num_ranks, limit, variant = given["size"], given["num_ranks"], given["limit"], Variant.of(given)
     require(size in SIZES, "size", size, f"one of {', '.join(SIZES)}")
     heads = SIZES[size].num_heads
-    divides = num_ranks >= 2 and heads % num_ranks == 0
-    require(divides, "num_ranks", num_ranks, f"at least 2 and divide the model's {heads} attention heads")
+    rule = f"at least 2 and divide the model's {heads} attention heads"
+    require(num_ranks >= 2 and heads % num_ranks == 0, "num_ranks", num_ranks, rule)
     require(limit is None or limit >= 1, "limit", limit, "at least 1, or None for all images")
     variant.trace(num_ranks, 1)
     check_policy(variant.policy(num_ranks), num_ranks)
@@ -174,11 +158,10 @@ def _run(given: Mapping[str, Any], is_real: bool = False) -> dict[str, Any]:
     workload = modelled.VIT_3B if size in ("small", "3B") else modelled.VIT_1B
     machine = replace(modelled.paper_machine(), devices_per_host=num_ranks)
     parts = modelled.iteration_parts(workload, machine)
+    times = ModelledTimes(variant.trace(num_ranks, iterations), product_s=parts.product_s, other_s=parts.other_s)
+    costs = modelled.model_costs(workload, machine, modelled.model_times({}, workload, machine))
     drift = micro_threshold(MEAN_LEARNING_RATE * recipe.learning_rate, iterations)
     policy = variant.policy(num_ranks, iterations_per_epoch=iterations, micro_threshold=drift, seed=recipe.seed)
-    trace = variant.trace(num_ranks, iterations)
-    times = ModelledTimes(trace, product_s=parts.product_s, other_s=parts.other_s)
-    costs = modelled.model_costs(workload, machine, modelled.model_times({}, workload, machine))
     balancer = balance(model, group, policy=policy, modelled=times, costs=costs)
     pipeline = _BalancedPipeline(model, balancer)
     augment: Any = Augmentation(seed=recipe.seed, shift_pixels=0)  # of images, the only batches that there are
@@ -204,11 +187,10 @@ class _BalancedPipeline(VirtualPipeline):
     def __init__(self, model: nn.Module, balancer: Balancer):
         super().__init__([model], loss=functional.cross_entropy)
         self._balancer = balancer
-        self.dropped: list[float] = []  # share of the local ranks' products that no rank computed
-        self.migrated: list[float] = []  # share of all ranks' products that another rank computed, by the plans
+        self.dropped: list[float] = []  # of the local ranks' products
+        self.migrated: list[float] = []  # of all ranks' products, by the plans
 
     def step(self, inputs: Tensor, targets: Tensor, **context: Tensor) -> StepResult:
-        """Run one batch forward and backward, balanced."""
         with self._balancer.iteration():
             result = super().step(inputs, targets, **context)
         plan = self._balancer.plan
@@ -219,15 +201,9 @@ class _BalancedPipeline(VirtualPipeline):
 
 # --- rows of finished trainings
 
-Values = Mapping[str, Any]  # a variant and a seed, or the results of `train_vit`
-
 
 def accuracy_rows(wanted: Sequence[Values], results: Sequence[Values], keys: Sequence[str] = (), **same: Any) -> Rows:
-    """Return rows of trainings, of losses against the Baseline of their seed, and of comparisons over seeds.
-
-    `wanted` are the variants, seed by seed, `keys` the fields that tell them apart. The interval of an accuracy is one
-    standard error of a share of the test images.
-    """
+    """Return rows of `wanted` trainings, of losses against the Baseline of their seed, and over seeds."""
     pairs = list(zip(wanted, results, strict=True))
     baselines = {variant["seed"]: result["accuracy"] for variant, result in pairs if variant["solution"] == BASELINE}
     rows: Rows = []
@@ -243,12 +219,14 @@ def accuracy_rows(wanted: Sequence[Values], results: Sequence[Values], keys: Seq
             ends = {"low": value - error / over, "high": value + error / over}
             return value_row(quantity, value, "%", **ends, **reading, **columns)
 
-        rows.append(with_error("accuracy", PER_CENT * result["accuracy"]))
-        for quantity in ("dropped_share", "migrated_share"):
-            rows.append(value_row(quantity, PER_CENT * result[quantity], "%", **columns))
-        rows.append(value_row("train_loss", result["train_loss"], **columns))
-        rows.append(value_row("cell_s", result["seconds"], "s", **columns))
-        rows.append(value_row("num_updates", result["num_steps"], **columns))
+        rows += [
+            with_error("accuracy", PER_CENT * result["accuracy"]),
+            value_row("dropped_share", PER_CENT * result["dropped_share"], "%", **columns),
+            value_row("migrated_share", PER_CENT * result["migrated_share"], "%", **columns),
+            value_row("train_loss", result["train_loss"], **columns),
+            value_row("cell_s", result["seconds"], "s", **columns),
+            value_row("num_updates", result["num_steps"], **columns),
+        ]
         if variant["solution"] == BASELINE:
             rows.append(value_row("chance", PER_CENT * result["chance"], "%", **columns))
             continue
@@ -263,9 +241,8 @@ def accuracy_rows(wanted: Sequence[Values], results: Sequence[Values], keys: Seq
 def _over_seeds(rows: Rows, baselines: Sequence[float]) -> Rows:
     """Return comparisons of the points that are lost.
 
-    These are the mean loss in spreads of the Baseline, largest less smallest over its seeds; the points that PriDiffM
-    loses beyond Pri, 0 where it loses fewer; and how much less Pri loses than Rd, where that is most on average over
-    the seeds ("by up to").
+    The mean loss in spreads of the Baseline, largest less smallest over its seeds; the points that PriDiffM loses
+    beyond Pri, if any; and how much less Pri loses than Rd, where that is most on average ("by up to").
     """
     spread = PER_CENT * (max(baselines) - min(baselines)) if baselines else 0.0
     lost: dict[tuple[str, tuple], dict[int, float]] = {}  # by solution and all other keys, points by seed
@@ -273,7 +250,7 @@ def _over_seeds(rows: Rows, baselines: Sequence[float]) -> Rows:
         others = tuple((name, key) for name, key in keys.items() if name not in ("solution", "reading"))
         lost[keys["solution"], others] = points
     compared: Rows = []
-    narrowed: dict[str, list[tuple[dict[str, Any], dict[int, float]]]] = {POINTS: [], RELATIVE: []}
+    narrowed: dict[str, list[tuple[dict[str, Any], dict[int, float]]]] = {}
     for (solution, others), points in lost.items():
         keys, pri = dict(others), lost.get(("ZERO-Pri", others), {})
         if spread:
@@ -283,15 +260,14 @@ def _over_seeds(rows: Rows, baselines: Sequence[float]) -> Rows:
         for seed, more in beyond.items() if solution == "ZERO-PriDiffM" else ():
             compared.append(value_row("points_behind", max(0.0, more), "%", seed=seed, **keys))
         if solution == "ZERO-Rd" and beyond:
-            narrowed[POINTS].append((keys, beyond))
+            narrowed.setdefault(POINTS, []).append((keys, beyond))
             if min(points.values()) > 0:
                 shares = {seed: PER_CENT * more / points[seed] for seed, more in beyond.items()}
-                narrowed[RELATIVE].append((keys, shares))
+                narrowed.setdefault(RELATIVE, []).append((keys, shares))
     for reading, places in narrowed.items():
-        if places:
-            keys, most = max(places, key=lambda place: fmean(place[1].values()))
-            keys = {name: key for name, key in keys.items() if name != "pruning_ratio"} | {"reading": reading}
-            compared += [value_row("loss_narrowed", value, "%", seed=seed, **keys) for seed, value in most.items()]
+        keys, most = max(places, key=lambda place: fmean(place[1].values()))
+        keys = {name: key for name, key in keys.items() if name != "pruning_ratio"} | {"reading": reading}
+        compared += [value_row("loss_narrowed", value, "%", seed=seed, **keys) for seed, value in most.items()]
     return compared
 
 
@@ -307,17 +283,14 @@ def chance_reason(wanted: Sequence[Values], results: Sequence[Values]) -> str:
 
 
 def variants_as_timed(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return a variant for every solution that was timed with stragglers, and the control.
-
-    The median share that each rank dropped is rounded to two decimals and constant. A solution that dropped nothing is
-    trained as MIG, by modelled times.
-    """
+    """Return variants that drop the median shares of the timed solutions with stragglers, and the control."""
     shares: dict[str, list[float]] = {}
     skewness = 1.0
     for row in rows:
         if row["quantity"] == "rank_drops" and row["solution"] != BASELINE and row["skewness"] > 1:
             shares.setdefault(row["solution"], []).append(min(round(row["value"], 2), MOST_REMOVED))
             skewness = max(skewness, row["skewness"])
+    # A solution that dropped nothing is trained as MIG.
     dropping, migrating = {"solution": "ZERO", "selection": "Pri"}, {"solution": "MIG", "skewness": [skewness]}
     variants = {
         name: {**dropping, "dropped": by_rank} if any(by_rank) else migrating for name, by_rank in shares.items()
@@ -329,11 +302,12 @@ def variants_as_timed(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, 
 def blind_reason(trained: Iterable[Mapping[str, Any]]) -> str:
     """Return why losses show nothing where the control loses less than the Baseline varies over seeds; else nothing."""
     spreads = {row["solution"]: row["value"] for row in trained if row["quantity"] == "loss_in_spreads"}
-    if not spreads or spreads.get(CONTROL, 0.0) >= 1:
+    lost = spreads.get(CONTROL, 0.0)
+    if not spreads or lost >= 1:
         return ""  # one seed alone has no spread, and no claim to judge
+    where = f"{CONTROL}, where every rank drops what the straggler did"
     return (
-        f"this training does not show what dropping costs: {CONTROL}, where every rank drops what the straggler did, "
-        f"lost {spreads.get(CONTROL, 0.0):.2f} of the Baseline's spread over seeds"
+        f"this training does not show what dropping costs: {where}, lost {lost:.2f} of the Baseline's spread over seeds"
     )
 
 

@@ -3,13 +3,11 @@
 A Baseline without stragglers gives o, its other and transfer time over its product time, without waiting.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import fsum
 from statistics import fmean, median
-from typing import Any
+from typing import Any, Self
 
 from workbench.rows import median_interval, median_row, ratio_row, ratios, value_row
 from workbench.study.breakdown import Breakdown, break_down
@@ -18,8 +16,8 @@ from workbench.timeline import Dose
 from workbench.timeline.stragglers import StragglerTrace
 
 from ..cost import ENOUGH, PlannedEpoch, winner_of
-from ..method.plan import Costs, Plan, RankTimes, Scheme, Selection, Solution, ideal_s, rank_s
-from ..method.planners import Reference, settled_plan, speedup_bound
+from ..method.plan import Costs, Plan, RankTimes, Scheme, Selection, Solution, ideal_s, rank_s, require
+from ..method.planners import Reference, plan_for, speedup_bound
 from ..runtime import PATIENCE, Policy, needs_costs
 
 BASELINE = "Baseline"
@@ -56,7 +54,7 @@ class Variant:
     moves: bool = False  # the one straggler moves to the next rank every epoch (figures 7 to 9)
 
     @classmethod
-    def of(cls, options: Options) -> Variant:
+    def of(cls, options: Options) -> Self:
         """Take a variant's fields out of more options."""
         return cls(**{field.name: options[field.name] for field in fields(cls) if field.name in options})
 
@@ -82,7 +80,7 @@ class Variant:
 
     def trace(self, num_ranks: int, iterations_per_epoch: int) -> StragglerTrace:
         """Return the stragglers of a group of ranks, iteration by iteration."""
-        self._check_length("skewness", num_ranks)
+        require(len(self.skewness) <= num_ranks, "skewness", self.skewness, f"at most {num_ranks} values, one a rank")
         if self.moves:
             return StragglerTrace.round_robin(num_ranks, *self.skewness, iterations_per_epoch=iterations_per_epoch)
         return StragglerTrace.fixed(num_ranks, dict(enumerate(self.skewness)))
@@ -94,23 +92,19 @@ class Variant:
         if self.selection == REDRAWN:
             common |= {"selection": Selection.RANDOM.value, "iterations_per_epoch": 1}
         if self.everywhere or self.dropped:
-            self._check_length("dropped", num_ranks)
+            require(len(self.dropped) <= num_ranks, "dropped", self.dropped, f"at most {num_ranks} values, one a rank")
             dropped = self.dropped if self.pruning_ratio is None else (self.pruning_ratio,) * num_ranks
             plan = Plan.of_shares([*dropped, *[0.0] * (num_ranks - len(dropped))])
             return Policy(solution=Solution.GIVEN, plan=plan, **common)
         if self.migrated is not None:
             senders = 1 if self.num_senders is None else self.num_senders
-            if not 1 <= senders <= num_ranks - 1:
-                raise ValueError(f"num_senders is {senders}; it must be in 1..{num_ranks - 1} of {num_ranks} ranks")
+            rule = f"in 1..{num_ranks - 1} of {num_ranks} ranks"
+            require(1 <= senders < num_ranks, "num_senders", senders, rule)
             # A rank keeps one column at least, so that a share of 1 is all but that one.
             shares = [min(self.migrated, LARGEST_SHARE)] * senders + [0.0] * (num_ranks - senders)
             return Policy(solution=Solution.GIVEN, plan=Plan.of_shares(migrated=shares), **common)
         common |= {"num_senders": self.num_senders, "refine": self.refine, "pruning_ratio": self.pruning_ratio}
         return Policy(solution=Solution(self.solution), **common)
-
-    def _check_length(self, name: str, num_ranks: int) -> None:
-        if len(getattr(self, name)) > num_ranks:
-            raise ValueError(f"{name} is {getattr(self, name)}; it must be at most {num_ranks} values, one a rank")
 
 
 Variants = Mapping[str, Variant | None]  # by name; None is the model as it is, without balancing
@@ -118,14 +112,11 @@ Variants = Mapping[str, Variant | None]  # by name; None is the model as it is, 
 
 def name_of(options: Options) -> str:
     """Return the paper's name of a variant, such as ZERO-Pri."""
-    solution = options.get("solution", BASELINE)
+    solution, selection = options.get("solution", BASELINE), options.get("selection", "Pri")
     if solution == "ZERO":
-        selection, more = options.get("selection", "Pri"), ""
         if selection == Selection.DIFFERENTIATED_MEAN.value and options.get("pruning_ratio") is not None:
-            more = ", constant γ"
-        elif options.get("reference") == Reference.MEAN.value:
-            more = ", one shot"
-        return f"ZERO-{selection}{more}"
+            return f"ZERO-{selection}, constant γ"
+        return f"ZERO-{selection}" + (", one shot" if options.get("reference") == Reference.MEAN.value else "")
     if options.get("num_senders") is not None:
         return f"{solution}(x)"
     return f"{solution} refined" if options.get("refine") else solution
@@ -217,29 +208,27 @@ def _comparisons(variants: Variants, timed: Timed, name: str) -> Iterator[tuple[
     if variant is None:
         return
 
-    def seconds_of(wanted: Variant) -> list[float] | None:
-        twin = _find(variants, wanted)
-        return None if twin is None else timed.iterations_s(twin)
+    def seconds_of(wanted: Variant, is_asked: bool = True) -> list[float]:
+        """Return the seconds of another variant, none if it was not timed."""
+        twin = _find(variants, wanted) if is_asked else None
+        return [] if twin is None else timed.iterations_s(twin)
 
+    follows_times = variant.solution == Solution.ZERO and variant.pruning_ratio is None
+    has_own_ratios = variant.selection in (Selection.DIFFERENTIATED.value, Selection.DIFFERENTIATED_MEAN.value)
+    is_pri = variant.solution == Solution.ZERO and variant.selection == "Pri"
+    is_broadcast = variant.migrated is not None and variant.scheme == Scheme.BROADCAST_REDUCE
     baseline_s = seconds_of(Variant(skewness=variant.skewness, moves=variant.moves))
-    if baseline_s is not None:
+    if baseline_s:
         yield "speedup", ratios(baseline_s, own_s), "1"
         yield "epoch_saved", [100 * (1 - ratio) for ratio in ratios(own_s, baseline_s)], "%"
-    selection = variant.selection if variant.solution == Solution.ZERO and variant.pruning_ratio is None else ""
-    is_broadcast = variant.migrated is not None and variant.scheme == Scheme.BROADCAST_REDUCE
-    follows_pri = selection in (Selection.DIFFERENTIATED.value, Selection.DIFFERENTIATED_MEAN.value)
-    pri_s = seconds_of(replace(variant, selection="Pri")) if follows_pri else None
-    is_pri = variant.solution == Solution.ZERO and variant.selection == "Pri"
-    random_s = seconds_of(replace(variant, selection="Rd")) if is_pri else None
-    scattered_s = seconds_of(replace(variant, scheme=Scheme.SCATTER_GATHER)) if is_broadcast else None
-    if pri_s is not None:
+    if pri_s := seconds_of(replace(variant, selection="Pri"), follows_times and has_own_ratios):
         yield "epoch_saved_over_pri", [100 * (1 - ratio) for ratio in ratios(own_s, pri_s)], "%"
-    if random_s is not None:
+    if random_s := seconds_of(replace(variant, selection="Rd"), is_pri):
         yield "over_random", ratios(own_s, random_s), "1"
-    if scattered_s is not None:
+    if scattered_s := seconds_of(replace(variant, scheme=Scheme.SCATTER_GATHER), is_broadcast):
         yield "gap", [ratio - 1 for ratio in ratios(scattered_s, own_s)], "1"
     plain = _find(variants, Variant())
-    if baseline_s is None or plain is None or not variant.skewness:
+    if not baseline_s or plain is None or not variant.skewness:
         return
     # A balance without costs and, for ZERO, the largest speedup of Eq. 1.
     speedups, parts = ratios(baseline_s, own_s), _parts(timed, plain)
@@ -250,7 +239,7 @@ def _comparisons(variants: Variants, timed: Timed, name: str) -> Iterator[tuple[
     ideals = [max(rank.own_s for rank in ranks) / ideal_s(ranks) for ranks in times]
     yield "ideal_speedup", ideals, "1"
     yield "share_of_ideal", ratios(speedups, ideals), "1"
-    if variant.solution == Solution.ZERO and variant.pruning_ratio is None and len(variant.skewness) == 1:
+    if follows_times and len(variant.skewness) == 1:
         (chi,) = variant.skewness
         # Down to the first mean or, planned again and again, to the other ranks.
         is_once = variant.policy(num_ranks).reference is Reference.MEAN
@@ -263,42 +252,33 @@ def _find(variants: Variants, wanted: Variant) -> str | None:
     """Return the name of a variant; a straggler that is no slower than others is none."""
 
     def plain(variant: Variant) -> Variant:
-        slow = variant.skewness if max(variant.skewness, default=1) > 1 else ()
-        return replace(variant, skewness=slow, moves=variant.moves and bool(slow))
+        return variant if max(variant.skewness, default=1) > 1 else replace(variant, skewness=(), moves=False)
 
     names = (name for name, variant in variants.items() if variant is not None and plain(variant) == plain(wanted))
     return next(names, None)
 
 
 def along_axis(rounds: Rounds, keys: Keys, rows: Sequence[Mapping], along: str) -> Rows:
-    """Return rows that compare places of a figure's axis, round by round; `rounds` holds seconds by variant.
-
-    Over skewness: growth and distance from a straight line. Over the number of senders: SEMI beside the given
-    divisions.
-    """
-    if along == "skewness":
-        return _along_skewness(rounds, keys)
-    return _along_divisions(rounds, keys, rows) if along == "num_senders" else []
-
-
-def _along_skewness(rounds: Rounds, keys: Keys) -> Rows:
+    """Compare places of a figure's axis by round: growth along skewness, SEMI with divisions along num_senders."""
+    if along == "num_senders":
+        return _along_divisions(rounds, keys, rows)
     by_solution: dict[str, dict[float, Sequence[float]]] = {}
-    for name, columns in keys.items():
+    for name, columns in keys.items() if along == "skewness" else ():
         by_solution.setdefault(columns["solution"], {})[columns["skewness"]] = rounds[name]
-    rows = []
+    compared = []
     for solution, places in by_solution.items():
         if len(places) < 3:
             continue
         (first, at_first), *between, (last, at_last) = sorted(places.items())
-        rows.append(ratio_row("growth", at_last, at_first, solution=solution))
+        compared.append(ratio_row("growth", at_last, at_first, solution=solution))
         off = []  # distances of each round from the line, at every place between
         for place, values in between:
             share = (place - first) / (last - first)
             line = [a + share * (b - a) for a, b in zip(at_first, at_last, strict=True)]
             off.append([ratio - 1 for ratio in ratios(values, line)])
         furthest = max(off, key=lambda distances: abs(median(distances)))
-        rows.append(median_row("off_straight_line", furthest, solution=solution))
-    return rows
+        compared.append(median_row("off_straight_line", furthest, solution=solution))
+    return compared
 
 
 def _along_divisions(rounds: Rounds, keys: Keys, rows: Sequence[Mapping]) -> Rows:
@@ -307,11 +287,8 @@ def _along_divisions(rounds: Rounds, keys: Keys, rows: Sequence[Mapping]) -> Row
         divisions = [name for name, columns in keys.items() if columns["solution"] == DIVISION]
         fastest = min(divisions, key=lambda name: median(rounds[name]))
         compared.append(ratio_row("over_fastest_division", rounds[planned], rounds[fastest], solution=PLANNED))
-        dropped = {
-            (row["solution"], row.get("num_senders")): row["value"]
-            for row in rows
-            if row["quantity"] == "dropped_share"
-        }
+        shares = (row for row in rows if row["quantity"] == "dropped_share")
+        dropped = {(row["solution"], row.get("num_senders")): row["value"] for row in shares}
         gentler = [name for name in divisions if dropped[DIVISION, keys[name]["num_senders"]] < dropped[PLANNED, None]]
         over_planned = [ratios(rounds[name], rounds[planned]) for name in gentler]
         intervals = [median_interval(values) for values in over_planned]
@@ -319,9 +296,9 @@ def _along_divisions(rounds: Rounds, keys: Keys, rows: Sequence[Mapping]) -> Row
         least, most = sum(high < 1 for _, high in intervals), sum(low < 1 for low, _ in intervals)
         compared.append(value_row("better_divisions", num_better, low=least, high=most, solution=PLANNED))
     for solution in (DIVISION, BASELINE):
-        epochs = [row for row in rows if (row["quantity"], row["solution"]) == ("epoch_s", solution)]
+        epochs = (row for row in rows if (row["quantity"], row["solution"]) == ("epoch_s", solution))
         slowest = max(epochs, key=lambda row: row["value"])
-        ends = {name: slowest[name] for name in ("low", "high")}
+        ends = {"low": slowest["low"], "high": slowest["high"]}
         compared.append(value_row("slowest_epoch_s", slowest["value"], "s", **ends, solution=solution))
     return compared
 
@@ -341,10 +318,7 @@ def map_points(points: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
 
 
 def predicted_rows(rows: Sequence[Mapping], costs: Costs, compared: Sequence[Options], num_ranks: int) -> Rows:
-    """Return the model's iterations beside the measured ones, and for every place whether both name one winner.
-
-    The model plans from the Baseline without stragglers in `rows`, and the costs of the pre-test.
-    """
+    """Compare every place with the model, which plans from the plain Baseline of `rows` and the pre-test's costs."""
     values = {(row["quantity"], row["solution"], row[PLACE]): row["value"] for row in rows if "rank" not in row}
     own_s, product_s = (values[quantity, BASELINE, PLAIN] for quantity in ("iteration_s", "product_s"))
     compared_rows: Rows = []
@@ -353,25 +327,22 @@ def predicted_rows(rows: Sequence[Mapping], costs: Costs, compared: Sequence[Opt
         chis = [*here[0]["skewness"], *[1.0] * (num_ranks - len(here[0]["skewness"]))]
         # Other time is that of a rank without stragglers, messages and contention for cores included.
         times = [RankTimes(own_s=own_s - product_s + chi * product_s, product_s=chi * product_s) for chi in chis]
+        proportional = tuple(map(costs.proportional, times))
         predicted, timed = {}, {}
         for options in here:
-            solution, keys = Solution(options["solution"]), {"solution": name_of(options), PLACE: place}
-            model = predicted[solution] = _predicted(options, times, costs)
+            policy, solution = Variant.of(options).policy(num_ranks), Solution(options["solution"])
+            more = {name: getattr(policy, name) for name in ("reference", "pruning_ratio", "num_senders", "refine")}
+            planned_from = proportional if needs_costs(policy) else times  # ZERO and MIG know no fixed part
+            plan = plan_for(solution, planned_from, costs, is_settled=True, **more)
+            ranks_s = rank_s(proportional, plan, costs)
+            predicted[solution] = PlannedEpoch(plan=plan, time_s=max(ranks_s), own_s=ranks_s)
+            keys = {"solution": name_of(options), PLACE: place}
             time_s = values["iteration_s", keys["solution"], place]
             plan = Plan.of_shares([values["dropped_share", keys["solution"], place]] * num_ranks)
             timed[solution] = PlannedEpoch(plan=plan, time_s=time_s, own_s=(time_s,) * num_ranks)
-            compared_rows.append(value_row("predicted_s", model.time_s, "s", **keys))
-            compared_rows.append(value_row("prediction_error", model.time_s / time_s - 1, **keys))
+            compared_rows.append(value_row("predicted_s", max(ranks_s), "s", **keys))
+            compared_rows.append(value_row("prediction_error", max(ranks_s) / time_s - 1, **keys))
         modelled, real = (winner_of(epochs, ideal_s(times) / ENOUGH) for epochs in (predicted, timed))
         winner = str(modelled) if modelled == real else f"{modelled} by the model, {real} measured"
         compared_rows.append(value_row("winner_agrees", float(modelled == real), place=place, winner=winner))
     return compared_rows
-
-
-def _predicted(options: Options, times: Sequence[RankTimes], costs: Costs) -> PlannedEpoch:
-    """Return an iteration of a solution by the model; ZERO and MIG plan without the costs of narrow products."""
-    policy, proportional = Variant.of(options).policy(len(times)), tuple(map(costs.proportional, times))
-    more = {name: getattr(policy, name) for name in ("reference", "pruning_ratio", "num_senders", "refine")}
-    plan = settled_plan(policy.solution, proportional if needs_costs(policy) else times, costs, **more)
-    own_s = rank_s(proportional, plan, costs)
-    return PlannedEpoch(plan=plan, time_s=max(own_s), own_s=own_s)

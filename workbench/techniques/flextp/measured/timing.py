@@ -1,7 +1,5 @@
 """Iterations of a small Vision Transformer, timed on real ranks under stragglers: one fixed batch of random numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -53,16 +51,8 @@ class Size:
         return math.ceil(CIFAR_10 / self.batch)
 
     def config(self, seed: int) -> ViTConfig:
-        """Return the model's configuration."""
-        return ViTConfig(
-            hidden_size=self.hidden,
-            num_layers=self.layers,
-            num_heads=self.heads,
-            mlp_size=MLP_WIDTH * self.hidden,
-            image_size=32,
-            patch_size=self.patch,
-            seed=seed,
-        )
+        sizes = {"hidden_size": self.hidden, "num_layers": self.layers, "num_heads": self.heads}
+        return ViTConfig(**sizes, mlp_size=MLP_WIDTH * self.hidden, image_size=32, patch_size=self.patch, seed=seed)
 
     def images_and_labels(self, seed: int) -> tuple[Tensor, Tensor]:
         """Draw the batch: floats [batch, 3, 32, 32] and int64 [batch]."""
@@ -78,14 +68,12 @@ class Setting:
     size: Size  # of the model and its batch
     turns: Turns  # a repeat is the straggler's time at one rank; its seed is also of weights, batch and random choices
     slowness: float = 1.0  # how many times slower than this machine all ranks' products are, by sleeping (see `Meter`)
-    # Columns are chosen anew after the warm-up, and as often again, by measured statistics; where a straggler moves,
-    # with each move. False chooses once for all turns.
-    chooses: bool = True
+    chooses: bool = True  # columns anew after the warm-up and as often again, or with each move; False: once for all
     device: str = "cpu"  # "cuda" for one GPU a rank, which holds the models of all variants
 
 
 class Training:
-    """The training of one variant on this rank, with a model, an optimizer and stragglers of its own."""
+    """The training of one variant on this rank."""
 
     def __init__(
         self,
@@ -118,7 +106,6 @@ class Training:
         self.dose = self.meter.dose
 
     def step(self) -> None:
-        """Train on the batch once."""
         with nullcontext() if self.balancer is None else self.balancer.iteration():
             functional.cross_entropy(self.model(self.images), self.labels).backward()
             with self.recorder.during(OPTIMIZER, Kind.OTHER):
@@ -149,9 +136,8 @@ def trials(recorder: Recorder, variants: Variants, setting: Setting) -> dict[str
         costs = training.balancer.costs
     for name, variant in variants.items():
         training = Training(variant, setting, recorder, costs=costs, records_products=records_products)
-        trainings[name] = Trial(
-            step=training.step, settling=training.num_settling, end=training.end, close=lambda: costs
-        )
+        settling = training.num_settling
+        trainings[name] = Trial(step=training.step, settling=settling, end=training.end, close=lambda: costs)
     return trainings
 
 
@@ -187,11 +173,7 @@ def measure_variants(
     num_hosts: int = 1,
     device: str = "cpu",
 ) -> Measured:
-    """Train all variants in turns on real ranks of this machine; None among them is the model without balancing.
-
-    `turn` is the length of `Turns`; with a straggler that moves, there are so many rounds after each move. Without
-    `keys` the key column of a variant's rows is its name.
-    """
+    """Train all variants in turns on real ranks; a straggler that moves has so many `rounds` after each move."""
     if not variants:
         raise ValueError("variants is empty; it must name at least one")
     moves = any(variant is not None and variant.moves for variant in variants.values())

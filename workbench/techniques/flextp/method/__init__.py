@@ -1,21 +1,18 @@
 """The algorithm on plain tensors and numbers: plans, their costs, planners, resized products, and certificates."""
 
-from __future__ import annotations
-
 import importlib
 
 _NAMES = {
-    "optimum": "Certificate Scored best_plan_by_search certify fastest_division gentlest_division",
-    "plan": "COMPARED MOST_REMOVED Costs Imputation Line Plan RankParts RankPlan RankTimes Scheme Selection Solution "
-    "column_ranges ideal_s iteration_s own_speed rank_parts rank_s receivers_of require virtual_number",
-    "planners": "Reference SIGNIFICANT_CHANGE SPEED_SHARE cost_effective have_moved levelled_plan num_senders "
-    "plan_division plan_equal_drop plan_for plan_migration plan_resizing plan_semi pruning_ratio pruning_ratios "
-    "reference_s settled_plan settled_resizing speedup_bound split_of_one split_of_one_by_definition stragglers",
-    "priority": "DECAY ColumnStatistics candidate_share change_threshold column_change_by_definition first_columns "
-    "layer_ratios mean_ratios micro_threshold priority_list",
-    "resizing": "Buffers Lineage ResizedProduct WorkedExample gradient_of_columns kept_columns "
-    "num_dropped_columns product_of_columns recovered recovered_by_definition resized_gradient_by_definition "
-    "resized_product_by_definition worked_example",
+    "optimum": "best_plan_by_search certify fastest_division gentlest_division",
+    "plan": "MOST_REMOVED Costs Imputation Line Plan RankParts RankPlan RankTimes Scheme Selection Solution "
+    "column_ranges ideal_s iteration_s rank_parts rank_s receivers_of virtual_number",
+    "planners": "Reference SPEED_SHARE cost_effective have_moved levelled_plan num_senders plan_division "
+    "plan_equal_drop plan_for plan_migration plan_resizing plan_semi pruning_ratio pruning_ratios settled_resizing "
+    "speedup_bound split_of_one split_of_one_by_definition stragglers",
+    "priority": "ColumnStatistics candidate_share column_change_by_definition first_columns layer_ratios mean_ratios "
+    "micro_threshold priority_list",
+    "resizing": "Buffers Lineage ResizedProduct WorkedExample gradient_of_columns kept_columns num_dropped_columns "
+    "product_of_columns recovered resized_gradient_by_definition resized_product_by_definition worked_example",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_HOMES)

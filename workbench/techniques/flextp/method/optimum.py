@@ -5,13 +5,11 @@ settled which ranks migrate, drop or keep all, own times are straight lines in t
 number of ranks) are tried. Costs that are 0 for small shares are refused.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
 from itertools import product
+from typing import Self
 
 import numpy as np
 from scipy.optimize import linprog
@@ -33,8 +31,7 @@ class Scored:
     dropped: float  # shares dropped on all ranks, added up
 
     @classmethod
-    def of(cls, times: Sequence[RankTimes], plan: Plan, costs: Costs) -> Scored:
-        """Score a plan; the times may be measured under any plan."""
+    def of(cls, times: Sequence[RankTimes], plan: Plan, costs: Costs) -> Self:
         return cls(plan=plan, iteration_s=iteration_s(times, plan, costs), dropped=plan.dropped)
 
 
@@ -72,25 +69,16 @@ def certify(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> Certificate
 def fastest_division(times: Sequence[RankTimes], costs: Costs, *, most_dropped: float) -> Scored:
     """Return the fastest of all plans that drop no more than a sum of shares, to within the solver's 1e-7."""
     require(most_dropped >= 0, "most_dropped", most_dropped, "at least 0")
-    plans = (programme.solved(most_dropped=most_dropped) for programme in _programmes(times, costs))
-    return min((Scored.of(times, plan, costs) for plan in plans if plan), key=lambda scored: scored.iteration_s)
+    return min(_divisions(times, costs, most_dropped=most_dropped), key=lambda scored: scored.iteration_s)
 
 
 def gentlest_division(times: Sequence[RankTimes], costs: Costs, *, most_s: float) -> Scored | None:
-    """Return the plan that drops least of all plans whose iterations take no longer, None if all take longer.
-
-    `most_s` is kept to within the solver's 1e-7 of the slowest rank's seconds.
-    """
-    plans = (programme.solved(most_s=most_s) for programme in _programmes(times, costs))
-    scored = [Scored.of(times, plan, costs) for plan in plans if plan]
-    return min(scored, key=lambda plan: plan.dropped, default=None)
+    """Return the plan that drops least of all whose iterations take no longer, to within the solver's 1e-7, if any."""
+    return min(_divisions(times, costs, most_s=most_s), key=lambda scored: scored.dropped, default=None)
 
 
 def best_plan_by_search(times: Sequence[RankTimes], costs: Costs, num_steps: int) -> tuple[Scored, ...]:
-    """Try all divisions of a grid: every rank slower than the fastest may migrate and drop multiples of 1 / num_steps.
-
-    Of equal plans the first is kept. The front is returned, fastest first: the plans that no other beats in both goals.
-    """
+    """Try all multiples of 1 / num_steps; return the plans that no other beats in both goals, fastest first."""
     require(num_steps >= 1, "num_steps", num_steps, "at least 1")
     own_s = [rank.unresized().own_s for rank in times]
     steps = [(dropped, migrated) for dropped in range(num_steps) for migrated in range(num_steps - dropped)]
@@ -107,59 +95,26 @@ def best_plan_by_search(times: Sequence[RankTimes], costs: Costs, num_steps: int
     return tuple(front)
 
 
-class _Role(Enum):
-    """The use of a rank's columns."""
-
-    KEEP = auto()
-    DROP = auto()
-    MIGRATE = auto()  # and drop
+# Whether a rank removes columns, and whether it sends some.
+_KEEPS, _DROPS, _MIGRATES = (False, False), (True, False), (True, True)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Programme:
-    """Own times of all ranks, `slopes @ shares + fixed`, for one settlement of roles.
+def _divisions(
+    times: Sequence[RankTimes], costs: Costs, *, most_dropped: float | None = None, most_s: float = math.inf
+) -> Iterator[Scored]:
+    """Yield the best plan of every settlement in which the fastest rank keeps its columns and so can receive.
 
-    Shares are the dropped ones in rank order, then the migrated ones. Times are in units of the slowest rank's without
-    a plan, since the solver's tolerance is a number.
+    It is the fastest that drops no more than `most_dropped`, or that which drops least within `most_s`.
     """
-
-    slopes: np.ndarray  # [ranks, 2 ranks]
-    fixed: np.ndarray  # [ranks]
-    bounds: Sequence[tuple[float, float | None]]  # least and most of each share
-    unit_s: float  # seconds of a unit
-
-    def solved(self, *, most_dropped: float | None = None, most_s: float = math.inf) -> Plan | None:
-        """Return the fastest plan that drops no more, or that which drops least and is no slower; None if none is."""
-        n = len(self.fixed)
-        dropped, kept = [1.0] * n + [0.0] * n, np.hstack([np.eye(n), np.eye(n)])
-        objective, bounds = dropped, self.bounds
-        if most_dropped is None:
-            rows = np.vstack([self.slopes, kept])
-            limits = [*(most_s / self.unit_s - self.fixed), *[MOST_REMOVED] * n]
-        else:  # the last unknown is the iteration's time: least, and no less than that of any rank
-            rows = np.column_stack([np.vstack([self.slopes, dropped, kept]), [-1.0] * n + [0.0] * (n + 1)])
-            limits = [*-self.fixed, most_dropped, *[MOST_REMOVED] * n]
-            objective, bounds = [0.0] * (2 * n) + [1.0], [*bounds, (0.0, None)]
-        solution = linprog(objective, rows, limits, bounds=bounds)
-        if solution.status == _INFEASIBLE:
-            return None
-        if not solution.success:
-            raise RuntimeError(f"the linear programme has no solution: {solution.message}")
-        return Plan.of_shares(*np.clip(solution.x[: 2 * n], 0, None).reshape(2, n).tolist())
-
-
-def _programmes(times: Sequence[RankTimes], costs: Costs) -> Iterator[_Programme]:
-    """Make the programme of every settlement in which the fastest rank keeps its columns and so can receive."""
     for name in ("extract", "communicate", "compute"):
         at_zero_s = getattr(costs, name).at_zero_s
         require(at_zero_s >= 0, f"{name}.at_zero_s of costs", at_zero_s, "at least 0, or the cost bends where it is 0")
     unresized = [rank.unresized() for rank in times]
     own_s = np.array([rank.own_s for rank in unresized])
     product_s = np.array([rank.product_s for rank in unresized])
-    unit_s = own_s.max() or 1.0
-    for roles in product(*(tuple(_Role) if rank_s > own_s.min() else (_Role.KEEP,) for rank_s in own_s)):
-        sends = np.array([role is _Role.MIGRATE for role in roles])
-        removes = np.array([role is not _Role.KEEP for role in roles])
+    unit_s = own_s.max() or 1.0  # of the programme's times, since the solver's tolerance is a number
+    for roles in product(*((_KEEPS, _DROPS, _MIGRATES) if rank_s > own_s.min() else (_KEEPS,) for rank_s in own_s)):
+        removes, sends = np.array(roles).T
         fixed_s = own_s + removes * (costs.alloc_s + costs.extract.at_zero_s)
         kept = np.diag(removes * (costs.extract.per_share_s - product_s))
         received = np.zeros_like(kept)
@@ -172,4 +127,28 @@ def _programmes(times: Sequence[RankTimes], costs: Costs) -> Iterator[_Programme
         bounds: list[tuple[float, float | None]] = [(0.0, MOST_REMOVED if does else 0.0) for does in removes]
         bounds += [(LEAST, MOST_REMOVED) if does else (0.0, 0.0) for does in sends]
         slopes = np.hstack([kept, kept + received]) / unit_s
-        yield _Programme(slopes=slopes, fixed=fixed_s / unit_s, bounds=bounds, unit_s=unit_s)
+        plan = _solved(slopes, fixed_s / unit_s, bounds, most_dropped=most_dropped, most=most_s / unit_s)
+        if plan:
+            yield Scored.of(times, plan, costs)
+
+
+def _solved(
+    slopes: np.ndarray, fixed: np.ndarray, bounds: Sequence, *, most_dropped: float | None, most: float
+) -> Plan | None:
+    """Solve a programme of the ranks' own times, `slopes @ shares + fixed`: dropped shares, then migrated ones."""
+    n = len(fixed)
+    dropped, kept = [1.0] * n + [0.0] * n, np.hstack([np.eye(n), np.eye(n)])
+    objective = dropped
+    if most_dropped is None:
+        rows = np.vstack([slopes, kept])
+        limits = [*(most - fixed), *[MOST_REMOVED] * n]
+    else:  # the last unknown is the iteration's time: least, and no less than that of any rank
+        rows = np.column_stack([np.vstack([slopes, dropped, kept]), [-1.0] * n + [0.0] * (n + 1)])
+        limits = [*-fixed, most_dropped, *[MOST_REMOVED] * n]
+        objective, bounds = [0.0] * (2 * n) + [1.0], [*bounds, (0.0, None)]
+    solution = linprog(objective, rows, limits, bounds=bounds)
+    if solution.status == _INFEASIBLE:
+        return None
+    if not solution.success:
+        raise RuntimeError(f"the linear programme has no solution: {solution.message}")
+    return Plan.of_shares(*np.clip(solution.x[: 2 * n], 0, None).reshape(2, n).tolist())

@@ -4,15 +4,13 @@ Seconds are those of one iteration, all layers and all three products. Shares an
 rank's own columns K. `virtual_number` is section IV-B's renumbering of the receivers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum, StrEnum
 from itertools import pairwise
 from statistics import fmean, linear_regression
-from typing import Any
+from typing import Any, Self
 
 NEAR = 1 / 400  # of a rank's columns: 2 % of a normal rank's products where the skewness is 8
 # Largest share of its columns that a rank gives up. Ours: Eq. 1 leaves the end of [0, 1) open, and a rank must go on
@@ -77,7 +75,6 @@ class Selection(Option):
 
     @property
     def is_differentiated(self) -> bool:
-        """Whether layers have ratios of their own."""
         return self not in (Selection.RANDOM, Selection.PRIORITY)
 
 
@@ -97,20 +94,17 @@ class RankTimes:
 
     @property
     def other_s(self) -> float:
-        """Seconds outside matrix products."""
         return self.own_s - self.product_s
 
-    def unresized(self) -> RankTimes:
+    def unresized(self) -> Self:
         """Return the times with all own columns and no others; without this Eq. 1 swings between two plans."""
         return self.at_work(1.0)
 
-    def at_work(self, work: float) -> RankTimes:
+    def at_work(self, work: float) -> Self:
         """Return the times if the rank multiplied `work` times its own columns; products take time in proportion."""
-        if self.product_s == 0:
-            return replace(self, work=work)
-        require(self.work != 0, "work", self.work, f"above 0 where product_s is, {self.product_s!r}")
-        product_s = self.product_s / self.work * work
-        return RankTimes(own_s=self.other_s + product_s, product_s=product_s, work=work)
+        require(self.work > 0 or self.product_s == 0, "work", self.work, f"above 0, product_s is {self.product_s!r}")
+        product_s = self.product_s and self.product_s / self.work * work
+        return replace(self, own_s=self.other_s + product_s, product_s=product_s, work=work)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,10 +127,7 @@ class RankPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """The tasks of all ranks until the next plan.
-
-    Ranks that migrate columns are senders. Their columns are divided evenly over all others, also ranks that drop some.
-    """
+    """The tasks of all ranks until the next plan; columns of senders, which migrate some, go to all others alike."""
 
     ranks: tuple[RankPlan, ...]  # in rank order
     to_normal: bool = False  # receivers are ranks that keep all of their columns, as in section IV-A; for models alone
@@ -149,25 +140,26 @@ class Plan:
             raise ValueError(f"senders is {self.senders!r}; it must have at most num_ranks - 1 = {self.num_ranks - 1}")
 
     @classmethod
-    def plain(cls, num_ranks: int) -> Plan:
+    def plain(cls, num_ranks: int) -> Self:
         """Return the plan under which every rank multiplies its own columns."""
         return cls.of_shares([0.0] * num_ranks)
 
     @classmethod
-    def of_shares(cls, dropped: Sequence[float] = (), migrated: Sequence[float] = ()) -> Plan:
+    def of_shares(
+        cls, dropped: Sequence[float] = (), migrated: Sequence[float] = (), *, to_normal: bool = False
+    ) -> Self:
         """Return the plan of shares in rank order; an empty sequence is zeros."""
         num_ranks = max(len(dropped), len(migrated))
         pairs = zip(dropped or [0.0] * num_ranks, migrated or [0.0] * num_ranks, strict=True)
-        return cls(ranks=tuple(RankPlan(dropped=drops, migrated=migrates) for drops, migrates in pairs))
+        ranks = tuple(RankPlan(dropped=drops, migrated=migrates) for drops, migrates in pairs)
+        return cls(ranks=ranks, to_normal=to_normal)
 
     @property
     def num_ranks(self) -> int:
-        """Number of ranks."""
         return len(self.ranks)
 
     @property
     def is_plain(self) -> bool:
-        """Whether no rank drops or migrates anything."""
         return all(rank.removed == 0 for rank in self.ranks)
 
     @property
@@ -183,7 +175,6 @@ class Plan:
 
     @property
     def dropped(self) -> float:
-        """Dropped shares of all ranks, added up."""
         return math.fsum(rank.dropped for rank in self.ranks)
 
     @property
@@ -191,51 +182,43 @@ class Plan:
         """The migrated volume V of Eq. 3: shares of all senders, added up."""
         return math.fsum(rank.migrated for rank in self.ranks)
 
-    def is_near(self, other: Plan, tolerance: float = NEAR) -> bool:
-        """Return whether no share differs by `tolerance` or more; something is never near to nothing."""
+    def is_near(self, other: Self) -> bool:
+        """Return whether no share differs by `NEAR` or more; something is never near to nothing."""
         shares, others = ((p for rank in plan.ranks for p in (rank.dropped, rank.migrated)) for plan in (self, other))
-        return all((a > 0) == (b > 0) and abs(a - b) < tolerance for a, b in zip(shares, others, strict=True))
+        return all((a > 0) == (b > 0) and abs(a - b) < NEAR for a, b in zip(shares, others, strict=True))
 
     def describe(self) -> str:
         """Return the plan in words, one sentence and one line a rank."""
+
+        def listed(words: Sequence[str]) -> str:
+            return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+        def named(ranks: Sequence[int]) -> str:
+            return f"rank{'s' if len(ranks) > 1 else ''} {listed([str(rank) for rank in ranks])}"
+
         lines, received = [], self.migrated / len(self.receivers)
         for rank, task in enumerate(self.ranks):
-            clauses = []
-            if task.dropped > 0:
-                clauses.append(f"drops {task.dropped:.1%} of its columns")
+            clauses = [f"drops {task.dropped:.1%} of its columns"] if task.dropped > 0 else []
             if task.migrated > 0:
-                part = f"{task.migrated / len(self.receivers):.1%} to each of {_named(self.receivers)}"
+                part = f"{task.migrated / len(self.receivers):.1%} to each of {named(self.receivers)}"
                 clauses.append(f"migrates {task.migrated:.1%} of its columns ({part})")
-            if not clauses:
-                clauses.append("multiplies all its columns")
+            clauses = clauses or ["multiplies all its columns"]
             if received > 0 and task.migrated == 0:
-                clauses.append(f"receives {received:.1%} as many from {_named(self.senders)}")
-            lines.append(f"rank {rank} {_listed(clauses)}.")
+                clauses.append(f"receives {received:.1%} as many from {named(self.senders)}")
+            lines.append(f"rank {rank} {listed(clauses)}.")
         return "\n".join(lines)
 
     def as_record(self) -> dict[str, list[float]]:
-        """Return the plan as JSON values."""
         return {"dropped": [rank.dropped for rank in self.ranks], "migrated": [rank.migrated for rank in self.ranks]}
 
 
-def _named(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {_listed([str(rank) for rank in ranks])}"
-
-
-def _listed(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
 def virtual_number(rank: int, sender: int, num_ranks: int) -> int:
-    """Return a rank's number r' of section IV-B, counted from the sender, whose own is 0."""
+    """Return a rank's number r' counted from the sender, whose own is 0. Source: section IV-B."""
     return (rank + num_ranks - sender) % num_ranks
 
 
 def receivers_of(sender: int, senders: Sequence[int], num_ranks: int) -> tuple[int, ...]:
-    """List the ranks that compute a sender's columns, in the order of their virtual numbers.
-
-    Other senders are left out of the count (ours; the paper has one sender).
-    """
+    """List the ranks that compute a sender's columns, by virtual number; other senders are left out (ours)."""
     if outside := [rank for rank in (sender, *senders) if not 0 <= rank < num_ranks]:
         raise ValueError(f"senders has rank {outside[0]}; it must be in 0..{num_ranks - 1}")
     require(sender in senders, "sender", sender, f"among the senders {tuple(senders)}")
@@ -246,10 +229,7 @@ def receivers_of(sender: int, senders: Sequence[int], num_ranks: int) -> tuple[i
 
 
 def column_ranges(num_columns: int, num_receivers: int) -> tuple[range, ...]:
-    """Divide m migrated columns among the receivers, in the order of their virtual numbers.
-
-    Receiver r' has positions (r' - 1) m / (N - 1) to r' m / (N - 1), both rounded down. Source: section IV-B.
-    """
+    """Divide m columns among receivers: r' has (r' - 1) m / (N - 1) to r' m / (N - 1), rounded down (IV-B)."""
     require(num_columns >= 0, "num_columns", num_columns, "0 or more")
     require(num_receivers >= 1, "num_receivers", num_receivers, "at least 1")
     ends = [number * num_columns // num_receivers for number in range(num_receivers + 1)]
@@ -261,7 +241,7 @@ def column_ranges(num_columns: int, num_receivers: int) -> tuple[range, ...]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Line:
-    """A cost in seconds as a straight line in the share, never below 0 and never falling."""
+    """A cost in seconds, a straight line in the share, never below 0 and never falling."""
 
     at_zero_s: float = 0.0  # seconds of a share of 0; may be negative in a fitted line
     per_share_s: float = 0.0  # further seconds of a share of 1
@@ -271,7 +251,7 @@ class Line:
         require(0 <= self.per_share_s < math.inf, "per_share_s", self.per_share_s, "finite and never fall")
 
     @classmethod
-    def fitted(cls, shares: Sequence[float], seconds: Sequence[float]) -> Line:
+    def fitted(cls, shares: Sequence[float], seconds: Sequence[float]) -> Self:
         """Fit a line by least squares; where it would fall it is level."""
         slope, at_zero_s = linear_regression(shares, seconds) if len(shares) > 1 else (0.0, seconds[0])
         return cls(at_zero_s=at_zero_s, per_share_s=slope) if slope > 0 else cls(at_zero_s=fmean(seconds))
@@ -299,17 +279,13 @@ class Costs:
     @classmethod
     def straight(
         cls, *, alloc_s: float = 0.0, extract_s: float = 0.0, communicate_s: float = 0.0, compute_s: float
-    ) -> Costs:
+    ) -> Self:
         """Return costs in proportion to the share; each argument is the seconds of a share of 1."""
         extract, communicate, compute = (Line(per_share_s=s) for s in (extract_s, communicate_s, compute_s))
         return cls(alloc_s=alloc_s, extract=extract, communicate=communicate, compute=compute)
 
     def communicate_s(self, volume: float, num_senders: int) -> float:
-        """Return the cost, on every rank, of the messages of x senders that migrate V shares, one after the other.
-
-        Each sender is priced by itself: whole outputs travel however few its columns are. Of a cost in proportion to
-        the share this is communicate(V) of Eqs. 2 and 3.
-        """
+        """Return the seconds, on every rank, of the messages of x senders of V shares, each priced by itself."""
         return num_senders * self.communicate(volume / num_senders) if num_senders else 0.0
 
     def compute_s(self, volume: float, num_senders: int, num_receivers: int) -> float:
@@ -317,10 +293,7 @@ class Costs:
         return num_senders * self.compute(volume / (num_senders * num_receivers)) if num_senders else 0.0
 
     def proportional(self, times: RankTimes) -> RankTimes:
-        """Return a rank's times with the fixed part of its products as other time (ours).
-
-        Otherwise a rank that drops or migrates much would look slower than it is, un-resized, and be planned to more.
-        """
+        """Return a rank's times with the fixed part of its products as other time, or few columns would look slow."""
         if not self.fixed_share:
             return times
         moving = (1 - self.fixed_share) * times.work
@@ -328,12 +301,10 @@ class Costs:
         return RankTimes(own_s=times.own_s, product_s=product_s, work=times.work)
 
     def as_record(self) -> dict[str, Any]:
-        """Return the costs as JSON values."""
         return asdict(self)
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Costs:
-        """Read a record of `as_record`."""
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
         lines = {name: Line(**record[name]) for name in ("extract", "communicate", "compute")}
         return cls(alloc_s=record["alloc_s"], fixed_share=record["fixed_share"], **lines)
 
@@ -353,7 +324,6 @@ class RankParts:
 
     @property
     def busy_s(self) -> float:
-        """The sum of the parts."""
         return self.other_s + self.kept_s + self.removing_s + self.received_s + self.transfer_s
 
 
@@ -396,9 +366,8 @@ def iteration_s(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> float:
 def ideal_s(times: Sequence[RankTimes]) -> float:
     """Return the seconds of an iteration if columns moved for nothing and none were dropped.
 
-    Every rank then ends at the level L at which ranks below it take as many columns as ranks above it give away; a
-    rank whose other time alone exceeds L gives away all of its columns. With one straggler of skewness chi among N and
-    equal other time o this is o + N chi / ((N - 1) chi + 1). ValueError for a rank without time in products.
+    Ranks below the level take as many columns as ranks above it give away; a rank whose other time alone exceeds it
+    gives away all. With one straggler among N and equal other time o it is o + N chi / ((N - 1) chi + 1).
     """
     unresized = [rank.unresized() for rank in times]
     for rank, measured in enumerate(unresized):

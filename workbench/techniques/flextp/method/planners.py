@@ -1,11 +1,7 @@
 """Planners, pure functions of the times of all ranks: Eq. 1 (resizing), migration, Eqs. 2 and 3 (SEMI-migration)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any
 
 from scipy.optimize import brentq
 
@@ -42,9 +38,9 @@ def reference_s(times: Sequence[RankTimes], reference: Reference) -> float:
 
 
 def pruning_ratio(own_s: float, reference_s: float, product_s: float) -> float:
-    """Return the share of its columns that brings a rank down to the reference (Eq. 1), from un-resized times.
+    """Return the share of its columns that brings a rank down to the reference, (T_i - T_ref) / M_i (Eq. 1).
 
-    This is (T_i - T_ref) / M_i, at most `MOST_REMOVED`; 0 for a rank that is no slower, or has no time in products.
+    Times are un-resized, in seconds; 0 for a rank that is no slower, or has no time in products.
     """
     RankTimes(own_s=own_s, product_s=product_s)
     require(0 <= reference_s < math.inf, "reference_s", reference_s, "finite and not negative")
@@ -54,20 +50,13 @@ def pruning_ratio(own_s: float, reference_s: float, product_s: float) -> float:
 
 
 def pruning_ratios(times: Sequence[RankTimes], reference: Reference) -> list[float]:
-    """Return Eq. 1 for every rank, from times as measured.
-
-    With CURRENT_MEAN every further planning asks for more, until the straggler is as fast as the others; with the
-    others planning again under the plan gives the same ratios.
-    """
+    """Return Eq. 1 for every rank, from times as measured; with CURRENT_MEAN every further plan asks for more."""
     target_s = reference_s(times, reference)
     return [pruning_ratio(rank.own_s, target_s, rank.product_s) for rank in (rank.unresized() for rank in times)]
 
 
 def speedup_bound(skewness: float, num_ranks: int, *, other: float = 0.0) -> float:
-    """Return the largest speedup of Eq. 1 with the mean and one straggler, (o + χ) / (o + (χ + N - 1) / N).
-
-    o = `other` is the time outside products in units of a normal rank's product time.
-    """
+    """Return Eq. 1's largest speedup, (o + χ) / (o + (χ + N - 1) / N); o is `other` time over products."""
     require(1 <= skewness < math.inf, "skewness", skewness, "finite and at least 1")
     require(num_ranks >= 1, "num_ranks", num_ranks, "at least 1")
     require(0 <= other < math.inf, "other", other, "finite and not negative")
@@ -77,11 +66,10 @@ def speedup_bound(skewness: float, num_ranks: int, *, other: float = 0.0) -> flo
 def have_moved(
     now: Sequence[RankTimes], planned_from: Sequence[RankTimes], *, reference: Reference = Reference.MIN
 ) -> bool:
-    """Return whether a new plan is due: whether any rank's own time has changed by more than a tenth.
+    """Return whether a new plan is due: whether any rank's un-resized own time has changed by more than a tenth.
 
-    Un-resized times are compared. The current mean is moved by the plan itself: against it times are compared as they
-    are, and a rank that drops columns has moved also while it is slower than the mean by a quarter of a tenth, since
-    dropping may save less time than it should. In section III-A it is an increase, and each rank's own decision.
+    The plan itself moves the current mean. Against it times are compared as they are, and a rank that drops columns
+    has moved also while it is a quarter of a tenth slower than the mean: dropping may save less than it should.
     """
     pairs = [*zip(now, planned_from, strict=True)]
     if reference is Reference.CURRENT_MEAN:
@@ -96,11 +84,10 @@ def have_moved(
 def stragglers(
     times: Sequence[RankTimes], reference: Reference = Reference.MIN, *, tolerance: float = SIGNIFICANT_CHANGE
 ) -> tuple[int, ...]:
-    """Return the ranks that are slower than the reference by more than a share of it, slowest first.
+    """Return the ranks whose un-resized time exceeds the reference by more than a share of it, slowest first.
 
-    Times are un-resized; among equals the lower rank comes first. A straggler is also slower than the fastest rank by
-    as much: the current mean is low while ranks still drop columns, and against it alone all ranks would be stragglers
-    once the last straggler has vanished. Ours: also the share of section III-A, since times are never quite equal.
+    It also exceeds the fastest rank's by as much: the current mean is low while ranks still drop columns, and against
+    it alone all ranks would be stragglers once the last straggler has vanished. Ours: the share is section III-A's.
     """
     target_s = max(reference_s(times, target) for target in (reference, Reference.MIN))
     own_s = {rank: measured.unresized().own_s for rank, measured in enumerate(times)}
@@ -117,6 +104,7 @@ def plan_for(
     pruning_ratio: float | None = None,
     num_senders: int | None = None,
     refine: bool = False,
+    is_settled: bool = False,
 ) -> Plan:
     """Plan as a solution does: algorithms 1 and 2. ValueError where it needs costs and there are none.
 
@@ -128,6 +116,7 @@ def plan_for(
         pruning_ratio: a constant γ of ZERO's stragglers.
         num_senders: SEMI lets at most so many of the slowest migrate, and the others resize.
         refine: MIG and SEMI level all ranks (`levelled_plan`).
+        is_settled: plan as the solution comes to rest while nobody's speed changes (`settled_resizing`).
     """
     if solution is Solution.BASELINE:
         return Plan.plain(len(times))
@@ -137,7 +126,8 @@ def plan_for(
         slow = stragglers(times, tolerance=2 * SIGNIFICANT_CHANGE)
         return Plan.of_shares([pruning_ratio if rank in slow else 0.0 for rank in range(len(times))])
     if solution is Solution.ZERO:
-        return plan_resizing(times, reference)
+        settles = is_settled and reference is Reference.CURRENT_MEAN
+        return settled_resizing(times) if settles else plan_resizing(times, reference)
     slow = stragglers(times)
     if num_senders is not None:
         return plan_division(times, min(num_senders, len(slow)))
@@ -150,57 +140,39 @@ def plan_for(
     return plan_semi(times, costs, refine=refine)
 
 
-def settled_plan(
-    solution: Solution,
-    times: Sequence[RankTimes],
-    costs: Costs | None = None,
-    *,
-    reference: Reference = Reference.CURRENT_MEAN,
-    pruning_ratio: float | None = None,
-    **more: Any,
-) -> Plan:
-    """Return the plan at which a solution comes to rest while nobody's speed changes; arguments as for `plan_for`."""
-    if solution is Solution.ZERO and pruning_ratio is None and reference is Reference.CURRENT_MEAN:
-        return settled_resizing(times)
-    return plan_for(solution, times, costs, reference=reference, pruning_ratio=pruning_ratio, **more)
-
-
 def plan_resizing(times: Sequence[RankTimes], reference: Reference = Reference.MEAN) -> Plan:
     """Plan ZERO-resizing alone: every straggler (see `stragglers`) drops its share by Eq. 1."""
-    return _removing(times, stragglers(times, reference), (), reference)
+    return plan_division(times, 0, reference=reference)
 
 
 def settled_resizing(times: Sequence[RankTimes]) -> Plan:
-    """Return the plan at which resizing against the current mean comes to rest while nobody's speed changes.
-
-    Ranks plan, measure their new times, and plan again as long as any rank's own time has moved (`have_moved`) since
-    the last plan. Each plan asks for more than the one before, so this ends. Source: section III-A.
-    """
-    planned_from, plan, is_settled = list(times), Plan.plain(len(times)), False
-    while not is_settled:
+    """Return the plan at which resizing against the current mean comes to rest (section III-A)."""
+    planned_from, plan = list(times), Plan.plain(len(times))
+    while True:  # each plan asks for more than the one before
         newer = plan_resizing(planned_from, Reference.CURRENT_MEAN)
         if newer.is_near(plan):
             return plan
         plan, before = newer, planned_from
-        planned_from = [measured.at_work(1 - plan.ranks[rank].removed) for rank, measured in enumerate(times)]
-        is_settled = not have_moved(planned_from, before, reference=Reference.CURRENT_MEAN)
-    return plan
+        planned_from = [measured.at_work(1 - task.removed) for measured, task in zip(times, plan.ranks, strict=True)]
+        if not have_moved(planned_from, before, reference=Reference.CURRENT_MEAN):
+            return plan
 
 
 def plan_migration(times: Sequence[RankTimes]) -> Plan:
     """Plan migration alone (MIG): every straggler hands its share by Eq. 1 with the least time to the others."""
-    slow = stragglers(times)
-    return _removing(times, slow, slow)
+    return plan_division(times, len(stragglers(times)))
 
 
-def plan_division(times: Sequence[RankTimes], num_senders: int, *, to_normal: bool = False) -> Plan:
-    """Let the slowest stragglers migrate and the others resize, by Eq. 1 with the least time.
-
-    `num_senders` is x, from 0 (resizing alone) to the number of stragglers (migration alone). Source: section IV-B.
-    """
-    slow = stragglers(times)
+def plan_division(
+    times: Sequence[RankTimes], num_senders: int, *, reference: Reference = Reference.MIN, to_normal: bool = False
+) -> Plan:
+    """Let the slowest `num_senders` stragglers migrate their shares by Eq. 1, the others drop theirs (IV-B)."""
+    slow = stragglers(times, reference)
     require(0 <= num_senders <= len(slow), "num_senders", num_senders, f"in 0..{len(slow)}, the number of stragglers")
-    return replace(_removing(times, slow, slow[:num_senders]), to_normal=to_normal)
+    ratios = [ratio if rank in slow else 0.0 for rank, ratio in enumerate(pruning_ratios(times, reference))]
+    migrated = [ratio if rank in slow[:num_senders] else 0.0 for rank, ratio in enumerate(ratios)]
+    dropped = [ratio - share for ratio, share in zip(ratios, migrated, strict=True)]
+    return Plan.of_shares(dropped, migrated, to_normal=to_normal)
 
 
 def plan_equal_drop(times: Sequence[RankTimes], dropped: float) -> Plan:
@@ -218,10 +190,9 @@ def plan_equal_drop(times: Sequence[RankTimes], dropped: float) -> Plan:
 def plan_semi(
     times: Sequence[RankTimes], costs: Costs, *, refine: bool = False, speed_share: float = SPEED_SHARE
 ) -> Plan:
-    """Plan SEMI-migration: algorithm 2 of section IV-C.
+    """Plan SEMI-migration: algorithm 2 of section IV-C; the refined plan is `levelled_plan`.
 
-    No straggler: nothing changes. One: Eq. 2 splits its share by Eq. 1 with the least time into migrated and dropped.
-    Several: as many of the slowest as Eq. 3 says migrate; the others resize. The refined plan is `levelled_plan`.
+    Eq. 2 splits the share of a single straggler. Of several, as many of the slowest as Eq. 3 says migrate.
     """
     slow = stragglers(times)
     if refine:
@@ -236,9 +207,8 @@ def plan_semi(
 def split_of_one(removed: float, costs: Costs, num_receivers: int) -> tuple[float, float]:
     """Split a straggler's removed share, γ in [0, 1), into (migrated, dropped) so that both cost the same.
 
-    Eq. 2: alloc + extract(r) = communicate(m) + compute(m / (N - 1)), m + r = γ K, N - 1 receivers. Migrating costs
-    more with m and dropping less, so there is at most one crossing. Where there is none, the nearer end is taken: all
-    is migrated if even that costs the others less, nothing if even the first column costs them more.
+    Eq. 2: alloc + extract(r) = communicate(m) + compute(m / (N - 1)), m + r = γ K, N - 1 receivers. There is at most
+    one crossing; without one all is migrated if even that costs the others less, else nothing.
     """
     excess_s = _excess_s(removed, costs, num_receivers)
     if excess_s(removed) <= 0:
@@ -278,9 +248,10 @@ def cost_effective(times: Sequence[RankTimes], costs: Costs, *, to_normal: bool 
     pays = []
     for x, straggler in enumerate(stragglers(times), start=1):
         plan = plan_division(times, x, to_normal=to_normal)
-        compute_s = costs.compute_s(plan.migrated, len(plan.senders), len(plan.receivers))
         slowest = max(own_speed(times)[rank] for rank in plan.receivers)
-        costs_s = costs.communicate_s(plan.migrated, len(plan.senders)) + compute_s * slowest
+        senders = len(plan.senders)
+        compute_s = costs.compute_s(plan.migrated, senders, len(plan.receivers)) * slowest
+        costs_s = costs.communicate_s(plan.migrated, senders) + compute_s
         pays.append(times[straggler].unresized().product_s * plan.ranks[straggler].removed > costs_s)
     return tuple(pays)
 
@@ -288,37 +259,25 @@ def cost_effective(times: Sequence[RankTimes], costs: Costs, *, to_normal: bool 
 def num_senders(times: Sequence[RankTimes], costs: Costs, *, to_normal: bool = False) -> int:
     """Return x of Eq. 3: the largest number of senders of which the last still saves more than it costs.
 
-    The paper stops at the first x that does not pay. A larger x can pay again, once a straggler that is slow at others'
-    columns sends instead of receiving, so all x are tried.
+    The paper stops at the first x that does not pay; a larger x can pay again, once a slow receiver sends.
     """
     pays = cost_effective(times, costs, to_normal=to_normal)
     return max((x for x, does in enumerate(pays, start=1) if does), default=0)
 
 
-def _removing(
-    times: Sequence[RankTimes], slow: Sequence[int], senders: Sequence[int], reference: Reference = Reference.MIN
-) -> Plan:
-    """Let stragglers give up their shares by Eq. 1: senders migrate them, the others drop them."""
-    ratios = [ratio if rank in slow else 0.0 for rank, ratio in enumerate(pruning_ratios(times, reference))]
-    migrated = [ratio if rank in senders else 0.0 for rank, ratio in enumerate(ratios)]
-    return Plan.of_shares([ratio - share for ratio, share in zip(ratios, migrated, strict=True)], migrated)
-
-
 # --- levelling: all ranks end together, by water-filling on the costs of Eqs. 2 and 3 (ours)
 #
 # The paper brings senders down to the fastest rank's time, which makes receivers the slowest, and Eq. 2 has one heavy
-# straggler drop most of its share. Here all ranks end at the least level at which nothing is dropped, or, where that is
-# slow, at a share of the ideal's speed with as little dropped as reaches it; senders drop in proportion to their share.
+# straggler drop most of its share.
 
 
 def levelled_plan(
     times: Sequence[RankTimes], costs: Costs, slowest_first: Sequence[int], *, speed_share: float = SPEED_SHARE
 ) -> Plan:
-    """Plan so that all ranks end together and no more is dropped than speed asks for.
+    """Plan so that all ranks end together and no more is dropped than `speed_share`, in [0, 1), of the ideal's speed.
 
     As many of `slowest_first` as turns out best become senders. The fastest plan that drops nothing is returned, if it
-    reaches `speed_share`, in [0, 1), of the ideal's speed; else, of the plans that reach it, the one that drops least,
-    or the fastest where none does. With 0 nothing is ever dropped.
+    is so fast; else, of the plans that are, the one that drops least, or the fastest where none is.
     """
     require(0 <= speed_share < 1, "speed_share", speed_share, "in [0, 1)")
     if len(slowest_first) >= len(times):
@@ -329,7 +288,7 @@ def levelled_plan(
     fastest = min(lossless, key=lambda plan: iteration_s(times, plan, costs))
     if speed_share == 0:
         return fastest
-    spared_s = max((own_s for rank, own_s in enumerate(search.own_s) if rank not in slowest_first), default=0.0)
+    spared_s = max(rank.own_s for number, rank in enumerate(search.times) if number not in slowest_first)
     allowed_s = max(fastest_possible_s / speed_share, spared_s)
     if iteration_s(times, fastest, costs) <= allowed_s:
         return fastest
@@ -344,67 +303,61 @@ class _LevelSearch:
     """Plans of given senders that bring all ranks to one level."""
 
     def __init__(self, times: Sequence[RankTimes], costs: Costs):
-        unresized = [rank.unresized() for rank in times]
-        self.costs, self.size = costs, len(unresized)
-        self.own_s = [rank.own_s for rank in unresized]
-        self.product_s = [rank.product_s for rank in unresized]
-        self.slowness = own_speed(unresized)
+        self.times, self.costs, self.slowness = [rank.unresized() for rank in times], costs, own_speed(times)
 
     def lossless(self, senders: tuple[int, ...]) -> Plan:
         """Return the plan in which senders migrate until they are as fast as the slowest receiver, and nobody drops."""
 
         def wanted(volume: float) -> list[float]:
             received_s = self._received_s(senders, volume)
-            level_s = max(self.own_s[rank] + more_s for rank, more_s in received_s.items())
+            level_s = max(self.times[rank].own_s + more_s for rank, more_s in received_s.items())
             return [max(min(self._needed(rank, level_s), MOST_REMOVED), LEAST_MIGRATED) for rank in senders]
 
         volume = _largest(lambda volume: math.fsum(wanted(volume)) - volume, len(senders) * MOST_REMOVED)
         migrated = dict(zip(senders, wanted(volume), strict=True))
-        return Plan.of_shares(migrated=[migrated.get(rank, 0.0) for rank in range(self.size)])
+        return Plan.of_shares(migrated=[migrated.get(rank, 0.0) for rank in range(len(self.times))])
 
     def at_level(self, senders: tuple[int, ...], level_s: float) -> Plan:
         """Return the plan in which senders migrate as much as receivers take below a level, and all drop the rest."""
 
-        def levels_s(volume: float) -> list[float]:
+        def levels_and_shares(volume: float) -> tuple[list[float], list[float]]:
+            """Return each rank's level for its own columns, and the share that it gives up to reach it."""
+            least = LEAST_MIGRATED if volume > 0 else 0.0
             left_s = level_s - (self.costs.communicate_s(volume, len(senders)) if volume > 0 else 0.0)
             received_s = self._received_s(senders, volume)
-            return [left_s - received_s.get(rank, 0.0) for rank in range(self.size)]
+            levels_s = [left_s - received_s.get(rank, 0.0) for rank in range(len(self.times))]
+            shares = [min(self._needed(rank, own_level_s), MOST_REMOVED) for rank, own_level_s in enumerate(levels_s)]
+            return levels_s, [max(share, least) if rank in senders else share for rank, share in enumerate(shares)]
 
-        def removed(volume: float) -> list[float]:
-            least = LEAST_MIGRATED if volume > 0 else 0.0
-            shares = [min(self._needed(rank, left_s), MOST_REMOVED) for rank, left_s in enumerate(levels_s(volume))]
-            return [max(share, least) if rank in senders else share for rank, share in enumerate(shares)]
-
-        keep_all = [rank for rank, share in enumerate(removed(0.0)) if share == 0 and rank not in senders]
+        keep_all = [rank for rank, share in enumerate(levels_and_shares(0.0)[1]) if share == 0 and rank not in senders]
 
         def room(volume: float) -> float:
-            shares, levels = removed(volume), levels_s(volume)
-            spare = [(levels[rank] - self.own_s[rank]) / self.product_s[rank] for rank in keep_all]
-            able = [MOST_REMOVED - self._needed(rank, levels[rank]) for rank in senders]
+            levels_s, shares = levels_and_shares(volume)
+            spare = [(levels_s[rank] - self.times[rank].own_s) / self.times[rank].product_s for rank in keep_all]
+            able = [MOST_REMOVED - self._needed(rank, levels_s[rank]) for rank in senders]
             return min(math.fsum(shares[rank] for rank in senders) - volume, *spare, *able)
 
         volume = _largest(room, len(senders) * MOST_REMOVED) if senders else 0.0
-        shares = removed(volume)
+        _, shares = levels_and_shares(volume)
         wanted = math.fsum(shares[rank] for rank in senders)
-        is_sender = [rank in senders and wanted > 0 for rank in range(self.size)]
-        migrated = [share * volume / wanted if sends else 0.0 for share, sends in zip(shares, is_sender, strict=True)]
+        migrated = [share * volume / wanted if rank in senders and wanted else 0.0 for rank, share in enumerate(shares)]
         return Plan.of_shares([max(share - m, 0.0) for share, m in zip(shares, migrated, strict=True)], migrated)
 
     def _needed(self, rank: int, level_s: float) -> float:
         """Return the share that a rank must give up to end at a level, its cost included; above 1 it cannot."""
-        if self.own_s[rank] <= level_s:
+        if self.times[rank].own_s <= level_s:
             return 0.0
-        excess_s, share = self.own_s[rank] + self.costs.alloc_s - level_s, 0.0
+        excess_s, share = self.times[rank].own_s + self.costs.alloc_s - level_s, 0.0
         for _ in range(_FIXED_POINT_ROUNDS):
-            before, share = share, (excess_s + self.costs.extract(share)) / self.product_s[rank]
+            before, share = share, (excess_s + self.costs.extract(share)) / self.times[rank].product_s
             if abs(share - before) < _PRECISION:
                 break
         return share
 
     def _received_s(self, senders: Sequence[int], volume: float) -> dict[int, float]:
         """Return the seconds that each receiver multiplies for others, without communication."""
-        compute_s = self.costs.compute_s(volume, len(senders), self.size - len(senders)) if volume > 0 else 0.0
-        return {rank: compute_s * self.slowness[rank] for rank in range(self.size) if rank not in senders}
+        compute_s = self.costs.compute_s(volume, len(senders), len(self.times) - len(senders)) if volume > 0 else 0.0
+        return {rank: compute_s * self.slowness[rank] for rank in range(len(self.times)) if rank not in senders}
 
 
 def _largest(room: Callable[[float], float], most: float) -> float:

@@ -21,9 +21,8 @@ ROWS_AT_ONCE = 64  # of a weight: at usual widths they stay in a core's cache ov
 class ColumnStatistics:
     """How far each column of one weight moved in the last epoch in which it was not dropped.
 
-    `change` is the mean |W_now - W_then| of each column, [K], fp32, and `then_OK` a copy of W_then. The mean is
-    infinite before its first measurement, so that every column is kept and measured (ours). Without `is_incremental` a
-    dropped column loses its statistic: it has not moved, seems unimportant, and is dropped for ever.
+    `change` is the mean |W_now - W_then| of each column, [K], fp32, infinite before its first measurement (ours), and
+    `then_OK` a copy of W_then. Without `is_incremental` a dropped column has not moved and is dropped for ever.
     """
 
     def __init__(self, weight_OK: Tensor, *, is_incremental: bool = True):
@@ -33,10 +32,7 @@ class ColumnStatistics:
 
     @torch.no_grad()
     def update_(self, weight_OK: Tensor, dropped: Tensor | Sequence[int]) -> None:
-        """Measure the columns anew and remember the weight [O, K]; at the end of an epoch.
-
-        `dropped` are the columns that were dropped in any iteration since the last update.
-        """
+        """Measure the columns that were not `dropped` since the last update, and remember the weight [O, K]."""
         if weight_OK.shape != self.then_OK.shape:
             raise ValueError(f"weight_OK has shape {list(weight_OK.shape)}; it must be {list(self.then_OK.shape)}")
         total = torch.zeros_like(self.change)
@@ -57,10 +53,7 @@ def column_change_by_definition(weight_now_OK: Tensor, weight_then_OK: Tensor) -
 
 
 def priority_list(statistics: ColumnStatistics, *, selection: Selection, generator: torch.Generator) -> Tensor:
-    """Order all K columns, those to drop first at the head: pri_list of section III-B.
-
-    `generator` is of random orders and of the order of equals; every call draws K numbers from it.
-    """
+    """Order all K columns, those to drop first at the head (pri_list of section III-B); equals are in random order."""
     device = statistics.change.device
     order = torch.randperm(len(statistics.change), generator=generator, device=generator.device)
     if selection is not Selection.RANDOM:
@@ -78,20 +71,12 @@ def first_columns(columns: Tensor, num_dropped: int) -> Tensor:
 def micro_threshold(learning_rate: float, iterations_per_epoch: int) -> float:
     """Return θ_micro, the change an iteration below which a column is a candidate (ours; the paper's value is lost).
 
-    A weight that makes n steps of the learning rate's size in random directions ends √n steps away (root mean square),
-    about as Adam's do after the first epoch. θ = n θ_micro is the share `DRIFT_SHARE` of that distance. Steps of plain
-    SGD are as large as its gradients: give a micro-threshold of your own there.
+    Adam's weights end about √n of n steps of the learning rate's size away; θ = n θ_micro is the share `DRIFT_SHARE` of
+    that. Steps of plain SGD are as large as its gradients: give a micro-threshold of your own there.
     """
     require(learning_rate > 0, "learning_rate", learning_rate, "positive")
     require(iterations_per_epoch >= 1, "iterations_per_epoch", iterations_per_epoch, "at least 1")
     return DRIFT_SHARE * learning_rate / iterations_per_epoch**0.5
-
-
-def change_threshold(iterations_per_epoch: int, micro_threshold: float) -> float:
-    """Return θ = iterations per epoch · θ_micro, in the unit of weights; section III-B."""
-    require(iterations_per_epoch >= 1, "iterations_per_epoch", iterations_per_epoch, "at least 1")
-    require(micro_threshold >= 0, "micro_threshold", micro_threshold, "at least 0")
-    return iterations_per_epoch * micro_threshold
 
 
 def candidate_share(statistics: ColumnStatistics, threshold: float) -> float:
@@ -102,8 +87,7 @@ def candidate_share(statistics: ColumnStatistics, threshold: float) -> float:
 def mean_ratios(candidate_shares: Sequence[float], pruning_ratio: float) -> list[float]:
     """Return a ratio for every layer whose mean is γ: a γ, and more in proportion to its share of candidates.
 
-    So the straggler is as fast as with γ in every layer, which section III-B asks of these ratios. A layer has at most
-    `MOST_REMOVED`; what it cannot take, the others share.
+    The straggler is as fast as with γ in every layer (section III-B). What exceeds `MOST_REMOVED`, the others share.
     """
     _check_ratios(candidate_shares, pruning_ratio)
     ratios = [DECAY * pruning_ratio for _ in candidate_shares]
@@ -122,10 +106,7 @@ def mean_ratios(candidate_shares: Sequence[float], pruning_ratio: float) -> list
 
 
 def layer_ratios(candidate_shares: Sequence[float], pruning_ratio: float) -> list[float]:
-    """Return max(candidates / K, a γ) for every layer, at most `MOST_REMOVED`; 0 everywhere where γ is 0.
-
-    The other reading of section III-B: where few columns are candidates the straggler stays slow.
-    """
+    """Return max(candidates / K, a γ) for every layer, at most `MOST_REMOVED`; 0 where γ is 0 (section III-B)."""
     _check_ratios(candidate_shares, pruning_ratio)
     if pruning_ratio == 0:
         return [0.0 for _ in candidate_shares]

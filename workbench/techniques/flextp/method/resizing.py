@@ -17,10 +17,7 @@ from .plan import Imputation, require
 
 
 class Buffers:
-    """Memory for extracted columns, kept between calls; one object serves all layers of a rank.
-
-    A tensor taken under a name is overwritten by the next one taken under it.
-    """
+    """Memory for extracted columns, for all layers of a rank; the next tensor of a name overwrites the one before."""
 
     def __init__(self):
         self._tensors: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
@@ -32,7 +29,6 @@ class Buffers:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes held."""
         return sum(tensor.untyped_storage().nbytes() for tensor in self._tensors.values())
 
 
@@ -69,14 +65,9 @@ def product_of_columns(
     buffers: Buffers | None = None,
     multiply: Callable[..., Tensor] = torch.mm,
 ) -> Tensor:
-    """Return y [N, O] = x[:, columns] weight[:, columns]ᵀ.
+    """Return y [N, O] = x[:, columns] weight[:, columns]ᵀ; `columns` are [C] distinct indices, int64.
 
-    Args:
-        x_NK, weight_OK: the whole matrices.
-        columns: [C], distinct indices, int64; K of them are all columns.
-        out: [N, O], written where given.
-        buffers: memory for the extracted columns; without it they are allocated anew.
-        multiply: multiplies two matrices; a meter gives one that notes the time.
+    `out` [N, O] is written where given, `buffers` hold extracted columns, and a meter gives a `multiply` of its own.
     """
     if len(columns) == x_NK.shape[1] and out is None:
         return functional.linear(x_NK, weight_OK)
@@ -96,8 +87,7 @@ def gradient_of_columns(
 ) -> Tensor:
     """Return some columns of a gradient, [R, C] = left right[:, columns]; see `product_of_columns`.
 
-    From the output's gradient [N, O] and the weight [O, K] this is the gradient of the input; from the output's
-    gradient transposed and the input [N, K], that of the weight.
+    Left is the output's gradient [N, O], right the weight; for the weight's gradient its transpose, and the input.
     """
     return multiply(left_RM, _extracted("x", right_MK, columns, buffers), out=out)
 
@@ -120,13 +110,10 @@ def recovered(
     *,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Put computed columns where they belong and impute the others.
+    """Put the computed columns of a gradient [R, C] where they belong and impute the others: [R, K].
 
     Args:
-        part_RC: the kept columns of a gradient, [R, C].
-        kept: their distinct indices, [C], int64.
-        num_columns: K.
-        imputation: the values in the other columns.
+        kept: distinct indices of the computed columns, [C], int64.
         previous: the recovered gradient of the iteration before, [R, K], for `Imputation.SAME`; None: zeros.
         out: [R, K], written where given; it may be `previous`.
     """
@@ -147,15 +134,9 @@ def resized_product_by_definition(x_NK: Tensor, weight_OK: Tensor, dropped: Sequ
     return _pruned_by_definition(x_NK, dropped) @ _pruned_by_definition(weight_OK, dropped).T
 
 
-def resized_gradient_by_definition(
-    left_RM: Tensor,
-    right_MK: Tensor,
-    dropped: Sequence[int],
-    imputation: Imputation = Imputation.ZERO,
-    previous: Tensor | None = None,
-) -> Tensor:
+def resized_gradient_by_definition(left_RM: Tensor, right_MK: Tensor, dropped: Sequence[int], *imputing) -> Tensor:
     """Multiply with the pruned input or weight and recover the gradient [R, K]; figure 2 (right), section III-A."""
-    return recovered_by_definition(left_RM @ _pruned_by_definition(right_MK, dropped), dropped, imputation, previous)
+    return recovered_by_definition(left_RM @ _pruned_by_definition(right_MK, dropped), dropped, *imputing)
 
 
 def _pruned_by_definition(matrix_RK: Tensor, dropped: Sequence[int]) -> Tensor:

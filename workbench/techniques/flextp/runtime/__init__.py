@@ -5,8 +5,8 @@ from .division import Migration, delivery_of, divide
 from .meter import Meter, ModelledTimes
 from .policy import ColumnChooser, Columns, Policy, check_policy, needs_costs, planner_of
 from .pre_test import measure_costs
-from .products import Cut, FlexibleProduct
+from .products import FlexibleProduct
 
-__all__ = ["PATIENCE", "Balancer", "ColumnChooser", "Columns", "Cut", "FlexibleProduct", "Meter"]
+__all__ = ["PATIENCE", "Balancer", "ColumnChooser", "Columns", "FlexibleProduct", "Meter"]
 __all__ += ["Migration", "ModelledTimes", "Policy", "Step", "balance", "check_model", "check_policy", "delivery_of"]
 __all__ += ["divide", "measure_costs", "needs_costs", "planner_of"]

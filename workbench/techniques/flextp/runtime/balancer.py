@@ -4,14 +4,12 @@ Ranks hand their times to all others while they fetch the next batch; rank 0 mak
 says which of its columns migrate. Reentrant checkpointing is refused: its forward pass records no gradients.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, astuple, dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -23,12 +21,12 @@ from workbench.parallel import ProcessTensorGroup, TensorGroup, VirtualTensorGro
 from workbench.parallel.gradients import mark_shard_
 from workbench.parallel.groups import both
 from workbench.parallel.linear import ShardedLinear
-from workbench.parallel.moves import Arrival, Shape, moves_of
+from workbench.parallel.moves import Arrival, Arrived, Shape, moves_of
 from workbench.timeline.stragglers import StragglerTrace
 
 from ..method.plan import Costs, Plan, RankPlan, RankTimes, Solution
 from ..method.planners import Reference, have_moved
-from ..method.resizing import Buffers, Lineage, num_dropped_columns
+from ..method.resizing import Buffers, num_dropped_columns
 from .division import Division, delivery_of, divide
 from .meter import Meter, ModelledTimes
 from .policy import ColumnChooser, Planner, Policy, check_policy, needs_costs, planner_of
@@ -49,20 +47,20 @@ def balance(
     trace: StragglerTrace | None = None,
     slowness: float = 1.0,
     modelled: ModelledTimes | None = None,
-) -> Balancer:
+) -> "Balancer":
     """Let the ranks of a tensor-parallel model help their stragglers.
 
     Wrap each training step in `with balancer.iteration():`; evaluation needs nothing. Balance a model once it is on its
     device and loaded; a training that resumes then loads what `balancer.state_dict()` gave on the same rank.
 
     Args:
-        model: any model with the workbench's parallel linears, or with linears that torch's `parallelize_module` has
-            cut; their matrix products are replaced.
+        model: has the workbench's parallel linears, or linears that torch's `parallelize_module` has cut; their
+            matrix products are replaced.
         group: its ranks: a tensor group, real or virtual, torch's own process group, or a mesh of one axis.
-        policy: how to balance; by default SEMI-migration that levels all ranks, with a patience of eight iterations for
-            machines that are shared; `Policy()` is the paper's.
-        costs: of migration; by default measured in a pre-test once the first times are known, for which training
-            halts for as long as some 35 iterations of one layer of every kind.
+        policy: by default SEMI-migration that levels all ranks, with a patience of eight iterations; `Policy()` is the
+            paper's.
+        costs: of migration; by default a pre-test measures them after the first iterations, for as long as some 35
+            iterations of one layer of every kind.
         trace: makes stragglers of ranks, by sleeping after their products.
         slowness: how many times slower than this machine all ranks' products are, by sleeping (see `Meter`).
         modelled: times to plan from in place of measured ones; virtual ranks, which share a process, need them.
@@ -75,24 +73,21 @@ def balance(
             raise ValueError(f"trace is of {given.num_ranks} ranks; it must be of the group's {group.size}")
     if trace is not None and modelled is not None:
         raise ValueError("trace is given; it must be None where `modelled` is given, which has a trace of its own")
+    meters = {}
     if isinstance(group, ProcessTensorGroup):
         (rank,) = group.local_ranks
-        meter = Meter(rank, trace, slowness=slowness, device=next(model.parameters()).device)
-        return Balancer(model, group, policy, modelled=modelled, costs=costs, meters={rank: meter})
-    if modelled is None:
+        meters[rank] = Meter(rank, trace, slowness=slowness, device=next(model.parameters()).device)
+    elif modelled is None:
         raise ValueError("modelled is None; it must be given for virtual ranks, which have no times of their own")
-    if costs is None and needs_costs(policy):
+    elif costs is None and needs_costs(policy):
         raise ValueError("costs is None; it must be given for virtual ranks, which have no messages to test")
-    if slowness != 1:
+    elif slowness != 1:
         raise ValueError(f"slowness is {slowness}; it must be 1 for virtual ranks, which cannot sleep for one another")
-    return Balancer(model, group, policy, modelled=modelled, costs=costs)
+    return Balancer(model, group, policy, modelled=modelled, costs=costs, meters=meters)
 
 
 def check_model(build: Callable[[TensorGroup], nn.Module], num_ranks: int) -> None:
-    """Refuse, before any rank starts, a model without parallel linears, or with some of another group.
-
-    `build` makes the model of a group's ranks, here of virtual ones, which takes the memory of the whole model.
-    """
+    """Refuse, before any rank starts, a model that `balance` would refuse; `build` makes it for a group."""
     group = VirtualTensorGroup(num_ranks)
     parallel_linears(build(group), group)
 
@@ -104,16 +99,6 @@ class Step:
     iteration: int  # the first one under the plan
     times: tuple[RankTimes, ...]  # of all ranks, of the iterations before; corrected by `Costs.proportional`
     plan: Plan
-
-
-@dataclass(frozen=True, slots=True)
-class _Arrived:
-    """Times that had arrived when a state was saved."""
-
-    content: Tensor
-
-    def wait(self) -> Tensor:
-        return self.content
 
 
 @dataclass(slots=True)
@@ -134,8 +119,7 @@ class _State:
         return asdict(replace(self, pending=None)) | {"pending": self.pending and self.pending.wait()}
 
     @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> _State:
-        """Read a record of `as_record`."""
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
 
         def plan(saved: Mapping[str, Any]) -> Plan:
             return Plan(ranks=tuple(RankPlan(**rank) for rank in saved["ranks"]))
@@ -143,21 +127,17 @@ class _State:
         def times(saved: Iterable[Mapping[str, float]]) -> tuple[RankTimes, ...]:
             return tuple(RankTimes(**rank) for rank in saved)
 
-        steps = [
-            Step(iteration=step["iteration"], times=times(step["times"]), plan=plan(step["plan"]))
-            for step in record["steps"]
-        ]
-        read = {"plan": plan(record["plan"]), "steps": steps, "recent": [times(ranks) for ranks in record["recent"]]}
-        read["planned_from"] = record["planned_from"] and times(record["planned_from"])
-        read["pending"] = None if record["pending"] is None else _Arrived(record["pending"])
-        return cls(**{**record, **read})
+        state = cls(**record)
+        state.plan, state.recent = plan(record["plan"]), [times(ranks) for ranks in record["recent"]]
+        state.planned_from = record["planned_from"] and times(record["planned_from"])
+        state.pending = None if record["pending"] is None else Arrived(record["pending"])
+        steps = ({**step, "times": times(step["times"]), "plan": plan(step["plan"])} for step in record["steps"])
+        state.steps = [Step(**step) for step in steps]
+        return state
 
 
 class Balancer:
-    """Keeps the ranks of a model in balance; `balance` makes one and documents the arguments.
-
-    ValueError on every rank refuses ranks that were given different policies, costs or layers.
-    """
+    """Keeps the ranks of a model in balance; made by `balance`. ValueError on all ranks if their arguments differ."""
 
     def __init__(
         self,
@@ -169,23 +149,25 @@ class Balancer:
         costs: Costs | None = None,
         meters: Mapping[int, Meter] | None = None,
     ):
-        self.group, self.policy, self.costs, self.lineage = group, policy, costs, Lineage()
+        self.group, self.policy = group, policy
         self._layers = parallel_linears(model, group)
         self._device = next(iter(self._layers.values())).weights[0].device
         self._modelled, self._meters = modelled, dict(meters or {})
         self._moves, self._is_inside = moves_of(group), False
-        self._check_equal_on_all_ranks()
+        # Ranks that would plan differently, or divide different layers, would wait for each other for ever.
+        settings = f"{policy} {costs} {self._layer_facts()}".encode()
+        digest = torch.frombuffer(bytearray(hashlib.sha256(settings).digest()), dtype=torch.uint8).to(self._device)
+        digests = self._gathered("flextp.policy", [digest for _ in group.local_ranks]).wait()
+        if different := [rank for rank in range(group.size) if not torch.equal(digests[rank], digests[0])]:
+            raise ValueError(f"policy of rank {different[0]} differs; policy, costs and layers must be those of rank 0")
         self._is_corrected = needs_costs(policy) and not (modelled and modelled.is_proportional)
         self._plan_by(costs)
-        self._choosers = {
-            rank: ColumnChooser(weights, policy, rank) for rank, weights in self._weights_by_rank().items()
-        }
-        delivery = delivery_of(policy.scheme, group)
+        by_rank = self._weights_by_rank().items()
+        self._choosers = {rank: ColumnChooser(weights, policy, rank) for rank, weights in by_rank}
         flexible = partial(FlexibleProduct, group, imputation=policy.imputation, meters=meters, buffers=Buffers())
-        self._products = []
+        self._products, delivery = [], delivery_of(policy.scheme, group)
         for layer in self._layers.values():
-            product = flexible(cut_of(layer), layer.site, delivery=delivery)
-            layer.matrix_product = product
+            layer.matrix_product = product = flexible(cut_of(layer), layer.site, delivery=delivery)
             self._products.append(product)
             if len(group.local_ranks) == 1 and isinstance(layer, ShardedLinear):  # torch knows its own DTensors
                 for parameter in [*layer.weights, *(layer.biases if layer.output_group.size > 1 else ())]:
@@ -199,30 +181,20 @@ class Balancer:
         self._divisions = self._divided()
 
     def _plan_by(self, costs: Costs | None) -> None:
-        """Plan by costs; without those that the policy needs, not before a pre-test has measured them."""
+        """Plan by costs; where the policy needs some and there are none, a pre-test comes first."""
         waits = self.group.size > 1 and costs is None and needs_costs(self.policy)  # one rank has nobody to help it
         self.costs = costs
         self._planner: Planner | None = None if waits else planner_of(self.policy, self.group.size, costs)
 
     def _layer_facts(self) -> list[tuple]:
-        shards = [(name, cut_of(layer), layer.weights[0]) for name, layer in self._layers.items()]
-        return [(name, str(cut), tuple(w.shape), str(w.dtype), w.requires_grad) for name, cut, w in shards]
-
-    def _check_equal_on_all_ranks(self) -> None:
-        """Refuse ranks that would plan differently, or divide different layers: they would wait for ever."""
-        settings = f"{self.policy} {self.costs} {self._layer_facts()}".encode()
-        digest = torch.frombuffer(bytearray(hashlib.sha256(settings).digest()), dtype=torch.uint8).to(self._device)
-        digests = self._gathered("flextp.policy", [digest for _ in self.group.local_ranks]).wait()
-        different = [rank for rank in range(self.group.size) if not torch.equal(digests[rank], digests[0])]
-        if different:
-            raise ValueError(f"policy of rank {different[0]} differs; policy, costs and layers must be those of rank 0")
+        shards = [(name, cut_of(layer).name.lower(), layer.weights[0]) for name, layer in self._layers.items()]
+        return [(name, f"{cut}-parallel", tuple(w.shape), str(w.dtype), w.requires_grad) for name, cut, w in shards]
 
     def _gathered(self, site: str, messages: Sequence[Tensor]) -> Arrival[Tensor]:
         with self.group.traffic.at(site):
             return self._moves.gather(messages)
 
     def _broadcast(self, site: str, source: int, tensor: Tensor | None, shape: Shape) -> Tensor:
-        """Hand a rank's tensor to all ranks."""
         moved = None if tensor is None else tensor.to(self._device)
         held = [moved if rank == source else None for rank in self.group.local_ranks]
         with self.group.traffic.at(site):
@@ -235,12 +207,11 @@ class Balancer:
 
     @property
     def plan(self) -> Plan:
-        """The plan at the moment."""
         return self._state.plan
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """All plans that were made, in their order; the last `STEPS_KEPT` of them."""
+        """The last `STEPS_KEPT` plans that were made, in their order."""
         return tuple(self._state.steps)
 
     @property
@@ -251,7 +222,6 @@ class Balancer:
 
     @property
     def num_iterations(self) -> int:
-        """Iterations that have ended."""
         return self._state.iteration
 
     def remove(self) -> None:
@@ -266,10 +236,9 @@ class Balancer:
 
     @contextmanager
     def iteration(self) -> Iterator[None]:
-        """Balance the forward and backward passes inside; every rank of the group enters it.
+        """Balance the forward and backward passes inside; every rank of the group enters it, an evaluation does not.
 
-        An evaluation belongs outside, or under `torch.no_grad`. RuntimeError inside of another iteration, after
-        `remove`, or if the model has moved to another device since it was balanced.
+        RuntimeError inside of another iteration, after `remove`, or if the model has moved to another device.
         """
         self._check_ready()
         state = self._state
@@ -298,8 +267,7 @@ class Balancer:
         if any(layer.matrix_product is not product for layer, product in zip(layers, self._products, strict=True)):
             raise RuntimeError("iteration: the model is not balanced any more; call `balance` anew after `remove`")
         check_whole(self._layers)
-        device = layers[0].weights[0].device
-        if device != self._device:
+        if (device := layers[0].weights[0].device) != self._device:
             moved = f"the model has moved from {self._device} to {device} since it was balanced"
             raise RuntimeError(f"iteration: {moved}; balance it after moving it")
 
@@ -357,9 +325,8 @@ class Balancer:
         state = self._state
         measured = []
         for rank in self.group.local_ranks:
-            work = (
-                1.0 if state.plan.is_plain else self._weighted(partial(Division.kept_share, rank=rank), otherwise=1.0)
-            )
+            kept = partial(Division.kept_share, rank=rank)
+            work = 1.0 if state.plan.is_plain else self._weighted(kept, otherwise=1.0)
             modelled = self._modelled and self._modelled.of(rank, state.iteration, work)
             measured.append(astuple(modelled or self._meters[rank].end(work)))
         state.unsent.append(measured)
@@ -375,35 +342,31 @@ class Balancer:
     def _weighted(self, share: Callable[[Division], float], otherwise: float) -> float:
         """Average a share of columns over the layers that have multiplied, each by its weight's size."""
         layers = zip(self._layers.values(), self._products, self._divisions, strict=True)
-        parts = [
-            (layer.weights[0].numel(), share(division)) for layer, product, division in layers if product.has_multiplied
-        ]
-        return sum(size * part for size, part in parts) / sum(size for size, _ in parts) if parts else otherwise
+        used = [(layer.weights[0].numel(), division) for layer, product, division in layers if product.has_multiplied]
+        size = sum(numel for numel, _ in used)
+        return sum(numel * share(division) for numel, division in used) / size if used else otherwise
 
     def _divided(self) -> list[Division]:
         """Divide the columns of every layer as the plan says; every rank of the group calls it."""
-        plan, layers = self._state.plan, list(self._layers.items())
+        plan, layers = self._state.plan, self._layers.values()
         chosen = {rank: chooser.choose(plan.ranks[rank]) for rank, chooser in self._choosers.items()}
         announced = {}  # the columns that each sender migrates, layer by layer
         for sender in plan.senders:
             share = plan.ranks[sender].migrated
-            counts = [num_dropped_columns(share, layer.weights[0].shape[1]) for _, layer in layers]
+            counts = [num_dropped_columns(share, layer.weights[0].shape[1]) for layer in layers]
             own = torch.cat([layer.migrated for layer in chosen[sender]]) if sender in chosen else None
             shape = Shape(sizes=(sum(counts),), dtype=torch.int64, device=self._device)
             announced[sender] = self._broadcast("flextp.columns", sender, own, shape).split(counts)
         divisions = []
-        for place, (name, layer) in enumerate(layers):
+        for place, layer in enumerate(layers):
             dropped = {rank: columns[place].dropped for rank, columns in chosen.items()}
-            for rank, indices in dropped.items():
-                for matrix in ("input", "weight"):
-                    self.lineage.record_(f"{name}, rank {rank}", matrix, indices)
             migrated = {sender: columns[place] for sender, columns in announced.items() if len(columns[place])}
             num_columns = layer.weights[0].shape[1]
             divisions.append(divide(num_columns, num_ranks=self.group.size, dropped=dropped, migrated=migrated))
         return divisions
 
     def rescale_(self, factor: float) -> None:
-        """Multiply what `Imputation.SAME` remembers of gradients, as when the loss's scale changes by a factor."""
+        """Multiply the gradients that `Imputation.SAME` keeps, as when the loss's scale changes by a factor."""
         for product in self._products:
             for gradient in product.previous.values():
                 gradient.mul_(factor)
@@ -420,15 +383,12 @@ class Balancer:
         }
 
     def _made_for(self) -> dict[str, object]:
-        """Return what must be as it was where a state is loaded."""
+        """Return the facts that must be the same where a state is loaded."""
         facts = {"policy": str(self.policy), "layers": str(self._layer_facts())}
         return facts | {"num_ranks": self.group.size, "ranks": list(self.group.local_ranks)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on as the balancer of a state would have; every rank of the group calls it, with its own state.
-
-        ValueError on all ranks, before anything is changed, if a state is of another model, policy, rank or iteration.
-        """
+        """Go on from this rank's own state; ValueError on all ranks, before any change, if one does not fit."""
         self._check_ready()
         saved = state["made_for"]
         facts = {name: (value, saved.get(name)) for name, value in self._made_for().items()}
@@ -457,10 +417,10 @@ def _tensor_group(model: nn.Module, group: TensorGroup | dist.ProcessGroup | Dev
     """Return a group of torch as the one that the model's parallel linears have, or as a new one."""
     if isinstance(group, DeviceMesh):
         group = group.get_group()
-    if not isinstance(group, dist.ProcessGroup):
-        if not isinstance(group, TensorGroup):
-            raise ValueError(f"group is {group!r}; it must be a tensor group, or a process group that has this rank")
+    if isinstance(group, TensorGroup):
         return group
+    if not isinstance(group, dist.ProcessGroup):
+        raise ValueError(f"group is {group!r}; it must be a tensor group, or a process group that has this rank")
     ranks = dist.get_process_group_ranks(group)
     for layer in (module for module in model.modules() if isinstance(module, ShardedLinear)):
         own = getattr(layer, "group", None)

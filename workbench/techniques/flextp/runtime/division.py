@@ -7,8 +7,6 @@ count.
 Shapes: R = rows, m = migrated columns, w = columns of one receiver.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -40,10 +38,10 @@ class Migration:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Division:
-    """How the columns of a layer are divided, until the next plan."""
+    """The columns of a layer, divided until the next plan."""
 
     num_columns: int  # K of every rank
-    kept: Mapping[int, Tensor | None]  # columns that each local rank multiplies itself, ascending; None for all of them
+    kept: Mapping[int, Tensor | None]  # columns that each local rank multiplies itself, ascending; None for all
     dropped: Mapping[int, Tensor]  # columns of each local rank that nobody multiplies, ascending
     migrations: tuple[Migration, ...]  # one a sender, in rank order; the same on every rank
 
@@ -53,12 +51,12 @@ class Division:
         return not self.migrations and all(kept is None for kept in self.kept.values())
 
     def kept_share(self, rank: int) -> float:
-        """Return the columns of its own that a local rank multiplies, as a share of them."""
+        """Return the share of its columns that a local rank multiplies itself."""
         kept = self.kept[rank]
         return 1.0 if kept is None else len(kept) / self.num_columns
 
     def dropped_share(self, rank: int) -> float:
-        """Return the columns of a local rank that nobody multiplies, as a share of its own."""
+        """Return the share of a local rank's columns that nobody multiplies."""
         return len(self.dropped[rank]) / self.num_columns
 
 
@@ -109,23 +107,29 @@ class Delivery(ABC):
     def bring_back(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
         """Start to send the receivers' columns [R, w] back; the sender collects [R, m], as `migration.columns`."""
         shapes = {rank: shape.with_width(len(part)) for rank, part in migration.parts.items() if len(part)}
-        arrival = self._to_sender({rank: part for rank, part in parts.items() if rank in shapes}, shapes, migration)
 
-        def collect() -> Tensor | None:
-            arrived = arrival()
-            if arrived is None:
-                return None
+        def joined(arrived: dict[int, Tensor]) -> Tensor:
             return torch.cat([arrived[rank] for rank in shapes], dim=1) if arrived else shape.with_width(0).empty()
 
-        return collect
+        return self._to_sender(parts, shapes, migration, joined)
 
     def _to_sender(
-        self, parts: Mapping[int, Tensor], shapes: Mapping[int, Shape], migration: Migration
-    ) -> Callable[[], dict[int, Tensor] | None]:
-        outgoing = [{migration.sender: parts[rank]} if rank in parts else {} for rank in self.local_ranks]
+        self,
+        parts: Mapping[int, Tensor],
+        shapes: Mapping[int, Shape],
+        migration: Migration,
+        put_together: Callable[[dict[int, Tensor]], Tensor],
+    ) -> Collect:
+        sending = parts.keys() & shapes.keys()
+        outgoing = [{migration.sender: parts[rank]} if rank in sending else {} for rank in self.local_ranks]
         expected = [shapes if rank == migration.sender else {} for rank in self.local_ranks]
         arrival = self.moves.exchange(outgoing, expected)
-        return lambda: dict(zip(self.local_ranks, arrival.wait(), strict=True)).get(migration.sender)
+
+        def collect() -> Tensor | None:
+            arrived = dict(zip(self.local_ranks, arrival.wait(), strict=True))
+            return put_together(arrived[migration.sender]) if migration.sender in arrived else None
+
+        return collect
 
 
 class BroadcastReduce(Delivery):
@@ -134,24 +138,14 @@ class BroadcastReduce(Delivery):
     merges = True
 
     def hand_out_columns(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
-        receive = self.hand_out(held, migration, shape.with_width(len(migration.columns)))
-
-        def receive_own() -> dict[int, Tensor]:
-            parts = migration.parts
-            whole = receive().items()
-            return {rank: tensor[:, parts[rank].start : parts[rank].stop].contiguous() for rank, tensor in whole}
-
-        return receive_own
+        receive, parts = self.hand_out(held, migration, shape.with_width(len(migration.columns))), migration.parts
+        return lambda: {rank: x[:, parts[rank].start : parts[rank].stop].contiguous() for rank, x in receive().items()}
 
     def hand_out(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
         tensors = [held if rank == migration.sender else None for rank in self.local_ranks]
         arrival = self.moves.broadcast(tensors, migration.sender, shape)
         receivers = [rank for rank in self.local_ranks if rank in migration.parts]
-
-        def receive() -> dict[int, Tensor]:
-            return dict.fromkeys(receivers, arrival.wait())
-
-        return receive
+        return lambda: dict.fromkeys(receivers, arrival.wait())
 
     def add_up(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
         partials = [parts[rank] if rank in parts else shape.empty().zero_() for rank in self.local_ranks]
@@ -166,9 +160,8 @@ class ScatterGather(Delivery):
     def hand_out_columns(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
         parts = {rank: part for rank, part in migration.parts.items() if len(part)}
         held_by = {} if held is None else {rank: held[:, part.start : part.stop] for rank, part in parts.items()}
-        receive = self._from_sender(
-            held_by, {rank: shape.with_width(len(part)) for rank, part in parts.items()}, migration
-        )
+        shapes = {rank: shape.with_width(len(part)) for rank, part in parts.items()}
+        receive = self._from_sender(held_by, shapes, migration)
         idle = [rank for rank in self.local_ranks if rank in migration.parts and rank not in parts]
         return lambda: receive() | {rank: shape.with_width(0).empty() for rank in idle}
 
@@ -177,26 +170,23 @@ class ScatterGather(Delivery):
         return self._from_sender(held_by, dict.fromkeys(migration.parts, shape), migration)
 
     def add_up(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
-        arrival = self._to_sender(parts, dict.fromkeys(migration.parts, shape), migration)
+        def total(arrived: dict[int, Tensor]) -> Tensor:
+            return reduce(torch.add, (arrived[rank] for rank in migration.parts))
 
-        def collect() -> Tensor | None:
-            arrived = arrival()
-            return None if arrived is None else reduce(torch.add, (arrived[rank] for rank in migration.parts))
-
-        return collect
+        return self._to_sender(parts, dict.fromkeys(migration.parts, shape), migration, total)
 
     def _from_sender(self, held_by: Mapping[int, Tensor], shapes: Mapping[int, Shape], migration: Migration) -> Receive:
-        outgoing = [held_by if rank == migration.sender else {} for rank in self.local_ranks]
-        expected = [{migration.sender: shapes[rank]} if rank in shapes else {} for rank in self.local_ranks]
+        sender = migration.sender
+        outgoing = [held_by if rank == sender else {} for rank in self.local_ranks]
+        expected = [{sender: shapes[rank]} if rank in shapes else {} for rank in self.local_ranks]
         arrival = self.moves.exchange(outgoing, expected)
 
         def receive() -> dict[int, Tensor]:
             arrived = zip(self.local_ranks, arrival.wait(), strict=True)
-            return {rank: messages[migration.sender] for rank, messages in arrived if messages}
+            return {rank: messages[sender] for rank, messages in arrived if messages}
 
         return receive
 
 
 def delivery_of(scheme: Scheme, group: TensorGroup) -> Delivery:
-    """Return a scheme's delivery among the ranks of a group."""
     return (BroadcastReduce if scheme is Scheme.BROADCAST_REDUCE else ScatterGather)(group)

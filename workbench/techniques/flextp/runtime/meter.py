@@ -4,8 +4,6 @@ A thread's CPU time counts, since wall time on shared cores would count contenti
 waited for. Only products of parallel linears are timed and slowed; taking columns out is other time.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -24,9 +22,8 @@ from ..method.plan import RankTimes, require
 class Meter:
     """Times one rank, and slows its products by sleeping after each of them, as a straggler's by `trace`.
 
-    `slowness` is how many times slower than this machine the rank's products always are, at least 1. Ranks that share
-    cores then leave each other room; waiting for a core counts as part of it. `watch` is entered for the time of each
-    product, sleep included.
+    `slowness` is how many times slower than this machine the rank's products always are, at least 1: ranks that share
+    cores leave each other room, and waiting for a core counts as part of it. `watch` lasts for each product and sleep.
     """
 
     def __init__(
@@ -54,11 +51,10 @@ class Meter:
 
     @property
     def product_s(self) -> float:
-        """Seconds in products since the iteration began, as a straggler's, with products on columns of others."""
+        """Seconds in products, also on columns of others, since the iteration began, as a straggler's."""
         return self._product_s
 
     def begin(self, iteration: int) -> None:
-        """Start an iteration."""
         skewness = 1.0 if self._trace is None else self._trace.skewness(self._rank, iteration)
         self._owed, self._straggles = skewness * self._slowness - 1, (skewness - 1) * self._slowness
         self._product_s = self._received_s = self._slept_s = self._waited_s = 0.0

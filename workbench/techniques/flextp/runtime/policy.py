@@ -1,7 +1,5 @@
 """The user's decisions about balancing, the planner that follows from them, and each rank's choice of columns."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,34 +28,27 @@ class Policy:
     selection: Selection = Selection.PRIORITY  # which columns are dropped; whether layers have ratios of their own
     pruning_ratio: float | None = None  # a constant γ in [0, 1) for ZERO; None follows Eq. 1
     plan: Plan | None = None  # the plan of GIVEN, None otherwise (the paper's figures 5 and 6, and its table I)
-    # SEMI and MIG level all ranks instead of bringing senders down to the fastest one's time (ours); SEMI then drops no
-    # more than it must to reach `SPEED_SHARE`. Ratios by layer are refused: they drop another share than is planned.
+    # SEMI and MIG level all ranks (`levelled_plan`). Ratios by layer are refused: they drop another share than planned.
     refine: bool = False
-    # With SEMI, how many of the slowest migrate while the others resize (figure 11); None lets Eqs. 2 and 3 say.
-    num_senders: int | None = None
+    num_senders: int | None = None  # of the slowest, with SEMI (figure 11); None lets Eqs. 2 and 3 say
     reference: Reference = Reference.CURRENT_MEAN  # of ZERO; SEMI and MIG compare with the least time
     imputation: Imputation = Imputation.ZERO  # in dropped columns of gradients
     scheme: Scheme = Scheme.BROADCAST_REDUCE  # how migrated columns travel
-    # Iterations whose times are handed out together, and of which a rank's median counts, so that a straggler is helped
-    # after half to one and a half times as many. In the paper 1: a single disturbed iteration makes a straggler.
+    # Iterations whose times are handed out together, and of which a rank's median counts. In the paper 1: a single
+    # disturbed iteration makes a straggler.
     patience: int = 1
-    # θ_micro, weight change an iteration below which a column may be dropped beyond that; needed for ratios by layer
-    # (`method.priority.micro_threshold` gives one for a learning rate).
-    micro_threshold: float = 0.0
+    micro_threshold: float = 0.0  # θ_micro, for ratios by layer (`method.priority.micro_threshold`)
     iterations_per_epoch: int = 100  # after as many, statistics are renewed and columns chosen anew
     is_incremental: bool = True  # dropped columns keep their statistics; False shows the endless loop
     seed: int = 0  # of random choices
 
     def __post_init__(self) -> None:
         options: dict[str, type[Option]] = {"solution": Solution, "scheme": Scheme, "selection": Selection}
-        options |= {"reference": Reference, "imputation": Imputation}
-        for field, option in options.items():
+        for field, option in (options | {"reference": Reference, "imputation": Imputation}).items():
             object.__setattr__(self, field, option(getattr(self, field)))
-        whole_numbers = ("num_senders", "patience", "iterations_per_epoch", "seed")
-        types: dict[str, tuple[Any, str]] = dict.fromkeys(
-            ("pruning_ratio", "micro_threshold"), (int | float, "a number")
-        )
-        types |= dict.fromkeys(whole_numbers, (int, "a whole number")) | {"plan": (Plan, "a Plan or None")}
+        number, whole, planned = (int | float, "a number"), (int, "a whole number"), (Plan, "a Plan or None")
+        types: dict[str, tuple[Any, str]] = {"pruning_ratio": number, "micro_threshold": number, "plan": planned}
+        types |= dict.fromkeys(("num_senders", "patience", "iterations_per_epoch", "seed"), whole)
         for field, (kind, rule) in types.items():
             value = getattr(self, field)
             is_left_out = value is None and field in ("pruning_ratio", "num_senders", "plan")
@@ -95,17 +86,15 @@ def check_policy(policy: Policy, num_ranks: int) -> None:
         require(not policy.plan.to_normal, "to_normal of plan", True, "False on ranks")
         if policy.plan.num_ranks != num_ranks:
             raise ValueError(f"plan is of {policy.plan.num_ranks} ranks; it must be of the group's {num_ranks}")
-    if policy.num_senders is not None and policy.num_senders > num_ranks - 1:
-        raise ValueError(f"num_senders is {policy.num_senders}; it must be at most {num_ranks - 1}")
+    senders = policy.num_senders
+    require(senders is None or senders < num_ranks, "num_senders", senders, f"at most {num_ranks - 1}")
 
 
 def planner_of(policy: Policy, num_ranks: int, costs: Costs | None = None) -> Planner:
-    """Return the planner of a policy."""
     check_policy(policy, num_ranks)
     if num_ranks == 1 or policy.solution is Solution.GIVEN:
         return lambda times: policy.plan or Plan.plain(num_ranks)
-    names = ("reference", "pruning_ratio", "num_senders", "refine")
-    more = {name: getattr(policy, name) for name in names}
+    more = {name: getattr(policy, name) for name in ("reference", "pruning_ratio", "num_senders", "refine")}
     return lambda times: planners.plan_for(policy.solution, times, costs, **more)
 
 
@@ -118,10 +107,7 @@ class Columns:
 
 
 class ColumnChooser:
-    """Chooses columns for one rank: the head of a priority list is dropped, the next ones are migrated.
-
-    `weights` are the rank's shards [O, K], layer by layer. A frozen one has no candidates: it may not move.
-    """
+    """Chooses columns of one rank, by shard [O, K]: the head of a priority list drops, the next ones migrate."""
 
     def __init__(self, weights: Sequence[Tensor], policy: Policy, rank: int):
         self._policy, self._is_trained = policy, [weight.requires_grad for weight in weights]
@@ -130,15 +116,11 @@ class ColumnChooser:
         self._selection = policy.selection if drops else Selection.RANDOM  # any columns may migrate: nothing is lost
         self._has_ratios_by_layer = self._selection.is_differentiated and policy.solution is not Solution.GIVEN
         if self._has_ratios_by_layer and not policy.micro_threshold:
-            raise ValueError(
-                f"micro_threshold is 0; it must be above 0 where selection is {self._selection.value} "
-                "(`method.priority.micro_threshold` gives one for a learning rate)"
-            )
+            rule = f"above 0 where selection is {self._selection.value}, as `method.priority.micro_threshold` gives one"
+            raise ValueError(f"micro_threshold is 0; it must be {rule}")
         self._needs_statistics = self._selection is not Selection.RANDOM
-        self._statistics = [
-            ColumnStatistics(weight if self._needs_statistics else weight[:0], is_incremental=policy.is_incremental)
-            for weight in weights
-        ]
+        watched = weights if self._needs_statistics else [weight[:0] for weight in weights]
+        self._statistics = [ColumnStatistics(weight, is_incremental=policy.is_incremental) for weight in watched]
         self._was_dropped = [torch.zeros(weight.shape[1], dtype=torch.bool, device=weight.device) for weight in weights]
         self._renew_lists()
 
@@ -150,11 +132,10 @@ class ColumnChooser:
         """Choose columns of every layer; nothing is drawn, so that equal plans within an epoch choose the same."""
         ratios, policy = [plan.dropped] * len(self._lists), self._policy
         if self._has_ratios_by_layer:
-            threshold = priority.change_threshold(policy.iterations_per_epoch, policy.micro_threshold)
-            shares = [
-                priority.candidate_share(statistics, threshold) if is_trained else 0.0
-                for statistics, is_trained in zip(self._statistics, self._is_trained, strict=True)
-            ]
+            threshold = policy.iterations_per_epoch * policy.micro_threshold  # θ of section III-B
+            # A frozen weight has no candidates: it may not move.
+            pairs = zip(self._statistics, self._is_trained, strict=True)
+            shares = [priority.candidate_share(own, threshold) if trained else 0.0 for own, trained in pairs]
             is_mean = self._selection is Selection.DIFFERENTIATED_MEAN
             ratios = (priority.mean_ratios if is_mean else priority.layer_ratios)(shares, plan.dropped)
         chosen = []
@@ -192,9 +173,8 @@ class ColumnChooser:
         self._generator.set_state(state["generator"].cpu())
         self._is_trained = list(state["is_trained"])
         for tensors, name in ((self._lists, "lists"), (self._was_dropped, "was_dropped")):
-            tensors[:] = [
-                saved.to(tensor.device, copy=True) for tensor, saved in zip(tensors, state[name], strict=True)
-            ]
+            for place, saved in enumerate(state[name]):
+                tensors[place] = saved.to(tensors[place].device, copy=True)
         for statistics, change, then_OK in zip(self._statistics, state["change"], state["then"], strict=True):
             statistics.change = change.to(statistics.change.device, copy=True)
             statistics.then_OK.copy_(then_OK)

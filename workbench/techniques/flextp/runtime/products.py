@@ -6,11 +6,7 @@ travel while ranks multiply their own columns. Receivers keep migrated weights f
 Shapes: N = rows, K = columns of a rank, O = outputs of a rank, M = migrated columns, w = columns of one receiver.
 """
 
-from __future__ import annotations
-
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from workbench.models import Cut
 from workbench.parallel.groups import TensorGroup
 from workbench.parallel.linear import ColumnParallelLinear, MatrixProduct, ShardedLinear
 from workbench.parallel.moves import Shape
@@ -35,13 +32,6 @@ if TYPE_CHECKING:
     Linear: TypeAlias = ShardedLinear | TorchLinear  # a parallel linear of the workbench, or of torch
 
 SIZES_KEPT = 4  # numbers of rows whose last gradient `Imputation.SAME` looks back at: a last batch may be smaller
-
-
-class Cut(StrEnum):
-    """The cut of the layer over the ranks, from which follows which operand a receiver already holds."""
-
-    COLUMN = "column-parallel"  # outputs: every rank holds the input; gradients of the input are summed
-    ROW = "row-parallel"  # inputs: every rank holds the gradient of the output; outputs are summed
 
 
 class FlexibleProduct:
@@ -66,7 +56,7 @@ class FlexibleProduct:
         self.division: Division | None = None
         self.num_rows = 0  # N of the last product under a division
         self.has_multiplied = False  # in this iteration
-        self.num_products = 0  # of the last iteration that had any; more than one where gradients are accumulated
+        self.num_products = 0  # of the last iteration that had any; more than 1 where gradients are accumulated
         self.dtype = torch.float32  # of its operands
         self.buffers = Buffers() if buffers is None else buffers
         self.previous: dict[tuple, Tensor] = {}  # (rank, matrix, rows) -> last gradient, for Imputation.SAME
@@ -91,10 +81,10 @@ class FlexibleProduct:
         self.num_products = 1 + (self.num_products if self.has_multiplied else 0)
         self.num_rows, self.dtype, self.has_multiplied = leading.numel(), xs[0].dtype, True
         if self.division.is_plain and self.imputation is not Imputation.SAME:  # which needs gradients to look back at
-            products = zip(self.group.local_ranks, xs, weights, strict=True)
+            meters = map(self.meters.get, self.group.local_ranks)
             return [
-                _Timed.apply(self.meters[rank], x, weight) if rank in self.meters else functional.linear(x, weight)
-                for rank, x, weight in products
+                functional.linear(x, weight) if meter is None else _Timed.apply(meter, x, weight)
+                for meter, x, weight in zip(meters, xs, weights, strict=True)
             ]
         call = (_ColumnCall if self.cut is Cut.COLUMN else _RowCall)(self, self.division)
         ys = _Divided.apply(call, *(x.flatten(0, -2) for x in xs), *weights)
@@ -116,11 +106,7 @@ class FlexibleProduct:
 
 
 class _Timed(torch.autograd.Function):
-    """A product x Wᵀ whose seconds are charged to its rank.
-
-    Forward: the product.
-    Backward: gradients of x and W. Nothing is communicated.
-    """
+    """Forward: a product x Wᵀ, charged to its rank. Backward: gradients of x and W. Nothing is communicated."""
 
     @staticmethod
     def forward(ctx, meter: Meter, x: Tensor, weight: Tensor) -> Tensor:
@@ -149,7 +135,7 @@ class _Divided(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, call: _Call, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx, call: "_ColumnCall | _RowCall", *tensors: Tensor) -> tuple[Tensor, ...]:
         half = len(tensors) // 2
         ctx.call = call
         ctx.save_for_backward(*tensors)
@@ -164,12 +150,12 @@ class _Divided(torch.autograd.Function):
         needs = ctx.needs_input_grad[1:]
         call.needs_inputs, call.needs_weights = any(needs[:half]), any(needs[half:])
         with call.traffic(Phase.BACKWARD):
-            gradients = call.backward([grad.contiguous() for grad in grads], tensors[:half], tensors[half:])
-        return None, *gradients
+            by_rank = call.backward([grad.contiguous() for grad in grads], tensors[:half], tensors[half:])
+        return None, *(gradients.get(rank) for gradients in by_rank for rank in call.ranks)
 
 
-class _Call(ABC):
-    """One product under one division: the common part of both kinds of layer."""
+class _Call:
+    """One product under one division; `backward` returns the needed gradients of inputs and of weights by rank."""
 
     def __init__(self, product: FlexibleProduct, division: Division):
         self.product, self.division, self.delivery = product, division, product.delivery
@@ -177,26 +163,14 @@ class _Call(ABC):
         self.received: list = []  # operands of each migration by local receiver, until backward
         self.needs_inputs = self.needs_weights = True
 
-    @abstractmethod
-    def forward(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
-        """Return the outputs of the local ranks, [N, O]."""
-
-    @abstractmethod
-    def backward(
-        self, grads: Sequence[Tensor], xs: Sequence[Tensor], weights: Sequence[Tensor]
-    ) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the local ranks' inputs, then of their weights; None where they are not needed."""
-
     def traffic(self, phase: Phase):
         """Name the call site of the messages inside the block."""
         return self.product.group.traffic.at(f"{self.product.site}.migration", phase)
 
     def by_rank(self, tensors: Sequence[Tensor]) -> dict[int, Tensor]:
-        """Return tensors by their local ranks."""
         return dict(zip(self.ranks, tensors, strict=True))
 
     def timed(self, rank: int, multiply, *operands: Tensor, **more) -> Tensor:
-        """Multiply, and charge the time to the rank."""
         meter = self.product.meters.get(rank)
         return multiply(*operands, **more) if meter is None else meter.time(multiply, *operands, **more)
 
@@ -216,43 +190,36 @@ class _Call(ABC):
             receives.append(self.delivery.hand_out_columns(held, migration, shape))
         return receives
 
-    def columns(self, rank: int) -> dict[str, Any]:
-        """Return how a local rank multiplies some columns: only the product itself is charged."""
-        return {"buffers": self.product.buffers, "multiply": partial(self.timed, rank, torch.mm)}
+    def own_products(self, rank: int, plain, of_columns, *operands: Tensor) -> Tensor:
+        """Multiply a local rank's kept columns; only the product itself is charged."""
+        kept = self.division.kept[rank]
+        if kept is None:
+            return self.timed(rank, plain, *operands)
+        multiply = partial(self.timed, rank, torch.mm)
+        return of_columns(*operands, kept, buffers=self.product.buffers, multiply=multiply)
 
     def own_outputs(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> dict[int, Tensor]:
         """Multiply each local rank's kept columns: [N, O]."""
-        outputs = {}
-        for rank, x, weight in zip(self.ranks, xs, weights, strict=True):
-            kept = self.division.kept[rank]
-            if kept is None:
-                outputs[rank] = self.timed(rank, functional.linear, x, weight)
-            else:
-                outputs[rank] = product_of_columns(x, weight, kept, **self.columns(rank))
-        return outputs
+        operands = zip(self.ranks, xs, weights, strict=True)
+        return {rank: self.own_products(rank, functional.linear, product_of_columns, x, w) for rank, x, w in operands}
 
     def own_gradients(
-        self, grads: Sequence[Tensor], xs: Sequence[Tensor], weights: Sequence[Tensor]
-    ) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
-        """Compute those gradients of inputs and weights that are needed; columns that a rank migrated are zero."""
-        of_inputs, of_weights = {}, {}
-        for rank, grad, weight in zip(self.ranks, grads, weights, strict=True) if self.needs_inputs else ():
-            of_inputs[rank] = self._own_gradient(rank, "input", grad, weight)
-        for rank, grad, x in zip(self.ranks, grads, xs, strict=True) if self.needs_weights else ():
-            of_weights[rank] = self._own_gradient(rank, "weight", grad.t(), x)
-        return of_inputs, of_weights
-
-    def _own_gradient(self, rank: int, matrix: str, left: Tensor, right: Tensor) -> Tensor:
-        kept = self.division.kept[rank]
-        if kept is None:
-            return self.timed(rank, torch.mm, left, right)
-        part = gradient_of_columns(left, right, kept, **self.columns(rank))
-        previous = self.product.previous.get((rank, matrix, len(part)))  # of a batch of as many rows
-        full = recovered(part, kept, self.division.num_columns, self.product.imputation, previous)
-        for migration in self.migrations:
-            if migration.sender == rank:
-                full[:, migration.columns] = 0
-        return full
+        self, needed: bool, matrix: str, lefts: Sequence[Tensor], rights: Sequence[Tensor]
+    ) -> dict[int, Tensor]:
+        """Compute the gradients of all inputs or weights, if needed; columns that a rank migrated are zero."""
+        gradients = {}
+        for rank, left, right in zip(self.ranks, lefts, rights, strict=True) if needed else ():
+            gradients[rank] = self.own_products(rank, torch.mm, gradient_of_columns, left, right)
+            kept = self.division.kept[rank]
+            if kept is None:
+                continue
+            previous = self.product.previous.get((rank, matrix, len(left)))  # of a batch of as many rows
+            num_columns, imputation = self.division.num_columns, self.product.imputation
+            gradients[rank] = recovered(gradients[rank], kept, num_columns, imputation, previous)
+            for migration in self.migrations:
+                if migration.sender == rank:
+                    gradients[rank][:, migration.columns] = 0
+        return gradients
 
     def remember(self, matrix: str, grads: Mapping[int, Tensor]) -> None:
         """Keep a rank's own gradients, without additions for a sender, where the imputation asks for them."""
@@ -266,17 +233,9 @@ class _Call(ABC):
                 for oldest in [key for key in previous if key[:2] == (rank, matrix)][:-SIZES_KEPT]:
                     del previous[oldest]
 
-    def in_order(self, *gradients: Mapping[int, Tensor]) -> tuple[Tensor | None, ...]:
-        """Return gradients by rank as autograd takes them."""
-        return tuple(by_rank.get(rank) for by_rank in gradients for rank in self.ranks)
-
 
 class _ColumnCall(_Call):
-    """A column-parallel layer's: every rank holds x; a receiver needs weight columns and the gradient of the output.
-
-    With `Imputation.SAME` and broadcast-reduce, the sender's previous input gradient is zero in a column that has just
-    come back from a receiver.
-    """
+    """A column-parallel layer's: all hold x; a receiver needs weight columns and the gradient of the output."""
 
     def forward(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
         inputs, output = self.by_rank(xs), Shape.of(xs[0], (len(xs[0]), len(weights[0])))
@@ -296,8 +255,9 @@ class _ColumnCall(_Call):
     def backward(self, grads: Sequence[Tensor], xs: Sequence[Tensor], weights: Sequence[Tensor]):
         by_rank, inputs = self.by_rank(grads), self.by_rank(xs)
         pending = [self.delivery.hand_out(by_rank.get(m.sender), m, Shape.of(grads[0])) for m in self.migrations]
-        input_grads, weight_grads = self.own_gradients(grads, xs, weights)
-        self.remember("input", input_grads)
+        input_grads = self.own_gradients(self.needs_inputs, "input", grads, weights)
+        weight_grads = self.own_gradients(self.needs_weights, "weight", [grad.t() for grad in grads], xs)
+        self.remember("input", input_grads)  # with a merging delivery zero where others compute
         returns = []
         for migration, receive, columns in zip(self.migrations, pending, self.received, strict=True):
             handed = receive()
@@ -319,7 +279,7 @@ class _ColumnCall(_Call):
         for gradients, migration, collect in returns:
             _place(gradients, migration, collect())
         self.remember("weight", weight_grads)
-        return self.in_order(input_grads, weight_grads)
+        return input_grads, weight_grads
 
 
 class _RowCall(_Call):
@@ -355,7 +315,8 @@ class _RowCall(_Call):
                     parts.append(self.timed_for_others(rank, torch.mm, by_rank[rank].t(), x))
                 gradients[rank] = torch.cat(parts)
             returns.append(self.delivery.bring_back(gradients, migration, shape))
-        input_grads, weight_grads = self.own_gradients(grads, xs, weights)
+        input_grads = self.own_gradients(self.needs_inputs, "input", grads, weights)
+        weight_grads = self.own_gradients(self.needs_weights, "weight", [grad.t() for grad in grads], xs)
         num_rows = len(xs[0]) if self.needs_inputs else 0
         for migration, collect in zip(self.migrations, returns, strict=True):
             columns = collect()
@@ -365,7 +326,7 @@ class _RowCall(_Call):
                 _place(weight_grads, migration, columns[num_rows:])
         self.remember("input", input_grads)
         self.remember("weight", weight_grads)
-        return self.in_order(input_grads, weight_grads)
+        return input_grads, weight_grads
 
 
 def _add(ys: dict[int, Tensor], migration: Migration, total: Tensor | None) -> None:
@@ -388,14 +349,13 @@ def _above(*matrices: Tensor) -> Shape:
 # --- the layers of a model whose products are replaced
 
 
-def cut_of(layer: Linear) -> Cut:
-    """Return the cut of a layer over the ranks."""
+def cut_of(layer: "Linear") -> Cut:
     if not isinstance(layer, ShardedLinear):
         return layer.cut
     return Cut.COLUMN if isinstance(layer, ColumnParallelLinear) else Cut.ROW
 
 
-def check_whole(layers: Mapping[str, Linear]) -> None:
+def check_whole(layers: Mapping[str, "Linear"]) -> None:
     """Refuse shards that fully_shard has cut once more: a rank then holds no whole columns."""
     for name, layer in layers.items():
         if any(hasattr(weight, "placements") for weight in layer.weights):
@@ -403,7 +363,7 @@ def check_whole(layers: Mapping[str, Linear]) -> None:
             raise ValueError(f"weight of {name} is sharded twice; {rule}")
 
 
-def parallel_linears(model: nn.Module, group: TensorGroup) -> dict[str, Linear]:
+def parallel_linears(model: nn.Module, group: TensorGroup) -> dict[str, "Linear"]:
     """Return the parallel linears of a model by their names; ValueError if `balance` cannot take them."""
     layers = {name: module for name, module in model.named_modules() if isinstance(module, ShardedLinear)}
     check_whole(layers)

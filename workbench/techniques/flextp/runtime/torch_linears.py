@@ -4,17 +4,16 @@ Torch's hooks around the linear stay; between them the local shards are multipli
 summed in the place of DTensor: gradients of inputs of a column-wise linear, outputs of a row-wise one.
 """
 
-from __future__ import annotations
-
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn import functional
 
+from workbench.models import Cut
 from workbench.parallel import ProcessTensorGroup, TensorGroup
 from workbench.parallel.linear import MatrixProduct
 
-from .products import Cut, FlexibleProduct
+from .products import FlexibleProduct
 
 
 class TorchLinear:
@@ -22,7 +21,7 @@ class TorchLinear:
 
     def __init__(self, site: str, linear: nn.Linear, group: TensorGroup):
         self.site, self.group, self._linear = site, group, linear
-        self.cut = Cut.COLUMN if _cut_dim(_sharded(linear.weight)) == 0 else Cut.ROW
+        self.cut = Cut.COLUMN if _sharded(linear.weight).placements[0].is_shard(0) else Cut.ROW
         self._product: MatrixProduct | FlexibleProduct = functional.linear
 
     @property
@@ -79,19 +78,13 @@ def _sharded(parameter: Tensor) -> DTensor:
     return parameter
 
 
-def _cut_dim(weight: DTensor) -> int:
-    (placement,) = weight.placements
-    assert isinstance(placement, Shard)  # likewise
-    return placement.dim
-
-
 def _check(name: str, linear: nn.Linear, group: TensorGroup) -> None:
     weight = _sharded(linear.weight)
     mesh = weight.device_mesh
     _check_one_axis(name, weight)
     if type(linear).forward is not nn.Linear.forward:
         raise ValueError(f"forward of {name} is {type(linear).__name__}'s own; it must be that of nn.Linear")
-    dim, shape = _cut_dim(weight), tuple(weight.shape)
+    dim, shape = (0 if weight.placements[0].is_shard(0) else 1), tuple(weight.shape)
     if shape[dim] % mesh.size():
         raise ValueError(f"weight of {name} is {shape}; its dimension {dim} must divide by {mesh.size()} ranks")
     owner = getattr(vars(linear).get("forward"), "__self__", None)
