@@ -66,10 +66,10 @@ def test_hosts_are_accepted_by_rank_beside_strangers_who_are_dropped_and_counted
     for host, connection in zip(hosts[::-1], connections, strict=True):
         connection.send({"to": "host"})
         host.send(["to", "operator"])
-        assert (host.receive(), connection.receive()) == ({"to": "host"}, ["to", "operator"])
+        assert (host.recv(), connection.recv()) == ({"to": "host"}, ["to", "operator"])
         host.close()
         with pytest.raises(EOFError):
-            connection.receive()
+            connection.recv()
         connection.close()
     assert not (tmp_path / "loaded").exists()
 
@@ -138,15 +138,15 @@ def test_a_message_that_somebody_in_between_changes_or_repeats_is_not_loaded(doo
     host.send("first")
     genuine = to_host.recv_bytes()
     to_operator.send_bytes(genuine)
-    assert operator.receive() == "first"
+    assert operator.recv() == "first"
     bomb = pickle.dumps(Bomb(tmp_path / "loaded"))
     for forged in (genuine, genuine[:32] + bomb, b"", bomb):  # the first is a repetition
         to_operator.send_bytes(forged)
         with pytest.raises(ConnectionAbortedError, match="was not sent by the other host"):
-            operator.receive()
+            operator.recv()
     to_host.send_bytes(genuine)  # its own words back
     with pytest.raises(ConnectionAbortedError, match="was not sent by the other host"):
-        host.receive()
+        host.recv()
     assert not (tmp_path / "loaded").exists()
     for end in (host, operator, to_host, to_operator, relay):
         end.close()

@@ -175,9 +175,8 @@ def test_another_model_dtype_optimizer_world_size_or_rank_is_refused_by_name_and
     other = Training()
     sizes = [((0, 4), "world_size is 1; this run's is 4"), ((1, 1), "rank is 0; this run's is 1")]
     for (rank, world_size), message in [*sizes, ((0, 1), r"extra is \['data', 'scheduler'\]; this run's is \[\]")]:
-        other.state = TrainingState(
-            other.model, OPTIMIZERS["adam"](other.model.parameters()), rank=rank, world_size=world_size
-        )
+        other.state = TrainingState(other.model, OPTIMIZERS["adam"](other.model.parameters()))
+        other.state.rank, other.state.world_size = rank, world_size
         refused(Training(), other, message)
     narrow = Training()
     narrow.model.second.bfloat16()
@@ -334,9 +333,10 @@ def test_a_flipped_bit_or_a_missing_byte_in_any_stored_part_is_found_and_names_t
 def test_another_world_size_and_a_url_that_cannot_be_written_are_refused_by_name(tmp_path):
     tier = PersistentTier(f"file://{tmp_path}")
     tier.save(Training().step().state.image(1), 1)
-    model = Net()
+    other = Training().state
+    other.world_size = 2
     with pytest.raises(StateMismatch, match="world_size is 1; this run's is 2"):
-        tier.read(TrainingState(model, torch.optim.SGD(model.parameters()), rank=0, world_size=2), 1)
+        tier.read(other, 1)
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(ValueError, match=r"url is 'file://.*/file/run'; it must be writable: NotADirectoryError"):
         PersistentTier(f"file://{tmp_path}/file/run")

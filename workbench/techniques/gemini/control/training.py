@@ -14,8 +14,8 @@ from workbench.launch.machines import Machines
 from workbench.launch.main_of_rank import dumps_by_value
 
 from .agent import Timing
-from .operator import Operator, Task
-from .service import Event, EventName, Fault, Victim
+from .operator import Operator
+from .service import Event, EventName, Fault, Task, Victim
 from .store import EtcdKeyValueStore, StoreUnavailable
 
 __all__ = ["Fault", "Timing", "Training", "TrainingOutcome", "Victim", "run_training"]
@@ -81,7 +81,7 @@ class Training:
             names=tuple(map("machine-{}".format, range(num_machines))),
             standby_names=tuple(map("standby-{}".format, range(standbys))),
             ranks_per_machine=ranks_per_machine,
-            etcd_url=_checked_url(store, hosts),
+            etcd_url=None if store == EMBEDDED else store,
             prefix=f"workbench/{uuid.uuid4().hex}/",
             token=secrets.token_bytes(TOKEN_BYTES),
             has_hosts=hosts is not None,
@@ -90,8 +90,6 @@ class Training:
         num_hosts = num_machines + standbys
         if hosts is not None and hosts.num_hosts != num_hosts:
             raise ValueError(f"hosts.num_hosts is {hosts.num_hosts!r}; it must be {num_hosts}, standbys included")
-        for fault in self._task.faults:
-            self._check_fault(fault)
         self._owns_machines = machines is None
         self._machines = machines or Machines(
             hosts=hosts, preload=preload, threads_per_rank=threads_per_rank, echo=echo
@@ -99,10 +97,6 @@ class Training:
         self._operator = Operator(self._machines, self._task, echo)
         self._thread: threading.Thread | None = None
         self._end: Future[TrainingOutcome] = Future()
-
-    def _check_fault(self, fault: Fault) -> None:
-        num_machines = len(self._task.names)
-        fault.check_fits(num_machines, num_machines * self._task.ranks_per_machine, self._task.etcd_url is None)
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -142,7 +136,7 @@ class Training:
     def strike(self, kills: Victim, *numbers: int) -> None:
         """Kill something now."""
         fault = Fault(kills=kills, numbers=numbers, at_iteration=0)
-        self._check_fault(fault)
+        fault.check_fits(self._task)
         self._operator.requests.put(fault)
 
     def result(self) -> TrainingOutcome:
@@ -182,16 +176,6 @@ def run_training(
     _positive("timeout_s", timeout_s)
     with Training(function, num_machines, ranks_per_machine, **choices) as training:
         return training.run(timeout_s)
-
-
-def _checked_url(store: str, hosts: Any) -> str | None:
-    if store == EMBEDDED:
-        return None
-    if not isinstance(store, str) or not store.startswith(("http://", "https://")):
-        raise ValueError(f'store is {store!r}; it must be "{EMBEDDED}" or the URL of an etcd server')
-    if hosts is not None:
-        raise ValueError(f'store is {store!r}; on shaped hosts, which see only each other, it must be "{EMBEDDED}"')
-    return store
 
 
 def _positive(name: str, value: float | None) -> float | None:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn, optim
+from torch.distributed.checkpoint.stateful import Stateful
 
 from workbench.launch.agreement import meet, tell_all
 from workbench.parallel.timeouts import timeout_of
@@ -26,7 +27,7 @@ from workbench.techniques.gemini.method.placement import placement
 
 from .encoding import CHECKSUM_BYTES, checksum
 from .replicas import KeptShards, Slot, holders_of_ranks, recover_, replicate_
-from .state import HasState, TrainingState, refuse_unseen_scaler
+from .state import TrainingState, refuse_unseen_scaler
 from .storage import PersistentTier
 from .transfer import (
     Arriving,
@@ -76,8 +77,8 @@ class InMemoryCheckpoints:
         model: nn.Module,  # plain data parallelism (DDP), `fully_shard`, or any model on a single rank
         optimizer: optim.Optimizer,
         *,
-        scheduler: HasState | None = None,  # learning-rate schedule
-        extra: Mapping[str, HasState] | None = None,  # further objects with a state: data loader, loss scaler, teacher
+        scheduler: Stateful | None = None,  # learning-rate schedule
+        extra: Mapping[str, Stateful] | None = None,  # further objects with a state: data loader, loss scaler, teacher
         storage: PersistentTier | None = None,  # the last tier
         options: CheckpointOptions | None = None,  # None for the defaults; fewer machines than replicas keep fewer
     ):

@@ -230,10 +230,10 @@ class ModuleState:
         own = {"weights": self.weights(), "rest": self.rest(), "kinds": self.kinds()}
         return {**own, "first_buffers": self.first_buffers}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Check a tree of `state_dict`, and put it back."""
-        self.check(state["kinds"], state["rest"], state["first_buffers"])
-        self.restore_(state["weights"], state["rest"])
+        self.check(state_dict["kinds"], state_dict["rest"], state_dict["first_buffers"])
+        self.restore_(state_dict["weights"], state_dict["rest"])
 
     def _restore_tensors_(self, weights: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
         for name, parameter in self.parameters.items():

@@ -19,45 +19,27 @@ import sys
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn, optim
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 
-from .encoding import (
-    ALIGNMENT_BYTES,
-    PLAIN,
-    PackedTree,
-    aligned,
-    as_bytes,
-    generator_state,
-    restore_generator_,
-    unpack_tree,
-)
+from .encoding import ALIGNMENT_BYTES, PLAIN, PackedTree, as_bytes, generator_state, restore_generator_, unpack_tree
 from .modules import ModuleState, OptimizerState, StateMismatch, put_back, unwrapped
 from .transfer import TrafficWatch
 
-__all__ = ["HasState", "Image", "StateMismatch", "TrainingState", "image_of", "parts_of", "refuse_unseen_scaler"]
+__all__ = ["Image", "StateMismatch", "TrainingState", "image_of", "parts_of", "refuse_unseen_scaler"]
 
 MOST_FRAMES = 12  # between a loss scaler's step and the hook of an optimizer's
 
 # What a communication hook may hold without having a state that training changes.
 STATELESS: tuple[type, ...] = (*PLAIN, bytes, complex, torch.dtype, torch.device, dist.ProcessGroup, TrafficWatch)
 STATELESS += (type, types.ModuleType)
-
-
-class HasState(Protocol):
-    """Anything whose state can be taken and put back."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state: tensors, arrays, plain values and collections of them."""
-
-    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
-        """Put a state back."""
 
 
 class HookState:
@@ -73,19 +55,19 @@ class HookState:
         values = {name: getattr(self._state, name) for name in names}
         return {name: value for name, value in values.items() if not isinstance(value, dist.ProcessGroup)}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name, value in state.items():
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for name, value in state_dict.items():
             setattr(self._state, name, put_back(getattr(self._state, name, None), value))
 
 
-def checked_extras(given: Mapping[str, Any], model: nn.Module) -> dict[str, HasState]:
+def checked_extras(given: Mapping[str, Any], model: nn.Module) -> dict[str, Stateful]:
     """Return objects with state_dict and load_state_dict for those given, or refuse them."""
     hook_states = [id(item) for item in _hook_objects(model)]
-    objects: dict[str, HasState] = {}
+    objects: dict[str, Stateful] = {}
     for name, item in given.items():
         if isinstance(item, nn.Module):
             objects[name] = ModuleState(item, f"extra/{name}")
-        elif hasattr(item, "state_dict") and hasattr(item, "load_state_dict"):
+        elif isinstance(item, Stateful):
             objects[name] = item
         elif id(item) in hook_states and not isinstance(item, dict | list | set):
             objects[name] = HookState(item)
@@ -182,17 +164,17 @@ class Image:
 
     @property
     def num_bytes(self) -> int:
-        return aligned(ALIGNMENT_BYTES + self.shared.num_bytes + self.own.num_bytes, PAGE_BYTES)
+        num_bytes = ALIGNMENT_BYTES + self.shared.num_bytes + self.own.num_bytes
+        return num_bytes + -num_bytes % PAGE_BYTES
 
     @torch.no_grad()
     def write_(self, out: Tensor, pinned: Sequence[Tensor] = ()) -> None:
         """Copy the state to `num_bytes` bytes of the host, uint8; see `PackedTree.write_`."""
-        middle = ALIGNMENT_BYTES + self.shared.num_bytes
-        end = middle + self.own.num_bytes
         out[:ALIGNMENT_BYTES] = _prefix(self.shared.num_bytes, self.own.num_bytes)
-        self.shared.write_(out[ALIGNMENT_BYTES:middle], pinned)
-        self.own.write_(out[middle:end], pinned)
-        out[end:] = 0
+        shared, own = parts_of(out)
+        self.shared.write_(shared, pinned)
+        self.own.write_(own, pinned)
+        out[ALIGNMENT_BYTES + shared.numel() + own.numel() :] = 0
 
 
 def _prefix(*sizes: int) -> Tensor:
@@ -201,11 +183,8 @@ def _prefix(*sizes: int) -> Tensor:
 
 def image_of(shared: Tensor, own: Tensor) -> Tensor:
     """Put the parts of an image together."""
-    parts = (_prefix(shared.numel(), own.numel()), shared, own)
-    num_bytes = sum(part.numel() for part in parts)
-    image = torch.zeros(aligned(num_bytes, PAGE_BYTES), dtype=torch.uint8)
-    torch.cat(parts, out=image[:num_bytes])
-    return image
+    image = torch.cat([_prefix(shared.numel(), own.numel()), shared, own])
+    return nn.functional.pad(image, (0, -image.numel() % PAGE_BYTES))
 
 
 def parts_of(image: Tensor) -> tuple[Tensor, Tensor]:
@@ -229,10 +208,8 @@ class TrainingState:
         model: nn.Module,  # plain, DistributedDataParallel, or sharded by `fully_shard`; compiled or not
         optimizer: torch.optim.Optimizer,  # of the model's parameters
         *,
-        scheduler: HasState | None = None,
-        extra: Mapping[str, HasState] | None = None,  # more objects by name, such as the data position
-        rank: int | None = None,  # None takes that of torch.distributed, or 0
-        world_size: int | None = None,  # None takes that of torch.distributed, or 1
+        scheduler: Stateful | None = None,
+        extra: Mapping[str, Stateful] | None = None,  # more objects by name, such as the data position
     ):
         self.model, self.optimizer = getattr(model, "_orig_mod", model), optimizer
         self.given = dict(extra or {})  # objects with a state
@@ -246,9 +223,7 @@ class TrainingState:
             raise ValueError(f"model is {type(self.model).__name__} with static_graph; {rule}")
         self._order: list[str] = []  # of a DDP model's parameters in its buckets
         self._num_captured = 0
-        in_group = dist.is_available() and dist.is_initialized()
-        self.rank = rank if rank is not None else dist.get_rank() if in_group else 0
-        self.world_size = world_size if world_size is not None else dist.get_world_size() if in_group else 1
+        self.rank, self.world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         PackedTree(self._own(0))  # so that what cannot be kept is refused now
 
     @torch.no_grad()
@@ -274,7 +249,12 @@ class TrainingState:
             self._extra[name].load_state_dict(value)
         self._update.restore_(shared["optimizer"], own["optimizer"])
         self._module.restore_(shared["model"], own["model"])
-        _restore_random_state_(own["random"])  # last: all before may draw numbers
+        position = own["random"]  # last: all before may draw numbers
+        torch.set_rng_state(position["torch"].clone())
+        if position["cuda"] is not None:
+            torch.cuda.set_rng_state(position["cuda"])
+        restore_generator_(random, position["python"])
+        np.random.set_state(position["numpy"])
         return own["iteration"]
 
     def changed_since(self, image: Tensor) -> list[str]:
@@ -313,7 +293,12 @@ class TrainingState:
             "model": self._module.rest(),
             "optimizer": self._update.rest(),
             "extra": {name: item.state_dict() for name, item in self._extra.items()},
-            "random": _random_state(),
+            "random": {
+                "torch": torch.get_rng_state(),
+                "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
+                "python": generator_state(random),
+                "numpy": np.random.get_state(legacy=False),
+            },
         }
 
     def _checked(self, image: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -363,24 +348,6 @@ class TrainingState:
 def _refuse_unless(is_right: bool, stored: str, live: Any) -> None:
     if not is_right:
         raise StateMismatch(f"checkpoint: {stored}; this run's is {live}")
-
-
-def _random_state() -> dict[str, Any]:
-    cuda_is_used = torch.cuda.is_available() and torch.cuda.is_initialized()
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state() if cuda_is_used else None,
-        "python": generator_state(random),
-        "numpy": np.random.get_state(legacy=False),
-    }
-
-
-def _restore_random_state_(state: dict[str, Any]) -> None:
-    torch.set_rng_state(state["torch"].clone())
-    if state["cuda"] is not None:
-        torch.cuda.set_rng_state(state["cuda"])
-    restore_generator_(random, state["python"])
-    np.random.set_state(state["numpy"])
 
 
 def _floats(tree: Any) -> Any:
