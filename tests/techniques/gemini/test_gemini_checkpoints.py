@@ -82,12 +82,11 @@ def sent_and_kept(num_replicas: int, sizes: list[int], num_buffers: int) -> bool
     kept = {route.source: torch.zeros(sizes[route.source], dtype=torch.uint8) for route in routes}
     transfer, spans = runtime.Transfer(routes, group=group, num_buffers=num_buffers), []
     places = {
-        source: runtime.Arriving(data=data, chunks=plans[source], digest=checksum(shards[source].numpy()))
-        for source, data in kept.items()
+        source: runtime.Shard(data=data, chunks=plans[source], digest=checksum(shards[source].numpy()))
+        for source, data in [*kept.items(), (rank, shards[rank])]
     }
-    leaving = runtime.Leaving(data=shards[rank], chunks=plans[rank])
     for _ in range(2):  # twice: a transfer is used again and again
-        for end in transfer.start(lambda: (leaving, places), wait=spans.append):
+        for end in transfer.start(lambda: places, wait=spans.append):
             end.result(timeout=100)
     transfer.close()
     planned = [chunk.span for chunk in plans[rank]]
@@ -110,12 +109,15 @@ def sent_and_damaged() -> str:
     routes, group = routes_of(rank, placement(2, 2).holders), dist.new_group()
     options = {"num_replicas": 2, "reserved_bytes": 100, "num_buffers": 2, "bandwidth_bytes_per_s": 1e6}
     chunks, place = partition_checkpoint([1.0], 200, **options), torch.zeros(200, dtype=torch.uint8)
-    arriving = {1 - rank: runtime.Arriving(data=place, chunks=chunks, digest=checksum(data.numpy()))}
+    digest = checksum(data.numpy())
     if rank == 0:
         data = data.clone()
         data[120] ^= 8
     transfer = runtime.Transfer(routes, group=group, num_buffers=2)
-    ends = transfer.start(lambda: (runtime.Leaving(data=data, chunks=chunks), arriving), wait=lambda _: None)
+    shards = {
+        number: runtime.Shard(data=data if number == rank else place, chunks=chunks, digest=digest) for number in (0, 1)
+    }
+    ends = transfer.start(lambda: shards, wait=lambda _: None)
     errors = [str(error) for end in ends if (error := end.exception(timeout=100))]
     dist.barrier()
     return "".join(errors)

@@ -118,7 +118,6 @@ class Replacement:
     """A machine that the operator should replace."""
 
     lost: str  # its name
-    number: int | None  # its machine number; None if it was a standby
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,12 +145,9 @@ def decide(
     phases = {name: status.phase for name, status in statuses.items() if order and status.identity == order.identity}
     if order is not None and all(phases.get(name) == Phase.RETURNED for name in members):
         return Decision(finished=True)
-    numbers = {name: number for number, name in enumerate(members)}
     retired = {name for name, status in statuses.items() if status.served} - set(members)
     replace = tuple(
-        Replacement(lost=name, number=numbers.get(name))
-        for name in dict.fromkeys((*members, *roster))
-        if name in lost and name not in retired
+        Replacement(lost=name) for name in dict.fromkeys((*members, *roster)) if name in lost and name not in retired
     )
     alive = statuses.keys() - lost
     free = [name for name in roster if name in alive and name not in members and not statuses[name].served]

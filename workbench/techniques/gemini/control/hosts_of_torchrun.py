@@ -58,7 +58,9 @@ MOST_UNPROVEN = 128  # connections at a time; the oldest one makes room
 
 
 def read_secret() -> bytes:
-    """Return the secret of this job, which its user gives by an environment variable or a file that nobody else reads.
+    """Return the secret of this job: WORKBENCH_SECRET, or the content of a file of mode 600.
+
+    `WORKBENCH_SECRET_FILE` names the file, by default ~/.config/workbench/secret.
 
     Raises:
         RuntimeError: where there is none; it says how to give one.
@@ -177,7 +179,6 @@ async def _admit(
         return data
 
     async def hear(end: socket.socket) -> None:
-        """Let a connection prove the secret in time, or drop it."""
         nonlocal num_dropped
         try:
             async with asyncio.timeout(PROOF_S):
@@ -205,18 +206,20 @@ async def _admit(
                 end, _ = await loop.sock_accept(listening)
                 end.setblocking(False)
                 hearing.append(asyncio.create_task(hear(end)))
-            await asyncio.sleep(0)  # it begins, before it may be cancelled
+            await asyncio.sleep(0)  # it begins, so that it ends with its connection where it is cancelled
             hearing[:] = [task for task in hearing if not task.done()]
             for task in hearing[:-MOST_UNPROVEN]:
                 task.cancel()
 
     if missing:
-        hearing_all = asyncio.create_task(listen())
+        listening_on = asyncio.create_task(listen())
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(is_complete.wait(), limit_s)
-        for task in (hearing_all, *hearing):
+        listening_on.cancel()
+        await asyncio.sleep(0)  # as above
+        for task in hearing:
             task.cancel()
-        await asyncio.gather(hearing_all, *hearing, return_exceptions=True)
+        await asyncio.gather(listening_on, *hearing, return_exceptions=True)
     return proven, num_dropped
 
 
@@ -264,12 +267,9 @@ def run_under_torchrun(
 ) -> TrainingOutcome | None:
     """Train on the hosts of a torchrun job, one process of it on each; return the outcome on rank 0, None elsewhere.
 
-    With more than one host the secret of the job is taken from `WORKBENCH_SECRET`, or from the file of mode 600 that
-    `WORKBENCH_SECRET_FILE` names, by default ~/.config/workbench/secret.
-
     Raises:
-        RuntimeError: where torchrun did not start this process, there is no secret, what is found as the operator does
-            not know it, or too few hosts are left.
+        RuntimeError: where torchrun did not start this process, there are several hosts and no secret (`read_secret`),
+            what is found as the operator does not know it, or too few hosts are left.
         TimeoutError: where hosts do not come; it names them.
     """
     if "MASTER_ADDR" not in os.environ or os.environ.get("LOCAL_WORLD_SIZE") != "1":
@@ -318,19 +318,6 @@ def _keep_machines(address: tuple[str, int], secret: bytes, rank: int, **choices
                 operator.send(event)
 
 
-@dataclass(slots=True)
-class _Host:
-    """Another host, as the operator sees it."""
-
-    connection: AuthenticatedConnection
-    ahead_s: float  # its clock less this one's
-    machines: set[str]
-
-    def ask(self, name: str, *args: Any, **more: Any) -> None:
-        with contextlib.suppress(ConnectionError):  # its end is heard where events are
-            self.connection.send((name, args, more))
-
-
 class ClusterMachines:
     """Machines on several hosts, with the interface of `Machines`: host 0 is this one, the others are connected."""
 
@@ -338,23 +325,24 @@ class ClusterMachines:
 
     def __init__(self, local: Machines, connections: Sequence[AuthenticatedConnection], num_needed: int):
         self._local, self._num_needed = local, num_needed
-        self._others: dict[int, _Host] = {}
-        for number, connection in enumerate(connections, 1):
+        self._others = dict(enumerate(connections, 1))
+        self._ahead_s: dict[int, float] = {}  # the clocks of other hosts less this one's
+        self._host_of: dict[str, int] = {}  # of machines on other hosts
+        for number, connection in self._others.items():
             try:
                 connection.send("What time is it?")
                 if not connection.poll(CLOCK_S):
                     raise TimeoutError(f"host {number} has not said the time within {CLOCK_S:g} s after it connected")
-                ahead_s = connection.recv() - time.monotonic()
+                self._ahead_s[number] = connection.recv() - time.monotonic()
             except (EOFError, ConnectionError) as error:
                 raise RuntimeError(f"host {number} was lost after it had connected: {error}") from error
-            self._others[number] = _Host(connection, ahead_s, set())
         self.shaped = self  # machine i is on host i: the operator asks how many there are
         self.num_hosts = 1 + len(connections)
         self._unread: list[Any] = []
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*self._local.names, *(name for host in self._others.values() for name in host.machines))
+        return *self._local.names, *self._host_of
 
     @property
     def pids(self) -> dict[str, dict[str, Any]]:
@@ -365,8 +353,8 @@ class ClusterMachines:
         if host == 0:
             self._local.start(name, function, *args, host=0, **more)
         elif host in self._others:
-            self._others[host].machines.add(name)
-            self._others[host].ask("start", name, function, *args, host=0, **more)
+            self._host_of[name] = host
+            self._ask("start", name, function, *args, host=0, **more)
         else:
             self._unread.append(MachineEnded(machine=name, status=KILLED_STATUS, time_s=time.monotonic()))
 
@@ -382,7 +370,7 @@ class ClusterMachines:
         for name in set(names) - set(local):
             self._ask("kill", name)
         deadline_s = time.monotonic() + KILL_PATIENCE_S
-        while left := [name for name in names if self._host_of(name) is not None]:
+        while left := [name for name in names if name in self._host_of]:
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"machines {left!r} are still there {KILL_PATIENCE_S} s after they were killed")
             self._unread += self._received(LOOK_S)
@@ -405,44 +393,44 @@ class ClusterMachines:
     def _received(self, timeout_s: float) -> list[Any]:
         """Receive what the other hosts say, with their moments on this host's clock."""
         events: list[Any] = []
-        ready = wait([host.connection for host in self._others.values()], timeout_s) if self._others else ()
-        for number, host in [(number, host) for number, host in self._others.items() if host.connection in ready]:
+        ready = wait(list(self._others.values()), timeout_s) if self._others else ()
+        for number, connection in [(number, end) for number, end in self._others.items() if end in ready]:
             try:
-                event = host.connection.recv()
+                event = connection.recv()
             except (EOFError, ConnectionError):
                 events += self._lost(number)
                 continue
             if isinstance(event, MachineEnded):
-                host.machines.discard(event.machine)
+                self._host_of.pop(event.machine, None)
             message: Any = getattr(event, "message", None)
             if hasattr(message, "time_s"):
-                event = replace(event, message=replace(message, time_s=message.time_s - host.ahead_s))
-            events.append(replace(event, time_s=event.time_s - host.ahead_s) if hasattr(event, "time_s") else event)
+                event = replace(event, message=replace(message, time_s=message.time_s - self._ahead_s[number]))
+            if hasattr(event, "time_s"):
+                event = replace(event, time_s=event.time_s - self._ahead_s[number])
+            events.append(event)
         return events
 
     def _lost(self, number: int) -> list[MachineEnded]:
         """Note that a host is gone, with all its machines."""
-        host = self._others.pop(number)
-        host.connection.close()
+        self._others.pop(number).close()
+        names = sorted(name for name, host in self._host_of.items() if host == number)
+        for name in names:
+            del self._host_of[name]
         if 1 + len(self._others) < self._num_needed:
             rule = f"{1 + len(self._others)} are left, fewer than the {self._num_needed} that train"
-            raise RuntimeError(f"host {number} is gone, with {sorted(host.machines)}: {rule}")
-        return [
-            MachineEnded(machine=name, status=KILLED_STATUS, time_s=time.monotonic()) for name in sorted(host.machines)
-        ]
+            raise RuntimeError(f"host {number} is gone, with {names}: {rule}")
+        return [MachineEnded(machine=name, status=KILLED_STATUS, time_s=time.monotonic()) for name in names]
 
-    def _host_of(self, name: str) -> _Host | None:
-        return next((host for host in self._others.values() if name in host.machines), None)
-
-    def _ask(self, request: str, name: str, *args: Any) -> None:
+    def _ask(self, request: str, name: str, *args: Any, **more: Any) -> None:
         """Ask for something to be done with a machine, on its host, if it is still there."""
         if name in self._local.names:
             getattr(self._local, request)(name, *args)
-        elif (host := self._host_of(name)) is not None:
-            host.ask(request, name, *args)
+        elif name in self._host_of:
+            with contextlib.suppress(ConnectionError):  # its end is heard where events are
+                self._others[self._host_of[name]].send((request, (name, *args), more))
 
     def close(self) -> None:
         """End all machines, also of the other hosts; calling it again does nothing."""
         while self._others:
-            self._others.popitem()[1].connection.close()
+            self._others.popitem()[1].close()
         self._local.close()

@@ -88,8 +88,7 @@ class Operator:
         self._roster: list[str] = []
         self._members: tuple[str, ...] = task.names
         self._host_of: dict[str, int] = {}
-        self._lives: dict[str, int] = {}  # of replacements, by the name of the first
-        self._successor: dict[str, str] = {}  # of a lost machine
+        self._lives: Counter[str] = Counter()  # replacements by the name of the first
         self._arriving: set[str] = set()  # replacements not started yet
         self._root = ""
         self._store_address: tuple[str, int] | None = None
@@ -134,7 +133,7 @@ class Operator:
             heapq.heappop(self._due)[2]()
         while not self.requests.empty():
             self._kill(self.requests.get())
-        next_s = self._due[0][0] if self._due else now_s + LOOK_S
+        next_s = self._due[0][0] if self._due else math.inf
         for happening in self._machines.wait(max(0.0, min(LOOK_S, next_s - now_s))):
             self._hear(happening)
 
@@ -191,21 +190,18 @@ class Operator:
         host = self._host_of[name] if task.has_hosts else None
         self._machines.start(name, serve_agent, *arguments, host=host, memory_limit_bytes=limit_bytes)
 
-    def _replace(self, wanted: Replacement) -> None:
+    def _replace(self, lost: str) -> None:
         """Start a machine in a lost one's place, once; it keeps its host, and the root gives it a number."""
-        lost = wanted.lost
-        successor = self._successor.get(lost)
-        if lost not in self._host_of or (successor is not None and successor in self._roster):
+        if lost not in self._roster:
             return
         if lost in self._machines.names:
             self._machines.kill(lost)  # it may only have seemed dead, and must not come back
         first = lost.partition("+")[0]
-        self._lives[first] = self._lives.get(first, 0) + 1
+        self._lives[first] += 1
         name = f"{first}+{self._lives[first]}"
         self._host_of[name] = self._host_of[lost]
-        self._successor[lost] = name
         self._roster = [other for other in self._roster if other != lost] + [name]
-        self._note(EventName.REPLACEMENT_ASKED, machine=lost, number=wanted.number, details={"by": name})
+        self._note(EventName.REPLACEMENT_ASKED, machine=lost, details={"by": name})
         self._arriving.add(name)
         self._later(self._task.replacement_s, lambda: self._deliver(name))
 
@@ -229,8 +225,8 @@ class Operator:
                     self._start_store()
             case MachineEnded(machine=name, time_s=time_s):
                 self._note_end_of_machine(name, time_s, happening.status)
-            case MachineSaid(message=Replacement() as wanted):
-                self._replace(wanted)
+            case MachineSaid(message=Replacement(lost=lost)):
+                self._replace(lost)
             case MachineSaid(machine=name, message=Logged(name=what, time_s=time_s, details=details)):
                 self._note_log(name, what, time_s, dict(details))
             case MachineSaid(machine=name, message=Reply() | Exception() as message):
@@ -252,8 +248,7 @@ class Operator:
         available = {*self._machines.names, *self._arriving}
         if self._finished is None and not available & set(self._roster):
             for lost in tuple(self._roster):
-                number = self._members.index(lost) if lost in self._members else None
-                self._replace(Replacement(lost=lost, number=number))
+                self._replace(lost)
 
     def _note_log(self, name: str, what: str, time_s: float, details: dict[str, Any]) -> None:
         """Note an event of an agent or the store, and what it changes."""
@@ -273,10 +268,10 @@ class Operator:
             case EventName.GENERATION_ORDERED:
                 self._failed_s, self._generation = math.inf, generation
                 before, self._members = self._members, tuple(details["members"])
-                for number, (old, new) in enumerate(zip(before, self._members, strict=True)):
+                for old, new in zip(before, self._members, strict=True):
                     if old != new:
-                        common: dict[str, Any] = {"machine": new, "number": number, "generation": generation}
-                        self._note(EventName.REPLACED, time_s, **common, details={"lost": old})
+                        place = {"machine": new, "generation": generation}
+                        self._note(EventName.REPLACED, time_s, **place, details={"lost": old})
         self._note(what, time_s, machine=concerned, generation=generation, details=details)
 
     def _note_message(self, name: str, rank: int, generation: int, message: Any) -> None:
@@ -333,11 +328,8 @@ class Operator:
             if cause.kind is not FailureKind.PEER_LOST or self._repeats.num_stalled > MOST_STALLED:
                 raise RankFailed([cause], verdict)
 
-    def _note(
-        self, name: str, time_s: float | None = None, *, machine: str = "", number: int | None = None, **fields: Any
-    ) -> None:
-        if number is None and machine in self._members:
-            number = self._members.index(machine)
+    def _note(self, name: str, time_s: float | None = None, *, machine: str = "", **fields: Any) -> None:
+        number = self._members.index(machine) if machine in self._members else None
         time_s = time.monotonic() if time_s is None else time_s
         self.events.append(Event(name=str(name), time_s=time_s, machine=machine, number=number, **fields))
         self._counts[name] += 1

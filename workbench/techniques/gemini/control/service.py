@@ -17,7 +17,7 @@ from workbench.checks import require_counts, require_not_negative
 from workbench.launch.machines import Machine, RankEnded, RankExit, RankLink
 from workbench.launch.tcp_store import listening_socket, serve_tcp_store
 
-from .agent import ControlAgent, Order, Phase, Step, Timing
+from .agent import ControlAgent, Order, Phase, Timing
 from .store import KeyValueStore, SignedKeyValueStore
 
 __all__ = ["Event", "EventName", "Fault", "Logged", "RankContext", "Task", "Victim", "serve_agent", "serve_store"]
@@ -95,12 +95,12 @@ class Fault:
         require_counts(1, **{"Fault.occurrence": self.occurrence})
         require_not_negative(**{"Fault.delay_s": self.delay_s, "Fault.down_s": self.down_s})
 
-    def check_fits(self, task: "Task") -> None:
+    def check_fits(self, num_machines: int, num_ranks: int, has_store: bool) -> None:
         """Refuse a fault that the training cannot have."""
-        limit = len(task.names) * (1 if self.kills is Victim.MACHINE else task.ranks_per_machine)
+        limit = num_machines if self.kills is Victim.MACHINE else num_ranks
         if any(not 0 <= number < limit for number in self.numbers):
             raise ValueError(f"Fault.numbers is {self.numbers!r}; each must lie in 0..{limit - 1}")
-        if self.kills in (Victim.STORE, Victim.FROZEN_STORE) and task.etcd_url is not None:
+        if self.kills in (Victim.STORE, Victim.FROZEN_STORE) and not has_store:
             raise ValueError(f"Fault.kills is {self.kills!r}; only the embedded store can be killed or stopped")
 
 
@@ -129,8 +129,9 @@ class Task:
         if self.etcd_url is not None and self.has_hosts:
             rule = 'on shaped hosts, which see only each other, it must be "tcp"'
             raise ValueError(f"store is {self.etcd_url!r}; {rule}")
+        num_machines = len(self.names)
         for fault in self.faults:
-            fault.check_fits(self)
+            fault.check_fits(num_machines, num_machines * self.ranks_per_machine, self.etcd_url is None)
 
 
 STORE_CALL_S = 0.5  # most seconds a call to the store may take, well below a lease
@@ -173,7 +174,13 @@ def serve_store(machine: Machine, port: int = 0) -> None:
 
 def serve_agent(machine: Machine, task: Task, roster: tuple[str, ...], connect: Callable[..., KeyValueStore]) -> None:
     """Be the agent of a machine until the owner lets go; `connect(timeout_s=...)` makes a client of the store."""
-    _Service(machine, task, roster, connect).run()
+    service = _Service(machine, task, roster, connect)
+    next_beat_s = time.monotonic()
+    while True:
+        for happening in machine.wait(max(0.0, next_beat_s - time.monotonic())):
+            service.hear(happening)
+        next_beat_s = time.monotonic() + task.timing.heartbeat_s
+        service.beat()
 
 
 class _Service:
@@ -193,16 +200,7 @@ class _Service:
         self._waiting: Order | None = None  # whose ranks are not started yet
         self._start_s = 0.0  # before which none are
 
-    def run(self) -> None:
-        """Beat, listen and obey, until the owner lets go."""
-        next_beat_s = time.monotonic()
-        while True:
-            for happening in self._machine.wait(max(0.0, next_beat_s - time.monotonic())):
-                self._hear(happening)
-            next_beat_s = time.monotonic() + self._task.timing.heartbeat_s
-            self._obey(self._agent.step(time.monotonic()))
-
-    def _hear(self, happening: Any) -> None:
+    def hear(self, happening: Any) -> None:
         match happening:
             case Roster(names=names):
                 self._agent.roster = names
@@ -220,8 +218,9 @@ class _Service:
                 elif len(self._exits) == self._task.ranks_per_machine:
                     self._agent.phase = Phase.RETURNED
 
-    def _obey(self, step: Step) -> None:
+    def beat(self) -> None:
         now_s = time.monotonic()
+        step = self._agent.step(now_s)
         for key in self._store.take_dropped():
             step.events.append((EventName.MESSAGE_DROPPED, {"key": key, "reason": "not signed by this training"}))
         for name, details in step.events:

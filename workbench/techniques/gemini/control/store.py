@@ -3,7 +3,6 @@
 Any process that reaches the store can write there, so values are signed with a token that only the training has.
 """
 
-import base64
 import datetime
 import hmac
 import socket
@@ -37,9 +36,6 @@ class KeyValueStore(Protocol):
 
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
         """Write `desired` if the value is `expected` (None: if there is none); return the value afterwards."""
-
-    def close(self) -> None:
-        """Close the connection; calling it again does nothing."""
 
 
 def check_values(**values: bytes | None) -> None:
@@ -75,9 +71,6 @@ class SignedKeyValueStore:
         """Return the keys at which forged values were found since the last call; each value counts once."""
         dropped, self._dropped = self._dropped, []
         return dropped
-
-    def close(self) -> None:
-        self._store.close()
 
     def _signed(self, key: str, value: bytes) -> bytes:
         check_values(value=value)
@@ -173,21 +166,12 @@ class EtcdKeyValueStore(KeyValueStore):
 
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
         check_values(desired=desired, expected=expected)
-        name, new = (base64.b64encode(data).decode() for data in ((self._prefix + key).encode(), desired))
+        name = self._prefix + key
         if expected is None:
-            condition = {"target": "VERSION", "version": 0}
+            is_written = self._ask("create", name, desired)
         else:
-            condition = {"target": "VALUE", "value": base64.b64encode(expected).decode()}
-        change = {
-            "compare": [{"key": name, "result": "EQUAL", **condition}],
-            "success": [{"request_put": {"key": name, "value": new}}],
-            "failure": [{"request_range": {"key": name}}],
-        }
-        answer = self._ask("transaction", change)
-        if answer.get("succeeded"):
-            return desired
-        pairs = answer["responses"][0]["response_range"].get("kvs", [])
-        return base64.b64decode(pairs[0]["value"]) if pairs else None
+            is_written = self._ask("replace", name, expected, desired)
+        return desired if is_written else self.get(key)
 
     def delete_all(self) -> None:
         """Remove every key with this store's prefix."""

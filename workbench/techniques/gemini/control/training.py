@@ -6,7 +6,7 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workbench.checks import require_counts
@@ -47,7 +47,7 @@ class TrainingOutcome:
         return tuple(sorted((event for event in self.events if event.name == name), key=lambda event: event.time_s))
 
 
-class Training:
+class Training(contextlib.AbstractContextManager["Training"]):
     """A training on machines of its own, which can be hurt while it runs; bad arguments start nothing."""
 
     _is_closed = False
@@ -136,7 +136,7 @@ class Training:
     def strike(self, kills: Victim, *numbers: int) -> None:
         """Kill something now."""
         fault = Fault(kills=kills, numbers=numbers, at_iteration=0)
-        fault.check_fits(self._task)
+        replace(self._task, faults=[fault])  # it is checked
         self._operator.requests.put(fault)
 
     def result(self) -> TrainingOutcome:
@@ -161,9 +161,6 @@ class Training:
             store = EtcdKeyValueStore(self._task.etcd_url, prefix=self._task.prefix)
             with contextlib.closing(store), contextlib.suppress(StoreUnavailable):
                 store.delete_all()
-
-    def __enter__(self) -> "Training":
-        return self
 
     def __exit__(self, *error: object) -> None:
         self.close()

@@ -9,7 +9,7 @@ import math
 import random
 import struct
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -19,8 +19,8 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
-__all__ = ["CHECKSUM_BYTES", "GENERATORS", "MAPPINGS", "PLAIN", "SEQUENCES", "PackedTree", "aligned", "as_bytes"]
-__all__ += ["can_pack", "checksum", "generator_state", "pack_tree", "restore_generator_", "unpack_tree"]
+__all__ = ["CHECKSUM_BYTES", "GENERATORS", "PLAIN", "PackedTree", "aligned", "as_bytes", "can_pack", "checksum"]
+__all__ += ["generator_state", "leaves", "pack_tree", "restore_generator_", "unpack_tree"]
 
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)  # in the order of their codes
 
@@ -114,25 +114,18 @@ class PackedTree:
 def _copy_through(pinned: Sequence[Tensor], source: Tensor, out: Tensor) -> None:
     """Copy device memory to the host: one sub-buffer is emptied while the next one is being filled (figure 6.5d)."""
     stream = torch.cuda.Stream(source.device)
-    waiting: deque[tuple[Any, Tensor, Tensor]] = deque()  # event of a filled sub-buffer, its place, the sub-buffer
     stream.wait_stream(torch.cuda.current_stream(source.device))
-
-    def empty_oldest() -> None:
-        filled, place, buffer = waiting.popleft()
-        filled.synchronize()
-        place.copy_(buffer)
-
-    size = pinned[0].numel()
-    for number, offset in enumerate(range(0, source.numel(), size)):
-        if len(waiting) == len(pinned):
-            empty_oldest()
-        part = source[offset : offset + size]
-        buffer = pinned[number % len(pinned)][: part.numel()]
-        with torch.cuda.stream(stream):
-            buffer.copy_(part, non_blocking=True)
-            waiting.append((stream.record_event(), out[offset : offset + size], buffer))
-    while waiting:
-        empty_oldest()
+    filled: list[Any] = []  # events
+    parts, places = (tensor.split(pinned[0].numel()) for tensor in (source, out))
+    for number in range(len(parts) + len(pinned)):
+        buffer, oldest = pinned[number % len(pinned)], number - len(pinned)
+        if 0 <= oldest < len(parts):
+            filled[oldest].synchronize()
+            places[oldest].copy_(buffer[: places[oldest].numel()])
+        if number < len(parts):
+            with torch.cuda.stream(stream):
+                buffer[: parts[number].numel()].copy_(parts[number], non_blocking=True)
+                filled.append(stream.record_event())
 
 
 def pack_tree(tree: Any) -> bytes:
@@ -162,6 +155,15 @@ def can_pack(tree: Any) -> bool:
     except (RecursionError, ValueError):
         return False
     return True
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    """Give all in a tree that is no collection."""
+    if type(tree) in MAPPINGS or type(tree) in SEQUENCES:
+        for item in tree.values() if type(tree) in MAPPINGS else tree:
+            yield from leaves(item)
+    else:
+        yield tree
 
 
 def as_bytes(buffer) -> Tensor:
@@ -221,12 +223,9 @@ def _encode(tree: Any, path: str, tensors: list[tuple[Tensor, dict]]) -> Any:
         words = "quantized" if tree.is_quantized else "on meta" if tree.is_meta else str(tree.layout)
         raise ValueError(f"state{path} is a tensor that is {words}; it must have strides and bytes of its own")
     node = {TAG: "tensor", "dtype": str(tree.dtype).removeprefix("torch."), "shape": list(tree.shape)}
-    if tree.device.type != "cpu":
-        node["device"] = tree.device.type
-    if tree.requires_grad and tree.is_leaf:
-        node["requires_grad"] = True
-    if type(tree) is nn.Parameter:
-        node["is_parameter"] = True
+    marks: dict[str, Any] = {"device": tree.device.type if tree.device.type != "cpu" else ""}
+    marks |= {"requires_grad": tree.requires_grad and tree.is_leaf, "is_parameter": kind is nn.Parameter}
+    node |= {key: mark for key, mark in marks.items() if mark}
     tensors.append((tree.detach().resolve_conj().resolve_neg(), node))
     return node
 

@@ -12,13 +12,12 @@ checkpoint after it appears. So are a scheduler or a hook's state that can be se
 """
 
 import contextlib
-import functools
 import random
 import struct
 import sys
 import types
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,17 +28,18 @@ from torch.distributed.checkpoint.stateful import Stateful
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 
-from .encoding import ALIGNMENT_BYTES, PLAIN, PackedTree, as_bytes, generator_state, restore_generator_, unpack_tree
+from . import encoding
+from .encoding import ALIGNMENT_BYTES, PackedTree, as_bytes, leaves, unpack_tree
 from .modules import ModuleState, OptimizerState, StateMismatch, put_back, unwrapped
 from .transfer import TrafficWatch
 
-__all__ = ["Image", "StateMismatch", "TrainingState", "image_of", "parts_of", "refuse_unseen_scaler"]
+__all__ = ["StateMismatch", "TrainingState", "image_of", "parts_of", "refuse_unseen_scaler"]
 
 MOST_FRAMES = 12  # between a loss scaler's step and the hook of an optimizer's
 
 # What a communication hook may hold without having a state that training changes.
-STATELESS: tuple[type, ...] = (*PLAIN, bytes, complex, torch.dtype, torch.device, dist.ProcessGroup, TrafficWatch)
-STATELESS += (type, types.ModuleType)
+STATELESS: tuple[type, ...] = (*encoding.PLAIN, bytes, complex, type, types.ModuleType)
+STATELESS += (torch.dtype, torch.device, dist.ProcessGroup, TrafficWatch)
 
 
 class HookState:
@@ -91,11 +91,9 @@ def refuse_unseen(model: nn.Module, optimizer: optim.Optimizer, given: Mapping[s
         raise ValueError(f"optimizer {type(optimizer).__name__} has a learning-rate scheduler; {rule}")
 
 
-def _parts(given: Mapping[str, Any]) -> Iterator[Any]:
-    """Give the objects, and what they have as attributes."""
-    for item in given.values():
-        yield item
-        yield from getattr(item, "__dict__", {}).values()
+def _parts(given: Mapping[str, Any]) -> list[Any]:
+    """Return the objects, and what they have as attributes."""
+    return [part for item in given.values() for part in (item, *getattr(item, "__dict__", {}).values())]
 
 
 def refuse_unseen_scaler(given: Mapping[str, Any]) -> None:
@@ -121,7 +119,7 @@ def _hook_objects(model: nn.Module) -> Iterator[Any]:
             return
         seen.add(id(item))
         parts: Sequence[Any] = ()
-        if isinstance(item, functools.partial):
+        if isinstance(item, partial):
             parts = (item.func, item.args, *item.keywords.values())
         elif isinstance(item, tuple):
             parts = item
@@ -131,8 +129,11 @@ def _hook_objects(model: nn.Module) -> Iterator[Any]:
             for cell in item.__closure__ or ():
                 with contextlib.suppress(ValueError):  # not assigned yet
                     parts = (*parts, cell.cell_contents)
-        elif not isinstance(item, STATELESS) and not _is_of_parameters(item):
-            yield item
+        elif not isinstance(item, STATELESS):
+            values = [*item, *item.values()] if isinstance(item, dict) else item
+            values = list(values) if isinstance(values, list | set) else [item]
+            if not values or not all(isinstance(value, nn.Parameter | str) for value in values):  # parameters by name
+                yield item
         for part in parts:
             yield from walk(part)
 
@@ -143,38 +144,10 @@ def _hook_objects(model: nn.Module) -> Iterator[Any]:
             yield from walk(hook)
 
 
-def _is_of_parameters(item: Any) -> bool:
-    """Say whether an object is a parameter or a collection of parameters, by name or not."""
-    parts = [*item, *item.values()] if isinstance(item, dict) else item if isinstance(item, list | set) else [item]
-    return bool(parts) and all(isinstance(part, nn.Parameter | str) for part in parts)
-
-
 MARK = b"GEMINI-3"
 PREFIX = struct.Struct("<8sQQ")  # mark, bytes of the shared part, bytes of the rank's own
 FIRST_CAPTURES = 5  # in which a DDP model may still lay out its buckets anew
 PAGE_BYTES = 4096  # images are whole pages, so that their size changes rarely
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Image:
-    """A state about to be copied: `write_` reads the live tensors."""
-
-    shared: PackedTree  # weights and optimizer
-    own: PackedTree  # the rest
-
-    @property
-    def num_bytes(self) -> int:
-        num_bytes = ALIGNMENT_BYTES + self.shared.num_bytes + self.own.num_bytes
-        return num_bytes + -num_bytes % PAGE_BYTES
-
-    @torch.no_grad()
-    def write_(self, out: Tensor, pinned: Sequence[Tensor] = ()) -> None:
-        """Copy the state to `num_bytes` bytes of the host, uint8; see `PackedTree.write_`."""
-        out[:ALIGNMENT_BYTES] = _prefix(self.shared.num_bytes, self.own.num_bytes)
-        shared, own = parts_of(out)
-        self.shared.write_(shared, pinned)
-        self.own.write_(own, pinned)
-        out[ALIGNMENT_BYTES + shared.numel() + own.numel() :] = 0
 
 
 def _prefix(*sizes: int) -> Tensor:
@@ -183,8 +156,9 @@ def _prefix(*sizes: int) -> Tensor:
 
 def image_of(shared: Tensor, own: Tensor) -> Tensor:
     """Put the parts of an image together."""
-    image = torch.cat([_prefix(shared.numel(), own.numel()), shared, own])
-    return nn.functional.pad(image, (0, -image.numel() % PAGE_BYTES))
+    num_bytes = ALIGNMENT_BYTES + shared.numel() + own.numel()
+    padding = torch.zeros(-num_bytes % PAGE_BYTES, dtype=torch.uint8)
+    return torch.cat([_prefix(shared.numel(), own.numel()), shared, own, padding])
 
 
 def parts_of(image: Tensor) -> tuple[Tensor, Tensor]:
@@ -227,18 +201,28 @@ class TrainingState:
         PackedTree(self._own(0))  # so that what cannot be kept is refused now
 
     @torch.no_grad()
-    def capture(self, iteration: int) -> Image:
-        """Describe the state of an iteration as it is now; it is copied by `Image.write_`, before anything changes."""
-        self._note_order()
+    def copied(self, iteration: int, place: Callable[[int], Tensor], pinned: Sequence[Tensor] = ()) -> Tensor:
+        """Copy the state to `place(num_bytes)` on the host, uint8; see `PackedTree.write_`."""
+        if isinstance(self.model, DistributedDataParallel):
+            # It lays out its buckets anew after its first backward pass: now, as the next forward pass would do.
+            self._num_captured += 1
+            if self.model.reducer._rebuild_buckets() or self._num_captured <= FIRST_CAPTURES:
+                names = {id(parameter): name for name, parameter in self._module.parameters.items()}
+                buckets = self.model.reducer._get_zeros_like_grad_buckets()
+                self._order = [names[id(parameter)] for bucket in buckets for parameter in bucket.parameters()]
         own = self._own(iteration)  # first: it refuses what has changed meanwhile
-        return Image(shared=PackedTree(self._shared()), own=PackedTree(own))
+        packed = PackedTree(self._shared()), PackedTree(own)
+        end = ALIGNMENT_BYTES + sum(tree.num_bytes for tree in packed)
+        image = place(end + -end % PAGE_BYTES)
+        image[:ALIGNMENT_BYTES] = _prefix(*(tree.num_bytes for tree in packed))
+        for tree, part in zip(packed, parts_of(image), strict=True):
+            tree.write_(part, pinned)
+        image[end:] = 0
+        return image
 
     def image(self, iteration: int) -> Tensor:
         """Return a copy of the state, uint8."""
-        captured = self.capture(iteration)
-        out = torch.empty(captured.num_bytes, dtype=torch.uint8)
-        captured.write_(out)
-        return out
+        return self.copied(iteration, partial(torch.empty, dtype=torch.uint8))
 
     @torch.no_grad()
     def load_(self, image: Any) -> int:
@@ -253,7 +237,7 @@ class TrainingState:
         torch.set_rng_state(position["torch"].clone())
         if position["cuda"] is not None:
             torch.cuda.set_rng_state(position["cuda"])
-        restore_generator_(random, position["python"])
+        encoding.restore_generator_(random, position["python"])
         np.random.set_state(position["numpy"])
         return own["iteration"]
 
@@ -270,11 +254,11 @@ class TrainingState:
         if not _equal(own["optimizer"]["groups"], self._update.groups()):
             changed.append("settings of the optimizer, such as its learning rate")
         extras = own["extra"], {name: item.state_dict() for name, item in self._extra.items()}
-        floats = ({name: _floats(value) for name, value in extra.items()} for extra in extras)
+        # Positions in data, which may move on, are whole numbers.
+        floats = ({name: list(filter(_is_float, leaves(tree))) for name, tree in extra.items()} for extra in extras)
         return changed + [f"extra/{name}" for name in _differing(*floats)]
 
     def _shared(self) -> dict[str, Any]:
-        """Return weights and optimizer's tensors."""
         return {"model": self._module.weights(), "kinds": self._module.kinds(), "optimizer": self._update.tensors()}
 
     def _own(self, iteration: int) -> dict[str, Any]:
@@ -296,15 +280,15 @@ class TrainingState:
             "random": {
                 "torch": torch.get_rng_state(),
                 "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
-                "python": generator_state(random),
+                "python": encoding.generator_state(random),
                 "numpy": np.random.get_state(legacy=False),
             },
         }
 
     def _checked(self, image: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the parts of an image, or refuse one that is not of this run."""
-        shared_part, own_part = parts_of(image)
-        shared, own = unpack_tree(shared_part, copy=False), unpack_tree(own_part)
+        parts = parts_of(image)
+        shared, own = unpack_tree(parts[0], copy=False), unpack_tree(parts[1])
         live = self._own(0)
         for field, value in own["about"].items():
             _refuse_unless(value == live["about"][field], f"{field} is {value!r}", repr(live["about"][field]))
@@ -316,17 +300,6 @@ class TrainingState:
         _refuse_unless(own["generators"] == generators, f"generators are {own['generators']}", generators)
         _refuse_unless(own["random"]["cuda"] is None or torch.cuda.is_available(), "its tensors were on CUDA", "not")
         return shared, own
-
-    def _note_order(self) -> None:
-        """Note the order of a DDP model's buckets, which it lays out anew after its first backward pass."""
-        if not isinstance(self.model, DistributedDataParallel):
-            return
-        self._num_captured += 1
-        is_new = self.model.reducer._rebuild_buckets()  # as the next forward pass would do
-        if is_new or self._num_captured <= FIRST_CAPTURES:
-            names = {id(parameter): name for name, parameter in self._module.parameters.items()}
-            buckets = self.model.reducer._get_zeros_like_grad_buckets()
-            self._order = [names[id(parameter)] for bucket in buckets for parameter in bucket.parameters()]
 
     def _restore_order_(self, order: Sequence[str]) -> None:
         """Let a fresh DDP model lay out its buckets as the run before did; every rank calls it.
@@ -350,14 +323,8 @@ def _refuse_unless(is_right: bool, stored: str, live: Any) -> None:
         raise StateMismatch(f"checkpoint: {stored}; this run's is {live}")
 
 
-def _floats(tree: Any) -> Any:
-    """Keep the floating-point values of a tree: positions in data, which may move on, are whole numbers."""
-    if isinstance(tree, Mapping):
-        return {key: _floats(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_floats(value) for value in tree]
-    is_kept = tree.is_floating_point() if isinstance(tree, Tensor) else isinstance(tree, float)
-    return tree if is_kept else None
+def _is_float(value: Any) -> bool:
+    return value.is_floating_point() if isinstance(value, Tensor) else isinstance(value, float)
 
 
 def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
