@@ -89,8 +89,8 @@ def test_an_election_step(me, record, known, root_is_lost, seen_term, expected):
 ORDER = Order(generation=4, term=2, root="a", members=("a", "b"), meeting="here:1")
 
 
-def status(name, phase=Phase.RUNNING, **changes):
-    values = {"generation": 4, "term": 2, "root": "a", "seen_term": 2, "served": True, "meeting": "here:2"}
+def status(name, phase=Phase.RUNNING, generation=4, term=2, root="a", **changes):
+    values = {"identity": (generation, term, root), "seen_term": 2, "served": True, "meeting": "here:2"}
     return ordering.AgentStatus(name=name, count=1, phase=phase, **{**values, **changes})
 
 

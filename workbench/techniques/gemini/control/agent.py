@@ -55,24 +55,18 @@ class RootRecord(_Record):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _OfOrder(_Record):
-    """The numbers and names that no other order has."""
+class Order(_Record):
+    """An order of the root: these machines train together now, whatever ran before."""
 
-    generation: int  # grows with every restart of training; 0 before the first order
+    generation: int  # grows with every restart of training
     term: int  # of the root that ordered it
     root: str  # its name
+    members: tuple[str, ...]  # machines by machine number
+    meeting: str  # host:port at which the ranks meet
 
     @property
     def identity(self) -> tuple[int, int, str]:
         return self.generation, self.term, self.root
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Order(_OfOrder):
-    """An order of the root: these machines train together now, whatever ran before."""
-
-    members: tuple[str, ...]  # machines by machine number
-    meeting: str  # host:port at which the ranks meet
 
     @property
     def meeting_place(self) -> tuple[str, int]:
@@ -81,19 +75,20 @@ class Order(_OfOrder):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AgentStatus(_OfOrder):
-    """A heartbeat, with the newest order that the machine has accepted."""
+class AgentStatus(_Record):
+    """A heartbeat."""
 
     name: str  # of the machine
     count: int  # grows with every heartbeat
     phase: str  # a Phase
+    identity: tuple[int, int, str]  # of the newest order that it has accepted; 0, 0 and "" before the first
     seen_term: int  # highest term it has seen
     served: bool  # whether it was ever a member of an order
     meeting: str  # host:port at which ranks could meet in the next generation
 
     def cannot_follow(self, order: Order) -> bool:
         """Return whether the machine holds another order that it will not give up for this one."""
-        is_newer = self.generation >= order.generation or self.seen_term > order.term
+        is_newer = self.identity[0] >= order.generation or self.seen_term > order.term
         return is_newer and self.identity != order.identity
 
 
@@ -132,7 +127,6 @@ class Decision:
 
 
 def decide(
-    *,
     order: Order | None,  # the newest one, or None at the start
     initial: tuple[str, ...],  # machines by number, before the first order
     roster: tuple[str, ...],  # all machines that the operator has started, oldest first
@@ -173,7 +167,7 @@ def decide(
         reason = "machines disagree about the newest order"
     else:
         return Decision(replace=replace)
-    newest = max([order.generation if order else 0, *(status.generation for status in statuses.values())])
+    newest = max([order.generation if order else 0, *(status.identity[0] for status in statuses.values())])
     return Decision(replace=replace, members=seats, generation=newest + 1, reason=reason)
 
 
@@ -297,14 +291,11 @@ class ControlAgent:
 
     def status(self) -> AgentStatus:
         """Return the heartbeat of this moment."""
-        generation, term, root = self.order.identity if self.order else (0, 0, "")
         return AgentStatus(
             name=self.name,
             count=self._count,
             phase=self.phase,
-            generation=generation,
-            term=term,
-            root=root,
+            identity=self.order.identity if self.order else (0, 0, ""),
             seen_term=self._seen_term,
             served=self._served,
             meeting=self._meeting(),
@@ -379,14 +370,8 @@ class ControlAgent:
         stored = Order.from_bytes(raw) if raw else None
         newest = max((order for order in (stored, self.order) if order), key=lambda order: order.identity, default=None)
         lost = self._look(newest, now_s, step)
-        decision = decide(
-            order=newest,
-            initial=self._initial,
-            roster=self.roster,
-            lost=lost,
-            statuses=self._statuses,
-            peer_loss_is_ripe=newest is not None and self._peer_loss_is_ripe(newest, now_s),
-        )
+        is_ripe = newest is not None and self._peer_loss_is_ripe(newest, now_s)
+        decision = decide(newest, self._initial, self.roster, lost, self._statuses, is_ripe)
         if decision.reason and not self._reason and newest is not None:
             step.events.append(("failure detected", {"generation": newest.generation, "reason": decision.reason}))
         self._reason = decision.reason
@@ -403,12 +388,9 @@ class ControlAgent:
             if newest is not None and stored != newest:
                 self._store.compare_set(ORDER_KEY, raw, newest.to_bytes())  # the store has forgotten it
             return
+        members, meeting = decision.members, self._statuses[decision.members[0]].meeting
         order = Order(
-            generation=decision.generation,
-            term=record.term,
-            root=self.name,
-            members=decision.members,
-            meeting=self._statuses[decision.members[0]].meeting,
+            generation=decision.generation, term=record.term, root=self.name, members=members, meeting=meeting
         )
         written = order.to_bytes()
         if self._store.compare_set(ORDER_KEY, raw, written) == written:  # otherwise another root was faster

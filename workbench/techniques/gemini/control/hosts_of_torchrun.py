@@ -262,7 +262,6 @@ def run_under_torchrun(
     *,
     standbys: int = 0,  # hosts that wait to take a lost one's number
     preload: Sequence[str] = (),  # modules that are imported once on each host
-    threads_per_rank: int = 1,
     **choices: Any,  # ranks_per_machine, args, kwargs, timing, timeout_s, ...: see `run_training`
 ) -> TrainingOutcome | None:
     """Train on the hosts of a torchrun job, one process of it on each; return the outcome on rank 0, None elsewhere.
@@ -282,8 +281,7 @@ def run_under_torchrun(
     with socket.create_connection(server, timeout=30.0) as connection:
         ip = connection.getsockname()[0]
     names = [name for name, known in psutil.net_if_addrs().items() if any(place.address == ip for place in known)]
-    host = PlainHost(ip=ip, interface=names[0])
-    local: dict[str, Any] = {"hosts": host, "preload": preload, "threads_per_rank": threads_per_rank}
+    local: dict[str, Any] = {"hosts": PlainHost(ip=ip, interface=names[0]), "preload": preload}
     if rank != 0:
         data = store.get(OPERATOR_KEY)
         try:

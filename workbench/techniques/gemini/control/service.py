@@ -48,17 +48,23 @@ class EventName(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Event:
-    """An event of a training, and its place."""
+class Logged:
+    """An event, as an agent or a rank logs it."""
 
     name: str  # an EventName, or what a rank logged
     time_s: float  # when it happened or began, monotonic clock
+    details: dict[str, Any] = field(default_factory=dict)  # more of it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event(Logged):
+    """An event of a training, and its place."""
+
     duration_s: float = 0.0  # how long it took
     machine: str = ""  # name of the machine it concerns
     number: int | None = None  # number of that machine, if it had one
     rank: int | None = None  # the rank it concerns
     generation: int | None = None  # in which generation
-    details: dict[str, Any] = field(default_factory=dict)  # more of it
 
 
 class Victim(Enum):
@@ -152,22 +158,12 @@ class Pause:
     seconds: float  # from now on
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Logged:
-    """An event for the log."""
-
-    name: str  # of the event
-    time_s: float  # monotonic clock
-    details: dict[str, Any] = field(default_factory=dict)  # more of it
-
-
 def serve_store(machine: Machine, port: int = 0) -> None:
     """Be the embedded store, empty at first, until the owner lets go."""
     listening = listening_socket(machine.address, port)
     address = listening.getsockname()
     server = serve_tcp_store(listening)
-    details = {"address": address}
-    machine.tell(Logged(name=EventName.STORE_STARTED, time_s=time.monotonic(), details=details))
+    machine.tell(Logged(name=EventName.STORE_STARTED, time_s=time.monotonic(), details={"address": address}))
     while server is not None:
         machine.wait(FOREVER_S)
 
@@ -206,10 +202,8 @@ class _Service:
                 self._agent.roster = names
             case Pause(seconds=seconds):
                 self._start_s = time.monotonic() + seconds
-            case RankEnded(rank=rank, label=generation) if self._agent.order and (
-                generation == self._agent.order.generation
-            ):
-                self._exits[rank] = happening.exit
+            case RankEnded() if self._agent.order and happening.label == self._agent.order.generation:
+                self._exits[happening.rank] = happening.exit
                 exits = set(self._exits.values())
                 if exits & {RankExit.RAISED, RankExit.KILLED}:
                     self._agent.phase = Phase.FAILED
@@ -223,13 +217,12 @@ class _Service:
         step = self._agent.step(now_s)
         for key in self._store.take_dropped():
             step.events.append((EventName.MESSAGE_DROPPED, {"key": key, "reason": "not signed by this training"}))
+        if step.finished is not None:
+            step.events.append((EventName.FINISHED, {"generation": step.finished.generation}))
         for name, details in step.events:
             self._machine.tell(Logged(name=name, time_s=now_s, details=details))
         for replacement in step.replace:
             self._machine.tell(replacement)
-        if step.finished is not None:
-            details = {"generation": step.finished.generation}
-            self._machine.tell(Logged(name=EventName.FINISHED, time_s=now_s, details=details))
         if step.order is not None:
             self._machine.stop_ranks()
             self._exits.clear()
@@ -299,8 +292,8 @@ class RankContext:
         try:
             yield
         finally:
-            details = {"duration_s": time.monotonic() - start_s, **details}
-            self._tell(Logged(name=name, time_s=start_s, details=details))
+            duration_s = time.monotonic() - start_s
+            self._tell(Logged(name=name, time_s=start_s, details={"duration_s": duration_s, **details}))
 
     def _tell(self, message: Any) -> None:
         self._link.tell(message)

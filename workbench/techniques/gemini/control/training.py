@@ -63,9 +63,8 @@ class Training(contextlib.AbstractContextManager["Training"]):
         standbys: int = 0,  # machines that wait to take a lost one's number
         store: str = EMBEDDED,  # or the URL of an etcd server, http://host:port
         hosts: Any = None,  # ShapedHosts, one for each machine and standby
-        machines: Machines | None = None,  # warm ones, none running; they then say the hosts and the last three options
+        machines: Machines | None = None,  # warm ones, none running; they then say the hosts and the last two options
         preload: Sequence[str] = (),  # modules that are imported once, before machines are forked
-        threads_per_rank: int = 1,
         echo: bool = True,  # whether the output and the errors of ranks are shown at once
         **choices: Any,  # timing, faults, replacement_s, memory_limit_bytes: see `Task`
     ):
@@ -87,13 +86,10 @@ class Training(contextlib.AbstractContextManager["Training"]):
             has_hosts=hosts is not None,
             **choices,
         )
-        num_hosts = num_machines + standbys
-        if hosts is not None and hosts.num_hosts != num_hosts:
-            raise ValueError(f"hosts.num_hosts is {hosts.num_hosts!r}; it must be {num_hosts}, standbys included")
+        if hosts is not None and hosts.num_hosts != (needed := num_machines + standbys):
+            raise ValueError(f"hosts.num_hosts is {hosts.num_hosts!r}; it must be {needed}, standbys included")
         self._owns_machines = machines is None
-        self._machines = machines or Machines(
-            hosts=hosts, preload=preload, threads_per_rank=threads_per_rank, echo=echo
-        )
+        self._machines = machines or Machines(hosts=hosts, preload=preload, echo=echo)
         self._operator = Operator(self._machines, self._task, echo)
         self._thread: threading.Thread | None = None
         self._end: Future[TrainingOutcome] = Future()

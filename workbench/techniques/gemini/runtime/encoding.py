@@ -239,12 +239,12 @@ def _laid_out(tensors: Sequence[tuple[Tensor, dict]]) -> list[Tensor]:
     places = []  # storage, start, end, number
     for number, (tensor, _) in enumerate(tensors):
         steps = [(size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
-        num_bytes = (sum(steps) + 1) * tensor.itemsize if tensor.numel() else 0
-        places.append((tensor.untyped_storage().data_ptr(), start := tensor.data_ptr(), start + num_bytes, number))
+        start, num_bytes = tensor.data_ptr(), (sum(steps) + 1) * tensor.itemsize if tensor.numel() else 0
+        places.append((tensor.untyped_storage().data_ptr(), start, start + num_bytes, number))
     groups: list[tuple[list[int], int, int]] = []  # numbers, start, end
     memory = 0  # of the last group
     for storage, start, end, number in sorted(places):
-        if groups and storage == memory and start < min(end, groups[-1][2]):
+        if groups and storage == memory and start < min(end, groups[-1][2]):  # not for one without elements
             numbers, begin, last = groups[-1]
             groups[-1] = [*numbers, number], begin, max(last, end)
         else:

@@ -41,7 +41,6 @@ class Attributes:
         }
 
     def tree(self) -> dict[str, dict[str, Any]]:
-        """Return their values by object and name."""
         tree = {}
         for name, kept in self._all().items():
             first = self._first.get(name, {})
@@ -154,15 +153,12 @@ class ModuleState:
         self._loadable: set[str] = set()  # entries of the state_dict of which it is known that they can be loaded
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the parameters, this rank's shards of them."""
         return {name: local_part(parameter) for name, parameter in self.parameters.items()}
 
     def kinds(self) -> dict[str, str | None]:
-        """Return dtype, shape and sharding of the parameters."""
         return {name: kind_of(parameter) for name, parameter in self.parameters.items()}
 
     def buffers(self) -> dict[str, Tensor | None]:
-        """Return the buffers, this rank's shards of them."""
         return {name: None if buffer is None else local_part(buffer) for name, buffer, _ in self._buffers()}
 
     def rest(self) -> dict[str, Any]:
@@ -184,17 +180,14 @@ class ModuleState:
         """Raise StateMismatch if weights of these kinds, and the rest, are not of this module."""
         _refuse_other_kinds(f"{self._name}/", kinds, self.kinds())
         _refuse_other_kinds("buffer ", first_buffers, self.first_buffers)
-        modules = self._modules()
-        absent = [name for name in rest["attributes"] if name not in modules]
-        if absent:
+        if absent := sorted(rest["attributes"].keys() - self._modules().keys()):
             raise StateMismatch(f"checkpoint: '{self._name}/{absent[0]}' has attributes, and is not in this run")
 
     @torch.no_grad()
     def restore_(self, weights: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
         """Put weights and the rest back in place."""
         self._restore_tensors_(weights, rest)
-        refused = self._load(self.module.state_dict(), rest["further"])
-        if refused:
+        if refused := self._load(self.module.state_dict(), rest["further"]):
             raise StateMismatch(f"checkpoint: {self._name}'s load_state_dict does not take {refused}")
         self._restore_tensors_(weights, rest)  # hooks may have changed them
         self._attributes.restore_(rest["attributes"])
@@ -239,8 +232,7 @@ class ModuleState:
         known: dict[str, Tensor] = {**self._live_parameters(remove_duplicate=False)}
         known |= {_plain(name): buffer for name, buffer in self.module.named_buffers(remove_duplicate=False)}
         further = {_plain(key): value for key, value in state.items() if not _is_one(value, known.get(_plain(key)))}
-        new = sorted(further.keys() - self._loadable)
-        if new:  # they are loaded once now, so that it is not first tried after a failure
+        if new := sorted(further.keys() - self._loadable):  # loaded once now, and not first after a failure
             try:
                 refused = self._load(dict(state), unpack_tree(pack_tree(further)))
             except RuntimeError as error:
@@ -264,9 +256,9 @@ class ModuleState:
             if not isinstance(module, FSDPModule) or (group := module._get_fsdp_state()._fsdp_param_group) is None:
                 continue
             for parameter in group.fsdp_params:
-                whole = getattr(parameter, "_unsharded_param", None)
-                kept = (whole.grad if whole is not None else None, parameter.unsharded_accumulated_grad)
-                if any(gradient is not None for gradient in (*kept, group._partial_reduce_output)):
+                whole = getattr(getattr(parameter, "_unsharded_param", None), "grad", None)
+                kept = (whole, parameter.unsharded_accumulated_grad, group._partial_reduce_output)
+                if any(gradient is not None for gradient in kept):
                     rule = "an iteration must end with one that is: accumulate within an iteration"
                     raise ValueError(f"gradients of {parameter._param_fqn!r} are not reduced yet; {rule}")
 
@@ -293,13 +285,9 @@ class ModuleState:
 
 def unwrapped(module: nn.Module) -> nn.Module:
     """Return the module within torch.compile's and DDP's wrappers."""
-    while True:
-        if isinstance(module, DistributedDataParallel):
-            module = module.module
-        elif "_orig_mod" in module._modules:
-            module = module.get_submodule("_orig_mod")
-        else:
-            return module
+    while isinstance(module, DistributedDataParallel) or "_orig_mod" in module._modules:
+        module = module.get_submodule("module" if isinstance(module, DistributedDataParallel) else "_orig_mod")
+    return module
 
 
 def local_part(tensor: Tensor) -> Tensor:
@@ -375,7 +363,6 @@ class OptimizerState:
         }
 
     def groups(self) -> list[dict[str, Any]]:
-        """Return the groups, with the names of their parameters."""
         return [
             {**group, "params": [self._names[id(parameter)] for parameter in group["params"]]}
             for group in self.optimizer.param_groups

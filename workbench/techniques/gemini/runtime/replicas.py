@@ -184,25 +184,23 @@ class KeptShards:
         self._context = context
         self._slots: dict[int, Slot] = {}
         self.unusable: tuple[str, ...] = ()  # replicas that were damaged or incomplete at the last look
-        known: dict[int, list[int]] = {}
         for name in context.memory_names():
             if (parts := NAMED.fullmatch(name)) and int(parts[1]) % context.ranks_per_machine == context.local_rank:
-                known.setdefault(int(parts[1]), []).append(int(parts[2]))
-        for rank, buffers in known.items():
-            self._make(rank, buffers)
+                self.slot(int(parts[1]))
 
     def slot(self, rank: int) -> Slot:
         """Return the slot of a rank's shard, made where there is none."""
-        return self._slots.get(rank) or self._make(rank)
-
-    def _make(self, rank: int, known: Sequence[int] = ()) -> Slot:
-        def open_file(buffer: int, num_bytes: int) -> int:
-            name = NAME.format(rank=rank, buffer=buffer)
-            return self._context.memory(name, self._context.memory_names().get(name, num_bytes))
-
-        num_buffers = OWN_BUFFERS if rank == self._context.rank else PEER_BUFFERS
-        self._slots[rank] = Slot(max([num_buffers, *(number + 1 for number in known)]), open_file, known)
+        if rank not in self._slots:
+            named = [NAMED.fullmatch(name) for name in self._context.memory_names()]
+            known = [int(parts[2]) for parts in named if parts and int(parts[1]) == rank]
+            num_buffers = OWN_BUFFERS if rank == self._context.rank else PEER_BUFFERS
+            num_buffers = max([num_buffers, *(number + 1 for number in known)])
+            self._slots[rank] = Slot(num_buffers, partial(self._open, rank), known)
         return self._slots[rank]
+
+    def _open(self, rank: int, buffer: int, num_bytes: int) -> int:
+        name = NAME.format(rank=rank, buffer=buffer)
+        return self._context.memory(name, self._context.memory_names().get(name, num_bytes))
 
     @property
     def num_bytes(self) -> int:

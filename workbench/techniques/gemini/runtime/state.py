@@ -12,9 +12,11 @@ checkpoint after it appears. So are a scheduler or a hook's state that can be se
 """
 
 import contextlib
+import itertools
 import random
 import struct
 import sys
+import traceback
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -67,13 +69,13 @@ def checked_extras(given: Mapping[str, Any], model: nn.Module) -> dict[str, Stat
     for name, item in given.items():
         if isinstance(item, nn.Module):
             objects[name] = ModuleState(item, f"extra/{name}")
-        elif isinstance(item, Stateful):
+        elif hasattr(item, "state_dict") and hasattr(item, "load_state_dict"):
             objects[name] = item
         elif id(item) in hook_states and not isinstance(item, dict | list | set):
             objects[name] = HookState(item)
         else:
-            rule = "it must have state_dict and load_state_dict"
-            raise ValueError(f"extra[{name!r}] is {type(item).__name__}; {rule}")
+            kind = type(item).__name__
+            raise ValueError(f"extra[{name!r}] is {kind}; it must have state_dict and load_state_dict")
     return objects
 
 
@@ -82,9 +84,9 @@ def refuse_unseen(model: nn.Module, optimizer: optim.Optimizer, given: Mapping[s
     known = {id(item) for item in (optimizer, *given.values())}
     for item in _hook_objects(model):
         if id(item) not in known and not (isinstance(item, nn.Module) and not item.state_dict()):
-            kind = type(item).__name__
             rule = "give it as an entry of extra, or a run that resumes would begin with an empty one"
-            raise ValueError(f"the communication hook of {type(model).__name__} has a state, a {kind}; {rule}")
+            what = f"the communication hook of {type(model).__name__} has a state, a {type(item).__name__}"
+            raise ValueError(f"{what}; {rule}")
     is_scheduled = hasattr(optimizer.step, "_wrapped_by_lr_sched")
     if is_scheduled and not any(isinstance(part, LRScheduler) for part in _parts(given)):
         rule = "give it as `scheduler`, or a run that resumes would begin its schedule again"
@@ -98,16 +100,12 @@ def _parts(given: Mapping[str, Any]) -> list[Any]:
 
 def refuse_unseen_scaler(given: Mapping[str, Any]) -> None:
     """Raise ValueError if this update of an optimizer comes from a loss scaler that was not given."""
-    frame = sys._getframe(1)
-    for _ in range(MOST_FRAMES):
+    for frame, _ in itertools.islice(traceback.walk_stack(sys._getframe(1)), MOST_FRAMES):
         scaler = frame.f_locals.get("self")
         is_scaler = isinstance(scaler, torch.amp.GradScaler) and scaler.is_enabled()
         if is_scaler and not any(part is scaler for part in _parts(given)):
             rule = "give it as an entry of extra, or a run that resumes would begin with its first scale"
             raise ValueError(f"the loss is scaled by a {type(scaler).__name__}; {rule}")
-        if frame.f_back is None:
-            return
-        frame = frame.f_back
 
 
 def _hook_objects(model: nn.Module) -> Iterator[Any]:
@@ -227,7 +225,18 @@ class TrainingState:
     @torch.no_grad()
     def load_(self, image: Any) -> int:
         """Check a verified image as a whole and put it back in place; return its iteration."""
-        shared, own = self._checked(as_bytes(image))
+        parts = parts_of(as_bytes(image))
+        shared, own = unpack_tree(parts[0], copy=False), unpack_tree(parts[1])
+        live = self._own(0)
+        for field, value in own["about"].items():
+            _refuse_unless(value == live["about"][field], f"{field} is {value!r}", repr(live["about"][field]))
+        self._module.check(shared["kinds"], own["model"], own["first_buffers"])
+        names = sorted(own["extra"]), sorted(live["extra"])
+        _refuse_unless(names[0] == names[1], f"extra is {names[0]}", names[1])
+        self._update.check(own["optimizer"])
+        generators = self._module.generators
+        _refuse_unless(own["generators"] == generators, f"generators are {own['generators']}", generators)
+        _refuse_unless(own["random"]["cuda"] is None or torch.cuda.is_available(), "its tensors were on CUDA", "not")
         self._restore_order_(own["order"])
         for name, value in own["extra"].items():
             self._extra[name].load_state_dict(value)
@@ -284,22 +293,6 @@ class TrainingState:
                 "numpy": np.random.get_state(legacy=False),
             },
         }
-
-    def _checked(self, image: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the parts of an image, or refuse one that is not of this run."""
-        parts = parts_of(image)
-        shared, own = unpack_tree(parts[0], copy=False), unpack_tree(parts[1])
-        live = self._own(0)
-        for field, value in own["about"].items():
-            _refuse_unless(value == live["about"][field], f"{field} is {value!r}", repr(live["about"][field]))
-        self._module.check(shared["kinds"], own["model"], own["first_buffers"])
-        names = sorted(own["extra"]), sorted(live["extra"])
-        _refuse_unless(names[0] == names[1], f"extra is {names[0]}", names[1])
-        self._update.check(own["optimizer"])
-        generators = self._module.generators
-        _refuse_unless(own["generators"] == generators, f"generators are {own['generators']}", generators)
-        _refuse_unless(own["random"]["cuda"] is None or torch.cuda.is_available(), "its tensors were on CUDA", "not")
-        return shared, own
 
     def _restore_order_(self, order: Sequence[str]) -> None:
         """Let a fresh DDP model lay out its buckets as the run before did; every rank calls it.
