@@ -86,11 +86,6 @@ class AgentStatus(_Record):
     served: bool  # whether it was ever a member of an order
     meeting: str  # host:port at which ranks could meet in the next generation
 
-    def cannot_follow(self, order: Order) -> bool:
-        """Return whether the machine holds another order that it will not give up for this one."""
-        is_newer = self.identity[0] >= order.generation or self.seen_term > order.term
-        return is_newer and self.identity != order.identity
-
 
 def election_step(
     *,
@@ -163,7 +158,10 @@ def decide(
         reason = f"a rank of {', '.join(failed)} failed"
     elif peer_loss_is_ripe and any(phases.get(name) == Phase.LOST_PEER for name in members):
         reason = "ranks lost each other"
-    elif any(statuses[name].cannot_follow(order) for name in members):
+    elif any(
+        status.identity != order.identity and (status.identity[0] >= order.generation or status.seen_term > order.term)
+        for status in (statuses[name] for name in members)
+    ):  # it holds another order, which it will not give up for this one
         reason = "machines disagree about the newest order"
     else:
         return Decision(replace=replace)

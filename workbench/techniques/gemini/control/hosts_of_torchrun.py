@@ -289,7 +289,17 @@ def run_under_torchrun(
             operator = str(operator_ip), int(port)
         except (ValueError, TypeError) as error:
             raise RuntimeError(f"the rendezvous store has {data[:99]!r} as operator; it must be [ip, port]") from error
-        _keep_machines(operator, secret, rank, **local)
+        gone = contextlib.suppress(EOFError, ConnectionError)
+        with connect_to_operator(operator, secret, rank) as owner, Machines(**local) as kept, gone:
+            owner.recv()  # the question for the time
+            owner.send(time.monotonic())
+            while True:  # start and end machines as the operator asks, until it lets go or is gone
+                while owner.poll():
+                    name, args, more = owner.recv()
+                    with contextlib.suppress(ValueError):  # what is to be told or killed has ended meanwhile
+                        getattr(kept, name)(*args, **more)
+                for event in kept.wait(LOOK_S):
+                    owner.send(event)
         return None
     with listening_socket(ip) as listening:
         store.set(OPERATOR_KEY, json.dumps(listening.getsockname()))
@@ -299,21 +309,6 @@ def run_under_torchrun(
         print(f"workbench: {words}", file=sys.stderr, flush=True)
     with contextlib.closing(ClusterMachines(Machines(**local), connections, num_hosts - standbys)) as machines:
         return run_training(function, num_hosts - standbys, standbys=standbys, machines=machines, **choices)
-
-
-def _keep_machines(address: tuple[str, int], secret: bytes, rank: int, **choices: Any) -> None:
-    """Start and end machines of this host as the operator asks, until it lets go or is gone."""
-    gone = contextlib.suppress(EOFError, ConnectionError)
-    with connect_to_operator(address, secret, rank) as operator, Machines(**choices) as machines, gone:
-        operator.recv()  # the question for the time
-        operator.send(time.monotonic())
-        while True:
-            while operator.poll():
-                name, args, more = operator.recv()
-                with contextlib.suppress(ValueError):  # what is to be told or killed has ended meanwhile
-                    getattr(machines, name)(*args, **more)
-            for event in machines.wait(LOOK_S):
-                operator.send(event)
 
 
 class ClusterMachines:
