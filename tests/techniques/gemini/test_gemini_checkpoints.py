@@ -14,12 +14,14 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.launch.agreement import RankMissing, meet, tell_all
+from workbench.launch.failures import RankFailed
 from workbench.techniques.gemini import control, runtime
 from workbench.techniques.gemini.control import Fault, Victim, run_training
-from workbench.techniques.gemini.measured.training import shard
+from workbench.techniques.gemini.measured.training import PoolContext, shard
 from workbench.techniques.gemini.method import partition_checkpoint, placement
 from workbench.techniques.gemini.runtime import TrafficWatch, routes_of
 from workbench.techniques.gemini.runtime.encoding import checksum
+from workbench.techniques.gemini.runtime.replicas import KeptShards, recover_
 
 
 def test_every_rank_hears_the_message_of_every_rank_however_long(pools):
@@ -292,6 +294,18 @@ def test_two_losses_one_after_the_other_find_as_many_replicas_as_one(trained, un
     assert served[0]["iteration"] >= 5
     last = outcome.results[0]
     assert last["resumed"] >= 5 and "the start" not in last["tiers"]
+
+
+def recover_with_storage_of_rank_0() -> None:
+    model = nn.Linear(2, 2)
+    state, context = runtime.TrainingState(model, torch.optim.SGD(model.parameters())), PoolContext(dist.get_rank(), 2)
+    stored = SimpleNamespace(iterations=lambda: (3,), read=lambda state, iteration: None)
+    recover_(state, context, KeptShards(context), stored if dist.get_rank() == 0 else None)
+
+
+def test_a_rank_without_the_storage_from_which_all_resume_does_not_begin_with_its_first_weights(pools):
+    with pytest.raises(RankFailed, match="storage is None on rank 1; it must be given on every rank"):
+        pools(2).run(recover_with_storage_of_rank_0)
 
 
 def skip_an_update(context) -> tuple[int, int]:

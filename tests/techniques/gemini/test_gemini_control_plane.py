@@ -122,16 +122,16 @@ def test_training_begins_when_all_are_heard_and_after_a_software_failure_with_th
 
 REPLACEMENTS = [
     # A standby takes the number of a lost machine, and the operator is asked for another.
-    ([spare("s")], ["b"], ("a", "s"), ["b"], ""),
+    ([spare("s")], ["b"], ("a", "s"), {"b": 1}, ""),
     # Without a standby the root asks and waits.
-    ([], ["a"], None, ["a"], "waits for a replacement of a"),
+    ([], ["a"], None, {"a": 0}, "waits for a replacement of a"),
     # Two lost machines need two spares, which follow in the order of the numbers.
-    ([spare("s")], ["a", "b"], None, ["a", "b"], "waits for a replacement of b"),
-    ([spare("s"), spare("t")], ["a", "b"], ("s", "t"), ["a", "b"], ""),
+    ([spare("s")], ["a", "b"], None, {"a": 0, "b": 1}, "waits for a replacement of b"),
+    ([spare("s"), spare("t")], ["a", "b"], ("s", "t"), {"a": 0, "b": 1}, ""),
     # A machine that was replaced and comes back gets no number again.
-    ([status("old", Phase.IDLE)], ["b"], None, ["b"], "waits for a replacement of b"),
+    ([status("old", Phase.IDLE)], ["b"], None, {"b": 1}, "waits for a replacement of b"),
     # A lost standby is replaced too.
-    ([spare("s")], ["s"], None, ["s"], ""),
+    ([spare("s")], ["s"], None, {"s": None}, ""),
 ]
 
 
@@ -139,7 +139,7 @@ REPLACEMENTS = [
 def test_lost_machines_are_replaced_by_standbys_and_asked_for_again(others, lost, members, asked, reason):
     decision = decided(status("a"), status("b"), *others, lost=lost)
     assert (decision.members, decision.generation if members else 5) == (members, 5)
-    assert [replacement.lost for replacement in decision.replace] == asked
+    assert {replacement.lost: replacement.number for replacement in decision.replace} == asked
     assert reason in decision.reason
 
 

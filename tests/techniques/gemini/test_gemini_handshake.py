@@ -11,11 +11,13 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
 
 from workbench.launch.environment import own_environment
+from workbench.launch.protocol import MachineStarted, RankEnded, RankStarted
 from workbench.launch.tcp_store import listening_socket
 from workbench.techniques.gemini.control import hosts_of_torchrun as handshake
 from workbench.techniques.gemini.control.hosts_of_torchrun import accept_hosts, connect_to_operator, read_secret
@@ -117,6 +119,27 @@ FORGERIES = {
     "an echo": lambda hello: hello + hello[:20],  # what the host said itself
     "another secret": lambda hello: bytes(32) + hmac.digest(b"guessed", b"operator\0" + hello + bytes(32), "sha256"),
 }
+
+
+def test_the_ranks_of_another_host_are_known_until_they_end_or_the_host_is_gone(door):
+    waiting, place = accepted(door), door.getsockname()
+    host = connect_to_operator(place, SECRET, 1)
+    [connection], _ = waiting.result()
+    host.send(7.0)  # its clock
+    local = SimpleNamespace(names=(), pids={}, wait=lambda timeout_s: [])
+    machines = handshake.ClusterMachines(local, [connection], 1)
+    machines.start("a", print, host=1)
+    started = [RankStarted(machine="a", rank=rank, pid=20 + rank, time_s=7.0) for rank in (0, 1)]
+    heard = []
+    for event in (MachineStarted(machine="a", pid=10, time_s=7.0), *started):
+        host.send(event)
+        heard += machines.wait(10.0)
+    assert len(heard) == 3 and machines.pids == {"a": {"agent": 10, "ranks": {0: 20, 1: 21}}}
+    host.send(RankEnded(machine="a", rank=0, status=0, time_s=7.0))
+    assert machines.wait(10.0) and machines.pids["a"]["ranks"] == {1: 21}
+    host.close()
+    [ended] = machines.wait(10.0)
+    assert ended.machine == "a" and machines.pids == {} and machines.names == ()
 
 
 @pytest.mark.parametrize("forged", FORGERIES)

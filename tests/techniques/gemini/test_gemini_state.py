@@ -117,6 +117,17 @@ def test_a_run_that_loads_a_state_goes_on_bit_for_bit_as_the_one_that_saved_it(o
         assert run.step(3).image(6) == later
 
 
+def test_groups_that_begin_with_the_same_list_come_back_each_with_its_own():
+    first, fresh = Training("two groups"), Training("two groups")
+    for run in (first, fresh):
+        milestones = [1, 2]
+        for group in run.optimizer.param_groups:
+            group["milestones"] = milestones
+    first.optimizer.param_groups[0]["milestones"] = [3]
+    fresh.state.load_(first.image())
+    assert [group["milestones"] for group in fresh.optimizer.param_groups] == [[3], [1, 2]]
+
+
 def test_what_changes_after_an_image_was_copied_is_named_and_is_not_in_it():
     run = Training().step(2)
     image = run.state.image(2)

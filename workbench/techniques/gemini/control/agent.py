@@ -108,6 +108,7 @@ class Replacement:
     """A machine that the operator should replace."""
 
     lost: str  # its name
+    number: int | None  # its machine number; None if it was a standby
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,8 +136,11 @@ def decide(
     if order is not None and all(phases.get(name) == Phase.RETURNED for name in members):
         return Decision(finished=True)
     retired = {name for name, status in statuses.items() if status.served} - set(members)
+    numbers = {name: number for number, name in enumerate(members)}
     replace = tuple(
-        Replacement(lost=name) for name in dict.fromkeys((*members, *roster)) if name in lost and name not in retired
+        Replacement(lost=name, number=numbers.get(name))
+        for name in dict.fromkeys((*members, *roster))
+        if name in lost and name not in retired
     )
     alive = statuses.keys() - lost
     free = [name for name in roster if name in alive and name not in members and not statuses[name].served]

@@ -35,7 +35,7 @@ import psutil
 import torch.distributed as dist
 
 from workbench.checks import require_counts
-from workbench.launch.machines import MachineEnded, Machines
+from workbench.launch.machines import MachineEnded, Machines, MachineStarted, RankEnded, RankStarted
 from workbench.launch.tcp_store import listening_socket
 
 from .training import TrainingOutcome, run_training
@@ -321,6 +321,7 @@ class ClusterMachines:
         self._others = dict(enumerate(connections, 1))
         self._ahead_s: dict[int, float] = {}  # the clocks of other hosts less this one's
         self._host_of: dict[str, int] = {}  # of machines on other hosts
+        self._pids: dict[str, dict[str, Any]] = {}  # of these
         for number, connection in self._others.items():
             try:
                 connection.send("What time is it?")
@@ -339,7 +340,7 @@ class ClusterMachines:
 
     @property
     def pids(self) -> dict[str, dict[str, Any]]:
-        return self._local.pids
+        return {**{name: pids for name, pids in self._pids.items() if name in self._host_of}, **self._local.pids}
 
     def start(self, name: str, function: Callable[..., Any], /, *args: Any, host: int = 0, **more: Any) -> None:
         """Start a machine on a host; one on a host that is gone ends at once."""
@@ -393,8 +394,15 @@ class ClusterMachines:
             except (EOFError, ConnectionError):
                 events += self._lost(number)
                 continue
-            if isinstance(event, MachineEnded):
-                self._host_of.pop(event.machine, None)
+            match event:
+                case MachineStarted(machine=name, pid=pid):
+                    self._pids[name] = {"agent": pid, "ranks": {}}
+                case MachineEnded(machine=name):
+                    self._host_of.pop(name, None)
+                case RankStarted(machine=name, rank=rank, pid=pid) if name in self._pids:
+                    self._pids[name]["ranks"][rank] = pid
+                case RankEnded(machine=name, rank=rank) if name in self._pids:
+                    self._pids[name]["ranks"].pop(rank, None)
             message: Any = getattr(event, "message", None)
             if hasattr(message, "time_s"):
                 event = replace(event, message=replace(message, time_s=message.time_s - self._ahead_s[number]))

@@ -1,6 +1,5 @@
 """The operator: the user's process, which owns all machines, replaces them, keeps the log and takes the results."""
 
-import contextlib
 import heapq
 import itertools
 import math
@@ -190,7 +189,7 @@ class Operator:
         host = self._host_of[name] if task.has_hosts else None
         self._machines.start(name, serve_agent, *arguments, host=host, memory_limit_bytes=limit_bytes)
 
-    def _replace(self, lost: str) -> None:
+    def _replace(self, lost: str, number: int | None) -> None:
         """Start a machine in a lost one's place, once; it keeps its host, and the root gives it a number."""
         if lost not in self._roster:
             return
@@ -201,7 +200,7 @@ class Operator:
         name = f"{first}+{self._lives[first]}"
         self._host_of[name] = self._host_of[lost]
         self._roster = [other for other in self._roster if other != lost] + [name]
-        self._note(EventName.REPLACEMENT_ASKED, machine=lost, details={"by": name})
+        self._note(EventName.REPLACEMENT_ASKED, machine=lost, number=number, details={"by": name})
         self._arriving.add(name)
         self._later(self._task.replacement_s, lambda: self._deliver(name))
 
@@ -225,8 +224,8 @@ class Operator:
                     self._start_store()
             case MachineEnded(machine=name, time_s=time_s):
                 self._note_end_of_machine(name, time_s, happening.status)
-            case MachineSaid(message=Replacement(lost=lost)):
-                self._replace(lost)
+            case MachineSaid(message=Replacement(lost=lost, number=number)):
+                self._replace(lost, number)
             case MachineSaid(machine=name, message=Logged(name=what, time_s=time_s, details=details)):
                 self._note_log(name, what, time_s, dict(details))
             case MachineSaid(machine=name, message=Reply() | Exception() as message):
@@ -248,7 +247,7 @@ class Operator:
         available = {*self._machines.names, *self._arriving}
         if self._finished is None and not available & set(self._roster):
             for lost in tuple(self._roster):
-                self._replace(lost)
+                self._replace(lost, self._number_of(lost))
 
     def _note_log(self, name: str, what: str, time_s: float, details: dict[str, Any]) -> None:
         """Note an event of an agent or the store, and what it changes."""
@@ -328,10 +327,13 @@ class Operator:
             if cause.kind is not FailureKind.PEER_LOST or self._repeats.num_stalled > MOST_STALLED:
                 raise RankFailed([cause], verdict)
 
+    def _number_of(self, machine: str) -> int | None:
+        return self._members.index(machine) if machine in self._members else None
+
     def _note(self, name: str, time_s: float | None = None, *, machine: str = "", **fields: Any) -> None:
-        number = self._members.index(machine) if machine in self._members else None
+        fields = {"number": self._number_of(machine), **fields}
         time_s = time.monotonic() if time_s is None else time_s
-        self.events.append(Event(name=str(name), time_s=time_s, machine=machine, number=number, **fields))
+        self.events.append(Event(name=str(name), time_s=time_s, machine=machine, **fields))
         self._counts[name] += 1
         self._trigger(lambda fault: fault.after_event == name and self._counts[name] >= fault.occurrence)
 
@@ -348,9 +350,9 @@ class Operator:
             case Victim.RANK:
                 for rank in fault.numbers:
                     name = self._members[rank // self._task.ranks_per_machine]
-                    with contextlib.suppress(ValueError):  # it is gone already
-                        self._machines.kill_rank(name, rank)
+                    if rank in self._machines.pids.get(name, {}).get("ranks", {}):
                         self._note_kill("rank", machine=name, rank=rank)
+                        self._machines.kill_rank(name, rank)
             case Victim.MACHINE | Victim.ROOT:
                 names = [self._members[number] for number in fault.numbers] or [self._root]
                 running = [name for name in names if name in self._machines.names]

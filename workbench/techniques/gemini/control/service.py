@@ -130,7 +130,7 @@ class Task:
     def __post_init__(self) -> None:
         require_not_negative(replacement_s=self.replacement_s)
         require_counts(0, memory_limit_bytes=self.memory_limit_bytes or 0)
-        if self.etcd_url is not None and not str(self.etcd_url).startswith(("http://", "https://")):
+        if self.etcd_url is not None and not self.etcd_url.startswith(("http://", "https://")):
             raise ValueError(f'store is {self.etcd_url!r}; it must be "tcp" or the URL of an etcd server')
         if self.etcd_url is not None and self.has_hosts:
             rule = 'on shaped hosts, which see only each other, it must be "tcp"'
@@ -213,8 +213,8 @@ class _Service:
                     self._agent.phase = Phase.RETURNED
 
     def beat(self) -> None:
-        now_s = time.monotonic()
-        step = self._agent.step(now_s)
+        step = self._agent.step(time.monotonic())
+        now_s = time.monotonic()  # what the step has found happened before
         for key in self._store.take_dropped():
             step.events.append((EventName.MESSAGE_DROPPED, {"key": key, "reason": "not signed by this training"}))
         if step.finished is not None:

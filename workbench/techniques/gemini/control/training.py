@@ -80,7 +80,7 @@ class Training(contextlib.AbstractContextManager["Training"]):
             names=tuple(map("machine-{}".format, range(num_machines))),
             standby_names=tuple(map("standby-{}".format, range(standbys))),
             ranks_per_machine=ranks_per_machine,
-            etcd_url=None if store == EMBEDDED else store,
+            etcd_url=None if store == EMBEDDED else str(store),
             prefix=f"workbench/{uuid.uuid4().hex}/",
             token=secrets.token_bytes(TOKEN_BYTES),
             has_hosts=hosts is not None,

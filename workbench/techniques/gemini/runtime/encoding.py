@@ -10,7 +10,6 @@ import random
 import struct
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -62,12 +61,21 @@ SEQUENCES = (list, tuple, set, frozenset, deque, torch.Size)
 MAPPING_NAMES = {kind.__name__: kind for kind in MAPPINGS}
 SEQUENCE_NAMES: dict[str, Any] = {kind.__name__: kind for kind in SEQUENCES}
 FACTORIES = (int, float, bool, str, list, dict, set, tuple)  # of a defaultdict
+
+
+def _dtype_named(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"dtype is {name!r}; it must be one of torch's")
+    return dtype
+
+
 READERS: dict[str, Callable[[str], Any]] = {  # of kinds that are written as text
     "bytes": base64.b64decode,
     "bytearray": lambda text: bytearray(base64.b64decode(text)),
     "complex": complex,
     "device": torch.device,
-    "dtype": partial(getattr, torch),
+    "dtype": _dtype_named,
 }
 TAG = "$"  # marks a JSON object that stands for something else than a dictionary with text keys
 
@@ -336,7 +344,7 @@ class _Reader:
         return self._blobs[number, device]
 
     def _tensor(self, node: dict[str, Any]) -> Tensor:
-        dtype, shape = READERS["dtype"](node["dtype"]), node["shape"]
+        dtype, shape = _dtype_named(node["dtype"]), node["shape"]
         if 0 in shape:
             tensor = torch.empty(shape, dtype=dtype)
         else:

@@ -413,8 +413,9 @@ class OptimizerState:
             del optimizer.state[key]
         optimizer.state.update(rest["others"])
         for group, stored in zip(optimizer.param_groups, rest["groups"], strict=True):
-            # A learning rate that is a tensor stays the same tensor.
-            group.update({key: put_back(group.get(key), value) for key, value in stored.items() if key != "params"})
+            for key in stored.keys() - {"params"}:  # lists and dictionaries may be the same ones in several groups
+                is_kept = isinstance(stored[key], Tensor)  # a learning rate that is a tensor stays the same tensor
+                group[key] = put_back(group.get(key), stored[key]) if is_kept else stored[key]
         self._attributes.restore_(rest["attributes"])
 
     def _restore_state_(self, parameter: nn.Parameter, tensors: Mapping[str, list], values: Mapping[str, Any]) -> None:

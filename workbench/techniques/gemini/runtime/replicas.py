@@ -263,7 +263,9 @@ def recover_(
             image = next(iter(arrived.values()), None)
             if source.tier is Tier.LOCAL:
                 image = kept.replica(context.rank, plan.iteration).data
-            elif source.tier is Tier.STORAGE and storage is not None:  # nothing is stored otherwise
+            elif source.tier is Tier.STORAGE:
+                if storage is None:  # this rank would train on with its first weights
+                    raise ValueError(f"storage is None on rank {context.rank}; it must be given on every rank")
                 try:
                     image = storage.read(state, plan.iteration)
                 except StorageCorrupt as error:
