@@ -19,7 +19,7 @@ from workbench.techniques.gemini import control, runtime
 from workbench.techniques.gemini.control import Fault, Victim, run_training
 from workbench.techniques.gemini.measured.training import PoolContext, shard
 from workbench.techniques.gemini.method import partition_checkpoint, placement
-from workbench.techniques.gemini.runtime import TrafficWatch, routes_of
+from workbench.techniques.gemini.runtime import TrafficWatch, routes_of, transfer
 from workbench.techniques.gemini.runtime.encoding import checksum
 from workbench.techniques.gemini.runtime.replicas import KeptShards, recover_
 
@@ -150,6 +150,10 @@ def test_messages_are_noted_as_they_end_and_the_network_is_idle_once_enough_ende
     assert watch.wait_for_idle(2, timeout_s=0) and not watch.wait_for_idle(3, timeout_s=0)
     watch.finish_iteration()
     assert watch.wait_for_idle(3, timeout_s=0), "nothing more will come"
+    watch.next_iteration()
+    with pytest.raises(ZeroDivisionError):
+        transfer._Watched(watch, lambda *args, **more: 1 // 0)(torch.ones(1), torch.ones(1), None)
+    assert watch.wait_for_idle(1, timeout_s=0), "one that failed is over too"
 
 
 def watched_training(kind: str, is_watched: bool) -> tuple[list[float], list[int], bool]:

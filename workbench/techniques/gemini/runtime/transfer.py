@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -142,12 +143,12 @@ class _Watched(AllGather, ReduceScatter):
     def __call__(  # type: ignore[override]  # as above
         self, output_tensor: Tensor, input_tensor: Tensor, group, async_op: bool = False, **op: Any
     ) -> dist.Work | None:
-        started_s = self._watch.begin()
-        work = self._collective(output_tensor, input_tensor, group=group, async_op=async_op, **op)
+        call = partial(self._collective, output_tensor, input_tensor, group=group, **op)
         if not async_op:
-            self._watch.end(started_s)
-        else:
-            begun(work).get_future().add_done_callback(lambda _: self._watch.end(started_s))
+            with self._watch.message():
+                return call()
+        started_s, work = self._watch.begin(), begun(call(async_op=True))
+        work.get_future().add_done_callback(lambda _: self._watch.end(started_s))
         return work
 
 
