@@ -31,7 +31,7 @@ def served(fleet):
         fleet.start("store", serve_store, port)
         addresses = []
         while not addresses:
-            addresses = [event.message.address for event in fleet.wait(1.0) if hasattr(event, "message")]
+            addresses = [event.message.details["address"] for event in fleet.wait(1.0) if hasattr(event, "message")]
         yield addresses[0]
         fleet.kill_all()
 

@@ -14,12 +14,14 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.launch.agreement import RankMissing, meet, tell_all
+from workbench.launch.failures import RankFailed
 from workbench.techniques.gemini import control, runtime
 from workbench.techniques.gemini.control import Fault, Victim, run_training
-from workbench.techniques.gemini.measured.training import shard
+from workbench.techniques.gemini.measured.training import PoolContext, shard
 from workbench.techniques.gemini.method import partition_checkpoint, placement
-from workbench.techniques.gemini.runtime import TrafficWatch, routes_of
+from workbench.techniques.gemini.runtime import TrafficWatch, routes_of, transfer
 from workbench.techniques.gemini.runtime.encoding import checksum
+from workbench.techniques.gemini.runtime.replicas import KeptShards, recover_
 
 
 def test_every_rank_hears_the_message_of_every_rank_however_long(pools):
@@ -82,12 +84,11 @@ def sent_and_kept(num_replicas: int, sizes: list[int], num_buffers: int) -> bool
     kept = {route.source: torch.zeros(sizes[route.source], dtype=torch.uint8) for route in routes}
     transfer, spans = runtime.Transfer(routes, group=group, num_buffers=num_buffers), []
     places = {
-        source: runtime.Arriving(data=data, chunks=plans[source], digest=checksum(shards[source].numpy()))
-        for source, data in kept.items()
+        source: runtime.Shard(data=data, chunks=plans[source], digest=checksum(shards[source].numpy()))
+        for source, data in [*kept.items(), (rank, shards[rank])]
     }
-    leaving = runtime.Leaving(data=shards[rank], chunks=plans[rank])
     for _ in range(2):  # twice: a transfer is used again and again
-        for end in transfer.start(lambda: (leaving, places), wait=spans.append):
+        for end in transfer.start(lambda: places, wait=spans.append):
             end.result(timeout=100)
     transfer.close()
     planned = [chunk.span for chunk in plans[rank]]
@@ -110,12 +111,15 @@ def sent_and_damaged() -> str:
     routes, group = routes_of(rank, placement(2, 2).holders), dist.new_group()
     options = {"num_replicas": 2, "reserved_bytes": 100, "num_buffers": 2, "bandwidth_bytes_per_s": 1e6}
     chunks, place = partition_checkpoint([1.0], 200, **options), torch.zeros(200, dtype=torch.uint8)
-    arriving = {1 - rank: runtime.Arriving(data=place, chunks=chunks, digest=checksum(data.numpy()))}
+    digest = checksum(data.numpy())
     if rank == 0:
         data = data.clone()
         data[120] ^= 8
     transfer = runtime.Transfer(routes, group=group, num_buffers=2)
-    ends = transfer.start(lambda: (runtime.Leaving(data=data, chunks=chunks), arriving), wait=lambda _: None)
+    shards = {
+        number: runtime.Shard(data=data if number == rank else place, chunks=chunks, digest=digest) for number in (0, 1)
+    }
+    ends = transfer.start(lambda: shards, wait=lambda _: None)
     errors = [str(error) for end in ends if (error := end.exception(timeout=100))]
     dist.barrier()
     return "".join(errors)
@@ -146,6 +150,10 @@ def test_messages_are_noted_as_they_end_and_the_network_is_idle_once_enough_ende
     assert watch.wait_for_idle(2, timeout_s=0) and not watch.wait_for_idle(3, timeout_s=0)
     watch.finish_iteration()
     assert watch.wait_for_idle(3, timeout_s=0), "nothing more will come"
+    watch.next_iteration()
+    with pytest.raises(ZeroDivisionError):
+        transfer._Watched(watch, lambda *args, **more: 1 // 0)(torch.ones(1), torch.ones(1), None)
+    assert watch.wait_for_idle(1, timeout_s=0), "one that failed is over too"
 
 
 def watched_training(kind: str, is_watched: bool) -> tuple[list[float], list[int], bool]:
@@ -290,6 +298,18 @@ def test_two_losses_one_after_the_other_find_as_many_replicas_as_one(trained, un
     assert served[0]["iteration"] >= 5
     last = outcome.results[0]
     assert last["resumed"] >= 5 and "the start" not in last["tiers"]
+
+
+def recover_with_storage_of_rank_0() -> None:
+    model = nn.Linear(2, 2)
+    state, context = runtime.TrainingState(model, torch.optim.SGD(model.parameters())), PoolContext(dist.get_rank(), 2)
+    stored = SimpleNamespace(iterations=lambda: (3,), read=lambda state, iteration: None)
+    recover_(state, context, KeptShards(context), stored if dist.get_rank() == 0 else None)
+
+
+def test_a_rank_without_the_storage_from_which_all_resume_does_not_begin_with_its_first_weights(pools):
+    with pytest.raises(RankFailed, match="storage is None on rank 1; it must be given on every rank"):
+        pools(2).run(recover_with_storage_of_rank_0)
 
 
 def skip_an_update(context) -> tuple[int, int]:

@@ -89,8 +89,8 @@ def test_an_election_step(me, record, known, root_is_lost, seen_term, expected):
 ORDER = Order(generation=4, term=2, root="a", members=("a", "b"), meeting="here:1")
 
 
-def status(name, phase=Phase.RUNNING, **changes):
-    values = {"generation": 4, "term": 2, "root": "a", "seen_term": 2, "served": True, "meeting": "here:2"}
+def status(name, phase=Phase.RUNNING, generation=4, term=2, root="a", **changes):
+    values = {"identity": (generation, term, root), "seen_term": 2, "served": True, "meeting": "here:2"}
     return ordering.AgentStatus(name=name, count=1, phase=phase, **{**values, **changes})
 
 
@@ -98,27 +98,26 @@ def spare(name):
     return status(name, Phase.IDLE, served=False)
 
 
-def view(*statuses, lost=(), order=ORDER, ripe=False):
+def decided(*statuses, lost=(), order=ORDER, ripe=False):
     by_name = {status.name: status for status in statuses}
-    alive, lost, roster = frozenset(by_name) - frozenset(lost), frozenset(lost), tuple(by_name)
-    known = {"initial": ("a", "b"), "roster": roster, "alive": alive, "lost": lost, "statuses": by_name}
-    return ordering.View(order=order, peer_loss_is_ripe=ripe, **known)
+    known = {"initial": ("a", "b"), "roster": tuple(by_name), "lost": set(lost), "statuses": by_name}
+    return decide(order=order, peer_loss_is_ripe=ripe, **known)
 
 
 def test_training_begins_when_all_are_heard_and_after_a_software_failure_with_the_same_machines():
     idle = {"generation": 0, "term": 0, "root": "", "served": False, "phase": Phase.IDLE}
-    assert decide(view(status("a", **idle), order=None)).reason == "waits for b"
-    decision = decide(view(status("a", **idle), status("b", **idle), order=None))
+    assert decided(status("a", **idle), order=None).reason == "waits for b"
+    decision = decided(status("a", **idle), status("b", **idle), order=None)
     assert (decision.members, decision.generation) == (("a", "b"), 1)
-    decision = decide(view(status("a"), status("b", Phase.RETURNED)))  # all train or are done
+    decision = decided(status("a"), status("b", Phase.RETURNED))  # all train or are done
     assert (decision.members, decision.replace, decision.finished) == (None, (), False)
-    decision = decide(view(status("a", Phase.LOST_PEER), status("b", Phase.FAILED)))
+    decision = decided(status("a", Phase.LOST_PEER), status("b", Phase.FAILED))
     assert (decision.members, decision.generation, decision.replace) == (("a", "b"), 5, ())
     assert decision.reason == "a rank of b failed"
     # Ranks that only lost a peer wait until a lost machine would be known.
     statuses = (status("a", Phase.LOST_PEER), status("b"))
-    assert decide(view(*statuses)).members is None
-    assert decide(view(*statuses, ripe=True)).members == ("a", "b")
+    assert decided(*statuses).members is None
+    assert decided(*statuses, ripe=True).members == ("a", "b")
 
 
 REPLACEMENTS = [
@@ -136,27 +135,27 @@ REPLACEMENTS = [
 ]
 
 
-@pytest.mark.parametrize(("others", "lost", "members", "numbers", "reason"), REPLACEMENTS)
-def test_lost_machines_are_replaced_by_standbys_and_asked_for_again(others, lost, members, numbers, reason):
-    decision = decide(view(status("a"), status("b"), *others, lost=lost))
+@pytest.mark.parametrize(("others", "lost", "members", "asked", "reason"), REPLACEMENTS)
+def test_lost_machines_are_replaced_by_standbys_and_asked_for_again(others, lost, members, asked, reason):
+    decision = decided(status("a"), status("b"), *others, lost=lost)
     assert (decision.members, decision.generation if members else 5) == (members, 5)
-    assert decision.replace == tuple(ordering.Replacement(lost=name, number=number) for name, number in numbers.items())
+    assert {replacement.lost: replacement.number for replacement in decision.replace} == asked
     assert reason in decision.reason
 
 
 def test_training_is_finished_when_all_ranks_of_the_newest_order_have_returned_even_if_a_machine_died_then():
     done = (status("a", Phase.RETURNED), status("b", Phase.RETURNED))
-    assert decide(view(*done)).finished
-    assert decide(view(*done, lost=["b"])).finished
-    assert not decide(view(done[0], status("b", Phase.RETURNED, generation=3))).finished
+    assert decided(*done).finished
+    assert decided(*done, lost=["b"]).finished
+    assert not decided(done[0], status("b", Phase.RETURNED, generation=3)).finished
 
 
 def test_machines_that_hold_another_order_of_the_same_or_a_later_generation_get_a_later_one():
-    assert decide(view(status("a"), status("b", term=1))).generation == 5
-    assert decide(view(status("a"), status("b", generation=7, term=3))).generation == 8
+    assert decided(status("a"), status("b", term=1)).generation == 5
+    assert decided(status("a"), status("b", generation=7, term=3)).generation == 8
     # A machine that has not read the order yet is waited for, unless it would refuse the order.
-    assert decide(view(status("a"), status("b", generation=3, seen_term=2))).members is None
-    assert decide(view(status("a"), status("b", generation=3, seen_term=3))).generation == 5
+    assert decided(status("a"), status("b", generation=3, seen_term=2)).members is None
+    assert decided(status("a"), status("b", generation=3, seen_term=3)).generation == 5
 
 
 # The whole loop

@@ -11,11 +11,13 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
 
 from workbench.launch.environment import own_environment
+from workbench.launch.protocol import MachineStarted, RankEnded, RankStarted
 from workbench.launch.tcp_store import listening_socket
 from workbench.techniques.gemini.control import hosts_of_torchrun as handshake
 from workbench.techniques.gemini.control.hosts_of_torchrun import accept_hosts, connect_to_operator, read_secret
@@ -66,10 +68,10 @@ def test_hosts_are_accepted_by_rank_beside_strangers_who_are_dropped_and_counted
     for host, connection in zip(hosts[::-1], connections, strict=True):
         connection.send({"to": "host"})
         host.send(["to", "operator"])
-        assert (host.receive(), connection.receive()) == ({"to": "host"}, ["to", "operator"])
+        assert (host.recv(), connection.recv()) == ({"to": "host"}, ["to", "operator"])
         host.close()
         with pytest.raises(EOFError):
-            connection.receive()
+            connection.recv()
         connection.close()
     assert not (tmp_path / "loaded").exists()
 
@@ -119,6 +121,27 @@ FORGERIES = {
 }
 
 
+def test_the_ranks_of_another_host_are_known_until_they_end_or_the_host_is_gone(door):
+    waiting, place = accepted(door), door.getsockname()
+    host = connect_to_operator(place, SECRET, 1)
+    [connection], _ = waiting.result()
+    host.send(7.0)  # its clock
+    local = SimpleNamespace(names=(), pids={}, wait=lambda timeout_s: [])
+    machines = handshake.ClusterMachines(local, [connection], 1)
+    machines.start("a", print, host=1)
+    started = [RankStarted(machine="a", rank=rank, pid=20 + rank, time_s=7.0) for rank in (0, 1)]
+    heard = []
+    for event in (MachineStarted(machine="a", pid=10, time_s=7.0), *started):
+        host.send(event)
+        heard += machines.wait(10.0)
+    assert len(heard) == 3 and machines.pids == {"a": {"agent": 10, "ranks": {0: 20, 1: 21}}}
+    host.send(RankEnded(machine="a", rank=0, status=0, time_s=7.0))
+    assert machines.wait(10.0) and machines.pids["a"]["ranks"] == {1: 21}
+    host.close()
+    [ended] = machines.wait(10.0)
+    assert ended.machine == "a" and machines.pids == {} and machines.names == ()
+
+
 @pytest.mark.parametrize("forged", FORGERIES)
 def test_a_false_operator_is_found_out_before_anything_is_sent_to_it_or_loaded(forged):
     limit_s, why = (0.3, "timed out") if forged == "nothing" else (60.0, "its proof is wrong")
@@ -138,15 +161,15 @@ def test_a_message_that_somebody_in_between_changes_or_repeats_is_not_loaded(doo
     host.send("first")
     genuine = to_host.recv_bytes()
     to_operator.send_bytes(genuine)
-    assert operator.receive() == "first"
+    assert operator.recv() == "first"
     bomb = pickle.dumps(Bomb(tmp_path / "loaded"))
     for forged in (genuine, genuine[:32] + bomb, b"", bomb):  # the first is a repetition
         to_operator.send_bytes(forged)
         with pytest.raises(ConnectionAbortedError, match="was not sent by the other host"):
-            operator.receive()
+            operator.recv()
     to_host.send_bytes(genuine)  # its own words back
     with pytest.raises(ConnectionAbortedError, match="was not sent by the other host"):
-        host.receive()
+        host.recv()
     assert not (tmp_path / "loaded").exists()
     for end in (host, operator, to_host, to_operator, relay):
         end.close()

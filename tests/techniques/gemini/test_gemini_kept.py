@@ -89,6 +89,14 @@ def test_a_value_comes_back_equal_and_in_its_own_type(value):
         assert found.stride() == value.stride() and found.requires_grad == value.requires_grad
 
 
+def test_a_dtype_that_torch_does_not_have_is_refused_by_name():
+    for value in (torch.ones(2, dtype=torch.int16), torch.int16):
+        for name in ("int99", "tanh_"):
+            packed = pack_tree([value]).replace(b"int16", name.encode())
+            with pytest.raises(ValueError, match=f"dtype is '{name}'; it must be one of torch's"):
+                unpack_tree(packed)
+
+
 def test_defaults_limits_and_further_attributes_of_collections_come_back():
     kept = defaultdict(list, a=[1])
     state = nn.BatchNorm1d(2).state_dict()

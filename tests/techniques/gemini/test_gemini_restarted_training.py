@@ -111,7 +111,8 @@ def test_a_standby_takes_over_while_the_operator_still_looks_for_a_machine(train
     faults = [Fault(kills=Victim.MACHINE, numbers=(2,), at_iteration=5)]
     outcome = train(standbys=1, replacement_s=30.0, faults=faults)
     assert machines_of(outcome) == ["machine-0", "machine-1", "standby-0"]
-    assert outcome.named("replacement asked")[0].details["by"] == "machine-2+1"
+    asked = outcome.named("replacement asked")[0]
+    assert (asked.number, asked.details["by"]) == (2, "machine-2+1")
 
 
 def fail_four_times(context):
@@ -166,6 +167,9 @@ def test_a_notebook_can_strike_and_close_a_training_that_runs_in_the_background(
         training.strike(Victim.RANK, 0)
         outcome = training.result()
     assert outcome.num_generations == 2
+    names = ("killed", "rank failed", "failure detected", "generation ordered")
+    times_s = [outcome.named(name)[-1 if name == names[-1] else 0].time_s for name in names]
+    assert times_s == sorted(times_s), "what was found out happened before"
     assert "workbench-training" not in [thread.name for thread in threading.enumerate()]
     with control.Training(count, 2, args=(600,), timing=TIMING, machines=fleet) as training:
         start_in_background(training)
@@ -230,6 +234,7 @@ STORE_KILLED = Fault(kills=Victim.STORE, at_iteration=1)
         ("ranks_per_machine is 1.5", {"ranks_per_machine": 1.5}),
         ("standbys is -1", {"standbys": -1}),
         ("store is 'redis://x'; it must be", {"store": "redis://x"}),
+        ("store is 'None'; it must be", {"store": None}),
         ("replacement_s is -1; it must be finite and not negative", {"replacement_s": -1}),
         ("timeout_s is 0; it must be above 0", {"timeout_s": 0}),
         ("Fault.numbers is .2,.; each must lie in 0..1", {"faults": [OUTSIDE]}),

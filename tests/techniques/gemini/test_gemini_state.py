@@ -117,6 +117,17 @@ def test_a_run_that_loads_a_state_goes_on_bit_for_bit_as_the_one_that_saved_it(o
         assert run.step(3).image(6) == later
 
 
+def test_groups_that_begin_with_the_same_list_come_back_each_with_its_own():
+    first, fresh = Training("two groups"), Training("two groups")
+    for run in (first, fresh):
+        milestones = [1, 2]
+        for group in run.optimizer.param_groups:
+            group["milestones"] = milestones
+    first.optimizer.param_groups[0]["milestones"] = [3]
+    fresh.state.load_(first.image())
+    assert [group["milestones"] for group in fresh.optimizer.param_groups] == [[3], [1, 2]]
+
+
 def test_what_changes_after_an_image_was_copied_is_named_and_is_not_in_it():
     run = Training().step(2)
     image = run.state.image(2)
@@ -175,9 +186,8 @@ def test_another_model_dtype_optimizer_world_size_or_rank_is_refused_by_name_and
     other = Training()
     sizes = [((0, 4), "world_size is 1; this run's is 4"), ((1, 1), "rank is 0; this run's is 1")]
     for (rank, world_size), message in [*sizes, ((0, 1), r"extra is \['data', 'scheduler'\]; this run's is \[\]")]:
-        other.state = TrainingState(
-            other.model, OPTIMIZERS["adam"](other.model.parameters()), rank=rank, world_size=world_size
-        )
+        other.state = TrainingState(other.model, OPTIMIZERS["adam"](other.model.parameters()))
+        other.state.rank, other.state.world_size = rank, world_size
         refused(Training(), other, message)
     narrow = Training()
     narrow.model.second.bfloat16()
@@ -215,11 +225,11 @@ def test_a_state_on_a_device_comes_to_locked_memory_or_through_pinned_sub_buffer
     run.model.cuda()
     run.batches.next = lambda: torch.rand((8, 4), device="cuda")
     run.step(2)
-    captured, plain = run.state.capture(2), run.state.image(2)
+    plain = run.state.image(2)
     for num_buffers in (1, 4):
         pinned = [torch.empty(64, dtype=torch.uint8, pin_memory=True) for _ in range(num_buffers)]
         out = torch.empty_like(plain)
-        captured.write_(out, pinned)
+        run.state.copied(2, lambda _, out=out: out, pinned)
         assert torch.equal(out, plain)
 
     def open_file(number: int, num_bytes: int) -> int:
@@ -231,7 +241,7 @@ def test_a_state_on_a_device_comes_to_locked_memory_or_through_pinned_sub_buffer
     for iteration, num_bytes in ((2, plain.numel()), (3, 3 * plain.numel())):  # the second does not fit
         place = slot.begin(iteration, num_bytes, locked=True)
         assert place.is_pinned()
-        captured.write_(place[: plain.numel()])
+        run.state.copied(2, lambda num_bytes, place=place: place[:num_bytes])
         assert torch.equal(place[: plain.numel()], plain)
 
 
@@ -334,9 +344,10 @@ def test_a_flipped_bit_or_a_missing_byte_in_any_stored_part_is_found_and_names_t
 def test_another_world_size_and_a_url_that_cannot_be_written_are_refused_by_name(tmp_path):
     tier = PersistentTier(f"file://{tmp_path}")
     tier.save(Training().step().state.image(1), 1)
-    model = Net()
+    other = Training().state
+    other.world_size = 2
     with pytest.raises(StateMismatch, match="world_size is 1; this run's is 2"):
-        tier.read(TrainingState(model, torch.optim.SGD(model.parameters()), rank=0, world_size=2), 1)
+        tier.read(other, 1)
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(ValueError, match=r"url is 'file://.*/file/run'; it must be writable: NotADirectoryError"):
         PersistentTier(f"file://{tmp_path}/file/run")

@@ -5,7 +5,7 @@ The root's election and its orders are pure functions of the records in the stor
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any, Self
@@ -15,14 +15,11 @@ from workbench.checks import require_positive
 from .store import KeyValueStore, StoreUnavailable
 
 __all__ = ["ORDER_KEY", "ROOT_KEY", "AgentStatus", "ControlAgent", "Decision", "LeaseBook", "Order", "Phase"]
-__all__ += ["Replacement", "RootRecord", "Step", "Timing", "View", "decide", "election_step", "status_key"]
+__all__ += ["Replacement", "RootRecord", "Step", "Timing", "decide", "election_step"]
 
 ROOT_KEY = "root"  # of the RootRecord
 ORDER_KEY = "order"  # of the newest Order
-
-
-def status_key(name: str) -> str:
-    return f"agents/{name}"
+STATUS_KEY = "agents/{}"  # of the AgentStatus of a machine with this name
 
 
 class Phase(StrEnum):
@@ -58,33 +55,33 @@ class RootRecord(_Record):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _OfOrder(_Record):
-    """The numbers and names that no other order has."""
+class Order(_Record):
+    """An order of the root: these machines train together now, whatever ran before."""
 
-    generation: int  # grows with every restart of training; 0 before the first order
+    generation: int  # grows with every restart of training
     term: int  # of the root that ordered it
     root: str  # its name
+    members: tuple[str, ...]  # machines by machine number
+    meeting: str  # host:port at which the ranks meet
 
     @property
     def identity(self) -> tuple[int, int, str]:
         return self.generation, self.term, self.root
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Order(_OfOrder):
-    """An order of the root: these machines train together now, whatever ran before."""
-
-    members: tuple[str, ...]  # machines by machine number
-    meeting: str  # host:port at which the ranks meet
+    @property
+    def meeting_place(self) -> tuple[str, int]:
+        address, _, port = self.meeting.rpartition(":")
+        return address, int(port)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AgentStatus(_OfOrder):
-    """A heartbeat, with the newest order that the machine has accepted."""
+class AgentStatus(_Record):
+    """A heartbeat."""
 
     name: str  # of the machine
     count: int  # grows with every heartbeat
     phase: str  # a Phase
+    identity: tuple[int, int, str]  # of the newest order that it has accepted; 0, 0 and "" before the first
     seen_term: int  # highest term it has seen
     served: bool  # whether it was ever a member of an order
     meeting: str  # host:port at which ranks could meet in the next generation
@@ -99,28 +96,11 @@ def election_step(
     seen_term: int,  # highest term in any record, order or heartbeat that this machine has read
 ) -> RootRecord | None:
     """Return the record that a machine should try to write in place of the one it has read; None for none."""
+    if record is None and known == RootRecord(term=seen_term, name=me):
+        return known  # the store has forgotten me
+    may_claim = root_is_lost if record is None or record.name != me else seen_term > record.term
     # Agents refuse orders of an older term: a root that was succeeded while it slept cannot act any more.
-    candidate = RootRecord(term=seen_term + 1, name=me)
-    if record is None:
-        if known is not None and known.name == me and known.term == seen_term:
-            return known  # the store has forgotten me
-        return candidate if root_is_lost else None
-    if record.name == me:
-        return candidate if seen_term > record.term else None
-    return candidate if root_is_lost else None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class View:
-    """The root's view of all machines."""
-
-    order: Order | None  # the newest one, or None at the start
-    initial: tuple[str, ...]  # machines by number, before the first order
-    roster: tuple[str, ...]  # all machines that the operator has started, oldest first
-    alive: frozenset[str]  # machines with a heartbeat and a lease
-    lost: frozenset[str]  # machines whose lease has expired
-    statuses: Mapping[str, AgentStatus]  # the last heartbeat of each that ever had one
-    peer_loss_is_ripe: bool  # whether a rank lost its peer so long ago that a lost machine would be known by now
+    return RootRecord(term=seen_term + 1, name=me) if may_claim else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,26 +122,37 @@ class Decision:
     reason: str = ""  # for a new order, or for waiting
 
 
-def decide(view: View) -> Decision:
-    """Decide from a view what the root does now."""
-    order = view.order
-    members = order.members if order else view.initial
-    in_order = {name for name, status in view.statuses.items() if order and status.identity == order.identity}
-    phases = {name: view.statuses[name].phase for name in in_order}
+def decide(
+    order: Order | None,  # the newest one, or None at the start
+    initial: tuple[str, ...],  # machines by number, before the first order
+    roster: tuple[str, ...],  # all machines that the operator has started, oldest first
+    lost: Set[str],  # machines whose lease has expired
+    statuses: Mapping[str, AgentStatus],  # the last heartbeat of each that ever had one
+    peer_loss_is_ripe: bool,  # whether a rank lost its peer so long ago that a lost machine would be known by now
+) -> Decision:
+    """Decide what the root does now."""
+    members = order.members if order else initial
+    phases = {name: status.phase for name, status in statuses.items() if order and status.identity == order.identity}
     if order is not None and all(phases.get(name) == Phase.RETURNED for name in members):
         return Decision(finished=True)
+    retired = {name for name, status in statuses.items() if status.served} - set(members)
     numbers = {name: number for number, name in enumerate(members)}
-    retired = {name for name, status in view.statuses.items() if status.served} - set(members)
     replace = tuple(
         Replacement(lost=name, number=numbers.get(name))
-        for name in dict.fromkeys((*members, *view.roster))
-        if name in view.lost and name not in retired
+        for name in dict.fromkeys((*members, *roster))
+        if name in lost and name not in retired
     )
-    spares = _spares(view, members)
-    if waiting := [name for name in members if name in view.lost and name not in spares]:
+    alive = statuses.keys() - lost
+    free = [name for name in roster if name in alive and name not in members and not statuses[name].served]
+    # A lost machine's own replacement comes first: its name is that of the first of its line, a plus sign and a number.
+    gone = [name for name in members if name in lost]
+    spares = {name: spare for name in gone for spare in free if spare.partition("+")[0] == name.partition("+")[0]}
+    others = [spare for spare in free if spare not in spares.values()]
+    spares |= dict(zip((name for name in gone if name not in spares), others, strict=False))
+    if waiting := [name for name in gone if name not in spares]:
         return Decision(replace=replace, reason=f"waits for a replacement of {', '.join(waiting)}")
     seats = tuple(spares.get(name, name) for name in members)
-    if unheard := [name for name in seats if name not in view.alive]:
+    if unheard := [name for name in seats if name not in alive]:
         return Decision(replace=replace, reason=f"waits for {', '.join(unheard)}")
     if seats != members:
         reason = "machines were replaced"
@@ -169,34 +160,17 @@ def decide(view: View) -> Decision:
         reason = "training begins"
     elif failed := [name for name in members if phases.get(name) == Phase.FAILED]:
         reason = f"a rank of {', '.join(failed)} failed"
-    elif view.peer_loss_is_ripe and any(phases.get(name) == Phase.LOST_PEER for name in members):
+    elif peer_loss_is_ripe and any(phases.get(name) == Phase.LOST_PEER for name in members):
         reason = "ranks lost each other"
-    elif any(_cannot_follow(order, view.statuses[name]) for name in members):
+    elif any(
+        status.identity != order.identity and (status.identity[0] >= order.generation or status.seen_term > order.term)
+        for status in (statuses[name] for name in members)
+    ):  # it holds another order, which it will not give up for this one
         reason = "machines disagree about the newest order"
     else:
         return Decision(replace=replace)
-    generations = [status.generation for status in view.statuses.values()]
-    newest = max([order.generation if order else 0, *generations])
+    newest = max([order.generation if order else 0, *(status.identity[0] for status in statuses.values())])
     return Decision(replace=replace, members=seats, generation=newest + 1, reason=reason)
-
-
-def _spares(view: View, members: tuple[str, ...]) -> dict[str, str]:
-    """Return a machine for each lost member for which there is one, its own replacement first."""
-    spares = [
-        name for name in view.roster if name in view.alive and name not in members and not view.statuses[name].served
-    ]
-    lost = [name for name in members if name in view.lost]
-    # A replacement's name is that of the first machine of its line, a plus sign and a number.
-    taken = {name: spare for name in lost for spare in spares if spare.partition("+")[0] == name.partition("+")[0]}
-    others = [spare for spare in spares if spare not in taken.values()]
-    return taken | dict(zip((name for name in lost if name not in taken), others, strict=False))
-
-
-def _cannot_follow(order: Order, status: AgentStatus) -> bool:
-    """Return whether a machine holds another order that it will not give up for this one."""
-    if status.generation >= order.generation:
-        return status.identity != order.identity
-    return status.seen_term > order.term
 
 
 STANDBY_LEASES = 2.0  # a standby lets the machines with a number go first in an election
@@ -209,30 +183,24 @@ class LeaseBook:
         self.lease_s = lease_s
         self.start_s = lease_s if start_s is None else start_s
         require_positive(lease_s=self.lease_s, start_s=self.start_s)
-        self._seen: dict[str, tuple[int | None, float]] = {}  # count, when it was first seen
+        self.seen: dict[str, tuple[int | None, float]] = {}  # by machine: count, when it was first seen
 
     def look(self, name: str, count: int | None, now_s: float) -> None:
         """Note the count that was read of a machine; the first look, also at None, starts its lease."""
-        last, _ = self._seen.get(name, (None, now_s))
-        if name not in self._seen or (count is not None and (last is None or count > last)):
-            self._seen[name] = count, now_s
+        last, _ = self.seen.get(name, (None, now_s))
+        if name not in self.seen or (count is not None and (last is None or count > last)):
+            self.seen[name] = count, now_s
 
     def is_expired(self, name: str, now_s: float, *, leases: float = 1.0) -> bool:
         """Return whether a machine was silent for so many leases; one that was never looked for is not lost."""
-        if name not in self._seen:
+        if name not in self.seen:
             return False
-        count, renewed_s = self._seen[name]
+        count, renewed_s = self.seen[name]
         return now_s - renewed_s > leases * (self.start_s if count is None else self.lease_s)
 
     def pardon(self, now_s: float) -> None:
         """Give all machines a fresh lease, because the watcher itself could not look for a while."""
-        self._seen = {name: (count, now_s) for name, (count, _) in self._seen.items()}
-
-    def taken_over(self, start_s: float) -> "LeaseBook":
-        """Return a book of the same lease and content, with another `start_s`."""
-        book = LeaseBook(self.lease_s, start_s)
-        book._seen.update(self._seen)
-        return book
+        self.seen = {name: (count, now_s) for name, (count, _) in self.seen.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -247,8 +215,7 @@ class Timing:
     def __post_init__(self) -> None:
         require_positive(heartbeat_s=self.heartbeat_s, collective_s=self.collective_s)
         if not self.lease_s >= 4 * self.heartbeat_s:
-            rule = f"it must be at least four heartbeats, {4 * self.heartbeat_s}"
-            raise ValueError(f"lease_s is {self.lease_s!r}; {rule}")
+            raise ValueError(f"lease_s is {self.lease_s!r}; it must be at least 4 heartbeats, {4 * self.heartbeat_s}")
         if not self.start_s >= self.lease_s:
             raise ValueError(f"start_s is {self.start_s!r}; it must be at least lease_s, {self.lease_s}")
 
@@ -289,7 +256,7 @@ class ControlAgent:
         self._served = False
         self._seen_term = 0
         self._known_root: RootRecord | None = None
-        self._root_leases = LeaseBook(timing.lease_s)
+        self._root_leases = LeaseBook(timing.lease_s)  # of roots alone
         self._finished: tuple[int, int, str] | None = None
         self._old: dict[str, bytes] = {}  # by key, what was read and is older than what this agent knows
         self._had_outage = False
@@ -306,10 +273,11 @@ class ControlAgent:
                 self._root_leases.pardon(now_s)
             self._last_step_s = now_s
             self._count += 1
-            self._store.set(status_key(self.name), self.status().to_bytes())
+            self._store.set(STATUS_KEY.format(self.name), self.status().to_bytes())
             record = self._follow_root(now_s, step)
             raw = self._store.get(ORDER_KEY)
-            self._accept(raw, step)
+            if raw is not None:
+                self._accept(raw, step)
             self.leads = record is not None and record.name == self.name
             if record is not None and self.leads:
                 self._lead(record, raw, now_s, step)
@@ -325,14 +293,11 @@ class ControlAgent:
 
     def status(self) -> AgentStatus:
         """Return the heartbeat of this moment."""
-        generation, term, root = self.order.identity if self.order else (0, 0, "")
         return AgentStatus(
             name=self.name,
             count=self._count,
             phase=self.phase,
-            generation=generation,
-            term=term,
-            root=root,
+            identity=self.order.identity if self.order else (0, 0, ""),
             seen_term=self._seen_term,
             served=self._served,
             meeting=self._meeting(),
@@ -341,34 +306,25 @@ class ControlAgent:
     def _follow_root(self, now_s: float, step: Step) -> RootRecord | None:
         """Read the root's record, and try to become root if it is lost; return the record after that."""
         raw = self._store.get(ROOT_KEY)
-        record = RootRecord.from_bytes(raw) if raw else None
-        self._note_root(record)
-        known = self._known_root
-        claim = election_step(
-            me=self.name,
-            record=record,
-            known=known,
-            root_is_lost=self._root_is_lost(record or known, now_s),
-            seen_term=self._seen_term,
-        )
+        record = self._noted_root(raw)
+        known, seen_term = self._known_root, self._seen_term
+        is_lost = self._root_is_lost(record or known, now_s)
+        claim = election_step(me=self.name, record=record, known=known, root_is_lost=is_lost, seen_term=seen_term)
         if claim is None:
             return record
-        stored = self._store.compare_set(ROOT_KEY, raw, claim.to_bytes())
-        if stored is None:
-            return None
-        record = RootRecord.from_bytes(stored)
-        self._note_root(record)
+        record = self._noted_root(self._store.compare_set(ROOT_KEY, raw, claim.to_bytes()))
         if record == claim and claim != known:
             self._begin_to_lead()
             step.events.append(("root elected", {"root": self.name, "term": claim.term}))
         return record
 
-    def _note_root(self, record: RootRecord | None) -> None:
-        if record is None:
-            return
-        if self._known_root is None or record.term >= self._known_root.term:
-            self._known_root = record
-        self._seen_term = max(self._seen_term, record.term)
+    def _noted_root(self, raw: bytes | None) -> RootRecord | None:
+        record = RootRecord.from_bytes(raw) if raw else None
+        if record is not None:
+            if self._known_root is None or record.term >= self._known_root.term:
+                self._known_root = record
+            self._seen_term = max(self._seen_term, record.term)
+        return record
 
     def _root_is_lost(self, root: RootRecord | None, now_s: float) -> bool:
         members = self.order.members if self.order else self._initial
@@ -378,15 +334,13 @@ class ControlAgent:
             return self.name in members or self._root_leases.is_expired("", now_s, leases=leases)
         if root.name == self.name:
             return False
-        raw = self._store.get(status_key(root.name))
+        raw = self._store.get(STATUS_KEY.format(root.name))
         count = AgentStatus.from_bytes(raw).count if raw else None
         self._root_leases.look(root.name, count, now_s)
         return self._root_leases.is_expired(root.name, now_s, leases=leases)
 
-    def _accept(self, raw: bytes | None, step: Step) -> None:
+    def _accept(self, raw: bytes, step: Step) -> None:
         """Take the store's order, if it is newer than the accepted one and of no outdated root."""
-        if raw is None:
-            return
         order = Order.from_bytes(raw)
         if self.order and order.generation < self.order.generation:
             self._note_old(ORDER_KEY, raw, step)
@@ -405,7 +359,8 @@ class ControlAgent:
             step.events.append(("message dropped", {"key": key, "reason": "older than what is known"}))
 
     def _begin_to_lead(self) -> None:
-        self._leases = self._root_leases.taken_over(self._timing.start_s)  # the lost root needs no second lease
+        self._leases = LeaseBook(self._timing.lease_s, self._timing.start_s)
+        self._leases.seen |= self._root_leases.seen  # the lost root needs no second lease
         self._statuses: dict[str, AgentStatus] = {}
         self._said_lost: set[str] = set()
         self._asked_s: dict[str, float] = {}  # when the operator was last asked
@@ -416,7 +371,9 @@ class ControlAgent:
         """Decide what to do about the machines as they are now, and write a new order if there is one."""
         stored = Order.from_bytes(raw) if raw else None
         newest = max((order for order in (stored, self.order) if order), key=lambda order: order.identity, default=None)
-        decision = decide(self._view(newest, now_s, step))
+        lost = self._look(newest, now_s, step)
+        is_ripe = newest is not None and self._peer_loss_is_ripe(newest, now_s)
+        decision = decide(newest, self._initial, self.roster, lost, self._statuses, is_ripe)
         if decision.reason and not self._reason and newest is not None:
             step.events.append(("failure detected", {"generation": newest.generation, "reason": decision.reason}))
         self._reason = decision.reason
@@ -433,46 +390,36 @@ class ControlAgent:
             if newest is not None and stored != newest:
                 self._store.compare_set(ORDER_KEY, raw, newest.to_bytes())  # the store has forgotten it
             return
+        members, meeting = decision.members, self._statuses[decision.members[0]].meeting
         order = Order(
-            generation=decision.generation,
-            term=record.term,
-            root=self.name,
-            members=decision.members,
-            meeting=self._statuses[decision.members[0]].meeting,
+            generation=decision.generation, term=record.term, root=self.name, members=members, meeting=meeting
         )
-        written = self._store.compare_set(ORDER_KEY, raw, order.to_bytes())
-        if written == order.to_bytes():  # otherwise another root was faster
+        written = order.to_bytes()
+        if self._store.compare_set(ORDER_KEY, raw, written) == written:  # otherwise another root was faster
             details = {"generation": order.generation, "members": list(order.members), "reason": decision.reason}
             step.events.append(("generation ordered", {**details, "term": order.term}))
             self._accept(written, step)
 
-    def _view(self, newest: Order | None, now_s: float, step: Step) -> View:
-        """Read the heartbeats of all machines, and log machines whose lease has newly expired."""
+    def _look(self, newest: Order | None, now_s: float, step: Step) -> set[str]:
+        """Read the heartbeats of all machines; return those whose lease has expired, and log the new ones of them."""
         names = dict.fromkeys((*(newest.members if newest else self._initial), *self.roster))
         for name in names:
-            raw = self.status().to_bytes() if name == self.name else self._store.get(status_key(name))
+            key = STATUS_KEY.format(name)
+            raw = self.status().to_bytes() if name == self.name else self._store.get(key)
             if raw is None:
                 self._leases.look(name, None, now_s)
                 continue
             status = AgentStatus.from_bytes(raw)
             self._leases.look(name, status.count, now_s)
             if name in self._statuses and status.count < self._statuses[name].count:
-                self._note_old(status_key(name), raw, step)
+                self._note_old(key, raw, step)
             else:
                 self._statuses[name] = status
                 self._seen_term = max(self._seen_term, status.seen_term)
-        lost = frozenset(name for name in names if self._leases.is_expired(name, now_s))
+        lost = {name for name in names if self._leases.is_expired(name, now_s)}
         step.events += [("heartbeat lost", {"lost": name}) for name in sorted(lost - self._said_lost)]
-        self._said_lost = set(lost)
-        return View(
-            order=newest,
-            initial=self._initial,
-            roster=self.roster,
-            lost=lost,
-            statuses=self._statuses,
-            alive=frozenset(name for name in names if name not in lost and name in self._statuses),
-            peer_loss_is_ripe=newest is not None and self._peer_loss_is_ripe(newest, now_s),
-        )
+        self._said_lost = lost
+        return lost
 
     def _peer_loss_is_ripe(self, newest: Order, now_s: float) -> bool:
         """Return whether ranks lost their peers longer ago than a lease runs, and no lease is about to expire.

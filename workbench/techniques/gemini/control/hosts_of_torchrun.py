@@ -13,12 +13,12 @@ host. Each end sends a random number and an HMAC-SHA256 of both numbers, with th
 never sent. Later messages carry an HMAC with a key of that connection. Messages are not encrypted.
 """
 
+import asyncio
 import contextlib
 import hmac
 import json
 import os
 import secrets
-import selectors
 import socket
 import stat
 import struct
@@ -41,7 +41,7 @@ from workbench.launch.tcp_store import listening_socket
 from .training import TrainingOutcome, run_training
 
 __all__ = ["AuthenticatedConnection", "ClusterMachines", "PlainHost", "accept_hosts", "connect_to_operator"]
-__all__ += ["keep_machines", "read_secret", "run_under_torchrun"]
+__all__ += ["read_secret", "run_under_torchrun"]
 
 SECRET_VARIABLE, FILE_VARIABLE = "WORKBENCH_SECRET", "WORKBENCH_SECRET_FILE"
 LEAST_CHARACTERS = 32  # who sees a handshake can try out secrets, and must not come to an end
@@ -58,44 +58,43 @@ MOST_UNPROVEN = 128  # connections at a time; the oldest one makes room
 
 
 def read_secret() -> bytes:
-    """Return the secret of this job, which its user gives by an environment variable or a file that nobody else reads.
+    """Return the secret of this job: WORKBENCH_SECRET, or the content of a file of mode 600.
+
+    `WORKBENCH_SECRET_FILE` names the file, by default ~/.config/workbench/secret.
 
     Raises:
         RuntimeError: where there is none; it says how to give one.
         ValueError: where it is too short, or the file is a link, of another user, or open to others.
     """
-    if SECRET_VARIABLE in os.environ:
-        return _checked_secret(SECRET_VARIABLE, os.environ[SECRET_VARIABLE])
-    path = os.environ.get(FILE_VARIABLE) or str(Path.home() / ".config" / "workbench" / "secret")
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise RuntimeError(f"{SECRET_VARIABLE} is not set, and there is no file {path}; {HOW}") from None
-    except OSError as error:
-        raise ValueError(f"the file {path} cannot be the secret ({error.strerror}); it must be no link") from error
-    try:
-        known = os.fstat(fd)
-        if not stat.S_ISREG(known.st_mode) or known.st_uid != os.geteuid() or known.st_mode & 0o077:
-            found = f"of user {known.st_uid} and mode {stat.S_IMODE(known.st_mode):o}"
-            raise ValueError(f"the file {path} is {found}; it must be a plain file of your own, of mode 600")
-        return _checked_secret(f"the secret in {path}", os.read(fd, MOST_BYTES).decode(errors="replace"))
-    finally:
-        os.close(fd)
-
-
-def _checked_secret(name: str, text: str) -> bytes:
+    name, text = SECRET_VARIABLE, os.environ.get(SECRET_VARIABLE)
+    if text is None:
+        path = os.environ.get(FILE_VARIABLE) or str(Path.home() / ".config" / "workbench" / "secret")
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise RuntimeError(f"{SECRET_VARIABLE} is not set, and there is no file {path}; {HOW}") from None
+        except OSError as error:
+            raise ValueError(f"the file {path} cannot be the secret ({error.strerror}); it must be no link") from error
+        try:
+            known = os.fstat(fd)
+            if not stat.S_ISREG(known.st_mode) or known.st_uid != os.geteuid() or known.st_mode & 0o077:
+                found = f"of user {known.st_uid} and mode {stat.S_IMODE(known.st_mode):o}"
+                raise ValueError(f"the file {path} is {found}; it must be a plain file of your own, of mode 600")
+            name, text = f"the secret in {path}", os.read(fd, MOST_BYTES).decode(errors="replace")
+        finally:
+            os.close(fd)
     text = text.strip()
     if len(text) < LEAST_CHARACTERS:
         raise ValueError(f"{name} has {len(text)} characters; it must have at least {LEAST_CHARACTERS}; {HOW}")
     return text.encode()
 
 
-class AuthenticatedConnection:
+class AuthenticatedConnection(Connection):
     """A connection whose ends know one secret; a message that was changed, repeated or left out ends it."""
 
     def __init__(self, end: socket.socket, secret: bytes, handshake: bytes, is_operator: bool):
         end.setblocking(True)
-        self._connection = Connection(end.detach())
+        super().__init__(end.detach())
         names = (b"from operator", b"from host")
         own, other = names if is_operator else names[::-1]
         self._own_key, self._other_key = (_mac(secret, name, handshake) for name in (own, other))
@@ -104,26 +103,17 @@ class AuthenticatedConnection:
     def send(self, value: Any) -> None:
         """Send a picklable object; OSError if the other end is gone."""
         data = cloudpickle.dumps(value)
-        self._connection.send_bytes(_mac(self._own_key, b"%d" % self._num_sent, data) + data)
+        self.send_bytes(_mac(self._own_key, b"%d" % self._num_sent, data) + data)
         self._num_sent += 1
 
-    def receive(self) -> Any:
+    def recv(self) -> Any:
         """Wait for an object; EOFError or ConnectionError if the other end is gone or was not its sender."""
-        message = self._connection.recv_bytes()
+        message = self.recv_bytes()
         data = message[MAC_BYTES:]
         if not hmac.compare_digest(_mac(self._other_key, b"%d" % self._num_received, data), message[:MAC_BYTES]):
             raise ConnectionAbortedError("a message between hosts was not sent by the other host")
         self._num_received += 1
         return cloudpickle.loads(data)
-
-    def poll(self, timeout_s: float = 0.0) -> bool:
-        return self._connection.poll(timeout_s)
-
-    def fileno(self) -> int:
-        return self._connection.fileno()
-
-    def close(self) -> None:
-        self._connection.close()
 
 
 def connect_to_operator(
@@ -161,97 +151,76 @@ def accept_hosts(
 
     TimeoutError names the hosts that did not come.
     """
-    deadline_s = time.monotonic() + limit_s
-    with contextlib.closing(_Admission(listening, secret, ranks)) as admission:
-        while admission.missing:
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                for connection in admission.proven.values():
-                    connection.close()
-                others = f"{admission.num_dropped} connections did not prove that they know the secret"
-                raise TimeoutError(f"hosts {admission.missing} did not come within {limit_s:g} s; {others}")
-            admission.listen(min(left_s, 1.0))
-    return [admission.proven[rank] for rank in sorted(admission.proven)], admission.num_dropped
+    listening.setblocking(False)
+    proven, num_dropped = asyncio.run(_admit(listening, secret, set(ranks), limit_s))
+    if missing := sorted(set(ranks) - proven.keys()):
+        for connection in proven.values():
+            connection.close()
+        others = f"{num_dropped} connections did not prove that they know the secret"
+        raise TimeoutError(f"hosts {missing} did not come within {limit_s:g} s; {others}")
+    return [proven[rank] for rank in sorted(proven)], num_dropped
 
 
-class _Admission:
-    """The connections to a listening socket, of which each proves the secret in time or is dropped."""
+async def _admit(
+    listening: socket.socket, secret: bytes, missing: set[int], limit_s: float
+) -> tuple[dict[int, AuthenticatedConnection], int]:
+    """Return the hosts that proved the secret until none is missing, or the time is over, and the number of others."""
+    loop, num_dropped = asyncio.get_running_loop(), 0
+    proven: dict[int, AuthenticatedConnection] = {}
+    hearing: list[asyncio.Task] = []  # connections that have not proved it yet, oldest first
+    is_complete = asyncio.Event()
 
-    def __init__(self, listening: socket.socket, secret: bytes, ranks: Collection[int]):
-        self.missing = sorted(ranks)
-        self.proven: dict[int, AuthenticatedConnection] = {}
-        self.num_dropped = 0
-        self._listening, self._secret = listening, secret
-        self._unproven: dict[socket.socket, _Candidate] = {}  # oldest first
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(listening, selectors.EVENT_READ)
-        listening.setblocking(False)
+    async def read(end: socket.socket, num_bytes: int) -> bytes:
+        data = b""
+        while len(data) < num_bytes:
+            if not (more := await loop.sock_recv(end, num_bytes - len(data))):
+                raise EOFError("it closed the connection")
+            data += more
+        return data
 
-    def listen(self, timeout_s: float) -> None:
-        """Wait until something is heard, for so many seconds at most."""
-        for key, _ in self._selector.select(timeout_s):
-            heard = key.fileobj
-            if heard is self._listening:
-                with contextlib.suppress(OSError):  # it is gone again
-                    end, _ = self._listening.accept()
-                    end.setblocking(False)
-                    self._selector.register(end, selectors.EVENT_READ)
-                    self._unproven[end] = _Candidate(end, self._secret)
-            elif isinstance(heard, socket.socket) and heard in self._unproven:
-                try:
-                    rank = self._unproven[heard].read()
-                except (OSError, EOFError):
-                    self._drop(heard)
-                    continue
-                if rank in self.missing:
-                    self.missing.remove(rank)
-                    self._selector.unregister(heard)
-                    handshake = self._unproven.pop(heard).handshake
-                    self.proven[rank] = AuthenticatedConnection(heard, self._secret, handshake, is_operator=True)
-                elif rank is not None:
-                    self._drop(heard)
-        for number, (end, candidate) in enumerate(reversed(list(self._unproven.items()))):
-            if number >= MOST_UNPROVEN or time.monotonic() > candidate.deadline_s:
-                self._drop(end)
-
-    def _drop(self, end: socket.socket) -> None:
-        self.num_dropped += 1
-        self._selector.unregister(end)
-        del self._unproven[end]
-        end.close()
-
-    def close(self) -> None:
-        for end in list(self._unproven):
-            self._drop(end)
-        self._selector.close()
-
-
-class _Candidate:
-    """A connection that has not proved yet that it knows the secret."""
-
-    def __init__(self, end: socket.socket, secret: bytes):
-        self.deadline_s = time.monotonic() + PROOF_S
-        self.handshake = b""  # the hello of the host and the nonce of the operator
-        self._end, self._secret = end, secret
-        self._received = b""
-
-    def read(self) -> int | None:
-        """Read on; return the rank that was proved, None if more must come, or raise EOFError."""
-        wanted = MAC_BYTES if self.handshake else HELLO.size
-        data = self._end.recv(wanted - len(self._received))
-        self._received += data
-        if not data or not (self.handshake or MAGIC.startswith(self._received[: len(MAGIC)])):
-            raise EOFError("it does not speak this protocol")
-        if len(self._received) < wanted:
-            return None
-        if self.handshake:
-            if not hmac.compare_digest(_mac(self._secret, b"host", self.handshake), self._received):
+    async def hear(end: socket.socket) -> None:
+        nonlocal num_dropped
+        try:
+            async with asyncio.timeout(PROOF_S):
+                if (magic := await read(end, len(MAGIC))) != MAGIC:
+                    raise EOFError("it does not speak this protocol")
+                hello = magic + await read(end, HELLO.size - len(MAGIC))
+                nonce = secrets.token_bytes(NONCE_BYTES)
+                await loop.sock_sendall(end, nonce + _mac(secret, b"operator", hello + nonce))
+                proof = await read(end, MAC_BYTES)
+            rank = HELLO.unpack(hello)[1]
+            if rank not in missing or not hmac.compare_digest(_mac(secret, b"host", hello + nonce), proof):
                 raise EOFError("its proof is wrong")
-            return HELLO.unpack(self.handshake[: HELLO.size])[1]
-        nonce = secrets.token_bytes(NONCE_BYTES)
-        self.handshake, self._received = self._received + nonce, b""
-        self._end.send(nonce + _mac(self._secret, b"operator", self.handshake))
-        return None
+        except (OSError, EOFError, asyncio.CancelledError):
+            num_dropped += 1
+            end.close()
+            return
+        missing.remove(rank)
+        proven[rank] = AuthenticatedConnection(end, secret, hello + nonce, is_operator=True)
+        if not missing:
+            is_complete.set()
+
+    async def listen() -> None:
+        while True:
+            with contextlib.suppress(OSError):  # it is gone again
+                end, _ = await loop.sock_accept(listening)
+                end.setblocking(False)
+                hearing.append(asyncio.create_task(hear(end)))
+            await asyncio.sleep(0)  # it begins, so that it ends with its connection where it is cancelled
+            hearing[:] = [task for task in hearing if not task.done()]
+            for task in hearing[:-MOST_UNPROVEN]:
+                task.cancel()
+
+    if missing:
+        listening_on = asyncio.create_task(listen())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(is_complete.wait(), limit_s)
+        listening_on.cancel()
+        await asyncio.sleep(0)  # as above
+        for task in hearing:
+            task.cancel()
+        await asyncio.gather(listening_on, *hearing, return_exceptions=True)
+    return proven, num_dropped
 
 
 def _mac(key: bytes, purpose: bytes, data: bytes) -> bytes:
@@ -268,7 +237,7 @@ KILLED_STATUS = 9  # wait status of a machine whose host is gone
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlainHost:
-    """This host as it is, in the form of the shaped hosts that machines may be on."""
+    """This host as it is, in the form of the shaped hosts that machines may be on; nothing is built or entered."""
 
     ip: str  # IPv4 address, which the other hosts reach
     interface: str  # network interface with this address
@@ -276,17 +245,16 @@ class PlainHost:
     description: None = None
 
     def open(self) -> "PlainHost":
-        """Nothing has to be built."""
         return self
 
     def enter(self, host: int) -> None:
-        """The process is there."""
+        pass
 
     def address(self, host: int) -> str:
         return self.ip
 
     def close(self) -> None:
-        """Nothing is held."""
+        pass
 
 
 def run_under_torchrun(
@@ -294,17 +262,13 @@ def run_under_torchrun(
     *,
     standbys: int = 0,  # hosts that wait to take a lost one's number
     preload: Sequence[str] = (),  # modules that are imported once on each host
-    threads_per_rank: int = 1,
     **choices: Any,  # ranks_per_machine, args, kwargs, timing, timeout_s, ...: see `run_training`
 ) -> TrainingOutcome | None:
     """Train on the hosts of a torchrun job, one process of it on each; return the outcome on rank 0, None elsewhere.
 
-    With more than one host the secret of the job is taken from `WORKBENCH_SECRET`, or from the file of mode 600 that
-    `WORKBENCH_SECRET_FILE` names, by default ~/.config/workbench/secret.
-
     Raises:
-        RuntimeError: where torchrun did not start this process, there is no secret, what is found as the operator does
-            not know it, or too few hosts are left.
+        RuntimeError: where torchrun did not start this process, there are several hosts and no secret (`read_secret`),
+            what is found as the operator does not know it, or too few hosts are left.
         TimeoutError: where hosts do not come; it names them.
     """
     if "MASTER_ADDR" not in os.environ or os.environ.get("LOCAL_WORLD_SIZE") != "1":
@@ -317,8 +281,7 @@ def run_under_torchrun(
     with socket.create_connection(server, timeout=30.0) as connection:
         ip = connection.getsockname()[0]
     names = [name for name, known in psutil.net_if_addrs().items() if any(place.address == ip for place in known)]
-    host = PlainHost(ip=ip, interface=names[0])
-    local: dict[str, Any] = {"hosts": host, "preload": preload, "threads_per_rank": threads_per_rank}
+    local: dict[str, Any] = {"hosts": PlainHost(ip=ip, interface=names[0]), "preload": preload}
     if rank != 0:
         data = store.get(OPERATOR_KEY)
         try:
@@ -326,7 +289,17 @@ def run_under_torchrun(
             operator = str(operator_ip), int(port)
         except (ValueError, TypeError) as error:
             raise RuntimeError(f"the rendezvous store has {data[:99]!r} as operator; it must be [ip, port]") from error
-        keep_machines(operator, secret, rank, **local)
+        gone = contextlib.suppress(EOFError, ConnectionError)
+        with connect_to_operator(operator, secret, rank) as owner, Machines(**local) as kept, gone:
+            owner.recv()  # the question for the time
+            owner.send(time.monotonic())
+            while True:  # start and end machines as the operator asks, until it lets go or is gone
+                while owner.poll():
+                    name, args, more = owner.recv()
+                    with contextlib.suppress(ValueError):  # what is to be told or killed has ended meanwhile
+                        getattr(kept, name)(*args, **more)
+                for event in kept.wait(LOOK_S):
+                    owner.send(event)
         return None
     with listening_socket(ip) as listening:
         store.set(OPERATOR_KEY, json.dumps(listening.getsockname()))
@@ -338,34 +311,6 @@ def run_under_torchrun(
         return run_training(function, num_hosts - standbys, standbys=standbys, machines=machines, **choices)
 
 
-def keep_machines(address: tuple[str, int], secret: bytes, rank: int, **choices: Any) -> None:
-    """Start and end machines of this host as the operator asks, until it lets go or is gone."""
-    operator = connect_to_operator(address, secret, rank)
-    with contextlib.closing(operator), Machines(**choices) as machines, contextlib.suppress(EOFError, ConnectionError):
-        operator.receive()  # the question for the time
-        operator.send(time.monotonic())
-        while True:
-            while operator.poll():
-                name, args, more = operator.receive()
-                with contextlib.suppress(ValueError):  # what is to be told or killed has ended meanwhile
-                    getattr(machines, name)(*args, **more)
-            for event in machines.wait(LOOK_S):
-                operator.send(event)
-
-
-@dataclass(slots=True)
-class _Host:
-    """Another host, as the operator sees it."""
-
-    connection: AuthenticatedConnection
-    ahead_s: float  # its clock less this one's
-    machines: set[str]
-
-    def ask(self, name: str, *args: Any, **more: Any) -> None:
-        with contextlib.suppress(ConnectionError):  # its end is heard where events are
-            self.connection.send((name, args, more))
-
-
 class ClusterMachines:
     """Machines on several hosts, with the interface of `Machines`: host 0 is this one, the others are connected."""
 
@@ -373,36 +318,37 @@ class ClusterMachines:
 
     def __init__(self, local: Machines, connections: Sequence[AuthenticatedConnection], num_needed: int):
         self._local, self._num_needed = local, num_needed
-        self._others: dict[int, _Host] = {}
-        for number, connection in enumerate(connections, 1):
+        self._others = dict(enumerate(connections, 1))
+        self._ahead_s: dict[int, float] = {}  # the clocks of other hosts less this one's
+        self._host_of: dict[str, int] = {}  # of machines on other hosts
+        self._pids: dict[str, dict[str, Any]] = {}  # of these
+        for number, connection in self._others.items():
             try:
                 connection.send("What time is it?")
                 if not connection.poll(CLOCK_S):
                     raise TimeoutError(f"host {number} has not said the time within {CLOCK_S:g} s after it connected")
-                ahead_s = connection.receive() - time.monotonic()
+                self._ahead_s[number] = connection.recv() - time.monotonic()
             except (EOFError, ConnectionError) as error:
                 raise RuntimeError(f"host {number} was lost after it had connected: {error}") from error
-            self._others[number] = _Host(connection, ahead_s, set())
         self.shaped = self  # machine i is on host i: the operator asks how many there are
         self.num_hosts = 1 + len(connections)
-        self._pids: dict[str, dict[str, Any]] = {}
         self._unread: list[Any] = []
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*self._local.names, *(name for host in self._others.values() for name in host.machines))
+        return *self._local.names, *self._host_of
 
     @property
     def pids(self) -> dict[str, dict[str, Any]]:
-        return {**self._pids, **self._local.pids}
+        return {**{name: pids for name, pids in self._pids.items() if name in self._host_of}, **self._local.pids}
 
     def start(self, name: str, function: Callable[..., Any], /, *args: Any, host: int = 0, **more: Any) -> None:
         """Start a machine on a host; one on a host that is gone ends at once."""
         if host == 0:
             self._local.start(name, function, *args, host=0, **more)
         elif host in self._others:
-            self._others[host].machines.add(name)
-            self._others[host].ask("start", name, function, *args, host=0, **more)
+            self._host_of[name] = host
+            self._ask("start", name, function, *args, host=0, **more)
         else:
             self._unread.append(MachineEnded(machine=name, status=KILLED_STATUS, time_s=time.monotonic()))
 
@@ -418,7 +364,7 @@ class ClusterMachines:
         for name in set(names) - set(local):
             self._ask("kill", name)
         deadline_s = time.monotonic() + KILL_PATIENCE_S
-        while left := [name for name in names if self._host_of(name) is not None]:
+        while left := [name for name in names if name in self._host_of]:
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"machines {left!r} are still there {KILL_PATIENCE_S} s after they were killed")
             self._unread += self._received(LOOK_S)
@@ -441,54 +387,51 @@ class ClusterMachines:
     def _received(self, timeout_s: float) -> list[Any]:
         """Receive what the other hosts say, with their moments on this host's clock."""
         events: list[Any] = []
-        hosts = [(number, host, host.connection.fileno()) for number, host in self._others.items()]
-        ready = wait([descriptor for *_, descriptor in hosts], timeout_s) if hosts else ()
-        for number, host in [(number, host) for number, host, descriptor in hosts if descriptor in ready]:
+        ready = wait(list(self._others.values()), timeout_s) if self._others else ()
+        for number, connection in [(number, end) for number, end in self._others.items() if end in ready]:
             try:
-                events.append(self._noted(host, host.connection.receive()))
+                event = connection.recv()
             except (EOFError, ConnectionError):
                 events += self._lost(number)
+                continue
+            match event:
+                case MachineStarted(machine=name, pid=pid):
+                    self._pids[name] = {"agent": pid, "ranks": {}}
+                case MachineEnded(machine=name):
+                    self._host_of.pop(name, None)
+                case RankStarted(machine=name, rank=rank, pid=pid) if name in self._pids:
+                    self._pids[name]["ranks"][rank] = pid
+                case RankEnded(machine=name, rank=rank) if name in self._pids:
+                    self._pids[name]["ranks"].pop(rank, None)
+            message: Any = getattr(event, "message", None)
+            if hasattr(message, "time_s"):
+                event = replace(event, message=replace(message, time_s=message.time_s - self._ahead_s[number]))
+            if hasattr(event, "time_s"):
+                event = replace(event, time_s=event.time_s - self._ahead_s[number])
+            events.append(event)
         return events
-
-    def _noted(self, host: _Host, event: Any) -> Any:
-        match event:
-            case MachineStarted(machine=name, pid=pid):
-                self._pids[name] = {"agent": pid, "ranks": {}}
-            case MachineEnded(machine=name):
-                host.machines.discard(name)
-                self._pids.pop(name, None)
-            case RankStarted(machine=name, rank=rank, pid=pid) if name in self._pids:
-                self._pids[name]["ranks"][rank] = pid
-            case RankEnded(machine=name, rank=rank) if name in self._pids:
-                self._pids[name]["ranks"].pop(rank, None)
-        message: Any = getattr(event, "message", None)
-        if hasattr(message, "time_s"):
-            event = replace(event, message=replace(message, time_s=message.time_s - host.ahead_s))
-        return replace(event, time_s=event.time_s - host.ahead_s) if hasattr(event, "time_s") else event
 
     def _lost(self, number: int) -> list[MachineEnded]:
         """Note that a host is gone, with all its machines."""
-        host = self._others.pop(number)
-        host.connection.close()
+        self._others.pop(number).close()
+        names = sorted(name for name, host in self._host_of.items() if host == number)
+        for name in names:
+            del self._host_of[name]
         if 1 + len(self._others) < self._num_needed:
             rule = f"{1 + len(self._others)} are left, fewer than the {self._num_needed} that train"
-            raise RuntimeError(f"host {number} is gone, with {sorted(host.machines)}: {rule}")
-        return [
-            MachineEnded(machine=name, status=KILLED_STATUS, time_s=time.monotonic()) for name in sorted(host.machines)
-        ]
+            raise RuntimeError(f"host {number} is gone, with {names}: {rule}")
+        return [MachineEnded(machine=name, status=KILLED_STATUS, time_s=time.monotonic()) for name in names]
 
-    def _host_of(self, name: str) -> _Host | None:
-        return next((host for host in self._others.values() if name in host.machines), None)
-
-    def _ask(self, request: str, name: str, *args: Any) -> None:
+    def _ask(self, request: str, name: str, *args: Any, **more: Any) -> None:
         """Ask for something to be done with a machine, on its host, if it is still there."""
         if name in self._local.names:
             getattr(self._local, request)(name, *args)
-        elif (host := self._host_of(name)) is not None:
-            host.ask(request, name, *args)
+        elif name in self._host_of:
+            with contextlib.suppress(ConnectionError):  # its end is heard where events are
+                self._others[self._host_of[name]].send((request, (name, *args), more))
 
     def close(self) -> None:
         """End all machines, also of the other hosts; calling it again does nothing."""
         while self._others:
-            self._others.popitem()[1].connection.close()
+            self._others.popitem()[1].close()
         self._local.close()

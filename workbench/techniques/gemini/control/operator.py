@@ -10,37 +10,20 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from workbench.checks import require_counts, require_not_negative
 from workbench.launch.failures import FailureKind, RankFailed, RankFailure, describe_end
 from workbench.launch.machines import MachineEnded, Machines, MachineSaid, MachineStarted, RankEnded, RankExit, RankSaid
 from workbench.launch.messages import NotAMessage
 from workbench.launch.protocol import Reply
 
-from .agent import Order, Replacement, Timing
-from .service import (
-    AgentPlan,
-    Event,
-    EventName,
-    Fault,
-    Logged,
-    Pause,
-    Progress,
-    Roster,
-    StoreReady,
-    TrainingEnded,
-    Victim,
-    run_program,
-    serve_agent,
-    serve_store,
-)
-from .store import StoreUnavailable
+from .agent import Replacement
+from .service import Event, EventName, Fault, Logged, Pause, Progress, Roster, Task, Victim, serve_agent, serve_store
+from .store import EtcdKeyValueStore, KeyValueStore, StoreUnavailable, TcpKeyValueStore
 
-__all__ = ["Operator", "Repeats", "Task"]
+__all__ = ["Operator", "Repeats"]
 
 MOST_REPEATS = 2  # generations in a row that end with the same error before training is given up
 MOST_STALLED = 10  # generations in a row without progress, whatever ended them
@@ -92,36 +75,6 @@ class Repeats:
         return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self.num_stalled - 2)) if self.num_stalled > 1 else 0.0
 
 
-def signature_of(failure: RankFailure) -> str:
-    """Tell errors apart by class and place: the innermost frame and the class, without the words."""
-    if not failure.traceback:
-        return failure.message
-    frames = [line.strip() for line in failure.traceback.splitlines() if line.strip().startswith("File ")]
-    return f"{failure.message.partition(':')[0]} at {frames[-1] if frames else '?'}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Task:
-    """A training and its machines."""
-
-    program: bytes  # function, arguments and keyword arguments, packed
-    names: tuple[str, ...]  # machines by number
-    standby_names: tuple[str, ...]  # machines without a number
-    ranks_per_machine: int  # how many ranks each has
-    etcd_url: str | None  # of an etcd server, or None for the embedded store
-    prefix: str  # of this training's keys in etcd
-    token: bytes = field(repr=False)  # with which agents sign what they write to the store
-    has_hosts: bool  # whether machine i is on shaped host i
-    timing: Timing = field(default_factory=Timing)  # of heartbeats and leases
-    faults: Sequence[Fault] = ()  # to cause, and when
-    replacement_s: float = 0.0  # seconds until the operator has a new machine
-    memory_limit_bytes: int | None = None  # of a machine's memory for its ranks; None for no limit
-
-    def __post_init__(self) -> None:
-        require_not_negative(replacement_s=self.replacement_s)
-        require_counts(0, memory_limit_bytes=self.memory_limit_bytes or 0)
-
-
 class Operator:
     """Runs one training on machines, of which none is started yet; other threads add to `requests` or set `give_up`."""
 
@@ -134,8 +87,7 @@ class Operator:
         self._roster: list[str] = []
         self._members: tuple[str, ...] = task.names
         self._host_of: dict[str, int] = {}
-        self._lives: dict[str, int] = {}  # of replacements, by the name of the first
-        self._successor: dict[str, str] = {}  # of a lost machine
+        self._lives: Counter[str] = Counter()  # replacements by the name of the first
         self._arriving: set[str] = set()  # replacements not started yet
         self._root = ""
         self._store_address: tuple[str, int] | None = None
@@ -147,7 +99,7 @@ class Operator:
         self._counts: Counter[str] = Counter()  # of events by name
         self._progress, self._generation = -1, 0
         self._results: dict[int, dict[int, Any]] = {}
-        self._finished: Order | None = None
+        self._finished: int | None = None  # the generation whose ranks have all returned
         self._repeats = Repeats()
         self._shown: set[str] = set()  # signatures of errors whose tracebacks were shown
         self._failed_s = math.inf  # when a failure began that no generation has followed yet
@@ -163,7 +115,7 @@ class Operator:
         for name in self._roster:
             self._start(name)
         while True:
-            results = self._results.get(self._finished.generation, {}) if self._finished else {}
+            results = self._results.get(self._finished, {}) if self._finished else {}
             if len(results) == self._num_ranks:
                 return [results[rank] for rank in sorted(results)]
             self._turn(deadline_s, timeout_s)
@@ -180,7 +132,7 @@ class Operator:
             heapq.heappop(self._due)[2]()
         while not self.requests.empty():
             self._kill(self.requests.get())
-        next_s = self._due[0][0] if self._due else now_s + LOOK_S
+        next_s = self._due[0][0] if self._due else math.inf
         for happening in self._machines.wait(max(0.0, min(LOOK_S, next_s - now_s))):
             self._hear(happening)
 
@@ -229,40 +181,26 @@ class Operator:
             raise StoreUnavailable(f"{words}, and training cannot restart without it: {self._situation()}")
 
     def _start(self, name: str) -> None:
-        etcd = self._task.etcd_url
-        plan = AgentPlan(
-            initial=self._task.names,
-            roster=tuple(self._roster),
-            ranks_per_machine=self._task.ranks_per_machine,
-            timing=self._task.timing,
-            program=self._task.program,
-            store=("tcp", self._store_address) if etcd is None else ("etcd", (etcd, self._task.prefix)),
-            token=self._task.token,
-        )
-        self._machines.start(
-            name,
-            serve_agent,
-            plan,
-            run_program,
-            memory_limit_bytes=self._task.memory_limit_bytes,
-            host=self._host_of[name] if self._task.has_hosts else None,
-        )
+        task = self._task
+        connect: Callable[..., KeyValueStore] = partial(TcpKeyValueStore, *(self._store_address or ()))
+        if task.etcd_url is not None:
+            connect = partial(EtcdKeyValueStore, task.etcd_url, prefix=task.prefix)
+        arguments, limit_bytes = (task, tuple(self._roster), connect), task.memory_limit_bytes
+        host = self._host_of[name] if task.has_hosts else None
+        self._machines.start(name, serve_agent, *arguments, host=host, memory_limit_bytes=limit_bytes)
 
-    def _replace(self, wanted: Replacement) -> None:
+    def _replace(self, lost: str, number: int | None) -> None:
         """Start a machine in a lost one's place, once; it keeps its host, and the root gives it a number."""
-        lost = wanted.lost
-        successor = self._successor.get(lost)
-        if lost not in self._host_of or (successor is not None and successor in self._roster):
+        if lost not in self._roster:
             return
         if lost in self._machines.names:
             self._machines.kill(lost)  # it may only have seemed dead, and must not come back
         first = lost.partition("+")[0]
-        self._lives[first] = self._lives.get(first, 0) + 1
+        self._lives[first] += 1
         name = f"{first}+{self._lives[first]}"
         self._host_of[name] = self._host_of[lost]
-        self._successor[lost] = name
         self._roster = [other for other in self._roster if other != lost] + [name]
-        self._note(EventName.REPLACEMENT_ASKED, machine=lost, number=wanted.number, details={"by": name})
+        self._note(EventName.REPLACEMENT_ASKED, machine=lost, number=number, details={"by": name})
         self._arriving.add(name)
         self._later(self._task.replacement_s, lambda: self._deliver(name))
 
@@ -286,8 +224,13 @@ class Operator:
                     self._start_store()
             case MachineEnded(machine=name, time_s=time_s):
                 self._note_end_of_machine(name, time_s, happening.status)
-            case MachineSaid(machine=name, message=message):
-                self._hear_agent(name, message)
+            case MachineSaid(message=Replacement(lost=lost, number=number)):
+                self._replace(lost, number)
+            case MachineSaid(machine=name, message=Logged(name=what, time_s=time_s, details=details)):
+                self._note_log(name, what, time_s, dict(details))
+            case MachineSaid(machine=name, message=Reply() | Exception() as message):
+                words = getattr(message, "traceback", "") or str(message)
+                raise RuntimeError(f"machine {name!r} cannot run its agent: {words}")
             case RankSaid(machine=name, rank=rank, label=generation, message=message):
                 self._note_message(name, rank, generation, message)
             case RankEnded(rank=rank, label=generation, time_s=time_s, status=status, exit=RankExit.KILLED):
@@ -304,42 +247,30 @@ class Operator:
         available = {*self._machines.names, *self._arriving}
         if self._finished is None and not available & set(self._roster):
             for lost in tuple(self._roster):
-                number = self._members.index(lost) if lost in self._members else None
-                self._replace(Replacement(lost=lost, number=number))
-
-    def _hear_agent(self, name: str, message: Any) -> None:
-        match message:
-            case StoreReady(address=address):
-                self._store_address = address
-                self._note(EventName.STORE_STARTED)
-            case Replacement():
-                self._replace(message)
-            case TrainingEnded(order=order):
-                self._finished = order
-                self._note(EventName.FINISHED, machine=name, generation=order.generation)
-            case Logged(name=what, time_s=time_s, details=details):
-                self._note_log(name, what, time_s, dict(details))
-            case Reply() | Exception():
-                words = getattr(message, "traceback", "") or str(message)
-                raise RuntimeError(f"machine {name!r} cannot run its agent: {words}")
+                self._replace(lost, self._number_of(lost))
 
     def _note_log(self, name: str, what: str, time_s: float, details: dict[str, Any]) -> None:
-        """Note an event of an agent, and what it changes."""
+        """Note an event of an agent or the store, and what it changes."""
         concerned = details.pop("lost", name)
         generation = details.pop("generation", None)
-        if what == EventName.STORE_LOST:
-            self._storeless_s[name] = time_s
-        if what == EventName.STORE_FOUND:
-            self._storeless_s.pop(name, None)
-        if what == EventName.ROOT_ELECTED:
-            self._root = details.pop("root")
-        if what == EventName.GENERATION_ORDERED:
-            self._failed_s, self._generation = math.inf, generation
-            before, self._members = self._members, tuple(details["members"])
-            for number, (old, new) in enumerate(zip(before, self._members, strict=True)):
-                if old != new:
-                    common: dict[str, Any] = {"machine": new, "number": number, "generation": generation}
-                    self._note(EventName.REPLACED, time_s, **common, details={"lost": old})
+        match what:
+            case EventName.STORE_STARTED:
+                self._store_address, concerned = details.pop("address"), ""
+            case EventName.STORE_LOST:
+                self._storeless_s[name] = time_s
+            case EventName.STORE_FOUND:
+                self._storeless_s.pop(name, None)
+            case EventName.ROOT_ELECTED:
+                self._root = details.pop("root")
+            case EventName.FINISHED:
+                self._finished = generation
+            case EventName.GENERATION_ORDERED:
+                self._failed_s, self._generation = math.inf, generation
+                before, self._members = self._members, tuple(details["members"])
+                for old, new in zip(before, self._members, strict=True):
+                    if old != new:
+                        place = {"machine": new, "generation": generation}
+                        self._note(EventName.REPLACED, time_s, **place, details={"lost": old})
         self._note(what, time_s, machine=concerned, generation=generation, details=details)
 
     def _note_message(self, name: str, rank: int, generation: int, message: Any) -> None:
@@ -381,7 +312,9 @@ class Operator:
                     if name in self._machines.names:
                         self._machines.tell(name, Pause(seconds=pause_s))
         if isinstance(cause, RankFailure) and cause.kind is FailureKind.RAISED:
-            signature = signature_of(cause)
+            # Errors are told apart by class and place, without their words.
+            frames = [line.strip() for line in cause.traceback.splitlines() if line.strip().startswith("File ")]
+            signature = f"{cause.message.partition(':')[0]} at {frames[-1]}" if frames else cause.message
             if self._shows_errors:
                 again = f"rank {cause.rank} {cause.message}, at the same place"
                 print(f"workbench: {again if signature in self._shown else cause}", file=sys.stderr, flush=True)
@@ -394,13 +327,13 @@ class Operator:
             if cause.kind is not FailureKind.PEER_LOST or self._repeats.num_stalled > MOST_STALLED:
                 raise RankFailed([cause], verdict)
 
-    def _note(
-        self, name: str, time_s: float | None = None, *, machine: str = "", number: int | None = None, **fields: Any
-    ) -> None:
-        if number is None and machine in self._members:
-            number = self._members.index(machine)
+    def _number_of(self, machine: str) -> int | None:
+        return self._members.index(machine) if machine in self._members else None
+
+    def _note(self, name: str, time_s: float | None = None, *, machine: str = "", **fields: Any) -> None:
+        fields = {"number": self._number_of(machine), **fields}
         time_s = time.monotonic() if time_s is None else time_s
-        self.events.append(Event(name=str(name), time_s=time_s, machine=machine, number=number, **fields))
+        self.events.append(Event(name=str(name), time_s=time_s, machine=machine, **fields))
         self._counts[name] += 1
         self._trigger(lambda fault: fault.after_event == name and self._counts[name] >= fault.occurrence)
 

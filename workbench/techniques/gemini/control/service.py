@@ -4,7 +4,7 @@ import datetime
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
@@ -17,11 +17,10 @@ from workbench.checks import require_counts, require_not_negative
 from workbench.launch.machines import Machine, RankEnded, RankExit, RankLink
 from workbench.launch.tcp_store import listening_socket, serve_tcp_store
 
-from .agent import ControlAgent, Order, Phase, Step, Timing
-from .store import EtcdKeyValueStore, KeyValueStore, SignedKeyValueStore, TcpKeyValueStore
+from .agent import ControlAgent, Order, Phase, Timing
+from .store import KeyValueStore, SignedKeyValueStore
 
-__all__ = ["AgentPlan", "Event", "EventName", "Fault", "Logged", "RankContext", "Seat", "Victim", "run_program"]
-__all__ += ["serve_agent", "serve_store"]
+__all__ = ["Event", "EventName", "Fault", "Logged", "RankContext", "Task", "Victim", "serve_agent", "serve_store"]
 
 
 class EventName(StrEnum):
@@ -49,17 +48,23 @@ class EventName(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Event:
-    """An event of a training, and its place."""
+class Logged:
+    """An event, as an agent or a rank logs it."""
 
     name: str  # an EventName, or what a rank logged
     time_s: float  # when it happened or began, monotonic clock
+    details: dict[str, Any] = field(default_factory=dict)  # more of it
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Event(Logged):
+    """An event of a training, and its place."""
+
     duration_s: float = 0.0  # how long it took
     machine: str = ""  # name of the machine it concerns
     number: int | None = None  # number of that machine, if it had one
     rank: int | None = None  # the rank it concerns
     generation: int | None = None  # in which generation
-    details: dict[str, Any] = field(default_factory=dict)  # more of it
 
 
 class Victim(Enum):
@@ -105,21 +110,38 @@ class Fault:
             raise ValueError(f"Fault.kills is {self.kills!r}; only the embedded store can be killed or stopped")
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Task:
+    """A training and its machines."""
+
+    program: bytes  # function, arguments and keyword arguments, packed; an agent never looks inside
+    names: tuple[str, ...]  # machines by number, before the first order
+    standby_names: tuple[str, ...]  # machines without a number
+    ranks_per_machine: int  # how many ranks each has
+    etcd_url: str | None  # of an etcd server, or None for the embedded store
+    prefix: str  # of this training's keys in etcd
+    token: bytes = field(repr=False)  # with which agents sign what they write to the store
+    has_hosts: bool  # whether machine i is on shaped host i
+    timing: Timing = field(default_factory=Timing)  # of heartbeats and leases
+    faults: Sequence[Fault] = ()  # to cause, and when
+    replacement_s: float = 0.0  # seconds until the operator has a new machine
+    memory_limit_bytes: int | None = None  # of a machine's memory for its ranks; None for no limit
+
+    def __post_init__(self) -> None:
+        require_not_negative(replacement_s=self.replacement_s)
+        require_counts(0, memory_limit_bytes=self.memory_limit_bytes or 0)
+        if self.etcd_url is not None and not self.etcd_url.startswith(("http://", "https://")):
+            raise ValueError(f'store is {self.etcd_url!r}; it must be "tcp" or the URL of an etcd server')
+        if self.etcd_url is not None and self.has_hosts:
+            rule = 'on shaped hosts, which see only each other, it must be "tcp"'
+            raise ValueError(f"store is {self.etcd_url!r}; {rule}")
+        num_machines = len(self.names)
+        for fault in self.faults:
+            fault.check_fits(num_machines, num_machines * self.ranks_per_machine, self.etcd_url is None)
+
+
 STORE_CALL_S = 0.5  # most seconds a call to the store may take, well below a lease
 FOREVER_S = 3600.0  # seconds between two looks of a process that has nothing to do
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class AgentPlan:
-    """The operator's message to an agent at its start."""
-
-    initial: tuple[str, ...]  # machines by number, before the first order
-    roster: tuple[str, ...]  # all machines, the standbys included
-    ranks_per_machine: int  # how many ranks it starts
-    timing: Timing  # of heartbeats and leases
-    store: tuple[str, Any]  # ("tcp", (address, port)) or ("etcd", (url, prefix))
-    token: bytes = field(repr=False)  # of the training, with which values in the store are signed
-    program: bytes  # of the ranks, packed; an agent never looks inside
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,118 +158,71 @@ class Pause:
     seconds: float  # from now on
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TrainingEnded:
-    """The root says that all ranks of a generation have returned."""
-
-    order: Order  # of that generation
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Logged:
-    """An event for the log."""
-
-    name: str  # of the event
-    time_s: float  # monotonic clock
-    details: dict[str, Any] = field(default_factory=dict)  # more of it
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StoreReady:
-    """The embedded store serves."""
-
-    address: tuple[str, int]  # where
-
-
 def serve_store(machine: Machine, port: int = 0) -> None:
     """Be the embedded store, empty at first, until the owner lets go."""
     listening = listening_socket(machine.address, port)
     address = listening.getsockname()
     server = serve_tcp_store(listening)
-    machine.tell(StoreReady(address=address))
+    machine.tell(Logged(name=EventName.STORE_STARTED, time_s=time.monotonic(), details={"address": address}))
     while server is not None:
         machine.wait(FOREVER_S)
 
 
-def serve_agent(machine: Machine, plan: AgentPlan, start: Callable[..., Any]) -> None:
-    """Be the agent of a machine until the owner lets go; each rank calls `start(link, program, seat)`."""
-    _Service(machine, plan, start).run()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Seat:
-    """The place of a rank in a generation."""
-
-    generation: int  # grows with every restart
-    rank: int  # its number
-    world_size: int  # number of ranks
-    machine: int  # number of its machine
-    machine_name: str  # name of its machine
-    num_machines: int  # how many
-    meeting: tuple[str, int]  # address at which the ranks meet
-    meeting_fd: int  # listening there; -1 on all but rank 0
-    collective_s: float  # timeout of collectives
+def serve_agent(machine: Machine, task: Task, roster: tuple[str, ...], connect: Callable[..., KeyValueStore]) -> None:
+    """Be the agent of a machine until the owner lets go; `connect(timeout_s=...)` makes a client of the store."""
+    service = _Service(machine, task, roster, connect)
+    next_beat_s = time.monotonic()
+    while True:
+        for happening in machine.wait(max(0.0, next_beat_s - time.monotonic())):
+            service.hear(happening)
+        next_beat_s = time.monotonic() + task.timing.heartbeat_s
+        service.beat()
 
 
 class _Service:
-    def __init__(self, machine: Machine, plan: AgentPlan, start: Callable[..., Any]):
-        self._machine, self._plan, self._start = machine, plan, start
+    def __init__(self, machine: Machine, task: Task, roster: tuple[str, ...], connect: Callable[..., KeyValueStore]):
+        self._machine, self._task = machine, task
         self._listening = listening_socket(machine.address)
-        kind, (place, rest) = plan.store
-        if kind == "tcp":
-            store: KeyValueStore = TcpKeyValueStore(place, rest, timeout_s=STORE_CALL_S)
-        else:
-            store = EtcdKeyValueStore(place, prefix=rest, timeout_s=STORE_CALL_S)
-        self._store = SignedKeyValueStore(store, plan.token)
+        self._store = SignedKeyValueStore(connect(timeout_s=STORE_CALL_S), task.token)
         self._agent = ControlAgent(
             machine.name,
             self._store,
-            initial=plan.initial,
-            roster=plan.roster,
-            timing=plan.timing,
+            initial=task.names,
+            roster=roster,
+            timing=task.timing,
             meeting=lambda: "{}:{}".format(*self._listening.getsockname()),
         )
         self._exits: dict[int, RankExit] = {}  # of this generation, by rank
         self._waiting: Order | None = None  # whose ranks are not started yet
         self._start_s = 0.0  # before which none are
 
-    def run(self) -> None:
-        """Beat, listen and obey, until the owner lets go."""
-        next_beat_s = time.monotonic()
-        while True:
-            for happening in self._machine.wait(max(0.0, next_beat_s - time.monotonic())):
-                self._hear(happening)
-            next_beat_s = time.monotonic() + self._plan.timing.heartbeat_s
-            self._obey(self._agent.step(time.monotonic()))
-
-    def _hear(self, happening: Any) -> None:
+    def hear(self, happening: Any) -> None:
         match happening:
             case Roster(names=names):
                 self._agent.roster = names
             case Pause(seconds=seconds):
                 self._start_s = time.monotonic() + seconds
-            case RankEnded(rank=rank, label=generation) if self._agent.order and (
-                generation == self._agent.order.generation
-            ):
-                self._exits[rank] = happening.exit
+            case RankEnded() if self._agent.order and happening.label == self._agent.order.generation:
+                self._exits[happening.rank] = happening.exit
                 exits = set(self._exits.values())
                 if exits & {RankExit.RAISED, RankExit.KILLED}:
                     self._agent.phase = Phase.FAILED
                 elif RankExit.LOST_PEER in exits:
                     self._agent.phase = Phase.LOST_PEER
-                elif len(self._exits) == self._plan.ranks_per_machine:
+                elif len(self._exits) == self._task.ranks_per_machine:
                     self._agent.phase = Phase.RETURNED
 
-    def _obey(self, step: Step) -> None:
-        now_s = time.monotonic()
+    def beat(self) -> None:
+        step = self._agent.step(time.monotonic())
+        now_s = time.monotonic()  # what the step has found happened before
         for key in self._store.take_dropped():
             step.events.append((EventName.MESSAGE_DROPPED, {"key": key, "reason": "not signed by this training"}))
+        if step.finished is not None:
+            step.events.append((EventName.FINISHED, {"generation": step.finished.generation}))
         for name, details in step.events:
             self._machine.tell(Logged(name=name, time_s=now_s, details=details))
         for replacement in step.replace:
             self._machine.tell(replacement)
-        if step.finished is not None:
-            self._machine.tell(TrainingEnded(order=step.finished))
         if step.order is not None:
             self._machine.stop_ranks()
             self._exits.clear()
@@ -257,34 +232,19 @@ class _Service:
             self._waiting = None
 
     def _start_ranks(self, order: Order) -> None:
-        number, num_local = order.members.index(self._machine.name), self._plan.ranks_per_machine
-        address, _, port = order.meeting.rpartition(":")
+        number, num_local = order.members.index(self._machine.name), self._task.ranks_per_machine
         for rank in range(number * num_local, (number + 1) * num_local):
-            meeting_fd = self._meeting_socket(address, int(port)) if rank == 0 else -1
-            seat = Seat(
-                generation=order.generation,
-                rank=rank,
-                world_size=len(order.members) * num_local,
-                machine=number,
-                machine_name=self._machine.name,
-                num_machines=len(order.members),
-                meeting=(address, int(port)),
-                meeting_fd=meeting_fd,
-                collective_s=self._plan.timing.collective_s,
-            )
-            function = partial(self._start, program=self._plan.program, seat=seat)
+            meeting_fd = -1
+            if rank == 0 and order.meeting_place == self._listening.getsockname():
+                meeting_fd = self._listening.detach()
+                self._listening = listening_socket(self._machine.address)  # for the next generation
+            elif rank == 0:
+                # The root read a heartbeat of before the last generation; its ranks are dead, and so the port is free.
+                meeting_fd = listening_socket(*order.meeting_place).detach()
+            function = partial(run_program, task=self._task, order=order, rank=rank, meeting_fd=meeting_fd)
             self._machine.start_rank(rank, function, label=order.generation, keep=meeting_fd)
         details = {"generation": order.generation, "number": number}
-        self._machine.tell(Logged(name="ranks started", time_s=time.monotonic(), details=details))
-
-    def _meeting_socket(self, address: str, port: int) -> int:
-        """Return the descriptor of the socket that the order names, and listen elsewhere for the next one."""
-        if (address, port) != self._listening.getsockname():
-            # The root read a heartbeat of before the last generation; its ranks are dead, and so the port is free.
-            return listening_socket(address, port).detach()
-        taken = self._listening.detach()
-        self._listening = listening_socket(self._machine.address)
-        return taken
+        self._machine.tell(Logged(name=EventName.RANKS_STARTED, time_s=time.monotonic(), details=details))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -298,13 +258,12 @@ class Progress:
 class RankContext:
     """A rank's numbers, its machine's memory and the log; a replacement differs from a lost rank in `machine_name`."""
 
-    def __init__(self, link: RankLink, seat: Seat):
-        self._link = link
-        self.rank, self.world_size = seat.rank, seat.world_size
-        self.machine, self.num_machines, self.machine_name = seat.machine, seat.num_machines, seat.machine_name
-        self.ranks_per_machine = seat.world_size // seat.num_machines
-        self.local_rank = seat.rank % self.ranks_per_machine
-        self.generation = seat.generation
+    def __init__(self, link: RankLink, order: Order, rank: int, ranks_per_machine: int):
+        self._link, self.generation = link, order.generation
+        self.rank, self.ranks_per_machine, self.num_machines = rank, ranks_per_machine, len(order.members)
+        self.world_size = self.num_machines * ranks_per_machine
+        self.machine, self.local_rank = divmod(rank, ranks_per_machine)
+        self.machine_name = order.members[self.machine]
 
     def memory(self, name: str, num_bytes: int) -> int:
         """Return the caller's own descriptor of memory, zero at first, that lives as long as the machine."""
@@ -333,33 +292,33 @@ class RankContext:
         try:
             yield
         finally:
-            details = {"duration_s": time.monotonic() - start_s, **details}
-            self._tell(Logged(name=name, time_s=start_s, details=details))
+            duration_s = time.monotonic() - start_s
+            self._tell(Logged(name=name, time_s=start_s, details={"duration_s": duration_s, **details}))
 
     def _tell(self, message: Any) -> None:
         self._link.tell(message)
 
 
-def run_program(link: RankLink, *, program: bytes, seat: Seat) -> Any:
+def run_program(link: RankLink, *, task: Task, order: Order, rank: int, meeting_fd: int) -> Any:
     """Join the generation's process group and call the user's function."""
     import torch
     import torch.distributed as dist
 
-    function, args, kwargs = cloudpickle.loads(program)
-    context = RankContext(link, seat)
-    numbers = {"RANK": seat.rank, "WORLD_SIZE": seat.world_size, "LOCAL_RANK": context.local_rank}
+    function, args, kwargs = cloudpickle.loads(task.program)
+    context = RankContext(link, order, rank, task.ranks_per_machine)
+    numbers = {"RANK": rank, "WORLD_SIZE": context.world_size, "LOCAL_RANK": context.local_rank}
     os.environ.update({name: str(value) for name, value in numbers.items()})
     has_devices = torch.cuda.is_available() and torch.cuda.device_count() >= context.ranks_per_machine
     if has_devices:
         torch.cuda.set_device(context.local_rank)
-    timeout = datetime.timedelta(seconds=seat.collective_s)
-    fd = seat.meeting_fd if seat.meeting_fd >= 0 else None
-    store = dist.TCPStore(*seat.meeting, seat.world_size, fd is not None, timeout, False, master_listen_fd=fd)
+    timeout = datetime.timedelta(seconds=task.timing.collective_s)
+    fd = meeting_fd if meeting_fd >= 0 else None
+    store = dist.TCPStore(*order.meeting_place, context.world_size, fd is not None, timeout, False, master_listen_fd=fd)
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if has_devices else "gloo",
-        store=dist.PrefixStore(f"generation-{seat.generation}", store),
-        rank=seat.rank,
-        world_size=seat.world_size,
+        store=dist.PrefixStore(f"generation-{order.generation}", store),
+        rank=rank,
+        world_size=context.world_size,
         timeout=timeout,
     )
     dist.barrier()  # rank 0 serves the store, and must not end before all have read it

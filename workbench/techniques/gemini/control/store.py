@@ -3,16 +3,12 @@
 Any process that reaches the store can write there, so values are signed with a token that only the training has.
 """
 
-import base64
-import contextlib
 import datetime
 import hmac
-import queue
 import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from functools import partial
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
@@ -41,9 +37,6 @@ class KeyValueStore(Protocol):
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
         """Write `desired` if the value is `expected` (None: if there is none); return the value afterwards."""
 
-    def close(self) -> None:
-        """Close the connection; calling it again does nothing."""
-
 
 def check_values(**values: bytes | None) -> None:
     """Refuse an empty value, which TCPStore reads as "no such key"; None is no value."""
@@ -56,8 +49,7 @@ class SignedKeyValueStore:
     """A store whose values are signed with a token: what others have written counts as missing, and is replaced."""
 
     def __init__(self, store: KeyValueStore, token: bytes):
-        self._store = store
-        self._token = token
+        self._store, self._token = store, token
         self._forged: dict[str, bytes] = {}  # what was read last where it was not signed
         self._dropped: list[str] = []  # keys
 
@@ -80,9 +72,6 @@ class SignedKeyValueStore:
         dropped, self._dropped = self._dropped, []
         return dropped
 
-    def close(self) -> None:
-        self._store.close()
-
     def _signed(self, key: str, value: bytes) -> bytes:
         check_values(value=value)
         return hmac.digest(self._token, key.encode() + b"\0" + value, "sha256") + value
@@ -98,88 +87,54 @@ class SignedKeyValueStore:
         return None
 
 
-class _Client:
-    """A connection whose calls are made one after the other in a thread; after a late one it is of no more use."""
-
-    def __init__(self, connect: Callable[[], dist.TCPStore]) -> None:
-        self._connect = connect
-        self._calls: queue.SimpleQueue[tuple[Future, Callable[[dist.TCPStore], Any]] | None] = queue.SimpleQueue()
-        threading.Thread(target=self._work, name="store", daemon=True).start()
-
-    def _work(self) -> None:
-        connection = None
-        while (call := self._calls.get()) is not None:
-            end, question = call
-            try:
-                connection = connection or self._connect()
-                end.set_result(question(connection))
-            except Exception as error:
-                end.set_exception(error)
-
-    def ask(self, question: Callable[[dist.TCPStore], Any], timeout_s: float) -> Any:
-        """Return the answer; TimeoutError if it takes longer."""
-        end: Future = Future()
-        self._calls.put((end, question))
-        try:
-            return end.result(timeout_s)
-        except TimeoutError:
-            raise TimeoutError(f"no answer within {timeout_s:g} s") from None
-
-    def close(self) -> None:
-        """End the thread after its last call."""
-        self._calls.put(None)
-
-
 class TcpKeyValueStore(KeyValueStore):
     """A client of torch's TCPStore that finds a restarted server, and gives up waiting for one that is stopped.
 
-    torch's own calls wait for a stopped server without limit, so they are made in a thread.
+    torch's own calls wait for a stopped server without limit, so each is made in a thread.
     """
 
     def __init__(self, address: str, port: int, *, timeout_s: float = 1.0):
-        self._place = address, port
-        self._timeout_s = timeout_s
-        self._client: _Client | None = None
+        self._place, self._timeout_s = (address, port), timeout_s
+        self._connection: dist.TCPStore | None = None
 
     def get(self, key: str) -> bytes | None:
         return self._ask(lambda client: bytes(client.get(key)) if client.check([key]) else None)
 
     def set(self, key: str, value: bytes) -> None:
         check_values(value=value)
-        self._ask(lambda client: client.set(key, value))  # type: ignore[arg-type]  # its stubs know only text
+        self._ask(lambda client: client.set(key, value))
 
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
         check_values(desired=desired, expected=expected)
-
-        def question(client: dist.TCPStore) -> bytes:
-            return bytes(client.compare_set(key, expected or b"", desired))  # type: ignore[arg-type]  # as above
-
-        now = self._ask(question)
+        now = self._ask(lambda client: bytes(client.compare_set(key, expected or b"", desired)))
         # For a missing key the server echoes what was expected.
         return None if now == expected and now != desired else now
 
-    def _ask(self, question: Callable[[dist.TCPStore], Any]) -> Any:
-        address, port = self._place
+    def _ask(self, question: Callable[[Any], Any]) -> Any:
+        end: Future[tuple[dist.TCPStore, Any]] = Future()
+
+        def work(connection: dist.TCPStore | None) -> None:
+            try:
+                if connection is None:
+                    # torch would try again and again where nobody listens.
+                    socket.create_connection(self._place, self._timeout_s).close()
+                    limit = datetime.timedelta(seconds=self._timeout_s)
+                    connection = dist.TCPStore(*self._place, None, False, limit, wait_for_workers=False)
+                end.set_result((connection, question(connection)))
+            except Exception as error:
+                end.set_exception(error)
+
+        threading.Thread(target=work, args=(self._connection,), name="store", daemon=True).start()
+        self._connection = None  # of no more use after an error or a late answer
         try:
-            self._client = self._client or _Client(partial(_connect, self._place, self._timeout_s))
-            return self._client.ask(question, self._timeout_s)
+            self._connection, answer = end.result(self._timeout_s)
         except (dist.DistError, OSError) as error:  # a TimeoutError is an OSError
-            self.close()
-            reason = str(error).partition("\n")[0]
-            raise StoreUnavailable(f"the store at {address}:{port} does not answer: {reason}") from error
+            reason = str(error).partition("\n")[0] or f"no answer within {self._timeout_s:g} s"
+            raise StoreUnavailable(f"the store at {'{}:{}'.format(*self._place)} does not answer: {reason}") from error
+        return answer
 
     def close(self) -> None:
-        if self._client is not None:
-            self._client.close()
-        self._client = None
-
-    __del__ = close  # or the thread of a forgotten client would stay
-
-
-def _connect(place: tuple[str, int], timeout_s: float) -> dist.TCPStore:
-    # torch would try again and again where nobody listens.
-    socket.create_connection(place, timeout_s).close()
-    return dist.TCPStore(*place, None, False, datetime.timedelta(seconds=timeout_s), wait_for_workers=False)
+        self._connection = None
 
 
 class EtcdKeyValueStore(KeyValueStore):
@@ -199,52 +154,37 @@ class EtcdKeyValueStore(KeyValueStore):
         self._client: Any = Etcd3Client(
             parts.hostname, parts.port, parts.scheme, timeout=timeout_s, api_path="/v3/", session=session
         )
-        self._url = url
-        self._prefix = prefix
+        self._url, self._prefix = url, prefix
 
     def get(self, key: str) -> bytes | None:
-        with self._asking():
-            values = self._client.get(self._prefix + key)
+        values = self._ask("get", self._prefix + key)
         return values[0] if values else None
 
     def set(self, key: str, value: bytes) -> None:
         check_values(value=value)
-        with self._asking():
-            self._client.put(self._prefix + key, value)
+        self._ask("put", self._prefix + key, value)
 
     def compare_set(self, key: str, expected: bytes | None, desired: bytes) -> bytes | None:
         check_values(desired=desired, expected=expected)
-        name, new = (base64.b64encode(data).decode() for data in ((self._prefix + key).encode(), desired))
+        name = self._prefix + key
         if expected is None:
-            condition = {"target": "VERSION", "version": 0}
+            is_written = self._ask("create", name, desired)
         else:
-            condition = {"target": "VALUE", "value": base64.b64encode(expected).decode()}
-        change = {
-            "compare": [{"key": name, "result": "EQUAL", **condition}],
-            "success": [{"request_put": {"key": name, "value": new}}],
-            "failure": [{"request_range": {"key": name}}],
-        }
-        with self._asking():
-            answer = self._client.transaction(change)
-        if answer.get("succeeded"):
-            return desired
-        pairs = answer["responses"][0]["response_range"].get("kvs", [])
-        return base64.b64decode(pairs[0]["value"]) if pairs else None
+            is_written = self._ask("replace", name, expected, desired)
+        return desired if is_written else self.get(key)
 
     def delete_all(self) -> None:
         """Remove every key with this store's prefix."""
         if not self._prefix:
             raise ValueError("prefix is empty; it must not be, or delete_all would delete all keys of the server")
-        with self._asking():
-            self._client.delete_prefix(self._prefix)
+        self._ask("delete_prefix", self._prefix)
 
-    @contextlib.contextmanager
-    def _asking(self):
+    def _ask(self, request: str, *arguments: Any) -> Any:
         from etcd3gw.exceptions import Etcd3Exception
         from requests import RequestException
 
         try:
-            yield
+            return getattr(self._client, request)(*arguments)
         except (Etcd3Exception, RequestException, OSError) as error:
             raise StoreUnavailable(f"the store at {self._url} does not answer: {error}") from error
 

@@ -6,7 +6,7 @@ import threading
 import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workbench.checks import require_counts
@@ -14,8 +14,8 @@ from workbench.launch.machines import Machines
 from workbench.launch.main_of_rank import dumps_by_value
 
 from .agent import Timing
-from .operator import Operator, Task
-from .service import Event, EventName, Fault, Victim
+from .operator import Operator
+from .service import Event, EventName, Fault, Task, Victim
 from .store import EtcdKeyValueStore, StoreUnavailable
 
 __all__ = ["Fault", "Timing", "Training", "TrainingOutcome", "Victim", "run_training"]
@@ -47,7 +47,7 @@ class TrainingOutcome:
         return tuple(sorted((event for event in self.events if event.name == name), key=lambda event: event.time_s))
 
 
-class Training:
+class Training(contextlib.AbstractContextManager["Training"]):
     """A training on machines of its own, which can be hurt while it runs; bad arguments start nothing."""
 
     _is_closed = False
@@ -63,9 +63,8 @@ class Training:
         standbys: int = 0,  # machines that wait to take a lost one's number
         store: str = EMBEDDED,  # or the URL of an etcd server, http://host:port
         hosts: Any = None,  # ShapedHosts, one for each machine and standby
-        machines: Machines | None = None,  # warm ones, none running; they then say the hosts and the last three options
+        machines: Machines | None = None,  # warm ones, none running; they then say the hosts and the last two options
         preload: Sequence[str] = (),  # modules that are imported once, before machines are forked
-        threads_per_rank: int = 1,
         echo: bool = True,  # whether the output and the errors of ranks are shown at once
         **choices: Any,  # timing, faults, replacement_s, memory_limit_bytes: see `Task`
     ):
@@ -81,28 +80,19 @@ class Training:
             names=tuple(map("machine-{}".format, range(num_machines))),
             standby_names=tuple(map("standby-{}".format, range(standbys))),
             ranks_per_machine=ranks_per_machine,
-            etcd_url=_checked_url(store, hosts),
+            etcd_url=None if store == EMBEDDED else str(store),
             prefix=f"workbench/{uuid.uuid4().hex}/",
             token=secrets.token_bytes(TOKEN_BYTES),
             has_hosts=hosts is not None,
             **choices,
         )
-        num_hosts = num_machines + standbys
-        if hosts is not None and hosts.num_hosts != num_hosts:
-            raise ValueError(f"hosts.num_hosts is {hosts.num_hosts!r}; it must be {num_hosts}, standbys included")
-        for fault in self._task.faults:
-            self._check_fault(fault)
+        if hosts is not None and hosts.num_hosts != (needed := num_machines + standbys):
+            raise ValueError(f"hosts.num_hosts is {hosts.num_hosts!r}; it must be {needed}, standbys included")
         self._owns_machines = machines is None
-        self._machines = machines or Machines(
-            hosts=hosts, preload=preload, threads_per_rank=threads_per_rank, echo=echo
-        )
+        self._machines = machines or Machines(hosts=hosts, preload=preload, echo=echo)
         self._operator = Operator(self._machines, self._task, echo)
         self._thread: threading.Thread | None = None
         self._end: Future[TrainingOutcome] = Future()
-
-    def _check_fault(self, fault: Fault) -> None:
-        num_machines = len(self._task.names)
-        fault.check_fits(num_machines, num_machines * self._task.ranks_per_machine, self._task.etcd_url is None)
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -142,7 +132,7 @@ class Training:
     def strike(self, kills: Victim, *numbers: int) -> None:
         """Kill something now."""
         fault = Fault(kills=kills, numbers=numbers, at_iteration=0)
-        self._check_fault(fault)
+        replace(self._task, faults=[fault])  # it is checked
         self._operator.requests.put(fault)
 
     def result(self) -> TrainingOutcome:
@@ -168,9 +158,6 @@ class Training:
             with contextlib.closing(store), contextlib.suppress(StoreUnavailable):
                 store.delete_all()
 
-    def __enter__(self) -> "Training":
-        return self
-
     def __exit__(self, *error: object) -> None:
         self.close()
 
@@ -182,16 +169,6 @@ def run_training(
     _positive("timeout_s", timeout_s)
     with Training(function, num_machines, ranks_per_machine, **choices) as training:
         return training.run(timeout_s)
-
-
-def _checked_url(store: str, hosts: Any) -> str | None:
-    if store == EMBEDDED:
-        return None
-    if not isinstance(store, str) or not store.startswith(("http://", "https://")):
-        raise ValueError(f'store is {store!r}; it must be "{EMBEDDED}" or the URL of an etcd server')
-    if hosts is not None:
-        raise ValueError(f'store is {store!r}; on shaped hosts, which see only each other, it must be "{EMBEDDED}"')
-    return store
 
 
 def _positive(name: str, value: float | None) -> float | None:

@@ -9,7 +9,7 @@ _ROOMS = {
     "state": ("StateMismatch", "TrainingState"),
     "storage": ("PersistentTier", "StorageCorrupt"),
     "transfer": (
-        *("Arriving", "Interleaving", "Leaving", "ReplicaDamaged", "Route", "TrafficWatch", "Transfer"),
+        *("Interleaving", "ReplicaDamaged", "Route", "Shard", "TrafficWatch", "Transfer"),
         *("measure_link", "routes_of", "watch_traffic"),
     ),
 }

@@ -9,7 +9,7 @@ import math
 import random
 import struct
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -18,8 +18,8 @@ import torch
 import xxhash
 from torch import Tensor, nn
 
-__all__ = ["CHECKSUM_BYTES", "GENERATORS", "MAPPINGS", "PLAIN", "SEQUENCES", "PackedTree", "aligned", "as_bytes"]
-__all__ += ["can_pack", "checksum", "generator_state", "pack_tree", "restore_generator_", "unpack_tree"]
+__all__ = ["CHECKSUM_BYTES", "GENERATORS", "PLAIN", "PackedTree", "aligned", "as_bytes", "can_pack", "checksum"]
+__all__ += ["generator_state", "leaves", "pack_tree", "restore_generator_", "unpack_tree"]
 
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)  # in the order of their codes
 
@@ -51,19 +51,6 @@ def restore_generator_(generator: Any, state: Any) -> None:
             generator.setstate((version, tuple(words.tolist()), gauss))
 
 
-def _make_generator(code: int, state: Any, device: str) -> Any:
-    """Make a generator of a class of `GENERATORS` at a position."""
-    kind = GENERATORS[code]
-    if kind is torch.Generator:
-        generator: Any = torch.Generator(device)
-    elif kind is random.Random:
-        generator = random.Random()
-    else:
-        generator = kind(getattr(np.random, state["bit_generator"])())
-    restore_generator_(generator, state)
-    return generator
-
-
 CHECKSUM_BYTES = 16  # XXH3-128
 LENGTH = struct.Struct("<Q")
 ALIGNMENT_BYTES = 64  # tensors start at multiples of it: a cache line, and no dtype is wider
@@ -74,6 +61,22 @@ SEQUENCES = (list, tuple, set, frozenset, deque, torch.Size)
 MAPPING_NAMES = {kind.__name__: kind for kind in MAPPINGS}
 SEQUENCE_NAMES: dict[str, Any] = {kind.__name__: kind for kind in SEQUENCES}
 FACTORIES = (int, float, bool, str, list, dict, set, tuple)  # of a defaultdict
+
+
+def _dtype_named(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"dtype is {name!r}; it must be one of torch's")
+    return dtype
+
+
+READERS: dict[str, Callable[[str], Any]] = {  # of kinds that are written as text
+    "bytes": base64.b64decode,
+    "bytearray": lambda text: bytearray(base64.b64decode(text)),
+    "complex": complex,
+    "device": torch.device,
+    "dtype": _dtype_named,
+}
 TAG = "$"  # marks a JSON object that stands for something else than a dictionary with text keys
 
 
@@ -90,14 +93,12 @@ class PackedTree:
 
     def __init__(self, tree: Any):
         tensors: list[tuple[Tensor, dict]] = []
-        encoded = _encode(tree, "", tensors)
-        self._blobs = _laid_out(tensors)
-        sizes = [blob.numel() * blob.itemsize for blob in self._blobs]
+        encoded, blobs = _encode(tree, "", tensors), _laid_out(tensors)
+        sizes = [blob.nbytes for blob in blobs]
         text = json.dumps({"sizes": sizes, "tree": encoded}, separators=(",", ":")).encode()
-        self._blobs.insert(0, as_bytes(LENGTH.pack(len(text)) + text))
-        sizes = [aligned(size, ALIGNMENT_BYTES) for size in (LENGTH.size + len(text), *sizes)]
-        self.num_bytes = sum(sizes)
-        self._starts = [0, *accumulate(sizes)]
+        self._blobs = [as_bytes(LENGTH.pack(len(text)) + text), *blobs]
+        self._starts = _starts([blob.nbytes for blob in self._blobs])
+        self.num_bytes = self._starts[-1]
 
     def write_(self, out: Tensor, pinned: Sequence[Tensor] = ()) -> None:
         """Copy everything to `num_bytes` bytes, uint8.
@@ -121,25 +122,18 @@ class PackedTree:
 def _copy_through(pinned: Sequence[Tensor], source: Tensor, out: Tensor) -> None:
     """Copy device memory to the host: one sub-buffer is emptied while the next one is being filled (figure 6.5d)."""
     stream = torch.cuda.Stream(source.device)
-    waiting: deque[tuple[Any, Tensor, Tensor]] = deque()  # event of a filled sub-buffer, its place, the sub-buffer
     stream.wait_stream(torch.cuda.current_stream(source.device))
-
-    def empty_oldest() -> None:
-        filled, place, buffer = waiting.popleft()
-        filled.synchronize()
-        place.copy_(buffer)
-
-    size = pinned[0].numel()
-    for number, offset in enumerate(range(0, source.numel(), size)):
-        if len(waiting) == len(pinned):
-            empty_oldest()
-        part = source[offset : offset + size]
-        buffer = pinned[number % len(pinned)][: part.numel()]
-        with torch.cuda.stream(stream):
-            buffer.copy_(part, non_blocking=True)
-            waiting.append((stream.record_event(), out[offset : offset + size], buffer))
-    while waiting:
-        empty_oldest()
+    filled: list[Any] = []  # events
+    parts, places = (tensor.split(pinned[0].numel()) for tensor in (source, out))
+    for number in range(len(parts) + len(pinned)):
+        buffer, oldest = pinned[number % len(pinned)], number - len(pinned)
+        if 0 <= oldest < len(parts):
+            filled[oldest].synchronize()
+            places[oldest].copy_(buffer[: places[oldest].numel()])
+        if number < len(parts):
+            with torch.cuda.stream(stream):
+                buffer[: parts[number].numel()].copy_(parts[number], non_blocking=True)
+                filled.append(stream.record_event())
 
 
 def pack_tree(tree: Any) -> bytes:
@@ -169,6 +163,15 @@ def can_pack(tree: Any) -> bool:
     except (RecursionError, ValueError):
         return False
     return True
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    """Give all in a tree that is no collection."""
+    if type(tree) in MAPPINGS or type(tree) in SEQUENCES:
+        for item in tree.values() if type(tree) in MAPPINGS else tree:
+            yield from leaves(item)
+    else:
+        yield tree
 
 
 def as_bytes(buffer) -> Tensor:
@@ -228,12 +231,9 @@ def _encode(tree: Any, path: str, tensors: list[tuple[Tensor, dict]]) -> Any:
         words = "quantized" if tree.is_quantized else "on meta" if tree.is_meta else str(tree.layout)
         raise ValueError(f"state{path} is a tensor that is {words}; it must have strides and bytes of its own")
     node = {TAG: "tensor", "dtype": str(tree.dtype).removeprefix("torch."), "shape": list(tree.shape)}
-    if tree.device.type != "cpu":
-        node["device"] = tree.device.type
-    if tree.requires_grad and tree.is_leaf:
-        node["requires_grad"] = True
-    if type(tree) is nn.Parameter:
-        node["is_parameter"] = True
+    marks: dict[str, Any] = {"device": tree.device.type if tree.device.type != "cpu" else ""}
+    marks |= {"requires_grad": tree.requires_grad and tree.is_leaf, "is_parameter": kind is nn.Parameter}
+    node |= {key: mark for key, mark in marks.items() if mark}
     tensors.append((tree.detach().resolve_conj().resolve_neg(), node))
     return node
 
@@ -243,75 +243,46 @@ def _laid_out(tensors: Sequence[tuple[Tensor, dict]]) -> list[Tensor]:
 
     Tensors with memory in common lie in one blob, so that they have it in common again.
     """
-    starts = [(tensor.untyped_storage().data_ptr(), tensor.data_ptr()) for tensor, _ in tensors]
-    groups: list[list[int]] = []  # of tensors by number
-    memory, end = 0, 0  # of the last group
-    for number in sorted(range(len(tensors)), key=lambda number: (starts[number], number)):
-        tensor, (storage, start) = tensors[number][0], starts[number]
-        if not (groups and tensor.numel() and storage == memory and start < end):
-            groups.append([])
-            memory, end = storage, start
-        groups[-1].append(number)
-        end = max(end, start + _extent_bytes(tensor))
+    is_dense = torch.ops.aten.is_non_overlapping_and_dense
+    places = []  # storage, start, end, number
+    for number, (tensor, _) in enumerate(tensors):
+        steps = [(size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+        start, num_bytes = tensor.data_ptr(), (sum(steps) + 1) * tensor.itemsize if tensor.numel() else 0
+        places.append((tensor.untyped_storage().data_ptr(), start, start + num_bytes, number))
+    groups: list[tuple[list[int], int, int]] = []  # numbers, start, end
+    memory = 0  # of the last group
+    for storage, start, end, number in sorted(places):
+        if groups and storage == memory and start < min(end, groups[-1][2]):  # not for one without elements
+            numbers, begin, last = groups[-1]
+            groups[-1] = [*numbers, number], begin, max(last, end)
+        else:
+            groups.append(([number], start, end))
+            memory = storage
     blobs: list[Tensor] = []
-    for group in sorted(groups, key=min):  # as they came, so that equal states have equal bytes
-        members = [tensors[number] for number in group]
-        blob, begin = _blob_of([tensor for tensor, _ in members])
+    for numbers, begin, end in sorted(groups, key=lambda group: min(group[0])):  # equal states have equal bytes
+        members = [tensors[number] for number in numbers]
+        blob = members[0][0]
+        if len(members) > 1:
+            whole = max((tensor.untyped_storage() for tensor, _ in members), key=lambda storage: storage.nbytes())
+            begin -= (begin - whole.data_ptr()) % ALIGNMENT_BYTES  # so that every member's start fits its dtype
+            blob = torch.empty(0, dtype=torch.uint8, device=blob.device)
+            blob.set_(whole, begin - whole.data_ptr(), (end - begin,), (1,))
         for tensor, node in members:
             node |= {"blob": len(blobs), "start": tensor.data_ptr() - begin}
-            if not tensor.is_contiguous() and (len(members) > 1 or _is_dense(tensor)):
+            if not tensor.is_contiguous() and (len(members) > 1 or is_dense(tensor)):
                 node["stride"] = tensor.stride()
-        blobs.append(blob)
+        blobs.append(blob if is_dense(blob) else blob.contiguous())
     return blobs
-
-
-def _blob_of(tensors: Sequence[Tensor]) -> tuple[Tensor, int]:
-    """Return the bytes of tensors that share memory, in the order of their starts, and the address of the first."""
-    first = tensors[0]
-    begin = first.data_ptr()
-    if len(tensors) == 1:
-        return first if _is_dense(first) else first.contiguous(), begin
-    if all(tensor.data_ptr() == begin and tensor.is_contiguous() for tensor in tensors) and (
-        len({(tensor.shape, tensor.dtype) for tensor in tensors}) == 1
-    ):
-        return first, begin
-    storage = max((tensor.untyped_storage() for tensor in tensors), key=lambda storage: storage.nbytes())
-    begin -= (begin - storage.data_ptr()) % ALIGNMENT_BYTES  # so that every member's start fits its dtype
-    end = max(tensor.data_ptr() + _extent_bytes(tensor) for tensor in tensors)
-    blob = torch.empty(0, dtype=torch.uint8, device=first.device)
-    return blob.set_(storage, begin - storage.data_ptr(), (end - begin,), (1,)), begin
-
-
-def _extent_bytes(tensor: Tensor) -> int:
-    """Return the bytes from a tensor's first element to the end of its last."""
-    if not tensor.numel():
-        return 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return (last + 1) * tensor.itemsize
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    """Say whether a tensor's elements fill its memory without gap or overlap."""
-    if tensor.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1 and stride != expected:
-            return False
-        expected *= size
-    return True
 
 
 class _Reader:
     """Undoes `_encode`."""
 
     def __init__(self, data: Tensor, sizes: Sequence[int], copy: bool):
-        ends = list(accumulate(aligned(size, ALIGNMENT_BYTES) for size in sizes))
-        starts = [0, *ends]
-        if sizes and starts[-2] + sizes[-1] > data.numel():
-            needed = starts[-2] + sizes[-1]
+        self._data, self._sizes, self._copy = data, sizes, copy
+        self._starts = _starts(sizes)
+        if sizes and (needed := self._starts[-2] + sizes[-1]) > data.numel():
             raise ValueError(f"data has {data.numel()} bytes of tensors; it must have at least {needed}")
-        self._data, self._places, self._copy = data, list(zip(starts, sizes, strict=False)), copy
         self._blobs: dict[tuple[int, str], Tensor] = {}
         self._tensors: dict[str, Tensor] = {}
 
@@ -335,15 +306,8 @@ class _Reader:
             case _ if name in SEQUENCE_NAMES:
                 more = {"maxlen": node["maxlen"]} if "maxlen" in node else {}
                 return SEQUENCE_NAMES[name](map(self.tree, node["items"]), **more)
-            case "bytes" | "bytearray":
-                data = base64.b64decode(node["base64"])
-                return data if name == "bytes" else bytearray(data)
-            case "complex":
-                return complex(node["text"])
-            case "dtype":
-                return _dtype_named(node["text"])
-            case "device":
-                return torch.device(node["text"])
+            case _ if name in READERS:
+                return READERS[name](node["base64"] if "base64" in node else node["text"])
             case "array":
                 flat = self._blob(node["blob"], "cpu").numpy().view(node["array"])
                 array = flat.reshape(node["shape"], order=node["order"])
@@ -358,14 +322,21 @@ class _Reader:
                 choices = {"is_coalesced": node["is_coalesced"], "check_invariants": False}
                 return torch.sparse_coo_tensor(indices, values, node["shape"], **choices)
             case "generator":
-                return _make_generator(node["code"], self.tree(node["position"]), node["device"])
+                kind, position = GENERATORS[node["code"]], self.tree(node["position"])
+                if kind is torch.Generator:
+                    generator: Any = torch.Generator(node["device"])
+                elif kind is random.Random:
+                    generator = random.Random()
+                else:
+                    generator = kind(getattr(np.random, position["bit_generator"])())
+                restore_generator_(generator, position)
+                return generator
         raise ValueError(f"data has a value of kind {name!r}; it must be a kind that pack_tree writes")
 
     def _blob(self, number: int, device: str) -> Tensor:
         """Return a blob's bytes, the same tensor to all that lie in it."""
         if (number, device) not in self._blobs:
-            start, size = self._places[number]
-            data = self._data[start : start + size]
+            data = self._data[self._starts[number] :][: self._sizes[number]]
             if self._copy:
                 is_there = device != "cuda" or torch.cuda.is_available()
                 data = data.to(device if is_there else "cpu", copy=True)
@@ -386,11 +357,9 @@ class _Reader:
         return tensor.requires_grad_() if node.get("requires_grad") else tensor
 
 
-def _dtype_named(name: str) -> torch.dtype:
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"dtype is {name!r}; it must be one of torch's")
-    return dtype
+def _starts(sizes: Sequence[int]) -> list[int]:
+    """Return where blobs of these bytes start, and where they end."""
+    return [0, *accumulate(aligned(size, ALIGNMENT_BYTES) for size in sizes)]
 
 
 def aligned(size: int, multiple: int) -> int:

@@ -19,17 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
-from .encoding import (
-    GENERATORS,
-    MAPPINGS,
-    PLAIN,
-    SEQUENCES,
-    can_pack,
-    generator_state,
-    pack_tree,
-    restore_generator_,
-    unpack_tree,
-)
+from .encoding import GENERATORS, PLAIN, can_pack, generator_state, leaves, pack_tree, restore_generator_, unpack_tree
 
 __all__ = ["ModuleState", "OptimizerState", "StateMismatch", "kind_of", "put_back", "unwrapped"]
 
@@ -51,14 +41,11 @@ class Attributes:
         }
 
     def tree(self) -> dict[str, dict[str, Any]]:
-        """Return their values by object and name."""
-        trees = {}
+        tree = {}
         for name, kept in self._all().items():
             first = self._first.get(name, {})
-            changed = {key: value for key, value in kept.items() if key not in first or not _same(first[key], value)}
-            if changed:
-                trees[name] = changed
-        return trees
+            tree[name] = {key: value for key, value in kept.items() if key not in first or not _same(first[key], value)}
+        return {name: changed for name, changed in tree.items() if changed}
 
     def generators(self) -> list[str]:
         kept = [(name, key, value) for name, values in self._all().items() for key, value in values.items()]
@@ -129,25 +116,14 @@ def _can_be_kept(value: Any, name: str, owned: set[int]) -> bool:
         return False
     return not any(
         isinstance(leaf, nn.Parameter) or leaf.grad_fn is not None or leaf.data_ptr() in owned
-        for leaf in _leaves(value)
+        for leaf in leaves(value)
         if isinstance(leaf, Tensor)
     )
 
 
 def _is_live(value: Any) -> bool:
     """Say whether a value can change in place, without being another object: then it is always kept."""
-    return any(isinstance(leaf, (Tensor, np.ndarray, *GENERATORS)) for leaf in _leaves(value))
-
-
-def _leaves(tree: Any) -> Iterator[Any]:
-    if type(tree) in MAPPINGS:
-        for value in tree.values():
-            yield from _leaves(value)
-    elif type(tree) in SEQUENCES:
-        for item in tree:
-            yield from _leaves(item)
-    else:
-        yield tree
+    return any(isinstance(leaf, (Tensor, np.ndarray, *GENERATORS)) for leaf in leaves(value))
 
 
 def _same(first: Any, value: Any) -> bool:
@@ -170,22 +146,19 @@ class ModuleState:
         for place, tensor in (*self.module.named_parameters(), *self.module.named_buffers()):
             if is_lazy(tensor):
                 raise ValueError(f"'{name}/{place}' has no shape yet; it must have one: run one forward pass before")
-        self.parameters = dict(self._named_parameters())
+        self.parameters = self._live_parameters()
         self.first_buffers = {place: kind_of(buffer) for place, buffer, _ in self._buffers()}
         self._attributes = Attributes(self._modules, ignored=OF_EVERY_MODULE, owned=self._addresses)
         self.generators = self._attributes.generators()
         self._loadable: set[str] = set()  # entries of the state_dict of which it is known that they can be loaded
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the parameters, this rank's shards of them."""
         return {name: local_part(parameter) for name, parameter in self.parameters.items()}
 
     def kinds(self) -> dict[str, str | None]:
-        """Return dtype, shape and sharding of the parameters."""
         return {name: kind_of(parameter) for name, parameter in self.parameters.items()}
 
     def buffers(self) -> dict[str, Tensor | None]:
-        """Return the buffers, this rank's shards of them."""
         return {name: None if buffer is None else local_part(buffer) for name, buffer, _ in self._buffers()}
 
     def rest(self) -> dict[str, Any]:
@@ -207,17 +180,14 @@ class ModuleState:
         """Raise StateMismatch if weights of these kinds, and the rest, are not of this module."""
         _refuse_other_kinds(f"{self._name}/", kinds, self.kinds())
         _refuse_other_kinds("buffer ", first_buffers, self.first_buffers)
-        modules = self._modules()
-        absent = [name for name in rest["attributes"] if name not in modules]
-        if absent:
+        if absent := sorted(rest["attributes"].keys() - self._modules().keys()):
             raise StateMismatch(f"checkpoint: '{self._name}/{absent[0]}' has attributes, and is not in this run")
 
     @torch.no_grad()
     def restore_(self, weights: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
         """Put weights and the rest back in place."""
         self._restore_tensors_(weights, rest)
-        refused = self._load(self.module.state_dict(), rest["further"])
-        if refused:
+        if refused := self._load(self.module.state_dict(), rest["further"]):
             raise StateMismatch(f"checkpoint: {self._name}'s load_state_dict does not take {refused}")
         self._restore_tensors_(weights, rest)  # hooks may have changed them
         self._attributes.restore_(rest["attributes"])
@@ -227,25 +197,24 @@ class ModuleState:
             parameter.grad = None if gradient is None else placed_as(parameter, gradient.to(parameter.device))
 
     def state_dict(self) -> dict[str, Any]:
-        own = {"weights": self.weights(), "rest": self.rest(), "kinds": self.kinds()}
-        return {**own, "first_buffers": self.first_buffers}
+        rest = self.rest()
+        return {"weights": self.weights(), "rest": rest, "kinds": self.kinds(), "first_buffers": self.first_buffers}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Check a tree of `state_dict`, and put it back."""
-        self.check(state["kinds"], state["rest"], state["first_buffers"])
-        self.restore_(state["weights"], state["rest"])
+        self.check(state_dict["kinds"], state_dict["rest"], state_dict["first_buffers"])
+        self.restore_(state_dict["weights"], state_dict["rest"])
 
     def _restore_tensors_(self, weights: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
         for name, parameter in self.parameters.items():
             local_part(parameter).copy_(weights[name])
         modules, stored = self._modules(), rest["buffers"]
-        for name in [name for name, *_ in self._buffers() if name not in stored]:
+        for name in dict.fromkeys([*(name for name, *_ in self._buffers()), *stored]):
             path, _, key = name.rpartition(".")
-            delattr(modules[path], key)  # it came later
-        for name, value in stored.items():
-            path, _, key = name.rpartition(".")
-            live = modules[path]._buffers.get(key)
-            if isinstance(live, DTensor):
+            live, value = modules[path]._buffers.get(key), stored.get(name)
+            if name not in stored:
+                delattr(modules[path], key)  # it came later
+            elif isinstance(live, DTensor):
                 local_part(live).copy_(value)
             else:
                 modules[path].register_buffer(key, put_back(live, value), persistent=name not in rest["not persistent"])
@@ -260,11 +229,10 @@ class ModuleState:
 
     def _further(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of a state_dict that are no parameter or buffer as it is."""
-        known: dict[str, Tensor] = dict(self._named_parameters(remove_duplicate=False))
+        known: dict[str, Tensor] = {**self._live_parameters(remove_duplicate=False)}
         known |= {_plain(name): buffer for name, buffer in self.module.named_buffers(remove_duplicate=False)}
         further = {_plain(key): value for key, value in state.items() if not _is_one(value, known.get(_plain(key)))}
-        new = sorted(further.keys() - self._loadable)
-        if new:  # they are loaded once now, so that it is not first tried after a failure
+        if new := sorted(further.keys() - self._loadable):  # loaded once now, and not first after a failure
             try:
                 refused = self._load(dict(state), unpack_tree(pack_tree(further)))
             except RuntimeError as error:
@@ -276,7 +244,7 @@ class ModuleState:
         return further
 
     def _refuse_other_parameters(self) -> None:
-        live = dict(self._named_parameters())
+        live = self._live_parameters()
         for name in {**self.parameters, **live}:
             if live.get(name) is not self.parameters.get(name):
                 change = "was replaced" if name in live and name in self.parameters else "is new or gone"
@@ -288,15 +256,14 @@ class ModuleState:
             if not isinstance(module, FSDPModule) or (group := module._get_fsdp_state()._fsdp_param_group) is None:
                 continue
             for parameter in group.fsdp_params:
-                whole = getattr(parameter, "_unsharded_param", None)
-                kept = (whole.grad if whole is not None else None, parameter.unsharded_accumulated_grad)
-                if any(gradient is not None for gradient in (*kept, group._partial_reduce_output)):
+                whole = getattr(getattr(parameter, "_unsharded_param", None), "grad", None)
+                kept = (whole, parameter.unsharded_accumulated_grad, group._partial_reduce_output)
+                if any(gradient is not None for gradient in kept):
                     rule = "an iteration must end with one that is: accumulate within an iteration"
                     raise ValueError(f"gradients of {parameter._param_fqn!r} are not reduced yet; {rule}")
 
-    def _named_parameters(self, remove_duplicate: bool = True) -> Iterator[tuple[str, nn.Parameter]]:
-        for name, parameter in self.module.named_parameters(remove_duplicate=remove_duplicate):
-            yield _plain(name), parameter
+    def _live_parameters(self, remove_duplicate: bool = True) -> dict[str, nn.Parameter]:
+        return {_plain(name): item for name, item in self.module.named_parameters(remove_duplicate=remove_duplicate)}
 
     def _modules(self) -> dict[str, nn.Module]:
         return {
@@ -318,13 +285,9 @@ class ModuleState:
 
 def unwrapped(module: nn.Module) -> nn.Module:
     """Return the module within torch.compile's and DDP's wrappers."""
-    while True:
-        if isinstance(module, DistributedDataParallel):
-            module = module.module
-        elif "_orig_mod" in module._modules:
-            module = module.get_submodule("_orig_mod")
-        else:
-            return module
+    while isinstance(module, DistributedDataParallel) or "_orig_mod" in module._modules:
+        module = module.get_submodule("module" if isinstance(module, DistributedDataParallel) else "_orig_mod")
+    return module
 
 
 def local_part(tensor: Tensor) -> Tensor:
@@ -337,19 +300,17 @@ def kind_of(tensor: Tensor | None) -> str | None:
     if tensor is None:
         return None
     words = f"{str(tensor.dtype).removeprefix('torch.')} {list(local_part(tensor).shape)}"
-    if not isinstance(tensor, DTensor):
-        return words
-    return f"{words} of {list(tensor.shape)} {', '.join(map(repr, tensor.placements))}"
+    if isinstance(tensor, DTensor):
+        words += f" of {list(tensor.shape)} {', '.join(map(repr, tensor.placements))}"
+    return words
 
 
 def placed_as(parameter: nn.Parameter, local: Tensor) -> Tensor:
     """Make a DTensor of this rank's shard, placed as a parameter is, if that is one."""
     if not isinstance(parameter, DTensor):
         return local
-    mesh, placements = parameter.device_mesh, parameter.placements
-    return DTensor.from_local(
-        local, mesh, placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
-    )
+    sizes: dict[str, Any] = {"shape": parameter.shape, "stride": parameter.stride()}
+    return DTensor.from_local(local, parameter.device_mesh, parameter.placements, run_check=False, **sizes)
 
 
 def _plain(name: str) -> str:
@@ -402,7 +363,6 @@ class OptimizerState:
         }
 
     def groups(self) -> list[dict[str, Any]]:
-        """Return the groups, with the names of their parameters."""
         return [
             {**group, "params": [self._names[id(parameter)] for parameter in group["params"]]}
             for group in self.optimizer.param_groups
@@ -411,14 +371,13 @@ class OptimizerState:
     def rest(self) -> dict[str, Any]:
         """Return all but these tensors; ValueError where something could not be put back."""
         self._refuse_other_parameters()
-        optimizer, further = self.optimizer, {}
+        optimizer, further, kind = self.optimizer, {}, type(self.optimizer)
         # A state_dict of the optimizer's own, or its hooks, may add to the usual entries.
-        if type(optimizer).state_dict is not optim.Optimizer.state_dict or optimizer._optimizer_state_dict_post_hooks:
+        if kind.state_dict is not optim.Optimizer.state_dict or optimizer._optimizer_state_dict_post_hooks:
             try:
                 further = {key: value for key, value in optimizer.state_dict().items() if key not in USUAL}
             except RuntimeError as error:
-                rule = f"its state must be at hand: {error}"
-                raise ValueError(f"optimizer is {type(optimizer).__name__}; {rule}") from error
+                raise ValueError(f"optimizer is {kind.__name__}; its state must be at hand: {error}") from error
         return {
             "groups": self.groups(),
             "values": {
@@ -454,11 +413,9 @@ class OptimizerState:
             del optimizer.state[key]
         optimizer.state.update(rest["others"])
         for group, stored in zip(optimizer.param_groups, rest["groups"], strict=True):
-            for key in stored.keys() - {"params"}:
-                if isinstance(stored[key], Tensor) and isinstance(group.get(key), Tensor):
-                    group[key].copy_(stored[key])  # a learning rate that is a tensor stays the same tensor
-                else:
-                    group[key] = stored[key]
+            for key in stored.keys() - {"params"}:  # lists and dictionaries may be the same ones in several groups
+                is_kept = isinstance(stored[key], Tensor)  # a learning rate that is a tensor stays the same tensor
+                group[key] = put_back(group.get(key), stored[key]) if is_kept else stored[key]
         self._attributes.restore_(rest["attributes"])
 
     def _restore_state_(self, parameter: nn.Parameter, tensors: Mapping[str, list], values: Mapping[str, Any]) -> None:
@@ -478,14 +435,11 @@ class OptimizerState:
 
     def _by_parameter(self) -> dict[str, dict[str, Any]]:
         """Return the state of each parameter that has one, in the order of the model's."""
-        states = {}
-        for name, parameter in self._parameters.items():
-            state = self.optimizer.state.get(parameter)
-            if state is not None and not isinstance(state, dict):
-                kind = type(state).__name__
-                raise ValueError(f"optimizer's state of {name!r} is a {kind}; it must be a dictionary")
-            if state is not None:
-                states[name] = state
+        live = self.optimizer.state
+        states = {name: live[parameter] for name, parameter in self._parameters.items() if parameter in live}
+        for name, state in states.items():
+            if not isinstance(state, dict):
+                raise ValueError(f"optimizer's state of {name!r} is a {type(state).__name__}; it must be a dictionary")
         return states
 
     def _refuse_other_parameters(self) -> None:

@@ -10,7 +10,7 @@ import os
 import re
 import struct
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from workbench.checks import require_counts
 from workbench.launch.agreement import tell_all
 from workbench.techniques.gemini.control.service import RankContext
-from workbench.techniques.gemini.method.placement import Placement
 from workbench.techniques.gemini.method.recovery import Held, RecoveryPlan, Tier, plan_recovery
 
 from .encoding import CHECKSUM_BYTES, aligned, as_bytes, checksum
@@ -28,7 +28,7 @@ from .state import TrainingState
 from .storage import PersistentTier, StorageCorrupt
 from .transfer import ReplicaDamaged, begun
 
-__all__ = ["KeptShards", "Replica", "Slot", "holders_of_ranks", "recover_", "replicate_"]
+__all__ = ["KeptShards", "Replica", "Slot", "recover_", "replicate_"]
 
 PEER_BUFFERS = 2  # one complete, one in progress (section 6.7.1)
 OWN_BUFFERS = 3  # a rank's own is copied before all ranks have said that the one before is complete
@@ -109,33 +109,30 @@ class Slot:
     """
 
     def __init__(self, num_buffers: int, open_file: Callable[[int, int], int], known: Sequence[int] = ()):
-        self._open_file = open_file
-        self._buffers: list[_Buffer | None] = [None] * num_buffers
-        for number in known:  # buffers that are there already
-            self._buffers[number] = _Buffer(open_file(number, 0))
+        self._num_buffers, self._open_file = num_buffers, open_file
+        self._buffers = {number: _Buffer(open_file(number, 0)) for number in sorted(known)}  # that are there already
         self._kept: dict[int, int] | None = None  # buffer -> iteration of the complete replica in it
-        self._begun: tuple[int, int, int] | None = None  # buffer, iteration, bytes
+        self._begun: tuple[_Buffer, int, int, int] | None = None  # with its number, iteration and bytes
 
     def begin(self, iteration: int, num_bytes: int, *, locked: bool = False) -> Tensor:
         """Start a replica in the buffer whose content is the oldest; return the place of its bytes, to be written.
 
         `locked` is for devices that write there, see `_Buffer.lock`.
         """
-        if num_bytes < 1:
-            raise ValueError(f"num_bytes is {num_bytes}; it must be at least 1")
+        require_counts(1, num_bytes=num_bytes)
         if self._kept is None:  # once after the memory was opened
-            examined = {number: buffer.examined() for number, buffer in enumerate(self._buffers) if buffer is not None}
-            self._kept = {number: seen.iteration for number, seen in examined.items() if seen and not seen.fault}
+            contents = {number: buffer.examined() for number, buffer in self._buffers.items()}
+            self._kept = {number: found.iteration for number, found in contents.items() if found and not found.fault}
         kept = self._kept
         if kept and iteration <= (newest := max(kept.values())):
             rule = f"it must be after {newest}, which is complete (see discard_after)"
             raise ValueError(f"iteration is {iteration}; {rule}")
-        target = min(range(len(self._buffers)), key=lambda number: kept.get(number, -1))
+        target = min(range(self._num_buffers), key=lambda number: kept.get(number, -1))
         kept.pop(target, None)
+        if target not in self._buffers:
+            self._buffers[target] = _Buffer(self._open_file(target, PAGE_BYTES + num_bytes))
         buffer = self._buffers[target]
-        if buffer is None:
-            buffer = self._buffers[target] = _Buffer(self._open_file(target, PAGE_BYTES + num_bytes))
-        self._begun = target, iteration, num_bytes
+        self._begun = buffer, target, iteration, num_bytes
         place = buffer.begin(iteration, num_bytes)
         if locked:
             buffer.lock()
@@ -143,11 +140,9 @@ class Slot:
 
     def complete(self, digest: bytes) -> None:
         """Make the replica in progress, all of whose bytes are written and have this checksum, a complete one."""
-        if self._begun is None:
+        if self._begun is None or self._kept is None:
             raise RuntimeError("no replica is in progress: call begin(iteration, num_bytes) first")
-        target, iteration, num_bytes = self._begun
-        buffer = self._buffers[target]
-        assert buffer is not None and self._kept is not None  # since `begin`
+        buffer, target, iteration, num_bytes = self._begun
         buffer.write_record(COMPLETE, iteration, num_bytes, digest)
         self._kept[target], self._begun = iteration, None
 
@@ -159,39 +154,27 @@ class Slot:
 
     def discard_after(self, iteration: int) -> None:
         """Empty every buffer that is unusable or newer than an iteration, to which training goes back."""
-        for buffer in self._opened():
+        for buffer in self._buffers.values():
             replica = buffer.examined()
             if replica is not None and (replica.fault or replica.iteration > iteration):
                 buffer.empty()
         self._kept = self._begun = None
 
-    def latest(self) -> Replica | None:
-        """Return the newest complete replica, verified; None if there is none."""
-        return max(self.replicas(), key=lambda replica: replica.iteration, default=None)
-
     def examined(self) -> tuple[Replica, ...]:
         """Return the content of all buffers in which something has been written, verified."""
-        return tuple(replica for buffer in self._opened() if (replica := buffer.examined()) is not None)
+        return tuple(replica for buffer in self._buffers.values() if (replica := buffer.examined()) is not None)
 
     def replicas(self) -> tuple[Replica, ...]:
         """Return all complete replicas, verified."""
         return tuple(replica for replica in self.examined() if not replica.fault)
 
+    def latest(self) -> Replica | None:
+        """Return the newest complete replica, verified; None if there is none."""
+        return max(self.replicas(), key=lambda replica: replica.iteration, default=None)
+
     @property
     def num_bytes(self) -> int:
-        return sum(buffer.num_bytes for buffer in self._opened())
-
-    def _opened(self) -> list[_Buffer]:
-        return [buffer for buffer in self._buffers if buffer is not None]
-
-
-def holders_of_ranks(placed: Placement, ranks_per_machine: int) -> tuple[tuple[int, ...], ...]:
-    """Return for each rank's shard the ranks that keep it, itself first: its number on the holding machines."""
-    return tuple(
-        tuple(machine * ranks_per_machine + local for machine in kept)
-        for kept in placed.holders
-        for local in range(ranks_per_machine)
-    )
+        return sum(buffer.num_bytes for buffer in self._buffers.values())
 
 
 class KeptShards:
@@ -201,25 +184,23 @@ class KeptShards:
         self._context = context
         self._slots: dict[int, Slot] = {}
         self.unusable: tuple[str, ...] = ()  # replicas that were damaged or incomplete at the last look
-        known: dict[int, list[int]] = {}
         for name in context.memory_names():
             if (parts := NAMED.fullmatch(name)) and int(parts[1]) % context.ranks_per_machine == context.local_rank:
-                known.setdefault(int(parts[1]), []).append(int(parts[2]))
-        for rank, buffers in known.items():
-            self._make(rank, buffers)
+                self.slot(int(parts[1]))
 
     def slot(self, rank: int) -> Slot:
         """Return the slot of a rank's shard, made where there is none."""
-        return self._slots.get(rank) or self._make(rank)
+        if rank not in self._slots:
+            named = [NAMED.fullmatch(name) for name in self._context.memory_names()]
+            known = [int(parts[2]) for parts in named if parts and int(parts[1]) == rank]
+            num_buffers = OWN_BUFFERS if rank == self._context.rank else PEER_BUFFERS
+            num_buffers = max([num_buffers, *(number + 1 for number in known)])
+            self._slots[rank] = Slot(num_buffers, partial(self._open, rank), known)
+        return self._slots[rank]
 
-    def _make(self, rank: int, known: Sequence[int] = ()) -> Slot:
-        def open_file(buffer: int, num_bytes: int) -> int:
-            name = NAME.format(rank=rank, buffer=buffer)
-            return self._context.memory(name, self._context.memory_names().get(name, num_bytes))
-
-        num_buffers = OWN_BUFFERS if rank == self._context.rank else PEER_BUFFERS
-        slot = self._slots[rank] = Slot(max([num_buffers, *(number + 1 for number in known)]), open_file, known)
-        return slot
+    def _open(self, rank: int, buffer: int, num_bytes: int) -> int:
+        name = NAME.format(rank=rank, buffer=buffer)
+        return self._context.memory(name, self._context.memory_names().get(name, num_bytes))
 
     @property
     def num_bytes(self) -> int:
@@ -227,26 +208,22 @@ class KeptShards:
 
     def examined(self) -> dict[int, list[tuple[int, str]]]:
         """Examine every slot: rank -> iteration and fault ("" for none) of each replica of its shard."""
-        replicas = {
-            rank: [(replica.iteration, replica.fault) for replica in slot.examined()]
-            for rank, slot in sorted(self._slots.items())
-        }
+        replicas = {rank: slot.examined() for rank, slot in sorted(self._slots.items())}
         self.unusable = tuple(
-            f"shard of rank {rank}, iteration {iteration}: {fault}"
+            f"shard of rank {rank}, iteration {replica.iteration}: {replica.fault}"
             for rank, kept in replicas.items()
-            for iteration, fault in kept
-            if fault
+            for replica in kept
+            if replica.fault
         )
-        return replicas
+        return {rank: [(replica.iteration, replica.fault) for replica in kept] for rank, kept in replicas.items()}
 
     def replica(self, rank: int, iteration: int) -> Replica:
         """Return a complete replica, verified again."""
         for replica in self._slots[rank].replicas() if rank in self._slots else ():
             if replica.iteration == iteration:
                 return replica
-        raise LookupError(
-            f"iteration {iteration} of rank {rank}'s shard is not kept on machine {self._context.machine}"
-        )
+        what = f"iteration {iteration} of rank {rank}'s shard"
+        raise LookupError(f"{what} is not kept on machine {self._context.machine}")
 
     def discard_after(self, iteration: int) -> None:
         """Forget what is newer than an iteration, or incomplete: training goes back there."""
@@ -267,21 +244,28 @@ def recover_(
     while True:
         stored = [] if storage is None or context.rank != 0 else sorted(set(storage.iterations()) - set(damaged))
         reports = tell_all({"kept": kept.examined(), "stored": stored}, group)
-        holdings: dict[int, dict[int, list[Held]]] = {}
+        holdings: dict[int, dict[int, list[Held]]] = {machine: {} for machine in machine_of}
         for machine, report in zip(machine_of, reports, strict=True):
             for shard, replicas in report["kept"].items():  # ranks are text after JSON
-                held = [Held(iteration=iteration, fault=fault) for iteration, fault in replicas]
-                holdings.setdefault(machine, {})[int(shard)] = held
+                holdings[machine][int(shard)] = [Held(iteration=number, fault=fault) for number, fault in replicas]
         plan = plan_recovery(holdings, context.world_size, stored=reports[0]["stored"], machine_of=machine_of)
         source = plan.sources[context.rank]
         details = {"tier": source.tier.value, "iteration": plan.iteration, "passed_over": list(source.passed_over)}
         details["unusable"] = list(kept.unusable)  # also other ranks' shards, which may go back further for it
         with context.during("retrieve", **details):
-            image, fault = _exchange(plan, context, kept, group), ""
+            served = {  # from a machine's memory, by the rank there with the same local number
+                other.rank: kept.replica(other.rank, plan.iteration).data
+                for other in plan.sources
+                if other.tier is Tier.PEER and other.machine == context.machine
+                if other.rank % context.ranks_per_machine == context.local_rank
+            }
+            arrived, fault = _exchange(served, context.rank, group), ""
+            image = next(iter(arrived.values()), None)
             if source.tier is Tier.LOCAL:
                 image = kept.replica(context.rank, plan.iteration).data
             elif source.tier is Tier.STORAGE:
-                assert storage is not None  # nothing is stored otherwise
+                if storage is None:  # this rank would train on with its first weights
+                    raise ValueError(f"storage is None on rank {context.rank}; it must be given on every rank")
                 try:
                     image = storage.read(state, plan.iteration)
                 except StorageCorrupt as error:
@@ -309,40 +293,23 @@ def replicate_(
     missing = [rank for rank, keepers in enumerate(holders) if context.rank in keepers and rank not in present]
     receivers = [rank for rank, wanted in enumerate(tell_all(missing, group)) if context.rank in wanted]
     image = state.image(iteration) if receivers else torch.empty(0, dtype=torch.uint8)
-    sizes = tell_all(image.numel(), group)
-    works = [begun(dist.isend(image, group_dst=rank, group=group)) for rank in receivers if rank != context.rank]
+    arrived = _exchange(dict.fromkeys(receivers, image), context.rank, group)
     for rank in missing:
-        arrived = image
-        if rank != context.rank:
-            arrived = torch.empty(sizes[rank], dtype=torch.uint8)
-            dist.recv(arrived, group_src=rank, group=group)
-        kept.slot(rank).write(iteration, arrived)
-    for work in works:
-        work.wait()
+        kept.slot(rank).write(iteration, arrived[rank])
 
 
-def _exchange(
-    plan: RecoveryPlan, context: RankContext, kept: KeptShards, group: dist.ProcessGroup | None
-) -> Tensor | None:
-    """Send the replicas that other ranks need from this one; return the one that this rank needs from a peer."""
-    # A rank is served from a machine's memory by the rank there with the same local number.
-    servers = {
-        source.rank: source.machine * context.ranks_per_machine + source.rank % context.ranks_per_machine
-        for source in plan.sources
-        if source.tier is Tier.PEER and source.machine is not None
-    }
-    served = [rank for rank, server in servers.items() if server == context.rank]
-    images = {rank: kept.replica(rank, plan.iteration).data for rank in served}
-    sent = {rank: [image.numel(), checksum(image.numpy()).hex()] for rank, image in images.items()}
-    announced = {int(rank): facts for of_rank in tell_all(sent, group) for rank, facts in of_rank.items()}
-    works = [begun(dist.isend(image, group_dst=rank, group=group)) for rank, image in images.items()]
-    received = None
-    if context.rank in announced:
-        num_bytes, expected = announced[context.rank]
-        received, server = torch.empty(num_bytes, dtype=torch.uint8), servers[context.rank]
-        dist.recv(received, group_src=server, group=group)
-        if checksum(received.numpy()).hex() != expected:
-            raise ReplicaDamaged(f"the shard of rank {context.rank} arrived changed from rank {server}")
+def _exchange(images: Mapping[int, Tensor], own: int, group: dist.ProcessGroup | None) -> dict[int, Tensor]:
+    """Send images to ranks by number; return by sender those that come to this one; every rank calls it."""
+    told = tell_all({rank: [image.numel(), checksum(image.numpy()).hex()] for rank, image in images.items()}, group)
+    works = [begun(dist.isend(image, group_dst=rank, group=group)) for rank, image in images.items() if rank != own]
+    arrived = {own: images[own]} if own in images else {}
+    for sender, facts in enumerate(told):
+        if sender != own and str(own) in facts:  # numbers are text after JSON
+            num_bytes, expected = facts[str(own)]
+            arrived[sender] = torch.empty(num_bytes, dtype=torch.uint8)
+            dist.recv(arrived[sender], group_src=sender, group=group)
+            if checksum(arrived[sender].numpy()).hex() != expected:
+                raise ReplicaDamaged(f"a shard arrived changed at rank {own} from rank {sender}")
     for work in works:
         work.wait()
-    return received
+    return arrived

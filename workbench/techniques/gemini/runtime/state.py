@@ -12,52 +12,36 @@ checkpoint after it appears. So are a scheduler or a hook's state that can be se
 """
 
 import contextlib
-import functools
+import itertools
 import random
 import struct
 import sys
+import traceback
 import types
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn, optim
+from torch.distributed.checkpoint.stateful import Stateful
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 
-from .encoding import (
-    ALIGNMENT_BYTES,
-    PLAIN,
-    PackedTree,
-    aligned,
-    as_bytes,
-    generator_state,
-    restore_generator_,
-    unpack_tree,
-)
+from . import encoding
+from .encoding import ALIGNMENT_BYTES, PackedTree, as_bytes, leaves, unpack_tree
 from .modules import ModuleState, OptimizerState, StateMismatch, put_back, unwrapped
 from .transfer import TrafficWatch
 
-__all__ = ["HasState", "Image", "StateMismatch", "TrainingState", "image_of", "parts_of", "refuse_unseen_scaler"]
+__all__ = ["StateMismatch", "TrainingState", "image_of", "parts_of", "refuse_unseen_scaler"]
 
 MOST_FRAMES = 12  # between a loss scaler's step and the hook of an optimizer's
 
 # What a communication hook may hold without having a state that training changes.
-STATELESS: tuple[type, ...] = (*PLAIN, bytes, complex, torch.dtype, torch.device, dist.ProcessGroup, TrafficWatch)
-STATELESS += (type, types.ModuleType)
-
-
-class HasState(Protocol):
-    """Anything whose state can be taken and put back."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state: tensors, arrays, plain values and collections of them."""
-
-    def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
-        """Put a state back."""
+STATELESS: tuple[type, ...] = (*encoding.PLAIN, bytes, complex, type, types.ModuleType)
+STATELESS += (torch.dtype, torch.device, dist.ProcessGroup, TrafficWatch)
 
 
 class HookState:
@@ -73,15 +57,15 @@ class HookState:
         values = {name: getattr(self._state, name) for name in names}
         return {name: value for name, value in values.items() if not isinstance(value, dist.ProcessGroup)}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        for name, value in state.items():
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for name, value in state_dict.items():
             setattr(self._state, name, put_back(getattr(self._state, name, None), value))
 
 
-def checked_extras(given: Mapping[str, Any], model: nn.Module) -> dict[str, HasState]:
+def checked_extras(given: Mapping[str, Any], model: nn.Module) -> dict[str, Stateful]:
     """Return objects with state_dict and load_state_dict for those given, or refuse them."""
     hook_states = [id(item) for item in _hook_objects(model)]
-    objects: dict[str, HasState] = {}
+    objects: dict[str, Stateful] = {}
     for name, item in given.items():
         if isinstance(item, nn.Module):
             objects[name] = ModuleState(item, f"extra/{name}")
@@ -90,8 +74,8 @@ def checked_extras(given: Mapping[str, Any], model: nn.Module) -> dict[str, HasS
         elif id(item) in hook_states and not isinstance(item, dict | list | set):
             objects[name] = HookState(item)
         else:
-            rule = "it must have state_dict and load_state_dict"
-            raise ValueError(f"extra[{name!r}] is {type(item).__name__}; {rule}")
+            kind = type(item).__name__
+            raise ValueError(f"extra[{name!r}] is {kind}; it must have state_dict and load_state_dict")
     return objects
 
 
@@ -100,34 +84,28 @@ def refuse_unseen(model: nn.Module, optimizer: optim.Optimizer, given: Mapping[s
     known = {id(item) for item in (optimizer, *given.values())}
     for item in _hook_objects(model):
         if id(item) not in known and not (isinstance(item, nn.Module) and not item.state_dict()):
-            kind = type(item).__name__
             rule = "give it as an entry of extra, or a run that resumes would begin with an empty one"
-            raise ValueError(f"the communication hook of {type(model).__name__} has a state, a {kind}; {rule}")
+            what = f"the communication hook of {type(model).__name__} has a state, a {type(item).__name__}"
+            raise ValueError(f"{what}; {rule}")
     is_scheduled = hasattr(optimizer.step, "_wrapped_by_lr_sched")
     if is_scheduled and not any(isinstance(part, LRScheduler) for part in _parts(given)):
         rule = "give it as `scheduler`, or a run that resumes would begin its schedule again"
         raise ValueError(f"optimizer {type(optimizer).__name__} has a learning-rate scheduler; {rule}")
 
 
-def _parts(given: Mapping[str, Any]) -> Iterator[Any]:
-    """Give the objects, and what they have as attributes."""
-    for item in given.values():
-        yield item
-        yield from getattr(item, "__dict__", {}).values()
+def _parts(given: Mapping[str, Any]) -> list[Any]:
+    """Return the objects, and what they have as attributes."""
+    return [part for item in given.values() for part in (item, *getattr(item, "__dict__", {}).values())]
 
 
 def refuse_unseen_scaler(given: Mapping[str, Any]) -> None:
     """Raise ValueError if this update of an optimizer comes from a loss scaler that was not given."""
-    frame = sys._getframe(1)
-    for _ in range(MOST_FRAMES):
+    for frame, _ in itertools.islice(traceback.walk_stack(sys._getframe(1)), MOST_FRAMES):
         scaler = frame.f_locals.get("self")
         is_scaler = isinstance(scaler, torch.amp.GradScaler) and scaler.is_enabled()
         if is_scaler and not any(part is scaler for part in _parts(given)):
             rule = "give it as an entry of extra, or a run that resumes would begin with its first scale"
             raise ValueError(f"the loss is scaled by a {type(scaler).__name__}; {rule}")
-        if frame.f_back is None:
-            return
-        frame = frame.f_back
 
 
 def _hook_objects(model: nn.Module) -> Iterator[Any]:
@@ -139,7 +117,7 @@ def _hook_objects(model: nn.Module) -> Iterator[Any]:
             return
         seen.add(id(item))
         parts: Sequence[Any] = ()
-        if isinstance(item, functools.partial):
+        if isinstance(item, partial):
             parts = (item.func, item.args, *item.keywords.values())
         elif isinstance(item, tuple):
             parts = item
@@ -149,8 +127,11 @@ def _hook_objects(model: nn.Module) -> Iterator[Any]:
             for cell in item.__closure__ or ():
                 with contextlib.suppress(ValueError):  # not assigned yet
                     parts = (*parts, cell.cell_contents)
-        elif not isinstance(item, STATELESS) and not _is_of_parameters(item):
-            yield item
+        elif not isinstance(item, STATELESS):
+            values = [*item, *item.values()] if isinstance(item, dict) else item
+            values = list(values) if isinstance(values, list | set) else [item]
+            if not values or not all(isinstance(value, nn.Parameter | str) for value in values):  # parameters by name
+                yield item
         for part in parts:
             yield from walk(part)
 
@@ -161,38 +142,10 @@ def _hook_objects(model: nn.Module) -> Iterator[Any]:
             yield from walk(hook)
 
 
-def _is_of_parameters(item: Any) -> bool:
-    """Say whether an object is a parameter or a collection of parameters, by name or not."""
-    parts = [*item, *item.values()] if isinstance(item, dict) else item if isinstance(item, list | set) else [item]
-    return bool(parts) and all(isinstance(part, nn.Parameter | str) for part in parts)
-
-
 MARK = b"GEMINI-3"
 PREFIX = struct.Struct("<8sQQ")  # mark, bytes of the shared part, bytes of the rank's own
 FIRST_CAPTURES = 5  # in which a DDP model may still lay out its buckets anew
 PAGE_BYTES = 4096  # images are whole pages, so that their size changes rarely
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Image:
-    """A state about to be copied: `write_` reads the live tensors."""
-
-    shared: PackedTree  # weights and optimizer
-    own: PackedTree  # the rest
-
-    @property
-    def num_bytes(self) -> int:
-        return aligned(ALIGNMENT_BYTES + self.shared.num_bytes + self.own.num_bytes, PAGE_BYTES)
-
-    @torch.no_grad()
-    def write_(self, out: Tensor, pinned: Sequence[Tensor] = ()) -> None:
-        """Copy the state to `num_bytes` bytes of the host, uint8; see `PackedTree.write_`."""
-        middle = ALIGNMENT_BYTES + self.shared.num_bytes
-        end = middle + self.own.num_bytes
-        out[:ALIGNMENT_BYTES] = _prefix(self.shared.num_bytes, self.own.num_bytes)
-        self.shared.write_(out[ALIGNMENT_BYTES:middle], pinned)
-        self.own.write_(out[middle:end], pinned)
-        out[end:] = 0
 
 
 def _prefix(*sizes: int) -> Tensor:
@@ -201,11 +154,9 @@ def _prefix(*sizes: int) -> Tensor:
 
 def image_of(shared: Tensor, own: Tensor) -> Tensor:
     """Put the parts of an image together."""
-    parts = (_prefix(shared.numel(), own.numel()), shared, own)
-    num_bytes = sum(part.numel() for part in parts)
-    image = torch.zeros(aligned(num_bytes, PAGE_BYTES), dtype=torch.uint8)
-    torch.cat(parts, out=image[:num_bytes])
-    return image
+    num_bytes = ALIGNMENT_BYTES + shared.numel() + own.numel()
+    padding = torch.zeros(-num_bytes % PAGE_BYTES, dtype=torch.uint8)
+    return torch.cat([_prefix(shared.numel(), own.numel()), shared, own, padding])
 
 
 def parts_of(image: Tensor) -> tuple[Tensor, Tensor]:
@@ -229,10 +180,8 @@ class TrainingState:
         model: nn.Module,  # plain, DistributedDataParallel, or sharded by `fully_shard`; compiled or not
         optimizer: torch.optim.Optimizer,  # of the model's parameters
         *,
-        scheduler: HasState | None = None,
-        extra: Mapping[str, HasState] | None = None,  # more objects by name, such as the data position
-        rank: int | None = None,  # None takes that of torch.distributed, or 0
-        world_size: int | None = None,  # None takes that of torch.distributed, or 1
+        scheduler: Stateful | None = None,
+        extra: Mapping[str, Stateful] | None = None,  # more objects by name, such as the data position
     ):
         self.model, self.optimizer = getattr(model, "_orig_mod", model), optimizer
         self.given = dict(extra or {})  # objects with a state
@@ -246,35 +195,59 @@ class TrainingState:
             raise ValueError(f"model is {type(self.model).__name__} with static_graph; {rule}")
         self._order: list[str] = []  # of a DDP model's parameters in its buckets
         self._num_captured = 0
-        in_group = dist.is_available() and dist.is_initialized()
-        self.rank = rank if rank is not None else dist.get_rank() if in_group else 0
-        self.world_size = world_size if world_size is not None else dist.get_world_size() if in_group else 1
+        self.rank, self.world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         PackedTree(self._own(0))  # so that what cannot be kept is refused now
 
     @torch.no_grad()
-    def capture(self, iteration: int) -> Image:
-        """Describe the state of an iteration as it is now; it is copied by `Image.write_`, before anything changes."""
-        self._note_order()
+    def copied(self, iteration: int, place: Callable[[int], Tensor], pinned: Sequence[Tensor] = ()) -> Tensor:
+        """Copy the state to `place(num_bytes)` on the host, uint8; see `PackedTree.write_`."""
+        if isinstance(self.model, DistributedDataParallel):
+            # It lays out its buckets anew after its first backward pass: now, as the next forward pass would do.
+            self._num_captured += 1
+            if self.model.reducer._rebuild_buckets() or self._num_captured <= FIRST_CAPTURES:
+                names = {id(parameter): name for name, parameter in self._module.parameters.items()}
+                buckets = self.model.reducer._get_zeros_like_grad_buckets()
+                self._order = [names[id(parameter)] for bucket in buckets for parameter in bucket.parameters()]
         own = self._own(iteration)  # first: it refuses what has changed meanwhile
-        return Image(shared=PackedTree(self._shared()), own=PackedTree(own))
+        packed = PackedTree(self._shared()), PackedTree(own)
+        end = ALIGNMENT_BYTES + sum(tree.num_bytes for tree in packed)
+        image = place(end + -end % PAGE_BYTES)
+        image[:ALIGNMENT_BYTES] = _prefix(*(tree.num_bytes for tree in packed))
+        for tree, part in zip(packed, parts_of(image), strict=True):
+            tree.write_(part, pinned)
+        image[end:] = 0
+        return image
 
     def image(self, iteration: int) -> Tensor:
         """Return a copy of the state, uint8."""
-        captured = self.capture(iteration)
-        out = torch.empty(captured.num_bytes, dtype=torch.uint8)
-        captured.write_(out)
-        return out
+        return self.copied(iteration, partial(torch.empty, dtype=torch.uint8))
 
     @torch.no_grad()
     def load_(self, image: Any) -> int:
         """Check a verified image as a whole and put it back in place; return its iteration."""
-        shared, own = self._checked(as_bytes(image))
+        parts = parts_of(as_bytes(image))
+        shared, own = unpack_tree(parts[0], copy=False), unpack_tree(parts[1])
+        live = self._own(0)
+        for field, value in own["about"].items():
+            _refuse_unless(value == live["about"][field], f"{field} is {value!r}", repr(live["about"][field]))
+        self._module.check(shared["kinds"], own["model"], own["first_buffers"])
+        names = sorted(own["extra"]), sorted(live["extra"])
+        _refuse_unless(names[0] == names[1], f"extra is {names[0]}", names[1])
+        self._update.check(own["optimizer"])
+        generators = self._module.generators
+        _refuse_unless(own["generators"] == generators, f"generators are {own['generators']}", generators)
+        _refuse_unless(own["random"]["cuda"] is None or torch.cuda.is_available(), "its tensors were on CUDA", "not")
         self._restore_order_(own["order"])
         for name, value in own["extra"].items():
             self._extra[name].load_state_dict(value)
         self._update.restore_(shared["optimizer"], own["optimizer"])
         self._module.restore_(shared["model"], own["model"])
-        _restore_random_state_(own["random"])  # last: all before may draw numbers
+        position = own["random"]  # last: all before may draw numbers
+        torch.set_rng_state(position["torch"].clone())
+        if position["cuda"] is not None:
+            torch.cuda.set_rng_state(position["cuda"])
+        encoding.restore_generator_(random, position["python"])
+        np.random.set_state(position["numpy"])
         return own["iteration"]
 
     def changed_since(self, image: Tensor) -> list[str]:
@@ -290,11 +263,11 @@ class TrainingState:
         if not _equal(own["optimizer"]["groups"], self._update.groups()):
             changed.append("settings of the optimizer, such as its learning rate")
         extras = own["extra"], {name: item.state_dict() for name, item in self._extra.items()}
-        floats = ({name: _floats(value) for name, value in extra.items()} for extra in extras)
+        # Positions in data, which may move on, are whole numbers.
+        floats = ({name: list(filter(_is_float, leaves(tree))) for name, tree in extra.items()} for extra in extras)
         return changed + [f"extra/{name}" for name in _differing(*floats)]
 
     def _shared(self) -> dict[str, Any]:
-        """Return weights and optimizer's tensors."""
         return {"model": self._module.weights(), "kinds": self._module.kinds(), "optimizer": self._update.tensors()}
 
     def _own(self, iteration: int) -> dict[str, Any]:
@@ -313,35 +286,13 @@ class TrainingState:
             "model": self._module.rest(),
             "optimizer": self._update.rest(),
             "extra": {name: item.state_dict() for name, item in self._extra.items()},
-            "random": _random_state(),
+            "random": {
+                "torch": torch.get_rng_state(),
+                "cuda": torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None,
+                "python": encoding.generator_state(random),
+                "numpy": np.random.get_state(legacy=False),
+            },
         }
-
-    def _checked(self, image: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the parts of an image, or refuse one that is not of this run."""
-        shared_part, own_part = parts_of(image)
-        shared, own = unpack_tree(shared_part, copy=False), unpack_tree(own_part)
-        live = self._own(0)
-        for field, value in own["about"].items():
-            _refuse_unless(value == live["about"][field], f"{field} is {value!r}", repr(live["about"][field]))
-        self._module.check(shared["kinds"], own["model"], own["first_buffers"])
-        names = sorted(own["extra"]), sorted(live["extra"])
-        _refuse_unless(names[0] == names[1], f"extra is {names[0]}", names[1])
-        self._update.check(own["optimizer"])
-        generators = self._module.generators
-        _refuse_unless(own["generators"] == generators, f"generators are {own['generators']}", generators)
-        _refuse_unless(own["random"]["cuda"] is None or torch.cuda.is_available(), "its tensors were on CUDA", "not")
-        return shared, own
-
-    def _note_order(self) -> None:
-        """Note the order of a DDP model's buckets, which it lays out anew after its first backward pass."""
-        if not isinstance(self.model, DistributedDataParallel):
-            return
-        self._num_captured += 1
-        is_new = self.model.reducer._rebuild_buckets()  # as the next forward pass would do
-        if is_new or self._num_captured <= FIRST_CAPTURES:
-            names = {id(parameter): name for name, parameter in self._module.parameters.items()}
-            buckets = self.model.reducer._get_zeros_like_grad_buckets()
-            self._order = [names[id(parameter)] for bucket in buckets for parameter in bucket.parameters()]
 
     def _restore_order_(self, order: Sequence[str]) -> None:
         """Let a fresh DDP model lay out its buckets as the run before did; every rank calls it.
@@ -365,32 +316,8 @@ def _refuse_unless(is_right: bool, stored: str, live: Any) -> None:
         raise StateMismatch(f"checkpoint: {stored}; this run's is {live}")
 
 
-def _random_state() -> dict[str, Any]:
-    cuda_is_used = torch.cuda.is_available() and torch.cuda.is_initialized()
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state() if cuda_is_used else None,
-        "python": generator_state(random),
-        "numpy": np.random.get_state(legacy=False),
-    }
-
-
-def _restore_random_state_(state: dict[str, Any]) -> None:
-    torch.set_rng_state(state["torch"].clone())
-    if state["cuda"] is not None:
-        torch.cuda.set_rng_state(state["cuda"])
-    restore_generator_(random, state["python"])
-    np.random.set_state(state["numpy"])
-
-
-def _floats(tree: Any) -> Any:
-    """Keep the floating-point values of a tree: positions in data, which may move on, are whole numbers."""
-    if isinstance(tree, Mapping):
-        return {key: _floats(value) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return [_floats(value) for value in tree]
-    is_kept = tree.is_floating_point() if isinstance(tree, Tensor) else isinstance(tree, float)
-    return tree if is_kept else None
+def _is_float(value: Any) -> bool:
+    return value.is_floating_point() if isinstance(value, Tensor) else isinstance(value, float)
 
 
 def _differing(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

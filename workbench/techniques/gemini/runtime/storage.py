@@ -4,6 +4,7 @@ A checkpoint is the two parts of each rank's image, in files named by their chec
 all ranks are stored once. The marker, written last by one rank, lists the parts: a checkpoint counts when it is there.
 """
 
+import contextlib
 import io
 import json
 import os
@@ -42,12 +43,22 @@ class PersistentTier:
     def __init__(self, url: str, keep_last: int = 2, storage_options: dict[str, Any] | None = None):
         require_counts(1, keep_last=keep_last)
         self.url, self.keep_last = url, keep_last
-        self._fs, self._root = _writable(url, storage_options or {})
+        probe = f".probe-{uuid.uuid4().hex}"
+        try:
+            self._fs, root = fsspec.core.url_to_fs(url, **(storage_options or {}))
+            self._root = root.rstrip("/")
+            self._fs.makedirs(self._root, exist_ok=True)
+            self._fs.pipe_file(f"{self._root}/{probe}", probe.encode())
+            read_back = self._fs.cat_file(f"{self._root}/{probe}")
+            self._fs.rm_file(f"{self._root}/{probe}")
+        except Exception as error:  # whatever a storage system's client raises means that it cannot be written
+            raise ValueError(f"url is {url!r}; it must be writable: {type(error).__name__}: {error}") from error
+        if read_back != probe.encode():
+            raise ValueError(f"url is {url!r}; it must give back the bytes that were written")
 
     def save(self, image: Tensor, iteration: int) -> None:
         """Store the image of this rank; every rank calls it, with the same iteration."""
-        folder = self._folder(iteration)
-        in_group = dist.is_available() and dist.is_initialized()
+        folder, in_group = self._folder(iteration), dist.is_initialized()
         rank = dist.get_rank() if in_group else 0
 
         def gathered(value: Any) -> list[Any]:
@@ -66,18 +77,21 @@ class PersistentTier:
         gathered(None)
         if rank == 0:
             body = json.dumps({"iteration": iteration, "parts": names})
-            self._write(f"{folder}/{MARKER}", json.dumps({"checksum": _digest(body), "body": body}).encode())
-            self._remove_old(iteration)
+            marker = {"checksum": checksum(body.encode()).hex(), "body": body}
+            self._write(f"{folder}/{MARKER}", json.dumps(marker).encode())
+            # The checkpoints, complete or not, that are older than the last complete ones go; their markers first.
+            complete = [other for other in self.iterations() if other <= iteration]
+            for old in [old for old in self._folders() if old < complete[-self.keep_last :][0]]:
+                self._remove(f"{self._folder(old)}/{MARKER}")
+                self._remove(self._folder(old))
 
     def iterations(self) -> tuple[int, ...]:
         """List the complete checkpoints, oldest first; their markers are verified, their parts not yet."""
         complete = []
         for iteration in self._folders():
-            try:
+            with contextlib.suppress(StorageCorrupt):
                 self._marker(iteration)
-            except StorageCorrupt:
-                continue
-            complete.append(iteration)
+                complete.append(iteration)
         return tuple(complete)
 
     def read(self, state: TrainingState, iteration: int) -> Tensor:
@@ -97,14 +111,13 @@ class PersistentTier:
     def _marker(self, iteration: int) -> dict[str, Any]:
         """Read and verify a checkpoint's marker."""
         place = f"{self._folder(iteration)}/{MARKER}"
-        try:
+        # One that is half written, of another shape, or no text any more is the same as a wrong checksum.
+        with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError, RecursionError):
             outer = json.loads(self._file(place))
-            if _digest(outer["body"]) == outer["checksum"]:
+            if checksum(outer["body"].encode()).hex() == outer["checksum"]:
                 marker = json.loads(outer["body"])
                 if all(PART.fullmatch(name) for shared, own in marker["parts"] for name in (shared, own)):
                     return marker
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            pass  # half written, of another shape, or no text any more: the same as a wrong checksum
         raise StorageCorrupt(f"{place}: its checksum is wrong")
 
     def _file(self, path: str) -> bytes:
@@ -115,21 +128,19 @@ class PersistentTier:
                 warnings.warn(f"{path} is passed over: it is no regular file", stacklevel=2)
                 raise StorageCorrupt(f"{path} is no regular file")
             return self._fs.cat_file(path)
-        except FileNotFoundError as error:
-            missing = f"{path} is not there: the checkpoint is incomplete"
-            raise StorageCorrupt(missing if path.endswith(MARKER) else f"{path}: {error}") from error
         except OSError as error:
-            raise StorageCorrupt(f"{path}: {error}") from error
+            is_absent = isinstance(error, FileNotFoundError) and path.endswith(MARKER)
+            why = " is not there: the checkpoint is incomplete" if is_absent else f": {error}"
+            raise StorageCorrupt(path + why) from error
 
     def _write(self, path: str, data: Any) -> None:
         """Write a file and, where the file system can, wait until it is on the disk."""
         with self._fs.open(path, "wb") as stream:
             stream.write(data)
             stream.flush()
-            try:
+            # Remote and in-memory files have no descriptor; closing them is what stores them.
+            with contextlib.suppress(AttributeError, io.UnsupportedOperation):
                 os.fsync(stream.fileno())
-            except (AttributeError, io.UnsupportedOperation):
-                return  # remote and in-memory files have no descriptor; closing them is what stores them
 
     def _folders(self) -> list[int]:
         self._fs.invalidate_cache()
@@ -144,38 +155,9 @@ class PersistentTier:
                 warnings.warn(f"{about['name']} is passed over: it is no folder", stacklevel=2)
         return sorted(iterations)
 
-    def _remove_old(self, newest: int) -> None:
-        """Remove the checkpoints, complete or not, that are older than the last complete ones; the marker first."""
-        complete = [iteration for iteration in self.iterations() if iteration <= newest]
-        for iteration in self._folders():
-            if iteration < complete[-self.keep_last :][0]:
-                self._remove(f"{self._folder(iteration)}/{MARKER}")
-                self._fs.rm(self._folder(iteration), recursive=True)
-
     def _remove(self, path: str) -> None:
         if self._fs.exists(path):
             self._fs.rm(path, recursive=True)
 
     def _folder(self, iteration: int) -> str:
         return f"{self._root}/iteration-{iteration:09d}"
-
-
-def _writable(url: str, options: dict[str, Any]) -> tuple[Any, str]:
-    """Open a URL, and write, read and remove a file there, or refuse it."""
-    probe = f".probe-{uuid.uuid4().hex}"
-    try:
-        fs, root = fsspec.core.url_to_fs(url, **options)
-        root = root.rstrip("/")
-        fs.makedirs(root, exist_ok=True)
-        fs.pipe_file(f"{root}/{probe}", probe.encode())
-        read_back = fs.cat_file(f"{root}/{probe}")
-        fs.rm_file(f"{root}/{probe}")
-    except Exception as error:  # whatever a storage system's client raises means that it cannot be written
-        raise ValueError(f"url is {url!r}; it must be writable: {type(error).__name__}: {error}") from error
-    if read_back != probe.encode():
-        raise ValueError(f"url is {url!r}; it must give back the bytes that were written")
-    return fs, root
-
-
-def _digest(text: str) -> str:
-    return checksum(text.encode()).hex()

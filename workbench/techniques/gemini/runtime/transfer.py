@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -31,8 +32,8 @@ from workbench.techniques.gemini.method.interleaving import (
     partition_checkpoint,
 )
 
-__all__ = ["Arriving", "CheckpointOptions", "Interleaving", "Leaving"]
-__all__ += ["ReplicaDamaged", "Route", "TrafficWatch", "Transfer", "measure_link", "routes_of", "watch_traffic"]
+__all__ = ["CheckpointOptions", "Interleaving", "ReplicaDamaged", "Route", "Shard", "TrafficWatch", "Transfer"]
+__all__ += ["measure_link", "routes_of", "watch_traffic"]
 
 # No postponed annotations: DDP reads the annotations of a hook.
 
@@ -41,11 +42,9 @@ class TrafficWatch:
     """Notes the messages of an iteration, and lets others wait for an idle network."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._changed = threading.Condition()
+        self._clock, self._changed = clock, threading.Condition()
         self._operations: list[Message] = []
-        self._num_under_way = 0
-        self._is_over = False
+        self._num_under_way, self._is_over = 0, False
         self.started_s = clock()  # of the iteration
 
     @property
@@ -111,8 +110,8 @@ def watch_traffic(model: nn.Module, watch: TrafficWatch) -> None:
             warnings.warn(f"model has a communication hook of its own: {words}", stacklevel=2)
     elif sharded:
         for module in sharded:
-            module.set_custom_all_gather(_WatchedAllGather(watch))
-            module.set_custom_reduce_scatter(_WatchedReduceScatter(watch))
+            module.set_custom_all_gather(_Watched(watch, dist.all_gather_single))
+            module.set_custom_reduce_scatter(_Watched(watch, dist.reduce_scatter_single))
     elif dist.is_initialized() and dist.get_world_size() > 1:
         rule = "where there are several ranks it must be wrapped in DDP or given to fully_shard"
         raise ValueError(f"model is {type(model).__name__}; {rule}")
@@ -132,20 +131,23 @@ def _averaged(state: tuple[TrafficWatch, dist.ProcessGroup], bucket: dist.GradBu
     return added.then(ended)
 
 
-class _Watched:
-    """Allocates as usual and reports a collective, also an asynchronous one."""
+class _Watched(AllGather, ReduceScatter):
+    """FSDP2's gathering of parameters or scattering of gradients, reported, also where it is asynchronous."""
 
-    def __init__(self, watch: TrafficWatch) -> None:
-        self._watch = watch
+    def __init__(self, watch: TrafficWatch, collective: Callable[..., dist.Work | None]) -> None:
+        self._watch, self._collective = watch, collective
 
     def allocate(self, size, *, dtype: torch.dtype, device: torch.device) -> Tensor:
         return torch.empty(*size, dtype=dtype, device=device)
 
-    def _call(self, collective: Callable[..., dist.Work | None], async_op: bool) -> dist.Work | None:
+    def __call__(  # type: ignore[override]  # as above
+        self, output_tensor: Tensor, input_tensor: Tensor, group, async_op: bool = False, **op: Any
+    ) -> dist.Work | None:
+        call = partial(self._collective, output_tensor, input_tensor, group=group, **op)
         if not async_op:
             with self._watch.message():
-                return collective(async_op=False)
-        started_s, work = self._watch.begin(), begun(collective(async_op=True))
+                return call()
+        started_s, work = self._watch.begin(), begun(call(async_op=True))
         work.get_future().add_done_callback(lambda _: self._watch.end(started_s))
         return work
 
@@ -154,23 +156,6 @@ def begun(work: dist.Work | None) -> dist.Work:
     """Return the work of a collective or message: only a rank outside of the group has none."""
     assert work is not None
     return work
-
-
-class _WatchedAllGather(_Watched, AllGather):
-    """The all-gather of parameters, reported."""
-
-    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, group, async_op: bool = False) -> dist.Work | None:
-        return self._call(partial(dist.all_gather_single, output_tensor, input_tensor, group=group), async_op)
-
-
-class _WatchedReduceScatter(_Watched, ReduceScatter):
-    """The reduce-scatter of gradients, reported."""
-
-    def __call__(
-        self, output_tensor: Tensor, input_tensor: Tensor, group, op, async_op: bool = False
-    ) -> dist.Work | None:
-        scatter = partial(dist.reduce_scatter_single, output=output_tensor, input=input_tensor, group=group, op=op)
-        return self._call(scatter, async_op)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -263,25 +248,24 @@ class Interleaving:
         """Whether checkpoints go beside training; else it waits for them. Without peers nothing has to be sent."""
         return self.profile is not None or self.num_replicas == 1
 
-    @property
-    def wants_iterations(self) -> bool:
-        """Whether further iterations are to be profiled."""
-        return self.scheme is not Scheme.BLOCKING and not self.is_settled and not self._gave_up
+    def note(
+        self, iteration_s: Message, messages: Sequence[Message], routes: Sequence[Route], group: dist.ProcessGroup
+    ) -> bool:
+        """Note an iteration while there is no profile; say whether all ranks, which call it, now agree on one.
 
-    def note(self, started_s: float, ended_s: float, messages: Sequence[Message]) -> None:
-        """Note the messages of one iteration up to its update; an iteration without update is skipped."""
+        An iteration is from its start to its update; one without update is skipped.
+        """
+        started_s, ended_s = iteration_s
+        if self.scheme is Scheme.BLOCKING or self.is_settled or self._gave_up:
+            return False
         self._num_noted += 1
         if self._num_noted > SKIPPED and ended_s >= started_s:
             within = [(max(start, started_s), min(end, ended_s)) for start, end in messages if start < ended_s]
             self._spans_s.append(idle_spans_s(within, started_s, ended_s))
-
-    def settle(self, routes: Sequence[Route], group: dist.ProcessGroup) -> tuple[float, ...] | None:
-        """Agree with all ranks on spans after enough iterations; None where there are none. Every rank calls it."""
         if self._num_noted < SKIPPED + self._options.num_profiled:
-            return None
+            return False
         # Of this rank: the iterations with the commonest number of messages, if there are enough of these.
-        counts = Counter(map(len, self._spans_s))
-        commonest, number = counts.most_common(1)[0] if counts else (0, 0)
+        [(commonest, number)] = Counter(map(len, self._spans_s)).most_common(1) or [(0, 0)]
         own = None
         if number >= self._options.num_profiled:
             own = mean_spans_s([spans_s for spans_s in self._spans_s if len(spans_s) == commonest])
@@ -289,10 +273,10 @@ class Interleaving:
         if None in profiles or len(set(map(len, profiles))) > 1:
             # Where iterations communicate too differently, checkpoints block.
             self._gave_up = self._num_noted >= SKIPPED + PATIENCE * self._options.num_profiled
-            return None
+            return False
         self.profile = least_spans_s(profiles)
         self.link = measure_link(routes, group, self.chunk_bytes)
-        return self.profile
+        return True
 
     def chunks(self, num_bytes: int) -> tuple[Chunk, ...]:
         """Divide the remote replicas of a shard into chunks; their spans are all 0 until spans are known."""
@@ -313,28 +297,17 @@ class Interleaving:
         )
 
 
-WaitForSpan = Callable[[int], object]  # returns once an idle span has come
-
-
 class ReplicaDamaged(RuntimeError):
     """A replica arrived changed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Leaving:
-    """This rank's shard."""
+class Shard:
+    """A rank's shard."""
 
-    data: Tensor  # uint8; it must stay the same until all is sent
+    data: Tensor  # uint8: the place to be written, or what is sent, which must stay the same until then
     chunks: Sequence[Chunk]  # of all its remote replicas, in the order of travelling
-
-
-@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Arriving:
-    """The place of another rank's shard."""
-
-    data: Tensor  # uint8, to be written
-    chunks: Sequence[Chunk]  # of all its remote replicas
-    digest: bytes  # checksum that the sender told before
+    digest: bytes  # checksum of the data that are sent
 
 
 def routes_of(rank: int, holders: Sequence[Sequence[int]]) -> tuple[Route, ...]:
@@ -365,23 +338,22 @@ class Transfer:
 
     def start(
         self,
-        prepare: Callable[[], tuple[Leaving, Mapping[int, Arriving]]],  # before anything travels; by rank
+        prepare: Callable[[], Mapping[int, Shard]],  # by rank, this one's and those to come; before anything travels
         *,
-        wait: WaitForSpan,  # before a chunk; after a timeout the chunk is sent late rather than never
-        sent: Callable[[], object] = lambda: None,  # once all is sent
+        wait: Callable[[int], object],  # for a chunk's span; after a timeout it is sent late rather than never
         received: Callable[[], object] = lambda: None,  # once all has arrived unchanged
-    ) -> tuple[Future[None], Future[None]]:
-        """Start one checkpoint after the one before is done; return the ends, or errors, of sender and receiver."""
+    ) -> tuple[Future[float], Future[float]]:
+        """Start one checkpoint after the one before is done; return when sending and receiving end, or their errors."""
         prepared = self._threads.submit(prepare)
-        sending = self._threads.submit(self._send, prepared, wait, sent)
+        sending = self._threads.submit(self._send, prepared, wait)
         return sending, self._threads.submit(self._receive, prepared, received)
 
     def close(self) -> None:
         """Stop the threads; a transfer under way ends with the process group."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _send(self, prepared: Future, wait: WaitForSpan, sent: Callable[[], object]) -> None:
-        leaving: Leaving = prepared.result()[0]
+    def _send(self, prepared: Future, wait: Callable[[int], object]) -> float:
+        leaving: Shard = prepared.result()[dist.get_rank()]
         under_way: deque[dist.Work] = deque()
         for chunk in leaving.chunks:
             if len(under_way) == self._num_buffers:
@@ -392,11 +364,11 @@ class Transfer:
             under_way.append(begun(work))
         for work in under_way:
             work.wait()
-        sent()
+        return time.monotonic()
 
-    def _receive(self, prepared: Future, received: Callable[[], object]) -> None:
-        arriving: Mapping[int, Arriving] = prepared.result()[1]
-        sums = {source: xxhash.xxh3_128() for source in arriving}
+    def _receive(self, prepared: Future, received: Callable[[], object]) -> float:
+        shards: Mapping[int, Shard] = prepared.result()
+        sums = {route.source: xxhash.xxh3_128() for route in self._routes}
         under_way: deque[tuple[dist.Work, int, Tensor]] = deque()
 
         def take_oldest() -> None:
@@ -406,7 +378,7 @@ class Transfer:
 
         # Messages match by their order in a plan that both sides have.
         for number, route in enumerate(self._routes):
-            place = arriving[route.source]
+            place = shards[route.source]
             for chunk in (chunk for chunk in place.chunks if chunk.replica == number):
                 if len(under_way) == self._num_buffers:
                     take_oldest()
@@ -416,6 +388,7 @@ class Transfer:
         while under_way:
             take_oldest()
         for source, computed in sums.items():
-            if computed.digest() != arriving[source].digest:
+            if computed.digest() != shards[source].digest:
                 raise ReplicaDamaged(f"the shard of rank {source} arrived at rank {dist.get_rank()} changed")
         received()
+        return time.monotonic()
