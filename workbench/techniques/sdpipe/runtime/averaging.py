@@ -65,8 +65,8 @@ class SDPipe:
     """Synchronises a stage's workers in groups; every rank of the default group creates one.
 
     All workers of a stage begin with the parameters and buffers of its first worker, and end with the mean of all
-    workers. `ready` reports the end of this worker's backward pass, `average_` waits for its group. `synchronized`
-    calls both from the optimizer's hooks, and documents the arguments.
+    workers. `before_update` reports the end of this worker's backward pass, `after_update` waits for its group.
+    `synchronized` calls both from the optimizer's hooks, and documents the arguments.
     """
 
     def __init__(
@@ -110,21 +110,19 @@ class SDPipe:
         self._optimizer: Any = None  # the optimizer that `follow_` has marked for GradScaler
         self._skipped: list[tuple[Tensor, Tensor]] = []  # weights and gradients of a step that a scaler skips
 
-    def ready(self) -> None:
+    def before_update(self) -> None:
         """Report to the scheduler; returns at once, so that the update overlaps with the scheduler's decision."""
         if self._is_averaged:
             raise RuntimeError("step inside `averaged`, whose end would undo it; take it before or afterwards")
         self._naming_lost(self._ties.compare_gradients, "comparing the gradients of tied weights")
         self._client.signal(None if self._averaged_s is None else time.monotonic() - self._averaged_s)
 
-    def average_(self) -> Grouped:
+    def after_update(self) -> Grouped:
         """Wait for this worker's group, and average the model among its members."""
         began_s = time.monotonic()
         grouped = self._client.group()
         grouped_s = time.monotonic()
-        if len(grouped.members) > 1:
-            self._replica.put_(self._mean(grouped))
-        self._naming_lost(self._ties.average_, "averaging tied weights")
+        self._put_mean_(grouped)
         self._averaged_s = time.monotonic()
         self.log.waited_s += grouped_s - began_s
         self.log.averaged_s += self._averaged_s - grouped_s
@@ -142,7 +140,7 @@ class SDPipe:
         self._client.come(is_last=False)
         met = self._client.meet()
         try:
-            self._put_mean_of_all_(met)
+            self._put_mean_(met)
             self._is_averaged = True
             yield met
         finally:
@@ -200,13 +198,13 @@ class SDPipe:
                     if weight.grad.dtype == torch.float16:
                         raise ValueError("Attempting to unscale FP16 gradients.")  # GradScaler's message
                     weight.grad.mul_(scale.double().reciprocal().float())
-        self.ready()
+        self.before_update()
 
     def _after_step(self) -> None:
         for weight, gradient in self._skipped:
             weight.grad = gradient
         self._skipped = []
-        self.average_()
+        self.after_update()
 
     def _mean(self, grouped: Grouped | Met) -> list[Tensor]:
         """Return the mean of the members' vectors; values that are not floats come from the first member."""
@@ -222,6 +220,13 @@ class SDPipe:
         floats /= len(grouped.members)
         return vectors
 
+    def _put_mean_(self, grouped: Grouped | Met) -> None:
+        if isinstance(grouped, Met) and grouped.failed:
+            warnings.warn(f"the mean is of pipelines {[*grouped.members]} only: {grouped.failed}", stacklevel=4)
+        if isinstance(grouped, Met) or len(grouped.members) > 1:
+            self._replica.put_(self._mean(grouped))
+        self._naming_lost(self._ties.average_, "averaging tied weights")
+
     def _naming_lost(self, communicate: Callable[[], None], what: str) -> None:
         """Communicate with other workers; if that fails, raise an error that names failed or silent workers."""
         try:
@@ -231,12 +236,6 @@ class SDPipe:
                 self._client.blame(f"{what} failed")
             except (WorkerLost, SchedulerLost) as lost:
                 raise lost from error
-
-    def _put_mean_of_all_(self, met: Met) -> None:
-        if met.failed:
-            warnings.warn(f"the mean is of pipelines {[*met.members]} only: {met.failed}", stacklevel=4)
-        self._replica.put_(self._mean(met))
-        self._naming_lost(self._ties.average_, "averaging tied weights")
 
     def __enter__(self) -> Self:
         return self
@@ -259,7 +258,7 @@ class SDPipe:
             self._client.come(is_last=True)
             while not (met := self._client.meet()).is_over:
                 self._mean(met)  # other workers evaluate their mean, and train on
-            self._put_mean_of_all_(met)
+            self._put_mean_(met)
         except BaseException as error:
             self.fail(error)
             raise

@@ -12,7 +12,7 @@ import json
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from subprocess import PIPE, Popen, TimeoutExpired
@@ -36,6 +36,7 @@ FREQUENT = 2  # meetings of the same members after which they keep their communi
 MOST_KEPT = 16  # communicators that a worker keeps
 MEASURED = 10  # iterations of each worker, whose median sets a window that is not given
 FIRST_WINDOW_S = 10.0  # window until then
+KINDS = ("signal", "come", "fail", "ping", "save", "load")  # of a worker's messages
 AUTHENTICATION = "inproc://zeromq.zap.01"  # address where ZeroMQ asks whether a key is admitted (RFC 27)
 
 Worker = tuple[int, int]  # stage and pipeline
@@ -260,12 +261,14 @@ class _Service:
             poller.register(source, zmq.POLLIN)
         while True:
             deadline_s = self._scheduler.next_deadline_s()
-            wait_ms = None if deadline_s is None else max(0.0, deadline_s - time.monotonic()) * 1e3
-            events = dict(poller.poll(None if wait_ms is None else max(0, round(wait_ms))))
+            wait_ms = None if deadline_s is None else max(0, round(1e3 * (deadline_s - time.monotonic())))
+            events = dict(poller.poll(wait_ms))
             if sys.stdin.fileno() in events:
                 break
-            if self._keys in events:
-                self._admit()
+            if self._keys in events:  # is a connection's key the workers' (RFC 27)?
+                version, number, *_, key = self._keys.recv_multipart()
+                status = b"200" if key == self._admitted else b"400"
+                self._keys.send_multipart([version, number, status, b"", b"", b""])
             while disconnected.poll(0):
                 worker = self._workers.pop(recv_monitor_message(disconnected)["value"], None)
                 if worker is None:
@@ -275,25 +278,17 @@ class _Service:
             self._receive_all()
             self._tell(self._scheduler.expire(time.monotonic()))
         ended = "; ".join(["rank 0 has ended, and the scheduler with it", *self._failed.values()])
-        for name in self._names.values():
-            self._send(name, {"ended": ended})
-
-    def _admit(self) -> None:
-        """Answer whether a connection's key is the workers' (RFC 27)."""
-        version, number, *_, key = self._keys.recv_multipart()
-        status = b"200" if key == self._admitted else b"400"
-        self._keys.send_multipart([version, number, status, b"", b"", b""])
+        for worker in self._names:
+            self._answer(worker, {"ended": ended})
 
     def _receive_all(self) -> None:
-        handlers: dict[str, Callable[[Worker, Any], None]] = {"signal": self._on_signal, "come": self._on_come}
-        handlers |= {"fail": self._on_fail, "ping": self._on_ping, "save": self._on_save, "load": self._on_load}
         while self._router.poll(0):
             name, *frames = self._router.recv_multipart(copy=False)
             try:
                 kind, stage, number, content = json.loads(frames[-1].bytes)
-                worker, handle = (stage, number), handlers[kind]
-                if worker not in self._heard_s:
-                    raise ValueError(f"worker is {worker}")
+                worker = (stage, number)
+                if worker not in self._heard_s or kind not in KINDS:
+                    raise ValueError(f"worker is {worker}, kind is {kind}")
             except (ValueError, TypeError, LookupError, RecursionError):
                 self.counts["num_refused"] += 1
                 continue
@@ -304,36 +299,44 @@ class _Service:
                 self._answer(worker, {"lost": self._failed[worker[1]]})
                 continue
             try:
-                handle(worker, content)
+                self._handle(worker, kind, content)
             except ValueError as error:
                 self._answer(worker, {"error": str(error)})
 
-    def _on_signal(self, worker: Worker, length_s: float | None) -> None:
-        formed = self._scheduler.signal(*worker, time.monotonic())
-        self.counts["num_signals"] += 1
-        self._tell(formed)
-        if not self._measures or length_s is None:
-            return
+    def _handle(self, worker: Worker, kind: str, content: Any) -> None:
+        match kind:
+            case "signal":
+                self._tell(self._scheduler.signal(*worker, time.monotonic()))
+                self.counts["num_signals"] += 1
+                if self._measures and content is not None:
+                    self._measure(worker, content)
+            case "come":
+                self._tell(self._scheduler.leave(*worker))
+                (self._ended if content else self._waiting).add(worker)  # has its training ended?
+                self._let_meet()
+            case "fail":
+                self._lose(worker, content)
+                self._answer(worker, {"has_left": True})
+            case "ping":
+                now_s, others = time.monotonic(), self._present - {worker}
+                silent = sorted(((now_s - self._heard_s[other], other) for other in others), reverse=True)
+                ages = [[f"worker {number} of stage {stage}", age_s] for age_s, (stage, number) in silent]
+                self._answer(worker, {"silent": ages, "failed": [*self._failed.values()]})
+            case "save":
+                state = self._scheduler.state_dict(worker[0]) | {"measures": self._measures}
+                self._answer(worker, {"state": state})
+            case "load":
+                self._scheduler.load_state_dict(worker[0], content)
+                self._measures = content["measures"]
+                self._answer(worker, {"has_loaded": True})
+
+    def _measure(self, worker: Worker, length_s: float) -> None:
+        """Take in the length of an iteration; set the window when each worker has reported enough of them."""
         self._lengths_s[worker].append(length_s)
         if all(len(self._lengths_s[place]) >= MEASURED for place in self._present - self._ended):
             window_s = median(length_s for of_worker in self._lengths_s.values() for length_s in of_worker)
             self._scheduler.set_window(window_s / self._num_pipelines)
             self._measures = False
-
-    def _on_ping(self, worker: Worker, _: None) -> None:
-        now_s = time.monotonic()
-        silent = sorted(((now_s - self._heard_s[other], other) for other in self._present - {worker}), reverse=True)
-        ages = [[f"worker {number} of stage {stage}", age_s] for age_s, (stage, number) in silent]
-        self._answer(worker, {"silent": ages, "failed": [*self._failed.values()]})
-
-    def _on_fail(self, worker: Worker, why: str) -> None:
-        self._lose(worker, why)
-        self._answer(worker, {"has_left": True})
-
-    def _on_come(self, worker: Worker, is_last: bool) -> None:
-        self._tell(self._scheduler.leave(*worker))
-        (self._ended if is_last else self._waiting).add(worker)
-        self._let_meet()
 
     def _let_meet(self) -> None:
         """If all workers have come, tell them; workers that train on join the scheduler again."""
@@ -363,15 +366,6 @@ class _Service:
         self._ended &= self._present
         self._let_meet()
 
-    def _on_save(self, worker: Worker, _: None) -> None:
-        state = self._scheduler.state_dict(worker[0]) | {"measures": self._measures}
-        self._answer(worker, {"state": state})
-
-    def _on_load(self, worker: Worker, state: dict[str, Any]) -> None:
-        self._scheduler.load_state_dict(worker[0], state)
-        self._measures = state["measures"]
-        self._answer(worker, {"has_loaded": True})
-
     def _tell(self, groups: list[Group]) -> None:
         for group in groups:
             self.counts["num_groups"] += 1
@@ -391,10 +385,7 @@ class _Service:
         return self._num_met[place] >= FREQUENT
 
     def _answer(self, worker: Worker, answer: dict[str, Any]) -> None:
-        self._send(self._names[worker], answer)
-
-    def _send(self, name: bytes, answer: dict[str, Any]) -> None:
-        self._router.send_multipart([name, json.dumps(answer).encode()])
+        self._router.send_multipart([self._names[worker], json.dumps(answer).encode()])
 
 
 def serve() -> None:
