@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -217,19 +218,15 @@ class _TimedStage(PipelineStage):
             return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
 
 
-class _Flushed:
-    """1F1B with a flush after each mini-batch, behind the interface of `Endless1F1B`."""
-
-    def __init__(self, stage: _TimedStage, num_micro_batches: int, loss: Callable[..., Tensor]):
-        self._stage, self._schedule = stage, Schedule1F1B(stage, num_micro_batches, loss)
-
-    def run(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[Tensor | None]:
-        """Train on mini-batches; yield the loss of each, on the last stage."""
-        for inputs, targets in batches:
-            losses: list[Tensor] = []
-            target, kept = (targets, losses) if self._stage.is_last else (None, None)
-            self._schedule.step(*((inputs,) if self._stage.is_first else ()), target=target, losses=kept)
-            yield torch.stack(losses).mean() if losses else None
+def _run_flushed(
+    stage: _TimedStage, schedule: Schedule1F1B, batches: Iterable[tuple[Tensor, Tensor]]
+) -> Iterator[Tensor | None]:
+    """Train by 1F1B with a flush after each mini-batch, as `Endless1F1B.run` does without."""
+    for inputs, targets in batches:
+        losses: list[Tensor] = []
+        target, kept = (targets, losses) if stage.is_last else (None, None)
+        schedule.step(*((inputs,) if stage.is_first else ()), target=target, losses=kept)
+        yield torch.stack(losses).mean() if losses else None
 
 
 def _on_a_rank(setting: Setting, delays_s: np.ndarray, make_worker: "MakeWorker") -> Seen | None:
@@ -254,13 +251,14 @@ def _on_a_rank(setting: Setting, delays_s: np.ndarray, make_worker: "MakeWorker"
     worker, data = make_worker(setting, part, place, group, optimizer), setting.data()
     recorder = Recorder(resource=f"stage {index}, pipeline {pipeline}")
     pace = _Pace(recorder, 1 if setting.has_flush else setting.num_micro_batches)
-    schedule: _Flushed | Endless1F1B
+    run: Callable[..., Iterator[Tensor | None]]
     if setting.has_flush:
         stage = _TimedStage(part, index, num_stages, torch.device("cpu"), group=own)
-        stage.pace, schedule = pace, _Flushed(stage, setting.num_micro_batches, data.loss)
+        stage.pace = pace
+        run = partial(_run_flushed, stage, Schedule1F1B(stage, setting.num_micro_batches, data.loss))
     else:
-        schedule = Endless1F1B(part, data.loss, group=own, during=pace.during)
-    for _ in schedule.run([data.batch(pipeline, 0)]):  # opens connections
+        run = Endless1F1B(part, data.loss, group=own, during=pace.during).run
+    for _ in run([data.batch(pipeline, 0)]):  # opens connections
         optimizer.zero_grad()
     dist.barrier(group=own)
     began_s, began_cpu_s = time.monotonic(), time.process_time()
@@ -271,7 +269,7 @@ def _on_a_rank(setting: Setting, delays_s: np.ndarray, make_worker: "MakeWorker"
             yield data.batch(pipeline, iteration)
 
     seen, pace.pass_s = Seen(log=worker.log), setting.pass_s
-    for loss in schedule.run(batches()):
+    for loss in run(batches()):
         with recorder.during("sync", Kind.COMMUNICATE):
             worker.before_update()
             optimizer.step()

@@ -99,7 +99,7 @@ class Scheduler:
         everyone = (1 << num_pipelines) - 1
         self._stages = [_Stage(everyone, deque(maxlen=kept), window_s) for _ in range(num_stages)]
         self.set_window(window_s)
-        self._enforcing: set[int] = set()
+        self.enforcing: set[int] = set()  # stages that wait because their groups do not connect all workers
         self.num_enforced = 0  # groups for which a stage enforced
         self.num_unchecked = 0  # invalid groups that passed because another stage enforced
 
@@ -147,8 +147,8 @@ class Scheduler:
             state.waiting.remove(worker)
         if not state.ready:
             state.deadline_s = math.inf
-            self._enforcing.discard(stage)
-        is_free = state.ready == state.everyone or (stage in self._enforcing and self._is_valid(state))
+            self.enforcing.discard(stage)
+        is_free = state.ready == state.everyone or (stage in self.enforcing and self._is_valid(state))
         return self._close(stage) if state.ready and is_free else []
 
     def join(self, stage: int, worker: int) -> None:
@@ -173,11 +173,6 @@ class Scheduler:
         """Return the workers of a stage that wait for a group."""
         return frozenset(self._stages[stage].waiting)
 
-    @property
-    def enforcing(self) -> frozenset[int]:
-        """The stages that wait because their groups do not connect all workers."""
-        return frozenset(self._enforcing)
-
     def _known(self, stage: int, worker: int) -> int:
         """Return the bit of a worker that has not left."""
         if not 0 <= stage < len(self._stages):
@@ -190,16 +185,15 @@ class Scheduler:
     def _close(self, stage: int) -> list[Group]:
         """Form the group of a stage's ready workers, or wait for more workers."""
         state = self._stages[stage]
-        enforcing = self._enforcing
         state.deadline_s = math.inf
-        was_enforcing = stage in enforcing
+        was_enforcing = stage in self.enforcing
         is_valid = self._is_valid(state)
         if not is_valid:
-            if not enforcing or was_enforcing or not self._settings.exclusive:
-                enforcing.add(stage)
+            if not self.enforcing or was_enforcing or not self._settings.exclusive:
+                self.enforcing.add(stage)
                 return []
             self.num_unchecked += 1
-        enforcing.discard(stage)
+        self.enforcing.discard(stage)
         self.num_enforced += was_enforcing
         group = Group(stage, frozenset(state.waiting), was_enforcing)
         self._remember(state, is_valid)

@@ -287,20 +287,6 @@ class SDPipe:
         return {} if self._server is None else self._server.close()
 
 
-def _require_its_own(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Refuse a module that averages or holds shards, and an optimizer of another module."""
-    for part in module.modules():
-        if isinstance(part, DistributedDataParallel | FullyShardedDataParallel):
-            raise ValueError(f"module is a {type(part).__name__}, which averages by itself; give the module in it")
-    for name, weight in module.named_parameters():
-        if isinstance(weight, DTensor) or weight.is_meta:
-            kind = "has no values" if weight.is_meta else "is a DTensor, as of fully_shard"
-            raise ValueError(f"module's {name} {kind}; each worker must hold its stage's weights whole")
-    updated = {weight for group in optimizer.param_groups for weight in group["params"]}
-    if updated.isdisjoint(module.parameters()):
-        raise ValueError("optimizer has no parameter of the module; it must be the module's optimizer")
-
-
 def synchronized(
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -335,7 +321,16 @@ def synchronized(
     if (num_stages is None) == (group is None):
         rule = "give exactly one, num_stages=1 where each rank has the whole model"
         raise ValueError(f"num_stages, group are {num_stages}, {group}; {rule}")
-    _require_its_own(module, optimizer)
+    for part in module.modules():
+        if isinstance(part, DistributedDataParallel | FullyShardedDataParallel):
+            raise ValueError(f"module is a {type(part).__name__}, which averages by itself; give the module in it")
+    for name, weight in module.named_parameters():
+        if isinstance(weight, DTensor) or weight.is_meta:
+            kind = "has no values" if weight.is_meta else "is a DTensor, as of fully_shard"
+            raise ValueError(f"module's {name} {kind}; each worker must hold its stage's weights whole")
+    updated = {weight for param_group in optimizer.param_groups for weight in param_group["params"]}
+    if updated.isdisjoint(module.parameters()):
+        raise ValueError("optimizer has no parameter of the module; it must be the module's optimizer")
     if isinstance(group, DeviceMesh):
         if group.ndim != 1:
             raise ValueError(f"group is a mesh of {group.ndim} dimensions; it must be of one, the pipelines")

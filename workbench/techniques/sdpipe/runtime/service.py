@@ -233,28 +233,36 @@ class Client:
 class _Service:
     """The loop of the server: messages in, groups out."""
 
-    def __init__(self, scheduler: Scheduler, router: zmq.Socket, keys: zmq.Socket, arguments: dict[str, Any]):
-        self._scheduler = scheduler
-        self._router = router
-        self._keys = keys
-        self._num_pipelines = arguments["num_pipelines"]
+    def __init__(self, arguments: dict[str, Any]):
+        context: zmq.Context = zmq.Context.instance()
+        self._keys, self._router = context.socket(zmq.REP), context.socket(zmq.ROUTER)
+        self._keys.bind(AUTHENTICATION)
+        self._router.linger, self._keys.linger = 1000, 0  # ms; the last messages tell workers that the scheduler ends
+        self._router.curve_server, self._router.curve_secretkey = True, arguments["secret"].encode()
+        self._router.zap_domain = b"sdpipe"
         self._admitted = z85.decode(arguments["admitted"])
+        self.port = self._router.bind_to_random_port(f"tcp://{arguments['host']}")
+        self._measures = arguments["window_s"] is None
+        window_s = FIRST_WINDOW_S if self._measures else arguments["window_s"]
+        sizes = arguments["num_stages"], arguments["num_pipelines"], arguments["history"]
+        self._scheduler = Scheduler(*sizes, window_s, settings=Settings(**arguments["settings"]))
+        self._num_pipelines = arguments["num_pipelines"]
         stages, pipelines = range(arguments["num_stages"]), range(self._num_pipelines)
         self._present = {(stage, worker) for stage in stages for worker in pipelines}
         self._waiting: set[Worker] = set()  # workers that wait for all others and train on
         self._ended: set[Worker] = set()  # workers that wait for all others and have ended
         self._failed: dict[int, str] = {}  # incomplete pipelines, and why
         self._is_over = False
-        self._measures = arguments["window_s"] is None
         self._lengths_s: dict[Worker, list[float]] = defaultdict(list)  # of iterations
         self._names: dict[Worker, bytes] = {}  # ZeroMQ's names of the connections
         self._workers: dict[int, Worker] = {}  # by socket number
         self._heard_s = dict.fromkeys(self._present, time.monotonic())
         self._num_met: Counter[tuple[int, frozenset[int]]] = Counter()
         self._kept: Counter[Worker] = Counter()
-        self.counts = Counter(num_signals=0, num_groups=0, num_refused=0)
+        self._counts = Counter(num_signals=0, num_groups=0, num_refused=0)
 
-    def run(self) -> None:
+    def run(self) -> dict[str, int]:
+        """Serve until standard input closes; return the counts."""
         poller = zmq.Poller()
         disconnected = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         for source in (self._router, self._keys, disconnected, sys.stdin.fileno()):
@@ -272,7 +280,7 @@ class _Service:
             while disconnected.poll(0):
                 worker = self._workers.pop(recv_monitor_message(disconnected)["value"], None)
                 if worker is None:
-                    self.counts["num_refused"] += 1  # the connection had no key, or sent no message
+                    self._counts["num_refused"] += 1  # the connection had no key, or sent no message
                 else:
                     self._lose(worker, "has ended its process")
             self._receive_all()
@@ -280,6 +288,10 @@ class _Service:
         ended = "; ".join(["rank 0 has ended, and the scheduler with it", *self._failed.values()])
         for worker in self._names:
             self._answer(worker, {"ended": ended})
+        self._router.close()
+        self._keys.close()
+        scheduler = self._scheduler
+        return {**self._counts, "num_enforced": scheduler.num_enforced, "num_unchecked": scheduler.num_unchecked}
 
     def _receive_all(self) -> None:
         while self._router.poll(0):
@@ -290,7 +302,7 @@ class _Service:
                 if worker not in self._heard_s or kind not in KINDS:
                     raise ValueError(f"worker is {worker}, kind is {kind}")
             except (ValueError, TypeError, LookupError, RecursionError):
-                self.counts["num_refused"] += 1
+                self._counts["num_refused"] += 1
                 continue
             self._heard_s[worker] = time.monotonic()
             self._names[worker] = name.bytes
@@ -307,7 +319,7 @@ class _Service:
         match kind:
             case "signal":
                 self._tell(self._scheduler.signal(*worker, time.monotonic()))
-                self.counts["num_signals"] += 1
+                self._counts["num_signals"] += 1
                 if self._measures and content is not None:
                     self._measure(worker, content)
             case "come":
@@ -368,7 +380,7 @@ class _Service:
 
     def _tell(self, groups: list[Group]) -> None:
         for group in groups:
-            self.counts["num_groups"] += 1
+            self._counts["num_groups"] += 1
             answer = {"members": sorted(group.members), "is_kept": self._is_kept(group)}
             for worker in group.members:
                 self._answer((group.stage, worker), answer)
@@ -390,23 +402,10 @@ class _Service:
 
 def serve() -> None:
     """Serve until standard input closes; print the port first and the counts last."""
-    arguments = json.loads(sys.stdin.readline())
-    context: zmq.Context = zmq.Context.instance()
-    keys, router = context.socket(zmq.REP), context.socket(zmq.ROUTER)
-    keys.bind(AUTHENTICATION)
-    router.linger, keys.linger = 1000, 0  # ms; the last messages tell the workers that the scheduler ends
-    router.curve_server, router.curve_secretkey, router.zap_domain = True, arguments["secret"].encode(), b"sdpipe"
-    sys.stdout.write(f"{router.bind_to_random_port('tcp://' + arguments['host'])}\n")
+    service = _Service(json.loads(sys.stdin.readline()))
+    sys.stdout.write(f"{service.port}\n")
     sys.stdout.flush()
-    window_s = FIRST_WINDOW_S if arguments["window_s"] is None else arguments["window_s"]
-    sizes = arguments["num_stages"], arguments["num_pipelines"], arguments["history"]
-    scheduler = Scheduler(*sizes, window_s, settings=Settings(**arguments["settings"]))
-    service = _Service(scheduler, router, keys, arguments)
-    service.run()
-    counts = {**service.counts, "num_enforced": scheduler.num_enforced, "num_unchecked": scheduler.num_unchecked}
-    sys.stdout.write(json.dumps(counts))
-    router.close()
-    keys.close()
+    sys.stdout.write(json.dumps(service.run()))
 
 
 if __name__ == "__main__":
