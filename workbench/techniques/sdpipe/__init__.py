@@ -36,7 +36,7 @@ import importlib
 
 _HOMES = {
     "Endless1F1B": "workbench.parallel.endless",
-    "Options": ".runtime.averaging",
+    "Options": ".runtime.service",
     "Scheduler": ".method.scheduler",
     "SchedulerLost": ".runtime.service",
     "Settings": ".method.scheduler",

@@ -63,13 +63,8 @@ def workload_of(model: str, num_stages: int) -> Workload:
     """Return a model's workload, cut into stages of equal work."""
     parameters, seconds = MODELS[model]
     pass_s = seconds / num_stages / NUM_MICRO_BATCHES / 3
-    return Workload(
-        num_stages=num_stages,
-        num_micro_batches=NUM_MICRO_BATCHES,
-        forward_s=pass_s,
-        backward_s=2 * pass_s,
-        stage_bytes=FLOAT_BYTES * parameters / num_stages,
-    )
+    sizes = {"forward_s": pass_s, "backward_s": 2 * pass_s, "stage_bytes": FLOAT_BYTES * parameters / num_stages}
+    return Workload(num_stages=num_stages, num_micro_batches=NUM_MICRO_BATCHES, **sizes)
 
 
 def delays_s(model: str, setting: str, shape: tuple[int, int, int], dose: str, seed: int) -> np.ndarray:

@@ -31,8 +31,9 @@ from workbench.rows.progress import say_progress
 from workbench.study.staged_tasks import MODELS, Data, naive_rows, scores_of, stages_of
 from workbench.techniques.sdpipe.cost import Scheme, Workload, drawn_delays_s
 from workbench.techniques.sdpipe.method.optimizer import VarianceReducedAdam
-from workbench.techniques.sdpipe.runtime.averaging import Log, Options, SDPipe
+from workbench.techniques.sdpipe.runtime.averaging import Log, SDPipe
 from workbench.techniques.sdpipe.runtime.rivals import AdPsgd, AllReduce, HetPipe, Worker, serve_parameters
+from workbench.techniques.sdpipe.runtime.service import Options
 from workbench.timeline import Action, Kind, Recorder, Timeline
 
 __all__ = ["ADAMS", "FLUSHES", "MODELS", "Data", "MakeWorker", "Seen", "Setting", "curve_of", "delays_of"]

@@ -25,31 +25,14 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from workbench.checks import require_counts
 from workbench.launch.agreement import tell_all
 from workbench.parallel.replicas import Averager, Place, Replica, Ties, require_alike
 from workbench.parallel.timeouts import timeout_of
-from workbench.techniques.sdpipe.method.scheduler import Group, Settings
+from workbench.techniques.sdpipe.method.scheduler import Group
 
-from .service import LEASE_S, Client, Grouped, Met, SchedulerLost, Server, WorkerLost
+from .service import Client, Grouped, Met, Options, SchedulerLost, Server, WorkerLost
 
-__all__ = ["Log", "Options", "SDPipe", "synchronized"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
-    """Settings of SDPipe."""
-
-    history: int = 10  # P
-    window_s: float | None = None  # T; None takes the settings' T, or else 1/N of the median of ten iterations a worker
-    settings: Settings | None = None  # settings of the scheduler; None for the paper's
-    lease_s: float = LEASE_S  # time without an answer after which the scheduler counts as lost
-    host: str = "127.0.0.1"  # address of the first rank's host on the network of all ranks
-
-    def __post_init__(self) -> None:
-        require_counts(1, history=self.history)
-        if self.window_s is not None and not self.window_s >= 0:
-            raise ValueError(f"window_s is {self.window_s!r}; it must be at least 0, infinite, or None")
+__all__ = ["Log", "SDPipe", "synchronized"]
 
 
 @dataclass(slots=True)
@@ -93,14 +76,7 @@ class SDPipe:
         self._ties = self._tie(name=name)
         self._server: Server | None = None
         if dist.get_rank() == 0:
-            self._server = Server(
-                place.num_stages,
-                place.num_pipelines,
-                history=options.history,
-                window_s=options.window_s,
-                settings=options.settings,
-                host=options.host,
-            )
+            self._server = Server(place.num_stages, place.num_pipelines, options)
         access = tell_all(self._server and self._server.access)[0]
         limits = {"lease_s": options.lease_s, "timeout_s": timeout.total_seconds()}
         self._client = Client(access, place.stage, place.pipeline, **limits)

@@ -22,11 +22,11 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
-from workbench.checks import require_positive
+from workbench.checks import require_counts, require_positive
 from workbench.launch.environment import own_environment
 from workbench.techniques.sdpipe.method.scheduler import Group, Scheduler, Settings
 
-__all__ = ["Client", "Grouped", "Met", "SchedulerLost", "Server", "WorkerLost", "serve"]
+__all__ = ["Client", "Grouped", "Met", "Options", "SchedulerLost", "Server", "WorkerLost", "serve"]
 
 SERVER = "workbench.techniques.sdpipe.runtime.service"  # the module that the process runs
 LEASE_S = 10.0  # time without an answer after which the scheduler counts as lost
@@ -40,6 +40,22 @@ KINDS = ("signal", "come", "fail", "ping", "save", "load")  # of a worker's mess
 AUTHENTICATION = "inproc://zeromq.zap.01"  # address where ZeroMQ asks whether a key is admitted (RFC 27)
 
 Worker = tuple[int, int]  # stage and pipeline
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """Settings of SDPipe."""
+
+    history: int = 10  # P
+    window_s: float | None = None  # T; None takes the settings' T, or else 1/N of the median of ten iterations a worker
+    settings: Settings | None = None  # of the scheduler; None for the paper's
+    lease_s: float = LEASE_S  # time without an answer after which the scheduler counts as lost
+    host: str = "127.0.0.1"  # address of the first rank's host on the network of all ranks
+
+    def __post_init__(self) -> None:
+        require_counts(1, history=self.history)
+        if self.window_s is not None and not self.window_s >= 0:
+            raise ValueError(f"window_s is {self.window_s!r}; it must be at least 0, infinite, or None")
 
 
 class SchedulerLost(RuntimeError):
@@ -70,38 +86,24 @@ class Met:
 class Server:
     """Starts and ends the scheduler's process, which also ends with its owner.
 
-    The arguments are those of `Scheduler`. If `window_s` is None, the settings give the window. Without theirs, it is
-    1/N of the median iteration once each worker has reported ten iterations. `access` is for clients: the address, the
-    server's public key, and the secret key of the training's workers.
+    `access` is for clients: the address, the server's public key, and the secret key of the training's workers.
     """
 
-    def __init__(
-        self,
-        num_stages: int,
-        num_pipelines: int,
-        *,
-        history: int = 10,
-        window_s: float | None = None,
-        settings: Settings | None = None,
-        host: str = "127.0.0.1",
-    ):
-        window_s = settings.start_s if window_s is None and settings else window_s
-        first_s = FIRST_WINDOW_S if window_s is None else window_s
-        Scheduler(num_stages, num_pipelines, history, first_s, settings=settings)  # refuses bad arguments here
+    def __init__(self, num_stages: int, num_pipelines: int, options: Options):
         public, secret = (key.decode() for key in zmq.curve_keypair())
         worker_public, worker_secret = (key.decode() for key in zmq.curve_keypair())
-        arguments: dict[str, Any] = {"num_stages": num_stages, "num_pipelines": num_pipelines, "history": history}
-        arguments |= {"window_s": window_s, "host": host, "settings": dataclasses.asdict(settings or Settings())}
+        arguments = dataclasses.asdict(options) | {"num_stages": num_stages, "num_pipelines": num_pipelines}
+        arguments |= {"secret": secret, "admitted": worker_public}
         command = [sys.executable, "-m", SERVER]
         self._process = Popen(command, stdin=PIPE, stdout=PIPE, env=own_environment(), text=True)
         assert self._process.stdin is not None and self._process.stdout is not None
         # Keys go through the pipe, since every user of the machine can read a command line.
-        self._process.stdin.write(json.dumps(arguments | {"secret": secret, "admitted": worker_public}) + "\n")
+        self._process.stdin.write(json.dumps(arguments) + "\n")
         self._process.stdin.flush()
         port = self._process.stdout.readline().strip()
         if not port:
             raise RuntimeError(f"the scheduler ended with exit code {self._process.wait()} before it served")
-        self.access = (f"tcp://{host}:{port}", public, worker_secret)
+        self.access = (f"tcp://{options.host}:{port}", public, worker_secret)
         self.pid = self._process.pid
 
     def close(self) -> dict[str, int]:
@@ -242,10 +244,11 @@ class _Service:
         self._router.zap_domain = b"sdpipe"
         self._admitted = z85.decode(arguments["admitted"])
         self.port = self._router.bind_to_random_port(f"tcp://{arguments['host']}")
-        self._measures = arguments["window_s"] is None
-        window_s = FIRST_WINDOW_S if self._measures else arguments["window_s"]
+        settings = Settings(**(arguments["settings"] or {}))
+        window_s = settings.start_s if arguments["window_s"] is None else arguments["window_s"]
+        self._measures = window_s is None
         sizes = arguments["num_stages"], arguments["num_pipelines"], arguments["history"]
-        self._scheduler = Scheduler(*sizes, window_s, settings=Settings(**arguments["settings"]))
+        self._scheduler = Scheduler(*sizes, FIRST_WINDOW_S if window_s is None else window_s, settings=settings)
         self._num_pipelines = arguments["num_pipelines"]
         stages, pipelines = range(arguments["num_stages"]), range(self._num_pipelines)
         self._present = {(stage, worker) for stage in stages for worker in pipelines}
