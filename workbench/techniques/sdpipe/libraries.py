@@ -34,11 +34,7 @@ GIVING_UP_S = 2.0  # in which hivemind must have averaged, or the worker goes on
 
 
 def cells(schemes: list[str], seeds: list[int], *, sync_every: int, matchmaking_s: float, **setting: Any) -> list[dict]:
-    """List the trainings: every scheme with every seed.
-
-    Raises:
-        ModuleNotFoundError: if the package of a scheme is not installed.
-    """
+    """List the trainings: every scheme with every seed; refuse a scheme whose package is not installed."""
     require_counts(1, sync_every=sync_every)
     require_positive(matchmaking_s=matchmaking_s)
     for scheme in schemes:

@@ -68,11 +68,8 @@ def rows(
 ) -> list[dict[str, Any]]:
     """Return rows of each scheme, medians over seeds with the extremes as spread, and SDPipe's gains seed by seed.
 
-    Args:
-        results: of all schemes and seeds, of real or of virtual ranks.
-        target: training loss whose time and number of mini-batches are compared; column `to` names it.
-        accuracies: of the mean model on the test set in per cent, compared like the target.
-        key: field of the setting that tells the trainings of a seed apart, of `BASES`.
+    Times and numbers of mini-batches are compared to a `target`, a training loss, and to `accuracies` of the mean model
+    on the test set in per cent; column `to` names them. `key` of `BASES` tells the trainings of a seed apart.
     """
     by_name: dict[str, dict[int, Result]] = {}
     diverged: Counter[str] = Counter()
@@ -169,11 +166,8 @@ def _ratio_rows(pairs: Sequence[tuple[Result, Result]], targets: Targets, **keys
 def throughput_rows(results: Sequence[Result], names: Mapping[float, str]) -> list[dict[str, Any]]:
     """Return every scheme's examples per second by model, mesh and delay, and SDPipe's speedups (figure 4, measured).
 
-    A delay is a number of iterations without averaging; "delay_over_own_iteration" is of SDPipe's with it.
-
-    Args:
-        results: of all schemes, with one seed.
-        names: of delays in iterations; the delay 0 is among them.
+    A delay is a number of iterations without averaging; "delay_over_own_iteration" is of SDPipe's with it. `names` are
+    those of the delays, among which is 0.
     """
     runs: dict[tuple[str, int, int, float], dict[str, Result]] = defaultdict(dict)
     for result in results:

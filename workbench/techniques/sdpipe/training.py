@@ -317,12 +317,7 @@ def optimizer_of(model: str, part: nn.Module, learning_rate: float, num_reduced:
 
 
 def curve_of(ended: Sequence[tuple[float, float]], num_pipelines: int) -> list[list[float]]:
-    """Return a curve of seconds, mini-batches of a mean pipeline, and mean losses.
-
-    Args:
-        ended: second and loss of each mini-batch, in any order.
-        num_pipelines: N.
-    """
+    """Return a curve of seconds, mini-batches of a mean pipeline, and mean losses, from seconds and losses of each."""
     ends = sorted(ended)
     edges = np.linspace(0, len(ends), min(NUM_POINTS, len(ends) // num_pipelines) + 1).round().astype(int)
     parts = [(end, ends[start:end]) for start, end in zip(edges, edges[1:], strict=False)]

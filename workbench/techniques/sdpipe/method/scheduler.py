@@ -200,12 +200,8 @@ class Scheduler:
         return [group]
 
     def _is_valid(self, state: _Stage) -> bool:
-        if state.ready == state.everyone:
-            return True
-        if self._settings.by_signals:
-            if not state.is_due:
-                return True
-        elif len(state.history) < self._history - 1:
+        is_checked = state.is_due if self._settings.by_signals else len(state.history) >= self._history - 1
+        if state.ready == state.everyone or not is_checked:
             return True
         return _connects((*state.history, state.ready), state.everyone)
 
