@@ -36,15 +36,12 @@ def test_a_mini_batch_ends_as_in_the_event_simulation_of_its_schedule(seed):
     draw = random.Random(seed)
     stages, micro = draw.randint(1, 4), draw.randint(1, 6)
     forward_s, backward_s = draw.uniform(0.1, 2.0), draw.uniform(0.1, 2.0)
-    transfer_s = draw.random() * min(forward_s, backward_s)  # longer ones would wait for each other on a link
-    workload = Workload(
-        num_stages=stages, num_micro_batches=micro, forward_s=forward_s, backward_s=backward_s, transfer_s=transfer_s
-    )
+    workload = Workload(num_stages=stages, num_micro_batches=micro, forward_s=forward_s, backward_s=backward_s)
     seconds = {"F": forward_s, "B": backward_s}
     tasks = pipeline_tasks(
         one_forward_one_backward(stages, micro),
         duration_s=lambda cell: seconds["F" if cell.kind.value == "forward" else "B"],
-        transfer_s=lambda cell: transfer_s,
+        transfer_s=lambda cell: 0.0,
     )
     timeline = simulate_tasks(tasks)
     expected = [max(action.end_s for action in timeline.of(f"rank {stage}")) for stage in range(stages)]

@@ -39,7 +39,7 @@ def ranks(pools):
 @contextlib.contextmanager
 def served(num_stages, num_pipelines, *, absent=0, window_s=math.inf, **limits):
     """Yield a server, and clients of all its workers but those of the last, absent pipelines, by their place."""
-    server = Server(num_stages, num_pipelines + absent, window_s=window_s)
+    server = Server(num_stages, num_pipelines + absent, Options(window_s=window_s))
     places = [(stage, worker) for stage in range(num_stages) for worker in range(num_pipelines)]
     clients = {place: Client(server.access, *place, **limits) for place in places}
     try:
@@ -51,7 +51,7 @@ def served(num_stages, num_pipelines, *, absent=0, window_s=math.inf, **limits):
 
 
 def test_workers_are_told_their_group_and_the_server_what_it_counted():
-    server = Server(2, 2, window_s=0.05)
+    server = Server(2, 2, Options(window_s=0.05))
     first, second = (Client(server.access, 0, worker) for worker in (0, 1))
     for text in (b"", b"\xff", b"7", b"[]", b'["ping", 0, 5, null]', b'["shout", 0, 0, null]', b'["ping", [], {}, 0]'):
         first._socket.send(text)  # what cannot be read is dropped
@@ -146,7 +146,7 @@ def test_those_that_have_ended_meet_those_that_train_on_and_nobody_waits_for_the
 
 @pytest.mark.parametrize("ended_by", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_scheduler_that_dies_or_stands_still_is_named_within_a_lease(ended_by):
-    server = Server(1, 2, window_s=math.inf)
+    server = Server(1, 2, Options(window_s=math.inf))
     client = Client(server.access, 0, 1, lease_s=0.6)
     client.signal()
     os.kill(server.pid, ended_by)
@@ -160,8 +160,8 @@ def test_a_scheduler_that_dies_or_stands_still_is_named_within_a_lease(ended_by)
 
 
 def test_the_scheduler_ends_with_its_owner():
-    code = "from workbench.techniques.sdpipe.runtime.service import Server"
-    code += "\nprint(Server(1, 2, window_s=1.0).pid, flush=True)\ninput()"
+    code = "from workbench.techniques.sdpipe.runtime.service import Options, Server"
+    code += "\nprint(Server(1, 2, Options(window_s=1.0)).pid, flush=True)\ninput()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         process = psutil.Process(int(owner.stdout.readline()))
         owner.kill()

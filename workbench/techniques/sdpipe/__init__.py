@@ -25,7 +25,8 @@ The release's own settings are `Settings.released`. It differs further: each wor
 group's first one counts; a check ends a group at once when all workers are connected, and rests while one has stopped;
 more than 8 pipelines form pairs outside of checks.
 Simplified: in `cost` all stages are alike, a delay comes before a worker's first micro-batch, groups that send at the
-same time do not share a card, and a push or pull is served by one card as it arrives.
+same time do not share a card, a push or pull is served by one card as it arrives, and messages from stage to stage
+take no time.
 Left out, as in the paper: recovery from lost workers, and averages of optimizer states such as momentum.
 Added: a group averages floating-point buffers, too, and takes its first member's of others; weights that stages share
 are averaged over these after each group; all replicas end with the mean of all, those that ended earlier included.
@@ -36,7 +37,7 @@ import importlib
 
 _HOMES = {
     "Endless1F1B": "workbench.parallel.endless",
-    "Options": ".runtime.averaging",
+    "Options": ".runtime.service",
     "Scheduler": ".method.scheduler",
     "SchedulerLost": ".runtime.service",
     "Settings": ".method.scheduler",

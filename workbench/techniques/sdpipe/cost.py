@@ -7,21 +7,23 @@ SDPipe can also run 1F1B without a flush, as its algorithm 1 does: then mini-bat
 import heapq
 import math
 import random
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from functools import lru_cache
+from itertools import product
 
 import numpy as np
 
 from workbench.checks import require_counts, require_not_negative, require_positive
 from workbench.timeline.actions import Kind
-from workbench.timeline.schedule import Cell, one_forward_one_backward
+from workbench.timeline.schedule import one_forward_one_backward
 
 from .method.scheduler import Group, Scheduler, Settings
 
-__all__ = ["Cluster", "Run", "Scheme", "Workload", "backward_ends", "drawn_delays_s", "endless_1f1b", "pairs"]
-__all__ += ["simulate", "traced_delays_s"]
+__all__ = ["Cluster", "Run", "Scheme", "Workload", "backward_ends", "drawn_delays_s", "pairs", "simulate"]
+__all__ += ["traced_delays_s"]
 
 
 class Scheme(StrEnum):
@@ -35,19 +37,23 @@ class Scheme(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """A model cut into stages, and how a pipeline works on a mini-batch."""
+    """A model cut into stages, and how a pipeline works on a mini-batch; messages between stages take no time."""
 
     num_stages: int  # M
     num_micro_batches: int  # of a mini-batch
     forward_s: float  # of a micro-batch in a stage
     backward_s: float  # the same
-    transfer_s: float = 0.0  # of an activation or its gradient to the next stage; messages do not wait for each other
     stage_bytes: float = 0.0  # weights of a stage
 
     def __post_init__(self) -> None:
         require_counts(1, num_stages=self.num_stages, num_micro_batches=self.num_micro_batches)
         require_positive(forward_s=self.forward_s, backward_s=self.backward_s)
-        require_not_negative(transfer_s=self.transfer_s, stage_bytes=self.stage_bytes)
+        require_not_negative(stage_bytes=self.stage_bytes)
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds that a stage computes in a mini-batch."""
+        return self.num_micro_batches * (self.forward_s + self.backward_s)
 
     @property
     def iteration_s(self) -> float:
@@ -141,17 +147,14 @@ def simulate(
 
     Args:
         scheme: one of four.
-        workload: the pipeline's passes.
-        cluster: the machines.
+        workload, cluster: the pipeline's passes, and the machines.
         delays_s: [K, M, N], the delay of each worker in each of its iterations.
-        history: P of SDPipe's scheduler.
-        window_s: T of SDPipe's scheduler; None takes the settings' T, or else the paper's, 1/N of an iteration.
-        settings: settings of SDPipe's scheduler.
+        history, window_s, settings: of SDPipe's scheduler. T is None for the settings' T, or else 1/N of an iteration.
         staleness: s of HetPipe, in pushes; None is the paper's, M.
         push_every: mini-batches of a pipeline of HetPipe from push to push; the release has 10.
         seed: seed of AD-PSGD's pairs.
         flush: whether a pipeline finishes a mini-batch before the next one begins; only All-Reduce and SDPipe can do
-            without.
+            without (algorithm 1).
     """
     scheme = Scheme(scheme)
     if not flush and scheme not in (Scheme.ALL_REDUCE, Scheme.SDPIPE):
@@ -169,150 +172,123 @@ def simulate(
     elif window_s is None:
         window_s = (settings and settings.start_s) or workload.iteration_s / num_pipelines
     scheduler = Scheduler(num_stages, num_pipelines, history, window_s, settings=settings)
-    return (_scheduled if flush else _without_flush)(workload, cluster, delays_s, scheduler)
-
-
-def _scheduled(workload: Workload, cluster: Cluster, delays_s: np.ndarray, scheduler: Scheduler) -> Run:
-    """Simulate workers that signal after their backward pass; a mini-batch starts when all its stages are ready."""
-    num_iterations, num_stages, num_pipelines = delays_s.shape
-    delays = delays_s.transpose(0, 2, 1).tolist()
-    ends = _Ends(workload)
-    ready = [[0.0] * num_stages for _ in range(num_pipelines)]
-    missing = [num_stages] * num_pipelines  # stages that have not synchronised
-    done = [0] * num_pipelines  # iterations
-    ends_s = np.zeros((num_iterations, num_pipelines))
-    groups = []
-    signals: list[tuple[float, int, int]] = []  # a heap of times, stages and pipelines
-    for pipeline in range(num_pipelines):
-        for stage, end_s in enumerate(ends(ready[pipeline], delays[0][pipeline])):
-            heapq.heappush(signals, (end_s, stage, pipeline))
-    deadline_s = math.inf
-    while signals or deadline_s < math.inf:
-        if signals and signals[0][0] < deadline_s:
-            now_s, stage, pipeline = heapq.heappop(signals)
-            formed = scheduler.signal(stage, pipeline, now_s)
+    pipelines = (_Flushed if flush else _Endless)(workload, delays_s)
+    groups: list[Group] = []
+    while True:
+        now_s = math.inf if (deadline_s := scheduler.next_deadline_s()) is None else deadline_s
+        if pipelines.events and pipelines.events[0][0] < now_s:
+            now_s, stage, pipeline = heapq.heappop(pipelines.events)
+            formed = scheduler.signal(stage, pipeline, now_s) if pipelines.end(now_s, stage, pipeline) else []
+        elif deadline_s is None:
+            return Run(ends_s=pipelines.ends_s, groups=groups, num_unchecked=scheduler.num_unchecked)
         else:
-            now_s = deadline_s
             formed = scheduler.expire(now_s)
-        next_s = scheduler.next_deadline_s()
-        deadline_s = math.inf if next_s is None else next_s
         for group in formed:
             groups.append(group)
             synced_s = now_s + cluster.average_s(workload, group.members)
             for pipeline in group.members:
-                ready[pipeline][group.stage] = synced_s
-                missing[pipeline] -= 1
-                if missing[pipeline]:
-                    continue
-                missing[pipeline] = num_stages
-                ends_s[done[pipeline], pipeline] = max(ready[pipeline])
-                done[pipeline] += 1
-                if done[pipeline] == num_iterations:
-                    for stage in range(num_stages):
-                        formed += scheduler.leave(stage, pipeline)
-                    continue
-                for stage, end_s in enumerate(ends(ready[pipeline], delays[done[pipeline]][pipeline])):
-                    heapq.heappush(signals, (end_s, stage, pipeline))
-    return Run(ends_s=ends_s, groups=groups, num_unchecked=scheduler.num_unchecked)
+                for stage in pipelines.go_on(group.stage, pipeline, synced_s):
+                    formed += scheduler.leave(stage, pipeline)
 
 
-def _without_flush(workload: Workload, cluster: Cluster, delays_s: np.ndarray, scheduler: Scheduler) -> Run:
-    """Simulate 1F1B without a flush on whole mini-batches: a worker synchronises after each backward pass.
+class _Flushed:
+    """Pipelines whose workers signal after their last backward pass; a mini-batch starts when all stages are ready."""
 
-    Source: algorithm 1.
-    """
-    workers = _Endless(workload, cluster, delays_s, scheduler)
-    for worker in workers.place:
-        workers.begin(worker)
-    while True:
-        deadline_s = scheduler.next_deadline_s()
-        if workers.events and (deadline_s is None or workers.events[0][0] < deadline_s):
-            workers.end(*heapq.heappop(workers.events))
-        elif deadline_s is not None:
-            workers.synchronise(scheduler.expire(deadline_s), deadline_s)
-        else:
-            return Run(ends_s=workers.ends_s, groups=workers.groups, num_unchecked=scheduler.num_unchecked)
+    def __init__(self, workload: Workload, delays_s: np.ndarray):
+        num_iterations, num_stages, num_pipelines = delays_s.shape
+        self._workload = workload
+        self._delays_s = delays_s.transpose(0, 2, 1).tolist()
+        self._ready_s = [[0.0] * num_stages for _ in range(num_pipelines)]
+        self._missing = [num_stages] * num_pipelines  # stages that have not synchronised
+        self._done = [0] * num_pipelines  # iterations
+        self.ends_s = np.zeros((num_iterations, num_pipelines))
+        self.events: list[tuple[float, int, int]] = []  # a heap of times, stages and pipelines
+        for pipeline in range(num_pipelines):
+            self._begin(pipeline)
+
+    def _begin(self, pipeline: int) -> None:
+        delays_s = self._delays_s[self._done[pipeline]][pipeline]
+        for stage, end_s in enumerate(backward_ends(self._workload, self._ready_s[pipeline], delays_s)):
+            heapq.heappush(self.events, (end_s, stage, pipeline))
+
+    def end(self, now_s: float, stage: int, pipeline: int) -> bool:
+        """Return whether a worker signals, whose event this is."""
+        return True
+
+    def go_on(self, stage: int, pipeline: int, synced_s: float) -> Sequence[int]:
+        """Let a worker go on after it has synchronised; return the stages whose worker of this pipeline has ended."""
+        ready_s = self._ready_s[pipeline]
+        ready_s[stage] = synced_s
+        self._missing[pipeline] -= 1
+        if self._missing[pipeline]:
+            return ()
+        self._missing[pipeline] = len(ready_s)
+        self.ends_s[self._done[pipeline], pipeline] = max(ready_s)
+        self._done[pipeline] += 1
+        if self._done[pipeline] == len(self.ends_s):
+            return range(len(ready_s))
+        self._begin(pipeline)
+        return ()
 
 
 class _Endless:
-    """Workers of 1F1B without a flush: stage j of M begins with M - j forward passes, then both kinds alternate.
+    """1F1B without a flush: stage j of M begins with M - j forward passes, then both kinds of whole passes alternate.
 
-    While a worker synchronises it computes nothing.
+    A worker synchronises after each backward pass; meanwhile it computes nothing. The interface is that of `_Flushed`.
     """
 
-    def __init__(self, workload: Workload, cluster: Cluster, delays_s: np.ndarray, scheduler: Scheduler):
+    def __init__(self, workload: Workload, delays_s: np.ndarray):
         num_iterations, num_stages, num_pipelines = delays_s.shape
-        self._workload, self._cluster, self._delays_s, self._scheduler = workload, cluster, delays_s, scheduler
-        self._orders = [endless_1f1b(num_stages - stage, num_iterations) for stage in range(num_stages)]
+        self._delays_s = delays_s
+        self._orders = [
+            [(cell.kind, cell.micro_batch) for cell in row if cell]  # in place of micro-batches whole mini-batches
+            for row in one_forward_one_backward(num_stages, num_iterations).rows
+        ]
         self._seconds = {
             Kind.FORWARD: workload.num_micro_batches * workload.forward_s,
             Kind.BACKWARD: workload.num_micro_batches * workload.backward_s,
         }
-        workers = [(stage, pipeline) for stage in range(num_stages) for pipeline in range(num_pipelines)]
-        self.place = dict.fromkeys(workers, 0)  # passes that have ended
-        self._free_s = dict.fromkeys(workers, 0.0)
-        self._busy = dict.fromkeys(workers, False)  # computes, or waits for a group
+        self._place = dict.fromkeys(product(range(num_stages), range(num_pipelines)), 0)  # passes that have ended
+        self._free_s = dict.fromkeys(self._place, 0.0)  # of the workers that neither compute nor synchronise
         self._ended_s: dict[tuple[Kind, int, int, int], float] = {}  # by pass, stage, pipeline and mini-batch
-        self.events: list[tuple[float, int, int]] = []  # a heap of times, stages and pipelines: ends of passes
         self.ends_s = np.zeros((num_iterations, num_pipelines))
-        self.groups: list[Group] = []
+        self.events: list[tuple[float, int, int]] = []
+        for stage, pipeline in self._place:
+            self._begin(stage, pipeline)
 
-    def begin(self, worker: tuple[int, int]) -> None:
+    def _begin(self, stage: int, pipeline: int) -> None:
         """Begin a worker's next pass if it is free and has what the pass needs."""
-        stage, pipeline = worker
-        order = self._orders[stage]
-        if self._busy[worker] or self.place[worker] == len(order):
+        worker = (stage, pipeline)
+        if worker not in self._free_s or self._place[worker] == len(self._orders[stage]):
             return
-        kind, number = order[self.place[worker]]
+        kind, number = self._orders[stage][self._place[worker]]
         start_s = self._free_s[worker]
         source = stage - 1 if kind is Kind.FORWARD else stage + 1
         if 0 <= source < len(self._orders):
             if (kind, source, pipeline, number) not in self._ended_s:
                 return
-            start_s = max(start_s, self._ended_s[kind, source, pipeline, number] + self._workload.transfer_s)
+            start_s = max(start_s, self._ended_s[kind, source, pipeline, number])
+        del self._free_s[worker]
         delay_s = self._delays_s[number, stage, pipeline] if kind is Kind.FORWARD else 0.0
-        self._busy[worker] = True
         heapq.heappush(self.events, (start_s + delay_s + self._seconds[kind], stage, pipeline))
 
-    def end(self, now_s: float, stage: int, pipeline: int) -> None:
-        """End a worker's pass: after a backward pass it signals, after a forward pass it goes on."""
-        worker = (stage, pipeline)
-        kind, number = self._orders[stage][self.place[worker]]
+    def end(self, now_s: float, stage: int, pipeline: int) -> bool:
+        kind, number = self._orders[stage][self._place[stage, pipeline]]
         self._ended_s[kind, stage, pipeline, number] = now_s
-        self.place[worker] += 1
-        if kind is Kind.BACKWARD:
-            self.synchronise(self._scheduler.signal(stage, pipeline, now_s), now_s)
-        else:
-            self._busy[worker], self._free_s[worker] = False, now_s
-            self.begin(worker)
-        neighbour = (stage + (1 if kind is Kind.FORWARD else -1), pipeline)
-        if neighbour in self.place:
-            self.begin(neighbour)
+        self._place[stage, pipeline] += 1
+        if kind is Kind.FORWARD:
+            self._free_s[stage, pipeline] = now_s
+            self._begin(stage, pipeline)
+        self._begin(stage + (1 if kind is Kind.FORWARD else -1), pipeline)
+        return kind is Kind.BACKWARD
 
-    def synchronise(self, formed: list[Group], now_s: float) -> None:
-        """Let groups average, and their members go on."""
-        for group in formed:
-            self.groups.append(group)
-            synced_s = now_s + self._cluster.average_s(self._workload, group.members)
-            for pipeline in group.members:
-                worker = (group.stage, pipeline)
-                order = self._orders[group.stage]
-                self._busy[worker], self._free_s[worker] = False, synced_s
-                _, number = order[self.place[worker] - 1]
-                self.ends_s[number, pipeline] = max(self.ends_s[number, pipeline], synced_s)
-                if self.place[worker] == len(order):
-                    formed += self._scheduler.leave(group.stage, pipeline)
-                self.begin(worker)
-
-
-def endless_1f1b(num_ahead: int, num_iterations: int) -> list[tuple[Kind, int]]:
-    """Return a stage's passes: some forward passes ahead, then backward and forward passes in turns."""
-    ahead = min(num_ahead, num_iterations)
-    order = [(Kind.FORWARD, number) for number in range(ahead)]
-    for number in range(num_iterations):
-        order.append((Kind.BACKWARD, number))
-        order += [(Kind.FORWARD, number + ahead)] if number + ahead < num_iterations else []
-    return order
+    def go_on(self, stage: int, pipeline: int, synced_s: float) -> Sequence[int]:
+        place = self._place[stage, pipeline]
+        _, number = self._orders[stage][place - 1]
+        self.ends_s[number, pipeline] = max(self.ends_s[number, pipeline], synced_s)
+        self._free_s[stage, pipeline] = synced_s
+        self._begin(stage, pipeline)
+        return [stage] if place == len(self._orders[stage]) else ()
 
 
 def pairs(num_workers: int, iteration: int, seed: int = 0) -> list[tuple[int, ...]]:
@@ -332,11 +308,10 @@ def _in_pairs(workload: Workload, cluster: Cluster, delays_s: np.ndarray, seed: 
     groups = []
     for iteration in range(num_iterations):
         done_s = np.array(backward_ends(workload, ready_s, delays_s[iteration]))
-        for stage in range(num_stages):
-            for pair in pairs(num_pipelines, iteration, seed):
-                members = list(pair)
-                ready_s[stage, members] = done_s[stage, members].max() + cluster.average_s(workload, pair)
-                groups.append(Group(stage, frozenset(pair)))
+        for stage, pair in product(range(num_stages), pairs(num_pipelines, iteration, seed)):
+            members = list(pair)
+            ready_s[stage, members] = done_s[stage, members].max() + cluster.average_s(workload, pair)
+            groups.append(Group(stage, frozenset(pair)))
         ends_s[iteration] = ready_s.max(axis=0)
     return Run(ends_s=ends_s, groups=groups)
 
@@ -349,41 +324,37 @@ def _parameter_server(
     require_counts(1, push_every=push_every)
     num_iterations, num_stages, num_pipelines = delays_s.shape
     delays = delays_s.transpose(0, 2, 1).tolist()
-    ends = _Ends(workload)
     sent_s = workload.stage_bytes * workload.num_stages / cluster.server_bytes_per_s
     busy_s = 2 * (cluster.startup_s + sent_s)  # a push and a pull of a pipeline
     ends_s = np.zeros((num_iterations, num_pipelines))
-    computed, pushed = [0] * num_pipelines, [0] * num_pipelines  # mini-batches, and pushes that have arrived
-    free_s = 0.0  # time when the server is free
+    computed = [0] * num_pipelines  # mini-batches
+    pushed = [0] * num_pipelines  # pushes that have arrived
+    free_s = now_s = 0.0  # time when the server is free
     idle = set(range(num_pipelines))
     events: list[tuple[float, int, int]] = []  # time, 1 for the end of a push, pipeline
     steps: list[tuple[int, bool]] = []
-
-    def begin(now_s: float) -> None:
+    while True:
         slowest = min(pushed)
         for pipeline in [number for number in idle if computed[number] // push_every - slowest <= staleness]:
             idle.discard(pipeline)
             if computed[pipeline] < num_iterations:
                 steps.append((pipeline, False))
-                done_s = max(ends([now_s] * num_stages, delays[computed[pipeline]][pipeline]))
+                done_s = max(backward_ends(workload, [now_s] * num_stages, delays[computed[pipeline]][pipeline]))
                 heapq.heappush(events, (done_s, 0, pipeline))
-
-    begin(0.0)
-    while events:
+        if not events:
+            return Run(ends_s=ends_s, steps=steps)
         now_s, is_push, pipeline = heapq.heappop(events)
         if is_push:
             steps.append((pipeline, True))
             pushed[pipeline] += 1
             ends_s[min(pushed[pipeline] * push_every, num_iterations) - 1, pipeline] = now_s
-        else:
-            ends_s[computed[pipeline], pipeline] = now_s
-            computed[pipeline] += 1
-            if computed[pipeline] % push_every == 0 or computed[pipeline] == num_iterations:
-                free_s = max(free_s, now_s) + busy_s  # the server's network card serves one pipeline at a time
-                heapq.heappush(events, (free_s, 1, pipeline))
-            idle.add(pipeline)
-        begin(now_s)
-    return Run(ends_s=ends_s, steps=steps)
+            continue
+        ends_s[computed[pipeline], pipeline] = now_s
+        computed[pipeline] += 1
+        if computed[pipeline] % push_every == 0 or computed[pipeline] == num_iterations:
+            free_s = max(free_s, now_s) + busy_s  # the server's network card serves one pipeline at a time
+            heapq.heappush(events, (free_s, 1, pipeline))
+        idle.add(pipeline)
 
 
 def backward_ends(workload: Workload, ready_s: Sequence | np.ndarray, delay_s: Sequence | np.ndarray) -> list:
@@ -394,42 +365,32 @@ def backward_ends(workload: Workload, ready_s: Sequence | np.ndarray, delay_s: S
         ready_s: M times when stages may begin, as numbers, or as arrays of one shape for many pipelines at once.
         delay_s: delay of each stage before its first micro-batch, in the same form.
     """
-    return _Ends(workload)(list(ready_s), list(delay_s), np.maximum if np.ndim(ready_s[0]) else max)
+    later = np.maximum if isinstance(ready_s, np.ndarray) else max
+    free_s = [ready + delay for ready, delay in zip(ready_s, delay_s, strict=True)]
+    ended_s: list = []
+    for stage, source, seconds in _passes(workload):
+        start_s = free_s[stage] if source < 0 else later(free_s[stage], ended_s[source])
+        free_s[stage] = start_s + seconds
+        ended_s.append(free_s[stage])
+    return free_s
 
 
-class _Ends:
-    """The passes of 1F1B, sorted so that each pass follows the passes that it needs."""
-
-    def __init__(self, workload: Workload):
-        self._num_stages = workload.num_stages
-        schedule = one_forward_one_backward(workload.num_stages, workload.num_micro_batches)
-        rows = [[cell for cell in row if cell is not None] for row in schedule.rows]
-        place: dict[Cell | None, int] = {None: -1}
-        passes: list[tuple[int, int, float]] = []  # stage, place of the pass it needs or -1, seconds
-        while any(rows):
-            for row in rows:
-                while row and (needed := self._needed(row[0])) in place:
-                    cell = row.pop(0)
-                    place[cell] = len(passes)
-                    seconds = workload.forward_s if cell.kind is Kind.FORWARD else workload.backward_s
-                    passes.append((cell.stage, place[needed], seconds))
-        self._passes = passes
-        self._transfer_s = workload.transfer_s
-
-    def _needed(self, cell: Cell) -> Cell | None:
-        """Return the pass of the neighbouring stage that a pass needs, None if there is none."""
-        stage = cell.stage - 1 if cell.kind is Kind.FORWARD else cell.stage + 1
-        if not 0 <= stage < self._num_stages:
-            return None
-        return Cell(stage=stage, kind=cell.kind, micro_batch=cell.micro_batch)
-
-    def __call__(self, ready_s: Sequence, delay_s: Sequence, later=max) -> list:
-        free = [ready + delay for ready, delay in zip(ready_s, delay_s, strict=True)]
-        arrived: list[Any] = []
-        for stage, source, seconds in self._passes:
-            start = free[stage]
-            if source >= 0:
-                start = later(start, arrived[source])
-            end = free[stage] = start + seconds
-            arrived.append(end + self._transfer_s)
-        return free
+@lru_cache(maxsize=64)
+def _passes(workload: Workload) -> Sequence[tuple[int, int, float]]:
+    """Return 1F1B's passes: the stage, the place of an earlier pass that it needs or -1, and the seconds."""
+    schedule = one_forward_one_backward(workload.num_stages, workload.num_micro_batches)
+    rows = [deque(filter(None, row)) for row in schedule.rows]
+    place: dict[tuple[int, Kind, int], int] = {}
+    passes: list[tuple[int, int, float]] = []
+    while any(rows):
+        for row in rows:
+            while row:
+                stage, kind, number = row[0].stage, row[0].kind, row[0].micro_batch
+                source = stage - 1 if kind is Kind.FORWARD else stage + 1
+                if 0 <= source < workload.num_stages and (source, kind, number) not in place:
+                    break
+                place[stage, kind, number] = len(passes)
+                seconds = workload.forward_s if kind is Kind.FORWARD else workload.backward_s
+                passes.append((stage, place.get((source, kind, number), -1), seconds))
+                row.popleft()
+    return passes

@@ -1,16 +1,16 @@
 """The rows and timelines of what is counted: figures 1 to 3, and the learning rates that theorem 1 admits."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
+from types import MappingProxyType
 from typing import Any
 
 from workbench.rows import value_row
 from workbench.timeline import Action, Kind, Task, Timeline, simulate
-from workbench.timeline.schedule import Cell, one_forward_one_backward, pipeline_tasks
+from workbench.timeline.schedule import Cell, one_forward_one_backward
 
-from .cost import endless_1f1b
 from .method import Scheduler, Settings, largest_learning_rate
 
 __all__ = ["FIGURE_3", "deadlock_rows", "figure_1", "figure_2", "learning_rate_rows", "play"]
@@ -19,60 +19,26 @@ FORWARD, BACKWARD = 1.0, 2.0  # slots of a pass
 FIGURE_3 = ((1, 1), (1, 0), (0, 0), (0, 1), (1, 1))  # (stage, pipeline) of signals; B is pipeline 1, stages from 0
 
 
-def figure_1(num_pipelines: int = 3) -> tuple[list[dict[str, Any]], dict[str, Timeline]]:
+def figure_1() -> tuple[list[dict[str, Any]], dict[str, Timeline]]:
     """Draw four mini-batches with a flush after each two; return idle slots and the timelines with and without delays.
 
-    The second stage of the last pipeline is 4 times slower in the forward pass of the third mini-batch, that of the
-    second pipeline 2 times slower in the backward pass of the fourth.
+    The second stage of the last of three pipelines is 4 times slower in the forward pass of the third mini-batch, that
+    of the second pipeline 2 times slower in the backward pass of the fourth.
     """
-    slow = {(num_pipelines - 1, Cell(stage=1, kind=Kind.FORWARD, micro_batch=2)): 4.0}
-    slow[1, Cell(stage=1, kind=Kind.BACKWARD, micro_batch=3)] = 2.0
-    timelines = {"no straggler": _flushed(num_pipelines, {}), "two stragglers": _flushed(num_pipelines, slow)}
-    rows = []
-    for name, timeline in timelines.items():
-        for worker in timeline.resources:
-            idle = timeline.duration_s - timeline.total_s(resource=worker)
-            stage, pipeline = worker.removeprefix("worker ").split(", ")
-            rows.append(value_row("idle_slots", idle, run=name, stage=int(stage), pipeline=int(pipeline)))
+    pair = [[cell for cell in row if cell] for row in one_forward_one_backward(2, 2).rows]
+    orders = [[*order, *(replace(cell, micro_batch=cell.micro_batch + 2) for cell in order)] for order in pair]
+    slow = {
+        (2, Cell(stage=1, kind=Kind.FORWARD, micro_batch=2)): 4.0,
+        (1, Cell(stage=1, kind=Kind.BACKWARD, micro_batch=3)): 2.0,
+    }
+    rows, timelines = [], {}
+    for name, factors in (("no straggler", {}), ("two stragglers", slow)):
+        timeline = timelines[name] = _simulated(orders, "worker {0}, {1}", 3, factors, flush_after=1)
+        for pipeline, stage in product(range(3), range(2)):
+            idle = timeline.duration_s - timeline.total_s(resource=f"worker {stage}, {pipeline}")
+            rows.append(value_row("idle_slots", idle, run=name, stage=stage, pipeline=pipeline))
         rows.append(value_row("length_slots", timeline.duration_s, run=name))
     return rows, timelines
-
-
-def _flushed(num_pipelines: int, slow: dict[tuple[int, Cell], float]) -> Timeline:
-    """Simulate two pairs of mini-batches; the second pair of a stage begins when all its workers are done."""
-    tasks: list[Task] = []
-    ends: dict[int, set[str]] = {}
-    for pair in range(2):
-        started = {stage: tuple(names) for stage, names in ends.items()}
-        for pipeline in range(num_pipelines):
-            for task in _mini_batches(pair, pipeline, slow):
-                stage = int(task.resources[0].split()[1].strip(",")) if task.resources else -1
-                after = (*task.after, *started.get(stage, ()))
-                tasks.append(replace(task, after=after))
-                if task.resources:
-                    ends.setdefault(stage, set()).add(task.name)
-    timeline = simulate(tasks)
-    names = [f"worker {stage}, {pipeline}" for pipeline in range(num_pipelines) for stage in range(2)]
-    return Timeline(actions=timeline.actions, resources=tuple(names))
-
-
-def _mini_batches(pair: int, pipeline: int, slow: dict[tuple[int, Cell], float]) -> list[Task]:
-    def duration_s(cell: Cell) -> float:
-        slots = FORWARD if cell.kind is Kind.FORWARD else BACKWARD
-        return slots * slow.get((pipeline, replace(cell, micro_batch=cell.micro_batch + 2 * pair)), 1.0)
-
-    own = f"{pair} {pipeline} "
-    tasks = pipeline_tasks(one_forward_one_backward(2, 2), duration_s=duration_s, transfer_s=lambda cell: 0.0)
-    return [
-        replace(
-            task,
-            name=own + task.name,
-            after=tuple(own + name for name in task.after),
-            resources=tuple(f"worker {name[-1]}, {pipeline}" for name in task.resources if name.startswith("rank")),
-            label=task.name[:-1] + str(int(task.name[-1]) + 2 * pair),
-        )
-        for task in tasks
-    ]
 
 
 def figure_2(num_stages: int = 4, num_mini_batches: int = 8) -> tuple[list[dict[str, Any]], dict[str, Timeline]]:
@@ -81,20 +47,42 @@ def figure_2(num_stages: int = 4, num_mini_batches: int = 8) -> tuple[list[dict[
     In the forward pass of mini-batch k the gradient of mini-batch k - M + j comes to stage j of 1 to M. "off_by" is the
     number of the next backward pass less this one, once the pipeline is filled.
     """
-    tasks, rows = [], []
-    for stage in range(num_stages):
-        order = endless_1f1b(num_stages - stage, num_mini_batches)
-        before: tuple[str, ...] = ()
-        for kind, number in order:
-            source = stage - 1 if kind is Kind.FORWARD else stage + 1
-            needed = (f"{source} {kind.name} {number}",) if 0 <= source < num_stages else ()
-            seconds, name = FORWARD if kind is Kind.FORWARD else BACKWARD, f"{stage} {kind.name} {number}"
-            place: dict[str, Any] = {"resources": (f"stage {stage + 1}",), "kind": kind, "label": str(number)}
-            tasks.append(Task(name=name, duration_s=seconds, after=(*before, *needed), **place))
-            before = (name,)
-        followed = [(k, b) for (kind, k), (_, b) in pairwise(order) if kind is Kind.FORWARD and k >= num_stages]
-        rows += [value_row("off_by", b - (k - num_stages + stage + 1), stage=stage + 1, k=k) for k, b in followed]
-    return rows, {"1F1B without a flush": simulate(tasks)}
+    orders = [[cell for cell in row if cell] for row in one_forward_one_backward(num_stages, num_mini_batches).rows]
+    rows = []
+    for stage, order in enumerate(orders, start=1):
+        for cell, following in pairwise(order):
+            k = cell.micro_batch
+            if cell.kind is Kind.FORWARD and k >= num_stages:
+                rows.append(value_row("off_by", following.micro_batch - (k - num_stages + stage), stage=stage, k=k))
+    return rows, {"1F1B without a flush": _simulated(orders, "stage {2}")}
+
+
+def _simulated(
+    orders: Sequence[Sequence[Cell]],
+    worker: str,
+    num_pipelines: int = 1,
+    slow: Mapping[tuple[int, Cell], float] = MappingProxyType({}),
+    flush_after: int | None = None,
+) -> Timeline:
+    """Simulate pipelines whose stages do passes of mini-batches in these orders; slots of a pass are times `slow`.
+
+    After the flush a stage goes on when all its workers have done the backward pass of this mini-batch.
+    """
+    tasks = []
+    for pipeline, (stage, order) in product(range(num_pipelines), enumerate(orders)):
+        before: list[str] = []
+        for cell in order:
+            slots = (FORWARD if cell.kind is Kind.FORWARD else BACKWARD) * slow.get((pipeline, cell), 1.0)
+            source = stage - 1 if cell.kind is Kind.FORWARD else stage + 1
+            after = [f"{pipeline} {replace(cell, stage=source)}"] if 0 <= source < len(orders) else []
+            if flush_after is not None and cell.micro_batch > flush_after:
+                last = replace(cell, kind=Kind.BACKWARD, micro_batch=flush_after)
+                after += [f"{other} {last}" for other in range(num_pipelines)]
+            name, resource = f"{pipeline} {cell}", worker.format(stage, pipeline, stage + 1)
+            place: dict[str, Any] = {"resources": (resource,), "kind": cell.kind, "label": str(cell.micro_batch)}
+            tasks.append(Task(name=name, duration_s=slots, after=(*before, *after), **place))
+            before = [name]
+    return simulate(tasks)
 
 
 def play(signals: Sequence[tuple[int, int]], scheduler: Scheduler) -> tuple[Timeline, dict[tuple[int, int], int]]:
@@ -104,7 +92,10 @@ def play(signals: Sequence[tuple[int, int]], scheduler: Scheduler) -> tuple[Time
     """
     since: dict[tuple[int, int], int] = {}
     actions, num_stages = [], 1 + max(stage for stage, _ in signals)
-    end = len(signals)
+
+    def name(stage: int, worker: int) -> str:
+        return f"({stage + 1}, {'AB'[worker]})"
+
     for slot, (stage, worker) in enumerate(signals):
         # A later stage has no next mini-batch while an earlier one of its pipeline waits.
         if (stage, worker) in since or any((earlier, worker) in since for earlier in range(stage)):
@@ -114,19 +105,14 @@ def play(signals: Sequence[tuple[int, int]], scheduler: Scheduler) -> tuple[Time
             label = "{" + ", ".join("AB"[member] for member in sorted(group.members)) + "}"
             for member in group.members:
                 begun = since.pop((group.stage, member))
-                make = partial(Action, resource=_name(group.stage, member))
+                make = partial(Action, resource=name(group.stage, member))
                 actions += [make(start_s=begun, end_s=slot, kind=Kind.WAIT, label="waits")] if slot > begun else []
                 actions.append(make(start_s=slot, end_s=slot + 0.8, kind=Kind.COMMUNICATE, label=label))
     for (stage, worker), slot in since.items():
-        actions.append(
-            Action(resource=_name(stage, worker), start_s=slot, end_s=end, kind=Kind.WAIT, label="waits for ever")
-        )
-    names = [_name(stage, worker) for worker in range(2) for stage in range(num_stages)]
-    return Timeline(actions=tuple(actions), resources=tuple(names)), since
-
-
-def _name(stage: int, worker: int) -> str:
-    return f"({stage + 1}, {'AB'[worker]})"
+        times = {"start_s": slot, "end_s": len(signals)}
+        actions.append(Action(resource=name(stage, worker), **times, kind=Kind.WAIT, label="waits for ever"))
+    names = tuple(name(stage, worker) for worker in range(2) for stage in range(num_stages))
+    return Timeline(actions=tuple(actions), resources=names), since
 
 
 def deadlock_rows() -> tuple[list[dict[str, Any]], dict[str, Timeline]]:
@@ -153,7 +139,7 @@ def learning_rate_rows(
     """
     largest = partial(largest_learning_rate, num_stages=num_stages, history=history, smoothness=smoothness)
     rows = []
-    for n, least in ((n, least) for n in num_pipelines for least in smallest_groups if least <= n):
+    for n, least in [(n, least) for n in num_pipelines for least in smallest_groups if least <= n]:
         rate = largest(num_pipelines=n, n1=least, n2=n)
         rows.append(value_row("learning_rate", rate, n1=least, num_pipelines=n))
         rate = largest(num_pipelines=n, n1=n, n2=least)

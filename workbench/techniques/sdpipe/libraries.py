@@ -6,8 +6,6 @@ hivemind forms groups as SDPipe does, but by a time limit alone, and nothing say
 
 import os
 import time
-from collections.abc import Callable
-from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -24,7 +22,7 @@ from workbench.techniques.sdpipe.cost import Scheme
 from workbench.techniques.sdpipe.method.scheduler import Group
 from workbench.techniques.sdpipe.runtime.averaging import Log
 from workbench.techniques.sdpipe.runtime.rivals import Worker
-from workbench.techniques.sdpipe.training import MakeWorker, Setting, train, train_with
+from workbench.techniques.sdpipe.training import train
 
 __all__ = ["DILOCO", "HIVEMIND", "LOCAL_SGD", "cells", "train_beside"]
 
@@ -36,37 +34,30 @@ GIVING_UP_S = 2.0  # in which hivemind must have averaged, or the worker goes on
 
 
 def cells(schemes: list[str], seeds: list[int], *, sync_every: int, matchmaking_s: float, **setting: Any) -> list[dict]:
-    """List the trainings: every scheme with every seed.
-
-    Raises:
-        ModuleNotFoundError: if the package of a scheme is not installed.
-    """
+    """List the trainings: every scheme with every seed; refuse a scheme whose package is not installed."""
     require_counts(1, sync_every=sync_every)
     require_positive(matchmaking_s=matchmaking_s)
     for scheme in schemes:
         if (package := PACKAGES.get(scheme)) and find_spec(package) is None:
             raise ModuleNotFoundError(f"{scheme} needs the package {package}: pip install {package}")
-    every = {"sync_every": sync_every}
-    more: dict[str, dict[str, Any]] = {LOCAL_SGD: every, DILOCO: every, HIVEMIND: {"matchmaking_s": matchmaking_s}}
+    more: dict[str, dict[str, Any]] = dict.fromkeys((LOCAL_SGD, DILOCO), {"sync_every": sync_every})
+    more[HIVEMIND] = {"matchmaking_s": matchmaking_s}
     return [setting | {"scheme": scheme, "seed": seed} | more.get(scheme, {}) for seed in seeds for scheme in schemes]
 
 
 @named("sdpipe/beside")
-def train_beside(
-    *, scheme: str, sync_every: int | None = None, matchmaking_s: float | None = None, **setting: Any
-) -> dict[str, Any]:
+def train_beside(*, scheme: str, sync_every: int = 0, matchmaking_s: float = 0.0, **setting: Any) -> dict[str, Any]:
     """Train with a library's scheme or one of ours, see `training.train`; same model, data, seeds and delays."""
     if scheme not in PACKAGES:
         return train(scheme=scheme, **setting)
-    make_worker: MakeWorker
-    if scheme == HIVEMIND:
-        assert matchmaking_s is not None
-        make_worker = partial(_Hivemind, matchmaking_s)
-    else:
-        assert sync_every is not None
-        make_worker = partial(_Torchft, scheme, sync_every)
+
+    def make_worker(_: object, part: nn.Module, place: Place, group: dist.ProcessGroup, optimizer: Any) -> Worker:
+        if scheme == HIVEMIND:
+            return _Hivemind(part, place, matchmaking_s)
+        return _Torchft(part, place, group, optimizer, scheme, sync_every)
+
     # The setting's scheme decides only on the optimizer here: the plain one, as for the rivals.
-    found = train_with(Setting(scheme=Scheme.ALL_REDUCE, **setting), make_worker)
+    found = train(make_worker, scheme=Scheme.ALL_REDUCE, **setting)
     return found | {"setting": found["setting"] | {"scheme": scheme}}
 
 
@@ -74,14 +65,7 @@ class _Torchft(Worker):
     """Averages in the optimizer's hooks, all workers after every `sync_every` updates."""
 
     def __init__(
-        self,
-        scheme: str,
-        sync_every: int,
-        setting: Setting,
-        part: nn.Module,
-        place: Place,
-        group: dist.ProcessGroup,
-        optimizer: torch.optim.Optimizer,
+        self, part: nn.Module, place: Place, group: dist.ProcessGroup, optimizer: Any, scheme: str, sync_every: int
     ):
         # All start alike, and none joins late: nothing is loaded.
         self._voting = Voting(lambda _: None, dict, group=group, use_async_quorum=False)
@@ -111,25 +95,16 @@ class _Torchft(Worker):
 class _Hivemind(Worker):
     """Averages the model after each update among the workers of a stage that come within a time limit."""
 
-    def __init__(
-        self,
-        matchmaking_s: float,
-        setting: Setting,
-        part: nn.Module,
-        place: Place,
-        group: dist.ProcessGroup,
-        optimizer: torch.optim.Optimizer,
-    ):
+    def __init__(self, part: nn.Module, place: Place, matchmaking_s: float):
         os.environ["HIVEMIND_LOGLEVEL"] = "CRITICAL"  # a worker that goes on alone is no error here
         # Its other way to share memory between its processes leaves files in /dev/shm behind.
         os.environ["HIVEMIND_MEMORY_SHARING_STRATEGY"] = "file_descriptor"
         import hivemind
 
-        start: Callable[..., Any] = partial(hivemind.DHT, start=True, use_ipfs=False, host_maddrs=[LOCALHOST])
-        is_first = dist.get_rank() == 0
-        table = start() if is_first else None
+        how: dict[str, Any] = {"start": True, "use_ipfs": False, "host_maddrs": [LOCALHOST]}
+        table = hivemind.DHT(**how) if dist.get_rank() == 0 else None
         peers = tell_all(None if table is None else [str(address) for address in table.get_visible_maddrs()])[0]
-        self._table = table or start(initial_peers=peers)
+        self._table = table or hivemind.DHT(**how, initial_peers=peers)
         self._weights = [weight for weight in part.parameters() if weight.requires_grad]
         self._averager = hivemind.averaging.DecentralizedAverager(
             [nn.utils.parameters_to_vector(self._weights).detach()],

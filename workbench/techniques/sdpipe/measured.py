@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import product
-from statistics import median
+from statistics import fmean, median
 from types import MappingProxyType
 from typing import Any
 
@@ -68,11 +68,8 @@ def rows(
 ) -> list[dict[str, Any]]:
     """Return rows of each scheme, medians over seeds with the extremes as spread, and SDPipe's gains seed by seed.
 
-    Args:
-        results: of all schemes and seeds, of real or of virtual ranks.
-        target: training loss whose time and number of mini-batches are compared; column `to` names it.
-        accuracies: of the mean model on the test set in per cent, compared like the target.
-        key: field of the setting that tells the trainings of a seed apart, of `BASES`.
+    Times and numbers of mini-batches are compared to a `target`, a training loss, and to `accuracies` of the mean model
+    on the test set in per cent; column `to` names them. `key` of `BASES` tells the trainings of a seed apart.
     """
     by_name: dict[str, dict[int, Result]] = {}
     diverged: Counter[str] = Counter()
@@ -133,11 +130,13 @@ def _own_rows(results: Sequence[Result], targets: Targets, **keys: Any) -> list[
         if len(results) >= FEWEST_SEEDS and len(moments) == len(results):
             found.append(spread_row("target_s", [seconds for seconds, _ in moments], "s", to=to, **keys))
             found.append(spread_row("target_iterations", [iteration for _, iteration in moments], to=to, **keys))
-    sizes = [{int(size): count for size, count in result["sizes"].items()} for result in results]
-    if all(sizes):
-        means = [sum(size * n for size, n in found_.items()) / sum(found_.values()) for found_ in sizes]
-        found.append(spread_row("mean_size", means, "workers", **keys))
+    if all(result["sizes"] for result in results):
+        found.append(spread_row("mean_size", [_mean_size(result) for result in results], "workers", **keys))
     return found
+
+
+def _mean_size(result: Result) -> float:
+    return fmean(map(int, result["sizes"]), weights=result["sizes"].values())
 
 
 def _ratio_rows(pairs: Sequence[tuple[Result, Result]], targets: Targets, **keys: Any) -> list[dict[str, Any]]:
@@ -167,11 +166,8 @@ def _ratio_rows(pairs: Sequence[tuple[Result, Result]], targets: Targets, **keys
 def throughput_rows(results: Sequence[Result], names: Mapping[float, str]) -> list[dict[str, Any]]:
     """Return every scheme's examples per second by model, mesh and delay, and SDPipe's speedups (figure 4, measured).
 
-    A delay is a number of iterations without averaging; "delay_over_own_iteration" is of SDPipe's with it.
-
-    Args:
-        results: of all schemes, with one seed.
-        names: of delays in iterations; the delay 0 is among them.
+    A delay is a number of iterations without averaging; "delay_over_own_iteration" is of SDPipe's with it. `names` are
+    those of the delays, among which is 0.
     """
     runs: dict[tuple[str, int, int, float], dict[str, Result]] = defaultdict(dict)
     for result in results:
@@ -214,11 +210,10 @@ def map_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
             continue
         keys = {"P": setting["history"], "T": setting["window"] / setting["num_pipelines"]}
         num_runs = counted["num_groups"] - setting["num_stages"] * (setting["history"] - 1)
-        sizes = {int(size): count for size, count in result["sizes"].items()}
         found += [
             ratio_row("over_all_reduce", plain["blocks_s"], result["blocks_s"], **keys),
             value_row("connected_share", 1 - counted["num_unchecked"] / max(1, num_runs), **keys),
-            value_row("mean_size", sum(n * m for n, m in sizes.items()) / sum(sizes.values()), "workers", **keys),
+            value_row("mean_size", _mean_size(result), "workers", **keys),
             value_row("end_loss", result["curve"][-1][2], **keys),
             value_row("test_loss", result["scores"]["test_loss"], **keys),
         ]

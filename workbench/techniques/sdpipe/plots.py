@@ -23,7 +23,7 @@ def draw_timelines(timelines: Mapping[str, Timeline], height_in: float = 2.2) ->
 
 def draw_speeds(rows: Rows, dose: str) -> Figure:
     """Draw the speed of all schemes on all meshes, a panel a model and setting."""
-    table = pd.DataFrame([row for row in rows if row["quantity"] == "examples_per_s" and row["dose"] == dose])
+    table = plots.rows_of(rows, "examples_per_s", dose=dose)
     models, settings = table["model"].unique(), table["setting"].unique()
     size = {"figsize": (4.5 * len(settings), 3.2 * len(models)), "squeeze": False}
     figure, axes = plots.figure(len(models), len(settings), **size)
@@ -38,7 +38,7 @@ def draw_speeds(rows: Rows, dose: str) -> Figure:
 
 def draw_scaling(rows: Rows) -> Figure:
     """Draw speedups over HetPipe against the number of workers."""
-    table = pd.DataFrame([row for row in rows if row["quantity"] == "over_hetpipe"])
+    table = plots.rows_of(rows, "over_hetpipe")
     groups = list(table.groupby(["model", "setting"], sort=False))
     figure, axes = plots.figure(1, len(groups), figsize=(4 * len(groups), 3.6), sharey=True, squeeze=False)
     for ax, ((model, setting), part) in zip(axes[0], groups, strict=True):
@@ -51,7 +51,7 @@ def draw_scaling(rows: Rows) -> Figure:
 def draw_replay(rows: Rows, speeds: Sequence[Sequence[float]], hours: float) -> Figure:
     """Draw the speed of all schemes while workers replay recorded speeds, and these speeds, a row a worker."""
     figure, (left, right) = plots.figure(1, 2, figsize=(12, 4.2))
-    table = pd.DataFrame([row for row in rows if row["quantity"] == "examples_per_s"])
+    table = plots.rows_of(rows, "examples_per_s")
     plots.bars(table, ax=left, x="scheme", y_label="examples/s", value_labels=True)
     left.set_xticks(left.get_xticks(), table["scheme"], rotation=30, ha="right", rotation_mode="anchor")
     lost = np.asarray(speeds) - 1
@@ -63,7 +63,7 @@ def draw_replay(rows: Rows, speeds: Sequence[Sequence[float]], hours: float) -> 
 
 def draw_sizes(rows: Rows, published: pd.DataFrame) -> Axes:
     """Draw median sizes of groups against P, bands from the lower to the upper quartile, the paper's beside ours."""
-    ours = pd.DataFrame([row for row in rows if row["quantity"] == "group_size"]).rename(columns={"P": "history"})
+    ours = plots.rows_of(rows, "group_size").rename(columns={"P": "history"})
     ax = plots.lines(ours, x="history", by="settings", x_label="P", y_label="workers of a group", log_x=True)
     ax.plot(published["P"].astype(float), published["value"].astype(float), "kx", label="published", linestyle="none")
     ax.legend()
@@ -74,18 +74,10 @@ def draw_map(rows: Rows, quantities: Mapping[str, tuple[str, float]]) -> Figure:
     """Draw quantities by P and T as heat maps side by side, each under its title; white is the value beside it."""
     figure, axes = plots.figure(1, len(quantities), figsize=(4.2 * len(quantities), 3.6), squeeze=False)
     for ax, (quantity, (title, white)) in zip(axes[0], quantities.items(), strict=True):
-        table = pd.DataFrame([row for row in rows if row["quantity"] == quantity])
+        table = plots.rows_of(rows, quantity)
         cells = table.pivot(index="P", columns="T", values="value")
         values, texts = cells.to_numpy() - white, cells.map(lambda value: f"{value:.3g}").to_numpy().tolist()
-        plots.heatmap(
-            values,
-            ax=ax,
-            limit=float(np.abs(values).max()) or 1.0,
-            texts=texts,
-            x_ticks=list(cells.columns),
-            y_ticks=list(cells.index),
-            x_label="T (iterations)",
-            y_label="P",
-        )
+        limit, ticks = float(np.abs(values).max()) or 1.0, {"x_ticks": [*cells.columns], "y_ticks": [*cells.index]}
+        plots.heatmap(values, ax=ax, limit=limit, texts=texts, **ticks, x_label="T (iterations)", y_label="P")
         ax.set_title(title)
     return figure

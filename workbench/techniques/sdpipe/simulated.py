@@ -39,13 +39,9 @@ MODELS = MappingProxyType(
         "BERT-base, own head": (133.3e6, 0.45),
     }
 )
-DELAYS_S = MappingProxyType(
-    {("ResNet-50", "A"): 0.1, ("ResNet-50", "B"): 0.3}
-    | {
-        (model, name): delay_s
-        for model in ("BERT-base", "BERT-base, own head")
-        for name, delay_s in (("A", 0.2), ("B", 0.6))
-    }
+DELAYS_S: Mapping[tuple[str, str], float] = MappingProxyType(
+    {("ResNet-50", "A"): 0.1, ("ResNet-50", "B"): 0.3, ("BERT-base", "A"): 0.2, ("BERT-base", "B"): 0.6}
+    | {("BERT-base, own head", "A"): 0.2, ("BERT-base, own head", "B"): 0.6}
 )  # section 5.1
 CALIBRATION: Mapping[str, Any] = MappingProxyType(
     {"server_bytes_per_s": 4.15e9, "on": "HetPipe close to SDPipe: ResNet-50, 4 x 4, B"}
@@ -67,13 +63,8 @@ def workload_of(model: str, num_stages: int) -> Workload:
     """Return a model's workload, cut into stages of equal work."""
     parameters, seconds = MODELS[model]
     pass_s = seconds / num_stages / NUM_MICRO_BATCHES / 3
-    return Workload(
-        num_stages=num_stages,
-        num_micro_batches=NUM_MICRO_BATCHES,
-        forward_s=pass_s,
-        backward_s=2 * pass_s,
-        stage_bytes=FLOAT_BYTES * parameters / num_stages,
-    )
+    sizes = {"forward_s": pass_s, "backward_s": 2 * pass_s, "stage_bytes": FLOAT_BYTES * parameters / num_stages}
+    return Workload(num_stages=num_stages, num_micro_batches=NUM_MICRO_BATCHES, **sizes)
 
 
 def delays_s(model: str, setting: str, shape: tuple[int, int, int], dose: str, seed: int) -> np.ndarray:
@@ -171,17 +162,13 @@ def scaling_rows(
 ) -> list[dict[str, Any]]:
     """Return every scheme's speedup over HetPipe by the number of workers (figure 6)."""
     rows = []
-    for model in models:
-        workload = workload_of(model, num_stages)
-        for setting in settings:
-            for num_pipelines in pipelines:
-                shape = num_iterations, num_stages, num_pipelines
-                runs = _all_schemes(workload, delays_s(model, setting, shape, ITERATION, 0))
-                base_s = runs[Scheme.HETPIPE].iteration_s
-                keys: dict[str, Any] = {"model": model, "setting": setting, "workers": num_stages * num_pipelines}
-                for scheme, run in runs.items():
-                    if scheme != Scheme.HETPIPE:
-                        rows.append(value_row("over_hetpipe", base_s / run.iteration_s, scheme=scheme, **keys))
+    for model, setting, num_pipelines in product(models, settings, pipelines):
+        late_s = delays_s(model, setting, (num_iterations, num_stages, num_pipelines), ITERATION, 0)
+        runs = _all_schemes(workload_of(model, num_stages), late_s)
+        base_s = runs.pop(Scheme.HETPIPE.value).iteration_s
+        keys: dict[str, Any] = {"model": model, "setting": setting, "workers": num_stages * num_pipelines}
+        for scheme, run in runs.items():
+            rows.append(value_row("over_hetpipe", base_s / run.iteration_s, scheme=scheme, **keys))
     return rows
 
 
@@ -193,16 +180,16 @@ def trace_rows(*, model: str, num_stages: int, num_pipelines: int, num_iteration
     """
     workload, speeds = workload_of(model, num_stages), gpu_performance.load().speeds
     slowness = [[1 / speed for speed in row] for row in speeds]
-    busy_s = NUM_MICRO_BATCHES * (workload.forward_s + workload.backward_s)
-    delays = traced_delays_s(slowness, num_iterations, num_stages, num_pipelines, busy_s)
+    shape = num_iterations, num_stages, num_pipelines
+    delays = traced_delays_s(slowness, *shape, workload.busy_s)
     runs = _all_schemes(workload, delays)
     runs[NO_WINDOW] = simulate(Scheme.SDPIPE, workload, PAPER, delays, flush=False, window_s=0.0)
-    drawn_s = delays_s(model, "B", delays.shape, ITERATION, 0)
+    drawn_s = delays_s(model, "B", shape, ITERATION, 0)
     rows = _speed_rows([runs], num_pipelines, mesh=f"{num_stages} x {num_pipelines}")
     ranges = [max(row) - min(row) for row in speeds]
     rows += [value_row("speed_range", size, gpu=number) for number, size in enumerate(ranges)]
     rows.append(value_row("median_speed_range", median(ranges)))
-    longer = traced_delays_s(slowness, num_iterations, num_stages, num_pipelines, LONGER * busy_s)
+    longer = traced_delays_s(slowness, *shape, LONGER * workload.busy_s)
     rows.append(value_row("longer_delay_over_delays_b", longer.mean() / drawn_s.mean()))
     return [*rows, value_row("delay_over_delays_b", delays.mean() / drawn_s.mean())]
 
@@ -232,19 +219,14 @@ def group_size_rows(
 def own_delays_s(path: str | Path, model: str, shape: tuple[int, int, int]) -> np.ndarray:
     """Return the delays [K, M, N] that a trace of your own gives a model's workers.
 
-    Args:
-        path: a CSV file without a header, a row an iteration, a column a worker, in any unit of time. A worker is
-            slowed down by its ratio to the fastest of the iteration. Rows are stretched over all iterations; for more
-            workers than columns see `traced_delays_s`.
-        model: of MODELS.
-        shape: K, M, N.
+    It is a CSV file without a header, a row an iteration, a column a worker, in any unit of time. A worker is slowed
+    down by its ratio to the fastest of the iteration. For its length and more workers see `traced_delays_s`.
     """
     times = np.loadtxt(path, delimiter=",", ndmin=2)
     if times.shape[1] < 2 or not (np.isfinite(times) & (times > 0)).all():
         raise ValueError(f"{path} holds {times.shape} values; it must be positive times, a column a worker, at least 2")
-    workload = workload_of(model, shape[1])
-    busy_s = NUM_MICRO_BATCHES * (workload.forward_s + workload.backward_s)
-    return traced_delays_s((times / times.min(axis=1, keepdims=True)).T.tolist(), *shape, busy_s)
+    slowness = (times / times.min(axis=1, keepdims=True)).T.tolist()
+    return traced_delays_s(slowness, *shape, workload_of(model, shape[1]).busy_s)
 
 
 def map_rows(
@@ -267,12 +249,10 @@ def map_rows(
     delays = own_delays_s(trace, model, shape) if trace else delays_s(model, setting, shape, ITERATION, 0)
     base_s = simulate(Scheme.ALL_REDUCE, workload, PAPER, delays).iteration_s
     rows = []
-    for history in histories:
-        for window in windows:
-            run = simulate(
-                Scheme.SDPIPE, workload, PAPER, delays, history=history, window_s=window * workload.iteration_s
-            )
-            rows += _run_rows(run, base_s, num_pipelines, P=history, T=window)
+    for history, window in product(histories, windows):
+        window_s = window * workload.iteration_s
+        run = simulate(Scheme.SDPIPE, workload, PAPER, delays, history=history, window_s=window_s)
+        rows += _run_rows(run, base_s, num_pipelines, P=history, T=window)
     return rows
 
 

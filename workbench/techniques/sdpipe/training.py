@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -30,20 +31,13 @@ from workbench.rows.progress import say_progress
 from workbench.study.staged_tasks import MODELS, Data, naive_rows, scores_of, stages_of
 from workbench.techniques.sdpipe.cost import Scheme, Workload, drawn_delays_s
 from workbench.techniques.sdpipe.method.optimizer import VarianceReducedAdam
-from workbench.techniques.sdpipe.runtime.averaging import Log, Options, SDPipe
-from workbench.techniques.sdpipe.runtime.rivals import (
-    AdPsgd,
-    AllReduce,
-    HetPipe,
-    SDPipeWorker,
-    Worker,
-    serve_parameters,
-)
+from workbench.techniques.sdpipe.runtime.averaging import Log, SDPipe
+from workbench.techniques.sdpipe.runtime.rivals import AdPsgd, AllReduce, HetPipe, Worker, serve_parameters
+from workbench.techniques.sdpipe.runtime.service import Options
 from workbench.timeline import Action, Kind, Recorder, Timeline
 
 __all__ = ["ADAMS", "FLUSHES", "MODELS", "Data", "MakeWorker", "Seen", "Setting", "curve_of", "delays_of"]
 __all__ += ["naive_rows", "optimizer_of", "record_timelines", "run_workers", "scores_of", "stages_of", "train"]
-__all__ += ["train_with"]
 
 ADAMS = ("reduced", "plain")
 FLUSHES = ("rivals", "all")  # whose pipelines flush after each mini-batch; SDPipe's do not by algorithm 1
@@ -100,6 +94,10 @@ class Setting:
         times = {"forward_s": self.pass_s, "backward_s": 2 * self.pass_s}
         return Workload(num_stages=self.num_stages, num_micro_batches=self.num_micro_batches, **times)
 
+    def data(self) -> Data:
+        """Load the batches and the test set."""
+        return Data(self.model, self.seed, self.num_micro_batches * self.micro_batch)
+
 
 def delays_of(setting: Setting) -> np.ndarray:
     """Return delays in seconds [K, M, N]."""
@@ -109,15 +107,43 @@ def delays_of(setting: Setting) -> np.ndarray:
 
 
 @named("sdpipe/train")
-def train(**arguments: Any) -> dict[str, Any]:
-    """Train on real ranks of this machine; arguments are those of `Setting`. Return the curve and what happened."""
-    return train_with(Setting(**arguments))
+def train(make_worker: "MakeWorker | None" = None, /, **arguments: Any) -> dict[str, Any]:
+    """Train on real ranks of this machine; arguments are those of `Setting`. Return the curve and what happened.
 
-
-def train_with(setting: Setting, make_worker: "MakeWorker | None" = None) -> dict[str, Any]:
-    """Train as `train` does, with workers of the setting's scheme or with workers of the caller's."""
+    Workers are of the setting's scheme, or `make_worker` makes them.
+    """
+    setting = Setting(**arguments)
     delays_s = delays_of(setting)
-    return _joined(setting, run_workers(setting, delays_s, make_worker), delays_s)
+    workers = run_workers(setting, delays_s, make_worker)
+    parts, data = stages_of(setting.model, setting.num_stages, setting.seed), setting.data()
+    for part, worker in zip(parts, workers, strict=False):
+        nn.utils.vector_to_parameters(worker.flat, part.parameters())
+    block_edges = np.linspace(0, setting.iterations, min(NUM_BLOCKS, setting.iterations) + 1).round().astype(int)
+    at_s = np.array([[0.0, *worker.ends_s] for worker in workers])[:, block_edges]
+    half, last = setting.iterations // 2, workers[setting.num_stages - 1 :: setting.num_stages]
+    spans_s = [worker.ends_s[-1] - worker.ends_s[half - 1] for worker in workers]
+    ended = [pair for worker in last for pair in zip(worker.ends_s, worker.losses, strict=True)]
+    logs, seconds = [worker.log for worker in workers], max(worker.ends_s[-1] for worker in workers)
+    sizes: Counter[int] = Counter()
+    for number, log in enumerate(logs):  # a group is in the logs of all its members: the first one's counts
+        own = [group.members for group in log.groups if min(group.members) == number // setting.num_stages]
+        sizes.update(map(len, own))
+    return {
+        "setting": asdict(setting),
+        "iteration_s": len(spans_s) / sum((setting.iterations - half) / span_s for span_s in spans_s),
+        "blocks_s": (np.diff(at_s).mean(axis=0) / np.diff(block_edges)).tolist(),
+        "seconds": seconds,
+        "curve": curve_of(ended, setting.num_pipelines),
+        "scores": scores_of(parts, data),
+        "sizes": {str(size): count for size, count in sorted(sizes.items())},
+        "counted": workers[0].counted,
+        "waited_share": sum(log.waited_s for log in logs) / seconds / len(logs),
+        "averaged_share": sum(log.averaged_s for log in logs) / seconds / len(logs),
+        "cpu_share": sum(worker.cpu_s for worker in workers) / seconds,
+        "delay_share": float(delays_s.sum()) / len(logs) / seconds,
+        "nominal_s": setting.workload.iteration_s,
+        "data": [data.source],
+    }
 
 
 def record_timelines(settings: Sequence[Setting], late: int, delay_s: float) -> dict[str, Timeline]:
@@ -137,17 +163,13 @@ def run_workers(setting: Setting, delays_s: np.ndarray, make_worker: "MakeWorker
     if setting.communication:
         num_hosts = MACHINES + num_ranks - num_workers
         num_ranks = num_hosts * num_workers // MACHINES  # equally many a host; the server's others are idle
-        hosts = ShapedHosts(num_hosts, _link(setting))
+        # Averaging takes its share of an iteration on this link; see `Cluster.average_s`.
+        weights = [weight for part in stages_of(setting.model, setting.num_stages, 0) for weight in part.parameters()]
+        sent_bytes = 2 * (MACHINES - 1) / MACHINES * sum(weight.nbytes for weight in weights)
+        rate = sent_bytes / (setting.communication * setting.workload.iteration_s)
+        hosts = ShapedHosts(num_hosts, Link(bandwidth_bytes_per_s=rate, source="a share of communication"))
     with Ranks(num_ranks, hosts=hosts, preload=(__name__,)) as ranks:
         return ranks.run(_on_a_rank, setting, delays_s, make_worker or _worker)[:num_workers]
-
-
-def _link(setting: Setting) -> Link:
-    """Return the link on which averaging takes its share of an iteration; see `Cluster.average_s`."""
-    weights = [weight for part in stages_of(setting.model, setting.num_stages, 0) for weight in part.parameters()]
-    sent_bytes = 2 * (MACHINES - 1) / MACHINES * sum(weight.nbytes for weight in weights)
-    rate = sent_bytes / (setting.communication * setting.workload.iteration_s)
-    return Link(bandwidth_bytes_per_s=rate, source="a share of communication")
 
 
 @dataclass(slots=True)
@@ -166,18 +188,18 @@ class Seen:
 class _Pace:
     """Lets passes last a nominal time, after a delay before a mini-batch's first."""
 
-    def __init__(self, recorder: Recorder, num_passes: int = 1):
-        self.recorder, self._num_passes = recorder, num_passes  # micro-batches of a pass
+    def __init__(self, recorder: Recorder, num_passes: int):
+        self._recorder, self._num_passes = recorder, num_passes  # micro-batches of a pass
         self.pass_s = self.delay_s = 0.0
 
     @contextmanager
     def during(self, label: str, kind: Kind) -> Iterator[None]:
         """Sleep for the rest of a pass."""
         if kind is Kind.FORWARD and self.delay_s:
-            with self.recorder.during("late", Kind.OTHER):
+            with self._recorder.during("late", Kind.OTHER):
                 time.sleep(self.delay_s)
             self.delay_s = 0.0
-        with self.recorder.during(label, kind):
+        with self._recorder.during(label, kind):
             end_s = time.monotonic() + self._num_passes * self.pass_s * (1 if kind is Kind.FORWARD else 2)
             yield
             time.sleep(max(0.0, end_s - time.monotonic()))
@@ -197,54 +219,70 @@ class _TimedStage(PipelineStage):
             return super().backward_one_chunk(bwd_chunk_id, *args, **kwargs)
 
 
-class _Flushed:
-    """1F1B with a flush after each mini-batch, behind the interface of `Endless1F1B`."""
-
-    def __init__(self, stage: _TimedStage, num_micro_batches: int, loss: Callable[..., Tensor]):
-        self._stage, self._schedule = stage, Schedule1F1B(stage, num_micro_batches, loss)
-
-    def run(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[Tensor | None]:
-        """Train on mini-batches; yield the loss of each, on the last stage."""
-        for inputs, targets in batches:
-            losses: list[Tensor] = []
-            target, kept = (targets, losses) if self._stage.is_last else (None, None)
-            self._schedule.step(*((inputs,) if self._stage.is_first else ()), target=target, losses=kept)
-            yield torch.stack(losses).mean() if losses else None
+def _run_flushed(
+    stage: _TimedStage, schedule: Schedule1F1B, batches: Iterable[tuple[Tensor, Tensor]]
+) -> Iterator[Tensor | None]:
+    """Train by 1F1B with a flush after each mini-batch, as `Endless1F1B.run` does without."""
+    for inputs, targets in batches:
+        losses: list[Tensor] = []
+        target, kept = (targets, losses) if stage.is_last else (None, None)
+        schedule.step(*((inputs,) if stage.is_first else ()), target=target, losses=kept)
+        yield torch.stack(losses).mean() if losses else None
 
 
 def _on_a_rank(setting: Setting, delays_s: np.ndarray, make_worker: "MakeWorker") -> Seen | None:
-    parts, num_stages = stages_of(setting.model, setting.num_stages, setting.seed), setting.num_stages
-    flats = [nn.utils.parameters_to_vector(part.parameters()).detach() for part in parts]
-    rank, workers = dist.get_rank(), range(num_stages * setting.num_pipelines)
-    of_stages = [dist.new_group(list(workers)[stage::num_stages], timeout=timeout_of()) for stage in range(num_stages)]
-    of_pipelines = [
-        dist.new_group(list(workers)[at : at + num_stages], timeout=timeout_of()) for at in workers[::num_stages]
+    num_stages, num_workers = setting.num_stages, setting.num_stages * setting.num_pipelines
+    parts = stages_of(setting.model, num_stages, setting.seed)
+    starts = range(0, num_workers, num_stages)
+    of_stages = [
+        dist.new_group([start + stage for start in starts], timeout=timeout_of()) for stage in range(num_stages)
     ]
-    if rank not in workers:
-        if rank == len(workers):
+    of_pipelines = [dist.new_group([*range(start, start + num_stages)], timeout=timeout_of()) for start in starts]
+    rank = dist.get_rank()
+    if rank >= num_workers:
+        if rank == num_workers:
+            flats = [nn.utils.parameters_to_vector(part.parameters()).detach() for part in parts]
             serve_parameters(flats, setting.num_pipelines, num_stages)
         return None
     pipeline, index = divmod(rank, num_stages)
     place = Place(stage=index, pipeline=pipeline, num_stages=num_stages, num_pipelines=setting.num_pipelines)
     part, group, own = parts[index], of_stages[index], of_pipelines[pipeline]
-    is_reduced = setting.scheme == Scheme.SDPIPE
-    optimizer = optimizer_of(setting.model, part, setting.learning_rate, setting.num_pipelines if is_reduced else 1)
-    worker: Worker
-    if setting.scheme == Scheme.HETPIPE:
-        worker = HetPipe(part, place, server=len(workers), staleness=num_stages, push_every=setting.push_every)
-    else:
-        worker = make_worker(setting, part, place, group, optimizer)
-    data = _data(setting)
+    num_reduced = setting.num_pipelines if setting.scheme == Scheme.SDPIPE else 1
+    optimizer = optimizer_of(setting.model, part, setting.learning_rate, num_reduced)
+    worker, data = make_worker(setting, part, place, group, optimizer), setting.data()
     recorder = Recorder(resource=f"stage {index}, pipeline {pipeline}")
-    schedule: _Flushed | Endless1F1B
+    pace = _Pace(recorder, 1 if setting.has_flush else setting.num_micro_batches)
+    run: Callable[..., Iterator[Tensor | None]]
     if setting.has_flush:
-        pace = _Pace(recorder)
         stage = _TimedStage(part, index, num_stages, torch.device("cpu"), group=own)
-        stage.pace, schedule = pace, _Flushed(stage, setting.num_micro_batches, data.loss)
+        stage.pace = pace
+        run = partial(_run_flushed, stage, Schedule1F1B(stage, setting.num_micro_batches, data.loss))
     else:
-        pace = _Pace(recorder, setting.num_micro_batches)
-        schedule = Endless1F1B(part, data.loss, group=own, during=pace.during)
-    seen = _run(setting, place, schedule, pace, worker, optimizer, own, data, delays_s[:, index, pipeline])
+        run = Endless1F1B(part, data.loss, group=own, during=pace.during).run
+    for _ in run([data.batch(pipeline, 0)]):  # opens connections
+        optimizer.zero_grad()
+    dist.barrier(group=own)
+    began_s, began_cpu_s = time.monotonic(), time.process_time()
+
+    def batches() -> Iterator[tuple[Tensor, Tensor]]:
+        for iteration, delay_s in enumerate(delays_s[:, index, pipeline]):
+            pace.delay_s = float(delay_s)
+            yield data.batch(pipeline, iteration)
+
+    seen, pace.pass_s = Seen(log=worker.log), setting.pass_s
+    for loss in run(batches()):
+        with recorder.during("sync", Kind.COMMUNICATE):
+            worker.before_update()
+            optimizer.step()
+            worker.after_update()
+        optimizer.zero_grad()
+        seen.ends_s.append(time.monotonic() - began_s)
+        seen.losses += [] if loss is None else [loss.item()]
+        what, last = f"iterations of {setting.scheme}", seen.losses[-1] if seen.losses else None
+        say_progress(len(seen.ends_s), setting.iterations, what, loss=last, rank=num_stages - 1)
+    seen.cpu_s = time.process_time() - began_cpu_s
+    seen.counted = worker.close()
+    seen.actions = tuple(action for action in recorder.actions if action.start_s >= began_s)
     flat = nn.utils.parameters_to_vector(part.parameters()).detach()
     dist.all_reduce(flat, group=group)  # the model at the end is the mean of all
     seen.flat = flat / setting.num_pipelines
@@ -255,6 +293,10 @@ MakeWorker = Callable[[Setting, nn.Module, Place, dist.ProcessGroup, torch.optim
 
 
 def _worker(setting: Setting, part: nn.Module, place: Place, group: dist.ProcessGroup, _: object) -> Worker:
+    num_stages = setting.num_stages
+    if setting.scheme == Scheme.HETPIPE:
+        server = num_stages * setting.num_pipelines
+        return HetPipe(part, place, server=server, staleness=num_stages, push_every=setting.push_every)
     if setting.scheme == Scheme.ALL_REDUCE:
         return AllReduce(part, place, group)
     if setting.scheme == Scheme.AD_PSGD:
@@ -262,51 +304,7 @@ def _worker(setting: Setting, part: nn.Module, place: Place, group: dist.Process
     window_s = setting.window * setting.workload.iteration_s / setting.num_pipelines
     options = Options(history=setting.history, window_s=window_s)
     options = replace(options, host=address_of(0)) if setting.communication else options
-    return SDPipeWorker(SDPipe(part, place, options=options))
-
-
-def _run(
-    setting: Setting,
-    place: Place,
-    schedule: _Flushed | Endless1F1B,
-    pace: _Pace,
-    worker: Worker,
-    optimizer: torch.optim.Optimizer,
-    group: dist.ProcessGroup,
-    data: "Data",
-    delays_s: np.ndarray,
-) -> Seen:
-    seen = Seen(log=worker.log)
-    for _ in schedule.run([data.batch(place.pipeline, 0)]):  # opens connections
-        optimizer.zero_grad()
-    dist.barrier(group=group)
-    began_s, began_cpu_s = time.monotonic(), time.process_time()
-
-    def batches() -> Iterator[tuple[Tensor, Tensor]]:
-        for iteration, delay_s in enumerate(delays_s):
-            pace.delay_s = float(delay_s)
-            yield data.batch(place.pipeline, iteration)
-
-    pace.pass_s = setting.pass_s
-    for loss in schedule.run(batches()):
-        with pace.recorder.during("sync", Kind.COMMUNICATE):
-            worker.before_update()
-            optimizer.step()
-            worker.after_update()
-        optimizer.zero_grad()
-        seen.ends_s.append(time.monotonic() - began_s)
-        seen.losses += [] if loss is None else [loss.item()]
-        say_progress(
-            len(seen.ends_s),
-            setting.iterations,
-            f"iterations of {setting.scheme}",
-            loss=seen.losses[-1] if seen.losses else None,
-            rank=setting.num_stages - 1,
-        )
-    seen.cpu_s = time.process_time() - began_cpu_s
-    seen.counted = worker.close()
-    seen.actions = tuple(action for action in pace.recorder.actions if action.start_s >= began_s)
-    return seen
+    return SDPipe(part, place, options=options)
 
 
 def optimizer_of(model: str, part: nn.Module, learning_rate: float, num_reduced: int = 1) -> torch.optim.Optimizer:
@@ -318,59 +316,9 @@ def optimizer_of(model: str, part: nn.Module, learning_rate: float, num_reduced:
     return torch.optim.AdamW(part.parameters(), lr=learning_rate, weight_decay=0.0)
 
 
-def _data(setting: Setting) -> Data:
-    return Data(setting.model, setting.seed, setting.num_micro_batches * setting.micro_batch)
-
-
 def curve_of(ended: Sequence[tuple[float, float]], num_pipelines: int) -> list[list[float]]:
-    """Return a curve of seconds, mini-batches of a mean pipeline, and mean losses.
-
-    Args:
-        ended: second and loss of each mini-batch, in any order.
-        num_pipelines: N.
-    """
+    """Return a curve of seconds, mini-batches of a mean pipeline, and mean losses, from seconds and losses of each."""
     ends = sorted(ended)
     edges = np.linspace(0, len(ends), min(NUM_POINTS, len(ends) // num_pipelines) + 1).round().astype(int)
     parts = [(end, ends[start:end]) for start, end in zip(edges, edges[1:], strict=False)]
     return [[part[-1][0], float(end) / num_pipelines, fmean(loss for _, loss in part)] for end, part in parts]
-
-
-def _joined(setting: Setting, workers: list[Seen], delays_s: np.ndarray) -> dict[str, Any]:
-    """Put together what all workers saw, as plain values, and test the mean model."""
-    parts, data = stages_of(setting.model, setting.num_stages, setting.seed), _data(setting)
-    for part, worker in zip(parts, workers, strict=False):
-        nn.utils.vector_to_parameters(worker.flat, part.parameters())
-    block_edges = np.linspace(0, setting.iterations, min(NUM_BLOCKS, setting.iterations) + 1).round().astype(int)
-    at_s = np.array([[0.0, *worker.ends_s] for worker in workers])[:, block_edges]
-    half, last = setting.iterations // 2, workers[setting.num_stages - 1 :: setting.num_stages]
-    spans_s = [worker.ends_s[-1] - worker.ends_s[half - 1] for worker in workers]
-    ended = [pair for worker in last for pair in zip(worker.ends_s, worker.losses, strict=True)]
-    logs, seconds = [worker.log for worker in workers], max(worker.ends_s[-1] for worker in workers)
-    # A group is in the logs of all its members: the first one's counts.
-    groups = [
-        [
-            group
-            for number, log in enumerate(logs)
-            for group in log.groups
-            if group.stage == stage == number % setting.num_stages
-            and min(group.members) == number // setting.num_stages
-        ]
-        for stage in range(setting.num_stages)
-    ]
-    sizes = Counter(len(group.members) for of_stage in groups for group in of_stage)
-    return {
-        "setting": asdict(setting),
-        "iteration_s": len(spans_s) / sum((setting.iterations - half) / span_s for span_s in spans_s),
-        "blocks_s": (np.diff(at_s).mean(axis=0) / np.diff(block_edges)).tolist(),
-        "seconds": seconds,
-        "curve": curve_of(ended, setting.num_pipelines),
-        "scores": scores_of(parts, data),
-        "sizes": {str(size): count for size, count in sorted(sizes.items())},
-        "counted": workers[0].counted,
-        "waited_share": sum(log.waited_s for log in logs) / seconds / len(logs),
-        "averaged_share": sum(log.averaged_s for log in logs) / seconds / len(logs),
-        "cpu_share": sum(worker.cpu_s for worker in workers) / seconds,
-        "delay_share": float(delays_s.sum()) / len(logs) / seconds,
-        "nominal_s": setting.workload.iteration_s,
-        "data": [data.source],
-    }

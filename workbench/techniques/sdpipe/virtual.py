@@ -76,6 +76,10 @@ class VirtualSetting:
         """Whether pipelines flush after each mini-batch: SDPipe's do not (algorithm 1), its rivals' do (5.1)."""
         return self.flush == "all" or self.scheme != Scheme.SDPIPE
 
+    def rate_at(self, progress: float) -> float:
+        """Return the learning rate at a share of the budget: it rises in a warm-up, then falls to 0."""
+        return self.learning_rate * min(progress / WARM_UP, (1 - progress) / (1 - WARM_UP))
+
 
 @named("sdpipe/virtual")
 def train(**arguments: Any) -> dict[str, Any]:
@@ -95,11 +99,20 @@ def train(**arguments: Any) -> dict[str, Any]:
         has_flush=setting.has_flush,
         averages_gradients=setting.scheme == Scheme.ALL_REDUCE,
     )
-    run, late_s, sources = _simulated(setting)
+    workload = workload_of(CLOCKS[setting.model], setting.num_stages)
+    sources: list[dict[str, Any]] = []
+    if setting.delays in TRACES:
+        late_s, sources = traced_s(setting, workload.busy_s)
+        late_s = np.tile(late_s, (MOST_AHEAD, 1, 1))
+    else:
+        shape = MOST_AHEAD * setting.iterations, setting.num_stages, num_pipelines
+        late_s = delays_s(CLOCKS[setting.model], setting.delays, shape, ITERATION, setting.seed)
+    how: dict[str, Any] = {"history": setting.history, "seed": setting.seed, "flush": setting.has_flush}
+    run = simulate(setting.scheme, workload, PAPER, late_s, **how, staleness=setting.staleness)
     ended: list[tuple[float, float]] = []  # second and loss of each mini-batch
     tests: list[list[Any]] = []  # second, mini-batches of a mean pipeline, and scores of the mean model
     now_s = 0.0
-    workers.set_rates_(setting.learning_rate * _rate_share(1 / budget))
+    workers.set_rates_(setting.rate_at(1 / budget))
     for pipeline, number, loss in workers.follow(run):
         now_s = max(now_s, float(run.ends_s[number, pipeline]))
         ended.append((float(run.ends_s[number, pipeline]), loss))
@@ -108,7 +121,7 @@ def train(**arguments: Any) -> dict[str, Any]:
         say_progress(len(ended), budget, f"mini-batches of {setting.scheme}, seed {setting.seed}", loss=loss)
         if len(ended) == budget:
             break
-        workers.set_rates_(setting.learning_rate * _rate_share((len(ended) + 1) / budget))
+        workers.set_rates_(setting.rate_at((len(ended) + 1) / budget))
     sizes = Counter(str(len(group.members)) for group in run.groups[: workers.num_groups])
     iteration_s = now_s / setting.iterations
     return {
@@ -142,15 +155,8 @@ class VirtualWorkers:
     in the forward and in the backward pass (PipeDream's stashed weights). So a mini-batch is computed at once in all
     stages when the first of them synchronises it. Each stage updates when it synchronises.
 
-    Args:
-        parts: the stages, equal at the start in all pipelines.
-        num_pipelines: N.
-        make_optimizer: makes the optimizer of a stage's parameters.
-        batch: returns the inputs and targets of a pipeline's mini-batch.
-        loss: of the last stage's result and targets.
-        has_flush: whether a pipeline finishes a mini-batch before the next one begins.
-        averages_gradients: groups average gradients before the update (All-Reduce), not models after it.
-        num_micro_batches: parts into which a mini-batch is cut, whose mean gradient counts.
+    `averages_gradients` says that groups average gradients before the update (All-Reduce), not models after it. A
+    mini-batch is cut into `num_micro_batches`, whose mean gradient counts.
     """
 
     def __init__(
@@ -355,27 +361,6 @@ def _mean(tensors: Sequence[Sequence[Tensor]]) -> list[Tensor]:
     for more in tensors[1:]:
         total = list(torch._foreach_add(total, list(more)))
     return list(torch._foreach_div(total, len(tensors)))
-
-
-def _rate_share(progress: float) -> float:
-    """Return the share of the largest learning rate at a share of the budget."""
-    return min(progress / WARM_UP, (1 - progress) / (1 - WARM_UP))
-
-
-def _simulated(setting: VirtualSetting) -> tuple[Run, np.ndarray, list[dict[str, Any]]]:
-    """Simulate more mini-batches than the budget has; return the run, the delays in seconds, and their sources."""
-    workload = workload_of(CLOCKS[setting.model], setting.num_stages)
-    sources: list[dict[str, Any]] = []
-    if setting.delays in TRACES:
-        busy_s = workload.num_micro_batches * (workload.forward_s + workload.backward_s)
-        late_s, sources = traced_s(setting, busy_s)
-        late_s = np.tile(late_s, (MOST_AHEAD, 1, 1))
-    else:
-        shape = MOST_AHEAD * setting.iterations, setting.num_stages, setting.num_pipelines
-        late_s = delays_s(CLOCKS[setting.model], setting.delays, shape, ITERATION, setting.seed)
-    how: dict[str, Any] = {"history": setting.history, "seed": setting.seed, "flush": setting.has_flush}
-    how["staleness"] = setting.staleness
-    return simulate(setting.scheme, workload, PAPER, late_s, **how), late_s, sources
 
 
 def traced_s(setting: VirtualSetting, busy_s: float) -> tuple[np.ndarray, list[dict[str, Any]]]:

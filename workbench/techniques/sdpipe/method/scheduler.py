@@ -6,7 +6,7 @@ Events go in and groups come out. Time is an argument, so that the simulator and
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.checks import require_counts, require_positive
@@ -58,20 +58,18 @@ class Settings:
 _KEPT = ("window_s", "num_signals", "is_due")  # attributes of a stage that are saved, beside its history
 
 
+@dataclass(slots=True)
 class _Stage:
     """The scheduler's state of one stage; sets of workers are bits of an integer."""
 
-    __slots__ = ("deadline_s", "everyone", "history", "is_due", "num_signals", "ready", "waiting", "window_s")
-
-    def __init__(self, everyone: int, history: int | None, window_s: float):
-        self.everyone = everyone  # all workers that have not left
-        self.history: deque[int] = deque(maxlen=history)
-        self.window_s = window_s
-        self.waiting: list[int] = []
-        self.ready = 0
-        self.deadline_s = math.inf
-        self.num_signals = 0  # in all formed groups
-        self.is_due = False  # only with `by_signals`: a check is due until a group passes it
+    everyone: int  # all workers that have not left
+    history: deque[int]
+    window_s: float
+    waiting: list[int] = field(default_factory=list)
+    ready: int = 0
+    deadline_s: float = math.inf
+    num_signals: int = 0  # in all formed groups
+    is_due: bool = False  # only with `by_signals`: a check is due until a group passes it
 
 
 class Scheduler:
@@ -99,9 +97,9 @@ class Scheduler:
         self._num_pipelines, self._history = num_pipelines, history
         kept = None if self._settings.by_signals else history - 1
         everyone = (1 << num_pipelines) - 1
-        self._stages = [_Stage(everyone, kept, window_s) for _ in range(num_stages)]
+        self._stages = [_Stage(everyone, deque(maxlen=kept), window_s) for _ in range(num_stages)]
         self.set_window(window_s)
-        self._enforcing: set[int] = set()
+        self.enforcing: set[int] = set()  # stages that wait because their groups do not connect all workers
         self.num_enforced = 0  # groups for which a stage enforced
         self.num_unchecked = 0  # invalid groups that passed because another stage enforced
 
@@ -149,9 +147,8 @@ class Scheduler:
             state.waiting.remove(worker)
         if not state.ready:
             state.deadline_s = math.inf
-            self._enforcing.discard(stage)
-        is_whole = state.ready == state.everyone
-        is_free = is_whole or (stage in self._enforcing and self._is_valid(state))
+            self.enforcing.discard(stage)
+        is_free = state.ready == state.everyone or (stage in self.enforcing and self._is_valid(state))
         return self._close(stage) if state.ready and is_free else []
 
     def join(self, stage: int, worker: int) -> None:
@@ -176,11 +173,6 @@ class Scheduler:
         """Return the workers of a stage that wait for a group."""
         return frozenset(self._stages[stage].waiting)
 
-    @property
-    def enforcing(self) -> frozenset[int]:
-        """The stages that wait because their groups do not connect all workers."""
-        return frozenset(self._enforcing)
-
     def _known(self, stage: int, worker: int) -> int:
         """Return the bit of a worker that has not left."""
         if not 0 <= stage < len(self._stages):
@@ -193,28 +185,23 @@ class Scheduler:
     def _close(self, stage: int) -> list[Group]:
         """Form the group of a stage's ready workers, or wait for more workers."""
         state = self._stages[stage]
-        enforcing = self._enforcing
         state.deadline_s = math.inf
-        was_enforcing = stage in enforcing
+        was_enforcing = stage in self.enforcing
         is_valid = self._is_valid(state)
         if not is_valid:
-            if not enforcing or was_enforcing or not self._settings.exclusive:
-                enforcing.add(stage)
+            if not self.enforcing or was_enforcing or not self._settings.exclusive:
+                self.enforcing.add(stage)
                 return []
             self.num_unchecked += 1
-        enforcing.discard(stage)
+        self.enforcing.discard(stage)
         self.num_enforced += was_enforcing
         group = Group(stage, frozenset(state.waiting), was_enforcing)
         self._remember(state, is_valid)
         return [group]
 
     def _is_valid(self, state: _Stage) -> bool:
-        if state.ready == state.everyone:
-            return True
-        if self._settings.by_signals:
-            if not state.is_due:
-                return True
-        elif len(state.history) < self._history - 1:
+        is_checked = state.is_due if self._settings.by_signals else len(state.history) >= self._history - 1
+        if state.ready == state.everyone or not is_checked:
             return True
         return _connects((*state.history, state.ready), state.everyone)
 

@@ -25,31 +25,14 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 
-from workbench.checks import require_counts
 from workbench.launch.agreement import tell_all
 from workbench.parallel.replicas import Averager, Place, Replica, Ties, require_alike
 from workbench.parallel.timeouts import timeout_of
-from workbench.techniques.sdpipe.method.scheduler import Group, Settings
+from workbench.techniques.sdpipe.method.scheduler import Group
 
-from .service import LEASE_S, Client, Grouped, Met, SchedulerLost, Server, WorkerLost
+from .service import Client, Grouped, Met, Options, SchedulerLost, Server, WorkerLost
 
-__all__ = ["Log", "Options", "SDPipe", "synchronized"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Options:
-    """Settings of SDPipe."""
-
-    history: int = 10  # P
-    window_s: float | None = None  # T; None takes the settings' T, or else 1/N of the median of ten iterations a worker
-    settings: Settings | None = None  # settings of the scheduler; None for the paper's
-    lease_s: float = LEASE_S  # time without an answer after which the scheduler counts as lost
-    host: str = "127.0.0.1"  # address of the first rank's host on the network of all ranks
-
-    def __post_init__(self) -> None:
-        require_counts(1, history=self.history)
-        if self.window_s is not None and not self.window_s >= 0:
-            raise ValueError(f"window_s is {self.window_s!r}; it must be at least 0, infinite, or None")
+__all__ = ["Log", "SDPipe", "synchronized"]
 
 
 @dataclass(slots=True)
@@ -65,8 +48,8 @@ class SDPipe:
     """Synchronises a stage's workers in groups; every rank of the default group creates one.
 
     All workers of a stage begin with the parameters and buffers of its first worker, and end with the mean of all
-    workers. `ready` reports the end of this worker's backward pass, `average_` waits for its group. `synchronized`
-    calls both from the optimizer's hooks, and documents the arguments.
+    workers. `before_update` reports the end of this worker's backward pass, `after_update` waits for its group.
+    `synchronized` calls both from the optimizer's hooks, and documents the arguments.
     """
 
     def __init__(
@@ -93,14 +76,7 @@ class SDPipe:
         self._ties = self._tie(name=name)
         self._server: Server | None = None
         if dist.get_rank() == 0:
-            self._server = Server(
-                place.num_stages,
-                place.num_pipelines,
-                history=options.history,
-                window_s=options.window_s,
-                settings=options.settings,
-                host=options.host,
-            )
+            self._server = Server(place.num_stages, place.num_pipelines, options)
         access = tell_all(self._server and self._server.access)[0]
         limits = {"lease_s": options.lease_s, "timeout_s": timeout.total_seconds()}
         self._client = Client(access, place.stage, place.pipeline, **limits)
@@ -110,21 +86,19 @@ class SDPipe:
         self._optimizer: Any = None  # the optimizer that `follow_` has marked for GradScaler
         self._skipped: list[tuple[Tensor, Tensor]] = []  # weights and gradients of a step that a scaler skips
 
-    def ready(self) -> None:
+    def before_update(self) -> None:
         """Report to the scheduler; returns at once, so that the update overlaps with the scheduler's decision."""
         if self._is_averaged:
             raise RuntimeError("step inside `averaged`, whose end would undo it; take it before or afterwards")
         self._naming_lost(self._ties.compare_gradients, "comparing the gradients of tied weights")
         self._client.signal(None if self._averaged_s is None else time.monotonic() - self._averaged_s)
 
-    def average_(self) -> Grouped:
+    def after_update(self) -> Grouped:
         """Wait for this worker's group, and average the model among its members."""
         began_s = time.monotonic()
         grouped = self._client.group()
         grouped_s = time.monotonic()
-        if len(grouped.members) > 1:
-            self._replica.put_(self._mean(grouped))
-        self._naming_lost(self._ties.average_, "averaging tied weights")
+        self._put_mean_(grouped)
         self._averaged_s = time.monotonic()
         self.log.waited_s += grouped_s - began_s
         self.log.averaged_s += self._averaged_s - grouped_s
@@ -142,7 +116,7 @@ class SDPipe:
         self._client.come(is_last=False)
         met = self._client.meet()
         try:
-            self._put_mean_of_all_(met)
+            self._put_mean_(met)
             self._is_averaged = True
             yield met
         finally:
@@ -200,13 +174,13 @@ class SDPipe:
                     if weight.grad.dtype == torch.float16:
                         raise ValueError("Attempting to unscale FP16 gradients.")  # GradScaler's message
                     weight.grad.mul_(scale.double().reciprocal().float())
-        self.ready()
+        self.before_update()
 
     def _after_step(self) -> None:
         for weight, gradient in self._skipped:
             weight.grad = gradient
         self._skipped = []
-        self.average_()
+        self.after_update()
 
     def _mean(self, grouped: Grouped | Met) -> list[Tensor]:
         """Return the mean of the members' vectors; values that are not floats come from the first member."""
@@ -222,6 +196,13 @@ class SDPipe:
         floats /= len(grouped.members)
         return vectors
 
+    def _put_mean_(self, grouped: Grouped | Met) -> None:
+        if isinstance(grouped, Met) and grouped.failed:
+            warnings.warn(f"the mean is of pipelines {[*grouped.members]} only: {grouped.failed}", stacklevel=4)
+        if isinstance(grouped, Met) or len(grouped.members) > 1:
+            self._replica.put_(self._mean(grouped))
+        self._naming_lost(self._ties.average_, "averaging tied weights")
+
     def _naming_lost(self, communicate: Callable[[], None], what: str) -> None:
         """Communicate with other workers; if that fails, raise an error that names failed or silent workers."""
         try:
@@ -231,12 +212,6 @@ class SDPipe:
                 self._client.blame(f"{what} failed")
             except (WorkerLost, SchedulerLost) as lost:
                 raise lost from error
-
-    def _put_mean_of_all_(self, met: Met) -> None:
-        if met.failed:
-            warnings.warn(f"the mean is of pipelines {[*met.members]} only: {met.failed}", stacklevel=4)
-        self._replica.put_(self._mean(met))
-        self._naming_lost(self._ties.average_, "averaging tied weights")
 
     def __enter__(self) -> Self:
         return self
@@ -259,7 +234,7 @@ class SDPipe:
             self._client.come(is_last=True)
             while not (met := self._client.meet()).is_over:
                 self._mean(met)  # other workers evaluate their mean, and train on
-            self._put_mean_of_all_(met)
+            self._put_mean_(met)
         except BaseException as error:
             self.fail(error)
             raise
@@ -286,20 +261,6 @@ class SDPipe:
         self.averager.close()
         self._ties.close()
         return {} if self._server is None else self._server.close()
-
-
-def _require_its_own(module: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Refuse a module that averages or holds shards, and an optimizer of another module."""
-    for part in module.modules():
-        if isinstance(part, DistributedDataParallel | FullyShardedDataParallel):
-            raise ValueError(f"module is a {type(part).__name__}, which averages by itself; give the module in it")
-    for name, weight in module.named_parameters():
-        if isinstance(weight, DTensor) or weight.is_meta:
-            kind = "has no values" if weight.is_meta else "is a DTensor, as of fully_shard"
-            raise ValueError(f"module's {name} {kind}; each worker must hold its stage's weights whole")
-    updated = {weight for group in optimizer.param_groups for weight in group["params"]}
-    if updated.isdisjoint(module.parameters()):
-        raise ValueError("optimizer has no parameter of the module; it must be the module's optimizer")
 
 
 def synchronized(
@@ -336,7 +297,16 @@ def synchronized(
     if (num_stages is None) == (group is None):
         rule = "give exactly one, num_stages=1 where each rank has the whole model"
         raise ValueError(f"num_stages, group are {num_stages}, {group}; {rule}")
-    _require_its_own(module, optimizer)
+    for part in module.modules():
+        if isinstance(part, DistributedDataParallel | FullyShardedDataParallel):
+            raise ValueError(f"module is a {type(part).__name__}, which averages by itself; give the module in it")
+    for name, weight in module.named_parameters():
+        if isinstance(weight, DTensor) or weight.is_meta:
+            kind = "has no values" if weight.is_meta else "is a DTensor, as of fully_shard"
+            raise ValueError(f"module's {name} {kind}; each worker must hold its stage's weights whole")
+    updated = {weight for param_group in optimizer.param_groups for weight in param_group["params"]}
+    if updated.isdisjoint(module.parameters()):
+        raise ValueError("optimizer has no parameter of the module; it must be the module's optimizer")
     if isinstance(group, DeviceMesh):
         if group.ndim != 1:
             raise ValueError(f"group is a mesh of {group.ndim} dimensions; it must be of one, the pipelines")

@@ -12,7 +12,7 @@ import json
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from subprocess import PIPE, Popen, TimeoutExpired
@@ -22,11 +22,11 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
-from workbench.checks import require_positive
+from workbench.checks import require_counts, require_positive
 from workbench.launch.environment import own_environment
 from workbench.techniques.sdpipe.method.scheduler import Group, Scheduler, Settings
 
-__all__ = ["Client", "Grouped", "Met", "SchedulerLost", "Server", "WorkerLost", "serve"]
+__all__ = ["Client", "Grouped", "Met", "Options", "SchedulerLost", "Server", "WorkerLost", "serve"]
 
 SERVER = "workbench.techniques.sdpipe.runtime.service"  # the module that the process runs
 LEASE_S = 10.0  # time without an answer after which the scheduler counts as lost
@@ -36,9 +36,26 @@ FREQUENT = 2  # meetings of the same members after which they keep their communi
 MOST_KEPT = 16  # communicators that a worker keeps
 MEASURED = 10  # iterations of each worker, whose median sets a window that is not given
 FIRST_WINDOW_S = 10.0  # window until then
+KINDS = ("signal", "come", "fail", "ping", "save", "load")  # of a worker's messages
 AUTHENTICATION = "inproc://zeromq.zap.01"  # address where ZeroMQ asks whether a key is admitted (RFC 27)
 
 Worker = tuple[int, int]  # stage and pipeline
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """Settings of SDPipe."""
+
+    history: int = 10  # P
+    window_s: float | None = None  # T; None takes the settings' T, or else 1/N of the median of ten iterations a worker
+    settings: Settings | None = None  # of the scheduler; None for the paper's
+    lease_s: float = LEASE_S  # time without an answer after which the scheduler counts as lost
+    host: str = "127.0.0.1"  # address of the first rank's host on the network of all ranks
+
+    def __post_init__(self) -> None:
+        require_counts(1, history=self.history)
+        if self.window_s is not None and not self.window_s >= 0:
+            raise ValueError(f"window_s is {self.window_s!r}; it must be at least 0, infinite, or None")
 
 
 class SchedulerLost(RuntimeError):
@@ -69,38 +86,24 @@ class Met:
 class Server:
     """Starts and ends the scheduler's process, which also ends with its owner.
 
-    The arguments are those of `Scheduler`. If `window_s` is None, the settings give the window. Without theirs, it is
-    1/N of the median iteration once each worker has reported ten iterations. `access` is for clients: the address, the
-    server's public key, and the secret key of the training's workers.
+    `access` is for clients: the address, the server's public key, and the secret key of the training's workers.
     """
 
-    def __init__(
-        self,
-        num_stages: int,
-        num_pipelines: int,
-        *,
-        history: int = 10,
-        window_s: float | None = None,
-        settings: Settings | None = None,
-        host: str = "127.0.0.1",
-    ):
-        window_s = settings.start_s if window_s is None and settings else window_s
-        first_s = FIRST_WINDOW_S if window_s is None else window_s
-        Scheduler(num_stages, num_pipelines, history, first_s, settings=settings)  # refuses bad arguments here
+    def __init__(self, num_stages: int, num_pipelines: int, options: Options):
         public, secret = (key.decode() for key in zmq.curve_keypair())
         worker_public, worker_secret = (key.decode() for key in zmq.curve_keypair())
-        arguments: dict[str, Any] = {"num_stages": num_stages, "num_pipelines": num_pipelines, "history": history}
-        arguments |= {"window_s": window_s, "host": host, "settings": dataclasses.asdict(settings or Settings())}
+        arguments = dataclasses.asdict(options) | {"num_stages": num_stages, "num_pipelines": num_pipelines}
+        arguments |= {"secret": secret, "admitted": worker_public}
         command = [sys.executable, "-m", SERVER]
         self._process = Popen(command, stdin=PIPE, stdout=PIPE, env=own_environment(), text=True)
         assert self._process.stdin is not None and self._process.stdout is not None
         # Keys go through the pipe, since every user of the machine can read a command line.
-        self._process.stdin.write(json.dumps(arguments | {"secret": secret, "admitted": worker_public}) + "\n")
+        self._process.stdin.write(json.dumps(arguments) + "\n")
         self._process.stdin.flush()
         port = self._process.stdout.readline().strip()
         if not port:
             raise RuntimeError(f"the scheduler ended with exit code {self._process.wait()} before it served")
-        self.access = (f"tcp://{host}:{port}", public, worker_secret)
+        self.access = (f"tcp://{options.host}:{port}", public, worker_secret)
         self.pid = self._process.pid
 
     def close(self) -> dict[str, int]:
@@ -232,70 +235,77 @@ class Client:
 class _Service:
     """The loop of the server: messages in, groups out."""
 
-    def __init__(self, scheduler: Scheduler, router: zmq.Socket, keys: zmq.Socket, arguments: dict[str, Any]):
-        self._scheduler = scheduler
-        self._router = router
-        self._keys = keys
-        self._num_pipelines = arguments["num_pipelines"]
+    def __init__(self, arguments: dict[str, Any]):
+        context: zmq.Context = zmq.Context.instance()
+        self._keys, self._router = context.socket(zmq.REP), context.socket(zmq.ROUTER)
+        self._keys.bind(AUTHENTICATION)
+        self._router.linger, self._keys.linger = 1000, 0  # ms; the last messages tell workers that the scheduler ends
+        self._router.curve_server, self._router.curve_secretkey = True, arguments["secret"].encode()
+        self._router.zap_domain = b"sdpipe"
         self._admitted = z85.decode(arguments["admitted"])
+        self.port = self._router.bind_to_random_port(f"tcp://{arguments['host']}")
+        settings = Settings(**(arguments["settings"] or {}))
+        window_s = settings.start_s if arguments["window_s"] is None else arguments["window_s"]
+        self._measures = window_s is None
+        sizes = arguments["num_stages"], arguments["num_pipelines"], arguments["history"]
+        self._scheduler = Scheduler(*sizes, FIRST_WINDOW_S if window_s is None else window_s, settings=settings)
+        self._num_pipelines = arguments["num_pipelines"]
         stages, pipelines = range(arguments["num_stages"]), range(self._num_pipelines)
         self._present = {(stage, worker) for stage in stages for worker in pipelines}
         self._waiting: set[Worker] = set()  # workers that wait for all others and train on
         self._ended: set[Worker] = set()  # workers that wait for all others and have ended
         self._failed: dict[int, str] = {}  # incomplete pipelines, and why
         self._is_over = False
-        self._measures = arguments["window_s"] is None
         self._lengths_s: dict[Worker, list[float]] = defaultdict(list)  # of iterations
         self._names: dict[Worker, bytes] = {}  # ZeroMQ's names of the connections
         self._workers: dict[int, Worker] = {}  # by socket number
         self._heard_s = dict.fromkeys(self._present, time.monotonic())
         self._num_met: Counter[tuple[int, frozenset[int]]] = Counter()
         self._kept: Counter[Worker] = Counter()
-        self.counts = Counter(num_signals=0, num_groups=0, num_refused=0)
+        self._counts = Counter(num_signals=0, num_groups=0, num_refused=0)
 
-    def run(self) -> None:
+    def run(self) -> dict[str, int]:
+        """Serve until standard input closes; return the counts."""
         poller = zmq.Poller()
         disconnected = self._router.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         for source in (self._router, self._keys, disconnected, sys.stdin.fileno()):
             poller.register(source, zmq.POLLIN)
         while True:
             deadline_s = self._scheduler.next_deadline_s()
-            wait_ms = None if deadline_s is None else max(0.0, deadline_s - time.monotonic()) * 1e3
-            events = dict(poller.poll(None if wait_ms is None else max(0, round(wait_ms))))
+            wait_ms = None if deadline_s is None else max(0, round(1e3 * (deadline_s - time.monotonic())))
+            events = dict(poller.poll(wait_ms))
             if sys.stdin.fileno() in events:
                 break
-            if self._keys in events:
-                self._admit()
+            if self._keys in events:  # is a connection's key the workers' (RFC 27)?
+                version, number, *_, key = self._keys.recv_multipart()
+                status = b"200" if key == self._admitted else b"400"
+                self._keys.send_multipart([version, number, status, b"", b"", b""])
             while disconnected.poll(0):
                 worker = self._workers.pop(recv_monitor_message(disconnected)["value"], None)
                 if worker is None:
-                    self.counts["num_refused"] += 1  # the connection had no key, or sent no message
+                    self._counts["num_refused"] += 1  # the connection had no key, or sent no message
                 else:
                     self._lose(worker, "has ended its process")
             self._receive_all()
             self._tell(self._scheduler.expire(time.monotonic()))
         ended = "; ".join(["rank 0 has ended, and the scheduler with it", *self._failed.values()])
-        for name in self._names.values():
-            self._send(name, {"ended": ended})
-
-    def _admit(self) -> None:
-        """Answer whether a connection's key is the workers' (RFC 27)."""
-        version, number, *_, key = self._keys.recv_multipart()
-        status = b"200" if key == self._admitted else b"400"
-        self._keys.send_multipart([version, number, status, b"", b"", b""])
+        for worker in self._names:
+            self._answer(worker, {"ended": ended})
+        self._router.close()
+        self._keys.close()
+        scheduler = self._scheduler
+        return {**self._counts, "num_enforced": scheduler.num_enforced, "num_unchecked": scheduler.num_unchecked}
 
     def _receive_all(self) -> None:
-        handlers: dict[str, Callable[[Worker, Any], None]] = {"signal": self._on_signal, "come": self._on_come}
-        handlers |= {"fail": self._on_fail, "ping": self._on_ping, "save": self._on_save, "load": self._on_load}
         while self._router.poll(0):
             name, *frames = self._router.recv_multipart(copy=False)
             try:
                 kind, stage, number, content = json.loads(frames[-1].bytes)
-                worker, handle = (stage, number), handlers[kind]
-                if worker not in self._heard_s:
-                    raise ValueError(f"worker is {worker}")
+                worker = (stage, number)
+                if worker not in self._heard_s or kind not in KINDS:
+                    raise ValueError(f"worker is {worker}, kind is {kind}")
             except (ValueError, TypeError, LookupError, RecursionError):
-                self.counts["num_refused"] += 1
+                self._counts["num_refused"] += 1
                 continue
             self._heard_s[worker] = time.monotonic()
             self._names[worker] = name.bytes
@@ -304,36 +314,44 @@ class _Service:
                 self._answer(worker, {"lost": self._failed[worker[1]]})
                 continue
             try:
-                handle(worker, content)
+                self._handle(worker, kind, content)
             except ValueError as error:
                 self._answer(worker, {"error": str(error)})
 
-    def _on_signal(self, worker: Worker, length_s: float | None) -> None:
-        formed = self._scheduler.signal(*worker, time.monotonic())
-        self.counts["num_signals"] += 1
-        self._tell(formed)
-        if not self._measures or length_s is None:
-            return
+    def _handle(self, worker: Worker, kind: str, content: Any) -> None:
+        match kind:
+            case "signal":
+                self._tell(self._scheduler.signal(*worker, time.monotonic()))
+                self._counts["num_signals"] += 1
+                if self._measures and content is not None:
+                    self._measure(worker, content)
+            case "come":
+                self._tell(self._scheduler.leave(*worker))
+                (self._ended if content else self._waiting).add(worker)  # has its training ended?
+                self._let_meet()
+            case "fail":
+                self._lose(worker, content)
+                self._answer(worker, {"has_left": True})
+            case "ping":
+                now_s, others = time.monotonic(), self._present - {worker}
+                silent = sorted(((now_s - self._heard_s[other], other) for other in others), reverse=True)
+                ages = [[f"worker {number} of stage {stage}", age_s] for age_s, (stage, number) in silent]
+                self._answer(worker, {"silent": ages, "failed": [*self._failed.values()]})
+            case "save":
+                state = self._scheduler.state_dict(worker[0]) | {"measures": self._measures}
+                self._answer(worker, {"state": state})
+            case "load":
+                self._scheduler.load_state_dict(worker[0], content)
+                self._measures = content["measures"]
+                self._answer(worker, {"has_loaded": True})
+
+    def _measure(self, worker: Worker, length_s: float) -> None:
+        """Take in the length of an iteration; set the window when each worker has reported enough of them."""
         self._lengths_s[worker].append(length_s)
         if all(len(self._lengths_s[place]) >= MEASURED for place in self._present - self._ended):
             window_s = median(length_s for of_worker in self._lengths_s.values() for length_s in of_worker)
             self._scheduler.set_window(window_s / self._num_pipelines)
             self._measures = False
-
-    def _on_ping(self, worker: Worker, _: None) -> None:
-        now_s = time.monotonic()
-        silent = sorted(((now_s - self._heard_s[other], other) for other in self._present - {worker}), reverse=True)
-        ages = [[f"worker {number} of stage {stage}", age_s] for age_s, (stage, number) in silent]
-        self._answer(worker, {"silent": ages, "failed": [*self._failed.values()]})
-
-    def _on_fail(self, worker: Worker, why: str) -> None:
-        self._lose(worker, why)
-        self._answer(worker, {"has_left": True})
-
-    def _on_come(self, worker: Worker, is_last: bool) -> None:
-        self._tell(self._scheduler.leave(*worker))
-        (self._ended if is_last else self._waiting).add(worker)
-        self._let_meet()
 
     def _let_meet(self) -> None:
         """If all workers have come, tell them; workers that train on join the scheduler again."""
@@ -363,18 +381,9 @@ class _Service:
         self._ended &= self._present
         self._let_meet()
 
-    def _on_save(self, worker: Worker, _: None) -> None:
-        state = self._scheduler.state_dict(worker[0]) | {"measures": self._measures}
-        self._answer(worker, {"state": state})
-
-    def _on_load(self, worker: Worker, state: dict[str, Any]) -> None:
-        self._scheduler.load_state_dict(worker[0], state)
-        self._measures = state["measures"]
-        self._answer(worker, {"has_loaded": True})
-
     def _tell(self, groups: list[Group]) -> None:
         for group in groups:
-            self.counts["num_groups"] += 1
+            self._counts["num_groups"] += 1
             answer = {"members": sorted(group.members), "is_kept": self._is_kept(group)}
             for worker in group.members:
                 self._answer((group.stage, worker), answer)
@@ -391,31 +400,15 @@ class _Service:
         return self._num_met[place] >= FREQUENT
 
     def _answer(self, worker: Worker, answer: dict[str, Any]) -> None:
-        self._send(self._names[worker], answer)
-
-    def _send(self, name: bytes, answer: dict[str, Any]) -> None:
-        self._router.send_multipart([name, json.dumps(answer).encode()])
+        self._router.send_multipart([self._names[worker], json.dumps(answer).encode()])
 
 
 def serve() -> None:
     """Serve until standard input closes; print the port first and the counts last."""
-    arguments = json.loads(sys.stdin.readline())
-    context: zmq.Context = zmq.Context.instance()
-    keys, router = context.socket(zmq.REP), context.socket(zmq.ROUTER)
-    keys.bind(AUTHENTICATION)
-    router.linger, keys.linger = 1000, 0  # ms; the last messages tell the workers that the scheduler ends
-    router.curve_server, router.curve_secretkey, router.zap_domain = True, arguments["secret"].encode(), b"sdpipe"
-    sys.stdout.write(f"{router.bind_to_random_port('tcp://' + arguments['host'])}\n")
+    service = _Service(json.loads(sys.stdin.readline()))
+    sys.stdout.write(f"{service.port}\n")
     sys.stdout.flush()
-    window_s = FIRST_WINDOW_S if arguments["window_s"] is None else arguments["window_s"]
-    sizes = arguments["num_stages"], arguments["num_pipelines"], arguments["history"]
-    scheduler = Scheduler(*sizes, window_s, settings=Settings(**arguments["settings"]))
-    service = _Service(scheduler, router, keys, arguments)
-    service.run()
-    counts = {**service.counts, "num_enforced": scheduler.num_enforced, "num_unchecked": scheduler.num_unchecked}
-    sys.stdout.write(json.dumps(counts))
-    router.close()
-    keys.close()
+    sys.stdout.write(json.dumps(service.run()))
 
 
 if __name__ == "__main__":
