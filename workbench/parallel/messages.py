@@ -1,8 +1,8 @@
 """Messages that use both directions of a link at once, with gloo as with NCCL.
 
 gloo sends a message once its receiver has announced that it waits. The announcement travels on the connection on which
-the receiver itself sends, behind what is under way there. So two ranks that first send to each other take turns, in an
-all-to-all of gloo, too, and need twice the time. Here receives begin before sends.
+the receiver itself sends, behind what is under way there. So two ranks that send to each other before they receive may
+take turns, also in gloo's all-to-all, and then need twice the time. Here receives begin before sends.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from torch import Tensor
 
 __all__ = ["LARGE_BYTES", "all_to_all", "begin_messages"]
 
-LARGE_BYTES = 2**18  # at 1 Gbit/s shorter messages gain less than their own calls cost
+LARGE_BYTES = 2**17  # at 1 Gbit/s shorter messages gain less than their own calls cost
 
 
 def begin_messages(
