@@ -77,6 +77,29 @@ def test_a_module_is_asked_about_with_what_was_measured_of_its_step(is_sparse):
         ask(module, FOUR)
 
 
+class LSTM(Tagger):
+    """One's own, by the name of a model of table 3.1."""
+
+
+@pytest.mark.parametrize("is_bag", [False, True])
+def test_a_module_is_not_taken_for_a_paper_s_model_and_has_the_gradients_that_it_had(is_bag):
+    module = LSTM()
+    if is_bag:
+        module.table = nn.EmbeddingBag(20, 4)
+    ids = torch.arange(20)[None] if is_bag else torch.arange(20)  # dense: no table is worth a sparse sum
+    step = lambda: module(ids).sum().backward()  # noqa: E731
+    asked = ask(module, FOUR, step=step)
+    assert (asked.embedding, asked.density) == (None, 1.0)
+    assert all(parameter.grad is None for parameter in module.parameters())
+    ids = ids[..., :5]
+    kept = module.head.bias.grad = torch.ones(3)
+    asked = ask(module, FOUR, step=step)
+    assert (asked.embedding, asked.density) == ((20, 4), pytest.approx(5 / 20))
+    assert module.head.bias.grad is kept and kept.tolist() == [1, 1, 1]
+    with pytest.raises(ValueError, match="model is a Sequential without parameters"):
+        ask(nn.Sequential(), FOUR, step=step)
+
+
 def test_a_module_of_hugging_face_has_the_sizes_of_its_config():
     from transformers import GPT2Config, GPT2LMHeadModel
 

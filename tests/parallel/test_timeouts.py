@@ -13,7 +13,7 @@ import workbench
 from tests.cases import tidy
 from tests.lost_ranks import ENDINGS, errors_of_the_rest
 from workbench.parallel import ProcessTensorGroup, pipeline
-from workbench.parallel.timeouts import init_mesh, timeout_of
+from workbench.parallel.timeouts import break_connections, init_mesh, timeout_of
 
 MAKING = {"new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group"}
 
@@ -102,6 +102,24 @@ def test_a_mesh_has_the_groups_that_torchs_own_has(pools):
     results = pools(4).run(tidy, neighbours)
     for rank, members in enumerate([[[0, 2], [0, 1]], [[1, 3], [0, 1]], [[0, 2], [2, 3]], [[1, 3], [2, 3]]]):
         assert results[rank] == [[[0, 1], [2, 3]], members, True]
+
+
+def break_while_a_peer_sends() -> str:
+    group, large = dist.new_group(), torch.ones(100_000)
+    sending = group.send([large], 1, 0) if dist.get_rank() == 0 else None
+    dist.barrier()  # of all: the message is on its way
+    if sending is None:
+        break_connections(group)
+        dist.barrier()
+        return "goes on"
+    with pytest.raises(RuntimeError):
+        sending.wait()
+    dist.barrier()
+    return "has an error"
+
+
+def test_a_rank_that_breaks_its_connections_outlives_the_messages_that_it_was_sent(pools):
+    assert pools(2).run(break_while_a_peer_sends) == ["has an error", "goes on"]
 
 
 def test_no_call_makes_a_group_without_a_timeout():

@@ -30,7 +30,8 @@ def look_at(module: nn.Module, step: Callable[[], object]) -> Live:
     Raises:
         ValueError: if the step does not call the module, or makes other gradients ready each time.
     """
-    tables = [part for part in module.modules() if isinstance(part, nn.Embedding) and part.weight.requires_grad]
+    kinds = nn.Embedding, nn.EmbeddingBag
+    tables = [part for part in module.modules() if isinstance(part, kinds) and part.weight.requires_grad]
     table = max(tables, key=lambda part: part.weight.numel(), default=None)
     densities = [0.0]
 
@@ -40,16 +41,23 @@ def look_at(module: nn.Module, step: Callable[[], object]) -> Live:
         touched = grad.coalesce().indices().shape[1] if grad.is_sparse else int(grad.ne(0).any(dim=1).sum())
         densities.append(touched / len(weight))
 
-    device = str(next(module.parameters()).device)
-    gradients = measure(module, step, device=device)
-    if table is not None:
-        hook = table.weight.register_post_accumulate_grad_hook(note_density)
-        before, table.weight.grad = table.weight.grad, None  # gradients of earlier steps would be counted, too
-        try:
-            step()
-        finally:
-            hook.remove()
-            table.weight.grad = before
+    before = {parameter: parameter.grad for parameter in module.parameters()}
+    if not before:
+        raise ValueError(f"model is a {type(module).__name__} without parameters; it must have some")
+    for parameter in before:
+        parameter.grad = None  # gradients of earlier steps would be counted, too
+    try:
+        device = max(str(parameter.device) for parameter in before)  # "cuda:0" where tables lie on the CPU
+        gradients = measure(module, step, device=device)
+        if table is not None:
+            hook = table.weight.register_post_accumulate_grad_hook(note_density)
+            try:
+                step()
+            finally:
+                hook.remove()
+    finally:
+        for parameter, grad in before.items():
+            parameter.grad = grad
     config: Any = getattr(module, "config", None)
     return Live(
         gradients=gradients,

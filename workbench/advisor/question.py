@@ -165,12 +165,12 @@ def ask(
             said.append(f"embedding of {embedding[0]:,} rows of {embedding[1]}, {density:.2%} of them in a step")
     else:
         name, sizes = _model(model)
+        if name in EMBEDDING_MODELS and embedding is None:
+            paper = EMBEDDING_MODELS[name]
+            embedding = round(paper.embedding_parameters / paper.width), paper.width
+            said.append(f"embedding of {embedding[0]:,} rows of {embedding[1]} (Zen's table 3.1)")
     density = 1.0 if density is None else density
-    if name in EMBEDDING_MODELS and embedding is None:
-        paper = EMBEDDING_MODELS[name]
-        embedding = round(paper.embedding_parameters / paper.width), paper.width
-        said.append(f"embedding of {embedding[0]:,} rows of {embedding[1]} (Zen's table 3.1)")
-    timed = MEASURED.get(name)
+    timed = MEASURED.get(name) if live is None else None  # whatever the class of one's own module is called
     measured = h100.load(timed) if timed else None
     of_batch, of_sequence = h100.BATCHES[timed] if timed else (BATCH, SEQUENCE)
     if sizes is not None:

@@ -17,6 +17,7 @@ from torch.distributed.distributed_c10d import _get_default_group, _get_default_
 
 __all__ = ["RankLost", "break_connections", "group_beside", "init_mesh", "naming_lost_ranks", "timeout_of"]
 
+NOBODYS_TAG = 2**31 - 1  # of no message: gloo ends a process whose receive meets a longer message of its tag
 ROLL_CALL = timedelta(seconds=5)  # limit of the wait for other ranks on which the collective failed, too
 GLOO_WORDS = (
     "gloo/transport",
@@ -108,7 +109,7 @@ def break_connections(group: dist.ProcessGroup | None = None) -> None:
         return
     for rank in set(range(group.size())) - {group.rank()}:  # gloo closes all connections when a message is late
         with suppress(RuntimeError):
-            group.recv([torch.empty(1)], rank, 0).wait(timedelta(milliseconds=1))
+            group.recv([torch.empty(1)], rank, NOBODYS_TAG).wait(timedelta(milliseconds=1))
 
 
 def _roll_call(group: dist.ProcessGroup | None) -> str:

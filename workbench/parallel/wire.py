@@ -65,7 +65,8 @@ class Wire:
         first, rest = [], []
         for message, length, room in zip(pieces, lengths.tolist(), rooms[0].tolist(), strict=True):
             unused = torch.zeros(max(0, room - length), dtype=torch.uint8)
-            whole = torch.cat([_bytes_of(torch.tensor([*shared, length])), *message, unused])
+            parts = _bytes_of(torch.tensor([*shared, length])), *message, unused
+            whole = torch.cat([part.to(self._device) for part in parts])
             first.append(whole[: HEAD_BYTES + room])
             rest.append(whole[HEAD_BYTES + room :])
         arrived = self._all_to_all(first, HEAD_BYTES + rooms[1])
@@ -81,9 +82,8 @@ class Wire:
             self._last[number] = self._last[number][1], np.stack([lengths, expected])
         return found, heads[:, 3].tolist()
 
-    def _all_to_all(self, outgoing: Sequence[Tensor], lengths: np.ndarray) -> list[Tensor]:
+    def _all_to_all(self, sent: Sequence[Tensor], lengths: np.ndarray) -> list[Tensor]:
         """Send a tensor to each rank; return those that arrive from each rank, of known lengths."""
-        sent = [one.to(self._device) for one in outgoing]
         arrived = [sent[0].new_empty(length) for length in lengths.tolist()]
         self._group.communicate(all_to_all, arrived, sent)
         return arrived

@@ -126,6 +126,15 @@ def test_rings_are_counted_by_their_formula():
     assert (ways[8] > 0, ways[9]) == (True, 0)
 
 
+@pytest.mark.parametrize("num_replicas", [2, 3])
+def test_a_large_ring_of_one_s_own_is_counted_as_the_ring_that_it_is(num_replicas):
+    ring = placement(40, num_replicas, "ring")
+    assert recovery_probability(Placement.own(ring.holders), 10) == recovery_probability(ring, 10)
+    order = random.Random(0).sample(range(40), 40)
+    pairs = [(machine, order[(order.index(machine) + 1) % 40]) for machine in range(40)]
+    assert recovery_probability(Placement.own(pairs), 10) == recovery_probability(placement(40, 2, "ring"), 10)
+
+
 @pytest.mark.parametrize(("num_machines", "num_replicas"), [(16, 2), (12, 3), (12, 4)])
 def test_corollary_6_1_is_exact_below_two_groups_of_failures_and_too_low_beyond(num_machines, num_replicas):
     placed = placement(num_machines, num_replicas)

@@ -1,5 +1,6 @@
 """Every scheme on real ranks equals the dense all-reduce, with counted bytes; the hook equals DDP; what is refused."""
 
+import contextlib
 import copy
 import threading
 import warnings
@@ -40,6 +41,20 @@ def summed(scheme, domain_size, entry, share, **more):
     """Run on a rank: the sum by a scheme, and the bytes of each direction."""
     gradient, wire = gradient_of(dist.get_rank(), domain_size, entry, share, **more), Wire()
     return SCHEMES[scheme](Sparse.of(gradient), wire).to_dense(), wire.sent_bytes, wire.received_bytes
+
+
+def head_and_message_on_a_device():
+    """Run on a rank: where what is sent lies, if gradients and messages are not on the CPU."""
+    wire, sent = Wire(), []
+    wire._device = torch.device("meta")
+    wire._all_to_all = lambda pieces, lengths: sent.extend(pieces) or 1 / 0
+    with contextlib.suppress(ZeroDivisionError):
+        wire.exchange(dict.fromkeys(range(NUM), (torch.ones(5, device="meta"),)))
+    return {str(piece.device) for piece in sent}
+
+
+def test_messages_on_a_device_are_joined_there_with_their_heads(ranks):
+    assert ranks.run(head_and_message_on_a_device) == [{"meta"}] * NUM
 
 
 CASES = {

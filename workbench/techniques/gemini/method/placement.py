@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from math import comb
 from operator import or_
 from typing import Self
@@ -176,10 +176,13 @@ def recovery_probability(placed: Placement, k: int) -> Fraction:
     factors = []  # of each part: the ways in which it survives, by the number of its machines that are lost
     for part in components(placed):
         size, sets = len(part), {frozenset(placed.holders[machine]) for machine in part}
-        most = range(min(size, k) + 1)
+        most, neighbours = range(min(size, k) + 1), part * 2
+        runs = {frozenset(neighbours[at : at + placed.num_replicas]) for at in range(size)}
+        # Connected pairs of which every machine is in two are a ring, whatever the order of its machines.
+        is_pairs = placed.num_replicas == 2 and {*Counter(chain(*sets)).values()} == {2}
         if len(sets) == 1:
             ways = [comb(size, lost) if lost < size else 0 for lost in most]
-        elif placed.kind != OWN:
+        elif sets == runs or is_pairs:
             ways = [num_surviving_of_ring(size, placed.num_replicas, lost) for lost in most]
         elif size <= LARGEST_PART:
             ways = [num_surviving_by_definition(sets, part, lost) for lost in most]
