@@ -1,6 +1,7 @@
 """Zen on four hosts: a sum's time over what its bytes take on the link, and over the fastest rival's.
 
-At 1 Gbit/s four ranks on two cores compute for longer than their bytes take; at 100 Mbit/s the link decides. The item zen/crossover/measured has more densities and all schemes; run both when nothing else runs.
+At 1 Gbit/s four ranks on two cores compute for longer than their bytes take; at 100 Mbit/s the link decides. The item
+zen/crossover/measured has more densities and all schemes; run both when nothing else runs.
 """
 
 import os
