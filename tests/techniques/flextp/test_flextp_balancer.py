@@ -232,6 +232,20 @@ def test_a_rank_that_has_recovered_drops_nothing_any_more(policy):
     assert balancer.plan.is_plain
 
 
+@pytest.mark.parametrize("patience", [1, 4])
+def test_a_state_that_is_loaded_twice_is_the_same_state(patience):
+    trace, policy = grid("." * 8 + "4" * 8, "." * 16), {"solution": "SEMI", "patience": patience}
+    model, balancer = balanced(trace, **policy)
+    train(model, balancer, 6)
+    state, steps = balancer.state_dict(), []
+    for _ in range(2):
+        model, balancer = balanced(trace, **policy)
+        balancer.load_state_dict(state)
+        train(model, balancer, 10)
+        steps.append(balancer.steps)
+    assert steps[0] == steps[1] and not balancer.plan.is_plain
+
+
 def test_ranks_agree_on_every_plan_from_measured_times_whatever_their_timing(pools):
     trace = StragglerTrace.round_robin(2, 8.0, iterations_per_epoch=2 * PATIENCE)
 

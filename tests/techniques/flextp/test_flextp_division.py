@@ -176,6 +176,14 @@ def test_a_frozen_layer_has_no_candidates_since_it_has_not_moved_because_it_may_
     assert chosen(chooser, dropped=0.25) == [([1, 3], [])]
 
 
+@pytest.mark.parametrize("name", ["lists", "was_dropped", "change", "then"])
+def test_a_state_of_fewer_layers_is_refused(name):
+    chooser = two_layers()
+    state = chooser.state_dict()
+    with pytest.raises(ValueError, match="shorter"):
+        chooser.load_state_dict(state | {name: state[name][:1]})
+
+
 def test_the_first_choice_is_random_and_every_rank_and_seed_has_a_stream_of_its_own():
     def first(seed=0, rank=0, selection="Pri"):
         policy = Policy(solution="ZERO", selection=selection, seed=seed)

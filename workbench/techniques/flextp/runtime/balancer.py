@@ -129,6 +129,7 @@ class _State:
 
         state = cls(**record)
         state.plan, state.recent = plan(record["plan"]), [times(ranks) for ranks in record["recent"]]
+        state.unsent = list(record["unsent"])  # grows here, and not in the record
         state.planned_from = record["planned_from"] and times(record["planned_from"])
         state.pending = None if record["pending"] is None else Arrived(record["pending"])
         steps = ({**step, "times": times(step["times"]), "plan": plan(step["plan"])} for step in record["steps"])

@@ -173,8 +173,7 @@ class ColumnChooser:
         self._generator.set_state(state["generator"].cpu())
         self._is_trained = list(state["is_trained"])
         for tensors, name in ((self._lists, "lists"), (self._was_dropped, "was_dropped")):
-            for place, saved in enumerate(state[name]):
-                tensors[place] = saved.to(tensors[place].device, copy=True)
+            tensors[:] = [new.to(own.device, copy=True) for own, new in zip(tensors, state[name], strict=True)]
         for statistics, change, then_OK in zip(self._statistics, state["change"], state["then"], strict=True):
             statistics.change = change.to(statistics.change.device, copy=True)
             statistics.then_OK.copy_(then_OK)
