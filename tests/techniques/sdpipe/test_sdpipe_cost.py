@@ -29,6 +29,8 @@ def test_a_mini_batch_of_two_stages_by_hand():
     assert backward_ends(WORKLOAD, [0.0, 0.0], [0.5, 0.0]) == [9.5, 7.5]
     assert backward_ends(WORKLOAD, [0.0, 0.0], [0.0, 0.5]) == [9.0, 7.0]  # it waits for its first micro-batch anyway
     assert WORKLOAD.iteration_s == 9.0
+    together = backward_ends(WORKLOAD, [np.zeros(2), np.zeros(2)], [np.array([0.5, 0.0]), np.array([0.0, 0.5])])
+    assert np.array_equal(together, [[9.5, 9.0], [7.5, 7.0]])  # two pipelines at once
 
 
 @pytest.mark.parametrize("seed", range(25))

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -22,7 +23,7 @@ import zmq
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.cases import refusal, tidy
+from tests.cases import refusal, refusals, tidy
 from workbench.launch import run_on_ranks
 from workbench.parallel.replicas import Averager, Place, average_by_definition
 from workbench.techniques.sdpipe import Options, synchronized
@@ -48,6 +49,24 @@ def served(num_stages, num_pipelines, *, absent=0, window_s=math.inf, **limits):
         for client in clients.values():
             client.close()
         server.close()
+
+
+test_bad_arguments_are_refused_before_the_schedulers_process_starts = refusals(
+    (lambda: Server(0, 2, Options()), "num_stages is 0; it must be a whole number of at least 1"),
+    (lambda: Server(1, 1, Options()), "num_pipelines is 1; it must be a whole number of at least 2"),
+    (lambda: Options(history=0), "history is 0; it must be a whole number of at least 1"),
+    (lambda: Options(window_s=math.nan), "window_s is nan; it must be at least 0"),
+    (lambda: Options(lease_s=0.0), "lease_s is 0.0; it must be finite and above 0"),
+)
+
+
+def test_options_that_no_message_can_hold_start_no_process():
+    before = psutil.Process().children()
+    with pytest.raises(TypeError):
+        Server(1, 2, Options(window_s=np.float32(0.5)))
+    assert psutil.Process().children() == before
+    server = Server(1, 2, Options(lease_s=np.float32(5.0)))  # a lease is the clients' alone
+    assert server.close()["num_signals"] == 0
 
 
 def test_workers_are_told_their_group_and_the_server_what_it_counted():

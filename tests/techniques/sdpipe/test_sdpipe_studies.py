@@ -351,6 +351,14 @@ def test_a_library_that_is_missing_is_named(monkeypatch):
         libraries.cells(["hivemind"], [0], sync_every=1, matchmaking_s=0.1)
 
 
+def test_a_library_is_told_how_often_or_for_how_long_it_averages_before_ranks_start():
+    with pytest.raises(ValueError, match="matchmaking_s is 0.0; it must be finite and above 0"):
+        libraries.train_beside(scheme=libraries.HIVEMIND)
+    for scheme in (libraries.LOCAL_SGD, libraries.DILOCO):
+        with pytest.raises(ValueError, match="sync_every is 0; it must be a whole number of at least 1"):
+            libraries.train_beside(scheme=scheme)
+
+
 def test_all_schemes_get_the_same_delays():
     found = [delays_of(Setting(scheme=s, trace="drawn", delay=2.0, iterations=30)) for s in ("SDPipe", "HetPipe")]
     assert np.array_equal(*found) and 0 < (found[0] > 0).mean() < 0.2

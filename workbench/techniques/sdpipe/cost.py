@@ -365,7 +365,7 @@ def backward_ends(workload: Workload, ready_s: Sequence | np.ndarray, delay_s: S
         ready_s: M times when stages may begin, as numbers, or as arrays of one shape for many pipelines at once.
         delay_s: delay of each stage before its first micro-batch, in the same form.
     """
-    later = np.maximum if isinstance(ready_s, np.ndarray) else max
+    later = np.maximum if np.ndim(ready_s[0]) else max
     free_s = [ready + delay for ready, delay in zip(ready_s, delay_s, strict=True)]
     ended_s: list = []
     for stage, source, seconds in _passes(workload):

@@ -50,6 +50,10 @@ def train_beside(*, scheme: str, sync_every: int = 0, matchmaking_s: float = 0.0
     """Train with a library's scheme or one of ours, see `training.train`; same model, data, seeds and delays."""
     if scheme not in PACKAGES:
         return train(scheme=scheme, **setting)
+    if scheme == HIVEMIND:
+        require_positive(matchmaking_s=matchmaking_s)
+    else:
+        require_counts(1, sync_every=sync_every)
 
     def make_worker(_: object, part: nn.Module, place: Place, group: dist.ProcessGroup, optimizer: Any) -> Worker:
         if scheme == HIVEMIND:

@@ -54,6 +54,7 @@ class Options:
 
     def __post_init__(self) -> None:
         require_counts(1, history=self.history)
+        require_positive(lease_s=self.lease_s)
         if self.window_s is not None and not self.window_s >= 0:
             raise ValueError(f"window_s is {self.window_s!r}; it must be at least 0, infinite, or None")
 
@@ -90,15 +91,19 @@ class Server:
     """
 
     def __init__(self, num_stages: int, num_pipelines: int, options: Options):
+        require_counts(1, num_stages=num_stages)
+        require_counts(2, num_pipelines=num_pipelines)
         public, secret = (key.decode() for key in zmq.curve_keypair())
         worker_public, worker_secret = (key.decode() for key in zmq.curve_keypair())
         arguments = dataclasses.asdict(options) | {"num_stages": num_stages, "num_pipelines": num_pipelines}
         arguments |= {"secret": secret, "admitted": worker_public}
+        del arguments["lease_s"]  # the clients' own
+        line = json.dumps(arguments) + "\n"
         command = [sys.executable, "-m", SERVER]
         self._process = Popen(command, stdin=PIPE, stdout=PIPE, env=own_environment(), text=True)
         assert self._process.stdin is not None and self._process.stdout is not None
         # Keys go through the pipe, since every user of the machine can read a command line.
-        self._process.stdin.write(json.dumps(arguments) + "\n")
+        self._process.stdin.write(line)
         self._process.stdin.flush()
         port = self._process.stdout.readline().strip()
         if not port:
