@@ -75,6 +75,8 @@ def test_a_module_is_asked_about_with_what_was_measured_of_its_step(is_sparse):
     assert slower.density == 0.5
     with pytest.raises(ValueError, match="step is missing"):
         ask(module, FOUR)
+    with pytest.raises(ValueError, match="step is given, but model is 'GPT-2'"):
+        ask("GPT-2", FOUR, step=step)
 
 
 class LSTM(Tagger):

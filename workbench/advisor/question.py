@@ -164,6 +164,8 @@ def ask(
             embedding = live.embedding
             said.append(f"embedding of {embedding[0]:,} rows of {embedding[1]}, {density:.2%} of them in a step")
     else:
+        if step is not None:
+            raise ValueError(f"step is given, but model is {str(model)!r}; it must be the module that the step runs")
         name, sizes = _model(model)
         if name in EMBEDDING_MODELS and embedding is None:
             paper = EMBEDDING_MODELS[name]
@@ -183,23 +185,11 @@ def ask(
     if live is None:
         gradients, workload = _computation(name, sizes, measured, topology, (batch, sequence), computation_s, said)
     else:
-        gradients = live.gradients
-        here_s = gradients.forward_s + gradients.backward_s
-        if computation_s is None:
-            said.append(f"computation as {gradients.source}, {here_s:.3g} s (yours decides: give computation_s)")
-        else:
-            require_positive(computation_s=computation_s)
-            gradients = scaled(gradients, computation_s / here_s)
+        gradients = _measured_here(live.gradients, computation_s, said)
         workload = None if sizes is None else sizes.workload(name, batch=batch, sequence=sequence)
     if tp is None or pp is None:
         num_parameters = sum(gradients.num_elements) if gradients else 0
-        own = next(_layouts(num_parameters, topology, tp, pp, sizes), None)
-        if own is None:
-            need = GPU_BYTES_PER_PARAMETER * num_parameters
-            raise ValueError(
-                f"machines is {topology.name!r}; {name} needs {need / 1e9:,.0f} GB for its states, more than fits"
-            )
-        tp, pp = own
+        tp, pp = _fewest_ranks(name, num_parameters, topology, tp, pp, sizes)
         said.append(
             f"TP {tp}, PP {pp}: the fewest ranks whose memory holds {GPU_BYTES_PER_PARAMETER} bytes a parameter"
         )
@@ -260,6 +250,16 @@ def _computation(
     return gradients, workload
 
 
+def _measured_here(gradients: Gradients, computation_s: float | None, said: list[str]) -> Gradients:
+    """Return a module's gradients with the seconds that were measured or, if given, in proportion; say which."""
+    here_s = gradients.forward_s + gradients.backward_s
+    if computation_s is None:
+        said.append(f"computation as {gradients.source}, {here_s:.3g} s (yours decides: give computation_s)")
+        return gradients
+    require_positive(computation_s=computation_s)
+    return scaled(gradients, computation_s / here_s)
+
+
 def _flops(work: Workload) -> float:
     return PASSES * (work.num_layers * work.layer_flops + work.head_flops)
 
@@ -269,6 +269,15 @@ def _reference_flops_per_s() -> float:
     measured = h100.load(REFERENCE)
     work = SIZES["GPT-2"].workload("GPT-2", batch=batch, sequence=sequence)
     return _flops(work) / (measured.forward_s + measured.backward_s)
+
+
+def _fewest_ranks(
+    name: str, num_parameters: float, machines: Topology, tp: int | None, pp: int | None, sizes: ModelSizes | None
+) -> tuple[int, int]:
+    for layout in _layouts(num_parameters, machines, tp, pp, sizes):
+        return layout
+    need = f"{name} needs {GPU_BYTES_PER_PARAMETER * num_parameters / 1e9:,.0f} GB for its states"
+    raise ValueError(f"machines is {machines.name!r}; {need}, more than fits")
 
 
 def _layouts(
