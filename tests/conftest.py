@@ -6,6 +6,7 @@ on tiny tensors wait for one another, on a busy machine for most of the time.
 
 import contextlib
 import functools
+import gc
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 os.environ.setdefault("MPLBACKEND", "agg")
 sys.modules.setdefault("rfc3987_syntax", None)  # as in workbench.cli.main
+gc.disable()  # until all tests are collected: what is imported stays, and looking through it takes seconds
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -36,6 +38,11 @@ LONGEST = (  # files of tests that take a minute or more
 def pytest_collection_modifyitems(items):
     """Begin with the longest files, or one process would end with one of them alone."""
     items.sort(key=lambda item: (*LONGEST, item.path.stem).index(item.path.stem))
+
+
+def pytest_collection_finish():
+    gc.freeze()
+    gc.enable()
 
 
 def warm_process():

@@ -94,9 +94,9 @@ def test_whatever_a_function_does_on_ranks_is_feedback(reader, said, exercises_o
 
 def test_a_rank_that_waits_for_another_one_is_named_with_its_line(exercises_on_pools, monkeypatch):
     check_sum(summed)  # the ranks have imported what they need
-    monkeypatch.setattr("workbench.explore.code_exercises.TIMEOUT_S", 10.0)
+    monkeypatch.setattr("workbench.explore.code_exercises.TIMEOUT_S", 4.0)
     text = check_sum(alone).text
-    assert re.match(r"Rank 0 did not answer within 10 s because it waits for another rank in line \d+\.", text)
+    assert re.match(r"Rank 0 did not answer within 4 s because it waits for another rank in line \d+\.", text)
     assert text.endswith(WAITING)
 
 

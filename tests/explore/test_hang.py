@@ -78,12 +78,13 @@ def sleeping(losses):
         (divided_too_early, "divides by its number of batches"),
         (lambda losses: summed(sum(losses))[0], "Each batch counts once"),
         (lambda losses: losses[5], "IndexError"),
-        (sleeping, "has not returned within 10 s"),
+        (sleeping, "has not returned within 4 s"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_usual_wrong_repair_gets_its_hint(repair, hint, pools, monkeypatch):
     monkeypatch.setattr(hang, "Ranks", lambda num_ranks, **_: contextlib.nullcontext(pools(num_ranks)))
+    monkeypatch.setattr(hang, "TIMEOUT_S", 4.0)
     feedback = hang.check_mean_loss(repair)
     assert feedback.standing is Standing.NOT_YET
     assert hint in feedback.text
@@ -96,7 +97,7 @@ def rank_1_leaves():
 
 def test_who_waits_names_the_rank_that_has_returned_and_the_line_on_which_others_wait(pools):
     with pytest.raises(RankFailed) as failed:
-        pools(3).run(rank_1_leaves, timeout_s=10.0)
+        pools(3).run(rank_1_leaves, timeout_s=4.0)
     found = hang.who_waits(failed.value, 3)
     assert found.state.tolist() == ["waits in barrier", "has returned", "waits in barrier"]
     assert found.line.tolist() == ["dist.barrier()", "", "dist.barrier()"]

@@ -84,7 +84,7 @@ def adds_up_outside(model, rank, members, add_up_):
     ],
 )
 def test_ranks_that_hang_or_differ_are_feedback(name, function, words, exercises_on_pools, monkeypatch):
-    monkeypatch.setattr("workbench.explore.code_exercises.TIMEOUT_S", 10.0)
+    monkeypatch.setattr("workbench.explore.code_exercises.TIMEOUT_S", 4.0)
     feedback = check(name, function)
     assert feedback.standing is Standing.NOT_YET
     assert words in feedback.text

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from workbench.parallel.groups import ProcessTensorGroup
+from workbench.parallel.messages import all_to_all
 from workbench.parallel.timeouts import naming_lost_ranks
 from workbench.parallel.traffic import MessageKind, Phase
 
@@ -77,8 +78,9 @@ def begin(x: Tensor, exchange: Exchange, group: ProcessTensorGroup, phase: Phase
         share = torch.empty_like(x[0])
         return Pending(share, group.start(dist.reduce_scatter_single, share.view(-1), x.reshape(-1)), group=group)
     parts = torch.empty_like(x, memory_format=torch.contiguous_format)
-    work = group.start(dist.all_to_all_single, parts.view(-1), x.reshape(-1))
-    return Pending(parts, work, lambda parts: parts.sum(0), group)
+    shape = group.size, x[0].numel()
+    group.communicate(all_to_all, [*parts.view(shape)], [*x.reshape(shape)])
+    return Pending(parts.sum(0))
 
 
 class _Started(torch.autograd.Function):

@@ -31,9 +31,10 @@ def begin_messages(
 def all_to_all(arrived: Sequence[Tensor], sent: Sequence[Tensor], *, group: dist.ProcessGroup | None) -> None:
     """Send a tensor to each rank of a group, and fill one from each; all its ranks call it, of one dtype and device.
 
-    Both ends know the length of what they send each other. With gloo large tensors are messages of their own.
+    Both ends know the length of what they send each other. With gloo a large tensor of the CPU is a message of its own.
     """
-    rank, is_gloo = dist.get_rank(group), dist.get_backend(group) == "gloo"
+    rank = dist.get_rank(group)
+    is_gloo = dist.get_backend(group) == "gloo" and sent[0].is_cpu  # gloo sends no message from a GPU
 
     def large(tensors: Sequence[Tensor]) -> dict[int, Tensor]:
         at = {of: tensor for of, tensor in enumerate(tensors) if is_gloo and tensor.nbytes >= LARGE_BYTES}
