@@ -139,7 +139,9 @@ def advise(
         model: a name such as "GPT-2 medium"; a Hugging Face config, as a dict or the path of its config.json; or a
             module, with `step=` a function that runs one forward and backward pass of it: gradients, seconds, the
             largest table and its density are then measured here.
-        machines: machines x GPUs, kind and network, such as "8x8 H100, 400 Gbit/s", or a `Topology`.
+        machines: machines x GPUs, kind and network, such as "8x8 H100, 400 Gbit/s"; the path of a file that changes
+            links of such machines; "measured", between the ranks of this job or the GPUs of this machine; or a
+            `Topology`. `advisor.machines` says more.
         limits: also search the value of the input that decides, which takes seconds.
         project: where the records are; by default this checkout's.
         inputs: `batch` of a replica, `sequence`, `tp`, `pp`, `computation_s` of a replica on one GPU,

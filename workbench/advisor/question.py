@@ -23,6 +23,7 @@ from workbench.techniques.zen.simulated import MODELS as EMBEDDING_MODELS
 from workbench.timeline.gradients import FORWARD_SHARE, Gradients
 
 from .live import look_at
+from .machines import machines_of
 
 __all__ = ["Question", "ask"]
 
@@ -107,14 +108,15 @@ class Question:
 
     @property
     def cluster(self) -> Machines:
-        """The machines as the planners of Espresso and Cupcake take them, with the start-ups assumed for H100."""
-        host, started = self.machines.host, h100.machines(self.machines.num_hosts, 1.0)
-        network = self.machines.network or host.device_link
+        """The machines as the planners of Espresso and Cupcake take them; start-ups not measured are those of H100."""
+        host, assumed = self.machines.host, h100.machines(self.machines.num_hosts, 1.0)
+        intra, inter = host.device_link, self.machines.network or host.device_link
+        if "latency_s" in intra.inferred:
+            intra = replace(intra, latency_s=assumed.intra.latency_s)
+        if "latency_s" in inter.inferred:
+            inter = replace(inter, latency_s=assumed.inter.latency_s)
         return Machines(
-            num_machines=self.machines.num_hosts,
-            gpus_per_machine=host.num_devices,
-            intra=replace(started.intra, bandwidth_bytes_per_s=host.device_link.bandwidth_bytes_per_s),
-            inter=replace(started.inter, bandwidth_bytes_per_s=network.bandwidth_bytes_per_s),
+            num_machines=self.machines.num_hosts, gpus_per_machine=host.num_devices, intra=intra, inter=inter
         )
 
     def value_of(self, name: str) -> float:
@@ -151,7 +153,7 @@ def ask(
     embedding: tuple[int, int] | None = None,
 ) -> Question:
     """Put a question together; `workbench.advise` says what the arguments are. ValueError names what is wrong."""
-    topology = preset(machines) if isinstance(machines, str) else machines
+    topology = machines_of(machines) if isinstance(machines, str) else machines
     said: list[str] = []
     live = None
     if isinstance(model, nn.Module):
@@ -236,7 +238,7 @@ def _computation(
         how = "computation as measured on an H100 in TF32, in proportion to the batch"
     if sizes is not None or measured is not None:
         if computation_s is None:
-            how += "" if faster == 1 else f", times {faster:.2f} by the data sheets' FP16 rates"
+            how += "" if faster == 1 else f", times {faster:.2g} by the FP16 rates"
             said.append(f"{how}, {alone_s:.3g} s (yours decides: give computation_s)")
         else:
             require_positive(computation_s=computation_s)

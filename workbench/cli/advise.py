@@ -19,7 +19,9 @@ def register(app: typer.Typer) -> None:
 
 def advise_on(
     model: Annotated[str, Argument(metavar="MODEL", help='A name such as "GPT-2 medium", or a config.json.')],
-    machines: Annotated[str, Option("--machines", "-m", help="Machines x GPUs, kind and network.")] = "1x8 H100",
+    machines: Annotated[
+        str, Option("--machines", "-m", help="Machines x GPUs, kind and network; a file of links.toml; or 'measured'.")
+    ] = "1x8 H100",
     batch: Annotated[int | None, Option(help="Sequences or examples of a replica.")] = None,
     sequence: Annotated[int | None, Option(help="Tokens of a sequence.")] = None,
     tp: Annotated[int | None, Option(help="Tensor-parallel ranks; by default as few as fit.")] = None,
@@ -43,8 +45,12 @@ def advise_on(
       workbench advise "GPT-2 medium" --machines "8x8 H100, 400 Gbit/s"
       workbench advise DeepFM --machines "4x1 V100, 25 Gbit/s" --density 0.01
       workbench advise "GPT-2 10B" --machines "16x8 V100, 100 Gbit/s" --slow 2
+      torchrun --nproc-per-node 8 --no-python workbench advise "GPT-2" --machines measured
     """
+    import torch.distributed as dist
+
     from workbench.advisor import advise
+    from workbench.advisor.machines import MEASURED
     from workbench.reproduction import Project, UsageError
 
     given: dict[str, Any] = {"failures_per_machine_day": failures, "batch": batch, "sequence": sequence}
@@ -60,6 +66,8 @@ def advise_on(
         found = advise(model, machines, limits=limits, project=Project(results=results), **inputs)
     except ValueError as error:
         raise UsageError(str(error)) from None
+    if machines == MEASURED and dist.is_initialized() and dist.get_rank() != 0:
+        return  # one rank of the job speaks
     if as_json:
         common.print_json(found.to_json())
     else:

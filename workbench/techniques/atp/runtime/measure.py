@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from workbench.cluster import Algorithm, Collective, Fit, Sample, fit
+from workbench.cluster import Fit, fit
 from workbench.parallel.exchanges import Exchange, begin
 from workbench.parallel.groups import ProcessTensorGroup
+from workbench.parallel.links import fitted_ring, times_of
 from workbench.parallel.timeouts import init_mesh
 from workbench.parallel.traffic import Phase
 
@@ -25,9 +25,7 @@ __all__ = ["Measured", "group_size", "measure"]
 
 PAIR_BYTES = 1 << 19  # size of a message between two ranks
 SMALL_BYTES, LARGE_BYTES = 1 << 12, 1 << 19  # sizes of the collectives that start-ups and rates are fitted to
-RUNS = 3  # timed runs of a collective after a first run; the median counts
 TRIPS = 3  # round trips between two ranks; the fastest counts
-LONGER = 1.01  # least time of a message, as a multiple of a smaller message's time
 EXCHANGES = {"all_reduce": Exchange.SUM, "all_gather": Exchange.GATHER, "reduce_scatter": Exchange.SCATTER_SUM}
 FASTER = 2.0  # least rate of a link within a group, as a multiple of the fastest link between groups
 
@@ -61,11 +59,10 @@ def measure(*, largest_bytes: int = LARGE_BYTES, device: str = "cpu") -> Measure
         raise ValueError(f"ranks: {size}; links are measured between at least 2")
     pairs = _pairs(size, device)
     near = group_size(pairs)
-    fits = [fit(_ring(one, size) for one in _times(dist.all_reduce, sizes_bytes, device))]
+    fits = [fitted_ring(None, sizes_bytes, device)]
     if near < size:
         axis = init_mesh(device, (size // near, near)).get_group(1)
-        reduce = partial(dist.all_reduce, group=axis)
-        fits.append(fit(_ring(one, near) for one in _times(reduce, sizes_bytes, device)))
+        fits.append(fitted_ring(axis, sizes_bytes, device))
     members, sizes = ([near, 1], [size // near, near]) if near < size else ([1], [size])
     layers = [
         Layer(
@@ -99,7 +96,7 @@ def _axis_fits(size: int, sizes_bytes: Sequence[int], device: str) -> dict[tuple
         for axis in (axis for axis, num in ((1, d1), (2, d2)) if num > 1):
             for name, exchange in EXCHANGES.items():
                 group = ProcessTensorGroup(groups.get_group(axis - 1))
-                found[d1, d2, axis, name] = fit(_times(partial(_exchange, exchange, group), sizes_bytes, device))
+                found[d1, d2, axis, name] = fit(times_of(partial(_exchange, exchange, group), sizes_bytes, device))
         for opened in {groups.get_group(axis) for axis in (0, 1)} - {dist.group.WORLD}:
             dist.destroy_process_group(opened)
     return found
@@ -157,44 +154,6 @@ def _trip_s(message: Tensor, answer: Tensor, sends: bool, other: int) -> float:
     second(answer, other)
     answer.cpu()  # waits for a GPU
     return time.perf_counter() - began_s
-
-
-def _times(work: Callable[[Tensor], object], sizes_bytes: Sequence[int], device: str) -> list[tuple[float, float]]:
-    """Return bytes and seconds of messages of several sizes, while all groups of ranks work at the same time.
-
-    A message that is faster than a smaller message counts as slightly slower: the smaller message was disturbed.
-    """
-    found: list[tuple[float, float]] = []
-    least_s = 0.0
-    for num_bytes in sizes_bytes:
-        call = partial(work, torch.zeros(num_bytes // 4, device=device))
-        taken_s = median([_slowest_s(call, device) for _ in range(RUNS + 1)][1:])
-        found.append((num_bytes, max(taken_s, least_s)))
-        least_s = LONGER * found[-1][1]
-    return found
-
-
-def _ring(sample: tuple[float, float], num_ranks: int) -> Sample:
-    """Return a sample of a ring all-reduce, to fit the start-up of a step and the rate of a link."""
-    return Sample(
-        message_bytes=sample[0],
-        time_s=sample[1],
-        collective=Collective.ALL_REDUCE,
-        algorithm=Algorithm.RING,
-        num_ranks=num_ranks,
-    )
-
-
-def _slowest_s(work: Callable[[], object], device: str) -> float:
-    """Return the time of the slowest rank; all ranks begin together."""
-    dist.barrier()
-    began_s = time.perf_counter()
-    work()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    slowest = torch.tensor(time.perf_counter() - began_s, dtype=torch.float64, device=device)
-    dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-    return slowest.item()
 
 
 def _between(pairs: tuple[tuple[float, ...], ...], ranks: int, num: int) -> tuple[tuple[float, ...], ...]:
