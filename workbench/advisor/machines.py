@@ -17,6 +17,7 @@ from workbench.checks import require_not_negative, require_positive
 from workbench.cluster import GIGABIT_BYTES_PER_S, Device, Host, Link, Topology, preset
 from workbench.cluster.presets import GPUS
 from workbench.launch import run_on_ranks
+from workbench.launch.backends import backend_of
 from workbench.launch.engines import size_of_job
 from workbench.parallel.links import fitted_ring
 from workbench.parallel.timeouts import init_mesh
@@ -97,7 +98,7 @@ def _measured() -> Topology:
 
 def _measure() -> Topology:
     """Measure the links and the device of the ranks; every rank calls it, and has what rank 0 measured."""
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    device = "cuda" if torch.cuda.is_available() and backend_of("cuda") == "nccl" else "cpu"
     num_hosts, inside = _hosts()
     mesh = init_mesh(device, (num_hosts, inside))
     source = "measured by all-reduces of the running ranks"

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from workbench.launch.backends import carrying_device
+
 __all__ = ["RankMissing", "meet", "tell_all"]
 
 MEETING = 1  # tag of messages that say that a rank is here
@@ -61,7 +63,7 @@ def _is_done(work: dist.Work | None, ends_s: float) -> bool:
 
 def tell_all(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
     """Gather one JSON value of every rank on every rank, in rank order; every rank of the group calls it."""
-    device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"  # NCCL carries nothing else
+    device = carrying_device("cpu", group)
     message = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
     size = dist.get_world_size(group)
     lengths = torch.empty(size, dtype=torch.int64, device=device)

@@ -91,7 +91,7 @@ class Names:
         """Begin with `rank` and `num_ranks`; the connections of these inodes are never cut."""
         self._spared = spared
         self._rank, self._num_ranks = dist.get_rank(), dist.get_world_size()
-        self._backend = dist.get_backend()
+        self._backends = dist.get_backend_config()  # such as "cpu:gloo,cuda:nccl"
         self._module = sys.modules["__main__"]
         vars(self._module).update(rank=self._rank, num_ranks=self._num_ranks)
         self._running = self._stopped = self._cut = False
@@ -174,8 +174,8 @@ class Names:
 
     def join_anew(self, meeting_path: str) -> None:
         """Replace the process group by a new one whose ranks meet in a file; RuntimeError where that is not safe."""
-        if self._backend != "gloo":
-            raise RuntimeError(f"the backend is {self._backend}; only a group of gloo is replaced")
+        if any(not pair.endswith(":gloo") for pair in self._backends.split(",")):
+            raise RuntimeError(f"the backends are {self._backends}; only a group of gloo is replaced")
         if dist.is_initialized():
             dist.destroy_process_group()
         store = dist.FileStore(meeting_path, self._num_ranks)

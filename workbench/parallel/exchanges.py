@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from workbench.launch.backends import backend_of
 from workbench.parallel.groups import ProcessTensorGroup
 from workbench.parallel.messages import all_to_all
 from workbench.parallel.timeouts import naming_lost_ranks
@@ -74,7 +75,7 @@ def begin(x: Tensor, exchange: Exchange, group: ProcessTensorGroup, phase: Phase
     if exchange is Exchange.GATHER:
         parts = x.new_empty(group.size, *x.shape)
         return Pending(parts, group.start(dist.all_gather_single, parts.view(-1), x.reshape(-1)), group=group)
-    if x.device.type == "cuda" and dist.get_backend(group.process_group) == "nccl":
+    if backend_of(x.device, group.process_group) == "nccl":
         share = torch.empty_like(x[0])
         return Pending(share, group.start(dist.reduce_scatter_single, share.view(-1), x.reshape(-1)), group=group)
     parts = torch.empty_like(x, memory_format=torch.contiguous_format)

@@ -28,7 +28,7 @@ def measure_link(group: dist.ProcessGroup | None = None, device: torch.device | 
     Raises:
         ValueError: on all ranks, if the large message takes no longer than the small message.
     """
-    wire, world = Wire(group), dist.get_world_size(group)
+    wire, world = Wire(group, device), dist.get_world_size(group)
     small, large = (torch.zeros(num, dtype=torch.uint8, device=device) for num in (SMALL_BYTES, LARGE_BYTES))
     reduced_s = _fastest_s(lambda: dist.all_reduce(small, group=group), group, device)
     next_rank = (wire.rank + 1) % world

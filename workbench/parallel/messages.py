@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from workbench.launch.backends import backend_of
+
 __all__ = ["LARGE_BYTES", "all_to_all", "begin_messages"]
 
 LARGE_BYTES = 2**18  # at 1 Gbit/s shorter messages gain less than their own calls cost
@@ -34,7 +36,7 @@ def all_to_all(arrived: Sequence[Tensor], sent: Sequence[Tensor], *, group: dist
     Both ends know the length of what they send each other. With gloo a large tensor of the CPU is a message of its own.
     """
     rank = dist.get_rank(group)
-    is_gloo = dist.get_backend(group) == "gloo" and sent[0].is_cpu  # gloo sends no message from a GPU
+    is_gloo = sent[0].is_cpu and backend_of("cpu", group) == "gloo"  # gloo sends no message from a GPU
 
     def large(tensors: Sequence[Tensor]) -> dict[int, Tensor]:
         at = {of: tensor for of, tensor in enumerate(tensors) if is_gloo and tensor.nbytes >= LARGE_BYTES}

@@ -18,6 +18,7 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from workbench.checks import require_counts
 from workbench.launch.agreement import tell_all
+from workbench.launch.backends import backend_of
 
 __all__ = ["Averager", "Place", "Replica", "Ties", "average_by_definition", "require_alike"]
 
@@ -78,9 +79,8 @@ class Averager:
     """
 
     def __init__(self, place: Place, device: torch.device, name: str, timeout: timedelta):
-        backends = dict(pair.split(":") for pair in dist.get_backend_config().split(","))
         self._place = place
-        self._is_nccl = backends.get(device.type) == "nccl"
+        self._is_nccl = backend_of(device) == "nccl"
         self._timeout = timeout
         self.number = place.pipeline
         self._store = dist.PrefixStore(f"replicas/{name}/{place.stage}", _get_default_store())

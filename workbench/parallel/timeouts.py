@@ -15,6 +15,8 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _get_default_group, _get_default_store, _group_or_default_group, _world
 
+from workbench.launch.backends import backend_of
+
 __all__ = ["RankLost", "break_connections", "group_beside", "init_mesh", "naming_lost_ranks", "timeout_of"]
 
 NOBODYS_TAG = 2**31 - 1  # of no message: gloo ends a process whose receive meets a longer message of its tag
@@ -104,9 +106,13 @@ def naming_lost_ranks(group: dist.ProcessGroup | None, purpose: str) -> Iterator
 def break_connections(group: dist.ProcessGroup | None = None) -> None:
     """End all waits of this rank and its peers in a group with an error; the group cannot be used again."""
     group = _group_or_default_group(group)
-    if dist.get_backend(group) != "gloo":
-        group.abort()
-        return
+    if backend_of("cuda", group) == "nccl":
+        group._get_backend(torch.device("cuda")).abort()
+    if backend_of("cpu", group) == "gloo":
+        _close_gloo(group)
+
+
+def _close_gloo(group: dist.ProcessGroup) -> None:
     for rank in set(range(group.size())) - {group.rank()}:  # gloo closes all connections when a message is late
         with suppress(RuntimeError):
             group.recv([torch.empty(1)], rank, NOBODYS_TAG).wait(timedelta(milliseconds=1))
@@ -117,8 +123,8 @@ def _roll_call(group: dist.ProcessGroup | None) -> str:
     group = _group_or_default_group(group)
     store = dist.PrefixStore(f"roll call of {group.group_name}", _get_default_store())
     others = [rank for rank in range(group.size()) if rank != group.rank()]
-    if dist.get_backend(group) == "gloo":
-        break_connections(group)
+    if backend_of("cpu", group) == "gloo":
+        _close_gloo(group)
     try:
         store.set(str(group.rank()), "here")
         with suppress(RuntimeError):  # not every store has an error of its own for a wait that was too long

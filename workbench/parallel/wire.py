@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from workbench.launch.backends import carrying_device
 from workbench.parallel.groups import ProcessTensorGroup
 from workbench.parallel.messages import all_to_all
 
@@ -33,15 +34,19 @@ class Wire:
     large travels beside the all-to-all, in both directions at once.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None = None):
+    def __init__(self, group: dist.ProcessGroup | None = None, device: torch.device | str = "cpu"):
         self._group = ProcessTensorGroup(group)
         self.size, (self.rank,) = self._group.size, self._group.local_ranks
         self.sent_bytes = self.received_bytes = 0  # of tensors, without heads, their lengths and room that is not used
-        self._device = torch.device("cpu" if dist.get_backend(group) == "gloo" else "cuda")
+        self.follow(device)
         self._facts: dict[str, str] = {}
         self._error = ""
         self._number = MOST_EXCHANGES  # of the next exchange in a sum
         self._last = np.zeros((MOST_EXCHANGES + 1, 2, 2, self.size), np.int64)  # two last lengths, to and from ranks
+
+    def follow(self, device: torch.device | str) -> None:
+        """From now on send what lies on a device by the group's backend for it; the ranks do so together."""
+        self._device = carrying_device(device, self._group.process_group)
 
     def expect(self, facts: Mapping[str, object], error: str = "") -> None:
         """Begin a sum: its first exchange raises ValueError as `agree` does, without messages of its own."""

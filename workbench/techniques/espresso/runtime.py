@@ -23,6 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workbench.compression.codec import all_finite
 from workbench.compression.costs import Processor
+from workbench.launch.backends import backend_of
 from workbench.parallel.hooks import (
     BUCKET_MB,
     Passes,
@@ -74,7 +75,7 @@ class Groups:
         wanted, world = num_machines * gpus_per_machine, dist.get_world_size()
         if wanted != world:
             raise ValueError(f"the plan is for {num_machines} machines of {gpus_per_machine}; there are {world} ranks")
-        self._device = torch.device("cpu") if dist.get_backend() == "gloo" else torch.device(device)
+        self._device = torch.device(device) if backend_of(device) == "nccl" else torch.device("cpu")
         self._is_interrupted = False
         self._groups = {}
         for phase in Phase:

@@ -178,7 +178,7 @@ def advise(gradient: Tensor, link: Link | None = None, group: dist.ProcessGroup 
     num_ranks = dist.get_world_size(group)
     if num_ranks < 2 or num_ranks & (num_ranks - 1):
         raise ValueError(f"the group has {num_ranks} ranks; it must be a power of two, at least 2")
-    Wire(group).agree({"shape": tuple(gradient.shape), "dtype": gradient.dtype})
+    Wire(group, gradient.device).agree({"shape": tuple(gradient.shape), "dtype": gradient.dtype})
     own = Sparse.of(gradient)
     totals = tell_all(own.values.double().sum().item(), group)
     if totals[0] and len({*totals}) == 1:

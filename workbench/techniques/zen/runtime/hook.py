@@ -82,6 +82,9 @@ class SparseSynchroniser:
 
         Returns the sums: the dense tensors themselves, and new ones for sparse tensors.
         """
+        for gradient in gradients[:1]:
+            self._whole.follow(gradient.device)
+            self.wire.follow(gradient.device)
         facts: dict[str, object] = {**self._state, "number of gradients": len(gradients)}
         error = ""
         for number, gradient in enumerate(gradients):
