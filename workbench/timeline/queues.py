@@ -233,7 +233,10 @@ def _exchange_(tasks, others, loads_s, gradient):
     _move_load_(loads_s, current, -1.0)
     _move_load_(loads_s, other, 1.0)
     _put_(tasks, gradient, other)
-    others[0][gradient], others[1][gradient], others[2][gradient] = current
+    for number in range(len(current[0])):  # not by slices, which take seconds to compile
+        others[0][gradient, number] = current[0][number]
+        others[1][gradient, number] = current[1][number]
+    others[2][gradient] = current[2]
 
 
 @njit(cache=True, inline="always")
@@ -340,10 +343,12 @@ def _push(state, resource, code, now_s):
 def _save(state, saved, gradient):
     running, ends_s, begun_s, queues, came_s, heads, tails = state
     saved_running, saved_ends_s, saved_begun_s, counts, codes, saved_came_s = saved
-    saved_running[gradient], saved_ends_s[gradient], saved_begun_s[gradient] = running, ends_s, begun_s
-    counts[gradient] = tails - heads
     place = 0
     for r in range(len(running)):
+        saved_running[gradient, r] = running[r]
+        saved_ends_s[gradient, r] = ends_s[r]
+        saved_begun_s[gradient, r] = begun_s[r]
+        counts[gradient, r] = tails[r] - heads[r]
         for at in range(heads[r], tails[r]):
             codes[gradient, place], saved_came_s[gradient, place] = queues[r, at], came_s[r, at]
             place += 1
@@ -353,10 +358,12 @@ def _save(state, saved, gradient):
 def _restore(state, saved, gradient):
     running, ends_s, begun_s, queues, came_s, _, tails = state
     saved_running, saved_ends_s, saved_begun_s, counts, codes, saved_came_s = saved
-    running[:], ends_s[:], begun_s[:] = saved_running[gradient], saved_ends_s[gradient], saved_begun_s[gradient]
-    tails[:] = counts[gradient]
     place = 0
     for r in range(len(running)):
+        running[r] = saved_running[gradient, r]
+        ends_s[r] = saved_ends_s[gradient, r]
+        begun_s[r] = saved_begun_s[gradient, r]
+        tails[r] = counts[gradient, r]
         for at in range(tails[r]):
             queues[r, at], came_s[r, at] = codes[gradient, place], saved_came_s[gradient, place]
             place += 1

@@ -200,10 +200,9 @@ def _grow(ready_s, until_bytes, costs, on_cpu, largest_bytes, rest_s, best_s, wi
     kept, num_growing, count = 0, 1, 1
     for end in range(1, num + 1):
         while count + num_growing > len(labels):
-            labels = np.concatenate((labels, labels))
-            origin = np.concatenate((origin, origin))
-            growing = np.concatenate((growing, growing))
+            labels, origin, growing = _doubled(labels, origin, growing)
         still = 0
+        starts = np.empty(num_growing, np.int64)
         for label in growing[:num_growing]:
             start = origin[label, PREFIX]
             coder_s = labels[label, CODER]
@@ -227,13 +226,36 @@ def _grow(ready_s, until_bytes, costs, on_cpu, largest_bytes, rest_s, best_s, wi
             labels[new, DECODING] = labels[label, DECODING] + decode_s
         added = slice(count, count + still)
         _write_bounds_(labels[added], ready_s, until_bytes, costs, rest_s, end, on_cpu)
-        starts = origin[growing[:still], PREFIX]
+        for new in range(still):
+            starts[new] = origin[growing[new], PREFIX]
         kept, still = _keep_unbeaten_(labels[added], origin[added], growing, starts, limit_s, best_s * NOISE, width)
-        growing[kept : still + kept] = growing[:still].copy()
-        growing[:kept] = np.arange(count, count + kept)
+        for place in range(still - 1, -1, -1):
+            growing[kept + place] = growing[place]
+        for new in range(kept):
+            growing[new] = count + new
         num_growing = still + kept
         count += kept
-    return origin, count - kept + np.argmin(labels[count - kept : count, BOUND]) if kept else 0
+    best = count - kept if kept else 0
+    for label in range(count - kept, count):
+        if labels[label, BOUND] < labels[best, BOUND]:
+            best = label
+    return origin, best
+
+
+@njit(cache=True)
+def _doubled(labels, origin, growing):
+    """Return the arrays with room for twice as many labels. Loops compile in a tenth of the time of NumPy's calls."""
+    room = 2 * len(labels)
+    more_labels = np.zeros((room, 6))
+    more_origin = np.zeros((room, 2), np.int64)
+    more_growing = np.zeros(room, np.int64)
+    for label in range(len(labels)):
+        more_growing[label] = growing[label]
+        for column in range(6):
+            more_labels[label, column] = labels[label, column]
+        for column in range(2):
+            more_origin[label, column] = origin[label, column]
+    return more_labels, more_origin, more_growing
 
 
 @njit(cache=True)
@@ -276,7 +298,11 @@ def _keep_unbeaten_(labels, origin, growing, starts, limit_s, slack_s, width):
     unbeaten = np.empty(len(labels), np.int64)
     is_growing = np.ones(len(labels), np.bool_)
     kept = 0
-    for new in np.argsort(labels[:, :BOUND].sum(axis=1)):
+    sums_s = np.zeros(len(labels))
+    for new in range(len(labels)):
+        for resource in range(BOUND):
+            sums_s[new] += labels[new, resource]
+    for new in np.argsort(sums_s):
         if labels[new, BOUND] >= limit_s:
             continue
         is_beaten = False
@@ -294,11 +320,18 @@ def _keep_unbeaten_(labels, origin, growing, starts, limit_s, slack_s, width):
         if is_growing[new]:
             growing[still] = growing[new]
             still += 1
-    best = unbeaten[:kept]
     if kept > width:
-        best = best[np.argsort(labels[best, BOUND])[:width]]
+        bounds_s = np.empty(kept)
+        for place in range(kept):
+            bounds_s[place] = labels[unbeaten[place], BOUND]
+        unbeaten = unbeaten[np.argsort(bounds_s)]
         kept = width
-    labels[:kept], origin[:kept] = labels[best], origin[best]
+    before = labels.copy(), origin.copy()
+    for place in range(kept):
+        for column in range(len(labels[0])):
+            labels[place, column] = before[0][unbeaten[place], column]
+        for column in range(len(origin[0])):
+            origin[place, column] = before[1][unbeaten[place], column]
     return kept, still
 
 
