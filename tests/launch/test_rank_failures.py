@@ -126,7 +126,7 @@ def test_a_hang_names_the_rank_that_others_wait_for_and_shows_where(ranks, monke
     monkeypatch.setattr(worker_group, "STACK_PATIENCE_S", 10.0)  # on a busy machine a stack takes its time
 
     def hang():
-        if dist.get_rank() == 1:
+        while dist.get_rank() == 1:  # the signal that asks for its stack ends a sleep
             ctypes.PyDLL(None).sleep(600)  # holds the interpreter lock
         wait_for_everyone()
 
