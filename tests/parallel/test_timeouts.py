@@ -1,6 +1,7 @@
 """A group that a technique makes waits for its members as long as the group that it is made from."""
 
 import ast
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import workbench
 from tests.cases import tidy
 from tests.lost_ranks import ENDINGS, errors_of_the_rest
 from workbench.parallel import ProcessTensorGroup, pipeline
-from workbench.parallel.timeouts import break_connections, init_mesh, timeout_of
+from workbench.parallel.hosts import host_groups
+from workbench.parallel.timeouts import break_connections, group_beside, init_mesh, timeout_of
 
 MAKING = {"new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group"}
 
@@ -145,3 +147,38 @@ def test_a_rank_that_is_lost_is_named_by_all_others(ending):
     assert heard.keys() == {0, 2}
     for error in heard.values():
         assert error.startswith("RankLost: all_reduce: rank 1 does not answer, having raised, ended or stopped")
+
+
+def espresso_groups():
+    from workbench.techniques.espresso.runtime import Groups
+
+    return Groups(2, 1)
+
+
+TOGETHER = {
+    "beside all": lambda: group_beside(dist.group.WORLD),
+    "on hosts": lambda: host_groups(None, 1),
+    "espresso": espresso_groups,
+}
+
+
+def opened_at(opening):
+    """Return when this rank held the groups, and when the slower rank 1 had connected to the last of them."""
+    create, connected_s = torch.distributed.distributed_c10d._new_group_with_tag, []
+
+    def slowly(*args, **kwargs):
+        group = create(*args, **kwargs)
+        time.sleep(0.3 * dist.get_rank())
+        connected_s.append(time.monotonic())
+        return group
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.distributed.distributed_c10d, "_new_group_with_tag", slowly)
+        TOGETHER[opening]()
+    return time.monotonic(), connected_s[-1]
+
+
+@pytest.mark.parametrize("opening", TOGETHER)
+def test_a_rank_that_closes_its_groups_at_once_does_not_close_them_on_a_rank_that_still_connects(pools, opening):
+    (held_s, _), (_, connected_s) = pools(2).run(tidy, opened_at, opening)
+    assert held_s > connected_s

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from workbench.checks import require_counts
 
-from .timeouts import naming_lost_ranks, timeout_of
+from .timeouts import await_connected, naming_lost_ranks, timeout_of
 
 __all__ = ["all_shards", "host_groups", "own_shard_of_sum", "require_whole_hosts"]
 
@@ -32,6 +32,7 @@ def host_groups(group: dist.ProcessGroup | None, per_host: int) -> tuple[dist.Pr
     across = [ranks[local::per_host] for local in range(per_host)]
     timeout = timeout_of(group)
     own, between = (dist.new_subgroups_by_enumeration(every, timeout=timeout)[0] for every in (inside, across))
+    await_connected(group)
     return own, between
 
 

@@ -15,9 +15,17 @@ from torch.distributed.constants import default_pg_timeout
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _get_default_group, _get_default_store, _group_or_default_group, _world
 
-from workbench.launch.backends import backend_of
+from workbench.launch.backends import backend_of, carrying_device
 
-__all__ = ["RankLost", "break_connections", "group_beside", "init_mesh", "naming_lost_ranks", "timeout_of"]
+__all__ = [
+    "RankLost",
+    "await_connected",
+    "break_connections",
+    "group_beside",
+    "init_mesh",
+    "naming_lost_ranks",
+    "timeout_of",
+]
 
 NOBODYS_TAG = 2**31 - 1  # of no message: gloo ends a process whose receive meets a longer message of its tag
 ROLL_CALL = timedelta(seconds=5)  # limit of the wait for other ranks on which the collective failed, too
@@ -62,6 +70,14 @@ def init_mesh(device: str, shape: Sequence[int], names: Sequence[str] | None = N
     return DeviceMesh.from_group(groups, device, ranks, mesh_dim_names=dim_names)
 
 
+def await_connected(group: dist.ProcessGroup | None = None) -> None:
+    """Wait for every rank of a group to have opened the groups that they open together; None is the default group.
+
+    If a rank closed such a group before, connecting to it would fail on the slower ranks.
+    """
+    dist.all_reduce(torch.zeros(1, device=carrying_device("cpu", group)), group=group)
+
+
 def group_beside(group: dist.ProcessGroup) -> dist.ProcessGroup:
     """Open another group of a group's ranks, with its backend and timeout; the job's other ranks need not call it.
 
@@ -71,7 +87,9 @@ def group_beside(group: dist.ProcessGroup) -> dist.ProcessGroup:
     ranks = dist.get_process_group_ranks(group)
     more: dict[str, Any] = {"timeout": timeout_of(group), "backend": dist.get_backend(group)}
     if len(ranks) == dist.get_world_size():
-        return dist.new_group(ranks, **more)
+        opened = dist.new_group(ranks, **more)
+        await_connected(group)
+        return opened
     numbers = [0] * len(ranks)
     dist.all_gather_object(numbers, max(len(_world.pg_names), _num_groups.get(tuple(ranks), 0) + 1), group=group)
     _num_groups[tuple(ranks)] = max(numbers)
@@ -80,6 +98,7 @@ def group_beside(group: dist.ProcessGroup) -> dist.ProcessGroup:
     opened = dist.new_group(ranks, **more)
     for filler in fillers:
         dist.destroy_process_group(filler)
+    await_connected(group)
     return opened
 
 

@@ -35,7 +35,7 @@ from workbench.parallel.hooks import (
     warn_if_late,
 )
 from workbench.parallel.messages import all_to_all
-from workbench.parallel.timeouts import break_connections, naming_lost_ranks, timeout_of
+from workbench.parallel.timeouts import await_connected, break_connections, naming_lost_ranks, timeout_of
 
 from .method.exchange import (
     Encoders,
@@ -83,6 +83,7 @@ class Groups:
             made = {ranks: dist.new_group(list(ranks), timeout=timeout_of(parent)) for ranks in members}
             own = group_of(phase, self.rank, *self.place)
             self._groups[phase] = made[own], own
+        await_connected(parent)
 
     def interrupt(self) -> None:
         """End all collectives that wait for failed ranks, with an error."""
