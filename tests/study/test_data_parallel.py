@@ -1,7 +1,23 @@
 """Schemes of data parallelism: what is refused, and how iterations and trainings are compared, by hand."""
 
-from tests.cases import refusals
-from workbench.study.data_parallel import ALONE, Hooks, Setting, iteration_rows, learning_cells, learning_rows
+from contextlib import nullcontext
+
+import pytest
+
+from tests.cases import refusals, value
+from workbench.cluster import GIGABIT_BYTES_PER_S
+from workbench.models.small import SMALL_MODELS
+from workbench.study import data_parallel
+from workbench.study.data_parallel import (
+    ALONE,
+    DDP,
+    Hooks,
+    Setting,
+    at_share,
+    iteration_rows,
+    learning_cells,
+    learning_rows,
+)
 from workbench.study.timing import Timed, Turn
 from workbench.timeline import Action, Kind
 
@@ -44,6 +60,7 @@ test_settings_schemes_and_codecs_that_cannot_be_are_refused = refusals(
     (lambda: Setting(model="bert", codec="zip"), "codec is 'zip'"),
     (lambda: Setting(model="bert", num_machines=0), "num_machines"),
     (lambda: Setting(model="bert", gigabits_per_s=0.0), "gigabits_per_s"),
+    (lambda: at_share(Setting(model="bert"), 1.0), "share is 1.0; it must be in 0 < share < 1"),
     (lambda: HOOKS.check(["DDP", "Zen"], "dgc"), "scheme is 'Zen'; it must be one of DDP, FP16, Cupcake"),
     (lambda: HOOKS.check(["Cupcake"], "onebit"), "codec is 'onebit'; it must be one of dgc"),
 )
@@ -60,3 +77,21 @@ def test_a_variant_is_compared_with_a_scheme_of_its_own_codec():
 def test_every_scheme_is_trained_with_every_codec_for_every_seed():
     cells = learning_cells(["HiPress", "Cupcake"], ["dgc", "onebit"], [0, 1], steps=5)
     assert len(cells) == 2 * (2 + 2 * 2) and all(cell["steps"] == 5 for cell in cells)
+
+
+@pytest.mark.parametrize(("share", "hidden_s"), [(0.5, 0.0), (0.729, 0.3), (0.3, 0.6)])
+def test_links_are_slowed_until_communication_takes_its_share(monkeypatch, share, hidden_s):
+    gradient_bytes = 4 * sum(parameter.numel() for parameter in SMALL_MODELS["vgg"]().parameters())
+
+    def ddp_s(setting):  # computation takes 2 s and hides a part of what a ring of four ranks sends
+        return 2 - hidden_s + 1.5 * gradient_bytes / (setting.gigabits_per_s * GIGABIT_BYTES_PER_S)
+
+    def timed(ranks, build, setting, **more):
+        rounds = {ALONE: turns(ALONE, [2.0]), DDP: turns(DDP, [ddp_s(setting)])}
+        return Timed(rounds=rounds, facts={})
+
+    monkeypatch.setattr(data_parallel, "open_ranks", lambda *args, **more: nullcontext())
+    monkeypatch.setattr(data_parallel, "time_variants", timed)
+    placed, rows = at_share(Setting(model="vgg"), share)
+    assert 1 - 2 / ddp_s(placed) == pytest.approx(share)
+    assert value(rows, "rate_bytes_per_s", choice="corrected") == placed.gigabits_per_s * GIGABIT_BYTES_PER_S

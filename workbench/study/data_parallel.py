@@ -7,7 +7,7 @@ with its FP16 hook, are schemes of every study.
 import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -24,7 +24,7 @@ from workbench.cluster import GIGABIT_BYTES_PER_S, Link
 from workbench.compression.gradients import GRADIENT_CODECS
 from workbench.models.small import SMALL_MODELS, random_inputs
 from workbench.parallel.hooks import BUCKET_MB
-from workbench.rows import median_row, ratio_row, spread_row, value_row
+from workbench.rows import FEWEST_ROUNDS, median_row, ratio_row, spread_row, value_row
 from workbench.rows.progress import say_progress
 from workbench.study.tasks import Task
 from workbench.timeline import Recorder
@@ -33,11 +33,12 @@ from .timing import Timed, Trial, Turns, open_ranks, time_variants
 from .training import reached
 
 __all__ = ["ALONE", "DDP", "FP16", "Hooks", "Learning", "Setting", "iteration_rows", "learning_cells"]
-__all__ += ["learning_rows", "planned", "time_schemes", "train"]
+__all__ += ["at_share", "learning_rows", "planned", "time_schemes", "train"]
 
 DDP, FP16 = "DDP", "FP16"
 ALONE = "computation alone"  # timed beside the schemes: nothing is exchanged
 NUM_POINTS = 60  # points of a recorded curve
+CHOOSING = Turns(rounds=FEWEST_ROUNDS, warmup=1)  # turns by which the rate of links is chosen
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,6 +116,50 @@ def time_schemes(setting: Setting, schemes: Sequence[str], hooks: Hooks, turns: 
     hooks.check(schemes, setting.codec)
     with open_ranks(setting.num_ranks, **setting.places, preload=(hooks.plan.__module__,)) as ranks:
         return time_variants(ranks, _trials, setting, tuple(schemes), hooks, turns=turns)
+
+
+def at_share(setting: Setting, share: float) -> tuple[Setting, list[dict[str, Any]]]:
+    """Return the setting with links on which communication takes a share of DDP's iteration, and rows of the choice.
+
+    The rule: DDP and ranks that exchange nothing are timed with the setting's links. From these follows the rate that
+    would be right if nothing overlapped. DDP is timed with it; what its iteration then takes beyond the links' time
+    corrects the rate once. ValueError unless 0 < share < 1.
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"share is {share}; it must be in 0 < share < 1")
+    n = setting.num_ranks
+    gradient_bytes = 4 * sum(p.numel() for p in SMALL_MODELS[setting.model]().parameters())
+    link_bytes = 2 * (n - 1) / n * gradient_bytes  # of a ring all-reduce, on the link of each host
+    keys: dict[str, Any] = {"model": setting.model, "ranks": f"{setting.num_machines} x {setting.gpus_per_machine}"}
+
+    def timed_s(placed: Setting) -> dict[str, float]:
+        with open_ranks(n, **placed.places, preload=(__name__,)) as ranks:
+            timed = time_variants(ranks, _plain_trials, placed, turns=CHOOSING)
+        return {name: median(timed.iterations_s(name)) for name in timed.rounds}
+
+    def rate_at(alone_s: float, beyond_s: float) -> float:
+        return link_bytes / (alone_s / (1 - share) - beyond_s)
+
+    alone_s = timed_s(setting)[ALONE]
+    first = rate_at(alone_s, alone_s)
+    slow_s = timed_s(replace(setting, gigabits_per_s=first / GIGABIT_BYTES_PER_S))
+    rate = rate_at(slow_s[ALONE], slow_s[DDP] - link_bytes / first)
+    rows = [
+        value_row("asked_share", share, **keys),
+        value_row("link_bytes", link_bytes, "B", **keys),
+        value_row("rate_bytes_per_s", first, "B/s", choice="first", **keys),
+        value_row("first_iteration_s", slow_s[DDP], "s", **keys),
+        value_row("rate_bytes_per_s", rate, "B/s", choice="corrected", **keys),
+    ]
+    return replace(setting, gigabits_per_s=rate / GIGABIT_BYTES_PER_S), rows
+
+
+def _plain_trials(_: Recorder, setting: Setting) -> dict[str, Trial]:
+    torch.manual_seed(setting.seed)
+    examples = random_inputs(setting.model, setting.batch, torch.Generator().manual_seed(dist.get_rank()))
+    module = SMALL_MODELS[setting.model]()
+    models = {ALONE: copy.deepcopy(module), DDP: DistributedDataParallel(module)}
+    return {name: Trial(step=_step_of(model, *examples), settling=2) for name, model in models.items()}
 
 
 def iteration_rows(
