@@ -107,8 +107,21 @@ def test_a_module_of_hugging_face_has_the_sizes_of_its_config():
 
     module = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=50, n_positions=8))
     ids = torch.arange(8)[None]
-    asked = ask(module, FOUR, step=lambda: module(ids, labels=ids).loss.backward(), batch=1)
+    asked = ask(module, FOUR, step=lambda: module(ids, labels=ids).loss.backward(), batch=3)
     assert (asked.sizes.hidden_size, asked.sizes.num_layers, asked.workload.num_layers) == (16, 2, 2)
+    assert (asked.batch, asked.workload.sequence) == (3, 8)
+
+
+def test_a_step_shows_its_sequences_and_frozen_weights_need_memory_without_adams_moments():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    module = GPT2LMHeadModel(GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=50_257, n_positions=8))
+    module.transformer.wte.weight.requires_grad_(False)  # 804,112 values of 4 bytes, tied to the head
+    ids = torch.arange(5).expand(3, 5)
+    asked = ask(module, FOUR, step=lambda: module(ids, labels=ids).loss.backward())
+    assert (asked.batch, asked.workload.sequence) == (3, 5)
+    assert {"batch 3 a replica, as in the step", "sequence 5, as in the step"} <= set(asked.said)
+    assert any("16 bytes a parameter that is trained, and 0.0032 GB of frozen ones" in words for words in asked.said)
 
 
 def test_it_can_say_none_of_them():

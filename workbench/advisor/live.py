@@ -1,4 +1,4 @@
-"""A module of one's own and a step of it: its gradients and their seconds, its largest table, a batch's density."""
+"""A module of one's own and a step of it: gradients and their seconds, sequences, the largest table and its density."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ class Live:
     config: dict[str, Any]  # of Hugging Face; empty for other modules
     embedding: tuple[int, int] | None  # rows and width of its largest table
     density: float  # share of those rows that a step touches, the most of all steps
+    tokens: tuple[int, int] | None  # sequences of a step, and tokens of each, that its largest embedding looks up
+    frozen_bytes: int  # of parameters without gradients
 
 
 def look_at(module: nn.Module, step: Callable[[], object]) -> Live:
@@ -31,9 +33,16 @@ def look_at(module: nn.Module, step: Callable[[], object]) -> Live:
         ValueError: if the step does not call the module, or makes other gradients ready each time.
     """
     kinds = nn.Embedding, nn.EmbeddingBag
-    tables = [part for part in module.modules() if isinstance(part, kinds) and part.weight.requires_grad]
-    table = max(tables, key=lambda part: part.weight.numel(), default=None)
+    embeddings = [part for part in module.modules() if isinstance(part, kinds)]
+    largest = max(embeddings, key=lambda part: part.weight.numel(), default=None)
+    trained = [part for part in embeddings if part.weight.requires_grad]
+    table = max(trained, key=lambda part: part.weight.numel(), default=None)
     densities = [0.0]
+    looked_up: list[tuple[int, int]] = []
+
+    def note_tokens(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if inputs and inputs[0].dim() == 2:
+            looked_up.append((inputs[0].shape[0], inputs[0].shape[1]))
 
     def note_density(weight: Tensor) -> None:
         grad = weight.grad
@@ -49,11 +58,14 @@ def look_at(module: nn.Module, step: Callable[[], object]) -> Live:
     try:
         device = max(str(parameter.device) for parameter in before)  # "cuda:0" where tables lie on the CPU
         gradients = measure(module, step, device=device)
+        hooks = [] if largest is None else [largest.register_forward_pre_hook(note_tokens)]
         if table is not None:
-            hook = table.weight.register_post_accumulate_grad_hook(note_density)
-            try:
+            hooks.append(table.weight.register_post_accumulate_grad_hook(note_density))
+        try:
+            if hooks:
                 step()
-            finally:
+        finally:
+            for hook in hooks:
                 hook.remove()
     finally:
         for parameter, grad in before.items():
@@ -64,4 +76,6 @@ def look_at(module: nn.Module, step: Callable[[], object]) -> Live:
         config=config.to_dict() if hasattr(config, "to_dict") else {},
         embedding=None if table is None else (table.num_embeddings, table.embedding_dim),
         density=max(densities) or 1.0,
+        tokens=looked_up[-1] if looked_up else None,
+        frozen_bytes=sum(p.numel() * p.element_size() for p in before if not p.requires_grad),
     )

@@ -177,11 +177,14 @@ def ask(
     timed = MEASURED.get(name) if live is None else None  # whatever the class of one's own module is called
     measured = h100.load(timed) if timed else None
     of_batch, of_sequence = h100.BATCHES[timed] if timed else (BATCH, SEQUENCE)
-    if sizes is not None:
+    seen = ""
+    if live is not None and live.tokens is not None:
+        (of_batch, of_sequence), seen = live.tokens, ", as in the step"
+    elif sizes is not None:
         of_sequence = min(of_sequence, sizes.max_positions)
     for what, given, default in (("batch", batch, of_batch), ("sequence", sequence, of_sequence)):
         if given is None and (sizes is not None or (measured is not None and what == "batch")):
-            said.append(f"{what} {default}" + (" a replica" if what == "batch" else ""))
+            said.append(f"{what} {default}" + (" a replica" if what == "batch" else "") + seen)
     batch, sequence = of_batch if batch is None else batch, of_sequence if sequence is None else sequence
     require_counts(1, batch=batch, sequence=sequence)
     if live is None:
@@ -190,11 +193,12 @@ def ask(
         gradients = _measured_here(live.gradients, computation_s, said)
         workload = None if sizes is None else sizes.workload(name, batch=batch, sequence=sequence)
     if tp is None or pp is None:
-        num_parameters = sum(gradients.num_elements) if gradients else 0
-        tp, pp = _fewest_ranks(name, num_parameters, topology, tp, pp, sizes)
-        said.append(
-            f"TP {tp}, PP {pp}: the fewest ranks whose memory holds {GPU_BYTES_PER_PARAMETER} bytes a parameter"
-        )
+        frozen_bytes = live.frozen_bytes if live else 0
+        state_bytes = GPU_BYTES_PER_PARAMETER * (sum(gradients.num_elements) if gradients else 0) + frozen_bytes
+        tp, pp = _fewest_ranks(name, state_bytes, topology, tp, pp, sizes)
+        held = f"{GPU_BYTES_PER_PARAMETER} bytes a parameter"
+        held += f" that is trained, and {frozen_bytes / 1e9:.2g} GB of frozen ones" if frozen_bytes else ""
+        said.append(f"TP {tp}, PP {pp}: the fewest ranks whose memory holds {held}")
     said.append(f"{failures_per_machine_day:g} failures a machine and day")
     said.append("no straggler" if slow == 1 else f"a GPU {slow:g} times as slow, in {slow_share:.0%} of its iterations")
     return Question(
@@ -274,16 +278,16 @@ def _reference_flops_per_s() -> float:
 
 
 def _fewest_ranks(
-    name: str, num_parameters: float, machines: Topology, tp: int | None, pp: int | None, sizes: ModelSizes | None
+    name: str, state_bytes: float, machines: Topology, tp: int | None, pp: int | None, sizes: ModelSizes | None
 ) -> tuple[int, int]:
-    for layout in _layouts(num_parameters, machines, tp, pp, sizes):
+    for layout in _layouts(state_bytes, machines, tp, pp, sizes):
         return layout
-    need = f"{name} needs {GPU_BYTES_PER_PARAMETER * num_parameters / 1e9:,.0f} GB for its states"
+    need = f"{name} needs {state_bytes / 1e9:,.0f} GB for its states"
     raise ValueError(f"machines is {machines.name!r}; {need}, more than fits")
 
 
 def _layouts(
-    num_parameters: float, machines: Topology, tp: int | None, pp: int | None, sizes: ModelSizes | None
+    state_bytes: float, machines: Topology, tp: int | None, pp: int | None, sizes: ModelSizes | None
 ) -> Iterator[tuple[int, int]]:
     """Yield what fits, the fewest ranks first: tensor parallelism inside a machine, then stages on several."""
     inside, room = machines.host.num_devices, STATE_SHARE * machines.host.device.memory_bytes
@@ -291,7 +295,7 @@ def _layouts(
     stages = [one for one in range(1, machines.num_hosts + 1) if machines.num_hosts % one == 0]
     for num_stages in stages if pp is None else [pp]:
         for cut in cuts if tp is None else [tp]:
-            if GPU_BYTES_PER_PARAMETER * num_parameters / (cut * num_stages) <= room:
+            if state_bytes / (cut * num_stages) <= room:
                 yield cut, num_stages
 
 
