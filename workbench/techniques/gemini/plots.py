@@ -372,6 +372,7 @@ def draw_schedules(trainings: Sequence[Mapping[str, Any]]) -> Figure:
     if len(trainings) < num_trainings:
         ax.set_ylabel(f"seed ({num_trainings - len(trainings)} more trainings are not drawn)")
     patches = [Patch(facecolor=_TIER_COLOR[tier], edgecolor=INK, label=f"began from {tier.value}") for tier in Tier]
+    patches.append(Patch(facecolor="white", edgecolor=INK, label="ended before it had begun"))
     marks = [Line2D([], [], marker=marker, label=f"failure: {what}", **dots) for what, marker in _MARKERS.items()]
     figure.legend(handles=[*patches, *marks], loc="outside lower center", ncols=4, fontsize=8)
     return figure
