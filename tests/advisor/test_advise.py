@@ -133,11 +133,11 @@ def test_it_can_say_none_of_them():
     ]  # fmt: skip
 
 
-def test_a_combination_says_what_does_not_apply_or_that_it_is_not_studied():
+def test_a_combination_says_what_does_not_apply_or_how_they_work_together():
     both = workbench.advise("GPT-2", FOUR, embedding=TABLE, density=0.1, limits=False)
-    assert both.combined[0] == "Zen with Gemini: not studied: no test and no record has both"
+    assert both.combined[0].startswith("Zen with Gemini: they work together: what resumes has the bits")
     assert (
-        both.combined[1]
+        both.combined[3]
         == "FlexTP with Activation compression: does not apply: FlexTP and Activation compression do not"
     )
     assert both.to_json()["combined"] == list(both.combined) and both.combined[0] in str(both)

@@ -91,6 +91,18 @@ The ranks of these tests are processes on CPUs, with gloo. Nothing here has run 
 """
 
 
+TOGETHER = """
+## Two in one training
+
+`tests/contracts/test_combinations.py` shows these:
+
+- **Gemini beside Zen, Espresso or Cupcake**: a training that resumes ends with the bits of the undisturbed one. Give
+  the exchange of Espresso or Cupcake in `extra`; Zen remembers nothing.
+- **FlexTP with compressed activations**: learned codes are linear, and numbers stay the same. Top-K chooses within a
+  rank's part of a sum, which changes with the columns that the rank multiplies.
+"""
+
+
 def page() -> str:
     """Return the page: a table technique x feature, and what a user must know of each cell."""
     for name in TECHNIQUES:
@@ -112,7 +124,7 @@ def page() -> str:
         noted = {cell: "; ".join(words) for cell, words in features.items() if cell.note}
         lines += ["", f"## {title}", ""] if noted else []
         lines += [f"- {SIGNS[cell.answer]} **{words}**: {cell.note}" for cell, words in noted.items()]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + TOGETHER
 
 
 if __name__ == "__main__":

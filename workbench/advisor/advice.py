@@ -19,8 +19,15 @@ from .question import Question, ask
 
 __all__ = ["Advice", "Advised", "advise"]
 
-COMBINED = (("zen", "gemini"), ("flextp", "activation_compression"))  # pairs that act on different parts of a training
-UNSTUDIED = "not studied: no test and no record has both"
+# Pairs that act on different parts of a training, as tests/contracts/test_combinations.py has them together.
+TOGETHER = "they work together: what resumes has the bits of the undisturbed training"
+COMBINED = {
+    ("zen", "gemini"): TOGETHER,
+    ("espresso", "gemini"): f"{TOGETHER}, with the exchange in `extra`",
+    ("cupcake", "gemini"): f"{TOGETHER}, with the exchange in `extra`",
+    ("flextp", "activation_compression"): "they work together; which rank multiplies a column changes what Top-K keeps",
+}
+UNMEASURED = "their gains were not measured together"
 INDENT = 4  # of what stands behind a line
 
 
@@ -156,10 +163,12 @@ def advise(
     rows = [_advised(technique, question, behind, limits) for technique in PREDICTIONS]
     gains = {row.technique: row.found.gain if isinstance(row.found, Prediction) else 0.0 for row in rows}
     combined = []
-    for pair in COMBINED:
+    for pair, known in COMBINED.items():
         names = " with ".join(behind[technique].name for technique in pair)
         refused = [behind[technique].name for technique in pair if not gains[technique]]
-        why = f"does not apply: {' and '.join(refused)} {'do' if refused[1:] else 'does'} not" if refused else UNSTUDIED
+        why = f"{known}; {UNMEASURED}"
+        if refused:
+            why = f"does not apply: {' and '.join(refused)} {'do' if refused[1:] else 'does'} not"
         combined.append(f"{names}: {why}")
     return Advice(
         question=question,

@@ -65,7 +65,7 @@ def drawn() -> dict[str, torch.Tensor]:
     return {"drawn": torch.tensor([torch.rand(()), random.random(), np.random.rand()])}
 
 
-def resumes(kind: type[Training], through=lambda image, state: image) -> list[str]:
+def resumes(kind: type[Training], through=lambda image, state: image, half: int = HALF) -> list[str]:
     """Train to the end, and from a checkpoint in the middle; name what differs. Plain torch has no checkpoint."""
     plain = kind(0)
     for iteration in range(ALL):
@@ -73,13 +73,13 @@ def resumes(kind: type[Training], through=lambda image, state: image) -> list[st
     expected = plain.values() | drawn()
     first = kind(0)
     state = TrainingState(first.model, first.optimizer, extra=first.extra)
-    for iteration in range(HALF):
+    for iteration in range(half):
         first.step(iteration)
         image = state.image(iteration + 1)
     second = kind(7)
     state = TrainingState(second.model, second.optimizer, extra=second.extra)
-    assert state.load_(through(image, state)) == HALF
-    for iteration in range(HALF, ALL):
+    assert state.load_(through(image, state)) == half
+    for iteration in range(half, ALL):
         second.step(iteration)
     resumed = second.values() | drawn()
     assert expected.keys() == resumed.keys()

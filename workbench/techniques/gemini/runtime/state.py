@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn, optim
 from torch.distributed.checkpoint.stateful import Stateful
+from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -83,7 +84,8 @@ def refuse_unseen(model: nn.Module, optimizer: optim.Optimizer, given: Mapping[s
     """Raise ValueError if a state of the training is seen that was not given: of a hook, or a scheduler."""
     known = {id(item) for item in (optimizer, *given.values())}
     for item in _hook_objects(model):
-        if id(item) not in known and not (isinstance(item, nn.Module) and not item.state_dict()):
+        has_none = hasattr(item, "state_dict") and not item.state_dict()
+        if id(item) not in known and not has_none:
             rule = "give it as an entry of extra, or a run that resumes would begin with an empty one"
             what = f"the communication hook of {type(model).__name__} has a state, a {type(item).__name__}"
             raise ValueError(f"{what}; {rule}")
@@ -194,6 +196,11 @@ class TrainingState:
             rule = "it must not be, because a run that resumes would add gradients in another order"
             raise ValueError(f"model is {type(self.model).__name__} with static_graph; {rule}")
         self._order: list[str] = []  # of a DDP model's parameters in its buckets
+        self._ready: dict[str, None] = {}  # a DDP model's parameters, in the order of its first backward pass
+        tables = [part for part in self.model.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag)]
+        self._sparse = {id(table.weight) for table in tables if table.sparse}
+        if self._sparse and isinstance(self.model, DistributedDataParallel):
+            self._note_order()
         self._num_captured = 0
         self.rank, self.world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         PackedTree(self._own(0))  # so that what cannot be kept is refused now
@@ -205,9 +212,7 @@ class TrainingState:
             # It lays out its buckets anew after its first backward pass: now, as the next forward pass would do.
             self._num_captured += 1
             if self.model.reducer._rebuild_buckets() or self._num_captured <= FIRST_CAPTURES:
-                names = {id(parameter): name for name, parameter in self._module.parameters.items()}
-                buckets = self.model.reducer._get_zeros_like_grad_buckets()
-                self._order = [names[id(parameter)] for bucket in buckets for parameter in bucket.parameters()]
+                self._order = self._order_of(self.model)
         own = self._own(iteration)  # first: it refuses what has changed meanwhile
         packed = PackedTree(self._shared()), PackedTree(own)
         end = ALIGNMENT_BYTES + sum(tree.num_bytes for tree in packed)
@@ -294,6 +299,32 @@ class TrainingState:
             },
         }
 
+    def _note_order(self) -> None:
+        """Note in which order gradients become ready in the next backward pass."""
+        hooks: list[Any] = []
+
+        def note(name: str, _: Tensor) -> None:
+            self._ready[name] = None
+            if len(self._ready) == len(hooks):
+                for hook in hooks:
+                    hook.remove()
+
+        for name, parameter in self._module.parameters.items():
+            if parameter.requires_grad:
+                hooks.append(parameter.register_post_accumulate_grad_hook(partial(note, name)))
+
+    def _order_of(self, model: DistributedDataParallel) -> list[str]:
+        """Return the names of a model's parameters in the order of their buckets."""
+        names = {id(parameter): name for name, parameter in self._module.parameters.items()}
+        try:
+            buckets = model.reducer._get_zeros_like_grad_buckets()
+        except RuntimeError:  # the bucket of a sparse gradient is empty until the next pass
+            if not self._ready:
+                rule = "make its checkpoints before the first, or after the second"
+                raise ValueError(f"model has sparse gradients, and one backward pass behind it; {rule}") from None
+            return [*self._ready]
+        return [names[id(parameter)] for bucket in buckets for parameter in bucket.parameters()]
+
     def _restore_order_(self, order: Sequence[str]) -> None:
         """Let a fresh DDP model lay out its buckets as the run before did; every rank calls it.
 
@@ -306,7 +337,11 @@ class TrainingState:
         model.reducer.prepare_for_backward([])
         with torch.enable_grad():
             for name in order:
-                (0 * self._module.parameters[name].sum()).backward()
+                weight = self._module.parameters[name]
+                is_sparse = id(weight) in self._sparse
+                no_words = torch.empty(0, dtype=torch.int64, device=weight.device)
+                zero = functional.embedding(no_words, weight, sparse=True) if is_sparse else 0 * weight
+                zero.sum().backward()
         model.reducer._rebuild_buckets()
         model.zero_grad(set_to_none=True)
 

@@ -4,7 +4,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
 from typing import Any
@@ -230,6 +230,47 @@ def _serve(inbox: "SimpleQueue[list[_Bucket] | None]", sums: SparseSynchroniser,
             bucket.future.set_result(None)
 
 
+@dataclass(eq=False, slots=True)
+class _Hook:
+    """The communication hook of a model: buckets with gradients of tables go to the thread, others are summed here."""
+
+    group: dist.ProcessGroup
+    tables: set[Tensor]
+    inbox: "SimpleQueue[list[_Bucket] | None]"
+    model: weakref.ref[DistributedDataParallel]  # a hook that holds its model is never freed
+    waiting: list[_Bucket] = field(default_factory=list)  # of this pass
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: no pass leaves anything to the next one."""
+        return {}
+
+    def __deepcopy__(self, memo: object) -> "_Hook":
+        return self  # a copied model, such as an average of weights, has no hook
+
+    def exchange(self, _: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+        _refuse_shrinking(self.model())
+        if bucket.index() == 0:
+            self.waiting.clear()  # of a pass that was broken off
+        buffer = bucket.buffer()
+        is_sparse = buffer.layout == torch.sparse_coo
+        pairs = [] if is_sparse else list(zip(bucket.parameters(), bucket.gradients(), strict=True))
+        in_tables = [buffer] if is_sparse else [gradient for parameter, gradient in pairs if parameter in self.tables]
+        if in_tables:
+            devices: list[int | str | torch.device] = [buffer.device] if buffer.is_cuda else []
+            ready = torch.cuda.current_stream().record_event() if buffer.is_cuda else None
+            others = [gradient for parameter, gradient in pairs if parameter not in self.tables]
+            self.waiting.append(_Bucket(buffer, in_tables, others, ready, torch.futures.Future(devices=devices)))
+            future = self.waiting[-1].future.then(self.waiting[-1].result)
+        if self.waiting and (bucket.is_last() or not in_tables):  # tables whose buckets follow one another go together
+            self.inbox.put(self.waiting.copy())
+            self.waiting.clear()
+        if not in_tables:
+            size = dist.get_world_size(self.group)
+            work = dist.all_reduce(buffer.div_(size), group=self.group, async_op=True)
+            future = work.get_future().then(partial(_arrived, self.group))
+        return future
+
+
 def synchronise(
     model: DistributedDataParallel, *, scheme: str | Sum = "Zen", seed: int = SEED, ranks_per_host: int = 1
 ) -> SparseSynchroniser:
@@ -271,30 +312,5 @@ def synchronise(
     arguments = inbox, sums, ProcessTensorGroup(background)
     threading.Thread(target=_serve, args=arguments, name="zen", daemon=True).start()
     weakref.finalize(model, inbox.put, None)
-    of_model = weakref.ref(model)  # a hook that holds its model is never freed
-    waiting: list[_Bucket] = []
-
-    def hook(_: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-        _refuse_shrinking(of_model())
-        if bucket.index() == 0:
-            waiting.clear()  # of a pass that was broken off
-        buffer = bucket.buffer()
-        is_sparse = buffer.layout == torch.sparse_coo
-        pairs = [] if is_sparse else list(zip(bucket.parameters(), bucket.gradients(), strict=True))
-        in_tables = [buffer] if is_sparse else [gradient for parameter, gradient in pairs if parameter in tables]
-        if in_tables:
-            devices: list[int | str | torch.device] = [buffer.device] if buffer.is_cuda else []
-            ready = torch.cuda.current_stream().record_event() if buffer.is_cuda else None
-            others = [gradient for parameter, gradient in pairs if parameter not in tables]
-            waiting.append(_Bucket(buffer, in_tables, others, ready, torch.futures.Future(devices=devices)))
-            future = waiting[-1].future.then(waiting[-1].result)
-        if waiting and (bucket.is_last() or not in_tables):  # tables whose buckets follow one another go together
-            inbox.put(waiting.copy())
-            waiting.clear()
-        if not in_tables:
-            work = dist.all_reduce(buffer.div_(size), group=group, async_op=True)
-            future = work.get_future().then(partial(_arrived, group))
-        return future
-
-    model.register_comm_hook(None, hook)
+    model.register_comm_hook(None, _Hook(group, tables, inbox, weakref.ref(model)).exchange)
     return sums

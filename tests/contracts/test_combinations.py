@@ -1,0 +1,104 @@
+"""Two techniques in one training: beside Gemini's checkpoints a hook resumes; FlexTP and compressed activations."""
+
+import pytest
+import torch
+
+from tests.cases import tidy
+from tests.contracts import hooked
+from tests.contracts import test_flextp_in_own_training as flexible
+from tests.contracts.test_zen_in_own_training import Text, wrapped
+from tests.contracts.test_zen_in_own_training import batch as words
+from tests.techniques.gemini.own_trainings import Training, resumes
+from workbench.compression import AutoEncoder
+from workbench.techniques.activation_compression import compress
+
+# --- checkpoints in memory beside a hook that exchanges gradients
+
+
+class WithZen(Training):
+    """A sparse gradient stays until the next iteration begins, so that a checkpoint holds it."""
+
+    def build(self):
+        return Text(sparse=True)
+
+    def wrap(self):
+        self.model = wrapped(self.net, with_zen=True)
+
+    def prepare(self):
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def step(self, iteration):
+        self.optimizer.zero_grad()
+        self.model(words(iteration)).square().mean().backward()
+        self.optimizer.step()
+
+
+class WithEspresso(Training):
+    technique = "espresso"
+
+    def build(self):
+        return hooked.net()
+
+    def wrap(self):
+        self.model = hooked.early(self.net)
+
+    def prepare(self):
+        self.extra = {"exchange": hooked.attach(self.technique, self.model)}
+
+    def loss(self, x):
+        return self.model(x[:, :7]).square().mean()
+
+
+class WithCupcake(WithEspresso):
+    technique = "cupcake"
+
+
+@pytest.mark.parametrize("kind", [WithZen, WithEspresso, WithCupcake])
+def test_a_training_with_a_hook_resumes_from_a_checkpoint_in_memory_with_its_bits(pools, kind):
+    assert pools(2).run(tidy, resumes, kind) == [[], []]
+
+
+class WithTorchsSparseSum(WithZen):
+    """Buckets hold several dense gradients, whose places set the order of their sums; two ranks would not show it."""
+
+    def wrap(self):
+        self.model = wrapped(self.net, with_zen=False, bucket_cap_mb=25)
+
+
+@pytest.mark.parametrize("half", [1, 3])  # torch does not say after its first pass where the others are
+def test_sparse_gradients_leave_the_places_of_the_others_in_their_buckets_as_they_were(pools, half):
+    assert pools(4).run(tidy, resumes, WithTorchsSparseSum, half=half) == [[]] * 4
+
+
+# --- a straggler's columns migrate where activations are compressed
+
+
+def compressed(kind: str, is_balanced: bool) -> list[torch.Tensor]:
+    """Train a model whose cut layers send learned codes; return gradients and weights.
+
+    Codes are linear: the sum of the ranks' codes does not depend on who multiplied which column. Top-K would choose
+    among other parts of the sum.
+    """
+    model, group = flexible.build(kind)
+    compress(model, AutoEncoder(flexible.WIDTH, 3, dtype=torch.float64), layers=["down"])
+    balancer = flexible.balanced(model, group) if is_balanced else flexible.Plain()
+    optimizer, found = flexible.sgd(model), []
+    for number in range(4):
+        flexible.step_of(model, balancer, optimizer, number)
+        found += flexible.gradients(model)
+    if is_balanced:
+        assert balancer.plan.senders == (1,), balancer.plan
+        balancer.remove()
+    return found + flexible.locals_of(model.parameters())
+
+
+def both(kind):
+    return compressed(kind, True), compressed(kind, False)
+
+
+@pytest.mark.parametrize("kind", flexible.KINDS)
+def test_columns_migrate_under_compressed_activations_as_under_whole_ones(pools, kind):
+    for balanced, plain in pools(2).run(tidy, both, kind):
+        assert any(not torch.equal(a, plain[0]) for a in plain[1:])
+        for ours, theirs in zip(balanced, plain, strict=True):
+            torch.testing.assert_close(ours, theirs)
