@@ -1,6 +1,7 @@
 """Every technique has a short script, which runs as a new user would run it."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,9 +21,17 @@ def test_each_technique_has_one_example_of_at_most_thirty_lines():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("starter", ["python", "torchrun"])
 @pytest.mark.parametrize("technique", TECHNIQUES)
-def test_an_example_runs_and_says_something_without_a_warning(technique):
-    command, environment = [sys.executable, EXAMPLES / f"{technique}.py"], {**os.environ, "PYTHONPATH": str(ROOT)}
+def test_an_example_runs_and_says_something_without_a_warning(technique, starter):
+    script = EXAMPLES / f"{technique}.py"
+    command = [sys.executable, script]
+    if starter == "torchrun":
+        ranks = re.search(r"run_on_ranks\(train, (\d),", script.read_text(encoding="utf-8"))
+        if ranks is None:
+            pytest.skip("it starts its own ranks, and anew after a failure: see run_under_torchrun")
+        command[1:1] = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks[1]]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()

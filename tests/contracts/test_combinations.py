@@ -5,11 +5,14 @@ import torch
 
 from tests.cases import tidy
 from tests.contracts import hooked
+from tests.contracts import test_atp_in_own_training as meshes
 from tests.contracts import test_flextp_in_own_training as flexible
 from tests.contracts.test_zen_in_own_training import Text, wrapped
 from tests.contracts.test_zen_in_own_training import batch as words
+from tests.techniques.atp.atp_models import language_model
 from tests.techniques.gemini.own_trainings import Training, resumes
-from workbench.compression import AutoEncoder
+from workbench.compression import DGC, AutoEncoder, ErrorFeedback, RandomK
+from workbench.techniques import atp
 from workbench.techniques.activation_compression import compress
 
 # --- checkpoints in memory beside a hook that exchanges gradients
@@ -68,6 +71,59 @@ class WithTorchsSparseSum(WithZen):
 @pytest.mark.parametrize("half", [1, 3])  # torch does not say after its first pass where the others are
 def test_sparse_gradients_leave_the_places_of_the_others_in_their_buckets_as_they_were(pools, half):
     assert pools(4).run(tidy, resumes, WithTorchsSparseSum, half=half) == [[]] * 4
+
+
+# --- checkpoints in memory beside a technique that changes the model
+
+
+class WithCodes(Training):
+    """Residuals and random streams of codecs are a part of the module's state."""
+
+    def build(self):
+        net = super().build()
+        compress(net, ErrorFeedback(RandomK(0.25)), layers=["0"])
+        compress(net, DGC(0.25), layers=["3"])
+        return net
+
+
+class WithFlexTP(Training):
+    """Columns are dropped, and their gradients are those of the iteration before."""
+
+    def build(self):
+        drawn = torch.rand((), dtype=torch.float64)
+        net, self.group = flexible.build("workbench")
+        with torch.no_grad():
+            for parameter in net.parameters():
+                parameter.add_(drawn)
+        return net
+
+    def prepare(self):
+        self.balancer = flexible.balanced(self.net, self.group, flexible.SAME_NEXT)
+        self.extra = {"balancer": self.balancer}
+
+    def step(self, iteration):
+        flexible.step_of(self.model, self.balancer, self.optimizer, iteration)
+
+
+class WithAtp(Training):
+    def build(self):
+        net = language_model()
+        atp.parallelize(net, (2, 1))
+        return net
+
+    def step(self, iteration):
+        self.optimizer.zero_grad()
+        meshes.loss_of(self.model, iteration).backward()
+        self.optimizer.step()
+
+
+def test_codecs_of_activations_resume_with_their_residuals_and_streams():
+    assert resumes(WithCodes) == []
+
+
+@pytest.mark.parametrize("kind", [WithFlexTP, WithAtp])
+def test_a_tensor_parallel_training_resumes_from_a_checkpoint_in_memory_with_its_bits(pools, kind):
+    assert pools(2).run(tidy, resumes, kind) == [[], []]
 
 
 # --- a straggler's columns migrate where activations are compressed
