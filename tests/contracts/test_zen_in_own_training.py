@@ -101,6 +101,16 @@ def test_a_scaler_skips_the_step_that_one_ranks_infinity_spoils(pools):
     assert_equal_to_ddp(pools, scaled, [[True], [False]])
 
 
+def static(with_zen: bool, sparse: bool) -> list[torch.Tensor]:
+    """Train a model: with sparse gradients its first pass has several buckets, each of which torch calls the first."""
+    model = wrapped(Text(sparse), with_zen, static_graph=True)
+    return all_of(Guest(model, losses_of(model), sgd(model)))
+
+
+def test_a_static_graph_whose_buckets_come_together_at_the_end_of_the_first_pass(pools):
+    assert_equal_to_ddp(pools, static, [[True], [False]])
+
+
 def with_unused(with_zen: bool) -> list[torch.Tensor]:
     """Return all gradients of passes in which both ranks, one, and neither use the second table."""
     model, found = wrapped(Text(), with_zen, find_unused_parameters=True), []

@@ -248,7 +248,8 @@ class _Hook:
         return self  # a copied model, such as an average of weights, has no hook
 
     def exchange(self, _: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-        _refuse_shrinking(self.model())
+        model = self.model()
+        _refuse_shrinking(model)
         if bucket.index() == 0:
             self.waiting.clear()  # of a pass that was broken off
         buffer = bucket.buffer()
@@ -261,7 +262,10 @@ class _Hook:
             others = [gradient for parameter, gradient in pairs if parameter not in self.tables]
             self.waiting.append(_Bucket(buffer, in_tables, others, ready, torch.futures.Future(devices=devices)))
             future = self.waiting[-1].future.then(self.waiting[-1].result)
-        if self.waiting and (bucket.is_last() or not in_tables):  # tables whose buckets follow one another go together
+        # Tables whose buckets follow one another go together. With static_graph=True all buckets of the first pass have
+        # index 0, and none of several is the last.
+        is_alone = bucket.is_last() or (bucket.index() == 0 and model is not None and model.static_graph)
+        if self.waiting and (is_alone or not in_tables):
             self.inbox.put(self.waiting.copy())
             self.waiting.clear()
         if not in_tables:
