@@ -3,9 +3,11 @@
 import sys
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from tests.processes_seen import run_python
+from workbench.advisor import machines
 from workbench.advisor.machines import machines_of
 from workbench.advisor.question import ask
 from workbench.cluster import Link, preset
@@ -53,6 +55,19 @@ def test_a_file_that_is_missing_and_a_measurement_without_ranks_are_refused():
         machines_of("nowhere.toml")
     with pytest.raises(ValueError, match=r"nothing to measure between: \d GPUs here, and no job. Start one: torchrun"):
         machines_of("measured")
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "ranks_here", "device"), [(2, None, "cuda"), (2, "2", "cuda"), (1, "2", "cpu"), (0, "2", "cpu")]
+)
+def test_what_is_measured_is_the_gpus_where_each_rank_has_one(monkeypatch, num_gpus, ranks_here, device):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    monkeypatch.setattr(machines, "run_on_ranks", lambda _, num_ranks, device: [(num_ranks, device)])
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    if ranks_here is not None:  # a job of torchrun
+        monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks_here)
+        monkeypatch.setattr(machines, "size_of_job", lambda: 2)
+    assert machines_of("measured") == (2, device)
 
 
 @pytest.mark.skipif(MISSING is not None, reason=f"shaped hosts need {MISSING}")

@@ -1,5 +1,8 @@
 """The same function under torchrun and on an ipyparallel cluster."""
 
+import atexit
+from unittest import mock
+
 import ipyparallel
 import pytest
 import torch
@@ -7,6 +10,7 @@ import torch.distributed as dist
 from processes_seen import run_python
 
 from workbench.launch import IPyParallelRanks, PerRank, RankFailed, run_here
+from workbench.launch.engines import join_job
 
 SCRIPT = """
 import sys
@@ -45,6 +49,27 @@ def test_outside_torchrun_the_missing_variable_is_named(monkeypatch):
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(RuntimeError, match=r"RANK is not set: run_here works under torchrun or srun; .*Ranks\("):
         run_here(len, [])
+
+
+@pytest.mark.parametrize(("num_gpus", "gpu"), [(4, 3), (1, 0)])  # Slurm may show each rank its own one alone
+def test_a_rank_of_a_job_takes_a_gpu_that_it_sees(monkeypatch, num_gpus, gpu):
+    called = mock.Mock()
+    for name, value in {"RANK": 3, "LOCAL_RANK": 3, "WORLD_SIZE": 4, "MASTER_ADDR": "", "MASTER_PORT": 1}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", called.set_device)
+    monkeypatch.setattr(dist, "init_process_group", called.init_process_group)
+    monkeypatch.setattr(atexit, "register", called.register)
+    join_job("cuda", torch.get_num_threads())
+    assert called.mock_calls[:2] == [mock.call.set_device(gpu), mock.call.init_process_group("nccl")]
+
+
+def test_engines_are_numbered_on_their_host_for_gpus_of_their_own(monkeypatch):
+    calls, client = [], mock.MagicMock(ids=[0, 1, 2])
+    client.__getitem__.return_value.apply_sync.return_value = ["a", "b", "a"]
+    monkeypatch.setattr(IPyParallelRanks, "_call_all", lambda _, given, timeout_s: calls.extend(given))
+    IPyParallelRanks(client, address="127.0.0.1")
+    assert [args[:2] for _, args, _ in calls] == [(0, 0), (1, 0), (2, 1)]
 
 
 @pytest.fixture(scope="module")

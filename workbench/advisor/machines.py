@@ -93,7 +93,8 @@ def _measured() -> Topology:
             f"machines is {MEASURED!r}, but there is nothing to measure between: {num_ranks} GPUs here, and no job. "
             f"Start one: torchrun --nproc-per-node 8 --no-python workbench advise MODEL --machines {MEASURED}"
         )
-    return run_on_ranks(_measure, num_ranks)[0]
+    has_gpus = torch.cuda.device_count() >= int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # one for each rank here
+    return run_on_ranks(_measure, num_ranks, device="cuda" if has_gpus else "cpu")[0]
 
 
 def _measure() -> Topology:

@@ -90,9 +90,16 @@ def join_job(device: str, num_threads: int = 1) -> None:
     if missing:
         raise RuntimeError(f"{missing[0]} is not set: run_here works under torchrun or srun; elsewhere use Ranks(...)")
     if device == "cuda":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(_own_gpu(int(os.environ["LOCAL_RANK"])))
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
     atexit.register(dist.destroy_process_group)
+
+
+def _own_gpu(local_rank: int) -> int:
+    """Return the number of a rank's GPU; Slurm may show each rank its own one alone, as number 0."""
+    import torch
+
+    return local_rank % max(1, torch.cuda.device_count())
 
 
 def _first_host(nodes: str) -> str:
@@ -132,11 +139,13 @@ class IPyParallelRanks:
         self.num_ranks = len(self._engines)
         self._timeout_s = math.inf if timeout_s is None else timeout_s
         self._broken = False
-        address = address or _address_for({*client[:].apply_sync(socket.gethostname)})
+        hosts = client[:].apply_sync(socket.gethostname)
+        address = address or _address_for({*hosts})
         self._store = serve_tcp_store(listening_socket(address))  # TCPStore itself would listen on all interfaces
         patience_s = JOIN_TIMEOUT_S if timeout_s is None else timeout_s
         place = (address, self._store.port, self.num_ranks, device, patience_s, threads_per_rank)
-        self._call_all([(_join_cluster, (rank, *place), {}) for rank in range(self.num_ranks)], patience_s)
+        local_ranks = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
+        self._call_all([(_join_cluster, (*both, *place), {}) for both in enumerate(local_ranks)], patience_s)
 
     def run(
         self, function: Callable[..., Any], /, *args: Any, timeout_s: float | None = None, **kwargs: Any
@@ -190,7 +199,14 @@ def _address_for(host_names: set[str]) -> str:
 
 
 def _join_cluster(
-    rank: int, address: str, port: int, num_ranks: int, device: str, timeout_s: float, threads_per_rank: int
+    rank: int,
+    local_rank: int,
+    address: str,
+    port: int,
+    num_ranks: int,
+    device: str,
+    timeout_s: float,
+    threads_per_rank: int,
 ) -> None:
     import torch
     import torch.distributed as dist
@@ -202,6 +218,8 @@ def _join_cluster(
     torch.set_num_threads(threads_per_rank)
     patience = datetime.timedelta(seconds=timeout_s)
     store = dist.TCPStore(address, port, is_master=False, timeout=patience)
+    if device == "cuda":
+        torch.cuda.set_device(_own_gpu(local_rank))
     backend = "nccl" if device == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=num_ranks, timeout=patience)
 

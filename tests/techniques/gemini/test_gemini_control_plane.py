@@ -2,10 +2,13 @@
 
 import contextlib
 import json
+import platform
 import random
 import time
 
 import pytest
+import torch
+import torch.distributed as dist
 from cases import refusals
 
 from workbench.techniques.gemini import control
@@ -13,6 +16,7 @@ from workbench.techniques.gemini.control import ControlAgent, LeaseBook, StoreUn
 from workbench.techniques.gemini.control import agent as ordering
 from workbench.techniques.gemini.control import store as stores
 from workbench.techniques.gemini.control.agent import ORDER_KEY, Order, Phase, RootRecord, decide
+from workbench.techniques.gemini.control.service import own_gpu
 
 
 def test_a_lease_ends_when_the_same_count_was_seen_for_longer_than_it_lasts():
@@ -455,3 +459,17 @@ def test_an_etcd_url_needs_scheme_host_and_port_and_a_server_that_is_not_there_i
         store.get("a")
     with pytest.raises(ValueError, match="prefix is empty"):
         store.delete_all()
+
+
+@pytest.mark.parametrize(("num_gpus", "gpus"), [(3, [0, 1, 0, 2]), (2, [None] * 4)])
+def test_ranks_of_several_machines_of_a_computer_have_gpus_of_their_own_or_no_rank_has(monkeypatch, num_gpus, gpus):
+    store, computers = dist.HashStore(), ["a", "a", "b", "a"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: num_gpus)
+
+    def found(rank, is_available):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: is_available)
+        monkeypatch.setattr(platform, "node", lambda: computers[rank])
+        return own_gpu(store, rank, len(computers))
+
+    assert [found(rank, False) for rank in range(4)] == [None] * 4  # all have said where they are
+    assert [found(rank, True) for rank in range(4)] == gpus

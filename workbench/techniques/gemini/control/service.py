@@ -3,6 +3,7 @@
 import datetime
 import mmap
 import os
+import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -299,6 +300,22 @@ class RankContext:
         self._link.tell(message)
 
 
+def own_gpu(store: Any, rank: int, num_ranks: int) -> int | None:
+    """Return the number of a rank's own GPU on its computer, which may have several machines; all ranks call it.
+
+    None if a computer has fewer GPUs than ranks: NCCL refuses two ranks on one.
+    """
+    import torch
+
+    store.set(f"computer of rank {rank}", f"{torch.cuda.device_count()} {platform.node()}")
+    if not torch.cuda.is_available():
+        return None
+    computers = [store.get(f"computer of rank {other}").decode() for other in range(num_ranks)]
+    if any(int(one.split()[0]) < computers.count(one) for one in computers):
+        return None
+    return computers[:rank].count(computers[rank])
+
+
 def run_program(link: RankLink, *, task: Task, order: Order, rank: int, meeting_fd: int) -> Any:
     """Join the generation's process group and call the user's function."""
     import torch
@@ -308,15 +325,17 @@ def run_program(link: RankLink, *, task: Task, order: Order, rank: int, meeting_
     context = RankContext(link, order, rank, task.ranks_per_machine)
     numbers = {"RANK": rank, "WORLD_SIZE": context.world_size, "LOCAL_RANK": context.local_rank}
     os.environ.update({name: str(value) for name, value in numbers.items()})
-    has_devices = torch.cuda.is_available() and torch.cuda.device_count() >= context.ranks_per_machine
-    if has_devices:
-        torch.cuda.set_device(context.local_rank)
     timeout = datetime.timedelta(seconds=task.timing.collective_s)
     fd = meeting_fd if meeting_fd >= 0 else None
-    store = dist.TCPStore(*order.meeting_place, context.world_size, fd is not None, timeout, False, master_listen_fd=fd)
+    size = context.world_size
+    server = dist.TCPStore(*order.meeting_place, size, fd is not None, timeout, False, master_listen_fd=fd)
+    store = dist.PrefixStore(f"generation-{order.generation}", server)
+    gpu = own_gpu(store, rank, size)
+    if gpu is not None:
+        torch.cuda.set_device(gpu)
     dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if has_devices else "gloo",
-        store=dist.PrefixStore(f"generation-{order.generation}", store),
+        "gloo" if gpu is None else "cpu:gloo,cuda:nccl",
+        store=store,
         rank=rank,
         world_size=context.world_size,
         timeout=timeout,
