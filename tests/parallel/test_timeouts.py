@@ -182,3 +182,26 @@ def opened_at(opening):
 def test_a_rank_that_closes_its_groups_at_once_does_not_close_them_on_a_rank_that_still_connects(pools, opening):
     (held_s, _), (_, connected_s) = pools(2).run(tidy, opened_at, opening)
     assert held_s > connected_s
+
+
+def bound_devices():
+    """Open a group beside one of some ranks; return the device of the job while it is opened, and afterwards."""
+    job, seen, create = dist.group.WORLD, [], dist.new_group
+    own = [dist.new_group([0, 1]), dist.new_group([2])][dist.get_rank() // 2]
+
+    def watched(*args, **kwargs):
+        seen.append(str(job.bound_device_id))
+        return create(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "new_group", watched)
+        job.bound_device_id = torch.device("cuda", 0)  # as init_process_group(device_id=...) does
+        try:
+            group_beside(own)
+            return {*seen}, str(job.bound_device_id)
+        finally:
+            job.bound_device_id = None
+
+
+def test_a_group_beside_one_of_some_ranks_is_not_split_from_the_job_for_which_nccl_asks_all_ranks(pools):
+    assert pools(3).run(tidy, bound_devices) == [({"None"}, "cuda:0")] * 3

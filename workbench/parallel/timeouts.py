@@ -94,8 +94,15 @@ def group_beside(group: dist.ProcessGroup) -> dist.ProcessGroup:
     dist.all_gather_object(numbers, max(len(_world.pg_names), _num_groups.get(tuple(ranks), 0) + 1), group=group)
     _num_groups[tuple(ranks)] = max(numbers)
     more["use_local_synchronization"] = True
-    fillers = [dist.new_group([dist.get_rank()], **more) for _ in range(max(numbers) - len(_world.pg_names))]
-    opened = dist.new_group(ranks, **more)
+    job = _get_default_group()
+    # Of a job that is bound to a device, NCCL would split the communicator, which waits for all ranks of the job.
+    bound, job.bound_device_id = job.bound_device_id, None
+    try:
+        num_fillers = max(numbers) - len(_world.pg_names)
+        fillers = [dist.new_group([dist.get_rank()], **more) for _ in range(num_fillers)]
+        opened = dist.new_group(ranks, **more)
+    finally:
+        job.bound_device_id = bound
     for filler in fillers:
         dist.destroy_process_group(filler)
     await_connected(group)
