@@ -146,8 +146,8 @@ def train(
         schedule.step()
         if on_step is not None:
             on_step(batch)
+    kept = tuple(float(loss) for loss in losses if loss is not None)  # waits for a GPU
     seconds = time.perf_counter() - start
-    kept = tuple(float(loss) for loss in losses if loss is not None)
     num_examples = sum(len(rows) for rows in batches)
     return TrainingRun(losses=kept, num_steps=len(batches), num_examples=num_examples, seconds=seconds)
 

@@ -61,6 +61,26 @@ def test_waiting_for_a_core_counts_as_slowness_but_never_as_straggling(
     assert meter.dose.as_record() == pytest.approx(dict(zip(names, dose, strict=True)))
 
 
+def test_on_a_gpu_what_is_queued_before_a_product_or_beside_it_is_none_of_its_time(monkeypatch):
+    now, sleeps = SimpleNamespace(wall_s=0.0, queued_s=0.0), []
+
+    def finish():
+        now.wall_s, now.queued_s = now.wall_s + now.queued_s, 0.0
+
+    def queue(seconds):
+        now.queued_s += seconds
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now.wall_s)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: SimpleNamespace(synchronize=finish))
+    monkeypatch.setattr(torch.cuda, "synchronize", pytest.fail)  # it would wait for messages
+    sleeper = Sleeper(clock=lambda: now.wall_s, sleep=sleeps.append)
+    meter = Meter(0, slowness=4.0, device="cuda", sleeper=sleeper)
+    meter.begin(0)
+    queue(0.2)  # such as a norm
+    meter.time(queue, 0.1)
+    assert sleeps == pytest.approx([0.3])  # at slowness 4 the product lasts 0.4 s
+
+
 STUDY = {
     "plain": Variant(),
     "slow": Variant(skewness=SLOW),

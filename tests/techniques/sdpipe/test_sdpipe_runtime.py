@@ -13,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
+from unittest import mock
 
 import numpy as np
 import psutil
@@ -27,6 +28,7 @@ from tests.cases import refusal, refusals, tidy
 from workbench.launch import run_on_ranks
 from workbench.parallel.replicas import Averager, Place, average_by_definition
 from workbench.techniques.sdpipe import Options, synchronized
+from workbench.techniques.sdpipe.runtime.averaging import SDPipe
 from workbench.techniques.sdpipe.runtime.service import Client, Grouped, Met, SchedulerLost, Server, WorkerLost
 
 LIMIT = timedelta(seconds=60)
@@ -427,6 +429,16 @@ def test_an_error_of_one_rank_is_raised_there_and_the_others_end_or_know_within_
         assert took_s < 40.0
     # Only the first rank takes the scheduler with it.
     assert failing == 0 or [ended for ended, _ in results] == ["ended", "ended", "ended", "Failed"]
+
+
+def test_on_a_gpu_the_signal_of_a_backward_pass_waits_until_it_is_computed(monkeypatch):
+    sdpipe, called = SDPipe.__new__(SDPipe), mock.MagicMock()
+    sdpipe._is_averaged, sdpipe._averaged_s, sdpipe._ties = False, None, mock.MagicMock()
+    sdpipe._replica, sdpipe._client = mock.Mock(device=torch.device("cuda", 0)), called
+    monkeypatch.setattr(torch.cuda, "current_stream", called.current_stream)
+    sdpipe.before_update()
+    stream = mock.call.current_stream(sdpipe._replica.device)
+    assert called.mock_calls == [stream, stream.synchronize(), mock.call.signal(None)]
 
 
 @pytest.mark.cuda

@@ -200,13 +200,14 @@ def _measured(
 
 def _medians_s(group: Group, runs: int, is_sent: bool) -> list[float]:
     draw, seconds = torch.Generator(group.flat.device).manual_seed(dist.get_rank()), []
+    finish = torch.cuda.synchronize if group.flat.is_cuda else lambda: None
 
     def timed_s(work: Callable[[], object]) -> float:
+        finish()  # a barrier of gloo does not wait for the device
         dist.barrier(group.ranks)
         began_s = time.perf_counter()
         work()
-        if group.flat.is_cuda:
-            torch.cuda.synchronize()
+        finish()
         return time.perf_counter() - began_s
 
     for _ in range(runs + 2):  # the first two runs open connections and allocate memory

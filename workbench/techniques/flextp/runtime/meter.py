@@ -74,7 +74,7 @@ class Meter:
     def time(self, multiply: Callable[..., Tensor], *operands: Tensor, **more) -> Tensor:
         """Multiply, charge the time, and sleep for a straggler before going on."""
         with self._watch("product"):
-            begun_s, start_s = time.perf_counter(), self.clock()
+            start_s, begun_s = self.clock(), time.perf_counter()  # in this order: the clock waits for a GPU
             result = multiply(*operands, **more)
             seconds = self.clock() - start_s
             self._product_s += seconds
@@ -103,12 +103,15 @@ class Meter:
 
 
 def clock_of(device: torch.device | str, on_processor: Callable[[], float]) -> Callable[[], float]:
-    """Return a clock of seconds: on CUDA the wall's once queued work is done, elsewhere the given one."""
+    """Return a clock of seconds: on CUDA the wall's once queued work is done, elsewhere the given one.
+
+    Only work of the current stream is waited for: messages go on beside it.
+    """
     if torch.device(device).type != "cuda":
         return on_processor
 
     def synchronized() -> float:
-        torch.cuda.synchronize(device)
+        torch.cuda.current_stream(device).synchronize()
         return time.perf_counter()
 
     return synchronized

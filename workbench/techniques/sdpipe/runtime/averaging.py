@@ -87,10 +87,11 @@ class SDPipe:
         self._skipped: list[tuple[Tensor, Tensor]] = []  # weights and gradients of a step that a scaler skips
 
     def before_update(self) -> None:
-        """Report to the scheduler; returns at once, so that the update overlaps with the scheduler's decision."""
+        """Report to the scheduler, on a GPU once gradients are computed; the update overlaps with its decision."""
         if self._is_averaged:
             raise RuntimeError("step inside `averaged`, whose end would undo it; take it before or afterwards")
         self._naming_lost(self._ties.compare_gradients, "comparing the gradients of tied weights")
+        self._finish_queued()
         self._client.signal(None if self._averaged_s is None else time.monotonic() - self._averaged_s)
 
     def after_update(self) -> Grouped:
@@ -99,6 +100,7 @@ class SDPipe:
         grouped = self._client.group()
         grouped_s = time.monotonic()
         self._put_mean_(grouped)
+        self._finish_queued()
         self._averaged_s = time.monotonic()
         self.log.waited_s += grouped_s - began_s
         self.log.averaged_s += self._averaged_s - grouped_s
@@ -202,6 +204,11 @@ class SDPipe:
         if isinstance(grouped, Met) or len(grouped.members) > 1:
             self._replica.put_(self._mean(grouped))
         self._naming_lost(self._ties.average_, "averaging tied weights")
+
+    def _finish_queued(self) -> None:
+        """Wait on a GPU for what is queued: signals and times are those of work that is done."""
+        if self._replica.device.type == "cuda":
+            torch.cuda.current_stream(self._replica.device).synchronize()
 
     def _naming_lost(self, communicate: Callable[[], None], what: str) -> None:
         """Communicate with other workers; if that fails, raise an error that names failed or silent workers."""
