@@ -135,6 +135,16 @@ def test_gradients_that_stay_uncompressed_have_momentum_too(ranks):
         torch.testing.assert_close(third[name], 1.75 * first[name])
 
 
+def device_of_a_loaded_velocity():
+    group = Group(Identity(), [5], 0.5, "meta")
+    group.load_state_dict({"codec": {}, "velocity": torch.ones(5)})
+    return group.memory[0].device.type
+
+
+def test_a_velocity_that_was_loaded_lies_where_the_group_does(ranks):
+    assert ranks(device_of_a_loaded_velocity) == ["meta"] * 4
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_gradients_on_a_gpu_are_exchanged_as_those_on_a_cpu(ranks):
     on_cpu, on_gpu = (ranks(exchanged_gradients, [toy_plan()], 2, 0.0, device) for device in ("cpu", "cuda:0"))

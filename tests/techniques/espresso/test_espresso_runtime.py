@@ -5,6 +5,7 @@ import os
 import random
 import warnings
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from workbench.techniques.espresso.method import Option, compression_options
 from workbench.techniques.espresso.method.exchange import Encoders, exchanged_by_definition, make_codec
 from workbench.techniques.espresso.method.job import CpuMachines, Job
 from workbench.techniques.espresso.planning import WITHOUT_WORK, plan_of
-from workbench.techniques.espresso.runtime import Groups
+from workbench.techniques.espresso.runtime import Groups, _Journey
 from workbench.timeline.gradients import Gradients
 
 PLACE = 2, 2
@@ -82,8 +83,6 @@ def own_gradients(steps=2):
 
 def exchange_each(names):
     """Run on a rank: a gradient along each option, task by task, without workers."""
-    from workbench.techniques.espresso.runtime import _Journey
-
     groups, rank, found = Groups(*PLACE), dist.get_rank(), []
     for name in names:
         encoders = Encoders(lambda place: make_codec("efsignsgd", place), "w")
@@ -225,6 +224,16 @@ def open_files(plan, uses):
     for _ in range(uses):
         exchanged_gradients([plan], steps=1)
     return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_velocity_that_was_loaded_follows_the_gradients_to_their_device():
+    plan = toy_plan()
+    encoders = Encoders(lambda place: make_codec("dgc", place), "0.bias")
+    journey = _Journey("0.bias", plan.options["0.bias"], encoders, SimpleNamespace(place=PLACE), 0.5)
+    journey.begin_(torch.ones(30), print)
+    journey.load_state_dict(journey.state_dict())
+    journey.begin_(torch.ones(30, device="meta"), print)
+    assert journey.memory[0].is_meta
 
 
 def test_a_closed_exchange_leaves_no_connections(ranks):

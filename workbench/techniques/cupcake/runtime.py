@@ -147,7 +147,8 @@ class Group:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state of `state_dict`."""
         self.codec.load_state_dict(state["codec"])
-        self._velocity = copy.deepcopy(state["velocity"])
+        saved = state["velocity"]
+        self._velocity = None if saved is None else saved.to(self.flat.device, copy=True)
 
     @torch.no_grad()
     def decode(self) -> None:

@@ -75,7 +75,8 @@ class Groups:
         wanted, world = num_machines * gpus_per_machine, dist.get_world_size()
         if wanted != world:
             raise ValueError(f"the plan is for {num_machines} machines of {gpus_per_machine}; there are {world} ranks")
-        self._device = torch.device(device) if backend_of(device) == "nccl" else torch.device("cpu")
+        # With its number: a worker thread's own GPU would be the first one.
+        self._device = torch.empty(0, device=device if backend_of(device) == "nccl" else "cpu").device
         self._is_interrupted = False
         self._groups = {}
         for phase in Phase:
@@ -177,7 +178,8 @@ class _Journey:
         self.number, self._gradient, self._done = 0, gradient, done
         first = gradient
         if self._momentum:  # the velocities of the ranks add up to the velocity of the sum
-            first = gradient.clone() if self._velocity is None else self._momentum * self._velocity + gradient
+            velocity = self._velocity  # a loaded one may lie on another device
+            first = gradient.clone() if velocity is None else self._momentum * velocity.to(gradient.device) + gradient
             self._velocity = first
         self._value = padded(first, math.prod(self._groups.place))
         self._num_elements = self._value.numel()

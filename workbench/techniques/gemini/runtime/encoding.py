@@ -115,8 +115,8 @@ class PackedTree:
             else:
                 out[start : start + size].copy_(flat, non_blocking=is_locked)
             out[start + size : end] = 0
-        if is_locked:
-            torch.cuda.synchronize()
+        for device in {blob.device for blob in self._blobs if is_locked and blob.is_cuda}:
+            torch.cuda.synchronize(device)
 
 
 def _copy_through(pinned: Sequence[Tensor], source: Tensor, out: Tensor) -> None:
@@ -345,10 +345,11 @@ class _Reader:
 
     def _tensor(self, node: dict[str, Any]) -> Tensor:
         dtype, shape = _dtype_named(node["dtype"]), node["shape"]
+        data = self._blob(node["blob"], node.get("device", "cpu"))
         if 0 in shape:
-            tensor = torch.empty(shape, dtype=dtype)
+            tensor = torch.empty(shape, dtype=dtype, device=data.device)
         else:
-            data = self._blob(node["blob"], node.get("device", "cpu"))[node["start"] :]
+            data = data[node["start"] :]
             data = data[: data.numel() // dtype.itemsize * dtype.itemsize].view(dtype)
             is_strided = "stride" in node
             tensor = data.as_strided(shape, node["stride"]) if is_strided else data[: math.prod(shape)].view(shape)
