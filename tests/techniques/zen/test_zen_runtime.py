@@ -5,6 +5,8 @@ import copy
 import threading
 import warnings
 from functools import reduce
+from queue import SimpleQueue
+from unittest import mock
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from workbench.parallel.traffic import tcp_bytes_sent
 from workbench.parallel.wire import Wire
 from workbench.techniques import zen
 from workbench.techniques.zen.method import HashBitmap, partition
+from workbench.techniques.zen.runtime import hook
 from workbench.techniques.zen.runtime.schemes import SCHEMES
 from workbench.techniques.zen.runtime.sparse import Sparse, set_entries
 
@@ -380,6 +383,19 @@ def test_groups_sum_for_themselves(ranks):
 def test_the_hook_equals_ddp_on_a_gpu():
     with Ranks(1, device="cuda") as ranks:
         assert all(difference < 1e-5 for difference, _ in ranks.run(tidy, trained, False, "Zen", device="cuda"))
+
+
+def test_an_error_on_a_gpu_reaches_the_backward_pass_that_waits(monkeypatch):
+    failed, done = RuntimeError("device-side assert triggered"), torch.futures.Future()
+    stream = mock.Mock(**{"synchronize.side_effect": failed})
+    monkeypatch.setattr(torch.cuda, "set_device", print)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    bucket, inbox, sums = hook._Bucket(torch.ones(2), [], [], mock.Mock(), done), SimpleQueue(), mock.Mock()
+    sums.all_reduce_.return_value = [bucket.buffer]
+    inbox.put([bucket])
+    inbox.put(None)
+    hook._serve(inbox, sums, mock.Mock(size=1))
+    assert done.done() and bucket.error is failed
 
 
 def in_the_background():

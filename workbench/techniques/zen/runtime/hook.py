@@ -221,12 +221,12 @@ def _serve(inbox: "SimpleQueue[list[_Bucket] | None]", sums: SparseSynchroniser,
                     bucket.buffer = first
                 for gradient in bucket.others:
                     group.communicate(dist.all_reduce, gradient)
+            if any(bucket.ready is not None for bucket in buckets):
+                torch.cuda.current_stream().synchronize()  # raises what has failed on the GPU
         except BaseException as error:  # the training waits for the futures, and must see it
             for bucket in buckets:
                 bucket.error = error
         for bucket in buckets:
-            if bucket.ready is not None:
-                torch.cuda.current_stream().synchronize()
             bucket.future.set_result(None)
 
 
