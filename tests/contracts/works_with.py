@@ -87,7 +87,8 @@ HEAD = """# What works with what
 ✓ works; a star says that there is something to know. ✗ is refused by an error that names the feature, before a number
 is wrong. – does not apply. What to know, and why something does not apply, stands below, technique by technique. Every
 ✓ and every ✗ is shown by a test of `tests/contracts`; `python -m tests.contracts.works_with` writes this page.
-The ranks of these tests are processes on CPUs, with gloo. Nothing here has run on several GPUs yet.
+The ranks of these tests are processes on CPUs, with gloo. Nothing here has run on several GPUs yet: see
+[On GPUs](#on-gpus).
 """
 
 
@@ -100,6 +101,20 @@ TOGETHER = """
   the exchange of Espresso or Cupcake in `extra`; Zen remembers nothing.
 - **FlexTP with compressed activations**: learned codes are linear, and numbers stay the same. Top-K chooses within a
   rank's part of a sum, which changes with the columns that the rank multiplies.
+
+## On GPUs
+
+What runs there was read line by line against torch's rules for streams, futures and NCCL, and not run on several GPUs.
+
+- Call `torch.cuda.set_device` first: objects and barriers go by NCCL over the current device.
+- A lost rank is mostly found by torch's watchdog, which ends the process at the timeout; `RankLost` comes where NCCL
+  itself raises.
+- Several ranks that share a GPU need gloo, which sends no GPU memory from one rank to one other: FlexTP's migration,
+  pipelines and `atp.measure` need a GPU a rank. Zen, Espresso, Cupcake, ATP on a given mesh and SDPipe's averaging do
+  not.
+- To be tried on GPUs first: two NCCL communicators of one GPU at work at once (Espresso's two links, Zen beside
+  DistributedDataParallel, ATP's two axes), and Gemini's profile of idle spans, which counts NCCL's messages as ended
+  when they are queued.
 """
 
 
