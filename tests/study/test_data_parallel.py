@@ -79,19 +79,30 @@ def test_every_scheme_is_trained_with_every_codec_for_every_seed():
     assert len(cells) == 2 * (2 + 2 * 2) and all(cell["steps"] == 5 for cell in cells)
 
 
-@pytest.mark.parametrize(("share", "hidden_s"), [(0.5, 0.0), (0.729, 0.3), (0.3, 0.6)])
-def test_links_are_slowed_until_communication_takes_its_share(monkeypatch, share, hidden_s):
+def ddp_s(setting, beyond_s):
     gradient_bytes = 4 * sum(parameter.numel() for parameter in SMALL_MODELS["vgg"]().parameters())
+    return beyond_s + 1.5 * gradient_bytes / (setting.gigabits_per_s * GIGABIT_BYTES_PER_S)  # a ring of four ranks
 
-    def ddp_s(setting):  # computation takes 2 s and hides a part of what a ring of four ranks sends
-        return 2 - hidden_s + 1.5 * gradient_bytes / (setting.gigabits_per_s * GIGABIT_BYTES_PER_S)
+
+def placed_at_share(monkeypatch, share, beyond_s):
+    """Place a model that computes for 2 s, and whose iteration with DDP takes some seconds beside its links' time."""
 
     def timed(ranks, build, setting, **more):
-        rounds = {ALONE: turns(ALONE, [2.0]), DDP: turns(DDP, [ddp_s(setting)])}
+        rounds = {ALONE: turns(ALONE, [2.0]), DDP: turns(DDP, [ddp_s(setting, beyond_s)])}
         return Timed(rounds=rounds, facts={})
 
     monkeypatch.setattr(data_parallel, "open_ranks", lambda *args, **more: nullcontext())
     monkeypatch.setattr(data_parallel, "time_variants", timed)
-    placed, rows = at_share(Setting(model="vgg"), share)
-    assert 1 - 2 / ddp_s(placed) == pytest.approx(share)
+    return at_share(Setting(model="vgg"), share)
+
+
+@pytest.mark.parametrize(("share", "beyond_s"), [(0.5, 2.0), (0.729, 1.7), (0.3, 1.4)])
+def test_links_are_slowed_until_communication_takes_its_share(monkeypatch, share, beyond_s):
+    placed, rows = placed_at_share(monkeypatch, share, beyond_s)
+    assert 1 - 2 / ddp_s(placed, beyond_s) == pytest.approx(share)
     assert value(rows, "rate_bytes_per_s", choice="corrected") == placed.gigabits_per_s * GIGABIT_BYTES_PER_S
+
+
+def test_the_first_rate_stays_where_no_link_is_fast_enough_for_the_share(monkeypatch):
+    placed, rows = placed_at_share(monkeypatch, 0.5, beyond_s=4.5)
+    assert value(rows, "rate_bytes_per_s", choice="first") == placed.gigabits_per_s * GIGABIT_BYTES_PER_S

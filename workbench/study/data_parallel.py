@@ -123,7 +123,7 @@ def at_share(setting: Setting, share: float) -> tuple[Setting, list[dict[str, An
 
     The rule: DDP and ranks that exchange nothing are timed with the setting's links. From these follows the rate that
     would be right if nothing overlapped. DDP is timed with it; what its iteration then takes beyond the links' time
-    corrects the rate once. ValueError unless 0 < share < 1.
+    corrects the rate once; where that alone takes the share, the first rate stays. ValueError unless 0 < share < 1.
     """
     if not 0 < share < 1:
         raise ValueError(f"share is {share}; it must be in 0 < share < 1")
@@ -137,13 +137,11 @@ def at_share(setting: Setting, share: float) -> tuple[Setting, list[dict[str, An
             timed = time_variants(ranks, _plain_trials, placed, turns=CHOOSING)
         return {name: median(timed.iterations_s(name)) for name in timed.rounds}
 
-    def rate_at(alone_s: float, beyond_s: float) -> float:
-        return link_bytes / (alone_s / (1 - share) - beyond_s)
-
     alone_s = timed_s(setting)[ALONE]
-    first = rate_at(alone_s, alone_s)
+    first = link_bytes / (alone_s / (1 - share) - alone_s)
     slow_s = timed_s(replace(setting, gigabits_per_s=first / GIGABIT_BYTES_PER_S))
-    rate = rate_at(slow_s[ALONE], slow_s[DDP] - link_bytes / first)
+    left_s = slow_s[ALONE] / (1 - share) - (slow_s[DDP] - link_bytes / first)
+    rate = link_bytes / left_s if left_s > 0 else first
     rows = [
         value_row("asked_share", share, **keys),
         value_row("link_bytes", link_bytes, "B", **keys),
