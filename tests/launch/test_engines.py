@@ -13,7 +13,7 @@ from workbench.launch import IPyParallelRanks, PerRank, RankFailed, run_here
 from workbench.launch.engines import join_job
 
 SCRIPT = """
-import sys
+import os, sys
 from pathlib import Path
 import torch, torch.distributed as dist
 from workbench.launch import PerRank, Ranks, run_here
@@ -23,17 +23,29 @@ def total(number, *, plus):
     dist.all_reduce(x)
     return x.item()
 
+class Own:
+    pass
+
+def is_the_first_ranks(own, pid, call):
+    first = torch.tensor([os.getpid()])
+    dist.broadcast(first, 0)
+    return type(own) is Own and pid == first.item() and call() == 3
+
 for _ in range(2):
     value = run_here(total, PerRank([1, 2]), plus=10)
 with Ranks(2) as ranks:
     kept = ranks.put("kept", int, "3")
     values = ranks.run(total, PerRank([1, 2]), plus=kept) + ranks.start(dist.get_rank).result()
+    pid = ranks.put("pid", int, os.getpid())
+    for given in (os.getpid(), pid):
+        values += ranks.run(is_the_first_ranks, Own(), given, lambda: 3)
 try:
     Ranks(3)
 except RuntimeError as error:
     Path(sys.argv[1], f"rank-{dist.get_rank()}").write_text(f"{value} {values} {error}")
 """
-FOUND = "23.0 [9.0, 9.0, 0, 1] torchrun or srun has started 2 ranks, and 3 ranks are asked for"  # 11 + 12, 4 + 5
+FOUND = "23.0 [9.0, 9.0, 0, 1, True, True, True, True] torchrun or srun has started 2 ranks, and 3 ranks are asked for"
+# 11 + 12, 4 + 5
 
 
 def test_a_function_and_a_pool_of_the_same_size_run_under_torchrun(tmp_path):

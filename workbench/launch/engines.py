@@ -8,6 +8,7 @@ import atexit
 import datetime
 import math
 import os
+import pickle
 import re
 import socket
 import subprocess
@@ -21,7 +22,7 @@ from workbench.launch.environment import rank_environment
 from workbench.launch.failures import GRACE_S, FailureKind, RankFailed, RankFailure, kind_of_words
 from workbench.launch.messages import Handle
 
-__all__ = ["IPyParallelRanks", "call_here", "join_job", "run_here", "run_on_all", "size_of_job"]
+__all__ = ["IPyParallelRanks", "call_as_one", "join_job", "run_here", "run_on_all", "size_of_job"]
 
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 SRUN_VARIABLES = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_STEP_NUM_TASKS", "LOCAL_RANK": "SLURM_LOCALID"}
@@ -54,12 +55,30 @@ def size_of_job() -> int:
 
 
 def run_on_all(function: Callable[..., Any], args: Sequence, kwargs: Mapping, kept: Mapping[str, Any]) -> list[Any]:
-    """Call a function on this rank of a job as `call_here` does, and return the values of all ranks."""
+    """Call a function on this rank of a job as `call_as_one` does, and return the values of all ranks."""
     import torch.distributed as dist
 
     values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, call_here(function, args, kwargs, kept))
+    dist.all_gather_object(values, call_as_one(function, args, kwargs, kept))
     return values
+
+
+def call_as_one(function: Callable[..., Any], args: Sequence, kwargs: Mapping, kept: Mapping[str, Any]) -> Any:
+    """Call a function on this rank of a job with rank 0's arguments, as a pool has those of its one caller.
+
+    Each process has made its own: a plan that each has measured for itself would differ.
+    """
+    import cloudpickle
+    import torch.distributed as dist
+
+    given, own = [b""], (args, dict(kwargs))
+    if dist.get_rank() == 0:
+        try:
+            given = [pickle.dumps(own)]  # by name, so that a class of the script arrives as the process's own
+        except (pickle.PicklingError, AttributeError, TypeError):  # a lambda has no name
+            given = [cloudpickle.dumps(own)]
+    dist.broadcast_object_list(given)
+    return call_here(function, *pickle.loads(given[0]), kept)
 
 
 def call_here(function: Callable[..., Any], args: Sequence, kwargs: Mapping, kept: Mapping[str, Any]) -> Any:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 from workbench.launch.calls import PerRank, pack_call
-from workbench.launch.engines import call_here, join_job, run_on_all, size_of_job
+from workbench.launch.engines import call_as_one, join_job, run_on_all, size_of_job
 from workbench.launch.fork_server import ForkServer
 from workbench.launch.messages import Handle, Message
 from workbench.launch.protocol import Setup
@@ -147,7 +147,7 @@ class Ranks:
         """
         with self._exclusively():
             if self._kept is not None:
-                self._kept[name] = call_here(build, args, kwargs, self._kept)
+                self._kept[name] = call_as_one(build, args, kwargs, self._kept)
                 return Handle(name=name, group="")
             group = self._ready_group()
             group.exchange(self._pack(build, args, kwargs, keep_as=name), self._timeout_s)
