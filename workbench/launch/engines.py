@@ -6,6 +6,7 @@ and `start` an ipyparallel cluster has not.
 
 import atexit
 import datetime
+import io
 import math
 import os
 import pickle
@@ -14,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -71,14 +73,20 @@ def call_as_one(function: Callable[..., Any], args: Sequence, kwargs: Mapping, k
     import cloudpickle
     import torch.distributed as dist
 
-    given, own = [b""], (args, dict(kwargs))
+    class OfTheScript(cloudpickle.Pickler):
+        def reducer_override(self, item: Any) -> Any:
+            is_named = isinstance(item, type | types.FunctionType)
+            if is_named and getattr(sys.modules["__main__"], item.__qualname__, None) is item:
+                return NotImplemented  # by its name: every process has the script's
+            return super().reducer_override(item)
+
+    num_ranks, packed = dist.get_world_size(), io.BytesIO()
+    parts = [own_part(rank, args, dict(kwargs), num_ranks) for rank in range(num_ranks)]
     if dist.get_rank() == 0:
-        try:
-            given = [pickle.dumps(own)]  # by name, so that a class of the script arrives as the process's own
-        except (pickle.PicklingError, AttributeError, TypeError):  # a lambda has no name
-            given = [cloudpickle.dumps(own)]
+        OfTheScript(packed).dump(parts)
+    given = [packed.getvalue()]
     dist.broadcast_object_list(given)
-    return call_here(function, *pickle.loads(given[0]), kept)
+    return call_here(function, *pickle.loads(given[0])[dist.get_rank()], kept)
 
 
 def call_here(function: Callable[..., Any], args: Sequence, kwargs: Mapping, kept: Mapping[str, Any]) -> Any:
