@@ -86,7 +86,8 @@ def call_as_one(function: Callable[..., Any], args: Sequence, kwargs: Mapping, k
         OfTheScript(packed).dump(parts)
     given = [packed.getvalue()]
     dist.broadcast_object_list(given)
-    return call_here(function, *pickle.loads(given[0])[dist.get_rank()], kept)
+    own_args, own_kwargs = pickle.loads(given[0])[dist.get_rank()]
+    return call_here(function, own_args, own_kwargs, kept)
 
 
 def call_here(function: Callable[..., Any], args: Sequence, kwargs: Mapping, kept: Mapping[str, Any]) -> Any:
