@@ -193,12 +193,8 @@ def ask(
         gradients = _measured_here(live.gradients, computation_s, said)
         workload = None if sizes is None else sizes.workload(name, batch=batch, sequence=sequence)
     if tp is None or pp is None:
-        frozen_bytes = live.frozen_bytes if live else 0
-        state_bytes = GPU_BYTES_PER_PARAMETER * (sum(gradients.num_elements) if gradients else 0) + frozen_bytes
-        tp, pp = _fewest_ranks(name, state_bytes, topology, tp, pp, sizes)
-        held = f"{GPU_BYTES_PER_PARAMETER} bytes a parameter"
-        held += f" that is trained, and {frozen_bytes / 1e9:.2g} GB of frozen ones" if frozen_bytes else ""
-        said.append(f"TP {tp}, PP {pp}: the fewest ranks whose memory holds {held}")
+        num_trained, frozen_bytes = sum(gradients.num_elements) if gradients else 0, live.frozen_bytes if live else 0
+        tp, pp = _fewest_ranks(name, num_trained, frozen_bytes, topology, tp, pp, sizes, said)
     said.append(f"{failures_per_machine_day:g} failures a machine and day")
     said.append("no straggler" if slow == 1 else f"a GPU {slow:g} times as slow, in {slow_share:.0%} of its iterations")
     return Question(
@@ -278,9 +274,21 @@ def _reference_flops_per_s() -> float:
 
 
 def _fewest_ranks(
-    name: str, state_bytes: float, machines: Topology, tp: int | None, pp: int | None, sizes: ModelSizes | None
+    name: str,
+    num_trained: float,
+    frozen_bytes: int,
+    machines: Topology,
+    tp: int | None,
+    pp: int | None,
+    sizes: ModelSizes | None,
+    said: list[str],
 ) -> tuple[int, int]:
+    """Return the fewest ranks whose memory holds trained and frozen parameters, as TP and PP; add what was assumed."""
+    state_bytes = GPU_BYTES_PER_PARAMETER * num_trained + frozen_bytes
+    held = f"{GPU_BYTES_PER_PARAMETER} bytes a parameter"
+    held += f" that is trained, and {frozen_bytes / 1e9:.2g} GB of frozen ones" if frozen_bytes else ""
     for layout in _layouts(state_bytes, machines, tp, pp, sizes):
+        said.append(f"TP {layout[0]}, PP {layout[1]}: the fewest ranks whose memory holds {held}")
         return layout
     need = f"{name} needs {state_bytes / 1e9:,.0f} GB for its states"
     raise ValueError(f"machines is {machines.name!r}; {need}, more than fits")
