@@ -175,13 +175,6 @@ def _tables(module: nn.Module) -> tuple[set[Tensor], list[str]]:
     return {*embeddings.values()} - others, [name for name, weight in embeddings.items() if weight in others]
 
 
-def _refuse_shrinking(model: DistributedDataParallel | None) -> None:
-    """Raise RuntimeError if `join` divides by the ranks with batches left, a number that a hook does not know."""
-    if model is not None and not getattr(model, "_divide_by_initial_world_size", True):
-        rule = "a communication hook divides by all ranks: leave it True"
-        raise RuntimeError(f"divide_by_initial_world_size of join is False; {rule}")
-
-
 def _arrived(group: dist.ProcessGroup, done: torch.futures.Future[list[Tensor]]) -> Tensor:
     with naming_lost_ranks(group, "all_reduce of a gradient that is not sparse"):
         return done.value()[0]
@@ -249,7 +242,9 @@ class _Hook:
 
     def exchange(self, _: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         model = self.model()
-        _refuse_shrinking(model)
+        if model is not None and not getattr(model, "_divide_by_initial_world_size", True):
+            rule = "a communication hook divides by all ranks, not by those with batches left: leave it True"
+            raise RuntimeError(f"divide_by_initial_world_size of join is False; {rule}")
         if bucket.index() == 0:
             self.waiting.clear()  # of a pass that was broken off
         buffer = bucket.buffer()
