@@ -125,7 +125,7 @@ def test_it_begins_at_the_papers_machine_where_compression_pays():
     explorer, machine = lesson.explore_break_even(), cost.paper_machine(nvlink=False)
     setting = cost.Setting(method="A2", tp=4, pp=1)
     assert explorer.result.speedup == cost.speedup_at(machine, setting, machine.link.bandwidth_bytes_per_s)
-    assert explorer.result.chosen == cost.break_even(machine, setting)
+    assert explorer.result.limit_bytes_per_s == cost.break_even_bytes_per_s(machine, setting)
     assert explorer.status.startswith("Compression pays at batch 32, code of 100, 11 GB/s: 1.1")
 
 
@@ -142,7 +142,7 @@ def test_the_break_even_follows_the_costs_of_encoding():
     machine, start = cost.paper_machine(nvlink=False), lesson.explore_break_even().values | {"code_size": 400}
 
     def limit(machine=machine, **changes):
-        return compare_at(machine, **start | changes).chosen.bandwidth_bytes_per_s
+        return compare_at(machine, **start | changes).limit_bytes_per_s
 
     dearer = [limit(codec_factor=factor) for factor in (4.0, 1.0, 0.25)]
     assert dearer == sorted(dearer)

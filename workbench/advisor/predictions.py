@@ -289,7 +289,7 @@ def activation_compression(q: Question) -> Prediction | str:
     coded = [name for name, one in METHODS.items() if one.family not in (Family.NONE, Family.HALF)]
     found = {name: activations.iteration_time(replace(plain, method=name), machine).total_s for name in coded}
     best = min(found, key=found.__getitem__)
-    below = activations.break_even(machine, replace(plain, method=best)).bandwidth_bytes_per_s
+    below = activations.break_even_bytes_per_s(machine, replace(plain, method=best))
     limit = f"; gains below {below * 8 / 1e9:,.0f} Gbit/s inside machines" if 0 < below < math.inf else ""
     return Prediction(
         plain="Megatron's TP in 16 bits",

@@ -74,7 +74,7 @@ class RandomK(SparseCodec):
 
     def for_site(self, site: str, hidden: int | None = None) -> "RandomK":
         """Make a codec whose stream depends on (seed, site)."""
-        codec = RandomK(self.keep, self.seed, index_dtype=self.index_dtype)
+        codec = type(self)(self.keep, self.seed, index_dtype=self.index_dtype)
         codec.site, codec._stream = site, np.random.default_rng(site_seed(self.seed, site))
         return codec
 

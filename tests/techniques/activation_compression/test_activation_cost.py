@@ -134,7 +134,7 @@ test_fused_layers_missing_cells_and_networks_zeros_and_variants_that_a_method_ca
 
 test_a_wrong_setting_names_the_field = refusals(
     ({"method": "Z9"}, "Z9"),
-    ({"tp": 0}, "tp is 0; it must be at least 1"),
+    ({"tp": 0}, "tp is 0; it must be a whole number of at least 1"),
     ({"pp": 5}, "pp is 5; it must divide the 24 layers"),
     ({"compressed_layers": 25}, r"compressed_layers is 25; it must be in 0..24, the layers"),
     ({"num_nodes": 3}, "num_nodes is 3; it must divide the 4 ranks"),

@@ -175,17 +175,16 @@ def simple() -> FittedMachine:
 def test_at_break_even_neither_side_is_faster_and_a_message_larger_than_the_plain_one_never_pays():
     machine = cost.paper_machine(nvlink=False)
     setting = Setting(method="A1", tp=4, pp=1)
-    point = cost.break_even(machine, setting)
+    limit = cost.break_even_bytes_per_s(machine, setting)
     own = cost.speedup_at(machine, setting, machine.link.bandwidth_bytes_per_s)
     plain, coded = (iteration_time(replace(setting, method=name), machine).total_s for name in ("w/o", "A1"))
     assert own == plain / coded
-    rates = (factor * point.bandwidth_bytes_per_s for factor in (0.5, 1, 2))
-    below, at, above = (cost.speedup_at(machine, setting, rate) for rate in rates)
+    below, at, above = (cost.speedup_at(machine, setting, factor * limit) for factor in (0.5, 1, 2))
     assert below > 1 > above and at == pytest.approx(1, abs=1e-9)
     # Q-like: keeping all elements of a sparse message costs 10 bytes for 2; gathered by 4, three times again.
     all_kept = Setting(method="T3", code_size=1024, tp=4, pp=1)
-    assert cost.break_even(cost.paper_machine(nvlink=False), all_kept).bandwidth_bytes_per_s == 0
-    assert cost.break_even(simple(), Setting(method="w/o", tp=2, pp=1)).bandwidth_bytes_per_s == 0
+    assert cost.break_even_bytes_per_s(cost.paper_machine(nvlink=False), all_kept) == 0
+    assert cost.break_even_bytes_per_s(simple(), Setting(method="w/o", tp=2, pp=1)) == 0
 
 
 def test_codes_that_cost_a_second_a_message_pay_below_the_bandwidth_worked_by_hand():
@@ -194,7 +193,7 @@ def test_codes_that_cost_a_second_a_message_pay_below_the_bandwidth_worked_by_ha
     expected = 2**25 * (1 - 50 / 1024) - 1024 * 50 * 2
     dear = replace(simple(), codecs={Family.AUTOENCODER: CodecCost(encode_s_per_element=1 / 2**24)})
     setting, place = Setting(method="A1", tp=2, pp=1), {"micro_batches": [32], "code_sizes": [50]}
-    assert cost.break_even(dear, setting).bandwidth_bytes_per_s == pytest.approx(expected, rel=1e-6)
+    assert cost.break_even_bytes_per_s(dear, setting) == pytest.approx(expected, rel=1e-6)
     (row,) = simulated.simulate_break_even(dear, setting, **place)
     assert (row["micro_batch"], row["code_size"], row["value"]) == (32, 50, pytest.approx(expected, rel=1e-3))
     # Free codes pay on any link: a map shows no bandwidth.
@@ -205,7 +204,7 @@ def test_larger_batches_pay_over_faster_links_and_larger_codes_over_slower_ones(
     machine, sizes = cost.paper_machine(nvlink=True), [25, 100, 400]
     setting = Setting(method="A1", tp=4, pp=1)
     points = cost.break_even_map(machine, setting, micro_batches=[4, 16, 64], code_sizes=sizes)
-    by_size = [[p.bandwidth_bytes_per_s for p in points if p.code_size == size] for size in sizes]
+    by_size = [[points[batch, size] for batch in (4, 16, 64)] for size in sizes]
     assert all(row == sorted(row) for row in by_size)
     assert all(column == tuple(sorted(column, reverse=True)) for column in zip(*by_size, strict=True))
     assert all(0 < bandwidth < math.inf for row in by_size for bandwidth in row)

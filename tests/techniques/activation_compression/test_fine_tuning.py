@@ -114,7 +114,6 @@ def test_what_fine_tuning_refuses_is_refused_before_pretraining(monkeypatch):
 
 TINY = {"task": "mrpc", "encoder": "stand-in", "limit": 16, "epochs": 1, "batch": 8, "learning_rate": 1e-3}
 TINY |= {"max_tokens": 16}
-TIMES = ("seconds", "training_s", "examples_per_s")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -122,17 +121,12 @@ def _lengths_of_generated_text(generated_data):
     measured.longest_sequence.cache_clear()
 
 
-def without_times(cell: dict) -> dict:
-    return {name: value for name, value in cell.items() if name not in TIMES}
-
-
 def test_equal_seeds_give_equal_bits_and_others_do_not():
-    method, precision = "R2", "bf16"
     torch.manual_seed(7)
     state = torch.get_rng_state()
-    first = measured.fine_tune(**TINY, method=method, seed=0, precision=precision)
-    assert without_times(first) == without_times(measured.fine_tune(**TINY, method=method, seed=0, precision=precision))
-    assert first["train_loss"] != measured.fine_tune(**TINY, method=method, seed=1, precision=precision)["train_loss"]
+    cells = [measured.fine_tune(**TINY, method="R2", seed=seed, precision="bf16") for seed in (0, 0, 1)]
+    first, again, other = (cell | {"seconds": 0.0} for cell in cells)
+    assert first == again and first["train_loss"] != other["train_loss"]
     assert torch.equal(torch.get_rng_state(), state), "a global generator was touched"
 
 
@@ -177,9 +171,8 @@ test_wrong_arguments_are_refused_by_name = refusals(
     ({"learning_rate": 0.0}, "learning_rate is 0.0; it must be above 0"),
     ({"limit": 4}, "limit is 4; it must be at least the batch, 8"),
     ({"error_feedback": True}, "error_feedback is True; it must be False without fixed_length"),
-    ({"layers": 3}, "layers is 3; it must be 1 to 2"),
     ({"layers": [0, 2]}, r"layers is \[0, 2\]; it must be different indices in 0..1"),
-    ({"tp": 0}, "tp is 0; it must be at least 1"),
+    ({"tp": 0}, "tp is 0; it must be a whole number of at least 1"),
     of=partial(measured.fine_tune, **TINY, method="A1", seed=0),
 )
 
@@ -254,9 +247,9 @@ def in_this_process(method: str, precision: str) -> dict:
     return gradients_of_a_step(pipeline, precision, pipeline.parts, pipeline.boundaries)
 
 
-def test_virtual_ranks_equal_real_ranks_in_loss_and_gradients(four_ranks):
+def test_virtual_ranks_equal_real_ranks_in_loss_and_gradients(pools):
     cases = [*product(("w/o", "A1"), PRECISIONS), ("T1", "fp32"), ("R4", "bf16"), ("Q1", "bf16")]
-    for (method, precision), *there in zip(cases, *four_ranks.run(on_a_rank, cases), strict=True):
+    for (method, precision), *there in zip(cases, *pools(4).run(on_a_rank, cases), strict=True):
         here = in_this_process(method, precision)
         assert bool(here["codecs"]) == bool(here["boundary"]) == (method == "A1")
         for rank in (2, 3):  # the second stage's

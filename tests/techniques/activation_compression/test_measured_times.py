@@ -4,9 +4,7 @@ Nothing here asserts a duration.
 """
 
 import math
-from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -25,11 +23,6 @@ from workbench.techniques.activation_compression.training import compressed_pipe
 from workbench.timeline import Kind, Recorder
 
 TINY = {"micro_batch": 2, "sequence": 8, "hidden": 32, "layers": 4, "compressed_layers": 2, "value_bytes": 4}
-
-
-def test_a_variant_says_what_differs_from_its_method():
-    assert [read_variant(name, **TINY)[0].index_bytes for name in ("T1 int32", "T1")] == [4, 8]
-    assert [read_variant(name, **TINY)[0].is_fused for name in ("A1 fused", "A1")] == [True, False]
 
 
 def codec_of(name, recorder=None):
@@ -124,10 +117,9 @@ def assert_breakdowns(by_rank, tp, pp):
                 assert len(noted) == 2 * 2 * 2  # both halves, two reductions in each of two layers
 
 
-def test_rows_carry_their_interval_and_the_uncompressed_iteration_has_speedup_one(pools, monkeypatch):
-    monkeypatch.setattr(iterations, "open_ranks", lambda num_ranks, **_: nullcontext(pools(num_ranks)))
-    asked = {"link": None, "num_hosts": 1, "num_iterations": 6, "keys": {"nvlink": 1}}
-    found = measured.measure_iterations(["w/o", "A1", "A1 fused"], [(2, 1)], **asked, **TINY)
+def test_rows_carry_their_interval_and_the_uncompressed_iteration_has_speedup_one(pools):
+    asked = {"num_iterations": 6, "keys": {"nvlink": 1}, **TINY}
+    found = measured.measure_on(pools(2), ["w/o", "A1", "A1 fused"], [(2, 1)], **asked)
     assert all(row["low"] <= row["value"] <= row["high"] and row["nvlink"] == 1 for row in found.rows)
     (plain,) = [row for row in found.rows if row["quantity"] == "speedup" and row["method"] == "w/o"]
     assert (plain["low"], plain["value"], plain["high"]) == (1, 1, 1)
@@ -177,22 +169,19 @@ def test_carried_over_links_are_for_more_tensor_parallel_ranks_and_their_share_f
     assert [share for *_, share in places] == [0.2333, pytest.approx(0.362, abs=5e-4), None]
 
 
-def iterate(names, num_iterations):
-    measured.measure_iterations(names, [(2, 1)], link=None, num_hosts=1, num_iterations=num_iterations, **TINY)
-
-
-def opened(share, **more):
-    with measured.ranks_at_share(share, **more, **TINY):
-        pass
+def fit(methods, num_iterations):
+    asked = [{"methods": methods, "meshes": [[4, 1]], "micro_batch": 2, "sequence": 8, "hidden": 32}]
+    common = {"faster": [], "share": 0.2, "num_hosts": 2, "num_iterations": num_iterations}
+    measured.measure_fit(fit_on=asked, held_out=asked, **common)
 
 
 test_links_and_times_that_cannot_be_fitted_are_refused_before_any_rank_starts = refusals(
-    (lambda: iterate(["w/o"], 5), "num_iterations is 5; it must be at least 6"),
-    (lambda: iterate(["A1"], 6), "'w/o' must be among them"),
+    (lambda: fit(["w/o"], 5), "num_iterations is 5; it must be at least 6"),
+    (lambda: fit(["A1"], 6), "'w/o' must be among them"),
+    (lambda: table(num_iterations=5), "num_iterations is 5; it must be at least 6"),
     (lambda: measured.carried_over_share(0.5, tp=2, to_tp=4), r"share is 0.5; it must be in 0 < share < 0\.5"),
     (lambda: measured.carried_over_share(0.2, tp=2, to_tp=1), "to_tp is 1; it must be at least 2"),
-    (lambda: opened(0.6), r"share is 0.6; it must be in 0 < share < 0\.5"),
-    (lambda: opened(0.2, runs=1), "runs is 1; it must be at least 2"),
+    (lambda: table(links=["slow"], share=0.6), r"share is 0.6; it must be in 0 < share < 0\.5"),
     (lambda: table(links=["quick"]), "'quick'"),
     (lambda: table(links=["slow"], share_mesh=[1, 2]), r"share_mesh is \(1, 2\)"),
     (lambda: measured.fit_machine(measured_on(["T1"], [(4, 1)], SIZES[:1])), "'w/o'"),
@@ -246,14 +235,14 @@ def test_the_third_rate_lies_on_the_line_through_two_trials_unless_noise_has_tur
 
 
 def table(**changes):
-    asked = {"batches": [[2, 8]], "share": 0.2, "share_of": "TENSOR", "share_mesh": [2, 1]} | changes
+    asked = {"links": ["fast"], "batches": [[2, 8]], "share": 0.2, "share_of": "TENSOR", "share_mesh": [2, 1]}
     sizes = {name: value for name, value in TINY.items() if name not in ("micro_batch", "sequence")}
-    return measured.measure_table(["w/o"], [[2, 1]], num_hosts=2, num_iterations=6, **asked, **sizes)
+    return measured.measure_table(["w/o"], [[2, 1]], **asked | {"num_hosts": 2, "num_iterations": 6} | sizes | changes)
 
 
 @pytest.mark.skipif(MISSING is not None, reason=f"shaped hosts need {MISSING}")
 def test_the_share_that_the_measurement_reached_is_told_beside_the_one_that_was_asked(monkeypatch):
-    monkeypatch.setattr(iterations, "ranks_at_share", partial(measured.ranks_at_share, runs=2))
+    monkeypatch.setattr(iterations, "NUM_TRIALS", 2)
     found = table(links=["slow"])
     (calibration,) = found.calibrations
     assert calibration.of is measured.ShareOf.TENSOR

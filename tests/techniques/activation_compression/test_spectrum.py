@@ -51,7 +51,7 @@ test_wrong_shares_matrices_settings_and_groups_are_refused = refusals(
     (lambda: spectrum.cumulative_share(torch.zeros(3)), "values is all zero; it must hold"),
     (lambda: Setting(task="stsb"), "task is 'stsb'; it must be a GLUE task with classes"),
     (lambda: Setting(seeds=[]), "seeds is empty; it must hold at least one number"),
-    (lambda: Setting(sentences=[0]), r"sentences is \[0\]; it must hold numbers of at least 1"),
+    (lambda: Setting(sentences=[0]), "sentences is 0; it must be a whole number of at least 1"),
     (lambda: spectrum.measure(Setting(), VirtualTensorGroup(3)), "tensor_ranks is 2; it must be the group's"),
     (lambda: study.best_linear_code(torch.eye(3), 0), "code_size is 0; it must be at least 1"),
 )

@@ -6,6 +6,7 @@
 Shown are four tensor-parallel ranks of one host, BERT-large, the last 12 of 24 layers compressed by a learned code.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -17,7 +18,6 @@ from workbench.explore.explorer import Explorer, choice, steps
 from workbench.plots import beside, figure, lines
 from workbench.plots.style import BLACK
 from workbench.techniques.activation_compression.cost import (
-    BreakEven,
     FittedMachine,
     Setting,
     break_even_map,
@@ -44,17 +44,16 @@ SCALED += ("launch_s", "backward_launch_s")
 class BreakEvenMap:
     """The curves, and the chosen point among them."""
 
-    points: tuple[BreakEven, ...]  # every batch and code size
+    limits: Mapping[tuple[int, int], float]  # bytes/s by batch and code size; below, compression pays
     micro_batch: int  # chosen
     code_size: int  # chosen
     bandwidth_bytes_per_s: float  # chosen
     speedup: float  # at the chosen point
 
     @property
-    def chosen(self) -> BreakEven:
-        """The point of the chosen batch and code size."""
-        wanted = (self.micro_batch, self.code_size)
-        return next(point for point in self.points if (point.micro_batch, point.code_size) == wanted)
+    def limit_bytes_per_s(self) -> float:
+        """The limit of the chosen batch and code size."""
+        return self.limits[self.micro_batch, self.code_size]
 
 
 def compare_at(
@@ -78,7 +77,7 @@ def compare_at(
         method="A2", tp=TENSOR_RANKS, pp=1, sequence=sequence, micro_batch=micro_batch, code_size=code_size, fused=fused
     )
     return BreakEvenMap(
-        points=break_even_map(changed, setting, micro_batches=BATCHES, code_sizes=CODE_SIZES),
+        limits=break_even_map(changed, setting, micro_batches=BATCHES, code_sizes=CODE_SIZES),
         micro_batch=micro_batch,
         code_size=code_size,
         bandwidth_bytes_per_s=bandwidth_bytes_per_s,
@@ -90,17 +89,17 @@ def describe_map(result: BreakEvenMap) -> str:
     """Say in a sentence whether the chosen point pays, and where it would begin to."""
     where = f"batch {result.micro_batch}, code of {result.code_size}, {gigabytes(result.bandwidth_bytes_per_s)}"
     pays = "pays" if result.speedup > 1 else "does not pay"
-    limit = result.chosen.bandwidth_bytes_per_s
-    return f"Compression {pays} at {where}: {result.speedup:.3g} times as fast. It pays below {gigabytes(limit)}."
+    limit = gigabytes(result.limit_bytes_per_s)
+    return f"Compression {pays} at {where}: {result.speedup:.3g} times as fast. It pays below {limit}."
 
 
 def draw_map(result: BreakEvenMap) -> Figure:
     """Draw the break-even bandwidth against the batch, a curve a code size, and the chosen point."""
     drawn, ax = figure(figsize=(8, 4.2))
     rows = [
-        {"batch": point.micro_batch, "bandwidth": point.bandwidth_bytes_per_s / 1e9, "code": point.code_size}
-        for point in result.points
-        if 0 < point.bandwidth_bytes_per_s < float("inf")
+        {"batch": batch, "bandwidth": limit / 1e9, "code": size}
+        for (batch, size), limit in result.limits.items()
+        if 0 < limit < float("inf")
     ]
     if rows:
         lines(rows, ax=ax, x="batch", y="bandwidth", by="code", log_x=True, log_y=True)

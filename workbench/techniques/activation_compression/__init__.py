@@ -13,7 +13,7 @@ Where to find it
 - section 4.7, FLOPs and seconds of a layer: `cost.layer_time`; bytes of an iteration: `cost.planned_messages`
 - tables 2-4, 6, 7, 9, 12, seconds of an iteration on the paper's machines or on yours: `cost.iteration_time`
 - section 4.7, equations 1 to 3, and table 10: `cost.layer_seconds_by_definition`, `cost.cluster_speedup`
-- beyond the paper, where compression begins to pay: `cost.break_even`
+- beyond the paper, where compression begins to pay: `cost.break_even_bytes_per_s`
 - figure 2, singular values: `spectrum`; ours, what is left of a message and how far the loss travels: `reconstruction`
 - tables 5, 8, 15, 16 and figure 4, scores after fine-tuning under compression, and measured times: `measured`
 

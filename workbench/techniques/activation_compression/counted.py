@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Container, Sequence
 from dataclasses import replace
+from itertools import product
 from types import MappingProxyType
 from typing import Any
 
@@ -45,8 +46,7 @@ def count_messages(names: Sequence[str], *, micro_batch: int, sequence: int, hid
     """
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(micro_batch, sequence, hidden, generator=generator).to(torch.float16)
-    shape = {"micro_batch": micro_batch, "sequence": sequence, "hidden": hidden}
-    layer: dict[str, Any] = {**shape, "layers": 1, "compressed_layers": 1}
+    shape: dict[str, Any] = {"micro_batch": micro_batch, "sequence": sequence, "hidden": hidden}
     rows, wire = [], []
     for name in names:
         chosen = method(name)
@@ -61,8 +61,8 @@ def count_messages(names: Sequence[str], *, micro_batch: int, sequence: int, hid
             continue
         code = "A1" if chosen.paper_code_size == method("A1").paper_code_size else "A2"
         for tp in (2, 4):
-            settings = (Setting(method=which, tp=tp, pp=1, **layer) for which in (name, code))
-            sparse, summed = (_total(setting, {Purpose.TENSOR_FORWARD}) for setting in settings)
+            layer = Setting(tp=tp, pp=1, layers=1, compressed_layers=1, **shape)
+            sparse, summed = (_total(replace(layer, method=which), {Purpose.TENSOR_FORWARD}) for which in (name, code))
             wire.append(value_row("wire_over_code", sparse / summed, method=name, tp=tp))
     return rows + wire
 
@@ -76,29 +76,28 @@ def count_study(names: Sequence[str], meshes: Sequence[Sequence[int]], *, rehear
     `rehearse_iterations`.
     """
     rows: Rows = []
-    for tp, pp in meshes:
-        for name in names:
-            setting = Setting(method=name, tp=tp, pp=pp, **sizes)
-            plain = replace(setting, method="w/o")
-            keys: dict[str, Any] = {"method": name, "tp": tp, "pp": pp}
-            totals = {"total": set(Purpose), "forward": FORWARD, "backward": set(Purpose) - FORWARD}
-            totals |= {purpose.value.replace(" ", "_"): {purpose} for purpose in Purpose}
-            for quantity, purposes in totals.items():
-                rows.append(value_row(f"{quantity}_bytes", _total(setting, purposes), "byte", **keys))
-            by_stage = [0] * pp
-            for planned in planned_messages(setting):
-                by_stage[planned.stage] += planned.rank_bytes
-            rows.append(value_row("rank_bytes", max(by_stage), "byte", **keys))
-            if tp > 1:
-                share = _total(setting, {Purpose.TENSOR_FORWARD}) / _total(plain, {Purpose.TENSOR_FORWARD})
-                rows.append(value_row("tensor_share", share, **keys))
-            back = {Purpose.BOUNDARY_BACKWARD}
-            both = {Purpose.BOUNDARY_FORWARD, *back}
-            for quantity, purposes in (("boundary_share", both), ("boundary_gradient_share", back)):
-                for boundary in range(pp - 1):
-                    layer = (boundary + 1) * setting.layers_per_stage
-                    share = _total(setting, purposes, layer) / _total(plain, purposes, layer)
-                    rows.append(value_row(quantity, share, **keys, boundary=boundary))
+    for (tp, pp), name in product(meshes, names):
+        setting = Setting(method=name, tp=tp, pp=pp, **sizes)
+        plain = replace(setting, method="w/o")
+        keys: dict[str, Any] = {"method": name, "tp": tp, "pp": pp}
+        totals = {"total": set(Purpose), "forward": FORWARD, "backward": set(Purpose) - FORWARD}
+        totals |= {purpose.value.replace(" ", "_"): {purpose} for purpose in Purpose}
+        for quantity, purposes in totals.items():
+            rows.append(value_row(f"{quantity}_bytes", _total(setting, purposes), "byte", **keys))
+        by_stage = [0] * pp
+        for planned in planned_messages(setting):
+            by_stage[planned.stage] += planned.rank_bytes
+        rows.append(value_row("rank_bytes", max(by_stage), "byte", **keys))
+        if tp > 1:
+            share = _total(setting, {Purpose.TENSOR_FORWARD}) / _total(plain, {Purpose.TENSOR_FORWARD})
+            rows.append(value_row("tensor_share", share, **keys))
+        back = {Purpose.BOUNDARY_BACKWARD}
+        both = {Purpose.BOUNDARY_FORWARD, *back}
+        for quantity, purposes in (("boundary_share", both), ("boundary_gradient_share", back)):
+            for boundary in range(pp - 1):
+                layer = (boundary + 1) * setting.layers_per_stage
+                share = _total(setting, purposes, layer) / _total(plain, purposes, layer)
+                rows.append(value_row(quantity, share, **keys, boundary=boundary))
     return rows + (rehearse_iterations(names, FINE_TUNING) if rehearse else [])
 
 

@@ -103,31 +103,27 @@ def code_size(paper_code_size: int, hidden: int) -> int:
     return max(1, round(paper_code_size * hidden / PAPER_HIDDEN))
 
 
-METHODS: Mapping[str, Method] = MappingProxyType(
-    {
-        row.name: row
-        for row in (
-            Method(name="w/o", family=Family.NONE),
-            Method(name="fp16", family=Family.HALF),
-            Method(name="A1", family=Family.AUTOENCODER, paper_code_size=50),
-            Method(name="A2", family=Family.AUTOENCODER, paper_code_size=100),
-            Method(name="T1", family=Family.TOP_K, paper_code_size=50, same_bytes=True),
-            Method(name="T2", family=Family.TOP_K, paper_code_size=100, same_bytes=True),
-            Method(name="T3", family=Family.TOP_K, paper_code_size=50),
-            Method(name="T4", family=Family.TOP_K, paper_code_size=100),
-            Method(name="R1", family=Family.RANDOM_K, paper_code_size=50, same_bytes=True),
-            Method(name="R2", family=Family.RANDOM_K, paper_code_size=100, same_bytes=True),
-            Method(name="R3", family=Family.RANDOM_K, paper_code_size=50),
-            Method(name="R4", family=Family.RANDOM_K, paper_code_size=100),
-            Method(name="Q1", family=Family.QUANTIZATION, bits=2),
-            Method(name="Q2", family=Family.QUANTIZATION, bits=4),
-            Method(name="Q3", family=Family.QUANTIZATION, bits=8),
-            Method(name="Q1f", family=Family.QUANTIZATION, bits=2, by_feature=True),
-            Method(name="Q2f", family=Family.QUANTIZATION, bits=4, by_feature=True),
-            Method(name="Q3f", family=Family.QUANTIZATION, bits=8, by_feature=True),
-        )
-    }
+_ROWS = (
+    Method(name="w/o", family=Family.NONE),
+    Method(name="fp16", family=Family.HALF),
+    Method(name="A1", family=Family.AUTOENCODER, paper_code_size=50),
+    Method(name="A2", family=Family.AUTOENCODER, paper_code_size=100),
+    Method(name="T1", family=Family.TOP_K, paper_code_size=50, same_bytes=True),
+    Method(name="T2", family=Family.TOP_K, paper_code_size=100, same_bytes=True),
+    Method(name="T3", family=Family.TOP_K, paper_code_size=50),
+    Method(name="T4", family=Family.TOP_K, paper_code_size=100),
+    Method(name="R1", family=Family.RANDOM_K, paper_code_size=50, same_bytes=True),
+    Method(name="R2", family=Family.RANDOM_K, paper_code_size=100, same_bytes=True),
+    Method(name="R3", family=Family.RANDOM_K, paper_code_size=50),
+    Method(name="R4", family=Family.RANDOM_K, paper_code_size=100),
+    Method(name="Q1", family=Family.QUANTIZATION, bits=2),
+    Method(name="Q2", family=Family.QUANTIZATION, bits=4),
+    Method(name="Q3", family=Family.QUANTIZATION, bits=8),
+    Method(name="Q1f", family=Family.QUANTIZATION, bits=2, by_feature=True),
+    Method(name="Q2f", family=Family.QUANTIZATION, bits=4, by_feature=True),
+    Method(name="Q3f", family=Family.QUANTIZATION, bits=8, by_feature=True),
 )
+METHODS: Mapping[str, Method] = MappingProxyType({row.name: row for row in _ROWS})
 """The methods by name; "fp16" is ours, the honest baseline of 32-bit training."""
 
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from workbench import plots
-from workbench.plots import merged, rows_of
+from workbench.plots import merged, rows_of, with_intervals
 from workbench.plots.style import BLACK, GREY, KIND_COLOR, PALETTE, PUBLISHED
 from workbench.timeline import Kind
 
@@ -33,12 +33,6 @@ PARTS = MappingProxyType(
 )  # the name of each part of an iteration, and the kind of action whose colour it has on timelines
 INSIDE_FORWARD = ("encode_ms", "decode_ms", "tensor_ms", "tensor_waiting_ms")
 
-LAYER_LABELS = MappingProxyType(
-    {
-        "layer_share": "share of the layers that is compressed, the last ones",
-        "place": "place of the compressed layers: 0 the first, 1 the last",
-    }
-)
 FAMILY_COLORS = MappingProxyType(dict(zip("wATQR", (BLACK, *PALETTE), strict=False)))  # of methods, by first letter
 SHARES = (0.05, 0.1, 0.2, 0.5, 1.0)  # that are written at the axis
 UNSEEN = 0.01  # a share whose bar is too low to be seen
@@ -137,18 +131,19 @@ def draw_relative_scores(rows: Iterable[Mapping], published: pd.DataFrame, tasks
 
 def score_table(rows: Iterable[Mapping]) -> pd.DataFrame:
     """Show scores in per cent, a task a row and a method a column: mean and spread over seeds."""
-    table = merged(rows, "score", ["task", "method"])
-    spreads = (f" ({row.low:.1f} to {row.high:.1f})" if row.low < row.high else "" for row in table.itertuples())
-    table["shown"] = [f"{value:.1f}{spread}" for value, spread in zip(table.value, spreads, strict=True)]
-    chance = merged(rows, "chance", ["task"]).set_index("task").value.map("{:.1f}".format)
-    shown = table.pivot_table(index="task", columns="method", values="shown", aggfunc="first", sort=False)
-    return shown.assign(chance=chance)
+    scores = merged(rows, "score", ["task", "method"]).assign(quantity="score", unit="1")
+    shown = with_intervals(scores.to_dict("records"), columns="method").droplevel("quantity")
+    return shown.assign(chance=merged(rows, "chance", ["task"]).set_index("task").value.map("{:.4g}".format))
 
 
 def draw_by_layers(rows: Iterable[Mapping], *, ax: Axes, along: str) -> Axes:
     """Draw the share that each task keeps of its uncompressed score, along "layer_share" or "place"."""
+    words = {
+        "layer_share": "share of the layers that is compressed, the last ones",
+        "place": "place of the compressed layers: 0 the first, 1 the last",
+    }
     table = merged(rows, "relative_score", ["task", along])
-    plots.lines(table, ax=ax, x=along, by="task", x_label=LAYER_LABELS[along], y_label="score / uncompressed")
+    plots.lines(table, ax=ax, x=along, by="task", x_label=words[along], y_label="score / uncompressed")
     ax.axhline(1, color="black", linewidth=0.8)
     return ax
 

@@ -10,11 +10,12 @@ Shapes: B = sentences, S = longest sentence, N = tokens (padding left out), H = 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from workbench.datasets import DataSource, glue
 from workbench.models.bert import BertConfig, BertEncoder
@@ -92,15 +93,14 @@ def _hidden(model: BertEncoder, tokens: Mapping[str, Tensor]) -> tuple[Tensor, .
     """Run the encoder; return the output [N, H] of every layer."""
     is_token_BS = tokens["attention_mask"].bool()
     kept: list[Tensor] = []
-    hooks = [
-        layer.register_forward_hook(lambda module, inputs, output_BSH: kept.append(output_BSH[is_token_BS]))
-        for layer in model.layers
-    ]
-    try:
+
+    def keep(layer: nn.Module, inputs: tuple, output_BSH: Tensor) -> None:
+        kept.append(output_BSH[is_token_BS])
+
+    with ExitStack() as hooks:
+        for layer in model.layers:
+            hooks.enter_context(layer.register_forward_hook(keep))
         model(tokens["input_ids"], tokens["attention_mask"], tokens["token_type_ids"])
-    finally:
-        for hook in hooks:
-            hook.remove()
     return tuple(kept)
 
 
@@ -139,11 +139,9 @@ def error_path(text: EncodedText, name: str, layers: Iterable[int]) -> list[dict
     """Compress some layers; return rows of every output's lost_share: method, layer from 1, is_compressed."""
     compressed = sorted(set(layers))
     codec = method(name).codec(text.hidden_size, dtype=torch.float32)
-    compression = compress(text.model, codec, layers=compressed)
-    try:
+    with ExitStack() as undo:
+        undo.callback(compress(text.model, codec, layers=compressed).remove)
         hidden = _hidden(text.model, text.tokens)
-    finally:
-        compression.remove()
     rows = []
     for number, (now, before) in enumerate(zip(hidden, text.hidden_NH, strict=True)):
         keys = {"method": name, "layer": number + 1, "is_compressed": number in compressed}

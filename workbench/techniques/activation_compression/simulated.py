@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from itertools import product
 from typing import Any
 
 from workbench.cluster import FittedMachine
@@ -24,7 +25,6 @@ __all__ += ["table_10_rows"]
 
 Rows = list[dict[str, Any]]
 
-UNCOMPRESSED_FP32, FP32_BYTES = "w/o fp32", 4  # a name, bytes of a value; the paper sends fp16 (section 4.1)
 LIMIT_S = 100.0  # table 6 prints longer times as "over 100,000 ms"
 
 
@@ -44,7 +44,7 @@ def simulate_times(
             plain_s = iteration_time(Setting(tp=tp, pp=pp, nvlink=joined, **sizes)).total_s
             rows.append(value_row("uncompressed_ms", 1e3 * plain_s, "ms", mesh=f"TP {tp}, PP {pp}", **place))
             for name in methods:
-                setting = _setting(name, tp=tp, pp=pp, nvlink=joined, **sizes)
+                setting, _ = read_variant(name, tp=tp, pp=pp, nvlink=joined, **sizes)
                 time, keys = iteration_time(setting), {"method": name, "tp": tp, "pp": pp, **place}
                 seconds = {"iteration": time.total_s, "total": time.total_s}
                 seconds |= {part.name.removesuffix("_s"): getattr(time, part.name) for part in fields(IterationTime)}
@@ -66,10 +66,6 @@ def _printed_s(setting: Setting) -> float:
     return 1e-3 * published_value("activation_compression", table, "iteration_ms", **place)
 
 
-def _setting(name: str, **sizes: Any) -> Setting:
-    return Setting(value_bytes=FP32_BYTES, **sizes) if name == UNCOMPRESSED_FP32 else read_variant(name, **sizes)[0]
-
-
 def simulate_boundaries(methods: Sequence[str], meshes: Sequence[Sequence[int]], **sizes: Any) -> Rows:
     """Predict boundary_ms, boundary_share over "w/o", and messages_timed, which table 9's calibrating cell tells."""
 
@@ -79,12 +75,12 @@ def simulate_boundaries(methods: Sequence[str], meshes: Sequence[Sequence[int]],
 
     one_ms = boundaries_ms(Setting(tp=4, pp=4, micro_batch=128, sequence=128, num_nodes=4), 1.0)[0]
     (cell,) = [cell for cell in cost.CALIBRATION if cell.table == "table-9"]
-    messages = cost.published_ms([cell])[cell] / one_ms
+    messages = cell.value("activation_compression") / one_ms
     rows: Rows = [value_row("messages_timed", messages, "message")]
     for tp, pp in meshes:
         plain_ms = boundaries_ms(Setting(tp=tp, pp=pp, **sizes), messages)
         for name in methods:
-            coded_ms = boundaries_ms(_setting(name, tp=tp, pp=pp, **sizes), messages)
+            coded_ms = boundaries_ms(read_variant(name, tp=tp, pp=pp, **sizes)[0], messages)
             for boundary, (value, whole) in enumerate(zip(coded_ms, plain_ms, strict=True)):
                 keys: dict[str, Any] = {"method": name, "tp": tp, "pp": pp, "boundary": boundary}
                 rows.append(value_row("boundary_ms", value, "ms", **keys))
@@ -98,13 +94,11 @@ def simulate_shares(
 ) -> Rows:
     """Predict the communication_share of an uncompressed iteration that forward tensor communication takes."""
     rows: Rows = []
-    for joined in nvlink:
-        for tp, pp in meshes:
-            for micro_batch, sequence in shapes:
-                sizes: dict[str, Any] = {"tp": tp, "pp": pp, "micro_batch": micro_batch, "sequence": sequence}
-                time = iteration_time(Setting(nvlink=joined, **sizes))
-                share = time.tensor_s / time.total_s
-                rows.append(value_row("communication_share", share, method="w/o", nvlink=int(joined), **sizes))
+    for joined, (tp, pp), (micro_batch, sequence) in product(nvlink, meshes, shapes):
+        sizes: dict[str, Any] = {"tp": tp, "pp": pp, "micro_batch": micro_batch, "sequence": sequence}
+        time = iteration_time(Setting(nvlink=joined, **sizes))
+        share = time.tensor_s / time.total_s
+        rows.append(value_row("communication_share", share, method="w/o", nvlink=int(joined), **sizes))
     return rows
 
 
@@ -115,12 +109,12 @@ def simulate_break_even(
 
     It is 0 where the method never pays; a point where it always does has no row.
     """
-    rows: Rows = []
-    for point in cost.break_even_map(machine, setting, micro_batches=micro_batches, code_sizes=code_sizes):
-        if math.isfinite(point.bandwidth_bytes_per_s):
-            keys = {"micro_batch": point.micro_batch, "code_size": point.code_size}
-            rows.append(value_row("break_even_bandwidth", point.bandwidth_bytes_per_s, "byte/s", **keys))
-    return rows
+    points = cost.break_even_map(machine, setting, micro_batches=micro_batches, code_sizes=code_sizes)
+    return [
+        value_row("break_even_bandwidth", bandwidth, "byte/s", micro_batch=batch, code_size=size)
+        for (batch, size), bandwidth in points.items()
+        if math.isfinite(bandwidth)
+    ]
 
 
 def simulate_gains(methods: Sequence[str], meshes: Sequence[Sequence[int]], places: Sequence[Sequence[int]]) -> Rows:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from workbench.checks import require_counts
 from workbench.datasets import Dataset, DataSource, glue
 from workbench.models.bert import BertConfig, BertForSequenceClassification
 from workbench.models.hugging_face import load_hugging_face
@@ -148,10 +149,7 @@ class Setting:
         for name in ("sentences", "seeds"):
             if not getattr(self, name):
                 raise ValueError(f"{name} is empty; it must hold at least one number")
-        if min(self.sentences) < 1:
-            raise ValueError(f"sentences is {list(self.sentences)}; it must hold numbers of at least 1")
-        if self.tensor_ranks < 1:
-            raise ValueError(f"tensor_ranks is {self.tensor_ranks}; it must be at least 1")
+        require_counts(1, sentences=min(self.sentences), tensor_ranks=self.tensor_ranks)
         if self.task not in glue.TASKS or glue.TASKS[self.task].is_regression:
             raise ValueError(f"task is {self.task!r}; it must be a GLUE task with classes")
 
@@ -169,10 +167,9 @@ def measure_on_ranks(setting: Setting, *, timeout_s: float = 600) -> Measurement
     """Measure on real ranks of this machine, by rank 0; other ranks' measurements differ in their messages alone."""
     from workbench.launch import run_on_ranks
 
-    def measure_here() -> Measurement:
-        return measure(setting, ProcessTensorGroup())
-
-    return run_on_ranks(measure_here, setting.tensor_ranks, timeout_s=timeout_s, preload=PRELOAD)[0]
+    return run_on_ranks(
+        lambda: measure(setting, ProcessTensorGroup()), setting.tensor_ranks, timeout_s=timeout_s, preload=PRELOAD
+    )[0]
 
 
 def measure(setting: Setting, group: TensorGroup | None = None) -> Measurement:

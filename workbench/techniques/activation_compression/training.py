@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from workbench.compression import Codec, ErrorFeedback, Payload, Quantize, RandomK, TopK
-from workbench.compression.codec import site_seed
 from workbench.compression.quantize import dequantize_rows_by_definition, quantize_rows_by_definition
 from workbench.compression.randomk import random_indices_by_definition
 from workbench.compression.topk import largest_indices_by_definition
@@ -157,12 +156,6 @@ class LiteralRandomK(RandomK):
         """Choose random positions, ascending."""
         generator = random.Random(int(self._stream.integers(2**62)))
         return torch.tensor(random_indices_by_definition(x.numel(), num_kept, generator))
-
-    def for_site(self, site: str, hidden: int | None = None) -> LiteralRandomK:
-        """Make a codec whose stream depends on (seed, site)."""
-        codec = LiteralRandomK(self.keep, site_seed(self.seed, site), index_dtype=self.index_dtype)
-        codec.site = site
-        return codec
 
 
 class LiteralQuantize(Quantize):

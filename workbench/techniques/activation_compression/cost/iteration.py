@@ -18,6 +18,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
+from workbench.checks import require_positive
 from workbench.cluster import FittedMachine, bisected, catalogue
 
 from ..method import Family
@@ -33,7 +34,7 @@ from .setting import (
     send_s,
 )
 
-__all__ = ["TENSOR_RANKS", "VALUE_BYTES", "BreakEven", "IterationTime", "ScalingModel", "boundary_times", "break_even"]
+__all__ = ["TENSOR_RANKS", "VALUE_BYTES", "IterationTime", "ScalingModel", "boundary_times", "break_even_bytes_per_s"]
 __all__ += ["break_even_map", "cluster_speedup", "communication_s", "flops", "iteration_time"]
 __all__ += ["layer_seconds_by_definition", "layer_speedup", "machine_scaling", "speedup_at", "v100_scaling"]
 
@@ -105,8 +106,7 @@ def _stage_time(setting: Setting, machine: FittedMachine, stage: int) -> Iterati
     messages = ALL_REDUCES_PER_LAYER * setting.encoded_layers(stage)
     reductions = ALL_REDUCES_PER_LAYER * layers  # a pass
     full_s = all_reduce_s(setting, machine, stage, setting.activation_bytes())
-    tensor_s = (reductions - messages) * full_s
-    tensor_s += messages * encoded_tensor_s(setting, machine, stage) if messages else 0.0
+    tensor_s = (reductions - messages) * full_s + messages * encoded_tensor_s(setting, machine, stage)
 
     # Coding: of each reduction in this stage, and one half of the codec of each boundary beside it.
     cost = machine.codec(setting.family)
@@ -132,7 +132,7 @@ def _stage_time(setting: Setting, machine: FittedMachine, stage: int) -> Iterati
     gradient_bytes = gradient_elements * setting.value_bytes
     backward_s = machine.backward_over_forward * compute_s + head_backward_s + cost.backward_ratio * coding_backward_s
     backward_s += reductions * full_s
-    backward_s += sums * all_reduce_s(setting, machine, stage, gradient_bytes) if sums else 0.0
+    backward_s += sums * all_reduce_s(setting, machine, stage, gradient_bytes)
 
     collectives, backward_collectives = (reductions, reductions + sums) if setting.tp > 1 else (0, 0)
     launch_s = layers * machine.layer_launch_s + collectives * machine.collective_launch_s
@@ -170,22 +170,13 @@ SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S = 1e3, 1e15  # the search; no link of t
 NUM_BISECTIONS = 80  # halvings of the logarithm: the place is exact to rounding
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BreakEven:
-    """One point of the map."""
-
-    micro_batch: int  # B
-    code_size: int  # c at a hidden size of 1024
-    bandwidth_bytes_per_s: float  # below it compression pays; 0 where it never does, infinity where it always does
-
-
 def speedup_at(machine: FittedMachine, setting: Setting, bandwidth_bytes_per_s: float) -> float:
     """Return the time without compression over the time with it, where a machine's link has this bandwidth."""
     linked = machine.with_bandwidth(bandwidth_bytes_per_s)
     return iteration_time(replace(setting, method="w/o"), linked).total_s / iteration_time(setting, linked).total_s
 
 
-def break_even(machine: FittedMachine, setting: Setting) -> BreakEven:
+def break_even_bytes_per_s(machine: FittedMachine, setting: Setting) -> float:
     """Find the bandwidth below which a method pays, on the paper's machine or on your own.
 
     It is 0 where even the slowest link gains nothing (a message that is larger than what it replaces), infinity where
@@ -196,24 +187,21 @@ def break_even(machine: FittedMachine, setting: Setting) -> BreakEven:
         return speedup_at(machine, setting, bandwidth) > 1
 
     if not pays(SLOWEST_BYTES_PER_S):
-        bandwidth = 0.0
-    elif pays(FASTEST_BYTES_PER_S):
-        bandwidth = math.inf
-    else:
-        bandwidth = bisected(pays, SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S, NUM_BISECTIONS)
-    size = setting.chosen.paper_code_size
-    return BreakEven(micro_batch=setting.micro_batch, code_size=size, bandwidth_bytes_per_s=bandwidth)
+        return 0.0
+    if pays(FASTEST_BYTES_PER_S):
+        return math.inf
+    return bisected(pays, SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S, NUM_BISECTIONS)
 
 
 def break_even_map(
     machine: FittedMachine, setting: Setting, *, micro_batches: Sequence[int], code_sizes: Sequence[int]
-) -> tuple[BreakEven, ...]:
-    """Find the break-even bandwidth for every batch B and code size c, which replace those of the setting."""
-    return tuple(
-        break_even(machine, replace(setting, micro_batch=batch, code_size=size))
+) -> dict[tuple[int, int], float]:
+    """Find the break-even bandwidth, bytes/s, by batch B and code size c, which replace those of the setting."""
+    return {
+        (batch, size): break_even_bytes_per_s(machine, replace(setting, micro_batch=batch, code_size=size))
         for size in code_sizes
         for batch in micro_batches
-    )
+    }
 
 
 # --- the paper's model of larger models and clusters
@@ -233,14 +221,12 @@ class ScalingModel:
     beta_s_per_element: float  # per element of a message longer than the threshold
     gamma_s_per_element: float  # encoding and decoding, per element of the activation
     bandwidth_elements_per_s: float  # w, between nodes
-    small_s: float = SMALL_S  # c, of a message up to the threshold
-    threshold_elements: float = THRESHOLD_ELEMENTS  # d
+    small_s: float  # c, of a message up to the threshold
+    threshold_elements: float  # d
     code_size: int = CODE_SIZE  # e
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if not getattr(self, field.name) > 0:
-                raise ValueError(f"{field.name} is {getattr(self, field.name)}; it must be above 0")
+        require_positive(**{field.name: getattr(self, field.name) for field in fields(self)})
 
 
 def flops(batch: int, sequence: int, hidden: int) -> float:
@@ -297,38 +283,30 @@ def cluster_speedup(
 
 def v100_scaling() -> ScalingModel:
     """Return the constants from facts about the paper's machines; see the module for each."""
-    cluster = catalogue["activation-compression/4x-p3.8xlarge"]
-    assert cluster.network is not None
-    model = machine_scaling(
-        paper_machine(nvlink=False),
-        flops_per_s=cluster.host.device.fp16_flops_per_s,
-        network_bytes_per_s=cluster.network.bandwidth_bytes_per_s,
-    )
-    return replace(model, small_s=SMALL_S, threshold_elements=THRESHOLD_ELEMENTS)
+    cluster, local = catalogue["activation-compression/4x-p3.8xlarge"], paper_machine(nvlink=False)
+    at_peak = replace(local, flops_per_s=cluster.host.device.fp16_flops_per_s, network=cluster.network)
+    return replace(machine_scaling(at_peak), small_s=SMALL_S, threshold_elements=THRESHOLD_ELEMENTS)
 
 
-def machine_scaling(
-    machine: FittedMachine, *, flops_per_s: float | None = None, network_bytes_per_s: float | None = None
-) -> ScalingModel:
+def machine_scaling(machine: FittedMachine) -> ScalingModel:
     """Return the constants of four tensor-parallel ranks of a machine, a node, and of nodes like it.
 
     The machine gives beta by the layer's four all-reduces, c by four of one element, gamma by what A2 costs in a layer;
-    d is where c and beta meet. `flops_per_s` of one device and `network_bytes_per_s` of a node, which its ranks share,
-    are the machine's where they are not given; its link serves where it has no network.
+    d is where c and beta meet. A node's ranks share its network; the link serves where there is none.
     """
     ranks, elements = Setting(tp=TENSOR_RANKS, pp=1), Setting().workload.elements
     whole_s, least_s = (all_reduce_s(ranks, machine, 0, size) for size in (Setting().activation_bytes(), VALUE_BYTES))
     codec, code = machine.codec(Family.AUTOENCODER), Setting(method="A2").sent_elements()
     coded_s = codec.encode_s(elements, code) + codec.decode_s(elements, code)
-    network = network_bytes_per_s or (machine.network or machine.link).bandwidth_bytes_per_s
+    network = machine.network or machine.link
     all_reduces = 2 * ALL_REDUCES_PER_LAYER
     beta_s = all_reduces * (whole_s / elements)
     small_s = all_reduces * (machine.collective_launch_s + least_s)
     return ScalingModel(
-        alpha_s_per_flop=1 / (TENSOR_RANKS * (flops_per_s or machine.flops_per_s)),
+        alpha_s_per_flop=1 / (TENSOR_RANKS * machine.flops_per_s),
         beta_s_per_element=beta_s,
         gamma_s_per_element=ALL_REDUCES_PER_LAYER * (1 + codec.backward_ratio) * coded_s / elements,
-        bandwidth_elements_per_s=network / VALUE_BYTES / TENSOR_RANKS,
+        bandwidth_elements_per_s=network.bandwidth_bytes_per_s / VALUE_BYTES / TENSOR_RANKS,
         small_s=small_s,
         threshold_elements=small_s / beta_s,
     )

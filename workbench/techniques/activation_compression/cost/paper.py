@@ -111,13 +111,10 @@ class PaperMachines:
 
 
 @cache
-def _fitted() -> PaperMachines:
-    return calibrate(published_ms())
-
-
 def paper_machine(*, nvlink: bool) -> FittedMachine:
     """Return the paper's machine with or without NVLink; the latter is one host."""
-    return _fitted().p3 if nvlink else _fitted().local
+    machines = calibrate(published_ms())
+    return machines.p3 if nvlink else machines.local
 
 
 def calibrate(cells_ms: Mapping[Cell, float]) -> PaperMachines:

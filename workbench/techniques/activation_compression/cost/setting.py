@@ -16,6 +16,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from workbench.checks import require_counts, require_positive
 from workbench.cluster import (
     Algorithm,
     Backend,
@@ -81,9 +82,8 @@ class Setting:
 
     def __post_init__(self) -> None:
         method(self.method)
-        for field in ("tp", "pp", "micro_batch", "sequence", "num_micro_batches", "num_nodes", "hidden", "layers"):
-            if getattr(self, field) < 1:
-                raise ValueError(f"{field} is {getattr(self, field)}; it must be at least 1")
+        counts = ("tp", "pp", "micro_batch", "sequence", "num_micro_batches", "num_nodes", "hidden", "layers")
+        require_counts(1, **{field: getattr(self, field) for field in counts})
         rules = {
             "pp": (self.layers % self.pp == 0, f"divide the {self.layers} layers"),
             "compressed_layers": (0 <= self.compressed_layers <= self.layers, f"be in 0..{self.layers}, the layers"),
@@ -206,6 +206,7 @@ class Variant(Enum):
     PRICED = "at the paper's price", tuple(Family), UNCHANGED  # coding takes its share of table 4's iteration, or more
     FEEDBACK = "feedback", tuple(Family), UNCHANGED  # each message holds the error of the one before
     FUSED = "fused", (Family.AUTOENCODER,), {"fused": True}
+    FP32 = "fp32", (Family.NONE,), {"value_bytes": 4}  # the paper sends fp16 (section 4.1)
 
 
 def read_variant(name: str, **sizes: Any) -> tuple[Setting, Variant]:
@@ -386,15 +387,10 @@ def layer_time(setting: Setting, link: Link, *, flops_per_s: float | None = None
     time table 4 does not give, and fused codes, which only `iteration_time` knows.
     """
 
-    def reduction_s(collective: Collective, message_bytes: int) -> float:
-        algorithm = algorithm_of(Backend.NCCL, collective)
-        return collective_time_s(collective, algorithm, setting.tp, message_bytes, link)
-
     if flops_per_s is None:
         computed_s = 1e-3 * (table_4_ms("w/o", "forward") - table_4_ms("w/o", "tensor"))
         flops_per_s = TABLE_4_LAYERS * Setting().workload.layer_flops / TABLE_4["tp"] / computed_s
-    if not flops_per_s > 0:
-        raise ValueError(f"flops_per_s is {flops_per_s}; it must be above 0")
+    require_positive(flops_per_s=flops_per_s)
     if setting.is_fused:
         raise ValueError("fused is True; it must be False, for only iteration_time knows fused codes")
     encode_s = decode_s = 0.0
@@ -405,11 +401,12 @@ def layer_time(setting: Setting, link: Link, *, flops_per_s: float | None = None
         decode_s *= 1 if setting.family is Family.AUTOENCODER else setting.tp / TABLE_4["tp"]
     forward_s = setting.workload.layer_flops / setting.tp / flops_per_s
     collective = Collective.ALL_REDUCE if setting.family in SUMMABLE else Collective.ALL_GATHER
-    full_s = reduction_s(Collective.ALL_REDUCE, setting.activation_bytes())
+    ring = Algorithm.RING, setting.tp
+    full_s = collective_time_s(Collective.ALL_REDUCE, *ring, setting.activation_bytes(), link)
     return LayerTime(
         forward_s=forward_s,
         encode_s=encode_s,
-        transfer_s=ALL_REDUCES_PER_LAYER * reduction_s(collective, setting.encoded_bytes()),
+        transfer_s=ALL_REDUCES_PER_LAYER * collective_time_s(collective, *ring, setting.encoded_bytes(), link),
         decode_s=decode_s,
         backward_s=BACKWARD_OVER_FORWARD * forward_s,
         backward_transfer_s=ALL_REDUCES_PER_LAYER * full_s,

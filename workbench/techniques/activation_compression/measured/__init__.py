@@ -11,8 +11,7 @@ _NAMES_OF = {
     "fitting": "FitStudy Fitted break_even_rows fit_line fit_machine measure_fit prediction_rows r_squared "
     "settings_of small_fit_row",
     "iterations": "PRELOAD SMALL_BERT Calibration Measured ShareOf TableTimes Trial carried_over_share "
-    "largest_speedup_rows measure_iterations measure_on measure_table next_rate places_of ranks_at_share share_row "
-    "trials",
+    "largest_speedup_rows measure_on measure_table next_rate places_of ranks_at_share share_row trials turns_of",
     "scores": "QUANTITIES_PER_BYTE at_chance feedback_rows layer_rows mean_rows precision_rows "
     "pretraining_rows score_rows shorter_rows with_layers",
 }

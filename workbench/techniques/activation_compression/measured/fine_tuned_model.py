@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from workbench.checks import require_counts
 from workbench.compression import Codec, ErrorFeedback
 from workbench.datasets import glue
 from workbench.models.bert import BertConfig, BertForMaskedLM, BertForSequenceClassification
@@ -33,6 +34,7 @@ __all__ = ["BYTES", "Compressed", "FineTuning", "Ledger", "PreTraining", "on_rea
 Part = BertForSequenceClassification | BertForMaskedLM
 ACTIVATION_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 PAPER_DTYPE = torch.float16  # its size decides how many elements T1, T2, R1 and R2 keep, whatever the precision here
+PLAIN = "w/o"  # the method that encodes nothing
 BYTES = ("tensor_bytes", "boundary_bytes", "compressed_site_bytes", "encoder_gradient_bytes")
 
 
@@ -42,7 +44,7 @@ class Compressed(ABC):
 
     method: str  # a row of table 1, such as "A1"
     recipe: Recipe  # its seed is also that of head, codecs and drawn examples
-    layers: int | Sequence[int] | None = None  # number of last layers, or indices, compressed; None: the last half
+    layers: Sequence[int] | None = None  # indices of the compressed layers; None: the last half
     max_tokens: int = 128  # longer sequences are cut
     error_feedback: bool = False  # each call site adds the loss of its last message to the next
     encoder: str = DEFAULT_ENCODER  # a pretrained encoder's name, or "stand-in"
@@ -51,22 +53,12 @@ class Compressed(ABC):
 
     def __post_init__(self) -> None:
         method(self.method)
-        for name in ("max_tokens", "tp", "pp"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-
-    @property
-    def is_compressed(self) -> bool:
-        """Whether anything is encoded."""
-        return method(self.method).family is not Family.NONE
+        require_counts(1, max_tokens=self.max_tokens, tp=self.tp, pp=self.pp)
 
     def compressed_layers(self, num_layers: int) -> tuple[int, ...]:
         """Return the indices of the compressed layers of a model, ascending."""
-        if self.layers is None or isinstance(self.layers, int):
-            count = -(-num_layers // 2) if self.layers is None else self.layers
-            if not 1 <= count <= num_layers:
-                raise ValueError(f"layers is {self.layers}; it must be 1 to {num_layers}; method 'w/o' compresses none")
-            return tuple(range(num_layers - count, num_layers))
+        if self.layers is None:
+            return tuple(range(num_layers // 2, num_layers))
         chosen = tuple(sorted(self.layers))
         if not chosen or len(set(chosen)) < len(chosen) or not set(chosen) <= set(range(num_layers)):
             rule = f"it must be different indices in 0..{num_layers - 1}, at least one"
@@ -177,7 +169,8 @@ def _part(setting: Compressed, encoder: PretrainedEncoder, group: TensorGroup, s
     load_hugging_face(part, encoder.state_dict)
     chosen = set(setting.compressed_layers(config.num_layers))
     here = [place for place, layer in enumerate(stage.layers(config.num_layers)) if layer in chosen]
-    if here and setting.is_compressed and setting.tp > 1:  # a single rank reduces nothing, so nothing of it is encoded
+    is_reduced = setting.tp > 1  # a single rank reduces nothing, so nothing of it is encoded
+    if here and is_reduced and setting.method != PLAIN:
         compress(part, setting.codec(config.hidden_size), layers=here)
     if (words := getattr(part, "tied_weight", None)) is not None:
         words.requires_grad_(False)
@@ -191,7 +184,7 @@ def _part(setting: Compressed, encoder: PretrainedEncoder, group: TensorGroup, s
 def _boundary(setting: Compressed, encoder: PretrainedEncoder, receiver: int, group: TensorGroup) -> Boundary:
     """Make the boundary in front of a stage."""
     hidden, codec = encoder.config["hidden_size"], None
-    if setting.is_compressed and receiver in setting.compressed_boundaries(encoder.config["num_hidden_layers"]):
+    if setting.method != PLAIN and receiver in setting.compressed_boundaries(encoder.config["num_hidden_layers"]):
         codec = setting.codec(hidden).for_site(f"boundary.{receiver}", hidden)
     return Boundary(codec, group.traffic)
 

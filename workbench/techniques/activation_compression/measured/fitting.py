@@ -15,23 +15,15 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from workbench.cluster import Algorithm, Collective, Link, Sample, collective_time_s, fit
+from workbench.cluster import Algorithm, CodecCost, Collective, FittedMachine, Link, Sample, collective_time_s, fit
 from workbench.launch import Ranks
 from workbench.rows import ratios, value_row
+from workbench.study.timing import open_ranks
 
-from ..cost import (
-    ALL_REDUCES_PER_LAYER,
-    SUMMABLE,
-    CodecCost,
-    FittedMachine,
-    Setting,
-    break_even,
-    iteration_time,
-    read_variant,
-    speedup_at,
-)
+from .. import cost
+from ..cost import ALL_REDUCES_PER_LAYER, SUMMABLE, Setting, iteration_time, read_variant
 from ..method import Family
-from .iterations import BASELINE, Calibration, measure_iterations, measure_on, ranks_at_share
+from .iterations import BASELINE, PRELOAD, Calibration, measure_on, ranks_at_share, turns_of
 
 __all__ = ["FitStudy", "Fitted", "MeasuredSetting", "break_even_rows", "fit_line", "fit_machine", "measure_fit"]
 __all__ += ["prediction_rows", "r_squared", "settings_of", "small_fit_row"]
@@ -49,6 +41,7 @@ class MeasuredSetting:
 
     setting: Setting  # that was run
     parts_s: Mapping[str, float]  # quantity without its unit, such as "forward", to seconds
+    plain_s: Mapping[str, float] | None  # likewise of the uncompressed iteration of these sizes, if it was measured
     keys: Mapping  # key columns of its rows
 
     @property
@@ -72,7 +65,7 @@ class MeasuredSetting:
 class Fitted:
     """A machine and how well its lines fit."""
 
-    machine: FittedMachine  # for `cost.iteration_time` and `cost.break_even`
+    machine: FittedMachine  # for `cost.iteration_time` and `cost.break_even_bytes_per_s`
     r_squared: Mapping[str, float]  # by "computation", "communication", and "coding" of each family
 
 
@@ -85,10 +78,12 @@ def settings_of(rows: Iterable[Mapping], **sizes) -> list[MeasuredSetting]:
         if row["unit"] == "ms" and "boundary" not in row:
             parts_s[row["quantity"].removesuffix("_ms")] = S_PER_MS * row["value"]
     settings = []
-    for keys, parts_s in parts_of.items():
-        fields = {name: value for name, value in keys if name not in ("method", "nvlink")}
-        setting, _ = read_variant(dict(keys)["method"], **{**sizes, **fields})
-        settings.append(MeasuredSetting(setting=setting, parts_s=parts_s, keys=dict(keys)))
+    for named, parts_s in parts_of.items():
+        keys = dict(named)
+        fields = {name: value for name, value in named if name not in ("method", "nvlink")}
+        setting, _ = read_variant(keys["method"], **{**sizes, **fields})
+        plain_s = parts_of.get(tuple((keys | {"method": BASELINE}).items()))
+        settings.append(MeasuredSetting(setting=setting, parts_s=parts_s, plain_s=plain_s, keys=keys))
     return settings
 
 
@@ -98,7 +93,6 @@ def fit_machine(measured: Sequence[MeasuredSetting]) -> Fitted:
     if not plain:
         rule = "it must be there, computation and communication are fitted to it"
         raise ValueError(f"measured has no {BASELINE!r}; {rule}")
-    twins = {_sizes_of(run): run for run in plain}
 
     # A layer's forward computation takes the FLOPs of a rank, the elements, and a constant.
     columns = [[run.setting.workload.layer_flops / run.setting.tp, run.setting.workload.elements, 1.0] for run in plain]
@@ -131,12 +125,18 @@ def fit_machine(measured: Sequence[MeasuredSetting]) -> Fitted:
         for run in plain
         if run.setting.pp > 1
     ]
-    gathers_s = _gathers_s(measured, twins, link)
+    gathers_s = []  # of sparse and quantised messages, beyond the time of their bytes
+    for run in measured:
+        if run.plain_s is not None and run.setting.family not in SUMMABLE:
+            full_s = run.plain_s["tensor"] / run.num_reductions
+            encoded_s = (run.parts_s["tensor"] - full_s * (run.num_reductions - run.num_encoded)) / run.num_encoded
+            ring = Collective.ALL_GATHER, Algorithm.RING, run.setting.tp, run.setting.encoded_bytes()
+            gathers_s.append(encoded_s - collective_time_s(*ring, link))
     goodness = {"computation": r_squared(layer_s, line_s)}
     codecs: dict[Hashable, CodecCost] = {}
     for family in dict.fromkeys(run.setting.family for run in measured if run.setting.family is not Family.NONE):
         coded = [run for run in measured if run.setting.family is family]
-        codecs[family], goodness[f"coding, {family.value}"] = _fit_codec(family, coded, twins)
+        codecs[family], goodness[f"coding, {family.value}"] = _fit_codec(family, coded)
     machine = FittedMachine(
         name="this machine",
         source="fitted to measured iterations",
@@ -155,27 +155,7 @@ def fit_machine(measured: Sequence[MeasuredSetting]) -> Fitted:
     return Fitted(machine=machine, r_squared=goodness | {"communication": communication.r_squared})
 
 
-def _gathers_s(measured: Sequence[MeasuredSetting], twins: Mapping[tuple, MeasuredSetting], link: Link) -> list[float]:
-    """Return the seconds of gathering sparse and quantised messages beyond those of their bytes."""
-    gathers_s = []
-    for run in measured:
-        twin = twins.get(_sizes_of(run))
-        if twin is not None and run.setting.family not in SUMMABLE:
-            full_s = twin.parts_s["tensor"] / twin.num_reductions
-            encoded_s = (run.parts_s["tensor"] - full_s * (run.num_reductions - run.num_encoded)) / run.num_encoded
-            ring = Collective.ALL_GATHER, Algorithm.RING, run.setting.tp, run.setting.encoded_bytes()
-            gathers_s.append(encoded_s - collective_time_s(*ring, link))
-    return gathers_s
-
-
-def _sizes_of(run: MeasuredSetting) -> tuple:
-    """Return what a compressed iteration has in common with its uncompressed twin."""
-    return tuple((name, value) for name, value in run.keys.items() if name != "method")
-
-
-def _fit_codec(
-    family: Family, coded: Sequence[MeasuredSetting], twins: Mapping[tuple, MeasuredSetting]
-) -> tuple[CodecCost, float]:
+def _fit_codec(family: Family, coded: Sequence[MeasuredSetting]) -> tuple[CodecCost, float]:
     """Fit encoding and decoding to elements and to sent elements; the constant is launching. Return R² as well."""
     columns = [[run.setting.workload.elements, run.setting.sent_elements(), 1.0] for run in coded]
     messages = [1 if family in SUMMABLE else run.setting.tp for run in coded]  # decoded for each one sent
@@ -186,11 +166,11 @@ def _fit_codec(
     coding_s = [a + b for a, b in zip(encode_s, decode_s, strict=True)]
     backward_s = []  # what an encoded reduction adds to a plain one, communication apart
     for run in coded:
-        twin = twins.get(_sizes_of(run), run)
-        coded_s, plain_s = (other.parts_s["backward"] - other.parts_s["tensor_backward"] for other in (run, twin))
+        parts_s = (run.parts_s, run.plain_s or run.parts_s)
+        coded_s, plain_s = (part["backward"] - part["tensor_backward"] for part in parts_s)
         backward_s.append(max(0.0, coded_s - plain_s) / run.num_encoded)
     ratio = max(0.0, median(ratios(backward_s, coding_s))) if family is Family.AUTOENCODER else 0.0
-    cost = CodecCost(
+    codec = CodecCost(
         encode_s_per_element=encode,
         encode_s_per_sent=encode_sent,
         decode_s_per_element=decode,
@@ -198,7 +178,7 @@ def _fit_codec(
         launch_s=encode_launch_s + decode_launch_s,
         backward_ratio=ratio,
     )
-    return cost, r_squared(coding_s, encode_line_s + decode_line_s)
+    return codec, r_squared(coding_s, encode_line_s + decode_line_s)
 
 
 def fit_line(columns: Sequence[Sequence[float]], seconds: Sequence[float]) -> tuple[tuple[float, ...], np.ndarray]:
@@ -247,10 +227,13 @@ def measure_fit(
     """
     shape = {name: fit_on[0][name] for name in SIZES}
     common = {"num_iterations": num_iterations, "seed": seed, **sizes}
+    for asked in (*fit_on, *held_out):
+        turns_of(asked["methods"], num_iterations)
     with ranks_at_share(share, num_hosts=num_hosts, seed=seed, **shape, **sizes) as (ranks, calibration):
         seen, trace = _measure(ranks, fit_on, common)
         unseen, _ = _measure(ranks, held_out, common)
-    fitted = fit_machine(settings_of(seen, **sizes))
+    fitted_to = settings_of(seen, **sizes)
+    fitted = fit_machine(fitted_to)
     machine, link = fitted.machine, calibration.link
     rows = [value_row("r_squared", value, of=name) for name, value in fitted.r_squared.items()]
     rows += [
@@ -259,17 +242,16 @@ def measure_fit(
         value_row("link_latency", machine.link.latency_s, "s"),
         value_row("layer_launch", machine.layer_launch_s, "s"),
         value_row("backward_over_forward", machine.backward_over_forward),
-        small_fit_row(settings_of(seen, **sizes)),
+        small_fit_row(fitted_to),
     ]
-    rows += prediction_rows(settings_of(seen, **sizes), fitted, "fitted")
+    rows += prediction_rows(fitted_to, fitted, "fitted")
     rows += prediction_rows(settings_of(unseen, **sizes), fitted, "held out")
     rows += [row for row in seen + unseen if row["quantity"] == "speedup" and row["method"] != BASELINE]
     over_links = {}  # a learned code at TP 4 over faster and faster links: the row of its speedup
     for factor in faster:
         over = replace(link, bandwidth_bytes_per_s=link.bandwidth_bytes_per_s * factor)
-        timed = measure_iterations(
-            [BASELINE, LEARNED], [(4, 1)], link=over, num_hosts=num_hosts, **shape, **common
-        ).rows
+        with open_ranks(4, link=over, num_hosts=num_hosts, preload=PRELOAD) as ranks:
+            timed = measure_on(ranks, [BASELINE, LEARNED], [(4, 1)], **shape, **common).rows
         (over_links[factor],) = [row for row in timed if row["quantity"] == "speedup" and row["method"] == LEARNED]
     rows += break_even_rows(machine, Setting(method=LEARNED, tp=4, pp=1, **shape, **sizes), link, over_links)
     return FitStudy(rows=rows, fitted=fitted, calibration=calibration, trace=trace)
@@ -277,12 +259,11 @@ def measure_fit(
 
 def _measure(ranks: Ranks, settings: Sequence[Mapping], common: Mapping) -> tuple[Rows, dict]:
     rows: Rows = []
-    trace: dict = {}
     for asked in settings:
-        shape, meshes = {name: asked[name] for name in SIZES}, [tuple(mesh) for mesh in asked["meshes"]]
-        measured = measure_on(ranks, asked["methods"], meshes, keys=shape, **shape, **common)
-        rows, trace = rows + measured.rows, trace or measured.trace
-    return rows, trace
+        shape = {name: asked[name] for name in SIZES}
+        measured = measure_on(ranks, asked["methods"], asked["meshes"], keys=shape, **shape, **common)
+        rows += measured.rows
+    return rows, measured.trace
 
 
 def small_fit_row(measured: Sequence[MeasuredSetting]) -> dict[str, Any]:
@@ -308,12 +289,9 @@ def prediction_rows(measured: Sequence[MeasuredSetting], fitted: Fitted, setting
 
 
 def break_even_rows(machine: FittedMachine, setting: Setting, link: Link, over_links: Mapping[float, Mapping]) -> Rows:
-    """Put the measured gain of a code over faster links beside the gain by a machine's model.
+    """Put the measured gain of a code over faster links beside the gain by the model of a machine, fitted over `link`.
 
-    Args:
-        machine, link: The slowest link, over which the machine was fitted.
-        setting: Of the code.
-        over_links: By factor of the link's rate, the measured speedup: {"value", "low", "high"}.
+    `over_links` is by factor of the link's rate the row of the measured speedup.
 
     Rows by factor: both speedups; saved_share_error, predicted less measured share of the iteration that the code
     saves; same_side, 1 or 0, where the measured interval does not hold a speedup of 1: whether both say that the code
@@ -324,11 +302,11 @@ def break_even_rows(machine: FittedMachine, setting: Setting, link: Link, over_l
     keys: dict[str, Any] = {"method": setting.method, "tp": setting.tp, "pp": setting.pp}
     for factor, measured in over_links.items():
         at, gain = {**keys, "faster": factor}, measured["value"]
-        predicted = speedup_at(machine, setting, link.bandwidth_bytes_per_s * factor * fitted_over_real)
+        predicted = cost.speedup_at(machine, setting, link.bandwidth_bytes_per_s * factor * fitted_over_real)
         rows.append(value_row("speedup_over_link", gain, low=measured["low"], high=measured["high"], **at))
         rows.append(value_row("predicted_speedup_over_link", predicted, **at))
         rows.append(value_row("saved_share_error", 1 / gain - 1 / predicted, **at))
         if not measured["low"] <= 1 <= measured["high"]:
             rows.append(value_row("same_side", int((predicted > 1) == (gain > 1)), **at))
-    point = break_even(machine, setting).bandwidth_bytes_per_s
-    return [*rows, value_row("break_even_bandwidth", point, "byte/s", **keys)]
+    limit = cost.break_even_bytes_per_s(machine, setting)
+    return [*rows, value_row("break_even_bandwidth", limit, "byte/s", **keys)]

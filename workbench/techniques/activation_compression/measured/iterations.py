@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["BASELINE", "PRELOAD", "SMALL_BERT", "Calibration", "Measured", "ShareOf", "TableTimes", "Trial"]
-__all__ += ["carried_over_share", "largest_speedup_rows", "measure_iterations", "measure_on", "measure_table"]
+__all__ += ["carried_over_share", "largest_speedup_rows", "measure_on", "measure_table", "turns_of"]
 __all__ += ["next_rate", "places_of", "ranks_at_share", "share_row", "trials"]
 
 PRELOAD = ("workbench.models.bert", __name__)
@@ -56,7 +56,6 @@ class Measured:
 
     rows: list[dict]  # medians over rounds with intervals, by method, tp, pp
     trace: dict  # Chrome trace of the last iteration of the last mesh
-    hosts: dict | None  # description of the shaped hosts; None for this machine's loopback
 
 
 def trials(
@@ -115,7 +114,8 @@ def measure_on(
     **sizes: Any,
 ) -> Measured:
     """Train every method, "w/o" among them, on every (TP, PP); `keys` come into every row, `sizes` into Setting."""
-    turns, rows, trace = _turns(names, num_iterations, warmup=warmup, seed=seed), [], {}
+    turns = turns_of(names, num_iterations, warmup=warmup, seed=seed)
+    rows, trace = [], {}
     for tp, pp in meshes:
         variants = {name: read_variant(name, tp=tp, pp=pp, **sizes) for name in names}
         plain_s = 0.0
@@ -124,34 +124,20 @@ def measure_on(
             alone = time_variants(ranks, trials, {BASELINE: variants[BASELINE]}, seed, ranks.device, turns=few)
             plain_s = median(alone.iterations_s(BASELINE))
         timed = time_variants(ranks, trials, variants, seed, ranks.device, plain_s, turns=turns)
-        parts = {}
-        for name, rounds in timed.rounds.items():
-            stages = {"tp": tp, "num_micro_batches": variants[name][0].num_micro_batches}
-            parts[name] = [break_down_stages([turn.actions for turn in taken], **stages) for taken in rounds]
+        stages = {"tp": tp, "num_micro_batches": variants[BASELINE][0].num_micro_batches}
+        parts = {
+            name: [break_down_stages([turn.actions for turn in taken], **stages) for taken in rounds]
+            for name, rounds in timed.rounds.items()
+        }
         for name in names:
             rows += _rows(name, parts, {"tp": tp, "pp": pp, **(keys or {})})
         last = max((rounds[-1] for rounds in timed.rounds.values()), key=lambda taken: taken[0].actions[-1].end_s)
         trace = chrome_trace(Timeline.merged([turn.actions for turn in last]), name=last[0].name)
-    return Measured(rows=rows, trace=trace, hosts=ranks.hosts)
+    return Measured(rows=rows, trace=trace)
 
 
-def measure_iterations(
-    names: Sequence[str],
-    meshes: Sequence[tuple[int, int]],
-    *,
-    link: Link | None,
-    num_hosts: int,
-    num_iterations: int,
-    **more,
-) -> Measured:
-    """Open ranks on hosts joined by a link (None: this machine's loopback), and measure on them; see `measure_on`."""
-    _turns(names, num_iterations)
-    tp, pp = meshes[0]
-    with open_ranks(tp * pp, link=link, num_hosts=num_hosts, preload=PRELOAD) as ranks:
-        return measure_on(ranks, names, meshes, num_iterations=num_iterations, **more)
-
-
-def _turns(names: Sequence[str], num_iterations: int, **more: Any) -> Turns:
+def turns_of(names: Sequence[str], num_iterations: int, **more: Any) -> Turns:
+    """Return the turns of a measurement, or refuse it: too few iterations for an interval, no uncompressed method."""
     if num_iterations < FEWEST_ROUNDS:
         raise ValueError(f"num_iterations is {num_iterations}; it must be at least {FEWEST_ROUNDS} for an interval")
     if BASELINE not in names:
@@ -198,6 +184,7 @@ def _row_name(name: str, names: Container[str]) -> str:
 CLOSE_ENOUGH = 0.01  # share of an iteration
 SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S = 1e6, 2e9  # what shaped hosts can follow
 FARTHEST = 2.0  # a line through two trials is trusted up to this factor of the last rate
+NUM_TRIALS = 4  # of rates, at most; the last one checks the one before
 APART = 1.05  # closer rates differ by noise alone
 HOPELESS = 10.0  # times slower, where no rate gives the share: the next trial tries again
 SLOW, CARRIED_OVER, FAST = "slow", "carried over", "fast"
@@ -244,8 +231,7 @@ class Calibration:
 
     def as_record(self) -> dict:
         """Return plain values for a record; `reached` is the share in the last trial."""
-        trials = [asdict(trial) for trial in self.trials]
-        return asdict(self) | {"of": self.of.value, "reached": self.trials[-1].share, "trials": trials}
+        return asdict(self) | {"of": self.of.value, "reached": self.trials[-1].share}
 
 
 def carried_over_share(share: float, *, tp: int, to_tp: int) -> float:
@@ -274,28 +260,18 @@ def _check_share(share: float) -> None:
 
 @contextmanager
 def ranks_at_share(
-    share: float,
-    *,
-    of: ShareOf = ShareOf.TENSOR,
-    tp: int = 2,
-    pp: int = 2,
-    num_hosts: int = 4,
-    runs: int = 4,
-    seed: int = 0,
-    **sizes,
+    share: float, *, of: ShareOf = ShareOf.TENSOR, tp: int = 2, pp: int = 2, num_hosts: int = 4, seed: int = 0, **sizes
 ) -> Iterator[tuple[Ranks, Calibration]]:
     """Open ranks over the link on which communication takes a share of an uncompressed iteration; close them after."""
     _check_share(share)
-    if runs < 2:
-        raise ValueError(f"runs is {runs}; it must be at least 2: one to find the rate and one to check it")
     link = Link(bandwidth_bytes_per_s=FIRST_GUESS_BYTES_PER_S[of], source="where the calibration starts")
     setting, trials = Setting(tp=tp, pp=pp, **sizes), []
     few: dict[str, Any] = {"num_iterations": FEWEST_ROUNDS, "warmup": 2, "seed": seed, **sizes}
-    for run in range(1, runs + 1):
+    for number in range(1, NUM_TRIALS + 1):
         with open_ranks(tp * pp, link=link, num_hosts=num_hosts, preload=PRELOAD) as ranks:
             rows = measure_on(ranks, [BASELINE], [(tp, pp)], **few).rows
             trials.append(_trial(rows, link, of, setting, num_hosts))
-            if run == runs or abs(trials[-1].share - share) < CLOSE_ENOUGH:
+            if number == NUM_TRIALS or abs(trials[-1].share - share) < CLOSE_ENOUGH:
                 yield ranks, Calibration(link=link, of=of, asked=share, trials=tuple(trials), tp=tp, pp=pp)
                 return
         source = f"calibrated: {of.value} takes about {share:.1%} of an iteration"
@@ -408,6 +384,8 @@ def measure_table(
     rounds = dict.fromkeys(links, num_iterations) | dict(num_iterations_over or {})
     if unknown := set(rounds) - set(links):
         raise ValueError(f"num_iterations_over is for {sorted(unknown)}; it must be for links of {list(links)}")
+    for number in rounds.values():
+        turns_of(methods, number)
     of = ShareOf[share_of]
     shapes = [{"micro_batch": micro_batch, "sequence": sequence} for micro_batch, sequence in batches]
     rows, traces, hosts, calibrations = [], [], [], []
@@ -432,8 +410,7 @@ def measure_table(
             reached = share_row(plain, calibration.link, of, Setting(**first, **sizes), num_hosts)
             above = {name: value - calibration.asked for name, value in reached.items()}
             here.append(value_row("share_error", above.pop("value"), **above, of=of.value, **at_first))
-            assert measured.hosts is not None  # a calibrated link joins shaped hosts
-            hosts.append(measured.hosts)
+            hosts.append(ranks.hosts)
             calibrations.append(calibration)
         rows += here
     if len(links) > 1:  # speedups again, without the paper's key nvlink, so that a method's stand side by side
