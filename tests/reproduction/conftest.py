@@ -4,7 +4,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from report_project import ReportProject
 from toy_project import ToyProject
+
+
+@pytest.fixture
+def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReportProject:
+    """A project whose records are written by hand, which is also what Project() finds."""
+    monkeypatch.setenv("WORKBENCH_ROOT", str(tmp_path / "project"))
+    return ReportProject(tmp_path / "project")
 
 
 @pytest.fixture

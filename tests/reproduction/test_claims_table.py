@@ -26,15 +26,8 @@ printed = { "in the text" = "numbers.csv" }
 """
 HEAD = "item,claim,quantity,where,rule,because,source,whose,explanation,changed,decidable,needs_real_data,neutral\n"
 ROW = "table-2/counted,{claim},bytes,{where},{rule},counted,table 1,{whose},{explanation},{changed},{decidable},,1\n"
-FIELDS = {
-    "claim": "c",
-    "where": "",
-    "rule": "= paper",
-    "whose": "paper",
-    "explanation": "",
-    "changed": "",
-    "decidable": "",
-}
+FIELDS = dict.fromkeys(("where", "explanation", "changed", "decidable"), "")
+FIELDS |= {"claim": "c", "rule": "= paper", "whose": "paper"}
 
 
 @pytest.fixture

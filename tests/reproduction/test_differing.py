@@ -12,11 +12,6 @@ ID = "toy-sum/table-1/counted"
 HALF, LEAST = "A1 sends half", "A1 sends least"
 
 
-@pytest.fixture
-def held(tmp_path) -> ReportProject:
-    return ReportProject(tmp_path)
-
-
 def found(held: ReportProject, before: str, after: str) -> list[Difference]:
     items = {item.id: item for item in load_catalogue(held.project)}
     sets = [record_set(held.project, word) for word in (before, after)]

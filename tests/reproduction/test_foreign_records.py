@@ -23,9 +23,7 @@ DEEP = 100_000  # brackets, more than Python's parser can nest
 
 
 @pytest.fixture
-def held(tmp_path: Path, monkeypatch) -> ReportProject:
-    held = ReportProject(tmp_path / "project")
-    monkeypatch.setenv("WORKBENCH_ROOT", str(held.root))
+def held(held: ReportProject) -> ReportProject:
     held.record()
     held.record("fig-2", values={"A1": 0.7, "plain": 0.9})
     return held

@@ -189,16 +189,10 @@ def test_a_dead_head_leaves_jobs_that_the_next_call_takes_and_an_interrupt_cance
     wait_for(
         lambda: {job.id for job in noted(folder) if states_of([job]).get(job.id) in ("RUNNING", "PENDING")} <= left
     )
-    refused = subprocess.run(
-        [sys.executable, "-m", "workbench.cli", "reproduce", "-p", "laptop"],
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    command, pipes = [sys.executable, "-m", "workbench.cli"], {"capture_output": True, "text": True, "timeout": 200}
+    refused = subprocess.run([*command, "reproduce", "-p", "laptop"], **pipes)
     assert refused.returncode == 2 and "of an earlier run are under way" in refused.stderr
-    listed = subprocess.run(
-        [sys.executable, "-m", "workbench.cli", "jobs", "--cancel"], capture_output=True, text=True, timeout=200
-    )
+    listed = subprocess.run([*command, "jobs", "--cancel"], **pipes)
     assert "waits place 2" in listed.stdout and "cancelled" in listed.stdout
 
 

@@ -5,7 +5,6 @@ import json
 import re
 import zipfile
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from report_project import ReportProject, png, soup
@@ -30,9 +29,7 @@ references:
 
 
 @pytest.fixture
-def held(tmp_path: Path, monkeypatch) -> ReportProject:
-    held = ReportProject(tmp_path / "project")
-    monkeypatch.setenv("WORKBENCH_ROOT", str(held.root))
+def held(held: ReportProject) -> ReportProject:
     (held.root / "CITATION.cff").write_text(CITATION)
     held.promoted(figure=png(400, 300))
     return held

@@ -19,8 +19,7 @@ def phone():
 
 
 @pytest.fixture
-def first(tmp_path: Path) -> Path:
-    held = ReportProject(tmp_path / "project")
+def first(held: ReportProject) -> Path:
     held.record()
     held.promoted(values={"A1": (1500000, 1400000, 1700000), "plain": 2000000}, figure=png(400, 300))
     held.fail("fig-2", "Traceback:\n  " + "a_very_long_name_" * 20 + "\nRuntimeError: boom")
@@ -38,13 +37,13 @@ def test_on_a_phone_no_page_scrolls_sideways_and_rows_become_cards(phone, first)
     assert phone.locator("table.cards thead").first.bounding_box()["width"] <= 1
 
 
-def test_scripts_of_a_notebook_do_not_run_on_its_page_and_nothing_leads_away_from_it(phone, tmp_path):
+def test_scripts_of_a_notebook_do_not_run_on_its_page_and_nothing_leads_away_from_it(phone, held):
     script = "<script>window.ran = 'script'</script><img src='data:,' onerror=\"window.ran = 'handler'\" alt=''>"
     script += "<meta http-equiv='refresh' content='0; url=about:blank'><svg onload=\"window.ran = 'drawing'\"></svg>"
     data = {"text/html": f"{script}<b style='color: rgb(1, 2, 3)'>shown</b>"}
     kinds = [{"application/javascript": "window.ran = 'output'"}, data]
     code = new_code_cell("1", outputs=[new_output("display_data", data=kind) for kind in kinds])
-    page = notebook_page(ReportProject(tmp_path / "project"), new_markdown_cell(script), code)
+    page = notebook_page(held, new_markdown_cell(script), code)
     phone.goto(page.as_uri())
     phone.wait_for_timeout(200)
     assert phone.evaluate("window.ran") is None and phone.url == page.as_uri()

@@ -7,7 +7,6 @@ import math
 import os
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 from bs4 import BeautifulSoup
@@ -21,11 +20,6 @@ from workbench.reproduction.report import about_text, formula_html, relative_tex
 
 STAND_IN = [{"name": "glue/sst2", "source": "stand-in", "detail": "generated sentences", "sha256": "ab" * 32}]
 OTHER = {"A1": 1500000, "plain": 2000000}  # A1 is 50 % above
-
-
-@pytest.fixture
-def held(tmp_path: Path) -> ReportProject:
-    return ReportProject(tmp_path / "project")
 
 
 def shown(page: BeautifulSoup) -> list[bytes]:
