@@ -311,7 +311,7 @@ def resumed(kind: str, solution: str, stops: tuple[int, ...]) -> tuple[list[torc
         file, parts = io.BytesIO(), {"model": model, "optimizer": optimizer, "balancer": balancer}
         torch.save({name: part.state_dict() for name, part in parts.items()}, file)
         begun, saved = stop, file.getvalue()
-    return locals_of(model.parameters()), repr(balancer.steps), balancer.num_iterations
+    return locals_of(model.parameters()), repr(balancer.steps), balancer.state_dict()["state"]["iteration"]
 
 
 @works("flextp", Feature.RESUME, note="`balancer.state_dict()` on every rank; measured times differ from run to run.")

@@ -3,7 +3,7 @@
 import random
 import time
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from cases import refusals, tidy
-from flextp_cases import ranks, shares, straight_costs
+from flextp_cases import ranks, shares
 from torch import nn
 
 from workbench import parallel
@@ -184,7 +184,7 @@ def test_the_times_before_an_iteration_without_products_count_once(is_broken_off
 def test_a_straggler_whose_narrow_products_take_long_looks_no_slower_for_it():
     # Rank 0 takes 2 s, the others 1; it must drop 2/3 to be down to 2 (0.25 + 0.75 / 3) = 1. Were its time then divided
     # by 1/3, it would look as if products took 3 s, and drop more, for ever.
-    costs = replace(straight_costs(whole_s=100.0), fixed_share=0.25)
+    costs = Costs.straight(whole_s=100.0, compute_s=1.0, fixed_share=0.25)
     trace = StragglerTrace.fixed(4, {0: 2.0})
     model, balancer = balanced(trace, costs=costs, times=NarrowTimes, selection="Rd")
     train(model, balancer, 6)

@@ -13,7 +13,7 @@ from workbench.cluster import Link
 from workbench.models import Workload, vit
 from workbench.reproduction import read_published
 from workbench.techniques.flextp import cost, counted, method, simulated
-from workbench.techniques.flextp.cost import VIT_1B, VIT_3B, PlannedEpoch, Scheme, Server, Solution
+from workbench.techniques.flextp.cost import VIT_1B, VIT_3B, Scheme, Server, Solution
 from workbench.techniques.flextp.counted import count_all_reduces, count_setting, count_stored, count_worked_example
 from workbench.techniques.flextp.method import Costs, Plan, RankPlan, RankTimes, Reference, resizing
 
@@ -125,16 +125,6 @@ def test_the_model_hits_the_cells_that_it_is_fitted_to_and_no_others_are_looked_
         assert cost.calibrate(cells | {cell: 1.01 * cells[cell]}) != cost.calibrate(cells)
 
 
-def test_the_link_s_rate_and_what_products_hide_of_whole_tensors_are_found_again_from_epochs_of_a_known_machine():
-    known = cost.with_link(replace(cost.paper_machine(), whole_share=0.5, link_share=0.7), 9e9, 400 / 782)
-    cells = {cell: cost.migration_epoch_time_s(**dict(cell.columns), machine=known) for cell in cost.CALIBRATION}
-    found = cost.calibrate(cells)
-    assert cells[cost.PLAIN] == pytest.approx(400)
-    assert found.link.bandwidth_bytes_per_s == pytest.approx(9e9, rel=1e-6)
-    assert (found.whole_share, found.link_share) == (pytest.approx(0.5, rel=1e-6), pytest.approx(0.7, rel=1e-6))
-    assert found.flops_per_s == pytest.approx(known.flops_per_s, rel=1e-6)
-
-
 CELLS = {cell: cell.value("flextp") for cell in cost.CALIBRATION}
 UNKNOWN = cost.table_1_cell("scatter-gather", 3, 0.0)
 test_a_cell_that_is_missing_or_impossible_is_named = refusals(
@@ -166,12 +156,8 @@ def test_resizing_brings_the_straggler_down_to_the_mean_and_migration_costs_what
     assert cost.planned_epoch("MIG", SLOW, refine=True).plan.senders == (3,)
 
 
-def epoch(time_s, dropped):
-    return PlannedEpoch(plan=Plan.of_shares([dropped, 0], [0, 0]), time_s=time_s, own_s=(time_s, time_s))
-
-
 def test_the_winner_drops_least_of_those_that_are_fast_enough_and_the_map_says_what_wins_and_the_ideal():
-    epochs = {Solution.ZERO: epoch(100.0, 0.5), Solution.MIG: epoch(104.0, 0.0), Solution.SEMI: epoch(104.0, 0.0)}
+    epochs = {Solution.ZERO: (100.0, 0.5), Solution.MIG: (104.0, 0.0), Solution.SEMI: (104.0, 0.0)}
     assert cost.winner_of(epochs, allowed_s=105.0) is Solution.MIG
     assert cost.winner_of(epochs, allowed_s=103.0) is Solution.ZERO
     # Nothing is as fast as 90 s: those within a margin of the fastest count.
@@ -192,43 +178,38 @@ def test_the_winner_drops_least_of_those_that_are_fast_enough_and_the_map_says_w
 BASELINE_8_S = ITERATIONS * (PARTS.other_s + 8 * PARTS.product_s)
 
 
-def test_where_all_ranks_drop_a_quarter_an_epoch_lacks_a_quarter_of_the_products():
+def test_where_all_ranks_or_the_straggler_drop_a_quarter_an_epoch_lacks_a_quarter_of_their_products():
     rows = simulated.simulate_ratios("ViT-1B", [0.25], ["Baseline", "ZERO-Rd", "ZERO-Pri"])
     shorter_s = ITERATIONS * (PARTS.other_s + 0.75 * PARTS.product_s + EXTRACTING_S)
-    assert value(rows, "epoch_s", solution="Baseline") == pytest.approx(373)
-    for solution in ("ZERO-Rd", "ZERO-Pri"):
-        assert value(rows, "epoch_s", solution=solution) == pytest.approx(shorter_s)
+    assert values(rows, "epoch_s") == pytest.approx([373, shorter_s, shorter_s])
     assert value(rows, "epoch_saved", solution="ZERO-Pri") == pytest.approx(100 * (1 - shorter_s / 373))
     assert value(rows, "dropped_share", solution="ZERO-Pri") == 0.25
-    # Where one rank straggles it alone drops, and still is the slowest.
     rows = simulated.simulate_ratios("ViT-1B", [0.25], ["Baseline", "ZERO-Pri"], skewness=8.0)
-    assert value(rows, "epoch_s", solution="Baseline") == pytest.approx(BASELINE_8_S)
-    epoch_s = ITERATIONS * (PARTS.other_s + 6 * PARTS.product_s + EXTRACTING_S)
-    assert value(rows, "epoch_s", solution="ZERO-Pri") == pytest.approx(epoch_s)
+    epoch_s = ITERATIONS * (PARTS.other_s + 6 * PARTS.product_s + EXTRACTING_S)  # it still is the slowest
+    assert values(rows, "epoch_s") == pytest.approx([BASELINE_8_S, epoch_s])
     assert value(rows, "dropped_share", solution="ZERO-Pri") == 0.25 / 8
 
 
 def test_along_skewness_baseline_is_a_line_and_the_one_shot_form_stays_below_its_bound():
     solutions = ["Baseline", "ZERO-Pri", "ZERO-Pri, one shot", "ZERO-PriDiffE"]
     rows = simulated.simulate_skewness("ViT-1B", [1.0, 4.0, 8.0], solutions, 0.5)
-    assert value(rows, "epoch_s", solution="Baseline", skewness=8.0) == pytest.approx(BASELINE_8_S)
-    assert value(rows, "off_straight_line", solution="Baseline") == pytest.approx(0, abs=1e-12)
-    assert value(rows, "growth", solution="Baseline") == pytest.approx(BASELINE_8_S / 373)
-    # Other time is 1.820 times the products: (1.820 + 8) / (1.820 + 15/8) = 2.66, on eight ranks.
-    other = PARTS.other_s / PARTS.product_s
-    bound = value(rows, "speedup_bound", skewness=8.0)
-    assert bound == pytest.approx((other + 8) / (other + 15 / 8)) == pytest.approx(2.66, abs=0.01)
-    assert 0.9 * bound < value(rows, "speedup", solution="ZERO-Pri, one shot", skewness=8.0) < bound
-    assert value(rows, "speedup", solution="ZERO-Pri", skewness=8.0) > bound
-    first, middle, last = (value(rows, "epoch_s", solution="ZERO-Pri", skewness=chi) for chi in (1.0, 4.0, 8.0))
-    bend = abs(middle / (first + (last - first) * 3 / 7) - 1)
-    assert value(rows, "off_straight_line", solution="ZERO-Pri") == pytest.approx(bend) and bend > 1e-4
+    at_8 = {row["solution"]: row["value"] for row in rows if row["quantity"] == "epoch_s" and row["skewness"] == 8}
     half_s = ITERATIONS * (PARTS.other_s + 4 * PARTS.product_s + EXTRACTING_S)
-    assert value(rows, "epoch_s", solution="ZERO-PriDiffE", skewness=8.0) == pytest.approx(half_s)
     # Seven ranks and an eighth of one share eight shards: 64/57 of a product time each.
     ideal_s = ITERATIONS * (PARTS.other_s + 64 / 57 * PARTS.product_s)
-    assert value(rows, "epoch_s", solution="ideal", skewness=8.0) == pytest.approx(ideal_s)
+    expected = {"Baseline": BASELINE_8_S, "ZERO-PriDiffE": half_s, "ideal": ideal_s}
+    assert {name: at_8[name] for name in expected} == pytest.approx(expected)
+    assert value(rows, "off_straight_line", solution="Baseline") == pytest.approx(0, abs=1e-12)
+    assert value(rows, "growth", solution="Baseline") == pytest.approx(BASELINE_8_S / 373)
     assert value(rows, "speed_of_ideal", solution="Baseline", skewness=8.0) == pytest.approx(ideal_s / BASELINE_8_S)
+    # Other time is 1.820 times the products: (1.820 + 8) / (1.820 + 15/8) = 2.66, on eight ranks.
+    bound = value(rows, "speedup_bound", skewness=8.0)
+    assert bound == pytest.approx(2.66, abs=0.01)
+    one_shot, pri = (BASELINE_8_S / at_8[name] for name in ("ZERO-Pri, one shot", "ZERO-Pri"))
+    assert 0.9 * bound < one_shot < bound < pri
+    first, middle, last = values(rows, "epoch_s", solution="ZERO-Pri")
+    bend = abs(middle / (first + (last - first) * 3 / 7) - 1)
+    assert value(rows, "off_straight_line", solution="ZERO-Pri") == pytest.approx(bend) and bend > 1e-4
 
 
 def test_divisions_are_beside_the_one_that_semi_takes_and_resizing_alone_that_drops_as_much():
@@ -247,20 +228,12 @@ def test_divisions_are_beside_the_one_that_semi_takes_and_resizing_alone_that_dr
         over = value(rows, "over_fastest_division", solution="SEMI", **to)
         assert over == pytest.approx(epochs_s[taken] / min(epochs_s))
     # With one sender the other straggler, four times as slow at its columns, receives; or the six normal tasks alone.
-    one = {to: value(rows, "epoch_s", num_senders=1, receivers=to) for to in simulated.RECEIVERS}
-    assert one["all that do not migrate"] > one["normal tasks"]
-
-
-def test_with_normal_tasks_as_receivers_a_straggler_that_drops_receives_nothing_and_the_others_more():
-    times = cost.model_times({0: 8.0, 1: 4.0}, VIT_1B, cost.paper_machine())
-    plan = method.plan_division(times, 1, to_normal=True)
-    assert plan.receivers == (2, 3, 4, 5, 6, 7)
-    costs = Costs.straight(compute_s=6.0)
-    received_s = [parts.received_s for parts in method.rank_parts(times, plan, costs)]
+    times, costs = cost.model_times({0: 8.0, 1: 4.0}, VIT_1B, cost.paper_machine()), Costs.straight(compute_s=6.0)
+    normal, every = (method.plan_division(times, 1, to_normal=is_so) for is_so in (True, False))
+    assert normal.receivers == (2, 3, 4, 5, 6, 7)
+    received_s = [parts.received_s for parts in method.rank_parts(times, normal, costs)]
     assert received_s == [0, 0, *[pytest.approx(7 / 8)] * 6]  # 6 s of 7/8 of a rank's columns over six ranks
-    assert method.rank_parts(times, replace(plan, to_normal=False), costs)[1].received_s == pytest.approx(
-        4 * 6 * 7 / 8 / 7
-    )
+    assert method.rank_parts(times, every, costs)[1].received_s == pytest.approx(4 * 6 * 7 / 8 / 7)
 
 
 def test_resizing_that_drops_as_much_ends_all_stragglers_together():
@@ -274,12 +247,9 @@ def test_resizing_that_drops_as_much_ends_all_stragglers_together():
 def test_efficiency_is_a_share_of_time_or_of_throughput_and_each_gain_of_the_text_needs_a_share_of_products():
     rows = simulated.simulate_text(["ViT-1B"], [0.5], 8.0, ["MIG"])
     for place in ("homogeneous", "heterogeneous"):
-        saved = value(rows, "efficiency_gain", environment=place, meaning="time saved")
-        gained = value(rows, "efficiency_gain", environment=place, meaning="throughput gained")
+        saved, gained = values(rows, "efficiency_gain", environment=place)
         assert gained / 100 == pytest.approx(1 / (1 - saved / 100) - 1)  # half the time is twice the throughput
-    needed = {
-        row["headline"][:4]: row["value"] for row in rows[::-1] if row["quantity"] == "share_needed"
-    }  # 77.6 % is ViT-1B's
+    needed = {row["headline"][:4]: row["value"] for row in rows[::-1] if row["quantity"] == "share_needed"}  # of ViT-1B
     # Dropped columns save half of the share, less the time to take them out: 0.185 = share / 2 - extraction / 373 s.
     extraction = ITERATIONS * EXTRACTING_S / 373
     assert needed["18.5"] == pytest.approx(2 * (0.185 + extraction), rel=1e-6)
@@ -291,13 +261,9 @@ def test_efficiency_is_a_share_of_time_or_of_throughput_and_each_gain_of_the_tex
     best, miss = (value(rows, name, gains="all four") for name in ("best_share", "largest_miss"))
     assert low < best < high and miss == pytest.approx((high - low) / (high + low), abs=0.01)
     assert value(rows, "largest_miss", gains="without 77.6 %") < miss
-    curve = [row for row in rows if row["quantity"] == "gain_over_papers" and row["headline"].startswith("18.5")]
-    assert len(curve) == len(simulated.LINKS_GB_PER_S)
-    (place,) = [row for row in curve if row["share"] == round(simulated.product_share("ViT-1B", LINK_11), 4)]
-    assert place["value"] == pytest.approx((place["share"] / 2 - extraction) / 0.185, abs=1e-3)
-
-
-LINK_11 = cost.with_link(cost.paper_machine(), 11e9, PARTS.own_s)
+    place = round(simulated.product_share("ViT-1B", cost.with_link(cost.paper_machine(), 11e9, PARTS.own_s)), 4)
+    (gain,) = values(rows, "gain_over_papers", headline=next(iter(simulated.HEADLINES)), share=place)
+    assert gain == pytest.approx((place / 2 - extraction) / 0.185, abs=1e-3)
 
 
 def test_alloc_makes_semi_migrate_and_switched_off_it_resizes_down_to_the_fastest_rank():
@@ -314,17 +280,14 @@ def test_alloc_makes_semi_migrate_and_switched_off_it_resizes_down_to_the_fastes
 
 
 def test_table_1_has_every_cell_the_lead_and_errors_of_cells_that_do_not_calibrate():
-    rows = simulated.simulate_migration([1, 4], [0.0, 0.5])
-    both_s = [cost.migration_epoch_time_s(scheme, 4, 0.5) for scheme in ("broadcast-reduce", "scatter-gather")]
-    place = {"num_senders": 4, "migrated_share": 0.5}
-    assert [value(rows, "epoch_s", scheme=s, **place) for s in ("broadcast-reduce", "scatter-gather")] == both_s
+    rows, place = simulated.simulate_migration([1, 4], [0.0, 0.5]), {"num_senders": 4, "migrated_share": 0.5}
+    both_s = [cost.migration_epoch_time_s(scheme, **place) for scheme in SCHEMES]
+    assert values(rows, "epoch_s", **place) == both_s
     assert value(rows, "lead_s", **place) == pytest.approx(both_s[1] - both_s[0])
-    errors = [row for row in rows if row["quantity"] == "relative_error"]
-    assert len(errors) == 2  # of ten cells five are fitted, and on three the form was chosen
-    ours_s = cost.migration_epoch_time_s("broadcast-reduce", 1, 0.5)
-    cell = {"scheme": "broadcast-reduce", "num_senders": 1, "migrated_share": 0.5}
-    assert value(rows, "relative_error", **cell) == pytest.approx(ours_s / 451 - 1)
-    assert value(rows, "largest_error") == max(abs(row["value"]) for row in errors)
+    # Of ten cells five are fitted, and on three the form was chosen.
+    at_half, at_three_quarters = values(rows, "relative_error", scheme="broadcast-reduce", num_senders=1)
+    assert at_half == pytest.approx(cost.migration_epoch_time_s("broadcast-reduce", 1, 0.5) / 451 - 1)
+    assert values(rows, "largest_error") == [max(abs(at_half), abs(at_three_quarters))]
 
 
 def test_shares_of_the_map_add_up_along_every_axis():

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from cases import refusals
-from flextp_cases import ranks, shares, straight_costs
+from flextp_cases import ranks, shares
 
 from workbench.techniques.flextp import cost, counted, measured, method
 from workbench.techniques.flextp.method import ColumnStatistics, Costs, Line, Plan, RankPlan, RankTimes
@@ -15,8 +15,7 @@ from workbench.techniques.flextp.runtime import Policy, check_policy, needs_cost
 from workbench.techniques.flextp.simulated import map_rows, simulate_ratios
 
 COSTS = Costs.straight(alloc_s=0.25, extract_s=0.5, communicate_s=2, compute_s=1)
-TO_NORMAL = Plan(ranks=(RankPlan(),) * 4, to_normal=True)
-SENT = Plan(ranks=(RankPlan(dropped=0.25, migrated=0.5), RankPlan(), RankPlan()))
+SENT = Plan.of_shares([0.25, 0, 0], [0.5, 0, 0])
 
 
 @pytest.mark.parametrize("widths", [[0, 0, 0], [0, 0, 1], [0, 1, 1], [1, 2, 2], [1, 2, 2, 2], [2, 3, 2, 3]], ids=str)
@@ -27,11 +26,8 @@ def test_where_columns_do_not_divide_both_ends_are_rounded_down(widths):
 
 
 def test_migrated_columns_are_divided_evenly_over_all_that_send_none_and_a_plan_says_itself_in_sentences():
-    # Rank 0 sends 0.6 and rank 2 sends 0.2: 0.8 over the two receivers is 0.4 each; rank 3 drops 0.5 of its own.
-    plan = Plan(ranks=(RankPlan(dropped=0.2, migrated=0.6), RankPlan(), RankPlan(migrated=0.2), RankPlan(dropped=0.5)))
-    assert (plan.senders, plan.receivers) == ((0, 2), (1, 3))
-    assert not plan.is_plain
-    plan = Plan(ranks=(RankPlan(dropped=0.125, migrated=0.5), RankPlan(), RankPlan(dropped=0.25)))
+    plan = Plan.of_shares([0.125, 0, 0.25], [0.5, 0, 0])
+    assert (plan.senders, plan.receivers, plan.is_plain) == ((0,), (1, 2), False)
     assert plan.describe() == (
         "rank 0 drops 12.5% of its columns and migrates 50.0% of its columns (25.0% to each of ranks 1 and 2).\n"
         "rank 1 multiplies all its columns and receives 25.0% as many from rank 0.\n"
@@ -41,11 +37,10 @@ def test_migrated_columns_are_divided_evenly_over_all_that_send_none_and_a_plan_
 
 
 def test_plans_are_near_if_they_differ_by_few_columns_and_not_in_who_does_what():
-    plan = Plan(ranks=(RankPlan(dropped=0.5), RankPlan()))
-    assert plan.is_near(Plan(ranks=(RankPlan(dropped=0.5024), RankPlan())))
-    assert not plan.is_near(Plan(ranks=(RankPlan(dropped=0.5026), RankPlan())))
-    assert not Plan(ranks=(RankPlan(dropped=0.001), RankPlan())).is_near(Plan.plain(2))
-    assert not plan.is_near(Plan(ranks=(RankPlan(dropped=0.5, migrated=0.001), RankPlan())))
+    plan = Plan.of_shares([0.5, 0], [0, 0])
+    others = Plan.of_shares([0.5024, 0]), Plan.of_shares([0.5026, 0]), Plan.of_shares([0.5, 0], [0.001, 0])
+    assert [plan.is_near(other) for other in others] == [True, False, False]
+    assert not Plan.of_shares([0.001, 0]).is_near(Plan.plain(2))
 
 
 def test_a_fitted_line_goes_through_two_points_and_is_never_negative_and_level_where_it_would_fall():
@@ -55,19 +50,7 @@ def test_a_fitted_line_goes_through_two_points_and_is_never_negative_and_level_w
     assert Line.fitted([0.5], [2.0]) == Line.fitted([0.25, 0.75], [3.0, 1.0]) == Line(at_zero_s=2.0)
 
 
-NARROW = replace(straight_costs(compute_s=3.0, narrow_s=2.0), fixed_share=0.25)
-
-
-def test_every_sender_pays_for_its_messages_and_receivers_multiply_for_every_sender_by_itself():
-    # 3 s of whole tensors and 2 s a share: one sender of 1.5 pays 6, three of 0.5 pay 3 (3 + 1); nobody pays nothing.
-    costs = straight_costs(communicate_s=2.0, whole_s=3.0)
-    assert [costs.communicate_s(1.5, senders) for senders in (1, 3)] == [6, 12]
-    assert costs.communicate_s(0.0, 0) == 0
-    assert Costs.straight(communicate_s=2.0, compute_s=1.0).communicate_s(1.5, 3) == pytest.approx(3)
-    # A volume of 1.5 for 3 receivers: of one sender 2 + 3 x 0.5 s, of two 2 (2 + 3 x 0.25).
-    assert [NARROW.compute_s(1.5, senders, 3) for senders in (1, 2)] == [3.5, 5.5]
-    assert NARROW.compute_s(0.0, 0, 3) == 0
-    assert Costs.straight(compute_s=1.0).compute_s(1.5, 3, 2) == pytest.approx(0.75)
+NARROW = Costs.straight(compute_s=3.0, narrow_s=2.0, fixed_share=0.25)
 
 
 def test_times_without_a_plan_divide_products_by_the_work_and_of_narrow_ones_less_is_in_proportion():
@@ -98,7 +81,8 @@ def test_every_rank_pays_for_what_it_keeps_removes_sends_and_receives():
     resized = [RankTimes(own_s=4, product_s=2, work=0.25), *ranks(1, other_s=2)]
     assert method.rank_s(resized, Plan.plain(2), COSTS) == (10, 3)
     # Two senders of a half each, one receiver: 2 (0.3 + 0.5 x 1) = 1.6 s on all; it also multiplies their columns.
-    costs, plan = straight_costs(communicate_s=1.0, whole_s=0.3), Plan.of_shares([0, 0, 0], [0.5, 0.5, 0])
+    costs = Costs.straight(communicate_s=1.0, whole_s=0.3, compute_s=1.0)
+    plan = Plan.of_shares([0, 0, 0], [0.5, 0.5, 0])
     assert method.rank_s(ranks(4, 2, 1), plan, costs) == pytest.approx((2 + 1.6, 1 + 1.6, 1 + 1 + 1.6))
     # A normal rank's products take 4 s, 1 of them however narrow, and 2 s more of each sender. Rank 0 is twice as slow
     # and keeps half: 2 (1 + 3 x 0.5) s; ranks 1 and 2 multiply a quarter more: 4 + 2 + 3 x 0.25. All do 1 s else.
@@ -132,7 +116,7 @@ def planned(times, costs=None, **policy):
 # Own times 9, 5, 2 and 2. Down to the fastest, 2: 7 of 8 and 3 of 4 s of products go, 7/8 and 3/4.
 TWO = ranks(8, 4, 1, 1, other_s=1)
 NOTHING = [0, 0, 0, 0]
-GIVEN = Plan(ranks=(RankPlan(), RankPlan(migrated=0.5), RankPlan(dropped=0.25), RankPlan()))
+GIVEN, TO_NORMAL = Plan.of_shares([0, 0, 0.25, 0], [0, 0.5, 0, 0]), Plan.of_shares([0, 0], to_normal=True)
 
 
 def test_one_rank_baseline_and_given_plans_follow_no_times_and_as_many_of_the_slowest_migrate_as_are_named():
@@ -159,14 +143,9 @@ def test_zero_compares_with_the_policy_s_reference_or_drops_a_constant_ratio_on_
 
 
 def test_only_semi_and_refined_plans_need_a_pre_test():
-    for policy in ({"solution": "SEMI"}, {"solution": "SEMI", "refine": True}, {"solution": "MIG", "refine": True}):
-        assert needs_costs(Policy(**policy))
-    fixed = Policy(solution="SEMI", num_senders=0)
-    assert needs_costs(fixed) and planned(
-        TWO, solution="SEMI", num_senders=0
-    )  # for times without what is fixed, not for the plan
-    for policy in ({"solution": "ZERO", "pruning_ratio": 0.5}, {"solution": "MIG"}, {"solution": "Baseline"}):
-        assert not needs_costs(Policy(**policy))
+    asks = {"solution": "SEMI"}, {"solution": "SEMI", "num_senders": 0}, {"solution": "MIG", "refine": True}
+    does_not = {"solution": "ZERO", "pruning_ratio": 0.5}, {"solution": "MIG"}, {"solution": "Baseline"}
+    assert [needs_costs(Policy(**policy)) for policy in (*asks, *does_not)] == [True] * 3 + [False] * 3
 
 
 STRAIGHT = Costs.straight(compute_s=1)
@@ -187,30 +166,27 @@ test_times_plans_costs_and_ratios_that_cannot_be_are_refused = refusals(
     (lambda: RankTimes(own_s=1.0, product_s=2.0), "product_s is 2.0"),
     (lambda: RankPlan(dropped=1.0), "dropped is 1.0"),
     (lambda: RankPlan(dropped=0.5, migrated=0.5), r"dropped \+ migrated is 1.0"),
-    (lambda: Plan(ranks=(RankPlan(migrated=0.1),) * 2), r"senders is \(0, 1\); it must have at most .* = 1"),
+    (lambda: Plan(ranks=(RankPlan(migrated=0.1),) * 2), r"senders is \(0, 1\); it must be at most .* = 1"),
     (lambda: Plan(ranks=()), r"ranks is \(\)"),
     (lambda: method.receivers_of(2, [2], 2), r"senders has rank 2; it must be in 0\.\.1"),
     (lambda: method.receivers_of(0, [1], 3), r"sender is 0; it must be among the senders \(1,\)"),
-    (lambda: method.receivers_of(0, [0, 1], 2), "senders has 2 of 2 ranks; it must leave one to receive"),
+    (lambda: method.receivers_of(0, [0, 1], 2), r"senders is \(0, 1\); it must be at most num_ranks - 1 = 1"),
     (lambda: Line(at_zero_s=math.inf), "at_zero_s is inf; it must be finite"),
     (lambda: Line(per_share_s=-1), "per_share_s is -1; it must be finite and never fall"),
     (lambda: Line(per_share_s=1.0)(-0.5), "share is -0.5"),
     (lambda: Costs.straight(alloc_s=-1, compute_s=1), "alloc_s is -1"),
     (lambda: replace(STRAIGHT, fixed_share=1.0), "fixed_share is 1.0"),
     (lambda: method.ideal_s([*ranks(1, other_s=1), *ranks(0, other_s=1)]), "product_s of rank 1 is 0"),
-    (lambda: method.rank_s(ranks(1, 1), Plan.plain(3), STRAIGHT), "times has 2 ranks; it must have as many as plan"),
+    (lambda: method.rank_s(ranks(1, 1), Plan.plain(3), STRAIGHT), "number of times is 2; it must be that of"),
     (lambda: method.speedup_bound(0.5, 4), "skewness is 0.5"),
     (lambda: method.split_of_one(1.0, STRAIGHT, 3), "removed is 1.0"),
     (lambda: method.plan_division(ranks(8, 4, 1, 1), 3), "num_senders is 3; it must be in 0..2"),
-    (lambda: method.levelled_plan(ranks(8, 4), STRAIGHT, [0, 1]), r"slowest_first is \(0, 1\); it must leave a rank"),
+    (lambda: method.levelled_plan(ranks(8, 4), STRAIGHT, [0, 1]), r"slowest_first is \(0, 1\); it must be fewer"),
     (lambda: method.levelled_plan(ranks(8, 1), STRAIGHT, [0], speed_share=1), "speed_share is 1"),
     (lambda: method.fastest_division(ranks(3, 1), BENT, most_dropped=0), "extract.at_zero_s of costs is -0.1; it must"),
-    (lambda: method.best_plan_by_search(ranks(8, 4, 2, 1), STRAIGHT, 40), "551,368,000 plans"),
+    (lambda: method.best_plan_by_search(ranks(8, 4, 2, 1), STRAIGHT, 40), "num_steps is 40; .*, not 551,368,000"),
     (lambda: method.num_dropped_columns(1.0, 4), r"pruning_ratio is 1.0; it must be in \[0, 1\)"),
-    (lambda: method.kept_columns([4], 4), "column 4"),
     (lambda: method.kept_columns([-1], 4), "column -1"),
-    (lambda: method.kept_columns([1, 1], 4), "twice"),
-    (lambda: method.kept_columns([3, 0, 2, 1], 4), "all 4 columns"),
     (lambda: method.first_columns(torch.arange(2), 2), r"num_dropped is 2; it must be in \[0, 2\)"),
     (lambda: ColumnStatistics(torch.zeros(2, 3)).update_(torch.zeros(2, 4), []), r"\[2, 4\]; it must be \[2, 3\]"),
     (lambda: method.layer_ratios([1.5], 0.5), "candidate_shares is 1.5"),
@@ -219,22 +195,21 @@ test_times_plans_costs_and_ratios_that_cannot_be_are_refused = refusals(
     (migrated(num_senders=8), r"num_senders is 8; it must be an integer in 1\.\.7"),
     (migrated(share=1.01), r"migrated_share is 1.01; it must be in \[0, 1\]"),
     (epoch("PRAYER"), "solution is 'PRAYER'; it must be one of 'Baseline', 'ZERO', 'MIG'"),
-    (epoch("ZERO", skewness={8: 2.0}), r"skewness has rank 8; ranks are 0\.\.7"),
+    (epoch("ZERO", skewness={8: 2.0}), r"rank of skewness is 8; it must be in 0\.\.7"),
     (epoch("ZERO", skewness={0: 0.5}), "skewness of rank 0 is 0.5; it must be finite and"),
-    (epoch("ZERO", pruning_ratio=1.0), r"dropped is 1.0; it must be in \[0, 1\)"),
     (epoch("MIG", pruning_ratio=0.5), "pruning_ratio is 0.5; it must be None but for ZERO"),
     (lambda: planner_of(Policy(num_senders=4), 4), "num_senders is 4; it must be at most 3"),
-    (lambda: check_policy(Policy(solution="given", plan=Plan.plain(4)), 3), "plan is of 4 ranks; it must be of"),
+    (lambda: check_policy(Policy(solution="given", plan=Plan.plain(4)), 3), "plan is .*; it must be of the group's 3"),
     (lambda: planned(TWO, solution="MIG", refine=True), "costs is None; it must be given where"),
     (lambda: simulate_ratios("ViT-2B", [0.5], ["Baseline"]), "model is 'ViT-2B'"),
-    (lambda: simulate_ratios("ViT-1B", [0.5], ["SDP"]), "has 'SDP'"),
+    (lambda: simulate_ratios("ViT-1B", [0.5], ["SDP"]), "solution is 'SDP'"),
     (lambda: method.plan_equal_drop(ranks(1, other_s=1), 1.5), r"dropped is 1.5; it must be in \[0, all"),
-    (lambda: check_policy(Policy(solution="given", plan=TO_NORMAL), 4), "to_normal of plan is True; it must be False"),
+    (lambda: check_policy(Policy(solution="given", plan=TO_NORMAL), 2), "to_normal of plan is True; it must be False"),
     (lambda: map_rows("ViT-1B", [2.0], [8], [1.0]), r"nums_stragglers has 8; each must be in 0\.\.7"),
     (lambda: cost.extraction_s(cost.VIT_1B, cost.paper_machine(), 1.5), r"removed is 1.5; it must be in \[0, 1\]"),
-    (lambda: counted.count_worked_example([]), "imputations is empty"),
+    (lambda: counted.count_worked_example([]), r"imputations is \[\]; it must be at least one"),
     (lambda: counted.draw_case(0, 4), r"num_stragglers is 4; it must be in 1..3"),
-    (lambda: measured.measure_variants({}, size=measured.Size(), rounds=6), "variants is empty"),
+    (lambda: measured.measure_variants({}, size=measured.Size(), rounds=6), r"variants is {}; it must be at least one"),
     (lambda: measured.Size(batch=0), "batch is 0; it must be at least 1"),
 )
 
@@ -246,12 +221,12 @@ test_policies_that_contradict_themselves_are_refused = refusals(
     ({"solution": "ZERO", "selection": "PriDiffE"}, "pruning_ratio is None; .* where selection is PriDiffE"),
     ({"solution": "MIG", "num_senders": 1}, "num_senders is 1; it must be None, or 0 or more where"),
     ({"solution": "ZERO", "refine": True}, "refine is True; it must be False where solution is ZERO"),
-    ({"refine": True, "num_senders": 1}, "num_senders is 1; it must be None where refine is True"),
-    ({"refine": True, "selection": "PriDiffR"}, "selection is PriDiffR; it must be Rd or Pri where refine is True"),
+    ({"refine": True, "num_senders": 1}, "num_senders is 1; it must be None, or 0 or more where .* refine is False"),
+    ({"refine": True, "selection": "PriDiffR"}, "selection is 'PriDiffR'; it must be Rd or Pri with refine or"),
     ({"patience": 0}, "patience is 0; it must be at least 1"),
     ({"micro_threshold": -0.1}, "micro_threshold is -0.1; it must be finite and 0 or more"),
-    ({"pruning_ratio": "0.5"}, "pruning_ratio is '0.5'; it must be a number"),
-    ({"num_senders": 1.0}, "num_senders is 1.0; it must be a whole number"),
-    ({"solution": "given", "plan": 3}, "plan is 3; it must be a Plan or None"),
+    ({"pruning_ratio": "0.5"}, r"pruning_ratio is '0.5'; it must be of type int \| float \| None"),
+    ({"num_senders": 1.0}, r"num_senders is 1.0; it must be of type int \| None"),
+    ({"solution": "given", "plan": 3}, r"plan is 3; it must be of type .*Plan \| None"),
     of=Policy,
 )

@@ -2,22 +2,25 @@
 
 import random
 from dataclasses import replace
+from functools import partial
 
 import pytest
-from flextp_cases import ranks, shares, straight_costs
+from flextp_cases import ranks, shares
 
 from workbench.techniques.flextp import method
 from workbench.techniques.flextp.method import Costs, Line, Plan, RankPlan, RankTimes, Reference, Solution
 
 CHEAP = Costs.straight(extract_s=1, communicate_s=0.5, compute_s=1)
 PLANNERS = {
-    "resizing": method.plan_resizing,
-    "migration": method.plan_migration,
-    "migration, levelled": lambda times: method.plan_for(Solution.MIG, times, CHEAP, refine=True),
-    "SEMI": lambda times: method.plan_semi(times, CHEAP),
-    "SEMI, levelled": lambda times: method.plan_semi(times, CHEAP, refine=True),
+    "resizing": {"solution": Solution.ZERO, "reference": Reference.MEAN},
+    "migration": {"solution": Solution.MIG},
+    "migration, levelled": {"solution": Solution.MIG, "refine": True},
+    "SEMI": {"solution": Solution.SEMI},
+    "SEMI, levelled": {"solution": Solution.SEMI, "refine": True},
 }
-planners = pytest.mark.parametrize("planner", PLANNERS.values(), ids=PLANNERS)
+planners = pytest.mark.parametrize(
+    "planner", [partial(method.plan_for, costs=CHEAP, **how) for how in PLANNERS.values()], ids=PLANNERS
+)
 
 
 def measured_under(ratios, unresized):
@@ -67,7 +70,7 @@ def test_eq_2_balances_dropping_and_migrating_and_without_a_crossing_all_or_noth
     # Multiplying 0.9 / 3 costs 0.03 s, less than the second that dropping takes whatever is dropped.
     assert method.split_of_one(0.9, Costs.straight(alloc_s=1, compute_s=0.1), 3) == (0.9, 0.0)
     # The first message takes 2 s, more than the 0.9 s of dropping everything.
-    late = straight_costs(whole_s=2, extract_s=1, communicate_s=1, compute_s=1)
+    late = Costs.straight(whole_s=2, extract_s=1, communicate_s=1, compute_s=1)
     assert method.split_of_one(0.9, late, 3) == (0.0, 0.9)
 
 
@@ -75,7 +78,7 @@ def test_eq_2_balances_dropping_and_migrating_and_without_a_crossing_all_or_noth
 def test_bisection_finds_what_trying_all_finds(seed):
     generator = random.Random(seed)
     most_s = {"alloc_s": 0.2, "extract_s": 2, "whole_s": 0.3, "communicate_s": 3, "compute_s": 3}
-    costs = straight_costs(**{name: generator.uniform(0, seconds) for name, seconds in most_s.items()})
+    costs = Costs.straight(**{name: generator.uniform(0, seconds) for name, seconds in most_s.items()})
     removed, num_receivers = generator.uniform(0, 0.99), generator.randint(1, 7)
     split = method.split_of_one(removed, costs, num_receivers)
     assert split == pytest.approx(method.split_of_one_by_definition(removed, costs, num_receivers), abs=1e-4)
@@ -104,11 +107,11 @@ def test_every_sender_is_paid_for_by_itself_and_saves_no_more_than_its_products_
     # x = 2: V = 1 over six receivers, of which stragglers take 2/6, and 0.4: 0.73 < 1. x = 3: 2 x 1.5/5 + 0.6 > 1;
     # x = 4: only normal ranks are left, 2/4 + 0.8 = 1.3 > 1. Priced once, 0.2 for all, four would pay 0.7.
     times = ranks(2, 2, 2, 2, 1, 1, 1, 1)
-    assert method.cost_effective(times, straight_costs(whole_s=0.2)) == (True, True, False, False)
-    assert method.num_senders(times, straight_costs(whole_s=0.2)) == 2
+    assert method.cost_effective(times, Costs.straight(whole_s=0.2, compute_s=1)) == (True, True, False, False)
+    assert method.num_senders(times, Costs.straight(whole_s=0.2, compute_s=1)) == 2
     # 0.2 s a sender in the products of receivers, twice that on stragglers. x = 1: 2 (0.2 + 0.5 / 7) < 1;
     # x = 2: 2 (2 x 0.2 + 1 / 6) = 1.13 > 1; x = 4: 4 x 0.2 + 2 / 4 > 1. Priced once, four would pay 0.7.
-    assert method.cost_effective(times, straight_costs(narrow_s=0.2)) == (True, False, False, False)
+    assert method.cost_effective(times, Costs.straight(narrow_s=0.2, compute_s=1)) == (True, False, False, False)
     # Rank 0 is 7 s slower, but only 3 s of it are products, of which 0.99 migrate: it saves 2.97 s, and costs 0.99 x 4
     # s and a third of 0.99.
     times = [RankTimes(own_s=8.0, product_s=3.0), *ranks(1, 1, 1)]
@@ -134,9 +137,7 @@ def test_stragglers_are_named_slowest_first_and_a_division_lets_the_slowest_migr
     plan = method.plan_division(times, 2)
     assert shares(plan, "migrated") == [7 / 8, 5 / 6, 0, 0, 0, 0, 0, 0]
     assert shares(plan, "dropped") == [0, 0, 3 / 4, 1 / 2, 0, 0, 0, 0]
-    assert method.plan_division(times, 0) == method.plan_resizing(times, Reference.MIN)
-    assert method.plan_division(times, 4) == method.plan_migration(times)
-    assert method.plan_migration(ranks(3, 1)) == Plan(ranks=(RankPlan(migrated=2 / 3), RankPlan()))
+    assert method.plan_division(times, 4) == method.plan_for(Solution.MIG, times)
 
 
 @planners
@@ -146,8 +147,8 @@ def test_plans_do_not_depend_on_the_numbers_of_the_ranks_or_on_the_plan_that_was
     num_ranks = generator.randint(2, 6)
     times = ranks(*(generator.choice([1, 1, 4]) * generator.uniform(1, 3) for _ in range(num_ranks)), other_s=1)
     order = random.Random(seed).sample(range(num_ranks), num_ranks)
-    plan, renumbered = planner(times), planner([times[rank] for rank in order])
-    again = planner(measured_under([rank.removed for rank in plan.ranks], times))
+    plan, renumbered = planner(times=times), planner(times=[times[rank] for rank in order])
+    again = planner(times=measured_under([rank.removed for rank in plan.ranks], times))
     for field in ("dropped", "migrated"):
         planned = shares(plan, field)
         assert shares(renumbered, field) == pytest.approx([planned[rank] for rank in order], abs=1e-6)
@@ -156,22 +157,13 @@ def test_plans_do_not_depend_on_the_numbers_of_the_ranks_or_on_the_plan_that_was
 
 @planners
 def test_ranks_within_a_tenth_of_the_fastest_give_nothing_up_and_others_keep_columns(planner):
-    assert planner(ranks(1.09, 1, 1.05, 1)).is_plain
-    plan = planner([RankTimes(own_s=20, product_s=1), *ranks(1, 1)])  # slow elsewhere than in products
+    assert planner(times=ranks(1.09, 1, 1.05, 1)).is_plain
+    plan = planner(times=[RankTimes(own_s=20, product_s=1), *ranks(1, 1)])  # slow elsewhere than in products
     assert plan.ranks[1:] == (RankPlan(), RankPlan())
     assert 0 <= plan.ranks[0].removed < 1
 
 
-# One straggler of skewness 8 among four, 0.2 s of other time. Its own time becomes the mean of what is measured,
-# (t + 3 x 1.2) / 4, which its next measurement then moves:
-#   8.2 -> 2.95 -> 1.6375 -> 1.309375 -> 1.22734375
-# The fourth plan moves it by 6 %.
-def test_plans_are_renewed_until_a_plan_moves_nobody_by_more_than_a_tenth():
-    settled = method.settled_resizing(ranks(8, 1, 1, 1, other_s=0.2))
-    assert shares(settled, "dropped") == pytest.approx([(8.2 - 1.22734375) / 8, 0, 0, 0])
-
-
-def test_two_stragglers_come_down_together():
+def test_plans_are_renewed_until_one_moves_nobody_by_more_than_a_tenth_and_two_stragglers_come_down_together():
     # Products 3 and 2 beside 1 and 1, no other time. Means: 7/4, then (7/4 + 7/4 + 2) / 4 = 11/8, then
     # (11/8 + 11/8 + 2) / 4 = 19/16, then (19/16 x 2 + 2) / 4 = 35/32: 8 % less than 19/16, but still 4.5 % above the
     # mean, 67/64, to which they come down next; there they are 2.3 % above it.
@@ -207,7 +199,7 @@ def test_sending_and_giving_up_columns_is_made_up_for_and_receivers_pay_for_ever
     plan = method.levelled_plan(times, costs, [0, 1], speed_share=0)
     assert shares(plan, "migrated") == pytest.approx([6.5 / 9, 6.5 / 9, 0, 0])
     assert method.rank_s(times, plan, costs) == pytest.approx([20 / 9] * 4)
-    assert method.certify(times, plan, costs).fastest.iteration_s == pytest.approx(20 / 9)
+    assert method.fastest_division(times, costs, most_dropped=0).iteration_s == pytest.approx(20 / 9)
 
 
 def test_only_as_much_is_dropped_as_the_speed_asked_for_needs():
@@ -229,7 +221,7 @@ def test_levelled_plans_are_near_the_best_of_all_divisions(seed):
     generator = random.Random(seed)
     times = ranks(1, *(generator.uniform(1.2, 8) for _ in range(2)), other_s=generator.uniform(0, 2))
     costs = Costs.straight(alloc_s=0.005, extract_s=0.05, communicate_s=generator.uniform(0.05, 1.5), compute_s=1)
-    certificate = method.certify(times, method.plan_semi(times, costs, refine=True), costs)
+    certificate = method.certify(times, method.plan_for(Solution.SEMI, times, costs, refine=True), costs)
     assert certificate.slower_by <= 0.01
     assert certificate.drops_more_by <= 0.01
 
@@ -255,7 +247,7 @@ def test_two_ranks_by_hand():
     assert method.gentlest_division(ranks(3, 1), FREE, most_s=0.9) is None  # rank 1 alone takes 1 s
     # Dividing evenly takes 1.5 s and what the first column costs; doing nothing takes 3 s.
     for whole_s, best_s in ((1.0, 2.5), (2.0, 3.0)):
-        fastest = method.fastest_division(ranks(3, 1), straight_costs(whole_s=whole_s), most_dropped=0)
+        fastest = method.fastest_division(ranks(3, 1), Costs.straight(whole_s=whole_s, compute_s=1), most_dropped=0)
         assert fastest.iteration_s == pytest.approx(best_s, rel=PRECISION)
 
 
@@ -282,7 +274,7 @@ def test_no_division_of_the_grid_beats_the_best_one(num_stragglers, num_steps, s
     times = ranks(*product_s, other_s=generator.uniform(0, 1))
     most_s = {"whole_s": 0.3, "communicate_s": 0.6, "narrow_s": 0.3}
     drawn = {name: generator.uniform(0, seconds) for name, seconds in most_s.items()}
-    costs = straight_costs(alloc_s=0.01, extract_s=0.05, **drawn)
+    costs = Costs.straight(alloc_s=0.01, extract_s=0.05, compute_s=1, **drawn)
     for plan in method.best_plan_by_search(times, costs, num_steps):
         fastest = method.fastest_division(times, costs, most_dropped=plan.dropped)
         assert fastest.iteration_s <= plan.iteration_s * (1 + PRECISION)

@@ -1,36 +1,37 @@
-"""Products that ranks divide among each other equal the plain ones; both deliveries bring columns and results home."""
+"""Products that ranks divide equal the plain ones, also of models that torch's `parallelize_module` has cut."""
 
 import copy
 import itertools
+import re
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional
 
 from workbench.models import Cut
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
-from workbench.parallel.moves import Shape
+from workbench.techniques.flextp import Policy
 from workbench.techniques.flextp.method import Imputation, Scheme
-from workbench.techniques.flextp.runtime import FlexibleProduct, Meter, Migration, delivery_of, divide
+from workbench.techniques.flextp.runtime import FlexibleProduct, Meter, ModelledTimes, balance, delivery_of, divide
+from workbench.timeline import StragglerTrace
 
 SIZES_KEPT = 4  # numbers of rows whose last gradient Same looks back at
 WIDTH, INNER, ROWS = 13, 24, 5
 
 
-def perceptron(group, dtype=torch.float64):
-    first = ColumnParallelLinear(WIDTH, INNER, group, seed=1, site="first", dtype=dtype)
-    return first, RowParallelLinear(INNER, WIDTH, group, seed=2, site="second", dtype=dtype)
+def perceptron(group):
+    first = ColumnParallelLinear(WIDTH, INNER, group, seed=1, site="first", dtype=torch.float64)
+    return first, RowParallelLinear(INNER, WIDTH, group, seed=2, site="second", dtype=torch.float64)
 
 
-def make_flexible(first, second, group, scheme, imputation=Imputation.ZERO):
-    for layer, cut in ((first, Cut.COLUMN), (second, Cut.ROW)):
-        delivery = delivery_of(scheme, group)
-        layer.matrix_product = FlexibleProduct(group, cut, layer.site, delivery=delivery, imputation=imputation)
-
-
-def assert_close(results, expected):
+def assert_close(results, expected, rtol=1e-12, atol=1e-14):
     for ours, other in zip(results, expected, strict=True):
-        torch.testing.assert_close(ours, other, rtol=1e-12, atol=1e-14)
+        torch.testing.assert_close(ours, other, rtol=rtol, atol=atol)
 
 
 def assert_equal(results, expected):
@@ -38,32 +39,27 @@ def assert_equal(results, expected):
         assert ours.dtype is other.dtype and torch.equal(ours, other)
 
 
-def divide_both(first, second, group, dropped, migrated):
-    for layer in (first, second):
-        num_columns = layer.weights[0].shape[1]
-        chosen = {rank: torch.tensor(dropped.get(rank, []), dtype=torch.int64) for rank in group.local_ranks}
-        most = {rank: num_columns - 1 - len(dropped.get(rank, [])) for rank in migrated}
-        moved = {rank: torch.tensor(columns)[: most[rank]] for rank, columns in migrated.items()}
-        layer.matrix_product.division = divide(num_columns, num_ranks=group.size, dropped=chosen, migrated=moved)
-
-
 def divided_pair(group, dropped, migrated, scheme=Scheme.BROADCAST_REDUCE, imputation=Imputation.ZERO):
     """A divided perceptron; a number of ranks makes virtual ones."""
     group = VirtualTensorGroup(group) if isinstance(group, int) else group
     first, second = perceptron(group)
-    make_flexible(first, second, group, scheme, imputation)
-    divide_both(first, second, group, dropped, migrated)
+    for layer, cut in ((first, Cut.COLUMN), (second, Cut.ROW)):
+        product = FlexibleProduct(group, cut, layer.site, delivery=delivery_of(scheme, group), imputation=imputation)
+        num_columns = layer.weights[0].shape[1]
+        chosen = {rank: torch.tensor(dropped.get(rank, []), dtype=torch.int64) for rank in group.local_ranks}
+        most = {rank: num_columns - 1 - len(dropped.get(rank, [])) for rank in migrated}
+        moved = {rank: torch.tensor(columns)[: most[rank]] for rank, columns in migrated.items()}
+        product.division = divide(num_columns, num_ranks=group.size, dropped=chosen, migrated=moved)
+        layer.matrix_product = product
     return first, second, group
 
 
 def outputs_and_gradients(first, second, group):
-    dtype = first.weights[0].dtype
-    x = torch.linspace(-1, 1, 2 * ROWS * WIDTH, dtype=dtype).reshape(2, ROWS, WIDTH).requires_grad_()
+    x = torch.linspace(-1, 1, 2 * ROWS * WIDTH, dtype=torch.float64).reshape(2, ROWS, WIDTH).requires_grad_()
     y = second([functional.gelu(part) for part in first.shards(x)])
-    (y * torch.linspace(0, 1, WIDTH, dtype=dtype)).sum().backward()
-    trained = [layer for layer in (first, second) if layer.weights[0].requires_grad]
-    results = [y.detach(), x.grad, *(layer.full_weight(gradient=True) for layer in trained)]
-    return [*results, *(layer.full_bias(gradient=True) for layer in trained)]
+    (y * torch.linspace(0, 1, WIDTH, dtype=torch.float64)).sum().backward()
+    results = [y.detach(), x.grad, *(layer.full_weight(gradient=True) for layer in (first, second))]
+    return [*results, *(layer.full_bias(gradient=True) for layer in (first, second))]
 
 
 MIGRATIONS = {
@@ -133,6 +129,16 @@ def test_bytes_that_migrate_follow_the_shapes():
     assert group.traffic.num_bytes(site="first.migration") == 8 * sum(values)
     # Row-parallel: x[:, M] [10, 3] and W[:, M] [13, 3] go out, their gradients come back.
     assert group.traffic.num_bytes(site="second.migration") == 8 * 2 * (10 * 3 + 13 * 3)
+    # By scatter-gather what is cut goes to two receivers of three ranks in parts, and what is whole to both. Outputs
+    # come from both, and columns of the input's gradient, too: of 4 columns of x [10, 13] and W [8, 13].
+    first, second, group = divided_pair(3, {}, {0: [0, 1, 2, 3]}, Scheme.SCATTER_GATHER)
+    outputs_and_gradients(first, second, group)
+    assert group.traffic.num_bytes(site="first.migration") == 8 * (8 * 4 + 2 * 2 * 10 * 8 + 8 * 4 + 10 * 4)
+    assert group.traffic.num_bytes(site="second.migration") == 8 * (2 * (10 * 4 + 13 * 4) + 2 * 10 * 13)
+    # Of a single column one receiver gets all, and the other nothing.
+    first, second, group = divided_pair(3, {}, {0: [4]}, Scheme.SCATTER_GATHER)
+    outputs_and_gradients(first, second, group)
+    assert group.traffic.num_bytes(site="first.migration") == 8 * (8 + 2 * 10 * 8 + 8 + 10)
 
 
 def on_ranks(group, scheme):
@@ -223,41 +229,114 @@ def test_higher_derivatives_are_refused():
         grad.sum().backward()
 
 
-# Four ranks; rank 1 sends five columns. Its receivers are, counted from it, 2, 3 and 0, which get 1, 2 and 2 of them,
-# and of a single column only the last one gets any. fp64: [2, 5] is 80 bytes; [2, 1] and [2, 2] are 16 and 32.
-FIVE = {2: range(0, 1), 3: range(1, 3), 0: range(3, 5)}
-ONE = {2: range(0, 0), 3: range(0, 0), 0: range(0, 1)}
-BROADCAST, SCATTER = Scheme.BROADCAST_REDUCE, Scheme.SCATTER_GATHER
+def balanced(model, group):
+    """Balance a model whose straggler, rank 1, migrates."""
+    times = ModelledTimes(StragglerTrace.fixed(dist.get_world_size(), {1: 4.0}))
+    return balance(model, group, policy=Policy(solution="MIG"), modelled=times)
 
 
-@pytest.mark.parametrize(
-    ("scheme", "parts", "out_bytes", "whole_bytes", "back_bytes"),
-    [
-        (BROADCAST, FIVE, [80], [80], [16, 32, 32]),
-        (SCATTER, FIVE, [16, 32, 32], [80] * 3, [16, 32, 32]),
-        (BROADCAST, ONE, [16], [16], [16]),
-        (SCATTER, ONE, [16], [16] * 3, [16]),
-    ],
-)
-def test_receivers_get_their_columns_and_the_sender_all_in_order(scheme, parts, out_bytes, whole_bytes, back_bytes):
-    group, num_columns = VirtualTensorGroup(4), sum(map(len, parts.values()))
-    delivery = delivery_of(scheme, group)
-    migration = Migration(sender=1, columns=torch.tensor([4, 0, 2, 5, 1][:num_columns]), parts=parts)
-    held = torch.arange(2.0 * num_columns, dtype=torch.float64).reshape(2, num_columns)
-    shape, sent = Shape.of(held), []
+PLANS = {
+    "plain": {"0": ColwiseParallel(), "2": RowwiseParallel()},
+    "DTensors between": {"0": ColwiseParallel(use_local_output=False), "2": RowwiseParallel()},
+    "sequence-parallel": {"0": ColwiseParallel(input_layouts=Shard(0)), "2": RowwiseParallel(output_layouts=Shard(0))},
+}
 
-    def delivered(receive):
-        result = receive()
-        sent.append(sorted(message.message_bytes for message in group.traffic))
-        group.traffic.clear()
-        return result
 
-    columns = delivered(delivery.hand_out_columns(held, migration, shape))
-    assert all(torch.equal(columns[rank], held[:, part.start : part.stop]) for rank, part in parts.items())
-    whole = delivered(delivery.hand_out(held, migration, shape))
-    assert whole.keys() == parts.keys() and all(torch.equal(tensor, held) for tensor in whole.values())
-    assert torch.equal(delivered(delivery.bring_back(columns, migration, shape)), held)
-    assert sent == [out_bytes, whole_bytes, back_bytes]
-    ones = {rank: torch.full((3, 1), 10.0**rank, dtype=torch.float64) for rank in parts}
-    total = delivered(delivery.add_up(ones, migration, Shape.of(ones[0])))
-    assert total.tolist() == [[1101.0]] * 3  # of ranks 0, 2 and 3; the sender adds nothing
+def pair(sizes=(8, 16, 8)):
+    torch.manual_seed(0)
+    first, second = (nn.Linear(*ends, dtype=torch.float64) for ends in zip(sizes, sizes[1:], strict=False))
+    return nn.Sequential(first, nn.GELU(), second)
+
+
+def trained(model, group=None, num_iterations=4):
+    """Train; return losses, the last one without a balancer, gradients, those of cut weights whole, and the plan."""
+    balancer = None if group is None else balanced(model, group)
+    x = torch.randn(4, 3, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    losses = []
+    for _ in range(num_iterations):
+        model.zero_grad()
+        with balancer.iteration() if balancer else torch.enable_grad():
+            loss = model(x).square().mean()
+            loss.backward()
+        losses.append(loss.detach())
+    if balancer:
+        balancer.remove()
+    losses.append(model(x).square().mean().detach())
+    grads = [parameter.grad for parameter in model.parameters()]
+    grads = [grad.full_tensor() if hasattr(grad, "full_tensor") else grad for grad in grads]
+    return [*losses, x.grad, *grads], balancer and balancer.plan
+
+
+def balanced_and_not(layouts):
+    mesh = init_device_mesh("cpu", (2,))
+    plain, _ = trained(parallelize_module(pair(), mesh, PLANS[layouts]))
+    return plain, *trained(parallelize_module(pair(), mesh, PLANS[layouts]), dist.group.WORLD)
+
+
+@pytest.mark.parametrize("layouts", [name for name in PLANS if name != "plain"])  # that one is in tests/contracts
+def test_a_model_cut_by_torch_trains_as_before_while_a_straggler_migrates(layouts, pools):
+    for plain, balanced, plan in pools(2).run(balanced_and_not, layouts):
+        assert plan.senders == (1,) and plan.ranks[1].migrated > 0.3
+        assert_close(balanced, plain, rtol=1e-10, atol=1e-12)
+
+
+def groups_of_torch():
+    """Return plans of a model of the workbench's own linears, on a real rank called as torch's, by kind of group."""
+    plans = []
+    for group in (dist.group.WORLD, dist.new_group([0, 1]), init_device_mesh("cpu", (2,))):
+        own, as_wide = ProcessTensorGroup(), {"dtype": torch.float64}
+        first, second = ColumnParallelLinear(8, 16, own, **as_wide), RowParallelLinear(16, 8, own, **as_wide)
+        plans.append(trained(nn.Sequential(first, nn.GELU(), second), group)[1])
+    return plans
+
+
+def test_groups_and_meshes_of_torch_are_taken_for_the_models_own_and_parallel_linears_give_tensors(pools):
+    for plans in pools(2).run(groups_of_torch):
+        assert len(set(plans)) == 1 and plans[0].senders == (1,)
+
+
+class Scaled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class WithBias(ColumnParallelLinear):
+    def forward(self, x):
+        return super().forward(x), self.biases[0]  # as Megatron-LM's
+
+
+def returns_more_than_a_tensor():
+    layer = WithBias(8, 16, ProcessTensorGroup())
+    balancer = balanced(layer, dist.group.WORLD)
+    for _ in range(3):
+        with balancer.iteration():
+            y, bias = layer(torch.ones(2, 8))
+            (y + bias).sum().backward()
+    return tuple(y.shape), balancer.plan.senders
+
+
+def test_parallel_linears_may_return_more_than_a_tensor(pools):
+    assert pools(2).run(returns_more_than_a_tensor) == [((2, 8), (1,))] * 2
+
+
+def refuses_models_that_cannot_be_balanced():
+    mesh, pairs = init_device_mesh("cpu", (2,)), PLANS["plain"]
+    cut = parallelize_module(pair(), mesh, pairs)
+    alone = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
+    scaled = parallelize_module(nn.Sequential(Scaled(8, 16)), mesh, {"0": ColwiseParallel()})
+    uneven = parallelize_module(pair((8, 15, 8)), mesh, pairs)
+    for case, message in (
+        ((scaled, mesh), "forward of 0 is Scaled's own; it must be that of nn.Linear"),
+        ((pair(), mesh), "model is a Sequential without parallel linears; it must have linears that are cut"),
+        ((cut, alone), "group of 0 is another one; it must be that of its mesh"),
+        ((cut, VirtualTensorGroup(2)), "modelled is None"),
+        ((cut, None), "group is None; it must be"),
+        ((uneven, mesh), "weight of 0 is (15, 8); its dimension 0 must divide by 2 ranks"),
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+            balance(*case)
+    return True
+
+
+def test_models_cut_by_torch_that_cannot_be_balanced_are_refused_by_name(pools):
+    assert pools(2).run(refuses_models_that_cannot_be_balanced) == [True, True]

@@ -305,9 +305,8 @@ def epoch_of_plan(
 
 def model_times(skewness: Skewness, workload: Workload, machine: Server) -> tuple[RankTimes, ...]:
     """Return each rank's times of a plain iteration; a skewness multiplies the products of linear layers alone."""
-    if unknown := [rank for rank in skewness if rank not in range(machine.num_devices)]:
-        raise ValueError(f"skewness has rank {unknown[0]!r}; ranks are 0..{machine.num_devices - 1}")
     for rank, value in skewness.items():
+        require(rank in range(machine.num_devices), "rank of skewness", rank, f"in 0..{machine.num_devices - 1}")
         require(1 <= value < math.inf, f"skewness of rank {rank}", value, "finite and at least 1")
     parts = iteration_parts(workload, machine)
     products_s = [parts.product_s * skewness.get(rank, 1.0) for rank in range(machine.num_devices)]
@@ -334,11 +333,12 @@ ENOUGH = 0.75  # of the ideal's speed; ours: below what SEMI's levelled plans ai
 MARGIN = 0.02  # of the fastest epoch's time: what the model tells apart no better, as table I shows
 
 
-def winner_of(epochs: Mapping[Solution, PlannedEpoch], allowed_s: float, margin: float = MARGIN) -> Solution:
+def winner_of(epochs: Mapping[Solution, tuple[float, float]], allowed_s: float, margin: float = MARGIN) -> Solution:
     """Return the solution that drops least of those that take at most `allowed_s`; of equals the first, the simplest.
 
-    Where none is so fast, those count that exceed the fastest by at most the share `margin`.
+    `epochs` holds seconds and dropped share of each. Where none is so fast, those count that exceed the fastest by at
+    most the share `margin`.
     """
-    allowed_s = max(allowed_s, min(epoch.time_s for epoch in epochs.values()) * (1 + margin))
-    enough = [solution for solution, epoch in epochs.items() if epoch.time_s <= allowed_s]
-    return min(enough, key=lambda solution: epochs[solution].dropped_share)
+    allowed_s = max(allowed_s, min(time_s for time_s, _ in epochs.values()) * (1 + margin))
+    enough = [solution for solution, (time_s, _) in epochs.items() if time_s <= allowed_s]
+    return min(enough, key=lambda solution: epochs[solution][1])

@@ -18,8 +18,8 @@ from workbench.rows import value_row
 
 from .cost import MODELS
 from .method.optimum import best_plan_by_search, certify, fastest_division
-from .method.plan import Costs, Imputation, Line, RankTimes, Scheme, iteration_s, require
-from .method.planners import plan_division, plan_semi, stragglers
+from .method.plan import Costs, Imputation, RankTimes, Scheme, Solution, iteration_s, require
+from .method.planners import plan_division, plan_for, stragglers
 from .method.resizing import DROPPED, GRAD_OUTPUT_NO, INPUT_NK, kept_columns, worked_example
 from .runtime import FlexibleProduct, delivery_of, divide
 
@@ -31,8 +31,7 @@ Rows = list[dict[str, Any]]
 
 def count_worked_example(imputations: Sequence[str]) -> Rows:
     """Count the example's multiplications, and by imputation the elements off: all, in a gradient of another shape."""
-    if not imputations:
-        raise ValueError("imputations is empty; it must name at least one")
+    require(bool(imputations), "imputations", imputations, "at least one")
     examples = {name: worked_example(Imputation(name)) for name in imputations}
     rows: Rows = []
     for resized in next(iter(examples.values())).products:
@@ -44,21 +43,18 @@ def count_worked_example(imputations: Sequence[str]) -> Rows:
         dropped = example.lineage["linear", "input"]
         for resized in example.products:
             row = partial(value_row, product=resized.name, imputation=imputation)
-            result, plain = resized.result, resized.plain
-            difference = sum(abs(a - b) for a, b in zip(result.shape, plain.shape, strict=True))
+            result, wanted = resized.result, resized.plain.clone()
+            difference = sum(abs(a - b) for a, b in zip(result.shape, wanted.shape, strict=True))
             rows.append(row("shape_difference", difference))
             if resized.name == "output":
                 continue
-            kept = kept_columns(dropped, plain.shape[1])
-            missing = plain.new_zeros(len(plain), len(dropped))  # Same has nothing to repeat in a first iteration
+            kept = kept_columns(dropped, wanted.shape[1])
+            wanted[:, dropped] = 0  # Same has nothing to repeat in a first iteration
             if Imputation(imputation) is Imputation.AVERAGE:
-                missing = plain[:, kept].mean(dim=1, keepdim=True).expand_as(missing)
-            for quantity, columns, wanted in (
-                ("kept_columns_off", kept, plain[:, kept]),
-                ("missing_columns_off", dropped, missing),
-            ):
-                off = wanted.numel() if difference else int((result[:, columns] != wanted).sum())
-                rows.append(row(quantity, off))
+                wanted[:, dropped] = wanted[:, kept].mean(dim=1, keepdim=True)
+            off = torch.ones_like(wanted, dtype=torch.bool) if difference else result != wanted
+            rows.append(row("kept_columns_off", int(off[:, kept].sum())))
+            rows.append(row("missing_columns_off", int(off[:, dropped].sum())))
     return rows
 
 
@@ -146,12 +142,8 @@ def draw_case(seed: int, num_stragglers: int) -> Case:
     other_s, whole_s = draw("other"), draw("whole")
     products_s = [draw("skewness") for _ in range(num_stragglers)] + [1.0] * (NUM_RANKS - num_stragglers)
     extract_s, communicate_s, kept = draw("extract"), draw("communicate"), draw("kept")
-    costs = Costs(
-        extract=Line(per_share_s=extract_s),
-        communicate=Line(at_zero_s=whole_s, per_share_s=communicate_s),
-        compute=Line(at_zero_s=draw("received"), per_share_s=1.0 - kept),
-        fixed_share=kept,
-    )
+    whole = {"whole_s": whole_s, "narrow_s": draw("received"), "fixed_share": kept}
+    costs = Costs.straight(extract_s=extract_s, communicate_s=communicate_s, compute_s=1.0 - kept, **whole)
     measured = (RankTimes(own_s=other_s + product_s, product_s=product_s) for product_s in products_s)
     return Case(times=tuple(map(costs.proportional, measured)), costs=costs)
 
@@ -166,7 +158,7 @@ def case_rows(seeds: Sequence[int], nums_stragglers: Sequence[int]) -> Rows:
     for num_stragglers, seed in product(nums_stragglers, seeds):
         case = draw_case(seed, num_stragglers)
         for name, refine in REFINED.items():
-            plan = plan_semi(case.times, case.costs, refine=refine)
+            plan = plan_for(Solution.SEMI, case.times, case.costs, refine=refine)
             certificate = certify(case.times, plan, case.costs)
             row = partial(value_row, solution=name, num_stragglers=num_stragglers, case=seed)
             rows.append(row("slower_by", certificate.slower_by))

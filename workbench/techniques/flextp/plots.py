@@ -13,7 +13,7 @@ from workbench.plots import merged, rows_of
 from workbench.timeline import Timeline
 
 __all__ = ["draw_accuracies", "draw_divisions", "draw_epochs", "draw_machinery", "draw_map", "draw_migration"]
-__all__ += ["draw_ratios", "draw_skewness", "draw_text", "draw_timelines", "loss_table", "parts_of"]
+__all__ += ["draw_ratios", "draw_skewness", "draw_text", "draw_timelines", "loss_table"]
 
 BASELINE = "Baseline"  # the solution that does nothing
 BALANCED = "with balance"  # the model with `balance`, where there is nothing to balance
@@ -27,8 +27,6 @@ LABELS = {
 WHO_DROPS = {0: "the straggler alone", 1: "every rank"}
 SERIES = ("solution", "scheme", "num_senders")  # keys that name a series of epochs
 AS_LINES = ("skewness", "migrated_share")  # keys that are quantities; along others, epochs are bars
-PARTS = ["iteration_s", "product_s", "other_s", "waiting_s", "transfer_s"]
-PARTS += ["product_share", "dropped_share", "migrated_share"]
 GANTT_HEIGHT_IN = 1.9  # inches of four ranks
 LETTERS = {"nothing": "–", "resizing": "R", "both": "B", "migration": "M"}
 WIDE = (9.5, 3.8)  # inches
@@ -84,8 +82,8 @@ def draw_machinery(rows: Iterable[Mapping], *, asked: float) -> Figure:
     figure, ax = plots.figure(figsize=(8, 2.6))
     measured = {row["quantity"]: row for row in rows if row["solution"] == BALANCED}
     for place, row in enumerate((measured["over_unbalanced"], measured["cpu_over_unbalanced"])):
-        ax.plot([row["low"], row["high"]], [place, place], lw=3, alpha=0.5, color="C0", solid_capstyle="butt")
-        ax.plot([row["value"]], [place], "o", color="C0")
+        ends = [[row["value"] - row["low"]], [row["high"] - row["value"]]]
+        ax.errorbar([row["value"]], [place], xerr=ends, fmt="o", color="C0", capsize=4)
         text = f"{row['value']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
         ax.annotate(text, (row["value"], place), xytext=(0, 9), textcoords="offset points", ha="center")
     ax.axvline(1.0, color="0.6", lw=1)
@@ -98,22 +96,12 @@ def draw_machinery(rows: Iterable[Mapping], *, asked: float) -> Figure:
 
 
 def draw_timelines(timelines: Mapping[str, Timeline], names: Sequence[str]) -> Figure:
-    """Draw one iteration of the named variants, one under the other; names without a timeline are passed over."""
+    """Draw one iteration of the named variants, one under the other."""
     shown = {}
-    for name in (name for name in names if name in timelines):  # the variant's name stands in the title
-        actions = (
-            replace(action, resource=action.resource.removeprefix(f"{name} ")) for action in timelines[name].actions
-        )
-        shown[name] = Timeline(actions=tuple(actions))
+    for name in names:  # it stands in the title
+        actions = timelines[name].actions
+        shown[name] = Timeline.merged([[replace(a, resource=a.resource.removeprefix(f"{name} ")) for a in actions]])
     return plots.gantts(shown, figsize=(11, GANTT_HEIGHT_IN * len(shown)))[0].figure
-
-
-def parts_of(rows: Iterable[Mapping]) -> pd.DataFrame:
-    """Return where an iteration's time went, a row a variant: seconds of the mean rank, and shares."""
-    table = pd.DataFrame([row for row in rows if row["quantity"] in PARTS and "rank" not in row])
-    keys = [name for name in table if name not in ("quantity", "value", "low", "high", "unit")]
-    table[keys] = table[keys].astype(object).where(table[keys].notna(), "")
-    return table.pivot_table(index=keys, columns="quantity", values="value", sort=False)[PARTS]
 
 
 def draw_ratios(rows: Iterable[Mapping]) -> Figure:

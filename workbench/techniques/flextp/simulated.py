@@ -51,8 +51,7 @@ def model_named(name: str) -> Workload:
 def _epoch(
     name: str, slow: cost.Skewness, model: Workload, ratio: float | None = None, machine: cost.Server | None = None
 ) -> cost.PlannedEpoch:
-    if name not in SOLUTIONS:
-        raise ValueError(f"solutions has {name!r}; it must be of {', '.join(map(repr, SOLUTIONS))}")
+    require(name in SOLUTIONS, "solution", name, f"one of {', '.join(map(repr, SOLUTIONS))}")
     alloc_s = model.num_layers * cost.PRODUCTS_PER_LAYER * ALLOC_S if name == ALLOC else 0.0
     machine = replace(machine or cost.paper_machine(), alloc_s=alloc_s, in_proportion=name == IN_PROPORTION)
     return cost.planned_epoch(skewness=slow, workload=model, machine=machine, pruning_ratio=ratio, **SOLUTIONS[name])
@@ -66,7 +65,7 @@ def simulate_ratios(model: str, ratios: Sequence[float], solutions: Sequence[str
     for name, ratio in product(solutions, ratios):
         epoch = baseline if name == "Baseline" else _epoch(name, slow, workload, ratio)
         keys = {"model": model, "solution": name, "pruning_ratio": ratio}
-        rows += _epoch_rows(epoch.time_s, epoch.dropped_share, baseline.time_s, keys)
+        rows += _epoch_rows(epoch, baseline.time_s, keys)
     return [*rows, value_row("product_share", product_share(model), model=model)]
 
 
@@ -76,16 +75,16 @@ def product_share(model: str, machine: cost.Server | None = None) -> float:
     return parts.product_s / parts.own_s
 
 
-def _epoch_rows(time_s: float, dropped_share: float, baseline_s: float, keys: Mapping[str, Any]) -> Rows:
+def _epoch_rows(epoch: cost.PlannedEpoch, baseline_s: float, keys: Mapping[str, Any]) -> Rows:
     return [
-        value_row("epoch_s", time_s, "s", **keys),
-        value_row("speedup", baseline_s / time_s, **keys),
-        value_row("epoch_saved", 100 * (1 - time_s / baseline_s), "%", **keys),
-        value_row("dropped_share", dropped_share, **keys),
+        value_row("epoch_s", epoch.time_s, "s", **keys),
+        value_row("speedup", baseline_s / epoch.time_s, **keys),
+        value_row("epoch_saved", 100 * (1 - epoch.time_s / baseline_s), "%", **keys),
+        value_row("dropped_share", epoch.dropped_share, **keys),
     ]
 
 
-def _migrated_row(plan: Plan, **keys: Any) -> dict[str, Any]:
+def _migrated_row(plan: Plan, keys: Mapping[str, Any]) -> dict[str, Any]:
     return value_row("migrated_of_removed", plan.migrated / (plan.dropped + plan.migrated), **keys)
 
 
@@ -96,22 +95,20 @@ def simulate_skewness(model: str, skewnesses: Sequence[float], solutions: Sequen
     epochs_s: dict[str, list[float]] = {name: [] for name in [*solutions, IDEAL]}  # skewness by skewness
     for chi in skewnesses:
         slow = {0: chi} if chi != 1 else {}
-        planned = {}  # seconds and dropped share
-        for name in dict.fromkeys(["Baseline", *solutions]):
-            epoch = _epoch(name, slow, workload, {EMPIRICAL: empirical, LEAST: 0.6}.get(name) if slow else None)
-            planned[name] = epoch.time_s, epoch.dropped_share
-            if name.startswith("SEMI") and not epoch.plan.is_plain:
-                rows.append(_migrated_row(epoch.plan, model=model, solution=name, skewness=chi))
-        planned[IDEAL] = workload.num_iterations * ideal_s(cost.model_times(slow, workload, machine)), 0.0
+        ratios = {EMPIRICAL: empirical, LEAST: 0.6} if slow else {}
+        epochs = {name: _epoch(name, slow, workload, ratios.get(name)) for name in ["Baseline", *solutions]}
+        best_s = workload.num_iterations * ideal_s(cost.model_times(slow, workload, machine))
+        epochs[IDEAL] = cost.PlannedEpoch(plan=Plan.plain(machine.num_devices), time_s=best_s, own_s=())
         for name, seconds in epochs_s.items():
-            keys: dict[str, Any] = {"model": model, "solution": name, "skewness": chi}
-            time_s, dropped_share = planned[name]
-            seconds.append(time_s)
-            rows += _epoch_rows(time_s, dropped_share, planned["Baseline"][0], keys)
-            rows.append(value_row("speed_of_ideal", planned[IDEAL][0] / time_s, **keys))
-            if "ZERO-Pri" in planned:
-                saved = 100 * (1 - time_s / planned["ZERO-Pri"][0])
+            epoch, keys = epochs[name], {"model": model, "solution": name, "skewness": chi}
+            seconds.append(epoch.time_s)
+            rows += _epoch_rows(epoch, epochs["Baseline"].time_s, keys)
+            rows.append(value_row("speed_of_ideal", best_s / epoch.time_s, **keys))
+            if "ZERO-Pri" in epochs:
+                saved = 100 * (1 - epoch.time_s / epochs["ZERO-Pri"].time_s)
                 rows.append(value_row("epoch_saved_over_pri", saved, "%", **keys))
+            if name.startswith("SEMI") and not epoch.plan.is_plain:
+                rows.append(_migrated_row(epoch.plan, keys))
         bound = speedup_bound(chi, machine.num_devices, other=parts.other_s / parts.product_s)
         rows.append(value_row("speedup_bound", bound, model=model, skewness=chi))
     for name, seconds in epochs_s.items():
@@ -138,7 +135,7 @@ def simulate_divisions(model: str, skewness: Sequence[float]) -> Rows:
         divisions = [cost.epoch_of_plan(plan, slow, workload=workload) for plan in plans]
         for number, epoch in enumerate(divisions):
             keys = {"model": model, "num_senders": number, "receivers": receivers}
-            rows += _epoch_rows(epoch.time_s, epoch.dropped_share, baseline_s, keys)
+            rows += _epoch_rows(epoch, baseline_s, keys)
         compared = {"SEMI": divisions[planners.num_senders(times, costs, to_normal=to_normal)]}
         if not to_normal:
             compared["SEMI refined"] = _epoch("SEMI refined", slow, workload)
@@ -264,7 +261,7 @@ def simulate_text(models: Sequence[str], ratios: Sequence[float], skewness: floa
             rows.append(row("efficiency_gain", 100 * saved, "%", meaning="time saved"))
             rows.append(row("efficiency_gain", 100 * (1 / (1 - saved) - 1), "%", meaning="throughput gained"))
         rows.append(value_row("product_share", product_share(model), model=model))
-        rows.append(_migrated_row(_epoch("SEMI", slow, workload).plan, model=model, solution="SEMI"))
+        rows.append(_migrated_row(_epoch("SEMI", slow, workload).plan, {"model": model, "solution": "SEMI"}))
     return rows + headline_rows(LINKS_GB_PER_S)
 
 
@@ -296,7 +293,8 @@ def map_rows(
         plan = partial(cost.planned_epoch, skewness=slow, workload=workload, machine=machine, refine=refine)
         epochs = {solution: plan(solution) for solution in COMPARED}
         best_s = workload.num_iterations * ideal_s(cost.model_times(slow, workload, machine))
-        name = cost.winner_of(epochs, best_s / cost.ENOUGH)
+        told = {solution: (epoch.time_s, epoch.dropped_share) for solution, epoch in epochs.items()}
+        name = cost.winner_of(told, best_s / cost.ENOUGH)
         winner, dropped, migrated = epochs[name], epochs[name].plan.dropped, epochs[name].plan.migrated
         keys: dict[str, Any] = dict(zip(AXES, (skewness, number, link), strict=True))
         keys |= {"winner": str(name), "means": MEANS[dropped > 0, migrated > 0]}

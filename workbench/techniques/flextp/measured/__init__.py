@@ -1,8 +1,7 @@
 """Epochs and accuracy under stragglers, measured, and rows of them; `accuracy` is imported by itself."""
 
-from .rows import Notes, Variant, along_axis, keys_of, map_points, predicted_rows, rows_of, variants_of
+from .rows import Notes, Variant, along_axis, map_points, predicted_rows, rows_of, variants_of
 from .timing import BALANCED, Measured, Setting, Size, Training, measure_machinery, measure_variants, trials
 
-__all__ = ["BALANCED", "Measured", "Notes", "Setting", "Size", "Training", "Variant", "along_axis", "keys_of"]
-__all__ += ["map_points", "measure_machinery", "measure_variants", "predicted_rows", "rows_of", "trials"]
-__all__ += ["variants_of"]
+__all__ = ["BALANCED", "Measured", "Notes", "Setting", "Size", "Training", "Variant", "along_axis", "map_points"]
+__all__ += ["measure_machinery", "measure_variants", "predicted_rows", "rows_of", "trials", "variants_of"]

@@ -41,6 +41,7 @@ __all__ += ["compare_on_ranks", "compared_by_seed", "rows_as_timed", "sources", 
 __all__ += ["training_cells", "variants_as_timed"]
 
 Values = Mapping[str, Any]  # a variant and a seed, or the results of `train_vit`
+Names = Sequence[str]  # of keys, or of trainings
 SMALL = replace(VIT_TINY, hidden_size=192, mlp_size=768)  # as much wider than tiny as ViT-3B than ViT-1B
 # Plans follow the times of ViT-3B for "small" and "3B", else of ViT-1B.
 SIZES = {"tiny": VIT_TINY, "small": SMALL, "1B": VIT_1B, "3B": VIT_3B}
@@ -202,17 +203,19 @@ class _BalancedPipeline(VirtualPipeline):
 # --- rows of finished trainings
 
 
-def accuracy_rows(wanted: Sequence[Values], results: Sequence[Values], keys: Sequence[str] = (), **same: Any) -> Rows:
-    """Return rows of `wanted` trainings, of losses against the Baseline of their seed, and over seeds."""
+def accuracy_rows(
+    wanted: Sequence[Values], results: Sequence[Values], keys: Names = (), names: Names = (), **same: Any
+) -> Rows:
+    """Return rows of trainings, by `names` or the paper's, of losses against their seed's Baseline, and over seeds."""
     pairs = list(zip(wanted, results, strict=True))
     baselines = {variant["seed"]: result["accuracy"] for variant, result in pairs if variant["solution"] == BASELINE}
     rows: Rows = []
-    for variant, result in pairs:
-        given = {name: variant[name] for name in keys if variant.get(name) is not None}
+    for name, (variant, result) in zip(names or map(name_of, wanted), pairs, strict=True):
+        given = {key: variant[key] for key in keys if variant.get(key) is not None}
         if "skewness" in given:  # of the single straggler
             (given["skewness"],) = given["skewness"]
-        numbers = {name: int(value) if isinstance(value, bool) else value for name, value in given.items()}
-        columns = {"solution": name_of(variant), **numbers, **same, "seed": variant["seed"]}
+        numbers = {key: int(value) if isinstance(value, bool) else value for key, value in given.items()}
+        columns = {"solution": name, **numbers, **same, "seed": variant["seed"]}
         error = PER_CENT * standard_error(result["accuracy"], result["num_test"])
 
         def with_error(quantity, value, over=1.0, error=error, columns=columns, **reading):
@@ -290,13 +293,14 @@ def variants_as_timed(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, 
         if row["quantity"] == "rank_drops" and row["solution"] != BASELINE and row["skewness"] > 1:
             shares.setdefault(row["solution"], []).append(min(round(row["value"], 2), MOST_REMOVED))
             skewness = max(skewness, row["skewness"])
-    # A solution that dropped nothing is trained as MIG.
-    dropping, migrating = {"solution": "ZERO", "selection": "Pri"}, {"solution": "MIG", "skewness": [skewness]}
-    variants = {
-        name: {**dropping, "dropped": by_rank} if any(by_rank) else migrating for name, by_rank in shares.items()
-    }
-    most = max(shares.get(MOST_DROPPING, [0.0]))
-    return variants | ({CONTROL: {**dropping, "pruning_ratio": most, "everywhere": True}} if most else {})
+    dropping = {"solution": "ZERO", "selection": "Pri"}
+    variants: dict[str, dict[str, Any]] = {name: {**dropping, "dropped": by_rank} for name, by_rank in shares.items()}
+    for name, by_rank in shares.items():
+        if not any(by_rank):  # trained as MIG
+            variants[name] = {"solution": "MIG", "skewness": [skewness]}
+    if most := max(shares.get(MOST_DROPPING, [0.0])):
+        variants[CONTROL] = {**dropping, "pruning_ratio": most, "everywhere": True}
+    return variants
 
 
 def blind_reason(trained: Iterable[Mapping[str, Any]]) -> str:
@@ -305,22 +309,16 @@ def blind_reason(trained: Iterable[Mapping[str, Any]]) -> str:
     lost = spreads.get(CONTROL, 0.0)
     if not spreads or lost >= 1:
         return ""  # one seed alone has no spread, and no claim to judge
-    where = f"{CONTROL}, where every rank drops what the straggler did"
-    return (
-        f"this training does not show what dropping costs: {where}, lost {lost:.2f} of the Baseline's spread over seeds"
-    )
+    control = f"{CONTROL}, where every rank drops what the straggler did"
+    much = f"{lost:.2f} of the Baseline's spread over seeds"
+    return f"this training does not show what dropping costs: {control}, lost {much}"
 
 
 def rows_as_timed(
     variants: Mapping[str, Options], seeds: Sequence[int], results: Sequence[Values], **same: Any
 ) -> Rows:
     """Return rows of the trainings of `variants_as_timed`; results are in the order of `compared_by_seed`."""
-    places = [(seed, name) for seed in seeds for name in (BASELINE, *variants)]
-    trainings, rows = dict(zip(places, results, strict=True)), []
-    for name, options in variants.items():
-        pair = {BASELINE: {"solution": BASELINE}, name: options}
-        wanted = [{**entry, "seed": seed} for seed in seeds for entry in pair.values()]
-        for row in accuracy_rows(wanted, [trainings[seed, which] for seed in seeds for which in pair], **same):
-            if row["quantity"] in SHOWN and row["solution"] != BASELINE:
-                rows.append({**row, "quantity": SHOWN[row["quantity"]], "solution": name})
-    return rows
+    wanted = compared_by_seed(list(variants.values()), seeds)
+    rows = accuracy_rows(wanted, results, names=[BASELINE, *variants] * len(seeds), **same)
+    shown = (row for row in rows if row["quantity"] in SHOWN and row["solution"] != BASELINE)
+    return [{**row, "quantity": SHOWN[row["quantity"]]} for row in shown]

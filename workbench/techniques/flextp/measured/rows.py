@@ -15,10 +15,10 @@ from workbench.study.timing import Timed, dose_rows
 from workbench.timeline import Dose
 from workbench.timeline.stragglers import StragglerTrace
 
-from ..cost import ENOUGH, PlannedEpoch, winner_of
-from ..method.plan import Costs, Plan, RankTimes, Scheme, Selection, Solution, ideal_s, rank_s, require
-from ..method.planners import Reference, plan_for, speedup_bound
-from ..runtime import PATIENCE, Policy, needs_costs
+from ..cost import ENOUGH, winner_of
+from ..method.plan import Costs, Plan, RankTimes, Scheme, Selection, Solution, ideal_s, iteration_s, require
+from ..method.planners import Reference, speedup_bound
+from ..runtime import PATIENCE, Policy, needs_costs, planner_of
 
 BASELINE = "Baseline"
 DIVISION, PLANNED = "SEMI(x)", "SEMI"
@@ -61,22 +61,16 @@ class Variant:
     def __post_init__(self) -> None:
         for name in ("skewness", "dropped"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        is_constant, is_given = self.everywhere or bool(self.dropped), self.migrated is not None
-        is_differentiated = is_constant and Selection(self.selection).is_differentiated
-        is_zero, has_ratio = self.solution == Solution.ZERO, self.pruning_ratio is not None
-        for name, is_wrong, rule in (
-            ("pruning_ratio", self.everywhere and not has_ratio, "in [0, 1) where every rank drops"),
-            ("everywhere", self.everywhere and (not is_zero or is_given), "False except for ZERO without migration"),
-            ("dropped", self.dropped and (not is_zero or has_ratio), "() but for a ZERO without γ"),
-            ("selection", is_differentiated, "Rd or Pri where constant shares are dropped"),
-            ("refine", is_given and self.refine, "False where migrated is given, which is the whole plan"),
-            ("pruning_ratio", is_given and has_ratio, "None where migrated is given"),
-            ("migrated", is_given and self.solution != Solution.MIG, f"None where solution is {self.solution}"),
-            ("migrated", self.migrated is not None and not 0 <= self.migrated <= 1, "in [0, 1]"),
-            ("skewness", self.moves and len(self.skewness) != 1, "one value for a straggler that moves"),
+        is_zero, is_mig = self.solution == Solution.ZERO, self.solution == Solution.MIG
+        for name, holds, rule in (
+            ("pruning_ratio", not self.everywhere or self.pruning_ratio is not None, "in [0, 1) where all ranks drop"),
+            ("everywhere", not self.everywhere or is_zero, "False except for ZERO"),
+            ("dropped", not self.dropped or (is_zero and not self.everywhere), "() but for a ZERO without γ"),
+            ("migrated", self.migrated is None or is_mig, f"None where solution is {self.solution}"),
+            ("migrated", self.migrated is None or 0 <= self.migrated <= 1, "in [0, 1]"),
+            ("skewness", not self.moves or len(self.skewness) == 1, "one value for a straggler that moves"),
         ):
-            if is_wrong:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be {rule}")
+            require(holds, name, getattr(self, name), rule)
 
     def trace(self, num_ranks: int, iterations_per_epoch: int) -> StragglerTrace:
         """Return the stragglers of a group of ranks, iteration by iteration."""
@@ -87,24 +81,21 @@ class Variant:
 
     def policy(self, num_ranks: int, **more: Any) -> Policy:
         """Return the policy for a group of ranks; `more` are further fields of it."""
-        names = ("selection", "reference", "imputation", "is_incremental", "patience", "scheme")
+        names = ("selection", "reference", "imputation", "is_incremental", "patience", "scheme", "refine")
         common = {**{name: getattr(self, name) for name in names}, **more}
         if self.selection == REDRAWN:
             common |= {"selection": Selection.RANDOM.value, "iterations_per_epoch": 1}
-        if self.everywhere or self.dropped:
-            require(len(self.dropped) <= num_ranks, "dropped", self.dropped, f"at most {num_ranks} values, one a rank")
-            dropped = self.dropped if self.pruning_ratio is None else (self.pruning_ratio,) * num_ranks
-            plan = Plan.of_shares([*dropped, *[0.0] * (num_ranks - len(dropped))])
-            return Policy(solution=Solution.GIVEN, plan=plan, **common)
-        if self.migrated is not None:
-            senders = 1 if self.num_senders is None else self.num_senders
-            rule = f"in 1..{num_ranks - 1} of {num_ranks} ranks"
-            require(1 <= senders < num_ranks, "num_senders", senders, rule)
-            # A rank keeps one column at least, so that a share of 1 is all but that one.
-            shares = [min(self.migrated, LARGEST_SHARE)] * senders + [0.0] * (num_ranks - senders)
-            return Policy(solution=Solution.GIVEN, plan=Plan.of_shares(migrated=shares), **common)
-        common |= {"num_senders": self.num_senders, "refine": self.refine, "pruning_ratio": self.pruning_ratio}
-        return Policy(solution=Solution(self.solution), **common)
+        dropped, migrated = list(self.dropped), []
+        if self.everywhere and self.pruning_ratio is not None:
+            dropped = [self.pruning_ratio] * num_ranks
+        else:
+            common["pruning_ratio"] = self.pruning_ratio
+        if self.migrated is not None:  # a rank keeps one column at least, so that a share of 1 is all but that one
+            migrated = [min(self.migrated, LARGEST_SHARE)] * (1 if self.num_senders is None else self.num_senders)
+        if not dropped and not migrated:
+            return Policy(solution=Solution(self.solution), num_senders=self.num_senders, **common)
+        shares = ([*constant, *[0.0] * (num_ranks - len(constant))] for constant in (dropped, migrated))
+        return Policy(solution=Solution.GIVEN, plan=Plan.of_shares(*shares), **common)
 
 
 Variants = Mapping[str, Variant | None]  # by name; None is the model as it is, without balancing
@@ -122,31 +113,22 @@ def name_of(options: Options) -> str:
     return f"{solution} refined" if options.get("refine") else solution
 
 
-def variants_of(compared: Sequence[Options], keys: Sequence[str]) -> dict[str, Variant]:
-    """Return the variants of a figure, by name; `keys` are the fields that tell entries of one solution apart."""
-    names = [_name(options, keys) for options in compared]
-    if len(set(names)) < len(names):
-        raise ValueError(f"keys is {list(keys)}; it must tell {names} apart")
-    return {name: Variant.of(options) for name, options in zip(names, compared, strict=True)}
+def variants_of(compared: Sequence[Options], keys: Sequence[str], **same: Any) -> tuple[dict[str, Variant], Keys]:
+    """Return a figure's variants and the key columns of their rows, by name; `same` are further columns of all.
 
-
-def keys_of(compared: Sequence[Options], keys: Sequence[str], **same: Any) -> dict[str, dict[str, Any]]:
-    """Return the key columns of each variant's rows, by its name; `same` are further columns of all."""
-    return {_name(entry, keys): {"solution": name_of(entry), **_columns(entry, keys), **same} for entry in compared}
-
-
-def _name(options: Options, keys: Sequence[str]) -> str:
-    columns, parts = _columns(options, keys), [name_of(options)]
-    for name in keys:
-        value = columns.get(COLUMNS.get(name, name))
-        if value is not None:
-            parts.append(f"{SYMBOLS[name]} {value:g}" if name in SYMBOLS else str(value))
-    return " ".join(parts)
-
-
-def _columns(options: Options, keys: Sequence[str]) -> dict[str, Any]:
-    given = {**options, "skewness": max(options.get("skewness") or [1.0])}  # of the slowest straggler
-    return {COLUMNS.get(name, name): given[name] for name in keys if given.get(name) is not None}
+    `keys` are the fields that tell entries of one solution apart.
+    """
+    variants, columns = {}, {}
+    for options in compared:
+        given = {**options, "skewness": max(options.get("skewness") or [1.0])}  # of the slowest straggler
+        told = {key: given[key] for key in keys if given.get(key) is not None}
+        words = [f"{SYMBOLS[key]} {value:g}" if key in SYMBOLS else str(value) for key, value in told.items()]
+        name = " ".join([name_of(options), *words])
+        if name in variants:
+            raise ValueError(f"keys is {list(keys)}; it must tell two entries named {name!r} apart")
+        variants[name] = Variant.of(options)
+        columns[name] = {"solution": name_of(options)} | {COLUMNS.get(key, key): told[key] for key in told} | same
+    return variants, columns
 
 
 # --- rows of timed variants
@@ -167,24 +149,20 @@ def rows_of(variants: Variants, timed: Timed, *, keys: Keys, iterations_per_epoc
     for name, variant in variants.items():
         rounds, columns = timed.rounds[name], keys[name]
         iterations_s, length = timed.iterations_s(name), rounds[0][0].length
-        rows.append(median_row("iteration_s", iterations_s, "s", **columns))
-        rows.append(median_row("epoch_s", [iterations_per_epoch * seconds for seconds in iterations_s], "s", **columns))
-        rows.append(median_row("cpu_s", timed.cpu_s(name), "s", **columns))
+        epochs_s = [iterations_per_epoch * seconds for seconds in iterations_s]
+        found = [("iteration_s", iterations_s, "s"), ("epoch_s", epochs_s, "s"), ("cpu_s", timed.cpu_s(name), "s")]
         parts = _parts(timed, name)
         if any(fsum(part.product_s) for part in parts):  # no products are recorded beside a model without balancing
             for quantity in ("product_s", "waiting_s", "other_s"):
-                means_s = [fmean(getattr(part, quantity)) / length for part in parts]
-                rows.append(median_row(quantity, means_s, "s", **columns))
-            rows.append(median_row("transfer_s", [part.transfer_s / length for part in parts], "s", **columns))
-            product_shares = [fmean(part.product_s) / part.iteration_s for part in parts]
-            rows.append(median_row("product_share", product_shares, **columns))
+                found.append((quantity, [fmean(getattr(part, quantity)) / length for part in parts], "s"))
+            found.append(("transfer_s", [part.transfer_s / length for part in parts], "s"))
+            found.append(("product_share", [fmean(part.product_s) / part.iteration_s for part in parts], "1"))
         notes = [[turn.notes for turn in turns] for turns in rounds]
         plans = [by_rank[0].plan for by_rank in notes]
-        dropped = [fmean(note.dropped_share for note in by_rank) for by_rank in notes]
-        migrated = [0.0 if plan is None else plan.migrated / plan.num_ranks for plan in plans]
-        rows += [median_row("dropped_share", dropped, **columns), median_row("migrated_share", migrated, **columns)]
-        for quantity, values, unit in _comparisons(variants, timed, name):
-            rows.append(median_row(quantity, values, unit, **columns))
+        found.append(("dropped_share", [fmean(note.dropped_share for note in by_rank) for by_rank in notes], "1"))
+        found.append(("migrated_share", [plan.migrated / plan.num_ranks if plan else 0.0 for plan in plans], "1"))
+        found += _comparisons(variants, timed, name)
+        rows += [median_row(quantity, values, unit, **columns) for quantity, values, unit in found]
         for rank in range(len(notes[0])) if variant is not None else ():
             dropped = [by_rank[rank].dropped_share for by_rank in notes]
             migrated = [by_rank[rank].plan.ranks[rank].migrated for by_rank in notes]
@@ -207,31 +185,25 @@ def _comparisons(variants: Variants, timed: Timed, name: str) -> Iterator[tuple[
         yield "cpu_over_unbalanced", ratios(timed.cpu_s(name), timed.cpu_s(unbalanced)), "1"
     if variant is None:
         return
-
-    def seconds_of(wanted: Variant, is_asked: bool = True) -> list[float]:
-        """Return the seconds of another variant, none if it was not timed."""
-        twin = _find(variants, wanted) if is_asked else None
-        return [] if twin is None else timed.iterations_s(twin)
-
-    follows_times = variant.solution == Solution.ZERO and variant.pruning_ratio is None
+    is_zero, is_pri = variant.solution == Solution.ZERO, variant.selection == "Pri"
+    follows_times = is_zero and variant.pruning_ratio is None
     has_own_ratios = variant.selection in (Selection.DIFFERENTIATED.value, Selection.DIFFERENTIATED_MEAN.value)
-    is_pri = variant.solution == Solution.ZERO and variant.selection == "Pri"
     is_broadcast = variant.migrated is not None and variant.scheme == Scheme.BROADCAST_REDUCE
-    baseline_s = seconds_of(Variant(skewness=variant.skewness, moves=variant.moves))
-    if baseline_s:
-        yield "speedup", ratios(baseline_s, own_s), "1"
-        yield "epoch_saved", [100 * (1 - ratio) for ratio in ratios(own_s, baseline_s)], "%"
-    if pri_s := seconds_of(replace(variant, selection="Pri"), follows_times and has_own_ratios):
-        yield "epoch_saved_over_pri", [100 * (1 - ratio) for ratio in ratios(own_s, pri_s)], "%"
-    if random_s := seconds_of(replace(variant, selection="Rd"), is_pri):
-        yield "over_random", ratios(own_s, random_s), "1"
-    if scattered_s := seconds_of(replace(variant, scheme=Scheme.SCATTER_GATHER), is_broadcast):
-        yield "gap", [ratio - 1 for ratio in ratios(scattered_s, own_s)], "1"
-    plain = _find(variants, Variant())
-    if not baseline_s or plain is None or not variant.skewness:
+    slow = Variant(skewness=variant.skewness, moves=variant.moves)
+    for quantity, unit, is_asked, wanted, compare in (
+        ("speedup", "1", True, slow, lambda own, other: other / own),
+        ("epoch_saved", "%", True, slow, _saved),
+        ("epoch_saved_over_pri", "%", follows_times and has_own_ratios, replace(variant, selection="Pri"), _saved),
+        ("over_random", "1", is_zero and is_pri, replace(variant, selection="Rd"), lambda own, other: own / other),
+        ("gap", "1", is_broadcast, replace(variant, scheme=Scheme.SCATTER_GATHER), lambda own, other: other / own - 1),
+    ):
+        if is_asked and (twin := _find(variants, wanted)):
+            yield quantity, list(map(compare, own_s, timed.iterations_s(twin))), unit
+    baseline, plain = _find(variants, slow), _find(variants, Variant())
+    if baseline is None or plain is None or not variant.skewness:
         return
     # A balance without costs and, for ZERO, the largest speedup of Eq. 1.
-    speedups, parts = ratios(baseline_s, own_s), _parts(timed, plain)
+    speedups, parts = ratios(timed.iterations_s(baseline), own_s), _parts(timed, plain)
     others = [(fmean(part.other_s) + part.transfer_s) / fmean(part.product_s) for part in parts]
     num_ranks = len(parts[0].product_s)
     chis = [*variant.skewness, *[1.0] * (num_ranks - len(variant.skewness))]
@@ -241,11 +213,14 @@ def _comparisons(variants: Variants, timed: Timed, name: str) -> Iterator[tuple[
     yield "share_of_ideal", ratios(speedups, ideals), "1"
     if follows_times and len(variant.skewness) == 1:
         (chi,) = variant.skewness
-        # Down to the first mean or, planned again and again, to the other ranks.
-        is_once = variant.policy(num_ranks).reference is Reference.MEAN
+        is_once = variant.reference == Reference.MEAN.value  # else planned again and again, down to the other ranks
         bounds = [speedup_bound(chi, num_ranks, other=o) if is_once else (o + chi) / (o + 1) for o in others]
         yield "bound", bounds, "1"
         yield "share_of_bound", ratios(speedups, bounds), "1"
+
+
+def _saved(own_s: float, other_s: float) -> float:
+    return 100 * (1 - own_s / other_s)
 
 
 def _find(variants: Variants, wanted: Variant) -> str | None:
@@ -282,19 +257,18 @@ def along_axis(rounds: Rounds, keys: Keys, rows: Sequence[Mapping], along: str) 
 
 
 def _along_divisions(rounds: Rounds, keys: Keys, rows: Sequence[Mapping]) -> Rows:
-    compared, planned = [], next((name for name, columns in keys.items() if columns["solution"] == PLANNED), None)
-    if planned is not None:
-        divisions = [name for name, columns in keys.items() if columns["solution"] == DIVISION]
-        fastest = min(divisions, key=lambda name: median(rounds[name]))
-        compared.append(ratio_row("over_fastest_division", rounds[planned], rounds[fastest], solution=PLANNED))
-        shares = (row for row in rows if row["quantity"] == "dropped_share")
-        dropped = {(row["solution"], row.get("num_senders")): row["value"] for row in shares}
-        gentler = [name for name in divisions if dropped[DIVISION, keys[name]["num_senders"]] < dropped[PLANNED, None]]
-        over_planned = [ratios(rounds[name], rounds[planned]) for name in gentler]
-        intervals = [median_interval(values) for values in over_planned]
-        num_better = sum(median(values) < 1 for values in over_planned)
-        least, most = sum(high < 1 for _, high in intervals), sum(low < 1 for low, _ in intervals)
-        compared.append(value_row("better_divisions", num_better, low=least, high=most, solution=PLANNED))
+    planned = next(name for name, columns in keys.items() if columns["solution"] == PLANNED)
+    divisions = [name for name, columns in keys.items() if columns["solution"] == DIVISION]
+    fastest = min(divisions, key=lambda name: median(rounds[name]))
+    compared = [ratio_row("over_fastest_division", rounds[planned], rounds[fastest], solution=PLANNED)]
+    shares = (row for row in rows if row["quantity"] == "dropped_share")
+    dropped = {(row["solution"], row.get("num_senders")): row["value"] for row in shares}
+    gentler = [name for name in divisions if dropped[DIVISION, keys[name]["num_senders"]] < dropped[PLANNED, None]]
+    over_planned = [ratios(rounds[name], rounds[planned]) for name in gentler]
+    intervals = [median_interval(values) for values in over_planned]
+    num_better = sum(median(values) < 1 for values in over_planned)
+    least, most = sum(high < 1 for _, high in intervals), sum(low < 1 for low, _ in intervals)
+    compared.append(value_row("better_divisions", num_better, low=least, high=most, solution=PLANNED))
     for solution in (DIVISION, BASELINE):
         epochs = (row for row in rows if (row["quantity"], row["solution"]) == ("epoch_s", solution))
         slowest = max(epochs, key=lambda row: row["value"])
@@ -328,20 +302,17 @@ def predicted_rows(rows: Sequence[Mapping], costs: Costs, compared: Sequence[Opt
         # Other time is that of a rank without stragglers, messages and contention for cores included.
         times = [RankTimes(own_s=own_s - product_s + chi * product_s, product_s=chi * product_s) for chi in chis]
         proportional = tuple(map(costs.proportional, times))
-        predicted, timed = {}, {}
+        predicted, timed = {}, {}  # seconds and dropped share
         for options in here:
-            policy, solution = Variant.of(options).policy(num_ranks), Solution(options["solution"])
-            more = {name: getattr(policy, name) for name in ("reference", "pruning_ratio", "num_senders", "refine")}
+            policy, name = Variant.of(options).policy(num_ranks), name_of(options)
             planned_from = proportional if needs_costs(policy) else times  # ZERO and MIG know no fixed part
-            plan = plan_for(solution, planned_from, costs, is_settled=True, **more)
-            ranks_s = rank_s(proportional, plan, costs)
-            predicted[solution] = PlannedEpoch(plan=plan, time_s=max(ranks_s), own_s=ranks_s)
-            keys = {"solution": name_of(options), PLACE: place}
-            time_s = values["iteration_s", keys["solution"], place]
-            plan = Plan.of_shares([values["dropped_share", keys["solution"], place]] * num_ranks)
-            timed[solution] = PlannedEpoch(plan=plan, time_s=time_s, own_s=(time_s,) * num_ranks)
-            compared_rows.append(value_row("predicted_s", max(ranks_s), "s", **keys))
-            compared_rows.append(value_row("prediction_error", max(ranks_s) / time_s - 1, **keys))
+            plan = planner_of(policy, num_ranks, costs, is_settled=True)(planned_from)
+            predicted_s, time_s = iteration_s(proportional, plan, costs), values["iteration_s", name, place]
+            predicted[policy.solution] = predicted_s, plan.dropped / num_ranks
+            timed[policy.solution] = time_s, values["dropped_share", name, place]
+            keys = {"solution": name, PLACE: place}
+            compared_rows.append(value_row("predicted_s", predicted_s, "s", **keys))
+            compared_rows.append(value_row("prediction_error", predicted_s / time_s - 1, **keys))
         modelled, real = (winner_of(epochs, ideal_s(times) / ENOUGH) for epochs in (predicted, timed))
         winner = str(modelled) if modelled == real else f"{modelled} by the model, {real} measured"
         compared_rows.append(value_row("winner_agrees", float(modelled == real), place=place, winner=winner))

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn import functional
 
 from workbench.cluster import Link
@@ -54,12 +53,6 @@ class Size:
         sizes = {"hidden_size": self.hidden, "num_layers": self.layers, "num_heads": self.heads}
         return ViTConfig(**sizes, mlp_size=MLP_WIDTH * self.hidden, image_size=32, patch_size=self.patch, seed=seed)
 
-    def images_and_labels(self, seed: int) -> tuple[Tensor, Tensor]:
-        """Draw the batch: floats [batch, 3, 32, 32] and int64 [batch]."""
-        generator = torch.Generator().manual_seed(seed)
-        images = torch.randn(self.batch, 3, 32, 32, generator=generator)
-        return images, torch.randint(NUM_LABELS, (self.batch,), generator=generator)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Setting:
@@ -84,11 +77,13 @@ class Training:
         costs: Costs | None = None,
         records_products: bool = True,
     ):
-        turns, device = setting.turns, setting.device
+        turns, device, size = setting.turns, setting.device, setting.size
         group = RecordedTensorGroup(recorder=recorder)  # its own: other variants' messages are not watched
-        self.model = ViTForImageClassification(setting.size.config(turns.seed), group).to(device)
+        self.model = ViTForImageClassification(size.config(turns.seed), group).to(device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=LEARNING_RATE, fused=True)
-        self.images, self.labels = (tensor.to(device) for tensor in setting.size.images_and_labels(turns.seed))
+        generator = torch.Generator().manual_seed(turns.seed)
+        self.images = torch.randn(size.batch, 3, 32, 32, generator=generator).to(device)
+        self.labels = torch.randint(NUM_LABELS, (size.batch,), generator=generator).to(device)
         self.recorder, self.balancer, self.num_settling = recorder, None, 0
         (rank,) = group.local_ranks
         trace = None if variant is None else variant.trace(group.size, turns.iterations_per_repeat)
@@ -174,8 +169,7 @@ def measure_variants(
     device: str = "cpu",
 ) -> Measured:
     """Train all variants in turns on real ranks; a straggler that moves has so many `rounds` after each move."""
-    if not variants:
-        raise ValueError("variants is empty; it must name at least one")
+    require(bool(variants), "variants", variants, "at least one by name")
     moves = any(variant is not None and variant.moves for variant in variants.values())
     turns = Turns(rounds=rounds, warmup=warmup, length=turn, repeats=num_ranks if moves else 1, seed=seed)
     turns.check_interval()

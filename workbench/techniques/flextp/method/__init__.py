@@ -7,8 +7,8 @@ _NAMES = {
     "plan": "MOST_REMOVED Costs Imputation Line Plan RankParts RankPlan RankTimes Scheme Selection Solution "
     "column_ranges ideal_s iteration_s rank_parts rank_s receivers_of virtual_number",
     "planners": "Reference SPEED_SHARE cost_effective have_moved levelled_plan num_senders plan_division "
-    "plan_equal_drop plan_for plan_migration plan_resizing plan_semi pruning_ratio pruning_ratios settled_resizing "
-    "speedup_bound split_of_one split_of_one_by_definition stragglers",
+    "plan_equal_drop plan_for plan_semi pruning_ratio pruning_ratios settled_resizing speedup_bound split_of_one "
+    "split_of_one_by_definition stragglers",
     "priority": "ColumnStatistics candidate_share column_change_by_definition first_columns layer_ratios mean_ratios "
     "micro_threshold priority_list",
     "resizing": "Buffers Lineage ResizedProduct WorkedExample gradient_of_columns kept_columns num_dropped_columns "

@@ -134,10 +134,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "ranks", tuple(self.ranks))
-        if not self.ranks:
-            raise ValueError("ranks is (); it must hold a plan for at least one rank")
-        if not self.receivers:
-            raise ValueError(f"senders is {self.senders!r}; it must have at most num_ranks - 1 = {self.num_ranks - 1}")
+        require(bool(self.ranks), "ranks", self.ranks, "a plan for at least one rank")
+        require(bool(self.receivers), "senders", self.senders, f"at most num_ranks - 1 = {self.num_ranks - 1}")
 
     @classmethod
     def plain(cls, num_ranks: int) -> Self:
@@ -190,11 +188,9 @@ class Plan:
     def describe(self) -> str:
         """Return the plan in words, one sentence and one line a rank."""
 
-        def listed(words: Sequence[str]) -> str:
-            return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
         def named(ranks: Sequence[int]) -> str:
-            return f"rank{'s' if len(ranks) > 1 else ''} {listed([str(rank) for rank in ranks])}"
+            *first, last = map(str, ranks)
+            return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
 
         lines, received = [], self.migrated / len(self.receivers)
         for rank, task in enumerate(self.ranks):
@@ -205,7 +201,7 @@ class Plan:
             clauses = clauses or ["multiplies all its columns"]
             if received > 0 and task.migrated == 0:
                 clauses.append(f"receives {received:.1%} as many from {named(self.senders)}")
-            lines.append(f"rank {rank} {listed(clauses)}.")
+            lines.append(f"rank {rank} {' and '.join(clauses)}.")
         return "\n".join(lines)
 
     def as_record(self) -> dict[str, list[float]]:
@@ -222,10 +218,9 @@ def receivers_of(sender: int, senders: Sequence[int], num_ranks: int) -> tuple[i
     if outside := [rank for rank in (sender, *senders) if not 0 <= rank < num_ranks]:
         raise ValueError(f"senders has rank {outside[0]}; it must be in 0..{num_ranks - 1}")
     require(sender in senders, "sender", sender, f"among the senders {tuple(senders)}")
-    if len(set(senders)) >= num_ranks:
-        raise ValueError(f"senders has {len(set(senders))} of {num_ranks} ranks; it must leave one to receive")
-    order = sorted(range(num_ranks), key=lambda rank: virtual_number(rank, sender, num_ranks))
-    return tuple(rank for rank in order if rank not in senders)
+    require(len(set(senders)) < num_ranks, "senders", tuple(senders), f"at most num_ranks - 1 = {num_ranks - 1}")
+    by_number = ((sender + number) % num_ranks for number in range(num_ranks))
+    return tuple(rank for rank in by_number if rank not in senders)
 
 
 def column_ranges(num_columns: int, num_receivers: int) -> tuple[range, ...]:
@@ -278,11 +273,22 @@ class Costs:
 
     @classmethod
     def straight(
-        cls, *, alloc_s: float = 0.0, extract_s: float = 0.0, communicate_s: float = 0.0, compute_s: float
+        cls,
+        *,
+        extract_s: float = 0.0,
+        communicate_s: float = 0.0,
+        whole_s: float = 0.0,
+        compute_s: float,
+        narrow_s: float = 0.0,
+        **more: float,
     ) -> Self:
-        """Return costs in proportion to the share; each argument is the seconds of a share of 1."""
-        extract, communicate, compute = (Line(per_share_s=s) for s in (extract_s, communicate_s, compute_s))
-        return cls(alloc_s=alloc_s, extract=extract, communicate=communicate, compute=compute)
+        """Return costs of so many seconds a share of 1, and of `whole_s` for messages, `narrow_s` for products of any.
+
+        `more` are other fields.
+        """
+        communicate = Line(at_zero_s=whole_s, per_share_s=communicate_s)
+        compute = Line(at_zero_s=narrow_s, per_share_s=compute_s)
+        return cls(extract=Line(per_share_s=extract_s), communicate=communicate, compute=compute, **more)
 
     def communicate_s(self, volume: float, num_senders: int) -> float:
         """Return the seconds, on every rank, of the messages of x senders of V shares, each priced by itself."""
@@ -330,14 +336,12 @@ class RankParts:
 def own_speed(times: Sequence[RankTimes]) -> tuple[float, ...]:
     """Return how many times longer each rank takes for a product than the fastest rank, at least 1."""
     product_s = [rank.unresized().product_s for rank in times]
-    least_s = min(product_s)
-    return tuple(seconds / least_s if least_s else 1.0 for seconds in product_s)
+    return tuple(seconds / min(product_s) if min(product_s) else 1.0 for seconds in product_s)
 
 
 def rank_parts(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> tuple[RankParts, ...]:
     """Return the parts of each rank's busy time under a plan; the times may be measured under any plan."""
-    if len(times) != plan.num_ranks:
-        raise ValueError(f"times has {len(times)} ranks; it must have as many as plan, {plan.num_ranks}")
+    require(len(times) == plan.num_ranks, "number of times", len(times), f"that of the plan's ranks, {plan.num_ranks}")
     transfer_s = costs.communicate_s(plan.migrated, len(plan.senders))
     compute_s = costs.compute_s(plan.migrated, len(plan.senders), len(plan.receivers))
     unresized = [rank.unresized() for rank in times]

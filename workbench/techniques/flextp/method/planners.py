@@ -109,10 +109,10 @@ def plan_for(
     """Plan as a solution does: algorithms 1 and 2. ValueError where it needs costs and there are none.
 
     Args:
-        solution: any of `COMPARED`.
+        solution: any of `COMPARED`: stragglers drop (ZERO) or migrate (MIG) their shares by Eq. 1, or both (SEMI).
         times: of all ranks, as measured.
         costs: of migration, for SEMI without `num_senders` and for refined plans.
-        reference: the time with which ZERO compares a straggler.
+        reference: the time with which ZERO compares a straggler; MIG and SEMI take the least.
         pruning_ratio: a constant γ of ZERO's stragglers.
         num_senders: SEMI lets at most so many of the slowest migrate, and the others resize.
         refine: MIG and SEMI level all ranks (`levelled_plan`).
@@ -127,40 +127,30 @@ def plan_for(
         return Plan.of_shares([pruning_ratio if rank in slow else 0.0 for rank in range(len(times))])
     if solution is Solution.ZERO:
         settles = is_settled and reference is Reference.CURRENT_MEAN
-        return settled_resizing(times) if settles else plan_resizing(times, reference)
+        return settled_resizing(times) if settles else plan_division(times, 0, reference=reference)
     slow = stragglers(times)
     if num_senders is not None:
         return plan_division(times, min(num_senders, len(slow)))
     if solution is Solution.MIG and not refine:
-        return plan_migration(times)
+        return plan_division(times, len(slow))
     if costs is None:
         raise ValueError(f"costs is None; it must be given where solution is {solution}")
-    if solution is Solution.MIG:
-        return levelled_plan(times, costs, slow, speed_share=0.0)
-    return plan_semi(times, costs, refine=refine)
-
-
-def plan_resizing(times: Sequence[RankTimes], reference: Reference = Reference.MEAN) -> Plan:
-    """Plan ZERO-resizing alone: every straggler (see `stragglers`) drops its share by Eq. 1."""
-    return plan_division(times, 0, reference=reference)
+    if refine:
+        return levelled_plan(times, costs, slow, speed_share=0.0 if solution is Solution.MIG else SPEED_SHARE)
+    return plan_semi(times, costs)
 
 
 def settled_resizing(times: Sequence[RankTimes]) -> Plan:
     """Return the plan at which resizing against the current mean comes to rest (section III-A)."""
     planned_from, plan = list(times), Plan.plain(len(times))
     while True:  # each plan asks for more than the one before
-        newer = plan_resizing(planned_from, Reference.CURRENT_MEAN)
+        newer = plan_division(planned_from, 0, reference=Reference.CURRENT_MEAN)
         if newer.is_near(plan):
             return plan
         plan, before = newer, planned_from
         planned_from = [measured.at_work(1 - task.removed) for measured, task in zip(times, plan.ranks, strict=True)]
         if not have_moved(planned_from, before, reference=Reference.CURRENT_MEAN):
             return plan
-
-
-def plan_migration(times: Sequence[RankTimes]) -> Plan:
-    """Plan migration alone (MIG): every straggler hands its share by Eq. 1 with the least time to the others."""
-    return plan_division(times, len(stragglers(times)))
 
 
 def plan_division(
@@ -187,16 +177,12 @@ def plan_equal_drop(times: Sequence[RankTimes], dropped: float) -> Plan:
     return Plan.of_shares(shares(brentq(lambda level_s: math.fsum(shares(level_s)) - dropped, 0.0, slowest_s)))
 
 
-def plan_semi(
-    times: Sequence[RankTimes], costs: Costs, *, refine: bool = False, speed_share: float = SPEED_SHARE
-) -> Plan:
-    """Plan SEMI-migration: algorithm 2 of section IV-C; the refined plan is `levelled_plan`.
+def plan_semi(times: Sequence[RankTimes], costs: Costs) -> Plan:
+    """Plan SEMI-migration: algorithm 2 of section IV-C.
 
     Eq. 2 splits the share of a single straggler. Of several, as many of the slowest as Eq. 3 says migrate.
     """
     slow = stragglers(times)
-    if refine:
-        return levelled_plan(times, costs, slow, speed_share=speed_share)
     if len(slow) != 1:
         return plan_division(times, num_senders(times, costs))
     removed = pruning_ratios(times, Reference.MIN)[slow[0]]
@@ -280,8 +266,7 @@ def levelled_plan(
     is so fast; else, of the plans that are, the one that drops least, or the fastest where none is.
     """
     require(0 <= speed_share < 1, "speed_share", speed_share, "in [0, 1)")
-    if len(slowest_first) >= len(times):
-        raise ValueError(f"slowest_first is {tuple(slowest_first)!r}; it must leave a rank of {len(times)} to receive")
+    require(len(slowest_first) < len(times), "slowest_first", tuple(slowest_first), f"fewer than {len(times)} ranks")
     fastest_possible_s, search = ideal_s(times), _LevelSearch(times, costs)
     divisions = [tuple(slowest_first[:num_senders]) for num_senders in range(len(slowest_first) + 1)]
     lossless = [search.lossless(senders) for senders in divisions]

@@ -63,8 +63,7 @@ def priority_list(statistics: ColumnStatistics, *, selection: Selection, generat
 
 def first_columns(columns: Tensor, num_dropped: int) -> Tensor:
     """Return the first `num_dropped` of a priority list [K], ascending; larger choices contain smaller ones."""
-    if not 0 <= num_dropped < len(columns):
-        raise ValueError(f"num_dropped is {num_dropped}; it must be in [0, {len(columns)}), so that one column is kept")
+    require(0 <= num_dropped < len(columns), "num_dropped", num_dropped, f"in [0, {len(columns)}): one column is kept")
     return columns[:num_dropped].sort().values
 
 

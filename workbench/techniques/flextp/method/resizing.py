@@ -6,11 +6,9 @@ Shapes: N = rows of the input, K = columns, O = outputs, C = kept columns, R = r
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from .plan import Imputation, require
@@ -59,18 +57,16 @@ def kept_columns(dropped: Tensor | Sequence[int], num_columns: int, name: str = 
 def product_of_columns(
     x_NK: Tensor,
     weight_OK: Tensor,
-    columns: Tensor,
+    columns: Tensor | None,
     *,
     out: Tensor | None = None,
     buffers: Buffers | None = None,
     multiply: Callable[..., Tensor] = torch.mm,
 ) -> Tensor:
-    """Return y [N, O] = x[:, columns] weight[:, columns]ᵀ; `columns` are [C] distinct indices, int64.
+    """Return y [N, O] = x[:, columns] weight[:, columns]ᵀ; `columns` are [C] distinct indices, int64, None for all.
 
     `out` [N, O] is written where given, `buffers` hold extracted columns, and a meter gives a `multiply` of its own.
     """
-    if len(columns) == x_NK.shape[1] and out is None:
-        return functional.linear(x_NK, weight_OK)
     weight_OC = _extracted("weight", weight_OK, columns, buffers)
     return multiply(_extracted("x", x_NK, columns, buffers), weight_OC.t(), out=out)
 
@@ -79,7 +75,7 @@ def product_of_columns(
 def gradient_of_columns(
     left_RM: Tensor,
     right_MK: Tensor,
-    columns: Tensor,
+    columns: Tensor | None,
     *,
     out: Tensor | None = None,
     buffers: Buffers | None = None,
@@ -92,9 +88,9 @@ def gradient_of_columns(
     return multiply(left_RM, _extracted("x", right_MK, columns, buffers), out=out)
 
 
-def _extracted(name: str, matrix_RK: Tensor, columns: Tensor, buffers: Buffers | None) -> Tensor:
+def _extracted(name: str, matrix_RK: Tensor, columns: Tensor | None, buffers: Buffers | None) -> Tensor:
     """Copy some columns into memory of their own; all columns are the matrix itself."""
-    if len(columns) == matrix_RK.shape[1]:
+    if columns is None or len(columns) == matrix_RK.shape[1]:
         return matrix_RK
     out = None if buffers is None else buffers.take(name, (len(matrix_RK), len(columns)), like=matrix_RK)
     return torch.index_select(matrix_RK, 1, columns, out=out)
@@ -115,7 +111,7 @@ def recovered(
     Args:
         kept: distinct indices of the computed columns, [C], int64.
         previous: the recovered gradient of the iteration before, [R, K], for `Imputation.SAME`; None: zeros.
-        out: [R, K], written where given; it may be `previous`.
+        out: [R, K], written where given.
     """
     if len(kept) == num_columns and out is None:
         return part_RC
@@ -160,33 +156,14 @@ def recovered_by_definition(
     return torch.stack(columns, dim=1)
 
 
-class Lineage:
-    """The three-tuples of section III-A: dropped columns by layer and matrix; prints as a table."""
-
-    def __init__(self):
-        self._dropped: dict[tuple[str, str], Tensor] = {}
-
-    def record_(self, layer_name: str, matrix_name: str, dropped: Tensor | Sequence[int]) -> None:
-        """Note the dropped columns of a matrix, such as "input", in place of those noted before."""
-        self._dropped[layer_name, matrix_name] = torch.as_tensor(dropped, dtype=torch.int64).sort().values
-
-    def __getitem__(self, key: tuple[str, str]) -> Tensor:
-        """Return the ascending dropped indices of (layer, matrix); KeyError where none were recorded."""
-        return self._dropped[key]
+class Lineage(dict[tuple[str, str], Tensor]):
+    """The three-tuples of section III-A: (layer, matrix) -> dropped columns; prints as a table."""
 
     def __str__(self) -> str:
         rows = [("layer", "matrix", "dropped columns")]
-        rows += [(layer, matrix, _runs(dropped.tolist())) for (layer, matrix), dropped in self._dropped.items()]
+        rows += [(*key, " ".join(map(str, dropped.tolist()))) for key, dropped in self.items()]
         widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
         return "\n".join(f"{layer:<{widths[0]}}  {matrix:<{widths[1]}}  {dropped}" for layer, matrix, dropped in rows)
-
-
-def _runs(indices: Sequence[int]) -> str:
-    """Write ascending indices, runs of neighbours as first-last: 0-2 5."""
-    ends = [index for index, after in pairwise((*indices, -1)) if after != index + 1]
-    starts = [index for before, index in pairwise((-2, *indices)) if index != before + 1]
-    runs = (str(start) if start == end else f"{start}-{end}" for start, end in zip(starts, ends, strict=True))
-    return " ".join(runs) or "none"
 
 
 # --- the worked example of figure 2: one linear layer, columns 2 and 4 of 4 dropped, with its multiplications counted
@@ -219,38 +196,26 @@ class WorkedExample:
     grad_output_NO: Tensor  # arrives from the layer above, [2, 3]
     lineage: Lineage  # dropped columns of input and weight
     products: tuple[ResizedProduct, ...]  # output, grad_weight, grad_input
-    multiplications: int  # of all three products, with resizing
-    plain_multiplications: int  # without
 
 
 def worked_example(imputation: Imputation = Imputation.ZERO) -> WorkedExample:
     """Run the example with an imputation; with `Imputation.SAME`, which has no iteration before, zeros."""
     x_NK, weight_OK, grad_NO = (torch.tensor(rows).float() for rows in (INPUT_NK, WEIGHT_OK, GRAD_OUTPUT_NO))
-    lineage, num_columns, products = Lineage(), x_NK.shape[1], []
-    for matrix_name in ("input", "weight"):
-        lineage.record_("linear", matrix_name, DROPPED)
-    kept = kept_columns(lineage["linear", "input"], num_columns)
+    lineage = Lineage({("linear", matrix_name): torch.tensor(DROPPED) for matrix_name in ("input", "weight")})
+    kept, products = kept_columns(lineage["linear", "input"], x_NK.shape[1]), []
     for name, multiply in (
         ("output", partial(product_of_columns, x_NK, weight_OK)),
         ("grad_weight", partial(gradient_of_columns, grad_NO.T, x_NK)),
         ("grad_input", partial(gradient_of_columns, grad_NO, weight_OK)),
     ):
-        with FlopCounterMode(display=False) as resized:
+        with FlopCounterMode(display=False) as fewer:
             result = multiply(kept)
-        with FlopCounterMode(display=False) as whole:
-            plain = multiply(torch.arange(num_columns))
+        with FlopCounterMode(display=False) as full:
+            plain = multiply(None)
         if name != "output":
-            result = recovered(result, kept, num_columns, imputation)
+            result = recovered(result, kept, x_NK.shape[1], imputation)
         # Half of the operations are additions.
-        counts = {"multiplications": resized.get_total_flops() // 2}
-        counts["plain_multiplications"] = whole.get_total_flops() // 2
+        counts = {"multiplications": fewer.get_total_flops() // 2, "plain_multiplications": full.get_total_flops() // 2}
         products.append(ResizedProduct(name=name, result=result, plain=plain, **counts))
-    return WorkedExample(
-        input_NK=x_NK,
-        weight_OK=weight_OK,
-        grad_output_NO=grad_NO,
-        lineage=lineage,
-        products=tuple(products),
-        multiplications=sum(product.multiplications for product in products),
-        plain_multiplications=sum(product.plain_multiplications for product in products),
-    )
+    operands = {"input_NK": x_NK, "weight_OK": weight_OK, "grad_output_NO": grad_NO}
+    return WorkedExample(**operands, lineage=lineage, products=tuple(products))

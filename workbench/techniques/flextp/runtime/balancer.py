@@ -221,10 +221,6 @@ class Balancer:
         shares = [self._weighted(partial(Division.dropped_share, rank=rank), 0.0) for rank in self.group.local_ranks]
         return sum(shares) / len(shares)
 
-    @property
-    def num_iterations(self) -> int:
-        return self._state.iteration
-
     def remove(self) -> None:
         """Give the model its plain products back; every rank of the group calls it, before the group is destroyed."""
         if self._state.pending is not None:
@@ -361,7 +357,7 @@ class Balancer:
         divisions = []
         for place, layer in enumerate(layers):
             dropped = {rank: columns[place].dropped for rank, columns in chosen.items()}
-            migrated = {sender: columns[place] for sender, columns in announced.items() if len(columns[place])}
+            migrated = {sender: columns[place] for sender, columns in announced.items()}
             num_columns = layer.weights[0].shape[1]
             divisions.append(divide(num_columns, num_ranks=self.group.size, dropped=dropped, migrated=migrated))
         return divisions

@@ -10,7 +10,7 @@ Shapes: R = rows, m = migrated columns, w = columns of one receiver.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ class Migration:
 
     sender: int  # rank in the group
     columns: Tensor  # indices of the migrated columns, int64, in the order in which they are dealt out
-    parts: Mapping[int, range]  # receiving rank -> its positions among `columns`
+    parts: Mapping[int, range]  # receiving rank -> its positions among `columns`, one at least
 
     def columns_of(self, receiver: int) -> Tensor:
         """Return the indices of the columns that one receiver computes."""
@@ -42,7 +42,7 @@ class Division:
 
     num_columns: int  # K of every rank
     kept: Mapping[int, Tensor | None]  # columns that each local rank multiplies itself, ascending; None for all
-    dropped: Mapping[int, Tensor]  # columns of each local rank that nobody multiplies, ascending
+    dropped: Mapping[int, Tensor]  # columns of each local rank that nobody multiplies
     migrations: tuple[Migration, ...]  # one a sender, in rank order; the same on every rank
 
     @property
@@ -65,17 +65,18 @@ def divide(
 ) -> Division:
     """Divide the columns of a layer among ranks; `dropped` are by local rank, `migrated` by sender, on all ranks."""
     migrations, kept = [], {}
-    for sender, columns in sorted(migrated.items()):
+    migrated = {sender: columns for sender, columns in sorted(migrated.items()) if len(columns)}
+    for sender, columns in migrated.items():
         receivers = receivers_of(sender, tuple(migrated), num_ranks)
-        parts = dict(zip(receivers, column_ranges(len(columns), len(receivers)), strict=True))
+        parts = zip(receivers, column_ranges(len(columns), len(receivers)), strict=True)
         kept_columns(columns, num_columns, f"migrated of rank {sender}")  # refuses what are no columns
-        migrations.append(Migration(sender=sender, columns=columns, parts=parts))
+        own_parts = {receiver: part for receiver, part in parts if part}  # none of fewer columns than receivers
+        migrations.append(Migration(sender=sender, columns=columns, parts=own_parts))
     for rank, columns in dropped.items():
         moved = migrated.get(rank, columns[:0]).to(columns.device)
         left = kept_columns(torch.cat([columns, moved]), num_columns, f"dropped and migrated of rank {rank}")
         kept[rank] = None if len(left) == num_columns else left
-    ascending = {rank: columns.sort().values for rank, columns in dropped.items()}
-    return Division(num_columns=num_columns, kept=kept, dropped=ascending, migrations=tuple(migrations))
+    return Division(num_columns=num_columns, kept=kept, dropped=dropped, migrations=tuple(migrations))
 
 
 # --- deliveries
@@ -106,28 +107,23 @@ class Delivery(ABC):
 
     def bring_back(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
         """Start to send the receivers' columns [R, w] back; the sender collects [R, m], as `migration.columns`."""
-        shapes = {rank: shape.with_width(len(part)) for rank, part in migration.parts.items() if len(part)}
-
-        def joined(arrived: dict[int, Tensor]) -> Tensor:
-            return torch.cat([arrived[rank] for rank in shapes], dim=1) if arrived else shape.with_width(0).empty()
-
-        return self._to_sender(parts, shapes, migration, joined)
+        shapes = {rank: shape.with_width(len(part)) for rank, part in migration.parts.items()}
+        return self._to_sender(parts, shapes, migration, partial(torch.cat, dim=1))
 
     def _to_sender(
         self,
         parts: Mapping[int, Tensor],
         shapes: Mapping[int, Shape],
         migration: Migration,
-        put_together: Callable[[dict[int, Tensor]], Tensor],
+        put_together: Callable[[list[Tensor]], Tensor],
     ) -> Collect:
-        sending = parts.keys() & shapes.keys()
-        outgoing = [{migration.sender: parts[rank]} if rank in sending else {} for rank in self.local_ranks]
+        outgoing = [{migration.sender: parts[rank]} if rank in parts else {} for rank in self.local_ranks]
         expected = [shapes if rank == migration.sender else {} for rank in self.local_ranks]
         arrival = self.moves.exchange(outgoing, expected)
 
         def collect() -> Tensor | None:
-            arrived = dict(zip(self.local_ranks, arrival.wait(), strict=True))
-            return put_together(arrived[migration.sender]) if migration.sender in arrived else None
+            arrived = dict(zip(self.local_ranks, arrival.wait(), strict=True)).get(migration.sender)
+            return put_together(list(arrived.values())) if arrived else None
 
         return collect
 
@@ -158,22 +154,16 @@ class ScatterGather(Delivery):
     merges = False
 
     def hand_out_columns(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
-        parts = {rank: part for rank, part in migration.parts.items() if len(part)}
-        held_by = {} if held is None else {rank: held[:, part.start : part.stop] for rank, part in parts.items()}
-        shapes = {rank: shape.with_width(len(part)) for rank, part in parts.items()}
-        receive = self._from_sender(held_by, shapes, migration)
-        idle = [rank for rank in self.local_ranks if rank in migration.parts and rank not in parts]
-        return lambda: receive() | {rank: shape.with_width(0).empty() for rank in idle}
+        parts = migration.parts.items()
+        held_by = {} if held is None else {rank: held[:, part.start : part.stop] for rank, part in parts}
+        return self._from_sender(held_by, {rank: shape.with_width(len(part)) for rank, part in parts}, migration)
 
     def hand_out(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
         held_by = {} if held is None else dict.fromkeys(migration.parts, held)
         return self._from_sender(held_by, dict.fromkeys(migration.parts, shape), migration)
 
     def add_up(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
-        def total(arrived: dict[int, Tensor]) -> Tensor:
-            return reduce(torch.add, (arrived[rank] for rank in migration.parts))
-
-        return self._to_sender(parts, dict.fromkeys(migration.parts, shape), migration, total)
+        return self._to_sender(parts, dict.fromkeys(migration.parts, shape), migration, partial(reduce, torch.add))
 
     def _from_sender(self, held_by: Mapping[int, Tensor], shapes: Mapping[int, Shape], migration: Migration) -> Receive:
         sender = migration.sender

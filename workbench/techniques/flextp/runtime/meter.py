@@ -71,27 +71,20 @@ class Meter:
         product_s = max(self._product_s - self._received_s, 0.0)  # the difference of two sums, rounded
         return RankTimes(own_s=max(passed_s - self._received_s, product_s), product_s=product_s, work=work)
 
-    def time(self, multiply: Callable[..., Tensor], *operands: Tensor, **more) -> Tensor:
-        """Multiply, charge the time, and sleep for a straggler before going on."""
+    def time(self, multiply: Callable[..., Tensor], *operands: Tensor, for_others: bool = False, **more) -> Tensor:
+        """Multiply, charge the time, and sleep for a straggler before going on; `for_others` it is not its own time."""
         with self._watch("product"):
             start_s, begun_s = self.clock(), time.perf_counter()  # in this order: the clock waits for a GPU
             result = multiply(*operands, **more)
             seconds = self.clock() - start_s
-            self._product_s += seconds
-            if self._owed > 0:  # sleep, less what the product waited for a core, as far as that is slowness
-                owed_s = seconds * self._owed
+            owed_s = seconds * self._owed
+            self._product_s += seconds + owed_s
+            self._received_s += (seconds + owed_s) * for_others
+            if owed_s > 0:  # sleep, less what the product waited for a core, as far as that is slowness
                 self._straggling_s += seconds * self._straggles
-                self._product_s += owed_s
                 self._slept_s += owed_s
                 waited_s = max(time.perf_counter() - begun_s - seconds, 0.0)
                 self._sleeper.owe(owed_s, passed_s=min(waited_s, seconds * (self._slowness - 1)))
-        return result
-
-    def time_for_others(self, multiply: Callable[..., Tensor], *operands: Tensor) -> Tensor:
-        """Multiply columns of another rank as `time` does; the time is not the rank's own."""
-        before_s = self._product_s
-        result = self.time(multiply, *operands)
-        self._received_s += self._product_s - before_s
         return result
 
     @contextmanager

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -26,10 +26,9 @@ class Policy:
 
     solution: Solution = Solution.SEMI  # how stragglers are helped
     selection: Selection = Selection.PRIORITY  # which columns are dropped; whether layers have ratios of their own
-    pruning_ratio: float | None = None  # a constant γ in [0, 1) for ZERO; None follows Eq. 1
+    pruning_ratio: int | float | None = None  # a constant γ in [0, 1) for ZERO; None follows Eq. 1
     plan: Plan | None = None  # the plan of GIVEN, None otherwise (the paper's figures 5 and 6, and its table I)
-    # SEMI and MIG level all ranks (`levelled_plan`). Ratios by layer are refused: they drop another share than planned.
-    refine: bool = False
+    refine: bool = False  # SEMI and MIG level all ranks (`levelled_plan`)
     num_senders: int | None = None  # of the slowest, with SEMI (figure 11); None lets Eqs. 2 and 3 say
     reference: Reference = Reference.CURRENT_MEAN  # of ZERO; SEMI and MIG compare with the least time
     imputation: Imputation = Imputation.ZERO  # in dropped columns of gradients
@@ -37,26 +36,23 @@ class Policy:
     # Iterations whose times are handed out together, and of which a rank's median counts. In the paper 1: a single
     # disturbed iteration makes a straggler.
     patience: int = 1
-    micro_threshold: float = 0.0  # θ_micro, for ratios by layer (`method.priority.micro_threshold`)
+    micro_threshold: int | float = 0.0  # θ_micro, for ratios by layer (`method.priority.micro_threshold`)
     iterations_per_epoch: int = 100  # after as many, statistics are renewed and columns chosen anew
     is_incremental: bool = True  # dropped columns keep their statistics; False shows the endless loop
     seed: int = 0  # of random choices
 
     def __post_init__(self) -> None:
-        options: dict[str, type[Option]] = {"solution": Solution, "scheme": Scheme, "selection": Selection}
-        for field, option in (options | {"reference": Reference, "imputation": Imputation}).items():
-            object.__setattr__(self, field, option(getattr(self, field)))
-        number, whole, planned = (int | float, "a number"), (int, "a whole number"), (Plan, "a Plan or None")
-        types: dict[str, tuple[Any, str]] = {"pruning_ratio": number, "micro_threshold": number, "plan": planned}
-        types |= dict.fromkeys(("num_senders", "patience", "iterations_per_epoch", "seed"), whole)
-        for field, (kind, rule) in types.items():
-            value = getattr(self, field)
-            is_left_out = value is None and field in ("pruning_ratio", "num_senders", "plan")
-            require(isinstance(value, kind) or is_left_out, field, value, rule)
+        for declared in fields(self):
+            kind: Any = declared.type
+            value = getattr(self, declared.name)
+            if isinstance(kind, type) and issubclass(kind, Option):
+                object.__setattr__(self, declared.name, kind(value))
+            else:
+                require(isinstance(value, kind), declared.name, value, f"of type {getattr(kind, '__name__', kind)}")
         solution, ratio, senders, refine = self.solution, self.pruning_ratio, self.num_senders, self.refine
         is_empirical = self.selection is Selection.DIFFERENTIATED_EMPIRICAL
-        are_possible = senders is None or (solution is Solution.SEMI and senders >= 0)
-        can_refine = solution in (Solution.MIG, Solution.SEMI)
+        is_whole = refine or solution is Solution.GIVEN  # ratios by layer drop another share than planned
+        are_possible = senders is None or (solution is Solution.SEMI and senders >= 0 and not refine)
         for field, holds, rule in (
             ("pruning_ratio", ratio is None or 0 <= ratio < 1, "in [0, 1)"),
             ("patience", self.patience >= 1, "at least 1"),
@@ -65,14 +61,11 @@ class Policy:
             ("pruning_ratio", ratio is None or solution is Solution.ZERO, f"None with {solution}"),
             ("plan", (self.plan is not None) == (solution is Solution.GIVEN), "given with given, and only there"),
             ("pruning_ratio", ratio is not None or not is_empirical, "in [0, 1) where selection is PriDiffE"),
-            ("num_senders", are_possible, "None, or 0 or more where solution is SEMI"),
-            ("refine", not refine or can_refine, f"False where solution is {solution}"),
-            ("selection", not (refine and self.selection.is_differentiated), "Rd or Pri where refine is True"),
-            ("num_senders", not refine or senders is None, "None where refine is True"),
+            ("num_senders", are_possible, "None, or 0 or more where solution is SEMI and refine is False"),
+            ("refine", not refine or solution in (Solution.MIG, Solution.SEMI), f"False where solution is {solution}"),
+            ("selection", not (is_whole and self.selection.is_differentiated), "Rd or Pri with refine or a plan"),
         ):
-            value = getattr(self, field)
-            if not holds:
-                raise ValueError(f"{field} is {value.value if isinstance(value, Option) else value}; it must be {rule}")
+            require(holds, field, self.selection.value if field == "selection" else getattr(self, field), rule)
 
 
 def needs_costs(policy: Policy) -> bool:
@@ -84,17 +77,17 @@ def check_policy(policy: Policy, num_ranks: int) -> None:
     """Refuse a policy that asks for more senders than num_ranks - 1, or has a plan for other ranks."""
     if policy.plan is not None:
         require(not policy.plan.to_normal, "to_normal of plan", True, "False on ranks")
-        if policy.plan.num_ranks != num_ranks:
-            raise ValueError(f"plan is of {policy.plan.num_ranks} ranks; it must be of the group's {num_ranks}")
+        require(policy.plan.num_ranks == num_ranks, "plan", policy.plan, f"of the group's {num_ranks} ranks")
     senders = policy.num_senders
     require(senders is None or senders < num_ranks, "num_senders", senders, f"at most {num_ranks - 1}")
 
 
-def planner_of(policy: Policy, num_ranks: int, costs: Costs | None = None) -> Planner:
+def planner_of(policy: Policy, num_ranks: int, costs: Costs | None = None, **more: Any) -> Planner:
+    """Return the planner of a policy; `more` goes to `plan_for`."""
     check_policy(policy, num_ranks)
     if num_ranks == 1 or policy.solution is Solution.GIVEN:
         return lambda times: policy.plan or Plan.plain(num_ranks)
-    more = {name: getattr(policy, name) for name in ("reference", "pruning_ratio", "num_senders", "refine")}
+    more |= {name: getattr(policy, name) for name in ("reference", "pruning_ratio", "num_senders", "refine")}
     return lambda times: planners.plan_for(policy.solution, times, costs, **more)
 
 
@@ -114,8 +107,7 @@ class ColumnChooser:
         self._generator = generator_for(policy.seed, f"flextp.columns.{rank}")
         drops = policy.solution not in (Solution.BASELINE, Solution.MIG)
         self._selection = policy.selection if drops else Selection.RANDOM  # any columns may migrate: nothing is lost
-        self._has_ratios_by_layer = self._selection.is_differentiated and policy.solution is not Solution.GIVEN
-        if self._has_ratios_by_layer and not policy.micro_threshold:
+        if self._selection.is_differentiated and not policy.micro_threshold:
             rule = f"above 0 where selection is {self._selection.value}, as `method.priority.micro_threshold` gives one"
             raise ValueError(f"micro_threshold is 0; it must be {rule}")
         self._needs_statistics = self._selection is not Selection.RANDOM
@@ -131,7 +123,7 @@ class ColumnChooser:
     def choose(self, plan: RankPlan) -> list[Columns]:
         """Choose columns of every layer; nothing is drawn, so that equal plans within an epoch choose the same."""
         ratios, policy = [plan.dropped] * len(self._lists), self._policy
-        if self._has_ratios_by_layer:
+        if self._selection.is_differentiated:
             threshold = policy.iterations_per_epoch * policy.micro_threshold  # θ of section III-B
             # A frozen weight has no candidates: it may not move.
             pairs = zip(self._statistics, self._is_trained, strict=True)

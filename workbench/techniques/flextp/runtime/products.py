@@ -80,12 +80,8 @@ class FlexibleProduct:
         leading = xs[0].shape[:-1]
         self.num_products = 1 + (self.num_products if self.has_multiplied else 0)
         self.num_rows, self.dtype, self.has_multiplied = leading.numel(), xs[0].dtype, True
-        if self.division.is_plain and self.imputation is not Imputation.SAME:  # which needs gradients to look back at
-            meters = map(self.meters.get, self.group.local_ranks)
-            return [
-                functional.linear(x, weight) if meter is None else _Timed.apply(meter, x, weight)
-                for meter, x, weight in zip(meters, xs, weights, strict=True)
-            ]
+        if self.division.is_plain and not self.meters and self.imputation is not Imputation.SAME:
+            return [functional.linear(x, weight) for x, weight in zip(xs, weights, strict=True)]
         call = (_ColumnCall if self.cut is Cut.COLUMN else _RowCall)(self, self.division)
         ys = _Divided.apply(call, *(x.flatten(0, -2) for x in xs), *weights)
         return [y.unflatten(0, leading) for y in ys]
@@ -103,27 +99,6 @@ class FlexibleProduct:
 
     def __deepcopy__(self, memo) -> MatrixProduct:
         return functional.linear  # a copy of a balanced model is plain, to be balanced by itself
-
-
-class _Timed(torch.autograd.Function):
-    """Forward: a product x Wᵀ, charged to its rank. Backward: gradients of x and W. Nothing is communicated."""
-
-    @staticmethod
-    def forward(ctx, meter: Meter, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.meter = meter
-        ctx.save_for_backward(x, weight)
-        return meter.time(functional.linear, x, weight)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, grad: Tensor):
-        return None, *ctx.meter.time(_gradients, grad, *ctx.saved_tensors, needed=ctx.needs_input_grad[1:])
-
-
-def _gradients(grad: Tensor, x: Tensor, weight: Tensor, needed: Sequence[bool]) -> tuple[Tensor | None, Tensor | None]:
-    grad_x = torch.matmul(grad, weight) if needed[0] else None
-    grad_weight = torch.mm(grad.flatten(0, -2).t(), x.flatten(0, -2)) if needed[1] else None
-    return grad_x, grad_weight
 
 
 class _Divided(torch.autograd.Function):
@@ -170,14 +145,14 @@ class _Call:
     def by_rank(self, tensors: Sequence[Tensor]) -> dict[int, Tensor]:
         return dict(zip(self.ranks, tensors, strict=True))
 
-    def timed(self, rank: int, multiply, *operands: Tensor, **more) -> Tensor:
-        meter = self.product.meters.get(rank)
-        return multiply(*operands, **more) if meter is None else meter.time(multiply, *operands, **more)
+    def timed(self, rank: int, multiply, *operands: Tensor, for_others: bool = False, **more) -> Tensor:
+        """Multiply, and charge the time to the rank's meter, if it has one."""
+        if rank in self.product.meters:
+            multiply = partial(self.product.meters[rank].time, multiply, for_others=for_others)
+        return multiply(*operands, **more)
 
     def timed_for_others(self, rank: int, multiply, *operands: Tensor) -> Tensor:
-        """Multiply a sender's columns, and charge the time to the rank, but not as its own."""
-        meter = self.product.meters.get(rank)
-        return multiply(*operands) if meter is None else meter.time_for_others(multiply, *operands)
+        return self.timed(rank, multiply, *operands, for_others=True)
 
     def hand_out(self, *operands: Sequence[Tensor]) -> list[Receive]:
         """Start to send the migrated columns of every sender's operands, one above the other."""
@@ -190,18 +165,15 @@ class _Call:
             receives.append(self.delivery.hand_out_columns(held, migration, shape))
         return receives
 
-    def own_products(self, rank: int, plain, of_columns, *operands: Tensor) -> Tensor:
+    def of_kept(self, rank: int, of_columns, *operands: Tensor) -> Tensor:
         """Multiply a local rank's kept columns; only the product itself is charged."""
-        kept = self.division.kept[rank]
-        if kept is None:
-            return self.timed(rank, plain, *operands)
         multiply = partial(self.timed, rank, torch.mm)
-        return of_columns(*operands, kept, buffers=self.product.buffers, multiply=multiply)
+        return of_columns(*operands, self.division.kept[rank], buffers=self.product.buffers, multiply=multiply)
 
     def own_outputs(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> dict[int, Tensor]:
         """Multiply each local rank's kept columns: [N, O]."""
         operands = zip(self.ranks, xs, weights, strict=True)
-        return {rank: self.own_products(rank, functional.linear, product_of_columns, x, w) for rank, x, w in operands}
+        return {rank: self.of_kept(rank, product_of_columns, x, weight) for rank, x, weight in operands}
 
     def own_gradients(
         self, needed: bool, matrix: str, lefts: Sequence[Tensor], rights: Sequence[Tensor]
@@ -209,7 +181,7 @@ class _Call:
         """Compute the gradients of all inputs or weights, if needed; columns that a rank migrated are zero."""
         gradients = {}
         for rank, left, right in zip(self.ranks, lefts, rights, strict=True) if needed else ():
-            gradients[rank] = self.own_products(rank, torch.mm, gradient_of_columns, left, right)
+            gradients[rank] = self.of_kept(rank, gradient_of_columns, left, right)
             kept = self.division.kept[rank]
             if kept is None:
                 continue
