@@ -8,7 +8,7 @@ would not connect all workers: up to 4.3 times the throughput of all-reduce, and
 
 Where to find it
 - algorithm 2, group validation, deadlock prevention (sections 3.2 to 3.4, figure 3): `method.scheduler`
-- Eq. 2 and theorem 1 (Eq. 3): `method.convergence`; Adam with less variance (section 4): `method.optimizer`
+- Eq. 2 and theorem 1 (Eqs. 3 and 5): `method.convergence`; Adam with less variance (section 4): `method.optimizer`
 - algorithm 1 on real ranks: `runtime.averaging`, with `workbench.parallel.replicas`; the scheduler's process:
   `runtime.service`; All-Reduce, AD-PSGD and HetPipe: `runtime.rivals`
 - iterations of all four schemes on a cluster: `cost`; trainings in the order of such a timeline: `virtual`

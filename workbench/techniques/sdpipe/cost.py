@@ -7,18 +7,17 @@ SDPipe can also run 1F1B without a flush, as its algorithm 1 does: then mini-bat
 import heapq
 import math
 import random
-from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
-from itertools import product
+from itertools import chain, product
 
 import numpy as np
 
 from workbench.checks import require_counts, require_not_negative, require_positive
-from workbench.timeline.actions import Kind
-from workbench.timeline.schedule import one_forward_one_backward
+from workbench.timeline import Kind, one_forward_one_backward, pipeline_tasks
+from workbench.timeline import simulate as simulate_tasks
 
 from .method.scheduler import Group, Scheduler, Settings
 
@@ -146,8 +145,7 @@ def simulate(
     """Simulate a scheme.
 
     Args:
-        scheme: one of four.
-        workload, cluster: the pipeline's passes, and the machines.
+        scheme, workload, cluster: how workers synchronise, a pipeline's passes, and the machines.
         delays_s: [K, M, N], the delay of each worker in each of its iterations.
         history, window_s, settings: of SDPipe's scheduler. T is None for the settings' T, or else 1/N of an iteration.
         staleness: s of HetPipe, in pushes; None is the paper's, M.
@@ -178,7 +176,7 @@ def simulate(
         now_s = math.inf if (deadline_s := scheduler.next_deadline_s()) is None else deadline_s
         if pipelines.events and pipelines.events[0][0] < now_s:
             now_s, stage, pipeline = heapq.heappop(pipelines.events)
-            formed = scheduler.signal(stage, pipeline, now_s) if pipelines.end(now_s, stage, pipeline) else []
+            formed = scheduler.signal(stage, pipeline, now_s)
         elif deadline_s is None:
             return Run(ends_s=pipelines.ends_s, groups=groups, num_unchecked=scheduler.num_unchecked)
         else:
@@ -202,7 +200,7 @@ class _Flushed:
         self._missing = [num_stages] * num_pipelines  # stages that have not synchronised
         self._done = [0] * num_pipelines  # iterations
         self.ends_s = np.zeros((num_iterations, num_pipelines))
-        self.events: list[tuple[float, int, int]] = []  # a heap of times, stages and pipelines
+        self.events: list[tuple[float, int, int]] = []  # a heap of signals: times, stages and pipelines
         for pipeline in range(num_pipelines):
             self._begin(pipeline)
 
@@ -210,10 +208,6 @@ class _Flushed:
         delays_s = self._delays_s[self._done[pipeline]][pipeline]
         for stage, end_s in enumerate(backward_ends(self._workload, self._ready_s[pipeline], delays_s)):
             heapq.heappush(self.events, (end_s, stage, pipeline))
-
-    def end(self, now_s: float, stage: int, pipeline: int) -> bool:
-        """Return whether a worker signals, whose event this is."""
-        return True
 
     def go_on(self, stage: int, pipeline: int, synced_s: float) -> Sequence[int]:
         """Let a worker go on after it has synchronised; return the stages whose worker of this pipeline has ended."""
@@ -248,46 +242,41 @@ class _Endless:
             Kind.FORWARD: workload.num_micro_batches * workload.forward_s,
             Kind.BACKWARD: workload.num_micro_batches * workload.backward_s,
         }
-        self._place = dict.fromkeys(product(range(num_stages), range(num_pipelines)), 0)  # passes that have ended
-        self._free_s = dict.fromkeys(self._place, 0.0)  # of the workers that neither compute nor synchronise
+        self._place = dict.fromkeys(product(range(num_stages), range(num_pipelines)), 0)  # passes that are placed
+        self._free_s = dict.fromkeys(self._place, 0.0)  # of the workers that do not wait for a synchronisation
         self._ended_s: dict[tuple[Kind, int, int, int], float] = {}  # by pass, stage, pipeline and mini-batch
         self.ends_s = np.zeros((num_iterations, num_pipelines))
         self.events: list[tuple[float, int, int]] = []
         for stage, pipeline in self._place:
-            self._begin(stage, pipeline)
+            self._advance(stage, pipeline)
 
-    def _begin(self, stage: int, pipeline: int) -> None:
-        """Begin a worker's next pass if it is free and has what the pass needs."""
+    def _advance(self, stage: int, pipeline: int) -> None:
+        """Place a worker's next passes in time, up to a backward pass, and those of others that wait for them."""
         worker = (stage, pipeline)
-        if worker not in self._free_s or self._place[worker] == len(self._orders[stage]):
-            return
-        kind, number = self._orders[stage][self._place[worker]]
-        start_s = self._free_s[worker]
-        source = stage - 1 if kind is Kind.FORWARD else stage + 1
-        if 0 <= source < len(self._orders):
-            if (kind, source, pipeline, number) not in self._ended_s:
-                return
-            start_s = max(start_s, self._ended_s[kind, source, pipeline, number])
-        del self._free_s[worker]
-        delay_s = self._delays_s[number, stage, pipeline] if kind is Kind.FORWARD else 0.0
-        heapq.heappush(self.events, (start_s + delay_s + self._seconds[kind], stage, pipeline))
-
-    def end(self, now_s: float, stage: int, pipeline: int) -> bool:
-        kind, number = self._orders[stage][self._place[stage, pipeline]]
-        self._ended_s[kind, stage, pipeline, number] = now_s
-        self._place[stage, pipeline] += 1
-        if kind is Kind.FORWARD:
-            self._free_s[stage, pipeline] = now_s
-            self._begin(stage, pipeline)
-        self._begin(stage + (1 if kind is Kind.FORWARD else -1), pipeline)
-        return kind is Kind.BACKWARD
+        while worker in self._free_s and self._place[worker] < len(self._orders[stage]):
+            kind, number = self._orders[stage][self._place[worker]]
+            step = 1 if kind is Kind.FORWARD else -1
+            start_s = self._free_s[worker]
+            if 0 <= stage - step < len(self._orders):
+                if (kind, stage - step, pipeline, number) not in self._ended_s:
+                    return
+                start_s = max(start_s, self._ended_s[kind, stage - step, pipeline, number])
+            delay_s = self._delays_s[number, stage, pipeline] if kind is Kind.FORWARD else 0.0
+            end_s = self._ended_s[kind, stage, pipeline, number] = start_s + delay_s + self._seconds[kind]
+            self._place[worker] += 1
+            if kind is Kind.FORWARD:
+                self._free_s[worker] = end_s
+            else:
+                del self._free_s[worker]
+                heapq.heappush(self.events, (end_s, stage, pipeline))
+            self._advance(stage + step, pipeline)
 
     def go_on(self, stage: int, pipeline: int, synced_s: float) -> Sequence[int]:
         place = self._place[stage, pipeline]
         _, number = self._orders[stage][place - 1]
         self.ends_s[number, pipeline] = max(self.ends_s[number, pipeline], synced_s)
         self._free_s[stage, pipeline] = synced_s
-        self._begin(stage, pipeline)
+        self._advance(stage, pipeline)
         return [stage] if place == len(self._orders[stage]) else ()
 
 
@@ -379,18 +368,12 @@ def backward_ends(workload: Workload, ready_s: Sequence | np.ndarray, delay_s: S
 def _passes(workload: Workload) -> Sequence[tuple[int, int, float]]:
     """Return 1F1B's passes: the stage, the place of an earlier pass that it needs or -1, and the seconds."""
     schedule = one_forward_one_backward(workload.num_stages, workload.num_micro_batches)
-    rows = [deque(filter(None, row)) for row in schedule.rows]
-    place: dict[tuple[int, Kind, int], int] = {}
-    passes: list[tuple[int, int, float]] = []
-    while any(rows):
-        for row in rows:
-            while row:
-                stage, kind, number = row[0].stage, row[0].kind, row[0].micro_batch
-                source = stage - 1 if kind is Kind.FORWARD else stage + 1
-                if 0 <= source < workload.num_stages and (source, kind, number) not in place:
-                    break
-                place[stage, kind, number] = len(passes)
-                seconds = workload.forward_s if kind is Kind.FORWARD else workload.backward_s
-                passes.append((stage, place.get((source, kind, number), -1), seconds))
-                row.popleft()
-    return passes
+    seconds = {Kind.FORWARD: workload.forward_s, Kind.BACKWARD: workload.backward_s}
+    tasks = pipeline_tasks(schedule, duration_s=lambda cell: seconds[cell.kind], transfer_s=lambda _: 0.0)
+    starts_s = {action.label: action.start_s for action in simulate_tasks(tasks).actions}
+    cells = sorted(filter(None, chain(*schedule.rows)), key=lambda cell: starts_s[str(cell)])
+    place = {cell: number for number, cell in enumerate(cells)}
+    sources = [replace(cell, stage=cell.stage + (-1 if cell.kind is Kind.FORWARD else 1)) for cell in cells]
+    return [
+        (cell.stage, place.get(source, -1), seconds[cell.kind]) for cell, source in zip(cells, sources, strict=True)
+    ]

@@ -13,7 +13,7 @@ from workbench.timeline.schedule import Cell, one_forward_one_backward
 
 from .method import Scheduler, Settings, largest_learning_rate
 
-__all__ = ["FIGURE_3", "deadlock_rows", "figure_1", "figure_2", "learning_rate_rows", "play"]
+__all__ = ["FIGURE_3", "deadlock_rows", "figure_1", "figure_2", "learning_rate_rows"]
 
 FORWARD, BACKWARD = 1.0, 2.0  # slots of a pass
 FIGURE_3 = ((1, 1), (1, 0), (0, 0), (0, 1), (1, 1))  # (stage, pipeline) of signals; B is pipeline 1, stages from 0
@@ -85,46 +85,37 @@ def _simulated(
     return simulate(tasks)
 
 
-def play(signals: Sequence[tuple[int, int]], scheduler: Scheduler) -> tuple[Timeline, dict[tuple[int, int], int]]:
-    """Send one signal a slot of time; return who waited when, and who waits at the end, with the slot of its signal.
+def deadlock_rows() -> tuple[list[dict[str, Any]], dict[str, Timeline]]:
+    """Run figure 3's signals, one a slot of time, with and without the rule that one stage enforces at a time.
 
     A worker that waits already, or whose pipeline does not let it go on, does not signal: the slot passes.
     """
-    since: dict[tuple[int, int], int] = {}
-    actions, num_stages = [], 1 + max(stage for stage, _ in signals)
-
-    def name(stage: int, worker: int) -> str:
-        return f"({stage + 1}, {'AB'[worker]})"
-
-    for slot, (stage, worker) in enumerate(signals):
-        # A later stage has no next mini-batch while an earlier one of its pipeline waits.
-        if (stage, worker) in since or any((earlier, worker) in since for earlier in range(stage)):
-            continue
-        since[stage, worker] = slot
-        for group in scheduler.signal(stage, worker, float(slot)):
-            label = "{" + ", ".join("AB"[member] for member in sorted(group.members)) + "}"
-            for member in group.members:
-                begun = since.pop((group.stage, member))
-                make = partial(Action, resource=name(group.stage, member))
-                actions += [make(start_s=begun, end_s=slot, kind=Kind.WAIT, label="waits")] if slot > begun else []
-                actions.append(make(start_s=slot, end_s=slot + 0.8, kind=Kind.COMMUNICATE, label=label))
-    for (stage, worker), slot in since.items():
-        times = {"start_s": slot, "end_s": len(signals)}
-        actions.append(Action(resource=name(stage, worker), **times, kind=Kind.WAIT, label="waits for ever"))
-    names = tuple(name(stage, worker) for worker in range(2) for stage in range(num_stages))
-    return Timeline(actions=tuple(actions), resources=names), since
-
-
-def deadlock_rows() -> tuple[list[dict[str, Any]], dict[str, Timeline]]:
-    """Run figure 3's signals with and without the rule that one stage enforces at a time."""
+    names = {(stage, worker): f"({stage + 1}, {'AB'[worker]})" for worker in range(2) for stage in range(2)}
     rows, timelines = [], {}
-    for name, exclusive in (("without the rule", False), ("with the rule", True)):
+    for rule, exclusive in (("without the rule", False), ("with the rule", True)):
         scheduler = Scheduler(2, 2, history=2, window_s=0.0, settings=Settings(exclusive=exclusive))
-        timelines[name], waiting = play(FIGURE_3, scheduler)
+        since: dict[tuple[int, int], int] = {}  # slots of the signals of waiting workers
+        actions: list[Action] = []
+        for slot, (stage, worker) in enumerate(FIGURE_3):
+            # A later stage has no next mini-batch while an earlier one of its pipeline waits.
+            if any((earlier, worker) in since for earlier in range(stage + 1)):
+                continue
+            since[stage, worker] = slot
+            for group in scheduler.signal(stage, worker, float(slot)):
+                label = "{" + ", ".join("AB"[member] for member in sorted(group.members)) + "}"
+                for member in group.members:
+                    begun = since.pop((group.stage, member))
+                    make = partial(Action, resource=names[group.stage, member])
+                    if slot > begun:
+                        actions.append(make(start_s=begun, end_s=slot, kind=Kind.WAIT, label="waits"))
+                    actions.append(make(start_s=slot, end_s=slot + 0.8, kind=Kind.COMMUNICATE, label=label))
+        for place, slot in since.items():
+            times = {"start_s": slot, "end_s": len(FIGURE_3)}
+            actions.append(Action(resource=names[place], **times, kind=Kind.WAIT, label="waits for ever"))
+        timelines[rule] = Timeline(actions=tuple(actions), resources=tuple(names.values()))
         # Whose pipeline has a waiting stage cannot go on in any other stage.
-        blocked = 2 * len({worker for _, worker in waiting})
-        rows.append(value_row("blocked_workers", blocked, rule=name))
-        rows.append(value_row("unchecked_groups", scheduler.num_unchecked, rule=name))
+        rows.append(value_row("blocked_workers", 2 * len({worker for _, worker in since}), rule=rule))
+        rows.append(value_row("unchecked_groups", scheduler.num_unchecked, rule=rule))
     return rows, timelines
 
 
@@ -140,11 +131,8 @@ def learning_rate_rows(
     largest = partial(largest_learning_rate, num_stages=num_stages, history=history, smoothness=smoothness)
     rows = []
     for n, least in [(n, least) for n in num_pipelines for least in smallest_groups if least <= n]:
-        rate = largest(num_pipelines=n, n1=least, n2=n)
-        rows.append(value_row("learning_rate", rate, n1=least, num_pipelines=n))
-        rate = largest(num_pipelines=n, n1=n, n2=least)
-        rows.append(value_row("learning_rate_by_name", rate, n2=least, num_pipelines=n))
-    for n in num_pipelines:
-        rate = largest(num_pipelines=n, n1=n, n2=n, mixes=True)
-        rows.append(value_row("learning_rate_mixed", rate, n1=n, num_pipelines=n))
-    return rows
+        by_order, by_name = largest(num_pipelines=n, n1=least, n2=n), largest(num_pipelines=n, n1=n, n2=least)
+        rows.append(value_row("learning_rate", by_order, n1=least, num_pipelines=n))
+        rows.append(value_row("learning_rate_by_name", by_name, n2=least, num_pipelines=n))
+    mixed = {n: largest(num_pipelines=n, n1=n, n2=n, mixes=True) for n in num_pipelines}
+    return rows + [value_row("learning_rate_mixed", rate, n1=n, num_pipelines=n) for n, rate in mixed.items()]

@@ -6,6 +6,7 @@ hivemind forms groups as SDPipe does, but by a time limit alone, and nothing say
 
 import os
 import time
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -55,11 +56,7 @@ def train_beside(*, scheme: str, sync_every: int = 0, matchmaking_s: float = 0.0
     else:
         require_counts(1, sync_every=sync_every)
 
-    def make_worker(_: object, part: nn.Module, place: Place, group: dist.ProcessGroup, optimizer: Any) -> Worker:
-        if scheme == HIVEMIND:
-            return _Hivemind(part, place, matchmaking_s)
-        return _Torchft(part, place, group, optimizer, scheme, sync_every)
-
+    make_worker = partial(_Hivemind, matchmaking_s) if scheme == HIVEMIND else partial(_Torchft, scheme, sync_every)
     # The setting's scheme decides only on the optimizer here: the plain one, as for the rivals.
     found = train(make_worker, scheme=Scheme.ALL_REDUCE, **setting)
     return found | {"setting": found["setting"] | {"scheme": scheme}}
@@ -68,9 +65,7 @@ def train_beside(*, scheme: str, sync_every: int = 0, matchmaking_s: float = 0.0
 class _Torchft(Worker):
     """Averages in the optimizer's hooks, all workers after every `sync_every` updates."""
 
-    def __init__(
-        self, part: nn.Module, place: Place, group: dist.ProcessGroup, optimizer: Any, scheme: str, sync_every: int
-    ):
+    def __init__(self, scheme: str, sync_every: int, _: Any, part: nn.Module, place: Place, group: Any, optimizer: Any):
         # All start alike, and none joins late: nothing is loaded.
         self._voting = Voting(lambda _: None, dict, group=group, use_async_quorum=False)
         from torchft.local_sgd import DiLoCo, LocalSGD  # after it, which keeps its servers quiet
@@ -99,7 +94,7 @@ class _Torchft(Worker):
 class _Hivemind(Worker):
     """Averages the model after each update among the workers of a stage that come within a time limit."""
 
-    def __init__(self, part: nn.Module, place: Place, matchmaking_s: float):
+    def __init__(self, matchmaking_s: float, _: Any, part: nn.Module, place: Place, *__: Any):
         os.environ["HIVEMIND_LOGLEVEL"] = "CRITICAL"  # a worker that goes on alone is no error here
         # Its other way to share memory between its processes leaves files in /dev/shm behind.
         os.environ["HIVEMIND_MEMORY_SHARING_STRATEGY"] = "file_descriptor"

@@ -9,7 +9,7 @@ from statistics import fmean, median
 from types import MappingProxyType
 from typing import Any
 
-from workbench.rows import FEWEST_ROUNDS, ratio_row, ratios, spread_row, value_row
+from workbench.rows import FEWEST_ROUNDS, median_row, ratio_row, ratios, spread_row, value_row
 from workbench.study.training import reached
 
 from .cost import Scheme
@@ -71,14 +71,14 @@ def rows(
     Times and numbers of mini-batches are compared to a `target`, a training loss, and to `accuracies` of the mean model
     on the test set in per cent; column `to` names them. `key` of `BASES` tells the trainings of a seed apart.
     """
-    by_name: dict[str, dict[int, Result]] = {}
+    by_name: dict[str, dict[int, Result]] = defaultdict(dict)
     diverged: Counter[str] = Counter()
     for result in results:
-        name = result["setting"].get(key, USUAL.get(key))  # a training may be older than a choice
+        name = str(result["setting"].get(key, USUAL.get(key)))  # a training may be older than a choice
         if has_diverged(result):
-            diverged[str(name)] += 1
-            continue
-        by_name.setdefault(str(name), {})[result["setting"]["seed"]] = result
+            diverged[name] += 1
+        else:
+            by_name[name][result["setting"]["seed"]] = result
     targets: Targets = {
         f"loss {target:g}": lambda result: reached(result["curve"], target),
         **{f"{accuracy:g} %": partial(_accuracy_reached, accuracy) for accuracy in accuracies},
@@ -128,8 +128,9 @@ def _own_rows(results: Sequence[Result], targets: Targets, **keys: Any) -> list[
         moments = [moment for result in results if (moment := reach(result)) is not None]
         found.append(value_row("reached_seeds", len(moments), to=to, **keys))
         if len(results) >= FEWEST_SEEDS and len(moments) == len(results):
-            found.append(spread_row("target_s", [seconds for seconds, _ in moments], "s", to=to, **keys))
-            found.append(spread_row("target_iterations", [iteration for _, iteration in moments], to=to, **keys))
+            seconds, iterations = zip(*moments, strict=True)
+            found.append(spread_row("target_s", seconds, "s", to=to, **keys))
+            found.append(spread_row("target_iterations", iterations, to=to, **keys))
     if all(result["sizes"] for result in results):
         found.append(spread_row("mean_size", [_mean_size(result) for result in results], "workers", **keys))
     return found
@@ -145,21 +146,15 @@ def _ratio_rows(pairs: Sequence[tuple[Result, Result]], targets: Targets, **keys
     Throughput is compared block by block of equally many mini-batches; a target needs two seeds. `whole_speedup`
     compares the times until the last pipeline is done, its tail without the others included.
     """
-    theirs, own = ([s for pair in pairs for s in pair[side]["blocks_s"]] for side in (0, 1))
-    if len(own) >= FEWEST_ROUNDS:
-        found = [ratio_row("speedup", theirs, own, **keys)]
-    else:
-        found = [spread_row("speedup", ratios(theirs, own), **keys)]
+    gains = [gain for rival, ours in pairs for gain in ratios(rival["blocks_s"], ours["blocks_s"])]
+    found = [(median_row if len(gains) >= FEWEST_ROUNDS else spread_row)("speedup", gains, **keys)]
     found.append(spread_row("whole_speedup", [rival["seconds"] / ours["seconds"] for rival, ours in pairs], **keys))
     for to, reach in targets.items():
-        moments = [
-            (theirs_at, own_at) for rival, ours in pairs if (theirs_at := reach(rival)) and (own_at := reach(ours))
-        ]
+        moments = [(rival_at, at) for rival, ours in pairs if (rival_at := reach(rival)) and (at := reach(ours))]
         if len(pairs) >= FEWEST_SEEDS and len(moments) == len(pairs):
-            gains = [theirs_at[0] / own_at[0] for theirs_at, own_at in moments]
-            found.append(spread_row("target_speedup", gains, to=to, **keys))
-            fewer = [theirs_at[1] / own_at[1] for theirs_at, own_at in moments]
-            found.append(spread_row("target_iterations_ratio", fewer, to=to, **keys))
+            for quantity, place in (("target_speedup", 0), ("target_iterations_ratio", 1)):
+                gains = [rival_at[place] / at[place] for rival_at, at in moments]
+                found.append(spread_row(quantity, gains, to=to, **keys))
     return found
 
 

@@ -1,6 +1,6 @@
-"""The rows of what is simulated on the paper's cluster: figures 4, 6 and 7, group sizes, and the map of P and T.
+"""The rows of what is simulated on the paper's cluster: figures 4, 6 and 7, group sizes, the map of P and T, theorem 1.
 
-The paper's prints neither its iterations' lengths nor its bars. Ours are of an A100 in single precision as a guess; the
+The paper prints neither its iterations' lengths nor its bars. Ours are of an A100 in single precision as a guess; the
 sizes of the models are known.
 """
 
@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from workbench.datasets import gpu_performance
+from workbench.datasets import digits, gpu_performance
 from workbench.rows import spread_row, value_row
 
 from .cost import Cluster, Run, Scheme, Workload, drawn_delays_s, simulate, traced_delays_s
-from .method import Certificate, Group, Settings, certify
+from .method import Certificate, Group, Settings, certify, error_bound
 
-__all__ = ["CALIBRATION", "DELAYS_S", "MODELS", "PAPER", "certificate_of", "group_size_rows", "largest_speedups"]
-__all__ += ["map_rows", "own_delays_s", "scaling_rows", "throughput_rows", "trace_rows"]
+__all__ = ["CALIBRATION", "DELAYS_S", "MODELS", "PAPER", "certificate_of", "group_size_rows", "history_rows"]
+__all__ += ["largest_speedups", "map_rows", "own_delays_s", "scaling_rows", "throughput_rows", "trace_rows"]
 
 FLOAT_BYTES = 4
 EXAMPLES = 64  # of a pipeline's mini-batch, of the artifact
@@ -52,6 +52,8 @@ DOSES = MappingProxyType({"each iteration": (1, 1.0), "twice": (2, 1.0), "eight 
 """Delays of a worker in an iteration, and their length over the paper's; see `delays_s`."""
 ITERATION = "each iteration"
 LONGER = 4  # passes on a trace, beside ours
+DELAYED = ("ResNet-50", "B")  # the model and its delays by which groups are formed, of figure 9 and theorem 1
+CLASSIFIED = 16  # images of a mini-batch of theorem 1's trainings
 FLUSHED, RELEASED = "SDPipe, flush", "SDPipe, released scheduler"  # beside SDPipe, which does not flush
 ALONE = "SDPipe, groups of one"  # with no window, and no rule that connects workers
 NO_WINDOW = "SDPipe, no window"
@@ -147,13 +149,12 @@ def _speed_rows(runs: Sequence[Mapping[str, Run]], num_pipelines: int, **keys: A
     for scheme in runs[0]:
         rates = [EXAMPLES * num_pipelines / run[scheme].iteration_s for run in runs]
         rows.append(spread_row("examples_per_s", rates, "1/s", scheme=scheme, **keys))
-        if scheme != Scheme.SDPIPE:
-            ratios = [run[scheme].iteration_s / run[Scheme.SDPIPE].iteration_s for run in runs]
-            rows.append(spread_row("speedup", ratios, over=scheme, **keys))
-        for own, quantity in ((FLUSHED, "flushed_speedup"), (ALONE, "alone_speedup")):
-            if scheme in (Scheme.ALL_REDUCE, Scheme.AD_PSGD):
-                ratios = [run[scheme].iteration_s / run[own].iteration_s for run in runs]
-                rows.append(spread_row(quantity, ratios, over=scheme, **keys))
+        own = {} if scheme == Scheme.SDPIPE else {"speedup": Scheme.SDPIPE.value}
+        if scheme in (Scheme.ALL_REDUCE, Scheme.AD_PSGD):
+            own |= {"flushed_speedup": FLUSHED, "alone_speedup": ALONE}
+        for quantity, ours in own.items():
+            ratios = [run[scheme].iteration_s / run[ours].iteration_s for run in runs]
+            rows.append(spread_row(quantity, ratios, over=scheme, **keys))
     return rows
 
 
@@ -197,15 +198,15 @@ def trace_rows(*, model: str, num_stages: int, num_pipelines: int, num_iteration
 def group_size_rows(
     *, histories: Sequence[int], num_pipelines: int, num_stages: int, num_iterations: int
 ) -> list[dict[str, Any]]:
-    """Return quartiles of the sizes of groups by P, with each kind of settings, under heterogeneity B of ResNet.
+    """Return quartiles of the sizes of groups by P, with each kind of settings, under delays B of ResNet-50.
 
     Beside them stand the rows of `map_rows`: what the released settings gain in speed, and what they give up.
     """
-    workload = workload_of("ResNet-50", num_stages)
-    delays = delays_s("ResNet-50", "B", (num_iterations, num_stages, num_pipelines), ITERATION, 0)
+    workload = workload_of(DELAYED[0], num_stages)
+    delays = delays_s(*DELAYED, (num_iterations, num_stages, num_pipelines), ITERATION, 0)
     base_s = simulate(Scheme.ALL_REDUCE, workload, PAPER, delays).iteration_s
     free_s = simulate(Scheme.SDPIPE, workload, PAPER, np.zeros_like(delays)).iteration_s
-    rows = [value_row("delay_over_iteration", DELAYS_S["ResNet-50", "B"] / free_s)]
+    rows = [value_row("delay_over_iteration", DELAYS_S[DELAYED] / free_s)]
     for kind, settings in (("paper", None), ("released", Settings.released())):
         for history in histories:
             run = simulate(Scheme.SDPIPE, workload, PAPER, delays, history=history, settings=settings)
@@ -292,3 +293,57 @@ def spread_iterations(groups: Sequence[Group], num_pipelines: int) -> float:
                 counts.append(synchronised / num_pipelines)
                 break
     return fmean(counts) if counts else math.inf
+
+
+def history_rows(
+    *, histories: Sequence[int], mesh: Sequence[int], num_iterations: int, learning_rate: float, seeds: int
+) -> list[dict[str, Any]]:
+    """Return by P the bound (Eq. 5), the workers' squared distance from their mean, and the mean's squared gradient.
+
+    Each worker trains a linear classifier of digits. Workers average as those of the first of M stages do.
+    """
+    num_stages, num_pipelines = mesh
+    workload, shape = workload_of(DELAYED[0], num_stages), (num_iterations, num_stages, num_pipelines)
+    free_s = simulate(Scheme.SDPIPE, workload, PAPER, np.zeros(shape), flush=False).iteration_s
+    rows = [value_row("delay_over_iteration", DELAYS_S[DELAYED] / free_s)]
+    for history in histories:
+        found = []
+        for seed in range(seeds):
+            delays = delays_s(*DELAYED, shape, ITERATION, seed)
+            run = simulate(Scheme.SDPIPE, workload, PAPER, delays, history=history, flush=False)
+            groups = [sorted(group.members) for group in run.groups if group.stage == 0]
+            found.append(_trained(groups, num_pipelines, learning_rate, seed))
+        distances, gradients = zip(*found, strict=True)
+        rows.append(spread_row("squared_distance", distances, P=history))
+        rows.append(spread_row("squared_gradient", gradients, P=history))
+        for smallest in (2, num_pipelines):
+            sizes = {"num_pipelines": num_pipelines, "num_stages": num_stages, "n1": smallest, "n2": num_pipelines}
+            rows.append(value_row("error_bound", error_bound(0.01, **sizes, history=history), P=history, n1=smallest))
+    return rows
+
+
+def _trained(groups: Sequence[Sequence[int]], num_workers: int, learning_rate: float, seed: int) -> tuple[float, float]:
+    """Let each group's members do a mini-batch and average; return the means over the training."""
+    loaded = digits.load(instead_of="theorem 1's problem", side_pixels=8, num_colours=1)
+    images, wanted = loaded.images.reshape(len(loaded.labels), -1) / 255, np.eye(10)[loaded.labels]
+
+    def gradient(weights: np.ndarray, rows: Any) -> np.ndarray:
+        scores = np.exp(images[rows] @ weights)
+        return images[rows].T @ (scores / scores.sum(axis=1, keepdims=True) - wanted[rows]) / len(scores)
+
+    weights = np.zeros((num_workers, images.shape[1], 10))
+    draws = [np.random.default_rng([seed, worker]) for worker in range(num_workers)]  # the same batches whatever P is
+    found: list[tuple[float, float]] = []
+    num_updates = 0
+    for members in groups:
+        for worker in members:
+            rows = draws[worker].integers(len(images), size=CLASSIFIED)
+            weights[worker] -= learning_rate * gradient(weights[worker], rows)
+        weights[members] = weights[members].mean(axis=0)
+        num_updates += len(members)
+        if num_updates // num_workers > len(found):
+            mean = weights.mean(axis=0)
+            apart = ((weights - mean) ** 2).sum() / num_workers
+            found.append((apart, (gradient(mean, slice(None)) ** 2).sum()))
+    distance, squared = np.mean(found, axis=0)
+    return float(distance), float(squared)

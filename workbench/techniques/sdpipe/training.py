@@ -8,9 +8,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from statistics import fmean
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -29,64 +30,85 @@ from workbench.parallel.timeouts import timeout_of
 from workbench.rows.cells import named
 from workbench.rows.progress import say_progress
 from workbench.study.staged_tasks import MODELS, Data, naive_rows, scores_of, stages_of
-from workbench.techniques.sdpipe.cost import Scheme, Workload, drawn_delays_s
+from workbench.techniques.sdpipe.cost import Run, Scheme, Workload, drawn_delays_s
 from workbench.techniques.sdpipe.method.optimizer import VarianceReducedAdam
 from workbench.techniques.sdpipe.runtime.averaging import Log, SDPipe
 from workbench.techniques.sdpipe.runtime.rivals import AdPsgd, AllReduce, HetPipe, Worker, serve_parameters
 from workbench.techniques.sdpipe.runtime.service import Options
 from workbench.timeline import Action, Kind, Recorder, Timeline
 
-__all__ = ["ADAMS", "FLUSHES", "MODELS", "Data", "MakeWorker", "Seen", "Setting", "curve_of", "delays_of"]
-__all__ += ["naive_rows", "optimizer_of", "record_timelines", "run_workers", "scores_of", "stages_of", "train"]
+__all__ = ["MODELS", "Data", "MakeWorker", "Seen", "Setting", "Training", "curve_of", "delays_of", "naive_rows"]
+__all__ += ["record_timelines", "run_workers", "scores_of", "stages_of", "train"]
 
-ADAMS = ("reduced", "plain")
-FLUSHES = ("rivals", "all")  # whose pipelines flush after each mini-batch; SDPipe's do not by algorithm 1
-TRACES = ("none", "drawn")  # of delays
 MACHINES = 2  # of pipelines, on shaped links; HetPipe's server has a machine of its own
 NUM_POINTS = 60  # of a recorded curve
 NUM_BLOCKS = 8  # of consecutive iterations, in which schemes are compared
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Setting:
-    """A training."""
+class Training:
+    """A training of a scheme, on real or on virtual ranks."""
+
+    CHOICES = MappingProxyType({"model": MODELS, "flush": ("rivals", "all"), "adam": ("reduced", "plain")})
 
     scheme: str  # of `Scheme`
     model: str = "resnet"  # of MODELS
     num_stages: int = 4  # M
     num_pipelines: int = 4  # N
-    iterations: int = 100  # mini-batches of each pipeline
-    num_micro_batches: int = 4
-    micro_batch: int = 4  # examples
-    pass_s: float = 0.02  # nominal seconds of a stage's forward pass; a backward pass takes twice as many
-    trace: str = "none"  # of TRACES: where delays come from
-    delay: float = 0.0  # of "drawn" delays, in iterations without delay
-    delay_share: float = 0.1  # of iterations with a drawn delay
+    iterations: int = 100  # mini-batches of a pipeline
     history: int = 10  # P
-    window: float = 1.0  # T, in N-ths of an iteration
-    flush: str = "all"  # of FLUSHES
-    push_every: int = 1  # mini-batches of HetPipe from push to push
-    communication: float = 0.0  # seconds of averaging all pipelines over an iteration's, on shaped links; 0 for none
+    flush: str = "all"  # whose pipelines flush after each mini-batch; SDPipe's do not by algorithm 1
+    adam: str = "reduced"  # SDPipe's with BERT or GPT-2, see `VarianceReducedAdam`; the rivals' is plain
     learning_rate: float = 0.05
     seed: int = 0  # of weights, data, and delays
 
     def __post_init__(self) -> None:
         Scheme(self.scheme)
-        for name, known in (("model", MODELS), ("trace", TRACES), ("flush", FLUSHES)):
+        for name, known in self.CHOICES.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}")
-        require_counts(2, num_pipelines=self.num_pipelines, iterations=self.iterations)
-        require_counts(1, num_stages=self.num_stages, micro_batch=self.micro_batch, history=self.history)
-        require_counts(1, push_every=self.push_every)
-        require_not_negative(delay=self.delay, window=self.window, communication=self.communication)
-        if self.communication and self.num_pipelines % MACHINES:
-            raise ValueError(f"num_pipelines is {self.num_pipelines}; the {MACHINES} machines must divide it")
-        require_positive(learning_rate=self.learning_rate, pass_s=self.pass_s)
+        require_counts(2, num_pipelines=self.num_pipelines)
+        require_counts(1, num_stages=self.num_stages, iterations=self.iterations, history=self.history)
+        require_positive(learning_rate=self.learning_rate)
 
     @property
     def has_flush(self) -> bool:
-        """Whether pipelines flush after each mini-batch."""
+        """Whether pipelines flush after each mini-batch: the rivals' do (section 5.1), SDPipe's need not."""
         return self.flush == "all" or self.scheme != Scheme.SDPIPE
+
+    def optimizer(self, part: nn.Module) -> torch.optim.Optimizer:
+        """Make a stage's optimizer."""
+        if self.model == "resnet":
+            return torch.optim.SGD(part.parameters(), lr=self.learning_rate, momentum=0.9, weight_decay=1e-4)
+        if self.scheme == Scheme.SDPIPE and self.adam == "reduced":
+            return VarianceReducedAdam(part.parameters(), num_workers=self.num_pipelines, lr=self.learning_rate)
+        return torch.optim.AdamW(part.parameters(), lr=self.learning_rate, weight_decay=0.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting(Training):
+    """A training on real ranks."""
+
+    CHOICES = MappingProxyType({**Training.CHOICES, "trace": ("none", "drawn")})
+
+    num_micro_batches: int = 4
+    micro_batch: int = 4  # examples
+    pass_s: float = 0.02  # nominal seconds of a stage's forward pass; a backward pass takes twice as many
+    trace: str = "none"  # where delays come from
+    delay: float = 0.0  # of "drawn" delays, in iterations without delay
+    delay_share: float = 0.1  # of iterations with a drawn delay
+    window: float = 1.0  # T, in N-ths of an iteration
+    push_every: int = 1  # mini-batches of HetPipe from push to push
+    communication: float = 0.0  # seconds of averaging all pipelines over an iteration's, on shaped links; 0 for none
+
+    def __post_init__(self) -> None:
+        Training.__post_init__(self)
+        require_counts(2, iterations=self.iterations)
+        require_counts(1, micro_batch=self.micro_batch, push_every=self.push_every)
+        require_not_negative(delay=self.delay, window=self.window, communication=self.communication)
+        if self.communication and self.num_pipelines % MACHINES:
+            raise ValueError(f"num_pipelines is {self.num_pipelines}; the {MACHINES} machines must divide it")
+        require_positive(pass_s=self.pass_s)
 
     @property
     def workload(self) -> Workload:
@@ -118,24 +140,21 @@ def train(make_worker: "MakeWorker | None" = None, /, **arguments: Any) -> dict[
     parts, data = stages_of(setting.model, setting.num_stages, setting.seed), setting.data()
     for part, worker in zip(parts, workers, strict=False):
         nn.utils.vector_to_parameters(worker.flat, part.parameters())
+    ends_s = np.array([worker.ends_s for worker in workers]).T
     block_edges = np.linspace(0, setting.iterations, min(NUM_BLOCKS, setting.iterations) + 1).round().astype(int)
-    at_s = np.array([[0.0, *worker.ends_s] for worker in workers])[:, block_edges]
-    half, last = setting.iterations // 2, workers[setting.num_stages - 1 :: setting.num_stages]
-    spans_s = [worker.ends_s[-1] - worker.ends_s[half - 1] for worker in workers]
+    blocks_s = np.diff(np.insert(ends_s, 0, 0.0, axis=0)[block_edges], axis=0).mean(axis=1)
+    last = workers[setting.num_stages - 1 :: setting.num_stages]
     ended = [pair for worker in last for pair in zip(worker.ends_s, worker.losses, strict=True)]
-    logs, seconds = [worker.log for worker in workers], max(worker.ends_s[-1] for worker in workers)
-    sizes: Counter[int] = Counter()
-    for number, log in enumerate(logs):  # a group is in the logs of all its members: the first one's counts
-        own = [group.members for group in log.groups if min(group.members) == number // setting.num_stages]
-        sizes.update(map(len, own))
+    logs, seconds = [worker.log for worker in workers], float(ends_s.max())
+    sizes = Counter(len(group.members) for log in logs for group in log.groups)
     return {
         "setting": asdict(setting),
-        "iteration_s": len(spans_s) / sum((setting.iterations - half) / span_s for span_s in spans_s),
-        "blocks_s": (np.diff(at_s).mean(axis=0) / np.diff(block_edges)).tolist(),
+        "iteration_s": Run(ends_s=ends_s).iteration_s,
+        "blocks_s": (blocks_s / np.diff(block_edges)).tolist(),
         "seconds": seconds,
         "curve": curve_of(ended, setting.num_pipelines),
         "scores": scores_of(parts, data),
-        "sizes": {str(size): count for size, count in sorted(sizes.items())},
+        "sizes": {str(size): count // size for size, count in sorted(sizes.items())},  # it is in each member's log
         "counted": workers[0].counted,
         "waited_share": sum(log.waited_s for log in logs) / seconds / len(logs),
         "averaged_share": sum(log.averaged_s for log in logs) / seconds / len(logs),
@@ -232,13 +251,11 @@ def _run_flushed(
 
 def _on_a_rank(setting: Setting, delays_s: np.ndarray, make_worker: "MakeWorker") -> Seen | None:
     num_stages, num_workers = setting.num_stages, setting.num_stages * setting.num_pipelines
-    parts = stages_of(setting.model, num_stages, setting.seed)
-    starts = range(0, num_workers, num_stages)
-    of_stages = [
-        dist.new_group([start + stage for start in starts], timeout=timeout_of()) for stage in range(num_stages)
-    ]
-    of_pipelines = [dist.new_group([*range(start, start + num_stages)], timeout=timeout_of()) for start in starts]
-    rank = dist.get_rank()
+    parts, rank = stages_of(setting.model, num_stages, setting.seed), dist.get_rank()
+    workers = np.arange(num_workers).reshape(-1, num_stages)  # a row a pipeline
+    of_stage, of_pipeline = (
+        dist.new_subgroups_by_enumeration(ranks.tolist(), timeout=timeout_of())[0] for ranks in (workers.T, workers)
+    )
     if rank >= num_workers:
         if rank == num_workers:
             flats = [nn.utils.parameters_to_vector(part.parameters()).detach() for part in parts]
@@ -246,22 +263,21 @@ def _on_a_rank(setting: Setting, delays_s: np.ndarray, make_worker: "MakeWorker"
         return None
     pipeline, index = divmod(rank, num_stages)
     place = Place(stage=index, pipeline=pipeline, num_stages=num_stages, num_pipelines=setting.num_pipelines)
-    part, group, own = parts[index], of_stages[index], of_pipelines[pipeline]
-    num_reduced = setting.num_pipelines if setting.scheme == Scheme.SDPIPE else 1
-    optimizer = optimizer_of(setting.model, part, setting.learning_rate, num_reduced)
-    worker, data = make_worker(setting, part, place, group, optimizer), setting.data()
+    part, data = parts[index], setting.data()
+    optimizer = setting.optimizer(part)
+    worker = make_worker(setting, part, place, of_stage, optimizer)
     recorder = Recorder(resource=f"stage {index}, pipeline {pipeline}")
     pace = _Pace(recorder, 1 if setting.has_flush else setting.num_micro_batches)
     run: Callable[..., Iterator[Tensor | None]]
     if setting.has_flush:
-        stage = _TimedStage(part, index, num_stages, torch.device("cpu"), group=own)
+        stage = _TimedStage(part, index, num_stages, torch.device("cpu"), group=of_pipeline)
         stage.pace = pace
         run = partial(_run_flushed, stage, Schedule1F1B(stage, setting.num_micro_batches, data.loss))
     else:
-        run = Endless1F1B(part, data.loss, group=own, during=pace.during).run
+        run = Endless1F1B(part, data.loss, group=of_pipeline, during=pace.during).run
     for _ in run([data.batch(pipeline, 0)]):  # opens connections
         optimizer.zero_grad()
-    dist.barrier(group=own)
+    dist.barrier(group=of_pipeline)
     began_s, began_cpu_s = time.monotonic(), time.process_time()
 
     def batches() -> Iterator[tuple[Tensor, Tensor]]:
@@ -284,7 +300,7 @@ def _on_a_rank(setting: Setting, delays_s: np.ndarray, make_worker: "MakeWorker"
     seen.counted = worker.close()
     seen.actions = tuple(action for action in recorder.actions if action.start_s >= began_s)
     flat = nn.utils.parameters_to_vector(part.parameters()).detach()
-    dist.all_reduce(flat, group=group)  # the model at the end is the mean of all
+    dist.all_reduce(flat, group=of_stage)  # the model at the end is the mean of all
     seen.flat = flat / setting.num_pipelines
     return seen
 
@@ -293,27 +309,16 @@ MakeWorker = Callable[[Setting, nn.Module, Place, dist.ProcessGroup, torch.optim
 
 
 def _worker(setting: Setting, part: nn.Module, place: Place, group: dist.ProcessGroup, _: object) -> Worker:
-    num_stages = setting.num_stages
     if setting.scheme == Scheme.HETPIPE:
-        server = num_stages * setting.num_pipelines
-        return HetPipe(part, place, server=server, staleness=num_stages, push_every=setting.push_every)
+        server = setting.num_stages * setting.num_pipelines
+        return HetPipe(part, place, server=server, staleness=setting.num_stages, push_every=setting.push_every)
     if setting.scheme == Scheme.ALL_REDUCE:
         return AllReduce(part, place, group)
     if setting.scheme == Scheme.AD_PSGD:
         return AdPsgd(part, place, group, setting.seed)
     window_s = setting.window * setting.workload.iteration_s / setting.num_pipelines
-    options = Options(history=setting.history, window_s=window_s)
-    options = replace(options, host=address_of(0)) if setting.communication else options
-    return SDPipe(part, place, options=options)
-
-
-def optimizer_of(model: str, part: nn.Module, learning_rate: float, num_reduced: int = 1) -> torch.optim.Optimizer:
-    """Make a stage's optimizer; BERT's Adam has the variance of `num_reduced` workers' mean."""
-    if model == "resnet":
-        return torch.optim.SGD(part.parameters(), lr=learning_rate, momentum=0.9, weight_decay=1e-4)
-    if num_reduced > 1:
-        return VarianceReducedAdam(part.parameters(), num_workers=num_reduced, lr=learning_rate)
-    return torch.optim.AdamW(part.parameters(), lr=learning_rate, weight_decay=0.0)
+    more: dict[str, Any] = {"host": address_of(0)} if setting.communication else {}
+    return SDPipe(part, place, options=Options(history=setting.history, window_s=window_s, **more))
 
 
 def curve_of(ended: Sequence[tuple[float, float]], num_pipelines: int) -> list[list[float]]:

@@ -1,4 +1,4 @@
-"""The synchronisation matrix (Eq. 2) and the learning rates that theorem 1 admits (Eq. 3)."""
+"""The synchronisation matrix (Eq. 2), the learning rates that theorem 1 admits (Eq. 3), and its bound (Eq. 5)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from workbench.checks import require_counts, require_positive
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["condition", "largest_learning_rate", "synchronization_matrix"]
+__all__ = ["condition", "error_bound", "largest_learning_rate", "synchronization_matrix"]
 
 
 def synchronization_matrix(num_workers: int, members: Collection[int]) -> np.ndarray:
@@ -62,6 +62,13 @@ def largest_learning_rate(
         return 0.0
     # x + error x^2 = 1 with x = ηL
     return 2 / (1 + math.sqrt(1 + 4 * error)) / smoothness * num_pipelines / n2
+
+
+def error_bound(learning_rate: float, *, num_pipelines: int, num_stages: int, history: int, n1: int, n2: int) -> float:
+    """Return the network error of Eq. 5 with L = σ = 1; see `condition`, which holds all of it but n1 and n2."""
+    rate = n2 * learning_rate / num_pipelines
+    sizes = {"num_pipelines": num_pipelines, "num_stages": num_stages, "history": history, "n1": n1, "n2": n2}
+    return (rate + (condition(learning_rate, **sizes, smoothness=1.0) - rate) * n1) / n2
 
 
 def _network_error(num_pipelines: int, num_stages: int, history: int, n1: int, n2: int, mixes: bool = False) -> float:

@@ -4,9 +4,11 @@ Events go in and groups come out. Time is an argument, so that the simulator and
 """
 
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import Any
 
 from workbench.checks import require_counts, require_positive
@@ -100,7 +102,6 @@ class Scheduler:
         self._stages = [_Stage(everyone, deque(maxlen=kept), window_s) for _ in range(num_stages)]
         self.set_window(window_s)
         self.enforcing: set[int] = set()  # stages that wait because their groups do not connect all workers
-        self.num_enforced = 0  # groups for which a stage enforced
         self.num_unchecked = 0  # invalid groups that passed because another stage enforced
 
     def set_window(self, window_s: float) -> None:
@@ -169,10 +170,6 @@ class Scheduler:
         for name in _KEPT:
             setattr(state, name, saved[name])
 
-    def waiting(self, stage: int) -> frozenset[int]:
-        """Return the workers of a stage that wait for a group."""
-        return frozenset(self._stages[stage].waiting)
-
     def _known(self, stage: int, worker: int) -> int:
         """Return the bit of a worker that has not left."""
         if not 0 <= stage < len(self._stages):
@@ -184,19 +181,30 @@ class Scheduler:
 
     def _close(self, stage: int) -> list[Group]:
         """Form the group of a stage's ready workers, or wait for more workers."""
-        state = self._stages[stage]
+        state, settings = self._stages[stage], self._settings
         state.deadline_s = math.inf
         was_enforcing = stage in self.enforcing
         is_valid = self._is_valid(state)
         if not is_valid:
-            if not self.enforcing or was_enforcing or not self._settings.exclusive:
+            if not self.enforcing or was_enforcing or not settings.exclusive:
                 self.enforcing.add(stage)
                 return []
             self.num_unchecked += 1
         self.enforcing.discard(stage)
-        self.num_enforced += was_enforcing
+        state.history.append(state.ready)
+        if settings.by_signals:
+            if state.is_due and is_valid:
+                state.history.clear()
+                state.is_due = False
+            between = self._history * max(1, state.everyone.bit_count())
+            before, state.num_signals = state.num_signals, state.num_signals + len(state.waiting)
+            state.is_due |= state.num_signals // between > before // between
+        if len(state.waiting) < settings.wanted:
+            state.window_s = min(state.window_s * settings.enlarge, self._most_s)
+        elif state.window_s > self._least_s:
+            state.window_s = max(state.window_s * settings.shorten, self._least_s)
         group = Group(stage, frozenset(state.waiting), was_enforcing)
-        self._remember(state, is_valid)
+        state.waiting, state.ready = [], 0
         return [group]
 
     def _is_valid(self, state: _Stage) -> bool:
@@ -205,29 +213,10 @@ class Scheduler:
             return True
         return _connects((*state.history, state.ready), state.everyone)
 
-    def _remember(self, state: _Stage, is_valid: bool) -> None:
-        size, settings = len(state.waiting), self._settings
-        state.history.append(state.ready)
-        if settings.by_signals:
-            if state.is_due and is_valid:
-                state.history.clear()
-                state.is_due = False
-            between = self._history * max(1, state.everyone.bit_count())
-            before, state.num_signals = state.num_signals, state.num_signals + size
-            state.is_due |= state.num_signals // between > before // between
-        if size < settings.wanted:
-            state.window_s = min(state.window_s * settings.enlarge, self._most_s)
-        elif state.window_s > self._least_s:
-            state.window_s = max(state.window_s * settings.shorten, self._least_s)
-        state.waiting, state.ready = [], 0
-
 
 def _connects(groups: Sequence[int], everyone: int) -> bool:
     """Whether groups, as bits, connect all workers: grow the set that a worker reaches until it stays the same."""
-    together = 0
-    for group in groups:
-        together |= group
-    if together & everyone != everyone:
+    if reduce(or_, groups) & everyone != everyone:
         return False
     reached, before = groups[-1] & everyone, 0
     while reached != before:
@@ -272,13 +261,10 @@ class Certificate:
 def certify(groups: Iterable[Group], *, num_pipelines: int, history: int) -> Certificate:
     """Check every run of P consecutive groups of each stage."""
     everyone = (1 << num_pipelines) - 1
-    recent: dict[int, deque[int]] = {}  # by stage
-    num_groups = num_runs = num_connected = 0
+    by_stage: dict[int, list[int]] = defaultdict(list)
     for group in groups:
-        last = recent.setdefault(group.stage, deque(maxlen=history))
-        last.append(sum(1 << worker for worker in group.members))
-        num_groups += 1
-        if len(last) == history:
-            num_runs += 1
-            num_connected += _connects(tuple(last), everyone)
-    return Certificate(num_groups=num_groups, num_runs=num_runs, num_connected=num_connected)
+        by_stage[group.stage].append(sum(1 << worker for worker in group.members))
+    runs = [masks[end - history : end] for masks in by_stage.values() for end in range(history, len(masks) + 1)]
+    num_connected = sum(_connects(run, everyone) for run in runs)
+    num_groups = sum(map(len, by_stage.values()))
+    return Certificate(num_groups=num_groups, num_runs=len(runs), num_connected=num_connected)

@@ -9,7 +9,7 @@ with synchronized(part, optimizer, num_stages=2):
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
@@ -30,7 +30,7 @@ from workbench.parallel.replicas import Averager, Place, Replica, Ties, require_
 from workbench.parallel.timeouts import timeout_of
 from workbench.techniques.sdpipe.method.scheduler import Group
 
-from .service import Client, Grouped, Met, Options, SchedulerLost, Server, WorkerLost
+from .service import Client, Grouped, Options, SchedulerLost, Server, WorkerLost
 
 __all__ = ["Log", "SDPipe", "synchronized"]
 
@@ -90,25 +90,25 @@ class SDPipe:
         """Report to the scheduler, on a GPU once gradients are computed; the update overlaps with its decision."""
         if self._is_averaged:
             raise RuntimeError("step inside `averaged`, whose end would undo it; take it before or afterwards")
-        self._naming_lost(self._ties.compare_gradients, "comparing the gradients of tied weights")
+        with self._naming_lost("comparing the gradients of tied weights"):
+            self._ties.compare_gradients()
         self._finish_queued()
         self._client.signal(None if self._averaged_s is None else time.monotonic() - self._averaged_s)
 
-    def after_update(self) -> Grouped:
+    def after_update(self) -> None:
         """Wait for this worker's group, and average the model among its members."""
         began_s = time.monotonic()
-        grouped = self._client.group()
+        group = self._client.group()
         grouped_s = time.monotonic()
-        self._put_mean_(grouped)
+        self._put_mean_(group)
         self._finish_queued()
         self._averaged_s = time.monotonic()
         self.log.waited_s += grouped_s - began_s
         self.log.averaged_s += self._averaged_s - grouped_s
-        self.log.groups.append(Group(self.place.stage, frozenset(grouped.members)))
-        return grouped
+        self.log.groups.append(Group(self.place.stage, frozenset(group.members)))
 
     @contextmanager
-    def averaged(self) -> Iterator[Met]:
+    def averaged(self) -> Iterator[Grouped]:
         """Give the module the mean of all workers inside a `with` block, for a checkpoint or an evaluation.
 
         Every rank calls it; the numbers of their steps may differ. Ranks that have ended take part. Afterwards each
@@ -184,41 +184,39 @@ class SDPipe:
         self._skipped = []
         self.after_update()
 
-    def _mean(self, grouped: Grouped | Met) -> list[Tensor]:
+    def _mean(self, group: Grouped) -> list[Tensor]:
         """Return the mean of the members' vectors; values that are not floats come from the first member."""
         weights, floats, rest = vectors = self._replica.vectors()
-        if self.place.pipeline != grouped.members[0]:
+        if self.place.pipeline != group.members[0]:
             rest.zero_()
-        is_kept = isinstance(grouped, Grouped) and grouped.is_kept
-        for vector in vectors:
-            if vector.numel():
-                add = partial(self.averager.sum_, vector, grouped.members, is_kept)
-                self._naming_lost(add, f"averaging with workers {[*grouped.members]}")
-        weights /= len(grouped.members)
-        floats /= len(grouped.members)
+        with self._naming_lost(f"averaging with workers {[*group.members]}"):
+            for vector in vectors:
+                if vector.numel():
+                    self.averager.sum_(vector, group.members, group.is_kept)
+        weights /= len(group.members)
+        floats /= len(group.members)
         return vectors
 
-    def _put_mean_(self, grouped: Grouped | Met) -> None:
-        if isinstance(grouped, Met) and grouped.failed:
-            warnings.warn(f"the mean is of pipelines {[*grouped.members]} only: {grouped.failed}", stacklevel=4)
-        if isinstance(grouped, Met) or len(grouped.members) > 1:
-            self._replica.put_(self._mean(grouped))
-        self._naming_lost(self._ties.average_, "averaging tied weights")
+    def _put_mean_(self, group: Grouped) -> None:
+        if group.failed:
+            warnings.warn(f"the mean is of pipelines {[*group.members]} only: {group.failed}", stacklevel=4)
+        if len(group.members) > 1:
+            self._replica.put_(self._mean(group))
+        with self._naming_lost("averaging tied weights"):
+            self._ties.average_()
 
     def _finish_queued(self) -> None:
         """Wait on a GPU for what is queued: signals and times are those of work that is done."""
         if self._replica.device.type == "cuda":
             torch.cuda.current_stream(self._replica.device).synchronize()
 
-    def _naming_lost(self, communicate: Callable[[], None], what: str) -> None:
-        """Communicate with other workers; if that fails, raise an error that names failed or silent workers."""
+    @contextmanager
+    def _naming_lost(self, what: str) -> Iterator[None]:
+        """If the messages in the body fail, raise an error that names failed or silent workers."""
         try:
-            communicate()
-        except RuntimeError as error:
-            try:
-                self._client.blame(f"{what} failed")
-            except (WorkerLost, SchedulerLost) as lost:
-                raise lost from error
+            yield
+        except RuntimeError:
+            self._client.blame(f"{what} failed")
 
     def __enter__(self) -> Self:
         return self

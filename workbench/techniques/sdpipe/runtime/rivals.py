@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 from typing import Protocol
 
 import torch
@@ -17,7 +18,6 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import _get_default_group
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from workbench.checks import require_counts
 from workbench.parallel.replicas import Place
 from workbench.techniques.sdpipe.cost import pairs
 from workbench.techniques.sdpipe.method.scheduler import Group
@@ -97,23 +97,20 @@ class HetPipe(Worker):
     divided by the number of pipelines, so that together they make one mean step.
 
     Args:
-        module: this worker's stage.
-        place: this worker's stage and pipeline.
+        module, place: this worker's stage, and where it is.
         server: rank of the server, which runs `serve_parameters`.
         staleness: s of SSP; 0 behaves like all-reduce.
         push_every: mini-batches from push to push.
     """
 
     def __init__(self, module: nn.Module, place: Place, *, server: int, staleness: int, push_every: int = 1):
-        require_counts(0, staleness=staleness)
-        require_counts(1, push_every=push_every)
         self._weights, self._place, self._server = [*module.parameters()], place, server
         self._everyone = _get_default_group()
         self.log, self._before, self._push_every = Log(), parameters_to_vector(self._weights).detach(), push_every
         self._unpushed = torch.zeros_like(self._before)  # updates since the last push
         self._num_unpushed = 0
         self._most_under_way = min(1, staleness)  # unanswered pushes; the server applies the rest of the bound
-        self._under_way: deque[tuple[int, Tensor, Tensor, list[dist.Work], Future]] = deque()  # clock, update, answer
+        self._under_way: deque[tuple[int, Tensor, Tensor, Future]] = deque()  # clock, update, answer
         self._waiter = ThreadPoolExecutor(1)  # only a waiting thread sees that a pull has arrived
         self._clock = 0
 
@@ -138,16 +135,17 @@ class HetPipe(Worker):
         self._clock += 1
         update = self._unpushed
         answer = torch.empty(1 + update.numel())
-        head = torch.tensor([float(self._clock)])
-        pushes = [self._everyone.send([head], self._server, HEAD), self._everyone.send([update], self._server, PUSH)]
-        pull = self._waiter.submit(self._everyone.recv([answer], self._server, PULL).wait)
-        self._under_way.append((self._clock, update, answer, pushes, pull))
+        works = [
+            self._everyone.send([torch.tensor([float(self._clock)])], self._server, HEAD),
+            self._everyone.send([update], self._server, PUSH),
+            self._everyone.recv([answer], self._server, PULL),
+        ]
+        pull = self._waiter.submit(lambda: [work.wait() for work in works])
+        self._under_way.append((self._clock, update, answer, pull))
         self._unpushed, self._num_unpushed = torch.zeros_like(update), 0
 
     def _take_in(self) -> None:
-        _, _, answer, pushes, pull = self._under_way.popleft()
-        for push in pushes:
-            push.wait()
+        _, _, answer, pull = self._under_way.popleft()
         pull.result()
         held, model = answer[0].item(), answer[1:] + self._unpushed
         for clock, update, *_ in self._under_way:
@@ -166,8 +164,8 @@ class HetPipe(Worker):
         return {"num_signals": self._clock}
 
 
-def serve_parameters(models: Sequence[Tensor], num_pipelines: int, staleness: int) -> int:
-    """Add the updates of all workers until all have ended; return the number of pushes.
+def serve_parameters(models: Sequence[Tensor], num_pipelines: int, staleness: int) -> None:
+    """Add the updates of all workers until all have ended.
 
     The server answers a push once it is within the bound of the slowest worker of its stage. The answer holds the model
     and the clock of the worker's last push in it.
@@ -179,7 +177,7 @@ def serve_parameters(models: Sequence[Tensor], num_pipelines: int, staleness: in
         staleness: s.
     """
     everyone = _get_default_group()
-    num_stages, num_pushes, overlapped = len(models), 0, min(1, staleness)  # as `HetPipe` has it
+    num_stages, overlapped = len(models), min(1, staleness)  # as `HetPipe` has it
     clocks = dict.fromkeys(range(num_stages * num_pipelines), 0.0)
     head, updates = torch.empty(1), [torch.empty_like(model) for model in models]
     unanswered: list[tuple[int, float]] = []  # rank and clock of each push, in order of arrival
@@ -191,7 +189,7 @@ def serve_parameters(models: Sequence[Tensor], num_pipelines: int, staleness: in
             clocks[sender] = math.inf
         else:
             dist.recv(update, src=sender, tag=PUSH)
-            clocks[sender], num_pushes = clock, num_pushes + 1
+            clocks[sender] = clock
             model += update
             unanswered.append((sender, clock))
         for push in list(unanswered):
@@ -204,6 +202,5 @@ def serve_parameters(models: Sequence[Tensor], num_pipelines: int, staleness: in
             answers[rank].append((answer, everyone.send([answer], rank, PULL)))
             if len(answers[rank]) > 1 + overlapped:  # the worker has the first, or it would not have pushed
                 answers[rank].popleft()[1].wait()
-    for _, work in (sent for of_rank in answers.values() for sent in of_rank):
+    for _, work in chain(*answers.values()):
         work.wait()
-    return num_pushes

@@ -14,6 +14,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from statistics import median
 from subprocess import PIPE, Popen, TimeoutExpired
 from typing import Any
@@ -26,7 +27,7 @@ from workbench.checks import require_counts, require_positive
 from workbench.launch.environment import own_environment
 from workbench.techniques.sdpipe.method.scheduler import Group, Scheduler, Settings
 
-__all__ = ["Client", "Grouped", "Met", "Options", "SchedulerLost", "Server", "WorkerLost", "serve"]
+__all__ = ["Client", "Grouped", "Options", "SchedulerLost", "Server", "WorkerLost", "serve"]
 
 SERVER = "workbench.techniques.sdpipe.runtime.service"  # the module that the process runs
 LEASE_S = 10.0  # time without an answer after which the scheduler counts as lost
@@ -67,21 +68,17 @@ class WorkerLost(RuntimeError):
     """A needed worker has failed, ended, or been silent for too long; the message names it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Grouped:
-    """The scheduler's answer to a ready signal."""
+    """The scheduler's answer to a ready signal, or to workers that wait for all others."""
 
     members: tuple[int, ...]  # pipelines, ascending
-    is_kept: bool  # the members keep their communicator because they meet often
+    is_kept: bool = False  # after a signal: the members keep their communicator because they meet often
+    is_over: bool = False  # after all have come: all workers have ended their training
+    failed: str = ""  # after all have come: why the other pipelines are incomplete
 
-
-@dataclass(frozen=True, slots=True)
-class Met:
-    """The scheduler's answer to workers that wait for all others."""
-
-    members: tuple[int, ...]  # complete pipelines, ascending
-    is_over: bool  # all workers have ended their training
-    failed: str  # why the other pipelines are incomplete
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "members", tuple(self.members))  # JSON has lists
 
 
 class Server:
@@ -125,9 +122,8 @@ class Client:
     """A worker's connection to the scheduler.
 
     Args:
-        access: `access` of the server.
-        stage: stage of this worker.
-        worker: number of its pipeline.
+        access: that of the server.
+        stage, worker: this worker's stage, and the number of its pipeline.
         lease_s: time without an answer after which the scheduler counts as lost.
         timeout_s: longest wait for other workers.
     """
@@ -165,23 +161,23 @@ class Client:
             WorkerLost: if no group comes within `timeout_s`, or if this worker's pipeline has become incomplete.
             ValueError: if the scheduler refused the signal.
         """
-        answer = self._wait("members", limit_s=self._timeout_s, what=f"no group for {self._timeout_s:g} s")
-        return Grouped(tuple(answer["members"]), answer["is_kept"])
+        what = f"no group for {self._timeout_s:g} s"
+        return Grouped(**self._wait("is_kept", limit_s=self._timeout_s, what=what))
 
     def fail(self, why: str = "has failed") -> Grouped | None:
         """Report that this worker has failed, so that no worker waits for it; return the group that already waits."""
         self._send("fail", why)
-        answer = self._wait("members", "has_left", limit_s=self._lease_s)
-        return Grouped(tuple(answer["members"]), answer["is_kept"]) if "members" in answer else None
+        answer = self._wait("is_kept", "has_left", limit_s=self._lease_s)
+        return None if "has_left" in answer else Grouped(**answer)
 
     def come(self, *, is_last: bool) -> None:
         """Report that this worker waits for all others, and whether its training has ended."""
         self._send("come", is_last)
 
-    def meet(self) -> Met:
+    def meet(self) -> Grouped:
         """Wait until all workers come; a worker that has ended may meet several times. Raises as `group` does."""
-        answer = self._wait("met", limit_s=self._timeout_s, is_patient=True, what="not all have come")
-        return Met(tuple(answer["met"]), answer["is_over"], answer["failed"])
+        what = "not all have come"
+        return Grouped(**self._wait("is_over", limit_s=self._timeout_s, is_patient=True, what=what))
 
     def blame(self, what: str) -> None:
         """Raise `WorkerLost` with the names of failed or silent workers, after an exchange has failed."""
@@ -252,11 +248,10 @@ class _Service:
         settings = Settings(**(arguments["settings"] or {}))
         window_s = settings.start_s if arguments["window_s"] is None else arguments["window_s"]
         self._measures = window_s is None
-        sizes = arguments["num_stages"], arguments["num_pipelines"], arguments["history"]
-        self._scheduler = Scheduler(*sizes, FIRST_WINDOW_S if window_s is None else window_s, settings=settings)
-        self._num_pipelines = arguments["num_pipelines"]
-        stages, pipelines = range(arguments["num_stages"]), range(self._num_pipelines)
-        self._present = {(stage, worker) for stage in stages for worker in pipelines}
+        sizes = num_stages, self._num_pipelines = arguments["num_stages"], arguments["num_pipelines"]
+        first_s = FIRST_WINDOW_S if window_s is None else window_s
+        self._scheduler = Scheduler(*sizes, arguments["history"], first_s, settings=settings)
+        self._present: set[Worker] = {*product(range(num_stages), range(self._num_pipelines))}
         self._waiting: set[Worker] = set()  # workers that wait for all others and train on
         self._ended: set[Worker] = set()  # workers that wait for all others and have ended
         self._failed: dict[int, str] = {}  # incomplete pipelines, and why
@@ -267,7 +262,7 @@ class _Service:
         self._heard_s = dict.fromkeys(self._present, time.monotonic())
         self._num_met: Counter[tuple[int, frozenset[int]]] = Counter()
         self._kept: Counter[Worker] = Counter()
-        self._counts = Counter(num_signals=0, num_groups=0, num_refused=0)
+        self._counts = Counter(num_signals=0, num_groups=0, num_enforced=0, num_refused=0)
 
     def run(self) -> dict[str, int]:
         """Serve until standard input closes; return the counts."""
@@ -295,11 +290,10 @@ class _Service:
             self._tell(self._scheduler.expire(time.monotonic()))
         ended = "; ".join(["rank 0 has ended, and the scheduler with it", *self._failed.values()])
         for worker in self._names:
-            self._answer(worker, {"ended": ended})
+            self._answer(worker, ended=ended)
         self._router.close()
         self._keys.close()
-        scheduler = self._scheduler
-        return {**self._counts, "num_enforced": scheduler.num_enforced, "num_unchecked": scheduler.num_unchecked}
+        return {**self._counts, "num_unchecked": self._scheduler.num_unchecked}
 
     def _receive_all(self) -> None:
         while self._router.poll(0):
@@ -316,12 +310,12 @@ class _Service:
             self._names[worker] = name.bytes
             self._workers[frames[-1].get(zmq.SRCFD)] = worker
             if worker not in self._present and kind in ("signal", "come", "ping"):
-                self._answer(worker, {"lost": self._failed[worker[1]]})
+                self._answer(worker, lost=self._failed[worker[1]])
                 continue
             try:
                 self._handle(worker, kind, content)
             except ValueError as error:
-                self._answer(worker, {"error": str(error)})
+                self._answer(worker, error=str(error))
 
     def _handle(self, worker: Worker, kind: str, content: Any) -> None:
         match kind:
@@ -336,19 +330,18 @@ class _Service:
                 self._let_meet()
             case "fail":
                 self._lose(worker, content)
-                self._answer(worker, {"has_left": True})
+                self._answer(worker, has_left=True)
             case "ping":
                 now_s, others = time.monotonic(), self._present - {worker}
                 silent = sorted(((now_s - self._heard_s[other], other) for other in others), reverse=True)
                 ages = [[f"worker {number} of stage {stage}", age_s] for age_s, (stage, number) in silent]
-                self._answer(worker, {"silent": ages, "failed": [*self._failed.values()]})
+                self._answer(worker, silent=ages, failed=[*self._failed.values()])
             case "save":
-                state = self._scheduler.state_dict(worker[0]) | {"measures": self._measures}
-                self._answer(worker, {"state": state})
+                self._answer(worker, state=self._scheduler.state_dict(worker[0]) | {"measures": self._measures})
             case "load":
                 self._scheduler.load_state_dict(worker[0], content)
                 self._measures = content["measures"]
-                self._answer(worker, {"has_loaded": True})
+                self._answer(worker, has_loaded=True)
 
     def _measure(self, worker: Worker, length_s: float) -> None:
         """Take in the length of an iteration; set the window when each worker has reported enough of them."""
@@ -366,9 +359,9 @@ class _Service:
         for worker in self._waiting:
             self._scheduler.join(*worker)
         self._waiting = set()
-        answer = {"met": sorted({number for _, number in self._present}), "is_over": self._is_over}
+        members, failed = sorted({number for _, number in self._present}), "; ".join(self._failed.values())
         for worker in self._present:
-            self._answer(worker, answer | {"failed": "; ".join(self._failed.values())})
+            self._answer(worker, members=members, is_over=self._is_over, failed=failed)
 
     def _lose(self, worker: Worker, why: str) -> None:
         """Continue without the pipeline of a worker."""
@@ -381,17 +374,17 @@ class _Service:
             if other not in self._waiting | self._ended:
                 self._tell(self._scheduler.leave(*other))
             if other != worker and other in self._names:
-                self._answer(other, {"lost": reason})
+                self._answer(other, lost=reason)
         self._waiting &= self._present
         self._ended &= self._present
         self._let_meet()
 
     def _tell(self, groups: list[Group]) -> None:
         for group in groups:
-            self._counts["num_groups"] += 1
-            answer = {"members": sorted(group.members), "is_kept": self._is_kept(group)}
+            self._counts.update(num_groups=1, num_enforced=int(group.enforced))
+            is_kept = self._is_kept(group)
             for worker in group.members:
-                self._answer((group.stage, worker), answer)
+                self._answer((group.stage, worker), members=sorted(group.members), is_kept=is_kept)
 
     def _is_kept(self, group: Group) -> bool:
         """Decide, for all members together, whether they keep a communicator."""
@@ -404,7 +397,7 @@ class _Service:
                 self._kept.update((group.stage, worker) for worker in group.members)
         return self._num_met[place] >= FREQUENT
 
-    def _answer(self, worker: Worker, answer: dict[str, Any]) -> None:
+    def _answer(self, worker: Worker, **answer: Any) -> None:
         self._router.send_multipart([self._names[worker], json.dumps(answer).encode()])
 
 
