@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
-from itertools import product
 from statistics import fmean, median
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -42,10 +41,7 @@ __all__ += ["next_rate", "places_of", "ranks_at_share", "share_row", "trials"]
 
 PRELOAD = ("workbench.models.bert", __name__)
 LEARNING_RATE = 1e-4  # Adam's, section 4.1; any rate does, since only the time of a step counts
-PARTS = (
-    *("iteration", "forward", "backward", "optimizer", "waiting_and_pipeline", "encode", "decode"),
-    *("tensor", "tensor_waiting", "tensor_backward"),
-)
+PARTS = tuple(part.name.removesuffix("_s") for part in fields(StageBreakdown) if part.name != "boundaries_s")
 BASELINE = "w/o"
 MS_PER_S = 1e3
 
@@ -388,7 +384,7 @@ def measure_table(
         turns_of(methods, number)
     of = ShareOf[share_of]
     shapes = [{"micro_batch": micro_batch, "sequence": sequence} for micro_batch, sequence in batches]
-    rows, traces, hosts, calibrations = [], [], [], []
+    rows, hosts, calibrations = [], [], []
     for link, over, link_share in places_of(links, pairs, share, first_mesh):
         (tp, pp), keys = over[0], {"link": link, "nvlink": int(link == FAST)}
         first: dict[str, Any] = {"tp": tp, "pp": pp, **shapes[0]}
@@ -399,11 +395,10 @@ def measure_table(
             else:
                 opening = ranks_at_share(link_share, of=of, num_hosts=num_hosts, seed=seed, **first, **sizes)
                 ranks, calibration = stack.enter_context(opening)
-            for shape, mesh in product(shapes, over):
+            for shape in shapes:
                 common = {"num_iterations": rounds[link], "seed": seed, **shape, **sizes}
-                measured = measure_on(ranks, methods, [mesh], keys=keys | shape, **common)
+                measured = measure_on(ranks, methods, over, keys=keys | shape, **common)
                 here += measured.rows
-                traces.append(measured.trace)
         if calibration is not None:  # by how much the share in the measurement lies above the one that was asked for
             at_first = {"link": link, **first}
             plain = [row for row in here if at_first.items() <= row.items()]
@@ -417,7 +412,7 @@ def measure_table(
         speedups = [row for row in rows if row["quantity"] == "speedup"]
         plain = [{name: key for name, key in row.items() if name != "nvlink"} for row in speedups]
         rows += [row | {"quantity": "speedup_by_link"} for row in plain]
-    return TableTimes(rows=rows, trace=traces[0], hosts=hosts, calibrations=tuple(calibrations))
+    return TableTimes(rows=rows, trace=measured.trace, hosts=hosts, calibrations=tuple(calibrations))
 
 
 def places_of(
