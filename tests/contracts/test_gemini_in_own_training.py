@@ -14,9 +14,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.cases import refusal, tidy
+from tests.contracts import gemini_trainings as own
 from tests.contracts.works_with import Feature, refuses, works
-from tests.techniques.gemini import own_trainings as own
-from tests.techniques.gemini.own_trainings import Training, batch, resumes
+from tests.techniques.gemini.own_trainings import Ddp, Sharded, Training, batch, resumes
 from workbench.launch.machines import Machines
 from workbench.techniques.gemini.control import Timing, run_training
 from workbench.techniques.gemini.measured.training import PoolContext
@@ -35,7 +35,7 @@ def test_a_scaler_in_extra_resumes_with_its_scale():
     assert resumes(own.Scaled) == []
 
 
-class ScaledOnRanks(own.Ddp, own.Scaled):
+class ScaledOnRanks(Ddp, own.Scaled):
     pass
 
 
@@ -191,11 +191,11 @@ def test_lora_adapters_by_peft():
 
 @works("gemini", Feature.FSDP)
 def test_sharded_models_resume_also_after_an_evaluation(pools):
-    on_ranks(pools, own.Sharded)
+    on_ranks(pools, Sharded)
 
 
 def unreduced() -> str:
-    training = own.Sharded(0)
+    training = Sharded(0)
     state = TrainingState(training.model, training.optimizer)
     training.model.set_requires_gradient_sync(False)
     training.loss(batch(0)).backward()

@@ -166,8 +166,8 @@ class Reddish(Counter):
 )
 def test_a_value_that_cannot_be_kept_is_refused_by_its_place_before_training(value, kind):
     model = small()
-    with pytest.raises(ValueError, match=rf"state\['extra'\]\['odd'\]\['value'\] (is )?{kind}"):
-        TrainingState(model, sgd(model), extra={"odd": Holding(value)})
+    with pytest.raises(ValueError, match=rf"state\['extra'\]\['odd'\]\['value'\]\[1\]\['inner'\] (is )?{kind}"):
+        TrainingState(model, sgd(model), extra={"odd": Holding([1, {"inner": value}])})
 
 
 # Models
@@ -406,6 +406,9 @@ def refusals_of_hooks() -> None:
     assert hooked(power, powerSGD_hook.powerSGD_hook, power=power) == ""
     assert hooked(None, residual.hook, residual=residual) == ""
     assert "extra['kept'] is dict; it must have state_dict" in hooked({}, allreduce_hook, kept={})
+    model = DistributedDataParallel(small(), static_graph=True)
+    with pytest.raises(ValueError, match="with static_graph; it must not be, because a run that resumes would add"):
+        TrainingState(model, sgd(model))
 
 
 def test_a_communication_hooks_state_is_refused_by_name_where_it_was_not_given(pools):

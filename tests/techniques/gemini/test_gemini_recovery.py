@@ -208,7 +208,6 @@ def test_the_best_interval_is_young_s_where_only_blocking_costs_and_shorter_with
     # Software failures alone need one replica and no traffic.
     chosen = method.best_checkpointing(NEEDS)
     assert (chosen.num_replicas, chosen.interval_iterations) == (1, 1)
-    assert chosen.storage_share == 1  # of hardware failures, of which there are none
     assert chosen.waste == pytest.approx(4 / 86_400 * 15)
 
 
@@ -224,9 +223,6 @@ test_impossible_inventories_times_jobs_levels_and_needs_are_refused = refusals(
     (lambda: plan_recovery({}, 2, machine_of=[0]), "machine_of has 1 entries; it must have num_ranks, 2"),
     (lambda: plan_recovery({}, 2, stored=[-1]), "stored is -1; it must be at least 0"),
     (lambda: replace(EASY, iteration_s=0), "iteration_s is 0"),
-    (lambda: replace(EASY, state_bytes=0), "state_bytes is 0"),
-    (lambda: replace(EASY, num_machines=0), "num_machines is 0"),
-    (lambda: replace(EASY, storage_bytes_per_s=0), "storage_bytes_per_s is 0"),
     (lambda: replace(LEVEL, interval_iterations=0), "interval_iterations is 0"),
     (lambda: replace(LEVEL, blocking_s=-1), "blocking_s is -1"),
     (lambda: waste.young_interval_s(1, 0), "mean_time_between_failures_s is 0"),

@@ -15,7 +15,7 @@ from workbench.techniques.gemini.method.placement import (
     survivors,
 )
 from workbench.techniques.gemini.method.recovery import Held, RecoveryPlan, Tier, plan_recovery
-from workbench.techniques.gemini.method.waste import machine_shard_bytes, wasted_time_s
+from workbench.techniques.gemini.method.waste import checkpoint_bytes, wasted_time_s
 
 __all__ = [
     "check_holders",
@@ -124,7 +124,7 @@ def probability_of_four_lost() -> Exercise:
 
 def memory_for_replicas() -> Exercise:
     """Return the exercise on memory. Its answer is in gigabytes."""
-    shard_bytes = machine_shard_bytes(100e9, 16)
+    shard_bytes = checkpoint_bytes(100e9) / 16
     kept = kept_bytes(placement(16, 2), 0, shard_bytes)
     return Exercise(
         question="100 billion parameters, 12 bytes each, on 16 machines with two replicas. How many gigabytes of its "

@@ -13,13 +13,7 @@ from matplotlib.figure import Figure
 from workbench.explore.explorer import Control, Explorer, choice, steps
 from workbench.plots import beside, figure
 from workbench.plots.style import BLUE, GREY, PALE, VERMILION
-from workbench.techniques.gemini.method.placement import (
-    Placement,
-    is_recoverable,
-    placement,
-    recovery_probability,
-    survivors,
-)
+from workbench.techniques.gemini.method.placement import Placement, placement, recovery_probability, survivors
 from workbench.techniques.gemini.plots import draw_placement
 
 __all__ = ["Puzzle", "describe", "draw", "explore_placement", "solve"]
@@ -68,7 +62,7 @@ def solve(*, num_machines: int, num_replicas: int, kind: str, failed: Collection
         placed=placed,
         failed=tuple(sorted(failed)),
         lost=lost,
-        recovers=is_recoverable(placed, failed),
+        recovers=not lost,
         probability=recovery_probability(placed, len(failed)),
         curves=MappingProxyType(curves),
     )

@@ -80,7 +80,7 @@ def count_memory(num_machines: int, num_replicas: int) -> Rows:
         rows.append(value_row("fullest_buffers", num_buffers * fullest, "GB", machine=name, memory="needed"))
         rows.append(value_row("fullest_buffers", of_cpu, "GB", machine=name, memory="there is"))
     for name, model in LARGEST_MODEL.items():
-        shard = method.machine_shard_bytes(num_parameters(method.TABLE_6_2[model]), num_machines) / GIGABYTE_BYTES
+        shard = checkpoint_bytes(num_parameters(method.TABLE_6_2[model])) / num_machines / GIGABYTE_BYTES
         rows.append(value_row("buffers", num_buffers * shard, "GB", machine=name, memory="needed"))
         rows.append(value_row("buffers", MACHINES[name][1], "GB", machine=name, memory="there is"))
     return rows

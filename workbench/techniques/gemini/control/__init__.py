@@ -9,22 +9,12 @@ the business of its function, which finds the memory of its machine as it left i
 On several hosts `run_under_torchrun` does the same, one machine on each.
 """
 
-import importlib
+from .agent import ControlAgent, LeaseBook, Timing
+from .hosts_of_torchrun import run_under_torchrun
+from .service import Event, EventName, Fault, RankContext, Victim
+from .store import EtcdKeyValueStore, StoreUnavailable, TcpKeyValueStore
+from .training import Training, TrainingOutcome, run_training
 
-_ROOMS = {
-    "agent": ("ControlAgent", "LeaseBook", "Timing"),
-    "hosts_of_torchrun": ("run_under_torchrun",),
-    "service": ("Event", "EventName", "Fault", "RankContext", "Victim"),
-    "store": ("EtcdKeyValueStore", "StoreUnavailable", "TcpKeyValueStore"),
-    "training": ("Training", "TrainingOutcome", "run_training"),
-}
-_HOMES = {name: room for room, names in _ROOMS.items() for name in names}
-
-__all__ = [*_HOMES]
-
-
-def __getattr__(name: str):
-    # Lazy, so that an agent can be started without all of torch.
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+__all__ = ["ControlAgent", "EtcdKeyValueStore", "Event", "EventName", "Fault", "LeaseBook", "RankContext"]
+__all__ += ["StoreUnavailable", "TcpKeyValueStore", "Timing", "Training", "TrainingOutcome", "Victim", "run_training"]
+__all__ += ["run_under_torchrun"]

@@ -262,7 +262,7 @@ def run_under_torchrun(
     *,
     standbys: int = 0,  # hosts that wait to take a lost one's number
     preload: Sequence[str] = (),  # modules that are imported once on each host
-    **choices: Any,  # ranks_per_machine, args, kwargs, timing, timeout_s, ...: see `run_training`
+    **choices: Any,  # ranks_per_machine, args, timing, timeout_s, ...: see `run_training`
 ) -> TrainingOutcome | None:
     """Train on the hosts of a torchrun job, one process of it on each; return the outcome on rank 0, None elsewhere.
 

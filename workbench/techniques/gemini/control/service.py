@@ -115,7 +115,7 @@ class Fault:
 class Task:
     """A training and its machines."""
 
-    program: bytes  # function, arguments and keyword arguments, packed; an agent never looks inside
+    program: bytes  # function and arguments, packed; an agent never looks inside
     names: tuple[str, ...]  # machines by number, before the first order
     standby_names: tuple[str, ...]  # machines without a number
     ranks_per_machine: int  # how many ranks each has
@@ -259,12 +259,12 @@ class Progress:
 class RankContext:
     """A rank's numbers, its machine's memory and the log; a replacement differs from a lost rank in `machine_name`."""
 
-    def __init__(self, link: RankLink, order: Order, rank: int, ranks_per_machine: int):
-        self._link, self.generation = link, order.generation
-        self.rank, self.ranks_per_machine, self.num_machines = rank, ranks_per_machine, len(order.members)
+    def __init__(self, link: Any, rank: int, members: Sequence[str], ranks_per_machine: int = 1, generation: int = 1):
+        self._link, self.generation = link, generation
+        self.rank, self.ranks_per_machine, self.num_machines = rank, ranks_per_machine, len(members)
         self.world_size = self.num_machines * ranks_per_machine
         self.machine, self.local_rank = divmod(rank, ranks_per_machine)
-        self.machine_name = order.members[self.machine]
+        self.machine_name = members[self.machine]
 
     def memory(self, name: str, num_bytes: int) -> int:
         """Return the caller's own descriptor of memory, zero at first, that lives as long as the machine."""
@@ -321,8 +321,8 @@ def run_program(link: RankLink, *, task: Task, order: Order, rank: int, meeting_
     import torch
     import torch.distributed as dist
 
-    function, args, kwargs = cloudpickle.loads(task.program)
-    context = RankContext(link, order, rank, task.ranks_per_machine)
+    function, args = cloudpickle.loads(task.program)
+    context = RankContext(link, rank, order.members, task.ranks_per_machine, order.generation)
     numbers = {"RANK": rank, "WORLD_SIZE": context.world_size, "LOCAL_RANK": context.local_rank}
     os.environ.update({name: str(value) for name, value in numbers.items()})
     timeout = datetime.timedelta(seconds=task.timing.collective_s)
@@ -342,4 +342,4 @@ def run_program(link: RankLink, *, task: Task, order: Order, rank: int, meeting_
     )
     dist.barrier()  # rank 0 serves the store, and must not end before all have read it
     context.log("joined")
-    return function(context, *args, **kwargs)
+    return function(context, *args)

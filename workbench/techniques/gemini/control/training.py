@@ -4,7 +4,7 @@ import contextlib
 import secrets
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -54,12 +54,11 @@ class Training(contextlib.AbstractContextManager["Training"]):
 
     def __init__(
         self,
-        function: Any,  # called as `function(context, *args, **kwargs)` on every rank of every generation
+        function: Any,  # called as `function(context, *args)` on every rank of every generation
         num_machines: int,
         ranks_per_machine: int = 1,
         *,
         args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
         standbys: int = 0,  # machines that wait to take a lost one's number
         store: str = EMBEDDED,  # or the URL of an etcd server, http://host:port
         hosts: Any = None,  # ShapedHosts, one for each machine and standby
@@ -76,7 +75,7 @@ class Training(contextlib.AbstractContextManager["Training"]):
         require_counts(1, num_machines=num_machines, ranks_per_machine=ranks_per_machine)
         require_counts(0, standbys=standbys)
         self._task = Task(
-            program=dumps_by_value((function, tuple(args), dict(kwargs or {}))),
+            program=dumps_by_value((function, tuple(args))),
             names=tuple(map("machine-{}".format, range(num_machines))),
             standby_names=tuple(map("standby-{}".format, range(standbys))),
             ranks_per_machine=ranks_per_machine,

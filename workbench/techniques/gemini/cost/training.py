@@ -242,7 +242,6 @@ class Span:
     end_s: float  # on the trace's clock
     cause: Cause | None  # what a recovery was about; None for training, blocking by checkpoints included
     iteration: int  # iterations done at the start of training; that to which a recovery goes back
-    tier: Tier | None = None  # that a recovery reads from
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -339,8 +338,7 @@ class _Simulation:
             if fault.time_s >= self.absent.get(machine, 0.0):
                 self.absent[machine] = math.inf
                 self.empty.add(machine)
-        tier = self.tier
-        return all(self.is_over(cause, seconds, tier) for cause, seconds in self.recovery(tier))
+        return all(self.is_over(cause, seconds) for cause, seconds in self.recovery(self.tier))
 
     def recovery(self, tier: Tier) -> Iterator[tuple[Cause, float]]:
         """List what a recovery takes; what a part brings is there when the next one is asked for."""
@@ -384,14 +382,13 @@ class _Simulation:
         """The iteration to which training can go back."""
         return self.storage if self.tier is Tier.STORAGE or self.memory is None else self.memory
 
-    def is_over(self, cause: Cause, seconds: float, tier: Tier) -> bool:
+    def is_over(self, cause: Cause, seconds: float) -> bool:
         """Let some seconds pass; stop at a failure or at the end, and say whether none came."""
         end_s = self.now_s + seconds
         reached_s = max(self.now_s, self.stop_s(end_s))
         self.wasted_s[cause] += reached_s - self.now_s
         if reached_s > self.now_s:
-            span = Span(start_s=self.now_s, end_s=reached_s, cause=cause, iteration=self.recoverable, tier=tier)
-            self.spans.append(span)
+            self.spans.append(Span(start_s=self.now_s, end_s=reached_s, cause=cause, iteration=self.recoverable))
         self.now_s = reached_s
         return end_s <= reached_s
 

@@ -23,13 +23,14 @@ from workbench.parallel.timeouts import timeout_of
 from workbench.parallel.voting import Voting, is_installed
 from workbench.rows import median_row, ratio_row, value_row
 from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
-from workbench.techniques.gemini.measured.training import LEARNING_RATE, PoolContext, Size, Tokens, digest_of
-from workbench.techniques.gemini.method.interleaving import Scheme, idle_spans_s
-from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, CheckpointOptions, InMemoryCheckpoints
 from workbench.timeline import Recorder
 
-__all__ = ["ASYNC_SAVE", "TORCHFT", "AsyncSave", "Facts", "Watched", "idle_s", "length_at"]
-__all__ += ["measure_lengths", "measure_overhead", "overhead_rows", "predict"]
+from ..method import Scheme, idle_spans_s
+from ..runtime import PRELOAD, CheckpointOptions, InMemoryCheckpoints
+from .training import LEARNING_RATE, PoolContext, Size, Tokens, digest_of
+
+__all__ = ["ASYNC_SAVE", "TORCHFT", "AsyncSave", "Facts", "Watched", "length_at"]
+__all__ += ["length_rows", "measure_lengths", "measure_overhead", "overhead_rows", "predict"]
 
 TIMEOUT_S = 1800.0
 BASELINE = Scheme.BASELINE.value
@@ -68,14 +69,6 @@ def predict(
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Overhead:
-    """Rows of all schemes, and where they were measured."""
-
-    rows: list[dict[str, Any]]  # medians over rounds with intervals, by scheme
-    hosts: dict | None  # description of the shaped hosts
-
-
 def measure_overhead(
     schemes: Sequence[str],
     *,
@@ -85,7 +78,7 @@ def measure_overhead(
     turns: Turns,
     num_profiled: int = 6,
     reserved_bytes: int = 262_144,
-) -> Overhead:
+) -> Timed:
     """Train with all schemes in turns."""
     chosen = [name if name in (ASYNC_SAVE, TORCHFT) else Scheme(name).value for name in schemes]
     if BASELINE not in chosen or len(set(chosen)) != len(chosen) or len(chosen) < 2:
@@ -99,22 +92,24 @@ def measure_overhead(
     options = {"num_profiled": num_profiled, "reserved_bytes": reserved_bytes}
     ranks = open_ranks(num_machines, link=link, preload=preload, timeout_s=TIMEOUT_S)
     with tempfile.TemporaryDirectory() as folder, ranks:
-        timed = time_variants(ranks, trials, chosen, size, options, folder, turns=turns)
-    return Overhead(rows=overhead_rows(timed), hosts=timed.hosts)
+        return time_variants(ranks, trials, chosen, size, options, folder, turns=turns)
 
 
-def measure_lengths(batches: Sequence[int], *, size: Size, **setting: Any) -> Overhead:
+def measure_lengths(batches: Sequence[int], *, size: Size, **setting: Any) -> dict[int, Timed]:
     """Train with and without Gemini with several batches, and so with iterations of several lengths."""
     require_counts(1, **{"len(batches)": len(batches)})
-    rows, curve, gemini = [], [], Scheme.GEMINI.value
-    for batch in batches:
-        overhead = measure_overhead([BASELINE, gemini], size=replace(size, batch=batch), **setting)
-        rows += [row | {"batch": batch} for row in overhead.rows]
-        values = {(row["quantity"], row["scheme"]): row["value"] for row in overhead.rows}
-        curve.append((values["iteration_s", BASELINE], values["over_baseline", gemini] - 1))
-    crossing_s = length_at(curve, ONE_PER_CENT)
-    rows += [] if crossing_s is None else [value_row("one_per_cent_s", crossing_s, "s")]
-    return Overhead(rows=rows, hosts=overhead.hosts)
+    schemes = [BASELINE, Scheme.GEMINI.value]
+    return {batch: measure_overhead(schemes, size=replace(size, batch=batch), **setting) for batch in batches}
+
+
+def length_rows(measured: Mapping[int, Timed]) -> list[dict[str, Any]]:
+    """Return the quantities by batch, and the seconds of an iteration from which on a checkpoint costs under 1 %."""
+    rows = [row | {"batch": batch} for batch, timed in measured.items() for row in overhead_rows(timed)]
+    values = {(row["quantity"], row["scheme"], row["batch"]): row["value"] for row in rows}
+    cost = [values["over_baseline", Scheme.GEMINI.value, batch] - 1 for batch in measured]
+    lengths_s = [values["iteration_s", BASELINE, batch] for batch in measured]
+    crossing_s = length_at(list(zip(lengths_s, cost, strict=True)), ONE_PER_CENT)
+    return rows if crossing_s is None else [*rows, value_row("one_per_cent_s", crossing_s, "s")]
 
 
 def length_at(curve: Sequence[tuple[float, float]], share: float) -> float | None:
@@ -191,12 +186,6 @@ class Facts:
     buffer_bytes: int = 0  # of the sub-buffers of both directions
     num_chunks: int = 0  # of one checkpoint
     network_s: float | None = None  # of its chunks at the measured speed of the link; None where that was not measured
-
-
-def idle_s(began_s: float, ended_s: float, messages: Sequence[tuple[float, float]]) -> float:
-    """Return the seconds in which no message was under way."""
-    within = [(start, end) for start, end in messages if end > began_s and start < ended_s]
-    return sum(idle_spans_s([(max(start, began_s), min(end, ended_s)) for start, end in within], began_s, ended_s))
 
 
 def trials(
@@ -283,7 +272,7 @@ class _Training:
         self._optimizer.zero_grad()
         checkpoints, idle = self._checkpoints, 0.0
         if isinstance(checkpoints, InMemoryCheckpoints):
-            idle = idle_s(began_s, time.monotonic(), checkpoints.watch.operations)
+            idle = sum(idle_spans_s(checkpoints.watch.operations, began_s, time.monotonic()))
         if checkpoints is not None:
             checkpoints.step()
         return idle

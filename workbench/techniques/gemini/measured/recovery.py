@@ -8,14 +8,14 @@ from typing import Any
 
 from workbench.checks import require_counts
 from workbench.rows import spread_row
-from workbench.techniques.gemini.control.service import Event
-from workbench.techniques.gemini.control.training import Fault, TrainingOutcome, Victim, run_training
-from workbench.techniques.gemini.measured.training import Size, train_gpt2
-from workbench.techniques.gemini.method.recovery import Tier
-from workbench.techniques.gemini.runtime.checkpoints import PRELOAD
 from workbench.timeline import Action, Kind, Timeline
 
-__all__ = ["PHASES", "Phases", "RecoveryObserved", "observe_all", "observe_recovery", "phases_of", "recovery_rows"]
+from ..control import Event, Fault, TrainingOutcome, Victim, run_training
+from ..method import Tier
+from ..runtime import PRELOAD
+from .training import Size, train_gpt2
+
+__all__ = ["PHASES", "Phases", "RecoveryObserved", "num_different", "observe", "phases_of", "recovery_rows"]
 
 TIMEOUT_S = 300.0
 KINDS = {"software": Victim.RANK, "hardware": Victim.MACHINE}
@@ -87,27 +87,22 @@ class RecoveryObserved:
         return Timeline(actions=tuple(actions), resources=("recovery", *machines))
 
 
-def observe_recovery(
-    kind: str, *, size: Size, at_iteration: int, undisturbed: Sequence[str] | None = None, **setting: Any
-) -> RecoveryObserved:
-    """Train with a kill of rank 1 ("software") or machine 1 ("hardware"), and without one unless digests are given."""
-    if kind not in KINDS:
-        raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}")
+def observe(
+    kinds: Sequence[str], repeats: int = 1, *, size: Size, at_iteration: int, **setting: Any
+) -> list[RecoveryObserved]:
+    """Train several times with a kill of rank 1 ("software") or machine 1 ("hardware"), and once undisturbed."""
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        raise ValueError(f"kinds has {unknown}; each must be one of {', '.join(KINDS)}")
     if not 1 <= at_iteration < size.iterations:
         raise ValueError(f"at_iteration is {at_iteration}; it must be in 1..{size.iterations - 1}")
-    fault = Fault(kills=KINDS[kind], numbers=(1,), at_iteration=at_iteration)
-    outcome = train(size, faults=[fault], **setting)
-    if undisturbed is None:
-        undisturbed = digests(train(size, **setting))
-    different = sum(a != b for a, b in zip(digests(outcome), undisturbed, strict=True))
-    return RecoveryObserved(kind=kind, outcome=outcome, phases=phases_of(outcome), different_ranks=different)
-
-
-def observe_all(kinds: Sequence[str], repeats: int, *, at_iteration: int, **setting: Any) -> list[RecoveryObserved]:
-    """Observe each kind of failure several times, beside one undisturbed training."""
     require_counts(1, repeats=repeats)
-    common = {"undisturbed": digests(train(**setting)), "at_iteration": at_iteration, **setting}
-    return [observe_recovery(kind, **common) for _ in range(repeats) for kind in kinds]
+    undisturbed, found = train(size, **setting).results, []
+    for kind in [*kinds] * repeats:
+        fault = Fault(kills=KINDS[kind], numbers=(1,), at_iteration=at_iteration)
+        outcome = train(size, faults=[fault], **setting)
+        different = num_different(outcome, undisturbed)
+        found.append(RecoveryObserved(kind=kind, outcome=outcome, phases=phases_of(outcome), different_ranks=different))
+    return found
 
 
 def train(size: Size, num_machines: int, options: Mapping[str, Any], **more: Any) -> TrainingOutcome:
@@ -115,8 +110,9 @@ def train(size: Size, num_machines: int, options: Mapping[str, Any], **more: Any
     return run_training(train_gpt2, num_machines, args=(size, dict(options)), **usual | more)
 
 
-def digests(outcome: TrainingOutcome) -> list[str]:
-    return [result["digest"] for result in outcome.results]
+def num_different(outcome: TrainingOutcome, undisturbed: Sequence[str]) -> int:
+    """Count the ranks that ended with other bits than without failures."""
+    return sum(a != b for a, b in zip(outcome.results, undisturbed, strict=True))
 
 
 def phases_of(outcome: TrainingOutcome) -> Phases:

@@ -4,7 +4,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,18 +19,15 @@ from workbench.launch.failures import RankFailed
 from workbench.launch.machines import Machines
 from workbench.rows import value_row
 from workbench.rows.cells import named
-from workbench.techniques.gemini.control.service import EventName, RankContext
-from workbench.techniques.gemini.control.training import Timing, TrainingOutcome, run_training
-from workbench.techniques.gemini.measured.recovery import digests
-from workbench.techniques.gemini.measured.schedules import DAMAGED, FLIPPED, Flip, Loop, Schedule, draw_schedule
-from workbench.techniques.gemini.measured.training import Habits, Size, train_gpt2
-from workbench.techniques.gemini.method.recovery import Tier
-from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, InMemoryCheckpoints
-from workbench.techniques.gemini.runtime.encoding import pack_tree
-from workbench.techniques.gemini.runtime.replicas import KeptShards
-from workbench.techniques.gemini.runtime.storage import PersistentTier
 
-__all__ = ["Disturbance", "Undisturbed", "reliability_cells", "reliability_rows", "run_cell", "run_schedule"]
+from ..control import EventName, RankContext, Timing, TrainingOutcome, run_training
+from ..method import Tier
+from ..runtime import PRELOAD, InMemoryCheckpoints, KeptShards, PersistentTier, pack_tree
+from .recovery import num_different
+from .schedules import DAMAGED, FLIPPED, Flip, Loop, Schedule, draw_schedule
+from .training import Habits, Size, train_gpt2
+
+__all__ = ["Disturbance", "reliability_cells", "reliability_rows", "run_cell", "run_schedule", "undisturbed_by"]
 
 ITERATIONS = 10
 SMALL = {"hidden": 32, "layers": 2, "vocab": 64, "sequence": 16, "batch": 2}  # of a model that trains in under 2 s
@@ -145,20 +142,17 @@ class Disturbance(Habits):
         return pack_tree([self.state_dict(), self.model.get_buffer("drift"), rates])
 
 
-class Undisturbed:
-    """Digests of undisturbed trainings, of which each runs once."""
+def undisturbed_by(machines: Machines, iterations: int = ITERATIONS) -> Callable[[Schedule], Sequence[str]]:
+    """Return a function that gives the digests of a schedule's training without failures, which runs once."""
+    known: dict[tuple[int, bool, Loop], Sequence[str]] = {}
 
-    def __init__(self, machines: Machines, iterations: int = ITERATIONS):
-        self._machines, self._iterations = machines, iterations
-        self._known: dict[tuple[int, bool, Loop], list[str]] = {}
+    def digests(schedule: Schedule) -> Sequence[str]:
+        key = schedule.num_machines, schedule.sharded, schedule.loop  # the number of replicas changes no bit
+        if key not in known:
+            known[key] = _train(schedule, machines, iterations, is_hurt=False, options={}).results
+        return known[key]
 
-    def digests(self, schedule: Schedule) -> list[str]:
-        """Return the digests for a schedule's model and machines; the number of replicas changes no bit."""
-        key = schedule.num_machines, schedule.sharded, schedule.loop
-        if key not in self._known:
-            outcome = _train(schedule, self._machines, self._iterations, is_hurt=False, options={})
-            self._known[key] = digests(outcome)
-        return self._known[key]
+    return digests
 
 
 def run_schedule(
@@ -195,9 +189,9 @@ def run_schedule(
 def run_cell(seeds: Sequence[int], iterations: int = ITERATIONS) -> dict[str, Any]:
     """Run schedules on one set of warm machines, so that remains of a training are seen after it; a cell of a study."""
     with Machines(preload=(*PRELOAD, __name__), echo=False) as machines:
-        undisturbed = Undisturbed(machines, iterations)
+        undisturbed = undisturbed_by(machines, iterations)
         schedules = [draw_schedule(seed, iterations=iterations) for seed in seeds]
-        rows = [run_schedule(one, undisturbed.digests(one), machines, iterations=iterations) for one in schedules]
+        rows = [run_schedule(one, undisturbed(one), machines, iterations=iterations) for one in schedules]
     return {"rows": rows}
 
 
@@ -295,7 +289,7 @@ def _history(outcome: TrainingOutcome, undisturbed: Sequence[str]) -> dict[str, 
             {"at_s": round(event.time_s - begin_s, 3), "what": event.details.get("what", event.name)}
             for event in (*outcome.named(EventName.KILLED), *flips, *outcome.named(DAMAGED))
         ],
-        "different_ranks": sum(a != b for a, b in zip(digests(outcome), undisturbed, strict=True)),
+        "different_ranks": num_different(outcome, undisturbed),
         "tiers": [str(tier) for tier in SLOWEST if any(bar["tier"] == tier and bar["generation"] > 1 for bar in bars)],
         "resumed": [bar["iteration"] for bar in bars],
         "flips_passed_over": bool(damaged) if flips else None,

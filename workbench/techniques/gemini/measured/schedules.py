@@ -8,8 +8,9 @@ from itertools import combinations
 from typing import Any
 
 from workbench.checks import require_counts
-from workbench.techniques.gemini.control.service import EventName, Fault, Victim
-from workbench.techniques.gemini.method.placement import placement
+
+from ..control import EventName, Fault, Victim
+from ..method import placement
 
 __all__ = ["DAMAGED", "FLIPPED", "Failure", "Flip", "Loop", "Schedule", "draw_schedule"]
 

@@ -18,13 +18,11 @@ from workbench.cluster import Link
 from workbench.launch.agreement import tell_all
 from workbench.rows import spread_row
 from workbench.study.timing import open_ranks
-from workbench.techniques.gemini.measured.training import LEARNING_RATE, PoolContext, Size, Tokens
-from workbench.techniques.gemini.method.interleaving import Scheme
-from workbench.techniques.gemini.method.recovery import Tier
-from workbench.techniques.gemini.runtime.checkpoints import PRELOAD, CheckpointOptions, InMemoryCheckpoints
-from workbench.techniques.gemini.runtime.replicas import KeptShards, recover_
-from workbench.techniques.gemini.runtime.state import TrainingState
-from workbench.techniques.gemini.runtime.storage import PersistentTier
+
+from .. import runtime
+from ..method import Scheme, Tier
+from ..runtime import PRELOAD, CheckpointOptions, InMemoryCheckpoints, KeptShards, PersistentTier, TrainingState
+from .training import LEARNING_RATE, PoolContext, Size, Tokens
 
 __all__ = ["TierTimes", "hidden_from", "measure_tiers", "paced", "record_tiers", "tier_rows"]
 
@@ -125,7 +123,7 @@ def record_tiers(
         storage.save(state.image(iteration), iteration)
 
     def load(tier: Tier, kept: _Hiding) -> None:
-        plan = recover_(state, context, kept, storage if tier is Tier.STORAGE else None)
+        plan = runtime.recover_(state, context, kept, storage if tier is Tier.STORAGE else None)
         if (served := plan.sources[context.rank].tier) is not tier:
             raise RuntimeError(f"rank {context.rank} was served by {served.value}, not by {tier.value}")
 

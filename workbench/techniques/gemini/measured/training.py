@@ -19,8 +19,9 @@ from workbench.launch.machine import MachineMemory
 from workbench.models.gpt2 import GPT2, GPT2Config
 from workbench.parallel.timeouts import init_mesh
 from workbench.rows.progress import say_progress
-from workbench.techniques.gemini.control.service import Logged, RankContext
-from workbench.techniques.gemini.runtime.checkpoints import CheckpointOptions, InMemoryCheckpoints
+
+from ..control.service import Logged, RankContext
+from ..runtime import CheckpointOptions, InMemoryCheckpoints
 
 __all__ = ["Habits", "PoolContext", "Size", "Tokens", "shard", "train_gpt2"]
 
@@ -50,16 +51,9 @@ class Size:
 
     def model(self, is_parallel: bool = True) -> nn.Module:
         """Build the model; every rank of the default group calls it."""
-        config = GPT2Config(
-            hidden_size=self.hidden,
-            num_layers=self.layers,
-            num_heads=self.heads,
-            vocab_size=self.vocab,
-            max_positions=self.sequence,
-            dropout=self.dropout,
-            seed=self.seed,
-        )
-        model = GPT2(config)
+        sizes = {"hidden_size": self.hidden, "num_layers": self.layers, "num_heads": self.heads}
+        sizes |= {"vocab_size": self.vocab, "max_positions": self.sequence}
+        model = GPT2(GPT2Config(**sizes, dropout=self.dropout, seed=self.seed))
         for block in model.blocks if self.device_s else ():
             _pad(block, self.device_s / 3 / self.layers)
         if not is_parallel:
@@ -128,9 +122,7 @@ class Habits:
         return b""
 
 
-def train_gpt2(
-    context: RankContext, size: Size, options: Mapping[str, Any], habits: Habits | None = None
-) -> dict[str, str]:
+def train_gpt2(context: RankContext, size: Size, options: Mapping[str, Any], habits: Habits | None = None) -> str:
     """Train, checkpointing every iteration, from wherever the newest checkpoint ends; return a digest of the end."""
     habits = habits or Habits()
     torch.manual_seed(size.seed * 10_000 + context.rank)
@@ -150,7 +142,7 @@ def train_gpt2(
         schedule.step()
         habits.end(loss.item())
         say_progress(iteration + 1, size.iterations, "iterations", loss=loss.detach())
-    return {"digest": digest_of(model, optimizer, habits.state())}
+    return digest_of(model, optimizer, habits.state())
 
 
 def digest_of(model: nn.Module, optimizer: torch.optim.Optimizer, more: bytes = b"") -> str:
@@ -170,24 +162,17 @@ class PoolContext(RankContext):
     def __init__(self, rank: int, world_size: int):
         if not 0 <= rank < world_size:
             raise ValueError(f"rank is {rank}; it must be in 0..{world_size - 1}")
-        self.rank = self.machine = rank
-        self.world_size = self.num_machines = world_size
-        self.ranks_per_machine, self.local_rank = 1, 0
+        super().__init__(MachineMemory(), rank, [f"rank {number}" for number in range(world_size)])
         self.events: list[tuple[str, dict[str, Any]]] = []
-        self._memory = MachineMemory()
 
     def memory(self, name: str, num_bytes: int) -> int:
         """Return a descriptor of the caller's own; the same name gives the same memory."""
-        return os.dup(self._memory.allocate(name, num_bytes))
+        return os.dup(self._link.allocate(name, num_bytes))
 
-    def memory_names(self) -> dict[str, int]:
-        return self._memory.names()
-
-    def _tell(self, message: Any) -> None:
-        """Keep events; nobody waits for the progress of turns."""
+    def _tell(self, message: Any) -> None:  # nobody waits for the progress of turns
         if isinstance(message, Logged):
             self.events.append((message.name, message.details))
 
     def close(self) -> None:
         """Close the memory; what others have mapped stays until they close it, too."""
-        self._memory.close()
+        self._link.close()

@@ -82,16 +82,16 @@ Message = tuple[float, float]  # of training: start and end, seconds of any one 
 
 
 def idle_spans_s(messages: Sequence[Message], start_s: float, end_s: float) -> tuple[float, ...]:
-    """Return the idle spans of an iteration: one before each of its messages, in any order, and one at the end."""
+    """Return the idle spans of an iteration: one before each message that lies in it, and one at the end."""
     if not (math.isfinite(start_s) and start_s <= end_s < math.inf):
         raise ValueError(f"start_s, end_s are {start_s!r}, {end_s!r}; they must be finite and ascend")
     spans, busy_until_s = [], start_s
     for began_s, ended_s in sorted(messages):
-        if not start_s <= began_s <= ended_s <= end_s:
-            rule = f"it must lie between {start_s!r} and {end_s!r}"
-            raise ValueError(f"messages has {began_s!r} to {ended_s!r}; {rule}")
-        spans.append(max(0.0, began_s - busy_until_s))
-        busy_until_s = max(busy_until_s, ended_s)
+        if not began_s <= ended_s:
+            raise ValueError(f"messages has {began_s!r} to {ended_s!r}; it must end after it has begun")
+        if began_s < end_s and ended_s > start_s:
+            spans.append(max(0.0, began_s - busy_until_s))
+            busy_until_s = max(busy_until_s, min(ended_s, end_s))
     return (*spans, end_s - busy_until_s)
 
 

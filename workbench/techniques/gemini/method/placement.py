@@ -19,7 +19,7 @@ import numpy as np
 from workbench.checks import require_counts, require_not_negative
 
 __all__ = ["BUFFERS_PER_REPLICA", "BestPlacement", "Placement", "best_placement", "components", "gap_bound"]
-__all__ += ["group_bound", "is_recoverable", "kept_bytes", "placement", "recovery_probability"]
+__all__ += ["group_bound", "kept_bytes", "placement", "recovery_probability"]
 __all__ += ["recovery_probability_by_definition", "replicas_kept", "survivors", "union_bound", "upper_bound"]
 
 KINDS = ("group", "mixed", "ring")  # What `placement` knows; a placement of one's own is of the kind "own"
@@ -108,11 +108,6 @@ def survivors(placed: Placement, failed: Collection[int]) -> tuple[tuple[int, ..
     for machine in lost:
         _check_machine("failed", machine, placed.num_machines)
     return tuple(tuple(holder for holder in holders if holder not in lost) for holders in placed.holders)
-
-
-def is_recoverable(placed: Placement, failed: Collection[int]) -> bool:
-    """Return whether training can go on from memory alone: every shard has a living replica."""
-    return all(survivors(placed, failed))
 
 
 def components(placed: Placement) -> tuple[tuple[int, ...], ...]:

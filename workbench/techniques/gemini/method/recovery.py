@@ -9,6 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import maximum_bipartite_matching
+
 from workbench.checks import require_counts
 
 __all__ = ["Held", "RecoveryPlan", "Source", "Tier", "plan_recovery", "plan_recovery_by_definition"]
@@ -105,25 +109,13 @@ def _spread(needed: list[tuple[int, list[int]]]) -> dict[int, int]:
 
 
 def _can_be_served(options: Mapping[int, list[int]], load: int) -> bool:
-    """Say whether every rank can have one of its peers, no peer serving more than `load` ranks; by augmenting paths."""
-    served: dict[int, list[int]] = {peer: [] for peers in options.values() for peer in peers}
-
-    def place(rank: int, tried: set[int]) -> bool:
-        for peer in options[rank]:
-            if peer in tried:
-                continue
-            tried.add(peer)
-            if len(served[peer]) < load:
-                served[peer].append(rank)
-                return True
-            for other in served[peer]:
-                if place(other, tried):  # it has moved to another peer
-                    served[peer].remove(other)
-                    served[peer].append(rank)
-                    return True
-        return False
-
-    return all(place(rank, set()) for rank in options)
+    """Say whether every rank can have one of its peers, no peer serving more than `load` ranks."""
+    peers = sorted({peer for row in options.values() for peer in row})
+    first = {peer: number * load for number, peer in enumerate(peers)}  # of a peer's seats, one for each rank it serves
+    seats = [[first[peer] + seat for peer in row for seat in range(load)] for row in options.values()]
+    ends = np.cumsum([0, *map(len, seats)])
+    graph = csr_array((np.ones(ends[-1]), np.concatenate(seats), ends), shape=(len(seats), len(peers) * load))
+    return -1 not in maximum_bipartite_matching(graph, perm_type="column")
 
 
 def _keepers(rows: Mapping[int, Sequence[Held]], iteration: int) -> list[int]:

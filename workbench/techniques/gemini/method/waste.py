@@ -7,11 +7,12 @@ second of training loses
     (a + max(0, v - nb)) / W  +  rate * (t_ckpt + W / 2 + t_rtvl)
 
 where t_ckpt is the sending, spread over the idle spans of whole iterations. Both terms are convex in n where the
-traffic fits the idle time and where it does not, so that each part has its minimum at a root or at its end.
+traffic fits the idle time, and where it does not.
 Young: CACM 17(9), 1974. Daly: FGCS 22(3), 2006, Eq. 37.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -26,7 +27,7 @@ from .recovery import Tier
 __all__ = ["BYTES_PER_PARAMETER", "GPU_BYTES_PER_PARAMETER", "TABLE_6_2", "BestCheckpointing", "CheckpointPolicy"]
 __all__ += ["CheckpointingNeeds", "Family", "Job", "Level", "ModelSizes", "average_wasted_s", "best_checkpointing"]
 __all__ += ["best_checkpointing_by_definition", "checkpoint_bytes", "daly_interval_s", "expected_waste", "gemini"]
-__all__ += ["high_frequency", "machine_shard_bytes", "memory_level", "num_parameters", "strawman", "wasted_time_s"]
+__all__ += ["high_frequency", "memory_level", "num_parameters", "strawman", "wasted_time_s"]
 __all__ += ["wasted_time_s_by_definition", "young_interval_s"]
 
 # Of a checkpoint: the parameter and Adam's two moments, 4 bytes each (table 2.1's sizes over its parameters)
@@ -41,12 +42,6 @@ def checkpoint_bytes(parameters: float) -> float:
     """Return the bytes of a checkpoint, 12 a parameter."""
     require_not_negative(parameters=parameters)
     return BYTES_PER_PARAMETER * parameters
-
-
-def machine_shard_bytes(parameters: float, num_machines: int) -> float:
-    """Return the bytes of one machine's shard, the states being shared out evenly (ZeRO-3)."""
-    require_counts(1, num_machines=num_machines)
-    return checkpoint_bytes(parameters) / num_machines
 
 
 # The models of the evaluation, by the paper's names
@@ -255,7 +250,6 @@ class BestCheckpointing:
     num_replicas: int  # m, the machine's own included
     interval_iterations: int  # n, from checkpoint to checkpoint
     waste: float  # expected seconds lost in a second of training
-    storage_share: float  # probability that a hardware failure has to be recovered from storage
     young_s: float  # Young's interval for the time that a checkpoint stops training; 0 where it stops none
 
 
@@ -332,26 +326,19 @@ def _best(needs: CheckpointingNeeds, intervals: Callable[..., Iterable[int]]) ->
         num_replicas=replicas,
         interval_iterations=iterations,
         waste=waste,
-        storage_share=storage_share(needs, replicas),
         young_s=young_interval_s(level.blocking_s, 1 / needs.failures_per_s),
     )
 
 
-def _candidates(needs: CheckpointingNeeds, num_replicas: int) -> set[int]:
-    """Return the intervals among which the best is: the ends of both parts, and beside the roots."""
-    fits, iteration_s = _iterations_to_send(needs, num_replicas), needs.job.iteration_s
-    # Share of failures whose loss grows with the interval: all but those recovered from storage.
-    rate = needs.failures_per_s * (1 - storage_share(needs, num_replicas) * needs.hardware_share)
-    roots = []
-    # Where the traffic fits: W = nT + a, and a / W + rate * W / 2 is least at W = sqrt(2 a / rate), Young's interval.
-    if rate:
-        roots.append((math.sqrt(2 * needs.blocking_s / rate) - needs.blocking_s) / iteration_s)
-    # Where it does not: W = n (T - b) + A with A = a + v, t_ckpt = W, and (A - nb) / W + 1.5 * rate * W.
-    grows_s, fixed_s = iteration_s - needs.idle_s, needs.blocking_s + needs.sending_s(num_replicas)
-    if rate and grows_s:
-        roots.append((math.sqrt(fixed_s * iteration_s / (1.5 * rate * grows_s)) - fixed_s) / grows_s)
-    places = {1, fits - 1, fits, needs.most_iterations, *map(math.floor, roots), *map(math.ceil, roots)}
-    return {place for place in places if 1 <= place <= needs.most_iterations}
+def _candidates(needs: CheckpointingNeeds, num_replicas: int) -> list[int]:
+    """Return the best interval where the traffic does not fit the idle time, and where it does."""
+
+    def is_least_so_far(interval: int) -> bool:
+        return expected_waste(needs, num_replicas, interval) <= expected_waste(needs, num_replicas, interval + 1)
+
+    fits, end = _iterations_to_send(needs, num_replicas), needs.most_iterations + 1
+    parts = [part for part in (range(1, fits), range(fits, end)) if part]
+    return [part[bisect_left(part[:-1], True, key=is_least_so_far)] for part in parts]
 
 
 def _iterations_to_send(needs: CheckpointingNeeds, num_replicas: int) -> int:

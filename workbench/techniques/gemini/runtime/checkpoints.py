@@ -20,10 +20,9 @@ from torch.distributed.checkpoint.stateful import Stateful
 
 from workbench.launch.agreement import meet, tell_all
 from workbench.parallel.timeouts import timeout_of
-from workbench.techniques.gemini.control.service import RankContext
-from workbench.techniques.gemini.method.interleaving import Scheme
-from workbench.techniques.gemini.method.placement import placement
 
+from ..control.service import RankContext
+from ..method import Scheme, placement
 from .encoding import CHECKSUM_BYTES, checksum
 from .replicas import KeptShards, Slot, recover_, replicate_
 from .state import TrainingState, refuse_unseen_scaler
@@ -62,7 +61,7 @@ class InMemoryCheckpoints:
         options: CheckpointOptions | None = None,  # None for the defaults; fewer machines than replicas keep fewer
     ):
         options = options or CheckpointOptions(num_replicas=min(2, context.num_machines))
-        placed = placement(context.num_machines, options.num_replicas, options.kind)
+        placed = placement(context.num_machines, options.num_replicas)
         if options.storage_every and storage is None:
             raise ValueError(f"storage_every is {options.storage_every}; it must be 0 where there is no storage")
         self._context, self._options, self._storage = context, options, storage
@@ -96,11 +95,6 @@ class InMemoryCheckpoints:
         optimizers = [item for item in (optimizer, *(extra or {}).values()) if isinstance(item, optim.Optimizer)]
         self._hooks = [item.register_step_pre_hook(self._note_update) for item in optimizers]
         self._hooks.append(model.register_forward_pre_hook(lambda *_: self._look_for_changes()))
-
-    @property
-    def kept_bytes(self) -> int:
-        """Bytes of the machine's memory for the replicas that this rank looks after, all their buffers."""
-        return self._kept.num_bytes
 
     @property
     def shard_bytes(self) -> int:

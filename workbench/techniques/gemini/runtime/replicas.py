@@ -20,9 +20,9 @@ from torch import Tensor
 
 from workbench.checks import require_counts
 from workbench.launch.agreement import tell_all
-from workbench.techniques.gemini.control.service import RankContext
-from workbench.techniques.gemini.method.recovery import Held, RecoveryPlan, Tier, plan_recovery
 
+from ..control.service import RankContext
+from ..method import Held, RecoveryPlan, Tier, plan_recovery
 from .encoding import CHECKSUM_BYTES, aligned, as_bytes, checksum
 from .state import TrainingState
 from .storage import PersistentTier, StorageCorrupt
@@ -172,10 +172,6 @@ class Slot:
         """Return the newest complete replica, verified; None if there is none."""
         return max(self.replicas(), key=lambda replica: replica.iteration, default=None)
 
-    @property
-    def num_bytes(self) -> int:
-        return sum(buffer.num_bytes for buffer in self._buffers.values())
-
 
 class KeptShards:
     """The slots that one rank looks after; a file's name holds the rank, so that it is found after a restart."""
@@ -201,10 +197,6 @@ class KeptShards:
     def _open(self, rank: int, buffer: int, num_bytes: int) -> int:
         name = NAME.format(rank=rank, buffer=buffer)
         return self._context.memory(name, self._context.memory_names().get(name, num_bytes))
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(slot.num_bytes for slot in self._slots.values())
 
     def examined(self) -> dict[int, list[tuple[int, str]]]:
         """Examine every slot: rank -> iteration and fault ("" for none) of each replica of its shard."""

@@ -22,15 +22,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workbench.checks import require_counts, require_positive
 from workbench.launch.agreement import tell_all
-from workbench.techniques.gemini.method.interleaving import (
-    Chunk,
-    Message,
-    Scheme,
-    idle_spans_s,
-    least_spans_s,
-    mean_spans_s,
-    partition_checkpoint,
-)
+
+from ..method import Chunk, Message, Scheme, idle_spans_s, least_spans_s, mean_spans_s, partition_checkpoint
 
 __all__ = ["CheckpointOptions", "Interleaving", "ReplicaDamaged", "Route", "Shard", "TrafficWatch", "Transfer"]
 __all__ += ["measure_link", "routes_of", "watch_traffic"]
@@ -179,7 +172,6 @@ class CheckpointOptions:
     """How often and how checkpoints are taken."""
 
     num_replicas: int = 2  # m, this machine's own included
-    kind: str = "mixed"  # of placement, or "ring"
     every: int = 1  # iterations from one checkpoint to the next
     storage_every: int = 0  # iterations from one checkpoint in storage to the next; 0 for none
     timeout_s: float = TIMEOUT_S
@@ -260,8 +252,7 @@ class Interleaving:
             return False
         self._num_noted += 1
         if self._num_noted > SKIPPED and ended_s >= started_s:
-            within = [(max(start, started_s), min(end, ended_s)) for start, end in messages if start < ended_s]
-            self._spans_s.append(idle_spans_s(within, started_s, ended_s))
+            self._spans_s.append(idle_spans_s(messages, started_s, ended_s))
         if self._num_noted < SKIPPED + self._options.num_profiled:
             return False
         # Of this rank: the iterations with the commonest number of messages, if there are enough of these.
@@ -332,7 +323,6 @@ class Transfer:
         group: dist.ProcessGroup,  # for checkpoints alone
         num_buffers: int,  # p, chunks under way; one means that nothing arrives while a chunk is being kept
     ) -> None:
-        require_counts(1, num_buffers=num_buffers)
         self._routes, self._group, self._num_buffers = tuple(routes), group, num_buffers
         self._threads = ThreadPoolExecutor(max_workers=3, thread_name_prefix="checkpoint")
 

@@ -81,7 +81,7 @@ def calibration_of() -> dict[str, object]:
     }
     return {
         "cells": [cell.keys() for cell in cost.CALIBRATION],
-        "network_efficiency": fitted.network_share,
+        "network_efficiency": fitted.p4d.network_share,
         "share_of_peak": shares,
         "p4d": fitted.p4d.as_record(),
         "p3dn": fitted.p3dn.as_record(),
