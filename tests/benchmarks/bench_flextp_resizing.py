@@ -14,7 +14,7 @@ from torch import Tensor
 
 from workbench.study.measuring import Benchmark, BenchmarkRow, paired_ratio
 from workbench.techniques.flextp.method import resizing
-from workbench.techniques.flextp.method.priority import ColumnStatistics, column_change_by_definition
+from workbench.techniques.flextp.method.resizing import ColumnStatistics, column_change_by_definition
 
 # All work is done in one thread, so its own clock shuts out other processes.
 CLOCK = time.thread_time

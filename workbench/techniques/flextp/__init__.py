@@ -10,7 +10,7 @@ Where to find it
 - section III-A and figure 2, products of fewer columns, forward and backward, and their lineage: `method.resizing`; the
   worked example: `method.worked_example`
 - Eq. 1, how many a straggler drops: `method.planners.pruning_ratio`; its bound: `method.planners.speedup_bound`
-- section III-B, which ones (Rd, Pri, PriDiff in two readings): `method.priority`, `runtime.policy`
+- section III-B, which ones (Rd, Pri, PriDiff in two readings): `method.resizing`, `runtime.policy`
 - section IV-A, broadcast-reduce and scatter-gather: `runtime.division`; virtual renumbering: `method.plan.receivers_of`
 - Eq. 2, how one straggler divides its columns: `method.planners.split_of_one`; Eq. 3, how many of several migrate:
   `method.planners.num_senders`; both together: `plan_semi`; their costs: `method.plan.Costs`, `runtime.pre_test`

@@ -33,7 +33,7 @@ from workbench.study.training import PER_CENT, over_seeds, sources, standard_err
 from workbench.techniques.flextp import cost as modelled
 from workbench.techniques.flextp.measured.rows import BASELINE, Options, Rows, Variant, name_of
 from workbench.techniques.flextp.method.plan import MOST_REMOVED, require
-from workbench.techniques.flextp.method.priority import micro_threshold
+from workbench.techniques.flextp.method.resizing import micro_threshold
 from workbench.techniques.flextp.runtime import Balancer, ModelledTimes, balance, check_policy
 
 __all__ = ["BASELINE", "CONTROL", "POINTS", "RELATIVE", "SIZES", "accuracy_rows", "blind_reason", "chance_reason"]

@@ -18,7 +18,7 @@ from workbench.timeline import Kind, Recorder, Timeline, chrome_trace
 
 from ..cost import CIFAR_10
 from ..method.plan import Costs, Selection, require
-from ..method.priority import micro_threshold
+from ..method.resizing import micro_threshold
 from ..runtime import PATIENCE, Balancer, Meter, check_policy, needs_costs
 from .rows import Notes, Variant, Variants, rows_of
 

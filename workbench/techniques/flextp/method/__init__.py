@@ -9,10 +9,10 @@ _NAMES = {
     "planners": "Reference SPEED_SHARE cost_effective have_moved levelled_plan num_senders plan_division "
     "plan_equal_drop plan_for plan_semi pruning_ratio pruning_ratios settled_resizing speedup_bound split_of_one "
     "split_of_one_by_definition stragglers",
-    "priority": "ColumnStatistics candidate_share column_change_by_definition first_columns layer_ratios mean_ratios "
-    "micro_threshold priority_list",
-    "resizing": "Buffers Lineage ResizedProduct WorkedExample gradient_of_columns kept_columns num_dropped_columns "
-    "product_of_columns recovered resized_gradient_by_definition resized_product_by_definition worked_example",
+    "resizing": "Buffers ColumnStatistics Lineage ResizedProduct WorkedExample candidate_share "
+    "column_change_by_definition first_columns gradient_of_columns kept_columns layer_ratios mean_ratios "
+    "micro_threshold num_dropped_columns priority_list product_of_columns recovered resized_gradient_by_definition "
+    "resized_product_by_definition worked_example",
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names.split()}
 __all__ = sorted(_HOMES)

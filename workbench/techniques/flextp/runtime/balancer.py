@@ -154,7 +154,7 @@ class Balancer:
         self._layers = parallel_linears(model, group)
         self._device = next(iter(self._layers.values())).weights[0].device
         self._modelled, self._meters = modelled, dict(meters or {})
-        self._moves, self._is_inside = moves_of(group), False
+        self._moves = moves_of(group)
         # Ranks that would plan differently, or divide different layers, would wait for each other for ever.
         settings = f"{policy} {costs} {self._layer_facts()}".encode()
         digest = torch.frombuffer(bytearray(hashlib.sha256(settings).digest()), dtype=torch.uint8).to(self._device)
@@ -244,7 +244,6 @@ class Balancer:
             self._consider(pending.wait().transpose(0, 1).tolist())
         if not state.is_chosen:
             self._divisions, state.is_chosen = self._divided(), True
-        self._is_inside = True
         for meter in self._meters.values() if self._modelled is None else ():
             meter.begin(state.iteration)
         for product, division in zip(self._products, self._divisions, strict=True):
@@ -252,13 +251,12 @@ class Balancer:
         try:
             yield
         finally:
-            self._is_inside = False
             for product in self._products:
                 product.division = None
         self._finish()
 
     def _check_ready(self) -> None:
-        if self._is_inside:
+        if any(product.division is not None for product in self._products):
             raise RuntimeError("iteration: the one before has not ended; each wraps one training step")
         layers = list(self._layers.values())
         if any(layer.matrix_product is not product for layer, product in zip(layers, self._products, strict=True)):

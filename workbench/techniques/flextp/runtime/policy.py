@@ -11,11 +11,10 @@ from torch import Tensor
 
 from workbench.parallel.seeds import generator_for
 
-from ..method import planners, priority
+from ..method import planners, resizing
 from ..method.plan import Costs, Imputation, Option, Plan, RankPlan, RankTimes, Scheme, Selection, Solution, require
 from ..method.planners import Reference
-from ..method.priority import ColumnStatistics
-from ..method.resizing import num_dropped_columns
+from ..method.resizing import ColumnStatistics, num_dropped_columns
 
 Planner = Callable[[Sequence[RankTimes]], Plan]  # times of all ranks -> their plan; the same for the same times
 
@@ -36,7 +35,7 @@ class Policy:
     # Iterations whose times are handed out together, and of which a rank's median counts. In the paper 1: a single
     # disturbed iteration makes a straggler.
     patience: int = 1
-    micro_threshold: int | float = 0.0  # θ_micro, for ratios by layer (`method.priority.micro_threshold`)
+    micro_threshold: int | float = 0.0  # θ_micro, for ratios by layer (`method.resizing.micro_threshold`)
     iterations_per_epoch: int = 100  # after as many, statistics are renewed and columns chosen anew
     is_incremental: bool = True  # dropped columns keep their statistics; False shows the endless loop
     seed: int = 0  # of random choices
@@ -108,7 +107,7 @@ class ColumnChooser:
         drops = policy.solution not in (Solution.BASELINE, Solution.MIG)
         self._selection = policy.selection if drops else Selection.RANDOM  # any columns may migrate: nothing is lost
         if self._selection.is_differentiated and not policy.micro_threshold:
-            rule = f"above 0 where selection is {self._selection.value}, as `method.priority.micro_threshold` gives one"
+            rule = f"above 0 where selection is {self._selection.value}, as `method.resizing.micro_threshold` gives one"
             raise ValueError(f"micro_threshold is 0; it must be {rule}")
         self._needs_statistics = self._selection is not Selection.RANDOM
         watched = weights if self._needs_statistics else [weight[:0] for weight in weights]
@@ -117,7 +116,7 @@ class ColumnChooser:
         self._renew_lists()
 
     def _renew_lists(self) -> None:
-        order = partial(priority.priority_list, selection=self._selection, generator=self._generator)
+        order = partial(resizing.priority_list, selection=self._selection, generator=self._generator)
         self._lists = list(map(order, self._statistics))
 
     def choose(self, plan: RankPlan) -> list[Columns]:
@@ -127,15 +126,15 @@ class ColumnChooser:
             threshold = policy.iterations_per_epoch * policy.micro_threshold  # θ of section III-B
             # A frozen weight has no candidates: it may not move.
             pairs = zip(self._statistics, self._is_trained, strict=True)
-            shares = [priority.candidate_share(own, threshold) if trained else 0.0 for own, trained in pairs]
+            shares = [resizing.candidate_share(own, threshold) if trained else 0.0 for own, trained in pairs]
             is_mean = self._selection is Selection.DIFFERENTIATED_MEAN
-            ratios = (priority.mean_ratios if is_mean else priority.layer_ratios)(shares, plan.dropped)
+            ratios = (resizing.mean_ratios if is_mean else resizing.layer_ratios)(shares, plan.dropped)
         chosen = []
         for order, ratio, was_dropped in zip(self._lists, ratios, self._was_dropped, strict=True):
             # Every rank knows the number of migrated columns from the plan alone.
             num_migrated = num_dropped_columns(plan.migrated, len(order))
             num_dropped = min(num_dropped_columns(ratio, len(order)), len(order) - 1 - num_migrated)
-            dropped = priority.first_columns(order, num_dropped)
+            dropped = resizing.first_columns(order, num_dropped)
             was_dropped[dropped] = True
             chosen.append(Columns(dropped=dropped, migrated=order[num_dropped : num_dropped + num_migrated]))
         return chosen
