@@ -431,7 +431,7 @@ def gemini(q: Question) -> Prediction | str:
         memory_bytes_per_s=host.device.memory_bytes_per_s,
         host_memory_bytes=host.memory_bytes,
         network=q.machines.network,
-        network_share=fitted.network_share,
+        network_share=fitted.p4d.network_share,
         copy_bytes_per_s=checkpoints.COPY_BYTES_PER_S,
         storage_bytes_per_s=storage.bandwidth_bytes_per_s,
     )
