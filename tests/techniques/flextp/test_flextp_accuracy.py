@@ -70,7 +70,6 @@ def test_bad_arguments_are_refused_before_any_work(monkeypatch):
 
 
 REAL = [{"name": "cifar10/train", "source": "WORKBENCH_DATA", "detail": "", "sha256": "0"}]
-STAND_IN = [{**REAL[0], "source": "stand-in"}]
 ITEMS = {item.item: item for item in load_catalogue(Project()) if item.notebook == "notebooks/flextp/accuracy.ipynb"}
 
 PLAIN = {"solution": "Baseline"}
@@ -164,12 +163,10 @@ def made_up(item: str, profile: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("item", ITEMS)
-def test_every_claim_can_be_judged_by_what_its_item_compares_and_on_a_stand_in_none_about_accuracy(item):
+def test_every_claim_can_be_judged_by_what_its_item_compares_and_some_are_about_accuracy(item):
     rows = {profile: made_up(item, profile) for profile in ITEMS[item].parameters}["full"]
     assert Verdict.NOT_RUN not in verdicts(ITEMS[item].id, rows, sources=REAL).values()
-    needs_real = {claim.name for claim in ITEMS[item].claims if claim.needs_real_data}
-    judged = verdicts(ITEMS[item].id, rows, sources=STAND_IN)
-    assert {judged[name] for name in needs_real} <= {Verdict.NOT_COMPARABLE, Verdict.NOT_RUN} and needs_real
+    assert any(claim.needs_real_data for claim in ITEMS[item].claims)
 
 
 def timed_drops(**shares):

@@ -126,13 +126,11 @@ def test_the_model_hits_the_cells_that_it_is_fitted_to_and_no_others_are_looked_
 
 
 CELLS = {cell: cell.value("flextp") for cell in cost.CALIBRATION}
-UNKNOWN = cost.table_1_cell("scatter-gather", 3, 0.0)
 test_a_cell_that_is_missing_or_impossible_is_named = refusals(
     (lambda: cost.calibrate({cell: CELLS[cell] for cell in cost.CALIBRATION[:2]}), "lacks .*migrated_share 0.25"),
     (lambda: cost.calibrate(CELLS | {cost.SCATTERED: 400}), "has 400 s for .*scatter-gather.* no rate explains"),
     (lambda: cost.calibrate(CELLS | {cost.ALL: 430}), "cells_s has 430 s for .*broadcast-reduce.* no rate explains"),
     (lambda: cost.calibrate(CELLS | dict.fromkeys(cost.CALIBRATION[:2], 10.0)), "links and memory alone take longer"),
-    (lambda: UNKNOWN.value("flextp"), "table-1 has 0 rows of epoch_s with .*'num_senders': 3"),
 )
 
 PARTS = cost.iteration_parts(VIT_1B, cost.paper_machine())

@@ -293,7 +293,6 @@ def started(variant=STUDY["plain"], **more):
 
 
 test_bad_input_is_refused_before_any_rank_starts = refusals(
-    ({"rounds": 5}, "rounds is 5; it must be at least 6"),
     ({"num_ranks": 3}, "num_ranks is 3; it must be a divisor of the model's 2 heads"),
     ({"slowness": 0.5}, "slowness is 0.5; it must be at least 1"),
     ({"variant": None, "slowness": 4.0}, "slowness is 4.0; it must be 1 where 'x' is not balanced"),
