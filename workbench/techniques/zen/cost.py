@@ -6,6 +6,7 @@ each value; our ranks send one with each row.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import log2
 
 import numpy as np
@@ -13,16 +14,20 @@ import torch
 
 from workbench.checks import require_counts, require_positive
 from workbench.cluster import Link
+from workbench.datasets import embedding_usage
+from workbench.study.embedding_tasks import EmbeddingTask
 
 from .method.formats import BLOCK_ELEMENTS, nonzero_blocks
 from .method.hashing import partition_of
 from .method.sparsity import imbalance_ratio, range_counts, union_of
 
-__all__ = ["SCHEMES", "Sparsity", "bytes_on_busiest_link", "lower_bound_bytes", "seconds", "sparsity_of"]
+__all__ = ["BATCH_WORDS", "SAMPLED_ROWS", "SCHEMES", "Sparsity", "bytes_on_busiest_link", "lower_bound_bytes"]
+__all__ += ["lstm_sets", "seconds", "sparsity_of", "task_sets"]
 
 VALUE_BYTES = INDEX_BYTES = 4
 BITS = 8
 SEED = 0
+SAMPLED_ROWS, BATCH_WORDS = 8192, 2560  # of the paper's LSTM: rows of its softmax, words of a batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,3 +194,39 @@ def seconds(scheme: str, sparsity: Sparsity, link: Link) -> float:
     require_positive(bandwidth_bytes_per_s=link.bandwidth_bytes_per_s)
     sent_s = bytes_on_busiest_link(scheme, sparsity) / link.bandwidth_bytes_per_s
     return sent_s + num_messages(scheme, sparsity.num_ranks) * link.latency_s
+
+
+# --- which rows the ranks' batches touch: those of the paper's LSTM, and of smaller models on real data
+
+
+@cache
+def lstm_sets(num_ranks: int, seed: int = 0) -> tuple[tuple[np.ndarray, ...], int]:
+    """Draw the rows of both tables, input and softmax, that batches of the paper's LSTM touch, and count all rows.
+
+    The input's are real batches where there are so many, then words drawn by their frequency; the softmax's are those
+    of the same batch, its targets, and the sampler's, which draws until as many rows are distinct, log-uniformly over
+    the ranks of frequency.
+    """
+    counts, real = embedding_usage.lm1b_word_counts(), embedding_usage.lm1b_batches()
+    draw, num_words, chances = np.random.default_rng(seed), len(counts), counts / counts.sum()
+    words = np.arange(num_words)
+    sampler = np.log((words + 2) / (words + 1)) / np.log(num_words + 1)  # chance of each word to be drawn at once
+    found = []
+    for rank in range(num_ranks):
+        inputs = real[rank] if rank < len(real) else np.unique(draw.choice(num_words, BATCH_WORDS, p=chances))
+        drawn_at = draw.exponential(size=num_words) / sampler
+        sampled = np.argpartition(drawn_at, SAMPLED_ROWS)[:SAMPLED_ROWS]
+        found.append(np.concatenate([inputs, num_words + np.union1d(sampled, inputs)]))
+    return tuple(found), 2 * num_words
+
+
+def task_sets(task: EmbeddingTask, num_ranks: int, step: int = 0) -> list[tuple[list[np.ndarray], int]]:
+    """Return, of each table, the rows that the ranks' batches touch and how many rows it has.
+
+    Tables of another width than the first are left out.
+    """
+    weights = dict(task.module.named_parameters())
+    (first, *_) = task.embeddings
+    chosen = [name for name in task.embeddings if weights[name].shape[1:] == weights[first].shape[1:]]
+    touched = [task.touched(rank, step) for rank in range(num_ranks)]
+    return [([one[name] for one in touched], task.embeddings[name]) for name in chosen]

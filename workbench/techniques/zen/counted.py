@@ -12,7 +12,7 @@ from workbench.datasets import embedding_usage
 from workbench.models import h100
 from workbench.rows import value_row
 
-from .index_sets import lstm_sets
+from .cost import lstm_sets
 from .method.formats import BLOCK_ELEMENTS, HashBitmap, index_bytes, nonzero_blocks
 from .method.hashing import partition, partition_of, share_without_slot, strawman_hash
 from .method.schemes import RIVALS, SCHEMES, stages, traffic

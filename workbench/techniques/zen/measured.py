@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, pairwise
+from math import ceil, log2
 from statistics import median
 from typing import Any
 
@@ -25,8 +26,7 @@ from workbench.timeline import Recorder
 
 from .advice import chances_of
 from .cost import SCHEMES as IN_THEORY
-from .cost import seconds, sparsity_of
-from .index_sets import task_sets
+from .cost import seconds, sparsity_of, task_sets
 from .method.hashing import hierarchical_hash, partition, partition_of
 from .method.sparsity import (
     densification_ratio,
@@ -43,7 +43,7 @@ from .runtime.sparse import Sparse
 
 __all__ = ["Setting", "balance_rows", "extraction_rows", "hashing_rows", "in_words", "learning_rows"]
 __all__ += ["overlap_rows", "scheme_rows", "skewness_rows", "table_rows", "time_densities", "time_gradients"]
-__all__ += ["predicted_s", "time_trainings", "train"]
+__all__ += ["predicted_s", "threshold_rows", "time_trainings", "train"]
 
 DENSE, ZEN = "Dense", "Zen"
 SEED = 0
@@ -461,3 +461,44 @@ def learning_rows(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     slots = {result["setting"]["variant"]: result["setting"]["slots_per_value"] for result in results}
     lost = {name: 1 + per * np.expm1(-1 / per) if per else 0.0 for name, per in slots.items()}
     return [*rows, *(value_row("lost", float(share), variant=name) for name, share in lost.items())]
+
+
+def threshold_rows(*, task: str, batch: int, num_ranks: int, steps: int) -> list[dict[str, Any]]:
+    """Return the imbalance of the push in later steps, where thresholds cut the first step's rows into even parts.
+
+    This is the strawman that looks at the data (section 3.3.2); Sparse PS with a broadcast (lemma 3.4) is beside it.
+
+    The text sorts the index set I, which is that of all ranks; one rank's own is beside it. Parts are of the first
+    table, the density is of all.
+    """
+    trained = EmbeddingTask(task, batch=batch, seed=0)
+    tables = task_sets(trained, num_ranks)
+    sets, num_rows = tables[0]
+    later = [task_sets(trained, num_ranks, step)[0][0] for step in range(1, steps + 1)]
+    touched = sum(len(one) for of_table, _ in tables for one in of_table) / num_ranks
+    rows = [value_row("density", touched / sum(num for _, num in tables))]
+    for of, known in (("all ranks", union_of(sets)), ("one rank", sets[0])):
+        home = threshold_homes(known, num_rows, num_ranks)
+        found = [push_imbalance(one, home, num_ranks) for one in later]
+        rows += [value_row("imbalance", pick(found), of=of, step=pick.__name__) for pick in (min, max)]
+        rows.append(value_row("fluctuation", max(found) / min(found), of=of))
+    skewness = float(np.mean([skewness_ratio(one, num_rows, num_ranks) for one in sets]))
+    for algorithm, rounds in (
+        ("binomial tree", ceil(log2(num_ranks))),
+        ("scatter and all-gather", 2 * (num_ranks - 1) / num_ranks),
+    ):
+        ratio = broadcast_over_balanced(skewness, densification_ratio(sets), rounds, num_ranks)
+        rows.append(value_row("broadcast_over_balanced", ratio, algorithm=algorithm))
+    return rows
+
+
+def threshold_homes(known: np.ndarray, num_rows: int, num_parts: int) -> np.ndarray:
+    """Return the part of every row, int64 [rows], by thresholds that cut known rows, ascending, into even parts."""
+    bounds = known[np.arange(1, num_parts) * len(known) // num_parts]
+    return np.searchsorted(bounds, np.arange(num_rows), side="right")
+
+
+def broadcast_over_balanced(skewness: float, densification: float, num_rounds: float, num_ranks: int) -> float:
+    """Return the time of Sparse PS with a broadcast over that of Balanced Parallelism, as the proof of lemma 3.4."""
+    pulled = num_ranks / (num_ranks - 1) * num_rounds * densification
+    return (skewness + pulled) / (1 + densification)

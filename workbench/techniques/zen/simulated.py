@@ -16,8 +16,16 @@ from workbench.cluster import GIGABIT_BYTES_PER_S, Link
 from workbench.rows import value_row
 from workbench.study.embedding_tasks import EmbeddingTask
 
-from .cost import SCHEMES, Sparsity, bytes_on_busiest_link, lower_bound_bytes, seconds, sparsity_of
-from .index_sets import lstm_sets, task_sets
+from .cost import (
+    SCHEMES,
+    Sparsity,
+    bytes_on_busiest_link,
+    lower_bound_bytes,
+    lstm_sets,
+    seconds,
+    sparsity_of,
+    task_sets,
+)
 from .method.sparsity import union_of
 
 __all__ = ["CALIBRATION", "GPUS_PER_MACHINE", "MODELS", "Model", "communication_rows", "scaling_rows"]
