@@ -11,7 +11,7 @@ K = min(N, H).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import fmean
 from types import MappingProxyType
@@ -182,9 +182,7 @@ def measure(setting: Setting, group: TensorGroup | None = None) -> Measurement:
     for seed in setting.seeds:
         for count in setting.sentences:
             text = glue.load(setting.task, "train", limit=count, seed=seed)
-            make = partial(Spectrum, sentences=count, seed=seed)
-            for kind, part, depth, matrix in _matrices(setting, text, encoder, group, seed):
-                spectra.append(make(matrix=kind, part=part, depth=depth, values=singular_values(matrix)))
+            spectra += _spectra(setting, text, encoder, group, sentences=count, seed=seed)
     sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size")
     configuration = {
         **asdict(setting),
@@ -195,10 +193,10 @@ def measure(setting: Setting, group: TensorGroup | None = None) -> Measurement:
     return Measurement(spectra=tuple(spectra), data=(text.source, encoder.source), configuration=configuration)
 
 
-def _matrices(
-    setting: Setting, text: Dataset, encoder: PretrainedEncoder, group: TensorGroup, seed: int
-) -> Iterator[tuple[str, str, str, Tensor]]:
-    """Run one batch forward and backward, and yield its matrices, each after its kind, part and depth.
+def _spectra(
+    setting: Setting, text: Dataset, encoder: PretrainedEncoder, group: TensorGroup, *, sentences: int, seed: int
+) -> Iterator[Spectrum]:
+    """Run one batch forward and backward, and yield the spectra of its matrices.
 
     Micro-batches hold sentences of about the same length. In full all layers are looked at, else the middle one and the
     last one.
@@ -251,10 +249,11 @@ def _matrices(
             assert isinstance(linear, ShardedLinear)
             kept[depth, "weight gradient", part] = [linear.full_weight(gradient=True)]
         for kind, part in ((kind, part) for kind, names in parts.items() for part in names):
-            matrix = torch.cat(kept[depth, kind, part])
-            yield kind, part, depth, matrix
+            values = singular_values(torch.cat(kept[depth, kind, part]))
+            found = Spectrum(matrix=kind, part=part, depth=depth, sentences=sentences, seed=seed, values=values)
+            yield found
             if setting.in_full and part:
-                yield f"{kind}: {part}", part, depth, matrix
+                yield replace(found, matrix=f"{kind}: {part}")
         shape = torch.cat(kept[depth, "activation", ""]).shape
         noise = torch.randn(shape, generator=generator_for(seed, "spectrum.reference"))
-        yield "random reference", "", depth, noise
+        yield replace(found, matrix="random reference", part="", values=singular_values(noise))
