@@ -102,7 +102,9 @@ def throughput_rows(
         keys = {"model": model, "setting": setting, "mesh": f"{num_stages} x {num_pipelines}"}
         free = _all_schemes(workload, np.zeros(shape))
         for dose in doses:
-            runs = [_all_schemes(workload, delays_s(model, setting, shape, dose, seed)) for seed in range(seeds)]
+            runs = [free] * seeds  # without delays no draw differs
+            if setting != NONE:
+                runs = [_all_schemes(workload, delays_s(model, setting, shape, dose, seed)) for seed in range(seeds)]
             rows += _speed_rows(runs, num_pipelines, **keys, dose=dose)
             if setting != NONE:
                 ratio = DOSES[dose][1] * DELAYS_S[model, setting] / free[Scheme.SDPIPE].iteration_s
