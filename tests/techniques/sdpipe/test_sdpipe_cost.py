@@ -29,10 +29,10 @@ def test_a_mini_batch_of_two_stages_by_hand():
     # stage 1: 1F0 at 1..2, 1B0 2..4, 1F1 4..5, 1B1 5..7; stage 0: 0B1 waits for 1B1 and takes 2
     assert backward_ends(WORKLOAD, [0.0, 0.0], [0.0, 0.0]) == [9.0, 7.0]
     assert backward_ends(WORKLOAD, [0.0, 0.0], [0.5, 0.0]) == [9.5, 7.5]
-    assert backward_ends(WORKLOAD, [0.0, 0.0], [0.0, 0.5]) == [9.0, 7.0]  # it waits for its first micro-batch anyway
+    assert backward_ends(WORKLOAD, [0.0, 0.0], [0.0, 0.5]) == [9.5, 7.5]  # 1F0 at 1..2.5: late after its input is there
     assert WORKLOAD.iteration_s == 9.0
     together = backward_ends(WORKLOAD, [np.zeros(2), np.zeros(2)], [np.array([0.5, 0.0]), np.array([0.0, 0.5])])
-    assert np.array_equal(together, [[9.5, 9.0], [7.5, 7.0]])  # two pipelines at once
+    assert np.array_equal(together, [[9.5, 9.5], [7.5, 7.5]])  # two pipelines at once
 
 
 @pytest.mark.parametrize("seed", range(25))

@@ -24,7 +24,7 @@ A mini-batch's two passes use the same weights, and its gradient changes the new
 The release's own settings are `Settings.released`. It differs further: each worker has a window, of which that of a
 group's first one counts; a check ends a group at once when all workers are connected, and rests while one has stopped;
 more than 8 pipelines form pairs outside of checks.
-Simplified: in `cost` all stages are alike, a delay comes before a worker's first micro-batch, groups that send at the
+Simplified: in `cost` all stages are alike, a delay begins when a mini-batch's input is there, groups that send at the
 same time do not share a card, a push or pull is served by one card as it arrives, and messages from stage to stage
 take no time.
 Left out, as in the paper: recovery from lost workers, and averages of optimizer states such as momentum.

@@ -352,14 +352,16 @@ def backward_ends(workload: Workload, ready_s: Sequence | np.ndarray, delay_s: S
     Args:
         workload: M stages.
         ready_s: M times when stages may begin, as numbers, or as arrays of one shape for many pipelines at once.
-        delay_s: delay of each stage before its first micro-batch, in the same form.
+        delay_s: delay of each stage in its first micro-batch, in the same form. It begins when its input is there: a
+            straggler computes more slowly (figure 1).
     """
     later = np.maximum if np.ndim(ready_s[0]) else max
-    free_s = [ready + delay for ready, delay in zip(ready_s, delay_s, strict=True)]
+    free_s, late_s = list(ready_s), list(delay_s)
     ended_s: list = []
     for stage, source, seconds in _passes(workload):
         start_s = free_s[stage] if source < 0 else later(free_s[stage], ended_s[source])
-        free_s[stage] = start_s + seconds
+        free_s[stage] = start_s + late_s[stage] + seconds
+        late_s[stage] = 0.0
         ended_s.append(free_s[stage])
     return free_s
 

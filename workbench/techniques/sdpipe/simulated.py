@@ -91,13 +91,15 @@ def throughput_rows(
     doses: Sequence[str],
     num_iterations: int,
     seeds: int,
+    beside: Sequence[Sequence[int]] = (),
 ) -> list[dict[str, Any]]:
     """Return examples per second of all schemes on M x N meshes, and SDPipe's speedups; the spread is of seeds.
 
+    Meshes `beside` the others do not count for the largest speedups.
     "flushed_speedup" is of SDPipe with a flush, as its rivals have, and "alone_speedup" of SDPipe with groups of one.
     """
     rows = []
-    for model, setting, (num_stages, num_pipelines) in product(models, settings, meshes):
+    for model, setting, (num_stages, num_pipelines) in product(models, settings, (*meshes, *beside)):
         workload, shape = workload_of(model, num_stages), (num_iterations, num_stages, num_pipelines)
         keys = {"model": model, "setting": setting, "mesh": f"{num_stages} x {num_pipelines}"}
         free = _all_schemes(workload, np.zeros(shape))
@@ -112,8 +114,9 @@ def throughput_rows(
             for scheme in (Scheme.SDPIPE.value, FLUSHED, RELEASED, ALONE):
                 slowed = [run[scheme].iteration_s / free[scheme].iteration_s for run in runs]
                 rows.append(spread_row("slowdown", slowed, scheme=scheme, **keys, dose=dose))
+    counted = [f"{num_stages} x {num_pipelines}" for num_stages, num_pipelines in meshes]
     for dose in doses:
-        of_dose = [row for row in rows if row["dose"] == dose]
+        of_dose = [row for row in rows if row["dose"] == dose and row["mesh"] in counted]
         for quantity in ("speedup", "flushed_speedup", "alone_speedup"):
             rows += largest_speedups(of_dose, quantity)
     return rows
@@ -202,16 +205,22 @@ def group_size_rows(
 ) -> list[dict[str, Any]]:
     """Return quartiles of the sizes of groups by P, with each kind of settings, under delays B of ResNet-50.
 
-    Beside them stand the rows of `map_rows`: what the released settings gain in speed, and what they give up.
+    Beside them stand the rows of `map_rows`, what the released settings gain in speed and what they give up, and the
+    sizes in pipelines of one stage.
     """
-    workload = workload_of(DELAYED[0], num_stages)
-    delays = delays_s(*DELAYED, (num_iterations, num_stages, num_pipelines), ITERATION, 0)
-    base_s = simulate(Scheme.ALL_REDUCE, workload, PAPER, delays).iteration_s
-    free_s = simulate(Scheme.SDPIPE, workload, PAPER, np.zeros_like(delays)).iteration_s
+    shape = num_iterations, num_stages, num_pipelines
+    free_s = simulate(
+        Scheme.SDPIPE, workload_of(DELAYED[0], num_stages), PAPER, np.zeros(shape), flush=False
+    ).iteration_s
     rows = [value_row("delay_over_iteration", DELAYS_S[DELAYED] / free_s)]
-    for kind, settings in (("paper", None), ("released", Settings.released())):
+    kinds = {"paper": (None, num_stages), "released": (Settings.released(), num_stages), "paper, one stage": (None, 1)}
+    for kind, (settings, stages) in kinds.items():
+        workload = workload_of(DELAYED[0], stages)
+        delays = delays_s(*DELAYED, (num_iterations, stages, num_pipelines), ITERATION, 0)
+        base_s = simulate(Scheme.ALL_REDUCE, workload, PAPER, delays).iteration_s
+        own = partial(simulate, Scheme.SDPIPE, workload, PAPER, delays, settings=settings, flush=False)
         for history in histories:
-            run = simulate(Scheme.SDPIPE, workload, PAPER, delays, history=history, settings=settings)
+            run = own(history=history)
             sizes = [len(group.members) for group in run.groups]
             low, middle, high = np.quantile(sizes, [0.25, 0.5, 0.75])
             rows.append(value_row("group_size", middle, "workers", low=low, high=high, P=history, settings=kind))
