@@ -342,6 +342,18 @@ def test_a_compiled_model(pools):
     assert_equal_to_one_process(pools, compiled, meshes=[(2, 1)])
 
 
+def penalised(mesh):
+    model = on(mesh, language_model())
+    x = model.transformer.wte(batch(0)).detach().requires_grad_()
+    (gradient,) = torch.autograd.grad(model(inputs_embeds=x, labels=batch(0)).loss, x, create_graph=True)
+    gradient.square().sum().backward()
+
+
+@pytest.mark.parametrize("mesh", MESHES)
+def test_a_penalty_on_gradients_is_refused(pools, mesh):
+    assert_refused(pools, "once_differentiable", penalised, mesh)
+
+
 def clipped(mesh):
     """Return norms and clipped gradients, of a model and of a copy of it that is trained in its place."""
     model, found = on(mesh, language_model(num_layers=1)), []

@@ -8,6 +8,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from tests.cases import refusal
 from workbench import parallel
 from workbench.compression import AutoEncoder, Quantize, TopK
 from workbench.parallel.boundary import Boundary
@@ -118,6 +119,18 @@ def test_outputs_and_gradients_equal_dtensors_on_pairs_of_ranks(ranks):
         names = ("output", "input", "column weight", "column bias", "row weight", "row bias")
         for name, expected, actual in zip(names, theirs, ours, strict=True):
             torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6, msg=name)
+
+
+def differentiated_twice() -> str:
+    group = parallel.ProcessTensorGroup()
+    column, row = parallel.ColumnParallelLinear(16, 32, group), parallel.RowParallelLinear(32, 16, group)
+    x = batch().requires_grad_()
+    (gradient,) = torch.autograd.grad(row(column(x).square()).square().sum(), x, create_graph=True)
+    return refusal(gradient.square().sum().backward)
+
+
+def test_second_derivatives_are_refused(ranks):
+    assert all("once_differentiable" in message for message in ranks.run(differentiated_twice))
 
 
 CODECS = [None, TopK(0.3), Quantize(4), AutoEncoder(16, 4, seed=2)]

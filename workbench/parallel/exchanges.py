@@ -13,6 +13,7 @@ from enum import Enum
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from workbench.launch.backends import backend_of
 from workbench.parallel.groups import ProcessTensorGroup
@@ -97,6 +98,7 @@ class _Started(torch.autograd.Function):
         return pending.tensor
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         return begin(grad, ctx.exchange, ctx.group, Phase.BACKWARD, ctx.site).wait(), None, None, None, None
 

@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from workbench.parallel.timeouts import naming_lost_ranks
 from workbench.parallel.traffic import MessageKind, Phase, Traffic
@@ -67,6 +68,7 @@ class _Copy(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         ctx.traffic.record(MessageKind.COPY_BACKWARD, grad, ctx.num_ranks, phase=Phase.BACKWARD, site=ctx.site)
         return ctx.all_reduce(grad), None, None, None
@@ -85,6 +87,7 @@ class _Sum(torch.autograd.Function):
         return all_reduce(partial)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         return grad, None
 

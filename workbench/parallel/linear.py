@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from workbench.parallel.exchanges import Exchange, Pending, begin, start
@@ -311,6 +312,7 @@ class _OverlappedProduct(torch.autograd.Function):
         return functional.linear(x, weight)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad: Tensor):
         x, weight = ctx.saved_tensors  # wider than the gradient under autocast
         pending = begin(grad @ weight.to(grad.dtype), Exchange.SUM, ctx.group, Phase.BACKWARD, ctx.site)

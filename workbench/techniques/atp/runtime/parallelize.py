@@ -70,6 +70,7 @@ def parallelize(
 
     Raises:
         ValueError: naming a size that the mesh does not divide, or what of a model is not known.
+        RuntimeError: in a backward pass through gradients, as of a gradient penalty: blocks are differentiated once.
     """
     family, core, blocks = _find(model)
     first = next(blocks.parameters())
