@@ -239,10 +239,15 @@ def half():
     return early(net().bfloat16())
 
 
+def sparse():
+    return early(nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Linear(4, 3)))
+
+
 REFUSED = {
     sharded: "model is a FSDPSequential; it must be a DistributedDataParallel",
     half: "is torch.bfloat16; parameters must be float32",
     compiled_before: "model is a OptimizedModule; it must be a DistributedDataParallel",
+    sparse: "0.weight has a sparse gradient; it must be dense",
     ignoring: "0.weight is trained, but ignored by DistributedDataParallel; freeze it",
 }
 

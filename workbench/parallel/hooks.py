@@ -200,8 +200,13 @@ def require_own_state(state: Mapping[str, object], own: Mapping[str, object]) ->
 
 
 def require_all_handed_over(model: DistributedDataParallel) -> None:
-    """Raise ValueError naming a trained parameter whose gradient does not reach the communication hook."""
+    """Raise ValueError naming a trained parameter whose gradient does not reach the hook, or is sparse."""
+    embeddings = (part for part in model.module.modules() if isinstance(part, nn.Embedding | nn.EmbeddingBag))
+    sparse = {embedding.weight for embedding in embeddings if embedding.sparse}
     for name, parameter in model.module.named_parameters():
+        if parameter.requires_grad and parameter in sparse:
+            rule = "it must be dense: make its embedding with sparse=False, or have Zen exchange the gradients"
+            raise ValueError(f"{name} has a sparse gradient; {rule}")
         if parameter.requires_grad and name in model.parameters_to_ignore:
             raise ValueError(
                 f"{name} is trained, but ignored by DistributedDataParallel; freeze it, or have it exchanged"
