@@ -209,6 +209,25 @@ def test_autocast_leaves_gradients_in_fp32(pools, technique):
     nothing_is_lost(pools, technique, run=in_bf16)
 
 
+def lost_beside_another_default(technique, dtype):
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(dtype)
+        return lost(technique, "dgc", lambda: net().float(), in_fp32)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def in_fp32(model, step):
+    model.zero_grad()
+    model(batch(step).float()).square().mean().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_gradients_stay_in_fp32_whatever_torchs_default_is(pools, technique, dtype):
+    assert max(pools(2).run(tidy, lost_beside_another_default, technique, dtype)) < ROUNDING
+
+
 def adapted():
     import peft
 

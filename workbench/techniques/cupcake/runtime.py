@@ -79,7 +79,7 @@ class Group:
     ):
         self.codec, self._momentum = codec, momentum  # of gradients that are sent as they are
         self.ranks, self._places = ranks, places or Places(ranks)
-        self.flat = torch.zeros(sum(num_elements), device=device)
+        self.flat = torch.zeros(sum(num_elements), dtype=torch.float32, device=device)
         self.pieces, self._sizes = self.flat.split(list(num_elements)), list(num_elements)
         self._velocity: Tensor | None = None
         self._before: list[Tensor] = []

@@ -217,7 +217,8 @@ class Encoders:
         """Return a payload with the dtypes and sizes of a piece with `num_elements` elements."""
         if num_elements not in self._templates:
             codec = self._set_epoch(self._make(0)).to(device)
-            self._templates[num_elements] = codec.encode(torch.zeros(num_elements, device=device))
+            zeros = torch.zeros(num_elements, dtype=torch.float32, device=device)
+            self._templates[num_elements] = codec.encode(zeros)
         return self._templates[num_elements]
 
     def _codec(self, place: int, piece: int, stream: int) -> Codec:
