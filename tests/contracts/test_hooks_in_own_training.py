@@ -129,6 +129,29 @@ def test_a_step_that_the_scaler_skips_leaves_no_trace(pools, technique, codec):
     assert pools(2).run(tidy, skipped, technique, codec) == [(True, 512.0)] * 2
 
 
+def skipped_by_two_optimizers(technique):
+    """Run on a rank: weights and memory of the first layer before and after a pass that spoils the last layer's."""
+    ours, scaler = early(net()), GradScaler("cpu", init_scale=1024.0)
+    optimizers = [torch.optim.SGD(ours.module[layer].parameters(), lr=0.1) for layer in (0, 2)]
+    exchange, found = attach(technique, ours, scaler=scaler), []
+    for step in range(2):
+        ours.zero_grad()
+        spoilt = ours.module[2].bias.sum() * float("inf") if step == 1 else 0.0
+        scaler.scale(squares(ours, step) + spoilt).backward()
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+        scaler.update()
+        state = exchange.state_dict()
+        found.append([ours.module[0].weight.detach().clone(), state.get("gradients", state.get("groups"))])
+    exchange.close()
+    return equal(*found)
+
+
+@both_work(Feature.GRADIENT_SCALING, note="A step is skipped by all optimizers of a model.")
+def test_a_pass_that_is_forgotten_is_applied_by_no_optimizer(pools, technique):
+    assert pools(2).run(tidy, skipped_by_two_optimizers, technique) == [True] * 2
+
+
 def with_a_scaler_made(when, technique):
     """Run on a rank: the error for a GradScaler that was not given, made before the first pass or later."""
     ours = early(net())

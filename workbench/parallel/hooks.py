@@ -36,7 +36,8 @@ class Passes:
 
     The memory follows the scale of the loss. A result that is not applied must leave no trace in the memory. This is
     the result of a parameter that no rank has used, whose gradient DistributedDataParallel leaves alone. With a scaler
-    it is every result of a pass with a value that is not finite, since the scaler skips its step.
+    it is every result of a pass with a value that is not finite, since the scaler skips its step. All gradients are NaN
+    then, so that the scaler skips the steps of other optimizers of the model, too.
 
     Args:
         model: the model with the hook.
@@ -97,6 +98,9 @@ class Passes:
 
     def _settle_(self) -> None:
         discarded = [] if self.all_finite else list(self._trained)
+        for name in discarded:
+            if (gradient := self._trained[name].grad) is not None:
+                gradient.fill_(math.nan)
         if self.all_finite and self._may_be_unused:
             num_users = self._model.reducer._get_local_used_map().tolist()  # summed over ranks in this pass
             is_view = self._model.gradient_as_bucket_view  # then a gradient that is not None is the result itself
