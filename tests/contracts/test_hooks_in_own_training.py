@@ -152,6 +152,34 @@ def test_a_pass_that_is_forgotten_is_applied_by_no_optimizer(pools, technique):
     assert pools(2).run(tidy, skipped_by_two_optimizers, technique) == [True] * 2
 
 
+def passes_with_momentum(technique, codec, clear):
+    """Run on a rank: two exchanged passes and one that is not, with what clears gradients between them."""
+    ours = early(net())
+    exchange = attach(technique, ours, codec, momentum=0.9)
+    one_pass(ours, 0)
+    for step in (1, 2):
+        if clear:
+            ours.zero_grad(set_to_none=clear == "to none")
+        with ours.no_sync():
+            squares(ours, 10 + step).backward()
+        loss = squares(ours, step)
+        if not clear:
+            found = message_of(ValueError, loss.backward)
+            exchange.close()
+            return found
+        loss.backward()
+    exchange.close()
+
+
+@pytest.mark.parametrize("codec", ["dgc", "momentum"])
+@both_work(Feature.ACCUMULATION, note="With momentum= one exchanged pass a step; others in no_sync().")
+def test_momentum_counts_one_pass_a_step(pools, technique, codec):
+    for clear in ("to none", "to zero"):
+        assert pools(2).run(tidy, passes_with_momentum, technique, codec, clear) == [None] * 2
+    for found in pools(2).run(tidy, passes_with_momentum, technique, codec, ""):
+        assert found.startswith("momentum is 0.9, and ") and "exchange one pass a step" in found
+
+
 def with_a_scaler_made(when, technique):
     """Run on a rank: the error for a GradScaler that was not given, made before the first pass or later."""
     ours = early(net())

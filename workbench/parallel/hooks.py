@@ -9,6 +9,7 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -43,9 +44,16 @@ class Passes:
         model: the model with the hook.
         scaler: scaler of the loss; None where the loss is not scaled.
         put_back_: called at the end of a pass with the name of each parameter whose result is not applied.
+        momentum: momentum of the memory, which counts passes. A second pass that adds to results is then refused.
     """
 
-    def __init__(self, model: DistributedDataParallel, scaler: Scaler | None, put_back_: Callable[[str], None]):
+    def __init__(
+        self,
+        model: DistributedDataParallel,
+        scaler: Scaler | None,
+        put_back_: Callable[[str], None],
+        momentum: float = 0.0,
+    ):
         self._weak_model = weakref.ref(
             model
         )  # the model keeps the hook and this object, unseen by the garbage collector
@@ -60,6 +68,11 @@ class Passes:
         self._used: set[Tensor] = set()  # on this rank, since gradients were exchanged
         hooked = trained.values() if self._may_be_unused else ()
         self._handles = [parameter.register_post_accumulate_grad_hook(self._used.add) for parameter in hooked]
+        self._momentum = momentum
+        self._results: set[Tensor] = set()  # parameters whose gradient holds the result of an earlier pass
+        self._added: set[Tensor] = set()  # those of them to whose gradient this pass has added
+        for parameter in trained.values() if momentum else ():
+            self._handles.append(parameter.register_hook(partial(self._watch_, parameter)))
 
     def begin_(self) -> float:
         """Return the ratio of this pass's scale to the last one's; called before the first gradient is exchanged.
@@ -90,8 +103,19 @@ class Passes:
         return self.is_scaled or (self._may_be_unused and parameter not in self._used)
 
     def end_(self) -> None:
-        """Note that the last gradient of a pass has been handed over: a callback is queued behind the model's own."""
+        """Note that the last gradient of a pass has been handed over: a callback is queued behind the model's own.
+
+        Raises:
+            ValueError: if there is momentum, and gradients have been added to the results of an earlier pass.
+        """
         self._used.clear()
+        for name, parameter in self._trained.items() if self._momentum else ():
+            if parameter in self._added:
+                rule = "exchange one pass a step: run the others in no_sync(), and call zero_grad() after a step"
+                raise ValueError(
+                    f"momentum is {self._momentum}, and {name}.grad holds the result of another pass; {rule}"
+                )
+            self._results.add(parameter)
         if self.is_scaled or self._may_be_unused:
             queue = torch.autograd.Variable._execution_engine.queue_callback
             queue(lambda: queue(self._settle_))  # the model's, which ends the exchange, is queued in between
@@ -109,6 +133,15 @@ class Passes:
                     discarded.append(name)
         for name in discarded:
             self._put_back_(name)
+
+    def _watch_(self, parameter: Tensor, _: Tensor) -> None:
+        """Note whether the gradient has been cleared since the last exchange; called before a pass adds to it."""
+        if parameter in self._results:
+            if parameter.grad is None or not parameter.grad.any():
+                self._results.remove(parameter)
+                self._added.discard(parameter)
+            else:
+                self._added.add(parameter)
 
     def close(self) -> None:
         """Stop watching the parameters, and forget the scaler."""

@@ -185,7 +185,7 @@ class FusedExchange:
         self._device = next(iter(self._parameters.values())).device
         self._momentum, self._warmup, self._plan_by, self._is_closed = momentum, warmup, plan_by, False
         self._ready: dict[str, Any] = {}
-        self._passes = Passes(model, scaler, self._put_back_)
+        self._passes = Passes(model, scaler, self._put_back_, momentum)
         self.plan, self._ranks = plan, model.process_group
         self._places = places or Places(self._ranks)
         self._epoch: int | None = None
@@ -367,7 +367,7 @@ def exchange(
         ValueError: on all ranks, before gradients are sent, if the plan of a rank is for other parameters or another
             number of ranks, if its machines are not whole, if its groups lack parameters, if plans differ, or if
             momentum or warm-up are given for a codec other than DGC; in the first pass, if a GradScaler exists but was
-            not given.
+            not given; in a pass that adds to the results of another one, if momentum is given.
     """
 
     def check() -> None:

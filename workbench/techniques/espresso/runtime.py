@@ -301,7 +301,7 @@ class GradientExchange:
             "warmup": list(warmup),
         }
         self._whose = {"rank": groups.rank} | {name: json.dumps(fact) for name, fact in facts.items()}
-        self._passes, self._epoch = Passes(model, scaler, self._put_back_), 0
+        self._passes, self._epoch = Passes(model, scaler, self._put_back_, momentum), 0
         self._groups, self._lock = groups, threading.Lock()
         self._failure: Exception | None = None
         self._device = next(model.module.parameters()).device
@@ -450,7 +450,8 @@ def compress_gradients(
     Raises:
         ValueError: on all ranks, before gradients are sent, if the plan of a rank is for other parameters or another
             number of ranks, if plans differ, if momentum or warm-up are given for a codec other than DGC, or if the
-            model's process group lacks ranks; in the first pass, if a GradScaler exists but was not given.
+            model's process group lacks ranks; in the first pass, if a GradScaler exists but was not given; in a pass
+            that adds to the results of another one, if momentum is given.
     """
 
     def check() -> None:
