@@ -202,7 +202,7 @@ def test_a_scaler_that_was_not_given_is_refused_by_name(pools, technique):
 def finite_after(technique, codec, value):
     """Run on a rank: whether all gradients are finite after rank 1 has one element that is not, and after that pass."""
     ours, found = early(net()), []
-    exchange = attach(technique, ours, codec)
+    exchange = attach(technique, ours, codec, **options_of(codec))
     for step in range(2):
         ours.zero_grad()
         loss = squares(ours, step)
@@ -216,7 +216,7 @@ def finite_after(technique, codec, value):
 
 @both_work(Feature.NOT_FINITE)
 def test_a_gradient_that_is_not_finite_on_one_rank_is_so_on_all_and_not_in_the_next_pass(pools, technique):
-    cases = [(codec, value) for codec in CODECS[technique] for value in (float("inf"), float("nan"))]
+    cases = [(codec, value) for codec in (*CODECS[technique], "momentum") for value in (float("inf"), float("nan"))]
     found = pools(2).run(tidy, lambda: [finite_after(technique, *case) for case in cases])
     assert found == [[[False, True]] * len(cases)] * 2
 

@@ -101,7 +101,7 @@ class Group:
         self.flat.div_(self._world)
         if self._momentum:  # the velocities of the ranks add up to the velocity of the sum
             before = torch.zeros_like(self.flat) if self._velocity is None else self._velocity
-            self._velocity = self.flat.add_(before, alpha=self._momentum).clone()
+            self._velocity = self.flat.add_(before, alpha=self._momentum).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         machine = self._places.machine
         self._shard = self.flat if machine is None else own_shard_of_sum(self.flat, machine)
         self._payload = self.codec.encode(self._shard)

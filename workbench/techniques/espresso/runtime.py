@@ -179,8 +179,8 @@ class _Journey:
         first = gradient
         if self._momentum:  # the velocities of the ranks add up to the velocity of the sum
             velocity = self._velocity  # a loaded one may lie on another device
-            first = gradient.clone() if velocity is None else self._momentum * velocity.to(gradient.device) + gradient
-            self._velocity = first
+            first = gradient if velocity is None else self._momentum * velocity.to(gradient.device) + gradient
+            self._velocity = first.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)  # what is not finite is sent once
         self._value = padded(first, math.prod(self._groups.place))
         self._num_elements = self._value.numel()
 
