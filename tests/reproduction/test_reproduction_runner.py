@@ -410,6 +410,7 @@ def test_an_item_past_its_timeout_fails_even_while_its_kernel_holds_the_interpre
 FRESH = """
 import os, pathlib, random, sys, tempfile
 assert {"torch", "workbench.launch.kernel_server"} <= sys.modules.keys()  # the library has not changed
+assert sys.modules["torch"].get_num_threads() == int(os.environ["WORKBENCH_THREADS"])  # others run beside it
 assert tempfile.gettempdir() == os.environ["TMPDIR"] and not hasattr(sys.modules["__main__"], "seen")
 seen = random.random()
 pathlib.Path("numbers.txt").open("a").write(f"{seen}\\n")

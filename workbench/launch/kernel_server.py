@@ -20,7 +20,7 @@ from workbench.launch.forking import ForkedProcess, Order, WarmProcess, forked
 from workbench.launch.kernel_imports import IMPORTS_VARIABLE
 from workbench.launch.tether import hold
 
-__all__ = ["LIBRARY_VARIABLE", "OF_RANKS", "KernelServer", "library_stamp"]
+__all__ = ["LIBRARY_VARIABLE", "OF_RANKS", "THREADS_VARIABLE", "KernelServer", "library_stamp"]
 
 # What the library imports of others: together seven seconds of processor time.
 OF_TORCH = ("torch.distributed.pipelining", "torch.distributed.fsdp")
@@ -29,6 +29,7 @@ OF_MODELS = tuple(f"transformers.models.{name}.modeling_{name}" for name in ("be
 OF_KERNELS = (*OF_RANKS, *OF_MODELS, "matplotlib.pyplot", "IPython.display", "ipykernel.kernelapp")
 OF_LIBRARY = "workbench.launch.kernel_imports"
 LIBRARY_VARIABLE = "WORKBENCH_LIBRARY"  # of the warm process: the stamp of the library that it has imported
+THREADS_VARIABLE = "WORKBENCH_THREADS"  # of a kernel: threads of torch; more than cores that are free wait in turns
 INLINE = "module://matplotlib_inline.backend_inline"  # what ipykernel would choose before matplotlib is imported
 
 
@@ -100,6 +101,8 @@ def _be_kernel(order: _StartKernel) -> int:
     order.take_surroundings()
     os.environ["JPY_PARENT_PID"] = str(os.getppid())
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    if threads := os.environ.get(THREADS_VARIABLE):
+        sys.modules["torch"].set_num_threads(int(threads))
     from ipykernel.kernelapp import IPKernelApp
 
     try:

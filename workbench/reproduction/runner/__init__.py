@@ -116,10 +116,12 @@ def run(
                 shared = Jobs(engine)
             common: dict[str, Any] = {"kernel_asked": kernel, "engine": engine}
             runs: dict[str, Execution] = {}
+            beside = max(1, min(jobs, sum(not item.times for item in items if item.id in todo)))
             for item in (item for item in items if item.id in todo):
                 place = ItemRun(project, item, profile)
                 if engine is None or has_cells(place):
-                    runs[item.id] = Execution(place, keep_cells=keep_cells, server=server, **common)
+                    threads = 0 if item.times else max(1, num_cores() // beside)
+                    runs[item.id] = Execution(place, keep_cells=keep_cells, server=server, threads=threads, **common)
                 else:
                     runs[item.id] = JobExecution(
                         place, jobs=shared, fresh=fresh, expected_s=todo[item.id].expected_s, **common

@@ -26,7 +26,7 @@ import psutil
 
 from workbench.checkout import RESULTS_VARIABLE, ROOT_VARIABLE
 from workbench.launch.forking import ForkedProcess
-from workbench.launch.kernel_server import KernelServer
+from workbench.launch.kernel_server import THREADS_VARIABLE, KernelServer
 from workbench.launch.tether import tethered
 from workbench.reproduction.cells.store import CELLS_FILE, origins
 from workbench.reproduction.comparing import Verdict
@@ -71,6 +71,7 @@ class Execution:
     server: KernelServer | None = None  # forks this Python's own kernels; None starts each anew
     engine: Engine | None = None  # where its cells are jobs; None for processes of this machine
     job: str = ""  # name of the job that runs it, if one does
+    threads: int = 0  # of torch in its kernel, where others run beside it; 0 is torch's own choice
     kernel: "KernelProcess" = field(default_factory=lambda: KernelProcess())
     fingerprint: Mapping[str, Any] = field(default_factory=dict)  # as the item starts: a change during the run counts
     started: str = ""  # ISO 8601
@@ -184,6 +185,7 @@ class Execution:
             KEEP_CELLS: "1" if self.keep_cells else "0",
             "TMPDIR": str(self.folder / TEMPORARY),
             PROGRESS_VARIABLE: str(self.folder / PROGRESS_FILE),
+            **({THREADS_VARIABLE: str(self.threads)} if self.threads else {}),
             **(self.engine.as_variable() if self.engine else {}),
         }
         source = self.place.project.notebook(self.place.item)
