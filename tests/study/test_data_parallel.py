@@ -103,6 +103,7 @@ def test_links_are_slowed_until_communication_takes_its_share(monkeypatch, share
     assert value(rows, "rate_bytes_per_s", choice="corrected") == placed.gigabits_per_s * GIGABIT_BYTES_PER_S
 
 
-def test_the_first_rate_stays_where_no_link_is_fast_enough_for_the_share(monkeypatch):
-    placed, rows = placed_at_share(monkeypatch, 0.5, beyond_s=4.5)
+@pytest.mark.parametrize("beyond_s", [4.5, 4 - 1e-6])
+def test_the_first_rate_stays_where_no_link_is_fast_enough_for_the_share(monkeypatch, beyond_s):
+    placed, rows = placed_at_share(monkeypatch, 0.5, beyond_s)
     assert value(rows, "rate_bytes_per_s", choice="first") == placed.gigabits_per_s * GIGABIT_BYTES_PER_S

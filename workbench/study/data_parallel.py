@@ -29,7 +29,7 @@ from workbench.rows.progress import say_progress
 from workbench.study.tasks import Task
 from workbench.timeline import Recorder
 
-from .timing import Timed, Trial, Turns, open_ranks, time_variants
+from .timing import FASTEST_BYTES_PER_S, Timed, Trial, Turns, open_ranks, time_variants
 from .training import reached
 
 __all__ = ["ALONE", "DDP", "FP16", "Hooks", "Learning", "Setting", "iteration_rows", "learning_cells"]
@@ -123,7 +123,9 @@ def at_share(setting: Setting, share: float) -> tuple[Setting, list[dict[str, An
 
     The rule: DDP and ranks that exchange nothing are timed with the setting's links. From these follows the rate that
     would be right if nothing overlapped. DDP is timed with it; what its iteration then takes beyond the links' time
-    corrects the rate once; where that alone takes the share, the first rate stays. ValueError unless 0 < share < 1.
+    corrects the rate once; where no link is fast enough for the share, the first rate stays.
+
+    ValueError unless 0 < share < 1.
     """
     if not 0 < share < 1:
         raise ValueError(f"share is {share}; it must be in 0 < share < 1")
@@ -138,10 +140,11 @@ def at_share(setting: Setting, share: float) -> tuple[Setting, list[dict[str, An
         return {name: median(timed.iterations_s(name)) for name in timed.rounds}
 
     alone_s = timed_s(setting)[ALONE]
-    first = link_bytes / (alone_s / (1 - share) - alone_s)
+    least_s = link_bytes / FASTEST_BYTES_PER_S
+    first = link_bytes / max(alone_s / (1 - share) - alone_s, least_s)
     slow_s = timed_s(replace(setting, gigabits_per_s=first / GIGABIT_BYTES_PER_S))
     left_s = slow_s[ALONE] / (1 - share) - (slow_s[DDP] - link_bytes / first)
-    rate = link_bytes / left_s if left_s > 0 else first
+    rate = link_bytes / left_s if left_s >= least_s else first
     rows = [
         value_row("asked_share", share, **keys),
         value_row("link_bytes", link_bytes, "B", **keys),

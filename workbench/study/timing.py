@@ -32,8 +32,10 @@ from workbench.timeline import Action, Dose, Kind, Recorder
 
 from .breakdown import ITERATION, span_s
 
-__all__ = ["Timed", "Trial", "Turn", "Turns", "device_named", "dose_rows", "keep_to_one_core", "open_ranks"]
-__all__ += ["take_turns", "time_calls", "time_variants"]
+__all__ = ["FASTEST_BYTES_PER_S", "Timed", "Trial", "Turn", "Turns", "device_named", "dose_rows", "keep_to_one_core"]
+__all__ += ["open_ranks", "take_turns", "time_calls", "time_variants"]
+
+FASTEST_BYTES_PER_S = 2e9  # of a link that is chosen: what shaped hosts can follow
 
 Name = TypeVar("Name")  # of a timed call: a text or a number
 

@@ -154,6 +154,8 @@ def test_the_bytes_that_leave_a_host_are_those_of_the_rings_that_do():
 def test_links_are_as_slow_as_the_share_of_communication_asks():
     # 2 s without links are half of 4 s; 1 s of the iteration is not the links' time, so 30 bytes take 3 s
     assert measured.rate_at_share(30, 1.0, 2.0, 0.5) == 10
+    fastest = measured.rate_at_share(30, 4.0, 2.0, 0.5)  # no link is fast enough
+    assert fastest == pytest.approx(measured.FASTEST_BYTES_PER_S)
 
 
 def test_the_choice_of_links_sees_megatron_alone_and_reaches_the_share_of_table_3(monkeypatch):

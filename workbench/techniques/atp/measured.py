@@ -17,7 +17,7 @@ from workbench.checks import require_counts, require_positive
 from workbench.cluster import GIGABIT_BYTES_PER_S, Link
 from workbench.models.gpt2 import GPT2Config
 from workbench.rows import median_row, ratio_row, value_row
-from workbench.study.timing import Timed, Trial, Turns, open_ranks, time_variants
+from workbench.study.timing import FASTEST_BYTES_PER_S, Timed, Trial, Turns, open_ranks, time_variants
 from workbench.timeline import Recorder
 
 from .cost import published_s
@@ -94,9 +94,10 @@ def link_bytes(setting: Setting, d1: int, d2: int) -> float:
 def rate_at_share(num_bytes: float, beyond_s: float, fast_s: float, share: float) -> float:
     """Return the links' bytes per second at which an iteration is 1 / (1 - share) times as long as without slow links.
 
-    Without them it takes `fast_s`; with them, `beyond_s` beside the time of `num_bytes` on a host's link.
+    Without them it takes `fast_s`; with them, `beyond_s` beside the time of `num_bytes` on a host's link. Where no link
+    is fast enough, it is the fastest one's.
     """
-    return num_bytes / (fast_s / (1 - share) - beyond_s)
+    return num_bytes / max(fast_s / (1 - share) - beyond_s, num_bytes / FASTEST_BYTES_PER_S)
 
 
 def place_at_share(interconnect: str, num_ranks: int, turns: Turns, **sizes: Any) -> tuple[Setting, list[dict]]:

@@ -24,8 +24,8 @@ from workbench.parallel.groups import RecordedTensorGroup
 from workbench.parallel.pipeline import open_mesh
 from workbench.rows import FEWEST_ROUNDS, median_row, ratio_row, value_row
 from workbench.study.breakdown import OPTIMIZER, StageBreakdown, break_down_stages
+from workbench.study.timing import FASTEST_BYTES_PER_S, Turns, keep_to_one_core, open_ranks, time_variants
 from workbench.study.timing import Trial as TimedTrial
-from workbench.study.timing import Turns, keep_to_one_core, open_ranks, time_variants
 from workbench.timeline import Kind, Recorder, Timeline, chrome_trace
 
 from ..cost import ALL_REDUCES_PER_LAYER, Setting, Variant, read_variant
@@ -178,7 +178,7 @@ def _row_name(name: str, names: Container[str]) -> str:
 # --- links on which communication takes its share
 
 CLOSE_ENOUGH = 0.01  # share of an iteration
-SLOWEST_BYTES_PER_S, FASTEST_BYTES_PER_S = 1e6, 2e9  # what shaped hosts can follow
+SLOWEST_BYTES_PER_S = 1e6  # what shaped hosts can follow, beside the fastest
 FARTHEST = 2.0  # a line through two trials is trusted up to this factor of the last rate
 NUM_TRIALS = 4  # of rates, at most; the last one checks the one before
 APART = 1.05  # closer rates differ by noise alone
