@@ -101,7 +101,7 @@ def _be_kernel(order: _StartKernel) -> int:
     order.take_surroundings()
     os.environ["JPY_PARENT_PID"] = str(os.getppid())
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    if threads := os.environ.get(THREADS_VARIABLE):
+    if "torch" in sys.modules and (threads := os.environ.get(THREADS_VARIABLE)):
         sys.modules["torch"].set_num_threads(int(threads))
     from ipykernel.kernelapp import IPKernelApp
 
