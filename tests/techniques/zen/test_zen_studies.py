@@ -14,7 +14,7 @@ from workbench.reproduction.findings import recorded_values
 from workbench.rows import value_row
 from workbench.study.timing import Turns
 from workbench.techniques import zen
-from workbench.techniques.zen import advice, counted, measured, simulated
+from workbench.techniques.zen import advice, cost, counted, measured, simulated
 
 
 @pytest.fixture
@@ -181,4 +181,4 @@ def test_thresholds_cut_what_was_known_into_even_parts_and_nothing_else():
 
 def test_a_broadcast_by_hand():
     # lemma 3.4 with s = 3, gamma = 2, four ranks and a tree of two rounds: (3 + 4/3 * 2 * 2) / (1 + 2)
-    assert measured.broadcast_over_balanced(3.0, 2.0, 2, 4) == pytest.approx(25 / 9)
+    assert cost.broadcast_over_balanced(3.0, 2.0, 2, 4) == pytest.approx(25 / 9)

@@ -21,8 +21,8 @@ from .method.formats import BLOCK_ELEMENTS, nonzero_blocks
 from .method.hashing import partition_of
 from .method.sparsity import imbalance_ratio, range_counts, union_of
 
-__all__ = ["BATCH_WORDS", "SAMPLED_ROWS", "SCHEMES", "Sparsity", "bytes_on_busiest_link", "lower_bound_bytes"]
-__all__ += ["lstm_sets", "seconds", "sparsity_of", "task_sets"]
+__all__ = ["BATCH_WORDS", "SAMPLED_ROWS", "SCHEMES", "Sparsity", "broadcast_over_balanced"]
+__all__ += ["bytes_on_busiest_link", "lower_bound_bytes", "lstm_sets", "seconds", "sparsity_of", "task_sets"]
 
 VALUE_BYTES = INDEX_BYTES = 4
 BITS = 8
@@ -181,6 +181,12 @@ SCHEMES: Mapping[str, Callable[[Sparsity], float]] = {
 def lower_bound_bytes(of: Sparsity) -> float:
     """Return the least that a rank must receive: the others' sum, without indices (section 3.4.1)."""
     return of.density[of.num_ranks - 1] * of.tensor_bytes
+
+
+def broadcast_over_balanced(skewness: float, densification: float, num_rounds: float, num_ranks: int) -> float:
+    """Return the time of Sparse PS with a broadcast over that of Balanced Parallelism, as the proof of lemma 3.4."""
+    pulled = num_ranks / (num_ranks - 1) * num_rounds * densification
+    return (skewness + pulled) / (1 + densification)
 
 
 def num_messages(scheme: str, num_ranks: int) -> int:

@@ -26,7 +26,7 @@ from workbench.timeline import Recorder
 
 from .advice import chances_of
 from .cost import SCHEMES as IN_THEORY
-from .cost import seconds, sparsity_of, task_sets
+from .cost import broadcast_over_balanced, seconds, sparsity_of, task_sets
 from .method.hashing import hierarchical_hash, partition, partition_of
 from .method.sparsity import (
     densification_ratio,
@@ -496,9 +496,3 @@ def threshold_homes(known: np.ndarray, num_rows: int, num_parts: int) -> np.ndar
     """Return the part of every row, int64 [rows], by thresholds that cut known rows, ascending, into even parts."""
     bounds = known[np.arange(1, num_parts) * len(known) // num_parts]
     return np.searchsorted(bounds, np.arange(num_rows), side="right")
-
-
-def broadcast_over_balanced(skewness: float, densification: float, num_rounds: float, num_ranks: int) -> float:
-    """Return the time of Sparse PS with a broadcast over that of Balanced Parallelism, as the proof of lemma 3.4."""
-    pulled = num_ranks / (num_ranks - 1) * num_rounds * densification
-    return (skewness + pulled) / (1 + densification)

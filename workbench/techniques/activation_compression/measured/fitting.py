@@ -125,13 +125,7 @@ def fit_machine(measured: Sequence[MeasuredSetting]) -> Fitted:
         for run in plain
         if run.setting.pp > 1
     ]
-    gathers_s = []  # of sparse and quantised messages, beyond the time of their bytes
-    for run in measured:
-        if run.plain_s is not None and run.setting.family not in SUMMABLE:
-            full_s = run.plain_s["tensor"] / run.num_reductions
-            encoded_s = (run.parts_s["tensor"] - full_s * (run.num_reductions - run.num_encoded)) / run.num_encoded
-            ring = Collective.ALL_GATHER, Algorithm.RING, run.setting.tp, run.setting.encoded_bytes()
-            gathers_s.append(encoded_s - collective_time_s(*ring, link))
+    gathers_s = _gathers_s(measured, link)
     goodness = {"computation": r_squared(layer_s, line_s)}
     codecs: dict[Hashable, CodecCost] = {}
     for family in dict.fromkeys(run.setting.family for run in measured if run.setting.family is not Family.NONE):
@@ -153,6 +147,18 @@ def fit_machine(measured: Sequence[MeasuredSetting]) -> Fitted:
         codecs=MappingProxyType(codecs),
     )
     return Fitted(machine=machine, r_squared=goodness | {"communication": communication.r_squared})
+
+
+def _gathers_s(measured: Sequence[MeasuredSetting], link: Link) -> list[float]:
+    """Return the seconds of gathering sparse and quantised messages beyond those of their bytes."""
+    gathers_s = []
+    for run in measured:
+        if run.plain_s is not None and run.setting.family not in SUMMABLE:
+            full_s = run.plain_s["tensor"] / run.num_reductions
+            encoded_s = (run.parts_s["tensor"] - full_s * (run.num_reductions - run.num_encoded)) / run.num_encoded
+            ring = Collective.ALL_GATHER, Algorithm.RING, run.setting.tp, run.setting.encoded_bytes()
+            gathers_s.append(encoded_s - collective_time_s(*ring, link))
+    return gathers_s
 
 
 def _fit_codec(family: Family, coded: Sequence[MeasuredSetting]) -> tuple[CodecCost, float]:
