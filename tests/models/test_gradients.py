@@ -6,6 +6,7 @@ import time
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from tests.cases import refusals
@@ -83,6 +84,29 @@ def test_measuring_finds_the_real_order_and_the_gap_of_slow_work_and_leaves_no_h
     assert module.first.grad is None  # it would count into the training that follows
 
 
+def measured_on_a_rank(rank_s, last_has_more=False):
+    """Measure on this rank; its backward pass takes rank_s[rank] longer in the middle."""
+    module, rank = _Swapped(), dist.get_rank()
+    module.first.register_hook(lambda grad: time.sleep(rank_s[rank]))
+
+    def step():
+        loss = module(torch.ones(()))
+        (loss + module.unused.sum() if last_has_more and rank == len(rank_s) - 1 else loss).backward()
+
+    try:
+        return gradients.measure(module, step, device="cpu", iterations=2, warmup=0, on_all_ranks=True)
+    except ValueError as error:
+        return str(error)
+
+
+def test_a_gradient_is_ready_once_the_slowest_rank_has_it(pools):
+    fast, slow = pools(2).run(measured_on_a_rank, (0.0, 0.08))
+    assert fast == slow and fast.tensors == ("last", "first")
+    assert fast.gap_s[0] < 0.02 and fast.gap_s[1] >= 0.1
+    refused = pools(2).run(measured_on_a_rank, (0.0, 0.0), True)
+    assert refused == ["step must make the same gradients ready every time, on all ranks"] * 2
+
+
 @pytest.mark.parametrize("calls", [0, 2])
 def test_steps_without_the_module_and_with_two_backward_passes_are_refused(calls):
     module = _Swapped()
@@ -102,7 +126,7 @@ def test_steps_that_differ_in_their_gradients_and_other_devices_are_refused():
         loss = module(torch.ones(()))
         (loss + module.unused.sum() if next(with_unused) else loss).backward()
 
-    with pytest.raises(ValueError, match="the same gradients ready every time"):
+    with pytest.raises(ValueError, match="the same gradients ready every time$"):
         gradients.measure(module, step, device="cpu", iterations=2, warmup=0)
     with pytest.raises(ValueError, match="device is mps; it must be"):
         gradients.measure(module, step, device="mps")

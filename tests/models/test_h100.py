@@ -1,9 +1,11 @@
 """What was measured on an H100, and the profile of a codec on this machine."""
 
+import time
+
 import pytest
 import torch
 
-from workbench.compression import EFSign, ErrorFeedback, RandomK
+from workbench.compression import EFSign, ErrorFeedback, Identity, RandomK
 from workbench.compression.profiling import profile_codec
 from workbench.models import h100
 from workbench.models.architectures import ARCHITECTURES, architecture
@@ -28,3 +30,17 @@ def test_a_codec_is_profiled_by_size():
     assert all(one.encode_s > 0 and one.decode_s > 0 for one in found)
     with pytest.raises(ValueError, match=r"num_elements\[0\]"):
         profile_codec(lambda: RandomK(0.5), [0], device="cpu")
+
+
+class _Waiting(Identity):
+    """Waits for 5 ms without the processor."""
+
+    def encode(self, x):
+        time.sleep(0.005)
+        return super().encode(x)
+
+
+def test_of_ranks_that_share_cores_the_processor_seconds_count():
+    (alone,) = profile_codec(_Waiting, [64], device="cpu", runs=1)
+    (shared,) = profile_codec(_Waiting, [64], device="cpu", runs=1, ranks_a_core=2.0)
+    assert shared.encode_s < 0.002 and alone.encode_s >= 0.005

@@ -32,7 +32,7 @@ class CodecTime:
 
 
 def profile_codec(
-    make: Callable[[], Codec], num_elements: Sequence[int], *, device: str, runs: int = 9
+    make: Callable[[], Codec], num_elements: Sequence[int], *, device: str, runs: int = 9, ranks_a_core: float = 0.0
 ) -> list[CodecTime]:
     """Time encoding and decoding of normally distributed tensors.
 
@@ -41,6 +41,8 @@ def profile_codec(
         num_elements: tensor sizes.
         device: "cpu" or a CUDA device.
         runs: number of timed runs; the result is their median.
+        ranks_a_core: of ranks that share cores, above 0: seconds are this rank's processor seconds times it. A run is
+            shorter than a turn of the scheduler, so that a clock would not see the others.
     """
     require_counts(1, runs=runs, **{f"num_elements[{index}]": size for index, size in enumerate(num_elements)})
     generator = torch.Generator(device).manual_seed(0)
@@ -54,9 +56,12 @@ def profile_codec(
         def decode(codec=codec, payload=payload, total=total) -> None:
             total.add_(codec.decode(payload))
 
-        encode_s = _median_s(partial(codec.encode, x), device, runs)
-        times = {"encode_s": encode_s, "decode_s": _median_s(decode, device, runs)}
-        profile.append(CodecTime(num_elements=size, payload_bytes=payload.num_bytes, **times))
+        clock, factor = (time.process_time, ranks_a_core) if ranks_a_core else (time.perf_counter, 1.0)
+        encode_s = factor * _median_s(partial(codec.encode, x), device, runs, clock)
+        decode_s = factor * _median_s(decode, device, runs, clock)
+        profile.append(
+            CodecTime(num_elements=size, payload_bytes=payload.num_bytes, encode_s=encode_s, decode_s=decode_s)
+        )
     return profile
 
 
@@ -74,29 +79,37 @@ def times_of(name: str, profiles: Mapping[Processor, Sequence[CodecTime]]) -> Co
     return CodecTimes(name=name, encode_s=seconds("encode_s"), decode_s=seconds("decode_s"), sent_bytes=sent_bytes)
 
 
-def profiled_times(codec: str, largest: int, device: str = "cpu", *, runs: int = 5) -> CodecTimes:
-    """Profile a gradient codec on a device and on this machine's CPU, for tensors of up to `largest` elements."""
+def profiled_times(
+    codec: str, largest: int, device: str = "cpu", *, runs: int = 5, ranks_a_core: float = 0.0
+) -> CodecTimes:
+    """Profile a gradient codec on a device and on this machine's CPU, for tensors of up to `largest` elements.
+
+    `ranks_a_core`: as for `profile_codec`.
+    """
     sizes = [SMALLEST]
     while sizes[-1] < largest:
         sizes.append(min(largest, sizes[-1] * FACTOR))
     make = partial(gradient_codec, codec)
     make()  # refuses an unknown codec before any measurement
-    profiles = {name: profile_codec(make, sizes, device=name, runs=runs) for name in {device, "cpu"}}
+    profiles = {
+        name: profile_codec(make, sizes, device=name, runs=runs, ranks_a_core=ranks_a_core if name == "cpu" else 0.0)
+        for name in {device, "cpu"}
+    }
     return times_of(codec, {Processor.GPU: profiles[device], Processor.CPU: profiles["cpu"]})
 
 
-def _median_s(run: Callable[[], object], device: str, runs: int) -> float:
+def _median_s(run: Callable[[], object], device: str, runs: int, clock: Callable[[], float]) -> float:
     def finish() -> None:
         if torch.device(device).type == "cuda":
             torch.cuda.synchronize(device)
 
     def timed_s(count: int) -> float:
         finish()
-        began_s = time.perf_counter()
+        began_s = clock()
         for _ in range(count):
             run()
         finish()
-        return (time.perf_counter() - began_s) / count
+        return (clock() - began_s) / count
 
     for _ in range(WARMUP):
         once_s = timed_s(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from itertools import pairwise
+from itertools import chain, pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -60,17 +60,22 @@ def of_module(module: nn.Module, *, backward_s: float, forward_s: float | None =
     )
 
 
-def measure(module: nn.Module, step: Callable, *, device: str, iterations: int = 10, warmup: int = 3) -> Gradients:
+def measure(
+    module: nn.Module, step: Callable, *, device: str, iterations: int = 10, warmup: int = 3, on_all_ranks: bool = False
+) -> Gradients:
     """Measure when gradients become ready while `step()` runs the module forward and one backward pass.
 
     Medians over iterations, by the CPU's clock or by CUDA events. Forward seconds end where the module returns, so a
     loss outside of it counts into gap_s[0]. Parameters without a gradient are left out; `step` may go on to update.
+    `on_all_ranks`: all ranks call it and begin each step together; a gradient is ready once the slowest rank has it.
     ValueError if `step` does not call the module, makes a gradient ready twice, or not the same ones every time.
     """
     require_counts(1, iterations=iterations)
     require_counts(0, warmup=warmup)
     if not str(device).startswith(("cpu", "cuda")):
         raise ValueError(f"device is {device}; it must be a cpu or cuda device")
+    import torch.distributed as dist
+
     mark, seconds = _clock(device)
     marks = []  # (name, time) in one step, with "" for its start and for returns of the module
     steps = []  # seconds by name of each step
@@ -81,15 +86,24 @@ def measure(module: nn.Module, step: Callable, *, device: str, iterations: int =
         for key, p in parameters.items():
             hooks.enter_context(p.register_post_accumulate_grad_hook(lambda _, key=key: marks.append((key, mark()))))
         for _ in range(warmup + iterations):
+            if on_all_ranks:
+                dist.barrier()
             marks[:] = [("", mark())]
             step()
             steps.append(_times(marks, seconds))
     for p in without:
         p.grad = None
-    if any(times.keys() != steps[0].keys() for times in steps):
-        raise ValueError("step must make the same gradients ready every time")
-    ready_s = {key: median(times[key] for times in steps[warmup:]) for key in steps[0]}
-    forward_s = ready_s.pop("")
+    by_rank = [steps]
+    if on_all_ranks:
+        by_rank = [[] for _ in range(dist.get_world_size())]
+        dist.all_gather_object(by_rank, steps)
+    if any(times.keys() != steps[0].keys() for times in chain.from_iterable(by_rank)):
+        where = ", on all ranks" if on_all_ranks else ""
+        raise ValueError(f"step must make the same gradients ready every time{where}")
+    slowest = [{key: max(times[key] for times in at) for key in steps[0]} for at in zip(*by_rank, strict=True)]
+    at_s = {key: median(times[key] for times in slowest[warmup:]) for key in steps[0]}
+    forward_s = at_s.pop("")
+    ready_s = {key: seconds - forward_s for key, seconds in at_s.items()}
     tensors = tuple(sorted(ready_s, key=ready_s.__getitem__))
     gap_s = tuple(later - earlier for earlier, later in pairwise([0.0, *sorted(ready_s.values())]))
     return Gradients(
@@ -103,13 +117,12 @@ def measure(module: nn.Module, step: Callable, *, device: str, iterations: int =
 
 
 def _times(marks: list[tuple[str, Any]], seconds: Callable[[Any, Any], float]) -> dict[str, float]:
-    """Seconds from the module's return before the backward pass to each gradient, and of the forward pass as ""."""
+    """Seconds from the start to each gradient, and to the module's return before the backward pass as ""."""
     ready = [(key, at) for key, at in marks if key]
     first = marks.index(ready[0]) if ready else 0
     if first < 2 or len(dict(ready)) < len(ready):
         raise ValueError("step must call the module, then make each of its gradients ready once")
-    returned = marks[first - 1][1]
-    return {"": seconds(marks[0][1], returned)} | {key: seconds(returned, at) for key, at in ready}
+    return {key: seconds(marks[0][1], at) for key, at in (("", marks[first - 1][1]), *ready)}
 
 
 def _clock(device: str) -> tuple[Callable[[], Any], Callable[[Any, Any], float]]:

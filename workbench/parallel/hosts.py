@@ -1,5 +1,9 @@
 """Sums in two steps: inside a host each rank sums one shard, and the ranks with the same shard meet between hosts."""
 
+import os
+import platform
+from typing import Any
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -8,7 +12,7 @@ from workbench.checks import require_counts
 
 from .timeouts import await_connected, naming_lost_ranks, timeout_of
 
-__all__ = ["all_shards", "host_groups", "own_shard_of_sum", "require_whole_hosts"]
+__all__ = ["all_shards", "host_groups", "own_shard_of_sum", "ranks_a_core", "require_whole_hosts"]
 
 
 def require_whole_hosts(num_ranks: int, **ranks_per_host: int) -> None:
@@ -56,3 +60,11 @@ def all_shards(shard: Tensor, host: dist.ProcessGroup) -> Tensor:
     with naming_lost_ranks(host, "all_gather on a host"):
         dist.all_gather(shards, shard.contiguous(), group=host)
     return torch.cat(shards)
+
+
+def ranks_a_core(group: dist.ProcessGroup | None = None) -> float:
+    """Return how many ranks of a group share a core of this rank's machine, at least one; all its ranks call it."""
+    machines: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(machines, platform.node(), group)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1.0, machines.count(platform.node()) / cores)

@@ -198,8 +198,16 @@ def _planned(setting: Setting, hooks: Hooks[PlanOf]) -> tuple[Mapping[str, PlanO
     draw = torch.Generator().manual_seed(dist.get_rank())
     inputs, labels = random_inputs(setting.model, setting.batch, draw)
     module = SMALL_MODELS[setting.model]()
-    plans = hooks.plan(setting, module, lambda: _loss(module(inputs), labels).backward())
+    model = DistributedDataParallel(copy.deepcopy(module), bucket_cap_mb=BUCKET_MB)
+    model.register_comm_hook(None, _send_nothing)  # gradients are measured where they will be exchanged
+    plans = hooks.plan(setting, model.module, _step_of(model, inputs, labels))
     return plans, module, (inputs, labels)
+
+
+def _send_nothing(_: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    future: torch.futures.Future[Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
 
 
 def _trials(recorder: Recorder, setting: Setting, schemes: Sequence[str], hooks: Hooks) -> dict[str, Trial]:

@@ -22,6 +22,7 @@ from workbench.techniques.cupcake.cost import (
     Costs,
     costs_on,
     fitted,
+    fitted_costs,
     is_worth_compressing,
     strategies,
 )
@@ -78,6 +79,26 @@ def test_a_flat_time_and_a_line_are_fitted_exactly_and_the_line_alone_is_not():
     line, both = fitted([(size, float(model(size))) for size in (1e3, 1e5, 4e6, 8e6, 3.2e7)])
     assert (both.flat_s, both.flat_bytes) == (pytest.approx(1e-3), 4e6) and both.s_per_byte == pytest.approx(1e-9)
     assert abs(line(4e6) / 1e-3 - 1) > 0.2
+
+
+def test_what_a_cpu_works_while_it_sends_delays_the_backward_pass_and_leaves_the_link():
+    sizes = (4e3, 4e5, 4e6)
+    times = {  # 1 ms and 1 GB/s to encode; 3 ms and 0.5 GB/s to send, of which 2 ms and half the bytes' time are work
+        "encode": [(size, 1e-3 + 1e-9 * size) for size in sizes],
+        "send": [(size, 3e-3 + 2e-9 * size) for size in sizes],
+        "work": [(size, 2e-3 + 1e-9 * size) for size in sizes],
+        "decode": [(size, 1e-3) for size in sizes],
+    }
+    found = fitted_costs("toy", times, times["send"])
+    assert found.compress(4e6) == pytest.approx(3e-3 + 8e-3) and found.communicate(4e6) == pytest.approx(1e-3 + 4e-3)
+    assert found.decode(4e6) == pytest.approx(1e-3) and found.send_plain(4e6) == pytest.approx(11e-3)
+    assert max(found.misses.values()) < 1e-6
+    on_gpu = fitted_costs("toy", times | {"work": [(size, 0.0) for size in sizes]}, times["send"])
+    assert on_gpu.compress(4e6) == pytest.approx(5e-3) and on_gpu.communicate(4e6) == pytest.approx(11e-3)
+    measured = replace(found, measured={FP32_BUCKETS: on_gpu})  # FP32 is predicted by what was measured of it
+    first, buckets = strategies(gradients(), found), strategies(gradients(), measured)
+    assert measured.plain is on_gpu and buckets[CUPCAKE] == first[CUPCAKE]
+    assert buckets[FP32_BUCKETS].iteration_s > first[FP32_BUCKETS].iteration_s
 
 
 def test_costs_on_one_machine_are_an_all_gather_and_an_all_reduce():

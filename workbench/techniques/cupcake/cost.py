@@ -24,8 +24,8 @@ from .method.problem import FREE, Cost, FlatThenLinear, FusionProblem, Linear, i
 from .method.rivals import ddp_buckets, each, rules
 
 __all__ = ["CUPCAKE", "DDP_BUCKETS", "FP16", "FP32", "FP32_BUCKETS", "FP32_FUSED", "GRACE", "HIPRESS", "TESTBEDS"]
-__all__ += ["Costs", "Strategy", "costs_of", "costs_on", "fitted", "gradients_of", "is_worth_compressing"]
-__all__ += ["largest_miss", "machines_of", "strategies", "uncompressed_s", "with_rate"]
+__all__ += ["Costs", "Strategy", "costs_of", "costs_on", "fitted", "fitted_costs", "gradients_of"]
+__all__ += ["is_worth_compressing", "largest_miss", "machines_of", "strategies", "uncompressed_s", "with_rate"]
 
 FP32_BYTES = 4
 FP32, FP32_BUCKETS, FP32_FUSED = "FP32, each tensor", "FP32", "FP32, fused best"
@@ -45,6 +45,7 @@ class Costs:
     decode: Cost  # of the messages of all ranks
     send_plain: Linear  # of an uncompressed group
     onward: Linear = FREE  # inside machines, encoded or not
+    measured: Mapping[str, "Costs"] = field(default_factory=dict)  # of FP32 and FP16; derived from these where missing
     misses: Mapping[str, float] = field(default_factory=dict)  # largest relative error of each fitted operation
 
     def problem(self, gradients: Gradients, **more: object) -> FusionProblem:
@@ -60,11 +61,15 @@ class Costs:
     @property
     def plain(self) -> "Costs":
         """The costs without a codec."""
+        if FP32_BUCKETS in self.measured:
+            return self.measured[FP32_BUCKETS]
         return replace(self, codec="FP32", compress=FREE, communicate=self.send_plain, decode=FREE)
 
     @property
     def half(self) -> "Costs":
-        """The costs with 16 bits a value instead of a codec, on all links; casting takes no time here."""
+        """The costs with 16 bits a value instead of a codec, on all links; unless measured, casting takes no time."""
+        if FP16 in self.measured:
+            return self.measured[FP16]
         line, onward = (Linear(one.startup_s, one.s_per_byte / 2) for one in (self.send_plain, self.onward))
         return replace(self.plain, codec="fp16", communicate=line, send_plain=line, onward=onward)
 
@@ -75,7 +80,10 @@ class Costs:
         return replace(self, compress=line, decode=FREE)
 
 
-def fitted(samples: Sequence[tuple[float, float]]) -> tuple[Linear, FlatThenLinear]:
+Samples = Sequence[tuple[float, float]]  # bytes in fp32, and seconds
+
+
+def fitted(samples: Samples) -> tuple[Linear, FlatThenLinear]:
     """Fit both models to pairs of bytes and seconds, by non-negative least squares of the relative errors.
 
     The flat part ends at a size of the samples, or at 0.
@@ -87,7 +95,7 @@ def fitted(samples: Sequence[tuple[float, float]]) -> tuple[Linear, FlatThenLine
     return Linear(startup_s, s_per_byte), FlatThenLinear(flat_s, flat_bytes, above)
 
 
-def _fitted(samples: Sequence[tuple[float, float]], flat_bytes: float) -> tuple[tuple[float, float], float]:
+def _fitted(samples: Samples, flat_bytes: float) -> tuple[tuple[float, float], float]:
     """Return the flat time and the seconds of each byte above, then the norm of the relative errors."""
     sizes, seconds = np.array(samples, float).T
     terms = np.stack([1 / seconds, np.maximum(0.0, sizes - flat_bytes) / seconds], axis=1)
@@ -95,9 +103,28 @@ def _fitted(samples: Sequence[tuple[float, float]], flat_bytes: float) -> tuple[
     return tuple(found.tolist()), float(error)
 
 
-def largest_miss(cost: Cost, samples: Sequence[tuple[float, float]]) -> float:
+def largest_miss(cost: Cost, samples: Samples) -> float:
     """Return the largest relative error of a cost for pairs of bytes and seconds."""
     return max(abs(float(cost(size)) / seconds - 1) for size, seconds in samples)
+
+
+def fitted_costs(codec: str, times: Mapping[str, Samples], send_plain: Samples) -> Costs:
+    """Fit the costs of a codec to times of "encode", "send" and "decode", and of the device's "work" while it sends.
+
+    The work counts as encoding, not as sending. `misses` are of the times as they were measured.
+    """
+    send = fitted(times["send"])[0]
+    work = FREE if all(seconds == 0 for _, seconds in times["work"]) else fitted(times["work"])[0]
+    encode = [(size, seconds + work(size)) for size, seconds in times["encode"]]
+    compress, decode, plain = fitted(encode)[1], fitted(times["decode"])[1], fitted(send_plain)[0]
+    misses = {
+        "compress": largest_miss(compress, encode),
+        "communicate": largest_miss(send, times["send"]),
+        "decode": largest_miss(decode, times["decode"]),
+        "send_plain": largest_miss(plain, send_plain),
+    }
+    left = Linear(max(0.0, send.startup_s - work.startup_s), max(0.0, send.s_per_byte - work.s_per_byte))
+    return Costs(codec=codec, compress=compress, communicate=left, decode=decode, send_plain=plain, misses=misses)
 
 
 def costs_on(codec: CodecTimes, machines: Machines) -> Costs:
@@ -155,9 +182,9 @@ def strategies(
     found = {}
 
     def add(name: str, problem: FusionProblem, fusion: tuple[int, ...], flags: Sequence[bool] | None = None) -> None:
-        flags = (problem is whole,) * len(fusion) if flags is None else tuple(flags)
-        iteration_s = iteration_time(problem, fusion, flags)
-        found[name] = Strategy(name=name, fusion=fusion, compressed=flags, iteration_s=iteration_s)
+        iteration_s = iteration_time(problem, fusion, flags)  # None: all groups as the problem's own costs have it
+        compressed = (problem is whole,) * len(fusion) if flags is None else tuple(flags)
+        found[name] = Strategy(name=name, fusion=fusion, compressed=compressed, iteration_s=iteration_s)
 
     add(FP32, plain, each(plain))
     add(FP32_BUCKETS, plain, ddp_buckets(plain))

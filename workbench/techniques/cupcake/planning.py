@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from workbench.compression import FP16 as HalfPrecision
 from workbench.compression import Identity
 from workbench.compression.gradients import gradient_codec
 from workbench.parallel.hooks import (
@@ -26,10 +27,10 @@ from workbench.parallel.hooks import (
     require_one_plan,
     warn_if_late,
 )
-from workbench.parallel.hosts import require_whole_hosts
+from workbench.parallel.hosts import ranks_a_core, require_whole_hosts
 from workbench.timeline.gradients import Gradients
 
-from .cost import CUPCAKE, FP16, FP32_BUCKETS, FP32_BYTES, FP32_FUSED, Costs, fitted, largest_miss, strategies
+from .cost import CUPCAKE, FP16, FP32_BUCKETS, FP32_BYTES, FP32_FUSED, Costs, fitted_costs, strategies
 from .plan import Plan, plan_of
 from .runtime import FusedExchange, Group, Places
 
@@ -89,7 +90,7 @@ def fuse(
         passes.append(ready_s)
         if len(passes) < SETTLING + MEASURED:
             return None
-        middle_s = {name: median(times[name] for times in passes[SETTLING:]) for name in ready_s}
+        middle_s = _of_slowest({name: median(times[name] for times in passes[SETTLING:]) for name in ready_s}, ranks)
         order = sorted(middle_s, key=middle_s.__getitem__)
         gap_s = tuple(later - earlier for earlier, later in pairwise([0.0, *(middle_s[name] for name in order)]))
         gradients = Gradients(
@@ -106,6 +107,13 @@ def fuse(
         return plan
 
     return FusedExchange(model, None, momentum=momentum, warmup=warmup, scaler=scaler, plan_by=plan_by, places=places)
+
+
+def _of_slowest(ready_s: Mapping[str, float], ranks: dist.ProcessGroup | None) -> dict[str, float]:
+    """Return when the slowest rank has each gradient."""
+    by_rank: list[Any] = [None] * dist.get_world_size(ranks)
+    dist.all_gather_object(by_rank, dict(ready_s), ranks)
+    return {name: max(times[name] for times in by_rank) for name in ready_s}
 
 
 def warn_if_slower(plan: Plan) -> None:
@@ -152,69 +160,70 @@ def measure_costs(
 ) -> Costs:
     """Measure encoding, sending and decoding of groups up to `largest` elements; all ranks call it together.
 
-    Costs are fitted to the median time of the slowest rank for each size. The sums inside machines, for which the
-    device waits, count as encoding and decoding, and of an uncompressed group as sending.
+    Costs are fitted to the median time of the slowest rank for each size. Copies into a group and back count as
+    encoding and decoding, as do sums inside machines, for which the device waits. A CPU also works for messages on
+    their way: so much of sending delays the backward pass, and counts as encoding. FP32 and FP16 are measured alike.
     """
     sizes, largest = [SMALLEST], max(largest, SMALLEST * FACTOR)
     while sizes[-1] < largest:
         sizes.append(min(largest, sizes[-1] * FACTOR))
     places = Places.of(ranks, gpus_per_machine)
-    encode, send, decode = _measured(lambda: gradient_codec(codec), sizes, device, runs, ranks, places)
-    summed, send_plain, shared = _measured(Identity, sizes, device, runs, ranks, places)
-    if places.machine is not None:
-        parts = zip(summed, send_plain, shared, strict=False)  # the largest groups were not sent
-        send_plain = [(size, sum_s + send_s + share_s) for (size, sum_s), (_, send_s), (_, share_s) in parts]
+    makes = {codec: lambda: gradient_codec(codec), FP32_BUCKETS: Identity, FP16: HalfPrecision}
+    measured = {name: _measured(make, sizes, device, runs, ranks, places) for name, make in makes.items()}
     places.close()
-    samples = {"compress": encode, "communicate": send, "decode": decode, "send_plain": send_plain}
-    costs = Costs(
-        codec=codec,
-        compress=fitted(encode)[1],
-        communicate=fitted(send)[0],
-        decode=fitted(decode)[1],
-        send_plain=fitted(send_plain)[0],
-    )
-    misses = {name: largest_miss(getattr(costs, name), pairs) for name, pairs in samples.items()}
-    return replace(costs, misses=misses)
-
-
-Samples = list[tuple[float, float]]  # bytes in fp32, and seconds
+    steps = zip(*(measured[FP32_BUCKETS][step] for step in ("encode", "send", "decode")), strict=False)
+    send_plain = [(size, sum_s + send_s + share_s) for (size, sum_s), (_, send_s), (_, share_s) in steps]
+    costs = {name: fitted_costs(name, found, send_plain) for name, found in measured.items()}
+    return replace(costs.pop(codec), measured=costs)
 
 
 def _measured(
     make: Callable, sizes: Sequence[int], device: str, runs: int, ranks: dist.ProcessGroup | None, places: Places
-) -> tuple[Samples, Samples, Samples]:
-    """Return the times of encoding, sending and decoding for each size."""
-    encode: Samples = []
-    send: Samples = []
-    decode: Samples = []
+) -> dict[str, list[tuple[float, float]]]:
+    """Return the times to encode, send and decode each size, and what the device works while it is sent."""
+    found: dict[str, list[tuple[float, float]]] = {"encode": [], "send": [], "decode": [], "work": []}
     for size in sizes:
         group, size_bytes = Group(make(), [size], 0.0, device, ranks, places), FP32_BYTES * size
-        is_sent = len(send) < 2 or send[-1][1] < LONG_S
-        encode_s, send_s, decode_s = _medians_s(group, runs, is_sent)
-        encode.append((size_bytes, encode_s))
-        decode.append((size_bytes, decode_s))
-        if is_sent:
-            send.append((size_bytes, send_s))
-    return encode, send, decode
+        is_sent = len(found["send"]) < 2 or found["send"][-1][1] < LONG_S
+        for (name, samples), seconds in zip(found.items(), _medians_s(group, runs, is_sent), strict=True):
+            if is_sent or name in ("encode", "decode"):
+                samples.append((size_bytes, seconds))
+    return found
 
 
 def _medians_s(group: Group, runs: int, is_sent: bool) -> list[float]:
     draw, seconds = torch.Generator(group.flat.device).manual_seed(dist.get_rank()), []
+    gradient, is_ddps = torch.empty_like(group.flat), isinstance(group.codec, Identity | HalfPrecision)
     finish = torch.cuda.synchronize if group.flat.is_cuda else lambda: None
+    sharing = 0.0 if group.flat.is_cuda else ranks_a_core(group.ranks)
 
-    def timed_s(work: Callable[[], object]) -> float:
+    def timed(work: Callable[[], object]) -> tuple[float, float]:
         finish()  # a barrier of gloo does not wait for the device
         dist.barrier(group.ranks)
-        began_s = time.perf_counter()
+        began_s, began_cpu_s = time.perf_counter(), time.process_time()
         work()
         finish()
-        return time.perf_counter() - began_s
+        return time.perf_counter() - began_s, time.process_time() - began_cpu_s
+
+    def encode() -> None:
+        if not is_ddps:
+            group.flat.copy_(gradient)
+        group.encode()
+
+    def decode() -> None:
+        group.decode()
+        if not is_ddps:
+            gradient.copy_(group.flat)
 
     for _ in range(runs + 2):  # the first two runs open connections and allocate memory
         group.flat.normal_(generator=draw)
-        encode_s = timed_s(group.encode)
-        send_s = timed_s(group.exchange) if is_sent else timed_s(group.keep)
-        found = torch.tensor([encode_s, send_s, timed_s(group.decode)], device=group.flat.device)
-        dist.all_reduce(found, dist.ReduceOp.MAX, group=group.ranks)
-        seconds.append(found.tolist())
+        gradient.copy_(group.flat)
+        encode_s, _ = timed(encode)
+        send_s, worked_s = timed(group.exchange if is_sent else group.keep)
+        decode_s, _ = timed(decode)
+        slowest = torch.tensor([encode_s, send_s, decode_s], device=group.flat.device)
+        total = torch.tensor(worked_s, device=group.flat.device)
+        dist.all_reduce(slowest, dist.ReduceOp.MAX, group=group.ranks)
+        dist.all_reduce(total, group=group.ranks)
+        seconds.append([*slowest.tolist(), sharing * total.item() / dist.get_world_size(group.ranks)])
     return [median(column) for column in zip(*seconds[2:], strict=True)]

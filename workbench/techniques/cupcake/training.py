@@ -42,7 +42,7 @@ def train(**arguments: Any) -> dict[str, Any]:
 
 
 def _plans(setting: Setting, module: nn.Module, step: Callable[[], object]) -> Mapping[str, Plan]:
-    gradients = measure(module, step, device="cpu", iterations=MEASURED_STEPS, warmup=1)
+    gradients = measure(module, step, device="cpu", iterations=MEASURED_STEPS, warmup=1, on_all_ranks=True)
     scale, per_machine = gradients.total_bytes / RESNET50_BYTES, setting.gpus_per_machine
     return plans_on_ranks(gradients, setting.codec, bucket_scale=scale, gpus_per_machine=per_machine)
 

@@ -1,7 +1,5 @@
 """Links and a CPU's own work for messages, measured on real ranks that do nothing else; see `CpuMachines`."""
 
-import os
-import platform
 import time
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
@@ -11,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from workbench.cluster import Link, Machines, fit
+from workbench.parallel.hosts import ranks_a_core
 
 from .method.job import FP32_BYTES, CpuMachines
 from .method.options import Comm, Phase, Routine
@@ -50,7 +49,7 @@ def _fitted(groups: Groups, phase: Phase, n: int, sharing: int, device: str, run
     """Return the link of a phase, and the work of a rank's processor in the same form."""
     if n == 1:  # no other rank to send to
         return (Link(bandwidth_bytes_per_s=UNUSED_BYTES_PER_S, source="unused"),) * 2
-    task, ranks_a_core = Comm(phase, Routine.REDUCE_SCATTER, False), _ranks_a_core()
+    task, sharing_core = Comm(phase, Routine.REDUCE_SCATTER, False), ranks_a_core()
     sent_s, worked_s = [], []
     worker = ThreadPoolExecutor(1)  # as in the exchange of gradients, a thread of its own sends
     for size in MEASURED_ELEMENTS:
@@ -69,16 +68,8 @@ def _fitted(groups: Groups, phase: Phase, n: int, sharing: int, device: str, run
             worked.append(cpu_s.item() / dist.get_world_size())
         sent_bytes = FP32_BYTES * size * (n - 1) * sharing
         sent_s.append((sent_bytes, median(seconds[1:])))
-        worked_s.append((sent_bytes, ranks_a_core * median(worked[1:])))
+        worked_s.append((sent_bytes, sharing_core * median(worked[1:])))
     worker.shutdown()
     of = f"fitted to {len(sent_s)} sizes between {groups.place[0]} x {groups.place[1]} ranks"
-    work = f"processor seconds at {ranks_a_core:g} ranks a core, {of}"
+    work = f"processor seconds at {sharing_core:g} ranks a core, {of}"
     return fit(sent_s).link(of), fit(worked_s).link(work)
-
-
-def _ranks_a_core() -> float:
-    """Return how many ranks share a core of this rank's machine, at least one."""
-    machines: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(machines, platform.node())
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1.0, machines.count(platform.node()) / cores)

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from workbench.compression.profiling import profiled_times
 from workbench.models.gradients import measure
+from workbench.parallel.hosts import ranks_a_core
 from workbench.rows.cells import named
 from workbench.study import data_parallel
 from workbench.study.data_parallel import ALONE, DDP, FP16, Hooks, Setting
@@ -112,11 +113,9 @@ def train(**arguments: Any) -> dict[str, Any]:
 
 def _plans(setting: Setting, module: nn.Module, step: Callable[[], object]) -> dict[str, Plan]:
     """Measure gradients, codec and cluster on all ranks at once, and plan every hooked scheme on rank 0."""
-    step()
+    gradients = measure(module, step, device="cpu", iterations=MEASURED_STEPS, warmup=1, on_all_ranks=True)
     dist.barrier()  # each measurement sees all ranks at the same work
-    gradients = measure(module, step, device="cpu", iterations=MEASURED_STEPS, warmup=0)
-    dist.barrier()
-    times = profiled_times(setting.codec, max(gradients.num_elements))
+    times = profiled_times(setting.codec, max(gradients.num_elements), ranks_a_core=ranks_a_core())
     cluster = measure_cluster(setting.num_machines, setting.gpus_per_machine)
     written: list[Any] = [None]
     if dist.get_rank() == 0:
