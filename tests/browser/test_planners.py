@@ -35,13 +35,14 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 def test_all_planners_are_drawn_in_jupyterlite(tmp_path):
+    from workbench.advisor.evidence import save
     from workbench.reproduction.report.publish import PLANNERS, write_planners
 
     if not is_reachable(HOST):
         pytest.skip(f"{HOST}, from which JupyterLite has its Python, cannot be reached")
     cells = [cell.source for cell in nbformat.read(PLANNERS, as_version=4).cells if cell.cell_type == "code"]
     num_pictures = sum(bool(re.search(r"explore_|Explorer\(", cell)) for cell in cells)
-    write_planners(tmp_path / "site")
+    write_planners(tmp_path / "site", save)
     handler = functools.partial(Quiet, directory=tmp_path / "site")
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, open_page(1300, 1000) as page:
         threading.Thread(target=server.serve_forever, daemon=True).start()

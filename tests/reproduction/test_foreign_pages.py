@@ -35,7 +35,7 @@ def published(held: ReportProject, tmp_path: Path) -> tuple[str, dict[str, bytes
         pytest.importorskip(package)
     site, catalogue = tmp_path / "site", load_catalogue(held.project)
     first = write_report(held.project, catalogue, "laptop", notebooks=True, anew=True)
-    left_out = write_site(held.project, catalogue, "laptop", first, site)
+    left_out = write_site(held.project, catalogue, "laptop", first, site, lambda folder: None)
     assert not [path for path in site.rglob("*") if path.is_symlink()]
     return "\n".join(left_out), {
         path.relative_to(site).as_posix(): path.read_bytes() for path in site.rglob("*") if path.is_file()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from workbench.reproduction import Missed, Project, Value, load_catalogue
@@ -13,7 +15,9 @@ from workbench.rows import Row, matches
 
 from .predictions import PREDICTIONS
 
-__all__ = ["Evidence", "evidence", "tested"]
+__all__ = ["Evidence", "evidence", "save", "tested"]
+
+SAVED = Path(__file__).with_name("evidence.json")  # of `save`, in a browser's copy of this library: it has no records
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +35,9 @@ class Evidence:
 
 def evidence(project: Project | None = None) -> Mapping[str, Evidence]:
     """Read what the records of a project say, by technique; only the items that are needed are judged."""
+    if project is None and SAVED.exists():
+        saved = json.loads(SAVED.read_text(encoding="utf-8"))["evidence"]
+        return {technique: Evidence(**_with_tuples(one)) for technique, one in saved.items()}
     project = project or Project()
     catalogue, found = load_catalogue(project), {}
     for technique in PREDICTIONS:
@@ -57,8 +64,22 @@ def evidence(project: Project | None = None) -> Mapping[str, Evidence]:
 
 def tested(project: Project | None = None) -> str:
     """Say what the blind test came to."""
+    if project is None and SAVED.exists():
+        return str(json.loads(SAVED.read_text(encoding="utf-8"))["tested"])
     project = project or Project()
     return advice_tested(best_runs(project, [item for item in load_catalogue(project) if item.id == ADVICE]))
+
+
+def save(folder: Path) -> None:
+    """Write what the records of this library's checkout say into a copy of this package."""
+    project = Project(SAVED.parents[2])
+    found = {technique: asdict(one) for technique, one in evidence(project).items()}
+    text = json.dumps({"evidence": found, "tested": tested(project)}, indent=1)
+    (folder / SAVED.name).write_text(text, encoding="utf-8")
+
+
+def _with_tuples(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
 def _rows(runs: Mapping[str, BestRun], folder: str, place: Missed | Value | None) -> Sequence[Row]:

@@ -40,6 +40,7 @@ from workbench.techniques.sdpipe.simulated import FLOAT_BYTES, NUM_MICRO_BATCHES
 from workbench.techniques.zen.advice import CANDIDATES, modelled
 from workbench.techniques.zen.cost import seconds as sum_s
 from workbench.timeline.gradients import Gradients
+from workbench.timeline.queues import IS_COMPILED
 
 from .question import Question
 
@@ -140,6 +141,8 @@ def espresso(q: Question) -> Prediction | str:
     """Compare its best plan with FP32 and 16 bits, tensor by tensor and in DistributedDataParallel's buckets."""
     if (reason := _no_gradients(q)) or q.gradients is None:
         return reason
+    if not IS_COMPILED:
+        return "its search takes minutes as plain Python: ask it outside of a browser"
     buckets = _fused(q.gradients, ddp_buckets(costs_on(h100.codec(CODECS[0]), q.cluster).plain.problem(q.gradients)))
     casts, plain = h100.codec_times()["fp16", "cuda"], {}
     for name, gradients in (("DDP's buckets", buckets), ("each tensor", q.gradients)):

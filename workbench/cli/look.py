@@ -93,7 +93,9 @@ def write(
     if single is not None:
         single_file(path, single)
     if site is not None:
-        for line in write_site(project, catalogue, profile, path, site):
+        from workbench.advisor.evidence import save
+
+        for line in write_site(project, catalogue, profile, path, site, save):
             print(f"workbench: {line}", file=sys.stderr)
     for item in items:
         for line in (*item.refused, *(f"{item.id}: {wrong}" for wrong in item.wrong_files)):

@@ -11,6 +11,7 @@ from workbench.advisor.predictions import DECIDERS, PAYS, Prediction, predict
 from workbench.explore.explorer import Explorer, choice, steps
 from workbench.plots import aside, figure
 from workbench.plots.style import BLUE, GREY, log_scale, looks_of
+from workbench.timeline.queues import IS_COMPILED
 
 __all__ = ["Shown", "advise", "compute"]
 
@@ -34,11 +35,11 @@ class Shown:
 
 
 def compute(*, model: str, machines: str, batch: int, density: float) -> Shown:
-    """Ask the advisor, also at other rates of the network."""
+    """Ask the advisor, also at other rates of the network unless that takes minutes, as in a browser."""
     advice, gains = ask(model, machines, batch=batch, density=density, limits=False), {}
     for row in advice.rows:
         decider = DECIDERS.get(row.technique)
-        if decider and decider.name == "network" and advice.question.machines.network is not None:
+        if IS_COMPILED and decider and decider.name == "network" and advice.question.machines.network is not None:
             found = [predict(row.technique, advice.question.changed("network", rate)) for rate in RATES]
             applying = [one.gain for one in found if isinstance(one, Prediction)]
             if len(applying) == len(RATES):
@@ -47,7 +48,8 @@ def compute(*, model: str, machines: str, batch: int, density: float) -> Shown:
 
 
 def _draw(shown: Shown) -> Figure:
-    drawn, (left, right) = figure(1, 2, figsize=(11, 3.4))
+    drawn, axes = figure(1, 2 if shown.gains else 1, figsize=(11, 3.4), squeeze=False)
+    left, *others = axes.flat
     names = list(shown.table)[::-1]
     left.barh(names, [shown.table[name][0] for name in names], color=BLUE)
     for place, name in enumerate(names):
@@ -55,19 +57,21 @@ def _draw(shown: Shown) -> Figure:
         left.text(gain, place, f" {gain:.2f}, {word}", va="center")
     left.margins(x=0.35)
     left.set(xlabel="times as fast as the best plain setting")
-    for (name, gains), look in zip(shown.gains.items(), looks_of(right, shown.gains), strict=True):
-        right.plot(RATES, gains, color=look.color, marker=look.marker, linestyle=look.line_style, label=name)
-    right.axhline(PAYS, color=GREY, label="pays")
-    log_scale(right, x=True)
-    right.set(xlabel="Gbit/s between machines", ylabel="gain")
-    aside(drawn)
+    for right in others:
+        for (name, gains), look in zip(shown.gains.items(), looks_of(right, shown.gains), strict=True):
+            right.plot(RATES, gains, color=look.color, marker=look.marker, linestyle=look.line_style, label=name)
+        right.axhline(PAYS, color=GREY, label="pays")
+        log_scale(right, x=True)
+        right.set(xlabel="Gbit/s between machines", ylabel="gain")
+        aside(drawn)
     return drawn
 
 
 def _describe(shown: Shown) -> str:
     best = ", ".join(shown.advice.best) or "none of them"
     away = [row.behind.name for row in shown.advice.rows if not isinstance(row.found, Prediction)]
-    return f"Advice: {best}. Do not apply: {', '.join(away)}. {shown.advice.tested}"
+    left_out = "" if IS_COMPILED else " Other rates of the network need compiled code: open this in JupyterLab."
+    return f"Advice: {best}. Do not apply: {', '.join(away)}.{left_out} {shown.advice.tested}"
 
 
 def advise() -> Explorer[Shown]:

@@ -12,7 +12,7 @@ from types import ModuleType
 
 __all__ = ["ABSENT", "NotInBrowser", "install"]
 
-ABSENT = ("numba", "psutil", "pyroute2", "safetensors", "torch", "zmq")  # a package that is there is used
+ABSENT = ("numba", "psutil", "pyroute2", "safetensors", "sklearn", "torch", "zmq")  # a package that is there is used
 
 
 class NotInBrowser(RuntimeError):

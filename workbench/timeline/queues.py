@@ -13,7 +13,7 @@ from math import inf
 import numpy as np
 from numba import njit
 
-__all__ = ["DEVICE", "Chain", "Chains", "Queues", "Spans", "queues_by_definition"]
+__all__ = ["DEVICE", "IS_COMPILED", "Chain", "Chains", "Queues", "Spans", "queues_by_definition"]
 
 Chain = Sequence[tuple[int, float]]  # (resource, seconds) of each task, in order
 DEVICE = 0
@@ -174,6 +174,9 @@ def _loads(tasks, num_resources):
         for number in range(lengths[gradient]):
             loads_s[resources[gradient, number]] += seconds[gradient, number]
     return loads_s
+
+
+IS_COMPILED = hasattr(_loads, "py_func")  # not in a browser, where a search of a hundred tensors takes minutes
 
 
 @njit(cache=True)

@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import workbench
@@ -69,13 +69,19 @@ def _place(link: str, key: str, pages: dict[str, str]) -> str:
 
 
 def write_site(
-    project: Project, catalogue: Sequence[Reproduction], profile: str, first: Path, target: Path
+    project: Project,
+    catalogue: Sequence[Reproduction],
+    profile: str,
+    first: Path,
+    target: Path,
+    save_evidence: Callable[[Path], None],
 ) -> tuple[str, ...]:
     """Write a static site: docs with a search, the report with executed notebooks, the lessons executed, planners to
     move in a browser, and API pages from docstrings.
 
     Folders lie in it as in the project, so that links between the report and its files hold. Of results and recorded
     runs only what records name and seal is published; return a line for each link, and for each file that is left out.
+    `save_evidence`: as for `write_planners`.
     """
     if not (SOURCE / "pyproject.toml").is_file() or project.results != project.root / "results":
         raise UsageError("a site is written from a checkout of this project's source, with its results in results/")
@@ -108,7 +114,7 @@ def write_site(
     for path in lessons:
         _write_lesson(inside(project.notebooks, *path.parts[-2:]), target)
     run_module("the API pages", "pdoc", "-o", str(target / "api"), *API)
-    write_planners(target / "planners")
+    write_planners(target / "planners", save_evidence)
     return tuple(left_out)
 
 
@@ -164,14 +170,18 @@ def _write_lesson(path: Path, target: Path) -> None:
     )
 
 
-def write_planners(folder: Path) -> None:
-    """Write JupyterLite with the notebook of planners and a wheel of this library, which it installs in the browser."""
+def write_planners(folder: Path, save_evidence: Callable[[Path], None]) -> None:
+    """Write JupyterLite with the notebook of planners and a wheel of this library, which it installs in the browser.
+
+    `save_evidence` is `advisor.evidence.save`: it writes what the records say into the library's copy.
+    """
     what = "the notebook in a browser"
     with tempfile.TemporaryDirectory() as scratch:
         source = Path(scratch) / "source"  # a copy, since building leaves files beside it
         shutil.copytree(SOURCE / "workbench", source / "workbench", ignore=shutil.ignore_patterns("__pycache__"))
         for name in ("pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(SOURCE / name, source)
+        save_evidence(source / "workbench" / "advisor")
         options = ("--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", scratch)
         run_module(what, "pip", "wheel", *options, str(source))
         (wheel,) = Path(scratch).glob("*.whl")
