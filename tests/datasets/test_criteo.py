@@ -60,7 +60,7 @@ def uneven():
 @pytest.mark.parametrize(
     ("call", "rule"),
     [
-        (lambda: criteo.load("validation"), "split is 'validation', must be one of train, test"),
+        (lambda: criteo.load("validation"), "split is 'validation'; it must be one of train, test"),
         (lambda: criteo.load("train", limit=0), "limit is 0, must be at least 1 or None"),
         (uneven, r"categories has the shape \(2, 25\), must be \(2, 26\)"),
     ],

@@ -80,7 +80,7 @@ def image_dataset(**changes):
         (lambda: image_dataset(images=np.zeros((2, 8, 8), np.uint8)), "images of x: uint8"),
         (lambda: image_dataset(labels=np.zeros(3, np.int64)), r"labels of x: \(3,\) for 2 images"),
         (lambda: image_dataset(labels=np.array([0, 2])), r"labels of x: must lie in 0 .. 1"),
-        (lambda: cifar10.load("validation"), "split is 'validation', must be one of train, test"),
+        (lambda: cifar10.load("validation"), "split is 'validation'; it must be one of train, test"),
         (lambda: cifar10.load("train", limit=0), "limit is 0, must be at least 1"),
         (lambda: digits.load(instead_of="cifar10", side_pixels=20), "side_pixels is 20, must be a multiple of 8"),
     ],

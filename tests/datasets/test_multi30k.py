@@ -41,7 +41,7 @@ def test_ids_follow_frequency_after_the_special_words_and_rare_words_are_unknown
 @pytest.mark.parametrize(
     ("call", "rule"),
     [
-        (lambda: multi30k.load("test"), "split is 'test', must be one of train, val, test_2016_flickr"),
+        (lambda: multi30k.load("test"), "split is 'test'; it must be one of train, val, test_2016_flickr"),
         (lambda: multi30k.load("val", limit=0), "limit is 0, must be at least 1 or None"),
         (lambda: Vocabulary([], special=("<s>",)), r"special is \('<s>',\), must hold '<unk>'"),
     ],

@@ -100,7 +100,7 @@ def uneven_columns():
 @pytest.mark.parametrize(
     ("call", "rule"),
     [
-        (lambda: glue.load("sst", "train"), "task is 'sst', must be one of cola, sst2"),
+        (lambda: glue.load("sst", "train"), "task is 'sst'; it must be one of cola, sst2"),
         (lambda: glue.load("mnli", "validation"), "split of mnli is 'validation'"),
         (lambda: wikitext2.load("train", limit=0), "limit is 0, must be at least 1"),
         (uneven_columns, "columns of x: lengths .* must be equal"),
@@ -187,7 +187,7 @@ def test_a_cached_file_is_verified_against_the_digest_the_hub_stores_it_under(em
         blob.write_bytes(content)
         (folder / f"{split}-00000-of-00001.parquet").symlink_to(blob)
     assert [check.status for check in verify("glue/rte")] == [FileStatus.OK, FileStatus.DIFFERS]
-    with pytest.raises(ValueError, match="name is 'gleu', must be one of glue/cola"):
+    with pytest.raises(ValueError, match="name is 'gleu'; it must be one of glue/cola"):
         verify("gleu")
 
 

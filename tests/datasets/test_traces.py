@@ -38,9 +38,9 @@ def test_a_missing_file_and_another_file_are_refused(load, file, digest, tmp_pat
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(ValueError, match="job is 'x', must be one of"):
+    with pytest.raises(ValueError, match="job is 'x'; it must be one of"):
         step_times.load("x")
-    with pytest.raises(ValueError, match="model is 'x', must be one of vgg16"):
+    with pytest.raises(ValueError, match="model is 'x'; it must be one of vgg16"):
         gradient_traces.load("x")
     with pytest.raises(ValueError, match=r"runs is \(4,\), must be one or more of 0, 1, 2, 3"):
         gradient_traces.cpu_compression_times((4,))
@@ -63,7 +63,7 @@ def operations(tmp_path):
 
 def test_a_rank_s_seconds_are_its_computation_of_one_stage_step_by_step(operations):
     assert step_times.read(operations, stage=1, num_ranks=2) == ((3.0, 3.0), (3.0, 6.0))
-    with pytest.raises(ValueError, match=r"stage is 2, must be one of \[0, 1\]"):
+    with pytest.raises(ValueError, match=r"stage is 2; it must be one of \[0, 1\]"):
         step_times.read(operations, stage=2, num_ranks=2)
     with pytest.raises(ValueError, match="num_ranks is 3, must be in 1..2"):
         step_times.read(operations, stage=0, num_ranks=3)

@@ -102,7 +102,7 @@ def measured_on_a_rank(rank_s, last_has_more=False):
 def test_a_gradient_is_ready_once_the_slowest_rank_has_it(pools):
     fast, slow = pools(2).run(measured_on_a_rank, (0.0, 0.08))
     assert fast == slow and fast.tensors == ("last", "first")
-    assert fast.gap_s[0] < 0.02 and fast.gap_s[1] >= 0.1
+    assert fast.gap_s[0] < 0.02 and fast.forward_s + fast.backward_s >= 0.005 + 0.02 + 0.08
     refused = pools(2).run(measured_on_a_rank, (0.0, 0.0), True)
     assert refused == ["step must make the same gradients ready every time, on all ranks"] * 2
 
@@ -167,7 +167,7 @@ def test_architectures_have_as_many_gradients_as_espresso_recorded(name, num_ten
 
 
 def test_an_unknown_architecture_is_refused_and_small_models_of_our_own_run():
-    with pytest.raises(ValueError, match="name is 'ugatit', must be one of vgg16"):
+    with pytest.raises(ValueError, match="name is 'ugatit'; it must be one of vgg16"):
         architectures.architecture("ugatit")
     assert architectures.WordLSTM(5, 4)(torch.zeros(3, 2, dtype=torch.long)).shape == (3, 2, 5)
     with torch.device("meta"):

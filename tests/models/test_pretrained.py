@@ -48,7 +48,7 @@ def test_a_missing_encoder_is_refused_with_both_ways_to_get_it_and_another_file_
     (empty_cache / "model.safetensors").write_bytes(b"not the published weights")
     with pytest.raises(DataError, match=r"commit/model\.safetensors is not the published file"):
         load_encoder()
-    with pytest.raises(ValueError, match="name is 'glue/sst2', must be one of all-MiniLM-L6-v2"):
+    with pytest.raises(ValueError, match="name is 'glue/sst2'; it must be one of all-MiniLM-L6-v2"):
         load_encoder("glue/sst2")
 
 

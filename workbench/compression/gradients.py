@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from workbench.checks import require_one_of
 from workbench.compression.casts import FP16
 from workbench.compression.codec import Codec
 from workbench.compression.dgc import DGC
@@ -23,8 +24,7 @@ def gradient_codec(name: str, *, momentum: float = 0.0, warmup: Sequence[float] 
     Raises:
         ValueError: if the name is not one of `GRADIENT_CODECS`, or another codec than DGC is given momentum or warm-up.
     """
-    if name not in GRADIENT_CODECS:
-        raise ValueError(f"codec is {name!r}; it must be one of {', '.join(GRADIENT_CODECS)}")
+    require_one_of(GRADIENT_CODECS, codec=name)
     if (momentum or warmup) and name != "dgc":
         raise ValueError(f"momentum is {momentum}, warmup {warmup}, codec {name}: only DGC has the first two")
     match name:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from workbench.checks import require_one_of
 from workbench.datasets import digits
 from workbench.datasets.source import ImageDataset, read_tables, resolve, source_of
 
@@ -25,8 +26,7 @@ SIDE_PIXELS = 32  # side of an image
 
 def load(split: str = "train", limit: int | None = None, seed: int = 0) -> ImageDataset:
     """Load a split, or the digits where there is none; `limit` images are drawn by `seed`, None takes all."""
-    if split not in PUBLISHED_IMAGES:
-        raise ValueError(f"split is {split!r}, must be one of {', '.join(PUBLISHED_IMAGES)}")
+    require_one_of(PUBLISHED_IMAGES, split=split)
     files = resolve(NAME, split)
     if files is None:
         return digits.load(split, instead_of=NAME, side_pixels=SIDE_PIXELS, num_colours=3).sample(limit, seed)

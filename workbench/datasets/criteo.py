@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from workbench.checks import require_one_of
 from workbench.datasets.places import workbench_data
 from workbench.datasets.source import DataSource, read_tables, resolve, source_of
 from workbench.datasets.stand_in import STAND_IN_ROWS, stand_in_source
@@ -88,8 +89,7 @@ class FieldRows:
 
 def load(split: str = "train", limit: int | None = None) -> ClickDataset:
     """Load a split, or generate a stand-in where `WORKBENCH_DATA` is unset; `limit` keeps the first rows."""
-    if split not in ROWS:
-        raise ValueError(f"split is {split!r}, must be one of {', '.join(ROWS)}")
+    require_one_of(ROWS, split=split)
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}, must be at least 1 or None")
     name = f"criteo/{split}"

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from workbench.checks import require_one_of
 from workbench.datasets.source import DataSource, ImageDataset, SourceKind
 
 __all__ = ["load"]
@@ -24,8 +25,7 @@ def load(split: str = "train", *, instead_of: str, side_pixels: int = 32, num_co
     """Load a split in the shape of the missing images, uint8 [N, num_colours, side_pixels, side_pixels]."""
     from sklearn.datasets import load_digits
 
-    if split not in ROWS:
-        raise ValueError(f"split is {split!r}, must be one of {', '.join(ROWS)}")
+    require_one_of(ROWS, split=split)
     if side_pixels < SIDE_PIXELS or side_pixels % SIDE_PIXELS:
         raise ValueError(f"side_pixels is {side_pixels}, must be a multiple of {SIDE_PIXELS}")
     grey_NHW, labels = load_digits().images[ROWS[split]], load_digits().target[ROWS[split]]

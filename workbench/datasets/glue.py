@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from workbench.checks import require_one_of
 from workbench.datasets.source import Dataset, read_tables, resolve, source_of
 from workbench.datasets.stand_in import glue_columns, stand_in_source
 
@@ -67,11 +68,10 @@ TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in _ALL})
 
 def load(task: str, split: str = "train", limit: int | None = None, seed: int = 0) -> Dataset:
     """Load a split, or generate a stand-in; `limit` rows are drawn by `seed`, None takes all."""
-    if task not in TASKS:
-        raise ValueError(f"task is {task!r}, must be one of {', '.join(TASKS)}")
+    require_one_of(TASKS, task=task)
     spec = TASKS[task]
     if split not in spec.published_rows:
-        raise ValueError(f"split of {task} is {split!r}, must be one of {', '.join(spec.published_rows)}")
+        raise ValueError(f"split of {task} is {split!r}; it must be one of {', '.join(spec.published_rows)}")
     files, name = resolve(f"glue/{task}", split), f"glue/{task}/{split}"
     if files is None:
         columns = glue_columns(task, spec.text_columns, split)

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from workbench.checks import require_one_of
 from workbench.datasets.places import carried_file
 from workbench.datasets.source import DataSource, SourceKind
 from workbench.timeline.gradients import FORWARD_SHARE, Gradients
@@ -77,8 +78,7 @@ def load(model: str, *, forward_s: float | None = None) -> Gradients:
     Gaps are whole microseconds; gap_s[0] was not recorded and is 0. The forward pass was not recorded either: None
     assumes `FORWARD_SHARE` of the backward. ncf lacks its embeddings' time; ugatit has other work of 0.335 s in gap 60.
     """
-    if model not in MODELS:
-        raise ValueError(f"model is {model!r}, must be one of {', '.join(MODELS)}")
+    require_one_of(MODELS, model=model)
     rows = _rows(f"models/{model}")
     gap_s = tuple(float(row["gap_s"]) for row in rows)
     return Gradients(

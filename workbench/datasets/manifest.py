@@ -13,6 +13,7 @@ from enum import Enum
 from pathlib import Path
 
 from workbench.checkout import HOME, find_root
+from workbench.checks import require_one_of
 from workbench.datasets import places
 from workbench.datasets.places import DataError
 
@@ -116,8 +117,7 @@ def list_data(path: Path | None = None) -> tuple[Entry, ...]:
 def entry_named(name: str) -> Entry:
     """Return the entry of that name."""
     entries = {entry.name: entry for entry in list_data()}
-    if name not in entries:
-        raise ValueError(f"name is {name!r}, must be one of {', '.join(entries)}")
+    require_one_of(entries, name=name)
     return entries[name]
 
 
@@ -125,7 +125,7 @@ def file_named(entry: Entry, split: str) -> DataFile:
     """Return the file that holds a split."""
     files = {file.split: file for file in entry.files}
     if split not in files:
-        raise ValueError(f"split of {entry.name} is {split!r}, must be one of {', '.join(files)}")
+        raise ValueError(f"split of {entry.name} is {split!r}; it must be one of {', '.join(files)}")
     return files[split]
 
 

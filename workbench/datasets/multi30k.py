@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
+from workbench.checks import require_one_of
 from workbench.datasets.places import sha256_of
 from workbench.datasets.source import Dataset, read_tables, resolve, source_of
 from workbench.datasets.stand_in import glue_columns, stand_in_source
@@ -21,8 +22,7 @@ STAND_IN_SPLITS = MappingProxyType({"train": "train", "val": "validation", "test
 
 def load(split: str = "train", limit: int | None = None) -> Dataset:
     """Load the pairs of a split from the first place that has them, or generate some; `limit` keeps the first pairs."""
-    if split not in PUBLISHED_PAIRS:
-        raise ValueError(f"split is {split!r}, must be one of {', '.join(PUBLISHED_PAIRS)}")
+    require_one_of(PUBLISHED_PAIRS, split=split)
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}, must be at least 1 or None")
     name = f"multi30k/{split}"

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from workbench.checks import require_one_of
 from workbench.datasets.places import carried_file
 from workbench.datasets.source import DataSource, SourceKind
 
@@ -40,8 +41,7 @@ class StepTimes:
 
 def load(job: str = "AR", *, stage: int = 0, num_ranks: int = 4) -> StepTimes:
     """Load the compute seconds of a job's first ranks in one stage: "AR" has 4 ranks a stage, "SE" 32, "ST" 2."""
-    if job not in JOBS:
-        raise ValueError(f"job is {job!r}, must be one of {', '.join(JOBS)}")
+    require_one_of(JOBS, job=job)
     seconds = read(carried_file(f"{FOLDER}/trace-{job}.parquet", JOBS[job]), stage=stage, num_ranks=num_ranks)
     detail = f"compute seconds of {num_ranks} ranks of stage {stage}, {len(seconds[0])} steps"
     source = DataSource(name=f"{FOLDER}/{job}", kind=SourceKind.PACKAGE, detail=detail, sha256=JOBS[job])
@@ -55,7 +55,7 @@ def read(path: Path, *, stage: int, num_ranks: int) -> tuple[tuple[float, ...], 
     table = pd.read_parquet(path, columns=["dp_rank", "stage", "step", "optype", "duration"])
     stages = sorted(table["stage"].unique().tolist())
     if stage not in stages:
-        raise ValueError(f"stage is {stage!r}, must be one of {stages}")
+        raise ValueError(f"stage is {stage!r}; it must be one of {stages}")
     of_stage = table[(table["stage"] == stage) & table["optype"].isin(COMPUTE)].astype({"duration": "float64"})
     seconds = of_stage.pivot_table(index="dp_rank", columns="step", values="duration", aggfunc="sum")
     if not 1 <= num_ranks <= len(seconds):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+from workbench.checks import require_one_of
 from workbench.datasets.source import Dataset, read_tables, resolve, source_of
 from workbench.datasets.stand_in import running_text, stand_in_source
 
@@ -20,8 +21,7 @@ PUBLISHED_LINES = MappingProxyType({"train": 36_718, "validation": 3_760, "test"
 
 def load(split: str = "train", limit: int | None = None) -> Dataset:
     """Load a split from the first place that has it, or generate it; `limit` keeps the first lines, None keeps all."""
-    if split not in PUBLISHED_LINES:
-        raise ValueError(f"split is {split!r}, must be one of {', '.join(PUBLISHED_LINES)}")
+    require_one_of(PUBLISHED_LINES, split=split)
     if limit is not None and limit < 1:
         raise ValueError(f"limit is {limit}, must be at least 1 or None")
     files, name = resolve("wikitext-2", split), f"wikitext-2/{split}"

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from workbench.checks import require_one_of
 from workbench.launch.tether import tether_command
 
 __all__ = ["KernelPlace", "RanksKernel", "install", "installed", "remove"]
@@ -38,8 +39,7 @@ class RanksKernel:
     def __post_init__(self) -> None:
         if self.num_ranks < 1:
             raise ValueError(f"num_ranks is {self.num_ranks}; it must be at least 1")
-        if self.device not in UNITS:
-            raise ValueError(f"device is {self.device!r}; it must be one of {', '.join(UNITS)}")
+        require_one_of(UNITS, device=self.device)
 
     @property
     def name(self) -> str:

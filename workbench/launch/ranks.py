@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
+from workbench.checks import require_one_of
 from workbench.launch.calls import PerRank, pack_call
 from workbench.launch.engines import call_as_one, join_job, run_on_all, size_of_job
 from workbench.launch.fork_server import ForkServer
@@ -324,6 +325,5 @@ def _checked_timeout(timeout_s: float | None) -> float:
 
 def _checked_device(device: str | None) -> str:
     device = device or os.environ.get(DEVICE_VARIABLE, "cpu")
-    if device not in DEVICES:
-        raise ValueError(f"device is {device!r}; it must be one of {', '.join(DEVICES)}")
+    require_one_of(DEVICES, device=device)
     return device

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from workbench.checks import require_one_of
+
 __all__ = ["ARCHITECTURES", "WordLSTM", "architecture", "vgg16"]
 
 VGG16_CHANNELS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
@@ -92,7 +94,6 @@ ARCHITECTURES: Mapping[str, Callable[[], nn.Module]] = MappingProxyType(
 
 def architecture(name: str) -> nn.Module:
     """Build one of `ARCHITECTURES` on the meta device; ValueError for another name."""
-    if name not in ARCHITECTURES:
-        raise ValueError(f"name is {name!r}, must be one of {', '.join(ARCHITECTURES)}")
+    require_one_of(ARCHITECTURES, name=name)
     with torch.device("meta"):
         return ARCHITECTURES[name]()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from workbench.checks import require_one_of
 from workbench.datasets.manifest import Entry, FileCheck, FileStatus, entry_named, list_data, verify
 from workbench.datasets.places import sha256_of
 from workbench.datasets.source import DataError, DataSource, SourceKind
@@ -67,8 +68,7 @@ class PretrainedEncoder:
 def _verified(name: str, *, or_missing: bool = False) -> tuple[Entry, FileCheck]:
     """Find an encoder's weights and check their bytes; with `or_missing` the check of absent ones has no path."""
     models = [entry.name for entry in list_data() if entry.is_model]
-    if name not in models:
-        raise ValueError(f"name is {name!r}, must be one of {', '.join(models)}")
+    require_one_of(models, name=name)
     entry, check = entry_named(name), verify(name)[0]
     if check.status is FileStatus.MISSING and not or_missing:
         ways = [f"fetch it from the hub with `workbench data fetch {entry.name}` (needs the network)"]

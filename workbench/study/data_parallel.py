@@ -19,7 +19,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from workbench.checks import require_counts, require_positive
+from workbench.checks import require_counts, require_one_of, require_positive
 from workbench.cluster import GIGABIT_BYTES_PER_S, Link
 from workbench.compression.gradients import GRADIENT_CODECS
 from workbench.models.small import SMALL_MODELS, random_inputs
@@ -100,8 +100,7 @@ class Hooks(Generic[PlanOf]):
 
     def check(self, schemes: Sequence[str], codec: str) -> None:
         """Raise ValueError if a scheme or codec is not known."""
-        if codec not in self.codecs:
-            raise ValueError(f"codec is {codec!r}; it must be one of {', '.join(self.codecs)}")
+        require_one_of(self.codecs, codec=codec)
         known = (DDP, FP16, *self.schemes)
         if unknown := [scheme for scheme in schemes if scheme not in known]:
             raise ValueError(f"scheme is {unknown[0]!r}; it must be one of {', '.join(known)}")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from workbench.checks import require_one_of
 from workbench.parallel.pipeline import StepResult
 from workbench.study.batches import shuffled_batches, sorted_batches
 from workbench.study.precision import PRECISIONS, computing_in
@@ -96,8 +97,7 @@ class Recipe:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if not self.learning_rate > 0:
             raise ValueError(f"learning_rate is {self.learning_rate}; it must be above 0")
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"precision is {self.precision!r}; it must be one of {', '.join(PRECISIONS)}")
+        require_one_of(PRECISIONS, precision=self.precision)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from workbench.checks import require_counts, require_positive
+from workbench.checks import require_counts, require_one_of, require_positive
 from workbench.cluster import GIGABIT_BYTES_PER_S, Link
 from workbench.models.gpt2 import GPT2Config
 from workbench.rows import median_row, ratio_row, value_row
@@ -76,8 +76,7 @@ PLACES = {"IC1": lambda ranks: 2, "IC2": lambda ranks: ranks // 2, "IC3": lambda
 
 def place(interconnect: str, num_ranks: int, **sizes: Any) -> Setting:
     """Return a setting whose hosts stand for an interconnect of `PLACES`; `sizes` are further fields of `Setting`."""
-    if interconnect not in PLACES:
-        raise ValueError(f"interconnect is {interconnect!r}; it must be one of {', '.join(PLACES)}")
+    require_one_of(PLACES, interconnect=interconnect)
     return Setting(num_ranks=num_ranks, num_hosts=PLACES[interconnect](num_ranks), **sizes)
 
 

@@ -12,7 +12,7 @@ from math import log2
 import numpy as np
 import torch
 
-from workbench.checks import require_counts, require_positive
+from workbench.checks import require_counts, require_one_of, require_positive
 from workbench.cluster import Link
 from workbench.datasets import embedding_usage
 from workbench.study.embedding_tasks import EmbeddingTask
@@ -128,8 +128,7 @@ def bytes_on_busiest_link(scheme: str, sparsity: Sparsity) -> float:
 
     Source: sections 3.2.4 and 3.2.5; SparCML sends the whole tensor once that is shorter.
     """
-    if scheme not in SCHEMES:
-        raise ValueError(f"scheme is {scheme!r}; it must be one of {', '.join(SCHEMES)}")
+    require_one_of(SCHEMES, scheme=scheme)
     return SCHEMES[scheme](sparsity)
 
 

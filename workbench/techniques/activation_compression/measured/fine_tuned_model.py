@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from workbench.checks import require_counts
+from workbench.checks import require_counts, require_one_of
 from workbench.compression import Codec, ErrorFeedback
 from workbench.datasets import glue
 from workbench.models.bert import BertConfig, BertForMaskedLM, BertForSequenceClassification
@@ -97,8 +97,7 @@ class FineTuning(Compressed):
 
     def __post_init__(self) -> None:
         Compressed.__post_init__(self)  # slots make a new class, which super() misses
-        if self.task not in glue.TASKS:
-            raise ValueError(f"task is {self.task!r}; it must be one of {', '.join(glue.TASKS)}")
+        require_one_of(glue.TASKS, task=self.task)
         if self.limit is not None and self.limit < self.recipe.batch:
             raise ValueError(f"limit is {self.limit}; it must be at least the batch, {self.recipe.batch}")
         if self.error_feedback and not (self.fixed_length and self.recipe.drop_last):

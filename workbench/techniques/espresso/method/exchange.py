@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workbench.checks import require_one_of
 from workbench.compression import DGC, Codec, Payload
 from workbench.compression.gradients import gradient_codec
 from workbench.compression.wire import packed, unpacked
@@ -149,8 +150,7 @@ def merged(received: Sequence[Tensor], task: Comm, second: bool) -> Tensor:
 
 def make_codec(name: str, place: int = 0, *, momentum: float = 0.0, warmup: Sequence[float] = ()) -> Codec:
     """Return the codec of a tensor's compression number `place`, from 0; only the first has DGC's momentum."""
-    if name not in CODECS:
-        raise ValueError(f"codec is {name!r}; it must be one of {', '.join(CODECS)}")
+    require_one_of(CODECS, codec=name)
     return gradient_codec(name, momentum=0.0 if place else momentum, warmup=warmup)
 
 

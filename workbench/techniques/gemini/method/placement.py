@@ -16,7 +16,7 @@ from typing import Self
 
 import numpy as np
 
-from workbench.checks import require_counts, require_not_negative
+from workbench.checks import require_counts, require_not_negative, require_one_of
 
 __all__ = ["BUFFERS_PER_REPLICA", "BestPlacement", "Placement", "best_placement", "components", "gap_bound"]
 __all__ += ["group_bound", "kept_bytes", "placement", "recovery_probability"]
@@ -67,8 +67,7 @@ def placement(num_machines: int, num_replicas: int, kind: str = "mixed") -> Plac
     A "group" placement has N/m groups whose members keep each other's shards; in a "ring" each machine sends to the
     next m - 1. "mixed" is algorithm 6.1: groups, and where m does not divide N, one ring over the last machines.
     """
-    if kind not in KINDS:
-        raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(KINDS)}")
+    require_one_of(KINDS, kind=kind)
     _check_numbers(num_machines, num_replicas)
     divides = num_machines % num_replicas == 0
     if kind == "group" and not divides:
