@@ -177,7 +177,9 @@ def test_an_item_whose_data_are_missing_is_skipped_with_the_command_that_brings_
     assert [(item.status, item.reason.startswith(why)) for item in outcome.items] == [(Status.SKIPPED, True)]
     assert outcome.exit_code == 0
     toy.declare('item("table-1", needs=("data:glue/cola",))')
-    with pytest.raises(UsageError, match="needs the data 'glue/cola': name is 'glue/cola'; it must be one of glue/sst2"):
+    with pytest.raises(
+        UsageError, match="needs the data 'glue/cola': name is 'glue/cola'; it must be one of glue/sst2"
+    ):
         plan(Project(), load_catalogue(), "laptop")
 
 

@@ -197,10 +197,16 @@ def _planned(setting: Setting, hooks: Hooks[PlanOf]) -> tuple[Mapping[str, PlanO
     draw = torch.Generator().manual_seed(dist.get_rank())
     inputs, labels = random_inputs(setting.model, setting.batch, draw)
     module = SMALL_MODELS[setting.model]()
-    model = DistributedDataParallel(copy.deepcopy(module), bucket_cap_mb=BUCKET_MB)
-    model.register_comm_hook(None, _send_nothing)  # gradients are measured where they will be exchanged
+    model = _unsent(module)
     plans = hooks.plan(setting, model.module, _step_of(model, inputs, labels))
     return plans, module, (inputs, labels)
+
+
+def _unsent(module: nn.Module) -> DistributedDataParallel:
+    """Return a copy that sends no gradients: they are measured where they will be exchanged."""
+    model = DistributedDataParallel(copy.deepcopy(module), bucket_cap_mb=BUCKET_MB)
+    model.register_comm_hook(None, _send_nothing)
+    return model
 
 
 def _send_nothing(_: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
@@ -285,7 +291,8 @@ def _train_on_a_rank(setting: Setting, learning: Learning, hooks: Hooks) -> dict
     examples = task.draw(rank, 0)
     plan = None
     if learning.scheme in hooks.schemes:
-        plans = hooks.plan(setting, task.module, lambda: task.loss(task.module, examples).backward())
+        measured = _unsent(task.module)
+        plans = hooks.plan(setting, measured.module, lambda: task.loss(measured, examples).backward())
         plan = plans[learning.scheme]
     momentum = task.momentum if plan is not None and plan.num_compressed and setting.codec == "dgc" else 0.0
     model, exchange = _hooked(task.module, learning.scheme, plan, hooks, momentum)
