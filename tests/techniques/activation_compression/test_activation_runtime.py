@@ -49,6 +49,14 @@ def test_codes_of_partial_sums_add_up_the_largest_elements_do_not_and_gradients_
     assert [partial.grad.tolist() for partial in partials] == [[5.0, 0.0, 0.0], [0.0, 0.0, 7.0]]
 
 
+def test_second_derivatives_of_gathered_sums_are_refused():
+    partials = [torch.tensor(part, requires_grad=True) for part in ([3.0, 2.0], [1.0, 2.0])]
+    total = runtime.CompressedReduction(TopK(1), VirtualTensorGroup(2))(partials)
+    (gradient,) = torch.autograd.grad(total.square().sum(), partials[:1], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):  # no message would bring other ranks' share
+        gradient.sum().backward()
+
+
 def test_the_identity_codec_changes_no_output_and_no_gradient():
     plain, wrapped = (BertEncoder(CONFIG, VirtualTensorGroup(2)) for _ in range(2))
     compress(wrapped, Identity(), layers=4)

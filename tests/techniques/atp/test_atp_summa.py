@@ -110,6 +110,17 @@ def test_counted_elements_are_the_bytes_on_the_wire_but_for_headers(ranks):
         assert written <= sum(found) < 1.05 * written
 
 
+def differentiated_twice():
+    mesh = SummaMesh(2)
+    x = mesh.cut(torch.ones(4, 3, 8)).requires_grad_()
+    (gradient,) = torch.autograd.grad(SummaLinear(8, 8, mesh)(x).square().sum(), x, create_graph=True)
+    return refusal(gradient.sum().backward)
+
+
+def test_second_derivatives_are_refused(ranks):
+    assert all("once_differentiable" in message for message in ranks.run(tidy, differentiated_twice))
+
+
 def test_a_block_begins_with_the_weights_of_one_process(ranks):
     full = dict(GPT2Block(CONFIG, 1).state_dict())
     for found in ranks.run(tidy, lambda: SummaBlock(CONFIG, SummaMesh(2), index=1).full()):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
@@ -494,6 +495,7 @@ class _SumOfGathered(torch.autograd.Function):
         return ctx.codecs[0].decode_sum(payloads)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad_output: Tensor):
         local = zip(ctx.codecs, ctx.payloads, strict=True)
         return (None, *(codec.input_gradient(grad_output, payload) for codec, payload in local))

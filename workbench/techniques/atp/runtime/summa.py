@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from workbench.models.gpt2 import GPT2Block, GPT2Config
 from workbench.parallel.groups import ProcessTensorGroup
@@ -111,6 +112,7 @@ class _Product(torch.autograd.Function):
         return y_no
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad_no: Tensor):
         (x_ni, weight_io), mesh = ctx.saved_tensors, ctx.mesh
         row, column = mesh.row_group, mesh.column_group
