@@ -1,6 +1,7 @@
 """`compress` on models of others: which layers a number means, what is asked where that is not clear, bytes saved."""
 
 import pickle
+from collections import namedtuple
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from transformers import (
     T5Model,
 )
 
-from workbench.compression import AutoEncoder, TopK
+from workbench.compression import AutoEncoder, Quantize, TopK
 from workbench.parallel import RowParallelLinear, VirtualTensorGroup
 from workbench.techniques.activation_compression import compress
 
@@ -143,6 +144,24 @@ def test_nested_tensors_of_torchs_encoder_are_refused_with_what_to_do():
     is_padding = torch.tensor([[False, True], [False, False]])
     with pytest.raises(ValueError, match="is a nested tensor; .* enable_nested_tensor=False"), torch.no_grad():
         model(torch.ones(2, 2, 16), src_key_padding_mask=is_padding)
+
+
+class Named(nn.Module):
+    def forward(self, x):
+        return namedtuple("Output", "hidden number")(x, 3)
+
+
+def test_a_named_tuple_stays_one():
+    compress(model := nn.Sequential(Named()), TopK(1), layers="0")
+    output = model(torch.tensor([[1.0, 2.0]]))
+    assert (output.hidden.tolist(), output.number) == ([[0.0, 2.0]], 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.complex64])
+def test_outputs_that_are_not_of_floats_are_refused_by_name(dtype):
+    compress(model := nn.Sequential(nn.Identity()), Quantize(4), layers="0")
+    with pytest.raises(ValueError, match=f"output of Identity is {dtype}; it must be of floats"):
+        model(torch.ones(2, 4, dtype=dtype))
 
 
 def test_the_output_of_a_sequential_is_encoded_once():

@@ -231,12 +231,16 @@ class CompressedOutput:
         if getattr(output, "is_nested", False):
             rule = "it must be a dense one: build nn.TransformerEncoder with enable_nested_tensor=False"
             raise ValueError(f"output of {type(module).__name__} is a nested tensor; {rule}")
-        if isinstance(output, Tensor):
+        first = output[0] if isinstance(output, tuple) and output else output
+        if not isinstance(first, Tensor):
+            given = f"output of {type(module).__name__}={type(output).__name__}"
+            raise ValueError(f"{given}: a tensor or a tuple that begins with one")
+        if not first.is_floating_point():
+            raise ValueError(f"output of {type(module).__name__} is {first.dtype}; it must be of floats")
+        if first is output:
             return self.codec(output)
-        if isinstance(output, tuple) and output and isinstance(output[0], Tensor):
-            return (self.codec(output[0]), *output[1:])
-        given = f"output of {type(module).__name__}={type(output).__name__}"
-        raise ValueError(f"{given}: a tensor or a tuple that begins with one")
+        parts = self.codec(first), *output[1:]
+        return type(output)(*parts) if hasattr(output, "_fields") else parts  # users read named tuples by name
 
     def refuse_others(self, codec: Codec, inputs: tuple) -> None:
         """Raise RuntimeError where not this hook calls the codec: its layer's forward would encode twice."""
