@@ -114,6 +114,21 @@ def test_gradients_add_up_over_mini_batches_of_any_length_and_some_weights_have_
     assert ranks.run(train_partly, [3, 1]) == [[8.0, None, None]] * 3
 
 
+def train_with_hooks():
+    part, seen = stage_of(2.0), []
+    part.weight.register_hook(lambda gradient: 0.5 * gradient)
+    part.weight.register_post_accumulate_grad_hook(lambda weight: seen.append(weight.grad.item()))
+    part.requires_grad_(dist.get_rank() > 0)  # nothing of the first stage is trained
+    schedule = Endless1F1B(part, lambda found, _: found.sum(), group=dist.group.WORLD)
+    for _ in schedule.run([(torch.ones(1, 1), torch.zeros(0))] * 2):
+        pass
+    return seen
+
+
+def test_hooks_of_parameters_see_their_gradients_and_a_stage_may_be_frozen(ranks):
+    assert ranks.run(train_with_hooks) == [[], [2.0, 4.0], [2.0, 4.0]]  # a half of 2 * 2, and once more
+
+
 def send_words():
     part = nn.Embedding(2, 2)
     part.register_forward_hook(lambda *_: torch.zeros(2, dtype=torch.int64))

@@ -124,15 +124,14 @@ class Endless1F1B:
         with self._during(str(passed.number), Kind.BACKWARD):
             # With the weights of then, too, since activation checkpointing computes the forward pass anew.
             grad = partial(torch.autograd.grad, passed.result, wanted, sent, allow_unused=True)
-            gradients = list(functional_call(self._within, passed.weights, (grad,)))
+            gradients = list(functional_call(self._within, passed.weights, (grad,))) if wanted else []
         if self._stage:
             own = gradients.pop()
             self._send(torch.zeros_like(passed.x) if own is None else own, self._stage - 1, self._up)
         parameters = dict(self._within.named_parameters())
-        for name, gradient in zip(passed.weights, gradients, strict=True):
-            weight = parameters[name]
-            if gradient is not None:
-                weight.grad = gradient if weight.grad is None else weight.grad + gradient
+        pairs = [(parameters[name], own) for name, own in zip(passed.weights, gradients, strict=True)]
+        pairs = [(weight, own) for weight, own in pairs if own is not None and weight.requires_grad]
+        torch.autograd.backward(*([pair[place] for pair in pairs] for place in range(2)))  # calls hooks of parameters
         return passed.result.detach() if is_last else None
 
     def _send(self, tensor: Tensor, stage: int, group: dist.ProcessGroup) -> None:
