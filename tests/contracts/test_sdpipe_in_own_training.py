@@ -323,6 +323,34 @@ def test_the_state_of_another_world_or_of_other_weights_is_refused_by_all(pools)
             assert message.startswith(f"state of rank 1 has {name} ")
 
 
+def errors_that_the_loop_catches():
+    rank = dist.get_rank()
+    guest, lost = simple(rank), []
+
+    def closure():
+        if rank and iteration in (1, 3):
+            raise ArithmeticError("a batch that cannot be read")
+        guest.optimizer.zero_grad()
+        guest.loss(iteration).backward()
+
+    with synchronized(guest.model, guest.optimizer, num_stages=1, options=TOGETHER) as sdpipe:
+        for iteration in range(4):
+            try:
+                guest.optimizer.step(closure)
+            except ArithmeticError:
+                lost.append(iteration)
+            if iteration == 1:
+                with sdpipe.averaged():
+                    pass
+    return [len(group.members) for group in sdpipe.log.groups], lost, state_of(guest.model)
+
+
+def test_a_worker_that_goes_on_after_an_error_in_its_update_holds_nobody_up(pools):
+    (groups, _, weights), (others_groups, lost, others_weights) = pools(2).run(tidy, errors_that_the_loop_catches)
+    assert groups == others_groups == [2] * 4 and lost == [1, 3]
+    assert all(map(torch.equal, weights, others_weights))
+
+
 def sharded():
     model = network(0)
     fully_shard(model)

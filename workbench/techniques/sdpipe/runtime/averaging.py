@@ -82,21 +82,31 @@ class SDPipe:
         self._client = Client(access, place.stage, place.pipeline, **limits)
         self._averaged_s: float | None = None  # end of the last averaging
         self._is_averaged = self._is_closed = False
+        self._is_reported = False  # between `before_update` and `after_update`
         self._hooks: list[RemovableHandle] = []  # hooks of an optimizer
         self._optimizer: Any = None  # the optimizer that `follow_` has marked for GradScaler
         self._skipped: list[tuple[Tensor, Tensor]] = []  # weights and gradients of a step that a scaler skips
 
     def before_update(self) -> None:
         """Report to the scheduler, on a GPU once gradients are computed; the update overlaps with its decision."""
+        self._finish_update()
         if self._is_averaged:
             raise RuntimeError("step inside `averaged`, whose end would undo it; take it before or afterwards")
         with self._naming_lost("comparing the gradients of tied weights"):
             self._ties.compare_gradients()
         self._finish_queued()
         self._client.signal(None if self._averaged_s is None else time.monotonic() - self._averaged_s)
+        self._is_reported = True
+
+    def _finish_update(self) -> None:
+        """Average after an update that ended with an error, which the caller's loop has caught: others wait for it."""
+        if self._is_reported:
+            self._skipped = []
+            self.after_update()
 
     def after_update(self) -> None:
         """Wait for this worker's group, and average the model among its members."""
+        self._is_reported = False
         began_s = time.monotonic()
         group = self._client.group()
         grouped_s = time.monotonic()
@@ -114,6 +124,7 @@ class SDPipe:
         Every rank calls it; the numbers of their steps may differ. Ranks that have ended take part. Afterwards each
         worker has its previous weights and buffers again.
         """
+        self._finish_update()
         vectors = self._replica.vectors()
         self._client.come(is_last=False)
         met = self._client.meet()
@@ -236,6 +247,7 @@ class SDPipe:
         if self._is_closed:
             return {}
         try:
+            self._finish_update()
             self._client.come(is_last=True)
             while not (met := self._client.meet()).is_over:
                 self._mean(met)  # other workers evaluate their mean, and train on
