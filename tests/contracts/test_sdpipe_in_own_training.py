@@ -351,6 +351,25 @@ def test_a_worker_that_goes_on_after_an_error_in_its_update_holds_nobody_up(pool
     assert all(map(torch.equal, weights, others_weights))
 
 
+def updates_of_another_module(is_late):
+    guest, head = simple(dist.get_rank()), nn.Linear(4, 1)
+    if not is_late:
+        guest.optimizer.add_param_group({"params": head.parameters()})
+    with synchronized(guest.model, guest.optimizer, num_stages=1, options=TOGETHER) as sdpipe:
+        step(guest, 0)
+        guest.optimizer.add_param_group({"params": head.parameters()})
+        message = refusal(step, guest, 1)
+        sdpipe.fail()
+    return message
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_optimizer_of_more_than_the_module_is_refused_since_nobody_would_average_it(pools, is_late):
+    call = updates_of_another_module if is_late else partial(refusal, updates_of_another_module)
+    for message in pools(2).run(tidy, call, is_late):
+        assert message.startswith("optimizer has parameters that the module lacks, of the sizes [[1], [1, 4]]")
+
+
 def sharded():
     model = network(0)
     fully_shard(model)

@@ -393,7 +393,7 @@ def test_what_cannot_be_synchronized_is_refused(ranks):
     cases = {
         "num_stages is 3; it must divide the number of ranks, 4": lambda: Place.of_this_rank(3),
         "num_stages, group are None, None; give exactly one": lambda: synchronized(None, None),
-        "optimizer has no parameter of the module": of_another_model,
+        "optimizer has parameters that the module lacks, of the sizes [[2], [2, 2]]": of_another_model,
         "module is a DistributedDataParallel": wrapped,
     }
     for found in ranks.run(tidy, lambda: [refusal(call) for call in cases.values()]):

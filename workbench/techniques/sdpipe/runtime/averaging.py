@@ -52,6 +52,8 @@ class SDPipe:
     `synchronized` calls both from the optimizer's hooks, and documents the arguments.
     """
 
+    _is_reported = False  # between `before_update` and `after_update`
+
     def __init__(
         self,
         module: nn.Module,
@@ -82,7 +84,6 @@ class SDPipe:
         self._client = Client(access, place.stage, place.pipeline, **limits)
         self._averaged_s: float | None = None  # end of the last averaging
         self._is_averaged = self._is_closed = False
-        self._is_reported = False  # between `before_update` and `after_update`
         self._hooks: list[RemovableHandle] = []  # hooks of an optimizer
         self._optimizer: Any = None  # the optimizer that `follow_` has marked for GradScaler
         self._skipped: list[tuple[Tensor, Tensor]] = []  # weights and gradients of a step that a scaler skips
@@ -174,6 +175,7 @@ class SDPipe:
         self._hooks = [before, after]
 
     def _before_step(self, optimizer: Any) -> None:
+        _require_own(optimizer, self._module)
         scale, found_inf = (getattr(optimizer, name, None) for name in ("grad_scale", "found_inf"))
         if self._optimizer is not None and found_inf is not None:
             optimizer.grad_scale = optimizer.found_inf = None  # as without a scaler
@@ -280,6 +282,15 @@ class SDPipe:
         return {} if self._server is None else self._server.close()
 
 
+def _require_own(optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
+    """Refuse parameters that are not the module's: each worker would train its own, and nobody would average them."""
+    updated = {weight for param_group in optimizer.param_groups for weight in param_group["params"]}
+    if others := updated.difference(module.parameters()):
+        sizes = [list(weight.shape) for weight in others]
+        rule = "give one module that holds all that the optimizer updates, such as a ModuleList"
+        raise ValueError(f"optimizer has parameters that the module lacks, of the sizes {sorted(sizes)[:3]}; {rule}")
+
+
 def synchronized(
     module: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -308,8 +319,8 @@ def synchronized(
         options: None for the paper's: P = 10, T = 1/N of an iteration.
 
     Raises:
-        ValueError: if the ranks do not fit, if the optimizer is of another module, if workers of a stage hold different
-            tensors, or if the weights in `tied` differ in shape or are unknown.
+        ValueError: if the ranks do not fit, if the optimizer updates what is not the module's, if workers of a stage
+            hold different tensors, or if the weights in `tied` differ in shape or are unknown.
     """
     if (num_stages is None) == (group is None):
         rule = "give exactly one, num_stages=1 where each rank has the whole model"
@@ -321,9 +332,7 @@ def synchronized(
         if isinstance(weight, DTensor) or weight.is_meta:
             kind = "has no values" if weight.is_meta else "is a DTensor, as of fully_shard"
             raise ValueError(f"module's {name} {kind}; each worker must hold its stage's weights whole")
-    updated = {weight for param_group in optimizer.param_groups for weight in param_group["params"]}
-    if updated.isdisjoint(module.parameters()):
-        raise ValueError("optimizer has no parameter of the module; it must be the module's optimizer")
+    _require_own(optimizer, module)
     if isinstance(group, DeviceMesh):
         if group.ndim != 1:
             raise ValueError(f"group is a mesh of {group.ndim} dimensions; it must be of one, the pipelines")
