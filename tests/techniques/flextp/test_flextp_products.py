@@ -82,6 +82,15 @@ def test_migrated_products_equal_plain_ones_in_outputs_and_gradients(case):
         assert_close(outputs_and_gradients(*divided_pair(group, {}, migrated, scheme)), plain)
 
 
+def test_a_single_row_without_a_dimension_of_rows_is_multiplied_as_by_torch():
+    results = []
+    for first, second, *_ in (divided_pair(2, {}, {0: [1, 3]}), perceptron(VirtualTensorGroup(2))):
+        x = torch.linspace(-1, 1, WIDTH, dtype=torch.float64).requires_grad_()
+        second(first(x)).square().sum().backward()
+        results.append([x.grad, *(weight.grad for weight in (*first.weights, *second.weights))])
+    assert_close(*results)
+
+
 @pytest.mark.parametrize("is_metered", [False, True])
 def test_without_dropped_or_migrated_columns_the_product_is_the_plain_one_bit_for_bit(is_metered):
     first, second, group = divided_pair(2, {}, {})

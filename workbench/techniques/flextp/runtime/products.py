@@ -83,8 +83,8 @@ class FlexibleProduct:
         if self.division.is_plain and not self.meters and self.imputation is not Imputation.SAME:
             return [functional.linear(x, weight) for x, weight in zip(xs, weights, strict=True)]
         call = (_ColumnCall if self.cut is Cut.COLUMN else _RowCall)(self, self.division)
-        ys = _Divided.apply(call, *(x.flatten(0, -2) for x in xs), *weights)
-        return [y.unflatten(0, leading) for y in ys]
+        ys = _Divided.apply(call, *(x.reshape(leading.numel(), x.shape[-1]) for x in xs), *weights)
+        return [y.view(*leading, y.shape[-1]) for y in ys]
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the next iteration and a pre-test to come ask of the iterations before."""
