@@ -247,6 +247,14 @@ def with_scheduler():
     TrainingState(model, optimizer)
 
 
+def with_scheduler_of_the_second_optimizer():
+    model, second = small(), sgd(nn.Linear(2, 2))
+    torch.optim.lr_scheduler.StepLR(second, 1)
+    first = sgd(model)
+    scheduler = torch.optim.lr_scheduler.StepLR(first, 1)
+    TrainingState(model, first, scheduler=scheduler, extra={"second": second})
+
+
 def state_of(model):
     TrainingState(model, sgd(model))
 
@@ -260,6 +268,7 @@ REFUSED = refusals(
     (lambda: late(lambda m: m[0].register_state_dict_post_hook(add_an_entry)), r"\['0.more'\]; load_state_dict must"),
     (with_inner_optimizer, "SGD has the optimizer SGD as 'inner', which is in no state_dict"),
     (with_scheduler, "optimizer SGD has a learning-rate scheduler; give it as `scheduler`"),
+    (with_scheduler_of_the_second_optimizer, r"extra\['second'\] SGD has a learning-rate scheduler; give it as"),
 )
 test_what_cannot_be_put_back_is_refused_by_name = pytest.mark.filterwarnings("ignore:Lazy modules")(REFUSED)
 

@@ -89,10 +89,12 @@ def refuse_unseen(model: nn.Module, optimizer: optim.Optimizer, given: Mapping[s
             rule = "give it as an entry of extra, or a run that resumes would begin with an empty one"
             what = f"the communication hook of {type(model).__name__} has a state, a {type(item).__name__}"
             raise ValueError(f"{what}; {rule}")
-    is_scheduled = hasattr(optimizer.step, "_wrapped_by_lr_sched")
-    if is_scheduled and not any(isinstance(part, LRScheduler) for part in _parts(given)):
-        rule = "give it as `scheduler`, or a run that resumes would begin its schedule again"
-        raise ValueError(f"optimizer {type(optimizer).__name__} has a learning-rate scheduler; {rule}")
+    schedulers = [part for part in _parts(given) if isinstance(part, LRScheduler)]
+    for name, item in {"optimizer": optimizer, **{f"extra[{name!r}]": item for name, item in given.items()}}.items():
+        is_scheduled = isinstance(item, optim.Optimizer) and hasattr(item.step, "_wrapped_by_lr_sched")
+        if is_scheduled and not any(part.optimizer is item for part in schedulers):
+            rule = "give it as `scheduler`, or in extra, or a run that resumes would begin its schedule again"
+            raise ValueError(f"{name} {type(item).__name__} has a learning-rate scheduler; {rule}")
 
 
 def _parts(given: Mapping[str, Any]) -> list[Any]:
