@@ -38,6 +38,13 @@ def test_with_one_worker_or_gradients_without_variance_it_is_adamw(found, num_wo
     assert torch.allclose(adam_steps(found, num_workers=num_workers)[0], adam_steps(found)[0])
 
 
+def test_sparse_gradients_are_refused_by_name():
+    table = torch.nn.Embedding(4, 2, sparse=True)
+    table(torch.tensor([1])).sum().backward()
+    with pytest.raises(RuntimeError, match="gradient is torch.sparse_coo; it must be dense, as with sparse=False"):
+        VarianceReducedAdam(table.parameters(), num_workers=2).step()
+
+
 def test_second_moments_by_hand():
     # gradients 1 and 3: v = (0.09 + 0.9) / 0.19 = 5.2105, m = (0.09 + 0.3) / 0.19 = 2.0526, variance 0.9972
     found = reduced_by_definition([torch.tensor(1.0), torch.tensor(3.0)], BETA2, 2)

@@ -60,6 +60,8 @@ class VarianceReducedAdam(optim.Optimizer):
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:
+                    if weight.grad.layout is not torch.strided:
+                        raise RuntimeError(f"gradient is {weight.grad.layout}; it must be dense, as with sparse=False")
                     self._update_(weight, group)
         return loss
 
