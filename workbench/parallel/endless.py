@@ -131,7 +131,8 @@ class Endless1F1B:
         parameters = dict(self._within.named_parameters())
         pairs = [(parameters[name], own) for name, own in zip(passed.weights, gradients, strict=True)]
         pairs = [(weight, own) for weight, own in pairs if own is not None and weight.requires_grad]
-        torch.autograd.backward(*([pair[place] for pair in pairs] for place in range(2)))  # calls hooks of parameters
+        weights, owns = [weight for weight, _ in pairs], [own for _, own in pairs]
+        torch.autograd.backward(weights, owns)  # adds them to `grad`, and calls hooks of parameters
         return passed.result.detach() if is_last else None
 
     def _send(self, tensor: Tensor, stage: int, group: dist.ProcessGroup) -> None:
