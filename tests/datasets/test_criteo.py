@@ -5,6 +5,7 @@ import os
 import numpy as np
 import pyarrow as pa
 import pytest
+from cases import refusals
 from pyarrow import parquet
 
 from workbench.datasets import SourceKind, criteo
@@ -57,17 +58,12 @@ def uneven():
     )
 
 
-@pytest.mark.parametrize(
-    ("call", "rule"),
-    [
-        (lambda: criteo.load("validation"), "split is 'validation'; it must be one of train, test"),
-        (lambda: criteo.load("train", limit=0), "limit is 0, must be at least 1 or None"),
-        (uneven, r"categories has the shape \(2, 25\), must be \(2, 26\)"),
-    ],
+REFUSED = refusals(
+    (lambda: criteo.load("validation"), "split is 'validation'; it must be one of train, test"),
+    (lambda: criteo.load("train", limit=0), "limit is 0, must be at least 1 or None"),
+    (uneven, r"categories has the shape \(2, 25\), must be \(2, 26\)"),
 )
-def test_unknown_splits_and_uneven_columns_are_refused(empty_machine, call, rule):
-    with pytest.raises(ValueError, match=rule):
-        call()
+test_unknown_splits_and_uneven_columns_are_refused = pytest.mark.usefixtures("empty_machine")(REFUSED)
 
 
 @pytest.mark.skipif(not REAL, reason="WORKBENCH_DATA names no folder of real data")

@@ -3,6 +3,7 @@
 import os
 
 import pytest
+from cases import refusals
 
 from workbench.datasets import SourceKind, multi30k, wikitext2
 from workbench.datasets.manifest import FileStatus, entry_named, verify
@@ -38,17 +39,14 @@ def test_ids_follow_frequency_after_the_special_words_and_rare_words_are_unknown
     assert Vocabulary(sentences).words == (UNKNOWN, "b", "c", "a", "d")
 
 
-@pytest.mark.parametrize(
-    ("call", "rule"),
-    [
-        (lambda: multi30k.load("test"), "split is 'test'; it must be one of train, val, test_2016_flickr"),
-        (lambda: multi30k.load("val", limit=0), "limit is 0, must be at least 1 or None"),
-        (lambda: Vocabulary([], special=("<s>",)), r"special is \('<s>',\), must hold '<unk>'"),
-    ],
+REFUSED = refusals(
+    (lambda: multi30k.load("test"), "split is 'test'; it must be one of train, val, test_2016_flickr"),
+    (lambda: multi30k.load("val", limit=0), "limit is 0, must be at least 1 or None"),
+    (lambda: Vocabulary([], special=("<s>",)), r"special is \('<s>',\), must hold '<unk>'"),
 )
-def test_unknown_splits_limits_and_vocabularies_without_unknown_are_refused(empty_machine, call, rule):
-    with pytest.raises(ValueError, match=rule):
-        call()
+test_unknown_splits_and_limits_and_vocabularies_without_unknown_are_refused = pytest.mark.usefixtures("empty_machine")(
+    REFUSED
+)
 
 
 @pytest.mark.skipif(not REAL, reason="WORKBENCH_DATA names no folder of real data")

@@ -11,6 +11,7 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
+from cases import refusals
 from processes_seen import run_python, wait_for
 from shaped_all_reduce import NOBODY, all_reduce_s
 
@@ -204,21 +205,15 @@ def test_the_record_says_what_was_built(one_rank_a_host):
     assert built["payload_share"] == pytest.approx(8948 / 9014)
 
 
-@pytest.mark.parametrize(
-    ("refused", "rule"),
-    [
-        (lambda: ShapedHosts(0, Link.gigabit()), "num_hosts is 0; it must be an integer from 1 to 250"),
-        (lambda: ShapedHosts(251, Link.gigabit()), "num_hosts is 251"),
-        (lambda: ShapedHosts(2, 1e9), "link is 1000000000.0; it must be a Link"),
-        (lambda: ShapedHosts(2, Link(bandwidth_bytes_per_s=1e12, source="test")), "bandwidth_bytes_per_s is 10*.0; it"),
-        (lambda: Ranks(2, hosts=ShapedHosts(3, Link.gigabit())), "num_ranks is 2; it must be at least the 3 hosts"),
-        (lambda: ShapedHosts(3, Link.gigabit()).host_of(3, 3), "rank is 3; it must lie in 0..2"),
-        (lambda: HostNamespaces([], {}).enter(0), "host is 0"),  # of hosts that were closed
-    ],
+test_wrong_hosts_are_refused_before_anything_is_built = refusals(
+    (lambda: ShapedHosts(0, Link.gigabit()), "num_hosts is 0; it must be an integer from 1 to 250"),
+    (lambda: ShapedHosts(251, Link.gigabit()), "num_hosts is 251"),
+    (lambda: ShapedHosts(2, 1e9), "link is 1000000000.0; it must be a Link"),
+    (lambda: ShapedHosts(2, Link(bandwidth_bytes_per_s=1e12, source="test")), "bandwidth_bytes_per_s is 10*.0; it"),
+    (lambda: Ranks(2, hosts=ShapedHosts(3, Link.gigabit())), "num_ranks is 2; it must be at least the 3 hosts"),
+    (lambda: ShapedHosts(3, Link.gigabit()).host_of(3, 3), "rank is 3; it must lie in 0..2"),
+    (lambda: HostNamespaces([], {}).enter(0), "host is 0"),  # of hosts that were closed
 )
-def test_wrong_hosts_are_refused_before_anything_is_built(refused, rule):
-    with pytest.raises(ValueError, match=rule):
-        refused()
 
 
 def test_a_stated_latency_that_the_kernel_did_not_impose_is_warned_of():

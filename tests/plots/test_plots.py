@@ -2,6 +2,7 @@
 
 import matplotlib
 import pytest
+from cases import refusals
 from matplotlib.colors import to_rgb
 
 from workbench import plots
@@ -207,16 +208,10 @@ def test_every_number_of_a_matrix_is_written_in_its_cell_row_0_on_top_and_faded_
     assert bottom > top
 
 
-@pytest.mark.parametrize(
-    ("draw", "message"),
-    [
-        (lambda: plots.bars(ROWS, x="method"), "each bar must come once"),
-        (lambda: plots.bars(SCORES, x="methods"), "column is 'methods'; it must be one of"),
-        (lambda: plots.lines(SCORES, x="seed", y="methods"), "column is 'methods'; it must be one of"),
-        (lambda: plots.heatmap([[0.0]], limit=float("nan")), "limit is nan; it must be more than 0"),
-        (lambda: plots.matrix([1, 2, 3]), "values has 1 dims; it must have 2"),
-    ],
+test_what_cannot_be_drawn_is_refused = refusals(
+    (lambda: plots.bars(ROWS, x="method"), "each bar must come once"),
+    (lambda: plots.bars(SCORES, x="methods"), "column is 'methods'; it must be one of"),
+    (lambda: plots.lines(SCORES, x="seed", y="methods"), "column is 'methods'; it must be one of"),
+    (lambda: plots.heatmap([[0.0]], limit=float("nan")), "limit is nan; it must be more than 0"),
+    (lambda: plots.matrix([1, 2, 3]), "values has 1 dims; it must have 2"),
 )
-def test_what_cannot_be_drawn_is_refused(draw, message):
-    with pytest.raises(ValueError, match=message):
-        draw()

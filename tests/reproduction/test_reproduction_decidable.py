@@ -1,8 +1,10 @@
 """A claim about trainings is decided only where a score can mean it; the rules, each at its limit."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
+from cases import refusals
 
 from workbench.reproduction import Bound, Decidable, Ordering, Verdict, Within
 from workbench.reproduction.judge import judge
@@ -177,14 +179,9 @@ def test_few_points_lost_mean_nothing_where_the_contrast_loses_as_few():
     assert undecided(replace(AT_LEAST_3, **contrast), {"w/o": 0.8, "A1": 0.79, "T2": 0.78}) == ""
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"baseline": {}}, "baseline is {}; it must name the key columns"),
-        ({"num_tested": 0}, "num_tested is 0; it must be at least 1"),
-        ({"least_steps": 5}, "steps_of is ''; it must name the data source"),
-    ],
+test_a_declaration_that_says_too_little_is_refused = refusals(
+    ({"baseline": {}}, "baseline is {}; it must name the key columns"),
+    ({"num_tested": 0}, "num_tested is 0; it must be at least 1"),
+    ({"least_steps": 5}, "steps_of is ''; it must name the data source"),
+    of=partial(replace, RULE),
 )
-def test_a_declaration_that_says_too_little_is_refused(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        replace(RULE, **wrong)
