@@ -242,7 +242,10 @@ def test_resizing_that_drops_as_much_ends_all_stragglers_together():
     assert method.plan_equal_drop(times, 0.25).ranks[1].dropped == 0  # at 6 s the second need not drop
 
 
-def test_efficiency_is_a_share_of_time_or_of_throughput_and_each_gain_of_the_text_needs_a_share_of_products():
+def test_efficiency_is_a_share_of_time_or_of_throughput_and_each_gain_of_the_text_needs_a_share_of_products(
+    monkeypatch,
+):
+    monkeypatch.setattr(simulated, "NUM_STEPS", 25)
     rows = simulated.simulate_text(["ViT-1B"], [0.5], 8.0, ["MIG"])
     for place in ("homogeneous", "heterogeneous"):
         saved, gained = values(rows, "efficiency_gain", environment=place)
