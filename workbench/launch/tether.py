@@ -62,6 +62,8 @@ def hold(life: Callable[[], int], owner_pid: int) -> NoReturn:
     """Be the tether of a process that calls `life`, and end with its status."""
     open_standard_streams()
     owner = ProcessWatch(owner_pid)
+    if owner.gone():  # before a short life has begun, and ended
+        end_like(signal.SIGKILL)
     tether_pid = os.getpid()
     signals = adopt_children(PASSED_ON)
     guard_pid = fork(lambda: _guard(life, [owner, ProcessWatch(tether_pid)], tether_pid))
