@@ -97,15 +97,8 @@ LOADED = (  # before the ranks are forked from one process
 @pytest.fixture(scope="session")
 def pools():
     """Pools of ranks by their number; a pool that a failed rank has ended starts again by itself."""
-    from tests.cases import tidy
     from workbench.launch import Ranks
-
-    class TidyRanks(Ranks):
-        def run(self, function, /, *args, **kwargs):
-            return super().run(tidy, function, *args, **kwargs)
 
     with contextlib.ExitStack() as stack:
         stack.callback(warm_process())
-        yield functools.cache(
-            lambda num_ranks: stack.enter_context(TidyRanks(num_ranks, preload=LOADED, timeout_s=200))
-        )
+        yield functools.cache(lambda num_ranks: stack.enter_context(Ranks(num_ranks, preload=LOADED, timeout_s=200)))

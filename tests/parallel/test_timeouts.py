@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 import workbench
+from tests.cases import tidy
 from tests.lost_ranks import ENDINGS, errors_of_the_rest
 from workbench.parallel import ProcessTensorGroup, pipeline
 from workbench.parallel.hosts import host_groups
@@ -75,7 +76,7 @@ def timeouts_of_new_groups(maker: str) -> tuple[timedelta, list[timedelta]]:
 
 @pytest.mark.parametrize("maker", MAKERS)
 def test_new_groups_have_the_timeout_of_the_job(pools, maker):
-    for job, made in pools(4).run(timeouts_of_new_groups, maker):
+    for job, made in pools(4).run(tidy, timeouts_of_new_groups, maker):
         assert job != timedelta(minutes=30)  # torch's default, which would hide that it is taken
         assert made
         assert set(made) == {job}
@@ -89,7 +90,7 @@ def groups_of_a_group() -> list:
 
 
 def test_a_group_has_its_own_timeout(pools):
-    assert pools(4).run(groups_of_a_group)[0] == [timedelta(seconds=40)] * 2
+    assert pools(4).run(tidy, groups_of_a_group)[0] == [timedelta(seconds=40)] * 2
 
 
 def neighbours() -> list:
@@ -100,7 +101,7 @@ def neighbours() -> list:
 
 def test_a_mesh_has_the_groups_that_torchs_own_has(pools):
     # Of ranks [[0, 1], [2, 3]] an axis's group holds the ranks that differ along it alone.
-    results = pools(4).run(neighbours)
+    results = pools(4).run(tidy, neighbours)
     for rank, members in enumerate([[[0, 2], [0, 1]], [[1, 3], [0, 1]], [[0, 2], [2, 3]], [[1, 3], [2, 3]]]):
         assert results[rank] == [[[0, 1], [2, 3]], members, True]
 
@@ -179,7 +180,7 @@ def opened_at(opening):
 
 @pytest.mark.parametrize("opening", TOGETHER)
 def test_a_rank_that_closes_its_groups_at_once_does_not_close_them_on_a_rank_that_still_connects(pools, opening):
-    (held_s, _), (_, connected_s) = pools(2).run(opened_at, opening)
+    (held_s, _), (_, connected_s) = pools(2).run(tidy, opened_at, opening)
     assert held_s > connected_s
 
 
@@ -203,4 +204,4 @@ def bound_devices():
 
 
 def test_a_group_beside_one_of_some_ranks_is_not_split_from_the_job_for_which_nccl_asks_all_ranks(pools):
-    assert pools(3).run(bound_devices) == [({"None"}, "cuda:0")] * 3
+    assert pools(3).run(tidy, bound_devices) == [({"None"}, "cuda:0")] * 3

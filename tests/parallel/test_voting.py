@@ -7,6 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import psutil
 
+from tests.cases import tidy
 from workbench.parallel.voting import Voting
 
 
@@ -47,7 +48,7 @@ def voting() -> tuple[list, dict]:
 
 
 def test_lighthouse_and_store_listen_on_loopback_alone(pools):
-    (first, told), (second, also_told) = pools(2).run(voting)
+    (first, told), (second, also_told) = pools(2).run(tidy, voting)
     assert len(first) == 2  # the lighthouse and the first rank's store
     assert len(second) == 1
     assert {address for address, _ in first + second} == {"127.0.0.1"}

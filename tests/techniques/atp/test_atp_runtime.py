@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.cases import refusal
+from tests.cases import refusal, tidy
 from tests.techniques.atp.atp_models import VOCABULARY, language_model
 from workbench.launch import Ranks
 from workbench.models.gpt2 import GPT2Block, GPT2Config
@@ -76,7 +76,7 @@ def by_one_process():
 def test_a_block_on_every_mesh_equals_that_of_one_process(ranks, options):
     wanted = by_one_process()
     for shape in MESHES:
-        for found in ranks.run(on_mesh, *shape, **options):
+        for found in ranks.run(tidy, on_mesh, *shape, **options):
             torch.testing.assert_close(found, wanted, msg=lambda text, shape=shape: f"{shape}: {text}")
 
 
@@ -86,7 +86,7 @@ def test_on_a_gpu_a_block_is_that_of_one_process(options):
     wanted = by_one_process()
     with Ranks(4, device="cuda") as ranks:
         for shape in MESHES:
-            for found in ranks.run(on_mesh, *shape, "cuda", **options):
+            for found in ranks.run(tidy, on_mesh, *shape, "cuda", **options):
                 torch.testing.assert_close(found, wanted, check_device=False)
 
 
@@ -123,7 +123,7 @@ def beside_dtensor(d1, d2, is_column_first):
 @pytest.mark.parametrize("is_column_first", [True, False], ids=["column-first", "row-first"])
 def test_linears_equal_dtensors_in_output_and_gradients(ranks, is_column_first):
     for shape in MESHES:
-        for differences in ranks.run(beside_dtensor, *shape, is_column_first):
+        for differences in ranks.run(tidy, beside_dtensor, *shape, is_column_first):
             assert max(differences) < 1e-10, (shape, differences)
 
 
@@ -152,7 +152,7 @@ def trained(kind, mesh, **options):
 def test_models_of_hugging_face_train_as_in_one_process_in_chunks_and_with_the_sequence_cut(ranks, kind, options):
     losses, embedding = trained(kind, None)
     for shape in MESHES[1:]:
-        for found, weights in ranks.run(trained, kind, shape, **options):
+        for found, weights in ranks.run(tidy, trained, kind, shape, **options):
             assert found == pytest.approx(losses, rel=1e-4), shape
             torch.testing.assert_close(weights, embedding, rtol=1e-3, atol=1e-4)
 
@@ -186,9 +186,9 @@ def own_model(mesh, is_wrapped=False):
 
 
 def test_a_users_model_has_the_first_ranks_weights_also_where_it_is_wrapped_afterwards(ranks):
-    wanted = pytest.approx(ranks.run(own_model, None)[0], rel=1e-4)
-    assert ranks.run(own_model, (2, 2)) == [wanted] * 4
-    assert ranks.run(own_model, (4, 1), is_wrapped=True) == [wanted] * 4
+    wanted = pytest.approx(ranks.run(tidy, own_model, None)[0], rel=1e-4)
+    assert ranks.run(tidy, own_model, (2, 2)) == [wanted] * 4
+    assert ranks.run(tidy, own_model, (4, 1), is_wrapped=True) == [wanted] * 4
 
 
 def chosen():
@@ -199,7 +199,7 @@ def chosen():
 
 
 def test_without_a_mesh_the_links_are_measured_and_all_ranks_choose_the_same(ranks):
-    (name, loss), *others = ranks.run(chosen)
+    (name, loss), *others = ranks.run(tidy, chosen)
     assert name.startswith("ATP-")
     assert all(other == (name, pytest.approx(loss)) for other in others)
 
@@ -302,7 +302,7 @@ def twice():
     ],
 )
 def test_bad_input_is_named_on_all_ranks(ranks, call, rule):
-    assert all(rule in message for message in ranks.run(refusal, call))
+    assert all(rule in message for message in ranks.run(tidy, refusal, call))
 
 
 def dropped(sequence_parallel):
@@ -316,7 +316,7 @@ def dropped(sequence_parallel):
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 def test_ranks_drop_the_same_of_what_they_share_and_other_units_of_what_is_theirs(ranks, sequence_parallel):
-    masks, attention = zip(*ranks.run(dropped, sequence_parallel), strict=True)
+    masks, attention = zip(*ranks.run(tidy, dropped, sequence_parallel), strict=True)
     assert torch.equal(masks[0], masks[2]) is not sequence_parallel  # ranks of axis 1: one hidden part, all positions
     assert not torch.equal(masks[0], masks[1])
     assert len({tuple(mask.tolist()) for mask in attention}) == 4  # every rank has heads of its own
@@ -333,7 +333,7 @@ def with_dropout(mesh):
 
 
 def test_dropout_acts_in_training_and_all_ranks_have_one_loss(ranks):
-    results = ranks.run(with_dropout, (2, 2))
+    results = ranks.run(tidy, with_dropout, (2, 2))
     (losses, evaluated), plain = results[0], language_model("gpt2").eval()
     ids = torch.arange(24).view(2, 12)
     assert losses[0] != losses[1]
@@ -355,7 +355,7 @@ def generated(mesh):
 def test_tokens_and_hidden_states_are_those_of_one_process(ranks):
     tokens, *hidden_states = generated(None)
     for shape in ((2, 2), (4, 1)):
-        for found_tokens, *found in ranks.run(generated, shape):
+        for found_tokens, *found in ranks.run(tidy, generated, shape):
             assert torch.equal(found_tokens, tokens)
             torch.testing.assert_close(found, hidden_states)
 
@@ -385,7 +385,7 @@ def events():
 def test_a_chunks_message_is_waited_for_when_the_next_chunk_has_computed(ranks):
     # Two chunks with two messages each: the second chunk's first one starts before the first chunk's is waited for.
     wanted = ["start", "start", "wait", "start", "wait", "start", "wait", "wait"]
-    assert ranks.run(events) == [wanted] * 4
+    assert ranks.run(tidy, events) == [wanted] * 4
 
 
 def timeline():
@@ -399,7 +399,7 @@ def timeline():
 
 
 def test_a_recorder_sees_every_message_from_its_start_to_its_end(ranks):
-    for actions in ranks.run(timeline):
+    for actions in ranks.run(tidy, timeline):
         sums = [(start, end) for label, start, end in actions if label == "all_reduce"]
         assert len(sums) == 2 * (2 * 2 + 2 * 2)  # twice: forward two a block and chunk, backward two a chunk
         assert all(end >= start for start, end in sums)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.cases import refusals, values
+from tests.cases import refusals, tidy, values
 from workbench.study.published import published_value
 from workbench.study.timing import Turns
 from workbench.techniques.atp import counted, measured, simulated
@@ -105,11 +105,11 @@ def test_weights_are_cut_over_all_devices_and_activations_as_said():
 
 def test_real_ranks_send_what_is_counted_and_dtensor_cuts_as_table_1(pools):
     work = Workload(batch=2, sequence=8, hidden=32, heads=4, value_bytes=4)
-    on_ranks = {shape: pools(4).run(counted.sent_on_ranks, work, shape)[0] for shape in ((4, 1), (2, 2), (1, 4))}
+    on_ranks = {shape: pools(4).run(tidy, counted.sent_on_ranks, work, shape)[0] for shape in ((4, 1), (2, 2), (1, 4))}
     rows = counted.byte_rows(work=work, on_ranks=on_ranks)
     assert values(rows, "ranks_over_exact") == pytest.approx([1.0] * 4)
     assert values(rows, "all_reduces_over_equation_2", axis=2) == pytest.approx([12 / 14] * 2)
-    found = pools(4).run(counted.sharding_rows)[0]
+    found = pools(4).run(tidy, counted.sharding_rows)[0]
     assert values(found, "share", parallelism="Column-first") == [0.5, 0.25, 0.5]
     assert values(found, "is_partial", parallelism="Row-first") == [1]
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.nn import functional
 
-from tests.cases import refusal
+from tests.cases import refusal, tidy
 from workbench.launch import run_on_ranks
 from workbench.models.gpt2 import GPT2Block, GPT2Config
 from workbench.parallel.traffic import Phase, tcp_bytes_sent
@@ -76,7 +76,7 @@ def test_a_block_on_a_mesh_equals_that_of_one_process_with_all_gradients_and_mov
     counted = forward_backward_elements(BATCH, SEQUENCE, 8, *mesh)
     assert [counted.forward, counted.backward] == elements
     # Only 2.5-D on 2 x 2 x 2 needs eight ranks.
-    found = run_on_ranks(on_mesh, 8, 2, 2, preload=[__name__]) if mesh == (2, 2) else ranks.run(on_mesh, *mesh)
+    found = run_on_ranks(on_mesh, 8, 2, 2, preload=[__name__]) if mesh == (2, 2) else ranks.run(tidy, on_mesh, *mesh)
     for found_y, found_x_grad, found_gradients, moved in found:
         torch.testing.assert_close(found_y, y.detach())
         torch.testing.assert_close(found_x_grad, x.grad)
@@ -101,7 +101,9 @@ def sent_bytes():
 
 def test_counted_elements_are_the_bytes_on_the_wire_but_for_headers(ranks):
     counted = forward_backward_elements(4, 16, 128, 2)
-    for found, one in zip(zip(*ranks.run(sent_bytes), strict=True), [counted.forward, counted.backward], strict=True):
+    for found, one in zip(
+        zip(*ranks.run(tidy, sent_bytes), strict=True), [counted.forward, counted.backward], strict=True
+    ):
         # Of n elements, two ranks send n in a broadcast, 1.5 n in gloo's reduce, 2 n in an all-reduce.
         halves = one.row_broadcast + one.column_broadcast + 1.5 * (one.row_reduce + one.column_reduce)
         written = 4 * 4 * (halves + 2 * (one.row_all_reduce + one.column_all_reduce)) / 2  # 4 ranks, 4 bytes
@@ -121,7 +123,7 @@ def test_second_derivatives_are_refused(ranks):
 
 def test_a_block_begins_with_the_weights_of_one_process(ranks):
     full = dict(GPT2Block(CONFIG, 1).state_dict())
-    for found in ranks.run(lambda: SummaBlock(CONFIG, SummaMesh(2), index=1).full()):
+    for found in ranks.run(tidy, lambda: SummaBlock(CONFIG, SummaMesh(2), index=1).full()):
         torch.testing.assert_close(found, full, rtol=0, atol=0)
 
 
@@ -133,7 +135,7 @@ def normalised():
 
 
 def test_a_norm_is_right_where_the_mean_is_far_above_the_spread(ranks):
-    for norm_input, found in ranks.run(normalised):
+    for norm_input, found in ranks.run(tidy, normalised):
         torch.testing.assert_close(found, functional.layer_norm(norm_input, (8,)), rtol=1e-3, atol=1e-3)
 
 
@@ -153,4 +155,4 @@ def test_a_norm_is_right_where_the_mean_is_far_above_the_spread(ranks):
     ],
 )
 def test_bad_sizes_are_named_on_all_ranks(ranks, call, rule):
-    assert all(rule in message for message in ranks.run(refusal, call))
+    assert all(rule in message for message in ranks.run(tidy, refusal, call))

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from cases import refusals
+from cases import refusals, tidy
 from flextp_cases import ranks, shares
 from torch import nn
 
@@ -64,7 +64,7 @@ def test_one_real_rank_alone_trains_without_a_pre_test(pools):
         train(model, balancer, PATIENCE + 2)
         return balancer.costs is None and balancer.plan.is_plain
 
-    assert pools(2).run(alone) == [True, True]
+    assert pools(2).run(tidy, alone) == [True, True]
 
 
 LATE_S = 0.4

@@ -11,6 +11,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from cases import tidy
 from torch import nn
 from torch.nn import functional
 
@@ -236,7 +237,7 @@ def on_a_rank():
 def test_all_ranks_plan_from_the_largest_that_any_of_them_has_measured(pools):
     # The wall: rank 2's 6 s. Products: rank 1 sends and has 3 of its own, 1/2 s each; rank 0 has 3 and 3 received of
     # 1/8 s. So 4.5 s are left for each of three layers. Taking apart: rank 0's 3 s.
-    for costs, num_bytes, slept in pools(3).run(on_a_rank):
+    for costs, num_bytes, slept in pools(3).run(tidy, on_a_rank):
         assert costs["communicate"] == {"at_zero_s": 13.5, "per_share_s": 0}
         assert costs["alloc_s"] == 9
         assert costs["extract"] == {"at_zero_s": 0, "per_share_s": 0}

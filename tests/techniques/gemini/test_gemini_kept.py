@@ -18,7 +18,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.cases import refusals
+from tests.cases import refusals, tidy
 from tests.techniques.gemini import own_trainings as own
 from workbench.compression import DGC, ErrorFeedback, RandomK, TopK
 from workbench.techniques.activation_compression import compress
@@ -421,7 +421,7 @@ def refusals_of_hooks() -> None:
 
 
 def test_a_communication_hooks_state_is_refused_by_name_where_it_was_not_given(pools):
-    pools(2).run(refusals_of_hooks)
+    pools(2).run(tidy, refusals_of_hooks)
 
 
 def step_by_hand() -> int:
@@ -441,4 +441,4 @@ def step_by_hand() -> int:
 
 
 def test_looking_for_late_changes_leaves_a_sharded_model_to_its_forward_pass(pools):
-    assert pools(2).run(step_by_hand) == [3, 3]
+    assert pools(2).run(tidy, step_by_hand) == [3, 3]

@@ -14,6 +14,7 @@ import torch
 import xxhash
 from torch import nn
 
+from tests.cases import tidy
 from tests.techniques.gemini import own_trainings as own
 from workbench.parallel.transformer import Dropout
 from workbench.techniques.gemini.runtime import PersistentTier, StateMismatch, StorageCorrupt, TrainingState
@@ -226,8 +227,8 @@ def resumes_without_the_order_of_buckets() -> list[str]:
 
 
 def test_resumed_ranks_end_with_every_bit_because_buckets_are_laid_out_as_before(pools):
-    assert pools(4).run(own.resumes, Deep) == [[]] * 4
-    assert all(pools(4).run(resumes_without_the_order_of_buckets)), "other bits with buckets laid out anew"
+    assert pools(4).run(tidy, own.resumes, Deep) == [[]] * 4
+    assert all(pools(4).run(tidy, resumes_without_the_order_of_buckets)), "other bits with buckets laid out anew"
 
 
 def refuse_on_a_rank() -> str:
@@ -240,7 +241,7 @@ def refuse_on_a_rank() -> str:
 
 
 def test_a_state_of_another_kind_of_parallelism_is_refused_before_anything_runs(pools):
-    for message in pools(2).run(refuse_on_a_rank):
+    for message in pools(2).run(tidy, refuse_on_a_rank):
         assert message.startswith("checkpoint: 'model/0.weight' is float32 [16, 8]; this run's is float32 [8, 8]")
         assert "of [16, 8] Shard(dim=0)" in message
 
@@ -390,7 +391,7 @@ def resumes_from_storage(folder: str, kind: type[own.Training]) -> list[str]:
 
 @pytest.mark.parametrize(("kind", "num_parts"), [(own.Ddp, 3), (own.Sharded, 4)])
 def test_ranks_store_equal_weights_once_and_every_rank_its_own_rest(pools, tmp_path, kind, num_parts):
-    assert pools(2).run(resumes_from_storage, str(tmp_path), kind) == [[], []]
+    assert pools(2).run(tidy, resumes_from_storage, str(tmp_path), kind) == [[], []]
     # weights once or twice, and two ranks' own
     parts = [path.name for path in (tmp_path / f"iteration-{own.HALF:09d}").iterdir()]
     assert len(parts) - 1 == num_parts and MARKER in parts

@@ -23,7 +23,7 @@ import zmq
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.cases import refusal, refusals
+from tests.cases import refusal, refusals, tidy
 from workbench.launch import run_on_ranks
 from workbench.parallel.replicas import Place
 from workbench.techniques.sdpipe import Options, synchronized
@@ -269,7 +269,7 @@ def test_a_users_pipeline_trains_as_all_reduce_and_a_hundred_messages_of_strange
     with ThreadPoolExecutor() as pool:
         stranger = pool.submit(speak_to, path, 5, 100)
         stranger.add_done_callback(lambda _: path.with_suffix(".over").touch())
-        results = ranks.run(trained, 12, TOGETHER, partial(among_strangers, path, 11), timeout_s=240)
+        results = ranks.run(tidy, trained, 12, TOGETHER, partial(among_strangers, path, 11), timeout_s=240)
         stranger.result()
     for rank, (weights, groups, counted) in enumerate(results):
         assert {group.members for group in groups} == {frozenset({0, 1})}
@@ -284,7 +284,7 @@ def test_workers_that_are_late_are_left_behind_but_not_longer_than_p_groups(rank
     def late(sync, number, step):
         time.sleep(0.02 * number)
 
-    results = ranks.run(trained, 12, Options(window_s=0.0, history=3), late)
+    results = ranks.run(tidy, trained, 12, Options(window_s=0.0, history=3), late)
     sizes = [[len(group.members) for group in groups] for _, groups, _ in results]
     assert all(1 in found and 2 in found for found in sizes)
 
@@ -317,24 +317,24 @@ def skip_one(rank, step, optimizer):
 
 
 def test_a_rank_that_skips_an_update_while_iterations_are_measured_holds_nobody_up_for_ever(ranks):
-    results = ranks.run(alone, 14, "flat", action=skip_one, history=5, timeout_s=200)
+    results = ranks.run(tidy, alone, 14, "flat", action=skip_one, history=5, timeout_s=200)
     assert [len(groups) for _, groups in results] == [14, 13, 14, 14]
 
 
 @pytest.mark.parametrize("how", ["pairs", "mesh"])
 def test_workers_of_a_stage_begin_equal_and_average_in_any_layout(ranks, how):
-    results = ranks.run(alone, 4, how, window_s=math.inf, timeout_s=200)
+    results = ranks.run(tidy, alone, 4, how, window_s=math.inf, timeout_s=200)
     one, other = ((0, 2), (1, 3)) if how == "pairs" else ((0, 1), (2, 3))
     for pair in (one, other):
         assert torch.equal(results[pair[0]][0], results[pair[1]][0])
         assert [groups for _, groups in (results[rank] for rank in pair)] == [[[0, 1]] * 4] * 2
-    (none, _), *_ = ranks.run(alone, 0, how, window_s=math.inf, timeout_s=200)
+    (none, _), *_ = ranks.run(tidy, alone, 0, how, window_s=math.inf, timeout_s=200)
     assert torch.allclose(none, torch.full((3, 4), 0.1))
 
 
 def test_a_layout_that_would_average_different_stages_is_refused_by_all_with_two_ranks_named(ranks):
     rule = "module holds weight [3, 4] torch.float32 on rank 0 and weight [4, 4] torch.float32 on rank 2"
-    assert all(rule in message for message in ranks.run(refusal, alone, 1, "wrong", timeout_s=200))
+    assert all(rule in message for message in ranks.run(tidy, refusal, alone, 1, "wrong", timeout_s=200))
 
 
 class Failed(Exception):
@@ -356,7 +356,7 @@ def caught(num_steps, failing):
 
 
 def test_an_error_between_a_signal_and_its_update_is_raised_there_and_the_others_end(ranks):
-    assert ranks.run(caught, 6, 3, timeout_s=200) == ["ended", "ended", "ended", "failed"]
+    assert ranks.run(tidy, caught, 6, 3, timeout_s=200) == ["ended", "ended", "ended", "failed"]
 
 
 def test_on_a_gpu_the_signal_of_a_backward_pass_waits_until_it_is_computed(monkeypatch):
@@ -374,7 +374,7 @@ def test_on_a_gpu_the_signal_of_a_backward_pass_waits_until_it_is_computed(monke
 def test_on_a_gpu_models_are_averaged_as_on_a_processor(ranks):
     for window_s in (math.inf, None):
         on_gpu = run_on_ranks(alone, 4, 14, "flat", "cuda", window_s=window_s, device="cuda", timeout_s=120)
-        on_processor = ranks.run(alone, 14, "flat", window_s=math.inf)
+        on_processor = ranks.run(tidy, alone, 14, "flat", window_s=math.inf)
         for (weight, groups), (expected, _) in zip(on_gpu, on_processor, strict=True):
             assert len(groups) == 14
             assert window_s is None or torch.allclose(weight, expected, rtol=1e-4, atol=1e-6)
@@ -396,5 +396,5 @@ def test_what_cannot_be_synchronized_is_refused(ranks):
         "optimizer has parameters that the module lacks, of the sizes [[2], [2, 2]]": of_another_model,
         "module is a DistributedDataParallel": wrapped,
     }
-    for found in ranks.run(lambda: [refusal(call) for call in cases.values()]):
+    for found in ranks.run(tidy, lambda: [refusal(call) for call in cases.values()]):
         assert all(rule in message for rule, message in zip(cases, found, strict=True)), found

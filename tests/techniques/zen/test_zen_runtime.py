@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from tests.cases import refusal
+from tests.cases import refusal, tidy
 from workbench.launch import Ranks
 from workbench.parallel.traffic import tcp_bytes_sent
 from workbench.parallel.wire import Wire
@@ -287,7 +287,7 @@ def reduced(layout, seeds=(0,), domain_sizes=(60,), dtypes=(torch.float32,), **o
 @pytest.mark.parametrize("ranks_per_host", [1, 2, 4])
 def test_a_tensor_keeps_its_layout_and_equal_indices_are_summed(ranks, ranks_per_host):
     for layout in ("dense", "sparse"):
-        found = ranks.run(reduced, layout, ranks_per_host=ranks_per_host)
+        found = ranks.run(tidy, reduced, layout, ranks_per_host=ranks_per_host)
         expected = torch.stack([own for _, own in found]).sum(dim=0)
         for total, _ in found:
             assert (total.layout == torch.sparse_coo) == (layout == "sparse")
@@ -319,7 +319,7 @@ REFUSED = {
 
 
 def test_bad_input_is_named_on_all_ranks(ranks):
-    for messages in ranks.run(lambda: [refusal(call) for call in REFUSED.values()]):
+    for messages in ranks.run(tidy, lambda: [refusal(call) for call in REFUSED.values()]):
         assert all(rule in message for rule, message in zip(REFUSED, messages, strict=True)), messages
 
 
@@ -344,7 +344,7 @@ def trained(sparse, scheme, ranks_per_host=1, steps=3, device="cpu"):
 
 def test_the_hook_equals_ddp_also_where_ranks_share_a_host(ranks):
     for sparse in (True, False):
-        for difference, sent_bytes in ranks.run(trained, sparse, "Zen", 2):
+        for difference, sent_bytes in ranks.run(tidy, trained, sparse, "Zen", 2):
             assert difference < 1e-5
             assert sent_bytes > 0
 
@@ -376,13 +376,13 @@ def in_two_groups():
 
 
 def test_groups_sum_for_themselves(ranks):
-    assert ranks.run(in_two_groups) == [1, 1, 5, 5]
+    assert ranks.run(tidy, in_two_groups) == [1, 1, 5, 5]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_the_hook_equals_ddp_on_a_gpu():
     with Ranks(1, device="cuda") as ranks:
-        assert all(difference < 1e-5 for difference, _ in ranks.run(trained, False, "Zen", device="cuda"))
+        assert all(difference < 1e-5 for difference, _ in ranks.run(tidy, trained, False, "Zen", device="cuda"))
 
 
 def test_an_error_on_a_gpu_reaches_the_backward_pass_that_waits(monkeypatch):
@@ -421,7 +421,7 @@ def in_the_background():
 
 
 def test_the_backward_pass_goes_on_during_a_sum_and_raises_its_error(ranks):
-    assert ranks.run(in_the_background) == [[True, True]] * NUM
+    assert ranks.run(tidy, in_the_background) == [[True, True]] * NUM
 
 
 def hooked_in_two_groups(rank_with_more_groups):
@@ -435,7 +435,7 @@ def hooked_in_two_groups(rank_with_more_groups):
 
 @pytest.mark.parametrize("rank_with_more_groups", [0, 3, 0])
 def test_a_model_of_a_part_of_the_ranks_is_synchronised_by_itself(ranks, rank_with_more_groups):
-    found = ranks.run(hooked_in_two_groups, rank_with_more_groups)
+    found = ranks.run(tidy, hooked_in_two_groups, rank_with_more_groups)
     assert found == [[0.5, 1.0, 0.0, 0.0]] * 2 + [[0.0, 0.0, 1.5, 2.0]] * 2
 
 
