@@ -118,7 +118,7 @@ def differentiated_twice():
 
 
 def test_second_derivatives_are_refused(ranks):
-    assert all("once_differentiable" in message for message in ranks.run(differentiated_twice))
+    assert all("once_differentiable" in message for message in ranks.run(tidy, differentiated_twice))
 
 
 def test_a_block_begins_with_the_weights_of_one_process(ranks):
