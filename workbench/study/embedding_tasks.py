@@ -23,7 +23,7 @@ from workbench.datasets.vocabulary import UNKNOWN, Vocabulary, split_words
 from workbench.models.bert import PADDING_TOKEN, BertConfig, BertForSequenceClassification
 from workbench.models.hugging_face import load_hugging_face
 from workbench.models.language import LogUniform, SampledLSTM
-from workbench.models.pretrained import DEFAULT_ENCODER, STAND_IN, PretrainedEncoder, load_encoder
+from workbench.models.pretrained import DEFAULT_ENCODER, STAND_IN, load_encoder
 from workbench.models.recommender import DeepFM
 from workbench.models.translation import PADDING, Translator
 
@@ -214,24 +214,30 @@ class _Pairs:
         words = [[[split_words(text) for text in column] for column in dataset.texts] for dataset in datasets]
         german = Vocabulary(words[0][0], special=SPECIAL)
         english = Vocabulary(words[0][1], special=SPECIAL, least=LEAST_COUNT)
-        self._train, self._test = (
-            [
-                (torch.from_numpy(german.encode(source)), torch.from_numpy(english.encode(target)))
-                for source, target in zip(*pairs, strict=True)
-            ]
-            for pairs in words
-        )
+        self._vocabularies = german, english
+        self._train, self._test = ([*zip(*pairs, strict=True)] for pairs in words)
         self.num_train = len(self._train)
         self.module = Translator(len(german), len(english), width=size.width, hidden=size.hidden, sparse=sparse)
 
+    def _padded(self, pairs: Sequence[tuple[list[str], list[str]]]) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """Return the ids of sources and started targets, padded, and the labels: the targets with their ends."""
+        start, stop = torch.tensor([START]), torch.tensor([STOP])
+        sources, targets = (
+            [torch.from_numpy(known.encode(words)) for words in column]
+            for known, column in zip(self._vocabularies, zip(*pairs, strict=True), strict=True)
+        )
+        started = pad_sequence([torch.cat([start, target]) for target in targets], True, PADDING)
+        labels = pad_sequence([torch.cat([target, stop]) for target in targets], True, IGNORED)
+        return (pad_sequence(sources, True, PADDING), started), labels
+
     def batch(self, rows: np.ndarray, draw: np.random.Generator) -> EmbeddingBatch:
-        inputs, labels = _padded_pairs([self._train[row] for row in rows])
+        inputs, labels = self._padded([self._train[row] for row in rows])
         looked_up = {table: ids[ids != PADDING] for table, ids in zip(self.tables, inputs, strict=True)}
         return EmbeddingBatch(inputs=inputs, labels=labels, rows=looked_up)
 
     def scores(self, model: nn.Module) -> dict[str, float]:
         parts = [self._test[start : start + TEST_BATCH] for start in range(0, TESTED, TEST_BATCH)]
-        loss, correct = _tested(model, [_padded_pairs(part) for part in parts if part])
+        loss, correct = _tested(model, [self._padded(part) for part in parts if part])
         return {"perplexity": float(np.exp(loss)), "accuracy": 100 * correct}
 
 
@@ -249,18 +255,26 @@ class _Sentences:
         embeddings = self.module.encoder.embeddings
         assert embeddings is not None  # a whole encoder has them
         embeddings.word.sparse = sparse
-        datasets = [glue.load(GLUE_TASK, "train", TRAINED), glue.load(GLUE_TASK, "validation", TESTED)]
-        self.sources = [encoder.source.as_record(), *(dataset.source.as_record() for dataset in datasets)]
-        self._train, self._test = (_tokens(dataset, encoder) for dataset in datasets)
-        self.num_train = len(datasets[0])
+        self._train, self._test = glue.load(GLUE_TASK, "train", TRAINED), glue.load(GLUE_TASK, "validation", TESTED)
+        self.sources = [source.as_record() for source in (encoder.source, self._train.source, self._test.source)]
+        self.num_train = len(self._train)
+        self._tokenizer = encoder.tokenizer
+
+    def _padded(self, dataset: Dataset, rows: Sequence[int]) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """Return padded ids of sentences and their mask, and the labels."""
+        sentences = dataset.rows(rows)
+        ids = self._tokenizer(*sentences.texts, truncation=True, max_length=MAX_TOKENS[dataset.split])["input_ids"]
+        ids_BS = pad_sequence([torch.tensor(row) for row in ids], True, PADDING_TOKEN)
+        return (ids_BS, (ids_BS != PADDING_TOKEN).long()), torch.tensor(sentences.labels)
 
     def batch(self, rows: np.ndarray, draw: np.random.Generator) -> EmbeddingBatch:
-        inputs, labels = _padded_sentences([self._train[row] for row in rows])
+        inputs, labels = self._padded(self._train, rows.tolist())
         return EmbeddingBatch(inputs=inputs, labels=labels, rows={self.tables[0]: inputs[0][inputs[1] > 0]})
 
     def scores(self, model: nn.Module) -> dict[str, float]:
-        parts = [self._test[start : start + TEST_BATCH] for start in range(0, len(self._test), TEST_BATCH)]
-        return {"accuracy": 100 * _tested(model, [_padded_sentences(part) for part in parts])[1]}
+        num_tested = len(self._test)
+        parts = [range(start, min(start + TEST_BATCH, num_tested)) for start in range(0, num_tested, TEST_BATCH)]
+        return {"accuracy": 100 * _tested(model, [self._padded(self._test, rows) for rows in parts])[1]}
 
 
 _WORKS: Mapping[str, Callable[[Size, int, bool], Any]] = MappingProxyType(
@@ -274,26 +288,6 @@ def _windows(ids: np.ndarray) -> Tensor:
     num_windows = (len(ids) - 1) // SEQUENCE
     starts = SEQUENCE * np.arange(num_windows)
     return torch.from_numpy(ids[starts[:, None] + np.arange(SEQUENCE + 1)])
-
-
-def _padded_pairs(pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Return sources and started targets, padded, and the labels: the targets with their ends."""
-    start, stop = torch.tensor([START]), torch.tensor([STOP])
-    sources = pad_sequence([source for source, _ in pairs], True, PADDING)
-    targets = pad_sequence([torch.cat([start, target]) for _, target in pairs], True, PADDING)
-    return (sources, targets), pad_sequence([torch.cat([target, stop]) for _, target in pairs], True, IGNORED)
-
-
-def _tokens(dataset: Dataset, encoder: PretrainedEncoder) -> list[tuple[Tensor, int]]:
-    """Tokenise sentences and pair them with their labels."""
-    ids = encoder.tokenizer(*dataset.texts, truncation=True, max_length=MAX_TOKENS[dataset.split])["input_ids"]
-    return [(torch.tensor(row), label) for row, label in zip(ids, dataset.labels, strict=True)]
-
-
-def _padded_sentences(sentences: Sequence[tuple[Tensor, int]]) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """Return padded ids and their mask, and the labels."""
-    ids_BS = pad_sequence([ids for ids, _ in sentences], True, PADDING_TOKEN)
-    return (ids_BS, (ids_BS != PADDING_TOKEN).long()), torch.tensor([label for _, label in sentences])
 
 
 def _tested(model: nn.Module, batches: Iterable[tuple[tuple[Tensor, ...], Tensor]]) -> tuple[float, float]:
