@@ -39,6 +39,23 @@ def test_methods_of_a_seed_come_before_the_next_a_smaller_limit_wins_and_epochs_
         assert cell["limit"] == expected
     cells = measured.fine_tuning_cells(["rte", "cola"], ["w/o"], [0], max_tokens=64, epochs={"cola": 6}, **STAND_IN)
     assert [cell["epochs"] for cell in cells] == [3, 6]
+    cells = measured.fine_tuning_cells(
+        ["rte", "cola"], ["w/o"], [0, 1], max_tokens=64, seeds_of={"cola": [1, 2]}, **STAND_IN
+    )
+    assert [(cell["task"], cell["seed"]) for cell in cells] == [("rte", 0), ("rte", 1), ("cola", 1), ("cola", 2)]
+
+
+def test_two_tables_share_the_trainings_of_tasks_with_few_long_examples_but_not_those_of_a_large_encoder(monkeypatch):
+    monkeypatch.setattr(fine_tuning, "longest_sequence", lambda *_: 250)
+
+    def most(task, max_tokens, encoder="stand-in"):
+        (cell,) = measured.fine_tuning_cells([task], ["w/o"], [0], max_tokens=max_tokens, encoder=encoder)
+        return cell["max_tokens"]
+
+    assert [most("mnli", size) for size in (512, 128, 32)] == [128, 128, 32]
+    assert [most("qqp", size) for size in (512, 128, 32)] == [160, 160, 32]
+    assert [most("rte", size) for size in (512, 128, 32)] == [250, 128, 32]
+    assert [most("qqp", size, "bert-large-uncased") for size in (512, 128)] == [250, 128]
 
 
 test_what_cannot_be_run_is_named_before_anything_is = refusals(
@@ -46,6 +63,7 @@ test_what_cannot_be_run_is_named_before_anything_is = refusals(
     ({"tasks": ["wnli"]}, "tasks has 'wnli'"),
     ({"epochs": {"cola": 2}}, "epochs has 'cola': 2"),
     ({"epochs": {"rte": 0}}, "epochs has 'rte': 0"),
+    ({"seeds_of": {"cola": [0]}}, "seeds_of has 'cola'"),
     of=partial(measured.fine_tuning_cells, tasks=["rte"], methods=["w/o"], seeds=[0], max_tokens=64, **STAND_IN),
 )
 
