@@ -23,10 +23,10 @@ def gradients(num_steps, shape=(3,), seed=0, mean=0.0):
     return [mean + torch.randn(shape, generator=draw) for _ in range(num_steps)]
 
 
-def adam_steps(found, **options):
+def adam_steps(found, lr=0.1, **options):
     weight = torch.nn.Parameter(torch.ones(found[0].shape))
     kind = VarianceReducedAdam if "num_workers" in options else torch.optim.AdamW
-    optimizer = kind([weight], lr=0.1, betas=(0.8, BETA2), weight_decay=0.1, **options)
+    optimizer = kind([weight], lr=lr, betas=(0.8, BETA2), weight_decay=0.1, **options)
     for gradient in found:
         weight.grad = gradient.clone()
         optimizer.step()
@@ -36,6 +36,11 @@ def adam_steps(found, **options):
 @pytest.mark.parametrize(("found", "num_workers"), [(gradients(5), 1), (gradients(1), 8), (gradients(1) * 4, 8)])
 def test_with_one_worker_or_gradients_without_variance_it_is_adamw(found, num_workers):
     assert torch.allclose(adam_steps(found, num_workers=num_workers)[0], adam_steps(found)[0])
+
+
+@pytest.mark.parametrize("lr", [0.0, torch.tensor(0.1)])
+def test_a_learning_rate_may_be_zero_or_a_tensor_as_with_adamw(lr):
+    assert torch.allclose(adam_steps(gradients(3), lr, num_workers=1)[0], adam_steps(gradients(3), lr)[0])
 
 
 def test_sparse_gradients_are_refused_by_name():

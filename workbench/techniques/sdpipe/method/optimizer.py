@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, optim
 
-from workbench.checks import require_counts, require_positive
+from workbench.checks import require_counts, require_not_negative, require_positive
 
 __all__ = ["VarianceReducedAdam", "reduced_by_definition"]
 
@@ -44,7 +44,8 @@ class VarianceReducedAdam(optim.Optimizer):
 
     def __init__(self, params, *, num_workers: int, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0):
         require_counts(1, num_workers=num_workers)
-        require_positive(lr=lr, eps=eps)
+        require_not_negative(lr=lr.item() if isinstance(lr, Tensor) else lr)
+        require_positive(eps=eps)
         if not all(0 <= beta < 1 for beta in betas):
             raise ValueError(f"betas is {betas!r}; both must be in [0, 1)")
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
@@ -78,7 +79,6 @@ class VarianceReducedAdam(optim.Optimizer):
         grown = 1 - beta2 ** state["step"]
         mean_squared = (state["mean"] / grown).square_()
         second = (state["square"] / grown).sub_(mean_squared).clamp_(min=0).div_(self._num_workers).add_(mean_squared)
-        weight.mul_(1 - group["lr"] * group["weight_decay"])
-        weight.addcdiv_(
-            state["first"], second.sqrt_().add_(group["eps"]), value=-group["lr"] / (1 - beta1 ** state["step"])
-        )
+        rate = float(group["lr"])  # which may be a tensor
+        weight.mul_(1 - rate * group["weight_decay"])
+        weight.addcdiv_(state["first"], second.sqrt_().add_(group["eps"]), value=-rate / (1 - beta1 ** state["step"]))
