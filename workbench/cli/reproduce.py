@@ -44,7 +44,11 @@ def reproduce(
     jobs: Annotated[
         int | None,
         Option(
-            "--jobs", "-j", min=1, metavar="N", help="Items side by side, by default one a core; timed ones run alone."
+            "--jobs",
+            "-j",
+            min=1,
+            metavar="N",
+            help="Items side by side, by default one a core, in smoke one more; timed ones run alone.",
         ),
     ] = None,
     timeout_s: Annotated[

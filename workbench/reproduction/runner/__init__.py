@@ -87,7 +87,7 @@ def run(
         raise UsageError(f"jobs is {jobs}; it must be at least 1")
     if timeout_s is not None and not timeout_s > 0:
         raise UsageError(f"timeout is {timeout_s} s; it must be more than 0")
-    jobs = jobs or min(num_cores(), MOST_JOBS)
+    jobs = jobs or min(num_cores() + (profile == Profile.SMOKE), MOST_JOBS)  # its items mostly wait for ranks
     check_use(project, items, profile, kernel)
     folder, began = project.results_of(profile), monotonic()
     check_folder(folder, min_free_bytes)
