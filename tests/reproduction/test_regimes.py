@@ -36,6 +36,7 @@ RECORD = [
     {"quantity": "gain", "model": "a", "value": 1.5, "unit": "1"},
     {"quantity": "gain", "model": "b", "value": 1.1, "unit": "1"},
     {"quantity": "loss", "value": 0.2, "unit": "1", "low": 0.1, "high": 0.9},
+    {"quantity": "score", "value": 0.7, "unit": "1", "seed": 0},
 ]
 ROWS = read_rows(RECORD, "rows")
 RULE = {"because": "a rule", "source": "table 1"}
@@ -58,6 +59,7 @@ def placed(tmp_path, **fields):
         ("rate (scheme=FP32) / rate (scheme=free)", 0.4),
         ("1 - rate (scheme=FP32) / rate (scheme=free)", 0.6),
         ("spread of loss", 0.8),
+        ("spread of score", None),  # of one seed
         ("rate (scheme=FP16)", None),
         ("rate (scheme=FP32) / missing", None),
     ],

@@ -35,12 +35,12 @@ class Term:
     is_spread: bool  # the width of its interval, in place of its value
 
     def value(self, rows: Sequence[Row]) -> float | None:
-        """Return the value of the only row that fits; None where no row does."""
+        """Return the value of the only row that fits, its seeds merged; None where no row does."""
         fitting = [row for row in rows if row.quantity == self.quantity and matches(row, self.where)]
         if len(fitting) > 1:
             keys = [dict(row.keys) for row in fitting[:2]]
             raise ClaimError(f"{len(fitting)} rows of {self.quantity!r} fit {dict(self.where)}, such as {keys}")
-        if not fitting:
+        if not fitting or (self.is_spread and fitting[0].seed is not None):  # of one seed no spread is known
             return None
         low, high = fitting[0].interval
         return high - low if self.is_spread else fitting[0].value
