@@ -78,7 +78,7 @@ def test_with_all_columns_kept_everything_is_the_plain_layer_bit_for_bit_and_not
     assert all(map(torch.equal, results, (output, weight.grad, x.grad)))
     assert torch.equal(method.product_of_columns(*plain, every, buffers=buffers), output)
     assert method.recovered(plain[0], every, K) is plain[0]
-    assert buffers.num_bytes == 0
+    assert not buffers._tensors
 
 
 def test_buffers_of_one_rank_serve_layers_of_different_size_without_growing_again():
@@ -88,7 +88,8 @@ def test_buffers_of_one_rank_serve_layers_of_different_size_without_growing_agai
             kept = method.kept_columns([1, 2], x.shape[1])
             product = method.product_of_columns(x, weight, kept, buffers=buffers)
             torch.testing.assert_close(product, x[:, kept] @ weight[:, kept].T)
-        assert buffers.num_bytes == 4 * (8 * 8 + 7 * 8)  # the larger layer's extracted input and weight
+        sizes = [tensor.untyped_storage().nbytes() for tensor in buffers._tensors.values()]
+        assert sizes == [4 * 7 * 8, 4 * 8 * 8]  # the larger layer's extracted weight and input
 
 
 def test_a_ratio_drops_the_nearest_number_of_columns_and_never_all():
@@ -237,11 +238,6 @@ def test_receivers_are_served_in_the_order_of_their_numbers_and_a_rank_keeps_the
     kept = {0: [0, 1, 3, 4, 5, 6, 7, 8], 1: [1], 2: None, 3: None}
     assert {rank: left if left is None else left.tolist() for rank, left in DIVISION.kept.items()} == kept
     assert [DIVISION.dropped_share(rank) for rank in range(4)] == [0.2, 0.1, 0, 0]
-    none = columns()
-    assert divide(4, num_ranks=2, dropped={0: none, 1: none}, migrated={}).is_plain
-    assert not divide(4, num_ranks=2, dropped={0: columns(1), 1: none}, migrated={}).is_plain
-    # Rank 1 alone, as a real rank: it keeps all of its own, but rank 0 sends it some.
-    assert not divide(4, num_ranks=2, dropped={1: none}, migrated={0: columns(2)}).is_plain
 
 
 def divided(dropped, migrated):

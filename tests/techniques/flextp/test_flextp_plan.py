@@ -5,14 +5,13 @@ import math
 from dataclasses import replace
 
 import pytest
-import torch
 from cases import refusals
 from flextp_cases import ranks, shares
 
 from workbench.techniques.flextp import cost, counted, measured, method
-from workbench.techniques.flextp.method import ColumnStatistics, Costs, Line, Plan, RankPlan, RankTimes
+from workbench.techniques.flextp.method import Costs, Line, Plan, RankPlan, RankTimes
 from workbench.techniques.flextp.runtime import Policy, check_policy, needs_costs, planner_of
-from workbench.techniques.flextp.simulated import map_rows, simulate_ratios
+from workbench.techniques.flextp.simulated import map_rows
 
 COSTS = Costs.straight(alloc_s=0.25, extract_s=0.5, communicate_s=2, compute_s=1)
 SENT = Plan.of_shares([0.25, 0, 0], [0.5, 0, 0])
@@ -187,9 +186,6 @@ test_times_plans_costs_and_ratios_that_cannot_be_are_refused = refusals(
     (lambda: method.best_plan_by_search(ranks(8, 4, 2, 1), STRAIGHT, 40), "num_steps is 40; .*, not 551,368,000"),
     (lambda: method.num_dropped_columns(1.0, 4), r"pruning_ratio is 1.0; it must be in \[0, 1\)"),
     (lambda: method.kept_columns([-1], 4), "column -1"),
-    (lambda: method.first_columns(torch.arange(2), 2), r"num_dropped is 2; it must be in \[0, 2\)"),
-    (lambda: ColumnStatistics(torch.zeros(2, 3)).update_(torch.zeros(2, 4), []), r"\[2, 4\]; it must be \[2, 3\]"),
-    (lambda: method.layer_ratios([1.5], 0.5), "candidate_shares is 1.5"),
     (lambda: method.micro_threshold(0.0, 10), "learning_rate is 0.0"),
     (migrated(scheme="gossip"), "scheme is 'gossip'; it must be one of"),
     (migrated(num_senders=8), r"num_senders is 8; it must be an integer in 1\.\.7"),
@@ -201,12 +197,9 @@ test_times_plans_costs_and_ratios_that_cannot_be_are_refused = refusals(
     (lambda: planner_of(Policy(num_senders=4), 4), "num_senders is 4; it must be at most 3"),
     (lambda: check_policy(Policy(solution="given", plan=Plan.plain(4)), 3), "plan is .*; it must be of the group's 3"),
     (lambda: planned(TWO, solution="MIG", refine=True), "costs is None; it must be given where"),
-    (lambda: simulate_ratios("ViT-2B", [0.5], ["Baseline"]), "model is 'ViT-2B'"),
-    (lambda: simulate_ratios("ViT-1B", [0.5], ["SDP"]), "solution is 'SDP'"),
     (lambda: method.plan_equal_drop(ranks(1, other_s=1), 1.5), r"dropped is 1.5; it must be in \[0, all"),
     (lambda: check_policy(Policy(solution="given", plan=TO_NORMAL), 2), "to_normal of plan is True; it must be False"),
     (lambda: map_rows("ViT-1B", [2.0], [8], [1.0]), r"nums_stragglers has 8; each must be in 0\.\.7"),
-    (lambda: cost.extraction_s(cost.VIT_1B, cost.paper_machine(), 1.5), r"removed is 1.5; it must be in \[0, 1\]"),
     (lambda: counted.count_worked_example([]), r"imputations is \[\]; it must be at least one"),
     (lambda: counted.draw_case(0, 4), r"num_stragglers is 4; it must be in 1..3"),
     (lambda: measured.measure_variants({}, size=measured.Size(), rounds=6), r"variants is {}; it must be at least one"),

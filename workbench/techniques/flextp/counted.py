@@ -18,10 +18,10 @@ from workbench.rows import value_row
 
 from .cost import MODELS
 from .method.optimum import best_plan_by_search, certify, fastest_division
-from .method.plan import Costs, Imputation, RankTimes, Scheme, Solution, iteration_s, require
+from .method.plan import Costs, Imputation, RankTimes, Solution, iteration_s, require
 from .method.planners import plan_division, plan_for, stragglers
 from .method.resizing import DROPPED, GRAD_OUTPUT_NO, INPUT_NK, kept_columns, worked_example
-from .runtime import FlexibleProduct, delivery_of, divide
+from .runtime import FlexibleProduct, divide
 
 __all__ = ["Case", "case_rows", "count_all_reduces", "count_setting", "count_stored", "count_worked_example"]
 __all__ += ["draw_case", "search_rows", "summary_rows"]
@@ -62,11 +62,10 @@ def count_stored(imputations: Sequence[str]) -> Rows:
     """Count by imputation the bytes of gradients that rank 0 keeps for its next iteration of the example's layer."""
     (num_rows, num_columns), num_outputs = (len(INPUT_NK), len(INPUT_NK[0])), len(GRAD_OUTPUT_NO[0])
     group, rows = VirtualTensorGroup(2), []
-    delivery = delivery_of(Scheme.BROADCAST_REDUCE, group)
     dropped = {0: torch.tensor(DROPPED), 1: torch.empty(0, dtype=torch.int64)}
     for name in imputations:
         layer = ColumnParallelLinear(num_columns, 2 * num_outputs, group)
-        product = FlexibleProduct(group, Cut.COLUMN, layer.site, delivery=delivery, imputation=Imputation(name))
+        product = FlexibleProduct(group, Cut.COLUMN, layer.site, imputation=Imputation(name))
         product.division = divide(num_columns, num_ranks=2, dropped=dropped, migrated={})
         layer.matrix_product = product
         sum(part.sum() for part in layer(torch.ones(num_rows, num_columns, requires_grad=True))).backward()

@@ -226,8 +226,6 @@ def accuracy_rows(
             with_error("accuracy", PER_CENT * result["accuracy"]),
             value_row("dropped_share", PER_CENT * result["dropped_share"], "%", **columns),
             value_row("migrated_share", PER_CENT * result["migrated_share"], "%", **columns),
-            value_row("train_loss", result["train_loss"], **columns),
-            value_row("cell_s", result["seconds"], "s", **columns),
             value_row("num_updates", result["num_steps"], **columns),
         ]
         if variant["solution"] == BASELINE:

@@ -225,30 +225,23 @@ def _excess_s(removed: float, costs: Costs, num_receivers: int) -> Callable[[flo
     return excess_s
 
 
-def cost_effective(times: Sequence[RankTimes], costs: Costs, *, to_normal: bool = False) -> tuple[bool, ...]:
-    """Return for x = 1, 2, ... stragglers that migrate whether the x-th saves more than it costs (Eq. 3).
+def num_senders(times: Sequence[RankTimes], costs: Costs, *, to_normal: bool = False) -> int:
+    """Return x of Eq. 3: the largest number of senders of which the last still saves more than it costs.
 
     It saves T_x - T_min, as far as its products can. It costs the slowest receiver communicate(V) + compute(V / (N -
     x)) at its own speed, V the volume that all x migrate; other stragglers are receivers, too, but with `to_normal`.
+    The paper stops at the first x that does not pay; a larger x can pay again, once a slow receiver sends.
     """
-    pays = []
+    largest = 0
     for x, straggler in enumerate(stragglers(times), start=1):
         plan = plan_division(times, x, to_normal=to_normal)
         slowest = max(own_speed(times)[rank] for rank in plan.receivers)
         senders = len(plan.senders)
         compute_s = costs.compute_s(plan.migrated, senders, len(plan.receivers)) * slowest
         costs_s = costs.communicate_s(plan.migrated, senders) + compute_s
-        pays.append(times[straggler].unresized().product_s * plan.ranks[straggler].removed > costs_s)
-    return tuple(pays)
-
-
-def num_senders(times: Sequence[RankTimes], costs: Costs, *, to_normal: bool = False) -> int:
-    """Return x of Eq. 3: the largest number of senders of which the last still saves more than it costs.
-
-    The paper stops at the first x that does not pay; a larger x can pay again, once a slow receiver sends.
-    """
-    pays = cost_effective(times, costs, to_normal=to_normal)
-    return max((x for x, does in enumerate(pays, start=1) if does), default=0)
+        if times[straggler].unresized().product_s * plan.ranks[straggler].removed > costs_s:
+            largest = x
+    return largest
 
 
 # --- levelling: all ranks end together, by water-filling on the costs of Eqs. 2 and 3 (ours)

@@ -32,10 +32,6 @@ class Buffers:
         key = name, like.dtype, like.device
         return self._tensors.setdefault(key, like.new_empty(0)).resize_(shape)
 
-    @property
-    def num_bytes(self) -> int:
-        return sum(tensor.untyped_storage().nbytes() for tensor in self._tensors.values())
-
 
 def num_dropped_columns(pruning_ratio: float, num_columns: int) -> int:
     """Return the number of columns that a ratio γ in [0, 1) drops: γK to the nearest, halves up, and at most K − 1."""
@@ -191,8 +187,6 @@ class ColumnStatistics:
     @torch.no_grad()
     def update_(self, weight_OK: Tensor, dropped: Tensor | Sequence[int]) -> None:
         """Measure the columns that were not `dropped` since the last update, and remember the weight [O, K]."""
-        if weight_OK.shape != self.then_OK.shape:
-            raise ValueError(f"weight_OK has shape {list(weight_OK.shape)}; it must be {list(self.then_OK.shape)}")
         total = torch.zeros_like(self.change)
         chunks = zip(weight_OK.split(ROWS_AT_ONCE), self.then_OK.split(ROWS_AT_ONCE), strict=True)
         for now, then in chunks:  # the copy becomes the weight: one pass, no temporary of its size
@@ -219,12 +213,6 @@ def priority_list(statistics: ColumnStatistics, *, selection: Selection, generat
     return order.to(device)
 
 
-def first_columns(columns: Tensor, num_dropped: int) -> Tensor:
-    """Return the first `num_dropped` of a priority list [K], ascending; larger choices contain smaller ones."""
-    require(0 <= num_dropped < len(columns), "num_dropped", num_dropped, f"in [0, {len(columns)}): one column is kept")
-    return columns[:num_dropped].sort().values
-
-
 def micro_threshold(learning_rate: float, iterations_per_epoch: int) -> float:
     """Return θ_micro, the change an iteration below which a column is a candidate (ours; the paper's value is lost).
 
@@ -246,7 +234,6 @@ def mean_ratios(candidate_shares: Sequence[float], pruning_ratio: float) -> list
 
     The straggler is as fast as with γ in every layer (section III-B). What exceeds `MOST_REMOVED`, the others share.
     """
-    _check_ratios(candidate_shares, pruning_ratio)
     ratios = [DECAY * pruning_ratio for _ in candidate_shares]
     room, open_layers = (1 - DECAY) * pruning_ratio * len(ratios), set(range(len(ratios)))
     while room > 0 and open_layers:
@@ -264,16 +251,9 @@ def mean_ratios(candidate_shares: Sequence[float], pruning_ratio: float) -> list
 
 def layer_ratios(candidate_shares: Sequence[float], pruning_ratio: float) -> list[float]:
     """Return max(candidates / K, a γ) for every layer, at most `MOST_REMOVED`; 0 where γ is 0 (section III-B)."""
-    _check_ratios(candidate_shares, pruning_ratio)
     if pruning_ratio == 0:
         return [0.0 for _ in candidate_shares]
     return [min(max(share, DECAY * pruning_ratio), MOST_REMOVED) for share in candidate_shares]
-
-
-def _check_ratios(candidate_shares: Sequence[float], pruning_ratio: float) -> None:
-    require(0 <= pruning_ratio < 1, "pruning_ratio", pruning_ratio, "in [0, 1)")
-    for share in candidate_shares:
-        require(0 <= share <= 1, "candidate_shares", share, "shares in [0, 1]")
 
 
 # --- the worked example of figure 2: one linear layer, columns 2 and 4 of 4 dropped, with its multiplications counted

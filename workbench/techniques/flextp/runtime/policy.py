@@ -134,7 +134,7 @@ class ColumnChooser:
             # Every rank knows the number of migrated columns from the plan alone.
             num_migrated = num_dropped_columns(plan.migrated, len(order))
             num_dropped = min(num_dropped_columns(ratio, len(order)), len(order) - 1 - num_migrated)
-            dropped = resizing.first_columns(order, num_dropped)
+            dropped = order[:num_dropped].sort().values
             was_dropped[dropped] = True
             chosen.append(Columns(dropped=dropped, migrated=order[num_dropped : num_dropped + num_migrated]))
         return chosen

@@ -21,7 +21,7 @@ from workbench.parallel.linear import ColumnParallelLinear, MatrixProduct, Shard
 from workbench.parallel.moves import Shape
 from workbench.parallel.traffic import Phase
 
-from ..method.plan import Imputation
+from ..method.plan import Imputation, Scheme
 from ..method.resizing import Buffers, gradient_of_columns, product_of_columns, recovered
 from .division import Delivery, Division, Migration, Receive
 from .meter import Meter
@@ -46,12 +46,12 @@ class FlexibleProduct:
         cut: Cut,
         site: str,
         *,
-        delivery: Delivery,
+        scheme: Scheme = Scheme.BROADCAST_REDUCE,
         imputation: Imputation = Imputation.ZERO,
         meters: Mapping[int, Meter] | None = None,
         buffers: Buffers | None = None,
     ):
-        self.group, self.cut, self.site, self.delivery = group, cut, site, delivery
+        self.group, self.cut, self.site, self.delivery = group, cut, site, Delivery(scheme, group)
         self.imputation, self.meters = imputation, dict(meters or {})
         self.division: Division | None = None
         self.num_rows = 0  # N of the last product under a division
@@ -80,8 +80,6 @@ class FlexibleProduct:
         leading = xs[0].shape[:-1]
         self.num_products = 1 + (self.num_products if self.has_multiplied else 0)
         self.num_rows, self.dtype, self.has_multiplied = leading.numel(), xs[0].dtype, True
-        if self.division.is_plain and not self.meters and self.imputation is not Imputation.SAME:
-            return [functional.linear(x, weight) for x, weight in zip(xs, weights, strict=True)]
         call = (_ColumnCall if self.cut is Cut.COLUMN else _RowCall)(self, self.division)
         ys = _Divided.apply(call, *(x.reshape(leading.numel(), x.shape[-1]) for x in xs), *weights)
         return [y.view(*leading, y.shape[-1]) for y in ys]
