@@ -148,8 +148,6 @@ def test_all_figures_share_their_baselines_and_ranks_that_all_drop_are_the_same_
     assert one != other and plain["seed"] == 3 and plain["epochs"] == 2
     assert cells_of({**alone, "pruning_ratio": None, "skewness": [1]}, seed=3, epochs=2) == [plain, plain]
     assert cells_of(moves, seed=3, epochs=2) == [plain, one]
-    with pytest.raises(ValueError, match="migrated is given; it must be among solution, "):
-        cells_of({"migrated": 0.5})
 
 
 def made_up(item: str, profile: str) -> list[dict]:

@@ -18,7 +18,7 @@ from workbench.rows import value_row
 
 from .cost import MODELS
 from .method.optimum import best_plan_by_search, certify, fastest_division
-from .method.plan import Costs, Imputation, RankTimes, Solution, iteration_s, require
+from .method.plan import Costs, Imputation, RankTimes, Solution, iteration_s
 from .method.planners import plan_division, plan_for, stragglers
 from .method.resizing import DROPPED, GRAD_OUTPUT_NO, INPUT_NK, kept_columns, worked_example
 from .runtime import FlexibleProduct, divide
@@ -31,7 +31,6 @@ Rows = list[dict[str, Any]]
 
 def count_worked_example(imputations: Sequence[str]) -> Rows:
     """Count the example's multiplications, and by imputation the elements off: all, in a gradient of another shape."""
-    require(bool(imputations), "imputations", imputations, "at least one")
     examples = {name: worked_example(Imputation(name)) for name in imputations}
     rows: Rows = []
     for resized in next(iter(examples.values())).products:
@@ -132,7 +131,6 @@ class Case:
 
 def draw_case(seed: int, num_stragglers: int) -> Case:
     """Draw a case of four ranks, 1 to 3 of them stragglers."""
-    require(1 <= num_stragglers < NUM_RANKS, "num_stragglers", num_stragglers, f"in 1..{NUM_RANKS - 1}")
     generator = random.Random(f"{seed} {num_stragglers}")
 
     def draw(name: str) -> float:

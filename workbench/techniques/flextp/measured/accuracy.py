@@ -16,14 +16,13 @@ from math import fsum
 from statistics import fmean
 from typing import Any
 
-from torch import Tensor, nn
 from torch.nn import functional
 
 from workbench.datasets import cifar10
 from workbench.launch import Ranks
 from workbench.models.vit import VIT_1B, VIT_3B, VIT_TINY, ViTForImageClassification
 from workbench.parallel import ProcessTensorGroup, VirtualTensorGroup
-from workbench.parallel.pipeline import StepResult, VirtualPipeline
+from workbench.parallel.pipeline import VirtualPipeline
 from workbench.rows import value_row
 from workbench.rows.cells import named
 from workbench.study import training
@@ -34,7 +33,7 @@ from workbench.techniques.flextp import cost as modelled
 from workbench.techniques.flextp.measured.rows import BASELINE, Options, Rows, Variant, name_of
 from workbench.techniques.flextp.method.plan import MOST_REMOVED, require
 from workbench.techniques.flextp.method.resizing import micro_threshold
-from workbench.techniques.flextp.runtime import Balancer, ModelledTimes, balance, check_policy
+from workbench.techniques.flextp.runtime import ModelledTimes, balance, check_policy
 
 __all__ = ["BASELINE", "CONTROL", "POINTS", "RELATIVE", "SIZES", "accuracy_rows", "blind_reason", "chance_reason"]
 __all__ += ["compare_on_ranks", "compared_by_seed", "rows_as_timed", "sources", "train_vit", "train_vit_on_ranks"]
@@ -116,8 +115,6 @@ def training_cells(wanted: Sequence[Options], **recipe: Any) -> list[dict[str, A
     defaults = {name: parameter.default for name, parameter in inspect.signature(train_vit).parameters.items()}
     cells = []
     for variant in wanted:
-        if unknown := sorted({*recipe, *variant} - set(defaults)):
-            raise ValueError(f"{unknown[0]} is given; it must be among {', '.join(defaults)}")
         cell = {**defaults, **recipe, **variant}
         is_constant = cell["everywhere"] or any(cell["dropped"])
         nobody_straggles = all(skewness == 1 for skewness in cell["skewness"])
@@ -164,40 +161,29 @@ def _run(given: Mapping[str, Any], is_real: bool = False) -> dict[str, Any]:
     drift = micro_threshold(MEAN_LEARNING_RATE * recipe.learning_rate, iterations)
     policy = variant.policy(num_ranks, iterations_per_epoch=iterations, micro_threshold=drift, seed=recipe.seed)
     balancer = balance(model, group, policy=policy, modelled=times, costs=costs)
-    pipeline = _BalancedPipeline(model, balancer)
+    pipeline = VirtualPipeline([model], loss=functional.cross_entropy)
+    pipeline.step = balancer.iteration()(pipeline.step)  # type: ignore[method-assign]
+    dropped, migrated = [], []  # shares, step by step: of the local ranks' products, and of all ranks' by the plans
+
+    def note_shares(_) -> None:
+        dropped.append(balancer.dropped_share)
+        migrated.append(balancer.plan.migrated / num_ranks)
+
     augment: Any = Augmentation(seed=recipe.seed, shift_pixels=0)  # of images, the only batches that there are
-    run = train(pipeline, ImageExamples.of(learning), recipe, augment=augment)
+    run = train(pipeline, ImageExamples.of(learning), recipe, augment=augment, on_step=note_shares)
     return {
         "accuracy": accuracy(pipeline, ImageExamples.of(scored), recipe),
         "chance": Counter(map(int, scored.labels)).most_common(1)[0][1] / len(scored),
         "num_test": len(scored),
         "train_loss": fsum(run.losses_at_end) / len(run.losses_at_end),
-        "dropped_share": fsum(pipeline.dropped) / max(1, len(pipeline.dropped)),
-        "migrated_share": fsum(pipeline.migrated) / max(1, len(pipeline.migrated)),
+        "dropped_share": fsum(dropped) / run.num_steps,
+        "migrated_share": fsum(migrated) / run.num_steps,
         "plans": [{"iteration": step.iteration, **step.plan.as_record()} for step in balancer.steps],
         "num_steps": run.num_steps,
         "seconds": time.perf_counter() - start,
         "num_train": len(learning),
         "data": [learning.source.as_record(), scored.source.as_record()],
     }
-
-
-class _BalancedPipeline(VirtualPipeline):
-    """A model whose steps are balanced, and the shares that its ranks drop and migrate, step by step."""
-
-    def __init__(self, model: nn.Module, balancer: Balancer):
-        super().__init__([model], loss=functional.cross_entropy)
-        self._balancer = balancer
-        self.dropped: list[float] = []  # of the local ranks' products
-        self.migrated: list[float] = []  # of all ranks' products, by the plans
-
-    def step(self, inputs: Tensor, targets: Tensor, **context: Tensor) -> StepResult:
-        with self._balancer.iteration():
-            result = super().step(inputs, targets, **context)
-        plan = self._balancer.plan
-        self.dropped.append(self._balancer.dropped_share)
-        self.migrated.append(plan.migrated / plan.num_ranks)
-        return result
 
 
 # --- rows of finished trainings

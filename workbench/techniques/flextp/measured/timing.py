@@ -40,10 +40,6 @@ class Size:
     patch: int = 4  # pixels of a patch's side; 4 makes 65 tokens
     batch: int = 32  # images of an iteration
 
-    def __post_init__(self) -> None:
-        require(self.batch >= 1, "batch", self.batch, "at least 1")
-        self.config(seed=0)
-
     @property
     def num_iterations(self) -> int:
         """Iterations of an epoch of CIFAR-10's training images."""
@@ -169,11 +165,9 @@ def measure_variants(
     device: str = "cpu",
 ) -> Measured:
     """Train all variants in turns on real ranks; a straggler that moves has so many `rounds` after each move."""
-    require(bool(variants), "variants", variants, "at least one by name")
     moves = any(variant is not None and variant.moves for variant in variants.values())
     turns = Turns(rounds=rounds, warmup=warmup, length=turn, repeats=num_ranks if moves else 1, seed=seed)
     turns.check_interval()
-    require(slowness >= 1, "slowness", slowness, "at least 1")
     require(size.heads % num_ranks == 0, "num_ranks", num_ranks, f"a divisor of the model's {size.heads} heads")
     for name, variant in variants.items():
         require(variant is not None or slowness == 1, "slowness", slowness, f"1 where {name!r} is not balanced")

@@ -67,7 +67,6 @@ def gentlest_division(times: Sequence[RankTimes], costs: Costs, *, most_s: float
 
 def best_plan_by_search(times: Sequence[RankTimes], costs: Costs, num_steps: int) -> tuple[Scored, ...]:
     """Try all multiples of 1 / num_steps; return the plans that no other beats in both goals, fastest first."""
-    require(num_steps >= 1, "num_steps", num_steps, "at least 1")
     own_s = [rank.unresized().own_s for rank in times]
     steps = [(dropped, migrated) for dropped in range(num_steps) for migrated in range(num_steps - dropped)]
     shares = [RankPlan(dropped=dropped / num_steps, migrated=migrated / num_steps) for dropped, migrated in steps]

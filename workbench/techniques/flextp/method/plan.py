@@ -133,7 +133,6 @@ class Plan:
     to_normal: bool = False  # receivers are ranks that keep all of their columns, as in section IV-A; for models alone
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ranks", tuple(self.ranks))
         require(bool(self.ranks), "ranks", self.ranks, "a plan for at least one rank")
         require(bool(self.receivers), "senders", self.senders, f"at most num_ranks - 1 = {self.num_ranks - 1}")
 
@@ -225,8 +224,6 @@ def receivers_of(sender: int, senders: Sequence[int], num_ranks: int) -> tuple[i
 
 def column_ranges(num_columns: int, num_receivers: int) -> tuple[range, ...]:
     """Divide m columns among receivers: r' has (r' - 1) m / (N - 1) to r' m / (N - 1), rounded down (IV-B)."""
-    require(num_columns >= 0, "num_columns", num_columns, "0 or more")
-    require(num_receivers >= 1, "num_receivers", num_receivers, "at least 1")
     ends = [number * num_columns // num_receivers for number in range(num_receivers + 1)]
     return tuple(range(first, last) for first, last in pairwise(ends))
 

@@ -58,8 +58,6 @@ def pruning_ratios(times: Sequence[RankTimes], reference: Reference) -> list[flo
 def speedup_bound(skewness: float, num_ranks: int, *, other: float = 0.0) -> float:
     """Return Eq. 1's largest speedup, (o + χ) / (o + (χ + N - 1) / N); o is `other` time over products."""
     require(1 <= skewness < math.inf, "skewness", skewness, "finite and at least 1")
-    require(num_ranks >= 1, "num_ranks", num_ranks, "at least 1")
-    require(0 <= other < math.inf, "other", other, "finite and not negative")
     return (other + skewness) / (other + (skewness + num_ranks - 1) / num_ranks)
 
 
@@ -173,7 +171,6 @@ def plan_equal_drop(times: Sequence[RankTimes], dropped: float) -> Plan:
         return [pruning_ratio(rank.own_s, level_s, rank.product_s) for rank in unresized]
 
     slowest_s = max(rank.own_s for rank in unresized)
-    require(0 <= dropped <= math.fsum(shares(0.0)), "dropped", dropped, "in [0, all that ranks can drop]")
     return Plan.of_shares(shares(brentq(lambda level_s: math.fsum(shares(level_s)) - dropped, 0.0, slowest_s)))
 
 
@@ -216,7 +213,6 @@ def split_of_one_by_definition(removed: float, costs: Costs, num_receivers: int)
 def _excess_s(removed: float, costs: Costs, num_receivers: int) -> Callable[[float], float]:
     """Return the others' cost of migrating minus the straggler's cost of dropping, a function of the migrated share."""
     require(0 <= removed < 1, "removed", removed, "in [0, 1)")
-    require(num_receivers >= 1, "num_receivers", num_receivers, "at least 1")
 
     def excess_s(migrated: float) -> float:
         others_s = costs.communicate(migrated) + costs.compute(migrated / num_receivers)
@@ -259,7 +255,6 @@ def levelled_plan(
     is so fast; else, of the plans that are, the one that drops least, or the fastest where none is.
     """
     require(0 <= speed_share < 1, "speed_share", speed_share, "in [0, 1)")
-    require(len(slowest_first) < len(times), "slowest_first", tuple(slowest_first), f"fewer than {len(times)} ranks")
     fastest_possible_s, search = ideal_s(times), _LevelSearch(times, costs)
     divisions = [tuple(slowest_first[:num_senders]) for num_senders in range(len(slowest_first) + 1)]
     lossless = [search.lossless(senders) for senders in divisions]

@@ -36,7 +36,6 @@ class Buffers:
 def num_dropped_columns(pruning_ratio: float, num_columns: int) -> int:
     """Return the number of columns that a ratio γ in [0, 1) drops: γK to the nearest, halves up, and at most K − 1."""
     require(0 <= pruning_ratio < 1, "pruning_ratio", pruning_ratio, "in [0, 1)")
-    require(num_columns >= 1, "num_columns", num_columns, "at least 1")
     return min(int(pruning_ratio * num_columns + 0.5), num_columns - 1)
 
 
@@ -219,8 +218,6 @@ def micro_threshold(learning_rate: float, iterations_per_epoch: int) -> float:
     Adam's weights end about √n of n steps of the learning rate's size away; θ = n θ_micro is the share `DRIFT_SHARE` of
     that. Steps of plain SGD are as large as its gradients: give a micro-threshold of your own there.
     """
-    require(learning_rate > 0, "learning_rate", learning_rate, "positive")
-    require(iterations_per_epoch >= 1, "iterations_per_epoch", iterations_per_epoch, "at least 1")
     return DRIFT_SHARE * learning_rate / iterations_per_epoch**0.5
 
 

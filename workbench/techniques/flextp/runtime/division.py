@@ -128,15 +128,8 @@ class Delivery:
 
     def _from_sender(self, held_by: Mapping[int, Tensor], shapes: Mapping[int, Shape], migration: Migration) -> Receive:
         sender = migration.sender
-        outgoing = [held_by if rank == sender else {} for rank in self.local_ranks]
-        expected = [{sender: shapes[rank]} if rank in shapes else {} for rank in self.local_ranks]
-        arrival = self.moves.exchange(outgoing, expected)
-
-        def receive() -> dict[int, Tensor]:
-            arrived = zip(self.local_ranks, arrival.wait(), strict=True)
-            return {rank: messages[sender] for rank, messages in arrived if messages}
-
-        return receive
+        arrive = self._exchange({sender: held_by}, {rank: {sender: shape} for rank, shape in shapes.items()})
+        return lambda: {rank: messages[sender] for rank, messages in arrive().items() if messages}
 
     def _to_sender(
         self,
@@ -145,12 +138,19 @@ class Delivery:
         migration: Migration,
         put_together: Callable[[list[Tensor]], Tensor],
     ) -> Collect:
-        outgoing = [{migration.sender: parts[rank]} if rank in parts else {} for rank in self.local_ranks]
-        expected = [shapes if rank == migration.sender else {} for rank in self.local_ranks]
-        arrival = self.moves.exchange(outgoing, expected)
+        sender = migration.sender
+        arrive = self._exchange({rank: {sender: part} for rank, part in parts.items()}, {sender: shapes})
 
         def collect() -> Tensor | None:
-            arrived = dict(zip(self.local_ranks, arrival.wait(), strict=True)).get(migration.sender)
+            arrived = arrive().get(sender)
             return put_together(list(arrived.values())) if arrived else None
 
         return collect
+
+    def _exchange(
+        self, outgoing: Mapping[int, Mapping[int, Tensor]], expected: Mapping[int, Mapping[int, Shape]]
+    ) -> Callable[[], dict[int, dict[int, Tensor]]]:
+        """Start messages by rank and other rank; the result waits for those of the local ranks."""
+        sent = [outgoing.get(rank, {}) for rank in self.local_ranks]
+        arrival = self.moves.exchange(sent, [expected.get(rank, {}) for rank in self.local_ranks])
+        return lambda: dict(zip(self.local_ranks, arrival.wait(), strict=True))
