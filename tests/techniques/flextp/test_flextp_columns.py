@@ -33,16 +33,13 @@ def operands(draw):
 
 
 def fast_results(x, weight, grad, kept, imputation, previous, buffers):
-    """Run the three products and recover both gradients, all into memory that is given."""
-    num_columns = x.shape[1]
-    part_OC, part_NC = x.new_empty(len(weight), len(kept)), x.new_empty(len(x), len(kept))
-    method.gradient_of_columns(grad.T, x, kept, out=part_OC, buffers=buffers)
-    method.gradient_of_columns(grad, weight, kept, out=part_NC, buffers=buffers)
-    output, grad_weight, grad_input = x.new_empty(len(x), len(weight)), torch.empty_like(weight), torch.empty_like(x)
+    """Run the three products and recover both gradients."""
+    part_OC = method.gradient_of_columns(grad.T, x, kept, buffers)
+    part_NC = method.gradient_of_columns(grad, weight, kept, buffers)
     return (
-        method.product_of_columns(x, weight, kept, out=output, buffers=buffers),
-        method.recovered(part_OC, kept, num_columns, imputation, previous[0], out=grad_weight),
-        method.recovered(part_NC, kept, num_columns, imputation, previous[1], out=grad_input),
+        method.product_of_columns(x, weight, kept, buffers),
+        method.recovered(part_OC, kept, x.shape[1], imputation, previous[0]),
+        method.recovered(part_NC, kept, x.shape[1], imputation, previous[1]),
     )
 
 

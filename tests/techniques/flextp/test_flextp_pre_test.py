@@ -152,7 +152,7 @@ def test_of_narrow_products_the_least_counts_for_kept_columns_the_median_for_rec
 def seconds_by_size(meter, multiply, *operands, for_others=False, **more):
     """Multiply, and charge a second for every number of the result."""
     result = multiply(*operands, **more)
-    meter._product_s += result.numel()
+    meter.product_s += result.numel()
     return result
 
 

@@ -33,7 +33,7 @@ from workbench.techniques.flextp import cost as modelled
 from workbench.techniques.flextp.measured.rows import BASELINE, Options, Rows, Variant, name_of
 from workbench.techniques.flextp.method.plan import MOST_REMOVED, require
 from workbench.techniques.flextp.method.resizing import micro_threshold
-from workbench.techniques.flextp.runtime import ModelledTimes, balance, check_policy
+from workbench.techniques.flextp.runtime import ModelledTimes, balance
 
 __all__ = ["BASELINE", "CONTROL", "POINTS", "RELATIVE", "SIZES", "accuracy_rows", "blind_reason", "chance_reason"]
 __all__ += ["compare_on_ranks", "compared_by_seed", "rows_as_timed", "sources", "train_vit", "train_vit_on_ranks"]
@@ -78,12 +78,14 @@ def train_vit(
     device: str = "cpu",
 ) -> dict[str, Any]:
     """Train on virtual ranks in this process, and score; arguments up to `moves` are of `Variant`."""
-    return _run(_checked(locals()))
+    return _run(locals())
 
 
 def train_vit_on_ranks(ranks: Ranks, **arguments: Any) -> dict[str, Any]:
     """Train on real ranks of this machine, without injected delays; the plans are those of `train_vit`."""
-    given = _checked(arguments)
+    bound = inspect.signature(train_vit).bind(**arguments)
+    bound.apply_defaults()
+    given = bound.arguments
     require(given["num_ranks"] == ranks.num_ranks, "num_ranks", given["num_ranks"], f"the pool's {ranks.num_ranks}")
     results = ranks.run(_run, given, True)
     return {**results[0], "dropped_share": fsum(result["dropped_share"] for result in results) / len(results)}
@@ -92,8 +94,6 @@ def train_vit_on_ranks(ranks: Ranks, **arguments: Any) -> dict[str, Any]:
 def compare_on_ranks(compared: Sequence[Options], *, num_ranks: int, **recipe: Any) -> tuple[Rows, Rows]:
     """Train every variant on real and on virtual ranks; return rows of the differences, and all results."""
     variants = [(name_of(variant), {**recipe, **variant, "num_ranks": num_ranks}) for variant in compared]
-    for _, arguments in variants:
-        _checked(arguments)
 
     def differences(real: Values, virtual: Values) -> Iterator[tuple[str, float, str]]:
         yield "dropped_difference", PER_CENT * (real["dropped_share"] - virtual["dropped_share"]), "%"
@@ -125,22 +125,6 @@ def training_cells(wanted: Sequence[Options], **recipe: Any) -> list[dict[str, A
             cell |= {"skewness": (), "moves": False}  # a constant plan follows nobody's times
         cells.append({**cell, "skewness": list(cell["skewness"]), "dropped": list(cell["dropped"])})
     return cells
-
-
-def _checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every argument of `train_vit`; ValueError for an argument that cannot be."""
-    bound = inspect.signature(train_vit).bind(**arguments)
-    bound.apply_defaults()
-    given = bound.arguments
-    size, num_ranks, limit, variant = given["size"], given["num_ranks"], given["limit"], Variant.of(given)
-    require(size in SIZES, "size", size, f"one of {', '.join(SIZES)}")
-    heads = SIZES[size].num_heads
-    rule = f"at least 2 and divide the model's {heads} attention heads"
-    require(num_ranks >= 2 and heads % num_ranks == 0, "num_ranks", num_ranks, rule)
-    require(limit is None or limit >= 1, "limit", limit, "at least 1, or None for all images")
-    variant.trace(num_ranks, 1)
-    check_policy(variant.policy(num_ranks), num_ranks)
-    return given
 
 
 def _run(given: Mapping[str, Any], is_real: bool = False) -> dict[str, Any]:

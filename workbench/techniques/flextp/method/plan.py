@@ -12,6 +12,8 @@ from itertools import pairwise
 from statistics import fmean, linear_regression
 from typing import Any, Self
 
+from scipy.optimize import brentq
+
 NEAR = 1 / 400  # of a rank's columns: 2 % of a normal rank's products where the skewness is 8
 # Largest share of its columns that a rank gives up. Ours: Eq. 1 leaves the end of [0, 1) open, and a rank must go on
 # multiplying something, or nobody could measure that it has become fast again.
@@ -24,16 +26,7 @@ def require(holds: bool, field: str, value: object, rule: str) -> None:
         raise ValueError(f"{field} is {value!r}; it must be {rule}")
 
 
-class Option(Enum):
-    """A choice by name; the error for an unknown name lists the known ones."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> None:
-        known = ", ".join(repr(option.value) for option in cls)
-        raise ValueError(f"{cls.__name__.lower()} is {value!r}; it must be one of {known}")
-
-
-class Solution(Option, StrEnum):
+class Solution(StrEnum):
     """How stragglers are helped, by the names of sections V-A and V-C."""
 
     BASELINE = "Baseline"  # not at all
@@ -46,14 +39,14 @@ class Solution(Option, StrEnum):
 COMPARED = (Solution.BASELINE, Solution.ZERO, Solution.MIG, Solution.SEMI)  # the solutions that plan by themselves
 
 
-class Scheme(Option, StrEnum):
+class Scheme(StrEnum):
     """How migrated columns travel; the names of table I."""
 
     BROADCAST_REDUCE = "broadcast-reduce"
     SCATTER_GATHER = "scatter-gather"
 
 
-class Imputation(Option):
+class Imputation(Enum):
     """The values in columns of a gradient that were not computed."""
 
     ZERO = "Zero"  # nothing: the paper's choice
@@ -61,7 +54,7 @@ class Imputation(Option):
     SAME = "Same"  # the value of the previous iteration; zero before there is one
 
 
-class Selection(Option):
+class Selection(Enum):
     """How the columns of a layer, and their number, are chosen."""
 
     RANDOM = "Rd"
@@ -373,12 +366,10 @@ def ideal_s(times: Sequence[RankTimes]) -> float:
     unresized = [rank.unresized() for rank in times]
     for rank, measured in enumerate(unresized):
         require(measured.product_s != 0, f"product_s of rank {rank}", measured.product_s, "above 0")
-    level_s = 0.0
-    other_over_product = per_s = 0.0  # sums over the ranks below the level
-    for measured in sorted(unresized, key=lambda rank: rank.other_s):
-        if per_s and measured.other_s >= level_s:
-            break
-        other_over_product += measured.other_s / measured.product_s
-        per_s += 1 / measured.product_s
-        level_s = (len(unresized) + other_over_product) / per_s
-    return max(level_s, max(measured.other_s for measured in unresized))
+
+    def too_many(level_s: float) -> float:
+        """Return the columns that all ranks multiply until the level, less those that there are, in ranks' shares."""
+        return math.fsum(max(level_s - rank.other_s, 0.0) / rank.product_s - 1 for rank in unresized)
+
+    level_s = brentq(too_many, 0.0, 2 * max(rank.own_s for rank in unresized))
+    return max(level_s, *(rank.other_s for rank in unresized))

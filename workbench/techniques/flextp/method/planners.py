@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Callable, Sequence
+from enum import Enum
 
 from scipy.optimize import brentq
 
-from .plan import MOST_REMOVED, Costs, Option, Plan, RankTimes, Solution, ideal_s, iteration_s, own_speed, require
+from .plan import MOST_REMOVED, Costs, Plan, RankTimes, Solution, ideal_s, iteration_s, own_speed, require
 
 SIGNIFICANT_CHANGE = 0.10  # share of a rank's own time, section III-A
 STILL_SLOW = 0.25  # of that share, by which a straggler that drops columns may stay behind; ours
@@ -21,7 +22,7 @@ _NEAR = 1e-6  # of a level: as near as shares of such a precision come
 _FIXED_POINT_ROUNDS = 6  # extraction is a few percent of the products, so each round gains a digit or more
 
 
-class Reference(Option):
+class Reference(Enum):
     """The time that stragglers are to come down to."""
 
     MEAN = "mean"  # of the un-resized own times; Eq. 1

@@ -18,6 +18,7 @@ DECAY = 0.8  # a: share of γ that every layer drops at least (section III-B)
 # 0.003, n = 28 and 112) the median columns of a small perceptron's four weights moved 0.2 to 0.6 of that distance in
 # the fourth and in the eighth epoch on the digits, so that layers differ in candidates.
 DRIFT_SHARE = 0.25
+Multiply = Callable[[Tensor, Tensor], Tensor]
 ROWS_AT_ONCE = 64  # of a weight: at usual widths they stay in a core's cache over all four operations
 
 
@@ -60,17 +61,15 @@ def product_of_columns(
     x_NK: Tensor,
     weight_OK: Tensor,
     columns: Tensor | None,
-    *,
-    out: Tensor | None = None,
     buffers: Buffers | None = None,
-    multiply: Callable[..., Tensor] = torch.mm,
+    multiply: Multiply = torch.mm,
 ) -> Tensor:
     """Return y [N, O] = x[:, columns] weight[:, columns]ᵀ; `columns` are [C] distinct indices, int64, None for all.
 
-    `out` [N, O] is written where given, `buffers` hold extracted columns, and a meter gives a `multiply` of its own.
+    `buffers` hold extracted columns, and a meter gives a `multiply` of its own.
     """
     weight_OC = _extracted("weight", weight_OK, columns, buffers)
-    return multiply(_extracted("x", x_NK, columns, buffers), weight_OC.t(), out=out)
+    return multiply(_extracted("x", x_NK, columns, buffers), weight_OC.t())
 
 
 @torch.no_grad()
@@ -78,16 +77,14 @@ def gradient_of_columns(
     left_RM: Tensor,
     right_MK: Tensor,
     columns: Tensor | None,
-    *,
-    out: Tensor | None = None,
     buffers: Buffers | None = None,
-    multiply: Callable[..., Tensor] = torch.mm,
+    multiply: Multiply = torch.mm,
 ) -> Tensor:
     """Return some columns of a gradient, [R, C] = left right[:, columns]; see `product_of_columns`.
 
     Left is the output's gradient [N, O], right the weight; for the weight's gradient its transpose, and the input.
     """
-    return multiply(left_RM, _extracted("x", right_MK, columns, buffers), out=out)
+    return multiply(left_RM, _extracted("x", right_MK, columns, buffers))
 
 
 def _extracted(name: str, matrix_RK: Tensor, columns: Tensor | None, buffers: Buffers | None) -> Tensor:
@@ -105,25 +102,21 @@ def recovered(
     num_columns: int,
     imputation: Imputation = Imputation.ZERO,
     previous: Tensor | None = None,
-    *,
-    out: Tensor | None = None,
 ) -> Tensor:
     """Put the computed columns of a gradient [R, C] where they belong and impute the others: [R, K].
 
     Args:
         kept: distinct indices of the computed columns, [C], int64.
         previous: the recovered gradient of the iteration before, [R, K], for `Imputation.SAME`; None: zeros.
-        out: [R, K], written where given.
     """
-    if len(kept) == num_columns and out is None:
+    if len(kept) == num_columns:
         return part_RC
-    full_RK = part_RC.new_empty(len(part_RC), num_columns) if out is None else out
     if imputation is Imputation.AVERAGE:
-        full_RK.copy_(part_RC.mean(dim=1, keepdim=True).expand_as(full_RK))
+        full_RK = part_RC.mean(dim=1, keepdim=True).repeat(1, num_columns)
     elif imputation is Imputation.SAME and previous is not None:
-        full_RK.copy_(previous)
+        full_RK = previous.clone()
     else:
-        full_RK.zero_()
+        full_RK = part_RC.new_zeros(len(part_RC), num_columns)
     return full_RK.scatter_(1, kept.expand_as(part_RC), part_RC)  # faster than index_copy_ along rows
 
 
@@ -132,21 +125,24 @@ def resized_product_by_definition(x_NK: Tensor, weight_OK: Tensor, dropped: Sequ
     return _pruned_by_definition(x_NK, dropped) @ _pruned_by_definition(weight_OK, dropped).T
 
 
-def resized_gradient_by_definition(left_RM: Tensor, right_MK: Tensor, dropped: Sequence[int], *imputing) -> Tensor:
-    """Multiply with the pruned input or weight and recover the gradient [R, K]; figure 2 (right), section III-A."""
-    return recovered_by_definition(left_RM @ _pruned_by_definition(right_MK, dropped), dropped, *imputing)
-
-
 def _pruned_by_definition(matrix_RK: Tensor, dropped: Sequence[int]) -> Tensor:
     return torch.cat([column for k, column in enumerate(matrix_RK.split(1, dim=1)) if k not in dropped], dim=1)
 
 
-def recovered_by_definition(
-    part_RC: Tensor, dropped: Sequence[int], imputation: Imputation = Imputation.ZERO, previous: Tensor | None = None
+def resized_gradient_by_definition(
+    left_RM: Tensor,
+    right_MK: Tensor,
+    dropped: Sequence[int],
+    imputation: Imputation = Imputation.ZERO,
+    previous: Tensor | None = None,
 ) -> Tensor:
-    """Go through the columns: the next computed one where it was kept, else an imputed one; figure 3."""
+    """Multiply with the pruned input or weight; figure 2 (right), section III-A.
+
+    Then go through the columns [R, K]: the next computed one where it was kept, else an imputed one; figure 3.
+    """
+    part_RC = left_RM @ _pruned_by_definition(right_MK, dropped)
     computed, columns = iter(part_RC.unbind(dim=1)), []
-    for column in range(part_RC.shape[1] + len(dropped)):
+    for column in range(right_MK.shape[1]):
         if column not in dropped:
             columns.append(next(computed))
         elif imputation is Imputation.AVERAGE:

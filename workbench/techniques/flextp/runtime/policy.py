@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from workbench.parallel.seeds import generator_for
 
 from ..method import planners, resizing
-from ..method.plan import Costs, Imputation, Option, Plan, RankPlan, RankTimes, Scheme, Selection, Solution, require
+from ..method.plan import Costs, Imputation, Plan, RankPlan, RankTimes, Scheme, Selection, Solution, require
 from ..method.planners import Reference
 from ..method.resizing import ColumnStatistics, num_dropped_columns
 
@@ -44,7 +45,7 @@ class Policy:
         for declared in fields(self):
             kind: Any = declared.type
             value = getattr(self, declared.name)
-            if isinstance(kind, type) and issubclass(kind, Option):
+            if isinstance(kind, type) and issubclass(kind, Enum):
                 object.__setattr__(self, declared.name, kind(value))
             else:
                 require(isinstance(value, kind), declared.name, value, f"of type {getattr(kind, '__name__', kind)}")
