@@ -240,7 +240,7 @@ def test_two_ranks_by_hand():
     half = method.fastest_division(ranks(3, 1), FREE, most_dropped=0.5)
     assert half.iteration_s == pytest.approx(1.125, rel=PRECISION)
     gentlest = method.gentlest_division(ranks(3, 1), FREE, most_s=1.25)
-    assert gentlest.dropped == pytest.approx(1 / 3, rel=PRECISION)
+    assert gentlest.plan.dropped == pytest.approx(1 / 3, rel=PRECISION)
     assert gentlest.plan.ranks[0].migrated == pytest.approx(1 / 4, rel=PRECISION)
     assert method.gentlest_division(ranks(3, 1), FREE, most_s=0.9) is None  # rank 1 alone takes 1 s
     # Dividing evenly takes 1.5 s and what the first column costs; doing nothing takes 3 s.
@@ -273,10 +273,12 @@ def test_no_division_of_the_grid_beats_the_best_one(num_stragglers, num_steps, s
     most_s = {"whole_s": 0.3, "communicate_s": 0.6, "narrow_s": 0.3}
     drawn = {name: generator.uniform(0, seconds) for name, seconds in most_s.items()}
     costs = Costs.straight(alloc_s=0.01, extract_s=0.05, compute_s=1, **drawn)
-    for plan in method.best_plan_by_search(times, costs, num_steps):
-        fastest = method.fastest_division(times, costs, most_dropped=plan.dropped)
-        assert fastest.iteration_s <= plan.iteration_s * (1 + PRECISION)
-        assert method.gentlest_division(times, costs, most_s=plan.iteration_s).dropped <= plan.dropped + PRECISION
+    for found in method.best_plan_by_search(times, costs, num_steps):
+        dropped = found.plan.dropped
+        fastest = method.fastest_division(times, costs, most_dropped=dropped)
+        assert fastest.iteration_s <= found.iteration_s * (1 + PRECISION)
+        gentlest = method.gentlest_division(times, costs, most_s=found.iteration_s)
+        assert gentlest.plan.dropped <= dropped + PRECISION
 
 
 def test_the_front_holds_the_plans_that_no_other_beats():
@@ -285,7 +287,7 @@ def test_the_front_holds_the_plans_that_no_other_beats():
     # d 0.5:  m 0.25 -> 0.75, 1.25 | d 0:    m 0.5  -> 1.5,  1.5
     # Dropping a quarter is no faster than dropping nothing: three plans are left.
     front = method.best_plan_by_search(ranks(3, 1), FREE, 4)
-    assert [(each.iteration_s, each.dropped, each.plan.ranks[0].migrated) for each in front] == [
+    assert [(each.iteration_s, each.plan.dropped, each.plan.ranks[0].migrated) for each in front] == [
         (1.0, 0.75, 0.0),
         (1.25, 0.5, 0.25),
         (1.5, 0.0, 0.5),

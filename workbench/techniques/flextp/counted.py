@@ -39,7 +39,7 @@ def count_worked_example(imputations: Sequence[str]) -> Rows:
         rows.append(row("multiplications", resized.multiplications))
         rows.append(row("saved_share", 1 - resized.multiplications / resized.plain_multiplications))
     for imputation, example in examples.items():
-        dropped = example.lineage["linear", "input"]
+        dropped = list(example.lineage["linear", "input"])
         for resized in example.products:
             row = partial(value_row, product=resized.name, imputation=imputation)
             result, wanted = resized.result, resized.plain.clone()
@@ -174,9 +174,9 @@ def search_rows(seeds: Sequence[int], grids: Sequence[Sequence[int]]) -> Rows:
     rows: Rows = []
     for (num_stragglers, num_steps), seed in product(grids, seeds):
         case, gaps = draw_case(seed, num_stragglers), []
-        for plan in best_plan_by_search(case.times, case.costs, num_steps):
-            fastest = fastest_division(case.times, case.costs, most_dropped=plan.dropped)
-            gaps.append(plan.iteration_s / fastest.iteration_s - 1)
+        for found in best_plan_by_search(case.times, case.costs, num_steps):
+            fastest = fastest_division(case.times, case.costs, most_dropped=found.plan.dropped)
+            gaps.append(found.iteration_s / fastest.iteration_s - 1)
         row = partial(value_row, num_stragglers=num_stragglers, num_steps=num_steps, case=seed)
         rows.append(row("least_search_slower_by", min(gaps)))
         rows.append(row("largest_search_slower_by", max(gaps)))

@@ -23,15 +23,14 @@ _INFEASIBLE = 2  # linprog's status
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scored:
-    """A plan and its two goals."""
+    """A plan and its two goals: `plan.dropped` is the other."""
 
     plan: Plan
     iteration_s: float  # seconds of an iteration under it, by `method.iteration_s`
-    dropped: float  # shares dropped on all ranks, added up
 
     @classmethod
     def of(cls, times: Sequence[RankTimes], plan: Plan, costs: Costs) -> Self:
-        return cls(plan=plan, iteration_s=iteration_s(times, plan, costs), dropped=plan.dropped)
+        return cls(plan=plan, iteration_s=iteration_s(times, plan, costs))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,12 +43,12 @@ class Certificate:
 
 def certify(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> Certificate:
     """Compare a plan with the best divisions."""
-    own = Scored.of(times, plan, costs)
-    fastest = fastest_division(times, costs, most_dropped=own.dropped)
-    gentlest = gentlest_division(times, costs, most_s=own.iteration_s) or own
+    own_s = iteration_s(times, plan, costs)
+    fastest = fastest_division(times, costs, most_dropped=plan.dropped)
+    gentlest = gentlest_division(times, costs, most_s=own_s)
     return Certificate(
-        slower_by=own.iteration_s / min(own.iteration_s, fastest.iteration_s) - 1,
-        drops_more_by=own.dropped - min(own.dropped, gentlest.dropped),
+        slower_by=max(own_s / fastest.iteration_s - 1, 0.0),
+        drops_more_by=max(plan.dropped - gentlest.plan.dropped, 0.0) if gentlest else 0.0,
     )
 
 
@@ -60,7 +59,7 @@ def fastest_division(times: Sequence[RankTimes], costs: Costs, *, most_dropped: 
 
 def gentlest_division(times: Sequence[RankTimes], costs: Costs, *, most_s: float) -> Scored | None:
     """Return the plan that drops least of all whose iterations take no longer, to within the solver's 1e-7, if any."""
-    return min(_divisions(times, costs, most_s=most_s), key=lambda scored: scored.dropped, default=None)
+    return min(_divisions(times, costs, most_s=most_s), key=lambda scored: scored.plan.dropped, default=None)
 
 
 def best_plan_by_search(times: Sequence[RankTimes], costs: Costs, num_steps: int) -> tuple[Scored, ...]:
@@ -71,9 +70,9 @@ def best_plan_by_search(times: Sequence[RankTimes], costs: Costs, num_steps: int
     choices = [shares if rank_s > min(own_s) else [RankPlan()] for rank_s in own_s]
     scored = [Scored.of(times, Plan(ranks=ranks), costs) for ranks in product(*choices)]
     front: list[Scored] = []
-    for plan in sorted(scored, key=lambda scored: (scored.iteration_s, scored.dropped)):
-        if not front or plan.dropped < front[-1].dropped - _SUM_TOLERANCE:
-            front.append(plan)
+    for better in sorted(scored, key=lambda scored: (scored.iteration_s, scored.plan.dropped)):
+        if not front or better.plan.dropped < front[-1].plan.dropped - _SUM_TOLERANCE:
+            front.append(better)
     return tuple(front)
 
 
@@ -117,18 +116,16 @@ def _divisions(
 def _solved(
     slopes: np.ndarray, fixed: np.ndarray, bounds: Sequence, *, most_dropped: float | None, most: float
 ) -> Plan | None:
-    """Solve a programme of the ranks' own times, `slopes @ shares + fixed`: dropped shares, then migrated ones."""
+    """Solve a programme of the ranks' own times, `slopes @ shares + fixed`: dropped shares, then migrated ones.
+
+    The last unknown is the iteration's time, no less than that of any rank. It is the goal where `most_dropped` is.
+    """
     n = len(fixed)
     dropped, kept = [1.0] * n + [0.0] * n, np.hstack([np.eye(n), np.eye(n)])
-    objective = dropped
-    if most_dropped is None:
-        rows = np.vstack([slopes, kept])
-        limits = [*(most - fixed), *[MOST_REMOVED] * n]
-    else:  # the last unknown is the iteration's time: least, and no less than that of any rank
-        rows = np.column_stack([np.vstack([slopes, dropped, kept]), [-1.0] * n + [0.0] * (n + 1)])
-        limits = [*-fixed, most_dropped, *[MOST_REMOVED] * n]
-        objective, bounds = [0.0] * (2 * n) + [1.0], [*bounds, (0.0, None)]
-    solution = linprog(objective, rows, limits, bounds=bounds)
+    rows = np.column_stack([np.vstack([slopes, dropped, kept]), [-1.0] * n + [0.0] * (n + 1)])
+    limits = [*-fixed, n if most_dropped is None else most_dropped, *[MOST_REMOVED] * n]
+    objective = [*dropped, 0.0] if most_dropped is None else [0.0] * (2 * n) + [1.0]
+    solution = linprog(objective, rows, limits, bounds=[*bounds, (0.0, most)])
     if solution.status == _INFEASIBLE:
         return None
     if not solution.success:

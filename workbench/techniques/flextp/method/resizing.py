@@ -3,7 +3,7 @@
 Shapes: N = rows of the input, K = columns, O = outputs, C = kept columns, R = rows of any matrix.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -58,13 +58,9 @@ def kept_columns(dropped: Tensor | Sequence[int], num_columns: int, name: str = 
 
 @torch.no_grad()
 def product_of_columns(
-    x_NK: Tensor,
-    weight_OK: Tensor,
-    columns: Tensor | None,
-    buffers: Buffers | None = None,
-    multiply: Multiply = torch.mm,
+    x_NK: Tensor, weight_OK: Tensor, columns: Tensor, buffers: Buffers | None = None, multiply: Multiply = torch.mm
 ) -> Tensor:
-    """Return y [N, O] = x[:, columns] weight[:, columns]ᵀ; `columns` are [C] distinct indices, int64, None for all.
+    """Return y [N, O] = x[:, columns] weight[:, columns]ᵀ; `columns` are [C] distinct indices, int64.
 
     `buffers` hold extracted columns, and a meter gives a `multiply` of its own.
     """
@@ -74,11 +70,7 @@ def product_of_columns(
 
 @torch.no_grad()
 def gradient_of_columns(
-    left_RM: Tensor,
-    right_MK: Tensor,
-    columns: Tensor | None,
-    buffers: Buffers | None = None,
-    multiply: Multiply = torch.mm,
+    left_RM: Tensor, right_MK: Tensor, columns: Tensor, buffers: Buffers | None = None, multiply: Multiply = torch.mm
 ) -> Tensor:
     """Return some columns of a gradient, [R, C] = left right[:, columns]; see `product_of_columns`.
 
@@ -87,9 +79,9 @@ def gradient_of_columns(
     return multiply(left_RM, _extracted("x", right_MK, columns, buffers))
 
 
-def _extracted(name: str, matrix_RK: Tensor, columns: Tensor | None, buffers: Buffers | None) -> Tensor:
+def _extracted(name: str, matrix_RK: Tensor, columns: Tensor, buffers: Buffers | None) -> Tensor:
     """Copy some columns into memory of their own; all columns are the matrix itself."""
-    if columns is None or len(columns) == matrix_RK.shape[1]:
+    if len(columns) == matrix_RK.shape[1]:
         return matrix_RK
     out = None if buffers is None else buffers.take(name, (len(matrix_RK), len(columns)), like=matrix_RK)
     return torch.index_select(matrix_RK, 1, columns, out=out)
@@ -152,16 +144,6 @@ def resized_gradient_by_definition(
         else:
             columns.append(torch.zeros_like(part_RC[:, 0]))
     return torch.stack(columns, dim=1)
-
-
-class Lineage(dict[tuple[str, str], Tensor]):
-    """The three-tuples of section III-A: (layer, matrix) -> dropped columns; prints as a table."""
-
-    def __str__(self) -> str:
-        rows = [("layer", "matrix", "dropped columns")]
-        rows += [(*key, " ".join(map(str, dropped.tolist()))) for key, dropped in self.items()]
-        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-        return "\n".join(f"{layer:<{widths[0]}}  {matrix:<{widths[1]}}  {dropped}" for layer, matrix, dropped in rows)
 
 
 # --- which columns, section III-B: those whose weights changed least, in priority lists renewed once an epoch
@@ -277,14 +259,14 @@ class WorkedExample:
     input_NK: Tensor  # [2, 4]
     weight_OK: Tensor  # [3, 4]
     grad_output_NO: Tensor  # arrives from the layer above, [2, 3]
-    lineage: Lineage  # dropped columns of input and weight
+    lineage: Mapping[tuple[str, str], tuple[int, ...]]  # section III-A's table: layer and matrix -> dropped columns
     products: tuple[ResizedProduct, ...]  # output, grad_weight, grad_input
 
 
 def worked_example(imputation: Imputation = Imputation.ZERO) -> WorkedExample:
     """Run the example with an imputation; with `Imputation.SAME`, which has no iteration before, zeros."""
     x_NK, weight_OK, grad_NO = (torch.tensor(rows).float() for rows in (INPUT_NK, WEIGHT_OK, GRAD_OUTPUT_NO))
-    lineage = Lineage({("linear", matrix_name): torch.tensor(DROPPED) for matrix_name in ("input", "weight")})
+    lineage = {("linear", matrix_name): DROPPED for matrix_name in ("input", "weight")}
     kept, products = kept_columns(lineage["linear", "input"], x_NK.shape[1]), []
     for name, multiply in (
         ("output", partial(product_of_columns, x_NK, weight_OK)),
@@ -294,7 +276,7 @@ def worked_example(imputation: Imputation = Imputation.ZERO) -> WorkedExample:
         with FlopCounterMode(display=False) as fewer:
             result = multiply(kept)
         with FlopCounterMode(display=False) as full:
-            plain = multiply(None)
+            plain = multiply(kept_columns((), x_NK.shape[1]))
         if name != "output":
             result = recovered(result, kept, x_NK.shape[1], imputation)
         # Half of the operations are additions.

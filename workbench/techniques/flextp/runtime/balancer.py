@@ -322,8 +322,7 @@ class Balancer:
         state = self._state
         measured = []
         for rank in self.group.local_ranks:
-            kept = partial(Division.kept_share, rank=rank)
-            work = 1.0 if state.plan.is_plain else self._weighted(kept, otherwise=1.0)
+            work = self._weighted(partial(Division.kept_share, rank=rank), otherwise=1.0)
             modelled = self._modelled and self._modelled.of(rank, state.iteration, work)
             measured.append(astuple(modelled or self._meters[rank].end(work)))
         state.unsent.append(measured)

@@ -40,14 +40,13 @@ class Division:
     """The columns of a layer, divided until the next plan."""
 
     num_columns: int  # K of every rank
-    kept: Mapping[int, Tensor | None]  # columns that each local rank multiplies itself, ascending; None for all
+    kept: Mapping[int, Tensor]  # columns that each local rank multiplies itself, ascending
     dropped: Mapping[int, Tensor]  # columns of each local rank that nobody multiplies
     migrations: tuple[Migration, ...]  # one a sender, in rank order; the same on every rank
 
     def kept_share(self, rank: int) -> float:
         """Return the share of its columns that a local rank multiplies itself."""
-        kept = self.kept[rank]
-        return 1.0 if kept is None else len(kept) / self.num_columns
+        return len(self.kept[rank]) / self.num_columns
 
     def dropped_share(self, rank: int) -> float:
         """Return the share of a local rank's columns that nobody multiplies."""
@@ -68,8 +67,7 @@ def divide(
         migrations.append(Migration(sender=sender, columns=columns, parts=own_parts))
     for rank, columns in dropped.items():
         moved = migrated.get(rank, columns[:0]).to(columns.device)
-        left = kept_columns(torch.cat([columns, moved]), num_columns, f"dropped and migrated of rank {rank}")
-        kept[rank] = None if len(left) == num_columns else left
+        kept[rank] = kept_columns(torch.cat([columns, moved]), num_columns, f"dropped and migrated of rank {rank}")
     return Division(num_columns=num_columns, kept=kept, dropped=dropped, migrations=tuple(migrations))
 
 

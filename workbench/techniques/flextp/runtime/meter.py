@@ -67,11 +67,11 @@ class Meter:
         product_s = max(self.product_s - self._received_s, 0.0)  # the difference of two sums, rounded
         return RankTimes(own_s=max(passed_s - self._received_s, product_s), product_s=product_s, work=work)
 
-    def time(self, multiply: Callable[..., Tensor], *operands: Tensor, for_others: bool = False, **more) -> Tensor:
+    def time(self, multiply: Callable[..., Tensor], *operands: Tensor, for_others: bool = False) -> Tensor:
         """Multiply, charge the time, and sleep for a straggler before going on; `for_others` it is not its own time."""
         with self._watch("product"):
             start_s, begun_s = self.clock(), time.perf_counter()  # in this order: the clock waits for a GPU
-            result = multiply(*operands, **more)
+            result = multiply(*operands)
             seconds = self.clock() - start_s
             owed_s = seconds * self._owed
             self.product_s += seconds + owed_s

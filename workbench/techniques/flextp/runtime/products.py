@@ -143,14 +143,11 @@ class _Call:
     def by_rank(self, tensors: Sequence[Tensor]) -> dict[int, Tensor]:
         return dict(zip(self.ranks, tensors, strict=True))
 
-    def timed(self, rank: int, multiply, *operands: Tensor, for_others: bool = False, **more) -> Tensor:
+    def timed(self, rank: int, multiply, *operands: Tensor, for_others: bool = True) -> Tensor:
         """Multiply, and charge the time to the rank's meter, if it has one."""
         if rank in self.product.meters:
             multiply = partial(self.product.meters[rank].time, multiply, for_others=for_others)
-        return multiply(*operands, **more)
-
-    def timed_for_others(self, rank: int, multiply, *operands: Tensor) -> Tensor:
-        return self.timed(rank, multiply, *operands, for_others=True)
+        return multiply(*operands)
 
     def hand_out(self, *operands: Sequence[Tensor]) -> list[Receive]:
         """Start to send the migrated columns of every sender's operands, one above the other."""
@@ -165,7 +162,7 @@ class _Call:
 
     def of_kept(self, rank: int, of_columns, *operands: Tensor) -> Tensor:
         """Multiply a local rank's kept columns; only the product itself is charged."""
-        multiply = partial(self.timed, rank, torch.mm)
+        multiply = partial(self.timed, rank, torch.mm, for_others=False)
         return of_columns(*operands, self.division.kept[rank], buffers=self.product.buffers, multiply=multiply)
 
     def own_outputs(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> dict[int, Tensor]:
@@ -179,13 +176,10 @@ class _Call:
         """Compute the gradients of all inputs or weights, if needed; columns that a rank migrated are zero."""
         gradients = {}
         for rank, left, right in zip(self.ranks, lefts, rights, strict=True) if needed else ():
-            gradients[rank] = self.of_kept(rank, gradient_of_columns, left, right)
-            kept = self.division.kept[rank]
-            if kept is None:
-                continue
+            part = self.of_kept(rank, gradient_of_columns, left, right)
             previous = self.product.previous.get((rank, matrix, len(left)))  # of a batch of as many rows
             num_columns, imputation = self.division.num_columns, self.product.imputation
-            gradients[rank] = recovered(gradients[rank], kept, num_columns, imputation, previous)
+            gradients[rank] = recovered(part, self.division.kept[rank], num_columns, imputation, previous)
             for migration in self.migrations:
                 if migration.sender == rank:
                     gradients[rank][:, migration.columns] = 0
@@ -215,7 +209,7 @@ class _ColumnCall(_Call):
             parts = {}
             for rank, weight in self.received[-1].items():
                 x = inputs[rank][:, migration.columns_of(rank)]
-                parts[rank] = self.timed_for_others(rank, functional.linear, x, weight)
+                parts[rank] = self.timed(rank, functional.linear, x, weight)
             totals.append(self.delivery.add_up(parts, migration, output))
         ys = self.own_outputs(xs, weights)
         for migration, collect in zip(self.migrations, totals, strict=True):
@@ -233,13 +227,13 @@ class _ColumnCall(_Call):
             handed = receive()
             if self.needs_weights:
                 parts = {
-                    rank: self.timed_for_others(rank, torch.mm, grad.t(), inputs[rank][:, migration.columns_of(rank)])
+                    rank: self.timed(rank, torch.mm, grad.t(), inputs[rank][:, migration.columns_of(rank)])
                     for rank, grad in handed.items()
                 }
                 collect = self.delivery.bring_back(parts, migration, Shape.of(weights[0]))
                 returns.append((weight_grads, migration, collect))
             if self.needs_inputs:
-                parts = {rank: self.timed_for_others(rank, torch.mm, g, columns[rank]) for rank, g in handed.items()}
+                parts = {rank: self.timed(rank, torch.mm, g, columns[rank]) for rank, g in handed.items()}
                 if self.delivery.merges:
                     for rank, part in parts.items():
                         input_grads[rank].index_add_(1, migration.columns_of(rank), part)
@@ -264,7 +258,7 @@ class _RowCall(_Call):
         for migration, receive in zip(self.migrations, pending, strict=True):
             both = {rank: (columns[:num_rows], columns[num_rows:]) for rank, columns in receive().items()}
             self.received.append(both)
-            parts = {rank: self.timed_for_others(rank, functional.linear, *columns) for rank, columns in both.items()}
+            parts = {rank: self.timed(rank, functional.linear, *columns) for rank, columns in both.items()}
             if self.delivery.merges:
                 for rank, part in parts.items():
                     ys[rank] += part
@@ -280,9 +274,9 @@ class _RowCall(_Call):
             for rank, (x, weight) in both.items():
                 parts = []
                 if self.needs_inputs:
-                    parts.append(self.timed_for_others(rank, torch.mm, by_rank[rank], weight))
+                    parts.append(self.timed(rank, torch.mm, by_rank[rank], weight))
                 if self.needs_weights:
-                    parts.append(self.timed_for_others(rank, torch.mm, by_rank[rank].t(), x))
+                    parts.append(self.timed(rank, torch.mm, by_rank[rank].t(), x))
                 gradients[rank] = torch.cat(parts)
             returns.append(self.delivery.bring_back(gradients, migration, shape))
         input_grads = self.own_gradients(self.needs_inputs, "input", grads, weights)
