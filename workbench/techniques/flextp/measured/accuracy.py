@@ -262,10 +262,10 @@ def variants_as_timed(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, 
             shares.setdefault(row["solution"], []).append(min(round(row["value"], 2), MOST_REMOVED))
             skewness = max(skewness, row["skewness"])
     dropping = {"solution": "ZERO", "selection": "Pri"}
-    variants: dict[str, dict[str, Any]] = {name: {**dropping, "dropped": by_rank} for name, by_rank in shares.items()}
-    for name, by_rank in shares.items():
-        if not any(by_rank):  # trained as MIG
-            variants[name] = {"solution": "MIG", "skewness": [skewness]}
+    variants: dict[str, dict[str, Any]] = {
+        name: {**dropping, "dropped": by_rank} if any(by_rank) else {"solution": "MIG", "skewness": [skewness]}
+        for name, by_rank in shares.items()
+    }
     if most := max(shares.get(MOST_DROPPING, [0.0])):
         variants[CONTROL] = {**dropping, "pruning_ratio": most, "everywhere": True}
     return variants

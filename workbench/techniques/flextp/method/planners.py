@@ -6,7 +6,7 @@ from enum import Enum
 
 from scipy.optimize import brentq
 
-from .plan import MOST_REMOVED, Costs, Plan, RankTimes, Solution, ideal_s, iteration_s, own_speed, require
+from .plan import MOST_REMOVED, Costs, Plan, RankTimes, Solution, ideal_s, iteration_s, own_speed, rank_parts, require
 
 SIGNIFICANT_CHANGE = 0.10  # share of a rank's own time, section III-A
 STILL_SLOW = 0.25  # of that share, by which a straggler that drops columns may stay behind; ours
@@ -232,10 +232,7 @@ def num_senders(times: Sequence[RankTimes], costs: Costs, *, to_normal: bool = F
     largest = 0
     for x, straggler in enumerate(stragglers(times), start=1):
         plan = plan_division(times, x, to_normal=to_normal)
-        slowest = max(own_speed(times)[rank] for rank in plan.receivers)
-        senders = len(plan.senders)
-        compute_s = costs.compute_s(plan.migrated, senders, len(plan.receivers)) * slowest
-        costs_s = costs.communicate_s(plan.migrated, senders) + compute_s
+        costs_s = max(parts.received_s + parts.transfer_s for parts in rank_parts(times, plan, costs))
         if times[straggler].unresized().product_s * plan.ranks[straggler].removed > costs_s:
             largest = x
     return largest
@@ -267,10 +264,9 @@ def levelled_plan(
     if iteration_s(times, fastest, costs) <= allowed_s:
         return fastest
     plans = [*lossless, *(search.at_level(senders, allowed_s) for senders in divisions)]
-    seconds = [iteration_s(times, plan, costs) for plan in plans]
-    reached_s = max(allowed_s, min(seconds)) * (1 + _NEAR)  # where no plan reaches the level, the fastest one's
-    reaching = (plan for plan, plan_s in zip(plans, seconds, strict=True) if plan_s <= reached_s)
-    return min(reaching, key=lambda plan: plan.dropped)
+    seconds = {plan: iteration_s(times, plan, costs) for plan in plans}
+    reached_s = max(allowed_s, min(seconds.values())) * (1 + _NEAR)  # where no plan reaches it, the fastest one's
+    return min((plan for plan in plans if seconds[plan] <= reached_s), key=lambda plan: plan.dropped)
 
 
 class _LevelSearch:
