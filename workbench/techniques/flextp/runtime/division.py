@@ -74,7 +74,7 @@ def divide(
 # --- deliveries
 
 Receive = Callable[[], dict[int, Tensor]]  # waits for the handed-out tensors, by local receiver
-Collect = Callable[[], Tensor | None]  # waits for the receivers' results; the tensor where the sender is local
+Collect = Callable[[], dict[int, Tensor]]  # waits for the receivers' results, by sender; empty where it is not local
 
 
 class Delivery:
@@ -117,7 +117,8 @@ class Delivery:
         if not self.merges:
             return self._to_sender(parts, dict.fromkeys(migration.parts, shape), migration, partial(reduce, torch.add))
         partials = [parts[rank] if rank in parts else shape.empty().zero_() for rank in self.local_ranks]
-        return self.moves.reduce(partials, migration.sender).wait
+        arrival = self.moves.reduce(partials, migration.sender)
+        return lambda: {} if (total := arrival.wait()) is None else {migration.sender: total}
 
     def bring_back(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
         """Start to send the receivers' columns [R, w] back; the sender collects [R, m], as `migration.columns`."""
@@ -138,12 +139,7 @@ class Delivery:
     ) -> Collect:
         sender = migration.sender
         arrive = self._exchange({rank: {sender: part} for rank, part in parts.items()}, {sender: shapes})
-
-        def collect() -> Tensor | None:
-            arrived = arrive().get(sender)
-            return put_together(list(arrived.values())) if arrived else None
-
-        return collect
+        return lambda: {rank: put_together([*messages.values()]) for rank, messages in arrive().items() if messages}
 
     def _exchange(
         self, outgoing: Mapping[int, Mapping[int, Tensor]], expected: Mapping[int, Mapping[int, Shape]]

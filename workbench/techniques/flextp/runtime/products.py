@@ -23,7 +23,7 @@ from workbench.parallel.traffic import Phase
 
 from ..method.plan import Imputation, Scheme
 from ..method.resizing import Buffers, gradient_of_columns, product_of_columns, recovered
-from .division import Delivery, Division, Migration, Receive
+from .division import Delivery, Division, Receive
 from .meter import Meter
 
 if TYPE_CHECKING:
@@ -212,8 +212,9 @@ class _ColumnCall(_Call):
                 parts[rank] = self.timed(rank, functional.linear, x, weight)
             totals.append(self.delivery.add_up(parts, migration, output))
         ys = self.own_outputs(xs, weights)
-        for migration, collect in zip(self.migrations, totals, strict=True):
-            _add(ys, migration, collect())
+        for collect in totals:
+            for sender, total in collect().items():
+                ys[sender] += total
         return list(ys.values())
 
     def backward(self, grads: Sequence[Tensor], xs: Sequence[Tensor], weights: Sequence[Tensor]):
@@ -241,7 +242,8 @@ class _ColumnCall(_Call):
                     collect = self.delivery.bring_back(parts, migration, Shape.of(xs[0]))
                     returns.append((input_grads, migration, collect))
         for gradients, migration, collect in returns:
-            _place(gradients, migration, collect())
+            for sender, columns in collect().items():
+                gradients[sender][:, migration.columns] = columns
         self.remember("weight", weight_grads)
         return input_grads, weight_grads
 
@@ -263,7 +265,8 @@ class _RowCall(_Call):
                 for rank, part in parts.items():
                     ys[rank] += part
             else:
-                _add(ys, migration, self.delivery.add_up(parts, migration, Shape.of(ys[self.ranks[0]]))())
+                for sender, total in self.delivery.add_up(parts, migration, Shape.of(ys[self.ranks[0]]))().items():
+                    ys[sender] += total
         return list(ys.values())
 
     def backward(self, grads: Sequence[Tensor], xs: Sequence[Tensor], weights: Sequence[Tensor]):
@@ -283,26 +286,14 @@ class _RowCall(_Call):
         weight_grads = self.own_gradients(self.needs_weights, "weight", [grad.t() for grad in grads], xs)
         num_rows = len(xs[0]) if self.needs_inputs else 0
         for migration, collect in zip(self.migrations, returns, strict=True):
-            columns = collect()
-            if columns is not None and self.needs_inputs:
-                _place(input_grads, migration, columns[:num_rows])
-            if columns is not None and self.needs_weights:
-                _place(weight_grads, migration, columns[num_rows:])
+            for sender, columns in collect().items():
+                if self.needs_inputs:
+                    input_grads[sender][:, migration.columns] = columns[:num_rows]
+                if self.needs_weights:
+                    weight_grads[sender][:, migration.columns] = columns[num_rows:]
         self.remember("input", input_grads)
         self.remember("weight", weight_grads)
         return input_grads, weight_grads
-
-
-def _add(ys: dict[int, Tensor], migration: Migration, total: Tensor | None) -> None:
-    """Add the receivers' results to the sender's output, where the sender is local."""
-    if total is not None:
-        ys[migration.sender] += total
-
-
-def _place(grads: dict[int, Tensor], migration: Migration, returned: Tensor | None) -> None:
-    """Put columns that came back into the sender's gradient, where the sender is local."""
-    if returned is not None:
-        grads[migration.sender][:, migration.columns] = returned
 
 
 def _above(*matrices: Tensor) -> Shape:
