@@ -190,7 +190,7 @@ test_times_plans_costs_and_ratios_that_cannot_be_are_refused = refusals(
     (epoch("ZERO", skewness={8: 2.0}), r"rank of skewness is 8; it must be in 0\.\.7"),
     (epoch("ZERO", skewness={0: 0.5}), "skewness of rank 0 is 0.5; it must be finite and"),
     (epoch("MIG", pruning_ratio=0.5), "pruning_ratio is 0.5; it must be None but for ZERO"),
-    (lambda: planner_of(Policy(num_senders=4), 4), "num_senders is 4; it must be at most 3"),
+    (lambda: check_policy(Policy(num_senders=4), 4), "num_senders is 4; it must be at most 3"),
     (lambda: check_policy(Policy(solution="given", plan=Plan.plain(4)), 3), "plan is .*; it must be of the group's 3"),
     (lambda: planned(TWO, solution="MIG", refine=True), "costs is None; it must be given where"),
     (lambda: check_policy(Policy(solution="given", plan=TO_NORMAL), 2), "to_normal of plan is True; it must be False"),

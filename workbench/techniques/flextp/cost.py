@@ -157,8 +157,7 @@ def migration_time(
 
 
 def table_1_cell(scheme: Scheme | str, num_senders: int, migrated_share: float) -> Cell:
-    keys = {"num_senders": num_senders, "migrated_share": float(migrated_share)}
-    return Cell.of("table-1", "epoch_s", scheme=str(scheme), **keys)
+    return Cell.of("table-1", "epoch_s", scheme=str(scheme), num_senders=num_senders, migrated_share=migrated_share)
 
 
 PLAIN, PLAIN_AGAIN = (table_1_cell(scheme, 1, 0.0) for scheme in Scheme)

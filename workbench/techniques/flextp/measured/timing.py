@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from workbench.cluster import Link
 from workbench.models.vit import ViTConfig, ViTForImageClassification
 from workbench.parallel.groups import RecordedTensorGroup
 from workbench.study.breakdown import OPTIMIZER, timeline_of
@@ -160,11 +159,13 @@ def measure_variants(
     seed: int = 0,
     chooses: bool = True,
     keys: Mapping[str, Mapping] | None = None,
-    link: Link | None = None,
-    num_hosts: int = 1,
     device: str = "cpu",
+    **hosts: Any,
 ) -> Measured:
-    """Train all variants in turns on real ranks; a straggler that moves has so many `rounds` after each move."""
+    """Train all variants in turns on real ranks; a straggler that moves has so many `rounds` after each move.
+
+    `hosts` are a link and a number of hosts, as for `open_ranks`.
+    """
     moves = any(variant is not None and variant.moves for variant in variants.values())
     turns = Turns(rounds=rounds, warmup=warmup, length=turn, repeats=num_ranks if moves else 1, seed=seed)
     turns.check_interval()
@@ -175,9 +176,7 @@ def measure_variants(
             variant.trace(num_ranks, turns.iterations_per_repeat)
             check_policy(variant.policy(num_ranks), num_ranks)
     setting = Setting(size=size, turns=turns, slowness=slowness, chooses=chooses, device=device)
-    with open_ranks(
-        num_ranks, link=link, num_hosts=num_hosts, device=device, preload=(__name__,), timeout_s=TIMEOUT_S
-    ) as ranks:
+    with open_ranks(num_ranks, device=device, preload=(__name__,), timeout_s=TIMEOUT_S, **hosts) as ranks:
         timed = time_variants(ranks, trials, dict(variants), setting, turns=turns)
     keys = {name: {"variant": name} for name in variants} if keys is None else keys
     return Measured(

@@ -22,16 +22,13 @@ Multiply = Callable[[Tensor, Tensor], Tensor]
 ROWS_AT_ONCE = 64  # of a weight: at usual widths they stay in a core's cache over all four operations
 
 
-class Buffers:
+class Buffers(dict[tuple[str, torch.dtype, torch.device], Tensor]):
     """Memory for extracted columns, for all layers of a rank; the next tensor of a name overwrites the one before."""
-
-    def __init__(self):
-        self._tensors: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
 
     def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Return memory of a shape, with the dtype and device of `like`; two tensors in use at once need two names."""
         key = name, like.dtype, like.device
-        return self._tensors.setdefault(key, like.new_empty(0)).resize_(shape)
+        return self.setdefault(key, like.new_empty(0)).resize_(shape)
 
 
 def num_dropped_columns(pruning_ratio: float, num_columns: int) -> int:
