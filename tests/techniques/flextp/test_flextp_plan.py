@@ -114,7 +114,7 @@ def planned(times, costs=None, **policy):
 # Own times 9, 5, 2 and 2. Down to the fastest, 2: 7 of 8 and 3 of 4 s of products go, 7/8 and 3/4.
 TWO = ranks(8, 4, 1, 1, other_s=1)
 NOTHING = [0, 0, 0, 0]
-GIVEN, TO_NORMAL = Plan.of_shares([0, 0, 0.25, 0], [0, 0.5, 0, 0]), Plan.of_shares([0, 0], to_normal=True)
+GIVEN, TO_NORMAL = Plan.of_shares([0, 0, 0.25, 0], [0, 0.5, 0, 0]), replace(Plan.plain(2), to_normal=True)
 
 
 def test_one_rank_baseline_and_given_plans_follow_no_times_and_as_many_of_the_slowest_migrate_as_are_named():

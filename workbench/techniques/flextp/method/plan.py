@@ -135,14 +135,11 @@ class Plan:
         return cls.of_shares([0.0] * num_ranks)
 
     @classmethod
-    def of_shares(
-        cls, dropped: Sequence[float] = (), migrated: Sequence[float] = (), *, to_normal: bool = False
-    ) -> Self:
+    def of_shares(cls, dropped: Sequence[float] = (), migrated: Sequence[float] = ()) -> Self:
         """Return the plan of shares in rank order; an empty sequence is zeros."""
         num_ranks = max(len(dropped), len(migrated))
         pairs = zip(dropped or [0.0] * num_ranks, migrated or [0.0] * num_ranks, strict=True)
-        ranks = tuple(RankPlan(dropped=drops, migrated=migrates) for drops, migrates in pairs)
-        return cls(ranks=ranks, to_normal=to_normal)
+        return cls(ranks=tuple(RankPlan(dropped=drops, migrated=migrates) for drops, migrates in pairs))
 
     @property
     def num_ranks(self) -> int:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import Enum
 
 from scipy.optimize import brentq
@@ -161,7 +162,7 @@ def plan_division(
     ratios = [ratio if rank in slow else 0.0 for rank, ratio in enumerate(pruning_ratios(times, reference))]
     migrated = [ratio if rank in slow[:num_senders] else 0.0 for rank, ratio in enumerate(ratios)]
     dropped = [ratio - share for ratio, share in zip(ratios, migrated, strict=True)]
-    return Plan.of_shares(dropped, migrated, to_normal=to_normal)
+    return replace(Plan.of_shares(dropped, migrated), to_normal=to_normal)
 
 
 def plan_equal_drop(times: Sequence[RankTimes], dropped: float) -> Plan:
