@@ -7,6 +7,5 @@ from .policy import ColumnChooser, Policy, check_policy, needs_costs, planner_of
 from .pre_test import measure_costs
 from .products import FlexibleProduct
 
-__all__ = ["PATIENCE", "Balancer", "ColumnChooser", "FlexibleProduct", "Meter"]
-__all__ += ["ModelledTimes", "Policy", "Step", "balance", "check_model", "check_policy", "divide"]
-__all__ += ["measure_costs", "needs_costs", "planner_of"]
+__all__ = ["PATIENCE", "Balancer", "ColumnChooser", "FlexibleProduct", "Meter", "ModelledTimes", "Policy", "Step"]
+__all__ += ["balance", "check_model", "check_policy", "divide", "measure_costs", "needs_costs", "planner_of"]
