@@ -1,4 +1,4 @@
-"""Benchmarks of resized products beside full ones: one thread, output buffers on both sides, extraction included.
+"""Benchmarks of resized products beside full ones: one thread, extraction included.
 
 x [4096, 1024], weight [4096, 1024], random columns, as a priority list gives them. Backward is both products, each
 placed into a full-size gradient of zeros. Ratios are taken in pairs, of the times this one thread has worked; a figure
@@ -35,36 +35,27 @@ def touched(*shape: int) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Calls:
-    """The products of one linear layer into buffers of their own."""
+    """The products of one linear layer."""
 
     forward: Callable[[], Tensor]  # gives the output
     backward: Callable[[], tuple[Tensor, Tensor]]  # gives both gradients
 
 
 def full_calls(x: Tensor, weight: Tensor, grad: Tensor) -> Calls:
-    output, grad_weight, grad_input = touched(ROWS, OUTPUTS), touched(OUTPUTS, COLUMNS), touched(ROWS, COLUMNS)
     return Calls(
-        forward=lambda: torch.mm(x, weight.t(), out=output),
-        backward=lambda: (torch.mm(grad.t(), x, out=grad_weight), torch.mm(grad, weight, out=grad_input)),
+        forward=lambda: torch.mm(x, weight.t()), backward=lambda: (torch.mm(grad.t(), x), torch.mm(grad, weight))
     )
 
 
 def resized_calls(x: Tensor, weight: Tensor, grad: Tensor, kept: Tensor) -> Calls:
-    output, grad_weight, grad_input = touched(ROWS, OUTPUTS), touched(OUTPUTS, COLUMNS), touched(ROWS, COLUMNS)
-    part_weight, part_input = touched(OUTPUTS, len(kept)), touched(ROWS, len(kept))
     buffers = resizing.Buffers()
 
     def backward() -> tuple[Tensor, Tensor]:
-        resizing.gradient_of_columns(grad.t(), x, kept, out=part_weight, buffers=buffers)
-        resizing.gradient_of_columns(grad, weight, kept, out=part_input, buffers=buffers)
-        return (
-            resizing.recovered(part_weight, kept, COLUMNS, out=grad_weight),
-            resizing.recovered(part_input, kept, COLUMNS, out=grad_input),
-        )
+        part_weight = resizing.gradient_of_columns(grad.t(), x, kept, buffers)
+        part_input = resizing.gradient_of_columns(grad, weight, kept, buffers)
+        return resizing.recovered(part_weight, kept, COLUMNS), resizing.recovered(part_input, kept, COLUMNS)
 
-    return Calls(
-        forward=lambda: resizing.product_of_columns(x, weight, kept, out=output, buffers=buffers), backward=backward
-    )
+    return Calls(forward=lambda: resizing.product_of_columns(x, weight, kept, buffers), backward=backward)
 
 
 def resized(pruning_ratio: float, *, rounds: int, asked: float | None = None) -> list[BenchmarkRow]:

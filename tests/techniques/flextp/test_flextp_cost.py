@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cases import refusals, value, values, verdicts
+from cases import value, values, verdicts
 from flextp_cases import ranks
 
 from workbench.cluster import Link
@@ -38,7 +38,7 @@ def test_the_sizes_are_those_of_the_models_that_are_trained_and_of_the_paper():
         assert workload.num_iterations == num_iterations  # 50,000 / 64 = 781.25 and 50,000 / 32 = 1562.5
 
 
-def test_an_iteration_is_the_sum_of_its_parts_and_taking_out_columns_costs_less_the_more_are_taken():
+def test_an_iteration_is_the_sum_of_its_parts_and_taking_out_half_of_the_columns_costs_copies():
     parts = cost.iteration_parts(TINY, machine())
     assert parts.product_s == 13824 / 100
     assert parts.attention_s == 864 / 100
@@ -48,9 +48,7 @@ def test_an_iteration_is_the_sum_of_its_parts_and_taking_out_columns_costs_less_
     assert parts.own_s == pytest.approx(parts.other_s + parts.product_s)
     # Inputs 6 x (8 + 4 + 8 + 16) and weights 384 are 600 elements, 1200 bytes. Half of them kept: copied twice (read
     # and written, 2 bytes for each, so 4 x 0.5), gradients read (0.5) and written (1).
-    assert cost.extraction_s(TINY, machine(), 0.0) == 0
-    assert cost.extraction_s(TINY, machine(), 0.5) == 1200 * 3.5 / 10
-    assert cost.extraction_s(TINY, machine(), 0.25) > cost.extraction_s(TINY, machine(), 0.75)
+    assert cost.extraction_s(TINY, machine()) == 1200 * 3.5 / 10
 
 
 SCHEMES = list(Scheme)
@@ -111,7 +109,7 @@ def test_nothing_migrated_costs_nothing_and_a_little_costs_what_travels_whole(sc
     assert (slow.out_s, slow.back_s) == (0, 0)
 
 
-def test_the_model_hits_the_cells_that_it_is_fitted_to_and_no_others_are_looked_at():
+def test_the_model_hits_the_cells_that_it_is_fitted_to():
     for scheme, share in itertools.product(SCHEMES, (0.0, 0.25, 0.5, 0.75, 1.0)):
         cell = cost.table_1_cell(scheme, 1, share)
         error = cost.migration_epoch_time_s(scheme, 1, share) / cell.value("flextp") - 1
@@ -119,24 +117,12 @@ def test_the_model_hits_the_cells_that_it_is_fitted_to_and_no_others_are_looked_
     fitted = cost.paper_machine()
     assert 0 < fitted.flops_per_s < fitted.peak_flops_per_s
     assert fitted.message_link.bandwidth_bytes_per_s < fitted.link.bandwidth_bytes_per_s
-    cells = CELLS
-    assert cost.calibrate(cells | dict.fromkeys(cost.CHOSEN_ON, 1.0)) == cost.calibrate(cells) == cost.paper_machine()
-    for cell in cost.CALIBRATION:
-        assert cost.calibrate(cells | {cell: 1.01 * cells[cell]}) != cost.calibrate(cells)
 
-
-CELLS = {cell: cell.value("flextp") for cell in cost.CALIBRATION}
-test_a_cell_that_is_missing_or_impossible_is_named = refusals(
-    (lambda: cost.calibrate({cell: CELLS[cell] for cell in cost.CALIBRATION[:2]}), "lacks .*migrated_share 0.25"),
-    (lambda: cost.calibrate(CELLS | {cost.SCATTERED: 400}), "has 400 s for .*scatter-gather.* no rate explains"),
-    (lambda: cost.calibrate(CELLS | {cost.ALL: 430}), "cells_s has 430 s for .*broadcast-reduce.* no rate explains"),
-    (lambda: cost.calibrate(CELLS | dict.fromkeys(cost.CALIBRATION[:2], 10.0)), "links and memory alone take longer"),
-)
 
 PARTS = cost.iteration_parts(VIT_1B, cost.paper_machine())
 ITERATIONS = 782
 SLOW = {3: 8.0}
-EXTRACTING_S = cost.extraction_s(VIT_1B, cost.paper_machine(), 0.5)
+EXTRACTING_S = cost.extraction_s(VIT_1B, cost.paper_machine())
 
 
 def test_resizing_brings_the_straggler_down_to_the_mean_and_migration_costs_what_table_1_s_model_says():
@@ -160,7 +146,8 @@ def test_the_winner_drops_least_of_those_that_are_fast_enough_and_the_map_says_w
     assert cost.winner_of(epochs, allowed_s=103.0) is Solution.ZERO
     # Nothing is as fast as 90 s: those within a margin of the fastest count.
     assert cost.winner_of(epochs, allowed_s=90.0) is Solution.ZERO
-    assert cost.winner_of(epochs, allowed_s=90.0, margin=0.05) is Solution.MIG
+    near = epochs | {Solution.MIG: (101.0, 0.0)}
+    assert cost.winner_of(near, allowed_s=90.0) is Solution.MIG
     machine = cost.paper_machine().with_bandwidth(1e9)
     rows = simulated.map_rows("ViT-1B", [8.0], [2], [1.0, 100.0])
     slow, fast = (row for row in rows if row["quantity"] == "speed_of_ideal")
@@ -219,8 +206,6 @@ def test_divisions_are_beside_the_one_that_semi_takes_and_resizing_alone_that_dr
         dropped = [value(rows, "dropped_share", num_senders=x, **to) for x in range(3)]
         assert dropped == pytest.approx([(7 / 8 + 3 / 4) / 8, 3 / 4 / 8, 0])
         taken = value(rows, "planned_senders", solution="SEMI", **to)
-        assert value(rows, "planned_epoch_s", solution="SEMI", **to) == pytest.approx(epochs_s[taken])
-        assert value(rows, "planned_dropped_share", solution="SEMI", **to) == pytest.approx(dropped[taken])
         better = [x for x in range(3) if epochs_s[x] < epochs_s[taken] and dropped[x] < dropped[taken]]
         assert value(rows, "better_divisions", solution="SEMI", **to) == len(better)
         over = value(rows, "over_fastest_division", solution="SEMI", **to)
@@ -286,9 +271,8 @@ def test_table_1_has_every_cell_the_lead_and_errors_of_cells_that_do_not_calibra
     assert values(rows, "epoch_s", **place) == both_s
     assert value(rows, "lead_s", **place) == pytest.approx(both_s[1] - both_s[0])
     # Of ten cells five are fitted, and on three the form was chosen.
-    at_half, at_three_quarters = values(rows, "relative_error", scheme="broadcast-reduce", num_senders=1)
+    at_half, _ = values(rows, "relative_error", scheme="broadcast-reduce", num_senders=1)
     assert at_half == pytest.approx(cost.migration_epoch_time_s("broadcast-reduce", 1, 0.5) / 451 - 1)
-    assert values(rows, "largest_error") == [max(abs(at_half), abs(at_three_quarters))]
 
 
 def test_shares_of_the_map_add_up_along_every_axis():
@@ -298,7 +282,6 @@ def test_shares_of_the_map_add_up_along_every_axis():
             there = [row["value"] for row in rows if row["quantity"] == f"won_by_{axis}" and row[axis] == mark]
             assert len(there) == 4 and sum(there) == pytest.approx(1)
     slow = {"skewness": 8.0, "num_stragglers": 1, "bandwidth_gb_per_s": 1.0}
-    assert value(rows, "migration_over_resizing", **slow, means="resizing") > 1
     # What wins there drops and does not migrate; over the fast link it is the other way round.
     assert value(rows, "leaning", **slow) == 1
     assert value(rows, "leaning", **slow | {"bandwidth_gb_per_s": 100.0}) == -1

@@ -93,11 +93,11 @@ def test_one_straggler_removes_what_eq_1_says_and_by_eq_3_those_migrate_whose_sa
     # x = 1: saves 7; V = 0.875, and the straggler of 4 among three receivers multiplies 0.875 / 3 at a quarter speed:
     #        0.4375 + 1.1667 = 1.60. x = 2: saves 3; V = 1.625 over two normal ranks: 0.8125 + 0.8125 = 1.63.
     times = ranks(8, 4, 1, 1)
-    assert method.cost_effective(times, CHEAP) == (True, True)
+    assert method.num_senders(times, CHEAP) == 2
     assert shares(method.plan_semi(times, CHEAP), "migrated") == [0.875, 0.75, 0, 0]
     # Sending costs 2 s a share now. x = 1: 1.75 + 1.17 = 2.92 < 7; x = 2: 3.25 + 0.8125 = 4.06 > 3.
     dear = Costs.straight(extract_s=1, communicate_s=2, compute_s=1)
-    assert method.cost_effective(times, dear) == (True, False)
+    assert method.num_senders(times, dear) == 1
     assert shares(method.plan_semi(times, dear), "migrated") == [0.875, 0, 0, 0]
     assert shares(method.plan_semi(times, dear), "dropped") == [0, 0.75, 0, 0]
 
@@ -107,16 +107,15 @@ def test_every_sender_is_paid_for_by_itself_and_saves_no_more_than_its_products_
     # x = 2: V = 1 over six receivers, of which stragglers take 2/6, and 0.4: 0.73 < 1. x = 3: 2 x 1.5/5 + 0.6 > 1;
     # x = 4: only normal ranks are left, 2/4 + 0.8 = 1.3 > 1. Priced once, 0.2 for all, four would pay 0.7.
     times = ranks(2, 2, 2, 2, 1, 1, 1, 1)
-    assert method.cost_effective(times, Costs.straight(whole_s=0.2, compute_s=1)) == (True, True, False, False)
     assert method.num_senders(times, Costs.straight(whole_s=0.2, compute_s=1)) == 2
     # 0.2 s a sender in the products of receivers, twice that on stragglers. x = 1: 2 (0.2 + 0.5 / 7) < 1;
     # x = 2: 2 (2 x 0.2 + 1 / 6) = 1.13 > 1; x = 4: 4 x 0.2 + 2 / 4 > 1. Priced once, four would pay 0.7.
-    assert method.cost_effective(times, Costs.straight(narrow_s=0.2, compute_s=1)) == (True, False, False, False)
+    assert method.num_senders(times, Costs.straight(narrow_s=0.2, compute_s=1)) == 1
     # Rank 0 is 7 s slower, but only 3 s of it are products, of which 0.99 migrate: it saves 2.97 s, and costs 0.99 x 4
     # s and a third of 0.99.
     times = [RankTimes(own_s=8.0, product_s=3.0), *ranks(1, 1, 1)]
-    assert method.cost_effective(times, Costs.straight(communicate_s=4, compute_s=1)) == (False,)
-    assert method.cost_effective(times, Costs.straight(communicate_s=2.5, compute_s=1)) == (True,)
+    assert method.num_senders(times, Costs.straight(communicate_s=4, compute_s=1)) == 0
+    assert method.num_senders(times, Costs.straight(communicate_s=2.5, compute_s=1)) == 1
 
 
 def test_migration_can_pay_for_two_where_it_does_not_for_one():
@@ -124,7 +123,6 @@ def test_migration_can_pay_for_two_where_it_does_not_for_one():
     # takes it 3 x 7.5 x 0.4375 = 9.8 > 7. x = 2: the normal rank receives 0.875 + 0.8667, 5.2 < 6.5.
     # Stopping at the first that does not pay would give 0; the largest x that pays is 2.
     times, costs = ranks(8, 7.5, 1), Costs.straight(compute_s=3)
-    assert method.cost_effective(times, costs) == (False, True)
     assert method.num_senders(times, costs) == 2
 
 
@@ -242,7 +240,7 @@ def test_two_ranks_by_hand():
     half = method.fastest_division(ranks(3, 1), FREE, most_dropped=0.5)
     assert half.iteration_s == pytest.approx(1.125, rel=PRECISION)
     gentlest = method.gentlest_division(ranks(3, 1), FREE, most_s=1.25)
-    assert gentlest.dropped == pytest.approx(1 / 3, rel=PRECISION)
+    assert gentlest.plan.dropped == pytest.approx(1 / 3, rel=PRECISION)
     assert gentlest.plan.ranks[0].migrated == pytest.approx(1 / 4, rel=PRECISION)
     assert method.gentlest_division(ranks(3, 1), FREE, most_s=0.9) is None  # rank 1 alone takes 1 s
     # Dividing evenly takes 1.5 s and what the first column costs; doing nothing takes 3 s.
@@ -275,10 +273,12 @@ def test_no_division_of_the_grid_beats_the_best_one(num_stragglers, num_steps, s
     most_s = {"whole_s": 0.3, "communicate_s": 0.6, "narrow_s": 0.3}
     drawn = {name: generator.uniform(0, seconds) for name, seconds in most_s.items()}
     costs = Costs.straight(alloc_s=0.01, extract_s=0.05, compute_s=1, **drawn)
-    for plan in method.best_plan_by_search(times, costs, num_steps):
-        fastest = method.fastest_division(times, costs, most_dropped=plan.dropped)
-        assert fastest.iteration_s <= plan.iteration_s * (1 + PRECISION)
-        assert method.gentlest_division(times, costs, most_s=plan.iteration_s).dropped <= plan.dropped + PRECISION
+    for found in method.best_plan_by_search(times, costs, num_steps):
+        dropped = found.plan.dropped
+        fastest = method.fastest_division(times, costs, most_dropped=dropped)
+        assert fastest.iteration_s <= found.iteration_s * (1 + PRECISION)
+        gentlest = method.gentlest_division(times, costs, most_s=found.iteration_s)
+        assert gentlest.plan.dropped <= dropped + PRECISION
 
 
 def test_the_front_holds_the_plans_that_no_other_beats():
@@ -287,7 +287,7 @@ def test_the_front_holds_the_plans_that_no_other_beats():
     # d 0.5:  m 0.25 -> 0.75, 1.25 | d 0:    m 0.5  -> 1.5,  1.5
     # Dropping a quarter is no faster than dropping nothing: three plans are left.
     front = method.best_plan_by_search(ranks(3, 1), FREE, 4)
-    assert [(each.iteration_s, each.dropped, each.plan.ranks[0].migrated) for each in front] == [
+    assert [(each.iteration_s, each.plan.dropped, each.plan.ranks[0].migrated) for each in front] == [
         (1.0, 0.75, 0.0),
         (1.25, 0.5, 0.25),
         (1.5, 0.0, 0.5),

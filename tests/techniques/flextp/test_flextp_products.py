@@ -17,7 +17,7 @@ from workbench.models import Cut
 from workbench.parallel import ColumnParallelLinear, ProcessTensorGroup, RowParallelLinear, VirtualTensorGroup
 from workbench.techniques.flextp import Policy
 from workbench.techniques.flextp.method import Imputation, Scheme
-from workbench.techniques.flextp.runtime import FlexibleProduct, Meter, ModelledTimes, balance, delivery_of, divide
+from workbench.techniques.flextp.runtime import FlexibleProduct, Meter, ModelledTimes, balance, divide
 from workbench.timeline import StragglerTrace
 
 SIZES_KEPT = 4  # numbers of rows whose last gradient Same looks back at
@@ -44,7 +44,7 @@ def divided_pair(group, dropped, migrated, scheme=Scheme.BROADCAST_REDUCE, imput
     group = VirtualTensorGroup(group) if isinstance(group, int) else group
     first, second = perceptron(group)
     for layer, cut in ((first, Cut.COLUMN), (second, Cut.ROW)):
-        product = FlexibleProduct(group, cut, layer.site, delivery=delivery_of(scheme, group), imputation=imputation)
+        product = FlexibleProduct(group, cut, layer.site, scheme=scheme, imputation=imputation)
         num_columns = layer.weights[0].shape[1]
         chosen = {rank: torch.tensor(dropped.get(rank, []), dtype=torch.int64) for rank in group.local_ranks}
         most = {rank: num_columns - 1 - len(dropped.get(rank, [])) for rank in migrated}

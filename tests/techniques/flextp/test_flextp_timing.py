@@ -294,7 +294,6 @@ def started(variant=STUDY["plain"], **more):
 
 test_bad_input_is_refused_before_any_rank_starts = refusals(
     ({"num_ranks": 3}, "num_ranks is 3; it must be a divisor of the model's 2 heads"),
-    ({"slowness": 0.5}, "slowness is 0.5; it must be at least 1"),
     ({"variant": None, "slowness": 4.0}, "slowness is 4.0; it must be 1 where 'x' is not balanced"),
     ({"variant": Variant(**FIXED, num_senders=2)}, r"senders is \(0, 1\); it must be at most num_ranks - 1 = 1"),
     ({"variant": Variant(skewness=SLOW * 3)}, "skewness is .*; it must be at most 2 values"),

@@ -22,7 +22,7 @@ def _by_priority(then: Tensor, now: Tensor, change: Tensor, dropped: list[int], 
     statistics.change = change
     statistics.update_(now, dropped)
     order = method.priority_list(statistics, selection=method.Selection.PRIORITY, generator=torch.Generator())
-    return method.first_columns(order, count)
+    return order[:count].sort().values
 
 
 def _columns_to_drop(then: Tensor, now: Tensor, change: Tensor, dropped: list[int], count: int, *, mistake: str):

@@ -212,7 +212,7 @@ def parts_timeline(ranks: Sequence[RankParts], *, all_reduce_s: float = 0.0) -> 
 def draw_worked_example(example: method.WorkedExample) -> Figure:
     """Draw a row a product: its operands, its result, and the plain layer's; faded columns are not computed."""
     drawn, axes = figure(3, 4, figsize=(8.4, 6.6))
-    dropped = tuple(example.lineage["linear", "input"].tolist())
+    dropped = example.lineage["linear", "input"]
     for row, product in zip(axes, example.products, strict=True):
         _draw_product(row, example, product, dropped)
     return drawn

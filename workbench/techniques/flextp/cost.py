@@ -4,7 +4,7 @@ An iteration's parts follow the roofline; the rates of products and of the link 
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 
@@ -77,15 +77,11 @@ def iteration_parts(workload: Workload, machine: Server) -> IterationParts:
     )
 
 
-def extraction_s(workload: Workload, machine: Server, removed: float) -> float:
-    """Return the seconds in which a rank takes out a removed share of columns and puts gradients back."""
-    require(0 <= removed <= 1, "removed", removed, "in [0, 1]")
-    if removed == 0:
-        return 0.0
-    kept = 1 - removed
+def extraction_s(workload: Workload, machine: Server) -> float:
+    """Return the seconds in which a rank takes out half of its columns and puts gradients back."""
     whole = math.fsum(linear.input_bytes + linear.weight_bytes for linear in workload.linears(machine.num_devices))
     # Operands are read and written forward and backward; of gradients the kept columns are read, and all written.
-    return workload.num_layers * whole * (4 * kept + kept + 1) / machine.memory_bytes_per_s
+    return workload.num_layers * whole * (4 * 0.5 + 0.5 + 1) / machine.memory_bytes_per_s
 
 
 # --- migration
@@ -161,8 +157,7 @@ def migration_time(
 
 
 def table_1_cell(scheme: Scheme | str, num_senders: int, migrated_share: float) -> Cell:
-    keys = {"num_senders": num_senders, "migrated_share": float(migrated_share)}
-    return Cell.of("table-1", "epoch_s", scheme=str(scheme), **keys)
+    return Cell.of("table-1", "epoch_s", scheme=str(scheme), num_senders=num_senders, migrated_share=migrated_share)
 
 
 PLAIN, PLAIN_AGAIN = (table_1_cell(scheme, 1, 0.0) for scheme in Scheme)
@@ -173,50 +168,34 @@ CALIBRATION = (PLAIN, PLAIN_AGAIN, FEW, ALL, SCATTERED)  # cells that are fitted
 CHOSEN_ON = tuple(table_1_cell(Scheme.SCATTER_GATHER, 1, share) for share in (0.25, 0.5, 0.75))
 
 
-def migration_epoch_time_s(
-    scheme: Scheme | str, num_senders: int, migrated_share: float, *, machine: Server | None = None
-) -> float:
+def migration_epoch_time_s(scheme: Scheme | str, num_senders: int, migrated_share: float) -> float:
     """Return the seconds of an epoch of ViT-1B in which equal ranks migrate columns (see `migration_time`)."""
-    machine = machine or paper_machine()
+    machine = paper_machine()
     added = migration_time(scheme, VIT_1B, machine, num_senders=num_senders, migrated_share=migrated_share)
     return VIT_1B.num_iterations * (iteration_parts(VIT_1B, machine).own_s + added.total_s)
 
 
 @cache
 def paper_machine() -> Server:
-    """Return eight V100 over PCIe 3, fitted to `CALIBRATION`."""
-    return calibrate({cell: cell.value("flextp") for cell in CALIBRATION})
-
-
-def calibrate(cells_s: Mapping[Cell, float]) -> Server:
-    """Fit the cells of `CALIBRATION`; ValueError for a cell that is missing, or that no rate explains.
+    """Return eight V100 over PCIe 3, fitted to the cells of `CALIBRATION`.
 
     Products take what links and memory leave of a plain epoch. The link's rate follows from what broadcast-reduce adds
     between a quarter and all of the columns, the share of whole tensors that products do not hide from what it adds at
     once, and the rate of messages from scatter-gather.
     """
-    if missing := [cell for cell in CALIBRATION if cell not in cells_s]:
-        raise ValueError(f"cells_s lacks {missing[0]}; it must hold it")
-    iteration_s = {cell: cells_s[cell] / VIT_1B.num_iterations for cell in CALIBRATION}
+    iteration_s = {cell: cell.value("flextp") / VIT_1B.num_iterations for cell in CALIBRATION}
     plain_s, sheet = (iteration_s[PLAIN] + iteration_s[PLAIN_AGAIN]) / 2, Server.named(PAPER_MACHINE)
 
     def added(scheme: Scheme, share: float, machine: Server) -> MigrationTime:
         return migration_time(scheme, VIT_1B, machine, num_senders=1, migrated_share=share)
-
-    def fitted(is_too_slow: Callable[[float], bool], least: float, most: float, cell: Cell) -> float:
-        if is_too_slow(most) or not is_too_slow(least):
-            raise ValueError(f"cells_s has {cells_s[cell]} s for {cell}; no rate explains it")
-        return bisected(is_too_slow, least, most, NUM_BISECTIONS)
 
     def adds_too_much(bytes_per_s: float) -> bool:
         machine = with_link(sheet, bytes_per_s, plain_s)
         few, most = (added(Scheme.BROADCAST_REDUCE, share, machine).total_s for share in (0.25, 1.0))
         return most - few > iteration_s[ALL] - iteration_s[FEW]
 
-    bytes_per_s = fitted(adds_too_much, LEAST_BYTES_PER_S, sheet.link.bandwidth_bytes_per_s, ALL)
-    machine = with_link(sheet, bytes_per_s, plain_s)
-    if not math.isclose(iteration_parts(VIT_1B, machine).own_s, plain_s):
-        raise ValueError(f"cells_s has {cells_s[PLAIN]} s at share 0; links and memory alone take longer")
+    most_bytes_per_s = sheet.link.bandwidth_bytes_per_s
+    machine = with_link(sheet, bisected(adds_too_much, LEAST_BYTES_PER_S, most_bytes_per_s, NUM_BISECTIONS), plain_s)
     everything = added(Scheme.BROADCAST_REDUCE, 1.0, machine)
     whole_s = iteration_s[ALL] - plain_s - (everything.total_s - everything.whole_s)
     machine = replace(machine, whole_share=whole_s / everything.whole_s)
@@ -225,7 +204,7 @@ def calibrate(cells_s: Mapping[Cell, float]) -> Server:
         added_s = added(Scheme.SCATTER_GATHER, 1.0, replace(machine, link_share=share)).total_s
         return plain_s + added_s > iteration_s[SCATTERED]
 
-    return replace(machine, link_share=fitted(is_too_slow, LEAST_LINK_SHARE, 1.0, SCATTERED))
+    return replace(machine, link_share=bisected(is_too_slow, LEAST_LINK_SHARE, 1.0, NUM_BISECTIONS))
 
 
 def with_link(machine: Server, bytes_per_s: float, plain_s: float) -> Server:
@@ -321,7 +300,7 @@ def model_costs(workload: Workload, machine: Server, times: Sequence[RankTimes],
     least_s = 0.0 if machine.in_proportion else least_s
     return Costs(
         alloc_s=machine.alloc_s,
-        extract=Line(at_zero_s=extraction_s(workload, machine, 0.5)),
+        extract=Line(at_zero_s=extraction_s(workload, machine)),
         communicate=Line(at_zero_s=least_s, per_share_s=most_s - least_s),
         compute=Line(per_share_s=min(rank.product_s for rank in times)),
     )
@@ -333,12 +312,12 @@ ENOUGH = 0.75  # of the ideal's speed; ours: below what SEMI's levelled plans ai
 MARGIN = 0.02  # of the fastest epoch's time: what the model tells apart no better, as table I shows
 
 
-def winner_of(epochs: Mapping[Solution, tuple[float, float]], allowed_s: float, margin: float = MARGIN) -> Solution:
+def winner_of(epochs: Mapping[Solution, tuple[float, float]], allowed_s: float) -> Solution:
     """Return the solution that drops least of those that take at most `allowed_s`; of equals the first, the simplest.
 
     `epochs` holds seconds and dropped share of each. Where none is so fast, those count that exceed the fastest by at
-    most the share `margin`.
+    most the share `MARGIN`.
     """
-    allowed_s = max(allowed_s, min(time_s for time_s, _ in epochs.values()) * (1 + margin))
+    allowed_s = max(allowed_s, min(time_s for time_s, _ in epochs.values()) * (1 + MARGIN))
     enough = [solution for solution, (time_s, _) in epochs.items() if time_s <= allowed_s]
     return min(enough, key=lambda solution: epochs[solution][1])

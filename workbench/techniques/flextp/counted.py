@@ -18,10 +18,10 @@ from workbench.rows import value_row
 
 from .cost import MODELS
 from .method.optimum import best_plan_by_search, certify, fastest_division
-from .method.plan import Costs, Imputation, RankTimes, Scheme, Solution, iteration_s, require
+from .method.plan import Costs, Imputation, RankTimes, Solution, iteration_s
 from .method.planners import plan_division, plan_for, stragglers
 from .method.resizing import DROPPED, GRAD_OUTPUT_NO, INPUT_NK, kept_columns, worked_example
-from .runtime import FlexibleProduct, delivery_of, divide
+from .runtime import FlexibleProduct, divide
 
 __all__ = ["Case", "case_rows", "count_all_reduces", "count_setting", "count_stored", "count_worked_example"]
 __all__ += ["draw_case", "search_rows", "summary_rows"]
@@ -31,7 +31,6 @@ Rows = list[dict[str, Any]]
 
 def count_worked_example(imputations: Sequence[str]) -> Rows:
     """Count the example's multiplications, and by imputation the elements off: all, in a gradient of another shape."""
-    require(bool(imputations), "imputations", imputations, "at least one")
     examples = {name: worked_example(Imputation(name)) for name in imputations}
     rows: Rows = []
     for resized in next(iter(examples.values())).products:
@@ -40,7 +39,7 @@ def count_worked_example(imputations: Sequence[str]) -> Rows:
         rows.append(row("multiplications", resized.multiplications))
         rows.append(row("saved_share", 1 - resized.multiplications / resized.plain_multiplications))
     for imputation, example in examples.items():
-        dropped = example.lineage["linear", "input"]
+        dropped = list(example.lineage["linear", "input"])
         for resized in example.products:
             row = partial(value_row, product=resized.name, imputation=imputation)
             result, wanted = resized.result, resized.plain.clone()
@@ -62,11 +61,10 @@ def count_stored(imputations: Sequence[str]) -> Rows:
     """Count by imputation the bytes of gradients that rank 0 keeps for its next iteration of the example's layer."""
     (num_rows, num_columns), num_outputs = (len(INPUT_NK), len(INPUT_NK[0])), len(GRAD_OUTPUT_NO[0])
     group, rows = VirtualTensorGroup(2), []
-    delivery = delivery_of(Scheme.BROADCAST_REDUCE, group)
     dropped = {0: torch.tensor(DROPPED), 1: torch.empty(0, dtype=torch.int64)}
     for name in imputations:
         layer = ColumnParallelLinear(num_columns, 2 * num_outputs, group)
-        product = FlexibleProduct(group, Cut.COLUMN, layer.site, delivery=delivery, imputation=Imputation(name))
+        product = FlexibleProduct(group, Cut.COLUMN, layer.site, imputation=Imputation(name))
         product.division = divide(num_columns, num_ranks=2, dropped=dropped, migrated={})
         layer.matrix_product = product
         sum(part.sum() for part in layer(torch.ones(num_rows, num_columns, requires_grad=True))).backward()
@@ -133,7 +131,6 @@ class Case:
 
 def draw_case(seed: int, num_stragglers: int) -> Case:
     """Draw a case of four ranks, 1 to 3 of them stragglers."""
-    require(1 <= num_stragglers < NUM_RANKS, "num_stragglers", num_stragglers, f"in 1..{NUM_RANKS - 1}")
     generator = random.Random(f"{seed} {num_stragglers}")
 
     def draw(name: str) -> float:
@@ -177,9 +174,9 @@ def search_rows(seeds: Sequence[int], grids: Sequence[Sequence[int]]) -> Rows:
     rows: Rows = []
     for (num_stragglers, num_steps), seed in product(grids, seeds):
         case, gaps = draw_case(seed, num_stragglers), []
-        for plan in best_plan_by_search(case.times, case.costs, num_steps):
-            fastest = fastest_division(case.times, case.costs, most_dropped=plan.dropped)
-            gaps.append(plan.iteration_s / fastest.iteration_s - 1)
+        for found in best_plan_by_search(case.times, case.costs, num_steps):
+            fastest = fastest_division(case.times, case.costs, most_dropped=found.plan.dropped)
+            gaps.append(found.iteration_s / fastest.iteration_s - 1)
         row = partial(value_row, num_stragglers=num_stragglers, num_steps=num_steps, case=seed)
         rows.append(row("least_search_slower_by", min(gaps)))
         rows.append(row("largest_search_slower_by", max(gaps)))

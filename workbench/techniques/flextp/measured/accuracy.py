@@ -16,14 +16,13 @@ from math import fsum
 from statistics import fmean
 from typing import Any
 
-from torch import Tensor, nn
 from torch.nn import functional
 
 from workbench.datasets import cifar10
 from workbench.launch import Ranks
 from workbench.models.vit import VIT_1B, VIT_3B, VIT_TINY, ViTForImageClassification
 from workbench.parallel import ProcessTensorGroup, VirtualTensorGroup
-from workbench.parallel.pipeline import StepResult, VirtualPipeline
+from workbench.parallel.pipeline import VirtualPipeline
 from workbench.rows import value_row
 from workbench.rows.cells import named
 from workbench.study import training
@@ -34,7 +33,7 @@ from workbench.techniques.flextp import cost as modelled
 from workbench.techniques.flextp.measured.rows import BASELINE, Options, Rows, Variant, name_of
 from workbench.techniques.flextp.method.plan import MOST_REMOVED, require
 from workbench.techniques.flextp.method.resizing import micro_threshold
-from workbench.techniques.flextp.runtime import Balancer, ModelledTimes, balance, check_policy
+from workbench.techniques.flextp.runtime import ModelledTimes, balance
 
 __all__ = ["BASELINE", "CONTROL", "POINTS", "RELATIVE", "SIZES", "accuracy_rows", "blind_reason", "chance_reason"]
 __all__ += ["compare_on_ranks", "compared_by_seed", "rows_as_timed", "sources", "train_vit", "train_vit_on_ranks"]
@@ -79,12 +78,14 @@ def train_vit(
     device: str = "cpu",
 ) -> dict[str, Any]:
     """Train on virtual ranks in this process, and score; arguments up to `moves` are of `Variant`."""
-    return _run(_checked(locals()))
+    return _run(locals())
 
 
 def train_vit_on_ranks(ranks: Ranks, **arguments: Any) -> dict[str, Any]:
     """Train on real ranks of this machine, without injected delays; the plans are those of `train_vit`."""
-    given = _checked(arguments)
+    bound = inspect.signature(train_vit).bind(**arguments)
+    bound.apply_defaults()
+    given = bound.arguments
     require(given["num_ranks"] == ranks.num_ranks, "num_ranks", given["num_ranks"], f"the pool's {ranks.num_ranks}")
     results = ranks.run(_run, given, True)
     return {**results[0], "dropped_share": fsum(result["dropped_share"] for result in results) / len(results)}
@@ -93,8 +94,6 @@ def train_vit_on_ranks(ranks: Ranks, **arguments: Any) -> dict[str, Any]:
 def compare_on_ranks(compared: Sequence[Options], *, num_ranks: int, **recipe: Any) -> tuple[Rows, Rows]:
     """Train every variant on real and on virtual ranks; return rows of the differences, and all results."""
     variants = [(name_of(variant), {**recipe, **variant, "num_ranks": num_ranks}) for variant in compared]
-    for _, arguments in variants:
-        _checked(arguments)
 
     def differences(real: Values, virtual: Values) -> Iterator[tuple[str, float, str]]:
         yield "dropped_difference", PER_CENT * (real["dropped_share"] - virtual["dropped_share"]), "%"
@@ -116,8 +115,6 @@ def training_cells(wanted: Sequence[Options], **recipe: Any) -> list[dict[str, A
     defaults = {name: parameter.default for name, parameter in inspect.signature(train_vit).parameters.items()}
     cells = []
     for variant in wanted:
-        if unknown := sorted({*recipe, *variant} - set(defaults)):
-            raise ValueError(f"{unknown[0]} is given; it must be among {', '.join(defaults)}")
         cell = {**defaults, **recipe, **variant}
         is_constant = cell["everywhere"] or any(cell["dropped"])
         nobody_straggles = all(skewness == 1 for skewness in cell["skewness"])
@@ -128,22 +125,6 @@ def training_cells(wanted: Sequence[Options], **recipe: Any) -> list[dict[str, A
             cell |= {"skewness": (), "moves": False}  # a constant plan follows nobody's times
         cells.append({**cell, "skewness": list(cell["skewness"]), "dropped": list(cell["dropped"])})
     return cells
-
-
-def _checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return every argument of `train_vit`; ValueError for an argument that cannot be."""
-    bound = inspect.signature(train_vit).bind(**arguments)
-    bound.apply_defaults()
-    given = bound.arguments
-    size, num_ranks, limit, variant = given["size"], given["num_ranks"], given["limit"], Variant.of(given)
-    require(size in SIZES, "size", size, f"one of {', '.join(SIZES)}")
-    heads = SIZES[size].num_heads
-    rule = f"at least 2 and divide the model's {heads} attention heads"
-    require(num_ranks >= 2 and heads % num_ranks == 0, "num_ranks", num_ranks, rule)
-    require(limit is None or limit >= 1, "limit", limit, "at least 1, or None for all images")
-    variant.trace(num_ranks, 1)
-    check_policy(variant.policy(num_ranks), num_ranks)
-    return given
 
 
 def _run(given: Mapping[str, Any], is_real: bool = False) -> dict[str, Any]:
@@ -164,40 +145,29 @@ def _run(given: Mapping[str, Any], is_real: bool = False) -> dict[str, Any]:
     drift = micro_threshold(MEAN_LEARNING_RATE * recipe.learning_rate, iterations)
     policy = variant.policy(num_ranks, iterations_per_epoch=iterations, micro_threshold=drift, seed=recipe.seed)
     balancer = balance(model, group, policy=policy, modelled=times, costs=costs)
-    pipeline = _BalancedPipeline(model, balancer)
+    pipeline = VirtualPipeline([model], loss=functional.cross_entropy)
+    pipeline.step = balancer.iteration()(pipeline.step)  # type: ignore[method-assign]
+    dropped, migrated = [], []  # shares, step by step: of the local ranks' products, and of all ranks' by the plans
+
+    def note_shares(_) -> None:
+        dropped.append(balancer.dropped_share)
+        migrated.append(balancer.plan.migrated / num_ranks)
+
     augment: Any = Augmentation(seed=recipe.seed, shift_pixels=0)  # of images, the only batches that there are
-    run = train(pipeline, ImageExamples.of(learning), recipe, augment=augment)
+    run = train(pipeline, ImageExamples.of(learning), recipe, augment=augment, on_step=note_shares)
     return {
         "accuracy": accuracy(pipeline, ImageExamples.of(scored), recipe),
         "chance": Counter(map(int, scored.labels)).most_common(1)[0][1] / len(scored),
         "num_test": len(scored),
         "train_loss": fsum(run.losses_at_end) / len(run.losses_at_end),
-        "dropped_share": fsum(pipeline.dropped) / max(1, len(pipeline.dropped)),
-        "migrated_share": fsum(pipeline.migrated) / max(1, len(pipeline.migrated)),
+        "dropped_share": fsum(dropped) / run.num_steps,
+        "migrated_share": fsum(migrated) / run.num_steps,
         "plans": [{"iteration": step.iteration, **step.plan.as_record()} for step in balancer.steps],
         "num_steps": run.num_steps,
         "seconds": time.perf_counter() - start,
         "num_train": len(learning),
         "data": [learning.source.as_record(), scored.source.as_record()],
     }
-
-
-class _BalancedPipeline(VirtualPipeline):
-    """A model whose steps are balanced, and the shares that its ranks drop and migrate, step by step."""
-
-    def __init__(self, model: nn.Module, balancer: Balancer):
-        super().__init__([model], loss=functional.cross_entropy)
-        self._balancer = balancer
-        self.dropped: list[float] = []  # of the local ranks' products
-        self.migrated: list[float] = []  # of all ranks' products, by the plans
-
-    def step(self, inputs: Tensor, targets: Tensor, **context: Tensor) -> StepResult:
-        with self._balancer.iteration():
-            result = super().step(inputs, targets, **context)
-        plan = self._balancer.plan
-        self.dropped.append(self._balancer.dropped_share)
-        self.migrated.append(plan.migrated / plan.num_ranks)
-        return result
 
 
 # --- rows of finished trainings
@@ -226,8 +196,6 @@ def accuracy_rows(
             with_error("accuracy", PER_CENT * result["accuracy"]),
             value_row("dropped_share", PER_CENT * result["dropped_share"], "%", **columns),
             value_row("migrated_share", PER_CENT * result["migrated_share"], "%", **columns),
-            value_row("train_loss", result["train_loss"], **columns),
-            value_row("cell_s", result["seconds"], "s", **columns),
             value_row("num_updates", result["num_steps"], **columns),
         ]
         if variant["solution"] == BASELINE:
@@ -294,10 +262,10 @@ def variants_as_timed(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, 
             shares.setdefault(row["solution"], []).append(min(round(row["value"], 2), MOST_REMOVED))
             skewness = max(skewness, row["skewness"])
     dropping = {"solution": "ZERO", "selection": "Pri"}
-    variants: dict[str, dict[str, Any]] = {name: {**dropping, "dropped": by_rank} for name, by_rank in shares.items()}
-    for name, by_rank in shares.items():
-        if not any(by_rank):  # trained as MIG
-            variants[name] = {"solution": "MIG", "skewness": [skewness]}
+    variants: dict[str, dict[str, Any]] = {
+        name: {**dropping, "dropped": by_rank} if any(by_rank) else {"solution": "MIG", "skewness": [skewness]}
+        for name, by_rank in shares.items()
+    }
     if most := max(shares.get(MOST_DROPPING, [0.0])):
         variants[CONTROL] = {**dropping, "pruning_ratio": most, "everywhere": True}
     return variants

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from workbench.cluster import Link
 from workbench.models.vit import ViTConfig, ViTForImageClassification
 from workbench.parallel.groups import RecordedTensorGroup
 from workbench.study.breakdown import OPTIMIZER, timeline_of
@@ -39,10 +38,6 @@ class Size:
     heads: int = 8  # attention heads; a multiple of the ranks
     patch: int = 4  # pixels of a patch's side; 4 makes 65 tokens
     batch: int = 32  # images of an iteration
-
-    def __post_init__(self) -> None:
-        require(self.batch >= 1, "batch", self.batch, "at least 1")
-        self.config(seed=0)
 
     @property
     def num_iterations(self) -> int:
@@ -164,16 +159,16 @@ def measure_variants(
     seed: int = 0,
     chooses: bool = True,
     keys: Mapping[str, Mapping] | None = None,
-    link: Link | None = None,
-    num_hosts: int = 1,
     device: str = "cpu",
+    **hosts: Any,
 ) -> Measured:
-    """Train all variants in turns on real ranks; a straggler that moves has so many `rounds` after each move."""
-    require(bool(variants), "variants", variants, "at least one by name")
+    """Train all variants in turns on real ranks; a straggler that moves has so many `rounds` after each move.
+
+    `hosts` are a link and a number of hosts, as for `open_ranks`.
+    """
     moves = any(variant is not None and variant.moves for variant in variants.values())
     turns = Turns(rounds=rounds, warmup=warmup, length=turn, repeats=num_ranks if moves else 1, seed=seed)
     turns.check_interval()
-    require(slowness >= 1, "slowness", slowness, "at least 1")
     require(size.heads % num_ranks == 0, "num_ranks", num_ranks, f"a divisor of the model's {size.heads} heads")
     for name, variant in variants.items():
         require(variant is not None or slowness == 1, "slowness", slowness, f"1 where {name!r} is not balanced")
@@ -181,9 +176,7 @@ def measure_variants(
             variant.trace(num_ranks, turns.iterations_per_repeat)
             check_policy(variant.policy(num_ranks), num_ranks)
     setting = Setting(size=size, turns=turns, slowness=slowness, chooses=chooses, device=device)
-    with open_ranks(
-        num_ranks, link=link, num_hosts=num_hosts, device=device, preload=(__name__,), timeout_s=TIMEOUT_S
-    ) as ranks:
+    with open_ranks(num_ranks, device=device, preload=(__name__,), timeout_s=TIMEOUT_S, **hosts) as ranks:
         timed = time_variants(ranks, trials, dict(variants), setting, turns=turns)
     keys = {name: {"variant": name} for name in variants} if keys is None else keys
     return Measured(

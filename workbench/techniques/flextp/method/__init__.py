@@ -6,11 +6,11 @@ _NAMES = {
     "optimum": "best_plan_by_search certify fastest_division gentlest_division",
     "plan": "MOST_REMOVED Costs Imputation Line Plan RankParts RankPlan RankTimes Scheme Selection Solution "
     "column_ranges ideal_s iteration_s rank_parts rank_s receivers_of virtual_number",
-    "planners": "Reference SPEED_SHARE cost_effective have_moved levelled_plan num_senders plan_division "
+    "planners": "Reference SPEED_SHARE have_moved levelled_plan num_senders plan_division "
     "plan_equal_drop plan_for plan_semi pruning_ratio pruning_ratios settled_resizing speedup_bound split_of_one "
     "split_of_one_by_definition stragglers",
-    "resizing": "Buffers ColumnStatistics Lineage ResizedProduct WorkedExample candidate_share "
-    "column_change_by_definition first_columns gradient_of_columns kept_columns layer_ratios mean_ratios "
+    "resizing": "Buffers ColumnStatistics ResizedProduct WorkedExample candidate_share "
+    "column_change_by_definition gradient_of_columns kept_columns layer_ratios mean_ratios "
     "micro_threshold num_dropped_columns priority_list product_of_columns recovered resized_gradient_by_definition "
     "resized_product_by_definition worked_example",
 }

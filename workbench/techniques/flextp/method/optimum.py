@@ -17,22 +17,20 @@ from scipy.optimize import linprog
 from .plan import MOST_REMOVED, Costs, Plan, RankPlan, RankTimes, iteration_s, own_speed, require
 
 LEAST = 1e-6  # share that a sender migrates at least
-MOST_PLANS = 200_000  # some 10 s
 _SUM_TOLERANCE = 1e-9  # shares and seconds that differ by less are equal: sums of floats, nothing more
 _INFEASIBLE = 2  # linprog's status
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scored:
-    """A plan and its two goals."""
+    """A plan and its two goals: `plan.dropped` is the other."""
 
     plan: Plan
     iteration_s: float  # seconds of an iteration under it, by `method.iteration_s`
-    dropped: float  # shares dropped on all ranks, added up
 
     @classmethod
     def of(cls, times: Sequence[RankTimes], plan: Plan, costs: Costs) -> Self:
-        return cls(plan=plan, iteration_s=iteration_s(times, plan, costs), dropped=plan.dropped)
+        return cls(plan=plan, iteration_s=iteration_s(times, plan, costs))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,40 +43,36 @@ class Certificate:
 
 def certify(times: Sequence[RankTimes], plan: Plan, costs: Costs) -> Certificate:
     """Compare a plan with the best divisions."""
-    own = Scored.of(times, plan, costs)
-    fastest = fastest_division(times, costs, most_dropped=own.dropped)
-    gentlest = gentlest_division(times, costs, most_s=own.iteration_s) or own
+    own_s = iteration_s(times, plan, costs)
+    fastest = fastest_division(times, costs, most_dropped=plan.dropped)
+    gentlest = gentlest_division(times, costs, most_s=own_s)
     return Certificate(
-        slower_by=own.iteration_s / min(own.iteration_s, fastest.iteration_s) - 1,
-        drops_more_by=own.dropped - min(own.dropped, gentlest.dropped),
+        slower_by=max(own_s / fastest.iteration_s - 1, 0.0),
+        drops_more_by=max(plan.dropped - gentlest.plan.dropped, 0.0) if gentlest else 0.0,
     )
 
 
 def fastest_division(times: Sequence[RankTimes], costs: Costs, *, most_dropped: float) -> Scored:
     """Return the fastest of all plans that drop no more than a sum of shares, to within the solver's 1e-7."""
-    require(most_dropped >= 0, "most_dropped", most_dropped, "at least 0")
     return min(_divisions(times, costs, most_dropped=most_dropped), key=lambda scored: scored.iteration_s)
 
 
 def gentlest_division(times: Sequence[RankTimes], costs: Costs, *, most_s: float) -> Scored | None:
     """Return the plan that drops least of all whose iterations take no longer, to within the solver's 1e-7, if any."""
-    return min(_divisions(times, costs, most_s=most_s), key=lambda scored: scored.dropped, default=None)
+    return min(_divisions(times, costs, most_s=most_s), key=lambda scored: scored.plan.dropped, default=None)
 
 
 def best_plan_by_search(times: Sequence[RankTimes], costs: Costs, num_steps: int) -> tuple[Scored, ...]:
     """Try all multiples of 1 / num_steps; return the plans that no other beats in both goals, fastest first."""
-    require(num_steps >= 1, "num_steps", num_steps, "at least 1")
     own_s = [rank.unresized().own_s for rank in times]
     steps = [(dropped, migrated) for dropped in range(num_steps) for migrated in range(num_steps - dropped)]
     shares = [RankPlan(dropped=dropped / num_steps, migrated=migrated / num_steps) for dropped, migrated in steps]
     choices = [shares if rank_s > min(own_s) else [RankPlan()] for rank_s in own_s]
-    num_plans = math.prod(map(len, choices))
-    require(num_plans <= MOST_PLANS, "num_steps", num_steps, f"of {MOST_PLANS:,} plans at most, not {num_plans:,}")
     scored = [Scored.of(times, Plan(ranks=ranks), costs) for ranks in product(*choices)]
     front: list[Scored] = []
-    for plan in sorted(scored, key=lambda scored: (scored.iteration_s, scored.dropped)):
-        if not front or plan.dropped < front[-1].dropped - _SUM_TOLERANCE:
-            front.append(plan)
+    for better in sorted(scored, key=lambda scored: (scored.iteration_s, scored.plan.dropped)):
+        if not front or better.plan.dropped < front[-1].plan.dropped - _SUM_TOLERANCE:
+            front.append(better)
     return tuple(front)
 
 
@@ -122,18 +116,16 @@ def _divisions(
 def _solved(
     slopes: np.ndarray, fixed: np.ndarray, bounds: Sequence, *, most_dropped: float | None, most: float
 ) -> Plan | None:
-    """Solve a programme of the ranks' own times, `slopes @ shares + fixed`: dropped shares, then migrated ones."""
+    """Solve a programme of the ranks' own times, `slopes @ shares + fixed`: dropped shares, then migrated ones.
+
+    The last unknown is the iteration's time, no less than that of any rank. It is the goal where `most_dropped` is.
+    """
     n = len(fixed)
     dropped, kept = [1.0] * n + [0.0] * n, np.hstack([np.eye(n), np.eye(n)])
-    objective = dropped
-    if most_dropped is None:
-        rows = np.vstack([slopes, kept])
-        limits = [*(most - fixed), *[MOST_REMOVED] * n]
-    else:  # the last unknown is the iteration's time: least, and no less than that of any rank
-        rows = np.column_stack([np.vstack([slopes, dropped, kept]), [-1.0] * n + [0.0] * (n + 1)])
-        limits = [*-fixed, most_dropped, *[MOST_REMOVED] * n]
-        objective, bounds = [0.0] * (2 * n) + [1.0], [*bounds, (0.0, None)]
-    solution = linprog(objective, rows, limits, bounds=bounds)
+    rows = np.column_stack([np.vstack([slopes, dropped, kept]), [-1.0] * n + [0.0] * (n + 1)])
+    limits = [*-fixed, n if most_dropped is None else most_dropped, *[MOST_REMOVED] * n]
+    objective = [*dropped, 0.0] if most_dropped is None else [0.0] * (2 * n) + [1.0]
+    solution = linprog(objective, rows, limits, bounds=[*bounds, (0.0, most)])
     if solution.status == _INFEASIBLE:
         return None
     if not solution.success:

@@ -12,6 +12,8 @@ from itertools import pairwise
 from statistics import fmean, linear_regression
 from typing import Any, Self
 
+from scipy.optimize import brentq
+
 NEAR = 1 / 400  # of a rank's columns: 2 % of a normal rank's products where the skewness is 8
 # Largest share of its columns that a rank gives up. Ours: Eq. 1 leaves the end of [0, 1) open, and a rank must go on
 # multiplying something, or nobody could measure that it has become fast again.
@@ -24,16 +26,7 @@ def require(holds: bool, field: str, value: object, rule: str) -> None:
         raise ValueError(f"{field} is {value!r}; it must be {rule}")
 
 
-class Option(Enum):
-    """A choice by name; the error for an unknown name lists the known ones."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> None:
-        known = ", ".join(repr(option.value) for option in cls)
-        raise ValueError(f"{cls.__name__.lower()} is {value!r}; it must be one of {known}")
-
-
-class Solution(Option, StrEnum):
+class Solution(StrEnum):
     """How stragglers are helped, by the names of sections V-A and V-C."""
 
     BASELINE = "Baseline"  # not at all
@@ -46,14 +39,14 @@ class Solution(Option, StrEnum):
 COMPARED = (Solution.BASELINE, Solution.ZERO, Solution.MIG, Solution.SEMI)  # the solutions that plan by themselves
 
 
-class Scheme(Option, StrEnum):
+class Scheme(StrEnum):
     """How migrated columns travel; the names of table I."""
 
     BROADCAST_REDUCE = "broadcast-reduce"
     SCATTER_GATHER = "scatter-gather"
 
 
-class Imputation(Option):
+class Imputation(Enum):
     """The values in columns of a gradient that were not computed."""
 
     ZERO = "Zero"  # nothing: the paper's choice
@@ -61,7 +54,7 @@ class Imputation(Option):
     SAME = "Same"  # the value of the previous iteration; zero before there is one
 
 
-class Selection(Option):
+class Selection(Enum):
     """How the columns of a layer, and their number, are chosen."""
 
     RANDOM = "Rd"
@@ -133,7 +126,6 @@ class Plan:
     to_normal: bool = False  # receivers are ranks that keep all of their columns, as in section IV-A; for models alone
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ranks", tuple(self.ranks))
         require(bool(self.ranks), "ranks", self.ranks, "a plan for at least one rank")
         require(bool(self.receivers), "senders", self.senders, f"at most num_ranks - 1 = {self.num_ranks - 1}")
 
@@ -143,14 +135,11 @@ class Plan:
         return cls.of_shares([0.0] * num_ranks)
 
     @classmethod
-    def of_shares(
-        cls, dropped: Sequence[float] = (), migrated: Sequence[float] = (), *, to_normal: bool = False
-    ) -> Self:
+    def of_shares(cls, dropped: Sequence[float] = (), migrated: Sequence[float] = ()) -> Self:
         """Return the plan of shares in rank order; an empty sequence is zeros."""
         num_ranks = max(len(dropped), len(migrated))
         pairs = zip(dropped or [0.0] * num_ranks, migrated or [0.0] * num_ranks, strict=True)
-        ranks = tuple(RankPlan(dropped=drops, migrated=migrates) for drops, migrates in pairs)
-        return cls(ranks=ranks, to_normal=to_normal)
+        return cls(ranks=tuple(RankPlan(dropped=drops, migrated=migrates) for drops, migrates in pairs))
 
     @property
     def num_ranks(self) -> int:
@@ -225,8 +214,6 @@ def receivers_of(sender: int, senders: Sequence[int], num_ranks: int) -> tuple[i
 
 def column_ranges(num_columns: int, num_receivers: int) -> tuple[range, ...]:
     """Divide m columns among receivers: r' has (r' - 1) m / (N - 1) to r' m / (N - 1), rounded down (IV-B)."""
-    require(num_columns >= 0, "num_columns", num_columns, "0 or more")
-    require(num_receivers >= 1, "num_receivers", num_receivers, "at least 1")
     ends = [number * num_columns // num_receivers for number in range(num_receivers + 1)]
     return tuple(range(first, last) for first, last in pairwise(ends))
 
@@ -376,12 +363,10 @@ def ideal_s(times: Sequence[RankTimes]) -> float:
     unresized = [rank.unresized() for rank in times]
     for rank, measured in enumerate(unresized):
         require(measured.product_s != 0, f"product_s of rank {rank}", measured.product_s, "above 0")
-    level_s = 0.0
-    other_over_product = per_s = 0.0  # sums over the ranks below the level
-    for measured in sorted(unresized, key=lambda rank: rank.other_s):
-        if per_s and measured.other_s >= level_s:
-            break
-        other_over_product += measured.other_s / measured.product_s
-        per_s += 1 / measured.product_s
-        level_s = (len(unresized) + other_over_product) / per_s
-    return max(level_s, max(measured.other_s for measured in unresized))
+
+    def too_many(level_s: float) -> float:
+        """Return the columns that all ranks multiply until the level, less those that there are, in ranks' shares."""
+        return math.fsum(max(level_s - rank.other_s, 0.0) / rank.product_s - 1 for rank in unresized)
+
+    level_s = brentq(too_many, 0.0, 2 * max(rank.own_s for rank in unresized))
+    return max(level_s, *(rank.other_s for rank in unresized))

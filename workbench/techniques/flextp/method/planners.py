@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from enum import Enum
 
 from scipy.optimize import brentq
 
-from .plan import MOST_REMOVED, Costs, Option, Plan, RankTimes, Solution, ideal_s, iteration_s, own_speed, require
+from .plan import MOST_REMOVED, Costs, Plan, RankTimes, Solution, ideal_s, iteration_s, own_speed, rank_parts, require
 
 SIGNIFICANT_CHANGE = 0.10  # share of a rank's own time, section III-A
 STILL_SLOW = 0.25  # of that share, by which a straggler that drops columns may stay behind; ours
@@ -21,7 +23,7 @@ _NEAR = 1e-6  # of a level: as near as shares of such a precision come
 _FIXED_POINT_ROUNDS = 6  # extraction is a few percent of the products, so each round gains a digit or more
 
 
-class Reference(Option):
+class Reference(Enum):
     """The time that stragglers are to come down to."""
 
     MEAN = "mean"  # of the un-resized own times; Eq. 1
@@ -58,8 +60,6 @@ def pruning_ratios(times: Sequence[RankTimes], reference: Reference) -> list[flo
 def speedup_bound(skewness: float, num_ranks: int, *, other: float = 0.0) -> float:
     """Return Eq. 1's largest speedup, (o + χ) / (o + (χ + N - 1) / N); o is `other` time over products."""
     require(1 <= skewness < math.inf, "skewness", skewness, "finite and at least 1")
-    require(num_ranks >= 1, "num_ranks", num_ranks, "at least 1")
-    require(0 <= other < math.inf, "other", other, "finite and not negative")
     return (other + skewness) / (other + (skewness + num_ranks - 1) / num_ranks)
 
 
@@ -162,7 +162,7 @@ def plan_division(
     ratios = [ratio if rank in slow else 0.0 for rank, ratio in enumerate(pruning_ratios(times, reference))]
     migrated = [ratio if rank in slow[:num_senders] else 0.0 for rank, ratio in enumerate(ratios)]
     dropped = [ratio - share for ratio, share in zip(ratios, migrated, strict=True)]
-    return Plan.of_shares(dropped, migrated, to_normal=to_normal)
+    return replace(Plan.of_shares(dropped, migrated), to_normal=to_normal)
 
 
 def plan_equal_drop(times: Sequence[RankTimes], dropped: float) -> Plan:
@@ -173,7 +173,6 @@ def plan_equal_drop(times: Sequence[RankTimes], dropped: float) -> Plan:
         return [pruning_ratio(rank.own_s, level_s, rank.product_s) for rank in unresized]
 
     slowest_s = max(rank.own_s for rank in unresized)
-    require(0 <= dropped <= math.fsum(shares(0.0)), "dropped", dropped, "in [0, all that ranks can drop]")
     return Plan.of_shares(shares(brentq(lambda level_s: math.fsum(shares(level_s)) - dropped, 0.0, slowest_s)))
 
 
@@ -216,7 +215,6 @@ def split_of_one_by_definition(removed: float, costs: Costs, num_receivers: int)
 def _excess_s(removed: float, costs: Costs, num_receivers: int) -> Callable[[float], float]:
     """Return the others' cost of migrating minus the straggler's cost of dropping, a function of the migrated share."""
     require(0 <= removed < 1, "removed", removed, "in [0, 1)")
-    require(num_receivers >= 1, "num_receivers", num_receivers, "at least 1")
 
     def excess_s(migrated: float) -> float:
         others_s = costs.communicate(migrated) + costs.compute(migrated / num_receivers)
@@ -225,30 +223,20 @@ def _excess_s(removed: float, costs: Costs, num_receivers: int) -> Callable[[flo
     return excess_s
 
 
-def cost_effective(times: Sequence[RankTimes], costs: Costs, *, to_normal: bool = False) -> tuple[bool, ...]:
-    """Return for x = 1, 2, ... stragglers that migrate whether the x-th saves more than it costs (Eq. 3).
-
-    It saves T_x - T_min, as far as its products can. It costs the slowest receiver communicate(V) + compute(V / (N -
-    x)) at its own speed, V the volume that all x migrate; other stragglers are receivers, too, but with `to_normal`.
-    """
-    pays = []
-    for x, straggler in enumerate(stragglers(times), start=1):
-        plan = plan_division(times, x, to_normal=to_normal)
-        slowest = max(own_speed(times)[rank] for rank in plan.receivers)
-        senders = len(plan.senders)
-        compute_s = costs.compute_s(plan.migrated, senders, len(plan.receivers)) * slowest
-        costs_s = costs.communicate_s(plan.migrated, senders) + compute_s
-        pays.append(times[straggler].unresized().product_s * plan.ranks[straggler].removed > costs_s)
-    return tuple(pays)
-
-
 def num_senders(times: Sequence[RankTimes], costs: Costs, *, to_normal: bool = False) -> int:
     """Return x of Eq. 3: the largest number of senders of which the last still saves more than it costs.
 
+    It saves T_x - T_min, as far as its products can. It costs the slowest receiver communicate(V) + compute(V / (N -
+    x)) at its own speed, V the volume that all x migrate; other stragglers are receivers, too, but with `to_normal`.
     The paper stops at the first x that does not pay; a larger x can pay again, once a slow receiver sends.
     """
-    pays = cost_effective(times, costs, to_normal=to_normal)
-    return max((x for x, does in enumerate(pays, start=1) if does), default=0)
+    largest = 0
+    for x, straggler in enumerate(stragglers(times), start=1):
+        plan = plan_division(times, x, to_normal=to_normal)
+        costs_s = max(parts.received_s + parts.transfer_s for parts in rank_parts(times, plan, costs))
+        if times[straggler].unresized().product_s * plan.ranks[straggler].removed > costs_s:
+            largest = x
+    return largest
 
 
 # --- levelling: all ranks end together, by water-filling on the costs of Eqs. 2 and 3 (ours)
@@ -266,7 +254,6 @@ def levelled_plan(
     is so fast; else, of the plans that are, the one that drops least, or the fastest where none is.
     """
     require(0 <= speed_share < 1, "speed_share", speed_share, "in [0, 1)")
-    require(len(slowest_first) < len(times), "slowest_first", tuple(slowest_first), f"fewer than {len(times)} ranks")
     fastest_possible_s, search = ideal_s(times), _LevelSearch(times, costs)
     divisions = [tuple(slowest_first[:num_senders]) for num_senders in range(len(slowest_first) + 1)]
     lossless = [search.lossless(senders) for senders in divisions]
@@ -278,10 +265,9 @@ def levelled_plan(
     if iteration_s(times, fastest, costs) <= allowed_s:
         return fastest
     plans = [*lossless, *(search.at_level(senders, allowed_s) for senders in divisions)]
-    seconds = [iteration_s(times, plan, costs) for plan in plans]
-    reached_s = max(allowed_s, min(seconds)) * (1 + _NEAR)  # where no plan reaches the level, the fastest one's
-    reaching = (plan for plan, plan_s in zip(plans, seconds, strict=True) if plan_s <= reached_s)
-    return min(reaching, key=lambda plan: plan.dropped)
+    seconds = {plan: iteration_s(times, plan, costs) for plan in plans}
+    reached_s = max(allowed_s, min(seconds.values())) * (1 + _NEAR)  # where no plan reaches it, the fastest one's
+    return min((plan for plan in plans if seconds[plan] <= reached_s), key=lambda plan: plan.dropped)
 
 
 class _LevelSearch:

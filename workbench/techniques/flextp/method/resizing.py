@@ -3,7 +3,7 @@
 Shapes: N = rows of the input, K = columns, O = outputs, C = kept columns, R = rows of any matrix.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,29 +18,22 @@ DECAY = 0.8  # a: share of γ that every layer drops at least (section III-B)
 # 0.003, n = 28 and 112) the median columns of a small perceptron's four weights moved 0.2 to 0.6 of that distance in
 # the fourth and in the eighth epoch on the digits, so that layers differ in candidates.
 DRIFT_SHARE = 0.25
+Multiply = Callable[[Tensor, Tensor], Tensor]
 ROWS_AT_ONCE = 64  # of a weight: at usual widths they stay in a core's cache over all four operations
 
 
-class Buffers:
+class Buffers(dict[tuple[str, torch.dtype, torch.device], Tensor]):
     """Memory for extracted columns, for all layers of a rank; the next tensor of a name overwrites the one before."""
-
-    def __init__(self):
-        self._tensors: dict[tuple[str, torch.dtype, torch.device], Tensor] = {}
 
     def take(self, name: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         """Return memory of a shape, with the dtype and device of `like`; two tensors in use at once need two names."""
         key = name, like.dtype, like.device
-        return self._tensors.setdefault(key, like.new_empty(0)).resize_(shape)
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(tensor.untyped_storage().nbytes() for tensor in self._tensors.values())
+        return self.setdefault(key, like.new_empty(0)).resize_(shape)
 
 
 def num_dropped_columns(pruning_ratio: float, num_columns: int) -> int:
     """Return the number of columns that a ratio γ in [0, 1) drops: γK to the nearest, halves up, and at most K − 1."""
     require(0 <= pruning_ratio < 1, "pruning_ratio", pruning_ratio, "in [0, 1)")
-    require(num_columns >= 1, "num_columns", num_columns, "at least 1")
     return min(int(pruning_ratio * num_columns + 0.5), num_columns - 1)
 
 
@@ -62,42 +55,30 @@ def kept_columns(dropped: Tensor | Sequence[int], num_columns: int, name: str = 
 
 @torch.no_grad()
 def product_of_columns(
-    x_NK: Tensor,
-    weight_OK: Tensor,
-    columns: Tensor | None,
-    *,
-    out: Tensor | None = None,
-    buffers: Buffers | None = None,
-    multiply: Callable[..., Tensor] = torch.mm,
+    x_NK: Tensor, weight_OK: Tensor, columns: Tensor, buffers: Buffers | None = None, multiply: Multiply = torch.mm
 ) -> Tensor:
-    """Return y [N, O] = x[:, columns] weight[:, columns]ᵀ; `columns` are [C] distinct indices, int64, None for all.
+    """Return y [N, O] = x[:, columns] weight[:, columns]ᵀ; `columns` are [C] distinct indices, int64.
 
-    `out` [N, O] is written where given, `buffers` hold extracted columns, and a meter gives a `multiply` of its own.
+    `buffers` hold extracted columns, and a meter gives a `multiply` of its own.
     """
     weight_OC = _extracted("weight", weight_OK, columns, buffers)
-    return multiply(_extracted("x", x_NK, columns, buffers), weight_OC.t(), out=out)
+    return multiply(_extracted("x", x_NK, columns, buffers), weight_OC.t())
 
 
 @torch.no_grad()
 def gradient_of_columns(
-    left_RM: Tensor,
-    right_MK: Tensor,
-    columns: Tensor | None,
-    *,
-    out: Tensor | None = None,
-    buffers: Buffers | None = None,
-    multiply: Callable[..., Tensor] = torch.mm,
+    left_RM: Tensor, right_MK: Tensor, columns: Tensor, buffers: Buffers | None = None, multiply: Multiply = torch.mm
 ) -> Tensor:
     """Return some columns of a gradient, [R, C] = left right[:, columns]; see `product_of_columns`.
 
     Left is the output's gradient [N, O], right the weight; for the weight's gradient its transpose, and the input.
     """
-    return multiply(left_RM, _extracted("x", right_MK, columns, buffers), out=out)
+    return multiply(left_RM, _extracted("x", right_MK, columns, buffers))
 
 
-def _extracted(name: str, matrix_RK: Tensor, columns: Tensor | None, buffers: Buffers | None) -> Tensor:
+def _extracted(name: str, matrix_RK: Tensor, columns: Tensor, buffers: Buffers | None) -> Tensor:
     """Copy some columns into memory of their own; all columns are the matrix itself."""
-    if columns is None or len(columns) == matrix_RK.shape[1]:
+    if len(columns) == matrix_RK.shape[1]:
         return matrix_RK
     out = None if buffers is None else buffers.take(name, (len(matrix_RK), len(columns)), like=matrix_RK)
     return torch.index_select(matrix_RK, 1, columns, out=out)
@@ -110,25 +91,21 @@ def recovered(
     num_columns: int,
     imputation: Imputation = Imputation.ZERO,
     previous: Tensor | None = None,
-    *,
-    out: Tensor | None = None,
 ) -> Tensor:
     """Put the computed columns of a gradient [R, C] where they belong and impute the others: [R, K].
 
     Args:
         kept: distinct indices of the computed columns, [C], int64.
         previous: the recovered gradient of the iteration before, [R, K], for `Imputation.SAME`; None: zeros.
-        out: [R, K], written where given.
     """
-    if len(kept) == num_columns and out is None:
+    if len(kept) == num_columns:
         return part_RC
-    full_RK = part_RC.new_empty(len(part_RC), num_columns) if out is None else out
     if imputation is Imputation.AVERAGE:
-        full_RK.copy_(part_RC.mean(dim=1, keepdim=True).expand_as(full_RK))
+        full_RK = part_RC.mean(dim=1, keepdim=True).repeat(1, num_columns)
     elif imputation is Imputation.SAME and previous is not None:
-        full_RK.copy_(previous)
+        full_RK = previous.clone()
     else:
-        full_RK.zero_()
+        full_RK = part_RC.new_zeros(len(part_RC), num_columns)
     return full_RK.scatter_(1, kept.expand_as(part_RC), part_RC)  # faster than index_copy_ along rows
 
 
@@ -137,21 +114,24 @@ def resized_product_by_definition(x_NK: Tensor, weight_OK: Tensor, dropped: Sequ
     return _pruned_by_definition(x_NK, dropped) @ _pruned_by_definition(weight_OK, dropped).T
 
 
-def resized_gradient_by_definition(left_RM: Tensor, right_MK: Tensor, dropped: Sequence[int], *imputing) -> Tensor:
-    """Multiply with the pruned input or weight and recover the gradient [R, K]; figure 2 (right), section III-A."""
-    return recovered_by_definition(left_RM @ _pruned_by_definition(right_MK, dropped), dropped, *imputing)
-
-
 def _pruned_by_definition(matrix_RK: Tensor, dropped: Sequence[int]) -> Tensor:
     return torch.cat([column for k, column in enumerate(matrix_RK.split(1, dim=1)) if k not in dropped], dim=1)
 
 
-def recovered_by_definition(
-    part_RC: Tensor, dropped: Sequence[int], imputation: Imputation = Imputation.ZERO, previous: Tensor | None = None
+def resized_gradient_by_definition(
+    left_RM: Tensor,
+    right_MK: Tensor,
+    dropped: Sequence[int],
+    imputation: Imputation = Imputation.ZERO,
+    previous: Tensor | None = None,
 ) -> Tensor:
-    """Go through the columns: the next computed one where it was kept, else an imputed one; figure 3."""
+    """Multiply with the pruned input or weight; figure 2 (right), section III-A.
+
+    Then go through the columns [R, K]: the next computed one where it was kept, else an imputed one; figure 3.
+    """
+    part_RC = left_RM @ _pruned_by_definition(right_MK, dropped)
     computed, columns = iter(part_RC.unbind(dim=1)), []
-    for column in range(part_RC.shape[1] + len(dropped)):
+    for column in range(right_MK.shape[1]):
         if column not in dropped:
             columns.append(next(computed))
         elif imputation is Imputation.AVERAGE:
@@ -161,16 +141,6 @@ def recovered_by_definition(
         else:
             columns.append(torch.zeros_like(part_RC[:, 0]))
     return torch.stack(columns, dim=1)
-
-
-class Lineage(dict[tuple[str, str], Tensor]):
-    """The three-tuples of section III-A: (layer, matrix) -> dropped columns; prints as a table."""
-
-    def __str__(self) -> str:
-        rows = [("layer", "matrix", "dropped columns")]
-        rows += [(*key, " ".join(map(str, dropped.tolist()))) for key, dropped in self.items()]
-        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-        return "\n".join(f"{layer:<{widths[0]}}  {matrix:<{widths[1]}}  {dropped}" for layer, matrix, dropped in rows)
 
 
 # --- which columns, section III-B: those whose weights changed least, in priority lists renewed once an epoch
@@ -191,8 +161,6 @@ class ColumnStatistics:
     @torch.no_grad()
     def update_(self, weight_OK: Tensor, dropped: Tensor | Sequence[int]) -> None:
         """Measure the columns that were not `dropped` since the last update, and remember the weight [O, K]."""
-        if weight_OK.shape != self.then_OK.shape:
-            raise ValueError(f"weight_OK has shape {list(weight_OK.shape)}; it must be {list(self.then_OK.shape)}")
         total = torch.zeros_like(self.change)
         chunks = zip(weight_OK.split(ROWS_AT_ONCE), self.then_OK.split(ROWS_AT_ONCE), strict=True)
         for now, then in chunks:  # the copy becomes the weight: one pass, no temporary of its size
@@ -219,20 +187,12 @@ def priority_list(statistics: ColumnStatistics, *, selection: Selection, generat
     return order.to(device)
 
 
-def first_columns(columns: Tensor, num_dropped: int) -> Tensor:
-    """Return the first `num_dropped` of a priority list [K], ascending; larger choices contain smaller ones."""
-    require(0 <= num_dropped < len(columns), "num_dropped", num_dropped, f"in [0, {len(columns)}): one column is kept")
-    return columns[:num_dropped].sort().values
-
-
 def micro_threshold(learning_rate: float, iterations_per_epoch: int) -> float:
     """Return θ_micro, the change an iteration below which a column is a candidate (ours; the paper's value is lost).
 
     Adam's weights end about √n of n steps of the learning rate's size away; θ = n θ_micro is the share `DRIFT_SHARE` of
     that. Steps of plain SGD are as large as its gradients: give a micro-threshold of your own there.
     """
-    require(learning_rate > 0, "learning_rate", learning_rate, "positive")
-    require(iterations_per_epoch >= 1, "iterations_per_epoch", iterations_per_epoch, "at least 1")
     return DRIFT_SHARE * learning_rate / iterations_per_epoch**0.5
 
 
@@ -246,7 +206,6 @@ def mean_ratios(candidate_shares: Sequence[float], pruning_ratio: float) -> list
 
     The straggler is as fast as with γ in every layer (section III-B). What exceeds `MOST_REMOVED`, the others share.
     """
-    _check_ratios(candidate_shares, pruning_ratio)
     ratios = [DECAY * pruning_ratio for _ in candidate_shares]
     room, open_layers = (1 - DECAY) * pruning_ratio * len(ratios), set(range(len(ratios)))
     while room > 0 and open_layers:
@@ -264,16 +223,9 @@ def mean_ratios(candidate_shares: Sequence[float], pruning_ratio: float) -> list
 
 def layer_ratios(candidate_shares: Sequence[float], pruning_ratio: float) -> list[float]:
     """Return max(candidates / K, a γ) for every layer, at most `MOST_REMOVED`; 0 where γ is 0 (section III-B)."""
-    _check_ratios(candidate_shares, pruning_ratio)
     if pruning_ratio == 0:
         return [0.0 for _ in candidate_shares]
     return [min(max(share, DECAY * pruning_ratio), MOST_REMOVED) for share in candidate_shares]
-
-
-def _check_ratios(candidate_shares: Sequence[float], pruning_ratio: float) -> None:
-    require(0 <= pruning_ratio < 1, "pruning_ratio", pruning_ratio, "in [0, 1)")
-    for share in candidate_shares:
-        require(0 <= share <= 1, "candidate_shares", share, "shares in [0, 1]")
 
 
 # --- the worked example of figure 2: one linear layer, columns 2 and 4 of 4 dropped, with its multiplications counted
@@ -304,14 +256,14 @@ class WorkedExample:
     input_NK: Tensor  # [2, 4]
     weight_OK: Tensor  # [3, 4]
     grad_output_NO: Tensor  # arrives from the layer above, [2, 3]
-    lineage: Lineage  # dropped columns of input and weight
+    lineage: Mapping[tuple[str, str], tuple[int, ...]]  # section III-A's table: layer and matrix -> dropped columns
     products: tuple[ResizedProduct, ...]  # output, grad_weight, grad_input
 
 
 def worked_example(imputation: Imputation = Imputation.ZERO) -> WorkedExample:
     """Run the example with an imputation; with `Imputation.SAME`, which has no iteration before, zeros."""
     x_NK, weight_OK, grad_NO = (torch.tensor(rows).float() for rows in (INPUT_NK, WEIGHT_OK, GRAD_OUTPUT_NO))
-    lineage = Lineage({("linear", matrix_name): torch.tensor(DROPPED) for matrix_name in ("input", "weight")})
+    lineage = {("linear", matrix_name): DROPPED for matrix_name in ("input", "weight")}
     kept, products = kept_columns(lineage["linear", "input"], x_NK.shape[1]), []
     for name, multiply in (
         ("output", partial(product_of_columns, x_NK, weight_OK)),
@@ -321,7 +273,7 @@ def worked_example(imputation: Imputation = Imputation.ZERO) -> WorkedExample:
         with FlopCounterMode(display=False) as fewer:
             result = multiply(kept)
         with FlopCounterMode(display=False) as full:
-            plain = multiply(None)
+            plain = multiply(kept_columns((), x_NK.shape[1]))
         if name != "output":
             result = recovered(result, kept, x_NK.shape[1], imputation)
         # Half of the operations are additions.

@@ -27,7 +27,7 @@ from workbench.timeline.stragglers import StragglerTrace
 from ..method.plan import Costs, Plan, RankPlan, RankTimes, Solution
 from ..method.planners import Reference, have_moved
 from ..method.resizing import Buffers, num_dropped_columns
-from .division import Division, delivery_of, divide
+from .division import Division, divide
 from .meter import Meter, ModelledTimes
 from .policy import ColumnChooser, Planner, Policy, check_policy, needs_costs, planner_of
 from .pre_test import measure_costs
@@ -165,10 +165,12 @@ class Balancer:
         self._plan_by(costs)
         by_rank = self._weights_by_rank().items()
         self._choosers = {rank: ColumnChooser(weights, policy, rank) for rank, weights in by_rank}
-        flexible = partial(FlexibleProduct, group, imputation=policy.imputation, meters=meters, buffers=Buffers())
-        self._products, delivery = [], delivery_of(policy.scheme, group)
+        flexible = partial(
+            FlexibleProduct, group, scheme=policy.scheme, imputation=policy.imputation, meters=meters, buffers=Buffers()
+        )
+        self._products = []
         for layer in self._layers.values():
-            layer.matrix_product = product = flexible(cut_of(layer), layer.site, delivery=delivery)
+            layer.matrix_product = product = flexible(cut_of(layer), layer.site)
             self._products.append(product)
             if len(group.local_ranks) == 1 and isinstance(layer, ShardedLinear):  # torch knows its own DTensors
                 for parameter in [*layer.weights, *(layer.biases if layer.output_group.size > 1 else ())]:
@@ -320,8 +322,7 @@ class Balancer:
         state = self._state
         measured = []
         for rank in self.group.local_ranks:
-            kept = partial(Division.kept_share, rank=rank)
-            work = 1.0 if state.plan.is_plain else self._weighted(kept, otherwise=1.0)
+            work = self._weighted(partial(Division.kept_share, rank=rank), otherwise=1.0)
             modelled = self._modelled and self._modelled.of(rank, state.iteration, work)
             measured.append(astuple(modelled or self._meters[rank].end(work)))
         state.unsent.append(measured)

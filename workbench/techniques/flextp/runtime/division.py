@@ -7,7 +7,6 @@ count.
 Shapes: R = rows, m = migrated columns, w = columns of one receiver.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial, reduce
@@ -41,19 +40,13 @@ class Division:
     """The columns of a layer, divided until the next plan."""
 
     num_columns: int  # K of every rank
-    kept: Mapping[int, Tensor | None]  # columns that each local rank multiplies itself, ascending; None for all
+    kept: Mapping[int, Tensor]  # columns that each local rank multiplies itself, ascending
     dropped: Mapping[int, Tensor]  # columns of each local rank that nobody multiplies
     migrations: tuple[Migration, ...]  # one a sender, in rank order; the same on every rank
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether every local rank multiplies its own columns, all of them, and no others."""
-        return not self.migrations and all(kept is None for kept in self.kept.values())
-
     def kept_share(self, rank: int) -> float:
         """Return the share of its columns that a local rank multiplies itself."""
-        kept = self.kept[rank]
-        return 1.0 if kept is None else len(kept) / self.num_columns
+        return len(self.kept[rank]) / self.num_columns
 
     def dropped_share(self, rank: int) -> float:
         """Return the share of a local rank's columns that nobody multiplies."""
@@ -74,41 +67,68 @@ def divide(
         migrations.append(Migration(sender=sender, columns=columns, parts=own_parts))
     for rank, columns in dropped.items():
         moved = migrated.get(rank, columns[:0]).to(columns.device)
-        left = kept_columns(torch.cat([columns, moved]), num_columns, f"dropped and migrated of rank {rank}")
-        kept[rank] = None if len(left) == num_columns else left
+        kept[rank] = kept_columns(torch.cat([columns, moved]), num_columns, f"dropped and migrated of rank {rank}")
     return Division(num_columns=num_columns, kept=kept, dropped=dropped, migrations=tuple(migrations))
 
 
 # --- deliveries
 
 Receive = Callable[[], dict[int, Tensor]]  # waits for the handed-out tensors, by local receiver
-Collect = Callable[[], Tensor | None]  # waits for the receivers' results; the tensor where the sender is local
+Collect = Callable[[], dict[int, Tensor]]  # waits for the receivers' results, by sender; empty where it is not local
 
 
-class Delivery(ABC):
-    """How migrated columns, and results on them, travel."""
+class Delivery:
+    """How migrated columns, and results on them, travel.
 
-    merges: bool  # whether a result that an all-reduce follows is left on its receiver, to be summed there
+    By broadcast-reduce, the paper's choice, an operand is one broadcast and a sum one reduce. By scatter-gather the
+    sender serves one receiver after the other, and collects every result.
+    """
 
-    def __init__(self, group: TensorGroup):
+    def __init__(self, scheme: Scheme, group: TensorGroup):
         self.local_ranks, self.moves = group.local_ranks, moves_of(group)
+        # Whether a result that an all-reduce follows is left on its receiver, to be summed there.
+        self.merges = scheme is Scheme.BROADCAST_REDUCE
 
-    @abstractmethod
     def hand_out_columns(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
         """Start to send the migrated columns [R, m]; a receiver gets its own [R, w], which it keeps until backward."""
+        parts = migration.parts
+        if self.merges:
+            receive = self.hand_out(held, migration, shape.with_width(len(migration.columns)))
+            return lambda: {
+                rank: x[:, parts[rank].start : parts[rank].stop].contiguous() for rank, x in receive().items()
+            }
+        held_by = {} if held is None else {rank: held[:, part.start : part.stop] for rank, part in parts.items()}
+        return self._from_sender(
+            held_by, {rank: shape.with_width(len(part)) for rank, part in parts.items()}, migration
+        )
 
-    @abstractmethod
     def hand_out(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
         """Start to send a whole tensor of the sender to its receivers."""
+        if not self.merges:
+            held_by = {} if held is None else dict.fromkeys(migration.parts, held)
+            return self._from_sender(held_by, dict.fromkeys(migration.parts, shape), migration)
+        tensors = [held if rank == migration.sender else None for rank in self.local_ranks]
+        arrival = self.moves.broadcast(tensors, migration.sender, shape)
+        receivers = [rank for rank in self.local_ranks if rank in migration.parts]
+        return lambda: dict.fromkeys(receivers, arrival.wait())
 
-    @abstractmethod
     def add_up(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
         """Start to add the receivers' results on the sender."""
+        if not self.merges:
+            return self._to_sender(parts, dict.fromkeys(migration.parts, shape), migration, partial(reduce, torch.add))
+        partials = [parts[rank] if rank in parts else shape.empty().zero_() for rank in self.local_ranks]
+        arrival = self.moves.reduce(partials, migration.sender)
+        return lambda: {} if (total := arrival.wait()) is None else {migration.sender: total}
 
     def bring_back(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
         """Start to send the receivers' columns [R, w] back; the sender collects [R, m], as `migration.columns`."""
         shapes = {rank: shape.with_width(len(part)) for rank, part in migration.parts.items()}
         return self._to_sender(parts, shapes, migration, partial(torch.cat, dim=1))
+
+    def _from_sender(self, held_by: Mapping[int, Tensor], shapes: Mapping[int, Shape], migration: Migration) -> Receive:
+        sender = migration.sender
+        arrive = self._exchange({sender: held_by}, {rank: {sender: shape} for rank, shape in shapes.items()})
+        return lambda: {rank: messages[sender] for rank, messages in arrive().items() if messages}
 
     def _to_sender(
         self,
@@ -117,66 +137,14 @@ class Delivery(ABC):
         migration: Migration,
         put_together: Callable[[list[Tensor]], Tensor],
     ) -> Collect:
-        outgoing = [{migration.sender: parts[rank]} if rank in parts else {} for rank in self.local_ranks]
-        expected = [shapes if rank == migration.sender else {} for rank in self.local_ranks]
-        arrival = self.moves.exchange(outgoing, expected)
-
-        def collect() -> Tensor | None:
-            arrived = dict(zip(self.local_ranks, arrival.wait(), strict=True)).get(migration.sender)
-            return put_together(list(arrived.values())) if arrived else None
-
-        return collect
-
-
-class BroadcastReduce(Delivery):
-    """The paper's choice: one broadcast an operand, one reduce; results before an all-reduce stay where they are."""
-
-    merges = True
-
-    def hand_out_columns(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
-        receive, parts = self.hand_out(held, migration, shape.with_width(len(migration.columns))), migration.parts
-        return lambda: {rank: x[:, parts[rank].start : parts[rank].stop].contiguous() for rank, x in receive().items()}
-
-    def hand_out(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
-        tensors = [held if rank == migration.sender else None for rank in self.local_ranks]
-        arrival = self.moves.broadcast(tensors, migration.sender, shape)
-        receivers = [rank for rank in self.local_ranks if rank in migration.parts]
-        return lambda: dict.fromkeys(receivers, arrival.wait())
-
-    def add_up(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
-        partials = [parts[rank] if rank in parts else shape.empty().zero_() for rank in self.local_ranks]
-        return self.moves.reduce(partials, migration.sender).wait
-
-
-class ScatterGather(Delivery):
-    """The alternative: the sender serves one receiver after the other, and collects every result."""
-
-    merges = False
-
-    def hand_out_columns(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
-        parts = migration.parts.items()
-        held_by = {} if held is None else {rank: held[:, part.start : part.stop] for rank, part in parts}
-        return self._from_sender(held_by, {rank: shape.with_width(len(part)) for rank, part in parts}, migration)
-
-    def hand_out(self, held: Tensor | None, migration: Migration, shape: Shape) -> Receive:
-        held_by = {} if held is None else dict.fromkeys(migration.parts, held)
-        return self._from_sender(held_by, dict.fromkeys(migration.parts, shape), migration)
-
-    def add_up(self, parts: Mapping[int, Tensor], migration: Migration, shape: Shape) -> Collect:
-        return self._to_sender(parts, dict.fromkeys(migration.parts, shape), migration, partial(reduce, torch.add))
-
-    def _from_sender(self, held_by: Mapping[int, Tensor], shapes: Mapping[int, Shape], migration: Migration) -> Receive:
         sender = migration.sender
-        outgoing = [held_by if rank == sender else {} for rank in self.local_ranks]
-        expected = [{sender: shapes[rank]} if rank in shapes else {} for rank in self.local_ranks]
-        arrival = self.moves.exchange(outgoing, expected)
+        arrive = self._exchange({rank: {sender: part} for rank, part in parts.items()}, {sender: shapes})
+        return lambda: {rank: put_together([*messages.values()]) for rank, messages in arrive().items() if messages}
 
-        def receive() -> dict[int, Tensor]:
-            arrived = zip(self.local_ranks, arrival.wait(), strict=True)
-            return {rank: messages[sender] for rank, messages in arrived if messages}
-
-        return receive
-
-
-def delivery_of(scheme: Scheme, group: TensorGroup) -> Delivery:
-    return (BroadcastReduce if scheme is Scheme.BROADCAST_REDUCE else ScatterGather)(group)
+    def _exchange(
+        self, outgoing: Mapping[int, Mapping[int, Tensor]], expected: Mapping[int, Mapping[int, Shape]]
+    ) -> Callable[[], dict[int, dict[int, Tensor]]]:
+        """Start messages by rank and other rank; the result waits for those of the local ranks."""
+        sent = [outgoing.get(rank, {}) for rank in self.local_ranks]
+        arrival = self.moves.exchange(sent, [expected.get(rank, {}) for rank in self.local_ranks])
+        return lambda: dict(zip(self.local_ranks, arrival.wait(), strict=True))

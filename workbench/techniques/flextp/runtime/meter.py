@@ -42,22 +42,18 @@ class Meter:
         self.is_wall_clock = torch.device(device).type == "cuda"  # it runs on while the rank waits in `waiting`
         self.clock = clock_of(device, time.thread_time)
         self._owed, self._straggles, self._straggling_s = slowness - 1, 0.0, 0.0
-        self._product_s = self._received_s = self._slept_s = self._waited_s = self._start_s = 0.0
+        self.product_s = 0.0  # in products, also on columns of others, since the iteration began, as a straggler's
+        self._received_s = self._slept_s = self._waited_s = self._start_s = 0.0
 
     @property
     def dose(self) -> Dose:
         """Seconds owed and slept so far."""
         return replace(self._sleeper.dose, straggling_s=self._straggling_s)
 
-    @property
-    def product_s(self) -> float:
-        """Seconds in products, also on columns of others, since the iteration began, as a straggler's."""
-        return self._product_s
-
     def begin(self, iteration: int) -> None:
         skewness = 1.0 if self._trace is None else self._trace.skewness(self._rank, iteration)
         self._owed, self._straggles = skewness * self._slowness - 1, (skewness - 1) * self._slowness
-        self._product_s = self._received_s = self._slept_s = self._waited_s = 0.0
+        self.product_s = self._received_s = self._slept_s = self._waited_s = 0.0
         self._start_s = self.clock()
 
     def stop_straggling(self) -> None:
@@ -67,18 +63,18 @@ class Meter:
     def end(self, work: float) -> RankTimes:
         """End the iteration and return its times; `work` is the share of its own columns that the rank multiplied."""
         slept_s = 0.0 if self.is_wall_clock else self._slept_s  # a wall clock has seen the sleep pass
-        passed_s = max(self.clock() - self._start_s + slept_s - self._waited_s, self._product_s)
-        product_s = max(self._product_s - self._received_s, 0.0)  # the difference of two sums, rounded
+        passed_s = max(self.clock() - self._start_s + slept_s - self._waited_s, self.product_s)
+        product_s = max(self.product_s - self._received_s, 0.0)  # the difference of two sums, rounded
         return RankTimes(own_s=max(passed_s - self._received_s, product_s), product_s=product_s, work=work)
 
-    def time(self, multiply: Callable[..., Tensor], *operands: Tensor, for_others: bool = False, **more) -> Tensor:
+    def time(self, multiply: Callable[..., Tensor], *operands: Tensor, for_others: bool = False) -> Tensor:
         """Multiply, charge the time, and sleep for a straggler before going on; `for_others` it is not its own time."""
         with self._watch("product"):
             start_s, begun_s = self.clock(), time.perf_counter()  # in this order: the clock waits for a GPU
-            result = multiply(*operands, **more)
+            result = multiply(*operands)
             seconds = self.clock() - start_s
             owed_s = seconds * self._owed
-            self._product_s += seconds + owed_s
+            self.product_s += seconds + owed_s
             self._received_s += (seconds + owed_s) * for_others
             if owed_s > 0:  # sleep, less what the product waited for a core, as far as that is slowness
                 self._straggling_s += seconds * self._straggles

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from workbench.parallel.seeds import generator_for
 
 from ..method import planners, resizing
-from ..method.plan import Costs, Imputation, Option, Plan, RankPlan, RankTimes, Scheme, Selection, Solution, require
+from ..method.plan import Costs, Imputation, Plan, RankPlan, RankTimes, Scheme, Selection, Solution, require
 from ..method.planners import Reference
 from ..method.resizing import ColumnStatistics, num_dropped_columns
 
@@ -44,7 +45,7 @@ class Policy:
         for declared in fields(self):
             kind: Any = declared.type
             value = getattr(self, declared.name)
-            if isinstance(kind, type) and issubclass(kind, Option):
+            if isinstance(kind, type) and issubclass(kind, Enum):
                 object.__setattr__(self, declared.name, kind(value))
             else:
                 require(isinstance(value, kind), declared.name, value, f"of type {getattr(kind, '__name__', kind)}")
@@ -83,7 +84,6 @@ def check_policy(policy: Policy, num_ranks: int) -> None:
 
 def planner_of(policy: Policy, num_ranks: int, costs: Costs | None = None, **more: Any) -> Planner:
     """Return the planner of a policy; `more` goes to `plan_for`."""
-    check_policy(policy, num_ranks)
     if num_ranks == 1 or policy.solution is Solution.GIVEN:
         return lambda times: policy.plan or Plan.plain(num_ranks)
     more |= {name: getattr(policy, name) for name in ("reference", "pruning_ratio", "num_senders", "refine")}
@@ -134,7 +134,7 @@ class ColumnChooser:
             # Every rank knows the number of migrated columns from the plan alone.
             num_migrated = num_dropped_columns(plan.migrated, len(order))
             num_dropped = min(num_dropped_columns(ratio, len(order)), len(order) - 1 - num_migrated)
-            dropped = resizing.first_columns(order, num_dropped)
+            dropped = order[:num_dropped].sort().values
             was_dropped[dropped] = True
             chosen.append(Columns(dropped=dropped, migrated=order[num_dropped : num_dropped + num_migrated]))
         return chosen

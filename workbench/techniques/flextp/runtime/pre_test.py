@@ -19,7 +19,7 @@ from workbench.parallel import TensorGroup
 from workbench.parallel.moves import moves_of
 
 from ..method.plan import Costs, Line, Plan, RankTimes
-from ..method.resizing import num_dropped_columns, recovered
+from ..method.resizing import gradient_of_columns, kept_columns, num_dropped_columns, recovered
 from .division import divide
 from .meter import clock_of
 from .products import FlexibleProduct
@@ -138,17 +138,15 @@ def _extraction_s(kind: _Kind, share: float) -> float:
     """Return the median seconds of taking out both operands' columns and putting gradients back, as `clock_of` says."""
     weight = kind.layer.weights[0].detach().to(kind.product.dtype)
     num_columns = weight.shape[1]
-    num_kept = num_columns - num_dropped_columns(share, num_columns)
     order = torch.randperm(num_columns, generator=torch.Generator().manual_seed(num_columns))
-    kept = order[:num_kept].sort().values.to(weight.device)
+    kept = kept_columns(order[: num_dropped_columns(share, num_columns)], num_columns).to(weight.device)
     x, buffers = weight.new_zeros(kind.product.num_rows, num_columns), kind.product.buffers
     clock, seconds = clock_of(weight.device, time.thread_time), []
     for repeat in range(1 + REPEATS):
         start_s = clock() if repeat else 0.0  # the first one fills caches
-        for name, matrix in (("x", x), ("weight", weight)):
-            part = buffers.take(name, (len(matrix), num_kept), like=matrix)
+        for matrix in (x, weight):
             for _ in range(2):  # once forward, once backward
-                torch.index_select(matrix, 1, kept, out=part)
+                part = gradient_of_columns(matrix, matrix, kept, buffers, multiply=lambda _, columns: columns)
             recovered(part, kept, num_columns)
         if repeat:
             seconds.append(clock() - start_s)

@@ -21,9 +21,9 @@ from workbench.parallel.linear import ColumnParallelLinear, MatrixProduct, Shard
 from workbench.parallel.moves import Shape
 from workbench.parallel.traffic import Phase
 
-from ..method.plan import Imputation
+from ..method.plan import Imputation, Scheme
 from ..method.resizing import Buffers, gradient_of_columns, product_of_columns, recovered
-from .division import Delivery, Division, Migration, Receive
+from .division import Delivery, Division, Receive
 from .meter import Meter
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ class FlexibleProduct:
         cut: Cut,
         site: str,
         *,
-        delivery: Delivery,
+        scheme: Scheme = Scheme.BROADCAST_REDUCE,
         imputation: Imputation = Imputation.ZERO,
         meters: Mapping[int, Meter] | None = None,
         buffers: Buffers | None = None,
     ):
-        self.group, self.cut, self.site, self.delivery = group, cut, site, delivery
+        self.group, self.cut, self.site, self.delivery = group, cut, site, Delivery(scheme, group)
         self.imputation, self.meters = imputation, dict(meters or {})
         self.division: Division | None = None
         self.num_rows = 0  # N of the last product under a division
@@ -80,8 +80,6 @@ class FlexibleProduct:
         leading = xs[0].shape[:-1]
         self.num_products = 1 + (self.num_products if self.has_multiplied else 0)
         self.num_rows, self.dtype, self.has_multiplied = leading.numel(), xs[0].dtype, True
-        if self.division.is_plain and not self.meters and self.imputation is not Imputation.SAME:
-            return [functional.linear(x, weight) for x, weight in zip(xs, weights, strict=True)]
         call = (_ColumnCall if self.cut is Cut.COLUMN else _RowCall)(self, self.division)
         ys = _Divided.apply(call, *(x.reshape(leading.numel(), x.shape[-1]) for x in xs), *weights)
         return [y.view(*leading, y.shape[-1]) for y in ys]
@@ -145,14 +143,11 @@ class _Call:
     def by_rank(self, tensors: Sequence[Tensor]) -> dict[int, Tensor]:
         return dict(zip(self.ranks, tensors, strict=True))
 
-    def timed(self, rank: int, multiply, *operands: Tensor, for_others: bool = False, **more) -> Tensor:
+    def timed(self, rank: int, multiply, *operands: Tensor, for_others: bool = True) -> Tensor:
         """Multiply, and charge the time to the rank's meter, if it has one."""
         if rank in self.product.meters:
             multiply = partial(self.product.meters[rank].time, multiply, for_others=for_others)
-        return multiply(*operands, **more)
-
-    def timed_for_others(self, rank: int, multiply, *operands: Tensor) -> Tensor:
-        return self.timed(rank, multiply, *operands, for_others=True)
+        return multiply(*operands)
 
     def hand_out(self, *operands: Sequence[Tensor]) -> list[Receive]:
         """Start to send the migrated columns of every sender's operands, one above the other."""
@@ -167,7 +162,7 @@ class _Call:
 
     def of_kept(self, rank: int, of_columns, *operands: Tensor) -> Tensor:
         """Multiply a local rank's kept columns; only the product itself is charged."""
-        multiply = partial(self.timed, rank, torch.mm)
+        multiply = partial(self.timed, rank, torch.mm, for_others=False)
         return of_columns(*operands, self.division.kept[rank], buffers=self.product.buffers, multiply=multiply)
 
     def own_outputs(self, xs: Sequence[Tensor], weights: Sequence[Tensor]) -> dict[int, Tensor]:
@@ -181,13 +176,10 @@ class _Call:
         """Compute the gradients of all inputs or weights, if needed; columns that a rank migrated are zero."""
         gradients = {}
         for rank, left, right in zip(self.ranks, lefts, rights, strict=True) if needed else ():
-            gradients[rank] = self.of_kept(rank, gradient_of_columns, left, right)
-            kept = self.division.kept[rank]
-            if kept is None:
-                continue
+            part = self.of_kept(rank, gradient_of_columns, left, right)
             previous = self.product.previous.get((rank, matrix, len(left)))  # of a batch of as many rows
             num_columns, imputation = self.division.num_columns, self.product.imputation
-            gradients[rank] = recovered(gradients[rank], kept, num_columns, imputation, previous)
+            gradients[rank] = recovered(part, self.division.kept[rank], num_columns, imputation, previous)
             for migration in self.migrations:
                 if migration.sender == rank:
                     gradients[rank][:, migration.columns] = 0
@@ -217,11 +209,12 @@ class _ColumnCall(_Call):
             parts = {}
             for rank, weight in self.received[-1].items():
                 x = inputs[rank][:, migration.columns_of(rank)]
-                parts[rank] = self.timed_for_others(rank, functional.linear, x, weight)
+                parts[rank] = self.timed(rank, functional.linear, x, weight)
             totals.append(self.delivery.add_up(parts, migration, output))
         ys = self.own_outputs(xs, weights)
-        for migration, collect in zip(self.migrations, totals, strict=True):
-            _add(ys, migration, collect())
+        for collect in totals:
+            for sender, total in collect().items():
+                ys[sender] += total
         return list(ys.values())
 
     def backward(self, grads: Sequence[Tensor], xs: Sequence[Tensor], weights: Sequence[Tensor]):
@@ -235,13 +228,13 @@ class _ColumnCall(_Call):
             handed = receive()
             if self.needs_weights:
                 parts = {
-                    rank: self.timed_for_others(rank, torch.mm, grad.t(), inputs[rank][:, migration.columns_of(rank)])
+                    rank: self.timed(rank, torch.mm, grad.t(), inputs[rank][:, migration.columns_of(rank)])
                     for rank, grad in handed.items()
                 }
                 collect = self.delivery.bring_back(parts, migration, Shape.of(weights[0]))
                 returns.append((weight_grads, migration, collect))
             if self.needs_inputs:
-                parts = {rank: self.timed_for_others(rank, torch.mm, g, columns[rank]) for rank, g in handed.items()}
+                parts = {rank: self.timed(rank, torch.mm, g, columns[rank]) for rank, g in handed.items()}
                 if self.delivery.merges:
                     for rank, part in parts.items():
                         input_grads[rank].index_add_(1, migration.columns_of(rank), part)
@@ -249,7 +242,8 @@ class _ColumnCall(_Call):
                     collect = self.delivery.bring_back(parts, migration, Shape.of(xs[0]))
                     returns.append((input_grads, migration, collect))
         for gradients, migration, collect in returns:
-            _place(gradients, migration, collect())
+            for sender, columns in collect().items():
+                gradients[sender][:, migration.columns] = columns
         self.remember("weight", weight_grads)
         return input_grads, weight_grads
 
@@ -266,12 +260,13 @@ class _RowCall(_Call):
         for migration, receive in zip(self.migrations, pending, strict=True):
             both = {rank: (columns[:num_rows], columns[num_rows:]) for rank, columns in receive().items()}
             self.received.append(both)
-            parts = {rank: self.timed_for_others(rank, functional.linear, *columns) for rank, columns in both.items()}
+            parts = {rank: self.timed(rank, functional.linear, *columns) for rank, columns in both.items()}
             if self.delivery.merges:
                 for rank, part in parts.items():
                     ys[rank] += part
             else:
-                _add(ys, migration, self.delivery.add_up(parts, migration, Shape.of(ys[self.ranks[0]]))())
+                for sender, total in self.delivery.add_up(parts, migration, Shape.of(ys[self.ranks[0]]))().items():
+                    ys[sender] += total
         return list(ys.values())
 
     def backward(self, grads: Sequence[Tensor], xs: Sequence[Tensor], weights: Sequence[Tensor]):
@@ -282,35 +277,23 @@ class _RowCall(_Call):
             for rank, (x, weight) in both.items():
                 parts = []
                 if self.needs_inputs:
-                    parts.append(self.timed_for_others(rank, torch.mm, by_rank[rank], weight))
+                    parts.append(self.timed(rank, torch.mm, by_rank[rank], weight))
                 if self.needs_weights:
-                    parts.append(self.timed_for_others(rank, torch.mm, by_rank[rank].t(), x))
+                    parts.append(self.timed(rank, torch.mm, by_rank[rank].t(), x))
                 gradients[rank] = torch.cat(parts)
             returns.append(self.delivery.bring_back(gradients, migration, shape))
         input_grads = self.own_gradients(self.needs_inputs, "input", grads, weights)
         weight_grads = self.own_gradients(self.needs_weights, "weight", [grad.t() for grad in grads], xs)
         num_rows = len(xs[0]) if self.needs_inputs else 0
         for migration, collect in zip(self.migrations, returns, strict=True):
-            columns = collect()
-            if columns is not None and self.needs_inputs:
-                _place(input_grads, migration, columns[:num_rows])
-            if columns is not None and self.needs_weights:
-                _place(weight_grads, migration, columns[num_rows:])
+            for sender, columns in collect().items():
+                if self.needs_inputs:
+                    input_grads[sender][:, migration.columns] = columns[:num_rows]
+                if self.needs_weights:
+                    weight_grads[sender][:, migration.columns] = columns[num_rows:]
         self.remember("input", input_grads)
         self.remember("weight", weight_grads)
         return input_grads, weight_grads
-
-
-def _add(ys: dict[int, Tensor], migration: Migration, total: Tensor | None) -> None:
-    """Add the receivers' results to the sender's output, where the sender is local."""
-    if total is not None:
-        ys[migration.sender] += total
-
-
-def _place(grads: dict[int, Tensor], migration: Migration, returned: Tensor | None) -> None:
-    """Put columns that came back into the sender's gradient, where the sender is local."""
-    if returned is not None:
-        grads[migration.sender][:, migration.columns] = returned
 
 
 def _above(*matrices: Tensor) -> Shape:
