@@ -151,7 +151,6 @@ def accept_hosts(
 
     TimeoutError names the hosts that did not come.
     """
-    listening.setblocking(False)
     proven, num_dropped = asyncio.run(_admit(listening, secret, set(ranks), limit_s))
     if missing := sorted(set(ranks) - proven.keys()):
         for connection in proven.values():
@@ -165,61 +164,46 @@ async def _admit(
     listening: socket.socket, secret: bytes, missing: set[int], limit_s: float
 ) -> tuple[dict[int, AuthenticatedConnection], int]:
     """Return the hosts that proved the secret until none is missing, or the time is over, and the number of others."""
-    loop, num_dropped = asyncio.get_running_loop(), 0
+    num_dropped = 0
     proven: dict[int, AuthenticatedConnection] = {}
-    hearing: list[asyncio.Task] = []  # connections that have not proved it yet, oldest first
+    hearing: list[Any] = []  # tasks of connections that have not proved it yet, oldest first
     is_complete = asyncio.Event()
 
-    async def read(end: socket.socket, num_bytes: int) -> bytes:
-        data = b""
-        while len(data) < num_bytes:
-            if not (more := await loop.sock_recv(end, num_bytes - len(data))):
-                raise EOFError("it closed the connection")
-            data += more
-        return data
-
-    async def hear(end: socket.socket) -> None:
+    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal num_dropped
+        task = asyncio.current_task()
+        hearing.append(task)
+        for oldest in hearing[:-MOST_UNPROVEN]:
+            oldest.cancel()
         try:
             async with asyncio.timeout(PROOF_S):
-                if (magic := await read(end, len(MAGIC))) != MAGIC:
+                if (magic := await reader.readexactly(len(MAGIC))) != MAGIC:
                     raise EOFError("it does not speak this protocol")
-                hello = magic + await read(end, HELLO.size - len(MAGIC))
+                hello = magic + await reader.readexactly(HELLO.size - len(MAGIC))
                 nonce = secrets.token_bytes(NONCE_BYTES)
-                await loop.sock_sendall(end, nonce + _mac(secret, b"operator", hello + nonce))
-                proof = await read(end, MAC_BYTES)
+                writer.write(nonce + _mac(secret, b"operator", hello + nonce))
+                proof = await reader.readexactly(MAC_BYTES)  # the last that a host says before it is asked
             rank = HELLO.unpack(hello)[1]
             if rank not in missing or not hmac.compare_digest(_mac(secret, b"host", hello + nonce), proof):
                 raise EOFError("its proof is wrong")
+            missing.remove(rank)
+            end = socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno()))
+            proven[rank] = AuthenticatedConnection(end, secret, hello + nonce, is_operator=True)
         except (OSError, EOFError, asyncio.CancelledError):
             num_dropped += 1
-            end.close()
-            return
-        missing.remove(rank)
-        proven[rank] = AuthenticatedConnection(end, secret, hello + nonce, is_operator=True)
+        finally:
+            hearing.remove(task)
+            writer.close()
         if not missing:
             is_complete.set()
 
-    async def listen() -> None:
-        while True:
-            with contextlib.suppress(OSError):  # it is gone again
-                end, _ = await loop.sock_accept(listening)
-                end.setblocking(False)
-                hearing.append(asyncio.create_task(hear(end)))
-            await asyncio.sleep(0)  # it begins, so that it ends with its connection where it is cancelled
-            hearing[:] = [task for task in hearing if not task.done()]
-            for task in hearing[:-MOST_UNPROVEN]:
-                task.cancel()
-
-    if missing:
-        listening_on = asyncio.create_task(listen())
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(is_complete.wait(), limit_s)
-        listening_on.cancel()
-        await asyncio.sleep(0)  # as above
-        for task in hearing:
-            task.cancel()
-        await asyncio.gather(listening_on, *hearing, return_exceptions=True)
+    server = await asyncio.start_server(hear, sock=listening)
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(is_complete.wait(), limit_s if missing else 0)
+    server.close()
+    for task in hearing:
+        task.cancel()
+    await asyncio.gather(*hearing, return_exceptions=True)
     return proven, num_dropped
 
 
