@@ -220,8 +220,6 @@ test_impossible_inventories_times_jobs_levels_and_needs_are_refused = refusals(
     (lambda: waste.average_wasted_s(strawman(EASY), EASY, Tier.PEER), "Strawman keeps .* in persistent storage"),
     (lambda: plan_recovery({}, 0), "num_ranks is 0"),
     (lambda: plan_recovery({1: {4: [Held(iteration=1)]}}, 4), "holdings has rank 4 on machine 1; ranks are 0 to 3"),
-    (lambda: plan_recovery({}, 2, machine_of=[0]), "machine_of has 1 entries; it must have num_ranks, 2"),
-    (lambda: plan_recovery({}, 2, stored=[-1]), "stored is -1; it must be at least 0"),
     (lambda: replace(EASY, iteration_s=0), "iteration_s is 0"),
     (lambda: replace(LEVEL, interval_iterations=0), "interval_iterations is 0"),
     (lambda: replace(LEVEL, blocking_s=-1), "blocking_s is -1"),

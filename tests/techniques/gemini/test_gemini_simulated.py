@@ -111,7 +111,7 @@ def test_the_wasted_time_of_figure_6_10_and_the_share_of_serialising_every_nine_
     assert [value(rows, "interval_iterations", storage_gbit_per_s=rate) for rate in (20, 19.5, 19.4)] == [8, 8, 9]
     # 8 of 120 pairs are groups: of 300 failures 20, with a standard deviation of 4.3.
     assert value(rows, "storage_share") == pytest.approx(100 * 8 / 120, abs=4)
-    share = partial(value, failures.serialising_rows(), "serialising_share")
+    share = partial(value, failures.rows_by_failures([1], num_days=1, seeds=[0]), "serialising_share")
     assert share(solution="HighFreq", of="training time") == pytest.approx(100 * 81 / (9 * 62))
     assert share(solution=failures.EIGHT, of="all time") == pytest.approx(100 * 81 / (8 * 62 + 81))
 

@@ -22,13 +22,12 @@ from workbench.techniques.gemini.cost import (
     Setting,
     TrainingRun,
     calibrated,
-    phases_of,
+    iteration_of,
     poisson_faults,
     simulate_training,
-    traffic_of,
     workload_of,
 )
-from workbench.techniques.gemini.method.interleaving import InterleavedIteration, Scheme, interleave
+from workbench.techniques.gemini.method.interleaving import InterleavedIteration, Scheme
 from workbench.techniques.gemini.method.placement import placement
 from workbench.techniques.gemini.method.waste import TABLE_6_2
 from workbench.techniques.gemini.plots import ITERATION_KINDS, draw_timelines
@@ -69,12 +68,9 @@ def compare_schemes(
     workload = workload_of(replace(TABLE_6_2[MODEL], num_layers=NUM_LAYERS), f"{NUM_LAYERS} layers of {MODEL}")
     copying = copy_rate * GIGABIT_BYTES_PER_S
     machine = replace(calibrated().p3dn.with_network(link), num_hosts=NUM_MACHINES, copy_bytes_per_s=copying)
-    parts = phases_of(workload, machine)
-    buffers = {"reserved_bytes": reserved_mib * MEBIBYTE, "num_buffers": num_buffers, "free_bytes": FREE_BYTES}
-    traffic = traffic_of(workload, machine, num_replicas=num_replicas, safety=safety, **buffers)
-    plain, chosen = (
-        interleave(parts.phases, traffic, way, update_s=parts.update_s) for way in (Scheme.BASELINE, scheme)
-    )
+    traffic: dict[str, Any] = {"reserved_bytes": reserved_mib * MEBIBYTE, "num_buffers": num_buffers}
+    traffic |= {"num_replicas": num_replicas, "safety": safety, "free_bytes": FREE_BYTES}
+    plain, chosen = (iteration_of(workload, machine, way, **traffic) for way in (Scheme.BASELINE, scheme))
     return Interleaving(plain=plain, chosen=chosen, link=link)
 
 

@@ -18,7 +18,7 @@ from ..method.interleaving import CheckpointTraffic, InterleavedIteration, Phase
 from ..method.placement import BUFFERS_PER_REPLICA
 from ..method.waste import TABLE_6_2, Job, ModelSizes, checkpoint_bytes
 
-__all__ = ["CALIBRATION", "COPY_BYTES_PER_S", "Calibrated", "UpdatedPhases", "agent_memory_bytes", "baseline_s"]
+__all__ = ["CALIBRATION", "COPY_BYTES_PER_S", "Calibrated", "agent_memory_bytes", "baseline_s"]
 __all__ += ["calibrated", "checkpoint_s", "iterating_in", "iteration_of", "job_of", "network_share_of"]
 __all__ += ["paper_machine", "phases_of", "storage_s", "traffic_of", "workload_named", "workload_of"]
 
@@ -62,16 +62,8 @@ def paper_machine(name: str) -> FittedMachine:
     return machine
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UpdatedPhases:
-    """An iteration: phases, then the update."""
-
-    phases: tuple[Phase, ...]  # forward layers, the head, backward layers
-    update_s: float  # of the optimizer
-
-
-def phases_of(workload: Workload, machine: FittedMachine) -> UpdatedPhases:
-    """Return the phases of one iteration of a device's batch."""
+def phases_of(workload: Workload, machine: FittedMachine) -> tuple[Phase, ...]:
+    """Return the phases of one iteration of a device's batch: forward layers, the head, backward layers."""
     ring = Collective.REDUCE_SCATTER, Algorithm.RING  # of an all-gather whose parts make up the message, too
     layer_s, head_s = (
         collective_time_s(*ring, machine.num_devices, workload.element_bytes * number, machine.reached_network)
@@ -84,8 +76,7 @@ def phases_of(workload: Workload, machine: FittedMachine) -> UpdatedPhases:
     backward_s = BACKWARD_OVER_FORWARD * workload.layer_flops / machine.flops_per_s
     both_ways: dict[str, Any] = {"gather_s": layer_s, "scatter_s": layer_s, "kind": Kind.BACKWARD}
     backward = [Phase(label=f"B{layer}", compute_s=backward_s, **both_ways) for layer in reversed(layers)]
-    update_s = workload.optimizer_bytes(machine.num_devices) / machine.memory_bytes_per_s
-    return UpdatedPhases(phases=(*forward, head, *backward), update_s=update_s)
+    return (*forward, head, *backward)
 
 
 def baseline_s(workload: Workload, machine: FittedMachine) -> float:
@@ -94,11 +85,12 @@ def baseline_s(workload: Workload, machine: FittedMachine) -> float:
 
 
 def iteration_of(
-    workload: Workload, machine: FittedMachine, scheme: Scheme | str, free_bytes: float = math.inf
+    workload: Workload, machine: FittedMachine, scheme: Scheme | str, **options: Any
 ) -> InterleavedIteration:
-    """Return an iteration under a scheme, with so much free memory for buffers on a device."""
-    parts, traffic = phases_of(workload, machine), traffic_of(workload, machine, free_bytes=free_bytes)
-    return interleave(parts.phases, traffic, scheme, update_s=parts.update_s)
+    """Return an iteration under a scheme; `options` are those of `traffic_of`."""
+    update_s = workload.optimizer_bytes(machine.num_devices) / machine.memory_bytes_per_s
+    traffic = traffic_of(workload, machine, **options)
+    return interleave(phases_of(workload, machine), traffic, scheme, update_s=update_s)
 
 
 def traffic_of(

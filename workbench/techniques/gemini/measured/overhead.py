@@ -43,30 +43,20 @@ COPIED_BYTES_PER_S = 5.8e9  # of one core, measured
 SOCKET_BYTES_PER_S = 2e9  # of one core that sends or receives through the kernel and a shaped link; an estimate
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Predicted:
-    """The expected cost of a checkpoint in every iteration, if idle time suffices."""
-
-    work_s: float  # seconds that all cores together are busy with it
-    network_s: float  # that a shard travels
-    over_baseline: float  # iteration with Gemini's scheme over that without
-    blocking_over_baseline: float  # the same if training waits for every checkpoint
-
-
 def predict(
     *, shard_bytes: int, iteration_s: float, bandwidth_bytes_per_s: float, num_machines: int, num_cores: int
-) -> Predicted:
-    """Predict the cost of one replica of every shard in a peer's memory, on ranks that share cores."""
+) -> dict[str, float]:
+    """Predict the cost of one replica in a peer's memory on ranks that share cores, where idle time suffices."""
     # A rank copies its own shard and sends it, receives another, and takes the checksums of both.
     seconds_per_byte = 1 / COPIED_BYTES_PER_S + 2 / HASHED_BYTES_PER_S + 2 / SOCKET_BYTES_PER_S
     work_s = shard_bytes * seconds_per_byte * num_machines / min(num_cores, num_machines)
     network_s = shard_bytes / bandwidth_bytes_per_s
-    return Predicted(
-        work_s=work_s,
-        network_s=network_s,
-        over_baseline=1 + work_s / iteration_s,
-        blocking_over_baseline=1 + (work_s + network_s) / iteration_s,
-    )
+    return {
+        "Gemini, over Baseline": 1 + work_s / iteration_s,
+        "Blocking, over Baseline": 1 + (work_s + network_s) / iteration_s,
+        "processors' work (ms)": 1000 * work_s,
+        "on the link (ms)": 1000 * network_s,
+    }
 
 
 def measure_overhead(
@@ -258,7 +248,7 @@ class _Training:
             return Facts(digest=digest)
         link, chunks = checkpoints.interleaving.link, checkpoints.interleaving.chunks(checkpoints.shard_bytes)
         sizes = {"shard_bytes": checkpoints.shard_bytes, "buffer_bytes": checkpoints.buffer_bytes}
-        seconds = [link.startup_s + chunk.size_bytes / link.bandwidth_bytes_per_s for chunk in chunks] if link else None
+        seconds = [link.time_s(chunk.size_bytes) for chunk in chunks] if link else None
         checkpoints.close()
         self._context.close()
         network_s = None if seconds is None else sum(seconds)

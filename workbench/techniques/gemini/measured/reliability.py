@@ -209,7 +209,6 @@ def reliability_rows(trainings: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     for training in trainings:
         seed = {"seed": training["seed"]}
         rows += [value_row(name, float(training[name]), unit) | seed for name, unit in units.items()]
-        rows.append(value_row("training_s", training["seconds"], "s") | seed)
         if training.get("flips_passed_over") is not None:
             rows.append(value_row("damage_is_named", float(training["flips_passed_over"])) | seed)
     bars = [bar for training in trainings for bar in training.get("generations", ())]

@@ -97,25 +97,11 @@ class Schedule:
 
     @property
     def words(self) -> str:
-        """All of it in one line."""
+        """The training and the kinds of its failures in one line; their moments follow from the seed."""
         parts = [f"{self.num_machines} machines", f"m = {self.num_replicas}", "FSDP2" if self.sharded else "DDP"]
         parts += [f"storage every {self.storage_every}" if self.storage_every else "no storage"]
         parts += [f"{self.standbys} standby"] if self.standbys else []
-        parts += [f"{what} changes {when}" for what, when in self.loop.changes]
-        parts += (["state grows"] if self.loop.grows else []) + (["a late gradient"] if self.loop.late else [])
-        happens = []
-        if (flip := self.flip) is not None:
-            happens.append(f"a bit of shard {flip.shard} on machine {flip.machine} at iteration {flip.at_iteration}")
-        happens += [f"a chunk of rank {self.damaged[0]} at iteration {self.damaged[1]}"] if self.damaged else []
-        happens += [f"rank {self.deadly[0]} in every iteration {self.deadly[1]}"] if self.deadly else []
-        happens += ["no memory for replicas"] if self.memory_limit_bytes else []
-        for fault in self.faults:
-            what = " ".join([fault.kills.value, *map(str, fault.numbers)])
-            when = f"at iteration {fault.at_iteration}"
-            if fault.after_event is not None:
-                when = f"after {fault.after_event!r}" + (f" number {fault.occurrence}" if fault.occurrence > 1 else "")
-            happens.append(f"{what} {when}" + (f" + {1000 * fault.delay_s:.0f} ms" if fault.delay_s else ""))
-        return f"seed {self.seed}: {', '.join(parts)}: {'; '.join(happens)}"
+        return f"seed {self.seed}: {', '.join(parts)}: {', '.join(self.kinds)}"
 
 
 def draw_schedule(seed: int, *, iterations: int = 10) -> Schedule:

@@ -163,16 +163,10 @@ def _checked(
     """Return each rank's machine, and the replicas of each rank's shard."""
     require_counts(1, num_ranks=num_ranks)
     homes = range(num_ranks) if machine_of is None else machine_of
-    if len(homes) != num_ranks:
-        raise ValueError(f"machine_of has {len(homes)} entries; it must have num_ranks, {num_ranks}")
-    if any(iteration < START for iteration in stored):
-        raise ValueError(f"stored is {min(stored)}; it must be at least {START}")
     copies: Copies = [{} for _ in range(num_ranks)]
     for machine, shards in sorted(holdings.items()):
         for rank, row in shards.items():
             if not 0 <= rank < num_ranks:
                 raise ValueError(f"holdings has rank {rank} on machine {machine}; ranks are 0 to {num_ranks - 1}")
-            if any(held.iteration < START for held in row):
-                raise ValueError(f"holdings of machine {machine}, rank {rank} has an iteration below {START}")
             copies[rank][machine] = row
     return homes, copies

@@ -103,12 +103,9 @@ def predict_models(machine: str, models: Sequence[str]) -> Rows:
             overhead = _overhead(workload, chosen, scheme)
             rows.append(value_row("overhead", overhead, "%", **keys, scheme=str(scheme)))
         rows.append(value_row("checkpoint_over_iteration", sent.checkpoint_s / plain.iteration_s, **keys))
-        idle_s = math.fsum(planning_spans_s(cost.phases_of(workload, chosen).phases))
+        idle_s = math.fsum(planning_spans_s(cost.phases_of(workload, chosen)))
         rows.append(value_row("network_s", idle_s, "s", **keys, what="idle without checkpoints"))
         rows.append(value_row("network_s", sent.checkpoint_s, "s", **keys, what="needed by the checkpoint"))
-        agent_gb = cost.agent_memory_bytes(workload, chosen) / GIGABYTE
-        rows.append(value_row("agent_memory_gb", agent_gb, "GB", **keys))
-        rows.append(value_row("host_memory_gb", (chosen.host_memory_bytes or 0.0) / GIGABYTE, "GB", **keys))
     return rows
 
 
@@ -188,11 +185,11 @@ def predict_ablation(model: str, schemes: Sequence[str], free_mb: float, copy_ra
 
     rows: Rows = []
     for scheme in schemes:
-        rows += scheme_rows(cost.iteration_of(workload, p3dn, scheme, free_mb * 1e6), baseline_s)
+        rows += scheme_rows(cost.iteration_of(workload, p3dn, scheme, free_bytes=free_mb * 1e6), baseline_s)
         for rate in copy_rates if scheme != Scheme.BASELINE else ():
             keys: dict[str, Any] = {"scheme": str(scheme), "copy_gbit_per_s": rate}
             rows.append(value_row("overhead_by_rate", _overhead(workload, copying(rate), scheme), "%", **keys))
-    spans_s = planning_spans_s(cost.phases_of(workload, p3dn).phases)
+    spans_s = planning_spans_s(cost.phases_of(workload, p3dn))
     transferred = _overhead(workload, fitted.transferred, Scheme.BLOCKING)
     rows += [
         value_row("idle_used", cost.checkpoint_s(workload, p3dn) / math.fsum(spans_s), scheme="Gemini"),

@@ -17,7 +17,7 @@ from ..cost import DAY_S, GPT2_100B, PAPER_OVERHEADS, Cause, FaultTrace, Setting
 from ..method import CheckpointingNeeds, CheckpointPolicy, Job, Tier, expected_waste, gemini, high_frequency, placement
 
 __all__ = ["GEMINI", "HIGH_FREQUENCY", "STRAWMAN", "best_rows", "mt_nlg_rows", "overhead_rows", "overhead_timelines"]
-__all__ += ["paper_needs", "policies", "rows_by_failures", "rows_by_machines", "serialising_rows", "training_timeline"]
+__all__ += ["paper_needs", "policies", "rows_by_failures", "rows_by_machines", "training_timeline"]
 __all__ += ["wasted_rows", "worked_example_rows", "worked_example_timeline"]
 
 Rows = list[dict[str, Any]]
@@ -137,13 +137,7 @@ def rows_by_failures(failures_per_day: Sequence[float], *, num_days: float, seed
             effective = [_run(name, trace, seed).effective_ratio for seed, trace in traces.items()]
             rows.append(_seeds_row("effective_ratio", effective, "1", solution=name, failures_per_day=rate))
         rows += _added_rows(rate, failures_per_day=rate)
-    return rows + serialising_rows()
-
-
-def serialising_rows() -> Rows:
-    """Return the time that HighFreq spends on serialising without failures, of training time and of all time."""
-    rows: Rows = []
-    for name in (HIGH_FREQUENCY, EIGHT):
+    for name in (HIGH_FREQUENCY, EIGHT):  # what it spends on serialising without failures
         level = SOLUTIONS[name].storage
         training_s = level.interval_iterations * GPT2_100B.iteration_s
         for of, time_s in (("training time", training_s), ("all time", training_s + level.blocking_s)):
@@ -185,7 +179,7 @@ def rows_by_machines(nums_machines: Sequence[int], *, num_days: float, seeds: Se
             ratio = _run(name, even, seed=0).effective_ratio
             rows.append(value_row("effective_ratio_even", ratio, solution=name, num_machines=number))
         rows += _added_rows(cost.OPT_FAILURES_PER_MACHINE_DAY * number, num_machines=number)
-    return rows + serialising_rows()
+    return rows
 
 
 def _run(name: str, trace: FaultTrace, seed: int) -> TrainingRun:
@@ -241,14 +235,12 @@ def best_rows(
         place, keys = paper_needs(rate, link, **needs), {"failures_per_machine_day": rate, "link_gbps": link}
         best, searched = method.best_checkpointing(place), method.best_checkpointing_by_definition(place)
         two = min(expected_waste(place, NUM_REPLICAS, count) for count in range(1, place.most_iterations + 1))
-        young = best.young_s / place.job.iteration_s
         over_expected = [_simulated_over_expected(place, num_failures, seed) for seed in seeds]
         rows.append(value_row("best_replicas", best.num_replicas, "1", **keys))
         rows.append(value_row("best_interval", best.interval_iterations, "iteration", **keys))
         rows.append(value_row("waste", 100 * best.waste, "%", **keys))
         rows.append(value_row("gap_to_search", best.waste - searched.waste, "1", **keys))
         rows.append(value_row("two_over_best", two / best.waste, "1", **keys))
-        rows.append(value_row("young_interval", young, "iteration", **keys))
         rows.append(_seeds_row("simulated_over_expected", over_expected, "1", **keys))
     return rows
 
