@@ -249,17 +249,15 @@ def _laid_out(tensors: Sequence[tuple[Tensor, dict]]) -> list[Tensor]:
         steps = [(size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
         start, num_bytes = tensor.data_ptr(), (sum(steps) + 1) * tensor.itemsize if tensor.numel() else 0
         places.append((tensor.untyped_storage().data_ptr(), start, start + num_bytes, number))
-    groups: list[tuple[list[int], int, int]] = []  # numbers, start, end
-    memory = 0  # of the last group
+    groups: list[list[Any]] = []  # storage, start, end, numbers
     for storage, start, end, number in sorted(places):
-        if groups and storage == memory and start < min(end, groups[-1][2]):  # not for one without elements
-            numbers, begin, last = groups[-1]
-            groups[-1] = [*numbers, number], begin, max(last, end)
+        if groups and storage == groups[-1][0] and start < min(end, groups[-1][2]):  # not for one without elements
+            groups[-1][2] = max(end, groups[-1][2])
+            groups[-1][3].append(number)
         else:
-            groups.append(([number], start, end))
-            memory = storage
+            groups.append([storage, start, end, [number]])
     blobs: list[Tensor] = []
-    for numbers, begin, end in sorted(groups, key=lambda group: min(group[0])):  # equal states have equal bytes
+    for _, begin, end, numbers in sorted(groups, key=lambda group: min(group[3])):  # equal states have equal bytes
         members = [tensors[number] for number in numbers]
         blob = members[0][0]
         if len(members) > 1:
