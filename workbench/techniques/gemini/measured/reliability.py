@@ -204,16 +204,13 @@ def reliability_cells(num_schedules: int, each: int, first: int = 0) -> list[dic
 
 
 def reliability_rows(trainings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the quantities of a record: of each training, and how many recoveries each tier served."""
+    """Return the quantities of each training for a record."""
     rows, units = [], {"ends_rightly": "1", "different_ranks": "1", "num_orphans": "1", "leaked_bytes": "B"}
     for training in trainings:
         seed = {"seed": training["seed"]}
         rows += [value_row(name, float(training[name]), unit) | seed for name, unit in units.items()]
         if training.get("flips_passed_over") is not None:
             rows.append(value_row("damage_is_named", float(training["flips_passed_over"])) | seed)
-    bars = [bar for training in trainings for bar in training.get("generations", ())]
-    recoveries = [bar["tier"] for bar in bars if bar["generation"] > 1]
-    rows += [value_row("num_recoveries", float(recoveries.count(tier.value)), tier=tier.value) for tier in Tier]
     return rows
 
 
