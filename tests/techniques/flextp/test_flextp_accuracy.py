@@ -12,7 +12,7 @@ from workbench.reproduction import Project, load_catalogue
 from workbench.reproduction.comparing import Verdict
 from workbench.rows import value_row
 from workbench.techniques.flextp.measured import Variant, accuracy
-from workbench.techniques.flextp.measured.accuracy import CONTROL, train_vit, train_vit_on_ranks
+from workbench.techniques.flextp.measured.accuracy import CONTROL, compare_on_ranks, train_vit, train_vit_on_ranks
 
 pytestmark = pytest.mark.usefixtures("generated_data")
 
@@ -53,9 +53,20 @@ def test_real_ranks_train_as_virtual_ones_do(name, ranks):
     assert (virtual["dropped_share"] > 0, virtual["migrated_share"] > 0) == does
 
 
-def test_a_pool_of_other_ranks_is_refused():
+def test_bad_arguments_are_refused_before_any_work(monkeypatch):
+    monkeypatch.setattr("workbench.datasets.cifar10.load", None)
     with pytest.raises(ValueError, match="num_ranks is 4; it must be the pool's 2"):
         train_vit_on_ranks(SimpleNamespace(num_ranks=2), num_ranks=4)
+    for wrong, message in (
+        ({"size": "huge"}, "size is 'huge'; it must be one of tiny, small, 1B, 3B"),
+        ({"num_ranks": 3}, "num_ranks is 3; it must be at least 2 and divide the model's 8 attention heads"),
+        ({"limit": 0}, "limit is 0; it must be at least 1, or None for all images"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            train_vit(**{**FEW, **wrong})
+    monkeypatch.setattr("workbench.techniques.flextp.measured.accuracy.Ranks", None)
+    with pytest.raises(ValueError, match="skewness of rank 0 is 0.5"):  # every variant is looked at
+        compare_on_ranks([{}, {"skewness": [0.5]}], **FEW)
 
 
 REAL = [{"name": "cifar10/train", "source": "WORKBENCH_DATA", "detail": "", "sha256": "0"}]
@@ -137,6 +148,8 @@ def test_all_figures_share_their_baselines_and_ranks_that_all_drop_are_the_same_
     assert one != other and plain["seed"] == 3 and plain["epochs"] == 2
     assert cells_of({**alone, "pruning_ratio": None, "skewness": [1]}, seed=3, epochs=2) == [plain, plain]
     assert cells_of(moves, seed=3, epochs=2) == [plain, one]
+    with pytest.raises(ValueError, match="migrated is given; it must be among solution, "):
+        cells_of({"migrated": 0.5})
 
 
 def made_up(item: str, profile: str) -> list[dict]:

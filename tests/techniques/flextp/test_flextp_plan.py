@@ -11,6 +11,7 @@ from flextp_cases import ranks, shares
 from workbench.techniques.flextp import cost, method
 from workbench.techniques.flextp.method import Costs, Line, Plan, RankPlan, RankTimes
 from workbench.techniques.flextp.runtime import Policy, check_policy, needs_costs, planner_of
+from workbench.techniques.flextp.simulated import simulate_ratios
 
 COSTS = Costs.straight(alloc_s=0.25, extract_s=0.5, communicate_s=2, compute_s=1)
 SENT = Plan.of_shares([0.25, 0, 0], [0.5, 0, 0])
@@ -181,18 +182,22 @@ test_times_plans_costs_and_ratios_that_cannot_be_are_refused = refusals(
     (lambda: method.plan_division(ranks(8, 4, 1, 1), 3), "num_senders is 3; it must be in 0..2"),
     (lambda: method.levelled_plan(ranks(8, 1), STRAIGHT, [0], speed_share=1), "speed_share is 1"),
     (lambda: method.fastest_division(ranks(3, 1), BENT, most_dropped=0), "extract.at_zero_s of costs is -0.1; it must"),
+    (lambda: method.best_plan_by_search(ranks(8, 4, 2, 1), STRAIGHT, 40), "num_steps is 40; .*, not 551,368,000"),
     (lambda: method.num_dropped_columns(1.0, 4), r"pruning_ratio is 1.0; it must be in \[0, 1\)"),
     (lambda: method.kept_columns([-1], 4), "column -1"),
-    (migrated(scheme="gossip"), "'gossip' is not a valid Scheme"),
+    (migrated(scheme="gossip"), "scheme is 'gossip'; it must be one of"),
     (migrated(num_senders=8), r"num_senders is 8; it must be an integer in 1\.\.7"),
     (migrated(share=1.01), r"migrated_share is 1.01; it must be in \[0, 1\]"),
-    (epoch("PRAYER"), "'PRAYER' is not a valid Solution"),
+    (epoch("PRAYER"), "solution is 'PRAYER'; it must be one of 'Baseline', 'ZERO', 'MIG'"),
     (epoch("ZERO", skewness={8: 2.0}), r"rank of skewness is 8; it must be in 0\.\.7"),
     (epoch("ZERO", skewness={0: 0.5}), "skewness of rank 0 is 0.5; it must be finite and"),
     (epoch("MIG", pruning_ratio=0.5), "pruning_ratio is 0.5; it must be None but for ZERO"),
     (lambda: check_policy(Policy(num_senders=4), 4), "num_senders is 4; it must be at most 3"),
     (lambda: check_policy(Policy(solution="given", plan=Plan.plain(4)), 3), "plan is .*; it must be of the group's 3"),
     (lambda: planned(TWO, solution="MIG", refine=True), "costs is None; it must be given where"),
+    (lambda: simulate_ratios("ViT-2B", [0.5], ["Baseline"]), "model is 'ViT-2B'"),
+    (lambda: simulate_ratios("ViT-1B", [0.5], ["SDP"]), "solution is 'SDP'"),
+    (lambda: method.plan_equal_drop(ranks(1, other_s=1), 1.5), r"dropped is 1.5; it must be in \[0, all"),
     (lambda: check_policy(Policy(solution="given", plan=TO_NORMAL), 2), "to_normal of plan is True; it must be False"),
 )
 

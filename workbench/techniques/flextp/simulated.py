@@ -10,6 +10,7 @@ from functools import cache, partial
 from itertools import product
 from typing import Any
 
+from workbench.checks import require_one_of
 from workbench.cluster import bisected
 from workbench.models import Workload
 from workbench.rows import value_row
@@ -43,9 +44,15 @@ SOLUTIONS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+def model_named(name: str) -> Workload:
+    require_one_of(cost.MODELS, model=name)
+    return cost.MODELS[name]
+
+
 def _epoch(
     name: str, slow: cost.Skewness, model: Workload, ratio: float | None = None, machine: cost.Server | None = None
 ) -> cost.PlannedEpoch:
+    require_one_of(SOLUTIONS, solution=name)
     alloc_s = model.num_layers * cost.PRODUCTS_PER_LAYER * ALLOC_S if name == ALLOC else 0.0
     machine = replace(machine or cost.paper_machine(), alloc_s=alloc_s, in_proportion=name == IN_PROPORTION)
     return cost.planned_epoch(skewness=slow, workload=model, machine=machine, pruning_ratio=ratio, **SOLUTIONS[name])
@@ -53,7 +60,7 @@ def _epoch(
 
 def simulate_ratios(model: str, ratios: Sequence[float], solutions: Sequence[str], skewness: float = 1.0) -> Rows:
     """Time epochs in which the straggler, or without one all ranks, drop a constant share (figures 5 to 8)."""
-    workload, slow = cost.MODELS[model], {0: skewness} if skewness != 1 else {}
+    workload, slow = model_named(model), {0: skewness} if skewness != 1 else {}
     baseline = _epoch("Baseline", slow, workload)
     rows: Rows = []
     for name, ratio in product(solutions, ratios):
@@ -65,7 +72,7 @@ def simulate_ratios(model: str, ratios: Sequence[float], solutions: Sequence[str
 
 def product_share(model: str, machine: cost.Server | None = None) -> float:
     """Return the share of a plain iteration that products of linear layers take."""
-    parts = cost.iteration_parts(cost.MODELS[model], machine or cost.paper_machine())
+    parts = cost.iteration_parts(model_named(model), machine or cost.paper_machine())
     return parts.product_s / parts.own_s
 
 
@@ -84,7 +91,7 @@ def _migrated_row(plan: Plan, keys: Mapping[str, Any]) -> dict[str, Any]:
 
 def simulate_skewness(model: str, skewnesses: Sequence[float], solutions: Sequence[str], empirical: float) -> Rows:
     """Time epochs by a straggler's skewness, ascending (figures 9, 10); `empirical` is ZERO-PriDiffE's γ."""
-    workload, machine, rows = cost.MODELS[model], cost.paper_machine(), []
+    workload, machine, rows = model_named(model), cost.paper_machine(), []
     parts = cost.iteration_parts(workload, machine)
     epochs_s: dict[str, list[float]] = {name: [] for name in [*solutions, IDEAL]}  # skewness by skewness
     for chi in skewnesses:
@@ -119,7 +126,7 @@ RECEIVERS = {"all that do not migrate": False, "normal tasks": True}  # section 
 
 def simulate_divisions(model: str, skewness: Sequence[float]) -> Rows:
     """Compare SEMI's plans with every division, and with resizing that drops as much (figure 11)."""
-    workload, slow, machine = cost.MODELS[model], dict(enumerate(skewness)), cost.paper_machine()
+    workload, slow, machine = model_named(model), dict(enumerate(skewness)), cost.paper_machine()
     baseline_s = _epoch("Baseline", slow, workload).time_s
     times = cost.model_times(slow, workload, machine)
     costs = cost.model_costs(workload, machine, times)
@@ -240,7 +247,7 @@ def simulate_text(models: Sequence[str], ratios: Sequence[float], skewness: floa
     """Return the efficiency gained where all ranks drop a ratio, and where a straggler is helped."""
     rows: Rows = []
     for model in models:
-        workload, slow = cost.MODELS[model], {0: skewness}
+        workload, slow = model_named(model), {0: skewness}
         cases: list[tuple[str, cost.Skewness, dict[str, Any], str, float | None]]
         cases = [("homogeneous", {}, {"pruning_ratio": ratio}, "ZERO-Pri", ratio) for ratio in ratios]
         cases += [("heterogeneous", slow, {"solution": name}, name, None) for name in solutions]
@@ -273,7 +280,7 @@ def map_rows(
     The first ranks are slow; all-reduces use the link, too. A solution has to reach the share `ENOUGH` of the ideal's
     speed. `leaning` is dropped less migrated columns over both, from -1 (migration) to 1 (resizing).
     """
-    workload = cost.MODELS[model]
+    workload = model_named(model)
     rows: Rows = []
     for link, number, skewness in product(bandwidths_gb_per_s, nums_stragglers, skewnesses):
         machine, slow = cost.paper_machine().with_bandwidth(1e9 * link), dict.fromkeys(range(number), skewness)

@@ -33,7 +33,7 @@ from workbench.techniques.flextp import cost as modelled
 from workbench.techniques.flextp.measured.rows import BASELINE, Options, Rows, Variant, name_of
 from workbench.techniques.flextp.method.plan import MOST_REMOVED, require
 from workbench.techniques.flextp.method.resizing import micro_threshold
-from workbench.techniques.flextp.runtime import ModelledTimes, balance
+from workbench.techniques.flextp.runtime import ModelledTimes, balance, check_policy
 
 __all__ = ["BASELINE", "CONTROL", "POINTS", "RELATIVE", "SIZES", "accuracy_rows", "blind_reason", "chance_reason"]
 __all__ += ["compare_on_ranks", "compared_by_seed", "rows_as_timed", "sources", "train_vit", "train_vit_on_ranks"]
@@ -78,14 +78,12 @@ def train_vit(
     device: str = "cpu",
 ) -> dict[str, Any]:
     """Train on virtual ranks in this process, and score; arguments up to `moves` are of `Variant`."""
-    return _run(locals())
+    return _run(_checked(locals()))
 
 
 def train_vit_on_ranks(ranks: Ranks, **arguments: Any) -> dict[str, Any]:
     """Train on real ranks of this machine, without injected delays; the plans are those of `train_vit`."""
-    bound = inspect.signature(train_vit).bind(**arguments)
-    bound.apply_defaults()
-    given = bound.arguments
+    given = _checked(arguments)
     require(given["num_ranks"] == ranks.num_ranks, "num_ranks", given["num_ranks"], f"the pool's {ranks.num_ranks}")
     results = ranks.run(_run, given, True)
     return {**results[0], "dropped_share": fsum(result["dropped_share"] for result in results) / len(results)}
@@ -94,6 +92,8 @@ def train_vit_on_ranks(ranks: Ranks, **arguments: Any) -> dict[str, Any]:
 def compare_on_ranks(compared: Sequence[Options], *, num_ranks: int, **recipe: Any) -> tuple[Rows, Rows]:
     """Train every variant on real and on virtual ranks; return rows of the differences, and all results."""
     variants = [(name_of(variant), {**recipe, **variant, "num_ranks": num_ranks}) for variant in compared]
+    for _, arguments in variants:
+        _checked(arguments)
 
     def differences(real: Values, virtual: Values) -> Iterator[tuple[str, float, str]]:
         yield "dropped_difference", PER_CENT * (real["dropped_share"] - virtual["dropped_share"]), "%"
@@ -115,6 +115,8 @@ def training_cells(wanted: Sequence[Options], **recipe: Any) -> list[dict[str, A
     defaults = {name: parameter.default for name, parameter in inspect.signature(train_vit).parameters.items()}
     cells = []
     for variant in wanted:
+        if unknown := sorted({*recipe, *variant} - set(defaults)):
+            raise ValueError(f"{unknown[0]} is given; it must be among {', '.join(defaults)}")
         cell = {**defaults, **recipe, **variant}
         is_constant = cell["everywhere"] or any(cell["dropped"])
         nobody_straggles = all(skewness == 1 for skewness in cell["skewness"])
@@ -125,6 +127,22 @@ def training_cells(wanted: Sequence[Options], **recipe: Any) -> list[dict[str, A
             cell |= {"skewness": (), "moves": False}  # a constant plan follows nobody's times
         cells.append({**cell, "skewness": list(cell["skewness"]), "dropped": list(cell["dropped"])})
     return cells
+
+
+def _checked(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every argument of `train_vit`; ValueError for an argument that cannot be."""
+    bound = inspect.signature(train_vit).bind(**arguments)
+    bound.apply_defaults()
+    given = bound.arguments
+    size, num_ranks, limit, variant = given["size"], given["num_ranks"], given["limit"], Variant.of(given)
+    require(size in SIZES, "size", size, f"one of {', '.join(SIZES)}")
+    heads = SIZES[size].num_heads
+    rule = f"at least 2 and divide the model's {heads} attention heads"
+    require(num_ranks >= 2 and heads % num_ranks == 0, "num_ranks", num_ranks, rule)
+    require(limit is None or limit >= 1, "limit", limit, "at least 1, or None for all images")
+    variant.trace(num_ranks, 1)
+    check_policy(variant.policy(num_ranks), num_ranks)
+    return given
 
 
 def _run(given: Mapping[str, Any], is_real: bool = False) -> dict[str, Any]:
@@ -196,6 +214,8 @@ def accuracy_rows(
             with_error("accuracy", PER_CENT * result["accuracy"]),
             value_row("dropped_share", PER_CENT * result["dropped_share"], "%", **columns),
             value_row("migrated_share", PER_CENT * result["migrated_share"], "%", **columns),
+            value_row("train_loss", result["train_loss"], **columns),
+            value_row("cell_s", result["seconds"], "s", **columns),
             value_row("num_updates", result["num_steps"], **columns),
         ]
         if variant["solution"] == BASELINE:

@@ -17,6 +17,7 @@ from scipy.optimize import linprog
 from .plan import MOST_REMOVED, Costs, Plan, RankPlan, RankTimes, iteration_s, own_speed, require
 
 LEAST = 1e-6  # share that a sender migrates at least
+MOST_PLANS = 200_000  # some 10 s
 _SUM_TOLERANCE = 1e-9  # shares and seconds that differ by less are equal: sums of floats, nothing more
 _INFEASIBLE = 2  # linprog's status
 
@@ -68,6 +69,8 @@ def best_plan_by_search(times: Sequence[RankTimes], costs: Costs, num_steps: int
     steps = [(dropped, migrated) for dropped in range(num_steps) for migrated in range(num_steps - dropped)]
     shares = [RankPlan(dropped=dropped / num_steps, migrated=migrated / num_steps) for dropped, migrated in steps]
     choices = [shares if rank_s > min(own_s) else [RankPlan()] for rank_s in own_s]
+    num_plans = math.prod(map(len, choices))
+    require(num_plans <= MOST_PLANS, "num_steps", num_steps, f"of {MOST_PLANS:,} plans at most, not {num_plans:,}")
     scored = [Scored.of(times, Plan(ranks=ranks), costs) for ranks in product(*choices)]
     front: list[Scored] = []
     for better in sorted(scored, key=lambda scored: (scored.iteration_s, scored.plan.dropped)):

@@ -26,7 +26,16 @@ def require(holds: bool, field: str, value: object, rule: str) -> None:
         raise ValueError(f"{field} is {value!r}; it must be {rule}")
 
 
-class Solution(StrEnum):
+class Option(Enum):
+    """A choice by name; the error for an unknown name lists the known ones."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        known = ", ".join(repr(option.value) for option in cls)
+        raise ValueError(f"{cls.__name__.lower()} is {value!r}; it must be one of {known}")
+
+
+class Solution(Option, StrEnum):
     """How stragglers are helped, by the names of sections V-A and V-C."""
 
     BASELINE = "Baseline"  # not at all
@@ -39,14 +48,14 @@ class Solution(StrEnum):
 COMPARED = (Solution.BASELINE, Solution.ZERO, Solution.MIG, Solution.SEMI)  # the solutions that plan by themselves
 
 
-class Scheme(StrEnum):
+class Scheme(Option, StrEnum):
     """How migrated columns travel; the names of table I."""
 
     BROADCAST_REDUCE = "broadcast-reduce"
     SCATTER_GATHER = "scatter-gather"
 
 
-class Imputation(Enum):
+class Imputation(Option):
     """The values in columns of a gradient that were not computed."""
 
     ZERO = "Zero"  # nothing: the paper's choice
@@ -54,7 +63,7 @@ class Imputation(Enum):
     SAME = "Same"  # the value of the previous iteration; zero before there is one
 
 
-class Selection(Enum):
+class Selection(Option):
     """How the columns of a layer, and their number, are chosen."""
 
     RANDOM = "Rd"

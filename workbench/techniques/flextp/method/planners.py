@@ -3,11 +3,22 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from enum import Enum
 
 from scipy.optimize import brentq
 
-from .plan import MOST_REMOVED, Costs, Plan, RankTimes, Solution, ideal_s, iteration_s, own_speed, rank_parts, require
+from .plan import (
+    MOST_REMOVED,
+    Costs,
+    Option,
+    Plan,
+    RankTimes,
+    Solution,
+    ideal_s,
+    iteration_s,
+    own_speed,
+    rank_parts,
+    require,
+)
 
 SIGNIFICANT_CHANGE = 0.10  # share of a rank's own time, section III-A
 STILL_SLOW = 0.25  # of that share, by which a straggler that drops columns may stay behind; ours
@@ -23,7 +34,7 @@ _NEAR = 1e-6  # of a level: as near as shares of such a precision come
 _FIXED_POINT_ROUNDS = 6  # extraction is a few percent of the products, so each round gains a digit or more
 
 
-class Reference(Enum):
+class Reference(Option):
     """The time that stragglers are to come down to."""
 
     MEAN = "mean"  # of the un-resized own times; Eq. 1
@@ -173,6 +184,7 @@ def plan_equal_drop(times: Sequence[RankTimes], dropped: float) -> Plan:
         return [pruning_ratio(rank.own_s, level_s, rank.product_s) for rank in unresized]
 
     slowest_s = max(rank.own_s for rank in unresized)
+    require(0 <= dropped <= math.fsum(shares(0.0)), "dropped", dropped, "in [0, all that ranks can drop]")
     return Plan.of_shares(shares(brentq(lambda level_s: math.fsum(shares(level_s)) - dropped, 0.0, slowest_s)))
 
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from workbench.parallel.seeds import generator_for
 
 from ..method import planners, resizing
-from ..method.plan import Costs, Imputation, Plan, RankPlan, RankTimes, Scheme, Selection, Solution, require
+from ..method.plan import Costs, Imputation, Option, Plan, RankPlan, RankTimes, Scheme, Selection, Solution, require
 from ..method.planners import Reference
 from ..method.resizing import ColumnStatistics, num_dropped_columns
 
@@ -45,7 +44,7 @@ class Policy:
         for declared in fields(self):
             kind: Any = declared.type
             value = getattr(self, declared.name)
-            if isinstance(kind, type) and issubclass(kind, Enum):
+            if isinstance(kind, type) and issubclass(kind, Option):
                 object.__setattr__(self, declared.name, kind(value))
             else:
                 require(isinstance(value, kind), declared.name, value, f"of type {getattr(kind, '__name__', kind)}")

@@ -21,6 +21,7 @@ from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatt
 from torch.nn.parallel import DistributedDataParallel
 
 from workbench.checks import require_counts, require_positive
+from workbench.cluster import Link
 from workbench.launch.agreement import tell_all
 
 from ..method import Chunk, Message, Scheme, idle_spans_s, least_spans_s, mean_spans_s, partition_checkpoint
@@ -188,16 +189,8 @@ class CheckpointOptions:
         require_positive(timeout_s=self.timeout_s)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LinkSpeed:
-    """f(s) = α + s / B."""
-
-    startup_s: float  # α, seconds
-    bandwidth_bytes_per_s: float  # B
-
-
-def measure_link(routes: Sequence[Route], group: dist.ProcessGroup, num_bytes: int) -> LinkSpeed:
-    """Time messages to the first peer, all ranks at once, and take the slowest rank's; every rank calls it."""
+def measure_link(routes: Sequence[Route], group: dist.ProcessGroup, num_bytes: int) -> Link:
+    """Fit f(s) = α + s / B to messages to the first peer, all ranks at once; the slowest counts; all ranks call it."""
     medians_s, large = [], max(num_bytes, LARGE_BYTES)
     for size in (SMALL_BYTES, large):
         out, into = torch.zeros(size, dtype=torch.uint8), torch.empty(size, dtype=torch.uint8)
@@ -212,8 +205,8 @@ def measure_link(routes: Sequence[Route], group: dist.ProcessGroup, num_bytes: i
         medians_s.append(max(tell_all(statistics.median(seconds))))
     small_s, large_s = medians_s
     seconds_per_byte = max(large_s - small_s, 1e-9) / (large - SMALL_BYTES)
-    startup_s = max(small_s - SMALL_BYTES * seconds_per_byte, 0.0)
-    return LinkSpeed(startup_s=startup_s, bandwidth_bytes_per_s=1 / seconds_per_byte)
+    latency_s = max(small_s - SMALL_BYTES * seconds_per_byte, 0.0)
+    return Link(bandwidth_bytes_per_s=1 / seconds_per_byte, latency_s=latency_s, source="messages to a peer")
 
 
 class Interleaving:
@@ -228,7 +221,7 @@ class Interleaving:
         self._num_noted, self._gave_up = 0, False
         self._spans_s: list[tuple[float, ...]] = []  # idle spans of the noted iterations
         self.profile: tuple[float, ...] | None = None  # idle spans to plan with
-        self.link: LinkSpeed | None = None
+        self.link: Link | None = None
 
     @property
     def chunk_bytes(self) -> int:
@@ -275,7 +268,7 @@ class Interleaving:
             return ()
         is_naive = self.scheme is Scheme.NAIVE and self.profile is not None
         chunk_bytes = num_bytes if is_naive else self.chunk_bytes  # naive chunks are as large as a span has room for
-        link = self.link or LinkSpeed(startup_s=0.0, bandwidth_bytes_per_s=1.0)
+        link = self.link or Link(bandwidth_bytes_per_s=1.0)
         return partition_checkpoint(
             self.profile or (1.0,),  # the last one takes all that is left
             num_bytes,
@@ -283,7 +276,7 @@ class Interleaving:
             reserved_bytes=chunk_bytes * self.num_buffers,
             num_buffers=self.num_buffers,
             bandwidth_bytes_per_s=link.bandwidth_bytes_per_s,
-            startup_s=link.startup_s,
+            startup_s=link.latency_s,
             safety=self._options.safety,
         )
 
