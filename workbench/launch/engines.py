@@ -6,6 +6,7 @@ and `start` an ipyparallel cluster has not.
 
 import atexit
 import datetime
+import gc
 import io
 import math
 import os
@@ -120,7 +121,15 @@ def join_job(device: str, num_threads: int = 1) -> None:
     if device == "cuda":
         torch.cuda.set_device(_own_gpu(int(os.environ["LOCAL_RANK"])))
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
-    atexit.register(dist.destroy_process_group)
+    atexit.register(_leave_job)
+
+
+def _leave_job() -> None:
+    """End all groups, also those that only a model no longer in use holds: their threads must not outlive Python."""
+    import torch.distributed as dist
+
+    dist.destroy_process_group()
+    gc.collect()
 
 
 def _own_gpu(local_rank: int) -> int:
