@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
@@ -30,6 +31,13 @@ from workbench.techniques.atp import measured as meshes
 from workbench.techniques.atp.method.search import search_exactly
 from workbench.techniques.cupcake import cost as fusions
 from workbench.techniques.espresso.planning import PLANNED
+from workbench.techniques.flextp.measured import rows as balanced
+from workbench.techniques.flextp.measured.timing import Measured, Size, measure_variants
+from workbench.techniques.flextp.runtime import PATIENCE
+from workbench.techniques.gemini.control import Fault, TrainingOutcome, Victim
+from workbench.techniques.gemini.measured.recovery import phases_of, train
+from workbench.techniques.gemini.measured.training import Size as Trained
+from workbench.techniques.gemini.runtime import PersistentTier
 from workbench.techniques.sdpipe import cost as pipelines
 from workbench.techniques.sdpipe import training as sdpipe
 
@@ -115,6 +123,14 @@ def draw(number: int, seed: int = 0) -> list[Drawn]:
             sizes = {"batch": one_of(4, 8), "sequence": one_of(32, 64, 128), "hidden": one_of(128, 256, 512)}
         elif kind == "activations":
             sizes = {"micro_batch": one_of(3, 6, 8), "sequence": one_of(64, 96, 128), "hidden": one_of(128, 256)}
+        elif kind == "tensors":
+            num_hosts, rate = 1, 0.0
+            sizes = {"hidden": one_of(128, 256), "layers": one_of(1, 2), "batch": one_of(4, 8, 16)}
+            sizes |= {"skewness": between(1.1, 8.0)}
+        elif kind == "failures":
+            num_hosts, rate = 1, 0.0
+            sizes = {"device_s": between(0.05, 0.5), "every": one_of(5, 10, 20)}
+            sizes |= {"lost_at": int(random.integers(20, 40))}
         else:
             num_hosts, rate = 1, 0.0
             sizes = {"pass_s": between(0.008, 0.02), "delay": between(0.3, 3.0), "delay_share": between(0.05, 0.5)}
@@ -348,6 +364,83 @@ def _measure_pipelines(setting: Drawn, predicted: Predicted, turns: Turns) -> Ma
     return seconds
 
 
+# --- tensors: FlexTP's migration and resizing beside Megatron's tensor parallelism, which waits for its slow rank
+
+WAITING = "Megatron's TP, which waits"
+BALANCED = ("MIG", "SEMI")
+SLOWNESS = 4.0  # of all ranks' products, by sleeping, so that four ranks do not wait for two cores
+
+
+def _balanced(skewness: float) -> dict[str, balanced.Variant]:
+    """Return the schemes, the first rank so many times as slow as the others."""
+    waiting = balanced.Variant(skewness=(skewness,))
+    return {WAITING: waiting} | {
+        name: replace(waiting, solution=name, refine=True, patience=PATIENCE) for name in BALANCED
+    }
+
+
+def _measure_balanced(setting: Drawn, variants: Mapping[str, balanced.Variant], rounds: int) -> Measured:
+    size = Size(**{name: value for name, value in setting.sizes.items() if name != "skewness"})
+    return measure_variants(dict(variants), size=size, num_ranks=NUM_RANKS, rounds=rounds, slowness=SLOWNESS)
+
+
+def _predict_tensors(setting: Drawn) -> Predicted:
+    """Time the training while no rank is slow, and FlexTP's pre-test."""
+    even = _measure_balanced(setting, _balanced(1.0), rounds=6)
+    own_s, product_s = (
+        next(row["value"] for row in even.rows if (row["quantity"], row["variant"]) == (quantity, WAITING))
+        for quantity in ("iteration_s", "product_s")
+    )
+    assert even.costs is not None  # SEMI needs them
+    known: dict[str, Any] = {"own_s": own_s, "product_s": product_s}
+    schemes = _balanced(setting.sizes["skewness"]).items()
+    seconds = {name: balanced.predict(scheme, even.costs, NUM_RANKS, **known)[0] for name, scheme in schemes}
+    return Predicted(seconds=seconds, plain=(WAITING,))
+
+
+def _measure_tensors(setting: Drawn, predicted: Predicted, turns: Turns) -> Mapping[str, Sequence[float]]:
+    return _measure_balanced(setting, _balanced(setting.sizes["skewness"]), turns.rounds).rounds
+
+
+# --- failures: Gemini's checkpoints beside some in storage, in a training of 40 iterations that loses a machine
+
+STORED, GEMINI = "checkpoints in storage", "Gemini"
+ITERATIONS = 40
+KNOWN_FAILURE = MappingProxyType({"device_s": 0.1, "every": 8, "lost_at": 12})
+
+
+def _train_and_lose(scheme: str, sizes: Mapping[str, Any], iterations: int) -> TrainingOutcome:
+    """Train on four machines, of which one is lost; with a single replica it is storage that has the lost shard."""
+    with tempfile.TemporaryDirectory(prefix="blind-storage-") as folder:
+        options: dict[str, Any] = {"num_replicas": 1, "storage_every": sizes["every"]}
+        options |= {"storage": PersistentTier(f"file://{folder}")}
+        fault = Fault(kills=Victim.MACHINE, numbers=(1,), at_iteration=sizes["lost_at"])
+        training = Trained(device_s=sizes["device_s"], iterations=iterations)
+        return train(training, NUM_RANKS, {"num_replicas": 2} if scheme == GEMINI else options, faults=[fault])
+
+
+def _predict_failures(setting: Drawn) -> Predicted:
+    """Take over from another training, which loses a machine, too, what recovery and an iteration's own work take."""
+    device_s, lost_at = setting.sizes["device_s"], setting.sizes["lost_at"]
+    seconds = {}
+    for scheme in (STORED, GEMINI):
+        known = phases_of(_train_and_lose(scheme, KNOWN_FAILURE, iterations=16))
+        lost = known.lost_iterations if scheme == GEMINI else lost_at % setting.sizes["every"]
+        iteration_s = known.usual_s - KNOWN_FAILURE["device_s"] + device_s
+        seconds[scheme] = iteration_s + (known.total_s + lost * iteration_s) / ITERATIONS
+    return Predicted(seconds=seconds, plain=(STORED,))
+
+
+def _measure_failures(setting: Drawn, predicted: Predicted, turns: Turns) -> Mapping[str, Sequence[float]]:
+    """Train with each scheme in turns, from the end of the first iteration to that of the last."""
+    seconds: dict[str, list[float]] = {STORED: [], GEMINI: []}
+    for _ in range(RUNS):
+        for scheme, found in seconds.items():
+            ends = _train_and_lose(scheme, setting.sizes, ITERATIONS).named("iteration")
+            found.append((ends[-1].time_s - ends[0].time_s) / (ITERATIONS - 1))
+    return seconds
+
+
 Predict = Callable[[Drawn], Predicted]
 Measure = Callable[[Drawn, Predicted, Turns], Mapping[str, Sequence[float]]]
 KINDS: Mapping[str, tuple[Predict, Measure]] = MappingProxyType(
@@ -357,6 +450,8 @@ KINDS: Mapping[str, tuple[Predict, Measure]] = MappingProxyType(
         "meshes": (_predict_meshes, _measure_meshes),
         "activations": (_predict_activations, _measure_activations),
         "pipelines": (_predict_pipelines, _measure_pipelines),
+        "tensors": (_predict_tensors, _measure_tensors),
+        "failures": (_predict_failures, _measure_failures),
     }
 )
 """How each kind is predicted and measured."""

@@ -291,25 +291,36 @@ def map_points(points: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
     return compared
 
 
+def predict(
+    variant: Variant, costs: Costs, num_ranks: int, *, own_s: float, product_s: float
+) -> tuple[float, float, Sequence[RankTimes]]:
+    """Return an iteration's seconds, the share of products that is dropped, and the ranks' times without a plan.
+
+    `own_s` and `product_s` are of a Baseline without stragglers, `costs` of the pre-test.
+    """
+    chis = [*variant.skewness, *[1.0] * (num_ranks - len(variant.skewness))]
+    # Other time is that of a rank without stragglers, messages and contention for cores included.
+    times = [RankTimes(own_s=own_s - product_s + chi * product_s, product_s=chi * product_s) for chi in chis]
+    proportional = tuple(map(costs.proportional, times))
+    policy = variant.policy(num_ranks)
+    planned_from = proportional if needs_costs(policy) else times  # ZERO and MIG know no fixed part
+    plan = planner_of(policy, num_ranks, costs, is_settled=True)(planned_from)
+    return iteration_s(proportional, plan, costs), plan.dropped / num_ranks, times
+
+
 def predicted_rows(rows: Sequence[Mapping], costs: Costs, compared: Sequence[Options], num_ranks: int) -> Rows:
     """Compare every place with the model, which plans from the plain Baseline of `rows` and the pre-test's costs."""
     values = {(row["quantity"], row["solution"], row[PLACE]): row["value"] for row in rows if "rank" not in row}
     own_s, product_s = (values[quantity, BASELINE, PLAIN] for quantity in ("iteration_s", "product_s"))
     compared_rows: Rows = []
     for place in dict.fromkeys(options[PLACE] for options in compared[1:]):
-        here = [options for options in compared if options[PLACE] == place]
-        chis = [*here[0]["skewness"], *[1.0] * (num_ranks - len(here[0]["skewness"]))]
-        # Other time is that of a rank without stragglers, messages and contention for cores included.
-        times = [RankTimes(own_s=own_s - product_s + chi * product_s, product_s=chi * product_s) for chi in chis]
-        proportional = tuple(map(costs.proportional, times))
         predicted, timed = {}, {}  # seconds and dropped share
-        for options in here:
-            policy, name = Variant.of(options).policy(num_ranks), name_of(options)
-            planned_from = proportional if needs_costs(policy) else times  # ZERO and MIG know no fixed part
-            plan = planner_of(policy, num_ranks, costs, is_settled=True)(planned_from)
-            predicted_s, time_s = iteration_s(proportional, plan, costs), values["iteration_s", name, place]
-            predicted[policy.solution] = predicted_s, plan.dropped / num_ranks
-            timed[policy.solution] = time_s, values["dropped_share", name, place]
+        for options in (options for options in compared if options[PLACE] == place):
+            variant, name = Variant.of(options), name_of(options)
+            predicted_s, dropped, times = predict(variant, costs, num_ranks, own_s=own_s, product_s=product_s)
+            time_s = values["iteration_s", name, place]
+            predicted[Solution(variant.solution)] = predicted_s, dropped
+            timed[Solution(variant.solution)] = time_s, values["dropped_share", name, place]
             keys = {"solution": name, PLACE: place}
             compared_rows.append(value_row("predicted_s", predicted_s, "s", **keys))
             compared_rows.append(value_row("prediction_error", predicted_s / time_s - 1, **keys))

@@ -31,7 +31,7 @@ class Phases:
     # all have it), warm up (the first iteration, less an iteration as usual)
     seconds: Mapping[str, float]
     lost_iterations: int  # that had been done and were done again
-    lost_s: float  # seconds of them
+    usual_s: float  # seconds of an iteration
     iteration: int  # where training resumed
     tiers: tuple[str, ...]  # what served each rank
 
@@ -39,6 +39,11 @@ class Phases:
     def total_s(self) -> float:
         """Seconds from the failure until training was as far as it had been, but for the lost iterations."""
         return sum(self.seconds.values())
+
+    @property
+    def lost_s(self) -> float:
+        """Seconds of the lost iterations."""
+        return self.lost_iterations * self.usual_s
 
     @property
     def from_memory(self) -> float:
@@ -139,7 +144,7 @@ def phases_of(outcome: TrainingOutcome) -> Phases:
     return Phases(
         seconds=dict(zip(PHASES, [*seconds, max(0.0, first_s - fetched_s - usual_s)], strict=True)),
         lost_iterations=lost,
-        lost_s=lost * usual_s,
+        usual_s=usual_s,
         iteration=resumed,
         tiers=tuple(event.details["tier"] for event in sorted(fetches, key=lambda event: event.rank or 0)),
     )
