@@ -255,6 +255,17 @@ def with_scheduler_of_the_second_optimizer():
     TrainingState(model, first, scheduler=scheduler, extra={"second": second})
 
 
+def with_plateau(gives=False):
+    model = small()
+    optimizer = sgd(model)
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+    TrainingState(model, optimizer, scheduler=plateau if gives else None).image(0)
+
+
+def test_a_plateau_that_is_given_is_kept():
+    with_plateau(gives=True)
+
+
 def state_of(model):
     TrainingState(model, sgd(model))
 
@@ -268,6 +279,7 @@ REFUSED = refusals(
     (lambda: late(lambda m: m[0].register_state_dict_post_hook(add_an_entry)), r"\['0.more'\]; load_state_dict must"),
     (with_inner_optimizer, "SGD has the optimizer SGD as 'inner', which is in no state_dict"),
     (with_scheduler, "optimizer SGD has a learning-rate scheduler; give it as `scheduler`"),
+    (with_plateau, "optimizer SGD has a ReduceLROnPlateau; give it as `scheduler`"),
     (with_scheduler_of_the_second_optimizer, r"extra\['second'\] SGD has a learning-rate scheduler; give it as"),
 )
 test_what_cannot_be_put_back_is_refused_by_name = pytest.mark.filterwarnings("ignore:Lazy modules")(REFUSED)

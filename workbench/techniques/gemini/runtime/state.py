@@ -12,6 +12,7 @@ checkpoint after it appears. So are a scheduler or a hook's state that can be se
 """
 
 import contextlib
+import gc
 import itertools
 import random
 import struct
@@ -29,7 +30,7 @@ from torch import Tensor, nn, optim
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.lr_scheduler import LRScheduler
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from . import encoding
 from .encoding import ALIGNMENT_BYTES, PackedTree, as_bytes, leaves, unpack_tree
@@ -38,6 +39,7 @@ from .transfer import TrafficWatch
 
 __all__ = ["StateMismatch", "TrainingState", "image_of", "parts_of", "refuse_unseen_scaler"]
 
+GIVE_SCHEDULER = "give it as `scheduler`, or in extra, or a run that resumes would begin its schedule again"
 MOST_FRAMES = 12  # between a loss scaler's step and the hook of an optimizer's
 
 # What a communication hook may hold without having a state that training changes.
@@ -90,11 +92,29 @@ def refuse_unseen(model: nn.Module, optimizer: optim.Optimizer, given: Mapping[s
             what = f"the communication hook of {type(model).__name__} has a state, a {type(item).__name__}"
             raise ValueError(f"{what}; {rule}")
     schedulers = [part for part in _parts(given) if isinstance(part, LRScheduler)]
-    for name, item in {"optimizer": optimizer, **{f"extra[{name!r}]": item for name, item in given.items()}}.items():
-        is_scheduled = isinstance(item, optim.Optimizer) and hasattr(item.step, "_wrapped_by_lr_sched")
+    for name, item in _optimizers(optimizer, given):
+        is_scheduled = hasattr(item.step, "_wrapped_by_lr_sched")
         if is_scheduled and not any(part.optimizer is item for part in schedulers):
-            rule = "give it as `scheduler`, or in extra, or a run that resumes would begin its schedule again"
-            raise ValueError(f"{name} {type(item).__name__} has a learning-rate scheduler; {rule}")
+            raise ValueError(f"{name} {type(item).__name__} has a learning-rate scheduler; {GIVE_SCHEDULER}")
+
+
+def refuse_unseen_plateau(optimizer: optim.Optimizer, given: Mapping[str, Any]) -> None:
+    """Raise ValueError for a ReduceLROnPlateau that was not given: torch leaves no mark of it on its optimizer.
+
+    The garbage collector finds it, which takes too long for every checkpoint.
+    """
+    known = set(map(id, _parts(given)))
+    for name, item in _optimizers(optimizer, given):
+        holders = gc.get_referrers(item)
+        holders += gc.get_referrers(*(holder for holder in holders if type(holder) is dict))  # an object's attributes
+        if any(issubclass(type(holder), ReduceLROnPlateau) and id(holder) not in known for holder in holders):
+            raise ValueError(f"{name} {type(item).__name__} has a ReduceLROnPlateau; {GIVE_SCHEDULER}")
+
+
+def _optimizers(optimizer: optim.Optimizer, given: Mapping[str, Any]) -> list[tuple[str, optim.Optimizer]]:
+    """Return the optimizer, and those that were given, each with its name in an error."""
+    more = [(f"extra[{name!r}]", item) for name, item in given.items() if isinstance(item, optim.Optimizer)]
+    return [("optimizer", optimizer), *more]
 
 
 def _parts(given: Mapping[str, Any]) -> list[Any]:
@@ -210,11 +230,14 @@ class TrainingState:
     @torch.no_grad()
     def copied(self, iteration: int, place: Callable[[int], Tensor], pinned: Sequence[Tensor] = ()) -> Tensor:
         """Copy the state to `place(num_bytes)` on the host, uint8; see `PackedTree.write_`."""
-        if isinstance(self.model, DistributedDataParallel):
+        if not self._num_captured:
+            refuse_unseen_plateau(self.optimizer, self.given)
+        self._num_captured += 1
+        if isinstance(self.model, DistributedDataParallel) and (
             # It lays out its buckets anew after its first backward pass: now, as the next forward pass would do.
-            self._num_captured += 1
-            if self.model.reducer._rebuild_buckets() or self._num_captured <= FIRST_CAPTURES:
-                self._order = self._order_of(self.model)
+            self.model.reducer._rebuild_buckets() or self._num_captured <= FIRST_CAPTURES
+        ):
+            self._order = self._order_of(self.model)
         own = self._own(iteration)  # first: it refuses what has changed meanwhile
         packed = PackedTree(self._shared()), PackedTree(own)
         end = ALIGNMENT_BYTES + sum(tree.num_bytes for tree in packed)
