@@ -107,11 +107,12 @@ def map_rows(
             link = Link(
                 bandwidth_bytes_per_s=rate * GIGABIT_BYTES_PER_S / scale, latency_s=latency_s, source="a chosen rate"
             )
-            found = {scheme: seconds(scheme, of, link) for scheme in CANDIDATES}
-            least_s = min(found.values())
+            times_s = {scheme: seconds(scheme, of, link) for scheme in CANDIDATES}
+            least_s = min(times_s.values())
             keys: dict[str, Any] = {"density": density, "ranks": num, "gigabits_per_s": rate}
-            rows += [value_row("over_best", taken / least_s, scheme=name, **keys) for name, taken in found.items()]
-            rows.append(value_row("zen_gain", min(v for k, v in found.items() if k != "Zen") / found["Zen"], **keys))
+            rows += [value_row("over_best", time_s / least_s, scheme=name, **keys) for name, time_s in times_s.items()]
+            rival_s = min(time_s for name, time_s in times_s.items() if name != "Zen")
+            rows.append(value_row("zen_gain", rival_s / times_s["Zen"], **keys))
     return rows
 
 
@@ -179,15 +180,15 @@ def advise(gradient: Tensor, link: Link | None = None, group: dist.ProcessGroup 
     if num_ranks < 2 or num_ranks & (num_ranks - 1):
         raise ValueError(f"the group has {num_ranks} ranks; it must be a power of two, at least 2")
     Wire(group, gradient.device).agree({"shape": tuple(gradient.shape), "dtype": gradient.dtype})
-    own = Sparse.of(gradient)
-    totals = tell_all(own.values.double().sum().item(), group)
+    sparse = Sparse.of(gradient)
+    totals = tell_all(sparse.values.double().sum().item(), group)
     if totals[0] and len({*totals}) == 1:
         rule = "give this rank's own, before it is summed, as under `model.no_sync()`"
         raise ValueError(f"gradient is the same on all ranks, as a sum is; {rule}")
     sets: list[Any] = [None] * num_ranks
-    dist.all_gather_object(sets, own.indices.cpu().numpy(), group=group)
+    dist.all_gather_object(sets, sparse.indices.cpu().numpy(), group=group)
     link = link or measure_link(group, gradient.device)
-    value_bytes = own.values.element_size()
-    of = sparsity_of(sets, own.domain_size, prod(gradient.shape[1:]), value_bytes=value_bytes)
-    found = {scheme: seconds(scheme, of, link) for scheme in CANDIDATES}
-    return Advice(sparsity=of, link=link, seconds=dict(sorted(found.items(), key=lambda pair: pair[1])))
+    value_bytes = sparse.values.element_size()
+    of = sparsity_of(sets, sparse.domain_size, prod(gradient.shape[1:]), value_bytes=value_bytes)
+    times_s = {scheme: seconds(scheme, of, link) for scheme in CANDIDATES}
+    return Advice(sparsity=of, link=link, seconds=dict(sorted(times_s.items(), key=lambda pair: pair[1])))

@@ -75,7 +75,7 @@ def sparsity_of(
     """
     require_counts(2, num_ranks=len(sets))
     require_counts(1, domain_size=domain_size, entry_elements=entry_elements)
-    num, mean, total = len(sets), np.mean([len(one) for one in sets]) / domain_size, union_of(sets)
+    num, mean, total = len(sets), np.mean([len(indices) for indices in sets]) / domain_size, union_of(sets)
     density = {1: float(mean), num - 1: _mean_density(sets, num - 1, domain_size)}
     density |= {2**step: _mean_density(sets, 2**step, domain_size) for step in range(1, int(log2(num)) + 1)}
     density[num] = len(total) / domain_size
@@ -96,8 +96,7 @@ def sparsity_of(
         value_bytes=value_bytes,
         num_ranks=num,
         density=density,
-        push=even
-        | {name: imbalance_ratio(np.sum([counts(one) for one in sets], axis=0)) for name, counts in kinds.items()},
+        push=even | {name: imbalance_ratio(np.sum(list(map(counts, sets)), axis=0)) for name, counts in kinds.items()},
         pull=even | {name: imbalance_ratio(counts(total)) for name, counts in kinds.items()},
         blocks=_blocks(sets, total, domain_size, entry_elements),
     )
@@ -116,10 +115,10 @@ def _blocks(
     num_blocks = -(-domain_size // rows)
 
     def shares(indices: np.ndarray) -> np.ndarray:
-        found = nonzero_blocks(torch.from_numpy(indices.astype(np.int64)), rows).numpy()
-        return range_counts(found, num_blocks, len(sets)) * len(sets) / num_blocks
+        blocks = nonzero_blocks(torch.from_numpy(indices.astype(np.int64)), rows).numpy()
+        return range_counts(blocks, num_blocks, len(sets)) * len(sets) / num_blocks
 
-    pushed = np.mean([shares(one) for one in sets], axis=0)  # the busiest server's, not each rank's busiest
+    pushed = np.mean([shares(indices) for indices in sets], axis=0)  # the busiest server's, not each rank's busiest
     return float(pushed.max()), float(shares(total).max())
 
 
@@ -216,13 +215,13 @@ def lstm_sets(num_ranks: int, seed: int = 0) -> tuple[tuple[np.ndarray, ...], in
     draw, num_words, chances = np.random.default_rng(seed), len(counts), counts / counts.sum()
     words = np.arange(num_words)
     sampler = np.log((words + 2) / (words + 1)) / np.log(num_words + 1)  # chance of each word to be drawn at once
-    found = []
+    sets: list[np.ndarray] = []
     for rank in range(num_ranks):
         inputs = real[rank] if rank < len(real) else np.unique(draw.choice(num_words, BATCH_WORDS, p=chances))
         drawn_at = draw.exponential(size=num_words) / sampler
         sampled = np.argpartition(drawn_at, SAMPLED_ROWS)[:SAMPLED_ROWS]
-        found.append(np.concatenate([inputs, num_words + np.union1d(sampled, inputs)]))
-    return tuple(found), 2 * num_words
+        sets.append(np.concatenate([inputs, num_words + np.union1d(sampled, inputs)]))
+    return tuple(sets), 2 * num_words
 
 
 def task_sets(task: EmbeddingTask, num_ranks: int, step: int = 0) -> list[tuple[list[np.ndarray], int]]:
@@ -234,4 +233,4 @@ def task_sets(task: EmbeddingTask, num_ranks: int, step: int = 0) -> list[tuple[
     (first, *_) = task.embeddings
     chosen = [name for name in task.embeddings if weights[name].shape[1:] == weights[first].shape[1:]]
     touched = [task.touched(rank, step) for rank in range(num_ranks)]
-    return [([one[name] for one in touched], task.embeddings[name]) for name in chosen]
+    return [([by_table[name] for by_table in touched], task.embeddings[name]) for name in chosen]

@@ -38,14 +38,14 @@ def lm1b_rows() -> list[dict[str, Any]]:
     """
     sets, num_rows = lstm_sets(len(embedding_usage.lm1b_batches()))
     half = num_rows // 2
-    inputs = np.array([np.sum(one < half) for one in sets])
-    densities = {"input": inputs / half, "softmax": np.array([len(one) for one in sets] - inputs) / half}
+    inputs = np.array([np.sum(indices < half) for indices in sets])
+    densities = {"input": inputs / half, "softmax": np.array([len(indices) for indices in sets] - inputs) / half}
     densities["both"] = (densities["input"] + densities["softmax"]) / 2
-    rows = [value_row("density", float(found.mean()), table=name) for name, found in densities.items()]
+    rows = [value_row("density", float(by_batch.mean()), table=name) for name, by_batch in densities.items()]
     for name, first in (("input", 0), ("softmax", half)):
-        touched = [one[(first <= one) & (one < first + half)] - first for one in sets]
-        skewness = np.mean([skewness_ratio(one, half, 128) for one in touched])
-        share = np.mean([range_counts(one, half, 8)[0] / len(one) for one in touched])
+        touched = [indices[(first <= indices) & (indices < first + half)] - first for indices in sets]
+        skewness = np.mean([skewness_ratio(indices, half, 128) for indices in touched])
+        share = np.mean([range_counts(indices, half, 8)[0] / len(indices) for indices in touched])
         rows.append(value_row("skewness", float(skewness), table=name, partitions=128))
         rows.append(value_row("share", float(share), table=name, range=0))
     return [*rows, value_row("embedding_parameters", 512.0 * half, model="LSTM")]  # two tables of 256 a word
@@ -99,16 +99,16 @@ def format_rows(
         chosen = torch.from_numpy(draw.choice(domain_size, num, replace=False))
         parts = enumerate(partition(chosen, num_partitions, seed))
         indices: dict[str, float] = {"hash bitmap": sum(bitmap.encode(part, number).nbytes for number, part in parts)}
-        indices |= {one: index_bytes(one, num, domain_size, num_partitions) for one in ("bitmap", "COO")}
-        sizes = {one: VALUE_BYTES * num + more for one, more in indices.items()}
+        indices |= {written: index_bytes(written, num, domain_size, num_partitions) for written in ("bitmap", "COO")}
+        sizes = {written: VALUE_BYTES * num + more for written, more in indices.items()}
         for name, width in (("scattered", 1), ("rows of 64", 64)):
             entries = torch.from_numpy(draw.choice(domain_size // width, num // width, replace=False))
             blocks = len(nonzero_blocks(entries, BLOCK_ELEMENTS // width))
             sizes[f"tensor blocks, {name}"] = blocks * (VALUE_BYTES * BLOCK_ELEMENTS + VALUE_BYTES)
-        rows += [value_row("size", size / whole, density=density, format=one) for one, size in sizes.items()]
+        rows += [value_row("size", size / whole, density=density, format=written) for written, size in sizes.items()]
     for written in ("hash bitmap", "bitmap", "COO"):
-        found = [row["value"] for row in rows if row["quantity"] == "size" and row["format"] == written]
-        rows.append(value_row("worth_it_below", float(np.interp(1.0, found, densities)), format=written))
+        over_dense = [row["value"] for row in rows if row["quantity"] == "size" and row["format"] == written]
+        rows.append(value_row("worth_it_below", float(np.interp(1.0, over_dense, densities)), format=written))
     return rows
 
 
@@ -121,20 +121,20 @@ def balance_rows(*, num_partitions: Sequence[int], num_indices: Sequence[int], s
     for num, size in product(num_partitions, num_indices):
         if size < num:
             continue
-        found = []
+        imbalances = []
         for seed in range(seeds):
             indices = torch.from_numpy(np.random.default_rng(seed).integers(2**31, size=size))
             counts = torch.bincount(partition_of(indices, num, seed), minlength=num)
-            found.append(imbalance_ratio(counts.numpy()))
+            imbalances.append(imbalance_ratio(counts.numpy()))
         row = partial(value_row, indices=size, partitions=num, kind="random")
-        rows.append(row("imbalance", float(np.mean(found))))
-        rows.append(row("excess_over_bound", (max(found) - 1) / np.sqrt(num * np.log(num) / size)))
+        rows.append(row("imbalance", float(np.mean(imbalances))))
+        rows.append(row("excess_over_bound", (max(imbalances) - 1) / np.sqrt(num * np.log(num) / size)))
     for num in num_partitions:
         sets, num_rows = lstm_sets(num)
         homes = partition_of(torch.arange(num_rows), num, 0).numpy()
         pull = imbalance_ratio(np.bincount(homes[union_of(sets)], minlength=num))
         pairs = {"push": push_imbalance(sets, homes, num), "pull": pull}
-        rows += [value_row("imbalance", found, partitions=num, kind=f"LSTM, {what}") for what, found in pairs.items()]
+        rows += [value_row("imbalance", ratio, partitions=num, kind=f"LSTM, {what}") for what, ratio in pairs.items()]
     return rows
 
 
@@ -154,15 +154,15 @@ def space_rows(*, num_ranks: Sequence[int], seed: int) -> list[dict[str, Any]]:
     for overlap, num in product(OVERLAPS, num_ranks):
         sets, num_rows = _sets(overlap, num)
         homes = {"Balanced": _dealt(sets, num_rows, seed), "Imbalanced": np.arange(num_rows) * num // num_rows}
-        mean = float(np.mean([len(one) for one in sets]))
+        mean = float(np.mean([len(indices) for indices in sets]))
         keys: dict[str, Any] = {"overlap": overlap, "ranks": num}
-        found = {scheme: traffic(scheme, sets, homes.get(scheme.balance, homes["Balanced"])) for scheme in SCHEMES}
-        for scheme, sent in found.items():
+        by_scheme = {scheme: traffic(scheme, sets, homes.get(scheme.balance, homes["Balanced"])) for scheme in SCHEMES}
+        for scheme, sent in by_scheme.items():
             rows.append(value_row("sent", sent / mean, scheme=str(scheme), **keys))
-            rows.append(value_row("behind_best", sent / min(found.values()) - 1, scheme=str(scheme), **keys))
+            rows.append(value_row("behind_best", sent / min(by_scheme.values()) - 1, scheme=str(scheme), **keys))
         rows.append(value_row("densification", densification_ratio(sets), **keys))
     alone = [np.array([rank]) for rank in range(16)]
-    rows += [value_row("stages", len(stages(one, alone, np.arange(16))), name=name) for name, one in RIVALS.items()]
+    rows += [value_row("stages", len(stages(rival, alone, np.arange(16))), name=name) for name, rival in RIVALS.items()]
     return [*rows, value_row("schemes", len(SCHEMES))]
 
 
@@ -175,7 +175,7 @@ def _dealt(sets: Sequence[np.ndarray], num_rows: int, seed: int) -> np.ndarray:
 
 def _sets(overlap: str, num_ranks: int) -> tuple[Sequence[np.ndarray], int]:
     sets, num_rows = lstm_sets(num_ranks)
-    size = min(len(one) for one in sets)
+    size = min(len(indices) for indices in sets)
     if overlap == "none":
         order = np.random.default_rng(0).permutation(num_rows)[: size * num_ranks]
         return np.split(order, num_ranks), num_rows

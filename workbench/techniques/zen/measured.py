@@ -81,10 +81,10 @@ def table_rows(*, tasks: Sequence[str], batch: int, steps: int) -> list[dict[str
         tables = sum(weights[table].numel() for table in task.embeddings)
         others = sum(weight.numel() for weight in weights.values()) - tables
         rows += [row("embedding_parameters", tables), row("other_parameters", others)]
-        found, looked_up = _gradient_rows(task, 0, steps), task.touched(0, steps)
-        unlike = sum(len(np.setxor1d(found[table], looked_up[table])) for table in found)
+        nonzero, looked_up = _gradient_rows(task, 0, steps), task.touched(0, steps)
+        unlike = sum(len(np.setxor1d(nonzero[table], looked_up[table])) for table in nonzero)
         rows.append(row("unlike_looked_up", unlike))
-        elements = sum(len(found[table]) * weights[table][0].numel() for table in found)
+        elements = sum(len(nonzero[table]) * weights[table][0].numel() for table in nonzero)
         rows.append(row("density", elements / tables))
     return rows
 
@@ -139,7 +139,7 @@ def balance_rows(*, task: str, batch: int, num_ranks: Sequence[int], steps: int)
     width = dict(trained.module.named_parameters())[next(iter(trained.embeddings))].shape[1]
     for num in num_ranks:
         sets, num_rows = task_sets(trained, num, steps)[0]
-        values = [(one[:, None] * width + np.arange(width)).ravel() for one in sets]
+        values = [(indices[:, None] * width + np.arange(width)).ravel() for indices in sets]
         everything = torch.arange(num_rows * width)
         homes = {
             "Sparse PS": np.arange(num_rows) * num // num_rows,
@@ -152,7 +152,7 @@ def balance_rows(*, task: str, batch: int, num_ranks: Sequence[int], steps: int)
             rows.append(value_row("imbalance", push_imbalance(chosen, home, num), what="push", **keys))
             pull = imbalance_ratio(np.bincount(home[union_of(chosen)], minlength=num))
             rows.append(value_row("imbalance", pull, what="pull", **keys))
-        rows.append(value_row("rows", float(np.mean([len(one) for one in sets])), ranks=num))
+        rows.append(value_row("rows", float(np.mean([len(indices) for indices in sets])), ranks=num))
         rows.append(value_row("density_of_sum", len(union_of(sets)) / num_rows, ranks=num))
         rows.append(value_row("examples", batch * num, ranks=num))
     return rows
@@ -172,9 +172,9 @@ def extraction_rows(
             slots = torch.zeros(round(memory * domain_size), dtype=torch.int32, device=place)
             slots[torch.randint(len(slots), (round(share * domain_size),), generator=draw).to(place)] = 1
             memory_of[memory] = slots.nonzero
-        found = time_calls(memory_of, runs, place)
-        rows += [median_row("extraction_s", taken, "s", memory=at, density=share) for at, taken in found.items()]
-        rows.append(ratio_row("over_zen", found[max(memories)], found[2 * share], density=share))
+        times_s = time_calls(memory_of, runs, place)
+        rows += [median_row("extraction_s", taken, "s", memory=at, density=share) for at, taken in times_s.items()]
+        rows.append(ratio_row("over_zen", times_s[max(memories)], times_s[2 * share], density=share))
     return rows
 
 
@@ -208,15 +208,15 @@ def hashing_rows(
     calls["nonzero, "] = gradient.nonzero
     calls["counting, "] = partial(partition, indices, num_partitions, SEED)
     calls["sorting, "] = lambda: indices[partition_of(indices, num_partitions, SEED).sort(stable=True)[1]]
-    found, rows = time_calls(calls, runs, place), []
+    times_s, rows = time_calls(calls, runs, place), []
     if {3, 4} <= set(num_hashes):
-        rows.append(ratio_row("four_over_three", found["k, 4"], found["k, 3"]))
-    for name, taken in found.items():
+        rows.append(ratio_row("four_over_three", times_s["k, 4"], times_s["k, 3"]))
+    for name, taken in times_s.items():
         way, _, number = name.partition(", ")
         keys = {"way": way, "number": float(number)} if number else {"way": way}
         rows.append(median_row("partition_s", taken, "s", **keys))
-        rows.append(ratio_row("over_counting", taken, found["counting, "], **keys))
-        rows.append(ratio_row("over_nonzero", taken, found["nonzero, "], **keys))
+        rows.append(ratio_row("over_counting", taken, times_s["counting, "], **keys))
+        rows.append(ratio_row("over_nonzero", taken, times_s["nonzero, "], **keys))
     return rows
 
 
@@ -359,20 +359,20 @@ def scheme_rows(timed: Timed, key: str, predicted_s: Mapping[tuple[str, str], fl
         predicted_s: predicted times by value of the key and scheme.
     """
     rows, taken = [], {name: timed.iterations_s(name) for name in timed.rounds}
-    for name, found in taken.items():
+    for name, times_s in taken.items():
         value, _, scheme = name.partition(": ")
         at: dict[str, Any] = {key: float(value) if key == "density" else value}
-        rows.append(median_row("seconds", found, "s", scheme=scheme, **at))
+        rows.append(median_row("seconds", times_s, "s", scheme=scheme, **at))
         rows.append(median_row("cpu_s", timed.cpu_s(name), "s", scheme=scheme, **at))
-        rows.append(ratio_row("gain", found, taken[f"{value}: {ZEN}"], over=scheme, **at))
+        rows.append(ratio_row("gain", times_s, taken[f"{value}: {ZEN}"], over=scheme, **at))
         counted = [facts for facts in timed.facts[name] if facts]
         if counted:
-            most = max(max(one["sent_bytes"], one["received_bytes"]) for one in counted)
+            most = max(max(facts["sent_bytes"], facts["received_bytes"]) for facts in counted)
             rows.append(value_row("busiest_bytes", most, "B", scheme=scheme, **at))
         if predicted_s and (value, scheme) in predicted_s:
             expected_s = predicted_s[value, scheme]
             rows.append(value_row("predicted_s", expected_s, "s", scheme=scheme, **at))
-            rows.append(value_row("measured_over_predicted", median(found) / expected_s, scheme=scheme, **at))
+            rows.append(value_row("measured_over_predicted", median(times_s) / expected_s, scheme=scheme, **at))
     return rows + (_crossover_rows(rows) if key == "density" else [])
 
 
@@ -388,13 +388,13 @@ def _crossover_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def predicted_s(setting: Setting, densities: Sequence[float], num_elements: int) -> dict[tuple[str, str], float]:
     """Return the predicted times of schemes on the setting's link, for `time_densities`."""
-    found: dict[tuple[str, str], float] = {}
+    times_s: dict[tuple[str, str], float] = {}
     for share in densities:
         ranks = range(setting.num_ranks)
         sets = [np.flatnonzero(zipf_values(num_elements, share, rank).numpy()) for rank in ranks]
         of = sparsity_of(sets, num_elements, 1)
-        found |= {(str(share), scheme): seconds(scheme, of, setting.link) for scheme in IN_THEORY}
-    return found
+        times_s |= {(str(share), scheme): seconds(scheme, of, setting.link) for scheme in IN_THEORY}
+    return times_s
 
 
 @named("zen/train")
@@ -416,8 +416,7 @@ def train(
     setting = {"task": task, "variant": variant, "slots_per_value": slots_per_value, "steps": steps, "batch": batch}
     setting |= {"num_ranks": num_ranks, "seed": seed, "points": points}
     with open_ranks(num_ranks, preload=("workbench.techniques.zen.measured",)) as ranks:
-        found, *_ = ranks.run(_train_on_a_rank, setting)
-    return {"setting": setting, **found}
+        return {"setting": setting, **ranks.run(_train_on_a_rank, setting)[0]}
 
 
 def _train_on_a_rank(setting: Mapping[str, Any]) -> dict[str, Any]:
@@ -454,8 +453,8 @@ def learning_rows(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for name, by_seed in by_name.items():
         for metric in metrics:
             for place, point in enumerate(next(iter(by_seed.values()))):
-                found = [scores[place][metric] for scores in by_seed.values()]
-                rows.append(spread_row("score", found, "%", variant=name, step=point["step"], metric=metric))
+                at_point = [scores[place][metric] for scores in by_seed.values()]
+                rows.append(spread_row("score", at_point, "%", variant=name, step=point["step"], metric=metric))
             below = [plain[seed][-1][metric] - scores[-1][metric] for seed, scores in by_seed.items()]
             rows.append(spread_row("points_below", below, "%", variant=name, metric=metric))
     slots = {result["setting"]["variant"]: result["setting"]["slots_per_value"] for result in results}
@@ -475,14 +474,14 @@ def threshold_rows(*, task: str, batch: int, num_ranks: int, steps: int) -> list
     tables = task_sets(trained, num_ranks)
     sets, num_rows = tables[0]
     later = [task_sets(trained, num_ranks, step)[0][0] for step in range(1, steps + 1)]
-    touched = sum(len(one) for of_table, _ in tables for one in of_table) / num_ranks
+    touched = sum(len(indices) for of_table, _ in tables for indices in of_table) / num_ranks
     rows = [value_row("density", touched / sum(num for _, num in tables))]
     for of, known in (("all ranks", union_of(sets)), ("one rank", sets[0])):
         home = threshold_homes(known, num_rows, num_ranks)
-        found = [push_imbalance(one, home, num_ranks) for one in later]
-        rows += [value_row("imbalance", pick(found), of=of, step=pick.__name__) for pick in (min, max)]
-        rows.append(value_row("fluctuation", max(found) / min(found), of=of))
-    skewness = float(np.mean([skewness_ratio(one, num_rows, num_ranks) for one in sets]))
+        imbalances = [push_imbalance(indices, home, num_ranks) for indices in later]
+        rows += [value_row("imbalance", pick(imbalances), of=of, step=pick.__name__) for pick in (min, max)]
+        rows.append(value_row("fluctuation", max(imbalances) / min(imbalances), of=of))
+    skewness = float(np.mean([skewness_ratio(indices, num_rows, num_ranks) for indices in sets]))
     for algorithm, rounds in (
         ("binomial tree", ceil(log2(num_ranks))),
         ("scatter and all-gather", 2 * (num_ranks - 1) / num_ranks),

@@ -82,19 +82,19 @@ def _gpu_sets(name: str, num_gpus: int) -> list[tuple[list[np.ndarray], int]]:
     if name == "LSTM":
         sets, num_rows = lstm_sets(num_gpus)
         half = num_rows // 2  # the input table, then the softmax
-        return [([one[one < half] for one in sets], half), ([one[one >= half] - half for one in sets], half)]
+        return [([rows[rows < half] for rows in sets], half), ([rows[rows >= half] - half for rows in sets], half)]
     return task_sets(EmbeddingTask(MODELS[name].task, batch=MODELS[name].our_batch, seed=0), num_gpus)
 
 
 @cache
 def sparsities_on(name: str, num_machines: int, gpus_per_machine: int) -> list[Sparsity]:
     """Return the sparsity of each table's gradients that machines exchange: each has the sum of its GPUs' batches."""
-    width, found = MODELS[name].width, []
+    width, sparsities = MODELS[name].width, []
     for sets, num_rows in _gpu_sets(name, num_machines * gpus_per_machine):
         starts = range(0, len(sets), gpus_per_machine)
         summed = [union_of(sets[first : first + gpus_per_machine]) for first in starts]
-        found.append(sparsity_of(summed, num_rows, width, num_indices=width))
-    return found
+        sparsities.append(sparsity_of(summed, num_rows, width, num_indices=width))
+    return sparsities
 
 
 def _sum_of(quantity: Callable[[Sparsity], float], tables: Sequence[Sparsity]) -> float:
@@ -109,7 +109,7 @@ def _density(tables: Sequence[Sparsity], num: int) -> float:
 def _gpu_density(name: str, num_gpus: int) -> float:
     """Return the mean density of a GPU's gradients, of all tables together."""
     tables = _gpu_sets(name, num_gpus)
-    touched = sum(float(np.mean([len(one) for one in sets])) for sets, _ in tables)
+    touched = sum(float(np.mean([len(rows) for rows in sets])) for sets, _ in tables)
     return touched / sum(num_rows for _, num_rows in tables)
 
 
@@ -146,15 +146,15 @@ def communication_rows(*, num_machines: int, gigabits_per_s: float) -> list[dict
     """Return how many times as fast as Dense each scheme synchronises the embeddings."""
     link, rows = _link(gigabits_per_s), []
     for name in MODELS:
-        found = {scheme: _embedding_s(name, scheme, num_machines, link) for scheme in SCHEMES}
-        for scheme, taken_s in found.items():
-            rows.append(value_row("speedup", found["Dense"] / taken_s, model=name, scheme=scheme))
-            rows.append(value_row("zen_over", taken_s / found["Zen"], model=name, scheme=scheme))
-        rows.append(value_row("bitmap_gain", found["Zen, COO"] / found["Zen"] - 1, model=name))
+        times_s = {scheme: _embedding_s(name, scheme, num_machines, link) for scheme in SCHEMES}
+        for scheme, taken_s in times_s.items():
+            rows.append(value_row("speedup", times_s["Dense"] / taken_s, model=name, scheme=scheme))
+            rows.append(value_row("zen_over", taken_s / times_s["Zen"], model=name, scheme=scheme))
+        rows.append(value_row("bitmap_gain", times_s["Zen, COO"] / times_s["Zen"] - 1, model=name))
         tables = sparsities_on(name, num_machines, GPUS_PER_MACHINE)
         densities = {"a machine": _density(tables, 1), "the sum": _density(tables, num_machines)}
         densities["a GPU"] = _gpu_density(name, num_machines * GPUS_PER_MACHINE)
-        rows += [value_row("density", found, model=name, of=of) for of, found in densities.items()]
+        rows += [value_row("density", density, model=name, of=of) for of, density in densities.items()]
         rows.append(value_row("examples", MODELS[name].our_batch * num_machines * GPUS_PER_MACHINE, model=name))
         rows += _printed_rows(name)
     for scheme in SCHEMES:
@@ -176,8 +176,8 @@ def _printed_rows(name: str) -> list[dict[str, Any]]:
     chosen = {"least": (half, half)} if name in PRINTED_COO else {}
     for of, (sent, summed) in (chosen | ({"printed": PRINTED[name]} if name in PRINTED else {})).items():
         speedups = {"Zen, COO": 1 / (sent + summed), "Zen": 2 / (2 * sent + summed + 1 / (BITS * VALUE_BYTES))}
-        for scheme, found in speedups.items():
-            rows.append(value_row(f"speedup_of_{of}_densities", found, model=name, scheme=scheme, gpus=1))
+        for scheme, speedup in speedups.items():
+            rows.append(value_row(f"speedup_of_{of}_densities", speedup, model=name, scheme=scheme, gpus=1))
         gain = speedups["Zen"] / speedups["Zen, COO"] - 1
         rows.append(value_row(f"bitmap_gain_of_{of}_densities", gain, model=name, gpus=1))
         if of == "printed":
@@ -215,11 +215,11 @@ def throughput_rows(*, num_machines: Sequence[int], gigabits_per_s: float) -> li
         dense_s, zen_s = (_embedding_s(name, scheme, most, link) for scheme in ("Dense", "Zen"))
         rows += [value_row("dense_s", dense_s, "s", model=name), value_row("zen_s", zen_s, "s", model=name)]
         for num in num_machines:
-            found = {}
+            rates = {}
             for scheme in (*SCHEMES, UPPER_BOUND):
                 iteration_s = computation_s(name) + _communication_s(name, scheme, num, link)
-                found[scheme] = model.batch * GPUS_PER_MACHINE * num / iteration_s
-                rows.append(value_row("samples_per_s", found[scheme], "1/s", model=name, scheme=scheme, machines=num))
-            for scheme, rate in found.items():
-                rows.append(value_row("gain", found["Zen"] / rate, model=name, over=scheme, machines=num))
+                rates[scheme] = model.batch * GPUS_PER_MACHINE * num / iteration_s
+                rows.append(value_row("samples_per_s", rates[scheme], "1/s", model=name, scheme=scheme, machines=num))
+            for scheme, rate in rates.items():
+                rows.append(value_row("gain", rates["Zen"] / rate, model=name, over=scheme, machines=num))
     return rows

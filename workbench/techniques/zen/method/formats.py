@@ -120,18 +120,18 @@ def _bitmap_of(places: np.ndarray, num_bytes: int) -> np.ndarray:
 @njit(cache=True, nogil=True)
 def _members_of(bitmap: np.ndarray, members: np.ndarray) -> np.ndarray:
     """Return the members whose bits are set, int64; each is written, and kept if its bit is set, without a branch."""
-    found, count = np.empty(len(members) + 1, np.int64), 0
+    kept, count = np.empty(len(members) + 1, np.int64), 0
     num_whole = len(members) // BITS  # bytes
     for number in range(num_whole):
         byte = bitmap[number]
         if byte:
             for bit in range(BITS):
-                found[count] = members[number * BITS + bit]
+                kept[count] = members[number * BITS + bit]
                 count += byte >> bit & 1
     for place in range(num_whole * BITS, len(members)):
-        found[count] = members[place]
+        kept[count] = members[place]
         count += bitmap[num_whole] >> (place - num_whole * BITS) & 1
-    return found[:count]
+    return kept[:count]
 
 
 def nonzero_blocks(indices: Tensor, block_elements: int = BLOCK_ELEMENTS) -> Tensor:

@@ -203,7 +203,7 @@ def _reduced(how: Communication, num: int, counts: _Counts) -> list[Stage]:
             schedule.append(_passed(sent, np.roll(ranks, -1)))
         return schedule
     while distance:  # a rank holds its block's partitions of all ranks with the same remainder
-        held = [counts.of([one for one in ranks if one % (2 * distance) == rank % (2 * distance)]) for rank in ranks]
+        held = [counts.of(range(rank % (2 * distance), num, 2 * distance)) for rank in ranks]
         sent = [held[rank][_block(rank ^ distance, distance)].sum() for rank in ranks]
         schedule.append(_passed(sent, np.arange(num) ^ distance))
         distance //= 2

@@ -23,7 +23,7 @@ def overlap_ratio(first: np.ndarray, second: np.ndarray) -> float:
 
 def densification_ratio(sets: Sequence[np.ndarray]) -> float:
     """Return the density of the sum over the mean density of the parts (definition 3.4)."""
-    return len(union_of(sets)) / float(np.mean([len(one) for one in sets]))
+    return len(union_of(sets)) / float(np.mean([len(indices) for indices in sets]))
 
 
 def range_counts(indices: np.ndarray, domain_size: int, num_partitions: int) -> np.ndarray:
@@ -43,4 +43,4 @@ def imbalance_ratio(counts: np.ndarray) -> float:
 
 def push_imbalance(sets: Sequence[np.ndarray], home: np.ndarray, num_partitions: int) -> float:
     """Return the imbalance of the rank whose fullest partition is fullest (definition 3.6), by each index's home."""
-    return max(imbalance_ratio(np.bincount(home[one], minlength=num_partitions)) for one in sets)
+    return max(imbalance_ratio(np.bincount(home[indices], minlength=num_partitions)) for indices in sets)

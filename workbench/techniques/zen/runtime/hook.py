@@ -75,7 +75,7 @@ class SparseSynchroniser:
 
         The first heads that the ranks exchange in a call tell whether they agree.
         """
-        return self.all_reduce_([one.clone() if one.layout == torch.strided else one for one in gradients])
+        return self.all_reduce_([tensor.clone() if tensor.layout == torch.strided else tensor for tensor in gradients])
 
     def all_reduce_(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Sum dense gradients in place, where only entries that are not zero are written; see `all_reduce_together`.
@@ -91,7 +91,7 @@ class SparseSynchroniser:
             tensor = {"dtype": gradient.dtype, "shape": tuple(gradient.shape), "layout": gradient.layout}
             facts |= {f"{name} of gradient {number}" if number else name: fact for name, fact in tensor.items()}
         is_whole = self._host is not None or (
-            self._sum is dense and all(one.layout == torch.strided for one in gradients)
+            self._sum is dense and all(gradient.layout == torch.strided for gradient in gradients)
         )
         parts: list[Any] = []
         try:
@@ -108,13 +108,13 @@ class SparseSynchroniser:
         else:
             shards = self._summed([Sparse.of(own_shard_of_sum(whole, self._host)) for whole in parts])
             wholes = [all_shards(shard.to_dense(), self._host) for shard in shards]
-            totals = [Sparse.of(whole[: len(own)]) for whole, own in zip(wholes, parts, strict=True)]
+            totals = [Sparse.of(whole[: len(part)]) for whole, part in zip(wholes, parts, strict=True)]
         sums = []
-        for total, own, gradient in zip(totals, parts, gradients, strict=True):
+        for total, part, gradient in zip(totals, parts, gradients, strict=True):
             if gradient.layout == torch.sparse_coo:
                 sums.append(total.to_sparse())
                 continue
-            emptied = gradient.zero_() if is_whole else gradient.index_fill_(0, own.indices, 0)
+            emptied = gradient.zero_() if is_whole else gradient.index_fill_(0, part.indices, 0)
             sums.append(emptied.index_copy_(0, total.indices, total.values))
         return sums
 

@@ -45,14 +45,14 @@ class Scheme:
         totals: list[Sparse] = []
         while len(totals) < len(running):
             outgoing: list[Messages] = []
-            for one, messages in zip(running, arrived, strict=True):
+            for steps, messages in zip(running, arrived, strict=True):
                 try:
-                    outgoing.append(next(one) if messages is None else one.send(messages))
+                    outgoing.append(next(steps) if messages is None else steps.send(messages))
                 except StopIteration as end:
                     totals.append(end.value)
             if outgoing:
                 ranks, num_parts = outgoing[0], len(next(iter(outgoing[0].values())))
-                whole = wire.exchange({to: tuple(part for one in outgoing for part in one[to]) for to in ranks})
+                whole = wire.exchange({to: tuple(part for sent in outgoing for part in sent[to]) for to in ranks})
                 cuts = range(0, num_parts * len(running), num_parts)
                 arrived = [{of: parts[cut : cut + num_parts] for of, parts in whole.items()} for cut in cuts]
         return totals
@@ -95,8 +95,8 @@ def sparcml(gradient: Sparse, wire: Wire) -> Steps:
         other = wire.rank ^ distance
         values, indices = (yield {other: _shorter(gradient)})[other]
         is_whole = len(values) > len(indices)
-        theirs = Sparse.of(values) if is_whole else _read((values, indices), gradient.domain_size)
-        gradient = added([gradient, theirs] if wire.rank < other else [theirs, gradient])
+        received = Sparse.of(values) if is_whole else _read((values, indices), gradient.domain_size)
+        gradient = added([gradient, received] if wire.rank < other else [received, gradient])
         distance *= 2
     return gradient
 
@@ -114,8 +114,8 @@ def sparse_ps(gradient: Sparse, wire: Wire) -> Steps:
     home, order = (gradient.indices * wire.size // gradient.domain_size).sort(stable=True)
     counts = torch.bincount(home, minlength=wire.size).tolist()
     pushed = yield dict(enumerate(map(_message, gradient.split(order, counts))))
-    own = added([_read(message, gradient.domain_size) for message in pushed.values()])
-    pulled = yield dict.fromkeys(range(wire.size), _message(own))
+    summed = added([_read(message, gradient.domain_size) for message in pushed.values()])
+    pulled = yield dict.fromkeys(range(wire.size), _message(summed))
     return Sparse.joined([_read(message, gradient.domain_size) for message in pulled.values()])
 
 
@@ -152,13 +152,13 @@ def zen(gradient: Sparse, wire: Wire, seed: int = SEED, *, coo: bool = False) ->
     order, counts = partition_order(gradient.indices, wire.size, seed)
     pushed = yield dict(enumerate(map(_message, gradient.split(order, counts))))
     arrived = [_read(message, gradient.domain_size) for message in pushed.values()]
-    places = [bitmap.places(one.indices) for one in arrived]
+    places = [bitmap.places(part.indices) for part in arrived]
     size = bitmap.sizes[wire.rank]
-    own = added([Sparse(at, one.values, size) for at, one in zip(places, arrived, strict=True)])
-    written = bitmap.at(own.indices, wire.rank).int().view(torch.uint8)
+    summed = added([Sparse(at, part.values, size) for at, part in zip(places, arrived, strict=True)])
+    written = bitmap.at(summed.indices, wire.rank).int().view(torch.uint8)
     if len(written) >= bitmap.num_bytes(wire.rank) and not coo:
-        written = bitmap.of_places(own.indices, wire.rank)
-    pulled = yield dict.fromkeys(range(wire.size), (own.values, written))
+        written = bitmap.of_places(summed.indices, wire.rank)
+    pulled = yield dict.fromkeys(range(wire.size), (summed.values, written))
     parts = []
     for server, (values, written) in pulled.items():
         is_bitmap = len(written) == bitmap.num_bytes(server) and not coo

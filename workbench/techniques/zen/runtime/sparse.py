@@ -34,8 +34,8 @@ class Sparse:
         number without any bit is left out.
         """
         if gradient.layout not in (torch.sparse_coo, torch.strided) or gradient.dim() == 0 or not len(gradient):
-            found = f"{gradient.layout} of shape {tuple(gradient.shape)}"
-            raise ValueError(f"gradient is {found}; it must be dense or sparse_coo, with rows")
+            rule = "it must be dense or sparse_coo, with rows"
+            raise ValueError(f"gradient is {gradient.layout} of shape {tuple(gradient.shape)}; {rule}")
         if gradient.layout == torch.sparse_coo:
             if gradient.sparse_dim() != 1:
                 raise ValueError(f"gradient has {gradient.sparse_dim()} sparse dimensions; it must have 1")
@@ -102,10 +102,10 @@ def _ored(rows: np.ndarray) -> np.ndarray:
     """Return all bits of each row [rows, columns], [rows]."""
     bits = np.zeros(len(rows), rows.dtype)
     for row in range(rows.shape[0]):
-        found = bits[row]
+        row_bits = bits[row]
         for column in range(rows.shape[1]):
-            found |= rows[row, column]
-        bits[row] = found
+            row_bits |= rows[row, column]
+        bits[row] = row_bits
     return bits
 
 
@@ -115,10 +115,10 @@ def _set_places(numbers: np.ndarray) -> np.ndarray:
     places, count = np.empty(len(numbers) + 1, np.int64), 0
     in_blocks = len(numbers) // BLOCK * BLOCK
     for first in range(0, in_blocks, BLOCK):
-        found = numbers[first]
+        block_bits = numbers[first]
         for place in range(1, BLOCK):
-            found |= numbers[first + place]
-        if found:
+            block_bits |= numbers[first + place]
+        if block_bits:
             for place in range(first, first + BLOCK):
                 places[count] = place
                 count += numbers[place] != 0
