@@ -94,8 +94,8 @@ def summa_elements(work: Workload, q: int, depth: int) -> dict[str, float]:
     """
     counted = forward_backward_elements(work.batch, work.sequence, work.hidden, q, depth)
     sent = dict.fromkeys(("row", "column", "depth"), 0.0)
-    for one in (counted.forward, counted.backward):
-        sent["row"] += (q - 1) / q * (one.row_broadcast + one.row_reduce + 2 * one.row_all_reduce)
-        sent["column"] += (q - 1) / q * (one.column_broadcast + one.column_reduce + 2 * one.column_all_reduce)
-        sent["depth"] += 2 * (depth - 1) / depth * one.depth_all_reduce
+    for moved in (counted.forward, counted.backward):
+        sent["row"] += (q - 1) / q * (moved.row_broadcast + moved.row_reduce + 2 * moved.row_all_reduce)
+        sent["column"] += (q - 1) / q * (moved.column_broadcast + moved.column_reduce + 2 * moved.column_all_reduce)
+        sent["depth"] += 2 * (depth - 1) / depth * moved.depth_all_reduce
     return sent

@@ -62,8 +62,8 @@ def sharding_rows() -> list[dict[str, Any]]:
         x = distribute_tensor(torch.randn(SIDE, SIDE), mesh, x_places)
         weight = distribute_tensor(torch.randn(SIDE, SIDE), mesh, weight_places)
         y: Any = x @ weight  # a DTensor
-        for tensor, one in (("input", x), ("weight", weight), ("output", y)):
-            share = one.to_local().numel() / one.numel()
+        for tensor, sharded in (("input", x), ("weight", weight), ("output", y)):
+            share = sharded.to_local().numel() / sharded.numel()
             rows.append(value_row("share", share, parallelism=name, tensor=tensor))
         num_partial = sum(isinstance(place, Partial) for place in y.placements)
         rows.append(value_row("is_partial", num_partial, parallelism=name, tensor="output"))
@@ -75,7 +75,7 @@ def size_rows() -> list[dict[str, Any]]:
     rows = []
     for model, work in GPTS.items():
         weights, flops = weight_elements(work.hidden), layer_flops(work)
-        found = {
+        sizes = {
             "hidden": work.hidden,
             "heads": work.heads,
             "billion_parameters": weights / BINARY_MEGA / THOUSAND,
@@ -83,7 +83,7 @@ def size_rows() -> list[dict[str, Any]]:
             "billion_parameters_decimal": weights / 1e9,
             "tflop_decimal": flops / 1e12,
         }
-        rows += [value_row(name, value, model=model) for name, value in found.items()]
+        rows += [value_row(name, value, model=model) for name, value in sizes.items()]
     return rows
 
 
@@ -96,14 +96,14 @@ def sent_on_ranks(work: Workload, shape: tuple[int, int]) -> dict[int, float]:
     block = MeshBlock(BlockConfig(hidden_size=work.hidden, num_heads=work.heads, mlp_size=4 * work.hidden), mesh)
     x = torch.randn(work.batch, work.sequence, work.hidden // shape[1], requires_grad=True)
     block(x).sum().backward()
-    found = {}
+    sent_bytes = {}
     for axis, group in ((1, mesh.axis1), (2, mesh.axis2)):
-        found[axis] = 0.0
+        sent_bytes[axis] = 0.0
         for message in group.traffic:
             kind = NAMES[message.what]
             whole = group.size if kind is Kind.ALL_GATHER else 1  # the ledger has a rank's part
-            found[axis] += kind.rounds / 2 * whole * message.message_bytes
-    return found
+            sent_bytes[axis] += kind.rounds / 2 * whole * message.message_bytes
+    return sent_bytes
 
 
 def byte_rows(*, work: Workload, on_ranks: Mapping[tuple[int, int], Mapping[int, float]]) -> list[dict[str, Any]]:
@@ -118,10 +118,12 @@ def byte_rows(*, work: Workload, on_ranks: Mapping[tuple[int, int], Mapping[int,
             if size == 1:
                 continue
             keys: dict[str, Any] = {"mesh": f"({d1}, {d2})", "axis": axis}
-            own = [one for one in messages(work, d1, d2) if one.axis == axis]
-            exact = sum(one.kind.rounds / 2 * one.num_bytes for one in own)
-            norms = sum(one.kind.rounds / 2 * one.num_bytes for one in own if one.what.startswith("norm"))
-            reduced = sum(one.num_bytes for one in own if one.kind is Kind.ALL_REDUCE)
+            on_axis = [message for message in messages(work, d1, d2) if message.axis == axis]
+            exact = sum(message.kind.rounds / 2 * message.num_bytes for message in on_axis)
+            norms = sum(
+                message.kind.rounds / 2 * message.num_bytes for message in on_axis if message.what.startswith("norm")
+            )
+            reduced = sum(message.num_bytes for message in on_axis if message.kind is Kind.ALL_REDUCE)
             rows.append(value_row("exact_over_equation_2", (exact - norms) / equation2, **keys))
             rows.append(value_row("all_reduces_over_equation_2", reduced / equation2, **keys))
             rows.append(value_row("norms_over_equation_2", norms / equation2, **keys))
@@ -135,18 +137,18 @@ def saving_rows() -> list[dict[str, Any]]:
     By each reading of the calibrated bandwidths, `equation_2_over_table_3` is equation 2's time and a layer's time on
     IC3, together, over the time in table 3. `gain` is Megatron-LM's time over that of table 3, if the rest is the same.
     """
-    found = {one.name: one.total_s for one in search(PRESETS["IC1"], 8, GPTS["M2"])}
-    rows = [value_row("saving", 1 - found["ATP-4"] / found["ATP-1"])]
+    mesh_s = {strategy.name: strategy.total_s for strategy in search(PRESETS["IC1"], 8, GPTS["M2"])}
+    rows = [value_row("saving", 1 - mesh_s["ATP-4"] / mesh_s["ATP-1"])]
     for model, work in list(GPTS.items())[1:]:  # table 3 has no M1
-        found = {one.name: one.total_s for one in search(PRESETS["IC1"], 8, work)}
+        mesh_s = {strategy.name: strategy.total_s for strategy in search(PRESETS["IC1"], 8, work)}
         layer_s, computation_s = published_s("IC1", model), published_s("IC3", model)
-        scale = (layer_s - computation_s) / found["ATP-4"]
-        rows.append(value_row("equation_2_s", found["ATP-4"], "s", model=model))
+        scale = (layer_s - computation_s) / mesh_s["ATP-4"]
+        rows.append(value_row("equation_2_s", mesh_s["ATP-4"], "s", model=model))
         rows.append(value_row("table_3_s", layer_s, "s", model=model))
         rows.append(value_row("table_3_on_ic3_s", computation_s, "s", model=model))
         for reading, times in (("as printed", 1.0), ("four bytes a value", 2.0), ("scaled to table 3", scale)):
             keys = {"model": model, "reading": reading}
-            own_s, megatron_s = times * found["ATP-4"], times * found["ATP-1"]
+            own_s, megatron_s = times * mesh_s["ATP-4"], times * mesh_s["ATP-1"]
             rows.append(value_row("equation_2_over_table_3", (own_s + computation_s) / layer_s, **keys))
             rows.append(value_row("gain", 1 + (megatron_s - own_s) / layer_s, **keys))
     return rows
@@ -195,13 +197,13 @@ def winner_rows() -> list[dict[str, Any]]:
     rows = []
     for ic, num, named in NAMED:
         matrix = matrix_of(ic, num)  # section 5.3 has IC4 with 4 devices, figure 12 IC5 with any number
-        ways = {"equations 2 to 4": {one.d2: one.total_s for one in search(matrix, num, GPTS["M3"])}}
+        ways = {"equations 2 to 4": {strategy.d2: strategy.total_s for strategy in search(matrix, num, GPTS["M3"])}}
         if ic in ("IC3", "IC4", "IC5", "IC6"):
             ways["section 5.4"] = {d2: _delta(d1, d2) for d1, d2 in meshes(num)}
         if ic == "IC2":
             ways["section 5.3"] = {d2: _time(matrix.shared(d1, d2), d1, d2) for d1, d2 in meshes(num)}
         if num == FIGURE_7A.num_devices and ic == "IC4":
-            ways["figure 7a"] = {one.d2: one.total_s for one in search(FIGURE_7A, num, GPTS["M3"])}
+            ways["figure 7a"] = {strategy.d2: strategy.total_s for strategy in search(FIGURE_7A, num, GPTS["M3"])}
         for way, by_mesh in ways.items():
             keys: dict[str, Any] = {"interconnect": ic, "devices": num, "way": way}
             best = min(by_mesh, key=by_mesh.__getitem__)
@@ -242,7 +244,7 @@ def rival_rows(*, models: Sequence[str], num_devices: Sequence[int]) -> list[dic
             keys: dict[str, Any] = {"model": model, "devices": num}
             for d1, d2 in meshes(num):
                 sizes = {1: d1, 2: d2}
-                sent = sum(one.sent_bytes(sizes[one.axis]) for one in messages(work, d1, d2))
+                sent = sum(message.sent_bytes(sizes[message.axis]) for message in messages(work, d1, d2))
                 rows.append(value_row("sent_bytes", sent, "B", scheme=f"ATP-{d2}", **keys))
             sent = work.value_bytes * sum(summa_elements(work, *SQUARES[num]).values())
             rows.append(value_row("sent_bytes", sent, "B", scheme="2D/2.5D", **keys))

@@ -85,8 +85,8 @@ def link_bytes(setting: Setting, d1: int, d2: int) -> float:
     sizes = setting.num_hosts, setting.num_ranks // setting.num_hosts
     hosts = HierarchicalCommMatrix(name="hosts", layers=tuple(Layer.switched(size, 1.0, 1.0) for size in sizes))
     leaving, total = hosts.rings(d1, d2), 0.0
-    for one in messages(setting.workload, d1, d2):
-        total += leaving[one.axis - 1].get(0, 0) * one.sent_bytes((d1, d2)[one.axis - 1])
+    for message in messages(setting.workload, d1, d2):
+        total += leaving[message.axis - 1].get(0, 0) * message.sent_bytes((d1, d2)[message.axis - 1])
     return total
 
 
@@ -163,8 +163,8 @@ def _trials(recorder: Recorder, setting: Setting, schemes: Sequence[str], links:
     torch.manual_seed(SEED)
     facts: dict[str, Any] = {}
     if links:
-        found = measure(largest_bytes=setting.workload.num_values * FP32_BYTES)
-        facts = {"matrix": found.matrix, "fits": found.fits, "axis_fits": found.axis_fits}
+        measured = measure(largest_bytes=setting.workload.num_values * FP32_BYTES)
+        facts = {"matrix": measured.matrix, "fits": measured.fits, "axis_fits": measured.axis_fits}
         facts["repeated_s_per_value"] = repeated_s_per_value(setting)
     shapes: dict[tuple[int, int], Mesh] = {}
     return {scheme: _trial(setting, scheme, shapes, facts) for scheme in schemes}
@@ -231,16 +231,16 @@ def fit_rows(timed: Timed, **keys: Any) -> list[dict[str, Any]]:
     """Return what was measured of each layer of the links, the outermost first, and how well a line fits."""
     rows = []
     for number, (layer, fit) in enumerate(zip(_facts(timed)["matrix"].layers, _facts(timed)["fits"], strict=True), 1):
-        own = {"layer": number, **keys}
-        rows.append(value_row("members", layer.size, **own))
-        rows.append(value_row("group_bytes_per_s", layer.group_bytes_per_s, "B/s", **own))
-        rows.append(value_row("startup_s", layer.startup_s, "s", **own))
-        rows.append(value_row("r_squared", fit.r_squared, **own))
+        layer_keys = {"layer": number, **keys}
+        rows.append(value_row("members", layer.size, **layer_keys))
+        rows.append(value_row("group_bytes_per_s", layer.group_bytes_per_s, "B/s", **layer_keys))
+        rows.append(value_row("startup_s", layer.startup_s, "s", **layer_keys))
+        rows.append(value_row("r_squared", fit.r_squared, **layer_keys))
     for (d1, d2, axis, name), fit in _facts(timed)["axis_fits"].items():
-        own = {"mesh": f"({d1}, {d2})", "axis": axis, "collective": name, **keys}
-        rows.append(value_row("axis_startup_s", fit.latency_s, "s", **own))
-        rows.append(value_row("axis_bytes_per_s", fit.bandwidth_bytes_per_s, "B/s", **own))
-        rows.append(value_row("axis_r_squared", fit.r_squared, **own))
+        axis_keys = {"mesh": f"({d1}, {d2})", "axis": axis, "collective": name, **keys}
+        rows.append(value_row("axis_startup_s", fit.latency_s, "s", **axis_keys))
+        rows.append(value_row("axis_bytes_per_s", fit.bandwidth_bytes_per_s, "B/s", **axis_keys))
+        rows.append(value_row("axis_r_squared", fit.r_squared, **axis_keys))
     return rows
 
 
@@ -250,16 +250,16 @@ def mesh_rows(timed: Timed, setting: Setting, **keys: Any) -> list[dict[str, Any
     `behind_best` is the time with a search's mesh over that with the mesh that was measured to be the fastest.
     """
     seconds = {name: timed.iterations_s(name) for name in timed.rounds}
-    rows = [median_row("iteration_s", found, "s", scheme=name, **keys) for name, found in seconds.items()]
-    own = {name: found for name, found in seconds.items() if name.startswith("ATP-")}
+    rows = [median_row("iteration_s", taken_s, "s", scheme=name, **keys) for name, taken_s in seconds.items()]
+    atp_s = {name: taken_s for name, taken_s in seconds.items() if name.startswith("ATP-")}
     if MEGATRON in seconds:
-        rows += [ratio_row("gain", seconds[MEGATRON], found, scheme=name, **keys) for name, found in own.items()]
+        rows += [ratio_row("gain", seconds[MEGATRON], taken_s, scheme=name, **keys) for name, taken_s in atp_s.items()]
     if SUMMA in seconds:
         rows.append(ratio_row("gain", seconds[MEGATRON], seconds[SUMMA], scheme=SUMMA, **keys))
-    best = min(own, key=lambda name: median(own[name]))
+    best = min(atp_s, key=lambda name: median(atp_s[name]))
     rows.append(value_row("fastest_mesh", int(best.split(",")[0].removeprefix("ATP-")), **keys))
-    for way, chosen in (_chosen(timed, setting, list(own)) if _facts(timed) else {}).items():
-        rows.append(ratio_row("behind_best", own[chosen.name], own[best], search=way, **keys))
+    for way, chosen in (_chosen(timed, setting, list(atp_s)) if _facts(timed) else {}).items():
+        rows.append(ratio_row("behind_best", atp_s[chosen.name], atp_s[best], search=way, **keys))
         rows.append(value_row("chosen_mesh", chosen.d2, search=way, **keys))
         rows.append(value_row("predicted_s", chosen.total_s, "s", search=way, **keys))
     return rows
@@ -271,36 +271,36 @@ def _chosen(timed: Timed, setting: Setting, timed_names: Sequence[str]) -> dict[
     work = replace(setting.workload, repeated_s_per_value=facts["repeated_s_per_value"])
     matrix, num = facts["matrix"], setting.num_ranks
     space = (False, True) if any(name.endswith("sequence parallel") for name in timed_names) else (False,)
-    found = {
+    orders = {
         "equations 2 to 4": search(matrix, num, setting.workload),
         "with start-ups": search_exactly(matrix, num, work, sequence_parallel=space),
-        "always ATP-1": [one for one in search(matrix, num, setting.workload) if one.d2 == 1],
+        "always ATP-1": [strategy for strategy in search(matrix, num, setting.workload) if strategy.d2 == 1],
         "torch's model": search_by_torch(num, setting.workload, num // setting.num_hosts),
     }
-    return {way: next(one for one in order if one.name in timed_names) for way, order in found.items()}
+    return {way: next(strategy for strategy in order if strategy.name in timed_names) for way, order in orders.items()}
 
 
 def overlap_rows(timed: Timed, **keys: Any) -> list[dict[str, Any]]:
     """Return iterations by chunks, and gains over the same mesh with one chunk and overlapped gradients."""
     seconds = {name: timed.iterations_s(name) for name in timed.rounds}
     rows = []
-    for name, found in seconds.items():
+    for name, taken_s in seconds.items():
         mesh, _, how = name.partition(", ")
-        own = {"mesh": mesh, "how": how or "overlapped gradients", **keys}
-        rows.append(median_row("iteration_s", found, "s", **own))
-        rows.append(ratio_row("gain", seconds[mesh], found, **own))
+        mesh_keys = {"mesh": mesh, "how": how or "overlapped gradients", **keys}
+        rows.append(median_row("iteration_s", taken_s, "s", **mesh_keys))
+        rows.append(ratio_row("gain", seconds[mesh], taken_s, **mesh_keys))
     return rows
 
 
 def random_settings(number: int, seed: int) -> list[Setting]:
     """Draw blocks and links: 2 to 8 hosts of 8 ranks, 0.05 to 1 Gbit/s, messages of 16 KB to 2 MB."""
-    draw, found = np.random.default_rng(seed), []
+    draw, settings = np.random.default_rng(seed), []
     for _ in range(number):
         num_hosts, hidden = int(draw.choice([2, 4, 8])), int(draw.choice([64, 128, 256, 512]))
         rate = round(float(10 ** draw.uniform(np.log10(0.05), 0)), 2)
         sizes = {"batch": int(draw.choice([2, 4, 8])), "sequence": int(draw.choice([32, 64, 128]))}
-        found.append(Setting(num_hosts=num_hosts, gigabits_per_s=rate, hidden=hidden, heads=8, **sizes))
-    return found
+        settings.append(Setting(num_hosts=num_hosts, gigabits_per_s=rate, hidden=hidden, heads=8, **sizes))
+    return settings
 
 
 def choice_rows(
@@ -325,7 +325,7 @@ def choice_rows(
         for row in of_meshes:
             if row["quantity"] == "behind_best":
                 hits.setdefault(row["search"], []).append((row["low"] <= 1.0, row["value"]))
-    for way, found in hits.items():
-        rows.append(value_row("hits", sum(hit for hit, _ in found), search=way))
-        rows.append(value_row("mean_behind", sum(behind for _, behind in found) / len(found), search=way))
+    for way, choices in hits.items():
+        rows.append(value_row("hits", sum(hit for hit, _ in choices), search=way))
+        rows.append(value_row("mean_behind", sum(behind for _, behind in choices) / len(choices), search=way))
     return rows

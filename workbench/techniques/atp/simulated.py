@@ -66,12 +66,12 @@ def calibrated() -> Calibrated:
 
 def _terms(work: Workload, matrix: HierarchicalCommMatrix, mesh: tuple[int, int], share: float) -> tuple[float, float]:
     """Return equation 2's terms on axis 1 and axis 2 for one layer, with a share of the bandwidth."""
-    own = matrix.algorithm(*mesh)
+    bandwidths = matrix.algorithm(*mesh)
     sizes = {name: getattr(work, name) for name in ("batch", "sequence", "hidden", "value_bytes")}
     sizes |= {"num_layers": 1, "d1": mesh[0], "d2": mesh[1]}
     both = (
-        communication_time_s(**sizes, b1_bytes_per_s=own.b1_bytes_per_s, b2_bytes_per_s=math.inf),
-        communication_time_s(**sizes, b1_bytes_per_s=math.inf, b2_bytes_per_s=own.b2_bytes_per_s),
+        communication_time_s(**sizes, b1_bytes_per_s=bandwidths.b1_bytes_per_s, b2_bytes_per_s=math.inf),
+        communication_time_s(**sizes, b1_bytes_per_s=math.inf, b2_bytes_per_s=bandwidths.b2_bytes_per_s),
     )
     return both[0] / share, both[1] / share
 
@@ -126,7 +126,7 @@ def summa_s(model: str, interconnect: str, num_devices: int) -> float:
     Rings of rows, columns and depth are counted device by device, as `runtime.summa` places them.
     """
     q, depth = SQUARES[num_devices]
-    found, work, matrix = calibrated(), GPTS[model], matrix_of(interconnect, num_devices)
+    fitted, work, matrix = calibrated(), GPTS[model], matrix_of(interconnect, num_devices)
     place = {(z, i, j): (z * q + i) * q + j for z in range(depth) for i in range(q) for j in range(q)}
     lines = {"row": lambda z, i, j: (z, i), "column": lambda z, i, j: (z, j), "depth": lambda z, i, j: (i, j)}
     sent_s = 0.0
@@ -138,7 +138,7 @@ def summa_s(model: str, interconnect: str, num_devices: int) -> float:
         if rings:
             rate = min(matrix.layers[layer].group_bytes_per_s / num for layer, num in rings.items())
             sent_s += work.value_bytes * elements / rate
-    return _compute_s(model, num_devices) + sent_s / found.share[interconnect]
+    return _compute_s(model, num_devices) + sent_s / fitted.share[interconnect]
 
 
 def comparison_rows(*, interconnects: Sequence[str], models: Sequence[str]) -> list[dict[str, Any]]:

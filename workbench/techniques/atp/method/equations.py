@@ -120,22 +120,22 @@ class Message:
 def messages(work: Workload, d1: int, d2: int, *, sequence_parallel: bool = False) -> list[Message]:
     """Return all messages of one layer's forward and backward pass on a mesh, as `runtime.block` sends them."""
     value = work.num_values * work.value_bytes
-    found = []
+    sent = []
     if d2 > 1:
         reduced = (("f1, forward", 3), ("f2, backward", 1), ("f3, forward", 4), ("f4, backward", 4))
-        found += [Message(2, Kind.ALL_REDUCE, times * value / d1, what) for what, times in reduced]
+        sent += [Message(2, Kind.ALL_REDUCE, times * value / d1, what) for what, times in reduced]
         gathered = (("core's gather, forward", 1), ("core's scatter, backward", 3))
-        found += [Message(2, Kind.ALL_GATHER, times * value / d1, what) for what, times in gathered]
+        sent += [Message(2, Kind.ALL_GATHER, times * value / d1, what) for what, times in gathered]
         tokens = work.batch * work.sequence / (d1 if sequence_parallel else 1)
         for what, kind in (("norm, forward", Kind.ALL_GATHER), ("norm, backward", Kind.REDUCE_SCATTER)):
-            found += 2 * [Message(2, kind, tokens * STATISTICS_BYTES * d2, what)]
+            sent += 2 * [Message(2, kind, tokens * STATISTICS_BYTES * d2, what)]
     if d1 > 1:
         for what in ("f2, forward", "f4, forward", "f1, backward", "f3, backward"):
             kinds = (Kind.REDUCE_SCATTER, Kind.ALL_GATHER) if sequence_parallel else (Kind.ALL_REDUCE,)
-            found += [Message(1, kind, value / d2, what) for kind in kinds]
+            sent += [Message(1, kind, value / d2, what) for kind in kinds]
         if sequence_parallel:  # gradients of two norms' weights and biases, and of two linears' biases
-            found += 6 * [Message(1, Kind.ALL_REDUCE, work.hidden * work.value_bytes / d2, "parameters, backward")]
-    return found
+            sent += 6 * [Message(1, Kind.ALL_REDUCE, work.hidden * work.value_bytes / d2, "parameters, backward")]
+    return sent
 
 
 def exact_time_s(
@@ -149,22 +149,22 @@ def exact_time_s(
     seconds, startup_s = {1: 0.0, 2: 0.0}, 0.0
     everything = messages(work, d1, d2, sequence_parallel=sequence_parallel)
     for axis, size, rings in zip((1, 2), (d1, d2), matrix.rings(d1, d2), strict=True):
-        own = [message for message in everything if message.axis == axis]
-        if not own:
+        on_axis = [message for message in everything if message.axis == axis]
+        if not on_axis:
             continue
         if (d1, d2) in matrix.calibrated:
             bandwidths = matrix.calibrated[d1, d2]
             rate = bandwidths.b1_bytes_per_s if axis == 1 else bandwidths.b2_bytes_per_s
-            seconds[axis] = sum(one.kind.rounds / 2 * one.num_bytes for one in own) / rate
+            seconds[axis] = sum(message.kind.rounds / 2 * message.num_bytes for message in on_axis) / rate
             continue
         if axis in (times := matrix.measured.get((d1, d2), {})):
-            links = [getattr(times[axis], one.kind.name.lower()) for one in own]
-            pairs = zip(own, links, strict=True)
-            seconds[axis] = sum(one.num_bytes / link.bandwidth_bytes_per_s for one, link in pairs)
+            links = [getattr(times[axis], message.kind.name.lower()) for message in on_axis]
+            pairs = zip(on_axis, links, strict=True)
+            seconds[axis] = sum(message.num_bytes / link.bandwidth_bytes_per_s for message, link in pairs)
             startup_s += sum(link.latency_s for link in links)
             continue
         rate = min(matrix.layers[layer].reached_bytes_per_s(size) / num for layer, num in rings.items())
-        seconds[axis] = sum(message.sent_bytes(size) for message in own) / rate
+        seconds[axis] = sum(message.sent_bytes(size) for message in on_axis) / rate
         per_step = max(matrix.layers[layer].startup_s for layer in rings)
-        startup_s += per_step * (size - 1) * sum(message.kind.rounds for message in own)
+        startup_s += per_step * (size - 1) * sum(message.kind.rounds for message in on_axis)
     return work.num_layers * seconds[1], work.num_layers * seconds[2], work.num_layers * startup_s

@@ -137,8 +137,8 @@ class MeshNorm(nn.Module):
     @torch.no_grad()
     def load_full_(self, weight: Tensor, bias: Tensor) -> None:
         """Copy this rank's share of a full weight and bias [H]."""
-        for own, full in ((self.weight, weight), (self.bias, bias)):
-            own.copy_(cut(full, dim=0, rank=self.group.local_ranks[0], size=self.group.size))
+        for parameter, full in ((self.weight, weight), (self.bias, bias)):
+            parameter.copy_(cut(full, dim=0, rank=self.group.local_ranks[0], size=self.group.size))
 
     def full_weight(self, gradient: bool = False) -> Tensor:
         """Join the weight of all ranks, or its gradient, [H]; every rank calls it."""
@@ -148,14 +148,14 @@ class MeshNorm(nn.Module):
         """Join the bias as `full_weight` does."""
         return self._whole(self.bias, gradient)
 
-    def _whole(self, own: nn.Parameter, gradient: bool) -> Tensor:
-        part = own.grad if gradient else own
+    def _whole(self, parameter: nn.Parameter, gradient: bool) -> Tensor:
+        part = parameter.grad if gradient else parameter
         assert part is not None  # of a gradient: after a backward pass
         return torch.cat(self.group.gather([part]))
 
     def steps(self, x: Tensor) -> Steps:
         """Normalise; one all-gather of two numbers a position over axis 2."""
-        weight, bias = (shared(one, self.rows, self.config) for one in (self.weight, self.bias))
+        weight, bias = (shared(parameter, self.rows, self.config) for parameter in (self.weight, self.bias))
         if self.group.size == 1:
             return functional.layer_norm(x, (x.shape[-1],), weight, bias, self.config.norm_eps)
         wide = torch.promote_types(x.dtype, torch.float32)
@@ -190,22 +190,22 @@ class MeshBlock(nn.Module):
         self.config, self.mesh, (d1, d2) = config, mesh, mesh.shape
         self.local_heads = config.num_heads // (d1 * d2)
         hidden, inner = config.hidden_size, config.mlp_size
-        one, two, cuts = mesh.axis1, mesh.axis2, config.sequence_parallel
+        axis1, axis2, cuts = mesh.axis1, mesh.axis2, config.sequence_parallel
         same = {"seed": config.seed, "overlap": config.overlap, **place}
         column, row = {"sums_gradient": not cuts, **same}, same
-        self.query_key_value = MeshLinear(hidden, 3 * hidden, one, two, num_blocks=3, site=f"{site}.qkv", **column)
-        self.output = MeshLinear(hidden, hidden, two, one, site=f"{site}.output", **row)
-        self.input = MeshLinear(hidden, inner, one, two, site=f"{site}.input", **column)
-        self.projection = MeshLinear(inner, hidden, two, one, site=f"{site}.projection", **row)
+        self.query_key_value = MeshLinear(hidden, 3 * hidden, axis1, axis2, num_blocks=3, site=f"{site}.qkv", **column)
+        self.output = MeshLinear(hidden, hidden, axis2, axis1, site=f"{site}.output", **row)
+        self.input = MeshLinear(hidden, inner, axis1, axis2, site=f"{site}.input", **column)
+        self.projection = MeshLinear(inner, hidden, axis2, axis1, site=f"{site}.projection", **row)
         self.attention_norm, self.mlp_norm = MeshNorm(config, mesh, **place), MeshNorm(config, mesh, **place)
         self.site = site
-        (i,), (j,) = one.local_ranks, two.local_ranks
-        own = f"{site}.replica{mesh.replica}" if mesh.replica else site
-        part = f"{own}.{j}.{i if cuts else 0}"  # ranks that hold the same units of the same positions drop the same
+        (i,), (j,) = axis1.local_ranks, axis2.local_ranks
+        stream = f"{site}.replica{mesh.replica}" if mesh.replica else site
+        part = f"{stream}.{j}.{i if cuts else 0}"  # ranks that hold the same units of the same positions drop the same
         self.dropouts = nn.ModuleList(
             Dropout(config.dropout, seed=config.seed, site=f"{part}.dropout{number}") for number in (0, 1)
         )
-        self.attention_dropout = Dropout(config.attention_dropout, seed=config.seed, site=f"{own}.{j}.{i}.attention")
+        self.attention_dropout = Dropout(config.attention_dropout, seed=config.seed, site=f"{stream}.{j}.{i}.attention")
 
     def load_full_(self, full: Mapping[str, Tensor]) -> None:
         """Copy this rank's shards of full tensors named as `PARTS` name them, such as "input.weight" [out, in]."""
@@ -248,10 +248,10 @@ class MeshBlock(nn.Module):
 
     def _attention(self, h: Tensor, mask: Tensor | None) -> Steps:
         qkv = yield self.query_key_value.start(h)
-        two = self.mesh.axis2
-        with two.traffic.at(f"{self.site}.core"):
-            parts = take_share(qkv.unflatten(-1, (3, -1)), two, -1).unbind(-2)
-            context = yield start_gather(self._attend(parts, mask), two, HIDDEN)
+        axis2 = self.mesh.axis2
+        with axis2.traffic.at(f"{self.site}.core"):
+            parts = take_share(qkv.unflatten(-1, (3, -1)), axis2, -1).unbind(-2)
+            context = yield start_gather(self._attend(parts, mask), axis2, HIDDEN)
         return (yield self._leave(self.output, context))
 
     def _mlp(self, h: Tensor) -> Steps:

@@ -67,10 +67,10 @@ def measure(*, largest_bytes: int = LARGE_BYTES, device: str = "cpu") -> Measure
     layers = [
         Layer(
             p2p_bytes_per_s=_between(pairs, ranks, num),
-            group_bytes_per_s=found.bandwidth_bytes_per_s,
-            startup_s=found.latency_s,
+            group_bytes_per_s=ring.bandwidth_bytes_per_s,
+            startup_s=ring.latency_s,
         )
-        for ranks, num, found in zip(members, sizes, fits, strict=True)
+        for ranks, num, ring in zip(members, sizes, fits, strict=True)
     ]
     axis_fits = _axis_fits(size, sizes_bytes, device)
     matrix = HierarchicalCommMatrix(
@@ -90,16 +90,16 @@ def _sizes_bytes(largest: int) -> tuple[int, ...]:
 
 def _axis_fits(size: int, sizes_bytes: Sequence[int], device: str) -> dict[tuple[int, int, int, str], Fit]:
     """Fit whole collectives along both axes of every mesh."""
-    found = {}
+    fits = {}
     for d1, d2 in meshes(size):
         groups = init_mesh(device, (d1, d2))
         for axis in (axis for axis, num in ((1, d1), (2, d2)) if num > 1):
             for name, exchange in EXCHANGES.items():
                 group = ProcessTensorGroup(groups.get_group(axis - 1))
-                found[d1, d2, axis, name] = fit(times_of(partial(_exchange, exchange, group), sizes_bytes, device))
+                fits[d1, d2, axis, name] = fit(times_of(partial(_exchange, exchange, group), sizes_bytes, device))
         for opened in {groups.get_group(axis) for axis in (0, 1)} - {dist.group.WORLD}:
             dist.destroy_process_group(opened)
-    return found
+    return fits
 
 
 def _exchange(exchange: Exchange, group: ProcessTensorGroup, message: Tensor) -> None:
@@ -110,11 +110,11 @@ def _exchange(exchange: Exchange, group: ProcessTensorGroup, message: Tensor) ->
 
 
 def _by_mesh(fits: Mapping[tuple[int, int, int, str], Fit]) -> dict[tuple[int, int], dict[int, AxisTimes]]:
-    found: dict[tuple[int, int], dict[int, AxisTimes]] = {}
+    by_mesh: dict[tuple[int, int], dict[int, AxisTimes]] = {}
     for d1, d2, axis in dict.fromkeys(key[:3] for key in fits):
         links = {name: fits[d1, d2, axis, name].link("measured") for name in EXCHANGES}
-        found.setdefault((d1, d2), {})[axis] = AxisTimes(**links)
-    return found
+        by_mesh.setdefault((d1, d2), {})[axis] = AxisTimes(**links)
+    return by_mesh
 
 
 def group_size(pairs: tuple[tuple[float, ...], ...]) -> int:

@@ -97,10 +97,10 @@ class OnMesh(nn.Module):
 
     def set_extra_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore the states of dropout; ValueError if the shards belong to another place."""
-        place, own = state["place"].tolist(), self.get_extra_state()["place"].tolist()
-        if place != own:
+        place, here = state["place"].tolist(), self.get_extra_state()["place"].tolist()
+        if place != here:
             where = "mesh {} x {}, place ({}, {})"
-            raise ValueError(f"state: these are the shards of {where.format(*place)}; here is {where.format(*own)}")
+            raise ValueError(f"state: these are the shards of {where.format(*place)}; here is {where.format(*here)}")
         for drop, generator in zip(self._dropouts(), state["dropouts"].cpu(), strict=True):
             drop.generator.set_state(generator.clone())  # of a view of a larger tensor torch reads the wrong place
 
@@ -201,10 +201,10 @@ def require_same(names: Sequence[str], tensors: Sequence[Tensor | None], mesh: M
     """
     device = mesh.device_mesh.device_type
     numbers = torch.stack([_sample(tensor, device) for tensor in tensors])
-    told = torch.stack(mesh.whole.gather([numbers])).tolist()
+    by_rank = torch.stack(mesh.whole.gather([numbers])).tolist()
     argument, rule = rule.split(": ", 1)
-    for rank, own in enumerate(told):
-        for name, (rows, total, _), (first_rows, first_total, norm) in zip(names, own, told[0], strict=True):
+    for rank, samples in enumerate(by_rank):
+        for name, (rows, total, _), (first_rows, first_total, norm) in zip(names, samples, by_rank[0], strict=True):
             if rows != first_rows or abs(total - first_total) > differs * norm:
                 ranks = dist.get_process_group_ranks(mesh.whole.process_group or dist.group.WORLD)
                 raise ValueError(

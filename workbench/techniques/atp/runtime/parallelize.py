@@ -87,8 +87,8 @@ def parallelize(
         )
         require_meshes(dist.get_world_size(), work)
         largest_bytes = min(LARGEST_BYTES, work.num_values * work.value_bytes)
-        found = measure(largest_bytes=largest_bytes, device=first.device.type).matrix
-        chosen = search_exactly(found, dist.get_world_size(), work, sequence_parallel=(sequence_parallel,))[0]
+        matrix = measure(largest_bytes=largest_bytes, device=first.device.type).matrix
+        chosen = search_exactly(matrix, dist.get_world_size(), work, sequence_parallel=(sequence_parallel,))[0]
         mesh = chosen.d1, chosen.d2
     config.check_mesh(*(mesh.shape if isinstance(mesh, Mesh) else mesh))
     mesh = mesh if isinstance(mesh, Mesh) else open_mesh(*mesh, device=first.device.type)

@@ -51,10 +51,10 @@ class SummaMesh:
         ranks = torch.arange(num_ranks).view(depth, q, q)
         place = (ranks == dist.get_rank()).nonzero()[0].tolist()
         members = ranks.reshape(-1, q), ranks.mT.reshape(-1, q), ranks.flatten(1).mT
-        made = [dist.new_subgroups_by_enumeration(each.tolist(), timeout=timeout_of())[0] for each in members]
-        own = [ProcessTensorGroup(group) for group in made]
+        made = [dist.new_subgroups_by_enumeration(axis.tolist(), timeout=timeout_of())[0] for axis in members]
+        groups = [ProcessTensorGroup(group) for group in made]
         names = "layer", "row", "column", "row_group", "column_group", "depth_group"
-        for name, value in zip(names, place + own, strict=True):
+        for name, value in zip(names, place + groups, strict=True):
             object.__setattr__(self, name, value)
 
     def cut(self, full: Tensor) -> Tensor:
@@ -122,12 +122,12 @@ class _Product(torch.autograd.Function):
                 x_arrival, weight_arrival = _broadcast(row, x_ni, step), _broadcast(column, weight_io, step)
                 x_sums.append(moves_of(row).reduce([grad_no @ weight_arrival.wait().mT], step))
                 weight_sums.append(moves_of(column).reduce([x_arrival.wait().mT @ grad_no], step))
-        grad_x, grad_weight = [each.wait() for each in x_sums], [each.wait() for each in weight_sums]
+        grad_x, grad_weight = [arrival.wait() for arrival in x_sums], [arrival.wait() for arrival in weight_sums]
         return grad_x[mesh.column], grad_weight[mesh.row], None
 
 
-def _broadcast(group: ProcessTensorGroup, own: Tensor, source: int) -> Arrival[Tensor]:
-    return moves_of(group).broadcast([own], source, Shape.of(own))
+def _broadcast(group: ProcessTensorGroup, block: Tensor, source: int) -> Arrival[Tensor]:
+    return moves_of(group).broadcast([block], source, Shape.of(block))
 
 
 class _Shards(nn.Module):
@@ -142,17 +142,17 @@ class _Shards(nn.Module):
     @torch.no_grad()
     def load_full_(self, weight: Tensor, bias: Tensor) -> None:
         """Copy this rank's part of a weight, [O, I] of a linear or [H] of a norm, and of a bias [O] or [H]."""
-        for name, full, own in (("weight", weight, self.weight), ("bias", bias, self.bias)):
+        for name, full, shard in (("weight", weight, self.weight), ("bias", bias, self.bias)):
             part = cut(full, dim=0, rank=self.mesh.column, size=self.mesh.q, num_blocks=self.num_blocks)
             if part.dim() > 1:
                 part = cut(part, dim=1, rank=self.mesh.row, size=self.mesh.q).mT
-            if part.shape != own.shape:
-                raise ValueError(f"{name}: a part of {tuple(part.shape)} does not fit; it must be {tuple(own.shape)}")
-            own.copy_(part)
+            if part.shape != shard.shape:
+                raise ValueError(f"{name}: a part of {tuple(part.shape)} does not fit; it must be {tuple(shard.shape)}")
+            shard.copy_(part)
 
     def full(self, gradient: bool = False) -> dict[str, Tensor]:
         """Gather `weight` and `bias`, or their gradients, on every rank, detached, in the shapes of `load_full_`."""
-        return {name: self._whole(own.grad if gradient else own.detach()) for name, own in self.named_parameters()}
+        return {name: self._whole(part.grad if gradient else part.detach()) for name, part in self.named_parameters()}
 
     def _whole(self, part: Tensor | None) -> Tensor:
         assert part is not None  # of a gradient: after a backward pass

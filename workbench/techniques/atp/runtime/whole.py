@@ -49,7 +49,7 @@ def full_state_dict(model: nn.Module) -> dict[str, Any]:
             state[name] = value
         elif prefix not in joined:
             joined.add(prefix)
-            state |= {f"{prefix}{own}": tensor for own, tensor in blocks[prefix].whole().items()}
+            state |= {f"{prefix}{inner}": tensor for inner, tensor in blocks[prefix].whole().items()}
     return state
 
 
@@ -62,10 +62,10 @@ def load_full_state_dict(model: nn.Module, state: Mapping[str, Any]) -> None:
         ValueError: if tensors are missing, unexpected or of another shape; nothing is loaded then.
     """
     model, blocks = _blocks(model)
-    own = model.state_dict()
+    local_state = model.state_dict()
     shapes: dict[str, torch.Size | None] = {}
     tied: dict[tuple[int, torch.Size], list[str]] = {}
-    for name, value in own.items():
+    for name, value in local_state.items():
         if not name.startswith(tuple(blocks)):
             shapes[name] = value.shape if isinstance(value, Tensor) else None
             if isinstance(value, Tensor):
@@ -80,7 +80,7 @@ def load_full_state_dict(model: nn.Module, state: Mapping[str, Any]) -> None:
     for name, value in state.items():
         if (shape := shapes[name]) is not None and value.shape != shape:
             raise ValueError(f"state: {name} is {tuple(value.shape)}; it must be {tuple(shape)}")
-    model.load_state_dict({name: value for name, value in state.items() if name in own}, strict=False)
+    model.load_state_dict({name: value for name, value in state.items() if name in local_state}, strict=False)
     for prefix, block in blocks.items():
         block.load_whole_({name: state[f"{prefix}{name}"] for name in block.plain_shapes})
 
@@ -111,9 +111,10 @@ def _save_pretrained(
             save(state_dict=state)
         except Exception as raised:
             error = raised
-    told = tell_all(None if error is None else repr(error), next(iter(blocks.values())).shard.mesh.whole.process_group)
-    if any(told):
-        raise RuntimeError(f"save_pretrained: the first rank could not write: {next(filter(None, told))}") from error
+    group = next(iter(blocks.values())).shard.mesh.whole.process_group
+    errors = tell_all(None if error is None else repr(error), group)
+    if any(errors):
+        raise RuntimeError(f"save_pretrained: the first rank could not write: {next(filter(None, errors))}") from error
 
 
 def _blocks(model: nn.Module) -> tuple[nn.Module, dict[str, OnMesh]]:
