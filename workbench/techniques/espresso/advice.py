@@ -42,19 +42,19 @@ def advice_rows(
     for model in models:
         gradients = h100.load(model)
         mean = sum(gradients.num_elements) / gradients.num_tensors
-        cast_s = float(np.interp(mean, [one.num_elements for one in casts], [one.encode_s for one in casts]))
+        cast_s = float(np.interp(mean, [cast.num_elements for cast in casts], [cast.encode_s for cast in casts]))
         for machines in num_machines:
             best: dict[float, float] = {}
             for rate in gigabits_per_s:
                 keys = {"model": model, "machines": machines, "gigabits_per_s": rate}
                 jobs = {name: Job(gradients, h100.machines(machines, rate), h100.codec(name)) for name in codecs}
-                found = {name: improve(job, find_strategy(job).strategy) for name, job in jobs.items()}
-                codec = min(found, key=lambda name: found[name].iteration_s)
+                improved = {name: improve(job, find_strategy(job).strategy) for name, job in jobs.items()}
+                codec = min(improved, key=lambda name: improved[name].iteration_s)
                 plain = [jobs[codec].uncompressed] * gradients.num_tensors
                 plain_s = min(jobs[codec].half_precision_s(cast_s), jobs[codec].iteration_s(plain))
-                best[rate] = plain_s / found[codec].iteration_s
+                best[rate] = plain_s / improved[codec].iteration_s
                 bound_s = min(lower_bound_s(job) for job in jobs.values())
-                compressed = sum(option.is_compressed for option in found[codec].strategy)
+                compressed = sum(option.is_compressed for option in improved[codec].strategy)
                 rows.append(value_row("gain", best[rate], codec=codec, **keys))
                 rows.append(value_row("gain_at_most", plain_s / bound_s, **keys))
                 rows.append(value_row("compressed_tensors", compressed, codec=codec, **keys))
@@ -89,12 +89,10 @@ def certificate_rows(*, models: Sequence[str], num_gpus: int) -> list[dict[str, 
         options = [whole.uncompressed, *(o for o in whole.options if o.processors == {Processor.GPU})]
         job = Job(gradients, whole.machines, whole.codec, options)
         _, optimum_s = best_by_exhaustion(job, options)
-        found = compress_on_gpus(job)
-        times = {"Espresso": found, "Espresso, improved": improve(job, found.strategy)}
-        for scheme, one in times.items():
-            rows.append(
-                value_row("above_optimum", 100 * (one.iteration_s / optimum_s - 1), "%", scheme=scheme, model=model)
-            )
+        on_gpus = compress_on_gpus(job)
+        times_s = {"Espresso": on_gpus.iteration_s, "Espresso, improved": improve(job, on_gpus.strategy).iteration_s}
+        for scheme, time_s in times_s.items():
+            rows.append(value_row("above_optimum", 100 * (time_s / optimum_s - 1), "%", scheme=scheme, model=model))
         rows.append(value_row("bound_below_optimum", 100 * (1 - lower_bound_s(job) / optimum_s), "%", model=model))
         rows.append(value_row("strategies", len(options) ** gradients.num_tensors, model=model))
     return rows

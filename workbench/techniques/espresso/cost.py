@@ -102,20 +102,20 @@ def _codec(algorithm: str, change: Change) -> CodecTimes:
 def _calibrated(model: str, testbed: str, change: Change) -> tuple[float, float]:
     """Return the network's rate in bytes per second, or 0 for nominal, and the factor on a model's computing times."""
     settings = gradient_traces.experiment_settings()
-    own = settings[model].testbed
+    tested_on = settings[model].testbed
 
     def is_slow(rate: float, scale: float) -> bool:
-        job = _job(model, WHOLE, settings[model].algorithm, own, change, rate, scale)
+        job = _job(model, WHOLE, settings[model].algorithm, tested_on, change, rate, scale)
         return scaling_factor(job) < SCALING[model]
 
-    if model in RATED and testbed == own:
+    if model in RATED and testbed == tested_on:
         nominal = paper_machines(testbed, WHOLE).inter.bandwidth_bytes_per_s
         return bisected(lambda rate: is_slow(rate, 1.0), nominal / 100, nominal, 40), 1.0
-    rate = max(_calibrated(one, testbed, change)[0] for one in RATED if settings[one].testbed == testbed)
+    rate = max(_calibrated(rated, testbed, change)[0] for rated in RATED if settings[rated].testbed == testbed)
     if model not in SCALING or model in RATED:
         return rate, 1.0
-    if testbed != own:
-        return rate, _calibrated(model, own, change)[1]
+    if testbed != tested_on:
+        return rate, _calibrated(model, tested_on, change)[1]
     return rate, bisected(lambda scale: is_slow(rate, scale), 0.01, 10.0, 40)
 
 

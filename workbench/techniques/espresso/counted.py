@@ -48,7 +48,8 @@ class Example:
     def lengths(self) -> dict[str, str]:
         """The tasks of each tensor with their slots, in words."""
         tasks = [(("compute", slots), *chain) for slots, chain in zip(self.compute, self.chains, strict=True)]
-        return {f"T{number}": ", ".join(f"{name} {slots}" for name, slots in each) for number, each in enumerate(tasks)}
+        words = [", ".join(f"{name} {slots}" for name, slots in chain) for chain in tasks]
+        return {f"T{number}": text for number, text in enumerate(words)}
 
     @property
     def timeline(self) -> Timeline:
@@ -79,25 +80,25 @@ def examples() -> list[str]:
 
 def example_rows(figure: str) -> tuple[list[dict[str, Any]], dict[str, Timeline]]:
     """Return slots of an iteration, overheads by tensor and bubbles of a figure's strategies, and their timelines."""
-    found = worked_examples(figure)
-    timelines = {name: example.timeline for name, example in found.items()}
+    worked = worked_examples(figure)
+    timelines = {name: example.timeline for name, example in worked.items()}
     rows = []
     for name, timeline in timelines.items():
         rows.append(value_row("iteration_slots", timeline.end_s, strategy=name))
         rows.append(value_row("bubbles", num_bubbles(timeline), strategy=name))
-        for tensor in range(len(found[name].compute)):
+        for tensor in range(len(worked[name].compute)):
             for of, slots in overheads(timeline, tensor).items():
                 rows.append(value_row("overhead_slots", slots, of=of, tensor=f"T{tensor}", strategy=name))
-    return rows + (_best_rows(found) if figure == "4.2" else []), timelines
+    return rows + (_best_rows(worked) if figure == "4.2" else []), timelines
 
 
-def _best_rows(found: Mapping[str, Example]) -> list[dict[str, Any]]:
+def _best_rows(worked: Mapping[str, Example]) -> list[dict[str, Any]]:
     """Compare figure 4.2's strategies with all 27: by an iteration's time, and by what they save without overlap."""
     every = all_of_figure_4_2()
     least = min(example.timeline.end_s for example in every)
     most_saved = max(map(saved_slots, every))
     rows = [value_row("strategies", len(every))]
-    for name, example in found.items():
+    for name, example in worked.items():
         rows.append(value_row("above_least_slots", example.timeline.end_s - least, strategy=name))
         rows.append(value_row("below_most_saved_slots", most_saved - saved_slots(example), strategy=name))
     return rows
@@ -209,7 +210,7 @@ def _figure_4_5() -> dict[str, Example]:
         "between machines only": ((INSIDE, 4), (GPU, 1), (BETWEEN, 1)),
         "inside and between": ((GPU, 2), (INSIDE, 1), (GPU, 1), (BETWEEN, 1)),
     }
-    found = {}
+    by_panel = {}
     for panel, slots_of_t1 in (("a", 1), ("b", 7), ("c", 1), ("d", 5)):
         is_flat = panel in "ab"
         resources, other = (
@@ -217,17 +218,17 @@ def _figure_4_5() -> dict[str, Example]:
         )
         for name, chain in (schemes if is_flat else places).items():
             example = Example(resources=resources, compute=(2, slots_of_t1), chains=(chain, other))
-            found[f"{panel}: {name}"] = example
-    return found
+            by_panel[f"{panel}: {name}"] = example
+    return by_panel
 
 
 def _figure_4_9() -> dict[str, Example]:
     plain, compressed = [((LINK, slots),) for slots in (2, 5, 5)], ((GPU, 1), (LINK, 1))
-    found = {}
+    by_panel = {}
     for name, chosen in (("a: none", None), ("a: T0", 0), ("b: T1", 1), ("c: T2", 2)):
         chains = tuple(compressed if tensor == chosen else chain for tensor, chain in enumerate(plain))
-        found[name] = Example(resources=(GPU, LINK), compute=(1, 4, 2), chains=chains)
-    return found
+        by_panel[name] = Example(resources=(GPU, LINK), compute=(1, 4, 2), chains=chains)
+    return by_panel
 
 
 def all_of_figure_4_2() -> list[Example]:
@@ -245,10 +246,10 @@ def _slots(timeline: Timeline, kind: Kind, tensor: int | None = None) -> set[int
 def overheads(timeline: Timeline, tensor: int) -> dict[str, int]:
     """Count the slots of a tensor's communication and compression that nothing hides (section 4.3)."""
     computed, sent = _slots(timeline, Kind.COMPUTE), _slots(timeline, Kind.COMMUNICATE)
-    own = {kind: _slots(timeline, kind, tensor) for kind in (Kind.COMMUNICATE, Kind.ENCODE)}
+    slots = {kind: _slots(timeline, kind, tensor) for kind in (Kind.COMMUNICATE, Kind.ENCODE)}
     return {
-        "communication": len(own[Kind.COMMUNICATE] - computed),
-        "compression": len(own[Kind.ENCODE] - computed - sent),
+        "communication": len(slots[Kind.COMMUNICATE] - computed),
+        "compression": len(slots[Kind.ENCODE] - computed - sent),
     }
 
 

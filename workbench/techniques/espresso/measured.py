@@ -56,8 +56,8 @@ def compressed_rows(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]
     """Return how many gradients the plans of trainings compress, medians of the seeds with the extremes as spread."""
     counts: dict[str, list[tuple[int, int]]] = {}
     for result in results:
-        if found := re.search(r"(\d+) of (\d+) gradients compressed", result["plan"]):
-            counts.setdefault(result["setting"]["variant"], []).append((int(found[1]), int(found[2])))
+        if match := re.search(r"(\d+) of (\d+) gradients compressed", result["plan"]):
+            counts.setdefault(result["setting"]["variant"], []).append((int(match[1]), int(match[2])))
     rows = []
     for variant, pairs in counts.items():
         rows.append(spread_row("compressed_tensors", [compressed for compressed, _ in pairs], variant=variant))
@@ -85,8 +85,8 @@ def selection_rows(*, models: Sequence[str], testbeds: Sequence[str], num_runs: 
     rows = []
     for model, testbed in product(models, testbeds):
         job, keys = searched_job(model, testbed), {"model": model, "testbed": testbed}
-        seconds, found = _timed(compress_on_gpus, job, num_runs)
-        num_tensors, evaluated = job.gradients.num_tensors, found.num_evaluated
+        seconds, on_gpus = _timed(compress_on_gpus, job, num_runs)
+        num_tensors, evaluated = job.gradients.num_tensors, on_gpus.num_evaluated
         rows.append(median_row("milliseconds", [1e3 * value for value in seconds], "ms", **keys))
         again, _ = _timed(compress_on_gpus, job, num_runs, is_known=True)
         rows.append(median_row("changed_milliseconds", [1e3 * value for value in again], "ms", **keys))
@@ -111,7 +111,7 @@ def offloading_rows(
 def _offloading(model: str, testbed: str, num_runs: int, most_brute: int) -> list[dict[str, Any]]:
     job, keys = searched_job(model, testbed), {"model": model, "testbed": testbed}
     on_gpus = compress_on_gpus(job)
-    seconds, found = _timed(partial(offload, strategy=on_gpus.strategy), job, num_runs)
+    seconds, offloaded = _timed(partial(offload, strategy=on_gpus.strategy), job, num_runs)
     chosen = [tensor for tensor, option in enumerate(on_gpus.strategy) if option.is_compressed]
     groups = Counter((job.gradients.num_elements[tensor], on_gpus.strategy[tensor]) for tensor in chosen)
     brute_s, least_s = brute_force(job, on_gpus.strategy, chosen[-most_brute:])
@@ -120,11 +120,11 @@ def _offloading(model: str, testbed: str, num_runs: int, most_brute: int) -> lis
     rows = [
         median_row("milliseconds", [1e3 * value for value in seconds], "ms", **keys),
         value_row("to_offload", len(chosen), **keys),
-        value_row("offloaded", sum(Processor.CPU in option.processors for option in found.strategy), **keys),
+        value_row("offloaded", sum(Processor.CPU in option.processors for option in offloaded.strategy), **keys),
         value_row("combinations", float(math.prod(count + 1 for count in groups.values())), **keys),
         value_row("brute_force_s", brute_s * 2.0 ** max(0, len(chosen) - most_brute), "s", **how),
     ]
-    return [*rows, value_row("found_over_brute_force", found.iteration_s / least_s, **how)] if is_whole else rows
+    return [*rows, value_row("found_over_brute_force", offloaded.iteration_s / least_s, **how)] if is_whole else rows
 
 
 def _timed(
@@ -138,11 +138,11 @@ def _timed(
     def call() -> Found:
         return search(job if is_known else Job(job.gradients, job.machines, job.codec))
 
-    found = call()
+    last = call()
     seconds = []
     with without_garbage_collection():
         for _ in range(num_runs):
             began_s = time.perf_counter()
-            found = call()
+            last = call()
             seconds.append(time.perf_counter() - began_s)
-    return seconds, found
+    return seconds, last

@@ -128,8 +128,9 @@ def plan(
     largest = max(gradients.num_elements)
     job = Job(gradients, cluster, times or profiled_times(codec, largest, device))
     # A CPU that trains has no other processor to compress on.
-    found = compress_on_gpus(job) if device == "cpu" and times is None else find_strategy(job)
-    strategy = improve(job, found.strategy).strategy if is_improved else found.strategy
+    strategy = (compress_on_gpus(job) if device == "cpu" and times is None else find_strategy(job)).strategy
+    if is_improved:
+        strategy = improve(job, strategy).strategy
     return plan_of(job, strategy, codec, cast_s=_cast_s(gradients, device))
 
 

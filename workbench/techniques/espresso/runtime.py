@@ -82,8 +82,8 @@ class Groups:
         for phase in Phase:
             members = dict.fromkeys(group_of(phase, rank, *self.place) for rank in range(world))
             made = {ranks: dist.new_group(list(ranks), timeout=timeout_of(parent)) for ranks in members}
-            own = group_of(phase, self.rank, *self.place)
-            self._groups[phase] = made[own], own
+            ranks = group_of(phase, self.rank, *self.place)
+            self._groups[phase] = made[ranks], ranks
         await_connected(parent)
 
     def interrupt(self) -> None:
@@ -388,7 +388,8 @@ class GradientExchange:
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of this rank's state between two backward passes; each rank saves its own state."""
         more = {"epoch": self._epoch, "scale": self._passes.scale}
-        return self._whose | more | {"gradients": {name: one.state_dict() for name, one in self._journeys.items()}}
+        gradients = {name: journey.state_dict() for name, journey in self._journeys.items()}
+        return self._whose | more | {"gradients": gradients}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a state that `state_dict` returned on this rank with the same plan.

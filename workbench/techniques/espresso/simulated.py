@@ -64,14 +64,14 @@ def _speeds(job: Job, thresholds: Mapping[str, int] = NOTHING) -> _Speeds:
     by_scheme = {FP32: job.iteration_s(plain), FP16: job.half_precision_s(cast.encode_s)}
     for name, baseline in BASELINES.items():
         by_scheme[baseline.name] = job.iteration_s(_strategy(job, name, thresholds))
-    found = find_strategy(job)
-    by_scheme[ESPRESSO] = found.iteration_s
-    by_scheme[IMPROVED] = improve(job, found.strategy).iteration_s
+    espresso = find_strategy(job)
+    by_scheme[ESPRESSO] = espresso.iteration_s
+    by_scheme[IMPROVED] = improve(job, espresso.strategy).iteration_s
     by_scheme[BOUND] = _bound_s(job)
     return _Speeds(
         by_scheme=by_scheme,
-        compressed=sum(option.is_compressed for option in found.strategy),
-        on_cpus=sum(Processor.CPU in option.processors for option in found.strategy),
+        compressed=sum(option.is_compressed for option in espresso.strategy),
+        on_cpus=sum(Processor.CPU in option.processors for option in espresso.strategy),
     )
 
 
@@ -213,8 +213,8 @@ def cause_rows(*, causes: Sequence[str], num_gpus: Sequence[int]) -> list[dict[s
                 rows.append(value_row("scaling_factor", scaling_factor(job), scheme=FP32, **keys))
                 rows.append(value_row("below_bound", 100 * (1 - times[BOUND] / times[ESPRESSO]), "%", **keys))
             job = job_of(model, WHOLE, cause.algorithm, testbed="nvlink", change=cause.change)
-            found = zip(job.gradients.num_elements, compress_on_gpus(job).strategy, strict=True)
-            left = Counter(size for size, option in found if option.is_compressed)
+            pairs = zip(job.gradients.num_elements, compress_on_gpus(job).strategy, strict=True)
+            left = Counter(size for size, option in pairs if option.is_compressed)
             ways = math.prod(count + 1 for count in left.values())
             rows.append(value_row("to_offload", left.total(), cause=name, model=model, testbed="nvlink"))
             rows.append(value_row("combinations_by_size", ways, cause=name, model=model, testbed="nvlink"))
@@ -232,9 +232,9 @@ def cause_rows(*, causes: Sequence[str], num_gpus: Sequence[int]) -> list[dict[s
 def benefit_ratios(job: Job, option: Option) -> np.ndarray:
     """Return by size of a job's tensors what an option saves of communication over what its compression takes."""
     sent_s = {}
-    for one in (job.uncompressed, option):
-        is_sent = np.isin(job.resources(one), (INTRA, INTER))
-        sent_s[one] = job.seconds(one)[is_sent].sum(axis=0)
+    for choice in (job.uncompressed, option):
+        is_sent = np.isin(job.resources(choice), (INTRA, INTER))
+        sent_s[choice] = job.seconds(choice)[is_sent].sum(axis=0)
     return (sent_s[job.uncompressed] - sent_s[option]) / (job.seconds(option).sum(axis=0) - sent_s[option])
 
 
@@ -265,7 +265,7 @@ def distance_rows(*, testbed: str, models: Sequence[str], algorithms: Sequence[s
     `behind_espresso` is by how many points a scheme's median is farther from the bound than Espresso's;
     `before_bubbles` is the share of a model's tensors whose communication ends before a bubble without compression.
     """
-    rows, found = [], defaultdict(list)
+    rows, by_scheme = [], defaultdict(list)
     for model in models:
         job = job_of(model, WHOLE, testbed=testbed)
         rows.append(value_row("before_bubbles", len(before_bubbles(job)) / job.gradients.num_tensors, model=model))
@@ -273,11 +273,11 @@ def distance_rows(*, testbed: str, models: Sequence[str], algorithms: Sequence[s
     for model, algorithm in product(models, algorithms):
         times = _speeds(job_of(model, WHOLE, algorithm, testbed=testbed)).by_scheme
         for scheme in (name for name in times if name != BOUND):
-            found[scheme].append(100 * (1 - times[BOUND] / times[scheme]))
+            by_scheme[scheme].append(100 * (1 - times[BOUND] / times[scheme]))
             keys = {"scheme": scheme, "model": model, "algorithm": algorithm}
-            rows.append(value_row("below_bound", found[scheme][-1], "%", **keys))
-    nearest = median(found[ESPRESSO])
-    for scheme, distances in found.items():
+            rows.append(value_row("below_bound", by_scheme[scheme][-1], "%", **keys))
+    nearest = median(by_scheme[ESPRESSO])
+    for scheme, distances in by_scheme.items():
         rows.append(value_row("median_below_bound", median(distances), "%", scheme=scheme))
         rows.append(value_row("largest_below_bound", max(distances), "%", scheme=scheme))
         rows.append(value_row("behind_espresso", median(distances) - nearest, "%", scheme=scheme))

@@ -120,8 +120,8 @@ def _plans(setting: Setting, module: nn.Module, step: Callable[[], object]) -> d
     written: list[Any] = [None]
     if dist.get_rank() == 0:
         job, total = Job(gradients, cluster, times), sum(gradients.num_elements)
-        found = compress_on_gpus(job).strategy
-        strategies = {ESPRESSO: found, IMPROVED: improve(job, found).strategy}
+        on_gpus = compress_on_gpus(job).strategy
+        strategies = {ESPRESSO: on_gpus, IMPROVED: improve(job, on_gpus).strategy}
         strategies[FP32] = (job.uncompressed,) * gradients.num_tensors
         shares = THRESHOLDS.get(setting.model, THRESHOLDS["bert"])
         for name, baseline in BASELINES.items():

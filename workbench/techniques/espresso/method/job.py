@@ -134,10 +134,10 @@ class Job:
 
     def resources(self, option: Option) -> tuple[int, ...]:
         """Return the resource of each task of a chain."""
-        found: list[int] = []
+        resources: list[int] = []
         for step in self.steps(option):
-            found += [GPU, step.resource] if step.resource in self._work else [step.resource]
-        return tuple(found)
+            resources += [GPU, step.resource] if step.resource in self._work else [step.resource]
+        return tuple(resources)
 
     def seconds(self, option: Option) -> np.ndarray:
         """Return the seconds of a chain's tasks for tensors of all `sizes` [tasks, sizes]."""

@@ -172,11 +172,11 @@ def _synchronised(phase: Phase, is_compressed: bool, rest: Rest) -> Tails:
     """Aggregate among all of a phase, by an indivisible or a divisible scheme (dimension 3)."""
 
     def sent(compressed: bool) -> Tails:
-        found = [(Comm(phase, INDIVISIBLE[compressed], compressed), *tail) for tail in rest(compressed)]
+        tails = [(Comm(phase, INDIVISIBLE[compressed], compressed), *tail) for tail in rest(compressed)]
         for first in FIRST[compressed]:
             seconds = _stepped(phase, SECOND[first], compressed, rest)
-            found += [(Comm(phase, first, compressed), *tail) for tail in seconds]
-        return found
+            tails += [(Comm(phase, first, compressed), *tail) for tail in seconds]
+        return tails
 
     if is_compressed:
         return sent(True) + _decompressed(_synchronised(phase, False, rest))
@@ -185,13 +185,13 @@ def _synchronised(phase: Phase, is_compressed: bool, rest: Rest) -> Tails:
 
 def _hierarchical() -> Tails:
     """Aggregate in a machine by the first step of a divisible scheme, between machines, and in a machine again."""
-    found: Tails = []
+    paths: Tails = []
     for is_compressed in (False, True):
         for first in FIRST[is_compressed]:
             inter = _synchronised(Phase.INTER, is_compressed, _after_inter(SECOND[first]))
             tails = [(Comm(Phase.INTRA, first, is_compressed), *tail) for tail in inter]
-            found += _compressed(tails) if is_compressed else tails
-    return found
+            paths += _compressed(tails) if is_compressed else tails
+    return paths
 
 
 def _after_inter(routine: Routine) -> Rest:
