@@ -1,7 +1,7 @@
 """How much fusion is left to gain on a model over DistributedDataParallel's buckets: one call, one picture.
 
-found = cupcake.headroom(model, machines, step=step)
-print(found); cupcake.draw_headroom(found)
+headroom = cupcake.headroom(model, machines, step=step)
+print(headroom); cupcake.draw_headroom(headroom)
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -109,14 +109,14 @@ def headroom_rows(
     """Return what fusion has left to gain on machines of 8 H100, by the rate of the network between them."""
     rows, times = [], {codec: h100.codec(codec) for codec in codecs}
     for model, rate in product(models, gigabits_per_s):
-        found = headroom(h100.load(model), h100.machines(num_machines, rate), codecs=codecs, times=times)
-        for name, left in found.left.items():
+        model_headroom = headroom(h100.load(model), h100.machines(num_machines, rate), codecs=codecs, times=times)
+        for name, left in model_headroom.left.items():
             keys = {"model": model, "sent": name, "gigabits_per_s": rate}
             rows.append(value_row("gain", left.gain, **keys))
             rows.append(value_row("groups", len(left.fusion), **keys))
             rows.append(value_row("iteration_s", left.buckets_s, "s", fusion="DDP's buckets", **keys))
             rows.append(value_row("iteration_s", left.best_s, "s", fusion="fused best", **keys))
-    for name in found.left:
+    for name in model_headroom.left:
         gains = [row["value"] for row in rows if row["quantity"] == "gain" and row["sent"] == name]
         rows.append(value_row("largest_gain", max(gains), sent=name))
     return rows

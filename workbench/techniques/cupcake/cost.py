@@ -70,7 +70,7 @@ class Costs:
         """The costs with 16 bits a value instead of a codec, on all links; unless measured, casting takes no time."""
         if FP16 in self.measured:
             return self.measured[FP16]
-        line, onward = (Linear(one.startup_s, one.s_per_byte / 2) for one in (self.send_plain, self.onward))
+        line, onward = (Linear(link.startup_s, link.s_per_byte / 2) for link in (self.send_plain, self.onward))
         return replace(self.plain, codec="fp16", communicate=line, send_plain=line, onward=onward)
 
     @property
@@ -99,8 +99,8 @@ def _fitted(samples: Samples, flat_bytes: float) -> tuple[tuple[float, float], f
     """Return the flat time and the seconds of each byte above, then the norm of the relative errors."""
     sizes, seconds = np.array(samples, float).T
     terms = np.stack([1 / seconds, np.maximum(0.0, sizes - flat_bytes) / seconds], axis=1)
-    found, error = nnls(terms, np.ones(len(samples)))
-    return tuple(found.tolist()), float(error)
+    coefficients, error = nnls(terms, np.ones(len(samples)))
+    return tuple(coefficients.tolist()), float(error)
 
 
 def largest_miss(cost: Cost, samples: Samples) -> float:
@@ -178,13 +178,13 @@ def strategies(
 
     `bucket_scale` multiplies the sizes of bucket fusion; HiPress chooses tensors by the costs `weighed`.
     """
-    whole, plain, half = (one.problem(gradients) for one in (costs, costs.plain, costs.half))
-    found = {}
+    whole, plain, half = (way.problem(gradients) for way in (costs, costs.plain, costs.half))
+    by_rule = {}
 
     def add(name: str, problem: FusionProblem, fusion: tuple[int, ...], flags: Sequence[bool] | None = None) -> None:
         iteration_s = iteration_time(problem, fusion, flags)  # None: all groups as the problem's own costs have it
         compressed = (problem is whole,) * len(fusion) if flags is None else tuple(flags)
-        found[name] = Strategy(name=name, fusion=fusion, compressed=compressed, iteration_s=iteration_s)
+        by_rule[name] = Strategy(name=name, fusion=fusion, compressed=compressed, iteration_s=iteration_s)
 
     add(FP32, plain, each(plain))
     add(FP32_BUCKETS, plain, ddp_buckets(plain))
@@ -196,7 +196,7 @@ def strategies(
         if name != "Layer-wise":
             add(name, whole, rule(whole))
     add(CUPCAKE, whole, optimal_fusion(whole))
-    return found
+    return by_rule
 
 
 TESTBEDS = MappingProxyType({"server": 8, "cluster": 64})  # GPUs

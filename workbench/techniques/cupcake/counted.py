@@ -35,21 +35,21 @@ LINE, FLAT, ALL = "α + β·x", "flat, then linear", "decoding, CPU, two links a
 def examples(figure: str) -> dict[str, list[Span]]:
     """Return the timelines of figure "5.1" or "5.3", by name."""
     num = EXAMPLE.num_tensors
-    each, plain = tuple(range(1, num + 1)), (False,) * num
+    layer_wise, plain = tuple(range(1, num + 1)), (False,) * num
     if figure == "5.3":
-        fusions = {ONE_GROUP: (num,), LAYER_WISE: each, FUSED: optimal_fusion(EXAMPLE)}
+        fusions = {ONE_GROUP: (num,), LAYER_WISE: layer_wise, FUSED: optimal_fusion(EXAMPLE)}
         return {name: timeline(EXAMPLE, fusion) for name, fusion in fusions.items()}
     waiting = FusionProblem((sum(EXAMPLE.backward_s), *(0,) * (num - 1)), EXAMPLE.size_bytes, 0, FREE, Linear(0, 1))
     return {
-        "no overlap": timeline(waiting, each, plain),
-        "WFBP": timeline(EXAMPLE, each, plain),
-        LAYER_WISE: timeline(EXAMPLE, each),
+        "no overlap": timeline(waiting, layer_wise, plain),
+        "WFBP": timeline(EXAMPLE, layer_wise, plain),
+        LAYER_WISE: timeline(EXAMPLE, layer_wise),
     }
 
 
-def example_rows(found: Mapping[str, Sequence[Span]]) -> list[dict[str, Any]]:
+def example_rows(timelines: Mapping[str, Sequence[Span]]) -> list[dict[str, Any]]:
     """Return the iterations of timelines, in slots."""
-    return [value_row("slots", max(span.end_s for span in spans), scheme=name) for name, spans in found.items()]
+    return [value_row("slots", max(span.end_s for span in spans), scheme=name) for name, spans in timelines.items()]
 
 
 def exactness_rows(*, num_problems: int, most_tensors: int, seed: int) -> list[dict[str, Any]]:
@@ -76,15 +76,15 @@ def exactness_rows(*, num_problems: int, most_tensors: int, seed: int) -> list[d
             finite = [excess for excess, *_ in missed if np.isfinite(excess)]
             rows.append(value_row("largest_excess", max(finite, default=0.0), **keys))
             if missed:
-                _, problem, fusion = min(missed, key=lambda one: (one[1].num_tensors, sum(one[1].size_bytes)))
+                _, problem, fusion = min(missed, key=lambda miss: (miss[1].num_tensors, sum(miss[1].size_bytes)))
                 rows.append(value_row("fewest_tensors", problem.num_tensors, **keys, **_written(problem, fusion)))
     return rows
 
 
 def _written(problem: FusionProblem, fusion: tuple[int, ...]) -> dict[str, str]:
-    found, best = str(fusion), str(brute_force_fusion(problem))
+    best = str(brute_force_fusion(problem))
     tensors = f"backward {problem.backward_s}, bytes {problem.size_bytes}, forward {problem.forward_s}"
-    return {"found": found, "best": best, "tensors": tensors, "encode": str(problem.compress.numbers)} | {
+    return {"found": str(fusion), "best": best, "tensors": tensors, "encode": str(problem.compress.numbers)} | {
         "send": str(problem.communicate.numbers)
     }
 

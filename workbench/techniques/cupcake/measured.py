@@ -44,14 +44,14 @@ def latency_rows(*, codecs: Sequence[str], log2_sizes: Sequence[int], runs: int)
     sizes, rows = [2**power for power in log2_sizes], []
     for codec in codecs:
         here = profile_codec(partial(gradient_codec, codec), sizes, device="cpu", runs=runs)
-        for device, found in {"CPU": here, "H100": h100.codec_times()[codec, "cuda"]}.items():
+        for device, codec_times in {"CPU": here, "H100": h100.codec_times()[codec, "cuda"]}.items():
             for operation in ("encode", "decode"):
-                rows += _latencies(found, codec=codec, device=device, operation=operation)
+                rows += _latencies(codec_times, codec=codec, device=device, operation=operation)
     return rows
 
 
-def _latencies(found: Sequence[CodecTime], **keys: str) -> list[dict[str, Any]]:
-    samples = [(FP32_BYTES * one.num_elements, getattr(one, f"{keys['operation']}_s")) for one in found]
+def _latencies(codec_times: Sequence[CodecTime], **keys: str) -> list[dict[str, Any]]:
+    samples = [(FP32_BYTES * timed.num_elements, getattr(timed, f"{keys['operation']}_s")) for timed in codec_times]
     rows = [value_row("latency_s", seconds, "s", bytes=size, **keys) for size, seconds in samples]
     line, flat = fitted(samples)
     models: dict[str, Cost] = {LINE: line, FLAT: flat}
@@ -108,12 +108,12 @@ def search_rows(*, models: Sequence[str], codec: str, num_runs: int, limit_s: fl
         ways: dict[str, dict[str, Any]] = {way: {"prune": pruning} for way, pruning in PRUNINGS.items()}
         for way, options in (ways | {COUNTED: {"counts_last": True}}).items():
             began_s = time.perf_counter()
-            found = search(problem, limit_s=limit_s, first=even_split(problem, 2), **options)
-            how = "ended" if found.is_complete else "stopped"
+            searched = search(problem, limit_s=limit_s, first=even_split(problem, 2), **options)
+            how = "ended" if searched.is_complete else "stopped"
             quantity = "changed_search_s" if way == COUNTED else "search_s"
             rows.append(value_row(quantity, time.perf_counter() - began_s, "s", way=way, how=how, **keys))
-            rows.append(value_row("groups_looked_at", found.num_groups, way=way, **keys))
-            excess = iteration_time(problem, found.fusion) / best_s - 1
+            rows.append(value_row("groups_looked_at", searched.num_groups, way=way, **keys))
+            excess = iteration_time(problem, searched.fusion) / best_s - 1
             rows.append(value_row("above_optimum", excess, way=way, how=how, **keys))
     return rows
 

@@ -138,10 +138,10 @@ def plans_on_ranks(
     costs = measure_costs(codec, largest, device=device, ranks=ranks, gpus_per_machine=gpus_per_machine)
     written: list[Any] = [None]
     if dist.get_rank(ranks) == 0:
-        found, world = strategies(gradients, costs, bucket_scale=bucket_scale), dist.get_world_size(ranks)
-        predicted_s = {name: strategy.iteration_s for name, strategy in found.items()}
+        by_rule, world = strategies(gradients, costs, bucket_scale=bucket_scale), dist.get_world_size(ranks)
+        predicted_s = {name: strategy.iteration_s for name, strategy in by_rule.items()}
         written[0] = {}
-        for name, strategy in found.items():
+        for name, strategy in by_rule.items():
             plan = plan_of(gradients, strategy, codec, world, predicted_s)
             plan = replace(plan, lines=costs.lines, misses=costs.misses, gpus_per_machine=gpus_per_machine)
             written[0][name] = plan.to_json()
@@ -173,7 +173,7 @@ def measure_costs(
     places.close()
     steps = zip(*(measured[FP32_BUCKETS][step] for step in ("encode", "send", "decode")), strict=False)
     send_plain = [(size, sum_s + send_s + share_s) for (size, sum_s), (_, send_s), (_, share_s) in steps]
-    costs = {name: fitted_costs(name, found, send_plain) for name, found in measured.items()}
+    costs = {name: fitted_costs(name, times, send_plain) for name, times in measured.items()}
     return replace(costs.pop(codec), measured=costs)
 
 
@@ -181,14 +181,14 @@ def _measured(
     make: Callable, sizes: Sequence[int], device: str, runs: int, ranks: dist.ProcessGroup | None, places: Places
 ) -> dict[str, list[tuple[float, float]]]:
     """Return the times to encode, send and decode each size, and what the device works while it is sent."""
-    found: dict[str, list[tuple[float, float]]] = {"encode": [], "send": [], "decode": [], "work": []}
+    times: dict[str, list[tuple[float, float]]] = {"encode": [], "send": [], "decode": [], "work": []}
     for size in sizes:
         group, size_bytes = Group(make(), [size], 0.0, device, ranks, places), FP32_BYTES * size
-        is_sent = len(found["send"]) < 2 or found["send"][-1][1] < LONG_S
-        for (name, samples), seconds in zip(found.items(), _medians_s(group, runs, is_sent), strict=True):
+        is_sent = len(times["send"]) < 2 or times["send"][-1][1] < LONG_S
+        for (name, samples), seconds in zip(times.items(), _medians_s(group, runs, is_sent), strict=True):
             if is_sent or name in ("encode", "decode"):
                 samples.append((size_bytes, seconds))
-    return found
+    return times
 
 
 def _medians_s(group: Group, runs: int, is_sent: bool) -> list[float]:

@@ -53,9 +53,9 @@ def draw_causes(rows: Rows) -> Figure:
     return figure
 
 
-def draw_examples(found: Mapping[str, Sequence[Span]], *, unit: str = "slots") -> Figure:
+def draw_examples(examples: Mapping[str, Sequence[Span]], *, unit: str = "slots") -> Figure:
     """Draw timelines under one another on one axis, each with a line where its iteration ends."""
-    timelines = {name: as_timeline(spans) for name, spans in found.items()}
+    timelines = {name: as_timeline(spans) for name, spans in examples.items()}
     height_in = sum(0.55 + 0.27 * len(timeline.resources) for timeline in timelines.values())
     axes = plots.gantts(timelines, figsize=(9, height_in + 0.5), legend=False)
     end = max(timeline.end_s for timeline in timelines.values())
@@ -144,18 +144,18 @@ def draw_exactness(rows: Rows) -> Figure:
     return figure
 
 
-def draw_headroom(found: Headroom) -> Figure:
+def draw_headroom(headroom: Headroom) -> Figure:
     """Draw a model's iteration in DDP's buckets and fused best, by what is sent, above its computation."""
     names = {"DDP's buckets": "buckets_s", "fused best": "best_s"}
     rows = [
         {"sent": sent, "fusion": name, "value": 1e3 * getattr(left, field)}
-        for sent, left in found.left.items()
+        for sent, left in headroom.left.items()
         for name, field in names.items()
     ]
     figure, ax = plots.figure(figsize=(8, 3.6))
     plots.bars(rows, ax=ax, x="sent", by="fusion", y_label="ms an iteration", value_labels=True)
-    ax.axhline(1e3 * found.alone_s, color="black", linewidth=1)
-    ax.set_title(f"{found.model}; the line is an iteration without communication")
+    ax.axhline(1e3 * headroom.alone_s, color="black", linewidth=1)
+    ax.set_title(f"{headroom.model}; the line is an iteration without communication")
     return figure
 
 

@@ -284,11 +284,11 @@ class FusedExchange:
         first = next(iter(self._ready.values()))
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
-            found = {name: first.elapsed_time(mark) / 1e3 for name, mark in self._ready.items()}
+            ready_s = {name: first.elapsed_time(mark) / 1e3 for name, mark in self._ready.items()}
         else:
-            found = {name: mark - first for name, mark in self._ready.items()}
+            ready_s = {name: mark - first for name, mark in self._ready.items()}
         self._ready = {}
-        return found
+        return ready_s
 
     def at_epoch(self, epoch: int) -> None:
         """Set DGC's share to that of an epoch of its warm-up, even before there is a plan; all ranks call it."""
@@ -396,20 +396,20 @@ def exchanged_by_definition(
         codecs: for each rank, a codec for each group; codecs keep their errors from step to step.
         per_machine: ranks a machine, which follow one another.
     """
-    num_ranks, found, start = len(gradients), [], 0
+    num_ranks, exchanged, start = len(gradients), [], 0
     for group, end in enumerate(ends):
-        shares = [torch.cat([tensor.flatten() for tensor in own[start:end]]) / num_ranks for own in gradients]
+        shares = [torch.cat([tensor.flatten() for tensor in tensors[start:end]]) / num_ranks for tensors in gradients]
         shares = [nn.functional.pad(share, (0, -len(share) % per_machine)) for share in shares]
         machines = range(0, num_ranks, per_machine)
         of_machines = [torch.stack(shares[first : first + per_machine]).sum(dim=0) for first in machines]
         sent: list[list[Tensor]] = [[] for _ in range(per_machine)]
-        for rank, own in enumerate(codecs):
+        for rank, rank_codecs in enumerate(codecs):
             machine, place = divmod(rank, per_machine)
             shard = of_machines[machine].chunk(per_machine)[place]
-            sent[place].append(own[group].decode(own[group].encode(shard)))
+            sent[place].append(rank_codecs[group].decode(rank_codecs[group].encode(shard)))
         total = torch.cat([torch.stack(shards).sum(dim=0) for shards in sent])
         sizes = [tensor.numel() for tensor in gradients[0][start:end]]
         pairs = zip(total[: sum(sizes)].split(sizes), gradients[0][start:end], strict=True)
-        found += [piece.view_as(tensor) for piece, tensor in pairs]
+        exchanged += [piece.view_as(tensor) for piece, tensor in pairs]
         start = end
-    return found
+    return exchanged

@@ -52,10 +52,10 @@ def breakdown_rows(codecs: Sequence[str]) -> list[dict[str, Any]]:
     gradients, rows = gradients_of("resnet50"), []
     for codec in codecs:
         costs = costs_of(codec, "server")
-        found = strategies(gradients, costs)
+        by_rule = strategies(gradients, costs)
         for name in (FP32_BUCKETS, GRACE, CUPCAKE):
             if name != FP32_BUCKETS or codec == codecs[0]:
-                rows += _breakdown(gradients, costs, found[name], "" if name == FP32_BUCKETS else codec)
+                rows += _breakdown(gradients, costs, by_rule[name], "" if name == FP32_BUCKETS else codec)
     return rows
 
 
@@ -83,17 +83,17 @@ def scaling_rows(*, models: Sequence[str], codecs: Sequence[str], testbed: str) 
         gradients = gradients_of(model)
         gains: dict[str, list[float]] = {}
         for codec in codecs:
-            found, keys = strategies(gradients, costs_of(codec, testbed)), {"model": model, "codec": codec}
+            by_rule, keys = strategies(gradients, costs_of(codec, testbed)), {"model": model, "codec": codec}
             for name in (FP32_BUCKETS, FP32_FUSED, FP16, GRACE, HIPRESS, DDP_BUCKETS, CUPCAKE):
-                factor = alone_s(gradients) / found[name].iteration_s
+                factor = alone_s(gradients) / by_rule[name].iteration_s
                 rows.append(value_row("scaling_factor", factor, scheme=name, **keys))
-                gain = found[name].iteration_s / found[CUPCAKE].iteration_s
+                gain = by_rule[name].iteration_s / by_rule[CUPCAKE].iteration_s
                 gains.setdefault(name, []).append(gain)
                 rows.append(value_row("gain", gain, over=name, **keys))
         slower = [grace > plain for grace, plain in zip(gains[GRACE], gains[FP32_BUCKETS], strict=True)]
         rows.append(value_row("grace_slower_codecs", sum(slower) / len(slower), model=model))
         gains["layer-wise compression"] = list(map(min, gains[GRACE], gains[HIPRESS]))
-        rows += [value_row("largest_gain", max(found), model=model, over=name) for name, found in gains.items()]
+        rows += [value_row("largest_gain", max(by_codec), model=model, over=name) for name, by_codec in gains.items()]
     for name in (FP32_BUCKETS, "layer-wise compression"):
         rows.append(value_row("largest_of_all", max(_gains(rows, "largest_gain", name)), over=name))
     for name in (FP32_BUCKETS, FP32_FUSED, FP16):
@@ -129,11 +129,11 @@ def cause_rows(*, causes: Sequence[str], codecs: Sequence[str]) -> list[dict[str
                 costs = costs_on(replace(paper_codec(codec), decodes_at_once=False), machines)
                 costs = costs if cause in (EACH, UNKNOWN) else once
                 weighed = {FORGETS: replace(once, decode=FREE), UNKNOWN: once}.get(cause, costs)
-                found = strategies(gradients, costs, weighed=weighed)
+                by_rule = strategies(gradients, costs, weighed=weighed)
                 keys = {"cause": cause, "testbed": testbed, "model": model, "codec": codec}
                 for name in (FP32_BUCKETS, GRACE, HIPRESS):
-                    gains.setdefault(name, []).append(found[name].iteration_s / found[CUPCAKE].iteration_s)
-                    factor = alone_s(gradients) / found[name].iteration_s
+                    gains.setdefault(name, []).append(by_rule[name].iteration_s / by_rule[CUPCAKE].iteration_s)
+                    factor = alone_s(gradients) / by_rule[name].iteration_s
                     rows.append(value_row("scaling_factor", factor, scheme=name, **keys))
             keys = {"cause": cause, "testbed": testbed, "model": model}
             rows += [value_row("largest_gain", max(values), over=name, **keys) for name, values in gains.items()]
@@ -146,10 +146,10 @@ def rival_rows(*, models: Sequence[str], codec: str, testbed: str) -> list[dict[
     gains: dict[str, list[float]] = {}
     for model in models:
         gradients, costs = gradients_of(model), costs_of(codec, testbed)
-        found, whole = strategies(gradients, costs), costs.problem(gradients)
+        by_rule, whole = strategies(gradients, costs), costs.problem(gradients)
         line = optimal_fusion(costs.as_in_the_paper.problem(gradients))
-        seconds = {name: found[name].iteration_s for name in (CUPCAKE, DDP_BUCKETS, BUCKETS, EVEN, SINGLE_SPLIT)}
-        fusions = {name: found[name].fusion for name in seconds} | {LINE: line}
+        seconds = {name: by_rule[name].iteration_s for name in (CUPCAKE, DDP_BUCKETS, BUCKETS, EVEN, SINGLE_SPLIT)}
+        fusions = {name: by_rule[name].fusion for name in seconds} | {LINE: line}
         seconds[LINE] = iteration_time(whole, line)
         for name, iteration_s in seconds.items():
             rows.append(value_row("scaling_factor", alone_s(gradients) / iteration_s, model=model, scheme=name))
@@ -157,7 +157,7 @@ def rival_rows(*, models: Sequence[str], codec: str, testbed: str) -> list[dict[
             gain = iteration_s / seconds[CUPCAKE]
             gains.setdefault(name, []).append(gain)
             rows.append(value_row("gain", gain, model=model, over=name))
-        factor = alone_s(gradients) / found[FP32_BUCKETS].iteration_s
+        factor = alone_s(gradients) / by_rule[FP32_BUCKETS].iteration_s
         rows.append(value_row("scaling_factor", factor, model=model, scheme=FP32_BUCKETS))
         rows += _unlike(gradients, fusions[CUPCAKE], model)
     return [*rows, *(value_row("largest_gain", max(values), over=name) for name, values in gains.items())]
