@@ -198,7 +198,7 @@ def test_schemes_are_compared_block_by_block_and_targets_with_more_than_one_seed
             {
                 "schemes": ["HetPipe", "SDPipe"],
                 "learning_rate": 0.1,
-                "own": {"SDPipe": {"learning_rate": [0.05, 0.1]}, "HetPipe": {"staleness": [0]}},
+                "by_scheme": {"SDPipe": {"learning_rate": [0.05, 0.1]}, "HetPipe": {"staleness": [0]}},
             },
             [
                 {"scheme": "HetPipe", "learning_rate": 0.1, "staleness": 0},

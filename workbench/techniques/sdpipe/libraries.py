@@ -58,8 +58,8 @@ def train_beside(*, scheme: str, sync_every: int = 0, matchmaking_s: float = 0.0
 
     make_worker = partial(_Hivemind, matchmaking_s) if scheme == HIVEMIND else partial(_Torchft, scheme, sync_every)
     # The setting's scheme decides only on the optimizer here: the plain one, as for the rivals.
-    found = train(make_worker, scheme=Scheme.ALL_REDUCE, **setting)
-    return found | {"setting": found["setting"] | {"scheme": scheme}}
+    trained = train(make_worker, scheme=Scheme.ALL_REDUCE, **setting)
+    return trained | {"setting": trained["setting"] | {"scheme": scheme}}
 
 
 class _Torchft(Worker):

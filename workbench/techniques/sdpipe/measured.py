@@ -35,20 +35,20 @@ def cells(
     seeds: Sequence[int],
     adams: Sequence[str] = (USUAL["adam"],),
     flushes: Sequence[str] = (USUAL["flush"],),
-    own: Mapping[str, Mapping[str, Sequence[Any]]] = MappingProxyType({}),
+    by_scheme: Mapping[str, Mapping[str, Sequence[Any]]] = MappingProxyType({}),
     **setting: Any,
 ) -> list[dict[str, Any]]:
     """List the trainings: every scheme with every seed; SDPipe with each kind of Adam, and with and without a flush.
 
-    A scheme in `own` has these settings in place of the common ones, such as {"HetPipe": {"staleness": [0]}}.
+    A scheme in `by_scheme` has these settings in place of the common ones, such as {"HetPipe": {"staleness": [0]}}.
 
     A usual choice is left out of a training's arguments, so that it is the same training as without a choice.
     """
     choices = [{"adam": adam, "flush": flush} for adam, flush in product(adams, flushes)]
     kinds = [{name: kind for name, kind in choice.items() if kind != USUAL[name]} for choice in choices]
     owned = {
-        name: [dict(zip(values, each, strict=True)) for each in product(*values.values())]
-        for name, values in own.items()
+        name: [dict(zip(values, choice, strict=True)) for choice in product(*values.values())]
+        for name, values in by_scheme.items()
     }
     return [
         {"scheme": scheme.value, "seed": seed, **setting, **kind, **of_scheme}
@@ -83,22 +83,22 @@ def rows(
         f"loss {target:g}": lambda result: reached(result["curve"], target),
         **{f"{accuracy:g} %": partial(_accuracy_reached, accuracy) for accuracy in accuracies},
     }
-    found = [value_row("diverged_seeds", number, **{key: name}) for name, number in diverged.items()]
+    rows = [value_row("diverged_seeds", number, **{key: name}) for name, number in diverged.items()]
     if "pass_s" in results[0]["setting"]:
-        found.append(value_row("iteration_over_passes", _iteration_over_passes(results[0])))
+        rows.append(value_row("iteration_over_passes", _iteration_over_passes(results[0])))
     for name, by_seed in by_name.items():
-        found += _own_rows(list(by_seed.values()), targets, **{key: name})
+        rows += _own_rows(list(by_seed.values()), targets, **{key: name})
     ours = by_name.get(Scheme.SDPIPE.value, {}) if key == "scheme" else {}
     for rival, by_seed in by_name.items() if ours else ():
         if rival != Scheme.SDPIPE:
-            found += _ratio_rows([(by_seed[seed], ours[seed]) for seed in ours if seed in by_seed], targets, over=rival)
+            rows += _ratio_rows([(by_seed[seed], ours[seed]) for seed in ours if seed in by_seed], targets, over=rival)
     base, quantity = BASES[key]
     for name, by_seed in by_name.items() if base in by_name else ():
         if name != base:
             pairs = [(result["scores"], by_name[base][seed]["scores"]) for seed, result in by_seed.items()]
-            losses = [own["test_loss"] / other["test_loss"] for own, other in pairs]
-            found.append(spread_row(quantity, losses, **{key: name}))
-    return found
+            losses = [scores["test_loss"] / base_scores["test_loss"] for scores, base_scores in pairs]
+            rows.append(spread_row(quantity, losses, **{key: name}))
+    return rows
 
 
 def _accuracy_reached(accuracy: float, result: Result) -> tuple[float, float] | None:
@@ -115,25 +115,25 @@ def _iteration_over_passes(result: Result) -> float:
 
 
 def _own_rows(results: Sequence[Result], targets: Targets, **keys: Any) -> list[dict[str, Any]]:
-    found = []
+    rows = []
     for name in ("iteration_s", "seconds", "cpu_share", "delay_share", "averaged_share", "waited_share"):
         if name in results[0]:
             unit = "1" if name.endswith("share") else "s"
-            found.append(spread_row(name, [result[name] for result in results], unit, **keys))
-    found.append(spread_row("end_loss", [result["curve"][-1][2] for result in results], **keys))
+            rows.append(spread_row(name, [result[name] for result in results], unit, **keys))
+    rows.append(spread_row("end_loss", [result["curve"][-1][2] for result in results], **keys))
     for name in results[0]["scores"]:
         unit = "%" if name == "accuracy" else "1"
-        found.append(spread_row(name, [result["scores"][name] for result in results], unit, **keys))
+        rows.append(spread_row(name, [result["scores"][name] for result in results], unit, **keys))
     for to, reach in targets.items():
         moments = [moment for result in results if (moment := reach(result)) is not None]
-        found.append(value_row("reached_seeds", len(moments), to=to, **keys))
+        rows.append(value_row("reached_seeds", len(moments), to=to, **keys))
         if len(results) >= FEWEST_SEEDS and len(moments) == len(results):
             seconds, iterations = zip(*moments, strict=True)
-            found.append(spread_row("target_s", seconds, "s", to=to, **keys))
-            found.append(spread_row("target_iterations", iterations, to=to, **keys))
+            rows.append(spread_row("target_s", seconds, "s", to=to, **keys))
+            rows.append(spread_row("target_iterations", iterations, to=to, **keys))
     if all(result["sizes"] for result in results):
-        found.append(spread_row("mean_size", [_mean_size(result) for result in results], "workers", **keys))
-    return found
+        rows.append(spread_row("mean_size", [_mean_size(result) for result in results], "workers", **keys))
+    return rows
 
 
 def _mean_size(result: Result) -> float:
@@ -147,15 +147,15 @@ def _ratio_rows(pairs: Sequence[tuple[Result, Result]], targets: Targets, **keys
     compares the times until the last pipeline is done, its tail without the others included.
     """
     gains = [gain for rival, ours in pairs for gain in ratios(rival["blocks_s"], ours["blocks_s"])]
-    found = [(median_row if len(gains) >= FEWEST_ROUNDS else spread_row)("speedup", gains, **keys)]
-    found.append(spread_row("whole_speedup", [rival["seconds"] / ours["seconds"] for rival, ours in pairs], **keys))
+    rows = [(median_row if len(gains) >= FEWEST_ROUNDS else spread_row)("speedup", gains, **keys)]
+    rows.append(spread_row("whole_speedup", [rival["seconds"] / ours["seconds"] for rival, ours in pairs], **keys))
     for to, reach in targets.items():
         moments = [(rival_at, at) for rival, ours in pairs if (rival_at := reach(rival)) and (at := reach(ours))]
         if len(pairs) >= FEWEST_SEEDS and len(moments) == len(pairs):
             for quantity, place in (("target_speedup", 0), ("target_iterations_ratio", 1)):
                 gains = [rival_at[place] / at[place] for rival_at, at in moments]
-                found.append(spread_row(quantity, gains, to=to, **keys))
-    return found
+                rows.append(spread_row(quantity, gains, to=to, **keys))
+    return rows
 
 
 def throughput_rows(results: Sequence[Result], names: Mapping[float, str]) -> list[dict[str, Any]]:
@@ -169,27 +169,27 @@ def throughput_rows(results: Sequence[Result], names: Mapping[float, str]) -> li
         setting = result["setting"]
         place = setting["model"], setting["num_stages"], setting["num_pipelines"], setting["delay"]
         runs[place][RARE if setting.get("push_every", 1) > 1 else setting["scheme"]] = result
-    found = []
+    rows = []
     for (model, num_stages, num_pipelines, delay), by_scheme in runs.items():
         keys: dict[str, Any] = {"model": model, "mesh": f"{num_stages} x {num_pipelines}", "setting": names[delay]}
         ours_s = by_scheme[Scheme.SDPIPE]["blocks_s"]
         ratio = _iteration_over_passes(by_scheme[Scheme.SDPIPE])
-        found += [value_row("iteration_over_passes", ratio, **keys), value_row("delay_over_iteration", delay, **keys)]
+        rows += [value_row("iteration_over_passes", ratio, **keys), value_row("delay_over_iteration", delay, **keys)]
         for scheme, result in by_scheme.items():
             setting = result["setting"]
             examples = num_pipelines * setting["num_micro_batches"] * setting["micro_batch"]
             rates = [examples / seconds for seconds in result["blocks_s"]]
-            found.append(spread_row("examples_per_s", rates, "1/s", scheme=scheme, dose="each iteration", **keys))
-            found.append(value_row("cpu_share", result["cpu_share"], scheme=scheme, **keys))
+            rows.append(spread_row("examples_per_s", rates, "1/s", scheme=scheme, dose="each iteration", **keys))
+            rows.append(value_row("cpu_share", result["cpu_share"], scheme=scheme, **keys))
             if scheme != Scheme.SDPIPE:
-                found.append(ratio_row("speedup", result["blocks_s"], ours_s, over=scheme, **keys))
+                rows.append(ratio_row("speedup", result["blocks_s"], ours_s, over=scheme, **keys))
         free = runs[model, num_stages, num_pipelines, 0.0][Scheme.SDPIPE]
-        found.append(ratio_row("slowdown", ours_s, free["blocks_s"], **keys))
+        rows.append(ratio_row("slowdown", ours_s, free["blocks_s"], **keys))
         if share := free["setting"].get("communication"):
             delay_s = delay * free["nominal_s"]
-            found.append(value_row("communication_over_iteration", share, **keys))
-            found.append(value_row("delay_over_own_iteration", delay_s / median(free["blocks_s"]), **keys))
-    return found
+            rows.append(value_row("communication_over_iteration", share, **keys))
+            rows.append(value_row("delay_over_own_iteration", delay_s / median(free["blocks_s"]), **keys))
+    return rows
 
 
 def map_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
@@ -198,18 +198,18 @@ def map_rows(results: Sequence[Result]) -> list[dict[str, Any]]:
     An invalid group is a run of P groups that does not connect all workers, see `Scheduler.num_unchecked`.
     """
     plain = next(result for result in results if result["setting"]["scheme"] == Scheme.ALL_REDUCE)
-    found = []
+    rows = []
     for result in results:
         setting, counted = result["setting"], result["counted"]
         if setting["scheme"] != Scheme.SDPIPE:
             continue
         keys = {"P": setting["history"], "T": setting["window"] / setting["num_pipelines"]}
         num_runs = counted["num_groups"] - setting["num_stages"] * (setting["history"] - 1)
-        found += [
+        rows += [
             ratio_row("over_all_reduce", plain["blocks_s"], result["blocks_s"], **keys),
             value_row("connected_share", 1 - counted["num_unchecked"] / max(1, num_runs), **keys),
             value_row("mean_size", _mean_size(result), "workers", **keys),
             value_row("end_loss", result["curve"][-1][2], **keys),
             value_row("test_loss", result["scores"]["test_loss"], **keys),
         ]
-    return found
+    return rows

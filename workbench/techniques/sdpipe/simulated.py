@@ -140,12 +140,12 @@ def _all_schemes(workload: Workload, delays: np.ndarray) -> dict[str, Run]:
     runs = {scheme.value: simulate(scheme, workload, PAPER, delays) for scheme in rivals}
     one_card = replace(PAPER, server_bytes_per_s=PAPER.card_bytes_per_s)
     runs[RARE] = simulate(Scheme.HETPIPE, workload, one_card, delays, push_every=10)
-    own = partial(simulate, Scheme.SDPIPE, workload, PAPER)
+    sdpipe = partial(simulate, Scheme.SDPIPE, workload, PAPER)
     runs[UNFLUSHED] = simulate(Scheme.ALL_REDUCE, workload, PAPER, delays, flush=False)
-    runs[Scheme.SDPIPE.value] = own(delays, flush=False)
-    runs[FLUSHED] = own(delays)
-    runs[RELEASED] = own(delays, flush=False, settings=Settings.released())
-    runs[ALONE] = own(delays, flush=False, history=delays.size, window_s=0.0)  # no rule until P - 1 groups are formed
+    runs[Scheme.SDPIPE.value] = sdpipe(delays, flush=False)
+    runs[FLUSHED] = sdpipe(delays)
+    runs[RELEASED] = sdpipe(delays, flush=False, settings=Settings.released())
+    runs[ALONE] = sdpipe(delays, flush=False, history=delays.size, window_s=0.0)  # no rule until P - 1 groups exist
     return runs
 
 
@@ -154,10 +154,10 @@ def _speed_rows(runs: Sequence[Mapping[str, Run]], num_pipelines: int, **keys: A
     for scheme in runs[0]:
         rates = [EXAMPLES * num_pipelines / run[scheme].iteration_s for run in runs]
         rows.append(spread_row("examples_per_s", rates, "1/s", scheme=scheme, **keys))
-        own = {} if scheme == Scheme.SDPIPE else {"speedup": Scheme.SDPIPE.value}
+        compared = {} if scheme == Scheme.SDPIPE else {"speedup": Scheme.SDPIPE.value}
         if scheme in (Scheme.ALL_REDUCE, Scheme.AD_PSGD):
-            own |= {"flushed_speedup": FLUSHED, "alone_speedup": ALONE}
-        for quantity, ours in own.items():
+            compared |= {"flushed_speedup": FLUSHED, "alone_speedup": ALONE}
+        for quantity, ours in compared.items():
             ratios = [run[scheme].iteration_s / run[ours].iteration_s for run in runs]
             rows.append(spread_row(quantity, ratios, over=scheme, **keys))
     return rows
@@ -218,9 +218,9 @@ def group_size_rows(
         workload = workload_of(DELAYED[0], stages)
         delays = delays_s(*DELAYED, (num_iterations, stages, num_pipelines), ITERATION, 0)
         base_s = simulate(Scheme.ALL_REDUCE, workload, PAPER, delays).iteration_s
-        own = partial(simulate, Scheme.SDPIPE, workload, PAPER, delays, settings=settings, flush=False)
+        sdpipe = partial(simulate, Scheme.SDPIPE, workload, PAPER, delays, settings=settings, flush=False)
         for history in histories:
-            run = own(history=history)
+            run = sdpipe(history=history)
             sizes = [len(group.members) for group in run.groups]
             low, middle, high = np.quantile(sizes, [0.25, 0.5, 0.75])
             rows.append(value_row("group_size", middle, "workers", low=low, high=high, P=history, settings=kind))
@@ -318,13 +318,13 @@ def history_rows(
     free_s = simulate(Scheme.SDPIPE, workload, PAPER, np.zeros(shape), flush=False).iteration_s
     rows = [value_row("delay_over_iteration", DELAYS_S[DELAYED] / free_s)]
     for history in histories:
-        found = []
+        by_seed = []
         for seed in range(seeds):
             delays = delays_s(*DELAYED, shape, ITERATION, seed)
             run = simulate(Scheme.SDPIPE, workload, PAPER, delays, history=history, flush=False)
             groups = [sorted(group.members) for group in run.groups if group.stage == 0]
-            found.append(_trained(groups, num_pipelines, learning_rate, seed))
-        distances, gradients = zip(*found, strict=True)
+            by_seed.append(_trained(groups, num_pipelines, learning_rate, seed))
+        distances, gradients = zip(*by_seed, strict=True)
         rows.append(spread_row("squared_distance", distances, P=history))
         rows.append(spread_row("squared_gradient", gradients, P=history))
         for smallest in (2, num_pipelines):
@@ -344,7 +344,7 @@ def _trained(groups: Sequence[Sequence[int]], num_workers: int, learning_rate: f
 
     weights = np.zeros((num_workers, images.shape[1], 10))
     draws = [np.random.default_rng([seed, worker]) for worker in range(num_workers)]  # the same batches whatever P is
-    found: list[tuple[float, float]] = []
+    squares: list[tuple[float, float]] = []
     num_updates = 0
     for members in groups:
         for worker in members:
@@ -352,9 +352,9 @@ def _trained(groups: Sequence[Sequence[int]], num_workers: int, learning_rate: f
             weights[worker] -= learning_rate * gradient(weights[worker], rows)
         weights[members] = weights[members].mean(axis=0)
         num_updates += len(members)
-        if num_updates // num_workers > len(found):
+        if num_updates // num_workers > len(squares):
             mean = weights.mean(axis=0)
             apart = ((weights - mean) ** 2).sum() / num_workers
-            found.append((apart, (gradient(mean, slice(None)) ** 2).sum()))
-    distance, squared = np.mean(found, axis=0)
+            squares.append((apart, (gradient(mean, slice(None)) ** 2).sum()))
+    distance, squared = np.mean(squares, axis=0)
     return float(distance), float(squared)

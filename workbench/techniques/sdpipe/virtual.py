@@ -172,8 +172,8 @@ class VirtualWorkers:
         gradients = [worker.gradients.popleft() for worker in workers]
         if self._averages_gradients:
             gradients = [_mean(gradients)] * len(workers)
-        for worker, own in zip(workers, gradients, strict=True):
-            worker.update_(own)
+        for worker, worker_gradients in zip(workers, gradients, strict=True):
+            worker.update_(worker_gradients)
         if not self._averages_gradients and len(workers) > 1:
             mean = _mean([worker.weights for worker in workers])
             for worker in workers:
@@ -328,8 +328,8 @@ def _mean(tensors: Sequence[Sequence[Tensor]]) -> list[Tensor]:
 def traced_s(setting: VirtualSetting, busy_s: float) -> tuple[np.ndarray, list[dict[str, Any]]]:
     """Return the delays in seconds [K, M, N] that a trace gives workers who compute for `busy_s`, and its sources."""
     if setting.delays == "cloud":
-        found = gpu_performance.load()
-        slowness, sources = [[1 / speed for speed in row] for row in found.speeds], [found.source.as_record()]
+        cloud = gpu_performance.load()
+        slowness, sources = [[1 / speed for speed in row] for row in cloud.speeds], [cloud.source.as_record()]
     else:
         num_stages, num_ranks = TRACED[setting.delays]
         stages = [step_times.load(setting.delays, stage=stage, num_ranks=num_ranks) for stage in range(num_stages)]

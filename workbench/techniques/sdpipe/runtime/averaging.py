@@ -149,7 +149,7 @@ class SDPipe:
         """
         rule = "call `synchronized`, load the module's state_dict of this rank, and then this one"
         expected = self._identity | {"weights": self._replica.fingerprint()}
-        wrong = [f"{name} {state.get(name)}, not {own}" for name, own in expected.items() if state.get(name) != own]
+        wrong = [f"{name} {state.get(name)}, not {here}" for name, here in expected.items() if state.get(name) != here]
         for refused in tell_all(f"state of rank {dist.get_rank()} has {wrong[0]}; {rule}" if wrong else None):
             if refused:
                 raise ValueError(refused)

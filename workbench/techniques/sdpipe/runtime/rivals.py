@@ -76,11 +76,11 @@ class AdPsgd(Worker):
 
     def after_update(self) -> None:
         """Exchange models with this iteration's partner; both workers keep the mean."""
-        began_s, own = time.monotonic(), self._place.pipeline
-        (pair,) = (p for p in pairs(self._place.num_pipelines, self._iteration, self._seed) if own in p)
+        began_s, pipeline = time.monotonic(), self._place.pipeline
+        (pair,) = (p for p in pairs(self._place.num_pipelines, self._iteration, self._seed) if pipeline in p)
         self._iteration += 1
         if len(pair) == 2:
-            partner, flat = sum(pair) - own, parameters_to_vector(self._weights).detach()
+            partner, flat = sum(pair) - pipeline, parameters_to_vector(self._weights).detach()
             other = torch.empty_like(flat)
             sending = self._group.send([flat], partner, 0)
             dist.recv(other, group_src=partner, group=self._group)
