@@ -161,7 +161,7 @@ def case_rows(seeds: Sequence[int], nums_stragglers: Sequence[int]) -> Rows:
             rows.append(row("slower_by", certificate.slower_by))
             rows.append(row("drops_more_by", certificate.drops_more_by))
             plans = [plan, *(plan_division(case.times, x) for x in range(len(stragglers(case.times)) + 1))]
-            tried = [(iteration_s(case.times, each, case.costs), each.dropped) for each in plans]
+            tried = [(iteration_s(case.times, division, case.costs), division.dropped) for division in plans]
             fastest_s = min(took_s for took_s, dropped in tried if dropped <= plan.dropped)
             gentlest = min(dropped for took_s, dropped in tried if took_s <= tried[0][0])
             rows.append(row("slower_than_figure_11s", tried[0][0] / fastest_s - 1))
@@ -174,9 +174,9 @@ def search_rows(seeds: Sequence[int], grids: Sequence[Sequence[int]]) -> Rows:
     rows: Rows = []
     for (num_stragglers, num_steps), seed in product(grids, seeds):
         case, gaps = draw_case(seed, num_stragglers), []
-        for found in best_plan_by_search(case.times, case.costs, num_steps):
-            fastest = fastest_division(case.times, case.costs, most_dropped=found.plan.dropped)
-            gaps.append(found.iteration_s / fastest.iteration_s - 1)
+        for best in best_plan_by_search(case.times, case.costs, num_steps):
+            fastest = fastest_division(case.times, case.costs, most_dropped=best.plan.dropped)
+            gaps.append(best.iteration_s / fastest.iteration_s - 1)
         row = partial(value_row, num_stragglers=num_stragglers, num_steps=num_steps, case=seed)
         rows.append(row("least_search_slower_by", min(gaps)))
         rows.append(row("largest_search_slower_by", max(gaps)))
@@ -186,8 +186,9 @@ def search_rows(seeds: Sequence[int], grids: Sequence[Sequence[int]]) -> Rows:
 def summary_rows(rows: Rows) -> Rows:
     """Return median and largest of each gap by solution and number of stragglers."""
     groups: dict[tuple, list[float]] = {}
-    for one in rows:
-        groups.setdefault((one["quantity"], one["solution"], one["num_stragglers"]), []).append(one["value"])
+    for gap_row in rows:
+        key = gap_row["quantity"], gap_row["solution"], gap_row["num_stragglers"]
+        groups.setdefault(key, []).append(gap_row["value"])
     summaries: Rows = []
     for (gap, solution, num_stragglers), values in groups.items():
         row = partial(value_row, solution=solution, num_stragglers=num_stragglers)

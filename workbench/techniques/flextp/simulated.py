@@ -142,13 +142,13 @@ def simulate_divisions(model: str, skewness: Sequence[float]) -> Rows:
             compared["SEMI refined"] = _epoch("SEMI refined", slow, workload)
         for name, planned in compared.items():
             resizing = cost.epoch_of_plan(plan_equal_drop(times, planned.plan.dropped), slow, workload=workload)
-            better = [each for each in divisions if each.time_s < planned.time_s]
+            better = [epoch for epoch in divisions if epoch.time_s < planned.time_s]
             row = partial(value_row, model=model, solution=name, receivers=receivers)
             rows += [
                 row("planned_senders", len(planned.plan.senders)),
                 row("over_fastest_division", planned.time_s / min(epoch.time_s for epoch in divisions)),
                 row("over_equal_drop", planned.time_s / resizing.time_s),
-                row("better_divisions", sum(each.dropped_share < planned.dropped_share for each in better)),
+                row("better_divisions", sum(epoch.dropped_share < planned.dropped_share for epoch in better)),
             ]
     return [*rows, value_row("product_share", product_share(model), model=model)]
 
@@ -287,8 +287,8 @@ def map_rows(
         plan = partial(cost.planned_epoch, skewness=slow, workload=workload, machine=machine, refine=refine)
         epochs = {solution: plan(solution) for solution in COMPARED}
         best_s = workload.num_iterations * ideal_s(cost.model_times(slow, workload, machine))
-        told = {solution: (epoch.time_s, epoch.dropped_share) for solution, epoch in epochs.items()}
-        name = cost.winner_of(told, best_s / cost.ENOUGH)
+        outcomes = {solution: (epoch.time_s, epoch.dropped_share) for solution, epoch in epochs.items()}
+        name = cost.winner_of(outcomes, best_s / cost.ENOUGH)
         winner, dropped, migrated = epochs[name], epochs[name].plan.dropped, epochs[name].plan.migrated
         keys: dict[str, Any] = dict(zip(AXES, (skewness, number, link), strict=True))
         keys |= {"winner": str(name), "means": MEANS[dropped > 0, migrated > 0]}

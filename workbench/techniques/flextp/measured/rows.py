@@ -121,13 +121,14 @@ def variants_of(compared: Sequence[Options], keys: Sequence[str], **same: Any) -
     variants, columns = {}, {}
     for options in compared:
         given = {**options, "skewness": max(options.get("skewness") or [1.0])}  # of the slowest straggler
-        told = {key: given[key] for key in keys if given.get(key) is not None}
-        words = [f"{SYMBOLS[key]} {value:g}" if key in SYMBOLS else str(value) for key, value in told.items()]
+        key_values = {key: given[key] for key in keys if given.get(key) is not None}
+        words = [f"{SYMBOLS[key]} {value:g}" if key in SYMBOLS else str(value) for key, value in key_values.items()]
         name = " ".join([name_of(options), *words])
         if name in variants:
             raise ValueError(f"keys is {list(keys)}; it must tell two entries named {name!r} apart")
         variants[name] = Variant.of(options)
-        columns[name] = {"solution": name_of(options)} | {COLUMNS.get(key, key): told[key] for key in told} | same
+        renamed = {COLUMNS.get(key, key): value for key, value in key_values.items()}
+        columns[name] = {"solution": name_of(options)} | renamed | same
     return variants, columns
 
 
@@ -150,19 +151,19 @@ def rows_of(variants: Variants, timed: Timed, *, keys: Keys, iterations_per_epoc
         rounds, columns = timed.rounds[name], keys[name]
         iterations_s, length = timed.iterations_s(name), rounds[0][0].length
         epochs_s = [iterations_per_epoch * seconds for seconds in iterations_s]
-        found = [("iteration_s", iterations_s, "s"), ("epoch_s", epochs_s, "s"), ("cpu_s", timed.cpu_s(name), "s")]
+        quantities = [("iteration_s", iterations_s, "s"), ("epoch_s", epochs_s, "s"), ("cpu_s", timed.cpu_s(name), "s")]
         parts = _parts(timed, name)
         if any(fsum(part.product_s) for part in parts):  # no products are recorded beside a model without balancing
             for quantity in ("product_s", "waiting_s", "other_s"):
-                found.append((quantity, [fmean(getattr(part, quantity)) / length for part in parts], "s"))
-            found.append(("transfer_s", [part.transfer_s / length for part in parts], "s"))
-            found.append(("product_share", [fmean(part.product_s) / part.iteration_s for part in parts], "1"))
+                quantities.append((quantity, [fmean(getattr(part, quantity)) / length for part in parts], "s"))
+            quantities.append(("transfer_s", [part.transfer_s / length for part in parts], "s"))
+            quantities.append(("product_share", [fmean(part.product_s) / part.iteration_s for part in parts], "1"))
         notes = [[turn.notes for turn in turns] for turns in rounds]
         plans = [by_rank[0].plan for by_rank in notes]
-        found.append(("dropped_share", [fmean(note.dropped_share for note in by_rank) for by_rank in notes], "1"))
-        found.append(("migrated_share", [plan.migrated / plan.num_ranks if plan else 0.0 for plan in plans], "1"))
-        found += _comparisons(variants, timed, name)
-        rows += [median_row(quantity, values, unit, **columns) for quantity, values, unit in found]
+        quantities.append(("dropped_share", [fmean(note.dropped_share for note in by_rank) for by_rank in notes], "1"))
+        quantities.append(("migrated_share", [plan.migrated / plan.num_ranks if plan else 0.0 for plan in plans], "1"))
+        quantities += _comparisons(variants, timed, name)
+        rows += [median_row(quantity, values, unit, **columns) for quantity, values, unit in quantities]
         for rank in range(len(notes[0])) if variant is not None else ():
             dropped = [by_rank[rank].dropped_share for by_rank in notes]
             migrated = [by_rank[rank].plan.ranks[rank].migrated for by_rank in notes]
@@ -191,11 +192,11 @@ def _comparisons(variants: Variants, timed: Timed, name: str) -> Iterator[tuple[
     is_broadcast = variant.migrated is not None and variant.scheme == Scheme.BROADCAST_REDUCE
     slow = Variant(skewness=variant.skewness, moves=variant.moves)
     for quantity, unit, is_asked, wanted, compare in (
-        ("speedup", "1", True, slow, lambda own, other: other / own),
+        ("speedup", "1", True, slow, lambda time, twin: twin / time),
         ("epoch_saved", "%", True, slow, _saved),
         ("epoch_saved_over_pri", "%", follows_times and has_own_ratios, replace(variant, selection="Pri"), _saved),
-        ("over_random", "1", is_zero and is_pri, replace(variant, selection="Rd"), lambda own, other: own / other),
-        ("gap", "1", is_broadcast, replace(variant, scheme=Scheme.SCATTER_GATHER), lambda own, other: other / own - 1),
+        ("over_random", "1", is_zero and is_pri, replace(variant, selection="Rd"), lambda time, twin: time / twin),
+        ("gap", "1", is_broadcast, replace(variant, scheme=Scheme.SCATTER_GATHER), lambda time, twin: twin / time - 1),
     ):
         if is_asked and (twin := _find(variants, wanted)):
             yield quantity, list(map(compare, own_s, timed.iterations_s(twin))), unit

@@ -350,9 +350,9 @@ class Balancer:
         for sender in plan.senders:
             share = plan.ranks[sender].migrated
             counts = [num_dropped_columns(share, layer.weights[0].shape[1]) for layer in layers]
-            own = torch.cat([layer.migrated for layer in chosen[sender]]) if sender in chosen else None
+            columns = torch.cat([layer.migrated for layer in chosen[sender]]) if sender in chosen else None
             shape = Shape(sizes=(sum(counts),), dtype=torch.int64, device=self._device)
-            announced[sender] = self._broadcast("flextp.columns", sender, own, shape).split(counts)
+            announced[sender] = self._broadcast("flextp.columns", sender, columns, shape).split(counts)
         divisions = []
         for place, layer in enumerate(layers):
             dropped = {rank: columns[place].dropped for rank, columns in chosen.items()}
@@ -419,7 +419,7 @@ def _tensor_group(model: nn.Module, group: TensorGroup | dist.ProcessGroup | Dev
         raise ValueError(f"group is {group!r}; it must be a tensor group, or a process group that has this rank")
     ranks = dist.get_process_group_ranks(group)
     for layer in (module for module in model.modules() if isinstance(module, ShardedLinear)):
-        own = getattr(layer, "group", None)
-        if isinstance(own, ProcessTensorGroup) and dist.get_process_group_ranks(own.process_group) == ranks:
-            return own
+        existing = getattr(layer, "group", None)
+        if isinstance(existing, ProcessTensorGroup) and dist.get_process_group_ranks(existing.process_group) == ranks:
+            return existing
     return ProcessTensorGroup(group)

@@ -125,7 +125,7 @@ class ColumnChooser:
             threshold = policy.iterations_per_epoch * policy.micro_threshold  # θ of section III-B
             # A frozen weight has no candidates: it may not move.
             pairs = zip(self._statistics, self._is_trained, strict=True)
-            shares = [resizing.candidate_share(own, threshold) if trained else 0.0 for own, trained in pairs]
+            shares = [resizing.candidate_share(stats, threshold) if trained else 0.0 for stats, trained in pairs]
             is_mean = self._selection is Selection.DIFFERENTIATED_MEAN
             ratios = (resizing.mean_ratios if is_mean else resizing.layer_ratios)(shares, plan.dropped)
         chosen = []
@@ -163,7 +163,7 @@ class ColumnChooser:
         self._generator.set_state(state["generator"].cpu())
         self._is_trained = list(state["is_trained"])
         for tensors, name in ((self._lists, "lists"), (self._was_dropped, "was_dropped")):
-            tensors[:] = [new.to(own.device, copy=True) for own, new in zip(tensors, state[name], strict=True)]
+            tensors[:] = [new.to(current.device, copy=True) for current, new in zip(tensors, state[name], strict=True)]
         for statistics, change, then_OK in zip(self._statistics, state["change"], state["then"], strict=True):
             statistics.change = change.to(statistics.change.device, copy=True)
             statistics.then_OK.copy_(then_OK)
