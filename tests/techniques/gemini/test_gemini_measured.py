@@ -127,7 +127,7 @@ test_what_cannot_be_measured_is_refused_before_any_rank_starts = refusals(
     (lambda: tiers_of(storage_repeats=0), "storage_repeats is 0"),
     (lambda: tiers_of(nums_machines=[3]), "num_machines is 3; it must be even"),
     (lambda: tiers.hidden_from(Tier.PEER, 7, 3), "num_machines is 3; it must be even"),
-    (lambda: reliability.reliability_cells(5, 0), "each is 0"),
+    (lambda: reliability.reliability_cells(5, 0), "per_cell is 0"),
 )
 
 

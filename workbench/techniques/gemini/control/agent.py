@@ -145,11 +145,11 @@ def decide(
     alive = statuses.keys() - lost
     free = [name for name in roster if name in alive and name not in members and not statuses[name].served]
     # A lost machine's own replacement comes first: its name is that of the first of its line, a plus sign and a number.
-    gone = [name for name in members if name in lost]
-    spares = {name: spare for name in gone for spare in free if spare.partition("+")[0] == name.partition("+")[0]}
+    missing = [name for name in members if name in lost]
+    spares = {name: spare for name in missing for spare in free if spare.partition("+")[0] == name.partition("+")[0]}
     others = [spare for spare in free if spare not in spares.values()]
-    spares |= dict(zip((name for name in gone if name not in spares), others, strict=False))
-    if waiting := [name for name in gone if name not in spares]:
+    spares |= dict(zip((name for name in missing if name not in spares), others, strict=False))
+    if waiting := [name for name in missing if name not in spares]:
         return Decision(replace=replace, reason=f"waits for a replacement of {', '.join(waiting)}")
     seats = tuple(spares.get(name, name) for name in members)
     if unheard := [name for name in seats if name not in alive]:

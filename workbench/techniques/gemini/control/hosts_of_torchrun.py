@@ -78,8 +78,8 @@ def read_secret() -> bytes:
         try:
             known = os.fstat(fd)
             if not stat.S_ISREG(known.st_mode) or known.st_uid != os.geteuid() or known.st_mode & 0o077:
-                found = f"of user {known.st_uid} and mode {stat.S_IMODE(known.st_mode):o}"
-                raise ValueError(f"the file {path} is {found}; it must be a plain file of your own, of mode 600")
+                access = f"of user {known.st_uid} and mode {stat.S_IMODE(known.st_mode):o}"
+                raise ValueError(f"the file {path} is {access}; it must be a plain file of your own, of mode 600")
             name, text = f"the secret in {path}", os.read(fd, MOST_BYTES).decode(errors="replace")
         finally:
             os.close(fd)
@@ -95,9 +95,8 @@ class AuthenticatedConnection(Connection):
     def __init__(self, end: socket.socket, secret: bytes, handshake: bytes, is_operator: bool):
         end.setblocking(True)
         super().__init__(end.detach())
-        names = (b"from operator", b"from host")
-        own, other = names if is_operator else names[::-1]
-        self._own_key, self._other_key = (_mac(secret, name, handshake) for name in (own, other))
+        keys = [_mac(secret, name, handshake) for name in (b"from operator", b"from host")]
+        self._own_key, self._other_key = keys if is_operator else keys[::-1]
         self._num_sent = self._num_received = 0
 
     def send(self, value: Any) -> None:
@@ -273,8 +272,8 @@ def run_under_torchrun(
             operator = str(operator_ip), int(port)
         except (ValueError, TypeError) as error:
             raise RuntimeError(f"the rendezvous store has {data[:99]!r} as operator; it must be [ip, port]") from error
-        gone = contextlib.suppress(EOFError, ConnectionError)
-        with connect_to_operator(operator, secret, rank) as owner, Machines(**local) as kept, gone:
+        hang_up = contextlib.suppress(EOFError, ConnectionError)
+        with connect_to_operator(operator, secret, rank) as owner, Machines(**local) as kept, hang_up:
             owner.recv()  # the question for the time
             owner.send(time.monotonic())
             while True:  # start and end machines as the operator asks, until it lets go or is gone

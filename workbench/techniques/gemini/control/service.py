@@ -311,7 +311,7 @@ def own_gpu(store: Any, rank: int, num_ranks: int) -> int | None:
     if not torch.cuda.is_available():
         return None
     computers = [store.get(f"computer of rank {other}").decode() for other in range(num_ranks)]
-    if any(int(one.split()[0]) < computers.count(one) for one in computers):
+    if any(int(computer.split()[0]) < computers.count(computer) for computer in computers):
         return None
     return computers[:rank].count(computers[rank])
 

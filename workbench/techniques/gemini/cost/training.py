@@ -214,7 +214,7 @@ def advanced(policy: CheckpointPolicy, start: int, elapsed_s: float) -> Stretch:
     for place, level in enumerate(policy.levels):
         every = level.interval_iterations
         for iteration in range((start + done) // every * every, start, -every):
-            first = [one.blocking_s for one in policy.levels[:place] if iteration % one.interval_iterations == 0]
+            first = [prior.blocking_s for prior in policy.levels[:place] if iteration % prior.interval_iterations == 0]
             if end_s(iteration - start) + sum(first) + level.blocking_s + level.transfer_s <= elapsed_s:
                 newest["memory" if level is policy.memory else "storage"] = iteration
                 break

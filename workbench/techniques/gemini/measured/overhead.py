@@ -185,8 +185,8 @@ def trials(
     settling = options["num_profiled"] + SETTLING
     built = {scheme: _Training(scheme, size, options, folder) for scheme in schemes}
     return {
-        scheme: Trial(settling=settling, step=one.step, begin=one.begin, end=one.end, close=one.close)
-        for scheme, one in built.items()
+        scheme: Trial(settling=settling, step=run.step, begin=run.begin, end=run.end, close=run.close)
+        for scheme, run in built.items()
     }
 
 

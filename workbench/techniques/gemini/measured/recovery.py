@@ -101,13 +101,15 @@ def observe(
     if not 1 <= at_iteration < size.iterations:
         raise ValueError(f"at_iteration is {at_iteration}; it must be in 1..{size.iterations - 1}")
     require_counts(1, repeats=repeats)
-    undisturbed, found = train(size, **setting).results, []
+    undisturbed, observed = train(size, **setting).results, []
     for kind in [*kinds] * repeats:
         fault = Fault(kills=KINDS[kind], numbers=(1,), at_iteration=at_iteration)
         outcome = train(size, faults=[fault], **setting)
         different = num_different(outcome, undisturbed)
-        found.append(RecoveryObserved(kind=kind, outcome=outcome, phases=phases_of(outcome), different_ranks=different))
-    return found
+        observed.append(
+            RecoveryObserved(kind=kind, outcome=outcome, phases=phases_of(outcome), different_ranks=different)
+        )
+    return observed
 
 
 def train(size: Size, num_machines: int, options: Mapping[str, Any], **more: Any) -> TrainingOutcome:

@@ -190,17 +190,17 @@ def run_cell(seeds: Sequence[int], iterations: int = ITERATIONS) -> dict[str, An
     """Run schedules on one set of warm machines, so that remains of a training are seen after it; a cell of a study."""
     with Machines(preload=(*PRELOAD, __name__), echo=False) as machines:
         undisturbed = undisturbed_by(machines, iterations)
-        schedules = [draw_schedule(seed, iterations=iterations) for seed in seeds]
-        rows = [run_schedule(one, undisturbed(one), machines, iterations=iterations) for one in schedules]
+        drawn = [draw_schedule(seed, iterations=iterations) for seed in seeds]
+        rows = [run_schedule(schedule, undisturbed(schedule), machines, iterations=iterations) for schedule in drawn]
     return {"rows": rows}
 
 
-def reliability_cells(num_schedules: int, each: int, first: int = 0) -> list[dict[str, Any]]:
+def reliability_cells(num_schedules: int, per_cell: int, first: int = 0) -> list[dict[str, Any]]:
     """List the arguments of `run_cell` for consecutive seeds."""
-    require_counts(1, num_schedules=num_schedules, each=each)
+    require_counts(1, num_schedules=num_schedules, per_cell=per_cell)
     require_counts(0, first=first)
     seeds = range(first, first + num_schedules)
-    return [{"seeds": list(seeds[begin : begin + each])} for begin in range(0, num_schedules, each)]
+    return [{"seeds": list(seeds[begin : begin + per_cell])} for begin in range(0, num_schedules, per_cell)]
 
 
 def reliability_rows(trainings: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -274,8 +274,8 @@ def _history(outcome: TrainingOutcome, undisturbed: Sequence[str]) -> dict[str, 
                 "iteration": retrievals[0]["iteration"] if retrievals else None,
             }
             bars.append(bar)
-    told = [event.details for event in outcome.named("retrieve")]
-    reasons = {reason for details in told for reason in (*details["passed_over"], *details["unusable"])}
+    retrieved = [event.details for event in outcome.named("retrieve")]
+    reasons = {reason for details in retrieved for reason in (*details["passed_over"], *details["unusable"])}
     damaged = {reason for reason in reasons if "checksum" in reason}
     flips = outcome.named(FLIPPED)
     return {

@@ -177,8 +177,8 @@ class InMemoryCheckpoints:
     def _begin(self) -> None:
         """Copy the state into this machine's memory, and let threads send it and receive the others'."""
         iteration, timeout_s = self.iteration, self._options.timeout_s
-        own, self._began_s = self._kept.slot(self._context.rank), time.monotonic()
-        place = partial(own.begin, iteration, locked=bool(self._pinned) and self._options.scheme == Scheme.GEMINI)
+        own_slot, self._began_s = self._kept.slot(self._context.rank), time.monotonic()
+        place = partial(own_slot.begin, iteration, locked=bool(self._pinned) and self._options.scheme == Scheme.GEMINI)
         data = self._state.copied(iteration, place, self._pinned)
         self._copied = iteration, data
         arriving: dict[int, Slot] = {route.source: self._kept.slot(route.source) for route in self._routes}
@@ -187,7 +187,7 @@ class InMemoryCheckpoints:
         def prepare() -> dict[int, Shard]:
             # This rank's own replica is complete. All ranks meet: an older one is overwritten when all have the last.
             digest = checksum(data.numpy())
-            own.complete(digest)
+            own_slot.complete(digest)
             own_facts = FACTS.pack(data.numel(), digest)
             rows = meet(f"checkpoint of iteration {iteration}", timeout_s, self._group, own_facts)
             for rank in (self._context.rank, *arriving):

@@ -122,7 +122,8 @@ class Slot:
         require_counts(1, num_bytes=num_bytes)
         if self._kept is None:  # once after the memory was opened
             contents = {number: buffer.examined() for number, buffer in self._buffers.items()}
-            self._kept = {number: found.iteration for number, found in contents.items() if found and not found.fault}
+            usable = {number: replica for number, replica in contents.items() if replica and not replica.fault}
+            self._kept = {number: replica.iteration for number, replica in usable.items()}
         kept = self._kept
         if kept and iteration <= (newest := max(kept.values())):
             rule = f"it must be after {newest}, which is complete (see discard_after)"
@@ -290,18 +291,18 @@ def replicate_(
         kept.slot(rank).write(iteration, arrived[rank])
 
 
-def _exchange(images: Mapping[int, Tensor], own: int, group: dist.ProcessGroup | None) -> dict[int, Tensor]:
+def _exchange(images: Mapping[int, Tensor], rank: int, group: dist.ProcessGroup | None) -> dict[int, Tensor]:
     """Send images to ranks by number; return by sender those that come to this one; every rank calls it."""
-    told = tell_all({rank: [image.numel(), checksum(image.numpy()).hex()] for rank, image in images.items()}, group)
-    works = [begun(dist.isend(image, group_dst=rank, group=group)) for rank, image in images.items() if rank != own]
-    arrived = {own: images[own]} if own in images else {}
-    for sender, facts in enumerate(told):
-        if sender != own and str(own) in facts:  # numbers are text after JSON
-            num_bytes, expected = facts[str(own)]
+    headers = tell_all({to: [image.numel(), checksum(image.numpy()).hex()] for to, image in images.items()}, group)
+    works = [begun(dist.isend(image, group_dst=to, group=group)) for to, image in images.items() if to != rank]
+    arrived = {rank: images[rank]} if rank in images else {}
+    for sender, facts in enumerate(headers):
+        if sender != rank and str(rank) in facts:  # numbers are text after JSON
+            num_bytes, expected = facts[str(rank)]
             arrived[sender] = torch.empty(num_bytes, dtype=torch.uint8)
             dist.recv(arrived[sender], group_src=sender, group=group)
             if checksum(arrived[sender].numpy()).hex() != expected:
-                raise ReplicaDamaged(f"a shard arrived changed at rank {own} from rank {sender}")
+                raise ReplicaDamaged(f"a shard arrived changed at rank {rank} from rank {sender}")
     for work in works:
         work.wait()
     return arrived

@@ -176,11 +176,11 @@ def _prefix(*sizes: int) -> Tensor:
     return as_bytes(PREFIX.pack(MARK, *sizes).ljust(ALIGNMENT_BYTES, b"\0"))
 
 
-def image_of(shared: Tensor, own: Tensor) -> Tensor:
+def image_of(shared: Tensor, local: Tensor) -> Tensor:
     """Put the parts of an image together."""
-    num_bytes = ALIGNMENT_BYTES + shared.numel() + own.numel()
+    num_bytes = ALIGNMENT_BYTES + shared.numel() + local.numel()
     padding = torch.zeros(-num_bytes % PAGE_BYTES, dtype=torch.uint8)
-    return torch.cat([_prefix(shared.numel(), own.numel()), shared, own, padding])
+    return torch.cat([_prefix(shared.numel(), local.numel()), shared, local, padding])
 
 
 def parts_of(image: Tensor) -> tuple[Tensor, Tensor]:
@@ -238,8 +238,8 @@ class TrainingState:
             self.model.reducer._rebuild_buckets() or self._num_captured <= FIRST_CAPTURES
         ):
             self._order = self._order_of(self.model)
-        own = self._own(iteration)  # first: it refuses what has changed meanwhile
-        packed = PackedTree(self._shared()), PackedTree(own)
+        local = self._own(iteration)  # first: it refuses what has changed meanwhile
+        packed = PackedTree(self._shared()), PackedTree(local)
         end = ALIGNMENT_BYTES + sum(tree.num_bytes for tree in packed)
         image = place(end + -end % PAGE_BYTES)
         image[:ALIGNMENT_BYTES] = _prefix(*(tree.num_bytes for tree in packed))
@@ -256,43 +256,43 @@ class TrainingState:
     def load_(self, image: Any) -> int:
         """Check a verified image as a whole and put it back in place; return its iteration."""
         parts = parts_of(as_bytes(image))
-        shared, own = unpack_tree(parts[0], copy=False), unpack_tree(parts[1])
+        shared, local = unpack_tree(parts[0], copy=False), unpack_tree(parts[1])
         live = self._own(0)
-        for field, value in own["about"].items():
+        for field, value in local["about"].items():
             _refuse_unless(value == live["about"][field], f"{field} is {value!r}", repr(live["about"][field]))
-        self._module.check(shared["kinds"], own["model"], own["first_buffers"])
-        names = sorted(own["extra"]), sorted(live["extra"])
+        self._module.check(shared["kinds"], local["model"], local["first_buffers"])
+        names = sorted(local["extra"]), sorted(live["extra"])
         _refuse_unless(names[0] == names[1], f"extra is {names[0]}", names[1])
-        self._update.check(own["optimizer"])
+        self._update.check(local["optimizer"])
         generators = self._module.generators
-        _refuse_unless(own["generators"] == generators, f"generators are {own['generators']}", generators)
-        _refuse_unless(own["random"]["cuda"] is None or torch.cuda.is_available(), "its tensors were on CUDA", "not")
-        self._restore_order_(own["order"])
-        for name, value in own["extra"].items():
+        _refuse_unless(local["generators"] == generators, f"generators are {local['generators']}", generators)
+        _refuse_unless(local["random"]["cuda"] is None or torch.cuda.is_available(), "its tensors were on CUDA", "not")
+        self._restore_order_(local["order"])
+        for name, value in local["extra"].items():
             self._extra[name].load_state_dict(value)
-        self._update.restore_(shared["optimizer"], own["optimizer"])
-        self._module.restore_(shared["model"], own["model"])
-        position = own["random"]  # last: all before may draw numbers
+        self._update.restore_(shared["optimizer"], local["optimizer"])
+        self._module.restore_(shared["model"], local["model"])
+        position = local["random"]  # last: all before may draw numbers
         torch.set_rng_state(position["torch"].clone())
         if position["cuda"] is not None:
             torch.cuda.set_rng_state(position["cuda"])
         encoding.restore_generator_(random, position["python"])
         np.random.set_state(position["numpy"])
-        return own["iteration"]
+        return local["iteration"]
 
     def changed_since(self, image: Tensor) -> list[str]:
         """Name the weights, buffers, settings and floating-point values that differ from an image of this state.
 
         The model's state_dict is not asked for: FSDP2 would shard weights that a forward pass is about to use.
         """
-        shared, own = (unpack_tree(part, copy=False) for part in parts_of(image))
+        shared, local = (unpack_tree(part, copy=False) for part in parts_of(image))
         now = self._shared()
         changed = [f"model/{name}" for name in _differing(shared["model"], now["model"])]
         changed += [f"optimizer/{name}" for name in _differing(shared["optimizer"], now["optimizer"])]
-        changed += [f"buffer {name}" for name in _differing(own["model"]["buffers"], self._module.buffers())]
-        if not _equal(own["optimizer"]["groups"], self._update.groups()):
+        changed += [f"buffer {name}" for name in _differing(local["model"]["buffers"], self._module.buffers())]
+        if not _equal(local["optimizer"]["groups"], self._update.groups()):
             changed.append("settings of the optimizer, such as its learning rate")
-        extras = own["extra"], {name: item.state_dict() for name, item in self._extra.items()}
+        extras = local["extra"], {name: item.state_dict() for name, item in self._extra.items()}
         # Positions in data, which may move on, are whole numbers.
         floats = ({name: list(filter(_is_float, leaves(tree))) for name, tree in extra.items()} for extra in extras)
         return changed + [f"extra/{name}" for name in _differing(*floats)]

@@ -116,7 +116,7 @@ class PersistentTier:
             outer = json.loads(self._file(place))
             if checksum(outer["body"].encode()).hex() == outer["checksum"]:
                 marker = json.loads(outer["body"])
-                if all(PART.fullmatch(name) for shared, own in marker["parts"] for name in (shared, own)):
+                if all(PART.fullmatch(name) for shared, local in marker["parts"] for name in (shared, local)):
                     return marker
         raise StorageCorrupt(f"{place}: its checksum is wrong")
 

@@ -250,10 +250,10 @@ class Interleaving:
             return False
         # Of this rank: the iterations with the commonest number of messages, if there are enough of these.
         [(commonest, number)] = Counter(map(len, self._spans_s)).most_common(1) or [(0, 0)]
-        own = None
+        profile = None
         if number >= self._options.num_profiled:
-            own = mean_spans_s([spans_s for spans_s in self._spans_s if len(spans_s) == commonest])
-        profiles = tell_all(own)
+            profile = mean_spans_s([spans_s for spans_s in self._spans_s if len(spans_s) == commonest])
+        profiles = tell_all(profile)
         if None in profiles or len(set(map(len, profiles))) > 1:
             # Where iterations communicate too differently, checkpoints block.
             self._gave_up = self._num_noted >= SKIPPED + PATIENCE * self._options.num_profiled

@@ -296,7 +296,7 @@ def overhead_rows() -> Rows:
         keys: dict[str, Any] = {"failure": failure}
         low, run, high = (_one_failure(failure, share)[1] for share in (0.0, 0.5, 1.0))
         rows += [value_row("part_s", run.wasted_s[part], "s", **keys, part=part.value) for part in parts]
-        least, total, most = (sum(one.wasted_s[part] for part in parts) / 60 for one in (low, run, high))
+        least, total, most = (sum(outcome.wasted_s[part] for part in parts) / 60 for outcome in (low, run, high))
         spread = {"low": least, "high": most} if most > least else {}
         rows.append(value_row("total_min", total, "min", **spread, **keys))
         lost = run.wasted_s[Cause.LOST] / GPT2_100B.iteration_s
