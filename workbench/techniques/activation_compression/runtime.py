@@ -164,25 +164,25 @@ def _sites(name: str, layer: nn.Module, codec: Codec | str, fused: bool) -> Iter
     """Yield the call sites of one layer; refuse the layer before anything changes."""
     reducers = [module for module in layer.modules() if isinstance(module, RowParallelLinear)]
     for module in reducers:
-        own = _codec_for(codec, module.site, module.out_features, module.weights[0])
+        site_codec = _codec_for(codec, module.site, module.out_features, module.weights[0])
         if fused:
-            check_fusible(own)
+            check_fusible(site_codec)
         size = module.group.size  # a ring's all-reduce, and its all-gather where codes cannot be summed
         plain = 2 * (size - 1) / size
-        encoded = plain if own.aggregation is Aggregation.SUM else size - 1
-        yield Site(name=module.site, module=module, codec=own, plain_copies=plain, encoded_copies=encoded)
+        encoded = plain if site_codec.aggregation is Aggregation.SUM else size - 1
+        yield Site(name=module.site, module=module, codec=site_codec, plain_copies=plain, encoded_copies=encoded)
     if reducers:
         return
     if fused:
         raise ValueError(f"fused=True: {name} holds no row-parallel linear, so no weight can be encoded")
-    own = _codec_for(codec, name, None, next(layer.parameters(), torch.empty(0)))
+    site_codec = _codec_for(codec, name, None, next(layer.parameters(), torch.empty(0)))
     if any(isinstance(hook, CompressedOutput) for hook in layer._forward_hooks.values()):
         raise ValueError(f"layers: the output of {name} is compressed already; remove that first")
     if isinstance(layer, nn.ModuleList | nn.ModuleDict):
         inner = [f"{name}.{child}" for child, _ in layer.named_children()][-2:]
         raise ValueError(f"layers has {name!r}, a list without an output; name its modules, such as {inner}")
     _codec_home(name, layer)
-    yield Site(name=name, module=layer, codec=own)
+    yield Site(name=name, module=layer, codec=site_codec)
 
 
 def _codec_for(codec: Codec | str, site: str, hidden: int | None, like: Tensor) -> Codec:

@@ -250,10 +250,10 @@ def _spectra(
             kept[depth, "weight gradient", part] = [linear.full_weight(gradient=True)]
         for kind, part in ((kind, part) for kind, names in parts.items() for part in names):
             values = singular_values(torch.cat(kept[depth, kind, part]))
-            found = Spectrum(matrix=kind, part=part, depth=depth, sentences=sentences, seed=seed, values=values)
-            yield found
+            spectrum = Spectrum(matrix=kind, part=part, depth=depth, sentences=sentences, seed=seed, values=values)
+            yield spectrum
             if setting.in_full and part:
-                yield replace(found, matrix=f"{kind}: {part}")
+                yield replace(spectrum, matrix=f"{kind}: {part}")
         shape = torch.cat(kept[depth, "activation", ""]).shape
         noise = torch.randn(shape, generator=generator_for(seed, "spectrum.reference"))
-        yield replace(found, matrix="random reference", part="", values=singular_values(noise))
+        yield replace(spectrum, matrix="random reference", part="", values=singular_values(noise))
