@@ -13,7 +13,8 @@ import pytest
 import workbench
 from workbench.cli import exit_code
 from workbench.datasets import manifest
-from workbench.reproduction import Project, doctor
+from workbench.reproduction import Project, doctor, load_catalogue
+from workbench.reproduction.catalogue import load_page
 from workbench.reproduction.doctor import Check, examine
 from workbench.reproduction.files import hold_lock
 from workbench.reproduction.scaffold import furniture, notebook_json
@@ -156,6 +157,8 @@ def test_a_new_technique_is_listed_has_valid_short_notebooks_runs_and_passes_its
     assert exit_code(["list", "--json"]) == 0
     ids = [item["id"] for item in json.loads(capsys.readouterr().out)]
     assert ids == ["ring-sum/table-1/counted", "ring-sum/fig-2/measured", "ring-sum/fig-2/simulated"]
+    timed = [claim for item in load_catalogue(Project()) for claim in item.claims if item.item == "fig-2"]
+    assert load_page(Project(), "ring_sum").use and all(claim.any_regime for claim in timed)
 
     for path in (checkout / "notebooks/ring_sum").glob("*.ipynb"):
         notebook = nbformat.read(path, as_version=4)
