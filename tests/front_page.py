@@ -54,10 +54,11 @@ def with_verdicts(text: str, of: tuple[Paper, ...]) -> str:
     for paper in of:
         cell = " ".join(f"{paper.score[word]} {mark}" for word, mark in MARKS.items())
         when = paper.use[0].says.rstrip(".") if paper.use else ""
-        row = rf"^(\| \[[\w ]+\]\(notebooks/{paper.technique}/[^|]*\|[^|]*\| )[^|]*( \|[^|]*\| )[^|]*( \|)$"
-        text, num_rows = re.subn(row, rf"\g<1>{when}\g<2>{cell}\g<3>", text, flags=re.MULTILINE)
+        row = rf"^(\| \[[^]]+\]\(notebooks/{paper.technique}/[^|]*\|[^|]*\| )[^|]*(\|[^|]*\| )[^|]*\|$"
+        text, num_rows = re.subn(row, rf"\g<1>{when} \g<2>{cell} |", text, flags=re.MULTILINE)
         if num_rows != 1:
-            raise ValueError(f"README.md has {num_rows} rows for the technique {paper.technique}; it must have one")
+            like = f"| [{paper.name}](notebooks/{paper.technique}/lesson.ipynb) | what it does | | `code` | |"
+            raise ValueError(f"README.md has {num_rows} rows like {like}; it must have one")
     return text
 
 
