@@ -143,7 +143,7 @@ def test_a_run_says_the_findings_whose_numbers_are_there_and_else_the_first_clai
     held.catalogue.write_text(held.catalogue.read_text() + PAGE)
     assert news() == ("A1 sent 1.0 MB. Paper: A1 halves the bytes. Agrees.",)
     held.record(data=STAND_IN)
-    assert len(news()) == 1 and news()[0].startswith("Stand-in data replaced ")
+    assert len(news()) == 1 and news()[0].startswith("Stand-in data (")
 
 
 def test_a_card_that_names_what_is_not_declared_is_refused_by_name(held):

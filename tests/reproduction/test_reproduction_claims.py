@@ -225,7 +225,7 @@ def test_a_stand_in_or_no_source_at_all_can_never_support_a_claim_about_real_dat
     real, stand_in = {"name": "sst2", "source": "hub"}, {"name": "mnli", "source": "stand-in"}
     assert outcome(claim, same, same, sources=[real]) is AGREES
     found = judged(claim, same, same, sources=[real, stand_in])
-    assert found.verdict is NOT_COMPARABLE and found.reason == "stand-in data replaced mnli"
+    assert found.verdict is NOT_COMPARABLE and found.reason == "stand-in data: mnli"
     assert {(row.verdict, row.reason) for row in found.rows} == {(found.verdict, found.reason)}
     assert outcome(claim, same, same, sources=[]) is NOT_COMPARABLE
 

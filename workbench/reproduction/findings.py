@@ -111,7 +111,7 @@ def news_of(project: Project, catalogue: Iterable[Reproduction], id: str, profil
     by_name = {run.item.id.partition("/")[2]: run for run in runs.values()}
     sources = [source for run in runs.values() if run.record for source in run.record["data"]]
     if names := [str(source["name"]) for source in sources if source["source"] == STAND_IN]:
-        return (f"Stand-in data replaced {', '.join(dict.fromkeys(names))}: this says nothing about the paper.",)
+        return (f"Stand-in data ({', '.join(dict.fromkeys(names))}): this says nothing about the paper.",)
     run = by_name[name]
     if run.record and run.record["finding"]:
         return (run.record["finding"],)

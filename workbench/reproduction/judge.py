@@ -98,7 +98,7 @@ def _no_real_data(sources: Sequence[Mapping[str, Any]]) -> str:
     if not sources:
         return "the claim needs real data, and the run names no data source"
     names = [str(source["name"]) for source in sources if source["source"] == STAND_IN]
-    return f"stand-in data replaced {', '.join(names)}" if names else ""
+    return f"stand-in data: {', '.join(names)}" if names else ""
 
 
 def _reason(claim: Claim, verdict: Verdict, rows: Sequence[Comparison]) -> str:
