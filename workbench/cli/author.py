@@ -77,7 +77,7 @@ def _print_promoted(path: Path) -> None:
     runs = [json.loads(line) for line in text.splitlines()] if is_cells else [json.loads(text)]
     common.console().print(f"{path}  {common.counted(len(runs), 'cell')}" if is_cells else str(path), markup=False)
     if changed := sum("+changes" in str(run.get("commit")) for run in runs):
-        name = f"{path.name}: {changed} of {len(runs)} cells" if is_cells else path.name
+        name = f"{path.name}: {changed} of {len(runs)} cells" if is_cells else f"{path.parent.name}/{path.name}"
         print(f"workbench: {name} ran on a checkout with changes that are in no commit", file=sys.stderr)
 
 
