@@ -1,4 +1,4 @@
-"""A research workbench for distributed deep-learning systems: eight techniques on real ranks."""
+"""A research workbench for distributed deep-learning systems: published techniques on real ranks."""
 
 import importlib
 

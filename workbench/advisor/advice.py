@@ -140,7 +140,7 @@ def advise(
     project: Project | None = None,
     **inputs: Any,
 ) -> Advice:
-    """Say which of the eight techniques pays for a training, how much, and how sure that is.
+    """Say which technique pays for a training, how much, and how sure that is.
 
     Args:
         model: a name such as "GPT-2 medium"; a Hugging Face config, as a dict or the path of its config.json; or a

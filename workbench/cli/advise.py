@@ -38,7 +38,7 @@ def advise_on(
     as_json: common.AsJson = False,
     results: common.Results = None,
 ) -> None:
-    """Say which of the eight techniques pays for a training, how much and how sure that is. It can be none of them.
+    """Say which technique pays for a training, how much and how sure that is. It can be none of them.
 
     \b
     Examples
