@@ -128,7 +128,7 @@ def test_it_can_say_none_of_them():
     found = workbench.advise("GPT-2 medium", "8x8 H100, 400 Gbit/s", limits=False)
     assert found.best == () and "none of them" in str(found)
     assert found.tested in str(found)
-    assert [row.technique for row in found.rows if isinstance(row.found, str)] == [
+    assert [row.technique for row in found.rows if isinstance(row.prediction, str)] == [
         "activation_compression", "atp", "flextp", "sdpipe", "zen"
     ]  # fmt: skip
 
@@ -217,16 +217,16 @@ def test_the_limit_agrees_with_a_scan(technique, asked):
 
 
 def test_a_recorded_error_makes_the_gain_an_interval():
-    measured = Advised(technique="zen", found=ANSWER, behind=behind(missed=(0.8, 1.1)))
+    measured = Advised(technique="zen", prediction=ANSWER, behind=behind(missed=(0.8, 1.1)))
     assert measured.interval == pytest.approx((0.96, 1.32)) and measured.word == "may pay"
-    assert Advised(technique="zen", found=ANSWER, behind=behind(missed=(0.9, 1.1))).word == "pays"
-    assert Advised(technique="zen", found=ANSWER, behind=behind(missed=(0.9, 1.1), seen=(1, 2))).word == "pays"
+    assert Advised(technique="zen", prediction=ANSWER, behind=behind(missed=(0.9, 1.1))).word == "pays"
+    assert Advised(technique="zen", prediction=ANSWER, behind=behind(missed=(0.9, 1.1), seen=(1, 2))).word == "pays"
     inside = replace(ANSWER, ratio=0.5, least_s=0.9)
-    outside = Advised(technique="zen", found=inside, behind=behind(missed=(0.9, 9), seen=(1, 2)))
+    outside = Advised(technique="zen", prediction=inside, behind=behind(missed=(0.9, 9), seen=(1, 2)))
     assert outside.word == "may pay" and outside.interval is None and "in this regime" in str(outside)
-    bound = Advised(technique="zen", found=replace(inside, least_s=1.19), behind=behind(missed=(0.9, 9)))
+    bound = Advised(technique="zen", prediction=replace(inside, least_s=1.19), behind=behind(missed=(0.9, 9)))
     assert bound.interval == pytest.approx((1.2 / 1.19, 1.2 / 1.19))
-    unknown = Advised(technique="zen", found=ANSWER, behind=behind())
+    unknown = Advised(technique="zen", prediction=ANSWER, behind=behind())
     assert unknown.word == "may pay" and "not measured" in str(unknown)
 
 

@@ -9,7 +9,7 @@ def test_the_control_shows_the_gains_of_the_advice_and_a_line_where_the_network_
     explorer = explore.advise()
     shown = explorer.result
     plain = workbench.advise("GPT-2", "8x8 V100, 100 Gbit/s", batch=8, limits=False)
-    assert shown.table["Cupcake"][0] == plain["cupcake"].found.gain
+    assert shown.table["Cupcake"][0] == plain["cupcake"].prediction.gain
     assert list(shown.gains) == [name for name in shown.table if name in ("Cupcake", "Espresso")]
     assert len(shown.gains["Cupcake"]) == len(RATES) and shown.gains["Cupcake"][0] > shown.gains["Cupcake"][-1]
     assert explorer.status.startswith("Advice: ") and "Do not apply: " in explorer.status

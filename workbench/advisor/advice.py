@@ -36,7 +36,7 @@ class Advised:
     """What is advised on one technique."""
 
     technique: str
-    found: Prediction | str  # the reason where it does not apply
+    prediction: Prediction | str  # the reason where it does not apply
     behind: Evidence
     limit: str = ""  # the input that decides, and its value
 
@@ -46,45 +46,49 @@ class Advised:
 
         It cannot be larger than if all but computation vanished.
         """
-        if isinstance(self.found, str) or self.behind.missed is None or self.is_inside is False:
+        if isinstance(self.prediction, str) or self.behind.missed is None or self.is_inside is False:
             return None
-        most = self.found.without_s / self.found.least_s if self.found.least_s else math.inf
-        low, high = (min(self.found.gain * missed, most) for missed in self.behind.missed)
+        most = self.prediction.without_s / self.prediction.least_s if self.prediction.least_s else math.inf
+        low, high = (min(self.prediction.gain * missed, most) for missed in self.behind.missed)
         return low, high
 
     @property
     def word(self) -> str:
         """Say whether it pays: a gain below `PAYS` is not worth its trouble."""
-        if isinstance(self.found, str):
+        if isinstance(self.prediction, str):
             return "does not apply"
-        low, high = self.interval or (1.0, self.found.gain)  # an error that is not measured may take all of it
+        low, high = self.interval or (1.0, self.prediction.gain)  # an error that is not measured may take all of it
         if low >= PAYS:
             return "pays"
-        return "does not pay" if max(high, self.found.gain) < PAYS else "may pay"
+        return "does not pay" if max(high, self.prediction.gain) < PAYS else "may pay"
 
     @property
     def is_inside(self) -> bool | None:
         """Whether the ratio that decides was seen in our records; None where it is not known."""
-        if isinstance(self.found, str) or self.found.ratio is None or self.behind.seen is None:
+        if isinstance(self.prediction, str) or self.prediction.ratio is None or self.behind.seen is None:
             return None
-        return self.behind.seen[0] <= self.found.ratio <= self.behind.seen[1]
+        return self.behind.seen[0] <= self.prediction.ratio <= self.behind.seen[1]
 
     def __str__(self) -> str:
-        name, found, behind = self.behind.name, self.found, self.behind
-        if isinstance(found, str):
-            return f"{name}: does not apply: {found}" + (f"; {self.limit}" if self.limit else "")
+        name, prediction, behind = self.behind.name, self.prediction, self.behind
+        if isinstance(prediction, str):
+            return f"{name}: does not apply: {prediction}" + (f"; {self.limit}" if self.limit else "")
         error = "the model's error is not measured" + (" in this regime" if behind.missed else "")
         if self.interval:
             error = f"{self.interval[0]:.2f} to {self.interval[1]:.2f} by its recorded errors"
-        times = f"{_seconds(found.without_s)} without, {_seconds(found.with_s)} with it"
-        lines = [f"{name}: {self.word}: {times} for {found.of}, {found.gain:.2f} times as fast ({error})"]
-        lines.append(f"beside {found.plain}; {found.how}" + (f"; {found.memory}" if found.memory else ""))
+        times = f"{_seconds(prediction.without_s)} without, {_seconds(prediction.with_s)} with it"
+        lines = [f"{name}: {self.word}: {times} for {prediction.of}, {prediction.gain:.2f} times as fast ({error})"]
+        lines.append(
+            f"beside {prediction.plain}; {prediction.how}" + (f"; {prediction.memory}" if prediction.memory else "")
+        )
         lines += [self.limit] if self.limit else []
         lines.append(f"lost in our records: {behind.lost}")
-        if found.ratio is not None and behind.seen is not None:
+        if prediction.ratio is not None and behind.seen is not None:
             place = "you are inside" if self.is_inside else "you are outside"
             low, high = behind.seen
-            lines.append(f"{behind.ratio}: {found.ratio:.3g} here, {low:.3g} to {high:.3g} in our records: {place}")
+            lines.append(
+                f"{behind.ratio}: {prediction.ratio:.3g} here, {low:.3g} to {high:.3g} in our records: {place}"
+            )
         else:
             lines.append("regime: no ratio is recorded")
         lines += [f"code: {behind.line}", f"records: {', '.join(behind.items)}"]
@@ -122,11 +126,11 @@ class Advice:
         rows = []
         for row in self.rows:
             known = {"technique": row.technique, "word": row.word, "limit": row.limit, "behind": asdict(row.behind)}
-            if isinstance(row.found, str):
-                rows.append(known | {"reason": row.found})
+            if isinstance(row.prediction, str):
+                rows.append(known | {"reason": row.prediction})
             else:
-                gain = {"gain": row.found.gain, "interval": row.interval, "is_inside": row.is_inside}
-                rows.append(known | asdict(row.found) | gain)
+                gain = {"gain": row.prediction.gain, "interval": row.interval, "is_inside": row.is_inside}
+                rows.append(known | asdict(row.prediction) | gain)
         asked = self.question
         head = {"model": asked.name, "machines": asked.machines.name, "assumed": list(asked.said)}
         return head | {"best": list(self.best), "rows": rows, "combined": list(self.combined), "tested": self.tested}
@@ -161,7 +165,7 @@ def advise(
     """
     question, behind = ask(model, machines, **inputs), evidence(project)
     rows = [_advised(technique, question, behind, limits) for technique in PREDICTIONS]
-    gains = {row.technique: row.found.gain if isinstance(row.found, Prediction) else 0.0 for row in rows}
+    gains = {row.technique: row.prediction.gain if isinstance(row.prediction, Prediction) else 0.0 for row in rows}
     combined = []
     for pair, known in COMBINED.items():
         names = " with ".join(behind[technique].name for technique in pair)
@@ -179,13 +183,13 @@ def advise(
 
 
 def _advised(technique: str, question: Question, behind: Mapping[str, Evidence], limits: bool) -> Advised:
-    found, limit = predict(technique, question), ""
+    prediction, limit = predict(technique, question), ""
     decider = DECIDERS.get(technique)
     if limits and decider:
         place = break_even(technique, question, decider)
         if place is not None:
             limit = f"pays {'below' if place.pays_below else 'from'} {decider.words.format(place.value)}"
-    return Advised(technique=technique, found=found, behind=behind[technique], limit=limit)
+    return Advised(technique=technique, prediction=prediction, behind=behind[technique], limit=limit)
 
 
 def _seconds(seconds: float) -> str:

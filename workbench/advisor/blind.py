@@ -103,7 +103,7 @@ def advised(predicted: Predicted) -> str:
 
 def draw(number: int, seed: int = 0) -> list[Drawn]:
     """Draw settings, the kinds in turns; the rule was fixed before the first measurement."""
-    random, found = np.random.default_rng(seed), []
+    random, settings = np.random.default_rng(seed), []
 
     def one_of(*values: Any) -> Any:
         return values[random.integers(len(values))]
@@ -134,8 +134,8 @@ def draw(number: int, seed: int = 0) -> list[Drawn]:
         else:
             num_hosts, rate = 1, 0.0
             sizes = {"pass_s": between(0.008, 0.02), "delay": between(0.3, 3.0), "delay_share": between(0.05, 0.5)}
-        found.append(Drawn(number=at + 1, kind=kind, num_hosts=num_hosts, gigabits_per_s=rate, sizes=sizes))
-    return found
+        settings.append(Drawn(number=at + 1, kind=kind, num_hosts=num_hosts, gigabits_per_s=rate, sizes=sizes))
+    return settings
 
 
 def predict(setting: Drawn) -> Predicted:
@@ -157,7 +157,7 @@ def measure(setting: Drawn, predicted: Predicted, rounds: int) -> Mapping[str, S
 def seal(settings: Sequence[Drawn], predictions: Sequence[Predicted]) -> str:
     """Return the digest of all predictions, which is taken before anything is measured."""
     pairs = zip(settings, predictions, strict=True)
-    text = [[asdict(one), dict(found.seconds), list(found.plain)] for one, found in pairs]
+    text = [[asdict(setting), dict(predicted.seconds), list(predicted.plain)] for setting, predicted in pairs]
     return hashlib.sha256(json.dumps(text, sort_keys=True).encode()).hexdigest()
 
 
@@ -177,14 +177,14 @@ def rows(
     """
     if (now := seal(settings, predictions)) != sealed:
         raise ValueError(f"sealed is {sealed!r}; the predictions have {now!r}, they were changed after the seal")
-    found: list[dict[str, Any]] = []
+    table: list[dict[str, Any]] = []
     errors: dict[str, list[float]] = {}
     regrets: list[float] = []
     plain_regrets: list[float] = []
     for setting, predicted, seconds in zip(settings, predictions, measured, strict=True):
         keys = {"setting": setting.number, "kind": setting.kind, "what": str(setting)}
         if predicted.refused:
-            found.append(value_row("refused", 1.0, why=predicted.refused, **keys))
+            table.append(value_row("refused", 1.0, why=predicted.refused, **keys))
             continue
         taken = {scheme: median(times) for scheme, times in seconds.items()}
         fastest, chosen = min(taken, key=taken.__getitem__), advised(predicted)
@@ -192,23 +192,23 @@ def rows(
         for scheme, times in seconds.items():
             error = 100 * (predicted.seconds[scheme] / taken[scheme] - 1)
             errors.setdefault(setting.kind, []).append(abs(error))
-            own: dict[str, Any] = keys | {"scheme": scheme}
-            found.append(value_row("predicted_s", predicted.seconds[scheme], "s", **own))
-            found.append(spread_row("iteration_s", times, "s", **own))
-            found.append(value_row("error", error, "%", **own))
+            scheme_keys: dict[str, Any] = keys | {"scheme": scheme}
+            table.append(value_row("predicted_s", predicted.seconds[scheme], "s", **scheme_keys))
+            table.append(spread_row("iteration_s", times, "s", **scheme_keys))
+            table.append(value_row("error", error, "%", **scheme_keys))
         regrets.append(100 * (taken[chosen] / taken[fastest] - 1))
         plain_regrets.append(100 * (taken[plain] / taken[fastest] - 1))
-        found.append(value_row("regret", regrets[-1], "%", advised=chosen, fastest=fastest, **keys))
-        found.append(value_row("plain_regret", plain_regrets[-1], "%", plain=plain, fastest=fastest, **keys))
+        table.append(value_row("regret", regrets[-1], "%", advised=chosen, fastest=fastest, **keys))
+        table.append(value_row("plain_regret", plain_regrets[-1], "%", plain=plain, fastest=fastest, **keys))
     most = 100 * (WITHIN - 1)
     if not regrets:
         raise ValueError(f"predictions has {len(predictions)} entries; no model could be calibrated for any of them")
-    found += [value_row("median_error_of_kind", median(values), "%", kind=kind) for kind, values in errors.items()]
-    found.append(value_row("median_error", median(chain.from_iterable(errors.values())), "%"))
+    table += [value_row("median_error_of_kind", median(values), "%", kind=kind) for kind, values in errors.items()]
+    table.append(value_row("median_error", median(chain.from_iterable(errors.values())), "%"))
     for quantity, values in (("within", regrets), ("plain_within", plain_regrets)):
-        found.append(value_row(f"num_{quantity}", sum(regret <= most for regret in values)))
-        found.append(value_row(f"share_{quantity}", sum(regret <= most for regret in values) / len(settings)))
-    return [*found, value_row("largest_regret", max(regrets), "%"), value_row("settings", len(settings))]
+        table.append(value_row(f"num_{quantity}", sum(regret <= most for regret in values)))
+        table.append(value_row(f"share_{quantity}", sum(regret <= most for regret in values) / len(settings)))
+    return [*table, value_row("largest_regret", max(regrets), "%"), value_row("settings", len(settings))]
 
 
 # --- gradients: Espresso and Cupcake beside DistributedDataParallel in FP32 and 16 bits
@@ -258,7 +258,7 @@ def _predict_embeddings(setting: Drawn) -> Predicted:
     in_theory, seconds = [of_bytes(sizes) for sizes in KNOWN_TABLES], {}
     for name, scheme in SUMS.items():
         taken_s = [median(timed.iterations_s(name)) for timed in known]
-        factor, startup_s = np.polyfit([found[scheme] for found in in_theory], taken_s, 1)
+        factor, startup_s = np.polyfit([modelled_s[scheme] for modelled_s in in_theory], taken_s, 1)
         seconds[name] = float(startup_s + factor * of_bytes(setting.sizes)[scheme])
         if not seconds[name] > 0:
             raise ValueError(f"{name} takes {taken_s} s with two tables: too noisy to fit")
@@ -286,8 +286,12 @@ def _predict_meshes(setting: Drawn) -> Predicted:
         (matrix, repeated, computation_s), *_ = ranks.run(calibrate_meshes, block)
     work = replace(block.workload, repeated_s_per_value=repeated)
     every = search_exactly(matrix, NUM_RANKS, work)
-    found = [one for one in every if one.d1 > 1 or not one.sequence_parallel]  # one rank cuts no sequence
-    return Predicted(seconds={one.name: computation_s + one.total_s for one in found}, plain=MEGATRONS)
+    candidates = [
+        candidate for candidate in every if candidate.d1 > 1 or not candidate.sequence_parallel
+    ]  # one rank cuts no sequence
+    return Predicted(
+        seconds={candidate.name: computation_s + candidate.total_s for candidate in candidates}, plain=MEGATRONS
+    )
 
 
 def _measure_meshes(setting: Drawn, predicted: Predicted, turns: Turns) -> Mapping[str, Sequence[float]]:
@@ -307,7 +311,7 @@ def _predict_activations(setting: Drawn) -> Predicted:
     machine = fitting.fit_machine(fitting.settings_of(seen, **SMALL_BERT)).machine
     variants = _coded(setting)
     return Predicted(
-        seconds={name: iteration_time(one, machine).total_s for name, (one, _) in variants.items()}, plain=CODES[:1]
+        seconds={name: iteration_time(coded, machine).total_s for name, (coded, _) in variants.items()}, plain=CODES[:1]
     )
 
 
@@ -342,8 +346,8 @@ def _simulated_s(training: sdpipe.Setting, late_s: float = 0.0) -> float:
     """Return the seconds of an iteration if each forward pass takes `late_s` longer, a backward pass twice as much."""
     workload = replace(training, pass_s=training.pass_s + late_s).workload
     delays_s, scheme = sdpipe.delays_of(training), pipelines.Scheme(training.scheme)
-    found = pipelines.simulate(scheme, workload, pipelines.Cluster(), delays_s, history=training.history)
-    return found.iteration_s
+    run = pipelines.simulate(scheme, workload, pipelines.Cluster(), delays_s, history=training.history)
+    return run.iteration_s
 
 
 def _trained_s(training: sdpipe.Setting) -> float:
@@ -435,9 +439,9 @@ def _measure_failures(setting: Drawn, predicted: Predicted, turns: Turns) -> Map
     """Train with each scheme in turns, from the end of the first iteration to that of the last."""
     seconds: dict[str, list[float]] = {STORED: [], GEMINI: []}
     for _ in range(RUNS):
-        for scheme, found in seconds.items():
+        for scheme, times_s in seconds.items():
             ends = _train_and_lose(scheme, setting.sizes, ITERATIONS).named("iteration")
-            found.append((ends[-1].time_s - ends[0].time_s) / (ITERATIONS - 1))
+            times_s.append((ends[-1].time_s - ends[0].time_s) / (ITERATIONS - 1))
     return seconds
 
 

@@ -71,14 +71,16 @@ def sums(_: Recorder, sizes: Mapping[str, Any]) -> dict[str, Trial]:
     shape = (sizes["rows"], sizes["width"])
     places = torch.from_numpy(touched)[None]
     gradient = torch.sparse_coo_tensor(places, values, shape, check_invariants=False).coalesce()
-    given: dict[str, Tensor] = {name: gradient.to_dense() if one == "Dense" else gradient for name, one in SUMS.items()}
+    given: dict[str, Tensor] = {
+        name: gradient.to_dense() if scheme == "Dense" else gradient for name, scheme in SUMS.items()
+    }
     summing = {name: SparseSynchroniser(scheme=scheme) for name, scheme in SUMS.items()}
     return {name: Trial(step=partial(summing[name].all_reduce, given[name]), settling=1) for name in SUMS}
 
 
 def calibrate_meshes(setting: meshes.Setting) -> tuple[Any, float, float]:
     """Return the links, what repeated work costs, and the seconds of a rank's share of the block's products."""
-    found = measure_matrix(largest_bytes=setting.workload.num_values * meshes.FP32_BYTES)
+    links = measure_matrix(largest_bytes=setting.workload.num_values * meshes.FP32_BYTES)
     block = GPT2Block(GPT2Config.tiny(hidden_size=setting.hidden, num_heads=setting.heads, dropout=0.0), 0)
     share = torch.randn(setting.batch // NUM_RANKS, setting.sequence, setting.hidden, requires_grad=True)
     seconds = []
@@ -89,4 +91,4 @@ def calibrate_meshes(setting: meshes.Setting) -> tuple[Any, float, float]:
         seconds.append(time.perf_counter() - began_s)
     mean = torch.tensor(median(seconds[1:]), dtype=torch.float64)
     dist.all_reduce(mean)
-    return found.matrix, meshes.repeated_s_per_value(setting), mean.item() / NUM_RANKS
+    return links.matrix, meshes.repeated_s_per_value(setting), mean.item() / NUM_RANKS

@@ -37,9 +37,9 @@ def evidence(project: Project | None = None) -> Mapping[str, Evidence]:
     """Read what the records of a project say, by technique; only the items that are needed are judged."""
     if project is None and SAVED.exists():
         saved = json.loads(SAVED.read_text(encoding="utf-8"))["evidence"]
-        return {technique: Evidence(**_with_tuples(one)) for technique, one in saved.items()}
+        return {technique: Evidence(**_with_tuples(fields)) for technique, fields in saved.items()}
     project = project or Project()
-    catalogue, found = load_catalogue(project), {}
+    catalogue, by_technique = load_catalogue(project), {}
     for technique in PREDICTIONS:
         page = load_page(project, technique)
         if page is None or page.use is None:
@@ -50,7 +50,7 @@ def evidence(project: Project | None = None) -> Mapping[str, Evidence]:
         names = dict.fromkeys(place.item for place in (*values, *more))
         runs = best_runs(project, [item for item in catalogue if item.id.removeprefix(f"{folder}/") in names])
         _, lost = findings_of(use.findings, technique, runs)
-        found[technique] = Evidence(
+        by_technique[technique] = Evidence(
             name=page.name or technique.replace("_", " ").capitalize(),
             line=use.line,
             lost=lost.sentence or f"not recorded: {'; '.join(lost.missing)}",
@@ -59,7 +59,7 @@ def evidence(project: Project | None = None) -> Mapping[str, Evidence]:
             ratio=use.ratio,
             items=tuple(f"{folder}/{name}" for name in names),
         )
-    return found
+    return by_technique
 
 
 def tested(project: Project | None = None) -> str:
@@ -73,8 +73,8 @@ def tested(project: Project | None = None) -> str:
 def save(folder: Path) -> None:
     """Write what the records of this library's checkout say into a copy of this package."""
     project = Project(SAVED.parents[2])
-    found = {technique: asdict(one) for technique, one in evidence(project).items()}
-    text = json.dumps({"evidence": found, "tested": tested(project)}, indent=1)
+    by_technique = {technique: asdict(behind) for technique, behind in evidence(project).items()}
+    text = json.dumps({"evidence": by_technique, "tested": tested(project)}, indent=1)
     (folder / SAVED.name).write_text(text, encoding="utf-8")
 
 
@@ -90,20 +90,20 @@ def _seen(value: Value | None, rows: Sequence[Row]) -> tuple[float, float] | Non
     """Return the range of the rows that fit, or of their key column of that name."""
     if value is None:
         return None
-    found = [row.value for row in rows if row.quantity == value.quantity and matches(row, value.where)]
-    found += [float(row.keys[value.quantity]) for row in rows if value.quantity in row.keys]
-    return (min(found), max(found)) if found else None
+    ratios = [row.value for row in rows if row.quantity == value.quantity and matches(row, value.where)]
+    ratios += [float(row.keys[value.quantity]) for row in rows if value.quantity in row.keys]
+    return (min(ratios), max(ratios)) if ratios else None
 
 
 def _missed(missed: Missed | None, rows: Sequence[Row]) -> tuple[float, float] | None:
     """Return the range of measured over predicted gains, each of rows with the same other keys."""
     if missed is None:
         return None
-    own = _ratios(missed, rows, missed.own)
-    factors = list(own.values())
+    of_technique = _ratios(missed, rows, missed.technique)
+    factors = list(of_technique.values())
     if missed.plain:  # ratios of times: the gain is the plain setting's over the technique's
         plain = _ratios(missed, rows, missed.plain)
-        factors = [plain[keys] / ratio for keys, ratio in own.items() if keys in plain]
+        factors = [plain[keys] / ratio for keys, ratio in of_technique.items() if keys in plain]
     return (min(factors), max(factors)) if factors else None
 
 
@@ -114,7 +114,7 @@ def _ratios(missed: Missed, rows: Sequence[Row], where: Mapping[str, Any]) -> di
     for row in rows:
         if row.quantity != missed.measured or not matches(row, where):
             continue
-        beside = [one.value for one in predicted if one.keys.items() <= row.keys.items()]
+        beside = [prediction.value for prediction in predicted if prediction.keys.items() <= row.keys.items()]
         if beside or not missed.predicted:
             keys = frozenset((name, key) for name, key in row.keys.items() if name not in where)
             ratios[keys] = row.value / beside[0] if beside else row.value

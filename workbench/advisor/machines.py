@@ -111,13 +111,13 @@ def _measure() -> Topology:
         dist.destroy_process_group(group)
     if network is not None:  # all ranks of a machine have used its link at the same time
         network = replace(network, bandwidth_bytes_per_s=inside * network.bandwidth_bytes_per_s)
-    own, usual = _device(device, inside)
+    rank_device, usual = _device(device, inside)
     device_link = near or usual or network
     if device_link is None:
         raise ValueError(f"machines is {MEASURED!r}, with one rank; links are measured between at least 2")
     host = Host(
-        name=f"{inside} {own.name}",
-        device=own,
+        name=f"{inside} {rank_device.name}",
+        device=rank_device,
         num_devices=inside,
         device_link=device_link,
         memory_bytes=psutil.virtual_memory().total,
@@ -125,18 +125,18 @@ def _measure() -> Topology:
     )
     links = ((near, "inside a machine"), (network, "between machines"))
     said = [f"{link.bandwidth_bytes_per_s / GIGABIT_BYTES_PER_S:.3g} Gbit/s {where}" for link, where in links if link]
-    name = f"{num_hosts}x{inside} {own.name}, measured: {', '.join(said)}"
-    found = [Topology(name=name, host=host, num_hosts=num_hosts, network=network, storage=STORAGE, source=source)]
-    dist.broadcast_object_list(found, device=torch.device(device))
-    return found[0]
+    name = f"{num_hosts}x{inside} {rank_device.name}, measured: {', '.join(said)}"
+    measured = [Topology(name=name, host=host, num_hosts=num_hosts, network=network, storage=STORAGE, source=source)]
+    dist.broadcast_object_list(measured, device=torch.device(device))
+    return measured[0]
 
 
 def _hosts() -> tuple[int, int]:
     """Return the number of machines of the ranks, and of ranks on each; ranks of a machine follow one another."""
     names = [""] * dist.get_world_size()
     network = "/proc/self/ns/net"  # shaped hosts are network namespaces of one machine
-    own = f"{platform.node()} {os.readlink(network) if os.path.exists(network) else ''}"
-    dist.all_gather_object(names, own)
+    host_name = f"{platform.node()} {os.readlink(network) if os.path.exists(network) else ''}"
+    dist.all_gather_object(names, host_name)
     num_hosts = len(set(names))
     inside = len(names) // num_hosts
     if any(name != names[rank // inside * inside] for rank, name in enumerate(names)) or len(names) % num_hosts:

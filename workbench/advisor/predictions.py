@@ -101,8 +101,8 @@ def break_even(technique: str, question: Question, decider: Decider) -> Limit | 
     """Find where the answer changes between an input's value and an end of the search; None if it does at neither."""
 
     def pays(value: float) -> bool:
-        found = predict(technique, question.changed(decider.name, value))
-        return isinstance(found, Prediction) and found.gain >= PAYS
+        prediction = predict(technique, question.changed(decider.name, value))
+        return isinstance(prediction, Prediction) and prediction.gain >= PAYS
 
     if decider.name == "network" and question.machines.network is None:
         return None
@@ -148,20 +148,20 @@ def espresso(q: Question) -> Prediction | str:
     for name, gradients in (("DDP's buckets", buckets), ("each tensor", q.gradients)):
         job = Job(gradients, q.cluster, h100.codec(CODECS[0]))
         size = sum(gradients.num_elements) / gradients.num_tensors
-        cast_s = float(np.interp(size, [one.num_elements for one in casts], [one.encode_s for one in casts]))
+        cast_s = float(np.interp(size, [cast.num_elements for cast in casts], [cast.encode_s for cast in casts]))
         plain[f"{name} in 16 bits"] = job.half_precision_s(cast_s)
         plain[f"{name} in FP32"] = job.iteration_s([job.uncompressed] * gradients.num_tensors)
     best = min(plain, key=plain.__getitem__)
-    found = {}
+    plans = {}
     for codec in CODECS:
         job = Job(q.gradients, q.cluster, h100.codec(codec))
-        found[codec] = improve(job, find_strategy(job).strategy)
-    codec = min(found, key=lambda name: found[name].iteration_s)
-    compressed = sum(option.is_compressed for option in found[codec].strategy)
+        plans[codec] = improve(job, find_strategy(job).strategy)
+    codec = min(plans, key=lambda name: plans[name].iteration_s)
+    compressed = sum(option.is_compressed for option in plans[codec].strategy)
     return Prediction(
         plain=best,
         without_s=plain[best],
-        with_s=found[codec].iteration_s,
+        with_s=plans[codec].iteration_s,
         how=f"{compressed} of {q.gradients.num_tensors} gradients by {codec}",
         variant=codec,
         memory=f"{4 * sum(q.gradients.num_elements) / 1e9:.2g} GB a GPU for error feedback" if compressed else "",
@@ -181,17 +181,17 @@ def cupcake(q: Question) -> Prediction | str:
         problem = way.problem(q.gradients)
         plain[name] = iteration_time(problem, ddp_buckets(problem))
     best = min(plain, key=plain.__getitem__)
-    found = {}
+    by_codec = {}
     for codec, way in costs.items():
         problem = way.problem(q.gradients)
         fusion = optimal_fusion(problem)
-        found[codec] = iteration_time(problem, fusion), len(fusion)
-    codec = min(found, key=found.__getitem__)
+        by_codec[codec] = iteration_time(problem, fusion), len(fusion)
+    codec = min(by_codec, key=by_codec.__getitem__)
     return Prediction(
         plain=best,
         without_s=plain[best],
-        with_s=found[codec][0],
-        how=f"{found[codec][1]} groups by {codec}",
+        with_s=by_codec[codec][0],
+        how=f"{by_codec[codec][1]} groups by {codec}",
         variant=codec,
         memory=f"{4 * sum(q.gradients.num_elements) / 1e9:.2g} GB a GPU for error feedback",
         ratio=1 - q.computation_s / plain[best],
@@ -221,14 +221,14 @@ def zen(q: Question) -> Prediction | str:
         return f"{n} x {inside} ranks: its model of the schemes needs powers of two, at least 2"
     rows, width = q.embedding
     density = q.density if inside == 1 else modelled(q.density, inside, width).density[inside]
-    found = sums_s(n, density, (rows, width), network)
-    plain = {"torch's dense sum": found["Dense"], "AGsparse": found["AGsparse"]}
-    best, fastest = min(plain, key=plain.__getitem__), min(found, key=found.__getitem__)
-    others = "" if fastest == "Zen" else f"; {fastest} takes {found[fastest]:.3g} s"
+    times_s = sums_s(n, density, (rows, width), network)
+    plain = {"torch's dense sum": times_s["Dense"], "AGsparse": times_s["AGsparse"]}
+    best, fastest = min(plain, key=plain.__getitem__), min(times_s, key=times_s.__getitem__)
+    others = "" if fastest == "Zen" else f"; {fastest} takes {times_s[fastest]:.3g} s"
     return Prediction(
         plain=best,
         without_s=plain[best],
-        with_s=found["Zen"],
+        with_s=times_s["Zen"],
         of="the sum of the embeddings' gradients",
         how=f"Zen on {n} ranks, {density:.2%} of the rows in each{others}",
         ratio=density,
@@ -289,15 +289,15 @@ def activation_compression(q: Question) -> Prediction | str:
         vocabulary=q.workload.vocabulary,
     )
     times = activations.iteration_time(plain, machine)
-    coded = [name for name, one in METHODS.items() if one.family not in (Family.NONE, Family.HALF)]
-    found = {name: activations.iteration_time(replace(plain, method=name), machine).total_s for name in coded}
-    best = min(found, key=found.__getitem__)
+    coded = [name for name, method in METHODS.items() if method.family not in (Family.NONE, Family.HALF)]
+    coded_s = {name: activations.iteration_time(replace(plain, method=name), machine).total_s for name in coded}
+    best = min(coded_s, key=coded_s.__getitem__)
     below = activations.break_even_bytes_per_s(machine, replace(plain, method=best))
     limit = f"; gains below {below * 8 / 1e9:,.0f} Gbit/s inside machines" if 0 < below < math.inf else ""
     return Prediction(
         plain="Megatron's TP in 16 bits",
         without_s=times.total_s,
-        with_s=found[best],
+        with_s=coded_s[best],
         how=f"{best} on the last half of the layers{limit}",
         variant=best,
         ratio=times.tensor_s / times.total_s,
@@ -327,13 +327,13 @@ def atp(q: Question) -> Prediction | str:
         for num, link in links
     ]
     matrix = HierarchicalCommMatrix(name=q.machines.name, layers=tuple(layers))
-    found = search_exactly(matrix, q.tp, work)
-    plain = next(one for one in found if one.d2 == 1)
+    meshes = search_exactly(matrix, q.tp, work)
+    plain = next(mesh for mesh in meshes if mesh.d2 == 1)
     return Prediction(
         plain=f"Megatron's TP {q.tp}{', sequence parallel' if plain.sequence_parallel else ''}",
         without_s=q.computation_s + plain.total_s,
-        with_s=q.computation_s + found[0].total_s,
-        how=found[0].name,
+        with_s=q.computation_s + meshes[0].total_s,
+        how=meshes[0].name,
         ratio=plain.total_s / (q.computation_s + plain.total_s),
     )
 
@@ -358,7 +358,7 @@ def flextp(q: Question) -> Prediction | str:
         )
         for solution in (Solution.BASELINE, Solution.MIG, Solution.SEMI)
     }
-    best = min((Solution.MIG, Solution.SEMI), key=lambda one: epochs[one].time_s)
+    best = min((Solution.MIG, Solution.SEMI), key=lambda solution: epochs[solution].time_s)
     parts = flexible.iteration_parts(work, machine)
     return Prediction(
         plain=f"Megatron's TP {q.tp}, which waits",
@@ -397,14 +397,14 @@ def sdpipe(q: Question) -> Prediction | str:
         late_s[:, 0, 0] = delay_s
     else:
         late_s = pipelines.drawn_delays_s(*shape, delay_s=delay_s, share=q.slow_share)
-    found = {
+    iterations_s = {
         scheme: pipelines.simulate(scheme, work, cluster, late_s).iteration_s
         for scheme in (pipelines.Scheme.ALL_REDUCE, pipelines.Scheme.SDPIPE)
     }
     return Prediction(
         plain="an all-reduce after 1F1B",
-        without_s=found[pipelines.Scheme.ALL_REDUCE],
-        with_s=found[pipelines.Scheme.SDPIPE],
+        without_s=iterations_s[pipelines.Scheme.ALL_REDUCE],
+        with_s=iterations_s[pipelines.Scheme.SDPIPE],
         how=f"{q.num_replicas} pipelines of {q.pp} stages",
         ratio=delay_s / work.iteration_s,
     )
@@ -471,7 +471,10 @@ def gemini(q: Question) -> Prediction | str:
 
 
 PREDICTIONS: Mapping[str, Callable[[Question], Prediction | str]] = MappingProxyType(
-    {one.__name__: one for one in (activation_compression, atp, cupcake, espresso, flextp, gemini, sdpipe, zen)}
+    {
+        technique.__name__: technique
+        for technique in (activation_compression, atp, cupcake, espresso, flextp, gemini, sdpipe, zen)
+    }
 )
 NETWORK = Decider(name="network", low=0.1, high=1e4, words="{:.3g} Gbit/s between machines")
 SLOW = Decider(name="slow", low=1.001, high=32.0, words="a GPU that takes {:.2f} times as long")

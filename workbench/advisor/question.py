@@ -299,8 +299,8 @@ def _layouts(
 ) -> Iterator[tuple[int, int]]:
     """Yield what fits, the fewest ranks first: tensor parallelism inside a machine, then stages on several."""
     inside, room = machines.host.num_devices, STATE_SHARE * machines.host.device.memory_bytes
-    cuts = [one for one in range(1, inside + 1) if inside % one == 0 and (sizes is None or sizes.num_heads % one == 0)]
-    stages = [one for one in range(1, machines.num_hosts + 1) if machines.num_hosts % one == 0]
+    cuts = [cut for cut in range(1, inside + 1) if inside % cut == 0 and (sizes is None or sizes.num_heads % cut == 0)]
+    stages = [num_stages for num_stages in range(1, machines.num_hosts + 1) if machines.num_hosts % num_stages == 0]
     for num_stages in stages if pp is None else [pp]:
         for cut in cuts if tp is None else [tp]:
             if state_bytes / (cut * num_stages) <= room:
@@ -331,23 +331,23 @@ def _model(model: str | Path | dict[str, Any]) -> tuple[str, ModelSizes | None]:
         config = {"name": str(path)} | json.loads(path.read_text(encoding="utf-8"))
     sizes = _sizes_of_config(config)
     if sizes is None:
-        missing = next(names for names in CONFIG.values() if not any(isinstance(config.get(one), int) for one in names))
+        missing = next(names for names in CONFIG.values() if not any(isinstance(config.get(key), int) for key in names))
         raise ValueError(f"model has no {' or '.join(missing)}; a config must have one")
     return str(config.get("name") or config.get("model_type") or "model"), sizes
 
 
 def _sizes_of_config(config: Mapping[str, Any]) -> ModelSizes | None:
     """Return the sizes of a transformer, None where its config lacks one."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for name, names in CONFIG.items():
-        values = [config[one] for one in names if isinstance(config.get(one), int)]
+        values = [config[key] for key in names if isinstance(config.get(key), int)]
         if not values:
             return None
-        found[name] = values[0]
-    inner = config.get("intermediate_size") or config.get("n_inner") or 4 * found["hidden_size"]
+        sizes[name] = values[0]
+    inner = config.get("intermediate_size") or config.get("n_inner") or 4 * sizes["hidden_size"]
     positions = config.get("max_position_embeddings") or config.get("n_positions") or SEQUENCE
     kind = {"bert": Family.BERT, "roberta": Family.ROBERTA}.get(str(config.get("model_type")), Family.GPT_2)
-    return ModelSizes(family=kind, intermediate_size=inner, max_positions=positions, **found)
+    return ModelSizes(family=kind, intermediate_size=inner, max_positions=positions, **sizes)
 
 
 def _plain(name: str) -> str:

@@ -30,7 +30,7 @@ class Shown:
     @property
     def table(self) -> dict[str, tuple[float, str]]:
         """The gain of each technique that applies, the best first, and how sure it is."""
-        rows = [(row, row.found) for row in self.advice.rows]
+        rows = [(row, row.prediction) for row in self.advice.rows]
         return {row.behind.name: (found.gain, row.word) for row, found in rows if isinstance(found, Prediction)}
 
 
@@ -69,7 +69,7 @@ def _draw(shown: Shown) -> Figure:
 
 def _describe(shown: Shown) -> str:
     best = ", ".join(shown.advice.best) or "none of them"
-    away = [row.behind.name for row in shown.advice.rows if not isinstance(row.found, Prediction)]
+    away = [row.behind.name for row in shown.advice.rows if not isinstance(row.prediction, Prediction)]
     left_out = "" if IS_COMPILED else " Other rates of the network need compiled code: open this in JupyterLab."
     return f"Advice: {best}. Do not apply: {', '.join(away)}.{left_out} {shown.advice.tested}"
 

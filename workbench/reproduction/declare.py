@@ -92,7 +92,7 @@ class Finding:
 
     says: str  # the paper's statement in our words
     source: str  # its place in the paper
-    found: str  # our result, with a placeholder such as {gain:.1f} for each of `values`
+    sentence: str  # our result, with a placeholder such as {gain:.1f} for each of `values`
     values: Mapping[str, Value] = field(default_factory=dict)
     claims: Sequence[str] = ()  # claims that decide the mark, each as "table-2/measured: name of the claim"
     means: str = ""  # advice for users of the technique
@@ -106,7 +106,7 @@ class Missed:
     measured: str = "measured_over_predicted"  # a quantity, already divided by the predicted one unless that is named
     predicted: str = ""
     plain: Mapping[str, Any] = field(default_factory=dict)  # key columns of the best plain setting; {} for gains
-    own: Mapping[str, Any] = field(default_factory=dict)  # of the technique
+    technique: Mapping[str, Any] = field(default_factory=dict)  # of the technique's rows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,8 +127,8 @@ class Use:
     @property
     def findings(self) -> tuple[Finding, Finding]:
         """What it gains, and what it loses."""
-        gain = Finding(says=self.when, source="", found=self.gain, values=self.values, means=self.avoid)
-        return gain, Finding(says="", source="", found=self.lost, values=self.lost_values)
+        gain = Finding(says=self.when, source="", sentence=self.gain, values=self.values, means=self.avoid)
+        return gain, Finding(says="", source="", sentence=self.lost, values=self.lost_values)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
