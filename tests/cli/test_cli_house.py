@@ -52,10 +52,10 @@ def test_the_doctor_looks_at_everything_and_advises_on_all_that_is_missing(line)
 
 
 def test_a_required_check_that_is_missing_gives_exit_code_1_and_an_optional_one_does_not(line, monkeypatch):
-    checks = [Check(name="GPUs", ok=False, required=False, found="none", advice="not needed")]
+    checks = [Check(name="GPUs", ok=False, required=False, detail="none", advice="not needed")]
     monkeypatch.setattr("workbench.reproduction.doctor.examine", lambda project: iter(checks))
     assert "○ optional GPUs none" in line.said("doctor")
-    checks.append(Check(name="ranks", ok=False, required=True, found="none", advice="install them"))
+    checks.append(Check(name="ranks", ok=False, required=True, detail="none", advice="install them"))
     done = line("doctor")
     assert done.code == 1
     assert "✕ missing ranks  none\n    install them" in done.out and "Missing and required: ranks." in done.out
@@ -81,7 +81,7 @@ def test_verifying_an_empty_folder_ends_with_a_summary(line, data):
 def test_a_catalogue_that_cannot_be_used_is_broken(line):
     (line.root / "reproductions/toy/catalogue.py").write_text("CATALOGUE = 3\n")
     check = next(check for check in examine(Project()) if check.name == "catalogue")
-    assert check.state == "broken" and "CATALOGUE must be a tuple" in check.found
+    assert check.state == "broken" and "CATALOGUE must be a tuple" in check.detail
 
 
 def test_a_benchmark_that_does_not_hold_gives_exit_code_1_and_a_pattern_leaves_it_out(line):

@@ -132,7 +132,7 @@ def redraw(
     from workbench.reproduction.redraw import redraw as draw_again
 
     (project, catalogue), out = common.load(), common.console()
-    told: dict[str, int] = {"drawn again": 0, "unchanged": 0, "not drawn from a record alone": 0}
+    counts: dict[str, int] = {"drawn again": 0, "unchanged": 0, "not drawn from a record alone": 0}
     for run in (
         run for item in common.pick(catalogue, patterns or []) for run in ItemRun(project, item, "laptop").recorded
     ):
@@ -142,10 +142,10 @@ def redraw(
         except ValueError as error:
             word = "not drawn from a record alone"
             line = f"{run.item.id} {run.profile}: {error}" if reasons else ""
-        told[word] += 1
+        counts[word] += 1
         if line:
             out.print(line, markup=False)
-    out.print(", ".join(f"{number} {word}" for word, number in told.items()), markup=False)
+    out.print(", ".join(f"{number} {word}" for word, number in counts.items()), markup=False)
 
 
 def compare(
@@ -176,25 +176,24 @@ def compare(
         print(f"workbench: {line}", file=sys.stderr)
     if page:
         page.write_text(compared_page(compared, before, after), encoding="utf-8")
-    found, lacking = compared.found, compared.lacking
+    by_item, lacking = compared.differences, compared.lacking
     if json:
-        listed = [one.to_json() for each in found.values() for one in each]
+        listed = [difference.to_json() for differences in by_item.values() for difference in differences]
         only = {"only_before": lacking[1], "only_after": lacking[0]}
-        return common.print_json({"compared": list(found), **only, "differences": listed})
-    for name, each in found.items():
-        if not each:
+        return common.print_json({"compared": list(by_item), **only, "differences": listed})
+    for name, differences in by_item.items():
+        if not differences:
             continue
-        out.print(f"{name}: {common.counted(len(each), 'difference')}", markup=False)
-        shown = [one for one in each if every or (one.told_apart and one.what in ("verdict", "value"))]
-        for one in shown:
-            named, old, new, change = difference_texts(one)
+        out.print(f"{name}: {common.counted(len(differences), 'difference')}", markup=False)
+        shown = [row for row in differences if every or (row.told_apart and row.what in ("verdict", "value"))]
+        for row in shown:
+            named, old, new, change = difference_texts(row)
             out.print(f"  {named}: {old} → {new}  {change}".rstrip(), markup=False)
-        if left := len(each) - len(shown):
+        if left := len(differences) - len(shown):
             out.print(f"  {left} more inside the intervals, or of machine and versions; --all shows them", markup=False)
     numbers = [common.counted(compared.count(what), what) for what in ("verdict", "value")]
-    words = (
-        f"{common.counted(len(found), 'item')} compared, {sum(not each for each in found.values())} without difference"
-    )
+    alike = sum(not differences for differences in by_item.values())
+    words = f"{common.counted(len(by_item), 'item')} compared, {alike} without difference"
     out.print(f"{words}; told apart: {', '.join(numbers)}", markup=False)
     for word, names in ((after, lacking[0]), (before, lacking[1])):
         if names:

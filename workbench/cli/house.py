@@ -49,8 +49,8 @@ def doctor(as_json: common.AsJson = False) -> int:
         if not as_json:
             _print_check(out, check)
     if as_json:
-        fields = ("name", "state", "required", "found", "advice")
-        common.print_json([{name: getattr(check, name) for name in fields} for check in checks])
+        fields = {"name": "name", "state": "state", "required": "required", "found": "detail", "advice": "advice"}
+        common.print_json([{key: getattr(check, name) for key, name in fields.items()} for check in checks])
     parts = []
     for state, words in (("missing", "Missing and required"), ("broken", "Broken")):
         if names := [check.name for check in checks if check.state == state]:
@@ -67,7 +67,7 @@ def _print_check(out: Any, check: Any) -> None:
         "broken": "[bold red]✕ broken[/]",
         "optional": "[yellow]○ optional[/]",
     }[check.state]
-    out.print(f"{mark} [bold]{escape(check.name)}[/]  {escape(check.found)}")
+    out.print(f"{mark} [bold]{escape(check.name)}[/]  {escape(check.detail)}")
     if check.state != "ok":
         out.print(f"    {check.advice}", style="dim", markup=False)
 
@@ -212,14 +212,14 @@ def verify(names: Annotated[list[str] | None, Argument(metavar="NAME", help="All
     """Compare the files on this machine with the manifest's checksums; exit code 1 where one differs."""
     from workbench.datasets import manifest
 
-    out, differs, found = common.console(), False, False
+    out, differs, is_here = common.console(), False, False
     for name in names or [entry.name for entry in _checked(manifest.list_data)]:
         for check in _checked(manifest.verify, name):
             differs |= check.status is manifest.FileStatus.DIFFERS
-            found |= check.status is not manifest.FileStatus.MISSING
+            is_here |= check.status is not manifest.FileStatus.MISSING
             place = f"  ({check.place})" if check.place else ""
             out.print(f"{name}  {check.file}  {check.status.value}{place}", markup=False)
-    if not found:
+    if not is_here:
         out.print("None of these files is on this machine; workbench data fetch NAME downloads them.", markup=False)
     return 1 if differs else 0
 

@@ -110,9 +110,9 @@ def audit_claim(
             noticed[name] = None
         else:
             noticed[name] = _verdict(claim, rows, changed, published) is not Verdict.AGREES
-    deciding = [each for each in placed if any(each.regime.covers(claim, row.where) for row in compared)]
-    off = [each.switched_off() for each in deciding if each.regime.off is not None]
-    for name, elsewhere in ((REGIME, [each.moved() for each in deciding]), (OFF, off)):
+    deciding = [ratio for ratio in placed if any(ratio.regime.covers(claim, row.where) for row in compared)]
+    off = [ratio.switched_off() for ratio in deciding if ratio.regime.off is not None]
+    for name, elsewhere in ((REGIME, [ratio.moved() for ratio in deciding]), (OFF, off)):
         withdrawn = worst([row.verdict for row in withdraw(claim, compared, elsewhere)])
         noticed[name] = withdrawn is not Verdict.AGREES if elsewhere else None
     return noticed

@@ -88,7 +88,7 @@ class Disagreement:
 
 def disagreements(project: Project, runs: Mapping[str, BestRun]) -> tuple[Disagreement, ...]:
     """Return the disagreements that need a cause: of findings, and of the paper by more than 1.5 times."""
-    found: list[Disagreement] = []
+    disagreeing: list[Disagreement] = []
     for technique in dict.fromkeys(run.item.technique for run in runs.values()):
         causes = read_causes(project.reproductions / technique, [run.item for run in runs.values()])
         page, folder = load_page(project, technique), technique.replace("_", "-")
@@ -100,7 +100,7 @@ def disagreements(project: Project, runs: Mapping[str, BestRun]) -> tuple[Disagr
                 if not is_finding and (times <= MOST_TIMES or claim.whose is not Whose.PAPER or claim.repeats):
                     continue
                 cause = causes.get((run.item.id, claim.name))
-                found.append(
+                disagreeing.append(
                     Disagreement(
                         item=run.item.id,
                         claim=claim,
@@ -112,7 +112,7 @@ def disagreements(project: Project, runs: Mapping[str, BestRun]) -> tuple[Disagr
                         after=_after(cause, runs) if cause else None,
                     )
                 )
-    return tuple(found)
+    return tuple(disagreeing)
 
 
 def _disagreeing(run: BestRun) -> list[tuple[Claim, ClaimVerdict]]:
@@ -138,7 +138,7 @@ def _off(claim: Claim, verdict: ClaimVerdict) -> tuple[float, float, float]:
         if row.verdict is Verdict.DISAGREES and row.published is not None and row.ours is not None
     ]
     asked = claim.at if isinstance(claim, Crossover) else math.nan
-    return max(off, key=lambda one: one[2], default=(asked, math.nan, math.inf))
+    return max(off, key=lambda numbers: numbers[2], default=(asked, math.nan, math.inf))
 
 
 def _times(a: float, b: float) -> float:
@@ -154,12 +154,12 @@ def _after(cause: Cause, runs: Mapping[str, BestRun]) -> float | None:
         raise ClaimError(f"{cause.line}: {error}") from None
 
 
-def summary(found: Sequence[Disagreement]) -> str:
+def summary(disagreeing: Sequence[Disagreement]) -> str:
     """Return how many disagreements have a cause, in a sentence."""
-    unexplained = sum(not one.is_explained for one in found)
+    unexplained = sum(not disagreement.is_explained for disagreement in disagreeing)
     return (
-        f"Disagreements of main findings, and those by more than {MOST_TIMES} times: {len(found)}. "
-        f"An intervention shows the cause of {len(found) - unexplained}; unexplained: {unexplained}."
+        f"Disagreements of main findings, and those by more than {MOST_TIMES} times: {len(disagreeing)}. "
+        f"An intervention shows the cause of {len(disagreeing) - unexplained}; unexplained: {unexplained}."
     )
 
 

@@ -170,7 +170,7 @@ def read_where(text: str) -> dict[str, Any]:
         if not equals or not name or name in where:
             raise ValueError(f"where is {text!r}; it must read 'column=value; column=[value | value]'")
         is_list = value.startswith("[") and value.endswith("]")
-        where[name] = [_key(one) for one in value[1:-1].split(" | ")] if is_list else _key(value)
+        where[name] = [_key(choice) for choice in value[1:-1].split(" | ")] if is_list else _key(value)
     return where
 
 

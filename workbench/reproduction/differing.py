@@ -7,6 +7,7 @@ import math
 import subprocess
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +53,14 @@ class Difference:
 class Compared:
     """Two sets of records compared."""
 
-    found: Mapping[str, Sequence[Difference]]  # by id and profile, of items with a record in both
+    differences: Mapping[str, Sequence[Difference]]  # by id and profile, of items with a record in both
     lacking: tuple[Sequence[str], Sequence[str]]  # in the first set, and in the second
     refused: tuple[str, ...]
 
     def count(self, what: str) -> int:
         """Return how many verdicts or values are told apart."""
-        return sum(one.told_apart and one.what == what for each in self.found.values() for one in each)
+        differences = chain.from_iterable(self.differences.values())
+        return sum(difference.told_apart and difference.what == what for difference in differences)
 
 
 def compare(
@@ -72,19 +74,19 @@ def compare(
     items = {item.id: item for item in catalogue}
     sets = [record_set(project, word) for word in (before, after)]
     lacking: tuple[list[str], list[str]] = ([], [])
-    found = {}
+    by_item = {}
     for old, new in pairs(*sets):
         either: Mapping[str, Any] = new or old or {}
         name = f"{either['id']} {either['profile']}"
         if ids is not None and either["id"] not in ids:
             continue
         if old and new:
-            found[name] = differences(project, items, old, new)
+            by_item[name] = differences(project, items, old, new)
         else:
             lacking[old is not None].append(name)
-    if not found:
+    if not by_item:
         raise UsageError(f"no item has both a record in {before} and one in {after}")
-    return Compared(found=found, lacking=lacking, refused=sets[0].refused + sets[1].refused)
+    return Compared(differences=by_item, lacking=lacking, refused=sets[0].refused + sets[1].refused)
 
 
 def record_set(project: Project, word: str) -> RecordSet:
@@ -93,12 +95,12 @@ def record_set(project: Project, word: str) -> RecordSet:
     if word in [profile.value for profile in Profile]:
         paths = project.root.glob(f"{place}/{word}/*/*.json")
     elif path.is_dir():
-        paths = (found for found in path.rglob("*.json") if not any(part.startswith(".") for part in found.parts[-5:]))
+        paths = (file for file in path.rglob("*.json") if not any(part.startswith(".") for part in file.parts[-5:]))
     elif path.is_file():
         return _read([(word, read_text(path))])
     else:
         return _read(_committed(project.root, word))
-    return _read((str(found), read_text(found)) for found in sorted(paths) if found.name in NAMES)
+    return _read((str(file), read_text(file)) for file in sorted(paths) if file.name in NAMES)
 
 
 def _read(texts: Iterable[tuple[str, str]]) -> RecordSet:
@@ -153,21 +155,23 @@ def differences(
     Both are judged by the claims as they are now; records of items that are not declared keep the verdicts they had.
     """
     verdicts = [_verdicts(project, catalogue.get(record["id"]), record) for record in (old, new)]
-    found = [Difference(id=new["id"], what="verdict", name=name, **sides) for name, sides in _changed(*verdicts)]
+    differing = [Difference(id=new["id"], what="verdict", name=name, **sides) for name, sides in _changed(*verdicts)]
     rows = [{(row.quantity, row.unit, _keys(row)): row for row in merged_rows(record)} for record in (old, new)]
     values = []
     for quantity, unit, keys in dict.fromkeys([*rows[0], *rows[1]]):
-        one, other = (side.get((quantity, unit, keys)) for side in rows)
-        if one is None or other is None or not _equal(one.value, other.value):
-            overlap = one and other and one.interval[0] <= other.interval[1] and other.interval[0] <= one.interval[1]
+        before, after = (side.get((quantity, unit, keys)) for side in rows)
+        if before is None or after is None or not _equal(before.value, after.value):
+            overlap = (
+                before and after and before.interval[0] <= after.interval[1] and after.interval[0] <= before.interval[1]
+            )
             named = " ".join(filter(None, (quantity, keys)))
-            sides: dict[str, Any] = {"before": _value(one), "after": _value(other)}
+            sides: dict[str, Any] = {"before": _value(before), "after": _value(after)}
             values.append(Difference(id=new["id"], what="value", name=named, told_apart=not overlap, **sides))
-    found += sorted(values, key=lambda value: not value.told_apart)
+    differing += sorted(values, key=lambda value: not value.told_apart)
     for field in CIRCUMSTANCES:
         settings = _changed(old.get(field) or {}, new.get(field) or {})
-        found += [Difference(id=new["id"], what=field, name=name, **sides) for name, sides in settings]
-    return found
+        differing += [Difference(id=new["id"], what=field, name=name, **sides) for name, sides in settings]
+    return differing
 
 
 def _verdicts(project: Project, item: Reproduction | None, record: SealedRecord) -> dict[str, str]:
@@ -190,8 +194,8 @@ def _keys(row: Row) -> str:
     return ", ".join(f"{name}={key}" for name, key in sorted(row.keys.items()))
 
 
-def _equal(one: float, other: float) -> bool:
-    return one == other or (math.isnan(one) and math.isnan(other))
+def _equal(a: float, b: float) -> bool:
+    return a == b or (math.isnan(a) and math.isnan(b))
 
 
 def _value(row: Row | None) -> dict[str, Any] | None:

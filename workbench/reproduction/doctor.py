@@ -32,7 +32,7 @@ class Check:
     name: str  # of the thing
     ok: bool  # whether it is there
     required: bool  # whether the workbench needs it
-    found: str  # a line on it
+    detail: str  # a line on it
     advice: str = ""  # what to do where it is not there
     broken: bool = False  # whether it is there, required and wrong
 
@@ -59,16 +59,16 @@ def examine(project: Any) -> Iterator[Check]:
     }
     for name, (look, advice) in looks.items():
         try:
-            ok, found = look()
+            ok, detail = look()
         except Exception as error:  # the outcome of a look, not an error of the doctor's
-            ok, found = False, _in_a_line(error)
+            ok, detail = False, _in_a_line(error)
         required, broken = name not in OPTIONAL, name == "catalogue" and not ok
-        yield Check(name=name, ok=ok, required=required, found=found, advice=advice, broken=broken)
+        yield Check(name=name, ok=ok, required=required, detail=detail, advice=advice, broken=broken)
     try:
         yield from _data()
     except Exception as error:
         advice = "Mend data/manifest.csv."
-        yield Check(name="data", ok=False, required=False, found=_in_a_line(error), advice=advice)
+        yield Check(name="data", ok=False, required=False, detail=_in_a_line(error), advice=advice)
 
 
 def _in_a_line(error: Exception) -> str:
@@ -99,8 +99,8 @@ def _catalogue(project: Any) -> Found:
 def _results(project: Any) -> Found:
     folder = next(place for place in (project.results, project.results.parent) if place.exists())
     free, writable = shutil.disk_usage(folder).free, os.access(folder, os.W_OK)
-    found = f"{folder}: {'writable' if writable else 'not writable'}, {free / 1e9:.1f} GB free"
-    return writable and free >= FREE_BYTES_NEEDED, found
+    detail = f"{folder}: {'writable' if writable else 'not writable'}, {free / 1e9:.1f} GB free"
+    return writable and free >= FREE_BYTES_NEEDED, detail
 
 
 def _ranks() -> Found:
@@ -144,8 +144,8 @@ def _shaped_hosts() -> Found:
 def _browser() -> Found:
     program = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     playwright = importlib.util.find_spec("playwright") is not None
-    found = f"{program or 'no Chromium'}; Playwright {'is there' if playwright else 'is not installed'}"
-    return bool(program) and playwright, found
+    detail = f"{program or 'no Chromium'}; Playwright {'is there' if playwright else 'is not installed'}"
+    return bool(program) and playwright, detail
 
 
 def _data() -> Iterator[Check]:
@@ -155,9 +155,9 @@ def _data() -> Iterator[Check]:
     try:
         workbench_data()
     except DataError:
-        found = f"{DATA_VARIABLE} is {os.environ[DATA_VARIABLE]!r}, which is not a folder"
+        detail = f"{DATA_VARIABLE} is {os.environ[DATA_VARIABLE]!r}, which is not a folder"
         advice = f"Set {DATA_VARIABLE} to a folder that exists, or unset it."
-        yield Check(name="data", ok=False, required=False, found=found, advice=advice)
+        yield Check(name="data", ok=False, required=False, detail=detail, advice=advice)
         return
     absent = []
     for name in [entry.name for entry in list_data()]:
@@ -167,14 +167,14 @@ def _data() -> Iterator[Check]:
             continue
         wrong = [check.file for check in checks if check.status is FileStatus.DIFFERS]
         places = ", ".join(dict.fromkeys(check.place for check in checks))
-        found = f"{wrong[0]} ({places}) differs from its checksum" if wrong else f"from {places}"
+        detail = f"{wrong[0]} ({places}) differs from its checksum" if wrong else f"from {places}"
         advice = f"Fetch it anew: workbench data fetch {name}"
         if DATA_VARIABLE in places:
             advice = f"Mend it, or unset {DATA_VARIABLE}."
-        yield Check(name=f"data {name}", ok=not wrong, required=False, found=found, advice=advice)
+        yield Check(name=f"data {name}", ok=not wrong, required=False, detail=detail, advice=advice)
     if absent:
         advice = (
             "workbench data fetch NAME, or set WORKBENCH_DATA to a folder that has them. Until then a generated "
             "stand-in takes the place of a data set, and the report says so; items that need an absent model say so."
         )
-        yield Check(name="data", ok=False, required=False, found=f"not here: {', '.join(absent)}", advice=advice)
+        yield Check(name="data", ok=False, required=False, detail=f"not here: {', '.join(absent)}", advice=advice)

@@ -23,7 +23,7 @@ COLUMNS = (
     *("id", "profile", "claim", "whose", "verdict", "where", "published", "ours", "low", "high", "unit", "rule"),
     *("source", "changed", "paper", "machine", "started", "commit", "licence"),
 )
-Found = tuple[ItemRun, Mapping[str, Any]]  # a run and its promoted record
+Promoted = tuple[ItemRun, Mapping[str, Any]]  # a run and its promoted record
 
 
 def export(project: Project, catalogue: Sequence[Reproduction], form: str, target: Path) -> int:
@@ -31,13 +31,13 @@ def export(project: Project, catalogue: Sequence[Reproduction], form: str, targe
     if form not in FORMATS:
         raise UsageError(f"format {form!r} is unknown; it must be one of {', '.join(FORMATS)}")
     runs = [ItemRun(project, item, profile.value) for item in catalogue for profile in Profile]
-    found = [(run, record) for run in runs if (record := record_of(run, promoted=True)) is not None]
-    if not found:
+    recorded = [(run, record) for run in runs if (record := record_of(run, promoted=True)) is not None]
+    if not recorded:
         raise UsageError("none of the selected items has a recorded run")
     if target.exists():
         raise UsageError(f"{target} is there already; name another place")
-    FORMATS[form](project, found, target)
-    return len(found)
+    FORMATS[form](project, recorded, target)
+    return len(recorded)
 
 
 def _citation(project: Project) -> dict[str, Any]:
@@ -60,12 +60,12 @@ def _address(paper: Mapping[str, Any]) -> str:
     return f"https://doi.org/{paper['doi']}" if "doi" in paper else str(paper.get("url", ""))
 
 
-def _write_csv(project: Project, found: Sequence[Found], target: Path) -> None:
+def _write_csv(project: Project, recorded: Sequence[Promoted], target: Path) -> None:
     licence, of = _citation(project)["license"], papers(project)
     with target.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS)
         writer.writeheader()
-        for run, record in found:
+        for run, record in recorded:
             circumstances = {name: record[name] for name in ("started", "commit")} | {"licence": licence}
             circumstances |= {"machine": json.dumps(record["machine"])}
             circumstances |= {"paper": _address(of.get(run.item.technique, {}))}
@@ -89,9 +89,9 @@ def _row(verdict: Any, row: Any) -> dict[str, Any]:
     return numbers | {"where": json.dumps(dict(row.where)), "verdict": row.verdict.value}
 
 
-def _write_bibtex(project: Project, found: Sequence[Found], target: Path) -> None:
+def _write_bibtex(project: Project, recorded: Sequence[Promoted], target: Path) -> None:
     suite = _citation(project)
-    of, used = papers(project), dict.fromkeys(run.item.technique for run, _ in found)
+    of, used = papers(project), dict.fromkeys(run.item.technique for run, _ in recorded)
     entries = [_entry("software", "workbench", suite | {"year": str(suite["date-released"])[:4]})]
     kinds = {"conference-paper": "inproceedings", "thesis": "phdthesis"}
     entries += [_entry(kinds.get(of[name]["type"], "article"), name, of[name]) for name in used if name in of]
@@ -107,7 +107,7 @@ def _entry(kind: str, key: str, held: Mapping[str, Any]) -> str:
     return "\n".join([f"@{kind}{{{key},", *lines, "}"])
 
 
-def _write_crate(project: Project, found: Sequence[Found], target: Path) -> None:
+def _write_crate(project: Project, recorded: Sequence[Promoted], target: Path) -> None:
     from rocrate.model.contextentity import ContextEntity
     from rocrate.rocrate import ROCrate
 
@@ -115,11 +115,11 @@ def _write_crate(project: Project, found: Sequence[Found], target: Path) -> None
     crate.name, crate.license = suite["title"], suite["license"]
     crate.description = "Recorded runs: values, machine, data and the verdict on each claim of the papers."
     cited = {}
-    for technique in dict.fromkeys(run.item.technique for run, _ in found):
+    for technique in dict.fromkeys(run.item.technique for run, _ in recorded):
         if paper := of.get(technique):
             about = {"@type": "ScholarlyArticle", "name": paper["title"], "datePublished": str(paper.get("year", ""))}
             cited[technique] = crate.add(ContextEntity(crate, _address(paper) or f"#{technique}", properties=about))
-    for run, record in found:
+    for run, record in recorded:
         item = run.item
         claims = [f"{verdict.verdict.value}: {verdict.claim}" for verdict in verdicts_of(project, item, record)]
         properties = {"name": f"{item.id}, {run.profile}: {item.title}", "description": "\n".join(claims)}

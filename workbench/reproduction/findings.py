@@ -143,11 +143,11 @@ def _no_run(item: Reproduction) -> BestRun:
 
 
 def _runs(
-    project: Project, item: Reproduction, own: Sequence[bool], profiles: Sequence[str] = PROFILES
+    project: Project, item: Reproduction, order: Sequence[bool], profiles: Sequence[str] = PROFILES
 ) -> Iterator[BestRun]:
-    """Read an item's runs, largest profile first; `own` lists this machine's (True) and recorded (False) in order."""
+    """Read an item's runs, largest profile first; `order` lists this machine's (True) and recorded (False) in order."""
     for profile in profiles:
-        for is_own in own:
+        for is_own in order:
             run = f"{profile} run on this machine" if is_own else f"recorded {profile} run"
             try:
                 record = record_of(ItemRun(project, item, profile), promoted=not is_own)

@@ -213,9 +213,9 @@ class Library:
             for parent in _parents(name_of_code) if module else ():
                 if parent not in (ROOT, HARNESS) and (above := self._module(parent)):
                     modules[parent] = above
-            named = frozenset().union(*(one.imports for one in modules.values()), module.lazy if module else ())
+            named = frozenset().union(*(source.imports for source in modules.values()), module.lazy if module else ())
             following = frozenset(other for other in named if not _is_harness(other) and self._module(other))
-            self._imports[name] = {part: one.digest for part, one in modules.items()}, following
+            self._imports[name] = {part: source.digest for part, source in modules.items()}, following
         return self._imports[name]
 
     def has(self, name: str) -> bool:

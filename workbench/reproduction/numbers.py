@@ -48,7 +48,7 @@ def read_numbers(folder: Path, runs: Mapping[str, BestRun]) -> list[Number]:
     Raises:
         CatalogueError: if a row has both claim and reason, or neither, or a claim that is not declared.
     """
-    path, found = folder / FILE, []
+    path, numbers = folder / FILE, []
     if not path.is_file():
         return []
     causes = read_causes(folder, [run.item for run in runs.values()])
@@ -60,15 +60,15 @@ def read_numbers(folder: Path, runs: Mapping[str, BestRun]) -> list[Number]:
         run = runs.get(id)
         if row["claim"] and (run is None or name not in [claim.name for claim in run.item.claims]):
             raise CatalogueError(f"{path}:{line}: claim is {row['claim']!r}, which is not declared")
-        judged = [one for one in (run.verdicts if run else ()) if one.claim == name]
+        judged = [claim_verdict for claim_verdict in (run.verdicts if run else ()) if claim_verdict.claim == name]
         verdict = str(judged[0].verdict) if judged else (Verdict.NOT_RUN.value if row["claim"] else NO_CLAIM)
         why = judged[0].reason if judged else row["why"]
         if verdict == Verdict.DISAGREES:
             cause = causes.get((id, name))
             why = f"{cause.kind}: {cause.changed}" if cause else judged[0].explanation or why
         about = {key: row[key] for key in ("place", "number", "about", "claim")}
-        found.append(Number(**about, verdict=verdict, why=" ".join(why.split())))
-    return found
+        numbers.append(Number(**about, verdict=verdict, why=" ".join(why.split())))
+    return numbers
 
 
 def summary(numbers: Sequence[Number]) -> str:

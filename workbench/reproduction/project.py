@@ -132,6 +132,5 @@ class ItemRun:
     def recorded(self) -> tuple["ItemRun", ...]:
         """Its promoted runs in all profiles, on this project's machine and on further ones."""
         folder = self.project.reproductions / self.item.technique / "recorded"
-        found = sorted(folder.glob(f"*/{self.item.item}/{self.promoted.name}"))
-        names = [path.parents[1].name for path in found]
+        names = [path.parents[1].name for path in sorted(folder.glob(f"*/{self.item.item}/{self.promoted.name}"))]
         return tuple(self.at(name) for name in names if name.partition(ON)[0] in list(Profile))

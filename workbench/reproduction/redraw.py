@@ -66,7 +66,7 @@ def draw(notebook: NotebookCells, record: SealedRecord) -> Any:
 
     given = {name: ast.literal_eval(default) for name, (default, _) in notebook.parameters.items()}
     given |= {"item": record["id"], **record["parameters"]}
-    written = [one for cell in notebook.code for one in getattr(parse_cell(cell), "body", ())]
+    written = [statement for cell in notebook.code for statement in getattr(parse_cell(cell), "body", ())]
     statements = list(_branches(written, given))
     place, call = _call(statements)
     figure = next(keyword.value for keyword in call.keywords if keyword.arg == "figure")
@@ -99,10 +99,10 @@ def _held(statements: Sequence[ast.stmt], values: ast.expr, rows: list[Any]) -> 
         yield values.value.id, SimpleNamespace(**{values.attr: rows})
     elif isinstance(values, ast.Name):
         yield values.id, rows
-        for one in statements:
-            if isinstance(one, ast.Assign) and values.id in _stored(one) and isinstance(one.value, ast.BinOp):
+        for node in statements:
+            if isinstance(node, ast.Assign) and values.id in _stored(node) and isinstance(node.value, ast.BinOp):
                 with suppress(ValueError):  # a sum of calls has no name that a picture could use
-                    yield from _held((), one.value, rows)
+                    yield from _held((), node.value, rows)
     else:
         raise ValueError(f"its values are made in the call: {ast.unparse(values)}")
 
@@ -151,8 +151,8 @@ def _needed(statements: Sequence[ast.stmt], figure: ast.expr, held: Mapping[str,
 
 def _figure_and_axes(statements: Sequence[ast.stmt], figure: set[str]) -> set[str]:
     names = set(figure)
-    for statement in (one for one in statements if isinstance(one, ast.Assign)):
-        if figure.intersection(_stored(statement)):
+    for statement in statements:
+        if isinstance(statement, ast.Assign) and figure.intersection(_stored(statement)):
             names.update(_stored(statement))  # figure, axes = plots.figure()
             if isinstance(statement.value, ast.Attribute):  # figure = axes.figure
                 names.update(_names(statement.value, ast.Load))
@@ -186,4 +186,4 @@ def _stored(statement: ast.stmt) -> Iterator[str]:
 
 
 def _names(node: ast.AST, kind: type[ast.expr_context]) -> Iterator[str]:
-    return (one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, kind))
+    return (child.id for child in ast.walk(node) if isinstance(child, ast.Name) and isinstance(child.ctx, kind))

@@ -65,11 +65,13 @@ class Formula:
 
 def read_formula(text: str) -> Formula:
     """Read "1 - samples_per_s (scheme=FP32) / samples_per_s (scheme=Upper Bound)" and its shorter forms."""
-    found = [TERM.fullmatch(part) for part in text.removeprefix("1 - ").split(" / ")]
+    matched = [TERM.fullmatch(part) for part in text.removeprefix("1 - ").split(" / ")]
     terms = [
-        Term(quantity=match[2], where=read_where(match[3] or ""), is_spread=bool(match[1])) for match in found if match
+        Term(quantity=match[2], where=read_where(match[3] or ""), is_spread=bool(match[1]))
+        for match in matched
+        if match
     ]
-    if len(terms) != len(found) or len(terms) > 2:
+    if len(terms) != len(matched) or len(terms) > 2:
         raise ValueError(f"{text!r} cannot be read; it must be {FORMS}")
     return Formula(text=text, terms=terms, is_rest=text.startswith("1 - "))
 
@@ -161,10 +163,10 @@ def withdraw(claim: Claim, compared: Sequence[Comparison], placed: Sequence[Plac
     """
     result = []
     for row in compared:
-        unfit = [each for each in placed if (each.is_outside or each.ours is None)]
-        unfit = [each for each in unfit if each.regime.covers(claim, row.where)]
+        unfit = [ratio for ratio in placed if (ratio.is_outside or ratio.ours is None)]
+        unfit = [ratio for ratio in unfit if ratio.regime.covers(claim, row.where)]
         if unfit and row.verdict is not Verdict.NOT_RUN:
-            first = min(unfit, key=lambda each: each.ours is None)
+            first = min(unfit, key=lambda ratio: ratio.ours is None)
             row = replace(row, verdict=Verdict.NOT_COMPARABLE, reason=first.reason)
         result.append(row)
     return result

@@ -52,21 +52,21 @@ def summaries(project: Project, catalogue: Iterable[Reproduction]) -> dict[str, 
     kept, catalogue = _kept(path), tuple(catalogue)
     techniques = {item.technique for item in catalogue}
     declared = {name: _newest((project.reproductions / name).glob("*.*")) for name in techniques}
-    found = {}
+    current = {}
     for item in catalogue:
         runs = [ItemRun(project, item, profile) for profile in PROFILES]
         files = [path for run in runs for path in (run.record, run.promoted)]
         files += [path for path in [project.published(item)] if path]
         stamp = [*library, *declared[item.technique], *(fact for file in files for fact in _newest([file]))]
-        found[item.id] = kept.get(item.id, {})
-        if found[item.id].get("stamp") != stamp:
-            found[item.id] = {"stamp": stamp, "summary": asdict(summary_of(last_runs(project, [item])[item.id]))}
+        current[item.id] = kept.get(item.id, {})
+        if current[item.id].get("stamp") != stamp:
+            current[item.id] = {"stamp": stamp, "summary": asdict(summary_of(last_runs(project, [item])[item.id]))}
     has_place = project.results.parent == project.root or any((project.results / name).is_dir() for name in PROFILES)
-    if has_place and any(found[id] is not kept.get(id) for id in found):
+    if has_place and any(current[id] is not kept.get(id) for id in current):
         with contextlib.suppress(OSError):  # where nothing can be written, all is judged again next time
             path.parent.mkdir(exist_ok=True)
-            write_json(path, kept | found)
-    return {id: Summary(**held["summary"]) for id, held in found.items()}
+            write_json(path, kept | current)
+    return {id: Summary(**held["summary"]) for id, held in current.items()}
 
 
 def _kept(path: Path) -> dict[str, Any]:

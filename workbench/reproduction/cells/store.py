@@ -101,8 +101,8 @@ class CellStore:
         stored = [self.committed[cell.digest]] if cell.digest in self.committed else []
         with contextlib.suppress(FileNotFoundError):
             stored.append(_read_cell(self.path(cell), cell))
-        stored.sort(key=lambda one: one["started"], reverse=True)
-        reasons = [changes(one, self.basis) for one in stored]
+        stored.sort(key=lambda stored_cell: stored_cell["started"], reverse=True)
+        reasons = [changes(stored_cell, self.basis) for stored_cell in stored]
         if "" in reasons:
             return stored[reasons.index("")], ""
         return (stored[0] if stored and self.keep else None), reasons[0] if reasons else ""
@@ -246,13 +246,13 @@ def cells_there(run: ItemRun, fingerprinter: Fingerprinter, *, keep: bool = Fals
     num_cells = sum(map(len, needs.values()))
     if not num_cells:
         return None
-    stored = [one for name, digests in needs.items() for one in _stored(run, name, digests, keep)]
-    modules = [str(one["module"]) for one in stored]
+    stored = [cell for name, digests in needs.items() for cell in _stored(run, name, digests, keep)]
+    modules = [str(cell["module"]) for cell in stored]
     basis = {module: fingerprinter.basis(run.project.notebook(run.item).parent, module) for module in set(modules)}
-    is_stale = [bool(changes(one, basis[module])) for one, module in zip(stored, modules, strict=True)]
+    is_stale = [bool(changes(cell, basis[module])) for cell, module in zip(stored, modules, strict=True)]
     num_stale = 0 if keep else sum(is_stale)
     to_run = num_cells - len(stored) + num_stale
-    mean_s = sum(one["seconds"] for one in stored) / len(stored) if stored else None
+    mean_s = sum(cell["seconds"] for cell in stored) / len(stored) if stored else None
     remaining_s = 0.0 if not to_run else None if mean_s is None else mean_s * to_run / min(num_cores(), to_run)
     return CellsThere(num_cells=num_cells, num_there=len(stored), num_stale=num_stale, remaining_s=remaining_s)
 

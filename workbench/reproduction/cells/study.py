@@ -375,10 +375,10 @@ class Estimate:
             self._expected[cell.digest] = self._mean_of_the_nearest(_canonical(cell.arguments))
         return self._expected.get(cell.digest, 0.0)
 
-    def _mean_of_the_nearest(self, own: Mapping[str, str]) -> float:
+    def _mean_of_the_nearest(self, arguments: Mapping[str, str]) -> float:
         self._weights = self._weights or _weights(self._timed)
         likeness = [
-            sum(weight for name, weight in self._weights.items() if own.get(name) == other.get(name))
+            sum(weight for name, weight in self._weights.items() if arguments.get(name) == other.get(name))
             for other, _ in self._timed
         ]
         nearest = [seconds for like, (_, seconds) in zip(likeness, self._timed, strict=True) if like == max(likeness)]
@@ -422,11 +422,11 @@ def _squares(values: Sequence[float]) -> float:
 def describe(cell: Cell, cells: Sequence[Cell]) -> str:
     """Name a cell by the arguments in which the cells differ: "rte A1 seed 2"."""
     first = cells[0].arguments
-    differing = [
-        name for name in cell.arguments if any(first.get(name) != other.arguments.get(name) for other in cells)
-    ]
-    own = {name: cell.arguments[name] for name in differing}
-    words = (v if isinstance(v, str) else f"{name.replace('_', ' ')} {canonical_json(v)}" for name, v in own.items())
+    words = (
+        value if isinstance(value, str) else f"{name.replace('_', ' ')} {canonical_json(value)}"
+        for name, value in cell.arguments.items()
+        if any(first.get(name) != other.arguments.get(name) for other in cells)
+    )
     return " ".join(words) or cell.name
 
 

@@ -156,7 +156,9 @@ def compared_page(compared: Compared, before: str, after: str, *, written: str =
 
 def _compared_with_recorded(project: Project, catalogue: Sequence[Reproduction], profile: str, report: View) -> str:
     """Return the page that compares this machine's runs with the recorded ones; "" where one side has none."""
-    if profile == Profile.SMOKE or not any(item.has_record for one in report.techniques for item in one.items):
+    if profile == Profile.SMOKE or not any(
+        item.has_record for technique in report.techniques for item in technique.items
+    ):
         return ""
     try:
         compared = compare(project, catalogue, profile, str(project.results_of(profile)))

@@ -53,7 +53,11 @@ def recorded_beside(run: ItemRun, record: Mapping[str, Any] | None) -> tuple[tup
     order = [known.value for known in Profile]
     runs, refused = [], []
     larger = order[order.index(run.profile) :]
-    further = [f"{one.profile}{ON}{one.machine}" for one in run.recorded if one.machine and one.profile in larger]
+    further = [
+        f"{recorded.profile}{ON}{recorded.machine}"
+        for recorded in run.recorded
+        if recorded.machine and recorded.profile in larger
+    ]
     for other in further + larger[record is not None :]:
         promoted, why = trusted_record(run.at(other), promoted=True)
         if promoted is not None:

@@ -91,8 +91,8 @@ def repository_of(source: Path) -> str:
     asked = subprocess.run(
         ["git", "-C", str(source), "remote", "get-url", "origin"], capture_output=True, text=True, check=False
     )
-    found = GITHUB.search(asked.stdout)
-    return found[1] if found else ""
+    match = GITHUB.search(asked.stdout)
+    return match[1] if match else ""
 
 
 def run_module(what: str, module: str, *arguments: str, cwd: Path | None = None) -> None:

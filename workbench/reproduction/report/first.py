@@ -28,12 +28,12 @@ def add_cards(report: View, project: Project, catalogue: Sequence[Reproduction])
         return
     runs = best_runs(project, catalogue)
     papers = {paper.technique: paper for paper in papers_of(project, runs)}
-    found = disagreements(project, runs)
+    disagreeing = disagreements(project, runs)
     for technique in report.techniques:
         paper = papers[technique.name.replace(" ", "_")]
         technique.card = _card(paper, runs, {item.id: item for item in technique.items})
         technique.title = paper.name
-        technique.causes = tuple(_cause(one) for one in found if runs[one.item].item.technique == paper.technique)
+        technique.causes = tuple(_cause(row) for row in disagreeing if runs[row.item].item.technique == paper.technique)
         technique.regimes = _regimes(run for run in runs.values() if run.item.technique == paper.technique)
     report.tested = advice_tested(runs)
     report.helpful = tuple(technique for technique in report.techniques if technique.card.use)
@@ -46,7 +46,7 @@ def add_cards(report: View, project: Project, catalogue: Sequence[Reproduction])
     noticed, applying = share_noticed([claim for run in runs.values() for claim in audit_of(project, run)])
     kinds = "no effect, the opposite effect, twice the effect, rows shuffled, another regime, switched off"
     report.audit = f"The claims notice {noticed} of {applying} falsified results ({kinds})."
-    report.causes = summary(found)
+    report.causes = summary(disagreeing)
     num_papers = len(report.techniques)
     num_slips = sum(paper.num_slips for paper in papers.values())
     slips = f" (slips of the papers themselves: {num_slips})" if num_slips else ""
@@ -64,7 +64,7 @@ def _card(paper: Paper, runs: Mapping[str, BestRun], views: Mapping[str, ItemVie
         picture = next((figure.picture for figure in reversed(pictured.recorded_figures)), pictured.figure)
     return View(
         scale=page.scale if page is not None else "",
-        use=tuple(_finding(found, runs) for found in paper.use),
+        use=tuple(_finding(finding, runs) for finding in paper.use),
         findings=findings,
         disagreeing=tuple(finding for finding in findings if finding.mark in ("DISAGREES", "IN_PART")),
         pictured=pictured,
@@ -89,12 +89,12 @@ def _regimes(runs: Iterable[BestRun]) -> tuple[View, ...]:
     return tuple(rows.values())
 
 
-def _cause(one: Disagreement) -> View:
+def _cause(row: Disagreement) -> View:
     """Return a disagreement with its cause, as texts."""
-    cause = f"{one.cause.kind}: {one.cause.changed}" if one.cause and one.is_explained else "unexplained"
-    after = "" if one.after is None else number_text(one.after)
+    cause = f"{row.cause.kind}: {row.cause.changed}" if row.cause and row.is_explained else "unexplained"
+    after = "" if row.after is None else number_text(row.after)
     return View(
-        claim=one.claim.name, paper=number_text(one.paper), ours=number_text(one.ours), after=after, cause=cause
+        claim=row.claim.name, paper=number_text(row.paper), ours=number_text(row.ours), after=after, cause=cause
     )
 
 
@@ -110,11 +110,11 @@ def findings_markdown(project: Project, catalogue: Sequence[Reproduction]) -> st
     return "\n".join(tables)
 
 
-def _texts(found: Found) -> tuple[str, ...]:
-    says, sentence = f"{found.says} ({found.source})", found.sentence or "; ".join(found.missing)
-    evidence = "; ".join(", ".join([kind, *tags]) for kind, tags in found.evidence)
-    mark = f"{MARKS[_word(found.mark)]} {found.mark}"
-    return says, sentence, mark, f"{evidence}: {'; '.join(found.runs)}"
+def _texts(finding: Found) -> tuple[str, ...]:
+    says, sentence = f"{finding.says} ({finding.source})", finding.sentence or "; ".join(finding.missing)
+    evidence = "; ".join(", ".join([kind, *tags]) for kind, tags in finding.evidence)
+    mark = f"{MARKS[_word(finding.mark)]} {finding.mark}"
+    return says, sentence, mark, f"{evidence}: {'; '.join(finding.runs)}"
 
 
 def _cell(text: str) -> str:
@@ -122,27 +122,27 @@ def _cell(text: str) -> str:
     return text.replace("|", r"\|").replace("$", r"\$")
 
 
-def _finding(found: Found, runs: Mapping[str, BestRun]) -> View:
+def _finding(finding: Found, runs: Mapping[str, BestRun]) -> View:
     links = []
-    for id, verdict in found.claims:
+    for id, verdict in finding.claims:
         item = runs[id].item
         anchor = f"{slug(f'{item.item} {item.evidence.value}')}-{slug(verdict.claim)}"
         links.append(
             View(name=verdict.claim, word=_word(verdict.verdict), link=f"{slug(item.technique)}.html#{anchor}")
         )
-    mark = _word(found.mark)
+    mark = _word(finding.mark)
     deciding = sorted(links, key=lambda link: (link.word != mark, link.word != "DISAGREES"))
     return View(
-        says=found.says,
-        source=found.source,
-        sentence=found.sentence,
-        missing="; ".join(found.missing),
+        says=finding.says,
+        source=finding.source,
+        sentence=finding.sentence,
+        missing="; ".join(finding.missing),
         mark=mark,
         link=deciding[0].link if deciding else "",  # link to the claim that decides the mark
-        evidence=found.evidence,
-        runs=", ".join(found.runs),
+        evidence=finding.evidence,
+        runs=", ".join(finding.runs),
         claims=tuple(links),
-        means=found.means,
+        means=finding.means,
     )
 
 
