@@ -71,10 +71,10 @@ def command() -> Any:
     whole = typer.main.get_command(app)
     waiting: list[Any] = [whole]
     while waiting:
-        one = waiting.pop()
-        waiting += getattr(one, "commands", {}).values()
-        helped = one.get_help_option(one.context_class(one, help_option_names=HELP_OPTIONS))
-        for parameter in (*one.params, helped):
+        node = waiting.pop()
+        waiting += getattr(node, "commands", {}).values()
+        helped = node.get_help_option(node.context_class(node, help_option_names=HELP_OPTIONS))
+        for parameter in (*node.params, helped):
             if parameter.param_type_name == "argument":
                 parameter.display_type_rich = lambda ctx: ""
             elif parameter.is_flag:

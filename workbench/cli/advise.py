@@ -63,12 +63,12 @@ def advise_on(
         inputs["embedding"] = int(rows), int(width)
     try:
         inputs |= {"slow": slow, "slow_share": slow_share, "density": density}
-        found = advise(model, machines, limits=limits, project=Project(results=results), **inputs)
+        advice = advise(model, machines, limits=limits, project=Project(results=results), **inputs)
     except ValueError as error:
         raise UsageError(str(error)) from None
     if machines == MEASURED and dist.is_initialized() and dist.get_rank() != 0:
         return  # one rank of the job speaks
     if as_json:
-        common.print_json(found.to_json())
+        common.print_json(advice.to_json())
     else:
-        common.console().print(str(found), markup=False, soft_wrap=True)
+        common.console().print(str(advice), markup=False, soft_wrap=True)

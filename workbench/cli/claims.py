@@ -46,19 +46,19 @@ def audit(
 
     project, catalogue = common.load()
     claims = audited(project, common.pick(catalogue, patterns or []))
-    unexplained = [each for each in claims if each.is_unexplained]
+    unexplained = [row for row in claims if row.is_unexplained]
     if as_json:
-        common.print_json([each.to_json() for each in claims])
+        common.print_json([row.to_json() for row in claims])
         return int(bool(unexplained))
     table = common.table("claim", *NAMES)
-    for each in claims:
-        if each.is_blind or not blind:
-            name = f"{escape(each.claim.name)}\n[dim]{each.item}[/]"
-            table.add_row(name, *(WORDS[each.noticed[falsification]] for falsification in NAMES))
+    for row in claims:
+        if row.is_blind or not blind:
+            name = f"{escape(row.claim.name)}\n[dim]{row.item}[/]"
+            table.add_row(name, *(WORDS[row.noticed[falsification]] for falsification in NAMES))
     out = common.console()
     out.print(table)
     number, of = share_noticed(claims)
-    explained = sum(each.is_blind for each in claims) - len(unexplained)
+    explained = sum(row.is_blind for row in claims) - len(unexplained)
     out.print(
         f"{len(claims)} claims notice {number} of the {of} falsified results that apply to them. "
         f"Blind to no effect and to the opposite: {explained} that say why, {len(unexplained)} that do not.",
@@ -85,20 +85,20 @@ def causes(patterns: common.Patterns = None, as_json: common.AsJson = False) -> 
     techniques = {item.technique for item in picked}
     runs = best_runs(project, [item for item in catalogue if item.technique in techniques])
     ids = {item.id for item in picked}
-    found = [each for each in disagreements(project, runs) if each.item in ids]
+    disagreeing = [row for row in disagreements(project, runs) if row.item in ids]
     if as_json:
-        common.print_json({"disagreements": [each.to_json() for each in found], "summary": summary(found)})
+        common.print_json({"disagreements": [row.to_json() for row in disagreeing], "summary": summary(disagreeing)})
         return 0
     table = common.table("claim", "paper", "ours", "after", "cause")
-    for each in sorted(found, key=lambda each: not each.is_finding):
-        name = f"{escape(each.claim.name)}\n[dim]{each.item}{', a main finding' if each.is_finding else ''}[/]"
-        cause = f"{each.cause.kind}: {escape(each.cause.changed)}" if each.cause else ""
-        words = cause if each.is_explained else f"[bold red]unexplained[/]{cause and f'; tried {cause}'}"
-        after = "" if each.after is None else f"{each.after:.3g}"
-        table.add_row(name, f"{each.paper:.3g}", f"{each.ours:.3g}", after, words)
+    for row in sorted(disagreeing, key=lambda row: not row.is_finding):
+        name = f"{escape(row.claim.name)}\n[dim]{row.item}{', a main finding' if row.is_finding else ''}[/]"
+        cause = f"{row.cause.kind}: {escape(row.cause.changed)}" if row.cause else ""
+        words = cause if row.is_explained else f"[bold red]unexplained[/]{cause and f'; tried {cause}'}"
+        after = "" if row.after is None else f"{row.after:.3g}"
+        table.add_row(name, f"{row.paper:.3g}", f"{row.ours:.3g}", after, words)
     out = common.console()
     out.print(table)
-    out.print(summary(found), markup=False)
+    out.print(summary(disagreeing), markup=False)
     return 0
 
 
@@ -117,14 +117,14 @@ def numbers(
 
     project, catalogue = common.load()
     picked = common.pick(catalogue, [technique])
-    found = read_numbers(project.reproductions / picked[0].technique, best_runs(project, picked))
+    printed = read_numbers(project.reproductions / picked[0].technique, best_runs(project, picked))
     if as_json:
-        common.print_json([each.to_json() for each in found])
+        common.print_json([number.to_json() for number in printed])
         return 0
     table = common.table("place", "number", "about", "verdict", "why")
-    for each in found:
-        table.add_row(*map(escape, (each.place, each.number, each.about, each.verdict, each.why)))
+    for number in printed:
+        table.add_row(*map(escape, (number.place, number.number, number.about, number.verdict, number.why)))
     out = common.console()
     out.print(table)
-    out.print(summary(found), markup=False)
+    out.print(summary(printed), markup=False)
     return 0

@@ -127,7 +127,7 @@ def reason_words(reasons: Mapping[str, str]) -> list[str]:
     for name, reason in reasons.items():
         names.setdefault(reason, []).append(name)
     style, mark, lines = STYLES["NOT_COMPARABLE"], MARKS["NOT_COMPARABLE"], []
-    for reason, (first, *others) in sorted(names.items(), key=lambda each: -len(each[1])):
+    for reason, (first, *others) in sorted(names.items(), key=lambda pair: -len(pair[1])):
         more = f" and {len(others)} more" if others else ""
         lines.append(f"[{style}]{mark}[/] {escape(first)}{more}: {escape(reason)}")
     rest = len(lines) - MOST_REASONS
