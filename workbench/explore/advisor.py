@@ -30,8 +30,8 @@ class Shown:
     @property
     def table(self) -> dict[str, tuple[float, str]]:
         """The gain of each technique that applies, the best first, and how sure it is."""
-        rows = [(row, row.prediction) for row in self.advice.rows]
-        return {row.behind.name: (found.gain, row.word) for row, found in rows if isinstance(found, Prediction)}
+        rows = [(row.behind.name, row.prediction, row.word) for row in self.advice.rows]
+        return {name: (prediction.gain, word) for name, prediction, word in rows if isinstance(prediction, Prediction)}
 
 
 def compute(*, model: str, machines: str, batch: int, density: float) -> Shown:
@@ -40,8 +40,8 @@ def compute(*, model: str, machines: str, batch: int, density: float) -> Shown:
     for row in advice.rows:
         decider = DECIDERS.get(row.technique)
         if IS_COMPILED and decider and decider.name == "network" and advice.question.machines.network is not None:
-            found = [predict(row.technique, advice.question.changed("network", rate)) for rate in RATES]
-            applying = [one.gain for one in found if isinstance(one, Prediction)]
+            predictions = [predict(row.technique, advice.question.changed("network", rate)) for rate in RATES]
+            applying = [prediction.gain for prediction in predictions if isinstance(prediction, Prediction)]
             if len(applying) == len(RATES):
                 gains[row.behind.name] = applying
     return Shown(advice=advice, gains=gains)

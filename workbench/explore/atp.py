@@ -62,7 +62,7 @@ class EightDevices:
     @property
     def times(self) -> dict[str, tuple[float, float, float]]:
         """Seconds of axis 1, axis 2 and start-ups, by mesh."""
-        return {one.name: (one.axis1_s, one.axis2_s, one.startup_s) for one in self.strategies}
+        return {strategy.name: (strategy.axis1_s, strategy.axis2_s, strategy.startup_s) for strategy in self.strategies}
 
     @property
     def links(self) -> np.ndarray:
@@ -89,11 +89,11 @@ CONTROLS = {
 def _draw(devices: EightDevices) -> Figure:
     figure, axes = plots.figure(1, 2, figsize=(10.5, 3.9), width_ratios=(1.25, 1))
     rows = []
-    for place, one in enumerate(sorted(devices.strategies, key=lambda strategy: strategy.d2)):
-        mesh = {"mesh": f"{one.name}\n({one.d1}, {one.d2})"}
-        parts = zip(("axis 1", "axis 2", "start-ups"), devices.times[one.name], strict=True)
+    for place, strategy in enumerate(sorted(devices.strategies, key=lambda strategy: strategy.d2)):
+        mesh = {"mesh": f"{strategy.name}\n({strategy.d1}, {strategy.d2})"}
+        parts = zip(("axis 1", "axis 2", "start-ups"), devices.times[strategy.name], strict=True)
         rows += [{**mesh, "term": term, "value": 1e3 * seconds} for term, seconds in parts]
-        axes[0].annotate(f"{1e3 * one.total_s:,.0f}", (place, 1e3 * one.total_s), ha="center", va="bottom")
+        axes[0].annotate(f"{1e3 * strategy.total_s:,.0f}", (place, 1e3 * strategy.total_s), ha="center", va="bottom")
     plots.bars(rows, ax=axes[0], x="mesh", by="term", y_label="ms of a layer's messages", stacked=True)
     axes[0].set_ylim(0, 1.1e3 * devices.strategies[-1].total_s)
     axes[0].set_title(f"{devices.strategies[0].name} is the fastest")
@@ -140,13 +140,13 @@ def two_linears(d1: int, d2: int, x: Tensor, first: Tensor, second: Tensor) -> T
     row = MeshLinear(*second.shape, mesh.axis2, mesh.axis1, bias=False)
     column.load_full_(first.T)
     row.load_full_(second.T)
-    own = x.chunk(d2, 1)[mesh.axis2.local_ranks[0]].clone().requires_grad_()
-    y = row(column(own))
+    x_part = x.chunk(d2, 1)[mesh.axis2.local_ranks[0]].clone().requires_grad_()
+    y = row(column(x_part))
     y.sum().backward()
-    assert own.grad is not None
+    assert x_part.grad is not None
     axes, passes = {"axis 1": mesh.axis1, "axis 2": mesh.axis2}, ("forward", "backward")
     sent = {f"{name}, {way}": axis.traffic.num_bytes(phase=way) for name, axis in axes.items() for way in passes}
-    output, input_grad = (torch.cat(mesh.axis2.gather([part]), 1) for part in (y, own.grad))
+    output, input_grad = (torch.cat(mesh.axis2.gather([part]), 1) for part in (y, x_part.grad))
     return TwoLinears(output=output, input_grad=input_grad, sent_bytes=sent)
 
 
@@ -164,16 +164,16 @@ class _WatchedBlock(MeshBlock):
         return Timeline.merged([self.computes.actions, sends.actions])
 
     def steps(self, x: Tensor, mask: Tensor | None) -> Steps:
-        own, label = super().steps(x, mask), f"chunk {self.num_begun}"
+        block_steps, label = super().steps(x, mask), f"chunk {self.num_begun}"
         arrived: Tensor | None = None
         self.num_begun += 1
         try:
             while True:
                 self.label = label
                 with self.computes.during(label):
-                    pending = next(own) if arrived is None else own.send(arrived)
+                    pending = next(block_steps) if arrived is None else block_steps.send(arrived)
                     while pending.work is None:  # nothing was sent
-                        pending = own.send(pending.wait())
+                        pending = block_steps.send(pending.wait())
                 arrived = yield pending
         except StopIteration as end:
             return end.value
@@ -266,7 +266,7 @@ def check_crossing(crossing: Callable[[int, int, int], float] | None) -> Feedbac
     # With B1 = 1 both meshes take equally long if plain = first / B2 + second.
     plain = [_equation_2(h, d1 * d2, 1, 1.0, math.inf) for h, d1, d2 in cases]
     first, second = ([_equation_2(*case, *rates) for case in cases] for rates in ((math.inf, 1.0), (1.0, math.inf)))
-    ratios = [one / (other - rest) for one, other, rest in zip(first, plain, second, strict=True)]
+    ratios = [axis2_s / (plain_s - axis1_s) for axis2_s, plain_s, axis1_s in zip(first, plain, second, strict=True)]
     reason = f"Both meshes take equally long in {len(cases)} cases, whatever h. It is 7/3 for mesh (2, 4)."
     return check_on_cases(crossing, cases, ratios, mistakes=CROSSING_MISTAKES, reason=reason, rel=NEAR)
 
@@ -310,8 +310,8 @@ def _multiplied_on_rank(feed_forward: Callable) -> Tensor:
     mesh, (x, a, b) = open_mesh(2, 2), _matrices()
     groups = mesh.axis1.process_group, mesh.axis2.process_group
     i, j = map(dist.get_rank, groups)
-    own = x.chunk(2, 1)[j], a.chunk(2, 0)[j].chunk(2, 1)[i], b.chunk(2, 0)[i].chunk(2, 1)[j]
-    y = feed_forward(*own, *groups)
+    parts = x.chunk(2, 1)[j], a.chunk(2, 0)[j].chunk(2, 1)[i], b.chunk(2, 0)[i].chunk(2, 1)[j]
+    y = feed_forward(*parts, *groups)
     dist.barrier()  # a rank may still connect to a group that `feed_forward` did not use
     for group in groups:  # an open one wakes up a hundred times a second
         dist.destroy_process_group(group)

@@ -40,15 +40,15 @@ def guarded(function: Any, copied: Callable = copy.deepcopy) -> Callable:
     def call(*args):
         _require(function)
         try:
-            found = function(*copied(args))
+            returned = function(*copied(args))
         except Unfinished:
             raise
         except Exception as error:
             place = _place(name, traceback.format_exc())
             raise Unfinished(Standing.NOT_YET, f"{name} raised {type(error).__name__}{place}: {error}") from error
-        if found is None:
+        if returned is None:
             raise Unfinished(Standing.NOT_ANSWERED, f"{name} returns None.")
-        return found
+        return returned
 
     return call
 
@@ -76,17 +76,17 @@ def check_on_cases(
     """
     call, is_same = guarded(function), partial(agree, rel=rel)
     try:
-        found = [call(*case) for case in cases]
+        returned = [call(*case) for case in cases]
     except Unfinished as end:
         return end.feedback
-    wrong = [triple for triple in zip(cases, found, expected, strict=True) if not is_same(*triple[1:])]
+    wrong = [triple for triple in zip(cases, returned, expected, strict=True) if not is_same(*triple[1:])]
     if not wrong:
         return Feedback(standing=Standing.RIGHT, text=reason)
-    case, one, other = wrong[0]
+    case, answer, wanted = wrong[0]
     written = f"{getattr(function, '__name__', '')}({', '.join(map(_shown, case))})"
-    text = says(case, one, other) if says else f"{written} is {_shown(one)}, not {_shown(other)}."
-    hints = [hint for hint, variant in mistakes.items() if is_same(found, [variant(*case) for case in cases])]
-    if not hints and isinstance(other, bytes) and isinstance(one, Sized) and len(one) == len(other) + 1:
+    text = says(case, answer, wanted) if says else f"{written} is {_shown(answer)}, not {_shown(wanted)}."
+    hints = [hint for hint, variant in mistakes.items() if is_same(returned, [variant(*case) for case in cases])]
+    if not hints and isinstance(wanted, bytes) and isinstance(answer, Sized) and len(answer) == len(wanted) + 1:
         hints = [TOO_LONG]
     return Feedback(standing=Standing.NOT_YET, text=" ".join([text, *hints[:1]]))
 
@@ -118,23 +118,23 @@ def check_on_ranks(
         _require(function)
         with Ranks(num_ranks, preload=[work.__module__]) as ranks:
             known = ranks.run(_all_of, work, [right, *mistakes.values()], timeout_s=TIMEOUT_S)
-            found = ranks.run(_answer, work, function, timeout_s=TIMEOUT_S)
+            returned = ranks.run(_answer, work, function, timeout_s=TIMEOUT_S)
     except Unfinished as end:
         return end.feedback
     except RankFailed as failed:
         return Feedback(standing=Standing.NOT_YET, text=_told(failed, name))
     expected, *others = map(list, zip(*known, strict=True))
-    if without := [rank for rank, value in enumerate(found) if value is None]:
+    if without := [rank for rank, value in enumerate(returned) if value is None]:
         is_answered, text = len(without) < num_ranks, f"{name} returns None on rank {without[0]}."
         return Feedback(standing=Standing.NOT_YET if is_answered else Standing.NOT_ANSWERED, text=text)
-    wrong = [(rank, *pair) for rank, pair in enumerate(zip(found, expected, strict=True)) if not agree(*pair)]
+    wrong = [(rank, *pair) for rank, pair in enumerate(zip(returned, expected, strict=True)) if not agree(*pair)]
     if not wrong:
         return Feedback(standing=Standing.RIGHT, text=reason)
-    rank, one, other = wrong[0]
-    if isinstance(other, list) and isinstance(other[0], tuple) and len(one) == len(other):
-        one, other = next(pair for pair in zip(one, other, strict=True) if not agree(*pair))
-    text = f"Rank {rank}: {of}{': ' * bool(of)}{_shown(one)} is not {_shown(other)}."
-    hints = (hint for hint, other in zip(mistakes, others, strict=True) if agree(found, other))
+    rank, answer, wanted = wrong[0]
+    if isinstance(wanted, list) and isinstance(wanted[0], tuple) and len(answer) == len(wanted):
+        answer, wanted = next(pair for pair in zip(answer, wanted, strict=True) if not agree(*pair))
+    text = f"Rank {rank}: {of}{': ' * bool(of)}{_shown(answer)} is not {_shown(wanted)}."
+    hints = (hint for hint, wanted in zip(mistakes, others, strict=True) if agree(returned, wanted))
     return Feedback(standing=Standing.NOT_YET, text=f"{text} {next(hints, '')}".rstrip())
 
 

@@ -53,11 +53,11 @@ def compare(*, encode: float, encode_mb: float, send: float, send_mb: float, **c
 
 
 def _draw(compared: Compared) -> Figure:
-    found = {}
+    timelines = {}
     for name, fusion in (("yours", compared.chosen), ("the best", compared.best)):
         ms = iteration_time(compared.problem, fusion)
-        found[f"{name}, {ms:.2f} ms: {written(fusion)}"] = timeline(compared.problem, fusion)
-    return draw_examples(found, unit="ms")
+        timelines[f"{name}, {ms:.2f} ms: {written(fusion)}"] = timeline(compared.problem, fusion)
+    return draw_examples(timelines, unit="ms")
 
 
 def _describe(compared: Compared) -> str:
@@ -126,18 +126,18 @@ def _link_free(problem: FusionProblem, before: dict[int, float], j: int, k: int,
 
 
 def _least(link_free: Callable[..., float], problem: FusionProblem) -> float:
-    before, found = {0: 0.0}, []
+    before, times_s = {0: 0.0}, []
     for k in range(1, problem.num_tensors + 1):
         ends = range(k, problem.num_tensors + 1)
         before = {j: link_free(problem, {i: free for i, free in before.items() if i < j}, j, k) for j in ends}
-        found.append(before[problem.num_tensors])
-    return min(found)
+        times_s.append(before[problem.num_tensors])
+    return min(times_s)
 
 
-def _told(case: tuple[Any, ...], found: object, least_s: Any) -> str:
+def _told(case: tuple[Any, ...], answer: object, least_s: Any) -> str:
     (p,) = case
     best = f"{written(method.brute_force_fusion(p))} is best and takes {least_s:g} s"
-    return f"{p.backward_s} s, {p.size_bytes} bytes, {p.compress}, {p.communicate}: found {found}, but {best}."
+    return f"{p.backward_s} s, {p.size_bytes} bytes, {p.compress}, {p.communicate}: found {answer}, but {best}."
 
 
 def check_link_free(link_free: Callable[..., float] | None) -> Feedback:
@@ -197,14 +197,14 @@ def _fused_on_rank(fused_mean: Callable) -> list:
             collectives.append(operation.namespace == "c10d")
             return operation(*args, **(kwargs or {}))
 
-    found = []
+    fused = []
     for fusion in FUSIONS:
         gradients = [torch.full(shape, float(10**at)) * (1 + dist.get_rank()) for at, shape in enumerate(SHAPES)]
         collectives: list[bool] = []
         with Counted():
             means = fused_mean(gradients, fusion)
-        found.append((sum(collectives), means))
-    return found
+        fused.append((sum(collectives), means))
+    return fused
 
 
 def check_fused_mean(fused_mean: Callable | None) -> Feedback:

@@ -146,23 +146,23 @@ def search_steps(job: Job) -> tuple[SearchStep, ...]:
     sizes, strategy = job.gradients.num_elements, (job.uncompressed,) * job.gradients.num_tensors
     options = [option for option in job.options if option.processors == {Processor.GPU}]
     removed = frozenset(_before_bubbles(job, strategy))
-    found = [SearchStep(job=job, tensor=None, strategy=strategy, removed=removed)]
+    taken_steps = [SearchStep(job=job, tensor=None, strategy=strategy, removed=removed)]
     for tensor in sorted(range(len(sizes)), key=lambda number: (-sizes[number], -number)):
         if tensor not in removed:
             changed = [(*strategy[:tensor], option, *strategy[tensor + 1 :]) for option in options]
             strategy = min([strategy, *changed], key=job.iteration_s)
             removed |= _before_bubbles(job, strategy)
-            found.append(SearchStep(job=job, tensor=tensor, strategy=strategy, removed=removed))
-    return tuple(found)
+            taken_steps.append(SearchStep(job=job, tensor=tensor, strategy=strategy, removed=removed))
+    return tuple(taken_steps)
 
 
 def _before_bubbles(job: Job, strategy: Sequence[Option]) -> set[int]:
     """Return the uncompressed tensors whose communication has ended before the end of a bubble: Remove()."""
     sent = [action for action in _timeline(job, strategy).actions if action.kind is Kind.COMMUNICATE]
     of_tensor = [[action for action in sent if action.label == str(number)] for number in range(len(strategy))]
-    starts_s = [min(action.start_s for action in own) for own in of_tensor]
+    starts_s = [min(action.start_s for action in actions) for actions in of_tensor]
     bubbles_s = [now_s for now_s in starts_s if all(action.end_s < now_s for action in sent if action.start_s < now_s)]
-    ends_s = [max(action.end_s for action in own) for own in of_tensor]
+    ends_s = [max(action.end_s for action in actions) for actions in of_tensor]
     return {t for t, end_s in enumerate(ends_s) if end_s < max(bubbles_s) and not strategy[t].is_compressed}
 
 
@@ -183,8 +183,8 @@ def explore_search() -> Explorer[SearchStep]:
     """Return the control that goes through algorithm 4.1 step by step; it stays at the last step."""
 
     def at(*, number: int, gbit: float) -> SearchStep:
-        found = search_steps(toy_job(*SEARCHED, gbit))
-        return found[min(number, len(found) - 1)]
+        taken_steps = search_steps(toy_job(*SEARCHED, gbit))
+        return taken_steps[min(number, len(taken_steps) - 1)]
 
     return Explorer(
         at,

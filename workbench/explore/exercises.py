@@ -101,25 +101,25 @@ def _written(number: float) -> str:
 def plain(value: Any) -> Any:
     """Return an answer as plain numbers: tensors and arrays of any type as lists, those of one value as a number."""
     if not hasattr(value, "tolist"):
-        return [plain(each) for each in value] if isinstance(value, list | tuple) else value
-    listed = one = value.tolist()
-    while isinstance(one, list) and len(one) == 1:
-        one = one[0]
-    return listed if isinstance(one, list) else one
+        return [plain(element) for element in value] if isinstance(value, list | tuple) else value
+    listed = inner = value.tolist()
+    while isinstance(inner, list) and len(inner) == 1:
+        inner = inner[0]
+    return listed if isinstance(inner, list) else inner
 
 
-def agree(found: Any, expected: Any, rel: float = 1e-6) -> bool:
+def agree(answer: Any, expected: Any, rel: float = 1e-6) -> bool:
     """Return whether an answer, which may be anything, is what it should be: number, bytes, or a sequence of these."""
     expected = _listed(expected)
-    if isinstance(expected, bytes) and isinstance(found, bytes | bytearray):
-        return found == expected
+    if isinstance(expected, bytes) and isinstance(answer, bytes | bytearray):
+        return answer == expected
     if isinstance(expected, Sequence):  # bytes are one of numbers, too
-        found = _listed(found)
-        if not _is_list(found) or len(found) != len(expected):
+        answer = _listed(answer)
+        if not _is_list(answer) or len(answer) != len(expected):
             return False
-        return all(agree(*pair, rel) for pair in zip(found, expected, strict=True))
-    found = plain(found)
-    return isinstance(found, Real) and math.isclose(found, expected, rel_tol=rel, abs_tol=1e-12)
+        return all(agree(*pair, rel) for pair in zip(answer, expected, strict=True))
+    answer = plain(answer)
+    return isinstance(answer, Real) and math.isclose(answer, expected, rel_tol=rel, abs_tol=1e-12)
 
 
 def _listed(value: Any) -> Any:

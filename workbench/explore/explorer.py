@@ -222,11 +222,11 @@ class Explorer(Generic[Result]):
         if self._effect is None:
             moved = [name for name, value in self.values.items() if shown.get(name) != value]
             return moved if len(moved) == 1 and self._png == before else []
-        found = {
+        by_control = {
             name: {self._effect(self._compute(**self.values | {name: value})) for _, value in control.options}
             for name, control in self._controls.items()
         }
-        return [name for name, effects in found.items() if len(effects) == 1]
+        return [name for name, effects in by_control.items() if len(effects) == 1]
 
     def _say(self, text: str, dom_class: str = "") -> None:
         self._text = text

@@ -36,10 +36,10 @@ def _row(failure: RankFailure) -> tuple[str, str, str]:
     frames = FRAME.findall(failure.traceback)  # a stack has the innermost frame first, a traceback has it last
     asked = "did not answer" in failure.message
     frames = frames if asked else frames[::-1]
-    own = next((frame for frame in frames if TORCH not in frame[0]), ("", "0", ""))
+    path, line, function = next((frame for frame in frames if TORCH not in frame[0]), ("", "0", ""))
     waits = asked and failure.kind is FailureKind.PEER_LOST
     state = "computes, or waits for something else" if asked else failure.message
-    return f"waits in {frames[0][2]}" if waits else state, own[2], linecache.getline(own[0], int(own[1])).strip()
+    return f"waits in {frames[0][2]}" if waits else state, function, linecache.getline(path, int(line)).strip()
 
 
 def check_mean_loss(mean_loss: Callable[[Sequence[float]], float] | None) -> Feedback:
@@ -51,21 +51,21 @@ def check_mean_loss(mean_loss: Callable[[Sequence[float]], float] | None) -> Fee
         ranks.run(dist.barrier)  # they are there and connected before the clock runs
         for exercise, losses in ((_uneven(), UNEVEN), (_empty(), EMPTY)):
             try:
-                found = ranks.run(mean_loss, PerRank(list(map(list, losses))), timeout_s=TIMEOUT_S)
+                means = ranks.run(mean_loss, PerRank(list(map(list, losses))), timeout_s=TIMEOUT_S)
             except RankFailed as failed:
                 return Feedback(standing=Standing.NOT_YET, text=f"{_case(losses)} {_hint(failed, losses)}")
-            found = list(map(plain, found))
-            if any(one != found[0] for one in found):
-                hint = f"The ranks return {found}: no sum over all ranks is in what they return."
+            means = list(map(plain, means))
+            if any(mean != means[0] for mean in means):
+                hint = f"The ranks return {means}: no sum over all ranks is in what they return."
                 return Feedback(standing=Standing.NOT_YET, text=f"{_case(losses)} {hint}")
-            feedback = check(exercise, found[0])
+            feedback = check(exercise, means[0])
             if not feedback.is_right:
                 break
     return feedback
 
 
 def _case(losses: Sequence[Sequence[float]]) -> str:
-    return f"With the losses {', '.join(str(list(own)) for own in losses)} of ranks 0, 1 and 2:"
+    return f"With the losses {', '.join(str(list(of_rank)) for of_rank in losses)} of ranks 0, 1 and 2:"
 
 
 def _hint(failed: RankFailed, losses: Sequence[Sequence[float]]) -> str:
@@ -87,9 +87,9 @@ def _hint(failed: RankFailed, losses: Sequence[Sequence[float]]) -> str:
 
 
 def _uneven() -> Exercise:
-    means = [sum(own) / len(own) for own in UNEVEN]
+    means = [sum(of_rank) / len(of_rank) for of_rank in UNEVEN]
     total, shortest, longest = sum(map(sum, UNEVEN)), min(map(len, UNEVEN)), max(map(len, UNEVEN))
-    short = [loss for own in UNEVEN for loss in own[:shortest]]
+    short = [loss for of_rank in UNEVEN for loss in of_rank[:shortest]]
     return Exercise(
         question="What is the mean loss of all batches?",
         answer=total / sum(map(len, UNEVEN)),

@@ -89,10 +89,10 @@ def draw_graph(groups: Sequence[Collection[int]], num_workers: int, ax: Axes, ti
     x, y = np.cos(angles), np.sin(angles)
     for group in groups:
         members = sorted(group)
-        for one in members:
+        for worker in members:
             for other in members:
-                if one < other:
-                    ax.plot(x[[one, other]], y[[one, other]], color=BLUE, linewidth=2, zorder=1)
+                if worker < other:
+                    ax.plot(x[[worker, other]], y[[worker, other]], color=BLUE, linewidth=2, zorder=1)
     is_connected = connects_by_definition(map(frozenset, groups), range(num_workers))
     ax.scatter(x, y, s=500, color="white", edgecolors=BLUE if is_connected else VERMILION, linewidths=2, zorder=2)
     for worker in range(num_workers):

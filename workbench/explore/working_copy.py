@@ -29,5 +29,5 @@ def refresh(source: Path, copy: Path) -> list[Path]:
     return kept
 
 
-def _are_equal(one: Path, other: Path) -> bool:
-    return other.exists() and filecmp.cmp(one, other, shallow=False)
+def _are_equal(file: Path, other: Path) -> bool:
+    return other.exists() and filecmp.cmp(file, other, shallow=False)

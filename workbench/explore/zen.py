@@ -108,10 +108,10 @@ def _summed(scheme: str, num_rows: int, width: int, words: int) -> tuple[int, in
     SCHEMES[scheme](gradient, Wire())  # opens connections
     dist.barrier()
     began_s = time.perf_counter()
-    found, whole = SCHEMES[scheme](gradient, wire).to_dense(), gradient.to_dense()
+    total, whole = SCHEMES[scheme](gradient, wire).to_dense(), gradient.to_dense()
     taken_s = time.perf_counter() - began_s
     dist.all_reduce(whole)
-    return wire.sent_bytes, wire.received_bytes, torch.allclose(found, whole), taken_s
+    return wire.sent_bytes, wire.received_bytes, torch.allclose(total, whole), taken_s
 
 
 def compare_on_ranks(*, num_ranks: int = 4, num_rows: int = 5000, width: int = 32, words: int = 400) -> pd.DataFrame:
@@ -120,9 +120,9 @@ def compare_on_ranks(*, num_ranks: int = 4, num_rows: int = 5000, width: int = 3
     with Ranks(num_ranks, preload=("workbench.techniques.zen",)) as ranks:
         for number, scheme in enumerate(SCHEMES):
             say_progress(number, len(SCHEMES), "schemes")
-            found = ranks.run(_summed, scheme, num_rows, width, words)
-            sent, received = (max(one[at] for one in found) / 1e3 for at in (0, 1))
-            equal, slowest_s = all(one[2] for one in found), max(one[3] for one in found)
+            by_rank = ranks.run(_summed, scheme, num_rows, width, words)
+            sent, received = (max(measured[at] for measured in by_rank) / 1e3 for at in (0, 1))
+            equal, slowest_s = all(measured[2] for measured in by_rank), max(measured[3] for measured in by_rank)
             rows[scheme] = {"sent, kB": sent, "received, kB": received, "ms": 1e3 * slowest_s, "equal": equal}
     return pd.DataFrame(rows).T
 
@@ -206,7 +206,7 @@ def _push(indices: Tensor, values: Tensor, servers: Tensor, size: int, exchange:
     """Return a server's sums, with a usual mistake."""
     home = indices * SERVERS // size if mistake == "range" else servers
     chosen = [home == home if mistake == "all" else home == server for server in range(SERVERS)]
-    arrived = exchange([(indices[own], values[own]) for own in chosen])
+    arrived = exchange([(indices[mask], values[mask]) for mask in chosen])
     sums = torch.zeros(size)
     for where, what in [(indices, values)] if mistake == "own" else arrived:
         sums[where] = what if mistake == "overwrite" else sums[where] + what

@@ -116,7 +116,7 @@ def explore_break_even(machine: FittedMachine | None = None) -> Explorer[BreakEv
     machine = paper_machine(nvlink=False) if machine is None else machine
     bandwidth = machine.link.bandwidth_bytes_per_s
     codes = {"the partial sum (paper)": False, "the weight (fused)": True}
-    own = {  # steps among which is the machine's own value
+    machine_values = {  # steps among which is the machine's own value
         "bandwidth_bytes_per_s": ("bandwidth", BANDWIDTHS, bandwidth, gigabytes, "Compression pays below the curve."),
         "flops_per_s": ("device", RATES, machine.flops_per_s, _tflops, "What matrix products reach on one device."),
         "layer_launch_s": ("launching", LAUNCHES, machine.layer_launch_s, _ms, "The CPU launches a layer's kernels."),
@@ -124,7 +124,7 @@ def explore_break_even(machine: FittedMachine | None = None) -> Explorer[BreakEv
     }
     own_steps: dict[str, Any] = {
         name: steps(label, sorted({*values, value}), value=value, text=text, help=help)
-        for name, (label, values, value, text, help) in own.items()
+        for name, (label, values, value, text, help) in machine_values.items()
     }
     return Explorer(
         partial(compare_at, machine),

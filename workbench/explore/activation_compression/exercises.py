@@ -40,20 +40,22 @@ def code_bytes() -> Exercise:
 
 def sum_of_top_1() -> Exercise:
     """Return the exercise on what two gathered Top-1 messages add up to."""
-    one, two = torch.tensor([3.0, -1.0, 2.0, 0.0]), torch.tensor([-3.0, 4.0, 2.0, 1.0])
+    part_0, part_1 = torch.tensor([3.0, -1.0, 2.0, 0.0]), torch.tensor([-3.0, 4.0, 2.0, 1.0])
     top = TopK(1)
     return Exercise(
         question="Parts [3, -1, 2, 0] and [-3, 4, 2, 1], Top-1 of each, gathered and added: the result?",
-        answer=tuple((top(one) + top(two)).tolist()),
+        answer=tuple((top(part_0) + top(part_1)).tolist()),
         hint="Go rank by rank: which single element does each one send? Everything else counts as 0.",
         reason="Rank 0 sends its 3, rank 1 its 4. The true sum is [0, 3, 4, 1]: its largest element, at "
         "position 2, is sent by nobody.",
         mistakes=(
             Mistake(
-                answer=tuple(top(one + two).tolist()),
+                answer=tuple(top(part_0 + part_1).tolist()),
                 hint="That is the Top-1 of the true sum, and no rank knows the true sum.",
             ),
-            Mistake(answer=tuple((one + two).tolist()), hint="That is the true sum. Each rank sends one element only."),
+            Mistake(
+                answer=tuple((part_0 + part_1).tolist()), hint="That is the true sum. Each rank sends one element only."
+            ),
         ),
     )
 
@@ -146,7 +148,7 @@ def _encoded_sum(part: Tensor, E: Tensor, D: Tensor, group: TensorGroup) -> Tens
 @torch.no_grad()
 def _reduce_on_rank(encoded_sum: Callable) -> list:
     """Return the sum for each size, and the bytes of this rank's messages; whole numbers, so that it is exact."""
-    found = []
+    sums = []
     for tokens, hidden, code_size in SIZES:
         group, draw = ProcessTensorGroup(), torch.Generator().manual_seed(0)
         E, D = (
@@ -154,8 +156,8 @@ def _reduce_on_rank(encoded_sum: Callable) -> list:
         )
         part = torch.randint(-3, 4, (tokens, hidden), generator=draw.manual_seed(1 + group.local_ranks[0])).float()
         total = encoded_sum(part, E, D, group)
-        found.append((total, group.traffic.num_bytes()))
-    return found
+        sums.append((total, group.traffic.num_bytes()))
+    return sums
 
 
 def check_encoded_sum(encoded_sum: Callable | None) -> Feedback:

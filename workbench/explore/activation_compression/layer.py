@@ -153,9 +153,9 @@ def break_even_bytes_per_s(approach: Approach, code_size: int) -> float:
         )
         return plain - compressed
 
-    one, two = 1e9, 2e9
-    slope = (saved_s(one) - saved_s(two)) / (1 / one - 1 / two)  # bytes saved in series
-    constant_s = saved_s(one) - slope / one  # seconds gained where bytes are free; negative: encoding costs
+    low, high = 1e9, 2e9
+    slope = (saved_s(low) - saved_s(high)) / (1 / low - 1 / high)  # bytes saved in series
+    constant_s = saved_s(low) - slope / low  # seconds gained where bytes are free; negative: encoding costs
     if slope <= 0 or constant_s >= 0:
         raise ValueError(f"approach is {approach!r}; it must cost time and save bytes to have a break-even")
     return -slope / constant_s
@@ -275,19 +275,21 @@ def _timed(name: str, link: Link) -> tuple[LayerTime, float]:
 
 
 def _between(approach: Approach, code_size: int, link: Link) -> tuple[LayerTime, float]:
-    (one, one_size), (two, two_size) = _TIMED[approach]
+    (first, first_size), (second, second_size) = _TIMED[approach]
     size = code_size
     if approach is Approach.QUANTIZATION:  # the bits whose message is nearest in size to the code's, as a ratio
         wanted = VALUE_BITS * code_size / HIDDEN
         size = min(BITS, key=lambda bits: max(bits / wanted, wanted / bits))
-    share = (size - one_size) / (two_size - one_size)
-    (one_time, one_bytes), (two_time, two_bytes) = _timed(one, link), _timed(two, link)
+    share = (size - first_size) / (second_size - first_size)
+    (first_time, first_bytes), (second_time, second_bytes) = _timed(first, link), _timed(second, link)
 
-    def on_line(one: float, two: float) -> float:
-        return one + share * (two - one)
+    def on_line(at_first: float, at_second: float) -> float:
+        return at_first + share * (at_second - at_first)
 
-    time = {name: on_line(getattr(one_time, name), getattr(two_time, name)) for name in LayerTime.__dataclass_fields__}
-    return LayerTime(**time), on_line(one_bytes, two_bytes)
+    time = {
+        name: on_line(getattr(first_time, name), getattr(second_time, name)) for name in LayerTime.__dataclass_fields__
+    }
+    return LayerTime(**time), on_line(first_bytes, second_bytes)
 
 
 # --- one reduction on real ranks, step by step

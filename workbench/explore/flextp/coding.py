@@ -86,7 +86,7 @@ OWN_COLUMNS_HINTS = {
 
 def _migrate_on_rank(own_columns: Callable) -> list | None:
     """Return this rank's columns, and what all ranks' products add up to, for each migration."""
-    found, is_answered = [], True
+    migrated, is_answered = [], True
     for sender, num_columns in MIGRATIONS:
         try:
             columns = plain(list(own_columns(dist.get_rank(), sender, dist.get_world_size(), num_columns)))
@@ -97,8 +97,8 @@ def _migrate_on_rank(own_columns: Callable) -> list | None:
         a, b = torch.arange(1.0, 1 + 2 * num_columns).view(2, num_columns)
         total = a[columns] @ b[columns]
         dist.all_reduce(total)
-        found.append((sender, num_columns, columns, total))
-    return found if is_answered else None
+        migrated.append((sender, num_columns, columns, total))
+    return migrated if is_answered else None
 
 
 def check_own_columns(own_columns: Callable | None) -> Feedback:

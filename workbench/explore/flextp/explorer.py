@@ -123,15 +123,15 @@ def compare(
         return cost.planned_epoch(choice.solution, slow, machine=machine, pruning_ratio=ratio, refine=choice.refine)
 
     def epoch(choice: Choice) -> Epoch:
-        found = planned(choice, skewness)
-        costs = cost.model_costs(model, machine, times, num_senders=max(1, len(found.plan.senders)))
-        parts = method.rank_parts(times, found.plan, costs)
-        return Epoch(choice=choice, planned=found, parts=parts, all_reduce_s=all_reduce_s)
+        planned_epoch = planned(choice, skewness)
+        costs = cost.model_costs(model, machine, times, num_senders=max(1, len(planned_epoch.plan.senders)))
+        parts = method.rank_parts(times, planned_epoch.plan, costs)
+        return Epoch(choice=choice, planned=planned_epoch, parts=parts, all_reduce_s=all_reduce_s)
 
     curves: list[Mapping[str, object]] = []
-    for each in CHOICES.values():
-        name = f"{each.name} ({planned(each, skewness).dropped_share:.1%} dropped)"
-        curves += [{"skewness": chi, "epoch (s)": planned(each, chi).time_s, "solution": name} for chi in SKEWNESSES]
+    for option in CHOICES.values():
+        name = f"{option.name} ({planned(option, skewness).dropped_share:.1%} dropped)"
+        curves += [{"skewness": chi, "epoch (s)": planned(option, chi).time_s, "solution": name} for chi in SKEWNESSES]
     return Comparison(
         skewness=skewness,
         num_stragglers=num_stragglers,
@@ -206,7 +206,7 @@ def plan_timeline(times: Sequence[RankTimes], plan: Plan, costs: method.Costs) -
 def parts_timeline(ranks: Sequence[RankParts], *, all_reduce_s: float = 0.0) -> Timeline:
     """Return an iteration by the parts of its ranks; of the other time, `all_reduce_s` is drawn as transfer."""
     end_s = max(parts.busy_s for parts in ranks)
-    return Timeline.merged(_actions(f"rank {rank}", each, all_reduce_s, end_s) for rank, each in enumerate(ranks))
+    return Timeline.merged(_actions(f"rank {rank}", parts, all_reduce_s, end_s) for rank, parts in enumerate(ranks))
 
 
 def draw_worked_example(example: method.WorkedExample) -> Figure:
@@ -327,7 +327,7 @@ def watch_training(
 
 def iteration_timeline(ranks: Sequence[WatchedIteration]) -> Timeline:
     """Put the same iteration of all ranks, in rank order, on a timeline: own work, waiting, transfer."""
-    whole = [Action(resource="rank", start_s=each.start_s, end_s=each.end_s, label=ITERATION) for each in ranks]
-    apart = timeline_of([(*each.actions, one) for each, one in zip(ranks, whole, strict=True)])
-    actions = (replace(one, kind=Kind.COMPUTE) if one.kind is Kind.OTHER else one for one in apart.actions)
+    whole = [Action(resource="rank", start_s=rank.start_s, end_s=rank.end_s, label=ITERATION) for rank in ranks]
+    apart = timeline_of([(*rank.actions, span) for rank, span in zip(ranks, whole, strict=True)])
+    actions = (replace(action, kind=Kind.COMPUTE) if action.kind is Kind.OTHER else action for action in apart.actions)
     return Timeline.merged([list(actions)])

@@ -251,7 +251,7 @@ def _restore_on_rank(sources: Callable) -> list:
     import torch
     import torch.distributed as dist
 
-    rank, num_machines, found = dist.get_rank(), dist.get_world_size(), []
+    rank, num_machines, restores = dist.get_rank(), dist.get_world_size(), []
     for num_replicas, lost in FAILURES:
         placed, shards = placement(num_machines, num_replicas), [torch.zeros(1) for _ in range(num_machines)]
         dist.all_gather(shards, torch.tensor([100.0 + rank]))
@@ -263,8 +263,8 @@ def _restore_on_rank(sources: Callable) -> list:
                 dist.broadcast(shard, source)
             if machine == rank:
                 restored = float(shard) if source != STORAGE else STORAGE
-        found.append((placed.holders, lost, served, restored))
-    return found
+        restores.append((placed.holders, lost, served, restored))
+    return restores
 
 
 def check_sources(sources: Callable | None) -> Feedback:
