@@ -19,15 +19,15 @@ class RankMissing(TimeoutError):
     """Some ranks did not come in time; the message names them."""
 
 
-def meet(purpose: str, timeout_s: float, group: dist.ProcessGroup | None = None, told: bytes = b"\0") -> list[bytes]:
-    """Wait for every rank of a group on processors; return what each told, as many bytes from all, in rank order.
+def meet(purpose: str, timeout_s: float, group: dist.ProcessGroup | None = None, message: bytes = b"\0") -> list[bytes]:
+    """Wait for every rank of a group on processors; return the messages, all of the same length, in rank order.
 
     RankMissing if one is late, RuntimeError if one is lost.
     """
     size, ends_s = dist.get_world_size(group), time.monotonic() + timeout_s
-    everyone = torch.zeros(size, len(told), dtype=torch.uint8)
-    own = everyone[dist.get_rank(group)]
-    own.copy_(torch.frombuffer(bytearray(told), dtype=torch.uint8))
+    everyone = torch.zeros(size, len(message), dtype=torch.uint8)
+    row = everyone[dist.get_rank(group)]
+    row.copy_(torch.frombuffer(bytearray(message), dtype=torch.uint8))
     if dist.get_rank(group) == 0:
         others = range(1, size)
         arriving = [dist.irecv(everyone[rank], group_src=rank, group=group, tag=MEETING) for rank in others]
@@ -38,7 +38,7 @@ def meet(purpose: str, timeout_s: float, group: dist.ProcessGroup | None = None,
             assert work is not None  # all ranks are in the group
             work.wait()
     else:
-        arrival = dist.isend(own, group_dst=0, group=group, tag=MEETING)
+        arrival = dist.isend(row, group_dst=0, group=group, tag=MEETING)
         answered = torch.empty_like(everyone)
         answer = dist.irecv(answered, group_src=0, group=group, tag=MEETING)
         ends_s += timeout_s / 2  # the first rank knows more, and is heard first

@@ -96,9 +96,9 @@ def call_here(function: Callable[..., Any], args: Sequence, kwargs: Mapping, kep
     import torch.distributed as dist
 
     own_args, own_kwargs = own_part(dist.get_rank(), args, dict(kwargs), dist.get_world_size())
-    found = [kept[arg.name] if isinstance(arg, Handle) else arg for arg in own_args]
-    own = {name: kept[arg.name] if isinstance(arg, Handle) else arg for name, arg in own_kwargs.items()}
-    return function(*found, **own)
+    call_args = [kept[arg.name] if isinstance(arg, Handle) else arg for arg in own_args]
+    call_kwargs = {name: kept[arg.name] if isinstance(arg, Handle) else arg for name, arg in own_kwargs.items()}
+    return function(*call_args, **call_kwargs)
 
 
 def join_job(device: str, num_threads: int = 1) -> None:
@@ -110,7 +110,7 @@ def join_job(device: str, num_threads: int = 1) -> None:
         return
     torch.set_num_threads(num_threads)
     if "TORCHELASTIC_RUN_ID" not in os.environ and size_of_job():
-        os.environ.update({own: os.environ[of_slurm] for own, of_slurm in SRUN_VARIABLES.items()})
+        os.environ.update({name: os.environ[of_slurm] for name, of_slurm in SRUN_VARIABLES.items()})
         os.environ.setdefault("MASTER_ADDR", _first_host(os.environ["SLURM_STEP_NODELIST"]))
         # Jobs of one node meet on ports of their own; the step tells several ones of a job apart.
         port = int(os.environ["SLURM_JOB_ID"]) * 7 + int(os.environ.get("SLURM_STEP_ID", 0))

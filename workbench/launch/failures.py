@@ -56,7 +56,9 @@ class RankFailed(RuntimeError):
 
     def __init__(self, failures: Iterable[RankFailure], note: str = ""):
         # By time, with ranks that failed only because a peer did at the end.
-        self.failures = tuple(sorted(failures, key=lambda one: (one.kind is FailureKind.PEER_LOST, one.time_s)))
+        self.failures = tuple(
+            sorted(failures, key=lambda failure: (failure.kind is FailureKind.PEER_LOST, failure.time_s))
+        )
         self.note = note
         super().__init__("\n\n".join([*map(str, self.failures), *([note] if note else [])]))
 

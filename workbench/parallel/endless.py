@@ -126,13 +126,13 @@ class Endless1F1B:
             grad = partial(torch.autograd.grad, passed.result, wanted, sent, allow_unused=True)
             gradients = list(functional_call(self._within, passed.weights, (grad,))) if wanted else []
         if self._stage:
-            own = gradients.pop()
-            self._send(torch.zeros_like(passed.x) if own is None else own, self._stage - 1, self._up)
+            x_grad = gradients.pop()
+            self._send(torch.zeros_like(passed.x) if x_grad is None else x_grad, self._stage - 1, self._up)
         parameters = dict(self._within.named_parameters())
-        pairs = [(parameters[name], own) for name, own in zip(passed.weights, gradients, strict=True)]
-        pairs = [(weight, own) for weight, own in pairs if own is not None and weight.requires_grad]
-        weights, owns = [weight for weight, _ in pairs], [own for _, own in pairs]
-        torch.autograd.backward(weights, owns)  # adds them to `grad`, and calls hooks of parameters
+        pairs = [(parameters[name], gradient) for name, gradient in zip(passed.weights, gradients, strict=True)]
+        pairs = [(weight, gradient) for weight, gradient in pairs if gradient is not None and weight.requires_grad]
+        # Adds them to `grad`, and calls hooks of parameters.
+        torch.autograd.backward([weight for weight, _ in pairs], [gradient for _, gradient in pairs])
         return passed.result.detach() if is_last else None
 
     def _send(self, tensor: Tensor, stage: int, group: dist.ProcessGroup) -> None:

@@ -227,9 +227,9 @@ def require_one_plan(
         raise ValueError(f"the plan of rank {ranks[0]} differs from that of rank {differing}; {rule}")
 
 
-def require_own_state(state: Mapping[str, object], own: Mapping[str, object]) -> None:
-    """Raise ValueError naming the first field of `own` that differs in a saved state, before anything is loaded."""
-    for field, value in own.items():
+def require_own_state(state: Mapping[str, object], current: Mapping[str, object]) -> None:
+    """Raise ValueError naming the first field of `current` that differs in a saved state, before anything is loaded."""
+    for field, value in current.items():
         saved = state.get(field, "missing")
         if saved != value:
             rule = "a rank loads the state that it saved itself, with the same plan"

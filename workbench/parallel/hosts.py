@@ -35,9 +35,9 @@ def host_groups(group: dist.ProcessGroup | None, per_host: int) -> tuple[dist.Pr
     inside = [ranks[first : first + per_host] for first in range(0, len(ranks), per_host)]
     across = [ranks[local::per_host] for local in range(per_host)]
     timeout = timeout_of(group)
-    own, between = (dist.new_subgroups_by_enumeration(every, timeout=timeout)[0] for every in (inside, across))
+    within, between = (dist.new_subgroups_by_enumeration(every, timeout=timeout)[0] for every in (inside, across))
     await_connected(group)
-    return own, between
+    return within, between
 
 
 def own_shard_of_sum(whole: Tensor, host: dist.ProcessGroup) -> Tensor:

@@ -189,9 +189,9 @@ class ShardedLinear(nn.Module):
         return self._joined(self._own(self.biases, gradient))
 
     def _own(self, shards: Iterable[nn.Parameter], gradient: bool) -> list[Tensor]:
-        found = [shard.grad if gradient else shard for shard in shards]
-        present = [tensor for tensor in found if tensor is not None]
-        if len(present) < len(found):
+        tensors = [shard.grad if gradient else shard for shard in shards]
+        present = [tensor for tensor in tensors if tensor is not None]
+        if len(present) < len(tensors):
             raise ValueError(f"gradient: {self.site} has none; call backward first")
         return present
 

@@ -32,7 +32,7 @@ def measure_link(group: dist.ProcessGroup | None = None, device: torch.device | 
     small, large = (torch.zeros(num, dtype=torch.uint8, device=device) for num in (SMALL_BYTES, LARGE_BYTES))
     reduced_s = _fastest_s(lambda: dist.all_reduce(small, group=group), group, device)
     next_rank = (wire.rank + 1) % world
-    times = [_fastest_s(partial(wire.exchange, {next_rank: (one,)}), group, device) for one in (small, large)]
+    times = [_fastest_s(partial(wire.exchange, {next_rank: (message,)}), group, device) for message in (small, large)]
     if times[1] <= times[0]:
         raise ValueError(
             f"{LARGE_BYTES} bytes take {times[1]:.2g} s, {SMALL_BYTES} take {times[0]:.2g} s: too noisy to fit"
@@ -79,14 +79,14 @@ def times_of(work: Callable[[Tensor], object], sizes_bytes: Sequence[int], devic
 
     A message that is faster than a smaller message counts as slightly slower: the smaller message was disturbed.
     """
-    found: list[tuple[float, float]] = []
+    samples: list[tuple[float, float]] = []
     least_s = 0.0
     for num_bytes in sizes_bytes:
         call = partial(work, torch.zeros(num_bytes // 4, device=device))
         taken_s = median([_slowest_s(call, device) for _ in range(RUNS + 1)][1:])
-        found.append((num_bytes, max(taken_s, least_s)))
-        least_s = LONGER * found[-1][1]
-    return found
+        samples.append((num_bytes, max(taken_s, least_s)))
+        least_s = LONGER * samples[-1][1]
+    return samples
 
 
 def _slowest_s(work: Callable[[], object], device: str) -> float:

@@ -75,17 +75,19 @@ class Wire:
             first.append(whole[: HEAD_BYTES + room])
             rest.append(whole[HEAD_BYTES + room :])
         arrived = self._all_to_all(first, HEAD_BYTES + rooms[1])
-        heads = torch.stack([one[:HEAD_BYTES].view(torch.int64) for one in arrived]).cpu().numpy()
+        heads = torch.stack([block[:HEAD_BYTES].view(torch.int64) for block in arrived]).cpu().numpy()
         if heads[:, 0].any() or (heads[:, 1] != heads[0, 1]).any():
             self._refuse(facts, error)
         expected = heads[:, 4]
-        found = [one[HEAD_BYTES : HEAD_BYTES + size] for one, size in zip(arrived, expected.tolist(), strict=True)]
+        messages = [
+            block[HEAD_BYTES : HEAD_BYTES + size] for block, size in zip(arrived, expected.tolist(), strict=True)
+        ]
         if heads[:, 2].any():
             more = self._all_to_all(rest, np.maximum(expected - rooms[1], 0))
-            found = [torch.cat(both) if len(both[1]) else both[0] for both in zip(found, more, strict=True)]
+            messages = [torch.cat(both) if len(both[1]) else both[0] for both in zip(messages, more, strict=True)]
         if number < MOST_EXCHANGES:
             self._last[number] = self._last[number][1], np.stack([lengths, expected])
-        return found, heads[:, 3].tolist()
+        return messages, heads[:, 3].tolist()
 
     def _all_to_all(self, sent: Sequence[Tensor], lengths: np.ndarray) -> list[Tensor]:
         """Send a tensor to each rank; return those that arrive from each rank, of known lengths."""
@@ -95,16 +97,16 @@ class Wire:
 
     def _refuse(self, own_facts: dict[str, str], own_error: str) -> None:
         """Raise ValueError with the first rank that has an error, or other facts than rank 0."""
-        told: list[tuple[str, dict[str, str]]] = [("", {})] * self.size
-        dist.all_gather_object(told, (own_error, own_facts), self._group.process_group)
-        for rank, (error, _) in enumerate(told):
+        answers: list[tuple[str, dict[str, str]]] = [("", {})] * self.size
+        dist.all_gather_object(answers, (own_error, own_facts), self._group.process_group)
+        for rank, (error, _) in enumerate(answers):
             if error:
                 raise ValueError(f"rank {rank}: {error}")
-        for rank, (_, facts) in enumerate(told):
-            for name in told[0][1] | facts:
-                one, other = told[0][1].get(name, "missing"), facts.get(name, "missing")
-                if one != other:
-                    raise ValueError(f"{name} is {other} on rank {rank} and {one} on rank 0; it must be one")
+        for rank, (_, facts) in enumerate(answers):
+            for name in answers[0][1] | facts:
+                on_rank_0, on_rank = answers[0][1].get(name, "missing"), facts.get(name, "missing")
+                if on_rank_0 != on_rank:
+                    raise ValueError(f"{name} is {on_rank} on rank {rank} and {on_rank_0} on rank 0; it must be one")
 
     def exchange(self, outgoing: Mapping[int, Message]) -> dict[int, Message]:
         """Send messages to ranks, and return the messages received, by rank in ascending order; all ranks call it.
@@ -117,14 +119,14 @@ class Wire:
             lengths = torch.tensor([len(part) for part in outgoing[to]], device=model[0].device)
             pieces[to] = [_bytes_of(part) for part in (lengths, *outgoing[to])]
             self.sent_bytes += sum(part.nbytes for part in outgoing[to])
-        found = {}
+        received = {}
         for source, whole in enumerate(self._swap(pieces)[0]):
             if source == self.rank and source in outgoing:
-                found[source] = outgoing[source]
+                received[source] = outgoing[source]
             elif len(whole):
-                found[source] = _unpacked(whole.to(model[0].device), model)
-                self.received_bytes += sum(part.nbytes for part in found[source])
-        return found
+                received[source] = _unpacked(whole.to(model[0].device), model)
+                self.received_bytes += sum(part.nbytes for part in received[source])
+        return received
 
     def all_reduce_(self, whole: Tensor) -> Tensor:
         """Sum a dense tensor over the ranks in place; a ring sends 2(n - 1)/n of its bytes."""
@@ -168,7 +170,7 @@ def _unpacked(whole: Tensor, model: Message) -> Message:
     head = len(model) * lengths.element_size()
     counts = _typed(whole[:head], lengths, len(model)).tolist()
     sizes = [count * _entry_bytes(part) for part, count in zip(model, counts, strict=True)]
-    return tuple(_typed(*one) for one in zip(whole[head:].split(sizes), model, counts, strict=True))
+    return tuple(_typed(*arguments) for arguments in zip(whole[head:].split(sizes), model, counts, strict=True))
 
 
 def _typed(piece: Tensor, part: Tensor, count: int) -> Tensor:
