@@ -10,12 +10,12 @@ from workbench.techniques import espresso
 
 
 def train(bert, plan, num_iterations: int) -> float:
-    mine = slice(torch.distributed.get_rank(), None, 4)  # this rank's quarter of the data
+    quarter = slice(torch.distributed.get_rank(), None, 4)  # this rank's quarter of the data
     model = DistributedDataParallel(bert, bucket_cap_mb=espresso.BUCKET_MB)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with espresso.compress_gradients(model, plan):  # 2: gradients are exchanged as planned; the loop is as before
         for _ in range(num_iterations):
-            loss = model(ids[mine], labels=labels[mine]).loss
+            loss = model(ids[quarter], labels=labels[quarter]).loss
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -55,21 +55,21 @@ FORM = re.compile(
 
 def preset(text: str) -> Topology:
     """Return the machines that a text describes; ValueError says which part of it is wrong."""
-    found = FORM.fullmatch(text.strip())
-    if not found:
+    match = FORM.fullmatch(text.strip())
+    if not match:
         raise ValueError(f"machines is {text!r}; it must read like '8x8 H100, 400 Gbit/s' or '1x4 A100'")
-    num_hosts, num_devices = int(found[1]), int(found[2])
+    num_hosts, num_devices = int(match[1]), int(match[2])
     names = {name.lower(): name for name in GPUS}
-    if found[3].lower() not in names:
-        raise ValueError(f"machines has the GPU {found[3]!r}; it must be one of {', '.join(GPUS)}")
-    if num_hosts > 1 and not found[4]:
+    if match[3].lower() not in names:
+        raise ValueError(f"machines has the GPU {match[3]!r}; it must be one of {', '.join(GPUS)}")
+    if num_hosts > 1 and not match[4]:
         raise ValueError(f"machines is {text!r}; {num_hosts} machines need a network, such as ', 400 Gbit/s'")
-    device, link = GPUS[names[found[3].lower()]]
+    device, link = GPUS[names[match[3].lower()]]
     source = f"the text {text.strip()!r}; nominal rates"
     host = Host(
         name=f"{num_devices} {device.name}", device=device, num_devices=num_devices, device_link=link, source=source
     )
-    join = rdma if (found[5] or "").upper() == "RDMA" else ethernet
-    network = join(float(found[4]), source) if num_hosts > 1 else None
+    join = rdma if (match[5] or "").upper() == "RDMA" else ethernet
+    network = join(float(match[4]), source) if num_hosts > 1 else None
     storage = catalogue["gemini/16x-p4d"].storage
     return Topology(name=text.strip(), host=host, num_hosts=num_hosts, network=network, storage=storage, source=source)

@@ -46,14 +46,14 @@ def course_lessons(project: Project) -> list[Path]:
 
 def code_exercises(notebook: NotebookNode) -> tuple[CodeExercise, ...]:
     """Return the code exercises of a lesson in their order."""
-    found = []
+    exercises = []
     for number, cell in enumerate(notebook.cells):
         stub, _, check = cell.source.rpartition("\n")
         if cell.cell_type == "code" and (call := CHECK.fullmatch(check)):
             exercise = CodeExercise(cell=number, name=call[1], stub=stub.rstrip(), check=check)
             _blank_of(exercise)  # refuses what is no stub
-            found.append(exercise)
-    return tuple(found)
+            exercises.append(exercise)
+    return tuple(exercises)
 
 
 def solved(exercise: CodeExercise, solutions: str) -> str:
@@ -72,7 +72,10 @@ def solved(exercise: CodeExercise, solutions: str) -> str:
 
 def grade_(notebook: NotebookNode, solutions: str) -> int:
     """Put solutions in place and make each exercise a cell to solve and a cell to grade; return how many there are."""
-    graded = {one.cell: (one.name, solved(one, solutions), one.check) for one in code_exercises(notebook)}
+    graded = {
+        exercise.cell: (exercise.name, solved(exercise, solutions), exercise.check)
+        for exercise in code_exercises(notebook)
+    }
     for at, cell in enumerate(notebook.cells):
         if cell.cell_type == "code" and (number := NUMBER.fullmatch(cell.source)):
             graded[at] = (number[2], SOLVED_NUMBER.format(number[2]), number[1])

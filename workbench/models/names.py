@@ -39,8 +39,8 @@ class Names:
     def cut_of(self, model: nn.Module) -> Iterator[tuple[tuple[str, ...], ShardedLinear]]:
         """Yield a model's cut linears with the names of the linears that each is a stack of."""
         for site, layer in self._layers(model):
-            for ours, theirs in self.cut.items():
-                yield tuple(f"{site}.{name}" for name in theirs), _found(ours, layer)
+            for ours, names in self.cut.items():
+                yield tuple(f"{site}.{name}" for name in names), _found(ours, layer)
 
     def replicated_of(self, model: nn.Module) -> dict[str, Tensor]:
         """Give a model's parameters that every tensor-parallel rank holds whole."""
@@ -66,9 +66,9 @@ class Names:
 def _found(path: str, *holders: nn.Module) -> Any:
     """Follow attributes from the first of the holders that has them; None if none has."""
     for holder in holders:
-        found: Any = holder
+        part: Any = holder
         for name in path.split("."):
-            found = getattr(found, name, None)
-        if found is not None:
-            return found
+            part = getattr(part, name, None)
+        if part is not None:
+            return part
     return None

@@ -162,7 +162,7 @@ ViTModel = ViTEncoder | ViTForImageClassification
 
 EARLIER = (
     (r"^encoder\.layer\.", "layers."),
-    (r"attention\.attention\.(query|key|value)\.", lambda found: f"attention.{found[1][0]}_proj."),
+    (r"attention\.attention\.(query|key|value)\.", lambda match: f"attention.{match[1][0]}_proj."),
     (r"attention\.output\.dense\.", "attention.o_proj."),
     (r"intermediate\.dense\.", "mlp.fc1."),
     (r"(?<=\d\.)output\.dense\.", "mlp.fc2."),

@@ -79,10 +79,10 @@ class RunsCells(ABC):
     def __getitem__(self, name: str) -> list[Any]:
         """Return the values of a name, in rank order; KeyError names the first rank that cannot give it."""
         pulled: list[Pulled] = self.run(Names.pull, self._names_on_ranks(), name)
-        for one in pulled:
-            if one.trouble:
-                raise KeyError(one.trouble)
-        return [one.value for one in pulled]
+        for answer in pulled:
+            if answer.trouble:
+                raise KeyError(answer.trouble)
+        return [answer.value for answer in pulled]
 
     def __setitem__(self, name: str, value: Any) -> None:
         """Give a name a value on every rank; PerRank gives each its own."""
@@ -225,6 +225,6 @@ def _failures(outcomes: dict[int, Outcome], why: str) -> Iterator[RankFailure]:
 
 def _silent(rank: int, text: str) -> RankFailure:
     """Describe a rank that did not stop, by what it has written last."""
-    found = WROTE_PLACE.search(text.rpartition("(most recent call first):")[2])
-    where = f", it stood in {place(found[1], int(found[2]))}" if found else ""
+    match = WROTE_PLACE.search(text.rpartition("(most recent call first):")[2])
+    where = f", it stood in {place(match[1], int(match[2]))}" if match else ""
     return RankFailure(rank=rank, kind=FailureKind.SILENT, time_s=time.monotonic(), message=f"did not stop{where}")

@@ -88,9 +88,9 @@ class RanksMagics(Magics):
             raise UsageError(str(error)) from None
         if pool is not None:
             pool.close()
-        own = os.environ.get(NUM_RANKS_VARIABLE, "")
-        if own not in ("", str(self._pool.num_ranks)):
-            print(f"{number} ranks, as the cell says; this kernel's own number, {own}, is for cells without one.")
+        usual = os.environ.get(NUM_RANKS_VARIABLE, "")
+        if usual not in ("", str(self._pool.num_ranks)):
+            print(f"{number} ranks, as the cell says; this kernel's own number, {usual}, is for cells without one.")
         self.shell.push({"ranks": self._pool})
         return self._pool
 

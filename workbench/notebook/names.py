@@ -201,15 +201,15 @@ class Names:
 
 def tcp_connections() -> dict[int, int]:
     """Return the descriptors of this process's TCP connections, by inode."""
-    found = {}
+    descriptors = {}
     for name in os.listdir("/dev/fd"):
         with contextlib.suppress(OSError):  # the descriptor of the listing itself is closed by now
             status = os.fstat(int(name))
             if stat.S_ISSOCK(status.st_mode):
                 with socket.socket(fileno=os.dup(int(name))) as end:
                     if end.family in (socket.AF_INET, socket.AF_INET6) and end.getpeername():  # not one that listens
-                        found[status.st_ino] = int(name)
-    return found
+                        descriptors[status.st_ino] = int(name)
+    return descriptors
 
 
 def _cut_connections(spared: frozenset[int]) -> None:

@@ -61,10 +61,10 @@ class Panel:
         import ipywidgets
 
         buttons = []
-        for one, icon in ((Wish.INTERRUPT, "stop"), (Wish.RESTART, "refresh")):
-            button = ipywidgets.Button(description=one.name.capitalize(), icon=icon, tooltip=TIPS[one])
-            button.on_click(lambda _, one=one: wish(one))
-            button.add_class(f"workbench-{one.name.lower()}")
+        for request, icon in ((Wish.INTERRUPT, "stop"), (Wish.RESTART, "refresh")):
+            button = ipywidgets.Button(description=request.name.capitalize(), icon=icon, tooltip=TIPS[request])
+            button.on_click(lambda _, request=request: wish(request))
+            button.add_class(f"workbench-{request.name.lower()}")
             buttons.append(button)
         self._boxes = {rank: ipywidgets.HTML() for rank in self._texts}
         tabs = ipywidgets.Tab([*self._boxes.values()], titles=[f"rank {rank}" for rank in self._texts])
@@ -143,10 +143,10 @@ class _Router(io.TextIOBase):
 
     def write(self, text: str) -> int:
         """Write whole lines of one rank, each with its prefix, or anything else."""
-        found = PREFIX.match(text)
-        if found is None or int(found[1]) not in self._panel._texts:
+        prefix = PREFIX.match(text)
+        if prefix is None or int(prefix[1]) not in self._panel._texts:
             return self._stream.write(text)
-        self._panel.take(int(found[1]), re.sub(rf"(?:^|(?<=[\r\n])){re.escape(found[0])}", "", text))
+        self._panel.take(int(prefix[1]), re.sub(rf"(?:^|(?<=[\r\n])){re.escape(prefix[0])}", "", text))
         return len(text)
 
     def flush(self) -> None:

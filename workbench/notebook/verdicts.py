@@ -63,8 +63,8 @@ def _show_tables(project: Any, chosen: Any, profile: str) -> None:
     for technique in gather(project, chosen, profile, under_way=True).techniques:
         for view in technique.items:
             table = pandas.DataFrame(_rows(view), columns=COLUMNS)
-            own = f"Run on this machine: {view.date}, {view.duration}." if view.has_record else view.not_run
-            foot = " ".join(filter(None, [own, view.no_verdicts, *view.refused]))
+            run_line = f"Run on this machine: {view.date}, {view.duration}." if view.has_record else view.not_run
+            foot = " ".join(filter(None, [run_line, view.no_verdicts, *view.refused]))
             with pandas.option_context("display.max_colwidth", None):
                 text, drawn = table.to_string(index=False), table.to_html(index=False, border=0)
             drawn = re.sub("<(t[hd])>", r'<\1 style="text-align: left">', drawn)

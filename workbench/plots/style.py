@@ -114,8 +114,8 @@ _LOOKS: WeakKeyDictionary[object, dict[str, Look]] = WeakKeyDictionary()  # of t
 def color_of(name: object) -> str | None:
     """Return a scheme's own colour, which variants ("Zen, COO", "SEMI refined", "MIG(x)") share, or None."""
     words = str(name)
-    own = [known for known in COLORS if words == known or words.startswith((f"{known} ", f"{known},", f"{known}("))]
-    return COLORS[max(own, key=len)] if own else None
+    schemes = [known for known in COLORS if words == known or words.startswith((f"{known} ", f"{known},", f"{known}("))]
+    return COLORS[max(schemes, key=len)] if schemes else None
 
 
 def looks_of(ax: Axes, names: Iterable[object]) -> list[Look]:

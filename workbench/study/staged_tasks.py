@@ -118,11 +118,11 @@ class Data:
         if model == "resnet":
             images = cifar10.load(split, None if split == "train" else NUM_TESTED)
             return ImageExamples.of(images), images.source.as_record()
-        found = wikitext2.load(split)
+        dataset = wikitext2.load(split)
         known = [word for word, _ in Counter(_words(wikitext2.load("train"))).most_common(NUM_WORDS)]
         ids_of = {word: number for number, word in enumerate(known, FIRST_WORD)}
-        ids = torch.tensor([ids_of.get(word, UNKNOWN) for word in _words(found)])
-        return ids[: len(ids) // SEQUENCE * SEQUENCE].view(-1, SEQUENCE), found.source.as_record()
+        ids = torch.tensor([ids_of.get(word, UNKNOWN) for word in _words(dataset)])
+        return ids[: len(ids) // SEQUENCE * SEQUENCE].view(-1, SEQUENCE), dataset.source.as_record()
 
     @property
     def words(self) -> Tensor:
@@ -193,10 +193,10 @@ def _masked_loss(logits_BSV: Tensor, words_BS: Tensor) -> Tensor:
 @torch.no_grad()
 def scores_of(parts: Sequence[nn.Module], data: Data) -> dict[str, float]:
     """Test a model given as stages."""
-    found, targets = data.tested()
+    outputs, targets = data.tested()
     for part in parts:
-        found = part(found)
-    scores = {"test_loss": data.loss(found, targets).item()}
-    if found.ndim == 2:
-        scores["accuracy"] = 100 * (found.argmax(1) == targets).double().mean().item()
+        outputs = part(outputs)
+    scores = {"test_loss": data.loss(outputs, targets).item()}
+    if outputs.ndim == 2:
+        scores["accuracy"] = 100 * (outputs.argmax(1) == targets).double().mean().item()
     return scores

@@ -192,7 +192,7 @@ def device_named(name: str) -> torch.device:
 
 def time_calls(calls: Mapping[Name, Callable[[], object]], runs: int, device: torch.device) -> dict[Name, list[float]]:
     """Time calls of this process in turns, after a first round; on a GPU until its work is done."""
-    found: dict[Name, list[float]] = {name: [] for name in calls}
+    times_s: dict[Name, list[float]] = {name: [] for name in calls}
     wait = torch.cuda.synchronize if device.type == "cuda" else lambda: None
     for number in range(runs + 1):
         for name, call in calls.items():
@@ -201,8 +201,8 @@ def time_calls(calls: Mapping[Name, Callable[[], object]], runs: int, device: to
             call()
             wait()
             if number:
-                found[name].append(time.perf_counter() - began_s)
-    return found
+                times_s[name].append(time.perf_counter() - began_s)
+    return times_s
 
 
 def keep_to_one_core() -> None:
